@@ -1,0 +1,30 @@
+"""Train: flags and a config in, `trainer.run` out. No logic lives here.
+
+  python experiments/main.py --config=configs/quickstart.py:minpro --config.seed=1 --workdir=runs/a
+"""
+
+import sys
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.training import trainer
+
+# Unknown keys and wrong types are accepted here and refused by `from_dict`, whose messages name the range and the fix.
+_CONFIG = config_flags.DEFINE_config_file("config", "configs/quickstart.py", "Config file, `path.py` or `path.py:preset`.",
+                                          lock_config=False, accept_new_attributes=True)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; an interrupted run goes on where it was.",
+                               required=True)
+
+
+def main(_):
+  logging.set_verbosity(logging.WARNING)
+  trainer.run(config_lib.from_dict(_CONFIG.value), _WORKDIR.value)
+
+
+if __name__ == "__main__":
+  try:
+    app.run(main)
+  except (config_lib.ConfigError, trainer.NonFiniteError) as error:
+    sys.exit(f"error: {error}")

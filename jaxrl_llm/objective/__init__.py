@@ -1,0 +1,1 @@
+"""The science: pure functions of [B, L] arrays."""

@@ -1,0 +1,63 @@
+"""Estimators whose ratio depends on the preceding tokens."""
+
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrl_llm.objective.estimators import common
+from jaxrl_llm.objective.estimators.registry import register
+from jaxrl_llm.ops import prefix
+
+
+@register("ctpo", log_low=0.025, log_high=0.05, log_dual=0.05, power=0.5)
+def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Cumulative token ratio inside a log-space window that grows with the position.
+
+    L_t     = sum_{i<=t} log r_i                  (policy tokens only; t counts them, from 1, across turns)
+    window  : -log_low t^power <= L_t <= log_high t^power
+    loss_t  = -min(exp(L_t) A_t, exp(clip(L_t, window)) A_t)
+    A_t < 0 : at most -exp(log_dual t^power) A_t
+
+  Coefficient: exp(L_t) A_t; 0 where (A > 0 and above), (A < 0 and below), (A < 0 and L_t > log_dual t^power), or
+  L_t > 10. With log_dual = log_high, as shipped, the window is two-sided for negative advantages. power = 0 gives a
+  window that does not depend on the position.
+
+  Deviations: the sum is a constant and only the current token's log-prob carries gradient, as in the public code.
+  The dual bound is in that code, not in the reported formula: `log_dual = none` removes it.
+
+  Source: arXiv 2605.07331; constants from the training script (the paper's own are unconfirmed); methods E3.
+  """
+  log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
+  log_weight = prefix.cumulative_log_ratio(log_ratio, mask)
+  scale = jnp.maximum(prefix.token_index(mask), 1).astype(log_weight.dtype) ** cfg.power
+  low = -jnp.inf if cfg.log_low is None else -cfg.log_low * scale
+  high = jnp.inf if cfg.log_high is None else cfg.log_high * scale
+  above, below, negative = log_weight > high, log_weight < low, advantages < 0
+  dual_bound = jnp.inf if cfg.log_dual is None else cfg.log_dual * scale
+  dual = negative & (log_weight > dual_bound)
+  dropped = ((advantages > 0) & above) | (negative & below) | dual | (log_weight > common.LOG_WEIGHT_BOUND)
+  limit = jnp.where(advantages > 0, jnp.minimum(log_weight, high), jnp.maximum(log_weight, low))
+  limit = jnp.where(negative, jnp.minimum(limit, dual_bound), limit)
+  bounded = lambda x: jnp.exp(jnp.minimum(x, common.LOG_WEIGHT_BOUND))
+  loss = common.gated_surrogate(bounded(log_weight), bounded(limit), dropped, log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+
+
+@register("minpro", anchor="behavior", clip_low=None, clip_high=None, cap_at_one=False)
+def minpro(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Token ratio damped by the smallest ratio among the preceding policy tokens.
+
+    log w_t = min_{i<t} log r_i + log r_t          (the minimum is 0 where nothing precedes)
+    loss_t  = -stop_gradient(clip(w_t, 1 - clip_low, 1 + clip_high)) A_t log pi(a_t)
+
+  Coefficient: clip(w_t) A_t, never 0. `cap_at_one` keeps the minimum from exceeding a ratio of 1.
+
+  Source: arXiv 2601.22718; clip bounds and the empty prefix are unconfirmed there, hence options; methods E4.
+  """
+  low, high = common.window(cfg.clip_low, cfg.clip_high)
+  log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
+  smallest = prefix.prefix_min(log_ratio, mask)
+  smallest = jnp.minimum(smallest, 0.0) if cfg.cap_at_one else smallest
+  weight = jnp.exp(jnp.minimum(smallest + log_ratio, common.LOG_RATIO_BOUND))
+  none = jnp.zeros_like(mask)
+  loss = common.score_function_surrogate(jnp.clip(weight, low, high), log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=weight > high, low=weight < low, dropped=none))

@@ -1,0 +1,1 @@
+"""Array kernels: no parameters, no mesh, no I/O."""

@@ -1,0 +1,70 @@
+"""Prefix scans over the policy tokens of a row: `jax.lax.associative_scan` along the last axis.
+
+Tokens whose mask is False are skipped: they add nothing to a sum, never are a minimum, and do not advance a position.
+With `axis_name`, inside `shard_map` with the length axis sharded, each shard scans its part and one all-gather of the
+per-shard totals supplies what came before.
+
+Differentiate none of these: a prefix statistic belongs under `stop_gradient` (objective/estimators/common.py). The
+minimum in particular ties on-policy, where its gradient is split by the shape of the scan tree.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+
+def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *, axis_name: str | None = None
+                         ) -> Float[Array, "*B L"]:
+  """c_t = sum over i <= t with mask_i of log_ratio_i: inclusive.
+
+  Args:
+    log_ratio: [..., L] float, nats; ignored where mask is False. Sums run in f32 (f64 for f64 input).
+    mask: [..., L] bool.
+    axis_name: mapped axis over which L is sharded, or None.
+
+  Returns:
+    [..., L]; at a masked position the value of the last policy token before it, 0 if there is none.
+
+  Source: methods E2, after CTPO, arXiv 2605.07331.
+  """
+  values = jnp.where(mask, log_ratio, 0).astype(_accumulator(log_ratio))
+  local = lax.associative_scan(jnp.add, values, axis=-1)
+  if axis_name is None:
+    return local
+  return local + _before(local[..., -1], jnp.sum, 0.0, axis_name)[..., None]
+
+
+def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *, axis_name: str | None = None
+               ) -> Float[Array, "*B L"]:
+  """m_t = min over i < t with mask_i of log_ratio_i: exclusive; 0 where no policy token precedes.
+
+  Args and sharding as `cumulative_log_ratio`.
+
+  Source: methods E2, after MinPRO, arXiv 2601.22718 (the empty prefix counts as ratio 1, a convention of ours).
+  """
+  values = jnp.where(mask, log_ratio, jnp.inf).astype(_accumulator(log_ratio))
+  inclusive = lax.associative_scan(jnp.minimum, values, axis=-1)
+  shifted = jnp.concatenate([jnp.full_like(inclusive[..., :1], jnp.inf), inclusive[..., :-1]], -1)
+  if axis_name is not None:
+    shifted = jnp.minimum(shifted, _before(inclusive[..., -1], jnp.min, jnp.inf, axis_name)[..., None])
+  return jnp.where(jnp.isposinf(shifted), 0.0, shifted)
+
+
+def token_index(mask: Bool[Array, "*B L"], *, axis_name: str | None = None) -> Int[Array, "*B L"]:
+  """1-based count of policy tokens up to and including t; int32, and 0 before the first."""
+  local = lax.associative_scan(jnp.add, mask.astype(jnp.int32), axis=-1)
+  if axis_name is None:
+    return local
+  return local + _before(local[..., -1], jnp.sum, 0, axis_name)[..., None]
+
+
+def _accumulator(x: Array):
+  return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _before(total: Array, reduce, identity, axis_name: str) -> Array:
+  """The reduction of `total` over all shards that lie before this one."""
+  totals = lax.all_gather(total, axis_name)
+  earlier = jnp.arange(totals.shape[0]) < lax.axis_index(axis_name)
+  earlier = earlier.reshape((-1,) + (1,) * (totals.ndim - 1))
+  return reduce(jnp.where(earlier, totals, identity), axis=0)

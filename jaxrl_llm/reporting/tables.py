@@ -1,0 +1,96 @@
+"""Runs as text."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxrl_llm.reporting.reader import Run
+
+MISSING = "-"
+
+
+def summary_table(run: Run) -> str:
+  """Two columns in Markdown, aligned so that it reads as plain text too; what the run lacks is "-"."""
+  return markdown_table(("", "value"), summary_rows(run))
+
+
+def summary_rows(run: Run) -> list[tuple[str, str]]:
+  """(name, text) pairs of the table."""
+  rows = [("estimator", _setting(run, "estimator", "name")), ("advantage", _setting(run, "advantage", "name")),
+          ("aggregation", _setting(run, "aggregation", "name"))]
+  if "anchor" in run.config.get("update", {}):
+    rows.append(("anchor", _setting(run, "update", "anchor")))
+  seconds = _finite(run, "time/iteration")
+  return rows + [
+      ("seed", _setting(run, "seed")),
+      ("held-out accuracy", _first_last_best(run, "eval/accuracy")),
+      ("reward of rollouts", _first_last(run, "reward/correct")),
+      ("dropped by clipping, mean share", _format(_mean(run, "clip/dropped"))),
+      ("entropy at the end, nats", _format(_last(run, "policy/entropy"))),
+      ("wall time", _duration(np.sum(seconds)) if len(seconds) else MISSING),
+      ("iterations", str(sum(line["iteration"] > 0 for line in run.metrics))),
+  ]
+
+
+def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+  """Markdown table with padded columns; `|` inside a cell is escaped.
+
+  Raises:
+    ValueError: a row with another number of cells than the header.
+  """
+  for row in rows:
+    if len(row) != len(header):
+      raise ValueError(f"row {row!r} has {len(row)} cells; the header has {len(header)}.")
+  cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, *rows)]
+  widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(header))]
+  lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
+  lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+  return "\n".join(lines) + "\n"
+
+
+def _setting(run: Run, *keys: str) -> str:
+  item = run.config
+  for key in keys:
+    if not isinstance(item, dict) or key not in item:
+      return MISSING
+    item = item[key]
+  return str(item)
+
+
+def _finite(run: Run, name: str) -> np.ndarray:
+  values = run.series(name)[1]
+  return values[np.isfinite(values)]
+
+
+def _mean(run: Run, name: str) -> float:
+  values = _finite(run, name)
+  return np.mean(values) if len(values) else np.nan
+
+
+def _last(run: Run, name: str) -> float:
+  values = run.series(name)[1]
+  return values[-1] if len(values) else np.nan
+
+
+def _first_last(run: Run, name: str) -> str:
+  values = run.series(name)[1]
+  return f"{_format(values[0])} -> {_format(values[-1])}" if len(values) else MISSING
+
+
+def _first_last_best(run: Run, name: str) -> str:
+  iterations, values = run.series(name)
+  text = _first_last(run, name)
+  if not np.isfinite(values).any():
+    return text
+  best = np.nanargmax(values)
+  return f"{text}, best {_format(values[best])} at iteration {iterations[best]}"
+
+
+def _format(value: float) -> str:
+  return MISSING if np.isnan(value) else f"{value:.4g}"
+
+
+def _duration(seconds: float) -> str:
+  minutes, rest = divmod(round(float(seconds)), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,5 @@
+"""Prompts and verifiers."""
+
+from jaxrl_llm.tasks.arithmetic import ChainAddition
+
+__all__ = ["ChainAddition"]

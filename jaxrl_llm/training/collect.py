@@ -1,0 +1,109 @@
+"""Host side of a rollout batch: prompts in, verdicts out."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm import parallel
+from jaxrl_llm.training.setup import Parts
+from jaxrl_llm.types import Problem, PromptBatch, Reward, Rollout, Sampling
+
+
+def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_row: int) -> PromptBatch:
+  """Each problem on `group_size` contiguous rows; row ids count up from `first_row`."""
+  width = parts.cfg.rollout.max_prompt_tokens
+  ids = [parts.task.render(problem) for problem in problems]
+  tokens = np.full((len(ids), width), parts.tokenizer.pad_token_id, np.int32)
+  for row, prompt in enumerate(ids):
+    tokens[row, :len(prompt)] = prompt
+  rows = len(problems) * group_size
+  row_id = first_row + np.arange(rows, dtype=np.int32)
+  batch = PromptBatch(np.repeat(tokens, group_size, 0), np.repeat([len(i) for i in ids], group_size).astype(np.int32),
+                      row_id, (row_id - first_row) // group_size)
+  return parallel.to_global(batch, parts.mesh)
+
+
+def sampling(temperature: float) -> Sampling:
+  return Sampling(jnp.float32(temperature))
+
+
+def completions(parts: Parts, rollout: Rollout) -> list[str]:
+  """Text of each completion without its stop token; other special tokens stay visible to the verifier."""
+  texts = []
+  for row in range(rollout.tokens.shape[0]):
+    ids = rollout.tokens[row][rollout.mask[row]]
+    texts.append(parts.tokenizer.decode(ids if rollout.truncated[row] else ids[:-1]))
+  return texts
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdicts:
+  """Arrays [B] on the host: rewards f32, correct bool, keep bool (False: unscored)."""
+
+  rewards: np.ndarray
+  correct: np.ndarray
+  keep: np.ndarray
+  texts: list[str]
+  rows: list[Reward]
+
+
+def verify(parts: Parts, problems: list[Problem], rollout: Rollout) -> Verdicts:
+  """Verdict of each row; `problems` are repeated over the rows of their group.
+
+  Args:
+    rollout: on the host.
+  """
+  texts = completions(parts, rollout)
+  group = len(texts) // len(problems)
+  verdicts = [parts.task.reward(problems[i // group], text) for i, text in enumerate(texts)]
+  keep = np.array([v.unscored_reason is None for v in verdicts])
+  rewards = np.array([v.value if k else 0.0 for v, k in zip(verdicts, keep, strict=True)], np.float32)
+  correct = np.array([v.correct for v in verdicts]) & keep
+  return Verdicts(rewards, correct, keep, texts, verdicts)
+
+
+def shuffled(verdicts: Verdicts, seed: int, iteration: int) -> Verdicts:
+  """The control: the same rewards and keeps, dealt to random rows of the batch."""
+  order = np.random.default_rng((seed, iteration, 1)).permutation(len(verdicts.rewards))
+  return dataclasses.replace(verdicts, rewards=verdicts.rewards[order], keep=verdicts.keep[order])
+
+
+def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[str, float]:
+  """Statistics of a rollout batch that need no parameters; shares are of kept rows, lengths in tokens."""
+  keep, correct = verdicts.keep, verdicts.correct
+  new = (rollout.length - rollout.prompt_length).astype(np.float64)
+  groups = correct.reshape(-1, group_size)
+  share = lambda x, where: float(np.mean(x[where])) if np.any(where) else float("nan")
+  return {
+      "reward/mean": share(verdicts.rewards, keep), "reward/correct": share(correct, keep),
+      "reward/unscored": float(np.mean(~keep)), "reward/solve_all": float(np.mean(groups.all(1))),
+      "reward/solve_none": float(np.mean(~groups.any(1))), "rollout/length": float(np.mean(new)),
+      "rollout/truncated": float(np.mean(rollout.truncated)), "rollout/tokens": float(np.sum(new)),
+      # Share of the row slots of a decode step that belong to rows which had ended already.
+      "rollout/wasted_steps": float(1 - np.sum(new) / (len(new) * max(1.0, np.max(new)))),
+  }
+
+
+def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout, anchor: np.ndarray | None) -> list[dict]:
+  """JSON-able rows of a batch; per-token lists cover the row's `length` tokens."""
+  group = len(verdicts.texts) // len(problems)
+  out = []
+  for row, text in enumerate(verdicts.texts):
+    problem, reward, n = problems[row // group], verdicts.rows[row], int(rollout.length[row])
+    out.append({
+        "row_id": int(rollout.row_id[row]), "group_id": int(rollout.group_id[row]),
+        "policy_step": int(rollout.policy_step[row]), "prompt": problem.prompt, "completion": text,
+        "answer": problem.answer, "reward": float(verdicts.rewards[row]), "correct": bool(verdicts.correct[row]),
+        "unscored_reason": reward.unscored_reason, "truncated": bool(rollout.truncated[row]),
+        "prompt_length": int(rollout.prompt_length[row]), "tokens": rollout.tokens[row, :n].tolist(),
+        "mask": rollout.mask[row, :n].astype(int).tolist(),
+        "behavior_log_probs": rollout.behavior_log_probs[row, :n].tolist(),
+        "anchor_log_probs": None if anchor is None else anchor[row, :n].tolist()})
+  return out
+
+
+def iteration_key(seed: int, iteration: int) -> jax.Array:
+  """Sampling key of an iteration; row ids tell rows apart within it and across iterations."""
+  return jax.random.fold_in(jax.random.key(seed), iteration)

@@ -1,0 +1,235 @@
+"""Pytrees and protocols that cross a folder, and the dimension letters.
+
+Dimensions: `B` rows (= prompts x group), `G` group size, `L` row length (prompt and completion contiguous,
+right-padded), `V` vocabulary, `D` width, `H` heads, `K` kv-heads, `N` layers; inside the network `R` bins of length
+`S`. Every per-token array is [B, L] and aligned with `tokens`: entry t speaks of tokens[t] given tokens[<t].
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+Params = Any  # nested dict of arrays
+
+
+@struct.dataclass
+class PromptBatch:
+  """Prompts, each repeated `group_size` times on contiguous rows.
+
+  Attributes:
+    tokens: [B, P] int32; the prompt from column 0 on, anything after it.
+    prompt_length: [B] int32, tokens of the prompt, at least 1.
+    row_id: [B] int32, unique in the run; seeds the row's sampling noise.
+    group_id: [B] int32, equal within a group.
+  """
+
+  tokens: Int[Array, "B P"]
+  prompt_length: Int[Array, " B"]
+  row_id: Int[Array, " B"]
+  group_id: Int[Array, " B"]
+
+
+@struct.dataclass
+class Sampling:
+  """Traced sampling values: changing one does not recompile.
+
+  Attributes:
+    temperature: scalar f32; 0 means greedy.
+  """
+
+  temperature: Float[Array, ""]
+
+
+# Values of `Rollout.stop_reason`.
+STOP_TOKEN, STOP_LENGTH = 0, 1
+
+
+@struct.dataclass
+class Rollout:
+  """Sampled rows.
+
+  Attributes:
+    tokens: [B, L] int32; pad id after `length`.
+    mask: [B, L] bool, True exactly on tokens that the policy sampled, the stop token included.
+    length: [B] int32, prompt plus completion tokens.
+    prompt_length: [B] int32.
+    behavior_log_probs: [B, L] f32 of the distribution that was sampled from; 0 where mask is False.
+    truncated: [B] bool, True exactly when the length limit ended the row.
+    stop_reason: [B] int32, STOP_TOKEN or STOP_LENGTH.
+    policy_step: [B] int32, `TrainState.step` of the parameters that sampled.
+    row_id, group_id: [B] int32, from the prompts.
+  """
+
+  tokens: Int[Array, "B L"]
+  mask: Bool[Array, "B L"]
+  length: Int[Array, " B"]
+  prompt_length: Int[Array, " B"]
+  behavior_log_probs: Float[Array, "B L"]
+  truncated: Bool[Array, " B"]
+  stop_reason: Int[Array, " B"]
+  policy_step: Int[Array, " B"]
+  row_id: Int[Array, " B"]
+  group_id: Int[Array, " B"]
+
+
+@struct.dataclass
+class TokenStats:
+  """Statistics of the next-token distribution at chosen tokens; None where not asked for.
+
+  Attributes:
+    log_probs: f32 of the chosen token, nats.
+    entropy: f32, nats.
+  """
+
+  log_probs: Array
+  entropy: Array | None = None
+
+
+@struct.dataclass
+class AdvantageInputs:
+  """What an advantage may read.
+
+  Attributes:
+    rewards: [B] f32; ignored where keep is False.
+    mask: [B, L] bool.
+    tokens: [B, L] int32.
+    group_id: [B] int32, arbitrary and unsorted.
+    keep: [B] bool or None (all); False takes a row out of every statistic.
+  """
+
+  rewards: Float[Array, " B"]
+  mask: Bool[Array, "B L"]
+  tokens: Int[Array, "B L"]
+  group_id: Int[Array, " B"]
+  keep: Bool[Array, " B"] | None = None
+
+
+@struct.dataclass
+class TrainBatch:
+  """One optimizer batch of `policy_loss`.
+
+  Attributes:
+    rollout: rows.
+    advantages: [B, L] f32, constants.
+    loss_weights: [B, L] f32; loss = sum(loss_weights * per_token_loss).
+    anchor_log_probs: [B, L] f32, the ratio's denominator; None where the anchor is the current policy itself, which
+      then enters as its own detached log-probs.
+    correction_weights: [B, L] f32; 0 on rejected tokens.
+    ref_log_probs: [B, L] f32 of the KL reference, or None where no KL is asked for.
+  """
+
+  rollout: Rollout
+  advantages: Float[Array, "B L"]
+  loss_weights: Float[Array, "B L"]
+  anchor_log_probs: Float[Array, "B L"] | None
+  correction_weights: Float[Array, "B L"]
+  ref_log_probs: Float[Array, "B L"] | None = None
+
+
+@struct.dataclass
+class SupervisedBatch:
+  """One optimizer batch of `sft_loss`: tokens [B, L] int32, loss_weights [B, L] f32 (0 on prompt and padding)."""
+
+  tokens: Int[Array, "B L"]
+  length: Int[Array, " B"]
+  loss_weights: Float[Array, "B L"]
+
+
+@struct.dataclass
+class EstimatorOutput:
+  """per_token_loss: [B, L] f32, finite everywhere, ignored where mask is False; metrics: mergeable."""
+
+  per_token_loss: Float[Array, "B L"]
+  metrics: dict[str, Any]
+
+
+@struct.dataclass
+class TrainState:
+  """step: int32 scalar, optimizer updates so far; params; opt_state."""
+
+  step: Int[Array, ""]
+  params: Params
+  opt_state: Any
+
+
+@struct.dataclass
+class Mean:
+  """A mean that merges exactly: division happens only in the writer."""
+
+  total: Array
+  count: Array
+
+  def reduce(self) -> "Mean":
+    """Merge of the entries along a leading axis."""
+    return Mean(jnp.sum(self.total, 0), jnp.sum(self.count, 0))
+
+
+@struct.dataclass
+class Histogram:
+  """Counts over fixed edges; counts[i] is the number of values in [edges[i-1], edges[i]), open at both ends.
+
+  Quantiles are read from it by the writer, so they merge across micro-batches and devices.
+  """
+
+  counts: Array
+  edges: tuple = struct.field(pytree_node=False)
+
+  def reduce(self) -> "Histogram":
+    return self.replace(counts=jnp.sum(self.counts, 0))
+
+
+@struct.dataclass
+class Extreme:
+  """Smallest and largest value seen; (+inf, -inf) where nothing was."""
+
+  min: Array
+  max: Array
+
+  def reduce(self) -> "Extreme":
+    return Extreme(jnp.min(self.min, 0), jnp.max(self.max, 0))
+
+
+def merge_metrics(parts: list[dict]) -> dict:
+  """One dict of metrics from several with the same keys."""
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+  return {name: metric.reduce() for name, metric in stacked.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """prompt: text; answer: what the verifier compares with; demonstration: a worked completion, or None."""
+
+  prompt: str
+  answer: str
+  demonstration: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reward:
+  """A verdict on the host.
+
+  Attributes:
+    value: the reward; meaningless where `unscored_reason` is set.
+    correct: whether the answer is right.
+    unscored_reason: why no verdict exists (counted, and excluded from the gradient), or None.
+  """
+
+  value: float
+  correct: bool
+  unscored_reason: str | None = None
+
+
+class Task(Protocol):
+  """A source of problems and their verifier; every method is a pure function of its arguments and the seed."""
+
+  def batch(self, index: int) -> list[Problem]: ...
+
+  def heldout(self, size: int) -> list[Problem]: ...
+
+  def render(self, problem: Problem) -> list[int]: ...
+
+  def reward(self, problem: Problem, completion: str) -> Reward: ...

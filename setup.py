@@ -1,0 +1,36 @@
+"""Packaging of jaxrl_llm."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="jaxrl_llm",
+    version="0.1.0",
+    description="Reinforcement learning of language models in JAX: off-policy correction and credit assignment, "
+                "side by side",
+    license="Apache-2.0",
+    packages=find_packages(include=["jaxrl_llm", "jaxrl_llm.*"]),
+    python_requires=">=3.11",
+    install_requires=[
+        "absl-py>=2.1,<3",
+        "chex>=0.1.90,<0.2",
+        "flax>=0.12,<0.13",
+        "jax>=0.10,<0.12",
+        "jaxtyping>=0.3,<0.4",
+        "jinja2>=3.1,<4",
+        "matplotlib>=3.9,<4",
+        "ml-collections>=1.0,<2",
+        "numpy>=2.0,<3",
+        "optax>=0.2.5,<0.3",
+        "orbax-checkpoint>=0.11.30,<0.13",
+        "tensorboard>=2.18,<3",
+        "tokenizers>=0.21,<0.24",
+        "tqdm>=4.66,<5",
+        "transformers>=5.0,<6",
+    ],
+    extras_require={
+        "test": ["beartype>=0.20,<0.24", "hypothesis>=6.100,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"],
+        "cuda12": ["jax[cuda12]"],
+        "cuda13": ["jax[cuda13]"],
+        "tpu": ["jax[tpu]"],
+    },
+)

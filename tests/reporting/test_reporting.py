@@ -1,0 +1,258 @@
+"""Numbers survive merging, crashes and the way back from disk; what is shown is escaped."""
+
+import html.parser
+import json
+import os
+
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import Config, to_dict
+from jaxrl_llm.reporting.html import write_report
+from jaxrl_llm.reporting.plots import plot_compare, plot_run
+from jaxrl_llm.reporting.reader import Run, RunError, read_run
+from jaxrl_llm.reporting.summary import QUANTILES, summarize
+from jaxrl_llm.reporting.tables import markdown_table, summary_table
+from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
+from jaxrl_llm.types import Extreme, Histogram, Mean
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def write_run(workdir, *, iterations=4, **changes) -> str:
+  """A small run with every series that is plotted."""
+  os.makedirs(workdir, exist_ok=True)
+  with open(os.path.join(workdir, "config.json"), "w") as file:
+    json.dump(to_dict(Config()) | changes, file)
+  writer = MetricsWriter(workdir)
+  writer.write(0, {"eval/accuracy": 0.25})
+  names = ["reward/correct", "policy/entropy", "optimizer/grad_norm", "clip/dropped", "kl/current_anchor"]
+  for i in range(1, iterations + 1):
+    values = {name: i / 8 for name in names} | {f"log_ratio/{label}": q - 0.5 for label, q in QUANTILES.items()}
+    writer.write(i, values | {"time/iteration": 30.0} | ({"eval/accuracy": 1 / i} if i % 2 == 0 else {}))
+  writer.close()
+  return os.fspath(workdir)
+
+
+def lines_of(workdir) -> list[str]:
+  with open(os.path.join(workdir, "metrics.jsonl")) as file:
+    return file.read().splitlines()
+
+
+def append(workdir, text: str) -> None:
+  with open(os.path.join(workdir, "metrics.jsonl"), "a") as file:
+    file.write(text)
+
+
+# --- summary --------------------------------------------------------------------------------------------------------
+
+
+def test_merged_means_are_the_pooled_mean_and_not_the_mean_of_means():
+  a, b = np.array([1.0, 2.0, 6.0]), np.array([10.0])
+  merged = Mean(a.sum(), np.float32(3)).merge(Mean(b.sum(), np.float32(1)))
+  value = summarize({"x": merged})["x"]
+  assert value == pytest.approx(np.concatenate([a, b]).mean())
+  assert value != pytest.approx((a.mean() + b.mean()) / 2)
+
+
+def test_vector_mean_gives_a_key_per_bucket_that_has_a_count():
+  values = summarize({"x": Mean(np.array([2.0, 0.0, 9.0]), np.array([4.0, 0.0, 3.0]))})
+  assert values == {"x/bucket_0": 0.5, "x/bucket_2": 3.0}
+
+
+def test_histogram_quantiles_agree_with_numpy_within_a_bin():
+  values = np.random.default_rng(0).normal(size=5000)
+  edges = np.linspace(-4, 4, 81)
+  counts = np.bincount(np.searchsorted(edges, values, side="right"), minlength=82)
+  found = summarize({"x": Histogram(counts, tuple(edges))})
+  for label, q in QUANTILES.items():
+    assert found[f"x/{label}"] == pytest.approx(np.quantile(values, q), abs=0.1)
+
+
+def test_histogram_interpolates_linearly_and_closes_its_open_bins_at_the_outermost_edges():
+  inside = summarize({"x": Histogram(np.array([0, 10, 0]), (2.0, 4.0))})
+  assert inside["x/p25"] == pytest.approx(2.5)
+  assert inside["x/p95"] == pytest.approx(3.9)
+  assert set(summarize({"x": Histogram(np.array([7, 0, 0]), (2.0, 4.0))}).values()) == {2.0}
+  assert set(summarize({"x": Histogram(np.array([0, 0, 7]), (2.0, 4.0))}).values()) == {4.0}
+
+
+def test_what_saw_nothing_has_no_key():
+  empty = {"mean": Mean(0.0, 0.0), "histogram": Histogram(np.zeros(3), (0.0, 1.0)), "extreme": Extreme(np.inf, -np.inf)}
+  assert summarize(empty) == {}
+  assert summarize({"x": Extreme(-1.0, 2.0)}) == {"x/min": -1.0, "x/max": 2.0}
+
+
+def test_summarize_refuses_a_bare_number():
+  with pytest.raises(TypeError, match="loss is a float"):
+    summarize({"loss": 1.0})
+
+
+# --- writers and reader ---------------------------------------------------------------------------------------------
+
+
+def test_cut_back_drops_later_lines_and_a_torn_tail_in_both_records(tmp_path):
+  from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+  workdir = write_run(tmp_path / "run")
+  append(workdir, '{"iteration": 5, "rew')
+  writer = MetricsWriter(workdir)
+  writer.cut_back(2)
+  writer.write(3, {"reward/correct": 0.875})
+  writer.close()
+  assert [json.loads(line)["iteration"] for line in lines_of(workdir)] == [0, 1, 2, 3]
+  events = EventAccumulator(os.path.join(workdir, "tensorboard")).Reload()
+  scalars = [(event.step, event.tensor_proto.float_val[0]) for event in events.Tensors("reward/correct")]
+  assert scalars == [(1, 0.125), (2, 0.25), (3, 0.875)]
+
+
+def test_a_torn_tail_is_neither_read_nor_appended_to(tmp_path):
+  workdir = write_run(tmp_path / "run")
+  append(workdir, '{"iteration": 5, "reward/correct": 0.1')
+  assert read_run(workdir).metrics[-1]["iteration"] == 4
+  writer = MetricsWriter(workdir)
+  writer.write(5, {"reward/correct": 0.5})
+  writer.close()
+  assert read_run(workdir).metrics[-1] == {"iteration": 5, "reward/correct": 0.5}
+
+
+def test_non_finite_numbers_are_strict_json_and_come_back(tmp_path):
+  workdir = write_run(tmp_path / "run", iterations=0)
+  writer = MetricsWriter(workdir)
+  writer.write(1, {"a": float("nan"), "b": np.float32(np.inf), "c": -np.inf, "d": 0.1})
+  writer.close()
+  assert lines_of(workdir)[1] == '{"iteration": 1, "a": "nan", "b": "inf", "c": "-inf", "d": 0.1}'
+  line = read_run(workdir).metrics[1]
+  assert np.isnan(line["a"]) and line["b"] == np.inf and line["c"] == -np.inf and line["d"] == 0.1
+
+
+def test_series_holds_only_the_iterations_that_logged_the_name(tmp_path):
+  run = read_run(write_run(tmp_path / "run"))
+  iterations, values = run.series("eval/accuracy")
+  np.testing.assert_array_equal(iterations, [0, 2, 4])
+  np.testing.assert_array_equal(values, [0.25, 0.5, 0.25])
+  assert len(run.series("absent")[0]) == 0
+
+
+def test_rollouts_come_back_rounded(tmp_path):
+  rows = [{"prompt": "1+1=\n", "mask": np.array([True, False]), "log_probs": np.array([-1.23456789, -np.inf])}]
+  workdir = write_run(tmp_path / "run")
+  assert write_rollouts(workdir, 12, rows).endswith("rollouts/iteration_00012.jsonl")
+  write_rollouts(workdir, 3, rows)
+  run = read_run(workdir)
+  assert run.rollout_iterations() == [3, 12]
+  assert run.rollouts(12) == [{"prompt": "1+1=\n", "mask": [True, False], "log_probs": [-1.23457, "-inf"]}]
+  assert os.listdir(os.path.join(workdir, "rollouts")).sort() == ["iteration_00003.jsonl", "iteration_00012.jsonl"].sort()
+
+
+@pytest.mark.parametrize("bad, cause", [
+    ("{oops}\n", "not JSON"),
+    ('{"iteration": 9, "x": NaN}\n', "NaN is not JSON"),
+    ('{"x": 1.0}\n', '"iteration" should be an integer'),
+    ('{"iteration": 9, "x": "high"}\n', "x = 'high' is not a number"),
+    ('{"iteration": 2}\n', "iteration 2 is already on line 3"),
+    ("[1]\n", "an object was expected"),
+])
+def test_errors_name_file_and_line(tmp_path, bad, cause):
+  workdir = write_run(tmp_path / "run")
+  append(workdir, bad)
+  with pytest.raises(RunError) as error:
+    read_run(workdir)
+  assert "metrics.jsonl, line 6" in str(error.value)
+  assert cause in str(error.value)
+
+
+def test_a_folder_without_a_run_is_refused_by_name(tmp_path):
+  with pytest.raises(RunError, match=r"config\.json: No such file"):
+    read_run(tmp_path)
+
+
+# --- tables, plots, report ------------------------------------------------------------------------------------------
+
+
+def test_summary_table_tells_first_last_and_best(tmp_path):
+  text = summary_table(read_run(write_run(tmp_path / "run", seed=7)))
+  assert "0.25 -> 0.25, best 0.5 at iteration 2" in text
+  cells = dict([part.strip() for part in line.strip("|").split("|")] for line in text.splitlines())
+  assert cells["seed"] == "7" and cells["iterations"] == "4" and cells["wall time"] == "2 min 00 s"
+  assert len({len(line) for line in text.splitlines()}) == 1
+
+
+def test_summary_table_of_an_empty_run_shows_dashes():
+  text = summary_table(Run("nowhere", {}, {}, []))
+  assert text.count(" - ") == 9 and "nan" not in text and "anchor" not in text
+
+
+def test_markdown_table_refuses_a_ragged_row():
+  with pytest.raises(ValueError, match="3 cells; the header has 2"):
+    markdown_table(("a", "b"), [(1, 2, 3)])
+
+
+def test_plots_are_png_and_leave_out_absent_panels(tmp_path):
+  run = read_run(write_run(tmp_path / "run"))
+  only_accuracy = Run(run.workdir, run.config, {}, run.metrics[:1])
+  plot_run(run, tmp_path / "all.png")
+  plot_run(only_accuracy, tmp_path / "one.png")
+  plot_run(Run("nowhere", {}, {}, []), tmp_path / "none.png")
+  plot_compare({"a": run, "b": only_accuracy}, tmp_path / "compare.png")
+  data = {name: (tmp_path / f"{name}.png").read_bytes() for name in ("all", "one", "none", "compare")}
+  assert all(image.startswith(PNG) and len(image) > 1000 for image in data.values())
+  width = {name: int.from_bytes(image[16:20], "big") for name, image in data.items()}
+  assert width["all"] == 3 * width["one"]
+
+
+class Page(html.parser.HTMLParser):
+  """Tags, attributes and text; asserts that what opens also closes."""
+
+  def __init__(self, text: str):
+    super().__init__()
+    self.tags, self.attributes, self.text, self._open = [], [], "", []
+    self.feed(text)
+    assert not self._open
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes += attrs
+    if tag not in ("meta", "img"):
+      self._open.append(tag)
+
+  def handle_endtag(self, tag):
+    assert self._open.pop() == tag
+
+  def handle_data(self, data):
+    self.text += data
+
+
+def sample(prompt, pieces, log_ratio, correct):
+  return {"prompt": prompt, "completion": "".join(pieces), "answer": "2", "correct": correct, "pieces": pieces,
+          "log_ratio": log_ratio, "truncated": False}
+
+
+def test_report_escapes_samples_and_config_and_needs_nothing_from_outside(tmp_path):
+  attack = "<script>alert(1)</script>"
+  workdir = write_run(tmp_path / "run", plugins=[attack])
+  samples = {"before": [sample("1+1=", [attack, "3"], [-5.0, 0.25], False), sample("4+4=", ["8"], [0.0], True)],
+             "after": [sample("9+9=", ["18"], [0.5], True), sample("1+1=", ["2"], [float(1)], True)]}
+  with open(os.path.join(workdir, "samples.json"), "w") as file:
+    json.dump(samples, file)
+  with open(write_report(workdir)) as file:
+    text = file.read()
+  page = Page(text)
+  assert "&lt;script&gt;" in text and "script" not in page.tags and "link" not in page.tags
+  assert attack in page.text
+  assert all(value.startswith("data:image/png;base64,") for name, value in page.attributes if name in ("src", "href"))
+  assert ("title", "-5.000") in page.attributes and ("style", "background:rgba(218, 54, 51, 0.70)") in page.attributes
+  assert page.text.count("correct") - page.text.count("incorrect") == 4 and page.text.count("✗ incorrect") == 1
+  assert page.tags.count("section") == 3 and page.text.count("no sample for this prompt") == 2
+
+
+def test_report_says_that_samples_are_missing(tmp_path):
+  with open(write_report(write_run(tmp_path / "run"))) as file:
+    assert "no samples.json" in Page(file.read()).text
+
+
+def test_report_refuses_samples_with_unequal_lengths(tmp_path):
+  workdir = write_run(tmp_path / "run")
+  with open(os.path.join(workdir, "samples.json"), "w") as file:
+    json.dump({"before": [sample("1+1=", ["2"], [0.0, 1.0], True)], "after": []}, file)
+  with pytest.raises(RunError, match="samples.json.*1 pieces, 2 log-ratios"):
+    write_report(workdir)

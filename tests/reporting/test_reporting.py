@@ -14,7 +14,7 @@ from jaxrl_llm.reporting.reader import Run, RunError, read_run
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
 from jaxrl_llm.reporting.tables import markdown_table, summary_table
 from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
-from jaxrl_llm.types import Extreme, Histogram, Mean
+from jaxrl_llm.types import Extreme, Histogram, Mean, merge_metrics
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -49,8 +49,8 @@ def append(workdir, text: str) -> None:
 
 def test_merged_means_are_the_pooled_mean_and_not_the_mean_of_means():
   a, b = np.array([1.0, 2.0, 6.0]), np.array([10.0])
-  merged = Mean(a.sum(), np.float32(3)).merge(Mean(b.sum(), np.float32(1)))
-  value = summarize({"x": merged})["x"]
+  merged = merge_metrics([{"x": Mean(a.sum(), 3.0)}, {"x": Mean(b.sum(), 1.0)}])
+  value = summarize(merged)["x"]
   assert value == pytest.approx(np.concatenate([a, b]).mean())
   assert value != pytest.approx((a.mean() + b.mean()) / 2)
 
@@ -141,7 +141,7 @@ def test_rollouts_come_back_rounded(tmp_path):
   run = read_run(workdir)
   assert run.rollout_iterations() == [3, 12]
   assert run.rollouts(12) == [{"prompt": "1+1=\n", "mask": [True, False], "log_probs": [-1.23457, "-inf"]}]
-  assert os.listdir(os.path.join(workdir, "rollouts")).sort() == ["iteration_00003.jsonl", "iteration_00012.jsonl"].sort()
+  assert sorted(os.listdir(tmp_path / "run/rollouts")) == ["iteration_00003.jsonl", "iteration_00012.jsonl"]
 
 
 @pytest.mark.parametrize("bad, cause", [

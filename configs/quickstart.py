@@ -1,4 +1,4 @@
-"""A small policy learns three-term addition by RL on a laptop.
+"""A small policy learns by RL to work a chain of arithmetic step by step, on a laptop.
 
   python experiments/main.py --config=configs/quickstart.py --workdir=runs/quickstart
 """
@@ -10,9 +10,11 @@ from jaxrl_llm.config import base_config
 def get_config(preset: str = "ctpo"):
   config = base_config()
   config.iterations = 60
-  config.model.update(vocab_size=16, width=128, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=32, mlp_width=384)
-  config.task.update(name="chain_addition", num_terms=3, max_term=99, heldout_problems=256)
-  config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=12, max_new_tokens=16, window=16)
-  config.optimizer.update(learning_rate=3e-4, b2=0.95)
-  config.warm_start.update(steps=800, batch_size=64, learning_rate=2e-3)
+  config.model.update(vocab_size=17, width=128, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=32, mlp_width=384)
+  config.task.update(name="modular_chain", num_terms=5, worked_share=0.3, heldout_problems=256)
+  config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=9, max_new_tokens=24, window=12)
+  config.updates.update(optimizer_batches=4, micro_batches=4)
+  config.optimizer.update(learning_rate=5e-5, b2=0.95)
+  config.warm_start.update(steps=1000, batch_size=64, micro_batches=4, learning_rate=3e-3)
+  config.evaluation.every = 5
   return presets.apply(config, preset)

@@ -59,9 +59,10 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-  name: str = option("chain_addition", "procedural task", choices=("chain_addition",))
-  num_terms: int = option(3, "terms of a sum", low=2, high=8)
-  max_term: int = option(99, "largest term", low=1, high=9999)
+  name: str = option("modular_chain", "procedural task", choices=("modular_chain",))
+  num_terms: int = option(6, "digits in a chain", low=2, high=32)
+  worked_share: float = option(1.0, "share of demonstrations that write every step; the others only answer",
+                               low=0.0, high=1.0)
   heldout_problems: int = option(256, "held-out problems of the greedy evaluation", low=1)
   shuffle_rewards: bool = option(False, "control: permute rewards within each rollout batch")
 
@@ -151,6 +152,7 @@ class WarmStartConfig:
 
   steps: int = option(0, "optimizer steps", low=0)
   batch_size: int = option(64, "demonstrations per step", low=1)
+  micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
   learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0)
 
 
@@ -219,7 +221,7 @@ class Config:
   correction: CorrectionConfig = CorrectionConfig()
   kl: KLConfig = KLConfig()
   entropy: EntropyConfig = EntropyConfig()
-  update: UpdateConfig = UpdateConfig()
+  updates: UpdateConfig = UpdateConfig()
   optimizer: OptimizerConfig = OptimizerConfig()
   warm_start: WarmStartConfig = WarmStartConfig()
   evaluation: EvaluationConfig = EvaluationConfig()
@@ -385,7 +387,7 @@ def check(cfg: Config) -> Config:
   Raises:
     ConfigError: naming the keys, their values, and a change that works.
   """
-  m, r, u = cfg.model, cfg.rollout, cfg.update
+  m, r, u = cfg.model, cfg.rollout, cfg.updates
   if m.num_heads % m.num_kv_heads:
     raise ConfigError(f"model.num_heads = {m.num_heads} is not a multiple of model.num_kv_heads = {m.num_kv_heads}. "
                       f"Fix: choose num_kv_heads among the divisors of {m.num_heads}.")
@@ -393,13 +395,17 @@ def check(cfg: Config) -> Config:
     raise ConfigError(f"model.head_dim = {m.head_dim} is odd; the rotary embedding needs pairs. Fix: an even number.")
   if r.prompts % u.optimizer_batches:
     raise ConfigError(
-        f"update.optimizer_batches = {u.optimizer_batches} splits a group: rollout.prompts = {r.prompts} groups of "
+        f"updates.optimizer_batches = {u.optimizer_batches} splits a group: rollout.prompts = {r.prompts} groups of "
         f"rollout.group_size = {r.group_size} rows do not divide into {u.optimizer_batches} batches of whole groups. "
         f"Fix: choose among {_divisors(r.prompts)}.")
   rows = cfg.rows // u.optimizer_batches
   if rows % u.micro_batches:
-    raise ConfigError(f"update.micro_batches = {u.micro_batches} does not divide the {rows} rows of an optimizer batch. "
+    raise ConfigError(f"updates.micro_batches = {u.micro_batches} does not divide the {rows} rows of an optimizer batch. "
                       f"Fix: choose among {_divisors(rows)}.")
+  w = cfg.warm_start
+  if w.batch_size % w.micro_batches:
+    raise ConfigError(f"warm_start.micro_batches = {w.micro_batches} does not divide warm_start.batch_size = "
+                      f"{w.batch_size}. Fix: choose among {_divisors(w.batch_size)}.")
   return cfg
 
 

@@ -49,9 +49,9 @@ def check(cfg: Config, mesh: Mesh) -> None:
     ConfigError: naming the micro-batch or evaluation that does not.
   """
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
-  micro_rows = cfg.rows // cfg.update.optimizer_batches // cfg.update.micro_batches
+  micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
   for what, rows in (("rows of a micro-batch", micro_rows), ("task.heldout_problems", cfg.task.heldout_problems),
-                     ("warm_start.batch_size", cfg.warm_start.batch_size)):
+                     ("rows of a warm-start micro-batch", cfg.warm_start.batch_size // cfg.warm_start.micro_batches)):
     if rows % shards:
       raise ConfigError(f"{what} = {rows} does not divide over mesh.data * mesh.fsdp = {shards} devices. "
                         f"Fix: a multiple of {shards}.")

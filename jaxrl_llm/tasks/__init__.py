@@ -1,5 +1,5 @@
 """Prompts and verifiers."""
 
-from jaxrl_llm.tasks.arithmetic import ChainAddition
+from jaxrl_llm.tasks.arithmetic import ModularChain
 
-__all__ = ["ChainAddition"]
+__all__ = ["ModularChain"]

@@ -1,6 +1,12 @@
-"""Chain addition with written running sums: 37+85+46= -> 122,168.
+"""Chains of digits, evaluated from left to right modulo 10.
 
-Only the last number is checked, so the policy is free in how it gets there.
+  prompt      7*3+4-8
+  answered    =7
+  worked      :7*3=1+4=5-8=7
+
+One step is a table look-up; the whole chain at once is a composition that is hard for a small network. Only the last
+number is checked, so the policy is free in how it gets there. Demonstrations mix the two manners
+(`task.worked_share`): the warm start learns to imitate the mixture, and that working pays is left for RL to find.
 """
 
 import dataclasses
@@ -12,16 +18,17 @@ from jaxrl_llm.config import TaskConfig
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.types import Problem, Reward
 
-ALPHABET = "0123456789+=,"
-HELDOUT_SHARE = 16  # one multiset of terms in this many is held out
+OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
+ALPHABET = "0123456789+-*=:"
+HELDOUT_SHARE = 16  # one chain in this many is held out
 
 
 @dataclasses.dataclass(frozen=True)
-class ChainAddition:
-  """Sums of `num_terms` numbers from 1 to `max_term`.
+class ModularChain:
+  """Chains of `num_terms` digits.
 
-  Train and held-out problems are disjoint by construction: a hash of the sorted terms decides, so that not even a
-  permutation of a held-out sum is trained on. `batch` is a pure function of (seed, index).
+  Train and held-out problems are disjoint by construction: a hash of the prompt decides. `batch` is a pure function
+  of (seed, index).
   """
 
   cfg: TaskConfig
@@ -40,42 +47,44 @@ class ChainAddition:
       ValueError: there are not that many.
     """
     rng, found = np.random.default_rng(2**31 - 1), {}
-    for _ in range(200):
-      for problem in self._draw(rng, size, heldout=True):
-        found.setdefault(problem.prompt, problem)
+    for _ in range(50):
+      found |= {problem.prompt: problem for problem in self._draw(rng, size, heldout=True)}
       if len(found) >= size:
         return list(found.values())[:size]
-    raise ValueError(f"task.heldout_problems = {size}: only {len(found)} held-out sums of {self.cfg.num_terms} terms "
-                     f"up to {self.cfg.max_term} were found; fewer problems or a larger task.max_term.")
+    raise ValueError(f"task.heldout_problems = {size}: only {len(found)} held-out chains of task.num_terms = "
+                     f"{self.cfg.num_terms} digits were found; fewer problems or more terms.")
 
   def render(self, problem: Problem) -> list[int]:
     return tokenizers.encode(self.tokenizer, problem.prompt)
 
   def demonstration(self, problem: Problem) -> list[int]:
-    """Completion ids of the worked answer, end of sequence included."""
+    """Completion ids of the demonstrated answer, end of sequence included."""
     return tokenizers.encode(self.tokenizer, problem.demonstration) + [self.tokenizer.eos_token_id]
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    """1 if the number after the last comma is the sum, else 0."""
-    correct = completion.rsplit(",", 1)[-1] == problem.answer
+    """1 if what stands behind the last equals sign is the answer, else 0."""
+    correct = completion.rsplit("=", 1)[-1] == problem.answer
     return Reward(float(correct), correct)
 
   def longest_prompt(self) -> int:
-    return self.cfg.num_terms * (len(str(self.cfg.max_term)) + 1)
+    return 2 * self.cfg.num_terms - 1
 
   def _draw(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
     problems = []
     while len(problems) < size:
-      terms = rng.integers(1, self.cfg.max_term + 1, self.cfg.num_terms).tolist()
-      if _is_heldout(terms) == heldout:
-        problems.append(_problem(terms))
+      digits = rng.integers(0, 10, self.cfg.num_terms).tolist()
+      signs = rng.choice(list(OPERATIONS), self.cfg.num_terms - 1).tolist()
+      problem = _problem(digits, signs, worked=rng.random() < self.cfg.worked_share)
+      if (zlib.crc32(problem.prompt.encode()) % HELDOUT_SHARE == 0) == heldout:
+        problems.append(problem)
     return problems
 
 
-def _is_heldout(terms: list[int]) -> bool:
-  return zlib.crc32(repr(sorted(terms)).encode()) % HELDOUT_SHARE == 0
-
-
-def _problem(terms: list[int]) -> Problem:
-  sums = np.cumsum(terms).tolist()
-  return Problem("+".join(map(str, terms)) + "=", str(sums[-1]), ",".join(map(str, sums[1:])))
+def _problem(digits: list[int], signs: list[str], *, worked: bool) -> Problem:
+  prompt = steps = str(digits[0])
+  value = digits[0]
+  for sign, digit in zip(signs, digits[1:], strict=True):
+    value = OPERATIONS[sign](value, digit) % 10
+    prompt += f"{sign}{digit}"
+    steps += f"{sign}{digit}={value}"
+  return Problem(prompt, str(value), f":{steps}" if worked else f"={value}")

@@ -17,13 +17,13 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.rollouts import generate
-from jaxrl_llm.tasks import ChainAddition
+from jaxrl_llm.tasks import ModularChain
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import score
 from jaxrl_llm.training.train_step import make_optimizer, make_train_step
 from jaxrl_llm.types import merge_metrics
 
-TASKS = {"chain_addition": ChainAddition}
+TASKS = {"modular_chain": ModularChain}
 
 
 def resolve(cfg: Config) -> Config:
@@ -35,19 +35,19 @@ def resolve(cfg: Config) -> Config:
   load_plugins(cfg.plugins)
   config_lib.check(cfg)
   spec = estimators.spec(cfg.estimator.name)
-  anchor = spec.anchor if cfg.update.anchor == DEFAULT else cfg.update.anchor
+  anchor = spec.anchor if cfg.updates.anchor == DEFAULT else cfg.updates.anchor
   aggregation = cfg.aggregation
   if aggregation.name == "fixed" and aggregation.fixed_length is None:
     aggregation = dataclasses.replace(aggregation, fixed_length=cfg.rollout.max_new_tokens)
   cfg = dataclasses.replace(cfg, estimator=estimators.resolve(cfg.estimator), aggregation=aggregation,
-                            update=dataclasses.replace(cfg.update, anchor=anchor))
+                            updates=dataclasses.replace(cfg.updates, anchor=anchor))
   if advantages.spec(cfg.advantage.name).group and cfg.rollout.group_size < 2:
     raise ConfigError(f"rollout.group_size = {cfg.rollout.group_size}: advantage.name = {cfg.advantage.name!r} compares "
                       f"rows of a group. Fix: rollout.group_size >= 2, or advantage.name=none.")
   if anchor == "behavior" and cfg.correction.level != "none":
-    raise ConfigError(f"correction.level = {cfg.correction.level!r} with update.anchor = 'behavior': the ratio corrects "
+    raise ConfigError(f"correction.level = {cfg.correction.level!r} with updates.anchor = 'behavior': the ratio corrects "
                       "for the behavior policy already, a weight would count it twice. Fix: correction.level=none, or "
-                      "update.anchor=recomputed.")
+                      "updates.anchor=recomputed.")
   return cfg
 
 
@@ -115,14 +115,14 @@ def build(cfg: Config, devices=None) -> Parts:
   draw = lambda group: by_rows(functools.partial(generate, model=model,
                                                  cfg=dataclasses.replace(sampler, group_size=group)))
   scorer = lambda parts: by_rows(functools.partial(score, model=model, cfg=StepConfig(micro_batches=parts)))
-  update = cfg.update
+  updates = cfg.updates
   return Parts(
       cfg, mesh, model, task, tx, sample=draw(cfg.rollout.group_size), sample_heldout=draw(1),
-      score=scorer(update.optimizer_batches * update.micro_batches), score_heldout=scorer(1),
+      score=scorer(updates.optimizer_batches * updates.micro_batches), score_heldout=scorer(1),
       batches=jax.jit(functools.partial(
-          optimizer_batches, group_size=cfg.rollout.group_size, parts=update.optimizer_batches,
+          optimizer_batches, group_size=cfg.rollout.group_size, parts=updates.optimizer_batches,
           advantage=cfg.advantage, aggregation=cfg.aggregation, correction=cfg.correction)),
-      step=make_train_step(policy_loss, model, tx, StepConfig(cfg.loss, update.micro_batches), mesh),
+      step=make_train_step(policy_loss, model, tx, StepConfig(cfg.loss, updates.micro_batches), mesh),
       merge=jax.jit(merge_metrics))
 
 

@@ -15,7 +15,7 @@ from jaxrl_llm.reporting import html, plots, reader, summary, tables, writers
 from jaxrl_llm.training import collect, evaluate, setup, workdir
 from jaxrl_llm.training.checkpoints import Checkpoints, abstract
 from jaxrl_llm.training.train_step import init_state, state_shardings
-from jaxrl_llm.training.warm_start import warm_start
+from jaxrl_llm.training.warm_start import progress, warm_start
 
 SAMPLES = 12  # held-out completions shown in the report
 logger = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ def _train(parts: setup.Parts, start_params, checkpoints: Checkpoints, writer, d
   """All iterations that are left; returns the final state."""
   cfg = parts.cfg
   state, done = _restore_or_start(parts, start_params, checkpoints, writer)
-  bar = tqdm(range(done + 1, cfg.iterations + 1), initial=done, total=cfg.iterations, desc=cfg.estimator.name, unit="it")
+  bar = progress(range(done + 1, cfg.iterations + 1), cfg.estimator.name, initial=done, total=cfg.iterations)
+  accuracy = "-"
   pending, clock = None, time.perf_counter()
   for iteration in bar:
     state, steps, values, rows = _iterate(parts, state, start_params, iteration)
@@ -65,10 +66,10 @@ def _train(parts: setup.Parts, start_params, checkpoints: Checkpoints, writer, d
     writers.write_rollouts(directory, iteration, rows)
     if iteration % cfg.evaluation.every == 0 or iteration == cfg.iterations:
       values |= evaluate.evaluate(parts, state.params).metrics
-      bar.set_postfix_str(f"accuracy {values['eval/accuracy']:.3f}")
+      accuracy = f"{values['eval/accuracy']:.3f}"
     values["time/iteration"], clock = time.perf_counter() - clock, time.perf_counter()
     pending = (iteration, steps, values)
-    bar.set_description(f"{cfg.estimator.name} reward {values['reward/mean']:.3f}")
+    bar.set_postfix_str(f"reward {values['reward/mean']:.3f}, accuracy {accuracy}", refresh=False)
     if iteration % cfg.checkpoint.every == 0 or iteration == cfg.iterations:
       _write(parts, writer, checkpoints, *pending)
       pending = None
@@ -118,16 +119,16 @@ def _iterate(parts: setup.Parts, state, ref_params, iteration: int):
   for batch in batches:
     state, metrics = parts.step(state, batch)
     steps.append(metrics)
-  values |= {"time/rollout": sampled - begin, "step": iteration * cfg.update.optimizer_batches}
+  values |= {"time/rollout": sampled - begin, "step": iteration * cfg.updates.optimizer_batches}
   return state, (steps, correction), values, rows
 
 
 def _score(parts: setup.Parts, params, ref_params, rollout, at):
   """(anchor log-probs, reference log-probs), each None where nothing reads it."""
   cfg = parts.cfg
-  if cfg.update.anchor == "behavior":
+  if cfg.updates.anchor == "behavior":
     anchor = rollout.behavior_log_probs
-  elif cfg.update.optimizer_batches == 1 and cfg.correction.level == "none":
+  elif cfg.updates.optimizer_batches == 1 and cfg.correction.level == "none":
     anchor = None  # the current policy is the anchor: its own detached log-probs serve, without a pass
   else:
     anchor = parts.score(params, rollout, at).log_probs

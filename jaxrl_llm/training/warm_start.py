@@ -1,5 +1,6 @@
 """Supervised training on demonstrations, before the first rollout; the result is cached in the workdir."""
 
+import sys
 from pathlib import Path
 
 import jax
@@ -36,15 +37,20 @@ def _train(parts: Parts, params):
   cfg = parts.cfg.warm_start
   tx = make_optimizer(parts.cfg.optimizer, warm_start_schedule(cfg))
   state = jax.jit(lambda p: init_state(p, tx), out_shardings=state_shardings(parts.model, tx, parts.mesh))(params)
-  step = make_train_step(sft_loss, parts.model, tx, StepConfig(), parts.mesh)
+  step = make_train_step(sft_loss, parts.model, tx, StepConfig(micro_batches=cfg.micro_batches), parts.mesh)
   task = make_task(parts.cfg.task, parts.cfg.seed + SEED_OFFSET, cfg.batch_size)
-  bar = tqdm(range(cfg.steps), desc="warm start", unit="step", mininterval=1.0)
+  bar = progress(range(cfg.steps), "warm start")
   for index in bar:
     state, metrics = step(state, parallel.to_global(demonstrations(parts, task, index), parts.mesh))
     if index % 50 == 49:
       loss = metrics["loss/sft"]
-      bar.set_postfix(loss=f"{float(loss.total) / float(loss.count):.3f}")
+      bar.set_postfix(loss=f"{float(loss.total) / float(loss.count):.3f}", refresh=False)
   return state.params
+
+
+def progress(steps, description: str, **options) -> tqdm:
+  """A progress bar: live on a terminal, a line every ten seconds in a log."""
+  return tqdm(steps, desc=description, mininterval=0.5 if sys.stderr.isatty() else 10.0, **options)
 
 
 def demonstrations(parts: Parts, task, index: int) -> SupervisedBatch:

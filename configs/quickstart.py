@@ -1,13 +1,14 @@
 """A small policy learns by RL to work a chain of arithmetic step by step, on a laptop.
 
   python experiments/main.py --config=configs/quickstart.py --workdir=runs/quickstart
+  python experiments/main.py --config=configs/quickstart.py:ctpo --config.seed=1 --workdir=runs/ctpo
 """
 
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config
 
 
-def get_config(preset: str = "ctpo"):
+def get_config(preset: str = "grpo"):
   config = base_config()
   config.iterations = 60
   config.model.update(vocab_size=17, width=128, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=32, mlp_width=384)

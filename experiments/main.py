@@ -12,10 +12,10 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.training import trainer
 
 # Unknown keys and wrong types are accepted here and refused by `from_dict`, whose messages name the range and the fix.
-_CONFIG = config_flags.DEFINE_config_file("config", "configs/quickstart.py", "Config file, `path.py` or `path.py:preset`.",
+_CONFIG = config_flags.DEFINE_config_file("config", None, "Config file: `path.py` or `path.py:preset`.",
                                           lock_config=False, accept_new_attributes=True)
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; an interrupted run goes on where it was.",
-                               required=True)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; an interrupted run goes on where it was.")
+flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main(_):
@@ -23,8 +23,15 @@ def main(_):
   trainer.run(config_lib.from_dict(_CONFIG.value), _WORKDIR.value)
 
 
+def parse_flags(argv):
+  try:
+    return app.parse_flags_with_usage(argv)
+  except KeyError as error:  # an unknown section; unknown keys of a known one are refused by `from_dict`
+    raise config_lib.ConfigError(f"unknown key: {error.args[0]}") from error
+
+
 if __name__ == "__main__":
   try:
-    app.run(main)
-  except (config_lib.ConfigError, trainer.NonFiniteError) as error:
+    app.run(main, flags_parser=parse_flags)
+  except (config_lib.ConfigError, trainer.NonFiniteError, OSError) as error:
     sys.exit(f"error: {error}")

@@ -14,12 +14,10 @@ import types
 import typing
 from typing import Any
 
-from ml_collections import config_dict
-
 DEFAULT = "default"
 
 
-class ConfigError(ValueError):
+class ConfigError(Exception):
   """A configuration that cannot run: the message names key, value, allowed range and fix."""
 
 
@@ -104,7 +102,7 @@ class AdvantageConfig:
 class AggregationConfig:
   name: str = option("token", "weighting of tokens over the optimizer batch",
                      choices=("token", "token_sum", "sequence", "sequence_sum", "fixed"))
-  fixed_length: int | None = option(None, "divisor of `fixed`, tokens; in a run, unset means rollout.max_new_tokens", low=1)
+  fixed_length: int | None = option(None, "divisor of `fixed`, tokens; unset: rollout.max_new_tokens", low=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,6 +244,8 @@ class Config:
 
 def _as_dict(cfg) -> dict[str, Any]:
   """Nested dict of untyped references: a wrong type then meets `from_dict`, whose message knows the range."""
+  from ml_collections import config_dict  # here, so that kernels and benchmarks run without it
+
   out = {}
   for field in dataclasses.fields(cfg):
     item = getattr(cfg, field.name)
@@ -257,8 +257,10 @@ def _as_dict(cfg) -> dict[str, Any]:
   return out
 
 
-def base_config() -> config_dict.ConfigDict:
-  """All keys with their defaults, for `configs/*.py` to edit."""
+def base_config():
+  """ConfigDict of all keys with their defaults, for `configs/*.py` to edit."""
+  from ml_collections import config_dict
+
   return config_dict.ConfigDict(_as_dict(Config()))
 
 
@@ -400,8 +402,8 @@ def check(cfg: Config) -> Config:
         f"Fix: choose among {_divisors(r.prompts)}.")
   rows = cfg.rows // u.optimizer_batches
   if rows % u.micro_batches:
-    raise ConfigError(f"updates.micro_batches = {u.micro_batches} does not divide the {rows} rows of an optimizer batch. "
-                      f"Fix: choose among {_divisors(rows)}.")
+    raise ConfigError(f"updates.micro_batches = {u.micro_batches} does not divide the {rows} rows of an optimizer "
+                      f"batch. Fix: choose among {_divisors(rows)}.")
   w = cfg.warm_start
   if w.batch_size % w.micro_batches:
     raise ConfigError(f"warm_start.micro_batches = {w.micro_batches} does not divide warm_start.batch_size = "

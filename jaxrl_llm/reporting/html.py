@@ -136,7 +136,7 @@ def _completion(title: str, sample: dict | None) -> str:
   cut = '<b class="cut">cut at the length limit</b>' if sample["truncated"] else ""
   if len(sample["pieces"]) != len(sample["log_ratio"]):
     raise ValueError(f'{len(sample["pieces"])} pieces, {len(sample["log_ratio"])} log-ratios')
-  tokens = "".join(_token(piece, value) for piece, value in zip(sample["pieces"], sample["log_ratio"]))
+  tokens = "".join(_token(piece, value) for piece, value in zip(sample["pieces"], sample["log_ratio"], strict=True))
   return f'<div><h3>{title} {mark} {cut}</h3><p class="tokens">{tokens}</p></div>'
 
 

@@ -83,7 +83,7 @@ def _finish(axes: Axes, title: str, legend: bool) -> None:
 
 
 def _lines(axes: Axes, series: dict[str, Series]) -> None:
-  for colour, (label, (iterations, values)) in zip(COLOURS, series.items()):
+  for colour, (label, (iterations, values)) in zip(COLOURS, series.items(), strict=False):
     axes.plot(iterations, values, color=colour, lw=1.5, label=label, marker="o" if len(values) < 3 else None, ms=4)
 
 

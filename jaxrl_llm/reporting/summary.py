@@ -52,7 +52,7 @@ def _quantiles(name: str, metric: Histogram) -> dict[str, float]:
     return {}
   bounds = np.concatenate([edges[:1], edges, edges[-1:]])
   at = np.interp(np.array(list(QUANTILES.values())) * cumulative[-1], cumulative, bounds)
-  return {f"{name}/{label}": float(value) for label, value in zip(QUANTILES, at)}
+  return {f"{name}/{label}": float(value) for label, value in zip(QUANTILES, at, strict=True)}
 
 
 def _extreme(name: str, metric: Extreme) -> dict[str, float]:

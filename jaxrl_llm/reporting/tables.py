@@ -43,7 +43,8 @@ def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
       raise ValueError(f"row {row!r} has {len(row)} cells; the header has {len(header)}.")
   cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, *rows)]
   widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(header))]
-  lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
+  padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+  lines = ["| " + " | ".join(row) + " |" for row in padded]
   lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
   return "\n".join(lines) + "\n"
 

@@ -86,7 +86,8 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[
   }
 
 
-def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout, anchor: np.ndarray | None) -> list[dict]:
+def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout, anchor: np.ndarray | None
+                 ) -> list[dict]:
   """JSON-able rows of a batch; per-token lists cover the row's `length` tokens."""
   group = len(verdicts.texts) // len(problems)
   out = []

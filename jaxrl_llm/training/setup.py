@@ -42,12 +42,12 @@ def resolve(cfg: Config) -> Config:
   cfg = dataclasses.replace(cfg, estimator=estimators.resolve(cfg.estimator), aggregation=aggregation,
                             updates=dataclasses.replace(cfg.updates, anchor=anchor))
   if advantages.spec(cfg.advantage.name).group and cfg.rollout.group_size < 2:
-    raise ConfigError(f"rollout.group_size = {cfg.rollout.group_size}: advantage.name = {cfg.advantage.name!r} compares "
-                      f"rows of a group. Fix: rollout.group_size >= 2, or advantage.name=none.")
+    raise ConfigError(f"rollout.group_size = {cfg.rollout.group_size}: advantage.name = {cfg.advantage.name!r} "
+                      f"compares rows of a group. Fix: rollout.group_size >= 2, or advantage.name=none.")
   if anchor == "behavior" and cfg.correction.level != "none":
-    raise ConfigError(f"correction.level = {cfg.correction.level!r} with updates.anchor = 'behavior': the ratio corrects "
-                      "for the behavior policy already, a weight would count it twice. Fix: correction.level=none, or "
-                      "updates.anchor=recomputed.")
+    raise ConfigError(f"correction.level = {cfg.correction.level!r} with updates.anchor = 'behavior': the ratio "
+                      "corrects for the behavior policy already, a weight would count it twice. "
+                      "Fix: correction.level=none, or updates.anchor=recomputed.")
   return cfg
 
 
@@ -68,7 +68,7 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
       try:
         importlib.import_module(name)
       except ImportError as error:
-        raise ConfigError(f"plugins = {plugin!r}: {error}. Fix: an importable module, or a path ending in .py.") from error
+        raise ConfigError(f"plugins = {plugin!r}: {error}. Fix: an importable module, or a .py path.") from error
 
 
 def make_task(cfg: TaskConfig, seed: int, batch_size: int):

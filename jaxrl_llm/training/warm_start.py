@@ -13,7 +13,13 @@ from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training.setup import Parts, make_task
-from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step, state_shardings, warm_start_schedule
+from jaxrl_llm.training.train_step import (
+  init_state,
+  make_optimizer,
+  make_train_step,
+  state_shardings,
+  warm_start_schedule,
+)
 from jaxrl_llm.types import SupervisedBatch
 
 SEED_OFFSET = 1_000_003  # demonstrations are drawn from another stream of problems than rollouts

@@ -254,5 +254,5 @@ def test_report_refuses_samples_with_unequal_lengths(tmp_path):
   workdir = write_run(tmp_path / "run")
   with open(os.path.join(workdir, "samples.json"), "w") as file:
     json.dump({"before": [sample("1+1=", ["2"], [0.0, 1.0], True)], "after": []}, file)
-  with pytest.raises(RunError, match="samples.json.*1 pieces, 2 log-ratios"):
+  with pytest.raises(RunError, match=r"samples.json.*1 pieces, 2 log-ratios"):
     write_report(workdir)

@@ -28,9 +28,10 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
   above, below = ratio > high, ratio < low
   saturated = log_s > common.LOG_WEIGHT_BOUND
   dropped = ((advantages > 0) & above) | ((advantages < 0) & below)
-  bound = jnp.clip(ratio, low, high)
-  loss = common.gated_surrogate(ratio, jnp.where(dropped, bound, ratio), dropped | saturated, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped | saturated))
+  bound = jnp.where(dropped, jnp.clip(ratio, low, high), ratio)
+  dropped |= saturated
+  loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
 
 
 @register("seq_is", anchor="behavior", cap=None)

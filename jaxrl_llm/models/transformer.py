@@ -140,8 +140,7 @@ class Transformer(nnx.Module):
     if not cfg.tie_head:
       self.head = _weight(rngs, (cfg.width, cfg.vocab_size), ("embed", "vocab"))
     if cfg.scan_layers:
-      forked = rngs.fork(split=cfg.num_layers)
-      self.blocks = nnx.vmap(lambda r: Block(cfg, r))(forked)
+      self.blocks = nnx.vmap(lambda r: Block(cfg, r))(rngs.split(cfg.num_layers))
     else:
       self.blocks = nnx.List([Block(cfg, rngs) for _ in range(cfg.num_layers)])
 
@@ -237,7 +236,7 @@ class Model:
     """Pytree like params whose leaves are tuples of axis names, for parallel.py."""
     _, state = _structure(self.config)
     stacked = lambda path: self.config.scan_layers and path[0] == "blocks"
-    flat = {path: (("layers",) if stacked(path) else ()) + variable.axes for path, variable in state.flat_state()}
+    flat = {path: (("layers",) if stacked(path) else ()) + variable.axes for path, variable in nnx.to_flat_state(state)}
     return nnx.traversals.unflatten_mapping(flat)
 
 

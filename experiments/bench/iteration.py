@@ -1,0 +1,122 @@
+"""Time workload W: generation, scoring, train step and the whole iteration; with `--peers`, beside other libraries.
+
+  python experiments/bench/iteration.py
+  python experiments/bench/iteration.py --peers --peer-dir DIR --tunix-python PATH --trl-python PATH
+
+README.md beside this file says what each row means.
+"""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+
+import measure
+import peers
+import workload
+
+SIZES = ("prompts", "group", "prompt", "new", "window")
+MODEL_SIZES = ("vocab_size", "width", "num_layers", "num_heads", "num_kv_heads", "head_dim", "mlp_width")
+
+
+def arguments() -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--reps", type=int, default=5, help="measured repetitions of each part (default 5)")
+  parser.add_argument("--micro", type=int, help="micro-batches of the train step (default: the fastest of a trial)")
+  parser.add_argument("--parts", default=",".join(workload.PARTS), help="what is timed (default: all)")
+  parser.add_argument("--json", type=Path, help="file that all numbers are written to")
+  parser.add_argument("--scan-layers", action="store_true", help="stack the blocks and scan")
+  parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="compute dtype")
+  shape = workload.Shape()
+  for name in SIZES + MODEL_SIZES:
+    default = getattr(shape if name in SIZES else shape.model, name)
+    parser.add_argument("--" + name.replace("_", "-"), type=int, default=default, help=f"default {default}")
+  peers.add_arguments(parser)
+  args = parser.parse_args()
+  unknown = set(args.parts.split(",")) - set(workload.PARTS)
+  if unknown:
+    parser.error(f"--parts {sorted(unknown)}: allowed are {', '.join(workload.PARTS)}")
+  if args.peers and any(getattr(args, name) != getattr(shape.model, name) for name in MODEL_SIZES):
+    parser.error("--peers: their scripts fix the model's sizes; leave ours at the defaults")
+  return args
+
+
+def shape_of(args: argparse.Namespace) -> workload.Shape:
+  base = workload.Shape()
+  model = dataclasses.replace(base.model, scan_layers=args.scan_layers, compute_dtype=args.dtype,
+                              **{name: getattr(args, name) for name in MODEL_SIZES})
+  return dataclasses.replace(base, model=model, **{name: getattr(args, name) for name in SIZES})
+
+
+def run(args: argparse.Namespace) -> dict:
+  """All numbers of one benchmark."""
+  shape = shape_of(args)
+  programs = workload.build(shape, args.micro or 1)
+  state, trials = workload.start(programs), {}
+  if args.micro is None:
+    programs, state, trials = measure.fastest_micro(programs, state)
+  side, peak = measure.peak_flops(args.dtype)
+  return {
+      "environment": measure.environment(), "shape": dataclasses.asdict(shape), "reps": args.reps,
+      "micro": programs.micro, "micro_trials": trials, "peak_side": side, "peak_flops": peak,
+      "seconds": measure.measure(programs, state, tuple(args.parts.split(",")), args.reps),
+      "flops": measure.model_flops(shape), "tokens": measure.tokens(shape),
+      "waste": {"fixed": measure.waste(np.full(shape.rows, shape.new), shape),
+                "ragged": measure.waste(workload.ragged_lengths(shape), shape)},
+      "ragged_new": workload.ragged_lengths(shape).tolist()}
+
+
+def report(result: dict) -> str:
+  """The numbers as text: medians, then smallest and largest."""
+  env, shape = result["environment"], result["shape"]
+  trials = ", ".join(f"{n}: {s:.2f} s" for n, s in result["micro_trials"].items())
+  lines = [f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of {env['cpus']} CPUs",
+           f"peak {shape['model']['compute_dtype']} GEMM {result['peak_side']}^3: {result['peak_flops'] / 1e9:.0f} "
+           "GFLOP/s",
+           f"micro-batches: {result['micro']}" + (f" (train step, once each: {trials})" if trials else ""), "",
+           f"{'fixed lengths':<28}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'GFLOP':>9}{'of peak':>9}"]
+  for part, values in result["seconds"].items():
+    label = {"scoring": "scoring, not in iteration", "iteration": "whole iteration",
+             "iteration_generation": "  until rollout on host"}.get(part, part.replace("_", " "))
+    key = "generation" if part == "iteration_generation" else part
+    median, flops = np.median(values), result["flops"][key]
+    lines.append(f"{label:<28}{median:>8.3f}s{min(values):>8.3f}s{max(values):>8.3f}s"
+                 f"{result['tokens'][key] / median:>9.0f}{flops / 1e9:>9.1f}"
+                 f"{flops / median / result['peak_flops']:>9.1%}")
+  lines += [_waste(result["waste"]["fixed"])] + _ragged(result)
+  return "\n".join(lines)
+
+
+def _waste(waste: dict[str, float]) -> str:
+  return f"padded tokens {waste['padded_tokens']:.1%}, wasted decode steps {waste['wasted_decode_steps']:.1%}"
+
+
+def _ragged(result: dict) -> list[str]:
+  """Useful tokens over the fixed-length time: rows that end early free nothing in these programs."""
+  shape, useful = result["shape"], {"generation": sum(result["ragged_new"])}
+  useful["iteration"] = useful["generation"] + shape["prompts"] * shape["group"] * shape["prompt"]
+  lines = ["", "ragged lengths, mean/max 0.4: useful tokens over the FIXED-length time (no row ends early here)"]
+  for part, count in useful.items():
+    if part in result["seconds"]:
+      label = "whole iteration" if part == "iteration" else part
+      lines.append(f"{label:<28}{'':>27}{count / np.median(result['seconds'][part]):>9.0f}")
+  return lines + [_waste(result["waste"]["ragged"])]
+
+
+def main() -> None:
+  args = arguments()
+  if args.peers:
+    result = peers.compare(args, Path(__file__))
+    text = peers.report(result)
+  else:
+    result = run(args)
+    text = report(result)
+  print(text)
+  if args.json:
+    args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,171 @@
+"""Workload W beside other libraries: rounds of ours, google-tunix, TRL, each in its own process and environment.
+
+The peers' scripts are not part of this repository: `--peer-dir` holds tunix_grpo.py and trl_grpo.py, which print the
+seconds of each step. Nothing is imported from the peers, and this process starts no device.
+"""
+
+import argparse
+import ast
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+NAMES = {"ours": "jaxrl_llm", "tunix": "google-tunix", "trl": "TRL"}
+# Steps that a peer's steady figure leaves out: of tunix the first two intervals and the last, of TRL the first step.
+UNSTEADY = {"tunix": 2, "trl": 1}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  group = parser.add_argument_group("peers")
+  group.add_argument("--peers", action="store_true", help="time the peers too, in turn with ours")
+  group.add_argument("--peer-dir", type=Path, help="folder of tunix_grpo.py and trl_grpo.py")
+  group.add_argument("--tunix-python", help="Python of an environment with google-tunix")
+  group.add_argument("--trl-python", help="Python of an environment with TRL")
+  group.add_argument("--rounds", type=int, default=5, help="rounds of ours, tunix, TRL (default 5)")
+  group.add_argument("--tunix-micro", default="8", help="prompts per micro-batch; of several, the fastest of a trial")
+  group.add_argument("--trl-micro", default="8", help="rows per micro-batch; of several, the fastest of a trial")
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+  """One process: seconds of its steady whole iterations, and of generation where it shows them separately."""
+
+  iteration: list[float]
+  generation: list[float]
+
+  @property
+  def median(self) -> float:
+    return float(np.median(self.iteration))
+
+
+def parse_tunix(text: str) -> Timing:
+  """`tunix_grpo.py --what sampler,grpo`: intervals between reward calls; calls of its sampler without log-probs."""
+  steps = _list_after(r"seconds to 1st reward call.*?:", text)
+  calls = re.findall(r"sampler return_logprobs=False .* call (\d+): ([\d.]+)s", text)
+  return Timing(steps[UNSTEADY["tunix"]:-1], [float(seconds) for call, seconds in calls if call != "0"])
+
+
+def parse_trl(text: str) -> Timing:
+  """`trl_grpo.py --what grpo`: each step, and its part until the reward call."""
+  return Timing(_list_after(r"step seconds:", text)[UNSTEADY["trl"]:],
+                _list_after(r"of which until the reward call \(generation\):", text)[UNSTEADY["trl"]:])
+
+
+def _list_after(label: str, text: str) -> list[float]:
+  found = re.search(label + r"\s*(\[[^\]]*\])", text)
+  if not found:
+    raise RuntimeError(f"no list of numbers after {label!r} in the peer's output:\n{text[-2000:]}")
+  return [float(x) for x in ast.literal_eval(found.group(1))]
+
+
+def _run(command: list[str]) -> str:
+  """Standard output; without our own module path, which must not reach a peer's environment."""
+  env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+  done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+  if done.returncode:
+    raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-1000:]}\n"
+                       f"{done.stderr[-3000:]}")
+  return done.stdout
+
+
+def time_ours(args, script: Path, micro: int | None) -> tuple[Timing, dict]:
+  """(timing, all numbers) of a fresh process that runs whole iterations only."""
+  with tempfile.TemporaryDirectory() as folder:
+    out = Path(folder) / "ours.json"
+    command = [sys.executable, str(script), "--parts", "iteration", "--reps", str(args.reps), "--json", str(out),
+               "--dtype", args.dtype, "--window", str(args.window), *_flags(args, "prompts", "group", "prompt", "new")]
+    command += ["--scan-layers"] * args.scan_layers + (["--micro", str(micro)] if micro else [])
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    result = json.loads(out.read_text())
+  return Timing(result["seconds"]["iteration"], result["seconds"]["iteration_generation"]), result
+
+
+def time_tunix(args, micro: int) -> Timing:
+  steps = args.reps + UNSTEADY["tunix"]
+  return parse_tunix(_run([args.tunix_python, str(args.peer_dir / "tunix_grpo.py"), "--what", "sampler,grpo",
+                           "--steps", str(steps), "--reps", "2", "--micro", str(micro), *_peer_sizes(args)]))
+
+
+def time_trl(args, micro: int) -> Timing:
+  threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+  return parse_trl(_run([args.trl_python, str(args.peer_dir / "trl_grpo.py"), "--what", "grpo", "--threads",
+                         str(threads), "--steps", str(args.reps + UNSTEADY["trl"]), "--micro", str(micro),
+                         *_peer_sizes(args)]))
+
+
+def _flags(args, *names: str) -> list[str]:
+  return [text for name in names for text in (f"--{name}", str(getattr(args, name)))]
+
+
+def _peer_sizes(args) -> list[str]:
+  return [*_flags(args, "prompts", "group", "prompt"), "--gen", str(args.new)]
+
+
+def _best(timer, args, choices: str) -> tuple[int, dict[int, float]]:
+  """(micro-batch size, median seconds of each trial); a single choice needs no trial."""
+  sizes = [int(size) for size in choices.split(",")]
+  if len(sizes) == 1:
+    return sizes[0], {}
+  quick = argparse.Namespace(**{**vars(args), "reps": 2})
+  trials = {size: timer(quick, size).median for size in sizes}
+  return min(trials, key=trials.get), trials
+
+
+def compare(args, script: Path) -> dict:
+  """All rounds. In each, ours, tunix and TRL follow one another; peers without a `--...-python` are left out."""
+  timers = {name: timer for name, timer in (("tunix", time_tunix), ("trl", time_trl))
+            if getattr(args, f"{name}_python")}
+  if not timers or not args.peer_dir:
+    raise SystemExit("error: --peers needs --peer-dir, and --tunix-python or --trl-python or both")
+  micro, trials = {"ours": args.micro}, {}
+  for name, timer in timers.items():
+    micro[name], trials[name] = _best(timer, args, getattr(args, f"{name}_micro"))
+  if micro["ours"] is None:
+    chosen = time_ours(argparse.Namespace(**{**vars(args), "reps": 1}), script, None)[1]
+    micro["ours"], trials["ours"] = chosen["micro"], chosen["micro_trials"]
+  rounds, ours = [], {}
+  for index in range(args.rounds):
+    timing, ours = time_ours(args, script, micro["ours"])
+    once = {"ours": timing} | {name: timer(args, micro[name]) for name, timer in timers.items()}
+    rounds.append({name: dataclasses.asdict(timing) for name, timing in once.items()})
+    each = ", ".join(f"{NAMES[name]} {t.median:.2f} s" for name, t in once.items())
+    print(f"round {index + 1} of {args.rounds}: {each}, faster peer / ours {_ratio(rounds[-1]):.2f}", flush=True)
+  return {"environment": ours["environment"], "shape": ours["shape"], "micro": micro, "micro_trials": trials,
+          "reps": args.reps, "rounds": rounds, "ratio": [_ratio(r) for r in rounds],
+          "ragged_new": ours["ragged_new"]}
+
+
+def _ratio(once: dict) -> float:
+  """Speed of ours over the faster peer's: medians within one round."""
+  seconds = {name: np.median(timing["iteration"]) for name, timing in once.items()}
+  return float(min(s for name, s in seconds.items() if name != "ours") / seconds["ours"])
+
+
+def report(result: dict) -> str:
+  """One line per library over all rounds, then the ratio over the rounds."""
+  sizes, env = result["shape"], result["environment"]
+  rows = sizes["prompts"] * sizes["group"]
+  useful = rows * sizes["prompt"] + sum(result["ragged_new"])
+  lines = ["", f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of {env['cpus']} CPUs; "
+           f"micro-batches {result['micro']}", "",
+           f"{'whole iteration':<16}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'ragged*':>9}"
+           f"{'generation tok/s':>18}"]
+  for name in result["rounds"][0]:
+    every = [s for once in result["rounds"] for s in once[name]["iteration"]]
+    generation = [s for once in result["rounds"] for s in once[name]["generation"]]
+    median = np.median(every)
+    lines.append(f"{NAMES[name]:<16}{median:>8.3f}s{min(every):>8.3f}s{max(every):>8.3f}s"
+                 f"{rows * (sizes['prompt'] + sizes['new']) / median:>9.0f}{useful / median:>9.0f}"
+                 f"{rows * sizes['new'] / np.median(generation):>18.0f}")
+  ratio = result["ratio"]
+  lines += ["* ragged lengths, mean/max 0.4: useful tokens over the FIXED-length time, for all: no row ends early here",
+            f"speed of ours over the faster peer's: median {np.median(ratio):.2f}, min {min(ratio):.2f}, "
+            f"max {max(ratio):.2f} of {len(ratio)} rounds"]
+  return "\n".join(lines)

@@ -1,0 +1,132 @@
+"""Workload W: one GRPO iteration of a small decoder, built from the functions of the package that a run uses.
+
+Every row draws `new` tokens: its stop id lies beyond the vocabulary and is never drawn. Dimension letters as in
+jaxrl_llm/types.py; B = prompts * group rows.
+"""
+
+import dataclasses
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import parallel
+from jaxrl_llm.config import LossConfig, ModelConfig, SamplerConfig, StepConfig
+from jaxrl_llm.models import Model
+from jaxrl_llm.objective.loss import policy_loss
+from jaxrl_llm.rollouts import generate
+from jaxrl_llm.training.batches import optimizer_batches
+from jaxrl_llm.training.score import score
+from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step
+from jaxrl_llm.types import PromptBatch, Rollout, Sampling
+
+FIRST_ID = 3  # ids below stand for padding, end and beginning
+MEAN_OVER_MAX = 0.4  # of the ragged lengths
+PARTS = ("generation", "scoring", "train_step", "iteration")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+  """Sizes; the defaults are W. Tokens per row: `prompt` + `new`."""
+
+  model: ModelConfig = ModelConfig(vocab_size=2048, width=256, num_layers=6, num_heads=8, num_kv_heads=4, head_dim=32,
+                                   mlp_width=768, rope_base=1e6)
+  prompts: int = 8
+  group: int = 8
+  prompt: int = 64
+  new: int = 128
+  window: int = 32
+
+  @property
+  def rows(self) -> int:
+    return self.prompts * self.group
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+  """The compiled parts of an iteration, for one number of micro-batches."""
+
+  shape: Shape
+  micro: int
+  mesh: Any
+  model: Model
+  tx: Any
+  sample: Any  # (params, prompts, key, sampling) -> Rollout
+  batches: Any  # (rollout, rewards, keep, None, None) -> ([TrainBatch], metrics)
+  score: Any  # (params, rollout, sampling) -> TokenStats
+  step: Any  # (state, batch) -> (state, metrics)
+
+
+def build(shape: Shape, micro: int) -> Programs:
+  """Programs on the first device; nothing is compiled yet."""
+  mesh = parallel.make_mesh(config_lib.MeshConfig(), jax.devices()[:1])
+  model = Model(shape.model, parallel.Layout(mesh))
+  tx = make_optimizer(config_lib.OptimizerConfig(learning_rate=1e-5, max_grad_norm=1.0))
+  by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
+  never = SamplerConfig(shape.group, shape.new, shape.window, stop_ids=(shape.model.vocab_size,))
+  batches = functools.partial(
+      optimizer_batches, group_size=shape.group, parts=1, advantage=config_lib.AdvantageConfig("grpo"),
+      aggregation=config_lib.AggregationConfig("sequence"), correction=config_lib.CorrectionConfig())
+  cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo")), micro)
+  return Programs(shape, micro, mesh, model, tx, by_rows(functools.partial(generate, model=model, cfg=never)),
+                  jax.jit(batches), by_rows(functools.partial(score, model=model, cfg=cfg)),
+                  make_train_step(policy_loss, model, tx, cfg, mesh))
+
+
+def with_micro(programs: Programs, micro: int) -> Programs:
+  """The same with another number of micro-batches; generation and weighting stay compiled."""
+  other = build(programs.shape, micro)
+  return dataclasses.replace(other, sample=programs.sample, batches=programs.batches)
+
+
+def start(programs: Programs):
+  """Fresh TrainState with random parameters."""
+  return jax.jit(lambda key: init_state(programs.model.init(key), programs.tx))(jax.random.key(0))
+
+
+def prompts(programs: Programs, index: int) -> PromptBatch:
+  """Iteration `index`'s random prompts, each on `group` rows."""
+  shape = programs.shape
+  ids = np.random.default_rng(index).integers(FIRST_ID, shape.model.vocab_size, (shape.prompts, shape.prompt))
+  row = np.arange(shape.rows, dtype=np.int32)
+  batch = PromptBatch(np.repeat(ids.astype(np.int32), shape.group, 0), np.full(shape.rows, shape.prompt, np.int32),
+                      index * shape.rows + row, row // shape.group)
+  return parallel.to_global(batch, programs.mesh)
+
+
+def even_share(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+  """The synthetic reward [B]: share of even ids in each completion, on the host."""
+  return np.array([np.mean(row[where] % 2 == 0) for row, where in zip(tokens, mask, strict=True)], np.float32)
+
+
+def rollout(programs: Programs, params, index: int) -> Rollout:
+  return programs.sample(params, prompts(programs, index), jax.random.key(index), Sampling(jnp.float32(1.0)))
+
+
+def train_batch(programs: Programs, drawn: Rollout, host: Rollout):
+  """Rewards, advantages and weights. The anchor is the current policy, so nothing is scored."""
+  rewards = even_share(host.tokens, host.mask)
+  rewards, keep = parallel.to_global((rewards, np.ones(len(rewards), bool)), programs.mesh)
+  (batch,), _ = programs.batches(drawn, rewards, keep, None, None)
+  return batch
+
+
+def iteration(programs: Programs, state, index: int):
+  """((new state, metrics), seconds until the rollout is on the host)."""
+  begin = time.perf_counter()
+  drawn = rollout(programs, state.params, index)
+  host = parallel.gather_host(drawn)
+  sampled = time.perf_counter() - begin
+  return programs.step(state, train_batch(programs, drawn, host)), sampled
+
+
+def ragged_lengths(shape: Shape) -> np.ndarray:
+  """[B] new tokens per row, 1 to `new`, mean / max = 0.4: quantiles of u^1.5, dealt to the rows by a seed."""
+  quantiles = (np.arange(shape.rows) + 0.5) / shape.rows
+  lengths = np.ceil(shape.new * quantiles ** (1 / MEAN_OVER_MAX - 1)).astype(int)
+  lengths[-1] = shape.new
+  return np.random.default_rng(0).permutation(lengths)

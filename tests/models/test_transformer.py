@@ -1,0 +1,110 @@
+"""The network: one block in training, prefill and decode; causality; segments; layouts that must not matter."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.models import Model, kv_cache
+
+CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_width=24)
+
+
+@functools.cache
+def hidden(model):
+  return jax.jit(model.hidden)
+
+
+def inputs(rows=3, length=10):
+  ids = jax.random.randint(jax.random.key(1), (rows, length), 0, CONFIG.vocab_size)
+  positions = jnp.broadcast_to(jnp.arange(length), ids.shape)
+  return ids, positions, jnp.ones_like(ids)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_cached_equals_whole(scan):
+  model = Model(dataclasses.replace(CONFIG, scan_layers=scan))
+  params = model.init(jax.random.key(0))
+  whole, _ = hidden(model)(params, *inputs())
+  cache, parts = kv_cache.empty(model.config, 3, 6), []
+  for start, end in ((0, 6), (6, 7), (7, 10)):
+    cache = kv_cache.grow(cache, max(6, end))
+    part, cache = hidden(model)(params, *(x[:, start:end] for x in inputs()), cache=cache)
+    parts.append(part)
+  np.testing.assert_allclose(jnp.concatenate(parts, 1), whole, atol=2e-5)
+
+
+def test_causality_by_gradient():
+  """Position t of the output depends on the embeddings up to t, and on no later one."""
+  model = Model(CONFIG)
+  params = model.init(jax.random.key(0))
+  ids, positions, segments = inputs(rows=1)
+  embedded = params["embedding"][ids]
+  at = jax.jit(jax.grad(lambda e, t: jnp.sum(jnp.sin(model.hidden(params, e, positions, segments)[0][0, t]))))
+  for t in (0, 4, 9):
+    gradient = at(embedded, t)
+    moved = np.any(np.asarray(gradient[0]) != 0, -1)
+    np.testing.assert_array_equal(moved, np.arange(10) <= t)
+
+
+def test_segments_do_not_see_each_other():
+  model = Model(CONFIG)
+  params = model.init(jax.random.key(0))
+  ids, _, _ = inputs(rows=1)
+  positions = jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0]])
+  segments = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]])
+  packed, _ = hidden(model)(params, ids, positions, segments)
+  for start, end in ((0, 4), (4, 9)):
+    alone, _ = hidden(model)(params, ids[:, start:end], positions[:, start:end], jnp.ones((1, end - start), jnp.int32))
+    np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
+
+
+def test_padding_changes_nothing():
+  model = Model(CONFIG)
+  params = model.init(jax.random.key(0))
+  ids, positions, segments = inputs()
+  longer, _ = hidden(model)(params, *(jnp.pad(x, ((0, 0), (0, 4)), constant_values=c)
+                                     for x, c in ((ids, 7), (positions, 3), (segments, 0))))
+  np.testing.assert_allclose(longer[:, :10], hidden(model)(params, ids, positions, segments)[0], atol=2e-5)
+  assert np.all(np.isfinite(longer))
+
+
+@pytest.mark.parametrize("change", [{"scan_layers": True}, {"remat": "full"}, {"remat": "dots"},
+                                    {"scan_layers": True, "remat": "full"}], ids=str)
+def test_execution_choices_change_neither_value_nor_gradient(change):
+  model, other = Model(CONFIG), Model(dataclasses.replace(CONFIG, **change))
+  params = model.init(jax.random.key(0))
+  theirs = params
+  if other.config.scan_layers:
+    blocks = params["blocks"]
+    theirs = {**params, "blocks": jax.tree.map(lambda *x: jnp.stack(x), *(blocks[i] for i in sorted(blocks)))}
+  run = lambda m: jax.jit(jax.value_and_grad(lambda p: jnp.sum(jnp.sin(m.hidden(p, *inputs())[0]))))
+  value, gradient = run(model)(params)
+  other_value, other_gradient = run(other)(theirs)
+  np.testing.assert_allclose(other_value, value, rtol=1e-5)
+  np.testing.assert_allclose(other_gradient["embedding"], gradient["embedding"], atol=1e-4)
+
+
+def test_axes_cover_the_parameters():
+  for change in ({}, {"scan_layers": True}, {"tie_head": False}):
+    model = Model(dataclasses.replace(CONFIG, **change))
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    ranks = jax.tree.map(lambda x, axes: len(x.shape) == len(axes), params, model.logical_axes())
+    assert all(jax.tree.leaves(ranks))
+  head = model.head(model.init(jax.random.key(0)))
+  assert head.shape == (CONFIG.width, CONFIG.vocab_size)
+
+
+def test_positions_are_relative():
+  """Rotary attention depends on differences of positions alone."""
+  model = Model(CONFIG)
+  params = model.init(jax.random.key(0))
+  ids, positions, segments = inputs()
+  moved, _ = hidden(model)(params, ids, positions + 17, segments)
+  np.testing.assert_allclose(moved, hidden(model)(params, ids, positions, segments)[0], atol=1e-4)
+  stretched, _ = hidden(model)(params, ids, positions * 2, segments)
+  assert np.max(np.abs(stretched - moved)) > 1e-4

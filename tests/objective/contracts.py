@@ -1,0 +1,200 @@
+"""What every estimator must satisfy. Each check raises AssertionError; the test file also feeds it wrong estimators."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxrl_llm.config import AggregationConfig
+from jaxrl_llm.objective.aggregation import loss_weights
+
+# In the transpose of the linearised loss: nothing that moves a number from one token to another.
+LOCAL = {"mul", "neg", "add_any", "add", "select_n", "convert_element_type", "broadcast_in_dim", "reduce_sum", "reshape",
+         "squeeze", "transpose", "copy", "copy_p", "div", "sub", "stop_gradient", "zeros_like", "full_like", "jit",
+         "pjit", "closed_call", "integer_pow", "sign", "symbolic_zeros", "instantiate_zeros", "pvary"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """Rows of different lengths with holes, one row of a single token, one row without any."""
+
+  log_probs: np.ndarray
+  anchor: np.ndarray
+  advantages: np.ndarray
+  mask: np.ndarray
+
+  def on_policy(self):
+    return dataclasses.replace(self, anchor=self.log_probs)
+
+  def rows(self, index):
+    return Case(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
+
+
+def case(seed=0, rows=8, length=12, drift=0.3, token_advantages=True) -> Case:
+  rng = np.random.default_rng(seed)
+  log_probs = -rng.exponential(1.0, (rows, length)).astype(np.float32)
+  anchor = (log_probs + drift * rng.standard_normal((rows, length))).astype(np.float32)
+  start, end = rng.integers(0, 3, rows), rng.integers(5, length + 1, rows)
+  mask = (np.arange(length) >= start[:, None]) & (np.arange(length) < end[:, None]) & (rng.random((rows, length)) < 0.8)
+  mask[-1] = False
+  mask[-2] = np.arange(length) == 4
+  advantages = rng.standard_normal((rows, length if token_advantages else 1)) * np.ones((1, length))
+  return Case(log_probs, anchor, advantages.astype(np.float32), mask)
+
+
+def weighted(estimator, cfg, c: Case, weights=None):
+  """(loss, gradient with respect to log_probs) with token weights of the whole batch."""
+  weights = token_weights(c) if weights is None else weights
+
+  def loss(log_probs):
+    out = estimator(log_probs, jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg)
+    return jnp.sum(weights * jnp.where(c.mask, out.per_token_loss, 0))
+
+  value, gradient = jax.value_and_grad(loss)(jnp.asarray(c.log_probs))
+  return np.asarray(value), np.asarray(gradient)
+
+
+def token_weights(c: Case):
+  return np.asarray(loss_weights(jnp.asarray(c.mask), None, None, AggregationConfig("token")))
+
+
+def close(got, expected, what, tolerance=2e-5):
+  np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance, err_msg=what)
+
+
+def check_on_policy(estimator, cfg):
+  c = case(1).on_policy()
+  _, gradient = weighted(estimator, cfg, c)
+  close(gradient, -token_weights(c) * c.advantages, "on-policy, the gradient is not REINFORCE's")
+
+
+def check_padding(estimator, cfg):
+  c = case(2)
+  value, gradient = weighted(estimator, cfg, c)
+  garbage = np.random.default_rng(0).choice([np.nan, np.inf, -np.inf, 1e30, -7.0], c.mask.shape).astype(np.float32)
+  dirty = Case(*(np.where(c.mask, x, garbage) for x in (c.log_probs, c.anchor, c.advantages)), c.mask)
+  dirty_value, dirty_gradient = weighted(estimator, cfg, dirty)
+  close(dirty_value, value, "garbage under a False mask changes the loss")
+  close(dirty_gradient, gradient, "garbage under a False mask changes the gradient")
+  pad = lambda x, fill: np.pad(x, ((0, 0), (0, 5)), constant_values=fill)
+  longer = Case(pad(c.log_probs, -3.0), pad(c.anchor, 2.0), pad(c.advantages, 9.0), pad(c.mask, False))
+  longer_value, longer_gradient = weighted(estimator, cfg, longer)
+  close(longer_value, value, "padding changes the loss")
+  close(longer_gradient, pad(gradient, 0.0), "padding changes the gradient")
+
+
+def check_holes(estimator, cfg):
+  """Masked tokens in the middle count for nothing: rows squeezed to their policy tokens give the same."""
+  c = case(3)
+  order = np.argsort(~c.mask, axis=1, kind="stable")
+  squeezed = Case(*(np.take_along_axis(getattr(c, f.name), order, 1) for f in dataclasses.fields(c)))
+  value, gradient = weighted(estimator, cfg, c)
+  squeezed_value, squeezed_gradient = weighted(estimator, cfg, squeezed)
+  close(squeezed_value, value, "a hole in the mask changes the loss")
+  close(squeezed_gradient, np.take_along_axis(gradient, order, 1), "a hole in the mask changes the gradient")
+
+
+def check_row_order(estimator, cfg):
+  c = case(4)
+  order = np.random.default_rng(0).permutation(len(c.mask))
+  value, gradient = weighted(estimator, cfg, c)
+  permuted_value, permuted_gradient = weighted(estimator, cfg, c.rows(order))
+  close(permuted_value, value, "row order changes the loss")
+  close(permuted_gradient, gradient[order], "row order changes the gradient")
+
+
+def check_micro_batches(estimator, cfg):
+  c = case(5)
+  value, gradient = weighted(estimator, cfg, c)
+  for parts in (2, 4):
+    split = [weighted(estimator, cfg, c.rows(slice(i, None, parts)), token_weights(c)[i::parts]) for i in range(parts)]
+    close(sum(v for v, _ in split), value, f"{parts} micro-batches change the loss")
+    for i, (_, g) in enumerate(split):
+      close(g, gradient[i::parts], f"{parts} micro-batches change the gradient")
+
+
+def check_devices(estimator, cfg):
+  c = case(6)
+  mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+  rows = NamedSharding(mesh, PartitionSpec("data"))
+  weights = jnp.asarray(token_weights(c))
+
+  def loss(log_probs, anchor, advantages, mask, weights):
+    out = estimator(log_probs, anchor, advantages, mask, cfg)
+    return jnp.sum(weights * jnp.where(mask, out.per_token_loss, 0))
+
+  arrays = (c.log_probs, c.anchor, c.advantages, c.mask, weights)
+  run = jax.jit(jax.value_and_grad(loss), in_shardings=rows)
+  value, gradient = weighted(estimator, cfg, c)
+  sharded_value, sharded_gradient = run(*(jax.device_put(x, rows) for x in arrays))
+  close(sharded_value, value, "8 devices change the loss, or jit differs from eager")
+  close(sharded_gradient, gradient, "8 devices change the gradient, or jit differs from eager")
+
+
+def check_masked(estimator, cfg):
+  c = case(7)
+  _, gradient = weighted(estimator, cfg, c)
+  close(gradient[~c.mask], 0.0, "a masked token has a gradient", 0)
+  out = estimator(jnp.asarray(c.log_probs), jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg)
+  assert np.all(np.isfinite(out.per_token_loss)), "per_token_loss is not finite everywhere"
+  nothing = dataclasses.replace(c, mask=np.zeros_like(c.mask))
+  value, gradient = weighted(estimator, cfg, nothing)
+  close(value, 0.0, "a fully masked batch has a loss", 0)
+  close(gradient, 0.0, "a fully masked batch has a gradient", 0)
+
+
+def check_extremes(estimator, cfg):
+  c = case(8)
+  for size in (50.0, -50.0):
+    alternating = size * np.where(np.arange(c.mask.shape[1]) % 3 == 0, -1, 1)
+    for shift in (size, alternating):
+      far = dataclasses.replace(c, anchor=(c.log_probs - shift).astype(np.float32))
+      value, gradient = weighted(estimator, cfg, far)
+      assert np.isfinite(value) and np.all(np.isfinite(gradient)), f"log-ratios of {size} are not finite"
+
+
+def check_zero_advantage(estimator, cfg):
+  c = case(9)
+  _, gradient = weighted(estimator, cfg, dataclasses.replace(c, advantages=np.zeros_like(c.advantages)))
+  close(gradient, 0.0, "zero advantages have a gradient", 0)
+
+
+def check_full_precision(estimator, cfg):
+  """bf16 inputs are computed in f32: same as rounding the inputs first."""
+  c = case(10)
+  half = lambda x: jnp.asarray(x, jnp.bfloat16)
+  rounded = lambda x: half(x).astype(jnp.float32)
+  mask = jnp.asarray(c.mask)
+  got = estimator(half(c.log_probs), half(c.anchor), rounded(c.advantages), mask, cfg).per_token_loss
+  expected = estimator(rounded(c.log_probs), rounded(c.anchor), rounded(c.advantages), mask, cfg).per_token_loss
+  assert got.dtype == jnp.float32, f"per_token_loss is {got.dtype}"
+  close(got, expected, "bf16 inputs are not computed in f32", 1e-6)
+
+
+def check_local_gradient(estimator, cfg):
+  """Linearised in log_probs, the transpose has only elementwise operations and reductions."""
+  c = case(11)
+
+  def loss(log_probs):
+    return estimator(log_probs, jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg).per_token_loss
+
+  _, transpose = jax.vjp(loss, jnp.asarray(c.log_probs))
+  found = set()
+  _collect(jax.make_jaxpr(transpose)(jnp.ones(c.mask.shape)).jaxpr, found)
+  assert found <= LOCAL, f"the gradient flows through {sorted(found - LOCAL)}"
+
+
+def _collect(jaxpr, found):
+  for equation in jaxpr.eqns:
+    found.add(equation.primitive.name)
+    for value in equation.params.values():
+      for inner in value if isinstance(value, (tuple, list)) else (value,):
+        if hasattr(inner, "jaxpr"):
+          _collect(inner.jaxpr, found)
+        elif hasattr(inner, "eqns"):
+          _collect(inner, found)
+
+
+CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}

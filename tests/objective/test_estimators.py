@@ -1,0 +1,207 @@
+"""Every estimator of the table against the contracts and the slow loop; every contract against a wrong estimator."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jaxrl_llm.config import ConfigError, EstimatorConfig
+from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective.estimators import common
+from jaxrl_llm.objective.estimators.registry import register
+from jaxrl_llm.ops import masked, prefix
+
+
+def _load(path):
+  spec = importlib.util.spec_from_file_location(path.stem + "_of_tests", path)
+  sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+contracts = _load(Path(__file__).parent / "contracts.py")
+reference = _load(Path(__file__).parent.parent / "reference" / "estimators.py")
+
+# Configurations beyond the defaults that the contracts and the slow loop also run on.
+VARIANTS = [
+    {"name": "ppo", "clip_high": 0.28, "dual_clip": 1.3}, {"name": "ppo", "clip_low": None, "clip_high": None},
+    {"name": "gspo", "clip_low": 0.05, "clip_high": None}, {"name": "seq_is", "cap": 1.2},
+    {"name": "ctpo", "log_dual": None}, {"name": "ctpo", "log_low": None, "log_high": None, "log_dual": None},
+    {"name": "ctpo", "power": 0.0, "log_low": 0.3, "log_high": 0.4, "log_dual": 0.6},
+    {"name": "ctpo", "log_high": None, "log_dual": 0.2},
+    {"name": "minpro", "cap_at_one": True}, {"name": "minpro", "clip_low": 0.2, "clip_high": 0.1},
+]
+CONFIGS = [EstimatorConfig(name) for name in estimators.names()] + [EstimatorConfig(**v) for v in VARIANTS]
+IDS = lambda cfg: cfg.name + "".join(f"-{k}={v}" for k, v in vars(cfg).items() if k != "name" and v != "default")
+
+
+@pytest.mark.parametrize("check", contracts.CHECKS)
+@pytest.mark.parametrize("cfg", CONFIGS, ids=IDS)
+def test_contract(cfg, check):
+  contracts.CHECKS[check](estimators.get_estimator(cfg.name), cfg)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("cfg", CONFIGS, ids=IDS)
+def test_value_and_coefficient_equal_the_slow_loop(cfg, seed):
+  c = contracts.case(seed, drift=(0.02, 0.3, 12.0)[seed])
+  numbers = {k: v for k, v in vars(estimators.resolve(cfg)).items() if k != "name"}
+  loss, coefficient = reference.evaluate(cfg.name, c.log_probs, c.anchor, c.advantages, c.mask, **numbers)
+  estimator = estimators.get_estimator(cfg.name)
+  out = estimator(jnp.asarray(c.log_probs), jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg)
+  _, gradient = contracts.weighted(estimator, cfg, c, np.ones(c.mask.shape, np.float32))
+  np.testing.assert_allclose(np.where(c.mask, out.per_token_loss, 0), loss, rtol=2e-4, atol=1e-5)
+  np.testing.assert_allclose(gradient, -coefficient, rtol=2e-4, atol=1e-5)
+
+
+def test_the_slow_loop_covers_the_table():
+  assert set(reference.NAMES) == set(estimators.names())
+
+
+# --- wrong estimators, each of which one contract must reject ------------------------------------------------------
+
+
+def _leaky(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """No stop_gradient on the prefix: earlier tokens are credited again for every later one."""
+  total = prefix.cumulative_log_ratio(common.masked_log_ratio(log_probs, anchor_log_probs, mask), mask)
+  return common.output(-masked.masked(advantages, mask) * masked.masked(jnp.exp(total), mask), {})
+
+
+def _absolute_position(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Positions count columns, not policy tokens."""
+  scale = jnp.arange(1, mask.shape[1] + 1) ** 0.5
+  return common.output(_surrogate(jnp.broadcast_to(scale, mask.shape), log_probs, advantages, mask), {})
+
+
+def _unmasked_mean(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """A sequence mean over the padded width."""
+  log_s = jnp.mean(common.masked_log_ratio(log_probs, anchor_log_probs, mask), -1, keepdims=True)
+  return common.output(_surrogate(jnp.broadcast_to(jnp.exp(log_s), mask.shape), log_probs, advantages, mask), {})
+
+
+def _across_rows(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """The prefix runs down the batch."""
+  log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
+  return common.output(_surrogate(jnp.exp(jnp.cumsum(log_ratio, 0)), log_probs, advantages, mask), {})
+
+
+def _batch_normalised(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Weights divided by their mean over the rows at hand."""
+  ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
+  return common.output(_surrogate(ratio / jnp.mean(ratio), log_probs, advantages, mask), {})
+
+
+def _unbounded(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """exp before any bound."""
+  log_ratio = masked.masked(log_probs, mask) - masked.masked(anchor_log_probs, mask)
+  return common.output(_surrogate(jnp.exp(jnp.cumsum(log_ratio, -1)), log_probs, advantages, mask), {})
+
+
+def _mean_of_nothing(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Divides by a count that may be 0."""
+  log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
+  log_s = jnp.sum(log_ratio, -1, keepdims=True) / jnp.sum(mask, -1, keepdims=True)
+  return common.output(-advantages * jnp.exp(log_s) * log_probs, {})
+
+
+def _always_pulls(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """A penalty that does not vanish with the advantage."""
+  loss = _surrogate(jnp.ones_like(log_probs), log_probs, advantages, mask)
+  return common.output(loss + 0.1 * jnp.square(common.masked_log_ratio(log_probs, anchor_log_probs, mask)), {})
+
+
+def _half_precision(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """The ratio is taken in the dtype that arrives."""
+  ratio = jnp.exp(jnp.where(mask, log_probs - anchor_log_probs, 0))
+  return common.output((-advantages * ratio).astype(jnp.float32), {})
+
+
+def _device_local(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Another answer inside jit (and so on a mesh) than eagerly."""
+  traced = isinstance(jnp.sum(anchor_log_probs), jax.core.Tracer)
+  return common.output(_surrogate(jnp.full_like(log_probs, 2.0 if traced else 1.0), log_probs, advantages, mask), {})
+
+
+def _surrogate(weight, log_probs, advantages, mask):
+  return common.score_function_surrogate(lax.stop_gradient(weight), log_probs, advantages, mask)
+
+
+@pytest.mark.parametrize(("check", "wrong"), [
+    ("on_policy", _leaky), ("local_gradient", _leaky), ("padding", _unmasked_mean), ("holes", _absolute_position),
+    ("row_order", _across_rows), ("micro_batches", _batch_normalised), ("devices", _device_local),
+    ("masked", _mean_of_nothing), ("extremes", _unbounded), ("zero_advantage", _always_pulls),
+    ("full_precision", _half_precision)])
+def test_contract_rejects_a_wrong_estimator(check, wrong):
+  with pytest.raises(AssertionError):
+    contracts.CHECKS[check](wrong, EstimatorConfig("reinforce"))
+
+
+def test_every_contract_has_a_wrong_estimator():
+  marks = test_contract_rejects_a_wrong_estimator.pytestmark[0].args[1]
+  assert {check for check, _ in marks} == set(contracts.CHECKS)
+
+
+# --- hand-computed ---------------------------------------------------------------------------------------------------
+
+
+def _one_row(name, ratios, advantage, **numbers):
+  """(per-token loss + its score-function part removed, gradient) of one row with all log-probs -1."""
+  n = len(ratios)
+  log_probs = jnp.full((1, n), -1.0)
+  anchor = log_probs - jnp.log(jnp.asarray([ratios]))
+  cfg = EstimatorConfig(name, **numbers)
+  loss = lambda lp: estimators.get_estimator(name)(lp, anchor, jnp.full((1, n), advantage), jnp.ones((1, n), bool), cfg)
+  return np.asarray(jax.grad(lambda lp: loss(lp).per_token_loss.sum())(log_probs))[0]
+
+
+def test_ppo_by_hand():
+  np.testing.assert_allclose(_one_row("ppo", [0.5, 1.1, 1.3], 2.0), [-1.0, -2.2, 0.0], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("ppo", [0.5, 1.1, 4.0], -2.0, dual_clip=3.0), [0.0, 2.2, 0.0], rtol=1e-6)
+
+
+def test_ctpo_window_by_hand():
+  """log window at t = 1, 4: +0.05, +0.1; the cumulative ratio of equal steps 0.04 leaves it at t = 2 (0.08 > 0.0707)."""
+  step = math.exp(0.04)
+  gradient = _one_row("ctpo", [step] * 4, 1.0)
+  np.testing.assert_allclose(gradient, [-step, 0.0, 0.0, 0.0], rtol=1e-6)
+  down = _one_row("ctpo", [math.exp(-0.02), 1.0, math.exp(-0.03)], -1.0)
+  np.testing.assert_allclose(down, [math.exp(-0.02), math.exp(-0.02), 0.0], rtol=1e-6)
+
+
+def test_minpro_by_hand():
+  np.testing.assert_allclose(_one_row("minpro", [1.2, 0.5, 2.0, 1.0], 1.0), [-1.2, -0.6, -1.0, -0.5], rtol=1e-6)
+  capped = _one_row("minpro", [1.2, 0.5, 2.0], 1.0, cap_at_one=True)
+  np.testing.assert_allclose(capped, [-1.2, -0.5, -1.0], rtol=1e-6)
+
+
+def test_sequence_ratios_by_hand():
+  np.testing.assert_allclose(_one_row("seq_is", [0.5, 4.0], 1.0), [-2.0, -2.0], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("seq_is", [0.5, 4.0], 1.0, cap=1.5), [-1.5, -1.5], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("gspo", [1.0, 0.9998], 1.0), [-0.9999, -0.9999], rtol=1e-5)
+  np.testing.assert_allclose(_one_row("gspo", [1.0, 1.01], 1.0), [0.0, 0.0])
+
+
+# --- the registry ----------------------------------------------------------------------------------------------------
+
+
+def test_registry_refuses():
+  with pytest.raises(ConfigError, match="registered are ctpo, gspo"):
+    estimators.get_estimator("nope")
+  with pytest.raises(ConfigError, match="does not read it"):
+    estimators.resolve(EstimatorConfig("reinforce", clip_low=0.1))
+  with pytest.raises(ValueError, match="registered already"):
+    register("ppo")(lambda *a: None)
+  with pytest.raises(ValueError, match="EstimatorConfig has"):
+    register("other", nonsense=1.0)
+
+
+def test_unset_is_the_default_and_none_is_no_bound():
+  assert estimators.resolve(EstimatorConfig("ppo")).clip_high == 0.2
+  assert estimators.resolve(EstimatorConfig("ppo", clip_high=None)).clip_high is None
+  assert estimators.resolve(EstimatorConfig("ppo", clip_high="none")).clip_high is None

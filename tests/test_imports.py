@@ -1,0 +1,58 @@
+"""Data flows one way: who may import whom (and that the rule bites)."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
+BASE = {"types", "config"}
+ALLOWED = {
+    "types": set(), "config": set(), "presets": {"config"},
+    "ops": BASE, "objective": {"ops"} | BASE, "models": {"ops"} | BASE, "parallel": {"ops"} | BASE,
+    "rollouts": {"models", "ops", "parallel"} | BASE, "tasks": BASE, "reporting": BASE,
+    "training": {"objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops", "presets"} | BASE,
+}
+
+
+def rooms(source: str) -> set[str]:
+  """Rooms of jaxrl_llm that a file imports, wherever in the file."""
+  found = set()
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      found |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom) and node.module:
+      found |= {node.module} if node.module != "jaxrl_llm" else {f"jaxrl_llm.{alias.name}" for alias in node.names}
+      assert node.level == 0, "relative imports hide the room"
+  return {name.split(".")[1] for name in found if name.startswith("jaxrl_llm.")}
+
+
+def violations(files: dict[str, str]) -> list[str]:
+  out = []
+  for path, source in files.items():
+    room = path.split("/")[0].removesuffix(".py")
+    if room != "__init__":
+      out += [f"{path} imports {other}" for other in sorted(rooms(source) - ALLOWED[room] - {room})]
+  return out
+
+
+def test_imports_point_downwards():
+  files = {str(p.relative_to(PACKAGE)): p.read_text() for p in PACKAGE.rglob("*.py")}
+  assert {f.split("/")[0].removesuffix(".py") for f in files} - {"__init__"} == set(ALLOWED)
+  assert violations(files) == []
+
+
+def test_the_rule_bites():
+  assert violations({"ops/x.py": "from jaxrl_llm.objective import loss"}) == ["ops/x.py imports objective"]
+  assert violations({"tasks/x.py": "def f():\n  import jaxrl_llm.models.transformer"}) == ["tasks/x.py imports models"]
+
+
+def test_tasks_transform_nothing():
+  for path in (PACKAGE / "tasks").rglob("*.py"):
+    assert "jax" not in {n.split(".")[0] for n in _modules(path.read_text())}, path
+
+
+def _modules(source):
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield node.module

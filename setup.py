@@ -20,7 +20,7 @@ setup(
         "matplotlib>=3.9,<4",
         "ml-collections>=1.0,<2",
         "numpy>=2.0,<3",
-        "optax>=0.2.5,<0.3",
+        "optax>=0.2.6,<0.3",
         "orbax-checkpoint>=0.11.30,<0.13",
         "tensorboard>=2.18,<3",
         "tokenizers>=0.21,<0.24",

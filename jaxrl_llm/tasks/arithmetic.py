@@ -47,10 +47,13 @@ class ModularChain:
       ValueError: there are not that many.
     """
     rng, found = np.random.default_rng(2**31 - 1), {}
-    for _ in range(50):
+    while len(found) < size:
+      before = len(found)
       found |= {problem.prompt: problem for problem in self._draw(rng, size, heldout=True)}
-      if len(found) >= size:
-        return list(found.values())[:size]
+      if len(found) == before:
+        break
+    else:
+      return list(found.values())[:size]
     raise ValueError(f"task.heldout_problems = {size}: only {len(found)} held-out chains of task.num_terms = "
                      f"{self.cfg.num_terms} digits were found; fewer problems or more terms.")
 

@@ -81,7 +81,7 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig) ->
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   one = jnp.float32(1)
-  metrics = {**metrics, "loss/total": Mean(value, one), "optimizer/grad_norm": Mean(optax.global_norm(grads), one)}
+  metrics = {**metrics, "loss/total": Mean(value, one), "optimizer/grad_norm": Mean(optax.tree.norm(grads), one)}
   return TrainState(state.step + 1, params, opt_state), metrics
 
 

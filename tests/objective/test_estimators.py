@@ -166,7 +166,7 @@ def test_ppo_by_hand():
 
 
 def test_ctpo_window_by_hand():
-  """log window at t = 1, 4: +0.05, +0.1; the cumulative ratio of equal steps 0.04 leaves it at t = 2 (0.08 > 0.0707)."""
+  """Upper log window 0.05 sqrt(t): equal steps of 0.04 leave it at t = 2 (0.08 > 0.0707)."""
   step = math.exp(0.04)
   gradient = _one_row("ctpo", [step] * 4, 1.0)
   np.testing.assert_allclose(gradient, [-step, 0.0, 0.0, 0.0], rtol=1e-6)

@@ -49,6 +49,13 @@ def row(name: str, finished: reader.Run) -> list[str]:
           f"{finished.series('reward/correct')[1][-1]:.3f}", f"{np.sum(seconds):.0f}"]
 
 
+def pairs(finished: dict[str, reader.Run]) -> str:
+  """The README's table: accuracy after the warm start -> at the end, with the rewards as verified and permuted."""
+  ends = lambda r: [f"{100 * a:.1f} %" for a in r.series("eval/accuracy")[1][[0, -1]]]
+  rows = [[str(s), *(" → ".join(ends(finished[f"{kind}_seed{s}"])) for kind in (DEFAULT, "permuted"))] for s in SEEDS]
+  return tables.markdown_table(["seed", "rewards as verified", "rewards permuted (control)"], rows)
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_sweep"))
@@ -60,9 +67,12 @@ def main() -> None:
             "correct rollouts in the last iteration", "RL, seconds"]
   table = tables.markdown_table(header, [row(name, r) for name, r in finished.items()])
   packages = next(iter(finished.values())).environment.get("packages", {})
-  (HERE / "results.md").write_text(f"jax {packages.get('jax')}, 2 CPU cores.\n\n{table}")
-  plots.plot_compare({name: r for name, r in finished.items() if name.endswith("seed0")}, HERE / "curves.png")
-  print(table)
+  text = (f"Written by `sweep.py`; jax {packages.get('jax')}, {next(iter(finished.values())).environment.get('cpus')} "
+          f"CPU cores.\n\n{pairs(finished)}\n{table}")
+  (HERE / "results.md").write_text(text)
+  shown = {name.removesuffix("_seed0"): r for name, r in finished.items() if name.endswith("seed0")}
+  plots.plot_compare(shown, HERE / "curves.png", metric="reward/correct", title="correct among sampled completions")
+  print(text)
 
 
 if __name__ == "__main__":

@@ -44,22 +44,27 @@ def plot_run(run: Run, path: str | os.PathLike | BinaryIO) -> None:
   figure.savefig(path, format="png", dpi=150)
 
 
-def plot_compare(runs: dict[str, Run], path: str | os.PathLike | BinaryIO) -> None:
-  """Held-out accuracy of several runs in one PNG, the legend in the order of the last values.
+def plot_compare(runs: dict[str, Run], path: str | os.PathLike | BinaryIO, *, metric: str = "eval/accuracy",
+                 title: str = "held-out accuracy") -> None:
+  """One share, by default held-out accuracy, of several runs in one PNG; the legend in the order of the last values.
 
   Args:
     runs: label to run; a run that was never evaluated has no curve.
     path: file, or binary stream, that receives the PNG.
+    metric: key of the metrics lines, between 0 and 1.
+    title: what it is.
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
   for index, (label, run) in enumerate(runs.items()):
-    iterations, values = run.series("eval/accuracy")
+    iterations, values = run.series(metric)
     if len(values):
       style = DASHES[index // len(COLOURS) % len(DASHES)]
-      axes.plot(iterations, values, style, color=COLOURS[index % len(COLOURS)], lw=1.7, marker="o", ms=3.5, label=label)
+      marker = "o" if len(values) < 30 else None
+      axes.plot(iterations, values, style, color=COLOURS[index % len(COLOURS)], lw=1.7, marker=marker, ms=3.5,
+                label=label)
   axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-  _finish(axes, "held-out accuracy", legend=False)
+  _finish(axes, title, legend=False)
   handles, labels = axes.get_legend_handles_labels()
   if handles:
     order = sorted(range(len(handles)), key=lambda i: -np.nan_to_num(handles[i].get_ydata()[-1]))

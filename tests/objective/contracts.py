@@ -13,7 +13,7 @@ from jaxrl_llm.objective.aggregation import loss_weights
 # In the transpose of the linearised loss: nothing that moves a number from one token to another.
 LOCAL = {"mul", "neg", "add_any", "add", "select_n", "convert_element_type", "broadcast_in_dim", "reduce_sum",
          "reshape", "squeeze", "transpose", "copy", "copy_p", "div", "sub", "stop_gradient", "zeros_like",
-         "full_like", "jit", "pjit", "closed_call", "integer_pow", "sign", "symbolic_zeros", "instantiate_zeros", "pvary"}
+         "full_like", "jit", "pjit", "closed_call", "integer_pow", "sign"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, ConfigError, CorrectionConfig
 from jaxrl_llm.objective import advantages, correction, divergences
+from jaxrl_llm.objective.advantages import registry
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.types import AdvantageInputs
 
@@ -61,7 +62,8 @@ def test_constant_rewards_have_no_advantage():
   np.testing.assert_array_equal(advantages.get_advantage("grpo")(given, AdvantageConfig("grpo", epsilon=0.0)), 0.0)
 
 
-def test_registry_refuses():
+def test_registry_refuses(monkeypatch):
+  monkeypatch.setattr(registry, "_TABLE", dict(registry._TABLE))
   with pytest.raises(ConfigError, match="registered are"):
     advantages.get_advantage("nope")
   with pytest.raises(ValueError, match="registered already"):

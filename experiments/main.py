@@ -33,5 +33,5 @@ def parse_flags(argv):
 if __name__ == "__main__":
   try:
     app.run(main, flags_parser=parse_flags)
-  except (config_lib.ConfigError, trainer.NonFiniteError, OSError) as error:
+  except (config_lib.ConfigError, *trainer.RUN_ERRORS, OSError) as error:
     sys.exit(f"error: {error}")

@@ -10,29 +10,10 @@ the default and the string "none" means no bound.
 
 import dataclasses
 import difflib
-import types
 import typing
 from typing import Any
 
-DEFAULT = "default"
-
-
-class ConfigError(Exception):
-  """A configuration that cannot run: the message names key, value, allowed range and fix."""
-
-
-def option(default, doc: str, *, low=None, high=None, choices=None):
-  """A config field with its documentation and closed range [low, high], or its list of allowed values."""
-  metadata = {"doc": doc, "low": low, "high": high, "choices": choices}
-  return dataclasses.field(default=default, metadata=metadata)
-
-
-def number(doc: str, *, low=None, high=None):
-  """An estimator number: unset until the registry or the user gives it."""
-  return option(DEFAULT, doc, low=low, high=high)
-
-
-Number = float | str | None
+from jaxrl_llm.fields import DEFAULT, ConfigError, Number, allowed, checked, number, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,7 +263,7 @@ def from_dict(values, cls=Config, prefix: str = ""):
     if dataclasses.is_dataclass(types_of[key]):
       built[key] = from_dict(item, types_of[key], f"{prefix}{key}.")
     else:
-      built[key] = _checked(prefix + key, item, types_of[key], fields[key].metadata)
+      built[key] = checked(prefix + key, item, types_of[key], fields[key].metadata)
   return cls(**built)
 
 
@@ -316,68 +297,6 @@ def _unknown_key(prefix: str, key: str) -> str:
   same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == key]
   nearest = (same_leaf or near)[0]
   return f"unknown key {full}; nearest known key: {nearest}. `python -m jaxrl_llm.config` lists them all."
-
-
-def _checked(key: str, item, hint, meta):
-  """`item` converted to the field's type and compared with its range."""
-  if hint == Number:
-    if item is None or item == DEFAULT:
-      return DEFAULT
-    if isinstance(item, str) and item.lower() == "none":
-      return None
-  elif item is None or item == DEFAULT:
-    if item is None and _admits(hint, type(None)):
-      return None
-    if meta.get("choices") is None and _admits(hint, str) and hint is not str:
-      return DEFAULT
-  converted = _converted(item, hint)
-  if converted is None:
-    raise ConfigError(f"{key} = {item!r}: {_type_name(hint)} was expected ({_allowed(meta) or meta['doc']}). "
-                      f"Fix: --config.{key}=<{_type_name(hint)}>.")
-  if meta["choices"] and converted not in meta["choices"]:
-    near = difflib.get_close_matches(str(converted), meta["choices"], n=1)
-    hint_text = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"{key} = {item!r}: allowed are {', '.join(map(repr, meta['choices']))}.{hint_text}")
-  low, high = meta["low"], meta["high"]
-  if not isinstance(converted, (str, tuple, bool)):
-    if not (converted == converted and abs(converted) != float("inf")) or (low is not None and converted < low) or (
-        high is not None and converted > high):
-      raise ConfigError(f"{key} = {item!r}: out of range; {_allowed(meta)} ({meta['doc']}). "
-                        f"Fix: choose a value in the range.")
-  return converted
-
-
-def _admits(hint, kind) -> bool:
-  return hint is kind or kind in typing.get_args(hint)
-
-
-def _converted(item, hint):
-  """Value in the field's type, or None where it does not fit."""
-  if isinstance(item, bool):
-    return item if _admits(hint, bool) else None
-  if isinstance(item, int):
-    return item if _admits(hint, int) else float(item) if _admits(hint, float) else None
-  if isinstance(item, float):
-    return item if _admits(hint, float) else int(item) if _admits(hint, int) and item == int(item) else None
-  if isinstance(item, str):
-    return item if hint is str else (item,) if hint is tuple else None
-  if isinstance(item, (list, tuple)):
-    return tuple(item) if hint is tuple else None
-  return None
-
-
-def _type_name(hint) -> str:
-  if isinstance(hint, types.UnionType):
-    kinds = [a.__name__ for a in typing.get_args(hint) if a not in (str, type(None))]
-    return " or ".join(kinds) + (' or "none"' if hint == Number else "")
-  return hint.__name__
-
-
-def _allowed(meta) -> str:
-  low, high = meta["low"], meta["high"]
-  if low is None and high is None:
-    return ""
-  return f"allowed: {'-inf' if low is None else low} to {'inf' if high is None else high}"
 
 
 # --- checks across keys ---------------------------------------------------------------------------------------------
@@ -423,8 +342,9 @@ def describe(cls=Config, prefix: str = "") -> str:
     if dataclasses.is_dataclass(hints[field.name]):
       lines += ["", f"# {field.name}", describe(hints[field.name], f"{prefix}{field.name}.")]
       continue
-    allowed = ", ".join(map(str, field.metadata["choices"])) if field.metadata["choices"] else _allowed(field.metadata)
-    comment = field.metadata["doc"] + (f" [{allowed}]" if allowed else "")
+    choices = field.metadata["choices"]
+    range_ = ", ".join(map(str, choices)) if choices else allowed(field.metadata)
+    comment = field.metadata["doc"] + (f" [{range_}]" if range_ else "")
     lines.append(f"{prefix + field.name + ' = ' + repr(field.default):<44}# {comment}")
   return "\n".join(lines)
 

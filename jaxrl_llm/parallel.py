@@ -33,6 +33,8 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
     ConfigError: the axes do not multiply to the number of devices.
   """
   devices = jax.devices() if devices is None else devices
+  if cfg.data == 0:
+    raise ConfigError("mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
   count, fixed = len(devices), cfg.fsdp * cfg.tensor
   data = cfg.data if cfg.data > 0 else max(1, count // fixed)
   if data * fixed != count:

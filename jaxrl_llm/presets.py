@@ -1,10 +1,9 @@
 """Published recipes by name: `--config=configs/quickstart.py:gspo`. A preset sets components, nothing else."""
 
-import difflib
-
 from ml_collections import config_dict
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.fields import did_you_mean
 
 PRESETS = {
     # name: {key: value}
@@ -27,8 +26,6 @@ def apply(config: config_dict.ConfigDict, name: str) -> config_dict.ConfigDict:
     ConfigError: listing the table for a name that is not in it.
   """
   if name not in PRESETS:
-    near = difflib.get_close_matches(name, PRESETS, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"preset {name!r}: known are {', '.join(PRESETS)}.{hint}")
+    raise ConfigError(f"preset {name!r}: known are {', '.join(PRESETS)}.{did_you_mean(name, PRESETS)}")
   config.update_from_flattened_dict(PRESETS[name])
   return config

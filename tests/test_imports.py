@@ -4,9 +4,9 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
-BASE = {"types", "config"}
+BASE = {"types", "config", "fields"}
 ALLOWED = {
-    "types": set(), "config": set(), "presets": {"config"},
+    "types": set(), "fields": set(), "config": {"fields"}, "presets": BASE,
     "ops": BASE, "objective": {"ops"} | BASE, "models": {"ops"} | BASE, "parallel": {"ops"} | BASE,
     "rollouts": {"models", "ops", "parallel"} | BASE, "tasks": BASE, "reporting": BASE,
     "training": {"objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops", "presets"} | BASE,

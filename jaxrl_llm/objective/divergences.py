@@ -15,7 +15,7 @@ def _k2(d):
 
 
 def _k3(d):
-  return jnp.exp(-d) - 1 + d
+  return jnp.expm1(-d) + d
 
 
 _TABLE = {"k1": _k1, "k2": _k2, "k3": _k3}

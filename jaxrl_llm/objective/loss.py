@@ -62,7 +62,7 @@ def ratio_metrics(log_probs, anchor_log_probs, rollout: Rollout) -> dict:
   """
   mask = rollout.mask
   log_ratio = lax.stop_gradient(masked_log_ratio(log_probs, anchor_log_probs, mask))
-  k3 = lambda log_r: masked.mean(jnp.exp(log_r) - 1 - log_r, mask)
+  k3 = lambda log_r: masked.mean(jnp.expm1(log_r) - log_r, mask)
   from_behavior = lambda x: lax.stop_gradient(masked_log_ratio(x, rollout.behavior_log_probs, mask))
   return {
       "log_ratio": masked.histogram(log_ratio, mask),

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from jaxrl_llm.types import TokenStats
 
 CHUNK = 1024  # tokens per chunk; at V = 151,936 a chunk of f32 logits takes 0.6 GB
-STATS = frozenset({"entropy"})
+STATS = frozenset({"log_probs", "entropy"})  # log_probs are always returned
 
 
 def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"], temperature) -> Float[Array, "... V"]:

@@ -140,5 +140,5 @@ _PANELS = (
     ("gradient norm before clipping", {"optimizer/grad_norm": "gradient norm"}, _gradient),
     ("log-ratio to the anchor, nats", {f"log_ratio/{label}": label for label in QUANTILES}, _bands),
     ("share of tokens clipped", {f"clip/{side}": side for side in ("high", "low", "dual", "dropped")}, _shares),
-    ("KL divergence, nats per token", {f"kl/{a}_{b}": f"{a} ‖ {b}" for a, b in _KL_PAIRS}, _lines),
+    ("KL divergence, nats per token", {f"kl/{a}_{b}": f"{a} to {b}" for a, b in _KL_PAIRS}, _lines),
 )

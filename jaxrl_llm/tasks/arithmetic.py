@@ -14,7 +14,7 @@ import zlib
 
 import numpy as np
 
-from jaxrl_llm.config import TaskConfig
+from jaxrl_llm.config import ConfigError, TaskConfig
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.types import Problem, Reward
 
@@ -44,7 +44,7 @@ class ModularChain:
     """The first `size` distinct held-out problems: the same for every seed.
 
     Raises:
-      ValueError: there are not that many.
+      ConfigError: there are not that many.
     """
     rng, found = np.random.default_rng(2**31 - 1), {}
     while len(found) < size:
@@ -54,8 +54,8 @@ class ModularChain:
         break
     else:
       return list(found.values())[:size]
-    raise ValueError(f"task.heldout_problems = {size}: only {len(found)} held-out chains of task.num_terms = "
-                     f"{self.cfg.num_terms} digits were found; fewer problems or more terms.")
+    raise ConfigError(f"task.heldout_problems = {size}: only {len(found)} held-out chains of task.num_terms = "
+                      f"{self.cfg.num_terms} digits were found; fewer problems or more terms.")
 
   def render(self, problem: Problem) -> list[int]:
     return tokenizers.encode(self.tokenizer, problem.prompt)
@@ -71,6 +71,10 @@ class ModularChain:
 
   def longest_prompt(self) -> int:
     return 2 * self.cfg.num_terms - 1
+
+  def longest_demonstration(self) -> int:
+    """Tokens, end of sequence included."""
+    return 4 * self.cfg.num_terms - 1 if self.cfg.worked_share else 3
 
   def _draw(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
     problems = []

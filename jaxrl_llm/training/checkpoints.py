@@ -12,6 +12,10 @@ from jaxrl_llm.config import CheckpointConfig
 logger = logging.getLogger(__name__)
 
 
+class TornCheckpointsError(RuntimeError):
+  """Checkpoints exist and none can be read."""
+
+
 class Checkpoints:
   """`workdir/checkpoints/<iteration>`: the train state after that iteration."""
 
@@ -35,7 +39,7 @@ class Checkpoints:
       like: abstract state with shardings.
 
     Raises:
-      RuntimeError: checkpoints exist and none can be read.
+      TornCheckpointsError: checkpoints exist and none can be read.
     """
     steps = sorted(self._manager.all_steps(), reverse=True)
     for iteration in steps:
@@ -48,8 +52,8 @@ class Checkpoints:
         shutil.move(self._directory / str(iteration), self._directory.parent / f"torn_checkpoint_{iteration}")
         self._manager.reload()
     if steps:
-      raise RuntimeError(f"{self._directory}: none of the checkpoints {steps} can be read. "
-                         f"Fix: start in a new workdir, or remove this one's checkpoints to begin again.")
+      raise TornCheckpointsError(f"{self._directory}: none of the checkpoints {steps} can be read. "
+                                 f"Fix: start in a new workdir, or remove this one's checkpoints to begin again.")
     return None
 
   def close(self) -> None:

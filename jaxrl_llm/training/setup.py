@@ -131,6 +131,12 @@ def _check_task(cfg: Config, task) -> None:
     raise ConfigError(f"rollout.max_prompt_tokens = {cfg.rollout.max_prompt_tokens}: prompts of task.name = "
                       f"{cfg.task.name!r} have up to {task.longest_prompt()} tokens. "
                       f"Fix: rollout.max_prompt_tokens >= {task.longest_prompt()}.")
+  longest = task.longest_prompt() + task.longest_demonstration()
+  if cfg.warm_start.steps and longest > cfg.row_length:
+    raise ConfigError(f"rollout.max_new_tokens = {cfg.rollout.max_new_tokens}: a prompt with its demonstration has up "
+                      f"to {longest} tokens. Fix: rollout.max_new_tokens >= "
+                      f"{longest - cfg.rollout.max_prompt_tokens}, or warm_start.steps=0.")
+  task.heldout(cfg.task.heldout_problems)
   if len(task.tokenizer) > cfg.model.vocab_size:
     raise ConfigError(f"model.vocab_size = {cfg.model.vocab_size}: the tokenizer has {len(task.tokenizer)} tokens. "
                       f"Fix: model.vocab_size >= {len(task.tokenizer)}.")

@@ -13,6 +13,10 @@ from jaxrl_llm.config import OptimizerConfig, StepConfig, WarmStartConfig
 from jaxrl_llm.types import Mean, TrainState
 
 
+class NonFiniteError(RuntimeError):
+  """The loss or the gradient is not a number; the last good checkpoint stands."""
+
+
 def make_optimizer(cfg: OptimizerConfig, learning_rate=None) -> optax.GradientTransformation:
   """AdamW behind a global-norm clip; `learning_rate` (number or schedule) replaces the config's."""
   if learning_rate is None:

@@ -13,16 +13,13 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.reporting import html, plots, reader, summary, tables, writers
 from jaxrl_llm.training import collect, evaluate, setup, workdir
-from jaxrl_llm.training.checkpoints import Checkpoints, abstract
-from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.training.checkpoints import Checkpoints, TornCheckpointsError, abstract
+from jaxrl_llm.training.train_step import NonFiniteError, init_state, state_shardings
 from jaxrl_llm.training.warm_start import progress, warm_start
 
+RUN_ERRORS = (NonFiniteError, TornCheckpointsError, reader.RunError)  # what ends a run with a message, not a traceback
 SAMPLES = 12  # held-out completions shown in the report
 logger = logging.getLogger(__name__)
-
-
-class NonFiniteError(RuntimeError):
-  """The loss or the gradient is not a number; the last good checkpoint stands."""
 
 
 def run(cfg: Config, directory: str | Path) -> dict[str, float]:
@@ -36,6 +33,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     NonFiniteError: naming iteration and optimizer step.
   """
   cfg = setup.resolve(cfg)
+  workdir.check(directory, cfg)
   parts = setup.build(cfg)
   directory = workdir.claim(directory, cfg)
   workdir.write_environment(directory)

@@ -14,6 +14,7 @@ from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.training import checkpoints
 from jaxrl_llm.training.setup import Parts, make_task
 from jaxrl_llm.training.train_step import (
+  NonFiniteError,
   init_state,
   make_optimizer,
   make_train_step,
@@ -46,11 +47,17 @@ def _train(parts: Parts, params):
   step = make_train_step(sft_loss, parts.model, tx, StepConfig(micro_batches=cfg.micro_batches), parts.mesh)
   task = make_task(parts.cfg.task, parts.cfg.seed + SEED_OFFSET, cfg.batch_size)
   bar = progress(range(cfg.steps), "warm start")
+  norms = []
   for index in bar:
     state, metrics = step(state, parallel.to_global(demonstrations(parts, task, index), parts.mesh))
+    norms.append(metrics["optimizer/grad_norm"].total)
     if index % 50 == 49:
       loss = metrics["loss/sft"]
       bar.set_postfix(loss=f"{float(loss.total) / float(loss.count):.3f}", refresh=False)
+  bad = np.flatnonzero(~np.isfinite(parallel.gather_host(norms)))
+  if len(bad):
+    raise NonFiniteError(f"warm start, step {bad[0] + 1}: the gradient is not finite. Nothing was saved. "
+                         "Fix: a smaller warm_start.learning_rate; a new --workdir.")
   return state.params
 
 

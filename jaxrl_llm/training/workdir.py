@@ -16,27 +16,33 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers"
 
 
 def claim(workdir: str | Path, cfg: Config) -> Path:
-  """Make the folder and write config.json, or find the same config there.
-
-  Raises:
-    ConfigError: the folder holds another config; the differences are listed.
-  """
+  """Make the folder and write config.json, or find the same config there; raises as `check` does."""
+  check(workdir, cfg)
   workdir = Path(workdir)
   path = workdir / "config.json"
-  mine = config_lib.to_dict(cfg)
-  if path.exists():
-    try:
-      theirs = json.loads(path.read_text())
-    except ValueError as error:
-      raise ConfigError(f"{path}: {error}. Fix: another --workdir, or remove this one.") from error
-    found = differences(theirs, json.loads(json.dumps(mine)))
-    if found:
-      raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(found)
-                        + "\nFix: another --workdir, or the config that it was begun with.")
-    return workdir
-  workdir.mkdir(parents=True, exist_ok=True)
-  write_atomically(path, json.dumps(mine, indent=2) + "\n")
+  if not path.exists():
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(config_lib.to_dict(cfg), indent=2) + "\n")
   return workdir
+
+
+def check(workdir: str | Path, cfg: Config) -> None:
+  """The folder is new, or holds the same config.
+
+  Raises:
+    ConfigError: it holds another one; the differences are listed.
+  """
+  path = Path(workdir) / "config.json"
+  if not path.exists():
+    return
+  try:
+    theirs = json.loads(path.read_text())
+  except ValueError as error:
+    raise ConfigError(f"{path}: {error}. Fix: another --workdir, or remove this one.") from error
+  found = differences(theirs, json.loads(json.dumps(config_lib.to_dict(cfg))))
+  if found:
+    raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(found)
+                      + "\nFix: another --workdir, or the config that it was begun with.")
 
 
 def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:

@@ -171,7 +171,13 @@ def test_frequencies_match_the_reported_probabilities():
 
 
 def test_temperature_is_traced():
-  run = jax.jit(functools.partial(generate, model=MODEL, cfg=SamplerConfig(4, 5, 5, (EOS,), 0)))
-  for temperature in (0.0, 0.7, 1.0):
-    run(PARAMS, prompts(), KEY, at(temperature))
-  assert run._cache_size() == 1
+  traces = []
+
+  def counted(*arguments):
+    traces.append(1)
+    return generate(*arguments, model=MODEL, cfg=SamplerConfig(4, 5, 5, (EOS,), 0))
+
+  run = jax.jit(counted)
+  drawn = [np.asarray(run(PARAMS, prompts(), KEY, at(temperature)).tokens) for temperature in (0.0, 0.7, 1.0)]
+  assert len(traces) == 1
+  assert np.any(drawn[0] != drawn[1]) and np.any(drawn[1] != drawn[2])

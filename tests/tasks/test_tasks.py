@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from jaxrl_llm.config import TaskConfig
+from jaxrl_llm.config import ConfigError, TaskConfig
 from jaxrl_llm.tasks import ModularChain, tokenizer
 from jaxrl_llm.types import Problem
 
@@ -45,7 +45,7 @@ def test_train_and_heldout_are_disjoint_and_pure():
 
 
 def test_too_many_heldout_problems_are_refused():
-  with pytest.raises(ValueError, match="heldout_problems"):
+  with pytest.raises(ConfigError, match="heldout_problems"):
     ModularChain(TaskConfig(num_terms=2), 0, 4).heldout(500)
 
 

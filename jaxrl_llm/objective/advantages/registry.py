@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 
 from jaxrl_llm.config import AdvantageConfig, ConfigError
+from jaxrl_llm.fields import did_you_mean
 from jaxrl_llm.types import AdvantageInputs
 
 OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs) if f.default is None)
@@ -46,7 +47,7 @@ def names() -> list[str]:
 
 def spec(name: str) -> Spec:
   if name not in _TABLE:
-    raise ConfigError(f"advantage.name = {name!r}: registered are {', '.join(names())}.")
+    raise ConfigError(f"advantage.name = {name!r}: registered are {', '.join(names())}.{did_you_mean(name, names())}")
   return _TABLE[name]
 
 

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 
 from jaxrl_llm.config import DEFAULT, ConfigError, EstimatorConfig
+from jaxrl_llm.fields import did_you_mean
 from jaxrl_llm.types import EstimatorOutput
 
 Estimator = Callable[..., EstimatorOutput]
@@ -57,7 +58,7 @@ def names() -> list[str]:
 def spec(name: str) -> Spec:
   """Raises ConfigError listing the table for a name that is not in it."""
   if name not in _TABLE:
-    raise ConfigError(f"estimator.name = {name!r}: registered are {', '.join(names())}.")
+    raise ConfigError(f"estimator.name = {name!r}: registered are {', '.join(names())}.{did_you_mean(name, names())}")
   return _TABLE[name]
 
 

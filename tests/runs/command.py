@@ -1,0 +1,89 @@
+"""The real command in a process of its own, and what it left in its folder."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+
+from jaxrl_llm.config import from_dict
+from jaxrl_llm.training import setup
+from jaxrl_llm.training.checkpoints import Checkpoints, abstract
+from jaxrl_llm.training.train_step import init_state, state_shardings
+
+ROOT = Path(__file__).parents[2]
+TINY = "tests/runs/tiny.py"
+
+
+def start(workdir: Path, *overrides: str, config: str = TINY, cache: Path | None = None,
+          compile_log: Path | None = None) -> subprocess.Popen:
+  """`python experiments/main.py --config=<config> --workdir=<workdir> --config.<override> ...`, on one CPU device.
+
+  Args:
+    cache: folder of compiled programs; runs that share it compile once between them.
+    compile_log: see tiny.py.
+  """
+  # Unoptimised machine code: at this size compilation is nearly all of the time.
+  env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+  if cache is not None:
+    env |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+  if compile_log is not None:
+    env["COMPILE_LOG"] = str(compile_log)
+  flags = [f"--config={config}", f"--workdir={workdir}", *(f"--config.{override}" for override in overrides)]
+  return subprocess.Popen([sys.executable, "experiments/main.py", *flags], cwd=ROOT, env=env, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
+  """Waits; the result has returncode, stdout and stderr."""
+  try:
+    out, err = process.communicate(timeout=300)
+  finally:
+    process.kill()
+  return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def succeed(process: subprocess.Popen) -> subprocess.CompletedProcess:
+  done = finish(process)
+  assert done.returncode == 0, done.stderr
+  return done
+
+
+def refuse(process: subprocess.Popen) -> str:
+  """The text of the one short error that the command ended with."""
+  done = finish(process)
+  assert done.returncode not in (0, None), done.stdout
+  assert "Traceback" not in done.stderr, done.stderr
+  assert done.stderr.count("error:") == 1, done.stderr
+  return done.stderr[done.stderr.index("error:"):]
+
+
+def metrics_lines(workdir: Path) -> list[dict]:
+  """Lines of metrics.jsonl as they stand; none where the file does not exist."""
+  path = workdir / "metrics.jsonl"
+  text = path.read_text() if path.exists() else ""
+  return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def rollout_files(workdir: Path) -> list[Path]:
+  return sorted((workdir / "rollouts").iterdir())
+
+
+def checkpoint_iterations(workdir: Path) -> list[int]:
+  return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def last_state(workdir: Path):
+  """(iteration, train state on the host) of the newest checkpoint that can be read."""
+  cfg = from_dict(json.loads((workdir / "config.json").read_text()))
+  parts = setup.build(setup.resolve(cfg), jax.devices()[:1])
+  shapes = jax.eval_shape(lambda key: init_state(parts.model.init(key), parts.tx), jax.random.key(0))
+  checkpoints = Checkpoints(workdir, cfg.checkpoint)
+  try:
+    iteration, state = checkpoints.restore(abstract(shapes, state_shardings(parts.model, parts.tx, parts.mesh)))
+  finally:
+    checkpoints.close()
+  return iteration, jax.device_get(state)

@@ -1,0 +1,192 @@
+"""Bad input ends in one short error that names key, value, allowed range and fix, before anything compiles."""
+
+import json
+import runpy
+import types
+
+import command
+import jax
+import pytest
+import tiny
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import presets
+from jaxrl_llm.config import ConfigError, from_dict, to_dict
+from jaxrl_llm.objective import estimators
+from jaxrl_llm.training import setup, workdir
+
+ESTIMATORS = ", ".join(estimators.names())
+
+REFUSED = {
+    # what: ({key: value}, texts of the message)
+    "unknown key": ({"optimizer.learning_rat": 1}, ["optimizer.learning_rat;", "optimizer.learning_rate"]),
+    "key of another section": ({"rollout.learning_rate": 1}, ["rollout.learning_rate;", "optimizer.learning_rate"]),
+    "unknown section": ({"optimzer.b1": 0.5}, ["optimzer", "optimizer"]),
+    "value for a section": ({"rollout": 3}, ["rollout = 3", "prompts, group_size"]),
+    "word for an integer": ({"seed": "abc"}, ["seed = 'abc'", "int", "0 to 2147483647", "--config.seed="]),
+    "fraction for an integer": ({"seed": 1.5}, ["seed = 1.5", "int", "0 to 2147483647"]),
+    "truth for a number": ({"optimizer.b1": True}, ["optimizer.b1 = True", "float", "0.0 to 1.0"]),
+    "word for a truth": ({"model.tie_head": "yes"}, ["model.tie_head = 'yes'", "bool"]),
+    "word for an estimator's number": ({"estimator.log_low": "abc"}, ["estimator.log_low = 'abc'", "float", "none"]),
+    "number for a plugin": ({"plugins": (3,)}, ["plugins", "3"]),
+    "below the range": ({"rollout.temperature": -1.0}, ["rollout.temperature = -1.0", "0.001 to 100.0"]),
+    "above the range": ({"optimizer.b1": 2}, ["optimizer.b1 = 2", "0.0 to 1.0"]),
+    "not a number": ({"optimizer.learning_rate": float("nan")}, ["optimizer.learning_rate = nan", "0.0 to inf"]),
+    "no devices": ({"mesh.data": 0}, ["mesh.data = 0"]),
+    "unknown choice": ({"correction.level": "tokn"}, ["correction.level = 'tokn'", "'none', 'token', 'sequence'",
+                                                      "Did you mean 'token'?"]),
+    "unknown task": ({"task.name": "sums"}, ["task.name = 'sums'", "modular_chain"]),
+    "unknown estimator": ({"estimator.name": "pppo"}, ["estimator.name = 'pppo'", ESTIMATORS]),
+    "unknown advantage": ({"advantage.name": "gae"}, ["advantage.name = 'gae'", "dr_grpo, grpo, none, rloo"]),
+    "number that is not read": ({"estimator.name": "reinforce", "estimator.clip_low": 0.1},
+                                ["estimator.clip_low = 0.1", "'reinforce'", "Fix: remove it"]),
+    "number that another reads": ({"estimator.clip_low": 0.1}, ["estimator.clip_low = 0.1", "'ctpo'", "log_low"]),
+    "group of one": ({"rollout.group_size": 1}, ["rollout.group_size = 1", "'grpo'", "rollout.group_size >= 2"]),
+    "split group": ({"updates.optimizer_batches": 3}, ["updates.optimizer_batches = 3", "rollout.prompts = 16",
+                                                       "1, 2, 4, 8, 16"]),
+    "uneven micro-batches": ({"updates.micro_batches": 5},
+                             ["updates.micro_batches = 5", "32 rows", "1, 2, 4, 8, 16, 32"]),
+    "uneven warm start": ({"warm_start.micro_batches": 3}, ["warm_start.micro_batches = 3", "= 16", "1, 2, 4, 8, 16"]),
+    "uneven heads": ({"model.num_heads": 3, "model.num_kv_heads": 2},
+                     ["model.num_heads = 3", "model.num_kv_heads = 2"]),
+    "odd head": ({"model.head_dim": 7}, ["model.head_dim = 7", "even"]),
+    "prompt longer than the row": ({"rollout.max_prompt_tokens": 2},
+                                   ["rollout.max_prompt_tokens = 2", "'modular_chain'", "max_prompt_tokens >= 3"]),
+    "demonstration longer than the row": ({"task.worked_share": 1.0, "rollout.max_new_tokens": 2},
+                                          ["rollout.max_new_tokens = 2"]),
+    "more problems than there are": ({"task.heldout_problems": 800}, ["task.heldout_problems = 800", "task.num_terms"]),
+    "tokenizer larger than the model": ({"model.vocab_size": 16}, ["model.vocab_size = 16", "model.vocab_size >= 17"]),
+    "ratio and weight for the behavior": ({"updates.anchor": "behavior"},
+                                          ["correction.level = 'sequence'", "updates.anchor = 'behavior'",
+                                           "correction.level=none"]),
+    "plugin file that is not there": ({"plugins": "ideas/none.py"}, ["plugins = 'ideas/none.py'", "no such file"]),
+    "plugin module that is not there": ({"plugins": "no_such_module"},
+                                       ["plugins = 'no_such_module'", "importable module"]),
+    "more devices than there are": ({"mesh.data": 3}, ["mesh.data = 3", "there are 1", "product be 1"]),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled():
+  """Names of programs compiled since the module began."""
+  names = []
+  jax.monitoring.register_event_duration_secs_listener(
+      lambda event, _, fun_name="", **__: names.append(fun_name) if event == tiny.COMPILED else None)
+  return names
+
+
+def tiny_with(overrides: dict) -> dict:
+  values = tiny.get_config().to_dict()
+  for key, value in overrides.items():
+    *sections, leaf = key.split(".")
+    section = values
+    for name in sections:
+      section = section.setdefault(name, {})
+    section[leaf] = value
+  return values
+
+
+def built(values: dict) -> setup.Parts:
+  return setup.build(setup.resolve(from_dict(values)), jax.devices()[:1])
+
+
+def test_tiny_config_is_accepted(compiled):
+  """Every refusal below is one change away from it."""
+  parts = built(tiny_with({}))
+  jax.clear_caches()
+  jax.jit(parts.model.init).lower(jax.random.key(0))
+  assert compiled, "the listener heard no compilation: the tests below would pass without reason"
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_before_anything_compiles(what, compiled):
+  overrides, texts = REFUSED[what]
+  jax.clear_caches()
+  compiled.clear()
+  with pytest.raises(ConfigError) as error:
+    built(tiny_with(overrides))
+  assert compiled == []
+  for text in texts:
+    assert text in str(error.value)
+
+
+def test_unknown_preset_lists_the_table():
+  with pytest.raises(ConfigError) as error:
+    tiny.get_config("grop")
+  assert "'grop'" in str(error.value) and ", ".join(presets.PRESETS) in str(error.value)
+  assert "'grpo'?" in str(error.value)
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS)
+def test_config_survives_its_file(preset):
+  cfg = from_dict(tiny.get_config(preset))
+  assert from_dict(json.loads(json.dumps(to_dict(cfg)))) == cfg
+  resolved = setup.resolve(cfg)
+  assert from_dict(json.loads(json.dumps(to_dict(resolved)))) == resolved == setup.resolve(resolved)
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_listing_has_every_key_once(capsys):
+  runpy.run_module("jaxrl_llm.config", run_name="__main__")
+  listing = capsys.readouterr().out.splitlines()
+  listed = [line.split(" = ")[0] for line in listing if " = " in line.split("#")[0]]
+  assert listed == list(keys_of(to_dict(config_lib.Config())))
+
+
+def keys_of(tree: dict, prefix: str = ""):
+  for key, item in tree.items():
+    if isinstance(item, dict):
+      yield from keys_of(item, f"{prefix}{key}.")
+    else:
+      yield prefix + key
+
+
+# --- through the command --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory):
+  """Error text of each bad command line; the processes run side by side."""
+  folder = tmp_path_factory.mktemp("bad_input")
+  misspelt = folder / "misspelt.py"
+  misspelt.write_text("from jaxrl_llm.config import base_config\n\n\ndef get_config():\n  config = base_config()\n"
+                      "  config.optimizer.learning_rat = 1\n  return config\n")
+  other = folder / "other"
+  workdir.claim(other, setup.resolve(from_dict(tiny_with({"seed": 7, "optimizer.b1": 0.5}))))
+  begin = lambda name, *overrides, **options: command.start(
+      options.pop("workdir", folder / name), *overrides, compile_log=folder / f"{name}.jsonl", **options)
+  processes = {
+      "key": begin("key", "optimizer.learning_rat=1"),
+      "file_key": begin("file_key", config=str(misspelt)),
+      "section": begin("section", "optimzer.learning_rate=1"),
+      "type": begin("type", "seed=abc"),
+      "preset": begin("preset", config=f"{command.TINY}:grop"),
+      "file": begin("file", config="configs/none.py"),
+      "workdir": begin("workdir", workdir=other),
+  }
+  texts = {name: command.refuse(process) for name, process in processes.items()}
+  return types.SimpleNamespace(folder=folder, texts=texts)
+
+
+@pytest.mark.parametrize("name, texts", {
+    "key": ["unknown key optimizer.learning_rat;", "nearest known key: optimizer.learning_rate"],
+    "file_key": ["unknown key optimizer.learning_rat;", "nearest known key: optimizer.learning_rate"],
+    "section": ["unknown key", "optimzer", "optimizer"],
+    "type": ["seed = 'abc'", "int", "0 to 2147483647", "--config.seed="],
+    "preset": ["'grop'", ", ".join(presets.PRESETS)],
+    "file": ["configs/none.py", "No such file"],
+    "workdir": ["seed: 7 in the workdir, 0 now", "optimizer.b1: 0.5 in the workdir, 0.9 now", "Fix: another --workdir"],
+}.items())
+def test_command_refuses_in_one_short_error(name, texts, refusals):
+  error = refusals.texts[name]
+  for text in texts:
+    assert text in error
+  assert len(error) < 600
+
+
+def test_refused_command_compiles_and_leaves_nothing(refusals):
+  logs = sorted(refusals.folder.glob("*.jsonl"))
+  assert {log.stem for log in logs} >= {"key", "section", "type", "preset", "workdir"}
+  assert [log.read_text() for log in logs] == [""] * len(logs)
+  assert [path.name for path in refusals.folder.iterdir() if path.is_dir()] == ["other"]
+  assert [path.name for path in (refusals.folder / "other").iterdir()] == ["config.json"]

@@ -1,0 +1,135 @@
+"""A killed run, started again, is the run that was never killed."""
+
+import os
+import random
+import shutil
+import signal
+import time
+
+import command
+import jax
+import numpy as np
+import pytest
+import tiny
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache):
+  """Folder of a run that nothing interrupted."""
+  workdir = tmp_path_factory.mktemp("resume") / "whole"
+  command.succeed(command.start(workdir, cache=cache))
+  return workdir
+
+
+@pytest.fixture(scope="module")
+def second_runs(whole, cache):
+  """Folders of two runs that went on at the same time: one was killed twice, the other lost its newest checkpoint."""
+  torn = whole.parent / "torn"
+  shutil.copytree(whole, torn)
+  damage_by_truncation(torn / "checkpoints" / str(tiny.ITERATIONS))
+  process = command.start(torn, cache=cache)
+  try:
+    killed = killed_twice(whole.parent / "killed", cache)
+  finally:
+    done = command.finish(process)
+  return {"killed": killed, "torn": torn, "torn_result": done}
+
+
+def killed_twice(workdir, cache):
+  """Kills the command before the first metrics line and after a random one; then lets it end."""
+  seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**31)))
+  rng = random.Random(seed)
+  print(f"to choose the same moments again: KILL_SEED={seed}")
+  kill_when(command.start(workdir, cache=cache), (workdir / "config.json").exists, rng.uniform(0, 1))
+  lines = rng.randint(3, tiny.ITERATIONS - 1)
+  reached = lambda: len(command.metrics_lines(workdir)) > lines
+  kill_when(command.start(workdir, cache=cache), reached, rng.uniform(0, 0.1))
+  # The line of iteration n is written after any checkpoint of an iteration before n.
+  saved = (lines - 1) // 2 * 2
+  before = [path.stat().st_mtime_ns for path in command.rollout_files(workdir)[:saved]]
+  command.succeed(command.start(workdir, cache=cache))
+  after = [path.stat().st_mtime_ns for path in command.rollout_files(workdir)[:saved]]
+  assert saved >= 2 and before == after, "the run began again instead of going on from its checkpoint"
+  return workdir
+
+
+def kill_when(process, ready, delay: float) -> None:
+  end = time.monotonic() + 120
+  try:
+    while not ready():
+      assert process.poll() is None and time.monotonic() < end, process.communicate()[1]
+      time.sleep(0.002)
+    time.sleep(delay)
+  finally:
+    process.kill()
+    process.communicate()
+  assert process.returncode == -signal.SIGKILL, "the run had ended before it was killed"
+
+
+def assert_same_run(workdir, whole):
+  """Metrics but for times, rollouts, and the last train state to the bit."""
+  timeless = lambda lines: [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+  assert [line["iteration"] for line in command.metrics_lines(workdir)] == list(range(tiny.ITERATIONS + 1))
+  assert timeless(command.metrics_lines(workdir)) == timeless(command.metrics_lines(whole))
+  files = lambda folder: {path.name: path.read_bytes() for path in command.rollout_files(folder)}
+  assert files(workdir) == files(whole)
+  (iteration, state), (expected_iteration, expected) = command.last_state(workdir), command.last_state(whole)
+  assert iteration == expected_iteration == tiny.ITERATIONS
+  jax.tree.map(np.testing.assert_array_equal, state, expected)
+
+
+def test_every_iteration_of_the_run_changes_it(whole):
+  """Otherwise the equalities below would hold for a run that forgets its state."""
+  lines = command.metrics_lines(whole)[1:]
+  assert all(line["optimizer/grad_norm"] > 0 for line in lines)
+  assert len({line["policy/entropy"] for line in lines}) == tiny.ITERATIONS
+  _, state = command.last_state(whole)
+  assert state.step == 2 * tiny.ITERATIONS
+
+
+def test_run_killed_twice_equals_the_whole_run(second_runs, whole):
+  assert_same_run(second_runs["killed"], whole)
+
+
+def test_torn_newest_checkpoint_gives_way_to_the_one_before(second_runs, whole):
+  result = second_runs["torn_result"]
+  assert result.returncode == 0, result.stderr
+  assert f"checkpoints/{tiny.ITERATIONS} is torn" in result.stderr
+  assert_same_run(second_runs["torn"], whole)
+  redone = [torn.stat().st_mtime_ns != first.stat().st_mtime_ns for torn, first in
+            zip(command.rollout_files(second_runs["torn"]), command.rollout_files(whole), strict=True)]
+  assert redone == [False] * (tiny.ITERATIONS - 2) + [True] * 2
+
+
+def damage_by_truncation(checkpoint):
+  for path in checkpoint.rglob("*"):
+    if path.is_file():
+      os.truncate(path, path.stat().st_size // 2)
+
+
+def damage_by_loss_of_files(checkpoint):
+  for path in checkpoint.rglob("*"):
+    if path.is_file():
+      path.unlink()
+
+
+def damage_by_loss_of_metadata(checkpoint):
+  for path in checkpoint.rglob("_METADATA"):
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_by_truncation, damage_by_loss_of_files, damage_by_loss_of_metadata])
+def test_damaged_checkpoint_is_set_aside_with_a_warning(damage, whole, tmp_path, caplog):
+  workdir = tmp_path / "copy"
+  shutil.copytree(whole, workdir)
+  newest = command.checkpoint_iterations(workdir)[-1]
+  damage(workdir / "checkpoints" / str(newest))
+  iteration, state = command.last_state(workdir)
+  assert iteration == newest - 2
+  assert state.step == 2 * iteration
+  assert f"checkpoints/{newest} is torn" in caplog.text

@@ -69,6 +69,17 @@ class EstimatorConfig:
   log_dual: Number = number("CTPO upper bound for negative advantages: log_dual * t^power", low=0.0)
   power: Number = number("CTPO exponent of the position t", low=-4.0, high=4.0)
   cap: Number = number("truncation of a sequence ratio from above", low=0.0)
+  tau_pos: Number = number("SAPO temperature where the advantage is positive", low=1e-6)
+  tau_neg: Number = number("SAPO temperature elsewhere", low=1e-6)
+  delta_low: Number = number("DPPO divergence beyond which a negative advantage stops pushing down", low=0.0)
+  delta_high: Number = number("DPPO divergence beyond which a positive advantage stops pushing up", low=0.0)
+  ratio_cap: Number = number("DPPO truncation of the token ratio", low=0.0)
+  d: Number = number("CPPO budget of one token", low=0.0)
+  d_b: Number = number("CPPO budget per unit of position weight", low=0.0)
+  w_min: Number = number("CPPO position weight of the last token", low=0.0, high=1.0)
+  k: Number = number("VESPO exponent of the ratio for positive advantages, decay for negative", low=0.0)
+  lam: Number = number("VESPO decay for positive advantages, exponent of the ratio for negative", low=0.0)
+  beta: Number = number("DRO weight of the squared log-ratio", low=0.0)
   cap_at_one: bool | str = option(DEFAULT, "MinPRO: the prefix minimum never exceeds a ratio of 1")
 
 

@@ -44,6 +44,8 @@ IDS = lambda cfg: cfg.name + "".join(f"-{k}={v}" for k, v in vars(cfg).items() i
 @pytest.mark.parametrize("check", contracts.CHECKS)
 @pytest.mark.parametrize("cfg", CONFIGS, ids=IDS)
 def test_contract(cfg, check):
+  if check == "zero_advantage" and estimators.spec(cfg.name).regularized:
+    pytest.skip("regularized: its gradient does not vanish with the advantage")
   contracts.CHECKS[check](estimators.get_estimator(cfg.name), cfg)
 
 

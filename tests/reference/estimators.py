@@ -31,7 +31,9 @@ def evaluate(name, log_probs, anchor, advantages, mask, **numbers):
     ratios = [float(np.clip(float(log_probs[b, t]) - float(anchor[b, t]), -BOUND, BOUND)) for t in tokens]
     for k, t in enumerate(tokens):
       a, lp = float(advantages[b, t]), float(log_probs[b, t])
-      loss[b, t], coefficient[b, t] = _RULES[name](a, lp, ratios, k, numbers)
+      row = {"log_probs": [float(log_probs[b, i]) for i in tokens], "anchor": [float(anchor[b, i]) for i in tokens],
+             "advantages": [float(advantages[b, i]) for i in tokens]}
+      loss[b, t], coefficient[b, t] = _RULES[name](a, lp, ratios, k, numbers | row)
   return loss, coefficient
 
 
@@ -59,8 +61,9 @@ def _seq_is(a, lp, ratios, k, n):
   return -weight * a * lp, weight * a
 
 
-def _ctpo(a, lp, ratios, k, n):
+def _ctpo(a, lp, ratios, k, n, mean=False):
   total, scale = sum(ratios[:k + 1]), (k + 1) ** n["power"]
+  total = total / (k + 1) if mean else total
   inf = math.inf
   low = -inf if n["log_low"] is None else -n["log_low"] * scale
   high = inf if n["log_high"] is None else n["log_high"] * scale
@@ -82,5 +85,74 @@ def _minpro(a, lp, ratios, k, n):
   return -weight * a * lp, weight * a
 
 
-_RULES = {"reinforce": _reinforce, "ppo": _ppo, "gspo": _gspo, "seq_is": _seq_is, "ctpo": _ctpo, "minpro": _minpro}
+def _ctpo_geomean(a, lp, ratios, k, n):
+  return _ctpo(a, lp, ratios, k, n, mean=True)
+
+
+def _cispo(a, lp, ratios, k, n):
+  low, high = _window(n["clip_low"], n["clip_high"])
+  weight = min(max(math.exp(ratios[k]), low), high)
+  return -weight * a * lp, weight * a
+
+
+def _sapo(a, lp, ratios, k, n):
+  tau, ratio = (n["tau_pos"] if a > 0 else n["tau_neg"]), math.exp(ratios[k])
+  gate = 1 / (1 + math.exp(min(-tau * (ratio - 1), 700)))
+  return -4 / tau * gate * a, 0.0 if abs(ratios[k]) >= BOUND else 4 * gate * (1 - gate) * ratio * a
+
+
+def _dro(a, lp, ratios, k, n):
+  pull = 0.0 if abs(ratios[k]) >= BOUND else n["beta"] * ratios[k]
+  return -(a * lp - n["beta"] / 2 * ratios[k] ** 2), a - pull
+
+
+def _gmpo(a, lp, ratios, k, n):
+  clip = lambda r, adv: min(r, n["log_high"]) if adv > 0 else max(r, -n["log_low"]) if adv < 0 else r
+  clipped = [clip(r, adv) for r, adv in zip(ratios, n["advantages"], strict=True)]
+  weight = math.exp(min(sum(clipped) / len(clipped), 10.0))
+  live = clipped[k] == ratios[k] and abs(ratios[k]) < BOUND
+  return -weight * a, weight * a if live else 0.0
+
+
+def _topr(a, lp, ratios, k, n):
+  weight = 1.0 if a > 0 else min(math.exp(min(max(sum(ratios), -BOUND), BOUND)), n["cap"])
+  return -weight * a * lp, weight * a
+
+
+def _vespo(a, lp, ratios, k, n):
+  weight = math.exp(min(max(sum(ratios), -BOUND), BOUND))
+  power, decay = (n["k"], n["lam"]) if a > 0 else (n["lam"], n["k"])
+  bump = weight**power * math.exp(max(decay * (1 - weight), -700))
+  return -bump * a * lp, bump * a
+
+
+def _dppo(a, lp, ratios, k, n, kl):
+  pi, mu = math.exp(n["log_probs"][k]), math.exp(n["anchor"][k])
+  rest = lambda p: max(1 - p, 1e-9)
+  distance = mu * -ratios[k] + rest(mu) * math.log(rest(mu) / rest(pi)) if kl else abs(pi - mu)
+  dropped = (a > 0 and pi > mu and distance > n["delta_high"]) or (a < 0 and pi < mu and distance > n["delta_low"])
+  weight = 0.0 if dropped else min(math.exp(ratios[k]), n["ratio_cap"])
+  return -weight * a * lp, weight * a
+
+
+def _cppo(a, lp, ratios, k, n):
+  length = len(ratios)
+  weight = lambda t: 1 - (1 - n["w_min"]) * (t / (length - 1) if length > 1 else 0.0)
+  spent = [weight(t) * abs(math.exp(n["log_probs"][t]) - math.exp(n["anchor"][t])) for t in range(length)]
+  cap = min(n["d"], n["d"] + n["d_b"] * sum(map(weight, range(k))) - sum(spent[:k]))
+  dropped = (a * ratios[k] > 0 and spent[k] > cap) or abs(ratios[k]) >= BOUND
+  return (0.0, 0.0) if dropped else (-math.exp(ratios[k]) * a, math.exp(ratios[k]) * a)
+
+
+def _dppo_tv(a, lp, ratios, k, n):
+  return _dppo(a, lp, ratios, k, n, kl=False)
+
+
+def _dppo_kl(a, lp, ratios, k, n):
+  return _dppo(a, lp, ratios, k, n, kl=True)
+
+
+_RULES = {name.removeprefix("_"): rule for name, rule in list(globals().items())
+          if name in {"_reinforce", "_ppo", "_gspo", "_seq_is", "_ctpo", "_minpro", "_ctpo_geomean", "_cispo", "_sapo",
+                      "_dro", "_gmpo", "_topr", "_vespo", "_dppo_tv", "_dppo_kl", "_cppo"}}
 NAMES = tuple(_RULES)

@@ -26,9 +26,27 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: arXiv 2605.07331; constants from the training script (the paper's own are unconfirmed); methods E3.
   """
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=False)
+
+
+@register("ctpo_geomean", log_low=0.025, log_high=0.05, log_dual=0.05, power=-0.5)
+def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """`ctpo` with the geometric mean of the prefix, exp(L_t / t), as weight and in the window; also PNPO's weight.
+
+  power = -0.5 because the deviation of a mean of log-ratios falls as 1 / sqrt(t).
+
+  Source: the public code of arXiv 2605.07331 (its bounds for this mode are unconfirmed, ours are those of `ctpo`);
+  2608.01418; methods E3.4, E19.
+  """
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=True)
+
+
+def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, *, mean: bool):
+  """The gate of `ctpo` on the prefix sum of log-ratios, or on its mean."""
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   log_weight = prefix.cumulative_log_ratio(log_ratio, mask)
-  scale = jnp.maximum(prefix.token_index(mask), 1).astype(log_weight.dtype) ** cfg.power
+  position = jnp.maximum(prefix.token_index(mask), 1).astype(log_weight.dtype)
+  log_weight, scale = (log_weight / position if mean else log_weight), position ** cfg.power
   low = -jnp.inf if cfg.log_low is None else -cfg.log_low * scale
   high = jnp.inf if cfg.log_high is None else cfg.log_high * scale
   above, below, negative = log_weight > high, log_weight < low, advantages < 0

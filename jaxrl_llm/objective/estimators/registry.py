@@ -19,17 +19,20 @@ class Spec:
   function: Estimator
   anchor: str
   defaults: dict
+  regularized: bool = False
 
 
 _TABLE: dict[str, Spec] = {}
 
 
-def register(name: str, *, anchor: str = "recomputed", replace: bool = False, **defaults):
+def register(name: str, *, anchor: str = "recomputed", regularized: bool = False, replace: bool = False,
+             **defaults):
   """Decorator that enters `estimator(log_probs, anchor_log_probs, advantages, mask, cfg) -> EstimatorOutput`.
 
   Args:
     name: key of `estimator.name`.
     anchor: `recomputed` or `behavior`.
+    regularized: its gradient does not vanish with the advantage.
     replace: overwrite an entry on purpose, for notebooks that re-run a cell.
     **defaults: the EstimatorConfig numbers that the function reads; None means no bound.
 
@@ -45,7 +48,7 @@ def register(name: str, *, anchor: str = "recomputed", replace: bool = False, **
     raise ValueError(f"estimator {name!r}: anchor = {anchor!r}; allowed are 'recomputed' and 'behavior'")
 
   def enter(function: Estimator) -> Estimator:
-    _TABLE[name] = Spec(function, anchor, dict(defaults))
+    _TABLE[name] = Spec(function, anchor, dict(defaults), regularized)
     return function
 
   return enter

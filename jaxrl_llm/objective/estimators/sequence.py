@@ -45,10 +45,69 @@ def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: methods E8; the truncated form is Seq-TIS, E21.
   """
-  log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-  log_weight = jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -common.LOG_RATIO_BOUND, common.LOG_RATIO_BOUND)
-  weight = jnp.broadcast_to(jnp.exp(log_weight), mask.shape)
-  above, none = weight > (jnp.inf if cfg.cap is None else cfg.cap), jnp.zeros_like(mask)
-  weight = weight if cfg.cap is None else jnp.minimum(weight, cfg.cap)
+  weight, above, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
   loss = common.score_function_surrogate(weight, log_probs, advantages, mask)
   return common.output(loss, common.clip_counts(mask, high=above, low=none, dropped=none))
+
+
+@register("gmpo", log_low=0.4, log_high=0.4)
+def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Geometric mean of token ratios that were clipped one by one, on the side that the advantage pushes to.
+
+    l'_t    = min(l_t, log_high) where A_t > 0,  max(l_t, -log_low) where A_t < 0
+    s       = exp(mean over policy tokens of l'_t)
+    loss_t  = -s A_t
+
+  Coefficient: s A_t on unclipped tokens, 0 on clipped ones; the paper's 1/T is the aggregation's (`sequence`).
+
+  Source: arXiv 2507.20673 (verl's default is 0.2); methods E11.
+  """
+  log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
+  above = log_ratio > (jnp.inf if cfg.log_high is None else cfg.log_high)
+  below = log_ratio < (-jnp.inf if cfg.log_low is None else -cfg.log_low)
+  clipped = ((advantages > 0) & above) | ((advantages < 0) & below)
+  inside = jnp.where(clipped, jnp.where(above, cfg.log_high or 0.0, -(cfg.log_low or 0.0)), log_ratio)
+  log_s = jnp.minimum(masked.row_mean(inside, mask), common.LOG_WEIGHT_BOUND)
+  weight = jnp.broadcast_to(jnp.exp(log_s), mask.shape)
+  dropped = clipped | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
+  loss = common.gated_surrogate(weight, weight, dropped, log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+
+
+@register("topr", anchor="behavior", cap=1.0)
+def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Positive rows by plain log-likelihood, negative ones by the truncated full-sequence ratio W.
+
+    loss_t  = -A_t log pi(a_t)                                  where A_t > 0
+    loss_t  = -stop_gradient(min(W, cap)) A_t log pi(a_t)       where A_t < 0
+
+  Source: arXiv 2503.14286; the formula is unconfirmed; methods E14.
+  """
+  weight, above, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
+  loss = common.score_function_surrogate(jnp.where(advantages > 0, 1.0, weight), log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=above & (advantages < 0), low=none, dropped=none))
+
+
+@register("vespo", anchor="behavior", k=2.0, lam=3.0)
+def vespo(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """A smooth bump over the full-sequence ratio W.
+
+    loss_t  = -stop_gradient(W^a exp(b (1 - W))) A_t log pi(a_t),   (a, b) = (k, lam) where A_t > 0, else (lam, k)
+
+  Source: arXiv 2602.10693, constants (2, 3) and (3, 2) from TRL; methods E18.
+  """
+  weight, none, _ = _sequence_weight(log_probs, anchor_log_probs, mask, None)
+  positive = advantages > 0
+  power, decay = jnp.where(positive, cfg.k, cfg.lam), jnp.where(positive, cfg.lam, cfg.k)
+  bump = jnp.exp(power * jnp.log(weight) + decay * (1 - weight))
+  loss = common.score_function_surrogate(bump, log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))
+
+
+def _sequence_weight(log_probs, anchor_log_probs, mask, cap):
+  """(full-sequence ratio [B, L], truncated at `cap`; whether it was; False everywhere)."""
+  log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
+  log_weight = jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -common.LOG_RATIO_BOUND, common.LOG_RATIO_BOUND)
+  weight = jnp.broadcast_to(lax.stop_gradient(jnp.exp(log_weight)), mask.shape)
+  bound = jnp.inf if cap is None else cap
+  return jnp.minimum(weight, bound), weight > bound, jnp.zeros_like(mask)

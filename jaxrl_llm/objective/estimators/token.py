@@ -1,9 +1,12 @@
 """Estimators whose ratio is that of the current token."""
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
+from jaxrl_llm.ops import masked
 
 
 @register("ppo", clip_low=0.2, clip_high=0.2, dual_clip=None)
@@ -30,3 +33,55 @@ def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   bound = jnp.where(dual, cfg.dual_clip or 0.0, clipped)
   loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
   return common.output(loss, common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+
+
+@register("cispo", anchor="behavior", clip_low=None, clip_high=4.0)
+def cispo(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Clipped ratio as a constant weight: a clipped token keeps its gradient.
+
+    loss_t  = -stop_gradient(clip(r_t, 1 - clip_low, 1 + clip_high)) A_t log pi(a_t)
+
+  Coefficient: clip(r_t) A_t, never 0 unless clip_low >= 1 lets r_t vanish.
+
+  Source: arXiv 2506.13585; the upper bound 5 is ScaleRL's, 2510.13786; methods E10.
+  """
+  low, high = common.window(cfg.clip_low, cfg.clip_high)
+  ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
+  none = jnp.zeros_like(mask)
+  loss = common.score_function_surrogate(jnp.clip(ratio, low, high), log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=ratio > high, low=ratio < low, dropped=none))
+
+
+@register("sapo", tau_pos=1.0, tau_neg=1.05)
+def sapo(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """A smooth gate instead of a clip.
+
+    g_t     = sigmoid(tau (r_t - 1)),   tau = tau_pos where A_t > 0, else tau_neg
+    loss_t  = -(4 / tau) g_t A_t
+
+  Coefficient: 4 g_t (1 - g_t) r_t A_t; A_t at r_t = 1 for every tau. 0 where |log r| >= 20.
+
+  Source: arXiv 2511.20347; methods E12.
+  """
+  ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
+  tau = jnp.where(advantages > 0, cfg.tau_pos, cfg.tau_neg)
+  loss = -(4 / tau) * jax.nn.sigmoid(tau * (ratio - 1)) * lax.stop_gradient(masked.masked(advantages, mask))
+  none = jnp.zeros_like(mask)
+  return common.output(masked.masked(loss, mask), common.clip_counts(mask, high=none, low=none, dropped=none))
+
+
+@register("dro", regularized=True, beta=0.1)
+def dro(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """No ratio: the log-likelihood, held near the anchor by a squared log-ratio l_t = log r_t.
+
+    loss_t  = -(A_t log pi(a_t) - (beta / 2) l_t^2)
+
+  Coefficient: A_t - beta l_t, which does not vanish with the advantage.
+
+  Source: methods E18, after verl; beta is unconfirmed, ours.
+  """
+  log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
+  loss = common.score_function_surrogate(jnp.ones_like(log_ratio), log_probs, advantages, mask)
+  none = jnp.zeros_like(mask)
+  return common.output(loss + masked.masked(cfg.beta / 2 * jnp.square(log_ratio), mask),
+                       common.clip_counts(mask, high=none, low=none, dropped=none))

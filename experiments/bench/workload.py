@@ -21,7 +21,7 @@ from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.rollouts import generate
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import score
-from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step
+from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step, state_shardings
 from jaxrl_llm.types import PromptBatch, Rollout, Sampling
 
 FIRST_ID = 3  # ids below stand for padding, end and beginning
@@ -84,8 +84,9 @@ def with_micro(programs: Programs, micro: int) -> Programs:
 
 
 def start(programs: Programs):
-  """Fresh TrainState with random parameters."""
-  return jax.jit(lambda key: init_state(programs.model.init(key), programs.tx))(jax.random.key(0))
+  """Fresh TrainState with random parameters, laid out as a step leaves it: another layout would compile anew."""
+  init = lambda key: init_state(programs.model.init(key), programs.tx)
+  return jax.jit(init, out_shardings=state_shardings(programs.model, programs.tx, programs.mesh))(jax.random.key(0))
 
 
 def prompts(programs: Programs, index: int) -> PromptBatch:

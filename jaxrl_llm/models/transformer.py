@@ -69,11 +69,16 @@ def attend(queries, keys, values, visible):
     [R, S, H, d]. A token that sees nothing (padding) gets the mean of the values.
   """
   rows, length, heads, size = queries.shape
-  grouped = queries.reshape(rows, length, keys.shape[1], -1, size) * size**-0.5
-  scores = jnp.einsum("rskgd,rkdt->rkgst", grouped, keys, preferred_element_type=jnp.float32)
+  kv_heads, slots = keys.shape[1], keys.shape[3]
+  # The query heads of a kv-head are stacked along the length, so that both products are plain batched ones.
+  stacked = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size).transpose(0, 2, 3, 1, 4)
+  stacked = stacked.reshape(rows, kv_heads, -1, size)
+  scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
+  scores = scores.reshape(rows, kv_heads, -1, length, slots)
   scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
-  weights = jax.nn.softmax(scores, -1).astype(values.dtype)
-  return jnp.einsum("rkgst,rktd->rskgd", weights, values).reshape(rows, length, heads, size)
+  weights = jax.nn.softmax(scores, -1).astype(values.dtype).reshape(rows, kv_heads, -1, slots)
+  mixed = jnp.einsum("rknt,rktd->rknd", weights, values).reshape(rows, kv_heads, -1, length, size)
+  return mixed.transpose(0, 3, 1, 2, 4).reshape(rows, length, heads, size)
 
 
 class Attention(nnx.Module):
@@ -91,7 +96,8 @@ class Attention(nnx.Module):
 
   def __call__(self, x, positions, visible, layer_cache, index, constrain):
     """Returns (output [R, S, D], the layer's keys and values after this call)."""
-    project = lambda weight: jnp.einsum("rsd,dhk->rshk", x, weight[...].astype(x.dtype))
+    flat = lambda weight, *shape: weight[...].astype(x.dtype).reshape(shape)  # products with matrices are faster on CPU
+    project = lambda weight: (x @ flat(weight, x.shape[-1], -1)).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
     queries = rotate(self.query_norm(project(self.query)), positions, self.cfg.rope_base)
     keys = rotate(self.key_norm(project(self.key)), positions, self.cfg.rope_base).transpose(0, 2, 3, 1)
     values = project(self.value).transpose(0, 2, 1, 3)
@@ -99,7 +105,7 @@ class Attention(nnx.Module):
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache, keys, values, index)
     mixed = attend(queries, keys, values, visible)
-    return jnp.einsum("rshk,hkd->rsd", mixed, self.out[...].astype(x.dtype)), (keys, values)
+    return mixed.reshape(*x.shape[:-1], -1) @ flat(self.out, -1, x.shape[-1]), (keys, values)
 
 
 class MLP(nnx.Module):

@@ -22,12 +22,13 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     model: see models/transformer.py.
     temperature: as the sampler's.
   """
-  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1] - 1), (tokens.shape[0], tokens.shape[1] - 1))
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
-  hidden, _ = model.hidden(params, tokens[:, :-1], positions, segments)
-  out = token_stats(hidden, model.head(params), tokens[:, 1:], temperature=temperature, stats=stats,
+  hidden, _ = model.hidden(params, tokens, positions, segments)
+  # Whole rows, the last column predicting nothing: an even length is worth more than the column costs.
+  out = token_stats(hidden, model.head(params), jnp.roll(tokens, -1, 1), temperature=temperature, stats=stats,
                     entropy_gradient=entropy_gradient)
-  shift = lambda x: None if x is None else jnp.pad(x, ((0, 0), (1, 0)))
+  shift = lambda x: None if x is None else jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
   return TokenStats(log_probs=shift(out.log_probs), entropy=shift(out.entropy))
 
 

@@ -1,8 +1,10 @@
-"""Statistics of the next-token distribution at chosen tokens, without ever holding logits of a whole batch.
+"""Statistics of the next-token distribution at chosen tokens, without ever holding the logits of a whole batch.
 
-Hidden states are cut into chunks along the length; each chunk's logits live only inside one step of a scan, in the
-forward pass and, recomputed, in the backward pass.
+Hidden states are cut into chunks along the length; a chunk's logits live only inside one step of a scan. The backward
+pass is our own: it makes them once more, and from them the gradient of everything asked for.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,7 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targe
     hidden: [..., L, D].
     head: [D, V].
     targets: [..., L] int, ids below V.
-    temperature: positive scalar, traced or not.
+    temperature: positive scalar, traced or not; without gradient.
     stats: subset of STATS.
     entropy_gradient: let gradients flow through `entropy`; off where it is only logged.
 
@@ -46,19 +48,46 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targe
   steps = min(length, -(-targets.size // CHUNK))
   width = -(-length // steps)
   chunks = lambda x: _split_length(x, targets.ndim - 1, steps, width)
-
-  @jax.checkpoint
-  def chunk_stats(h, t):
-    log_p = jax.nn.log_softmax(scaled_logits(h, head, temperature))
-    out = {"log_probs": jnp.take_along_axis(log_p, t[..., None], -1)[..., 0]}
-    if "entropy" in stats:
-      log_p = log_p if entropy_gradient else lax.stop_gradient(log_p)
-      out["entropy"] = -jnp.sum(jnp.exp(log_p) * log_p, -1)
-    return out
-
-  out = lax.map(lambda args: chunk_stats(*args), (chunks(hidden), chunks(targets)))
+  temperature = lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
+  one = functools.partial(_chunk_stats, "entropy" in stats, entropy_gradient)
+  out = lax.map(lambda args: one(args[0], head, args[1], temperature), (chunks(hidden), chunks(targets)))
   join = lambda x: jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]
-  return TokenStats(**{name: join(x) for name, x in out.items()})
+  return TokenStats(join(out[0]), join(out[1]) if "entropy" in stats else None)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _chunk_stats(with_entropy: bool, entropy_gradient: bool, hidden, head, targets, temperature):
+  """(log_probs, entropy or None) of one chunk."""
+  return _forward(with_entropy, entropy_gradient, hidden, head, targets, temperature)[0]
+
+
+def _forward(with_entropy, entropy_gradient, hidden, head, targets, temperature):
+  """log p = z_a - lse(z);  H = lse(z) - sum p z."""
+  logits = scaled_logits(hidden, head, temperature)
+  normaliser = jax.nn.logsumexp(logits, -1)
+  log_probs = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0] - normaliser
+  entropy = None
+  if with_entropy:
+    entropy = normaliser - jnp.sum(jnp.exp(logits - normaliser[..., None]) * logits, -1)
+  return (log_probs, entropy), (hidden, head, targets, temperature, normaliser, entropy)
+
+
+def _backward(with_entropy, entropy_gradient, saved, cotangents):
+  """d log p / dz = 1[k = a] - p;  dH / dz = -p (log p + H)."""
+  hidden, head, targets, temperature, normaliser, entropy = saved
+  log_p = scaled_logits(hidden, head, temperature) - normaliser[..., None]
+  p = jnp.exp(log_p)
+  chosen = jnp.arange(head.shape[1]) == targets[..., None]
+  d_logits = cotangents[0][..., None] * (chosen - p)
+  if with_entropy and entropy_gradient:
+    d_logits -= cotangents[1][..., None] * p * (log_p + entropy[..., None])
+  d_logits = (d_logits / temperature).astype(hidden.dtype)
+  d_hidden = jnp.einsum("...v,dv->...d", d_logits, head.astype(hidden.dtype))
+  d_head = jnp.einsum("...d,...v->dv", hidden, d_logits, preferred_element_type=jnp.float32)
+  return d_hidden, d_head.astype(head.dtype), None, None
+
+
+_chunk_stats.defvjp(_forward, _backward)
 
 
 def _split_length(x: Array, axis: int, steps: int, width: int) -> Array:

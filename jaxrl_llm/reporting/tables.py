@@ -18,8 +18,8 @@ def summary_rows(run: Run) -> list[tuple[str, str]]:
   """(name, text) pairs of the table."""
   rows = [("estimator", _setting(run, "estimator", "name")), ("advantage", _setting(run, "advantage", "name")),
           ("aggregation", _setting(run, "aggregation", "name"))]
-  if "anchor" in run.config.get("update", {}):
-    rows.append(("anchor", _setting(run, "update", "anchor")))
+  if "anchor" in run.config.get("updates", {}):
+    rows.append(("anchor", _setting(run, "updates", "anchor")))
   seconds = _finite(run, "time/iteration")
   return rows + [
       ("seed", _setting(run, "seed")),

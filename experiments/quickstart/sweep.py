@@ -66,9 +66,10 @@ def main() -> None:
   header = ["run", "held-out accuracy after the warm start, %", "at the end, %", "tokens without gradient, mean %",
             "correct rollouts in the last iteration", "RL, seconds"]
   table = tables.markdown_table(header, [row(name, r) for name, r in finished.items()])
-  packages = next(iter(finished.values())).environment.get("packages", {})
-  text = (f"Written by `sweep.py`; jax {packages.get('jax')}, {next(iter(finished.values())).environment.get('cpus')} "
-          f"CPU cores.\n\n{pairs(finished)}\n{table}")
+  made_by = [r.environment for r in finished.values()]
+  commits = sorted({str(e.get("git_commit"))[:10] for e in made_by})
+  text = (f"Written by `sweep.py`; commit {', '.join(commits)}, jax {made_by[0]['packages']['jax']}, "
+          f"{made_by[0]['cpus']} CPU cores.\n\n{pairs(finished)}\n{table}")
   (HERE / "results.md").write_text(text)
   shown = {name.removesuffix("_seed0"): r for name, r in finished.items() if name.endswith("seed0")}
   plots.plot_compare(shown, HERE / "curves.png", metric="reward/correct", title="correct among sampled completions")

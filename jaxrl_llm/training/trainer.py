@@ -152,7 +152,7 @@ def _report(parts: setup.Parts, start_params, params, directory: Path) -> dict[s
   before, after = evaluate.evaluate(parts, start_params), evaluate.evaluate(parts, params)
   shown = {"before": evaluate.samples(parts, params, start_params, before, SAMPLES),
            "after": evaluate.samples(parts, params, start_params, after, SAMPLES)}
-  workdir.write_atomically(directory / "samples.json", json.dumps(shown))
+  writers.write_atomically(directory / "samples.json", json.dumps(shown))
   finished = reader.read_run(directory)
   plots.plot_run(finished, directory / "curves.png")
   report = html.write_report(directory)

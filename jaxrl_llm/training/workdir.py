@@ -11,6 +11,7 @@ import jax
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.reporting.writers import write_atomically
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy", "ml-collections")
 
@@ -78,9 +79,3 @@ def _commit() -> str | None:
     return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
   except (OSError, subprocess.SubprocessError):
     return None
-
-
-def write_atomically(path: Path, text: str) -> None:
-  temporary = path.with_name(path.name + ".tmp")
-  temporary.write_text(text)
-  os.replace(temporary, path)

@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   group.add_argument("--tunix-python", help="Python of an environment with google-tunix")
   group.add_argument("--trl-python", help="Python of an environment with TRL")
   group.add_argument("--rounds", type=int, default=5, help="rounds of ours, tunix, TRL (default 5)")
-  group.add_argument("--tunix-micro", default="8", help="prompts per micro-batch; of several, the fastest of a trial")
-  group.add_argument("--trl-micro", default="8", help="rows per micro-batch; of several, the fastest of a trial")
+  group.add_argument("--tunix-micro", default="2", help="prompts, not rows, per micro-batch; of several, the fastest")
+  group.add_argument("--trl-micro", default="8", help="rows per micro-batch; of several, the fastest")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,13 +148,20 @@ def _ratio(once: dict) -> float:
   return float(min(s for name, s in seconds.items() if name != "ours") / seconds["ours"])
 
 
+def _trials(seconds: dict | None) -> str:
+  return " (" + ", ".join(f"{size}: {s:.2f} s" for size, s in seconds.items()) + ")" if seconds else ""
+
+
 def report(result: dict) -> str:
   """One line per library over all rounds, then the ratio over the rounds."""
   sizes, env = result["shape"], result["environment"]
   rows = sizes["prompts"] * sizes["group"]
   useful = rows * sizes["prompt"] + sum(result["ragged_new"])
-  lines = ["", f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of {env['cpus']} CPUs; "
-           f"micro-batches {result['micro']}", "",
+  units = {"ours": "micro-batches", "tunix": "prompts each", "trl": "rows each"}
+  micro = ", ".join(f"{NAMES[name]} {size} {units[name]}{_trials(result['micro_trials'].get(name))}"
+                    for name, size in result["micro"].items())
+  lines = ["", f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of {env['cpus']} CPUs",
+           f"micro-batches: {micro}", "",
            f"{'whole iteration':<16}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'ragged*':>9}"
            f"{'generation tok/s':>18}"]
   for name in result["rounds"][0]:

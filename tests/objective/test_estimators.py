@@ -193,7 +193,7 @@ def test_sequence_ratios_by_hand():
 
 
 def test_registry_refuses():
-  with pytest.raises(ConfigError, match="registered are ctpo, gspo"):
+  with pytest.raises(ConfigError, match="registered are cispo, cppo"):
     estimators.get_estimator("nope")
   with pytest.raises(ConfigError, match="does not read it"):
     estimators.resolve(EstimatorConfig("reinforce", clip_low=0.1))

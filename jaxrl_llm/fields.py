@@ -13,9 +13,13 @@ class ConfigError(Exception):
   """A configuration that cannot run: the message names key, value, allowed range and fix."""
 
 
-def option(default, doc: str, *, low=None, high=None, choices=None):
-  """A config field with its documentation and closed range [low, high], or its list of allowed values."""
-  metadata = {"doc": doc, "low": low, "high": high, "choices": choices}
+def option(default, doc: str, *, low=None, high=None, choices=None, of=str):
+  """A config field with its documentation and closed range [low, high], or its list of allowed values.
+
+  Args:
+    of: for a tuple, the type of its entries.
+  """
+  metadata = {"doc": doc, "low": low, "high": high, "choices": choices, "of": of}
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -42,7 +46,11 @@ def checked(key: str, item, hint, meta):
       return None
     if meta.get("choices") is None and _admits(hint, str) and hint is not str:
       return DEFAULT
+  elif _admits(hint, type(None)) and isinstance(item, str) and item.lower() == "none":
+    return None
   converted = _converted(item, hint)
+  if isinstance(converted, tuple) and not all(isinstance(i, meta["of"]) for i in converted):
+    converted = None
   if converted is None:
     raise ConfigError(f"{key} = {item!r}: {_type_name(hint)} was expected ({allowed(meta) or meta['doc']}). "
                       f"Fix: --config.{key}=<{_type_name(hint)}>.")
@@ -73,8 +81,13 @@ def _converted(item, hint):
   if isinstance(item, str):
     return item if hint is str else (item,) if hint is tuple else None
   if isinstance(item, (list, tuple)):
-    return tuple(item) if hint is tuple and all(isinstance(i, str) for i in item) else None
+    return _nested(item) if hint is tuple else None
   return None
+
+
+def _nested(item):
+  """Tuples all the way down, so that a config stays hashable."""
+  return tuple(_nested(i) if isinstance(i, (list, tuple)) else i for i in item)
 
 
 def _type_name(hint) -> str:

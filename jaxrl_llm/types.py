@@ -39,9 +39,12 @@ class Sampling:
 
   Attributes:
     temperature: scalar f32; 0 means greedy.
+    min_p: scalar f32; tokens with a probability below min_p times the largest are never drawn, and the rest is
+      renormalised; 0 keeps all.
   """
 
   temperature: Float[Array, ""]
+  min_p: Float[Array, ""] | float = 0.0
 
 
 # Values of `Rollout.stop_reason`.
@@ -81,12 +84,21 @@ class TokenStats:
   """Statistics of the next-token distribution at chosen tokens; None where not asked for.
 
   Attributes:
-    log_probs: f32 of the chosen token, nats.
+    log_probs: f32 of the chosen token, nats; where the vocabulary is pruned, of the renormalised distribution.
     entropy: f32, nats.
+    sum_pi_squared: f32, sum of squared probabilities.
+    kept_mass: f32, probability of the kept vocabulary before renormalisation.
+    in_support: bool, False where the chosen token is outside the kept vocabulary; its log-prob is then that of a
+      token which had been kept.
+    values: f32, the value head's estimate at the state before the token.
   """
 
   log_probs: Array
   entropy: Array | None = None
+  sum_pi_squared: Array | None = None
+  kept_mass: Array | None = None
+  in_support: Array | None = None
+  values: Array | None = None
 
 
 @struct.dataclass
@@ -99,6 +111,12 @@ class AdvantageInputs:
     tokens: [B, L] int32.
     group_id: [B] int32, arbitrary and unsorted.
     keep: [B] bool or None (all); False takes a row out of every statistic.
+    token_rewards: [B, L] f32 added to the outcome reward, which sits on the last policy token (KL in the reward).
+    anchor_log_probs, ref_log_probs: [B, L] f32.
+    sum_pi_squared: [B, L] f32 under the anchor.
+    values: [B, L] f32; values[t] = V(tokens[<t]).
+    correction_weights: [B, L] f32.
+    turn_id: [B, L] int32; 0 outside policy turns, counted from 1.
   """
 
   rewards: Float[Array, " B"]
@@ -106,6 +124,13 @@ class AdvantageInputs:
   tokens: Int[Array, "B L"]
   group_id: Int[Array, " B"]
   keep: Bool[Array, " B"] | None = None
+  token_rewards: Float[Array, "B L"] | None = None
+  anchor_log_probs: Float[Array, "B L"] | None = None
+  ref_log_probs: Float[Array, "B L"] | None = None
+  sum_pi_squared: Float[Array, "B L"] | None = None
+  values: Float[Array, "B L"] | None = None
+  correction_weights: Float[Array, "B L"] | None = None
+  turn_id: Int[Array, "B L"] | None = None
 
 
 @struct.dataclass
@@ -120,6 +145,9 @@ class TrainBatch:
       then enters as its own detached log-probs.
     correction_weights: [B, L] f32; 0 on rejected tokens.
     ref_log_probs: [B, L] f32 of the KL reference, or None where no KL is asked for.
+    values, returns: [B, L] f32 of the rollout's critic and its targets, or None without a critic.
+    regularizer_weights: [B, L] f32 for the KL, entropy and value terms, or None where they are `loss_weights`.
+    estimator_weights: [B, L] f32, a statistic of the whole optimizer batch (m2po), or None where none is needed.
   """
 
   rollout: Rollout
@@ -128,6 +156,10 @@ class TrainBatch:
   anchor_log_probs: Float[Array, "B L"] | None
   correction_weights: Float[Array, "B L"]
   ref_log_probs: Float[Array, "B L"] | None = None
+  values: Float[Array, "B L"] | None = None
+  returns: Float[Array, "B L"] | None = None
+  regularizer_weights: Float[Array, "B L"] | None = None
+  estimator_weights: Float[Array, "B L"] | None = None
 
 
 @struct.dataclass
@@ -149,11 +181,12 @@ class EstimatorOutput:
 
 @struct.dataclass
 class TrainState:
-  """step: int32 scalar, optimizer updates so far; params; opt_state."""
+  """step: int32 scalar, optimizer updates so far; params: the trained leaves; opt_state; frozen: the other leaves."""
 
   step: Int[Array, ""]
   params: Params
   opt_state: Any
+  frozen: Any = None
 
 
 @struct.dataclass
@@ -201,11 +234,12 @@ def merge_metrics(parts: list[dict]) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """prompt: text; answer: what the verifier compares with; demonstration: a worked completion, or None."""
+  """prompt: text; answer: what the verifier compares with; demonstration: a worked completion, or None; id: unique."""
 
   prompt: str
   answer: str
   demonstration: str | None = None
+  id: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,33 @@
 """Eight CPU devices, and shapes and dtypes of the maths checked against its annotations."""
 
 import os
+import sys
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+                           " --xla_backend_optimization_level=0")  # programs of tests run for milliseconds
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import pytest
 from jaxtyping import install_import_hook
 
 _HOOK = install_import_hook(["jaxrl_llm.ops", "jaxrl_llm.objective"], "beartype.beartype")
+
+
+def _registries_as_they_were():
+  from jaxrl_llm.objective.advantages import registry as advantages
+  from jaxrl_llm.objective.estimators import registry as estimators
+
+  tables = [module._TABLE for module in (estimators, advantages)]
+  before, modules = [dict(table) for table in tables], set(sys.modules)
+  yield
+  for table, entries in zip(tables, before, strict=True):
+    table.clear()
+    table.update(entries)
+  for name in set(sys.modules) - modules:
+    if name.startswith("jaxrl_llm_plugin_"):
+      del sys.modules[name]
+
+
+# What a test, or a fixture of its module, registers is gone with it: no test depends on those that ran before it.
+after_each_module = pytest.fixture(_registries_as_they_were, scope="module", autouse=True)
+after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)

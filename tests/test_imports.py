@@ -7,9 +7,10 @@ PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
 BASE = {"types", "config", "fields"}
 ALLOWED = {
     "types": set(), "fields": set(), "config": {"fields"}, "presets": BASE,
-    "ops": BASE, "objective": {"ops"} | BASE, "models": {"ops"} | BASE, "parallel": {"ops"} | BASE,
+    "ops": BASE, "objective": {"ops"} | BASE, "models": {"ops", "parallel"} | BASE, "parallel": {"ops"} | BASE,
     "rollouts": {"models", "ops", "parallel"} | BASE, "tasks": BASE, "reporting": BASE,
     "training": {"objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops", "presets"} | BASE,
+    "analysis": {"training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops"} | BASE,
 }
 
 
@@ -36,7 +37,7 @@ def violations(files: dict[str, str]) -> list[str]:
 
 def test_imports_point_downwards():
   files = {str(p.relative_to(PACKAGE)): p.read_text() for p in PACKAGE.rglob("*.py")}
-  assert {f.split("/")[0].removesuffix(".py") for f in files} - {"__init__"} == set(ALLOWED)
+  assert {f.split("/")[0].removesuffix(".py") for f in files} - {"__init__"} <= set(ALLOWED)
   assert violations(files) == []
 
 

@@ -28,7 +28,9 @@ setup(
         "transformers>=5.0,<6",
     ],
     extras_require={
-        "test": ["beartype>=0.20,<0.24", "hypothesis>=6.100,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"],
+        "math": ["math-verify>=0.8,<0.10"],
+        "test": ["beartype>=0.20,<0.24", "hypothesis>=6.100,<7", "math-verify>=0.8,<0.10", "pytest>=8,<10",
+                 "pytest-xdist>=3.6,<4"],
         "cuda12": ["jax[cuda12]"],
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],

@@ -148,6 +148,7 @@ class TrainBatch:
     values, returns: [B, L] f32 of the rollout's critic and its targets, or None without a critic.
     regularizer_weights: [B, L] f32 for the KL, entropy and value terms, or None where they are `loss_weights`.
     estimator_weights: [B, L] f32, a statistic of the whole optimizer batch (m2po), or None where none is needed.
+    in_support: [B, L] bool, False where a token is outside the anchor's pruned vocabulary, or None (all inside).
   """
 
   rollout: Rollout
@@ -160,6 +161,7 @@ class TrainBatch:
   returns: Float[Array, "B L"] | None = None
   regularizer_weights: Float[Array, "B L"] | None = None
   estimator_weights: Float[Array, "B L"] | None = None
+  in_support: Bool[Array, "B L"] | None = None
 
 
 @struct.dataclass

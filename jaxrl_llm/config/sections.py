@@ -133,6 +133,7 @@ class StepConfig:
 
   loss: LossConfig = LossConfig()
   micro_batches: int = 1
+  parameters: ParametersConfig = ParametersConfig()
 
 
 @dataclasses.dataclass(frozen=True)

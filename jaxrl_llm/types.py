@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
@@ -35,16 +36,28 @@ class PromptBatch:
 
 @struct.dataclass
 class Sampling:
-  """Traced sampling values: changing one does not recompile.
+  """Traced sampling values: changing one does not recompile. `Sampling.of` takes plain numbers.
+
+  The rules are applied in the order top_k, top_p, min_p to the distribution at this temperature (ops/vocabulary.py);
+  what they leave is renormalised. The defaults prune nothing, and have the types of what `of` makes, so that both
+  share one program.
 
   Attributes:
     temperature: scalar f32; 0 means greedy.
-    min_p: scalar f32; tokens with a probability below min_p times the largest are never drawn, and the rest is
-      renormalised; 0 keeps all.
+    min_p: scalar f32; tokens with a probability below min_p times the largest are never drawn; 0 keeps all.
+    top_k: scalar int32; only the top_k most likely tokens are drawn; 0 keeps all.
+    top_p: scalar f32; only the most likely tokens that together reach this mass are drawn; 1 keeps all.
   """
 
   temperature: Float[Array, ""]
-  min_p: Float[Array, ""] | float = 0.0
+  min_p: Float[Array, ""] | np.float32 = np.float32(0)
+  top_k: Int[Array, ""] | np.int32 = np.int32(0)
+  top_p: Float[Array, ""] | np.float32 = np.float32(1)
+
+  @classmethod
+  def of(cls, temperature: float, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> "Sampling":
+    """From plain numbers."""
+    return cls(jnp.float32(temperature), jnp.float32(min_p), jnp.int32(top_k), jnp.float32(top_p))
 
 
 # Values of `Rollout.stop_reason`.
@@ -88,8 +101,8 @@ class TokenStats:
     entropy: f32, nats.
     sum_pi_squared: f32, sum of squared probabilities.
     kept_mass: f32, probability of the kept vocabulary before renormalisation.
-    in_support: bool, False where the chosen token is outside the kept vocabulary; its log-prob is then that of a
-      token which had been kept.
+    in_support: bool, False where the chosen token is outside the kept vocabulary; its log-prob is then finite, the
+      logit less the kept tokens' normaliser, and a constant.
     values: f32, the value head's estimate at the state before the token.
   """
 

@@ -1,4 +1,4 @@
-"""Group advantages, weightings, divergences and corrections against their formulas."""
+"""Group advantages and weightings against their formulas."""
 
 import operator
 
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import AdvantageConfig, AggregationConfig, ConfigError, CorrectionConfig
-from jaxrl_llm.objective import advantages, correction, divergences
+from jaxrl_llm.config import AdvantageConfig, AggregationConfig, ConfigError
+from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.advantages import registry
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.types import AdvantageInputs
@@ -93,38 +93,3 @@ def test_weights_by_hand(name):
 def test_fixed_needs_its_constant():
   with pytest.raises(ConfigError, match="fixed_length"):
     loss_weights(jnp.ones((2, 2), bool), None, None, AggregationConfig("fixed"))
-
-
-def test_divergences_and_their_expected_gradients():
-  """On-policy, in the loss: k1 has gradient 0, k2 that of KL(pi || ref), k3 that of KL(ref || pi); by enumeration."""
-  rng = np.random.default_rng(0)
-  logits, ref = jnp.asarray(rng.standard_normal(5)), jax.nn.log_softmax(jnp.asarray(rng.standard_normal(5)))
-  log_p = jax.nn.log_softmax
-  probs = jax.lax.stop_gradient(jnp.exp(log_p(logits)))
-  row = lambda x: x[None]
-
-  def expected(name, z):
-    values = divergences.get_divergence(name)(row(log_p(z)), row(ref), jnp.ones((1, 5), bool))
-    return jnp.sum(probs * values)
-
-  forward = lambda z: jnp.sum(jnp.exp(log_p(z)) * (log_p(z) - ref))
-  backward = lambda z: jnp.sum(jnp.exp(ref) * (ref - log_p(z)))
-  for name, target in (("k1", lambda z: 0.0 * jnp.sum(z)), ("k2", forward), ("k3", backward)):
-    got = jax.grad(lambda z, n=name: expected(n, z))(logits)
-    np.testing.assert_allclose(got, jax.grad(target)(logits), rtol=1e-4, atol=1e-6)
-  for name in ("k1", "k3"):
-    np.testing.assert_allclose(expected(name, logits), forward(logits), rtol=1e-5)
-  with pytest.raises(ValueError, match="allowed are"):
-    divergences.get_divergence("k4")
-
-
-def test_correction_weights_by_hand():
-  mask = jnp.asarray([[True, True, False], [True, False, False]])
-  behavior = jnp.log(jnp.asarray([[0.5, 0.1, 0.3], [0.2, 0.5, 0.5]]))
-  anchor = jnp.log(jnp.asarray([[0.25, 0.3, 0.9], [0.5, 0.1, 0.1]]))
-  run = lambda **k: correction.correction_weights(anchor, behavior, mask, CorrectionConfig(**k))[0]
-  np.testing.assert_allclose(run(level="none"), 1.0)
-  np.testing.assert_allclose(run(level="token", cap=2.0), [[0.5, 2.0, 1.0], [2.0, 1.0, 1.0]], rtol=1e-6)
-  np.testing.assert_allclose(run(level="sequence", cap=5.0), [[1.5, 1.5, 1.0], [2.5, 1.0, 1.0]], rtol=1e-6)
-  _, metrics = correction.correction_weights(anchor, behavior, mask, CorrectionConfig("token", 2.0))
-  assert metrics["correction/truncated"].total == 2 and metrics["correction/truncated"].count == 3

@@ -5,41 +5,64 @@ pass is our own: it makes them once more, and from them the gradient of everythi
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.types import TokenStats
 
 CHUNK = 1024  # tokens per chunk; at V = 151,936 a chunk of f32 logits takes 0.6 GB
-STATS = frozenset({"log_probs", "entropy"})  # log_probs are always returned
+STATS = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})  # log_probs always returned
+
+
+class _Wanted(NamedTuple):
+  """What changes the program."""
+
+  stats: frozenset[str]
+  entropy_gradient: bool
 
 
 def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"], temperature) -> Float[Array, "... V"]:
-  """f32 logits divided by the temperature: the one definition that sampler and scorer share."""
-  logits = jnp.einsum("...d,dv->...v", hidden, head.astype(hidden.dtype), preferred_element_type=jnp.float32)
+  """Logits divided by the temperature, f32 (f64 for f64 input): the one definition that sampler and scorer share."""
+  logits = jnp.einsum("...d,dv->...v", hidden, head.astype(hidden.dtype), preferred_element_type=_accumulator(hidden))
   return logits / temperature
 
 
 def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targets: Int[Array, "*B L"], *, temperature,
-                stats: frozenset[str] = frozenset(), entropy_gradient: bool = False) -> TokenStats:
+                top_k=None, top_p=None, min_p=None, stats: frozenset[str] = frozenset(),
+                entropy_gradient: bool = False) -> TokenStats:
   """Log-probability of `targets` under softmax(hidden @ head / temperature), and further statistics asked for.
+
+  Where top_k, top_p or min_p is given, the distribution is p_S, renormalised over the kept tokens S:
+
+    log p_S(a) = z_a - lse_S(z)          gradient in z: 1[k = a] - p_S(k) for k in S, exactly 0 outside
+    entropy, sum_pi_squared              of p_S
+    kept_mass = exp(lse_S(z) - lse(z))   1 without pruning
+
+  A target outside S has in_support False; its log-prob z_a - lse_S(z) is finite and a constant. So is the set S.
 
   Args:
     hidden: [..., L, D].
     head: [D, V].
     targets: [..., L] int, ids below V.
     temperature: positive scalar, traced or not; without gradient.
+    top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py; None, unlike the value that keeps all, leaves
+      the rule out of the program.
     stats: subset of STATS.
-    entropy_gradient: let gradients flow through `entropy`; off where it is only logged.
+    entropy_gradient: let gradients flow through `entropy`; off where it is only logged. sum_pi_squared and kept_mass
+      never carry any.
 
   Returns:
-    TokenStats of f32 arrays shaped as `targets`.
+    TokenStats shaped as `targets`; f32 (f64 for f64 input), in_support bool.
 
   Raises:
     ValueError: a name in `stats` that does not exist.
+
+  Source: methods E23.2, after dynamic vocabulary pruning, arXiv 2512.23087; A1.1 for sum_pi_squared.
   """
   unknown = stats - STATS
   if unknown:
@@ -48,46 +71,73 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targe
   steps = min(length, -(-targets.size // CHUNK))
   width = -(-length // steps)
   chunks = lambda x: _split_length(x, targets.ndim - 1, steps, width)
-  temperature = lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
-  one = functools.partial(_chunk_stats, "entropy" in stats, entropy_gradient)
-  out = lax.map(lambda args: one(args[0], head, args[1], temperature), (chunks(hidden), chunks(targets)))
+  temperature = jnp.asarray(temperature, _accumulator(hidden))
+  given = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+  rules = {name: jnp.asarray(value) for name, value in given.items() if value is not None}
+  temperature, rules = lax.stop_gradient((temperature, rules))
+  one = functools.partial(_chunk_stats, _Wanted(stats, entropy_gradient))
+  out = lax.map(lambda args: one(args[0], head, args[1], temperature, rules), (chunks(hidden), chunks(targets)))
   join = lambda x: jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]
-  return TokenStats(join(out[0]), join(out[1]) if "entropy" in stats else None)
+  return TokenStats(**{name: join(value) for name, value in out.items()})
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _chunk_stats(with_entropy: bool, entropy_gradient: bool, hidden, head, targets, temperature):
-  """(log_probs, entropy or None) of one chunk."""
-  return _forward(with_entropy, entropy_gradient, hidden, head, targets, temperature)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _chunk_stats(wanted: _Wanted, hidden, head, targets, temperature, rules) -> dict[str, Array]:
+  """The statistics of one chunk, by name."""
+  return _forward(wanted, hidden, head, targets, temperature, rules)[0]
 
 
-def _forward(with_entropy, entropy_gradient, hidden, head, targets, temperature):
-  """log p = z_a - lse(z);  H = lse(z) - sum p z."""
-  logits = scaled_logits(hidden, head, temperature)
+def _forward(wanted, hidden, head, targets, temperature, rules):
+  """log p = z_a - lse(z);  H = lse(z) - sum p z;  sum p^2 = sum exp(2 (z - lse(z)))."""
+  whole = scaled_logits(hidden, head, temperature)
+  logits, in_support = _pruned(whole, targets, rules)
   normaliser = jax.nn.logsumexp(logits, -1)
-  log_probs = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0] - normaliser
-  entropy = None
-  if with_entropy:
-    entropy = normaliser - jnp.sum(jnp.exp(logits - normaliser[..., None]) * logits, -1)
-  return (log_probs, entropy), (hidden, head, targets, temperature, normaliser, entropy)
+  out = {"log_probs": _at(whole, targets) - normaliser}
+  if "entropy" in wanted.stats:
+    out["entropy"] = normaliser - jnp.sum(jnp.exp(logits - normaliser[..., None]) * logits, -1)
+  if "sum_pi_squared" in wanted.stats:
+    out["sum_pi_squared"] = jnp.sum(jnp.exp(2 * (logits - normaliser[..., None])), -1)
+  if "kept_mass" in wanted.stats:
+    out["kept_mass"] = jnp.exp(normaliser - jax.nn.logsumexp(whole, -1)) if rules else jnp.ones_like(normaliser)
+  if "in_support" in wanted.stats:
+    out["in_support"] = in_support if rules else jnp.ones(targets.shape, bool)
+  return out, (hidden, head, targets, temperature, rules, normaliser, out.get("entropy"))
 
 
-def _backward(with_entropy, entropy_gradient, saved, cotangents):
-  """d log p / dz = 1[k = a] - p;  dH / dz = -p (log p + H)."""
-  hidden, head, targets, temperature, normaliser, entropy = saved
-  log_p = scaled_logits(hidden, head, temperature) - normaliser[..., None]
+def _backward(wanted, saved, cotangents):
+  """d log p / dz = 1[k = a] - p;  dH / dz = -p (log p + H): both 0 outside the kept tokens, where p is."""
+  hidden, head, targets, temperature, rules, normaliser, entropy = saved
+  logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules)
+  log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)
   chosen = jnp.arange(head.shape[1]) == targets[..., None]
-  d_logits = cotangents[0][..., None] * (chosen - p)
-  if with_entropy and entropy_gradient:
-    d_logits -= cotangents[1][..., None] * p * (log_p + entropy[..., None])
+  d_log_probs = cotangents["log_probs"] if in_support is None else jnp.where(in_support, cotangents["log_probs"], 0)
+  d_logits = d_log_probs[..., None] * (chosen - p)
+  if "entropy" in wanted.stats and wanted.entropy_gradient:
+    d_logits -= cotangents["entropy"][..., None] * p * (log_p + entropy[..., None])
   d_logits = (d_logits / temperature).astype(hidden.dtype)
   d_hidden = jnp.einsum("...v,dv->...d", d_logits, head.astype(hidden.dtype))
-  d_head = jnp.einsum("...d,...v->dv", hidden, d_logits, preferred_element_type=jnp.float32)
-  return d_hidden, d_head.astype(head.dtype), None, None
+  d_head = jnp.einsum("...d,...v->dv", hidden, d_logits, preferred_element_type=_accumulator(hidden))
+  return d_hidden, d_head.astype(head.dtype), None, None, None
 
 
 _chunk_stats.defvjp(_forward, _backward)
+
+
+def _pruned(logits, targets, rules: dict[str, Any]) -> tuple[Array, Array | None]:
+  """(logits of the kept tokens, whether each target is one of them); the logits and None without a rule."""
+  if not rules:
+    return logits, None
+  keep = vocabulary.support(logits, **rules)
+  return vocabulary.prune(logits, keep), _at(keep, targets)
+
+
+def _at(x: Array, targets: Array) -> Array:
+  return jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
+
+
+def _accumulator(x: Array):
+  return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def _split_length(x: Array, axis: int, steps: int, width: int) -> Array:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import kv_cache
+from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
@@ -35,7 +36,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     params: of `model`.
     prompts: [B, P] with each prompt on `cfg.group_size` contiguous rows; only the first of them is prefilled.
     key: a row's noise is fold_in(fold_in(key, row_id), position).
-    sampling: traced; temperature 0 is greedy.
+    sampling: traced; temperature 0 is greedy. Tokens are drawn from what its rules keep, renormalised.
     cfg: static sizes and stop ids.
 
   Returns:
@@ -81,12 +82,19 @@ def _prefill(params, prompts: PromptBatch, model, group: int):
 def _draw(hidden, head, row_keys, position, sampling: Sampling) -> tuple[Array, Array]:
   """(token [B], its log-probability [B]) by the Gumbel maximum; the arg max itself at temperature 0."""
   greedy = sampling.temperature == 0
-  logits = scaled_logits(hidden, head, jnp.where(greedy, 1.0, sampling.temperature))
+  logits = _truncate(scaled_logits(hidden, head, jnp.where(greedy, 1.0, sampling.temperature)), sampling)
   keys = jax.vmap(jax.random.fold_in)(row_keys, position)
   noise = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[-1:], jnp.float32))(keys)
   token = jnp.argmax(logits + jnp.where(greedy, 0.0, noise), -1).astype(jnp.int32)
   log_prob = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
   return token, jnp.where(greedy, 0.0, log_prob)
+
+
+def _truncate(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
+  """Logits of the kept tokens; the very same logits, at no cost, where no rule is on."""
+  rules = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
+  prune = lambda x: vocabulary.prune(x, vocabulary.support(x, **rules))
+  return lax.cond(vocabulary.active(**rules), prune, lambda x: x, logits)
 
 
 def _enter(state: _Decode, token, log_prob, cfg: SamplerConfig) -> _Decode:

@@ -2,7 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from jaxrl_llm.types import Extreme, Histogram, Mean
 
@@ -27,11 +28,67 @@ def row_mean(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Arr
   return safe_divide(jnp.sum(masked(values, mask), -1, keepdims=True), count)
 
 
-def group_sum(values: Float[Array, " B"], group_id: Int[Array, " B"]) -> Float[Array, " B"]:
-  """For each row, the sum over the rows of its group; ids are arbitrary and unsorted."""
-  rows = values.shape[0]
-  _, index = jnp.unique(group_id, return_inverse=True, size=rows)
-  return jax.ops.segment_sum(values, index, num_segments=rows)[index]
+def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
+  """(values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere; var is Bessel's (0 for one entry)."""
+  count = jnp.sum(mask).astype(jnp.float32)
+  centred = masked(values, mask)
+  for _ in range(2):  # the second pass removes the first mean's rounding, which 1 / sqrt(epsilon) would magnify
+    centred = masked(centred - safe_divide(jnp.sum(centred), count), mask)
+  return centred * lax.rsqrt(safe_divide(jnp.sum(jnp.square(centred)), count - 1) + epsilon)
+
+
+def group_index(group_id: Int[Array, " B"]) -> Int[Array, " B"]:
+  """Dense group numbers 0, 1, ... for ids that are arbitrary and unsorted."""
+  return jnp.unique(group_id, return_inverse=True, size=group_id.shape[0])[1]
+
+
+def group_sum(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Array, "B *D"]:
+  """For each row, the sum over the rows of its group; per column where values is [B, L].
+
+  Ids are arbitrary and unsorted.
+  """
+  index = group_index(group_id)
+  return jax.ops.segment_sum(values, index, num_segments=values.shape[0])[index]
+
+
+def group_max(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Array, "B *D"]:
+  """As `group_sum`, the largest value."""
+  index = group_index(group_id)
+  return jax.ops.segment_max(values, index, num_segments=values.shape[0])[index]
+
+
+def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Float[Array, "B *D"]:
+  """As `group_sum`, over the other rows of the group; exactly 0 where there is none.
+
+  Sums of what stands before and after the row within its group: subtracting the row from the group's sum would leave
+  rounding of the size of the row, however small the others are.
+  """
+  order = jnp.argsort(group_id, stable=True)
+  sorted_id, ordered = group_id[order], values[order]
+  changes = sorted_id[1:] != sorted_id[:-1]
+  edge = jnp.ones(1, bool)
+  before = _sum_before(ordered, jnp.concatenate([edge, changes]))
+  after = _sum_before(ordered[::-1], jnp.concatenate([edge, changes[::-1]]))[::-1]
+  return jnp.zeros_like(values).at[order].set(before + after)
+
+
+def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:
+  """Along axis 0, the sum of the earlier rows of the segment; `first` marks each segment's first row."""
+  flags = jnp.broadcast_to(first.reshape((-1,) + (1,) * (values.ndim - 1)), values.shape)
+
+  def join(left, right):
+    return left[0] | right[0], jnp.where(right[0], right[1], left[1] + right[1])
+
+  inclusive = lax.associative_scan(join, (flags, values), axis=0)[1]
+  return jnp.where(flags, 0, jnp.concatenate([jnp.zeros_like(values[:1]), inclusive[:-1]]))
+
+
+def pair_index(first: Int[Array, " B"], second: Int[Array, " B"]) -> Int[Array, " B"]:
+  """Dense numbers below B, equal exactly where both `first` and `second` are equal; one sort."""
+  order = jnp.lexsort((second, first))
+  changes = (first[order][1:] != first[order][:-1]) | (second[order][1:] != second[order][:-1])
+  number = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes, dtype=jnp.int32)])
+  return jnp.zeros_like(number).at[order].set(number)
 
 
 def mean(values: Array, mask: Array) -> Mean:
@@ -40,11 +97,13 @@ def mean(values: Array, mask: Array) -> Mean:
 
 
 def extreme(values: Array, mask: Array) -> Extreme:
-  return Extreme(jnp.min(jnp.where(mask, values, jnp.inf)), jnp.max(jnp.where(mask, values, -jnp.inf)))
+  """Mergeable smallest and largest masked entry, in the values' own type."""
+  infinity = jnp.asarray(jnp.inf, values.dtype)
+  return Extreme(jnp.min(jnp.where(mask, values, infinity)), jnp.max(jnp.where(mask, values, -infinity)))
 
 
 def histogram(values: Array, mask: Array, edges: tuple[float, ...] = LOG_RATIO_EDGES) -> Histogram:
-  """Counts of masked values between fixed edges."""
-  index = jnp.searchsorted(jnp.asarray(edges), values.reshape(-1), side="right")
-  counts = jnp.zeros(len(edges) + 1).at[index].add(mask.reshape(-1).astype(jnp.float32))
+  """Counts (f32) of masked values between fixed edges, which are compared in the values' own type."""
+  index = jnp.searchsorted(jnp.asarray(edges, values.dtype), values.reshape(-1), side="right")
+  counts = jnp.zeros(len(edges) + 1, jnp.float32).at[index].add(mask.reshape(-1).astype(jnp.float32))
   return Histogram(counts, edges)

@@ -1,42 +1,44 @@
-"""Baselines from the other completions of the same prompt.
+"""Baselines from the other completions of the same prompt: one number per row, the same on all of its policy tokens.
 
-A row with keep False enters no statistic and gets 0; so does every row of a group with fewer than two kept rows.
+R_i is the outcome reward plus the row's token rewards, where there are any. A row with keep False enters no statistic
+and gets 0; so does every row of a group with fewer than two kept rows.
 """
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
 from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.objective.advantages import rewards
 from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked
 from jaxrl_llm.types import AdvantageInputs
 
 
-def _kept(inputs: AdvantageInputs) -> tuple[Array, Array]:
-  """(rewards, 0 on rows that are not kept; keep), both [B] f32."""
-  keep = jnp.ones_like(inputs.group_id, bool) if inputs.keep is None else inputs.keep
-  return masked.masked(inputs.rewards, keep), keep.astype(jnp.float32)
+def centred(inputs: AdvantageInputs) -> tuple[Array, Array]:
+  """(R - group mean on usable rows, 0 elsewhere; kept rows of the group), both [B]."""
+  count = masked.group_sum(rewards.kept(inputs).astype(jnp.float32), inputs.group_id)
+  totals = rewards.totals(inputs)
+  mean = masked.safe_divide(masked.group_sum(totals, inputs.group_id), count)
+  return masked.masked(totals - mean, rewards.usable(inputs)), count
 
 
-def _centred(inputs: AdvantageInputs) -> tuple[Array, Array, Array]:
-  """(R - group mean, kept rows of the group, keep and group usable), all [B] f32."""
-  rewards, keep = _kept(inputs)
-  count = masked.group_sum(keep, inputs.group_id)
-  mean = masked.safe_divide(masked.group_sum(rewards, inputs.group_id), count)
-  usable = keep * (count >= 2)
-  return (rewards - mean) * usable, count, usable
+def standard_deviation(centred_rewards: Float[Array, " B"], count: Float[Array, " B"], inputs: AdvantageInputs,
+                       ddof: int) -> Float[Array, " B"]:
+  """Of the group's rewards, from rewards that are centred; `ddof` 1 is Bessel's, 0 the population's."""
+  squares = masked.group_sum(jnp.square(centred_rewards), inputs.group_id)
+  return jnp.sqrt(masked.safe_divide(squares, count - ddof))
 
 
-def _broadcast(per_row: Float[Array, " B"], inputs: AdvantageInputs) -> Float[Array, "B L"]:
-  return lax.stop_gradient(masked.masked(jnp.broadcast_to(per_row[:, None], inputs.mask.shape), inputs.mask))
+def divided(values: Array, std: Array, epsilon: float) -> Array:
+  """values / (std + epsilon), and 0 where that divisor is 0."""
+  return values / (std + epsilon) if epsilon else masked.safe_divide(values, std)
 
 
 @register("none", group=False)
 def none(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A = R: no baseline."""
   del cfg
-  return _broadcast(_kept(inputs)[0], inputs)
+  return rewards.constants(rewards.totals(inputs)[:, None], inputs)
 
 
 @register("grpo")
@@ -47,10 +49,9 @@ def grpo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
 
   Source: arXiv 2402.03300, section 4.1.2; methods A11.1.
   """
-  centred, count, _ = _centred(inputs)
-  squares = masked.group_sum(jnp.square(centred), inputs.group_id)
-  std = jnp.sqrt(masked.safe_divide(squares, count - cfg.ddof))
-  return _broadcast(centred / (std + cfg.epsilon) if cfg.epsilon else masked.safe_divide(centred, std), inputs)
+  difference, count = centred(inputs)
+  std = standard_deviation(difference, count, inputs, cfg.ddof)
+  return rewards.constants(divided(difference, std, cfg.epsilon)[:, None], inputs)
 
 
 @register("dr_grpo")
@@ -60,7 +61,7 @@ def dr_grpo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"
   Source: arXiv 2503.20783; methods A11.4.
   """
   del cfg
-  return _broadcast(_centred(inputs)[0], inputs)
+  return rewards.constants(centred(inputs)[0][:, None], inputs)
 
 
 @register("rloo")
@@ -70,5 +71,22 @@ def rloo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   Source: arXiv 2402.14740; methods A11.2.
   """
   del cfg
-  centred, count, _ = _centred(inputs)
-  return _broadcast(centred * masked.safe_divide(count, count - 1), inputs)
+  difference, count = centred(inputs)
+  return rewards.constants((difference * masked.safe_divide(count, count - 1))[:, None], inputs)
+
+
+@register("opo")
+def opo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+  """A = R - sum_j L_j R_j / sum_j L_j over the kept rows of the group; L counts policy tokens.
+
+  A row without a policy token has weight 0. Meant for strictly on-policy updates. The same as `otb` with granularity
+  `sequence` and weight `uniform`, but for its epsilon.
+
+  Source: arXiv 2505.23585; methods A11.5.
+  """
+  del cfg
+  totals, keep = rewards.totals(inputs), rewards.usable(inputs)
+  length = masked.masked(jnp.sum(inputs.mask, -1).astype(jnp.float32), keep)
+  total = lambda x: masked.group_sum(x, inputs.group_id)
+  baseline = masked.safe_divide(total(length * totals), total(length))
+  return rewards.constants(masked.masked(totals - baseline, keep)[:, None], inputs)

@@ -13,29 +13,50 @@ OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs) if f.defaul
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """needs: AdvantageInputs fields beyond the required ones; group: compares rows of a group, so G must exceed 1."""
+  """One entry.
+
+  Attributes:
+    function: `advantage(inputs, cfg) -> [B, L]`.
+    needs: AdvantageInputs fields beyond the required ones, whatever the options.
+    group: compares rows of a group, so G must exceed 1.
+    options: fields that are needed too, as {(option, value): fields}.
+  """
 
   function: Callable
   needs: frozenset[str]
   group: bool
+  options: tuple = ()
+
+  def required(self, cfg: AdvantageConfig) -> frozenset[str]:
+    return self.needs.union(*(fields for (option, value), fields in self.options if getattr(cfg, option) == value))
 
 
 _TABLE: dict[str, Spec] = {}
 
 
-def register(name: str, *, needs: set[str] = frozenset(), group: bool = True, replace: bool = False):
+def register(name: str, *, needs: set[str] = frozenset(), group: bool = True,
+             options: dict[tuple[str, str], set[str]] | None = None, replace: bool = False):
   """Decorator that enters `advantage(inputs, cfg) -> [B, L]`, constants without gradient.
 
+  Args:
+    name: as in `advantage.name`.
+    needs: optional fields of AdvantageInputs that it reads.
+    group: whether it compares the rows of a group.
+    options: further fields by option and value, {("granularity", "turn"): {"turn_id"}}.
+    replace: overwrite an entry of this name.
+
   Raises:
-    ValueError: the name is taken, or `needs` names no optional field of AdvantageInputs.
+    ValueError: the name is taken, or `needs` or `options` names no optional field of AdvantageInputs.
   """
+  options = options or {}
   if name in _TABLE and not replace:
     raise ValueError(f"advantage {name!r} is registered already; another name, or replace=True in a notebook")
-  if set(needs) - set(OPTIONAL):
-    raise ValueError(f"advantage {name!r} needs {sorted(set(needs) - set(OPTIONAL))}; allowed are {list(OPTIONAL)}")
+  unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL))
+  if unknown:
+    raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 
   def enter(function):
-    _TABLE[name] = Spec(function, frozenset(needs), group)
+    _TABLE[name] = Spec(function, frozenset(needs), group, tuple(options.items()))
     return function
 
   return enter
@@ -51,15 +72,22 @@ def spec(name: str) -> Spec:
   return _TABLE[name]
 
 
+def needs(cfg: AdvantageConfig) -> frozenset[str]:
+  """Optional AdvantageInputs that `cfg.name` reads under the options of `cfg`; what a trainer has to compute."""
+  return spec(cfg.name).required(cfg)
+
+
 def get_advantage(name: str):
-  """The advantage; it refuses inputs that lack what it needs."""
+  """The advantage; it refuses inputs that lack what it needs under the given options."""
   entry = spec(name)
 
   @functools.wraps(entry.function)
   def advantage(inputs: AdvantageInputs, cfg: AdvantageConfig):
-    missing = sorted(n for n in entry.needs if getattr(inputs, n) is None)
+    missing = sorted(n for n in entry.required(cfg) if getattr(inputs, n) is None)
     if missing:
-      raise ValueError(f"advantage {name!r} needs {missing} in its inputs")
+      because = ", ".join(f"advantage.{option} = {value!r} reads {', '.join(sorted(fields))}"
+                          for (option, value), fields in entry.options if getattr(cfg, option) == value)
+      raise ValueError(f"advantage {name!r} needs {missing} in its inputs{because and ': ' + because}")
     return entry.function(inputs, cfg)
 
   return advantage

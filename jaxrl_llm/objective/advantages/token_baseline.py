@@ -1,0 +1,147 @@
+"""Optimal token baseline: a baseline for each position of a group, weighted by accumulated gradient energy.
+
+It minimises sum_i W_i (G_i - B)^2 at each position, a surrogate: it is not in general the variance-optimal baseline of
+the gradient estimator. Compare `weight` in {cumulative, step, uniform} by measurement.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.objective.advantages import rewards
+from jaxrl_llm.objective.advantages.registry import register
+from jaxrl_llm.ops import masked, prefix
+from jaxrl_llm.types import AdvantageInputs
+
+_EPSILON = 1e-8  # of the published baseline, beside energies of order 1
+_OPTIONS = {("importance", "inside_cumsum"): {"correction_weights"}, ("importance", "outside"): {"correction_weights"},
+            ("granularity", "turn"): {"turn_id"}}
+
+
+def gradient_energy(anchor_log_probs: Float[Array, "*B"], sum_pi_squared: Float[Array, "*B"]) -> Float[Array, "*B"]:
+  """w = max(0, 1 - 2 p(a) + sum_v p(v)^2), the squared norm of d log p(a) / d logits; in [0, 2).
+
+  Args:
+    anchor_log_probs: log p(a), nats.
+    sum_pi_squared: of the same distribution: same temperature, same support.
+
+  Source: methods A1.1.
+  """
+  return jnp.maximum(1 - 2 * jnp.exp(anchor_log_probs) + sum_pi_squared, 0)
+
+
+class Positions(NamedTuple):
+  """Which tokens of a row share a baseline.
+
+  Attributes:
+    index: [B, L] int32, 1-based; tokens of equal index are compared across the rows of a group. 0: not live.
+    alive: [B, L] bool, entry p - 1: the row has a live token of index p.
+  """
+
+  index: Int[Array, "B L"]
+  alive: Bool[Array, "B L"]
+
+  def total(self, values: Float[Array, "B L"]) -> Float[Array, "B L"]:
+    """Entry p - 1: the sum over the tokens of index p."""
+    rows, width = values.shape
+    column = jnp.where(self.index > 0, self.index - 1, width)
+    return jnp.zeros_like(values).at[jnp.arange(rows)[:, None], column].add(values, mode="drop")
+
+  def spread(self, values: Float[Array, "B L"]) -> Float[Array, "B L"]:
+    """Each token's entry; 0 where the index is 0."""
+    at = jnp.maximum(self.index - 1, 0)
+    return masked.masked(jnp.take_along_axis(values, at, 1), self.index > 0)
+
+
+def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: str, compact: bool) -> Positions:
+  """`step`: the column, or with `compact` the count of policy tokens; `turn`: turn_id; `sequence`: 1 everywhere."""
+  if granularity == "step":
+    index = prefix.token_index(live) if compact else jnp.arange(1, live.shape[1] + 1)
+  else:
+    index = inputs.turn_id if granularity == "turn" else 1
+  index = jnp.where(live, index, 0).astype(jnp.int32)
+  count = Positions(index, live).total(live.astype(jnp.float32))
+  return Positions(index, count > 0)
+
+
+def _energy(inputs: AdvantageInputs, cfg: AdvantageConfig, live: Array, at: Positions) -> Float[Array, "B L"]:
+  """W per position: energy of the position's tokens, squared correction weights included; 0 where not alive."""
+  if cfg.weight == "uniform":
+    energy = live.astype(masked.masked(inputs.anchor_log_probs, live).dtype)
+  else:
+    energy = masked.masked(gradient_energy(masked.masked(inputs.anchor_log_probs, live),
+                                           masked.masked(inputs.sum_pi_squared, live)), live)
+  if cfg.importance != "none":
+    square = jnp.square(masked.masked(inputs.correction_weights, live))
+  if cfg.importance == "inside_cumsum":
+    energy = energy * square
+  energy = at.total(energy)
+  if cfg.weight == "cumulative":
+    energy = jnp.cumsum(energy, -1)
+  if cfg.importance == "outside":
+    energy = energy * masked.safe_divide(at.total(square), at.total(live.astype(square.dtype)))
+  return masked.masked(energy, at.alive)
+
+
+def _second_longest(at: Positions, usable: Bool[Array, " B"], group_id: Int[Array, " B"]) -> Int[Array, " B"]:
+  """Last position that some other row of the group reaches too: the longest row's own where two share it."""
+  last = jnp.where(usable, jnp.max(at.index, -1, initial=0), 0)
+  longest = masked.group_max(last, group_id)
+  unique = masked.group_sum(((last == longest) & usable).astype(jnp.int32), group_id) == 1
+  second = masked.group_max(jnp.where(last == longest, 0, last), group_id)
+  return jnp.where(unique, second, longest)
+
+
+def _advantages(inputs: AdvantageInputs, cfg: AdvantageConfig, *, compact: bool) -> Float[Array, "B L"]:
+  usable = rewards.usable(inputs)
+  live = inputs.mask & usable[:, None]
+  at = positions(inputs, live, cfg.granularity, compact)
+  per_token = at.total(masked.masked(rewards.token_rewards(inputs), live))
+  target = masked.masked(rewards.rewards_to_go(rewards.outcomes(inputs), per_token), at.alive)
+  energy = _energy(inputs, cfg, live, at)
+  add = masked.group_others if cfg.leave_one_out else masked.group_sum
+  baseline = add(energy * target, inputs.group_id) / (add(energy, inputs.group_id) + _EPSILON)
+  if cfg.zero_tail:
+    shared = jnp.arange(1, live.shape[1] + 1) <= _second_longest(at, usable, inputs.group_id)[:, None]
+    baseline = jnp.where(shared, baseline, 0)
+  return rewards.constants(at.spread(target - baseline), inputs)
+
+
+@register("otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)
+def otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+  """A_{i,t} = G_{i,t} - B_t,  B_t = sum_i W_{i,t} G_{i,t} / (sum_i W_{i,t} + 1e-8) over the group's rows alive at t.
+
+  G is the undiscounted reward to go. `t` is the column of the row: tool text that one row has and another has not
+  shifts its columns and changes the result (`tir_otb` does not have this). With w = `gradient_energy`:
+
+    weight       cumulative  W_t = sum of w over the row's policy tokens up to t (the paper)
+                 step        W_t = w_t
+                 uniform     W_t = 1: the mean over the rows alive
+    granularity  step        as above
+                 turn        tokens of a turn share B; its energy is the sum over its tokens, G that of its first token
+                 sequence    all tokens of a row share B; G = R; with `uniform`, the length-weighted mean of `opo`
+    importance   rho = correction_weights; inside_cumsum: w rho^2 for w (verl's code); outside: W_t rho_t^2, over a turn
+                 or sequence the mean of rho^2 over its tokens. The two agree where rho is constant over a row.
+    zero_tail    beyond the second-longest row of the group, where only the longest is left, B = 0 and A = G;
+                 without it B would be the row's own G there, and A about 0
+    leave_one_out  the sums of B leave out row i (own extension); a row alone at t has B = 0
+
+  Where the row's prefix was deterministic (W = 0 for all), B = 0 and A = G, with no gradient to weigh. Rows with keep
+  False, and those of a group with fewer than two kept rows, enter no sum and get 0.
+
+  turn_id must stay below L + 1, which it does where every turn has a policy token.
+
+  Source: arXiv 2602.07078; methods A1. Whether `inside_cumsum` or `outside` is the paper's is unconfirmed.
+  """
+  return _advantages(inputs, cfg, compact=False)
+
+
+@register("tir_otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)
+def tir_otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+  """`otb` for tool-integrated rows: `t` is the count of policy tokens, so that inserted tool text changes nothing.
+
+  Source: arXiv 2602.07078; methods A1.5.
+  """
+  return _advantages(inputs, cfg, compact=True)

@@ -4,56 +4,117 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxrl_llm.config import LossConfig
-from jaxrl_llm.objective import divergences, estimators
+from jaxrl_llm.config import CriticConfig, KLConfig, LossConfig
+from jaxrl_llm.objective import correction, divergences, estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.ops import masked
 from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.types import Rollout, SupervisedBatch, TokenStats, TrainBatch
 
+PRUNED = frozenset({"kept_mass", "in_support"})  # what a pruned vocabulary asks for beside the log-probs
+
 
 def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model, temperature,
-              stats: frozenset[str] = frozenset(), entropy_gradient: bool = False) -> TokenStats:
-  """TokenStats [B, L] of whole rows under `params`; entry 0, which nothing precedes, is 0.
+              stats: frozenset[str] = frozenset(), entropy_gradient: bool = False, **support) -> TokenStats:
+  """TokenStats [B, L] of whole rows under `params`; entry 0, which nothing precedes, is 0 (False).
 
   Args:
     tokens: [B, L], padded behind `length`.
     length: [B], tokens in the row.
     model: see models/transformer.py.
     temperature: as the sampler's.
+    stats: names of ops/token_stats.py, and `values` for the value head.
+    support: top_k, top_p, min_p of ops/token_stats.py.
   """
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
   hidden, _ = model.hidden(params, tokens, positions, segments)
   # Whole rows, the last column predicting nothing: an even length is worth more than the column costs.
-  out = token_stats(hidden, model.head(params), jnp.roll(tokens, -1, 1), temperature=temperature, stats=stats,
-                    entropy_gradient=entropy_gradient)
+  out = token_stats(hidden, model.head(params), jnp.roll(tokens, -1, 1), temperature=temperature,
+                    stats=stats - {"values"}, entropy_gradient=entropy_gradient, **support)
+  if "values" in stats:
+    out = out.replace(values=model.values(params, hidden))
   shift = lambda x: None if x is None else jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
-  return TokenStats(log_probs=shift(out.log_probs), entropy=shift(out.entropy))
+  return TokenStats(*(shift(x) for x in vars(out).values()))
+
+
+def policy_log_probs(params, batch: TrainBatch, *, model, cfg: LossConfig) -> Float[Array, "B L"]:
+  """Log-probs of the batch's tokens as `policy_loss` sees them."""
+  return _stats(params, batch.rollout, model, cfg, frozenset()).log_probs
+
+
+def _stats(params, rollout: Rollout, model, cfg: LossConfig, stats: frozenset[str]) -> TokenStats:
+  pruned = bool(cfg.min_p)
+  return row_stats(params, rollout.tokens, rollout.length, model=model, temperature=cfg.temperature,
+                   stats=stats | PRUNED if pruned else stats, entropy_gradient=cfg.entropy.coef != 0,
+                   **({"min_p": cfg.min_p} if pruned else {}))
 
 
 def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
-  """sum(loss_weights correction_weights per_token_loss) + kl - entropy bonus, and mergeable metrics.
+  """sum(loss_weights correction_weights gate per_token_loss) + kl - entropy bonus + value loss, and metrics.
 
-  The KL and entropy terms use the weights of the same aggregation; none of its modes reads the advantages.
+  The regularisers use weights of the same aggregation that ignore the advantages (`regularizer_weights`). A token
+  outside the pruned vocabulary of the current policy or the anchor is skipped by every ratio and has loss 0, and
+  stays in the denominators.
   """
   rollout, mask = batch.rollout, batch.rollout.mask
-  stats = row_stats(params, rollout.tokens, rollout.length, model=model, temperature=cfg.temperature,
-                    stats=frozenset({"entropy"}), entropy_gradient=cfg.entropy.coef != 0)
+  extra = frozenset({"entropy"}) if cfg.critic is None else frozenset({"entropy", "values"})
+  stats = _stats(params, rollout, model, cfg, extra)
   log_probs = stats.log_probs
+  live = mask
+  for inside in (stats.in_support, batch.in_support):
+    live = live if inside is None else live & inside
   anchor = lax.stop_gradient(log_probs) if batch.anchor_log_probs is None else batch.anchor_log_probs
-  out = estimators.get_estimator(cfg.estimator.name)(log_probs, anchor, batch.advantages, mask, cfg.estimator)
+  prepared = {} if batch.estimator_weights is None else {"weights": batch.estimator_weights}
+  estimator = estimators.get_estimator(cfg.estimator.name)
+  out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **prepared)
   weights = batch.loss_weights * batch.correction_weights
-  loss = jnp.sum(weights * jnp.where(mask, out.per_token_loss, 0))
-  metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout)}
+  if cfg.correction.sequence_delta is not None:
+    weights *= correction.sequence_mask(log_probs, anchor, batch.advantages, live, cfg.correction)
+  loss = jnp.sum(weights * jnp.where(live, out.per_token_loss, 0))
+  metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout.replace(mask=live))}
   metrics["policy/entropy"] = masked.mean(stats.entropy, mask)
-  if cfg.kl.coef:
-    divergence = divergences.get_divergence(cfg.kl.name)(log_probs, batch.ref_log_probs, mask)
-    loss += cfg.kl.coef * jnp.sum(batch.loss_weights * divergence)
-    metrics["kl/reference"] = masked.mean(divergence, mask)
+  if cfg.min_p:
+    metrics["vocabulary/kept_mass"] = masked.mean(stats.kept_mass, mask)
+    metrics["vocabulary/out_of_set"] = masked.mean((~live).astype(jnp.float32), mask)
+  regularizer = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
+  if cfg.kl.coef and cfg.kl.place == "loss":
+    divergence = kl_terms(log_probs, batch.ref_log_probs, rollout.behavior_log_probs, live, cfg.kl)
+    loss += cfg.kl.coef * jnp.sum(regularizer * divergence)
+    metrics["kl/reference"] = masked.mean(lax.stop_gradient(divergence), mask)
   if cfg.entropy.coef:
-    loss -= cfg.entropy.coef * jnp.sum(batch.loss_weights * masked.masked(stats.entropy, mask))
+    loss -= cfg.entropy.coef * jnp.sum(regularizer * masked.masked(stats.entropy, mask))
+  if cfg.critic is not None:
+    terms = value_terms(stats.values, batch.values, batch.returns, mask, cfg.critic)
+    loss += cfg.critic.coef * jnp.sum(regularizer * terms)
+    metrics["critic/loss"] = masked.mean(terms, mask)
+    metrics["critic/value"] = masked.mean(stats.values, mask)
+    metrics["critic/return"] = masked.mean(batch.returns, mask)
   return loss, metrics
+
+
+def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask, cfg: KLConfig) -> Float[Array, "B L"]:
+  """The divergence of each token; with `importance` times pi / behavior, whose gradient counts.
+
+  With k3 and `importance` the expected gradient is that of KL(pi || ref), also off-policy: DeepSeek-V3.2, methods E22.
+  """
+  divergence = divergences.get_divergence(cfg.name)(log_probs, ref_log_probs, mask)
+  if not cfg.importance:
+    return divergence
+  return divergence * jnp.exp(masked_log_ratio(log_probs, behavior_log_probs, mask))
+
+
+def value_terms(values, old_values, returns, mask, cfg: CriticConfig) -> Float[Array, "B L"]:
+  """max((V - R)^2, (clip(V, V_old +- clip) - R)^2) / 2, 0 where mask is False.
+
+  Source: PPO2's value loss; methods A11.6.
+  """
+  values, old_values, returns = (masked.masked(x, mask) for x in (values, old_values, returns))
+  error = jnp.square(values - returns)
+  if cfg.clip is not None:
+    near = jnp.clip(values, old_values - cfg.clip, old_values + cfg.clip)
+    error = jnp.maximum(error, jnp.square(near - returns))
+  return masked.masked(error / 2, mask)
 
 
 def ratio_metrics(log_probs, anchor_log_probs, rollout: Rollout) -> dict:
@@ -69,6 +130,7 @@ def ratio_metrics(log_probs, anchor_log_probs, rollout: Rollout) -> dict:
       "log_ratio": masked.histogram(log_ratio, mask),
       "log_ratio/range": masked.extreme(log_ratio, mask),
       "ratio/mean": masked.mean(jnp.exp(log_ratio), mask),
+      "ratio/square": masked.mean(jnp.exp(2 * log_ratio), mask),
       "kl/current_anchor": k3(log_ratio),
       "kl/anchor_behavior": k3(from_behavior(anchor_log_probs)),
       "kl/current_behavior": k3(from_behavior(log_probs)),

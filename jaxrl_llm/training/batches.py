@@ -1,42 +1,85 @@
 """From a scored rollout batch to optimizer batches."""
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
-from jaxrl_llm.config import AdvantageConfig, AggregationConfig, CorrectionConfig
+from jaxrl_llm.config import BatchConfig
+from jaxrl_llm.objective import advantages as advantage_table
+from jaxrl_llm.objective import aggregation
 from jaxrl_llm.objective.advantages import get_advantage
-from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.correction import correction_weights
+from jaxrl_llm.objective.divergences import get_divergence
+from jaxrl_llm.ops import masked
+from jaxrl_llm.training.pipo import scaled_advantages
+from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import AdvantageInputs, TrainBatch
 
 
-def optimizer_batches(rollout, rewards, keep, anchor_log_probs, ref_log_probs, *, group_size: int, parts: int,
-                      advantage: AdvantageConfig, aggregation: AggregationConfig, correction: CorrectionConfig):
-  """Advantages over whole groups, then `parts` batches of whole groups with weights of their own.
+def weighed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> tuple[TrainBatch, dict]:
+  """Correction weights and advantages of the whole rollout batch, over whole groups; loss_weights are still None.
 
   Args:
     rollout: B rows, groups contiguous.
     rewards, keep: [B].
-    anchor_log_probs: [B, L], or None where the anchor is the current policy (parts = 1).
-    ref_log_probs: [B, L] or None.
+    scores: `anchor_log_probs` None where the anchor is the current policy of the only optimizer batch.
 
   Returns:
-    (list of `parts` TrainBatch, metrics of the correction). Part k takes groups k, k + parts, ... .
+    (TrainBatch, metrics of correction, reward and advantage).
   """
-  inputs = AdvantageInputs(rewards, rollout.mask, rollout.tokens, rollout.group_id, keep)
-  advantages = get_advantage(advantage.name)(inputs, advantage)
+  mask = rollout.mask
   # Where the anchor is the current policy there is nothing to correct against but the behavior itself: weight 1.
-  anchor = rollout.behavior_log_probs if anchor_log_probs is None else anchor_log_probs
-  weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, rollout.mask, correction)
-  whole = TrainBatch(rollout, advantages, None, anchor_log_probs, weights, ref_log_probs)
+  anchor = rollout.behavior_log_probs if scores.anchor_log_probs is None else scores.anchor_log_probs
+  weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, mask, cfg.correction)
+  token_rewards = None
+  if cfg.kl.coef and cfg.kl.place == "reward":
+    divergence = lax.stop_gradient(get_divergence(cfg.kl.name)(anchor, scores.ref_log_probs, mask))
+    token_rewards = -cfg.kl.coef * divergence
+    metrics = {**metrics, "kl/reference": masked.mean(divergence, mask)}
+  inputs = AdvantageInputs(
+      rewards, mask, rollout.tokens, rollout.group_id, keep, token_rewards=token_rewards, anchor_log_probs=anchor,
+      ref_log_probs=scores.ref_log_probs, sum_pi_squared=scores.sum_pi_squared, values=scores.values,
+      correction_weights=weights, turn_id=mask.astype(jnp.int32))
+  advantages = get_advantage(cfg.advantage.name)(inputs, cfg.advantage)
+  metrics |= {"advantage/mean": masked.mean(advantages, mask),
+              "advantage/square": masked.mean(jnp.square(advantages), mask)}
+  returns = None if scores.values is None else advantage_table.value_targets(inputs, cfg.advantage)
+  return TrainBatch(rollout, advantages, None, scores.anchor_log_probs, weights, scores.ref_log_probs,
+                    values=scores.values, returns=returns, in_support=scores.in_support), metrics
+
+
+def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
+  """`batch` as one optimizer batch: the weights of its aggregation, computed over all its rows."""
+  mask = batch.rollout.mask
+  weights = aggregation.loss_weights(mask, batch.advantages, batch.rollout.group_id, cfg.aggregation, keep)
+  plain = aggregation.regularizer_weights(mask, cfg.aggregation, keep) if cfg.aggregation.name == "balanced" else None
+  return batch.replace(loss_weights=weights, regularizer_weights=plain)
+
+
+def optimizer_batches(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> tuple[list[TrainBatch], dict]:
+  """Advantages over whole groups, then `cfg.parts` batches of whole groups with weights of their own.
+
+  Arguments and metrics as `weighed_batch`.
+
+  Returns:
+    (list of TrainBatch, metrics). Part k takes groups k, k + parts, ... .
+  """
+  whole, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   batches = []
-  for k in range(parts):
-    part, part_keep = jax.tree.map(lambda x, k=k: _whole_groups(x, k, parts, group_size), (whole, keep))
-    batches.append(part.replace(loss_weights=loss_weights(part.rollout.mask, part.advantages, part.rollout.group_id,
-                                                          aggregation, part_keep)))
+  for k in range(cfg.parts):
+    part, part_keep = jax.tree.map(lambda x, k=k: _whole_groups(x, k, cfg), (whole, keep))
+    batches.append(with_weights(part, part_keep, cfg))
   return batches, metrics
 
 
-def _whole_groups(x: jax.Array, k: int, parts: int, group_size: int) -> jax.Array:
+def replayed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> TrainBatch:
+  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages, to be kept for one iteration."""
+  batch, _ = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
+  scaled = scaled_advantages(batch, keep, group=advantage_table.spec(cfg.advantage.name).group)
+  return with_weights(batch.replace(advantages=scaled), keep, cfg)
+
+
+def _whole_groups(x: jax.Array, k: int, cfg: BatchConfig) -> jax.Array:
   """Rows of every `parts`-th group: an equal share of each shard."""
-  groups = x.reshape(-1, parts, group_size, *x.shape[1:])
+  groups = x.reshape(-1, cfg.parts, cfg.group_size, *x.shape[1:])
   return groups[:, k].reshape(-1, *x.shape[1:])

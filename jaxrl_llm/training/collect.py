@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
@@ -26,7 +25,8 @@ def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_r
 
 
 def sampling(temperature: float) -> Sampling:
-  return Sampling(jnp.float32(temperature))
+  """Of an evaluation: the whole vocabulary."""
+  return Sampling.of(temperature)
 
 
 def completions(parts: Parts, rollout: Rollout) -> list[str]:
@@ -48,6 +48,17 @@ class Verdicts:
   texts: list[str]
   rows: list[Reward]
 
+  def take(self, index: np.ndarray) -> "Verdicts":
+    """The verdicts of some rows."""
+    listed = lambda values: [values[i] for i in index]
+    return Verdicts(self.rewards[index], self.correct[index], self.keep[index], listed(self.texts), listed(self.rows))
+
+  @staticmethod
+  def join(parts: list["Verdicts"]) -> "Verdicts":
+    arrays = lambda name: np.concatenate([getattr(p, name) for p in parts])
+    lists = lambda name: [x for p in parts for x in getattr(p, name)]
+    return Verdicts(arrays("rewards"), arrays("correct"), arrays("keep"), lists("texts"), lists("rows"))
+
 
 def verify(parts: Parts, problems: list[Problem], rollout: Rollout) -> Verdicts:
   """Verdict of each row; `problems` are repeated over the rows of their group.
@@ -57,17 +68,17 @@ def verify(parts: Parts, problems: list[Problem], rollout: Rollout) -> Verdicts:
   """
   texts = completions(parts, rollout)
   group = len(texts) // len(problems)
-  verdicts = [parts.task.reward(problems[i // group], text) for i, text in enumerate(texts)]
+  verdicts = parts.task.rewards([problems[i // group] for i in range(len(texts))], texts)
   keep = np.array([v.unscored_reason is None for v in verdicts])
   rewards = np.array([v.value if k else 0.0 for v, k in zip(verdicts, keep, strict=True)], np.float32)
   correct = np.array([v.correct for v in verdicts]) & keep
   return Verdicts(rewards, correct, keep, texts, verdicts)
 
 
-def shuffled(verdicts: Verdicts, seed: int, iteration: int) -> Verdicts:
+def shuffled(rewards: np.ndarray, keep: np.ndarray, seed: int, iteration: int) -> tuple[np.ndarray, np.ndarray]:
   """The control: the same rewards and keeps, dealt to random rows of the batch."""
-  order = np.random.default_rng((seed, iteration, 1)).permutation(len(verdicts.rewards))
-  return dataclasses.replace(verdicts, rewards=verdicts.rewards[order], keep=verdicts.keep[order])
+  order = np.random.default_rng((seed, iteration, 1)).permutation(len(rewards))
+  return rewards[order], keep[order]
 
 
 def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[str, float]:

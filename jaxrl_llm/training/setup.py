@@ -1,78 +1,25 @@
-"""From a Config to checked values and compiled parts. Everything that can be refused is refused here, uncompiled."""
+"""From a Config to compiled parts. Everything that can be refused is refused here or in `resolve`, uncompiled."""
 
 import dataclasses
 import functools
-import importlib
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from jaxrl_llm import config as config_lib
 from jaxrl_llm import parallel
-from jaxrl_llm.config import DEFAULT, Config, ConfigError, SamplerConfig, StepConfig, TaskConfig
+from jaxrl_llm.config import Config, ConfigError, SamplerConfig, StepConfig, check_model
 from jaxrl_llm.models import Model
-from jaxrl_llm.objective import advantages, estimators
-from jaxrl_llm.objective.loss import policy_loss
+from jaxrl_llm.objective import advantages
+from jaxrl_llm.objective.loss import PRUNED, policy_loss
 from jaxrl_llm.rollouts import generate
-from jaxrl_llm.tasks import ModularChain
-from jaxrl_llm.training.batches import optimizer_batches
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.training import batches, parameters
+from jaxrl_llm.training.resolve import load_plugins, resolve
 from jaxrl_llm.training.score import score
 from jaxrl_llm.training.train_step import make_optimizer, make_train_step
-from jaxrl_llm.types import merge_metrics
+from jaxrl_llm.types import Sampling, merge_metrics
 
-TASKS = {"modular_chain": ModularChain}
-
-
-def resolve(cfg: Config) -> Config:
-  """The config with every default filled in and every combination checked.
-
-  Raises:
-    ConfigError: naming key, value, what is allowed, and a fix.
-  """
-  load_plugins(cfg.plugins)
-  config_lib.check(cfg)
-  spec = estimators.spec(cfg.estimator.name)
-  anchor = spec.anchor if cfg.updates.anchor == DEFAULT else cfg.updates.anchor
-  aggregation = cfg.aggregation
-  if aggregation.name == "fixed" and aggregation.fixed_length is None:
-    aggregation = dataclasses.replace(aggregation, fixed_length=cfg.rollout.max_new_tokens)
-  cfg = dataclasses.replace(cfg, estimator=estimators.resolve(cfg.estimator), aggregation=aggregation,
-                            updates=dataclasses.replace(cfg.updates, anchor=anchor))
-  if advantages.spec(cfg.advantage.name).group and cfg.rollout.group_size < 2:
-    raise ConfigError(f"rollout.group_size = {cfg.rollout.group_size}: advantage.name = {cfg.advantage.name!r} "
-                      f"compares rows of a group. Fix: rollout.group_size >= 2, or advantage.name=none.")
-  if anchor == "behavior" and cfg.correction.level != "none":
-    raise ConfigError(f"correction.level = {cfg.correction.level!r} with updates.anchor = 'behavior': the ratio "
-                      "corrects for the behavior policy already, a weight would count it twice. "
-                      "Fix: correction.level=none, or updates.anchor=recomputed.")
-  return cfg
-
-
-def load_plugins(plugins: tuple[str, ...]) -> None:
-  """Import files (`experiments/idea/estimator.py`) or modules once; they register estimators and advantages."""
-  for plugin in plugins:
-    path = Path(plugin)
-    name = "jaxrl_llm_plugin_" + "_".join(path.resolve().parts) if path.suffix == ".py" else plugin
-    if name in sys.modules:
-      continue
-    if path.suffix == ".py":
-      if not path.exists():
-        raise ConfigError(f"plugins = {plugin!r}: no such file. Fix: a path from the current folder.")
-      spec = importlib.util.spec_from_file_location(name, path)
-      sys.modules[name] = module = importlib.util.module_from_spec(spec)
-      spec.loader.exec_module(module)
-    else:
-      try:
-        importlib.import_module(name)
-      except ImportError as error:
-        raise ConfigError(f"plugins = {plugin!r}: {error}. Fix: an importable module, or a .py path.") from error
-
-
-def make_task(cfg: TaskConfig, seed: int, batch_size: int):
-  return TASKS[cfg.name](cfg, seed, batch_size)
+__all__ = ["Parts", "build", "load_plugins", "resolve"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +31,18 @@ class Parts:
   model: Model
   task: Any
   tx: Any
+  sampling: Sampling  # what the rollouts are drawn with
+  scoring: Sampling  # what they are scored with: the same, unless vocabulary.side sets them apart
   sample: Any  # (params, prompts, key, sampling) -> Rollout, group_size rows per prompt
   sample_heldout: Any  # the same with one row per prompt
-  score: Any  # (params, rollout, sampling) -> TokenStats
+  score: Any  # (params, rollout, sampling) -> TokenStats with what the anchor's readers need
+  score_reference: Any  # the same with log-probs alone
   score_heldout: Any
-  batches: Any  # (rollout, rewards, keep, anchor_log_probs, ref_log_probs) -> ([TrainBatch], metrics)
+  merged: Any  # state -> the parameters that the model reads
+  batches: Any  # (rollout, rewards, keep, scores) -> ([TrainBatch], metrics)
+  replayed: Any  # (rollout, rewards, keep, scores) -> the whole batch for PIPO's extra step
   step: Any  # (state, batch) -> (state, metrics)
+  replay_step: Any  # `step` for PIPO's whole batch, compiled only where PIPO runs
   merge: Any  # metrics of several steps -> one
 
   @property
@@ -105,25 +58,56 @@ def build(cfg: Config, devices=None) -> Parts:
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
   parallel.check(cfg, mesh)
-  task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts)
+  cfg, tokenizer = _from_checkpoint(cfg)
+  task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, path=cfg.pretrained,
+                   max_prompt_tokens=cfg.rollout.max_prompt_tokens)
   _check_task(cfg, task)
   model = Model(cfg.model, parallel.Layout(mesh))
+  parameters.check(cfg.parameters, model)
   tx = make_optimizer(cfg.optimizer)
-  sampler = SamplerConfig(cfg.rollout.group_size, cfg.rollout.max_new_tokens, cfg.rollout.window,
-                          (task.tokenizer.eos_token_id,), task.tokenizer.pad_token_id)
+  sampler = SamplerConfig(cfg.rollout.group_size, cfg.rollout.max_new_tokens, cfg.rollout.window, task.stop_ids,
+                          task.tokenizer.pad_token_id)
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   draw = lambda group: by_rows(functools.partial(generate, model=model,
                                                  cfg=dataclasses.replace(sampler, group_size=group)))
-  scorer = lambda parts: by_rows(functools.partial(score, model=model, cfg=StepConfig(micro_batches=parts)))
-  updates = cfg.updates
+  scorer = lambda parts, stats=frozenset(): by_rows(functools.partial(
+      score, model=model, cfg=StepConfig(micro_batches=parts), stats=stats))
+  updates, pieces = cfg.updates, cfg.updates.optimizer_batches * cfg.updates.micro_batches
+  step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(cfg.loss, pieces, cfg.parameters), mesh)
   return Parts(
-      cfg, mesh, model, task, tx, sample=draw(cfg.rollout.group_size), sample_heldout=draw(1),
-      score=scorer(updates.optimizer_batches * updates.micro_batches), score_heldout=scorer(1),
-      batches=jax.jit(functools.partial(
-          optimizer_batches, group_size=cfg.rollout.group_size, parts=updates.optimizer_batches,
-          advantage=cfg.advantage, aggregation=cfg.aggregation, correction=cfg.correction)),
-      step=make_train_step(policy_loss, model, tx, StepConfig(cfg.loss, updates.micro_batches), mesh),
-      merge=jax.jit(merge_metrics))
+      cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
+      sample=draw(cfg.rollout.group_size), sample_heldout=draw(1), score=scorer(pieces, scored_stats(cfg)),
+      score_reference=scorer(pieces), score_heldout=scorer(1),
+      merged=parameters.make_merge(model, cfg.parameters, mesh),
+      batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch)),
+      replayed=jax.jit(functools.partial(batches.replayed_batch, cfg=cfg.batch)),
+      step=step(updates.micro_batches), replay_step=step(pieces), merge=jax.jit(merge_metrics))
+
+
+def _sampling(cfg: Config, side: str) -> Sampling:
+  pruned = cfg.vocabulary.side in ("both", side)
+  return Sampling.of(cfg.rollout.temperature, min_p=cfg.vocabulary.min_p if pruned else 0.0)
+
+
+def scored_stats(cfg: Config) -> frozenset[str]:
+  """Statistics that the anchor's pass must find beside the log-probs: only what is read."""
+  wanted = advantages.needs(cfg.advantage) & {"sum_pi_squared", "values"}
+  return frozenset(wanted) | (PRUNED if cfg.loss.min_p else frozenset())
+
+
+def _from_checkpoint(cfg: Config) -> tuple[Config, Any]:
+  """The config with the checkpoint's model shapes, and its tokenizer (None without a checkpoint)."""
+  if not cfg.pretrained:
+    return cfg, None
+  from jaxrl_llm.models import hf
+  from jaxrl_llm.tasks.tokenizer import load_tokenizer
+
+  ours = cfg.model
+  shapes = hf.read_config(cfg.pretrained)
+  model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers, remat=ours.remat,
+                              compute_dtype=ours.compute_dtype)
+  check_model(model)
+  return dataclasses.replace(cfg, model=model), load_tokenizer(cfg.pretrained)
 
 
 def _check_task(cfg: Config, task) -> None:
@@ -131,7 +115,10 @@ def _check_task(cfg: Config, task) -> None:
     raise ConfigError(f"rollout.max_prompt_tokens = {cfg.rollout.max_prompt_tokens}: prompts of task.name = "
                       f"{cfg.task.name!r} have up to {task.longest_prompt()} tokens. "
                       f"Fix: rollout.max_prompt_tokens >= {task.longest_prompt()}.")
-  longest = task.longest_prompt() + task.longest_demonstration()
+  if cfg.warm_start.steps and not task.has_demonstrations:
+    raise ConfigError(f"warm_start.steps = {cfg.warm_start.steps}: task.name = {cfg.task.name!r} has no "
+                      "demonstrations to imitate. Fix: warm_start.steps=0.")
+  longest = task.longest_prompt() + task.longest_demonstration() if task.has_demonstrations else 0
   if cfg.warm_start.steps and longest > cfg.row_length:
     raise ConfigError(f"rollout.max_new_tokens = {cfg.rollout.max_new_tokens}: a prompt with its demonstration has up "
                       f"to {longest} tokens. Fix: rollout.max_new_tokens >= "

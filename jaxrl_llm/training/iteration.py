@@ -1,0 +1,145 @@
+"""One iteration: draw, score, shape, weigh, update; and the state that goes from one to the next."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm import parallel
+from jaxrl_llm.training import collect, parameters, pipo, setup
+from jaxrl_llm.training.checkpoints import abstract
+from jaxrl_llm.training.draw import draw, shaped
+from jaxrl_llm.training.pipo import PipoState
+from jaxrl_llm.training.score import Scores
+from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.types import PromptBatch, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """Everything that the next iteration depends on.
+
+  Attributes:
+    state: trained parameters and optimizer.
+    cursor: batches of the task drawn so far; the next one's index, and the source of row ids.
+    pipo: the batch and mean rewards that PIPO keeps, or None.
+  """
+
+  state: TrainState
+  cursor: int
+  pipo: PipoState | None
+
+  def saved(self) -> dict:
+    """What a checkpoint holds; the frozen parameters are those of the start."""
+    tree = {"train": self.state.replace(frozen=None), "cursor": np.int32(self.cursor)}
+    return tree if self.pipo is None else tree | {"pipo": self.pipo}
+
+
+def first_run(parts: setup.Parts, start_params) -> Run:
+  """Before the first iteration. `start_params` stay the caller's: what is trained is copied, what is frozen shared."""
+  cfg = parts.cfg
+  trained, frozen = parameters.split(start_params, cfg.parameters, jax.random.key(cfg.seed))
+  shardings = state_shardings(parts.model, parts.tx, parts.mesh, cfg.parameters).replace(frozen=None)
+  init = jax.jit(lambda t: init_state(jax.tree.map(jnp.copy, t), parts.tx), out_shardings=shardings)
+  kept = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), _abstract_pipo(parts))
+  return Run(init(trained).replace(frozen=frozen), 1, kept)
+
+
+def restored(parts: setup.Parts, tree: dict, start_params) -> Run:
+  """The run that `saved` wrote; frozen parameters are taken from the start."""
+  _, frozen = parameters.split(start_params, parts.cfg.parameters, jax.random.key(parts.cfg.seed))
+  return Run(tree["train"].replace(frozen=frozen), int(tree["cursor"]), tree.get("pipo"))
+
+
+def abstract_saved(parts: setup.Parts) -> dict:
+  """Shapes, dtypes and shardings of `Run.saved`."""
+  shardings = state_shardings(parts.model, parts.tx, parts.mesh, parts.cfg.parameters).replace(frozen=None)
+  trained, _ = parameters.shapes_of(parts.model, parts.cfg.parameters)
+  shapes = jax.eval_shape(lambda t: init_state(t, parts.tx), trained)
+  tree = {"train": abstract(shapes, shardings), "cursor": np.int32(0)}
+  kept = _abstract_pipo(parts)
+  return tree if kept is None else tree | {"pipo": kept}
+
+
+def _abstract_pipo(parts: setup.Parts) -> PipoState | None:
+  """Shapes of what PIPO keeps: those that the run's own functions would give."""
+  cfg = parts.cfg
+  if not cfg.pipo.enabled:
+    return None
+  struct = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype)
+  per_row = struct((cfg.rows,), jnp.int32)
+  prompts = PromptBatch(struct((cfg.rows, cfg.rollout.max_prompt_tokens), jnp.int32), per_row, per_row, per_row)
+  params = jax.eval_shape(parts.model.init, jax.random.key(0))
+  rollout = jax.eval_shape(parts.sample, params, prompts, jax.random.key(0), parts.sampling)
+  scores = jax.eval_shape(functools.partial(_score, parts), params, params, rollout)
+  batch = jax.eval_shape(parts.replayed, rollout, struct((cfg.rows,), jnp.float32), struct((cfg.rows,), bool), scores)
+  rows, whole = parallel.rows(parts.mesh), parallel.replicated(parts.mesh)
+  placed = lambda tree, at: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), tree)
+  return PipoState(placed(struct((cfg.pipo.history,), jnp.float32), whole), placed(struct((), jnp.int32), whole),
+                   placed(batch, rows))
+
+
+def iterate(parts: setup.Parts, run: Run, ref_params, iteration: int):
+  """One rollout batch and its updates: (run, metrics of each step on the device, host values, rollout rows)."""
+  cfg, state = parts.cfg, run.state
+  params = parts.merged(state)
+  scores = []
+  drawn = draw(parts, params, state.step, run.cursor, lambda rollout: scores.append(_score(parts, params, ref_params,
+                                                                                           rollout)))
+  scored = scores[0] if scores else _score(parts, params, ref_params, drawn.rollout)
+  values = drawn.metrics | collect.host_metrics(drawn.verdicts, drawn.host, cfg.rollout.group_size)
+  rewards, keep = shaped(drawn.verdicts, drawn.host, cfg.shaping, cfg.rollout.max_new_tokens)
+  if cfg.task.shuffle_rewards:
+    rewards, keep = collect.shuffled(rewards, keep, cfg.seed, iteration)
+  values |= {"reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
+             "reward/kept": float(np.mean(keep))}
+  on_device = parallel.to_global((rewards, keep), parts.mesh)
+  batches, correction = parts.batches(drawn.rollout, *on_device, scored)
+  anchor = None if scored.anchor_log_probs is None else parallel.gather_host(scored.anchor_log_probs)
+  rows = collect.rollout_rows(drawn.problems, drawn.verdicts, drawn.host, anchor)
+  first_step = values["step"] = (iteration - 1) * cfg.updates.optimizer_batches
+  state, replayed, pipo, xi = _replay(parts, run, drawn.rollout, on_device, scored, values["reward/mean"])
+  steps = []
+  for batch in batches:
+    state, metrics = parts.step(state, batch)
+    steps.append(metrics)
+  values |= xi | {"step": first_step + len(steps)}
+  return Run(state, drawn.cursor, pipo), (steps, correction, replayed), values, rows
+
+
+def _replay(parts: setup.Parts, run: Run, rollout, on_device, scored: Scores, fresh: float):
+  """PIPO's step on the previous batch: (state, its metrics or None, what to keep, host values)."""
+  cfg = parts.cfg.pipo
+  if not cfg.enabled:
+    return run.state, None, None, {}
+  state, metrics, values = run.state, None, {}
+  found = pipo.progress(np.asarray(run.pipo.means), int(run.pipo.count), fresh, cfg)
+  if found is not None:
+    xi, weight = found
+    previous = run.pipo.batch.replace(advantages=weight * run.pipo.batch.advantages)
+    state, metrics = parts.replay_step(state, previous)
+    values = {"pipo/xi": xi, "pipo/weight": weight}
+  kept = pipo.remember(run.pipo, parts.replayed(rollout, *on_device, scored), fresh)
+  return state, metrics, kept, values
+
+
+def _score(parts: setup.Parts, params, ref_params, rollout) -> Scores:
+  """The passes over a rollout, each skipped where nothing reads it."""
+  cfg = parts.cfg
+  wanted = setup.scored_stats(cfg)
+  behavior = cfg.updates.anchor == "behavior"
+  # With one optimizer batch the current policy is the anchor: its own detached log-probs serve, without a pass.
+  skipped = cfg.updates.optimizer_batches == 1 and not (
+      cfg.correction.level != "none" or cfg.correction.reject or cfg.kl.place == "reward" or cfg.pipo.enabled)
+  stats = None
+  if wanted or not (behavior or skipped):
+    stats = parts.score(params, rollout, parts.scoring)
+  anchor = rollout.behavior_log_probs if behavior else None if stats is None or skipped else stats.log_probs
+  reference = parts.score_reference(ref_params, rollout, parts.scoring).log_probs if cfg.kl.coef else None
+  if stats is None:
+    return Scores(anchor, reference)
+  return Scores(anchor, reference, stats.sum_pi_squared, stats.values, None if behavior else stats.in_support)
+
+

@@ -1,0 +1,113 @@
+"""A Config with every default filled in and every combination checked, before anything compiles."""
+
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.config import DEFAULT, Config, ConfigError
+from jaxrl_llm.objective import advantages, correction, estimators
+
+
+def resolve(cfg: Config) -> Config:
+  """The config with every default filled in and every combination checked.
+
+  Raises:
+    ConfigError: naming key, value, what is allowed, and a fix.
+  """
+  load_plugins(cfg.plugins)
+  config_lib.check(cfg)
+  spec = estimators.spec(cfg.estimator.name)
+  anchor = spec.anchor if cfg.updates.anchor == DEFAULT else cfg.updates.anchor
+  aggregation = cfg.aggregation
+  if aggregation.name == "fixed" and aggregation.fixed_length is None:
+    aggregation = dataclasses.replace(aggregation, fixed_length=cfg.rollout.max_new_tokens)
+  cfg = dataclasses.replace(cfg, estimator=estimators.resolve(cfg.estimator), aggregation=aggregation,
+                            updates=dataclasses.replace(cfg.updates, anchor=anchor),
+                            model=dataclasses.replace(cfg.model, value_head=uses_critic(cfg)))
+  correction.check(cfg.correction)
+  _check_groups(cfg)
+  _check_anchor(cfg)
+  _check_rewards(cfg)
+  _check_unread(cfg)
+  return cfg
+
+
+def uses_critic(cfg: Config) -> bool:
+  return "values" in advantages.needs(cfg.advantage)
+
+
+def _check_groups(cfg: Config) -> None:
+  name, size = cfg.advantage.name, cfg.rollout.group_size
+  if advantages.spec(name).group and size < 2:
+    raise ConfigError(f"rollout.group_size = {size}: advantage.name = {name!r} compares rows of a group. "
+                      "Fix: rollout.group_size >= 2, or advantage.name=none.")
+  if cfg.dynamic_sampling.enabled and size < 2:
+    raise ConfigError(f"dynamic_sampling.enabled = True with rollout.group_size = {size}: a group of one is always "
+                      "constant. Fix: rollout.group_size >= 2.")
+
+
+def _check_anchor(cfg: Config) -> None:
+  rule = next((f"correction.{n} = {getattr(cfg.correction, n)!r}" for n in ("level", "reject")
+               if getattr(cfg.correction, n) not in ("none", ())), None)
+  if cfg.updates.anchor == "behavior" and rule:
+    raise ConfigError(f"{rule} with updates.anchor = 'behavior': the ratio corrects for the behavior policy already, "
+                      "a weight would count it twice. Fix: correction.level=none without reject, or "
+                      "updates.anchor=recomputed.")
+  if cfg.pipo.enabled and estimators.spec(cfg.estimator.name).batch_statistics:
+    raise ConfigError(f"pipo.enabled = True with estimator.name = {cfg.estimator.name!r}, whose weights are a "
+                      "statistic of the fresh batch. Fix: another estimator.")
+
+
+def _check_rewards(cfg: Config) -> None:
+  s, limit = cfg.shaping, cfg.rollout.max_new_tokens
+  if s.overlong_buffer >= limit:
+    raise ConfigError(f"shaping.overlong_buffer = {s.overlong_buffer}: the soft penalty begins that many tokens before "
+                      f"rollout.max_new_tokens = {limit}. Fix: choose 0 to {limit - 1}.")
+  if cfg.kl.place == "reward" and cfg.kl.importance:
+    raise ConfigError("kl.importance = True with kl.place = 'reward': the reward is a constant, its advantage is "
+                      "weighed by the estimator. Fix: kl.importance=False, or kl.place=loss.")
+  if cfg.kl.place == "reward" and cfg.kl.coef and advantages.spec(cfg.advantage.name).ignores_token_rewards:
+    raise ConfigError(f"kl.place = 'reward' with advantage.name = {cfg.advantage.name!r}, which reads no token "
+                      "rewards. Fix: kl.place=loss.")
+
+
+# What only some choices read: {section: {field: the names that read it}}.
+_READERS = {
+    "shaping": ("name", {"alpha": {"grpo_lambda"}, "fraction": {"grpo_lambda"}}),
+    "task": ("name", {"num_terms": {"modular_chain"}, "worked_share": {"modular_chain"}}),
+}
+
+
+def _check_unread(cfg: Config) -> None:
+  """A number that nothing reads is a mistake, not a wish."""
+  readers = _READERS | {"advantage": ("name", advantages.readers())}
+  for section, (selector, table) in readers.items():
+    part = getattr(cfg, section)
+    for field, names in table.items():
+      value, default = getattr(part, field), getattr(type(part)(), field)
+      if value != default and getattr(part, selector) not in names:
+        raise ConfigError(f"{section}.{field} = {value!r}: {section}.{selector} = {getattr(part, selector)!r} does not "
+                          f"read it; {', '.join(sorted(names))} do. Fix: remove it.")
+
+
+def load_plugins(plugins: tuple[str, ...]) -> None:
+  """Import files (`experiments/idea/estimator.py`) or modules once; they register estimators and advantages."""
+  for plugin in plugins:
+    path = Path(plugin)
+    name = "jaxrl_llm_plugin_" + "_".join(path.resolve().parts) if path.suffix == ".py" else plugin
+    if name in sys.modules:
+      continue
+    if path.suffix == ".py":
+      if not path.exists():
+        raise ConfigError(f"plugins = {plugin!r}: no such file. Fix: a path from the current folder.")
+      spec = importlib.util.spec_from_file_location(name, path)
+      sys.modules[name] = module = importlib.util.module_from_spec(spec)
+      spec.loader.exec_module(module)
+    else:
+      try:
+        importlib.import_module(name)
+      except ImportError as error:
+        raise ConfigError(f"plugins = {plugin!r}: {error}. Fix: an importable module, or a .py path.") from error

@@ -23,6 +23,7 @@ RULES = {
     "heads": "tensor",
     "kv_heads": "tensor",
     "mlp": "tensor",
+    "experts": "tensor",
 }
 
 

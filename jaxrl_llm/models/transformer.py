@@ -1,10 +1,10 @@
-"""Decoder of Qwen3 shape: RMSNorm, rotary positions, grouped-query attention with QK-norm, SwiGLU.
+"""Decoder of the Qwen2, Qwen3, Llama 3 and Qwen3-MoE shapes: pre-norm blocks of attention and SwiGLU or experts.
 
 Modules are Flax NNX; everybody outside uses `Model`, pure functions over a nested dict of parameters. One block serves
 training, prefill and decode: positions and segments are explicit, and a cache, where given, supplies the keys and
 values of earlier tokens.
 
-Shapes: R rows, S tokens of each, T slots attended to, D width, H heads, K kv-heads, N layers.
+Shapes: R rows, S tokens of each, D width, N layers, k experts per token.
 """
 
 import dataclasses
@@ -20,8 +20,9 @@ from jaxtyping import Array, Float, Int
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import kv_cache
 from jaxrl_llm.models.kv_cache import KVCache
+from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
+from jaxrl_llm.models.moe import MoE
 
-INIT_STD = 0.02
 Constrain = Callable[[Array, tuple], Array]
 
 
@@ -31,109 +32,22 @@ def unconstrained(x: Array, axes: tuple) -> Array:
   return x
 
 
-def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], std: float = INIT_STD) -> nnx.Param:
-  """Normal-initialised f32 parameter that carries its logical axes."""
-  return nnx.Param(std * jax.random.normal(rngs.params(), shape, jnp.float32), axes=axes)
-
-
-class RMSNorm(nnx.Module):
-  """x / sqrt(mean(x^2) + epsilon) * scale over the last axis, in f32."""
-
-  def __init__(self, size: int, axis: str, epsilon: float):
-    self.scale = nnx.Param(jnp.ones(size, jnp.float32), axes=(axis,))
-    self.epsilon = epsilon
-
-  def __call__(self, x):
-    full = x.astype(jnp.float32)
-    full = full * lax.rsqrt(jnp.mean(jnp.square(full), -1, keepdims=True) + self.epsilon)
-    return (full * self.scale[...]).astype(x.dtype)
-
-
-def rotate(x: Float[Array, "R S H d"], positions: Int[Array, "R S"], base: float) -> Float[Array, "R S H d"]:
-  """Rotary position embedding; the two halves of the head are a pair's components, as in Hugging Face's Qwen3."""
-  half = x.shape[-1] // 2
-  frequency = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
-  angle = positions[..., None, None].astype(jnp.float32) * frequency
-  cos, sin = jnp.cos(angle), jnp.sin(angle)
-  first, second = jnp.split(x.astype(jnp.float32), 2, -1)
-  return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
-
-
-def attend(queries, keys, values, visible):
-  """Softmax attention in f32, each kv-head serving H / K query heads.
-
-  Args:
-    queries: [R, S, H, d];  keys: [R, K, d, T];  values: [R, K, T, d];  visible: [R, S, T] bool.
-
-  Returns:
-    [R, S, H, d]. A token that sees nothing (padding) gets the mean of the values.
-  """
-  rows, length, heads, size = queries.shape
-  kv_heads, slots = keys.shape[1], keys.shape[3]
-  # The query heads of a kv-head are stacked along the length, so that both products are plain batched ones.
-  stacked = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size).transpose(0, 2, 3, 1, 4)
-  stacked = stacked.reshape(rows, kv_heads, -1, size)
-  scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
-  scores = scores.reshape(rows, kv_heads, -1, length, slots)
-  scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
-  weights = jax.nn.softmax(scores, -1).astype(values.dtype).reshape(rows, kv_heads, -1, slots)
-  mixed = jnp.einsum("rknt,rktd->rknd", weights, values).reshape(rows, kv_heads, -1, length, size)
-  return mixed.transpose(0, 3, 1, 2, 4).reshape(rows, length, heads, size)
-
-
-class Attention(nnx.Module):
-
-  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
-    width, size = cfg.width, cfg.head_dim
-    self.cfg = cfg
-    self.query = _weight(rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"))
-    self.key = _weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
-    self.value = _weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
-    out_std = INIT_STD / (2 * cfg.num_layers) ** 0.5
-    self.out = _weight(rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"), out_std)
-    self.query_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
-    self.key_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
-
-  def __call__(self, x, positions, visible, layer_cache, index, constrain):
-    """Returns (output [R, S, D], the layer's keys and values after this call)."""
-    flat = lambda weight, *shape: weight[...].astype(x.dtype).reshape(shape)  # products with matrices are faster on CPU
-    project = lambda weight: (x @ flat(weight, x.shape[-1], -1)).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
-    queries = rotate(self.query_norm(project(self.query)), positions, self.cfg.rope_base)
-    keys = rotate(self.key_norm(project(self.key)), positions, self.cfg.rope_base).transpose(0, 2, 3, 1)
-    values = project(self.value).transpose(0, 2, 1, 3)
-    queries = constrain(queries, ("rows", "length", "heads", "head_dim"))
-    if layer_cache is not None:
-      keys, values = kv_cache.write(*layer_cache, keys, values, index)
-    mixed = attend(queries, keys, values, visible)
-    return mixed.reshape(*x.shape[:-1], -1) @ flat(self.out, -1, x.shape[-1]), (keys, values)
-
-
-class MLP(nnx.Module):
-
-  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
-    self.gate = _weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
-    self.up = _weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
-    self.down = _weight(rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), INIT_STD / (2 * cfg.num_layers) ** 0.5)
-
-  def __call__(self, x, constrain):
-    cast = lambda weight: weight[...].astype(x.dtype)
-    inner = jax.nn.silu(x @ cast(self.gate)) * (x @ cast(self.up))
-    return constrain(inner, ("rows", "length", "mlp")) @ cast(self.down)
-
-
 class Block(nnx.Module):
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     self.attention_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
     self.attention = Attention(cfg, rngs)
     self.mlp_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
-    self.mlp = MLP(cfg, rngs)
+    self.mlp = MoE(cfg, rngs) if cfg.num_experts else MLP(cfg, rngs)
 
-  def __call__(self, x, positions, visible, layer_cache, index, constrain):
+  def __call__(self, x, positions, visible, layer_cache, index, routing, constrain):
     mixed, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache, index, constrain)
     x = constrain(x + mixed, ("rows", "length", "embed_activation"))
-    x = x + self.mlp(self.mlp_norm(x), constrain)
-    return constrain(x, ("rows", "length", "embed_activation")), layer_cache
+    if isinstance(self.mlp, MoE):
+      change, routing = self.mlp(self.mlp_norm(x), constrain, routing)
+    else:
+      change = self.mlp(self.mlp_norm(x), constrain)
+    return constrain(x + change, ("rows", "length", "embed_activation")), (layer_cache, routing)
 
 
 class Transformer(nnx.Module):
@@ -141,16 +55,18 @@ class Transformer(nnx.Module):
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     self.cfg = cfg
-    self.embedding = _weight(rngs, (cfg.vocab_size, cfg.width), ("vocab", "embed"))
+    self.embedding = weight(rngs, (cfg.vocab_size, cfg.width), ("vocab", "embed"))
     self.final_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
     if not cfg.tie_head:
-      self.head = _weight(rngs, (cfg.width, cfg.vocab_size), ("embed", "vocab"))
+      self.head = weight(rngs, (cfg.width, cfg.vocab_size), ("embed", "vocab"))
+    if cfg.value_head:
+      self.value_head = zeros((cfg.width,), ("embed",))
     if cfg.scan_layers:
       self.blocks = nnx.vmap(lambda r: Block(cfg, r))(rngs.split(cfg.num_layers))
     else:
       self.blocks = nnx.List([Block(cfg, rngs) for _ in range(cfg.num_layers)])
 
-  def __call__(self, inputs, positions, segments, cache, constrain):
+  def __call__(self, inputs, positions, segments, cache, routing, constrain):
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
     x = constrain(x.astype(dtype), ("rows", "length", "embed_activation"))
@@ -163,38 +79,40 @@ class Transformer(nnx.Module):
         segments[..., None] > 0)
     run = self._scanned if self.cfg.scan_layers else self._unrolled
     layers = None if cache is None else (cache.keys, cache.values)
-    x, layers = run(x, positions, visible, layers, index, constrain)
+    x, (layers, routing) = run(x, positions, visible, layers, index, routing, constrain)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
-    return self.final_norm(x), cache
+    return self.final_norm(x), cache, routing
 
-  def _unrolled(self, x, positions, visible, layers, index, constrain):
-    keys, values = [], []
+  def _unrolled(self, x, positions, visible, layers, index, routing, constrain):
+    keys, values, routed = [], [], []
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
       layer = None if layers is None else (layers[0][i], layers[1][i])
-      x, (k, v) = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible, layer, index)
+      given = None if routing is None else routing[i]
+      x, ((k, v), used) = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible, layer, index, given)
       keys.append(k)
       values.append(v)
-    return x, (tuple(keys), tuple(values))
+      routed.append(used)
+    return x, ((tuple(keys), tuple(values)), jnp.stack(routed) if self.cfg.num_experts else None)
 
-  def _scanned(self, x, positions, visible, layers, index, constrain):
+  def _scanned(self, x, positions, visible, layers, index, routing, constrain):
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 
     def body(x, layer):
-      state, cached = layer
-      x, new = run(state, x, positions, visible, cached, index)
-      return x, None if cached is None else new
+      state, cached, given = layer
+      x, (new, used) = run(state, x, positions, visible, cached, index, given)
+      return x, (None if cached is None else new, used)
 
-    return lax.scan(body, x, (state, layers))
+    return lax.scan(body, x, (state, layers, routing))
 
 
 def _rematerialised(cfg: ModelConfig, graph, constrain):
   """The block as a function of its state; `dots` keeps products with weights and recomputes the rest."""
 
-  def run(state, x, positions, visible, layer, index):
-    return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain)
+  def run(state, x, positions, visible, layer, index, routing):
+    return nnx.merge(graph, state)(x, positions, visible, layer, index, routing, constrain)
 
   if cfg.remat == "none":
     return run
@@ -204,35 +122,60 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """Pure functions over params, a nested dict of f32 arrays. Hashable: a static argument of jitted functions.
+  """Pure functions over params, a nested dict of arrays. Hashable: a static argument of jitted functions.
 
   Attributes:
     config: shapes.
     constrain: lays an activation out by its logical axes (parallel.Layout), or leaves it alone.
+    origin: the checkpoint directory that the shapes were read from, or None. An export takes from it what the shapes
+      do not say. Two models that differ in it alone are equal.
   """
 
   config: ModelConfig
   constrain: Constrain = unconstrained
+  origin: str | None = dataclasses.field(default=None, compare=False)
 
   def init(self, key: Array):
-    """Random parameters. The key is consumed."""
+    """Random f32 parameters. The key is consumed."""
     return nnx.to_pure_dict(nnx.state(Transformer(self.config, nnx.Rngs(params=key)), nnx.Param))
 
   def hidden(self, params, inputs: Array, positions: Int[Array, "R S"], segments: Int[Array, "R S"], *,
-             cache: KVCache | None = None) -> tuple[Float[Array, "R S D"], KVCache | None]:
+             cache: KVCache | None = None,
+             routing: Int[Array, "N R S k"] | None = None) -> tuple[Float[Array, "R S D"], KVCache | None]:
     """Final hidden states in the compute dtype, and the cache with these tokens entered.
 
     Args:
-      params: from `init`.
+      params: from `init`, or of the same shapes in another float dtype.
       inputs: ids [R, S] or embeddings [R, S, D].
       positions: of each token in its segment; a token sees positions up to its own in its own segment.
       segments: 0 marks padding, which nothing sees.
       cache: slots that the tokens are written to and read from, or None to attend within `inputs` alone.
+      routing: experts to send the tokens to, as `hidden_and_routing` returned them; None lets the router choose.
+
+    Raises:
+      ValueError: routing given to a model without experts.
     """
+    return self.hidden_and_routing(params, inputs, positions, segments, cache=cache, routing=routing)[:2]
+
+  def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"], segments: Int[Array, "R S"], *,
+                         cache: KVCache | None = None, routing: Int[Array, "N R S k"] | None = None):
+    """As `hidden`, with the experts that served: (hidden, cache, routing [N, R, S, k] int32, None without experts)."""
+    if routing is not None and not self.config.num_experts:
+      raise ValueError("routing was given, but model.num_experts = 0. Fix: pass routing to a model with experts only.")
     graph, axes_state = _structure(self.config)
     state = jax.tree.map(lambda leaf: leaf, axes_state)
     nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(graph, state)(inputs, positions, segments, cache, self.constrain)
+    return nnx.merge(graph, state)(inputs, positions, segments, cache, routing, self.constrain)
+
+  def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
+    """hidden . value_head in f32: the value of the state after each token, 0 everywhere at first.
+
+    Raises:
+      ValueError: the model has no value head.
+    """
+    if not self.config.value_head:
+      raise ValueError("the model has no value head. Fix: model.value_head=true.")
+    return hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
 
   def head(self, params) -> Float[Array, "D V"]:
     """The output projection; the transposed embedding where tied."""

@@ -1,0 +1,125 @@
+"""Norm, attention and dense MLP of a decoder block.
+
+Shapes: R rows, S tokens of each, T slots attended to, D width, H heads, K kv-heads, d width of a head.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.models import kv_cache
+from jaxrl_llm.models.rope import frequencies, rotate
+
+INIT_STD = 0.02
+
+
+def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], std: float = INIT_STD) -> nnx.Param:
+  """Normal-initialised f32 parameter that carries its logical axes."""
+  return nnx.Param(std * jax.random.normal(rngs.params(), shape, jnp.float32), axes=axes)
+
+
+def zeros(shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
+  """f32 parameter that starts at zero and carries its logical axes."""
+  return nnx.Param(jnp.zeros(shape, jnp.float32), axes=axes)
+
+
+def down_std(cfg: ModelConfig) -> float:
+  """Standard deviation of the projections back into the residual stream, two of which each block adds."""
+  return INIT_STD / (2 * cfg.num_layers) ** 0.5
+
+
+class RMSNorm(nnx.Module):
+  """x / sqrt(mean(x^2) + epsilon) * scale over the last axis, in f32."""
+
+  def __init__(self, size: int, axis: str, epsilon: float):
+    self.scale = nnx.Param(jnp.ones(size, jnp.float32), axes=(axis,))
+    self.epsilon = epsilon
+
+  def __call__(self, x):
+    full = x.astype(jnp.float32)
+    full = full * lax.rsqrt(jnp.mean(jnp.square(full), -1, keepdims=True) + self.epsilon)
+    return (full * self.scale[...]).astype(x.dtype)
+
+
+def attend(queries, keys, values, visible):
+  """Softmax attention in f32, each kv-head serving H / K query heads.
+
+  Args:
+    queries: [R, S, H, d];  keys: [R, K, d, T];  values: [R, K, T, d];  visible: [R, S, T] bool.
+
+  Returns:
+    [R, S, H, d]. A token that sees nothing (padding) gets the mean of the values.
+  """
+  rows, length, heads, size = queries.shape
+  kv_heads, slots = keys.shape[1], keys.shape[3]
+  # The query heads of a kv-head are stacked along the length, so that both products are plain batched ones.
+  stacked = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size).transpose(0, 2, 3, 1, 4)
+  stacked = stacked.reshape(rows, kv_heads, -1, size)
+  scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
+  scores = scores.reshape(rows, kv_heads, -1, length, slots)
+  scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+  weights = jax.nn.softmax(scores, -1).astype(values.dtype).reshape(rows, kv_heads, -1, slots)
+  mixed = jnp.einsum("rknt,rktd->rknd", weights, values).reshape(rows, kv_heads, -1, length, size)
+  return mixed.transpose(0, 3, 1, 2, 4).reshape(rows, length, heads, size)
+
+
+class Attention(nnx.Module):
+  """Grouped-query attention with rotary positions; biases (Qwen2) and query and key norms (Qwen3) by config."""
+
+  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
+    width, size = cfg.width, cfg.head_dim
+    self.cfg = cfg
+    self.query = weight(rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"))
+    self.key = weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
+    self.value = weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
+    self.out = weight(rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"), down_std(cfg))
+    if cfg.qkv_bias:
+      self.query_bias = zeros((cfg.num_heads, size), ("heads", "head_dim"))
+      self.key_bias = zeros((cfg.num_kv_heads, size), ("kv_heads", "head_dim"))
+      self.value_bias = zeros((cfg.num_kv_heads, size), ("kv_heads", "head_dim"))
+    if cfg.qk_norm:
+      self.query_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
+      self.key_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
+
+  def __call__(self, x, positions, visible, layer_cache, index, constrain):
+    """Returns (output [R, S, D], the layer's keys and values after this call)."""
+    queries, keys, values = self._project(x)
+    if self.cfg.qk_norm:
+      queries, keys = self.query_norm(queries), self.key_norm(keys)
+    frequency = frequencies(self.cfg.head_dim, self.cfg.rope_base, self.cfg.rope_scaling)
+    queries = rotate(queries, positions, frequency)
+    keys = rotate(keys, positions, frequency).transpose(0, 2, 3, 1)
+    values = values.transpose(0, 2, 1, 3)
+    queries = constrain(queries, ("rows", "length", "heads", "head_dim"))
+    if layer_cache is not None:
+      keys, values = kv_cache.write(*layer_cache, keys, values, index)
+    mixed = attend(queries, keys, values, visible)
+    out = self.out[...].astype(x.dtype).reshape(-1, x.shape[-1])
+    return mixed.reshape(*x.shape[:-1], -1) @ out, (keys, values)
+
+  def _project(self, x):
+    """Queries [R, S, H, d], keys and values [R, S, K, d]."""
+
+    def project(matrix, bias):
+      flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)  # products with matrices are faster on CPU
+      y = (x @ flat).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
+      return y if bias is None else y + bias[...].astype(x.dtype)
+
+    biases = (self.query_bias, self.key_bias, self.value_bias) if self.cfg.qkv_bias else (None,) * 3
+    return tuple(map(project, (self.query, self.key, self.value), biases))
+
+
+class MLP(nnx.Module):
+  """SwiGLU: down(silu(gate(x)) * up(x))."""
+
+  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
+    self.gate = weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
+    self.up = weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
+    self.down = weight(rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
+
+  def __call__(self, x, constrain):
+    cast = lambda matrix: matrix[...].astype(x.dtype)
+    inner = jax.nn.silu(x @ cast(self.gate)) * (x @ cast(self.up))
+    return constrain(inner, ("rows", "length", "mlp")) @ cast(self.down)

@@ -1,0 +1,51 @@
+"""Rotary positions, and the stretching of their frequencies for longer contexts."""
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxrl_llm.config import RopeScalingConfig
+from jaxrl_llm.fields import ConfigError
+
+
+def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Array, " half"]:
+  """Radians per position of each pair of components.
+
+    f_i = base^(-2i / size)
+    linear:  f_i / factor
+    llama3:  with r = original_length f_i / (2 pi) (turns within the original context) and
+             s = clip((r - low) / (high - low), 0, 1):   f_i (s + (1 - s) / factor)
+
+  Args:
+    size: width of a head.
+    base: of the geometric series.
+    scaling: name and numbers of the stretching.
+
+  Raises:
+    ConfigError: llama3 with high_frequency_factor <= low_frequency_factor.
+
+  Source: arXiv 2104.09864; linear: arXiv 2306.15595; llama3: the rope_scaling of the published Llama 3.1 configs.
+  """
+  half = size // 2
+  frequency = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  if scaling.name == "linear":
+    return frequency / scaling.factor
+  if scaling.name == "llama3":
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    if high <= low:
+      raise ConfigError(f"model.rope_scaling.high_frequency_factor = {high} is not above low_frequency_factor = {low}. "
+                        "Fix: raise it; published Llama 3 models have 4 and 1.")
+    turns = scaling.original_length * frequency / (2 * math.pi)
+    kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+    return frequency * (kept + (1 - kept) / scaling.factor)
+  return frequency
+
+
+def rotate(x: Float[Array, "R S H d"], positions: Int[Array, "R S"],
+           frequency: Float[Array, " half"]) -> Float[Array, "R S H d"]:
+  """Rotary position embedding; the two halves of the head are a pair's components, as in Hugging Face's models."""
+  angle = positions[..., None, None].astype(jnp.float32) * frequency
+  cos, sin = jnp.cos(angle), jnp.sin(angle)
+  first, second = jnp.split(x.astype(jnp.float32), 2, -1)
+  return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)

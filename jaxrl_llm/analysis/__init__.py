@@ -1,0 +1,1 @@
+"""The laboratory: what estimators and advantages do, measured where the truth is known."""

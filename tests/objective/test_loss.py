@@ -1,0 +1,139 @@
+"""Terms of the loss beside the estimator: KL, critic, support, gate."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import CorrectionConfig, CriticConfig, EstimatorConfig, KLConfig, LossConfig
+from jaxrl_llm.objective import loss as loss_lib
+from jaxrl_llm.types import Rollout, TrainBatch
+
+V, D = 6, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class TableModel:
+  """Hidden states are a look-up of the last token: enough for every path of the loss."""
+
+  def hidden(self, params, tokens, positions, segments, cache=None):
+    return params["hidden"][tokens], None
+
+  def head(self, params):
+    return params["head"]
+
+  def values(self, params, hidden):
+    return hidden @ params["value"]
+
+
+def setting(seed=0, rows=4, length=7):
+  rng = np.random.default_rng(seed)
+  normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)
+  params = {"hidden": normal(V, D), "head": normal(D, V), "value": normal(D)}
+  mask = (rng.random((rows, length)) < 0.7) & (np.arange(length) > 0)
+  zeros = jnp.zeros(rows, jnp.int32)
+  tokens = jnp.asarray(rng.integers(0, V, (rows, length)), jnp.int32)
+  rollout = Rollout(tokens, jnp.asarray(mask), zeros + length, zeros + 1, -1 + 0.1 * normal(rows, length), zeros > 0,
+                    zeros, zeros, zeros, zeros)
+  weights = jnp.asarray(mask / mask.sum(), jnp.float32)
+  batch = TrainBatch(rollout, normal(rows, length), weights, -1.5 + 0.3 * normal(rows, length), jnp.ones(mask.shape),
+                     ref_log_probs=-1.5 + 0.3 * normal(rows, length), values=normal(rows, length),
+                     returns=normal(rows, length))
+  return params, batch
+
+
+def run(params, batch, cfg):
+  return jax.value_and_grad(loss_lib.policy_loss, has_aux=True)(params, batch, model=TableModel(), cfg=cfg)
+
+
+PLAIN = LossConfig(EstimatorConfig("reinforce"))
+
+
+def test_value_terms_by_hand():
+  x = lambda *v: jnp.asarray([v], jnp.float32)
+  mask = jnp.asarray([[True, True, True, False]])
+  values, old, returns = x(1.0, 3.0, 0.0, jnp.nan), x(0.0, 0.0, 0.0, jnp.nan), x(2.0, 1.0, 0.0, jnp.nan)
+  got = loss_lib.value_terms(values, old, returns, mask, CriticConfig(clip=None))
+  np.testing.assert_allclose(got, [[0.5, 2.0, 0.0, 0.0]])
+  clipped = loss_lib.value_terms(values, old, returns, mask, CriticConfig(clip=0.5))
+  np.testing.assert_allclose(clipped, [[1.125, 2.0, 0.0, 0.0]])  # max(1, 1.5^2) / 2, max(4, 0.5^2) / 2
+
+
+def test_the_critic_adds_its_loss_and_leaves_the_policy_term_alone():
+  params, batch = setting()
+  (plain, _), _ = run(params, batch, PLAIN)
+  (value, metrics), gradient = run(params, batch, dataclasses.replace(PLAIN, critic=CriticConfig(coef=0.3)))
+  hidden = params["hidden"][batch.rollout.tokens]
+  values = jnp.pad((hidden @ params["value"])[:, :-1], ((0, 0), (1, 0)))
+  terms = jnp.square(values - batch.returns) / 2
+  np.testing.assert_allclose(value - plain, 0.3 * jnp.sum(batch.loss_weights * terms), rtol=1e-5)
+  assert float(jnp.abs(gradient["value"]).max()) > 0 and "critic/loss" in metrics
+
+
+@pytest.mark.parametrize("importance", [False, True])
+def test_kl_importance_has_the_gradient_of_the_exact_divergence(importance):
+  """Tokens drawn from mu: only with the ratio is the expected gradient of k3 that of KL(pi || ref), by enumeration."""
+  rng = np.random.default_rng(0)
+  logits, ref, mu = (jax.nn.log_softmax(jnp.asarray(rng.standard_normal(5), jnp.float32)) for _ in range(3))
+  log_p = jax.nn.log_softmax
+
+  def expected(z):
+    terms = loss_lib.kl_terms(log_p(z)[None], ref[None], mu[None], jnp.ones((1, 5), bool),
+                              KLConfig("k3", 1.0, importance=importance))
+    return jnp.sum(jnp.exp(mu) * terms[0])
+
+  exact = jax.grad(lambda z: jnp.sum(jnp.exp(log_p(z)) * (log_p(z) - ref)))(logits)
+  agrees = np.allclose(jax.grad(expected)(logits), exact, rtol=1e-4, atol=1e-5)
+  assert agrees == importance
+
+
+def test_tokens_outside_the_support_have_no_loss_and_stay_in_the_denominator():
+  params, batch = setting()
+  batch = batch.replace(advantages=jnp.ones_like(batch.advantages))
+  mask = np.asarray(batch.rollout.mask)
+  outside = np.zeros(mask.shape, bool)
+  outside[tuple(np.argwhere(mask)[1])] = True
+  cfg = LossConfig(EstimatorConfig("ctpo", log_low=None, log_high=None, log_dual=None))
+  (value, _), gradient = run(params, batch.replace(in_support=jnp.asarray(~outside)), cfg)
+  # The same as a batch in which that token is tool output, with the weights of the whole batch.
+  hole = batch.replace(rollout=batch.rollout.replace(mask=jnp.asarray(mask & ~outside)))
+  (expected, _), expected_gradient = run(params, hole, cfg)
+  np.testing.assert_allclose(value, expected, rtol=1e-6)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradient, expected_gradient)
+  (whole, _), _ = run(params, batch, cfg)
+  assert abs(float(whole - value)) > 1e-4
+
+
+def test_a_pruned_policy_reports_what_it_leaves_out():
+  params, batch = setting()
+  (value, metrics), gradient = run(params, batch, dataclasses.replace(PLAIN, min_p=0.3))
+  kept = metrics["vocabulary/kept_mass"]
+  assert 0 < float(kept.total / kept.count) < 1
+  assert 0 < float(metrics["vocabulary/out_of_set"].total) < float(metrics["vocabulary/out_of_set"].count)
+  assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+
+
+def test_the_sequence_gate_multiplies_any_estimator():
+  """A row with negative advantage whose anchor is far above the current policy is dropped, others stay."""
+  params, batch = setting()
+  sign = jnp.asarray([-1.0, 1.0, -1.0, 1.0])[:, None]
+  far = jnp.asarray([3.0, 3.0, -3.0, -3.0])[:, None]
+  log_probs = loss_lib.policy_log_probs(params, batch, model=TableModel(), cfg=PLAIN)
+  batch = batch.replace(advantages=sign * jnp.ones_like(batch.advantages), anchor_log_probs=log_probs + far)
+  gated = dataclasses.replace(PLAIN, correction=CorrectionConfig(sequence_delta=0.5))
+  (value, _), _ = run(params, batch, gated)
+  rest = batch.replace(loss_weights=batch.loss_weights.at[0].set(0.0))
+  (expected, _), _ = run(params, rest, PLAIN)
+  np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+def test_regularizers_use_their_own_weights():
+  params, batch = setting()
+  cfg = dataclasses.replace(PLAIN, kl=KLConfig("k2", 0.5))
+  (plain, _), _ = run(params, batch, PLAIN)
+  (same, _), _ = run(params, batch, cfg)
+  (doubled, _), _ = run(params, batch.replace(regularizer_weights=2 * batch.loss_weights), cfg)
+  np.testing.assert_allclose(doubled - plain, 2 * (same - plain), rtol=1e-5)
+  assert float(same - plain) > 1e-3

@@ -91,7 +91,9 @@ def test_kl_importance_has_the_gradient_of_the_exact_divergence(importance):
 
 def test_tokens_outside_the_support_have_no_loss_and_stay_in_the_denominator():
   params, batch = setting()
-  batch = batch.replace(advantages=jnp.ones_like(batch.advantages))
+  log_probs = loss_lib.policy_log_probs(params, batch, model=TableModel(), cfg=PLAIN)
+  batch = batch.replace(advantages=jnp.ones_like(batch.advantages),
+                        anchor_log_probs=log_probs - 0.1 * batch.advantages)
   mask = np.asarray(batch.rollout.mask)
   outside = np.zeros(mask.shape, bool)
   outside[tuple(np.argwhere(mask)[1])] = True

@@ -9,60 +9,21 @@ number is checked, so the policy is free in how it gets there. Demonstrations mi
 (`task.worked_share`): the warm start learns to imitate the mixture, and that working pays is left for RL to find.
 """
 
-import dataclasses
-import zlib
-
 import numpy as np
 
-from jaxrl_llm.config import ConfigError, TaskConfig
 from jaxrl_llm.tasks import tokenizer as tokenizers
+from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.types import Problem, Reward
 
 OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 ALPHABET = "0123456789+-*=:"
-HELDOUT_SHARE = 16  # one chain in this many is held out
 
 
-@dataclasses.dataclass(frozen=True)
-class ModularChain:
-  """Chains of `num_terms` digits.
+class ModularChain(Procedural):
+  """Chains of `task.num_terms` digits; its own tokenizer has one token per character."""
 
-  Train and held-out problems are disjoint by construction: a hash of the prompt decides. `batch` is a pure function
-  of (seed, index).
-  """
-
-  cfg: TaskConfig
-  seed: int
-  batch_size: int
-  tokenizer: object = dataclasses.field(default_factory=lambda: tokenizers.character_tokenizer(ALPHABET), compare=False)
-
-  def batch(self, index: int) -> list[Problem]:
-    """`batch_size` training problems."""
-    return self._draw(np.random.default_rng((self.seed, index)), self.batch_size, heldout=False)
-
-  def heldout(self, size: int) -> list[Problem]:
-    """The first `size` distinct held-out problems: the same for every seed.
-
-    Raises:
-      ConfigError: there are not that many.
-    """
-    rng, found = np.random.default_rng(2**31 - 1), {}
-    while len(found) < size:
-      before = len(found)
-      found |= {problem.prompt: problem for problem in self._draw(rng, size, heldout=True)}
-      if len(found) == before:
-        break
-    else:
-      return list(found.values())[:size]
-    raise ConfigError(f"task.heldout_problems = {size}: only {len(found)} held-out chains of task.num_terms = "
-                      f"{self.cfg.num_terms} digits were found; fewer problems or more terms.")
-
-  def render(self, problem: Problem) -> list[int]:
-    return tokenizers.encode(self.tokenizer, problem.prompt)
-
-  def demonstration(self, problem: Problem) -> list[int]:
-    """Completion ids of the demonstrated answer, end of sequence included."""
-    return tokenizers.encode(self.tokenizer, problem.demonstration) + [self.tokenizer.eos_token_id]
+  def make_tokenizer(self):
+    return tokenizers.character_tokenizer(ALPHABET)
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     """1 if what stands behind the last equals sign is the answer, else 0."""
@@ -70,21 +31,25 @@ class ModularChain:
     return Reward(float(correct), correct)
 
   def longest_prompt(self) -> int:
-    return 2 * self.cfg.num_terms - 1
+    return 2 * self.cfg.num_terms - 1 if self._by_characters else super().longest_prompt()
 
   def longest_demonstration(self) -> int:
     """Tokens, end of sequence included."""
+    if not self._by_characters:
+      return super().longest_demonstration()
     return 4 * self.cfg.num_terms - 1 if self.cfg.worked_share else 3
 
-  def _draw(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
-    problems = []
-    while len(problems) < size:
-      digits = rng.integers(0, 10, self.cfg.num_terms).tolist()
-      signs = rng.choice(list(OPERATIONS), self.cfg.num_terms - 1).tolist()
-      problem = _problem(digits, signs, worked=rng.random() < self.cfg.worked_share)
-      if (zlib.crc32(problem.prompt.encode()) % HELDOUT_SHARE == 0) == heldout:
-        problems.append(problem)
-    return problems
+  @property
+  def _by_characters(self) -> bool:
+    return self.own_tokenizer and self.cfg.prompt.style == "plain"
+
+  def scarce(self) -> str:
+    return f"more terms than task.num_terms = {self.cfg.num_terms}"
+
+  def draw_one(self, rng: np.random.Generator) -> Problem:
+    digits = rng.integers(0, 10, self.cfg.num_terms).tolist()
+    signs = rng.choice(list(OPERATIONS), self.cfg.num_terms - 1).tolist()
+    return _problem(digits, signs, worked=rng.random() < self.cfg.worked_share)
 
 
 def _problem(digits: list[int], signs: list[str], *, worked: bool) -> Problem:
@@ -94,4 +59,4 @@ def _problem(digits: list[int], signs: list[str], *, worked: bool) -> Problem:
     value = OPERATIONS[sign](value, digit) % 10
     prompt += f"{sign}{digit}"
     steps += f"{sign}{digit}={value}"
-  return Problem(prompt, str(value), f":{steps}" if worked else f"={value}")
+  return Problem(prompt, str(value), f":{steps}" if worked else f"={value}", id=prompt)

@@ -1,0 +1,194 @@
+"""Columns and answer rules of well-known sets: one function per schema, from a row to (question, answer, ...).
+
+Source of the columns: methods V3. Licences differ between the sets; none of their text is part of this package.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from jaxrl_llm.config import DataConfig
+
+CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
+
+
+class RowError(ValueError):
+  """What is wrong with a row; the reader of the file adds the place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+  """What a task needs of a row; id None: the row number."""
+
+  prompt: str
+  answer: str
+  demonstration: str | None = None
+  id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapping:
+  """convert: row -> Fields; verifier: kind of answer check; repeats: whether equal ids are dropped or an error."""
+
+  convert: Callable[[dict], Fields]
+  verifier: str
+  repeats: bool = False
+
+
+def text(row: dict, column: str) -> str:
+  """A non-empty text.
+
+  Raises:
+    RowError: no such column, another type, or nothing in it.
+  """
+  value = _get(row, column)
+  if not isinstance(value, str):
+    raise RowError(f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text was expected")
+  if not value.strip():
+    raise RowError(f"column {column!r} is empty")
+  return value
+
+
+def scalar(row: dict, column: str) -> str:
+  """A text or number as text; a float without a fraction loses its point (27.0 -> 27)."""
+  value = _get(row, column)
+  if isinstance(value, float) and value.is_integer():
+    value = int(value)
+  if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    raise RowError(f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text or a number was "
+                   "expected")
+  if not str(value).strip():
+    raise RowError(f"column {column!r} is empty")
+  return str(value).strip()
+
+
+def optional(row: dict, column: str) -> str | None:
+  """A text, or None where the column is absent or empty."""
+  value = row.get(column)
+  return value if isinstance(value, str) and value.strip() else None
+
+
+def last_boxed(solution: str) -> str:
+  """Content of the last \\boxed{...}, by counting brackets.
+
+  Raises:
+    RowError: there is none, or it is not closed.
+  """
+  start = max(solution.rfind("\\boxed{"), solution.rfind("\\fbox{"))
+  if start < 0:
+    raise RowError("the solution has no \\boxed{...}")
+  begin, depth = solution.index("{", start) + 1, 1
+  for end in range(begin, len(solution)):
+    depth += {"{": 1, "}": -1}.get(solution[end], 0)
+    if depth == 0:
+      if not solution[begin:end].strip():
+        raise RowError("the last \\boxed{...} of the solution is empty")
+      return solution[begin:end].strip()
+  raise RowError("the last \\boxed{...} of the solution is not closed")
+
+
+def _get(row: dict, column: str):
+  if column not in row:
+    raise RowError(f"no column {column!r}; columns present: {', '.join(map(str, row)) or 'none'}")
+  return row[column]
+
+
+def _shown(value) -> str:
+  shown = repr(value)
+  return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _gsm8k(row: dict) -> Fields:
+  """The number after the last ####, without commas; the rationale without its calculator marks."""
+  answer = CALCULATOR_MARK.sub("", text(row, "answer"))
+  rationale, mark, gold = answer.rpartition("####")
+  gold = gold.replace(",", "").strip()
+  if not mark or not gold:
+    raise RowError("column 'answer' has no #### with a number behind it")
+  return Fields(text(row, "question"), gold, f"{rationale.strip()}\n#### {gold}".lstrip())
+
+
+def _math(row: dict) -> Fields:
+  """MATH and MATH-500: the column `answer`, or else the last box of the solution."""
+  solution = optional(row, "solution")
+  if "answer" not in row and solution is None:
+    raise RowError(f"neither column 'answer' nor 'solution'; columns present: {', '.join(row) or 'none'}")
+  answer = scalar(row, "answer") if "answer" in row else last_boxed(solution)
+  return Fields(text(row, "problem"), answer, solution, optional(row, "unique_id"))
+
+
+def _deepscaler(row: dict) -> Fields:
+  return Fields(text(row, "problem"), scalar(row, "answer"), optional(row, "solution"))
+
+
+def _dapo(row: dict) -> Fields:
+  """Rows of verl's layout: one user message whose text carries the format instruction already."""
+  messages = _get(row, "prompt")
+  if not isinstance(messages, list) or len(messages) != 1 or not isinstance(messages[0], dict):
+    raise RowError(f"column 'prompt' holds {_shown(messages)}; a list of one message was expected")
+  return Fields(text(messages[0], "content"), scalar(_section(row, "reward_model"), "ground_truth"),
+                id=scalar(_section(row, "extra_info"), "index"))
+
+
+def _section(row: dict, column: str) -> dict:
+  value = _get(row, column)
+  if not isinstance(value, dict):
+    raise RowError(f"column {column!r} holds {_shown(value)}; an object was expected")
+  return value
+
+
+def _aime(row: dict) -> Fields:
+  """Answers are integers from 0 to 999, possibly with leading zeros."""
+  answer = scalar(row, "answer")
+  if not answer.isascii() or not answer.isdigit() or int(answer) > 999:
+    raise RowError(f"column 'answer' holds {answer!r}; an integer from 0 to 999 was expected")
+  return Fields(text(row, "problem"), str(int(answer)))
+
+
+def _amc23(row: dict) -> Fields:
+  """Answers are written like floats."""
+  answer = scalar(row, "answer")
+  try:
+    value = float(answer)
+  except ValueError as error:
+    raise RowError(f"column 'answer' holds {answer!r}; a number was expected") from error
+  return Fields(text(row, "problem" if "problem" in row else "question"), str(int(value)) if value.is_integer() else
+                answer)
+
+
+def _minerva(row: dict) -> Fields:
+  """No column of answers: the box of the solution."""
+  solution = text(row, "solution")
+  return Fields(text(row, "problem"), last_boxed(solution), solution)
+
+
+def _olympiadbench(row: dict) -> Fields:
+  """The first of `final_answer`, as published graders do, without dollar signs."""
+  answers = _get(row, "final_answer")
+  if not isinstance(answers, list) or not answers or not isinstance(answers[0], str):
+    raise RowError(f"column 'final_answer' holds {_shown(answers)}; a list of texts was expected")
+  answer = answers[0].strip().strip("$").strip()
+  if not answer:
+    raise RowError("column 'final_answer' starts with an empty text")
+  return Fields(text(row, "question"), answer)
+
+
+MAPPINGS = {
+    "gsm8k": Mapping(_gsm8k, "numeric"), "math": Mapping(_math, "math"), "deepscaler": Mapping(_deepscaler, "math"),
+    "dapo": Mapping(_dapo, "math", repeats=True), "aime": Mapping(_aime, "numeric"),
+    "amc23": Mapping(_amc23, "numeric"), "minerva": Mapping(_minerva, "math"),
+    "olympiadbench": Mapping(_olympiadbench, "math"),
+}
+
+
+def make_mapping(cfg: DataConfig) -> Mapping:
+  """The named mapping, or one over the configured columns."""
+  if cfg.mapping != "auto":
+    return MAPPINGS[cfg.mapping]
+
+  def columns(row: dict) -> Fields:
+    return Fields(text(row, cfg.prompt_column), scalar(row, cfg.answer_column),
+                  text(row, cfg.demonstration_column) if cfg.demonstration_column else None,
+                  scalar(row, cfg.id_column) if cfg.id_column else None)
+
+  return Mapping(columns, "math")

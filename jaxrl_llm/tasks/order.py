@@ -1,0 +1,37 @@
+"""Which problems a batch holds, from its index alone; which of them a process handles."""
+
+import functools
+
+import numpy as np
+
+
+@functools.lru_cache(maxsize=8)
+def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+  return np.random.default_rng((seed, epoch, 2)).permutation(size)
+
+
+def rows_of_batch(index: int, batch_size: int, size: int, seed: int) -> list[int]:
+  """Rows of batch `index` out of `size`, each once per epoch, in another order each epoch.
+
+    p = index * batch_size + i;   row = permutation(seed, p // size)[p % size]
+
+  There is no iterator whose state must be saved: a run that knows its batch index resumes exactly. A batch may cross
+  the border of two epochs.
+  """
+  positions = range(index * batch_size, (index + 1) * batch_size)
+  return [int(_permutation(seed, p // size, size)[p % size]) for p in positions]
+
+
+def share(items: list, shard: int, shards: int) -> list:
+  """The contiguous part of `items` that process `shard` of `shards` handles.
+
+  Raises:
+    ValueError: the items do not divide, or there is no such shard.
+  """
+  if not 0 <= shard < shards:
+    raise ValueError(f"shard = {shard}: allowed are 0 to {shards - 1}")
+  if len(items) % shards:
+    raise ValueError(f"{len(items)} problems do not divide over {shards} processes; fix: rollout.prompts, a multiple "
+                     "of the number of processes")
+  part = len(items) // shards
+  return items[shard * part:(shard + 1) * part]

@@ -1,0 +1,92 @@
+"""From rows of a file to problems: conversion, unique ids, and the length filter."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+from jaxrl_llm.config import ConfigError, DataConfig
+from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError
+from jaxrl_llm.tasks.readers import read_rows
+from jaxrl_llm.types import Problem
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Problems of one source, in file order.
+
+  Attributes:
+    lengths: tokens of each prompt.
+    read, too_long, duplicates: rows read, dropped for their length, dropped for the id of an earlier row.
+  """
+
+  problems: list[Problem]
+  lengths: list[int]
+  read: int
+  too_long: int
+  duplicates: int
+
+
+def load(key: str, path: str, split: str, mapping: Mapping, prompt_ids: Callable[[str], list[int]],
+         limit: int | None) -> Table:
+  """Everything in `path`, whole, in memory.
+
+  Args:
+    key: configuration key that holds `path`.
+    limit: tokens of the longest prompt that is kept; None: all.
+
+  Raises:
+    ConfigError: a row that does not convert or repeats an id, with file and line; no row; no prompt that fits.
+  """
+  problems, lengths, read, duplicates, too_long, longest = [], [], 0, 0, 0, 0
+  seen: dict[str, str] = {}
+  for place, row in read_rows(key, path, split):
+    read += 1
+    fields = _converted(place, row, mapping)
+    name = fields.id if fields.id is not None else str(read)
+    if name in seen:
+      if not mapping.repeats:
+        raise ConfigError(f"{place}: id {name!r} occurs for the second time, first at {seen[name]}. "
+                          "Fix: unique ids, or another task.data.id_column.")
+      duplicates += 1
+      continue
+    seen[name] = place
+    tokens = len(prompt_ids(fields.prompt))
+    longest = max(longest, tokens)
+    if limit is not None and tokens > limit:
+      too_long += 1
+      continue
+    problems.append(Problem(fields.prompt, fields.answer, fields.demonstration, name))
+    lengths.append(tokens)
+  if not read:
+    raise ConfigError(f"{key} = {path!r}: the file has no rows. Fix: a file with problems.")
+  if not problems:
+    raise ConfigError(f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; the longest "
+                      f"has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less text in "
+                      "task.prompt.")
+  logger.info("%s: %d rows read, %d repeated, %d prompts above rollout.max_prompt_tokens = %s dropped (longest: %d)",
+              path, read, duplicates, too_long, limit, longest)
+  return Table(problems, lengths, read, too_long, duplicates)
+
+
+def _converted(place: str, row: dict, mapping: Mapping) -> Fields:
+  try:
+    return mapping.convert(row)
+  except RowError as error:
+    raise ConfigError(f"{place}: {error}. Fix: the row, task.data.mapping, or the task.data columns.") from error
+
+
+def check_columns(cfg: DataConfig) -> None:
+  """Refuses column names that a ready mapping would not read.
+
+  Raises:
+    ConfigError: naming the column.
+  """
+  if cfg.mapping == "auto":
+    return
+  for field in dataclasses.fields(cfg):
+    value = getattr(cfg, field.name)
+    if field.name.endswith("_column") and value != field.default:
+      raise ConfigError(f"task.data.{field.name} = {value!r} is not read by task.data.mapping = {cfg.mapping!r}. "
+                        f"Fix: task.data.mapping=auto, or leave task.data.{field.name} out.")

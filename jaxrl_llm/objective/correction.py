@@ -1,12 +1,67 @@
-"""Sampler / trainer mismatch: truncated importance weights anchor / behavior, constants in the loss."""
+"""Sampler / trainer mismatch: truncated or rejected importance weights anchor / behavior, and the sequence mask.
+
+All results are constants that multiply a token's loss. What they zero stays in every denominator, prefix and position:
+dropping one token does not amplify the others.
+"""
+
+import math
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxrl_llm.config import ConfigError, CorrectionConfig
+from jaxrl_llm.fields import did_you_mean
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, masked_log_ratio
 from jaxrl_llm.ops import masked
+
+LEVELS = ("none", "token", "sequence")
+RULES = tuple(f"{reduction}_{statistic}" for reduction in ("token", "seq_sum", "seq_mean", "seq_max")
+              for statistic in ("k1", "k2", "k3"))
+
+
+def check(cfg: CorrectionConfig) -> CorrectionConfig:
+  """`cfg`, where it can be computed and no part of it would be ignored.
+
+  Raises:
+    ConfigError: naming the key, its value, what is allowed, and a fix.
+  """
+  if cfg.level not in LEVELS:
+    raise ConfigError(f"correction.level = {cfg.level!r}: allowed are {', '.join(LEVELS)}."
+                      + did_you_mean(str(cfg.level), LEVELS))
+  if cfg.level == "none" and cfg.low is not None:
+    raise ConfigError(f"correction.low = {cfg.low} with correction.level = 'none': there is no weight to compare with "
+                      "it. Fix: correction.level=token (IcePop), or correction.low=none.")
+  if cfg.level == "none" and cfg.batch_normalize:
+    raise ConfigError("correction.batch_normalize = True with correction.level = 'none': all weights are 1 already. "
+                      "Fix: correction.level=token or sequence, or correction.batch_normalize=False.")
+  if cfg.low is not None and cfg.cap is not None and cfg.low > cfg.cap:
+    raise ConfigError(f"correction.low = {cfg.low} exceeds correction.cap = {cfg.cap}: every weight would be 0. "
+                      "Fix: correction.low <= correction.cap.")
+  for rule in cfg.reject:
+    _check_rule(rule)
+  return cfg
+
+
+def _check_rule(rule) -> None:
+  shown = f"correction.reject holds {rule!r}"
+  if not isinstance(rule, (tuple, list)) or len(rule) != 3 or not isinstance(rule[0], str):
+    raise ConfigError(f"{shown}: a rule is (name, low, high), a bound being a number or None, and name one of "
+                      f"{', '.join(RULES)}.")
+  name, low, high = rule
+  if name not in RULES:
+    raise ConfigError(f"{shown}: allowed names are {', '.join(RULES)}.{did_you_mean(name, RULES)}")
+  for bound in (low, high):
+    number = isinstance(bound, (int, float)) and not isinstance(bound, bool) and math.isfinite(bound) and bound >= 0
+    if bound is not None and not number:
+      raise ConfigError(f"{shown}: the bound {bound!r} is neither None nor a finite number >= 0.")
+  if name.endswith("k1"):
+    if low is None and high is None:
+      raise ConfigError(f"{shown}: it bounds nothing. Fix: give low, high or both, as ratios anchor / behavior.")
+    if low is not None and high is not None and low > high:
+      raise ConfigError(f"{shown}: low exceeds high, so that it rejects everything. Fix: low <= high.")
+  elif low is not None or high is None:
+    raise ConfigError(f"{shown}: {name} is never negative and bounded from above only. Fix: ({name!r}, None, high).")
 
 
 def correction_weights(anchor_log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
@@ -17,23 +72,110 @@ def correction_weights(anchor_log_probs: Float[Array, "B L"], behavior_log_probs
     token     min(k_t, cap)                 k_t = anchor(a_t) / behavior(a_t)
     sequence  min(prod_t k_t, cap)          on every token of the row; the log sum is kept within +-20
 
-  Returns:
-    ([B, L] f32, 1 where mask is False; metrics: mean weight, share truncated).
+  With `low`, a weight outside [low, cap] becomes 0 instead (IcePop). `batch_normalize` then divides by the mean weight,
+  over policy tokens (token) or over rows that have any (sequence). Last, each rule of `reject` sets the weight of what
+  lies outside its bounds to 0. With l_t = log k_t and T policy tokens, a rule (name, low, high) compares
 
-  Source: methods E21 (Token-TIS, Seq-TIS).
+    name   token_*     seq_sum_*    seq_mean_*         seq_max_*
+    k1     k_t         prod_t k_t   (prod_t k_t)^1/T   every k_t: its row goes if any is below low or above high
+    k2     l_t^2 / 2   sum          mean               largest
+    k3     k_t - 1 - l_t   sum      mean               largest
+
+  `token_*` drops tokens, `seq_*` rows. k1 bounds are ratios anchor / behavior, either may be None; verl's
+  `lower_upper` bounds the inverse. k2 and k3 have an upper bound only. On tokens of the behavior policy, the mean of
+  k3 estimates KL(behavior || anchor).
+
+  Args:
+    anchor_log_probs, behavior_log_probs: [B, L]; mask: [B, L] bool.
+    cfg: level, cap (None: unbounded), low, batch_normalize, reject.
+
+  Returns:
+    ([B, L] f32 or wider, constants, 1 where mask is False; metrics, each a Mean). `correction/weight` and
+    `correction/weight_squared` are those of the final weights w, over policy tokens: mean(w)^2 / mean(w^2) is the
+    effective share of the sample. `truncated`: above cap, or outside [low, cap]. `rejected`: dropped by a rule.
+    `rejected_rows`: share of rows with policy tokens that have weight 0 on all of them.
+
+  Raises:
+    ConfigError: see `check`.
+
+  Source: methods E21 (Token-TIS, Seq-TIS, MIS, geometric rejection), IcePop arXiv 2510.18855, TRM 2512.23075.
   """
-  log_ratio = masked_log_ratio(anchor_log_probs, behavior_log_probs, mask)
-  if cfg.level == "none":
-    log_weight = jnp.zeros_like(log_ratio)
-  elif cfg.level == "token":
-    log_weight = log_ratio
-  elif cfg.level == "sequence":
-    log_weight = jnp.broadcast_to(jnp.sum(log_ratio, -1, keepdims=True), mask.shape)
-  else:
-    raise ConfigError(f"correction.level = {cfg.level!r}: allowed are none, token, sequence.")
-  raw = jnp.exp(jnp.clip(log_weight, -LOG_RATIO_BOUND, LOG_RATIO_BOUND))
-  weights = jnp.where(mask, raw if cfg.level == "none" else jnp.minimum(raw, cfg.cap), 1.0)
-  truncated = (raw > cfg.cap) & (cfg.level != "none")
+  check(cfg)
+  log_ratio = lax.stop_gradient(masked_log_ratio(anchor_log_probs, behavior_log_probs, mask))
+  raw = _raw_weights(log_ratio, mask, cfg.level)
+  cap = jnp.inf if cfg.cap is None or cfg.level == "none" else cfg.cap
+  outside = (raw > cap) if cfg.low is None else (raw > cap) | (raw < cfg.low)
+  weights = jnp.minimum(raw, cap) if cfg.low is None else jnp.where(outside, 0.0, raw)
+  if cfg.batch_normalize:
+    weights = masked.safe_divide(weights, _mean_weight(weights, mask, cfg.level))
+  rejected = jnp.zeros_like(mask)
+  for rule in cfg.reject:
+    rejected |= _rejected(log_ratio, mask, *rule)
+  weights = jnp.where(mask, jnp.where(rejected, 0.0, weights), 1.0)
+  rows = jnp.any(mask, -1)
+  gone = rows & ~jnp.any(mask & (weights > 0), -1)
+  share = lambda which, among: masked.mean(which.astype(weights.dtype), among)
   metrics = {"correction/weight": masked.mean(weights, mask),
-             "correction/truncated": masked.mean(truncated.astype(jnp.float32), mask)}
+             "correction/weight_squared": masked.mean(jnp.square(weights), mask),
+             "correction/truncated": share(outside, mask), "correction/rejected": share(rejected, mask),
+             "correction/rejected_rows": share(gone, rows)}
   return lax.stop_gradient(weights), metrics
+
+
+def _raw_weights(log_ratio, mask, level: str):
+  if level == "none":
+    return jnp.ones_like(log_ratio)
+  if level == "token":
+    return jnp.exp(log_ratio)
+  return jnp.exp(jnp.broadcast_to(_row_sum(log_ratio), mask.shape))
+
+
+def _row_sum(log_ratio):
+  """Sum of log-ratios (0 where masked) over the row, within +-LOG_RATIO_BOUND: [B, 1]."""
+  return jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
+def _mean_weight(weights, mask, level: str):
+  """Mean over policy tokens, or for a weight that is constant along the row over rows that have any: a scalar."""
+  if level == "sequence":
+    weights, mask = weights[:, :1], jnp.any(mask, -1, keepdims=True)
+  mean = masked.mean(weights, mask)
+  return masked.safe_divide(mean.total, mean.count)
+
+
+def _rejected(log_ratio, mask, name: str, low, high):
+  """[B, L] or [B, 1]: where the rule's statistic lies outside its bounds. Ratios are compared by their logs."""
+  reduction, statistic = name.rsplit("_", 1)
+  value = {"k1": log_ratio, "k2": jnp.square(log_ratio) / 2, "k3": jnp.expm1(log_ratio) - log_ratio}[statistic]
+  if statistic == "k1":
+    log = lambda x: math.log(x) if x > 0 else -math.inf
+    low, high = (None if low is None else log(low)), (None if high is None else log(high))
+  if reduction == "seq_sum":
+    value = _row_sum(value) if statistic == "k1" else jnp.sum(value, -1, keepdims=True)
+  elif reduction == "seq_mean":
+    value = masked.row_mean(value, mask)
+  outside = mask & ((value < (-jnp.inf if low is None else low)) | (value > (jnp.inf if high is None else high)))
+  return jnp.any(outside, -1, keepdims=True) if reduction == "seq_max" else outside
+
+
+def sequence_mask(log_probs: Float[Array, "B L"], anchor_log_probs: Float[Array, "B L"],
+                  advantages: Float[Array, "B L"], mask: Bool[Array, "B L"], cfg: CorrectionConfig
+                  ) -> Float[Array, "B L"]:
+  """Gate that multiplies any estimator: 0 on rows that the policy has already left behind, 1 elsewhere.
+
+    0 where  mean_t A_t < 0  and  mean_t log(anchor(a_t) / current(a_t)) > sequence_delta    (means over policy tokens)
+
+  Args:
+    cfg: reads `sequence_delta`, nats per token; None: no row is dropped.
+
+  Returns:
+    [B, L] f32 or wider, constants.
+
+  Source: DeepSeek-V3.2, arXiv 2512.02556; slime's OPSM is the same rule; methods E22.
+  """
+  log_ratio = lax.stop_gradient(masked_log_ratio(log_probs, anchor_log_probs, mask))
+  gate = jnp.ones_like(log_ratio)
+  if cfg.sequence_delta is None:
+    return gate
+  dropped = (masked.row_mean(advantages, mask) < 0) & (masked.row_mean(-log_ratio, mask) > cfg.sequence_delta)
+  return lax.stop_gradient(jnp.where(dropped, 0.0, gate))

@@ -1,8 +1,10 @@
 """Per-token estimators of KL(policy || reference) from tokens that the policy sampled."""
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 
 
@@ -18,11 +20,20 @@ def _k3(d):
   return jnp.expm1(-d) + d
 
 
-_TABLE = {"k1": _k1, "k2": _k2, "k3": _k3}
+def _straight_through(value):
+  """Value of `value`, gradient of k2."""
+
+  def divergence(d):
+    return lax.stop_gradient(value(d)) + (_k2(d) - lax.stop_gradient(_k2(d)))
+
+  return divergence
+
+
+_TABLE = {"k1": _k1, "k2": _k2, "k3": _k3, "k1+": _straight_through(_k1), "k3+": _straight_through(_k3)}
 
 
 def get_divergence(name: str):
-  """divergence(log_probs, ref_log_probs, mask) -> [B, L] f32, 0 where mask is False.
+  """divergence(log_probs, ref_log_probs, mask) -> [B, L], f32 or wider, 0 where mask is False.
 
   With d = log_probs - ref_log_probs, kept within +-20:
 
@@ -30,11 +41,21 @@ def get_divergence(name: str):
     k1    d                  unbiased                    0
     k2    d^2 / 2            biased                      grad KL(pi || ref)
     k3    exp(-d) - 1 + d    unbiased, never negative    grad KL(ref || pi): the other direction
+    k1+   d                  unbiased                    grad KL(pi || ref), k2's
+    k3+   exp(-d) - 1 + d    unbiased, never negative    grad KL(pi || ref), k2's
 
-  Source: methods A13.
+  Multiplied by the ratio current / behavior, differentiated with it, k1 and k3 estimate KL(pi || ref) also from tokens
+  of the behavior policy, and both have its gradient. In the reward, as a constant, k1 has it through the policy
+  gradient. Beyond |d| = 20 there is no gradient. k3 itself is not bounded further: it reaches exp(20); verl bounds it
+  by 10, slime does not.
+
+  Raises:
+    ConfigError: listing the table for a name that is not in it.
+
+  Source: methods A13; the ratio is DeepSeek-V3.2's, arXiv 2512.02556, methods E22.
   """
   if name not in _TABLE:
-    raise ValueError(f"divergence {name!r}: allowed are {', '.join(_TABLE)}")
+    raise ConfigError(f"kl.name = {name!r}: allowed are {', '.join(_TABLE)}.")
 
   def divergence(log_probs: Float[Array, "B L"], ref_log_probs: Float[Array, "B L"], mask: Bool[Array, "B L"]):
     return _TABLE[name](masked_log_ratio(log_probs, ref_log_probs, mask))

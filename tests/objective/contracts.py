@@ -44,12 +44,13 @@ def case(seed=0, rows=8, length=12, drift=0.3, token_advantages=True) -> Case:
   return Case(log_probs, anchor, advantages.astype(np.float32), mask)
 
 
-def weighted(estimator, cfg, c: Case, weights=None):
-  """(loss, gradient with respect to log_probs) with token weights of the whole batch."""
+def weighted(estimator, cfg, c: Case, weights=None, prepared=None):
+  """(loss, gradient with respect to log_probs) with token weights, and statistics, of the whole batch."""
   weights = token_weights(c) if weights is None else weights
+  prepared = {} if prepared is None else {"weights": jnp.asarray(prepared)}
 
   def loss(log_probs):
-    out = estimator(log_probs, jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg)
+    out = estimator(log_probs, jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg, **prepared)
     return jnp.sum(weights * jnp.where(c.mask, out.per_token_loss, 0))
 
   value, gradient = jax.value_and_grad(loss)(jnp.asarray(c.log_probs))
@@ -105,11 +106,21 @@ def check_row_order(estimator, cfg):
   close(permuted_gradient, gradient[order], "row order changes the gradient")
 
 
+def prepared(estimator, cfg, c: Case):
+  """What an estimator with batch statistics computes on the whole batch; None for any other."""
+  if getattr(estimator, "prepare", None) is None:
+    return None
+  return np.asarray(estimator.prepare(*(jnp.asarray(x) for x in dataclasses.astuple(c)), cfg))
+
+
 def check_micro_batches(estimator, cfg):
+  """Statistics of the whole batch, if the estimator declares them, are made first; without them nothing else is."""
   c = case(5)
   value, gradient = weighted(estimator, cfg, c)
+  whole = prepared(estimator, cfg, c)
   for parts in (2, 4):
-    split = [weighted(estimator, cfg, c.rows(slice(i, None, parts)), token_weights(c)[i::parts]) for i in range(parts)]
+    split = [weighted(estimator, cfg, c.rows(slice(i, None, parts)), token_weights(c)[i::parts],
+                      None if whole is None else whole[i::parts]) for i in range(parts)]
     close(sum(v for v, _ in split), value, f"{parts} micro-batches change the loss")
     for i, (_, g) in enumerate(split):
       close(g, gradient[i::parts], f"{parts} micro-batches change the gradient")

@@ -35,7 +35,12 @@ VARIANTS = [
     {"name": "ctpo", "log_dual": None}, {"name": "ctpo", "log_low": None, "log_high": None, "log_dual": None},
     {"name": "ctpo", "power": 0.0, "log_low": 0.3, "log_high": 0.4, "log_dual": 0.6},
     {"name": "ctpo", "log_high": None, "log_dual": 0.2},
+    {"name": "ctpo_geomean", "power": 0.0, "log_dual": None},
     {"name": "minpro", "cap_at_one": True}, {"name": "minpro", "clip_low": 0.2, "clip_high": 0.1},
+    {"name": "m2po", "m2_scope": "away"}, {"name": "m2po", "tau": None}, {"name": "cispo", "clip_low": 0.3},
+    {"name": "gmpo", "log_low": None, "log_high": 0.1}, {"name": "topr", "cap": None},
+    {"name": "dppo_tv", "delta_low": None, "delta_high": 0.05, "ratio_cap": 1.1},
+    {"name": "dppo_kl", "ratio_cap": None}, {"name": "cppo", "d": 0.05, "d_b": 0.0, "w_min": 0.5},
 ]
 CONFIGS = [EstimatorConfig(name) for name in estimators.names()] + [EstimatorConfig(**v) for v in VARIANTS]
 IDS = lambda cfg: cfg.name + "".join(f"-{k}={v}" for k, v in vars(cfg).items() if k != "name" and v != "default")
@@ -53,13 +58,36 @@ def test_contract(cfg, check):
 @pytest.mark.parametrize("cfg", CONFIGS, ids=IDS)
 def test_value_and_coefficient_equal_the_slow_loop(cfg, seed):
   c = contracts.case(seed, drift=(0.02, 0.3, 12.0)[seed])
-  numbers = {k: v for k, v in vars(estimators.resolve(cfg)).items() if k != "name"}
-  loss, coefficient = reference.evaluate(cfg.name, c.log_probs, c.anchor, c.advantages, c.mask, **numbers)
+  loss, coefficient = slow(cfg, c)
+  value, gradient = fast(cfg, c)
+  np.testing.assert_allclose(value, loss, rtol=2e-4, atol=1e-5)
+  np.testing.assert_allclose(gradient, -coefficient, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cfg", CONFIGS, ids=IDS)
+def test_float64_is_float64_throughout(cfg):
+  """A single number held in f32 on the way would leave an error of 1e-8."""
+  with jax.enable_x64(True):
+    c = contracts.case(1)
+    c = contracts.Case(*(np.asarray(x, np.float64) for x in (c.log_probs, c.anchor, c.advantages)), c.mask)
+    loss, coefficient = slow(cfg, c)
+    value, gradient = fast(cfg, c)
+  assert value.dtype == np.float64
+  np.testing.assert_allclose(value, loss, rtol=1e-12, atol=1e-14)
+  np.testing.assert_allclose(gradient, -coefficient, rtol=1e-12, atol=1e-14)
+
+
+def slow(cfg, c):
+  numbers = {k: v for k, v in vars(estimators.resolve(cfg)).items() if k in estimators.spec(cfg.name).defaults}
+  return reference.evaluate(cfg.name, c.log_probs, c.anchor, c.advantages, c.mask, **numbers)
+
+
+def fast(cfg, c):
+  """(per-token loss, 0 where masked; gradient of its sum)."""
   estimator = estimators.get_estimator(cfg.name)
   out = estimator(jnp.asarray(c.log_probs), jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg)
-  _, gradient = contracts.weighted(estimator, cfg, c, np.ones(c.mask.shape, np.float32))
-  np.testing.assert_allclose(np.where(c.mask, out.per_token_loss, 0), loss, rtol=2e-4, atol=1e-5)
-  np.testing.assert_allclose(gradient, -coefficient, rtol=2e-4, atol=1e-5)
+  _, gradient = contracts.weighted(estimator, cfg, c, np.ones(c.mask.shape, c.log_probs.dtype))
+  return np.where(c.mask, out.per_token_loss, 0), gradient
 
 
 def test_the_slow_loop_covers_the_table():
@@ -130,15 +158,20 @@ def _device_local(log_probs, anchor_log_probs, advantages, mask, cfg):
   return common.output(_surrogate(jnp.full_like(log_probs, 2.0 if traced else 1.0), log_probs, advantages, mask), {})
 
 
+def _prepares_each_micro_batch(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Takes every micro-batch for the whole optimizer batch."""
+  return estimators.get_estimator("m2po")(log_probs, anchor_log_probs, advantages, mask, EstimatorConfig("m2po"))
+
+
 def _surrogate(weight, log_probs, advantages, mask):
   return common.score_function_surrogate(lax.stop_gradient(weight), log_probs, advantages, mask)
 
 
 @pytest.mark.parametrize(("check", "wrong"), [
     ("on_policy", _leaky), ("local_gradient", _leaky), ("padding", _unmasked_mean), ("holes", _absolute_position),
-    ("row_order", _across_rows), ("micro_batches", _batch_normalised), ("devices", _device_local),
-    ("masked", _mean_of_nothing), ("extremes", _unbounded), ("zero_advantage", _always_pulls),
-    ("full_precision", _half_precision)])
+    ("row_order", _across_rows), ("micro_batches", _batch_normalised), ("micro_batches", _prepares_each_micro_batch),
+    ("devices", _device_local), ("masked", _mean_of_nothing), ("extremes", _unbounded),
+    ("zero_advantage", _always_pulls), ("full_precision", _half_precision)])
 def test_contract_rejects_a_wrong_estimator(check, wrong):
   with pytest.raises(AssertionError):
     contracts.CHECKS[check](wrong, EstimatorConfig("reinforce"))
@@ -158,7 +191,8 @@ def _one_row(name, ratios, advantage, **numbers):
   log_probs = jnp.full((1, n), -1.0)
   anchor = log_probs - jnp.log(jnp.asarray([ratios]))
   cfg = EstimatorConfig(name, **numbers)
-  loss = lambda lp: estimators.get_estimator(name)(lp, anchor, jnp.full((1, n), advantage), jnp.ones((1, n), bool), cfg)
+  advantages, mask = jnp.broadcast_to(jnp.asarray(advantage, jnp.float32), (1, n)), jnp.ones((1, n), bool)
+  loss = lambda lp: estimators.get_estimator(name)(lp, anchor, advantages, mask, cfg)
   return np.asarray(jax.grad(lambda lp: loss(lp).per_token_loss.sum())(log_probs))[0]
 
 
@@ -187,6 +221,41 @@ def test_sequence_ratios_by_hand():
   np.testing.assert_allclose(_one_row("seq_is", [0.5, 4.0], 1.0, cap=1.5), [-1.5, -1.5], rtol=1e-6)
   np.testing.assert_allclose(_one_row("gspo", [1.0, 0.9998], 1.0), [-0.9999, -0.9999], rtol=1e-5)
   np.testing.assert_allclose(_one_row("gspo", [1.0, 1.01], 1.0), [0.0, 0.0])
+  gmpo = _one_row("gmpo", [2.0, 1.0, 0.5], 1.0)
+  s = math.exp((0.4 + math.log(0.5)) / 3)
+  np.testing.assert_allclose(gmpo, [0.0, -s, -s], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("topr", [0.5, 4.0], -1.0), [1.0, 1.0], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("vespo", [0.5, 1.0], 1.0), [-0.25 * math.exp(1.5)] * 2, rtol=1e-6)
+
+
+def test_gspo_with_token_advantages_is_gspo_token():
+  """s_t = stop_gradient(s) pi_t / stop_gradient(pi_t): each token's own advantage, the row's ratio."""
+  advantages = jnp.asarray([[1.0, -2.0, 0.5]])
+  ratios = [1.0003, 1.0, 0.9998]
+  s = math.prod(ratios) ** (1 / 3)
+  np.testing.assert_allclose(_one_row("gspo", ratios, advantages), -s * np.asarray(advantages[0]), rtol=1e-6)
+  above = _one_row("gspo", [1.002, 1.002, 1.002], advantages)
+  np.testing.assert_allclose(above, [0.0, 2.0 * 1.002, 0.0], rtol=1e-6)  # clipped only where A is positive
+
+
+def test_m2po_by_hand():
+  """Squares 0.01, 0.04, 0.09, 0.16: their mean is 0.075; without the last 0.047, and then 0.025 < 0.04."""
+  ratios = np.exp([0.1, -0.2, 0.3, -0.4])
+  np.testing.assert_allclose(_one_row("m2po", ratios, 1.0), [-ratios[0], -ratios[1], 0, 0], rtol=1e-6)
+  away = _one_row("m2po", ratios, 1.0, m2_scope="away")  # only rises count and can go: 0.01 and 0.09, mean 0.05
+  np.testing.assert_allclose(away, [-ratios[0], -ratios[1], 0, -ratios[3]], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("m2po", [math.exp(0.3)] * 2, 1.0), [0.0, 0.0])  # equals go together
+  np.testing.assert_allclose(_one_row("m2po", ratios, 1.0, tau=None), -ratios, rtol=1e-6)
+
+
+def test_m2po_counts_what_it_drops():
+  ratios = jnp.asarray([[0.1, -0.2, 0.3, -0.4, 5.0]])
+  mask = jnp.asarray([[True] * 4 + [False]])
+  out = estimators.get_estimator("m2po")(ratios, jnp.zeros_like(ratios), jnp.ones_like(ratios), mask,
+                                         EstimatorConfig("m2po"))
+  counts = {name: (float(m.total), float(m.count)) for name, m in out.metrics.items()}
+  assert counts == {"clip/high": (1, 4), "clip/low": (1, 4), "clip/dual": (0, 4), "clip/dropped": (2, 4)}
+  np.testing.assert_array_equal(out.per_token_loss[0, 2:], 0.0)
 
 
 # --- the registry ----------------------------------------------------------------------------------------------------
@@ -201,6 +270,19 @@ def test_registry_refuses():
     register("ppo")(lambda *a: None)
   with pytest.raises(ValueError, match="EstimatorConfig has"):
     register("other", nonsense=1.0)
+  for half in ({"batch_statistics": True}, {"prepare": lambda *a: None}):
+    with pytest.raises(ValueError, match="give both or neither"):
+      register("other", **half)
+  with pytest.raises(ConfigError, match="needs a value"):
+    estimators.resolve(EstimatorConfig("ctpo", power="none"))
+  with pytest.raises(ConfigError, match="allowed are True and False"):
+    estimators.resolve(EstimatorConfig("minpro", cap_at_one="yes"))
+
+
+def test_only_m2po_has_batch_statistics():
+  assert [n for n in estimators.names() if estimators.spec(n).batch_statistics] == ["m2po"]
+  for name in estimators.names():
+    assert (estimators.get_estimator(name).prepare is not None) == (name == "m2po")
 
 
 def test_unset_is_the_default_and_none_is_no_bound():

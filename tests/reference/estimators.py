@@ -26,13 +26,15 @@ def _clipped(weight, low, high, a):
 def evaluate(name, log_probs, anchor, advantages, mask, **numbers):
   """(per-token loss, coefficient), both [B, L] and 0 where mask is False."""
   loss, coefficient = np.zeros(mask.shape), np.zeros(mask.shape)
+  kept = _m2_kept(log_probs, anchor, advantages, mask, **numbers) if name == "m2po" else None
   for b in range(mask.shape[0]):
     tokens = [t for t in range(mask.shape[1]) if mask[b, t]]
     ratios = [float(np.clip(float(log_probs[b, t]) - float(anchor[b, t]), -BOUND, BOUND)) for t in tokens]
     for k, t in enumerate(tokens):
       a, lp = float(advantages[b, t]), float(log_probs[b, t])
       row = {"log_probs": [float(log_probs[b, i]) for i in tokens], "anchor": [float(anchor[b, i]) for i in tokens],
-             "advantages": [float(advantages[b, i]) for i in tokens]}
+             "advantages": [float(advantages[b, i]) for i in tokens],
+             "kept": None if kept is None else [(b, i) in kept for i in tokens]}
       loss[b, t], coefficient[b, t] = _RULES[name](a, lp, ratios, k, numbers | row)
   return loss, coefficient
 
@@ -107,7 +109,9 @@ def _dro(a, lp, ratios, k, n):
 
 
 def _gmpo(a, lp, ratios, k, n):
-  clip = lambda r, adv: min(r, n["log_high"]) if adv > 0 else max(r, -n["log_low"]) if adv < 0 else r
+  high = math.inf if n["log_high"] is None else n["log_high"]
+  low = math.inf if n["log_low"] is None else n["log_low"]
+  clip = lambda r, adv: min(r, high) if adv > 0 else max(r, -low) if adv < 0 else r
   clipped = [clip(r, adv) for r, adv in zip(ratios, n["advantages"], strict=True)]
   weight = math.exp(min(sum(clipped) / len(clipped), 10.0))
   live = clipped[k] == ratios[k] and abs(ratios[k]) < BOUND
@@ -115,7 +119,8 @@ def _gmpo(a, lp, ratios, k, n):
 
 
 def _topr(a, lp, ratios, k, n):
-  weight = 1.0 if a > 0 else min(math.exp(min(max(sum(ratios), -BOUND), BOUND)), n["cap"])
+  cap = math.inf if n["cap"] is None else n["cap"]
+  weight = 1.0 if a > 0 else min(math.exp(min(max(sum(ratios), -BOUND), BOUND)), cap)
   return -weight * a * lp, weight * a
 
 
@@ -130,8 +135,9 @@ def _dppo(a, lp, ratios, k, n, kl):
   pi, mu = math.exp(n["log_probs"][k]), math.exp(n["anchor"][k])
   rest = lambda p: max(1 - p, 1e-9)
   distance = mu * -ratios[k] + rest(mu) * math.log(rest(mu) / rest(pi)) if kl else abs(pi - mu)
-  dropped = (a > 0 and pi > mu and distance > n["delta_high"]) or (a < 0 and pi < mu and distance > n["delta_low"])
-  weight = 0.0 if dropped else min(math.exp(ratios[k]), n["ratio_cap"])
+  beyond = lambda bound: bound is not None and distance > bound
+  dropped = (a > 0 and pi > mu and beyond(n["delta_high"])) or (a < 0 and pi < mu and beyond(n["delta_low"]))
+  weight = 0.0 if dropped else min(math.exp(ratios[k]), math.inf if n["ratio_cap"] is None else n["ratio_cap"])
   return -weight * a * lp, weight * a
 
 
@@ -152,7 +158,27 @@ def _dppo_kl(a, lp, ratios, k, n):
   return _dppo(a, lp, ratios, k, n, kl=True)
 
 
+def _m2_kept(log_probs, anchor, advantages, mask, tau, m2_scope):
+  """(row, column) of the tokens that survive: the largest square goes, with its equals, until the mean is below tau."""
+  kept = {(int(b), int(t)) for b, t in np.argwhere(mask)}
+  log_ratio = {i: float(np.clip(float(log_probs[i]) - float(anchor[i]), -BOUND, BOUND)) for i in kept}
+  pool = {i: log_ratio[i] ** 2 for i in kept if m2_scope == "all" or float(advantages[i]) * log_ratio[i] > 0}
+  while tau is not None and pool and sum(pool.values()) / len(pool) >= tau:
+    largest = max(pool.values())
+    gone = {i for i, square in pool.items() if square == largest}
+    kept -= gone
+    pool = {i: square for i, square in pool.items() if i not in gone}
+  return kept
+
+
+def _m2po(a, lp, ratios, k, n):
+  ratio = math.exp(ratios[k])
+  if not n["kept"][k]:
+    return 0.0, 0.0
+  return -ratio * a, 0.0 if abs(ratios[k]) >= BOUND else ratio * a
+
+
 _RULES = {name.removeprefix("_"): rule for name, rule in list(globals().items())
           if name in {"_reinforce", "_ppo", "_gspo", "_seq_is", "_ctpo", "_minpro", "_ctpo_geomean", "_cispo", "_sapo",
-                      "_dro", "_gmpo", "_topr", "_vespo", "_dppo_tv", "_dppo_kl", "_cppo"}}
+                      "_dro", "_gmpo", "_topr", "_vespo", "_dppo_tv", "_dppo_kl", "_cppo", "_m2po"}}
 NAMES = tuple(_RULES)

@@ -1,0 +1,242 @@
+"""Where the answer stands in a completion, and the verdicts that need no algebra.
+
+`judge` climbs the rungs that are cheap; for `math` it may end in a `Question`, which a worker process decides
+(tasks/verifier_pool.py). Source: methods V1.1 and V1.2 (rungs and golden pairs); extraction rules of the other kinds:
+own derivation.
+"""
+
+import dataclasses
+import re
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
+
+KINDS = ("exact", "numeric", "math", "choice")
+NO_ANSWER = "no answer"  # unscored: the problem has none
+LONGEST = 1000  # characters; a longer answer than this and than four times the gold is wrong unread
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """correct, and the rung that decided it.
+
+  Attributes:
+    correct: False too where no verdict exists.
+    rung: "missing" (nothing to compare), "string", "number", "letter", "length", "algebra", or "none" if unscored.
+    unscored_reason: why no verdict exists ("timeout", "crash: ...", "no answer"), or None.
+  """
+
+  correct: bool
+  rung: str
+  unscored_reason: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+  """Two expressions, without their boxes, whose equality needs algebra. The relation is not symmetric."""
+
+  gold: str
+  prediction: str
+
+
+def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
+  """The verdict on one completion, or the question that is left for a worker.
+
+  exact: the box's content, or the whole completion where it has no box, equals the answer up to white space.
+  numeric: the last number of the box, or of the completion where it has none, equals the answer's. Commas between
+    thousands, `$`, `%`, units and leading zeros do not count: 5% is 5. 1/2 and \\frac{1}{2} are numbers.
+  choice: a letter A to J; see `letter`.
+  math: the last box. It must exist; rungs string, number, then algebra.
+
+  All read the text after the thinking block.
+
+  Raises:
+    ValueError: unknown kind.
+  """
+  if kind not in KINDS:
+    raise ValueError(f"verifier kind {kind!r} is unknown; allowed are {', '.join(KINDS)}.")
+  gold = (answer or "").strip() if kind == "exact" else _gold(answer or "")
+  if not gold:
+    return Verdict(False, "none", NO_ANSWER)
+  text = after_thinking(completion)
+  return {"exact": _exact, "numeric": _numeric, "choice": _choice, "math": _math}[kind](text, gold)
+
+
+def after_thinking(text: str) -> str:
+  """What follows the last `</think>`; nothing where a `<think>` is never closed; else the whole text."""
+  if "</think>" in text:
+    return text.rsplit("</think>", 1)[1]
+  return "" if "<think>" in text else text
+
+
+def last_boxed(text: str) -> str | None:
+  r"""Content of the last \boxed{...} whose braces balance, or None.
+
+  Escaped braces do not count as braces. Of nested boxes the outer one is meant, and the inner ones lose their box.
+  """
+  outermost = []
+  for start, inside, end in _groups(text, _BOX):  # an outer group closes after those it holds
+    while outermost and outermost[-1][0] > start:
+      outermost.pop()
+    outermost.append((start, inside, end))
+  if not outermost:
+    return None
+  _, inside, end = outermost[-1]
+  return _unwrap(text[inside:end], _BOX).strip()
+
+
+def normalize(text: str) -> str:
+  r"""LaTeX without what is only typography: spaces, `$`, \left, \text{}, \dfrac for \frac, \frac12, a final stop.
+
+  A space between two digits stays: 1 1/2 is not 11/2.
+  """
+  text = _MATH_SPACE.sub(" ", text.replace("−", "-").replace(r"\!", ""))
+  text = text.replace(r"\$", "").replace("$", "").replace(r"\(", "").replace(r"\)", "")
+  text = _unwrap(_SIZES.sub("", text), _FONT)
+  text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
+  text = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
+  text = re.sub(r"\\frac(\d)(\d)(?!\d)", r"\\frac{\1}{\2}", text).rstrip(".")
+  groups = _groups(text, None)
+  while groups and groups[-1][0] == 0 and groups[-1][2] == len(text) - 1:
+    text = text[1:-1]
+    groups = [(start - 1, inside - 1, end - 1) for start, inside, end in groups[:-1]]
+  return text
+
+
+def plain_number(text: str) -> Decimal | None:
+  """Value of an integer or decimal with optional thousands commas and nothing else, exact at any length."""
+  match = _PLAIN.fullmatch(text.replace("{,}", ","))
+  return Decimal(match[0].replace(",", "")) if match else None
+
+
+def last_number(text: str) -> Fraction | None:
+  r"""The last number or fraction in a text; None if it has more than 400 digits or the denominator 0.
+
+  A minus after a digit, letter or bracket is not its sign.
+  """
+  text = _FRACTION.sub(r"\1\2/\3", text.replace("−", "-").replace("{,}", ","))
+  found = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
+  if found is None or len(found[0]) > 400:
+    return None
+  below = int(found[3] or 1)
+  if below == 0:
+    return None
+  value = Fraction(Decimal(found[2].replace(",", ""))) / below
+  return -value if found[1] == "-" else value
+
+
+def letter(text: str) -> str | None:
+  """The option that a completion names, A to J, or None.
+
+  In this order: the box; the last "answer is B", "answer: (B)", "option B"; the last "(B)" or "**B**"; a line that is
+  nothing but the letter, or begins "B." or "B)", the last one.
+  """
+  box = last_boxed(text)
+  if box is not None:
+    match = re.match(r"\(?([A-Ja-j])\)?(?![a-zA-Z])", normalize(box[:100]).lstrip("{*"))
+    return match[1].upper() if match else None
+  for pattern in _LETTERS:
+    if found := [next(filter(None, match.groups())) for match in pattern.finditer(text)]:
+      return found[-1]
+  return None
+
+
+def _exact(text: str, gold: str) -> Verdict:
+  box = last_boxed(text)
+  said = " ".join((text if box is None else box).split())
+  return Verdict(said == " ".join(gold.split()), "string" if said else "missing")
+
+
+def _numeric(text: str, gold: str) -> Verdict:
+  expected = last_number(gold)
+  if expected is None:
+    return Verdict(False, "none", f"the answer {gold[:40]!r} holds no number")
+  box = last_boxed(text)
+  said = last_number(text if box is None else box)
+  return Verdict(said == expected, "missing" if said is None else "number")
+
+
+def _choice(text: str, gold: str) -> Verdict:
+  expected = re.fullmatch(r"\(?([A-Ja-j])[.)]?", gold.strip())
+  if expected is None:
+    return Verdict(False, "none", f"the answer {gold[:40]!r} is no letter from A to J")
+  said = letter(text)
+  return Verdict(said == expected[1].upper(), "missing" if said is None else "letter")
+
+
+def _math(text: str, gold: str) -> Verdict | Question:
+  said = last_boxed(text)
+  if not said:
+    return Verdict(False, "missing")
+  if len(said) > max(LONGEST, 4 * len(gold)):
+    return Verdict(False, "length")
+  said_plain, gold_plain = normalize(said), normalize(gold)
+  if said_plain == gold_plain:
+    return Verdict(True, "string")
+  numbers = plain_number(said_plain), plain_number(gold_plain)
+  if None not in numbers:
+    if numbers[0] == numbers[1]:
+      return Verdict(True, "number")
+    if all(number == number.to_integral_value() for number in numbers):
+      return Verdict(False, "number")  # two different integers; decimals may be equal to the gold's precision
+  return Question(_bare(gold), _bare(said))
+
+
+def _gold(answer: str) -> str:
+  """The answer without the brackets of a list of one, its box, and outer dollars."""
+  text = str(answer).strip()
+  if match := re.fullmatch(r"\[\s*(['\"])(.*)\1\s*\]", text, re.DOTALL):
+    text = match[2].replace("\\\\", "\\")
+  box = last_boxed(text)
+  return (_bare(text) if box is None else box).strip()
+
+
+def _bare(text: str) -> str:
+  r"""Without dollars, which would end the formula that the text is put into; \$ is a unit."""
+  return text.replace(r"\$", "").replace("$", "").strip()
+
+
+def _groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
+  """(start, begin of the content, its end) of balanced groups, in the order in which they close; one pass.
+
+  Args:
+    opener: what opens a wanted group, brace included; None: a brace alone.
+  """
+  openings = {} if opener is None else {match.end() - 1: match.start() for match in opener.finditer(text)}
+  stack, out = [], []
+  for match in _BRACE.finditer(text):
+    if match[0] == "{":
+      stack.append(match.start())
+    elif match[0] == "}" and stack:
+      brace = stack.pop()
+      if opener is None or brace in openings:
+        out.append((openings.get(brace, brace), brace + 1, match.start()))
+  return out
+
+
+def _unwrap(text: str, opener: re.Pattern) -> str:
+  """The text with the contents of wanted groups in their places."""
+  cuts = sorted(cut for start, inside, end in _groups(text, opener) for cut in ((start, inside), (end, end + 1)))
+  kept, position = [], 0
+  for start, end in cuts:
+    kept.append(text[position:start])
+    position = end
+  return "".join(kept) + text[position:]
+
+
+_BOX = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{")
+_FONT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s{0,3}\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped whole
+_MATH_SPACE = re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~")
+_SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle)(?![a-zA-Z])")
+# No pattern may take more than linear time in a hostile text: repeats are possessive or bounded.
+_DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*+(?!\d)|\d++)(?:\.\d++)?+|\.\d++"
+_PLAIN = re.compile(rf"[-+]?(?:{_DIGITS})")
+_NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d++)(?![.,]\d))?")
+_FRACTION = re.compile(r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d++)\s{0,3}\}\s{0,3}\{\s{0,3}(\d++)\s{0,3}\}")
+_LETTER = r"([A-HJ](?![a-zA-Z])|I(?![a-zA-Z']| [a-z]))"  # "answer: I think" names no option
+_LETTERS = (
+    re.compile(r"(?i:answer|option|choice)(?i:\s{1,3}is)?\s{0,3}:?\s{0,3}[*$\"']{0,3}\(?(?:\\text\{)?" + _LETTER),
+    re.compile(r"\(([A-J])\)|\*\*\(?([A-J])[.)]?\*\*"),
+    re.compile(r"(?m)^[ \t]{0,8}([A-J])(?:[.):]|[ \t]{0,8}$)"),
+)

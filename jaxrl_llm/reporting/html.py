@@ -37,15 +37,18 @@ def write_report(workdir: str | os.PathLike) -> str:
 def _page(run: Run) -> str:
   name = os.path.basename(os.path.abspath(run.workdir))
   parts = [_setting(run.config, section) for section in ("estimator", "advantage", "task")]
-  subtitle = " · ".join(part for part in parts if part)
+  body = (f"<h2>Summary</h2>{table(('', ''), summary_rows(run))}<h2>Curves</h2>{_curves(run)}"
+          f"<h2>Configuration</h2>{_config(run)}<h2>Completions before and after</h2>{_samples(run.workdir)}")
+  return page(name, " · ".join(part for part in parts if part), body)
+
+
+def page(title: str, subtitle: str, body: str) -> str:
+  """A whole page around `body`, which is HTML already; title and subtitle are text."""
   return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(name)}</title><style>{_STYLE}</style></head><body><main>
-<h1>{html.escape(name)}</h1><p class="quiet">{html.escape(subtitle)}</p>
-<h2>Summary</h2>{_table(("", ""), summary_rows(run))}
-<h2>Curves</h2>{_curves(run)}
-<h2>Configuration</h2>{_config(run)}
-<h2>Completions before and after</h2>{_samples(run.workdir)}
+<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><main>
+<h1>{html.escape(title)}</h1><p class="quiet">{html.escape(subtitle)}</p>
+{body}
 </main></body></html>
 """
 
@@ -55,17 +58,23 @@ def _setting(config: dict[str, Any], section: str) -> str:
   return str(values.get("name", "")) if isinstance(values, dict) else ""
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+  """An HTML table of texts."""
   head = "<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in header) + "</tr>" if any(header) else ""
   body = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
   return f"<table>{head}{''.join(body)}</table>"
 
 
 def _curves(run: Run) -> str:
-  image = io.BytesIO()
-  plot_run(run, image)
-  encoded = base64.b64encode(image.getvalue()).decode()
-  return f'<img class="curves" alt="curves of the run over its iterations" src="data:image/png;base64,{encoded}">'
+  buffer = io.BytesIO()
+  plot_run(run, buffer)
+  return image(buffer.getvalue(), "curves of the run over its iterations")
+
+
+def image(png: bytes, alt: str) -> str:
+  """A PNG inside the page."""
+  encoded = base64.b64encode(png).decode()
+  return f'<img class="curves" alt="{html.escape(alt)}" src="data:image/png;base64,{encoded}">'
 
 
 def _config(run: Run) -> str:
@@ -73,8 +82,8 @@ def _config(run: Run) -> str:
   defaults, values = _flat(to_dict(Config())), _flat(run.config)
   changed = [(key, _text(item), _text(defaults[key]) if key in defaults else MISSING)
              for key, item in values.items() if key not in defaults or defaults[key] != item]
-  table = _table(("key", "value", "default"), changed) if changed else '<p class="quiet">All keys are defaults.</p>'
-  return table + _folded("All keys", run.config) + _folded("Environment", run.environment)
+  listed = table(("key", "value", "default"), changed) if changed else '<p class="quiet">All keys are defaults.</p>'
+  return listed + _folded("All keys", run.config) + _folded("Environment", run.environment)
 
 
 def _folded(title: str, values: dict[str, Any]) -> str:

@@ -97,9 +97,12 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[
   }
 
 
-def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout, anchor: np.ndarray | None
-                 ) -> list[dict]:
-  """JSON-able rows of a batch; per-token lists cover the row's `length` tokens."""
+def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout, anchor: np.ndarray | None,
+                 rewards: np.ndarray, keep: np.ndarray) -> list[dict]:
+  """JSON-able rows of a batch; per-token lists cover the row's `length` tokens.
+
+  `reward` is the verifier's; `trained_reward` and `keep` are what the update read, after shaping.
+  """
   group = len(verdicts.texts) // len(problems)
   out = []
   for row, text in enumerate(verdicts.texts):
@@ -108,7 +111,8 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout, 
         "row_id": int(rollout.row_id[row]), "group_id": int(rollout.group_id[row]),
         "policy_step": int(rollout.policy_step[row]), "prompt": problem.prompt, "completion": text,
         "answer": problem.answer, "reward": float(verdicts.rewards[row]), "correct": bool(verdicts.correct[row]),
-        "unscored_reason": reward.unscored_reason, "truncated": bool(rollout.truncated[row]),
+        "trained_reward": float(rewards[row]), "keep": bool(keep[row]), "unscored_reason": reward.unscored_reason,
+        "truncated": bool(rollout.truncated[row]), "stop_reason": int(rollout.stop_reason[row]),
         "prompt_length": int(rollout.prompt_length[row]), "tokens": rollout.tokens[row, :n].tolist(),
         "mask": rollout.mask[row, :n].astype(int).tolist(),
         "behavior_log_probs": rollout.behavior_log_probs[row, :n].tolist(),

@@ -59,8 +59,7 @@ def build(cfg: Config, devices=None) -> Parts:
   mesh = parallel.make_mesh(cfg.mesh, devices)
   parallel.check(cfg, mesh)
   cfg, tokenizer = _from_checkpoint(cfg)
-  task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, path=cfg.pretrained,
-                   max_prompt_tokens=cfg.rollout.max_prompt_tokens)
+  task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
   _check_task(cfg, task)
   model = Model(cfg.model, parallel.Layout(mesh))
   parameters.check(cfg.parameters, model)

@@ -1,0 +1,32 @@
+"""Push saved rollouts of a run through every estimator.
+
+  python experiments/replay.py runs/quickstart
+  python experiments/replay.py runs/quickstart --iteration=55 --checkpoint=60
+
+The rollouts of --iteration, sampled by an older policy, meet the policy of --checkpoint (default: the newest, and the
+oldest rollouts since the checkpoint before it). Prints a table; writes replay.md and replay.html into the run's folder.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from jaxrl_llm.analysis import replay_run
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.reporting.reader import RunError
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("workdir", type=Path)
+  parser.add_argument("--iteration", type=int, help="whose rollouts")
+  parser.add_argument("--checkpoint", type=int, help="whose parameters are the current policy")
+  arguments = parser.parse_args()
+  try:
+    print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint))
+  except (ConfigError, RunError, OSError) as error:
+    sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+  main()

@@ -16,7 +16,7 @@ from jaxrl_llm.training.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.training.draw import DriedUpError
 from jaxrl_llm.training.iteration import Run, abstract_saved, first_run, iterate, restored
 from jaxrl_llm.training.train_step import NonFiniteError
-from jaxrl_llm.training.warm_start import progress, warm_start
+from jaxrl_llm.training.warm_start import Start, progress, warm_start
 from jaxrl_llm.types import TrainState
 
 # What ends a run with a message, not a traceback.
@@ -41,21 +41,22 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   directory = workdir.claim(directory, cfg)
   workdir.write_environment(directory)
   parts.tokenizer.save_pretrained(directory / "tokenizer")
-  start_params = warm_start(parts, directory)
+  start = warm_start(parts, directory)
+  start_params = parts.merged(start)
   checkpoints = Checkpoints(directory, cfg.checkpoint)
   writer = writers.MetricsWriter(directory)
   try:
-    state = _train(parts, start_params, checkpoints, writer, directory)
+    state = _train(parts, start, start_params, checkpoints, writer, directory)
   finally:
     checkpoints.close()
     writer.close()
   return _report(parts, start_params, parts.merged(state), directory)
 
 
-def _train(parts: setup.Parts, start_params, checkpoints: Checkpoints, writer, directory: Path):
+def _train(parts: setup.Parts, start: Start, start_params, checkpoints: Checkpoints, writer, directory: Path):
   """All iterations that are left; returns the final state."""
   cfg = parts.cfg
-  run, done = _restore_or_start(parts, start_params, checkpoints, writer)
+  run, done = _restore_or_start(parts, start, checkpoints, writer)
   bar = progress(range(done + 1, cfg.iterations + 1), cfg.estimator.name, initial=done, total=cfg.iterations)
   accuracy = "-"
   pending, clock = None, time.perf_counter()
@@ -78,16 +79,16 @@ def _train(parts: setup.Parts, start_params, checkpoints: Checkpoints, writer, d
   return run.state
 
 
-def _restore_or_start(parts: setup.Parts, start_params, checkpoints: Checkpoints, writer) -> tuple[Run, int]:
+def _restore_or_start(parts: setup.Parts, start: Start, checkpoints: Checkpoints, writer) -> tuple[Run, int]:
   """(run, finished iterations): the newest readable checkpoint, or the warm start with its evaluation."""
   found = checkpoints.restore(abstract_saved(parts))
   if found is not None:
     iteration, tree = found
     writer.cut_back(iteration)
     logger.info("resumed after iteration %d", iteration)
-    return restored(parts, tree, start_params), iteration
+    return restored(tree, start), iteration
   writer.cut_back(-1)
-  run = first_run(parts, start_params)
+  run = first_run(parts, start)
   metrics = _evaluated(parts, run.state, 0)
   writer.write(0, metrics)
   tqdm.write(f"after the warm start: held-out accuracy {metrics['eval/accuracy']:.3f}")

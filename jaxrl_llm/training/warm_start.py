@@ -2,8 +2,10 @@
 
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -11,7 +13,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import AggregationConfig, StepConfig
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
-from jaxrl_llm.training import checkpoints
+from jaxrl_llm.training import checkpoints, parameters
 from jaxrl_llm.training.setup import Parts, make_task
 from jaxrl_llm.training.train_step import (
   NonFiniteError,
@@ -24,27 +26,80 @@ from jaxrl_llm.training.train_step import (
 from jaxrl_llm.types import SupervisedBatch
 
 SEED_OFFSET = 1_000_003  # demonstrations are drawn from another stream of problems than rollouts
+ADAPTER_KEY = 0x10A
 
 
-def warm_start(parts: Parts, workdir: Path):
-  """Parameters after `warm_start.steps` updates, from `workdir/warm_start` where a finished one lies there."""
-  path = Path(workdir) / "warm_start"
-  shardings = parallel.param_shardings(parts.model, parts.mesh)
-  shapes = jax.eval_shape(parts.model.init, jax.random.key(0))
+class Start(NamedTuple):
+  """Parameters that a run starts from: the trained tree and the frozen one of `parameters.split`."""
+
+  params: Any
+  frozen: Any
+
+
+def warm_start(parts: Parts, workdir: Path) -> Start:
+  """The start after `warm_start.steps` updates of the trained parameters.
+
+  They are kept in `workdir/warm_start`; of a checkpoint to start from (`pretrained`) only what the updates changed is,
+  and nothing where there are none.
+  """
+  cfg, path = parts.cfg, Path(workdir) / "warm_start"
+  layout = parameters.shardings(parts.model, cfg.parameters, parts.mesh)
+  shapes = parameters.shapes_of(parts.model, cfg.parameters)
+  named = lambda trained, frozen: {"trained": trained} if cfg.pretrained or frozen is None else {
+      "trained": trained, "frozen": frozen}
   if path.exists():
-    return checkpoints.restore_params(path, checkpoints.abstract(shapes, shardings))
-  params = jax.jit(parts.model.init, out_shardings=shardings)(jax.random.key(parts.cfg.seed))
-  if parts.cfg.warm_start.steps:
-    params = _train(parts, params)
-  checkpoints.save_params(path, params)
+    like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), named(*shapes), named(*layout))
+    found = checkpoints.restore_params(path, like)
+    if cfg.pretrained and shapes[1] is not None:
+      found["frozen"] = _initial_split(parts, layout)[1]
+    return Start(found["trained"], found.get("frozen"))
+  trained, frozen = _initial_split(parts, layout)
+  if cfg.warm_start.steps:
+    trained = _train(parts, trained, frozen)
+  if cfg.warm_start.steps or not cfg.pretrained:
+    checkpoints.save_params(path, named(trained, frozen))
+  return Start(trained, frozen)
+
+
+def initial(parts: Parts):
+  """All parameters before any update: `pretrained`'s, or random ones.
+
+  Those of a checkpoint keep its dtype where some stay frozen; where all are trained they become f32. A value head,
+  which no checkpoint holds, is random.
+  """
+  cfg, layout = parts.cfg, parallel.param_shardings(parts.model, parts.mesh)
+  key = jax.random.key(cfg.seed)
+  if not cfg.pretrained:
+    return jax.jit(parts.model.init, out_shardings=layout)(key)
+  from jaxrl_llm.models import hf
+
+  dtype = jnp.float32 if cfg.parameters.train == "all" else None
+  _, params, _ = hf.load_pretrained(cfg.pretrained, mesh=parts.mesh, dtype=dtype)
+  if parts.model.config.value_head and "value_head" not in params:
+    head = jax.jit(lambda k: parts.model.init(k)["value_head"], out_shardings=layout["value_head"])(key)
+    params = {**params, "value_head": head}
   return params
 
 
-def _train(parts: Parts, params):
+def _initial_split(parts: Parts, layout):
+  """`parameters.split` of `initial`: frozen leaves are the same arrays, trained ones are laid out for the mesh."""
+  cfg = parts.cfg
+  params = initial(parts)
+  if cfg.parameters.train == "all":
+    return params, None
+  # Adapters have a key of their own, so that they do not repeat the random numbers of parameters.
+  key = jax.random.fold_in(jax.random.key(cfg.seed), ADAPTER_KEY)
+  divide = jax.jit(lambda p, k: parameters.split(p, cfg.parameters, k)[0], out_shardings=layout[0])
+  return divide(params, key), parameters.frozen_of(params, cfg.parameters)
+
+
+def _train(parts: Parts, trained, frozen):
   cfg = parts.cfg.warm_start
   tx = make_optimizer(parts.cfg.optimizer, warm_start_schedule(cfg))
-  state = jax.jit(lambda p: init_state(p, tx), out_shardings=state_shardings(parts.model, tx, parts.mesh))(params)
-  step = make_train_step(sft_loss, parts.model, tx, StepConfig(micro_batches=cfg.micro_batches), parts.mesh)
+  layout = state_shardings(parts.model, tx, parts.mesh, parts.cfg.parameters).replace(frozen=None)
+  state = jax.jit(lambda p: init_state(p, tx), out_shardings=layout)(trained).replace(frozen=frozen)
+  step = make_train_step(sft_loss, parts.model, tx,
+                         StepConfig(micro_batches=cfg.micro_batches, parameters=parts.cfg.parameters), parts.mesh)
   task = make_task(parts.cfg.task, parts.cfg.seed + SEED_OFFSET, cfg.batch_size)
   bar = progress(range(cfg.steps), "warm start")
   norms = []

@@ -1,0 +1,34 @@
+"""Statistics of a whole optimizer batch that an estimator needs before any gradient (m2po)."""
+
+import jax
+from jax import lax
+
+from jaxrl_llm.config import StepConfig
+from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective.loss import policy_log_probs
+from jaxrl_llm.training.rows import join_rows, split_rows
+from jaxrl_llm.types import TrainBatch
+
+
+def needed(batch, cfg: StepConfig) -> bool:
+  """Whether the estimator of `cfg.loss` reads statistics of the whole batch, and `batch` is one of its kind."""
+  return isinstance(batch, TrainBatch) and estimators.spec(cfg.loss.estimator.name).batch_statistics
+
+
+def prepare(params, batch: TrainBatch, *, model, cfg: StepConfig) -> TrainBatch:
+  """The batch with `estimator_weights` [B, L]: `prepare` of the estimator on the current log-probs, no gradient.
+
+  The pass goes over the same micro-batches as the loss, so it needs no more memory.
+  """
+  params = lax.stop_gradient(params)
+  run = lambda part: policy_log_probs(params, part, model=model, cfg=cfg.loss)
+  if cfg.micro_batches == 1:
+    log_probs = run(batch)
+  else:
+    log_probs = join_rows(lax.map(run, split_rows(batch, cfg.micro_batches)))
+  anchor = log_probs if batch.anchor_log_probs is None else batch.anchor_log_probs
+  mask = batch.rollout.mask
+  mask = mask if batch.in_support is None else mask & batch.in_support
+  loss = cfg.loss
+  weights = estimators.spec(loss.estimator.name).prepare(log_probs, anchor, batch.advantages, mask, loss.estimator)
+  return batch.replace(estimator_weights=jax.lax.stop_gradient(weights))

@@ -37,20 +37,18 @@ class Run:
     return tree if self.pipo is None else tree | {"pipo": self.pipo}
 
 
-def first_run(parts: setup.Parts, start_params) -> Run:
-  """Before the first iteration. `start_params` stay the caller's: what is trained is copied, what is frozen shared."""
+def first_run(parts: setup.Parts, start) -> Run:
+  """Before the first iteration. `start` stays the caller's: what is trained is copied, what is frozen shared."""
   cfg = parts.cfg
-  trained, frozen = parameters.split(start_params, cfg.parameters, jax.random.key(cfg.seed))
   shardings = state_shardings(parts.model, parts.tx, parts.mesh, cfg.parameters).replace(frozen=None)
   init = jax.jit(lambda t: init_state(jax.tree.map(jnp.copy, t), parts.tx), out_shardings=shardings)
   kept = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), _abstract_pipo(parts))
-  return Run(init(trained).replace(frozen=frozen), 1, kept)
+  return Run(init(start.params).replace(frozen=start.frozen), 1, kept)
 
 
-def restored(parts: setup.Parts, tree: dict, start_params) -> Run:
+def restored(tree: dict, start) -> Run:
   """The run that `saved` wrote; frozen parameters are taken from the start."""
-  _, frozen = parameters.split(start_params, parts.cfg.parameters, jax.random.key(parts.cfg.seed))
-  return Run(tree["train"].replace(frozen=frozen), int(tree["cursor"]), tree.get("pipo"))
+  return Run(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]), tree.get("pipo"))
 
 
 def abstract_saved(parts: setup.Parts) -> dict:
@@ -98,7 +96,7 @@ def iterate(parts: setup.Parts, run: Run, ref_params, iteration: int):
   on_device = parallel.to_global((rewards, keep), parts.mesh)
   batches, correction = parts.batches(drawn.rollout, *on_device, scored)
   anchor = None if scored.anchor_log_probs is None else parallel.gather_host(scored.anchor_log_probs)
-  rows = collect.rollout_rows(drawn.problems, drawn.verdicts, drawn.host, anchor)
+  rows = collect.rollout_rows(drawn.problems, drawn.verdicts, drawn.host, anchor, rewards, keep)
   first_step = values["step"] = (iteration - 1) * cfg.updates.optimizer_batches
   state, replayed, pipo, xi = _replay(parts, run, drawn.rollout, on_device, scored, values["reward/mean"])
   steps = []

@@ -17,26 +17,29 @@ class TornCheckpointsError(RuntimeError):
 
 
 class Checkpoints:
-  """`workdir/checkpoints/<iteration>`: the train state after that iteration."""
+  """`workdir/checkpoints/<iteration>`: every stateful part of a run after that iteration, as one tree.
+
+  Its entry `train` is the TrainState without frozen leaves, which are those that the run started from.
+  """
 
   def __init__(self, workdir: Path, cfg: CheckpointConfig):
     self._directory = Path(workdir).resolve() / "checkpoints"
     options = ocp.CheckpointManagerOptions(max_to_keep=cfg.keep, enable_async_checkpointing=False, create=True)
     self._manager = ocp.CheckpointManager(self._directory, options=options)
 
-  def save(self, iteration: int, state) -> None:
-    self._manager.save(iteration, args=ocp.args.StandardSave(state), force=True)
+  def save(self, iteration: int, tree) -> None:
+    self._manager.save(iteration, args=ocp.args.StandardSave(tree), force=True)
 
   def latest(self) -> int | None:
     return self._manager.latest_step()
 
   def restore(self, like):
-    """(iteration, state) of the newest checkpoint that can be read, or None where none exists.
+    """(iteration, tree) of the newest checkpoint that can be read, or None where none exists.
 
     A checkpoint that cannot be read is removed with a warning, so that its iteration can be saved again.
 
     Args:
-      like: abstract state with shardings.
+      like: abstract tree with shardings.
 
     Raises:
       TornCheckpointsError: checkpoints exist and none can be read.
@@ -69,6 +72,25 @@ def save_params(path: Path, params) -> None:
 def restore_params(path: Path, like):
   with ocp.StandardCheckpointer() as checkpointer:
     return checkpointer.restore(Path(path).resolve(), like)
+
+
+def iterations(workdir: Path) -> list[int]:
+  """Iterations with a complete checkpoint, in order; an unfinished one has another name until it is complete."""
+  directory = Path(workdir) / "checkpoints"
+  return sorted(int(p.name) for p in directory.iterdir() if p.name.isdigit()) if directory.is_dir() else []
+
+
+def restore_part(path: Path, like):
+  """The entries of a saved tree that `like` has; the others are not read.
+
+  Args:
+    path: what `save_params` wrote, or `checkpoints/<iteration>/default`.
+    like: abstract tree with shardings.
+  """
+  args = ocp.args.PyTreeRestore(item=like, restore_args=ocp.checkpoint_utils.construct_restore_args(like),
+                                partial_restore=True)
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    return checkpointer.restore(Path(path).resolve(), args=args)
 
 
 def abstract(tree, shardings):

@@ -13,8 +13,9 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import AggregationConfig, StepConfig
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
+from jaxrl_llm.tasks import make_task
 from jaxrl_llm.training import checkpoints, parameters
-from jaxrl_llm.training.setup import Parts, make_task
+from jaxrl_llm.training.setup import Parts
 from jaxrl_llm.training.train_step import (
   NonFiniteError,
   init_state,
@@ -44,21 +45,38 @@ def warm_start(parts: Parts, workdir: Path) -> Start:
   """
   cfg, path = parts.cfg, Path(workdir) / "warm_start"
   layout = parameters.shardings(parts.model, cfg.parameters, parts.mesh)
-  shapes = parameters.shapes_of(parts.model, cfg.parameters)
-  named = lambda trained, frozen: {"trained": trained} if cfg.pretrained or frozen is None else {
-      "trained": trained, "frozen": frozen}
   if path.exists():
-    like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), named(*shapes), named(*layout))
-    found = checkpoints.restore_params(path, like)
-    if cfg.pretrained and shapes[1] is not None:
-      found["frozen"] = _initial_split(parts, layout)[1]
-    return Start(found["trained"], found.get("frozen"))
-  trained, frozen = _initial_split(parts, layout)
+    trained = checkpoints.restore_part(path, {"trained": _like(parts, layout)[0]})["trained"]
+    return Start(trained, frozen_start(parts, workdir))
+  start = _initial_split(parts, layout)
   if cfg.warm_start.steps:
-    trained = _train(parts, trained, frozen)
+    start = start._replace(params=_train(parts, *start))
   if cfg.warm_start.steps or not cfg.pretrained:
-    checkpoints.save_params(path, named(trained, frozen))
-  return Start(trained, frozen)
+    kept = {"trained": start.params}
+    checkpoints.save_params(path, kept if cfg.pretrained or start.frozen is None else kept | {"frozen": start.frozen})
+  return start
+
+
+def frozen_start(parts: Parts, workdir: Path):
+  """The frozen parameters of a run: those of `pretrained`, or the random ones in its folder; None where there are none.
+
+  Raises:
+    FileNotFoundError: the folder does not hold them.
+  """
+  cfg, path = parts.cfg, Path(workdir) / "warm_start"
+  if cfg.parameters.train == "all":
+    return None
+  if cfg.pretrained:
+    return parameters.frozen_of(initial(parts), cfg.parameters)
+  if not path.exists():
+    raise FileNotFoundError(f"{path}: no such folder, so the frozen parameters are unknown. Fix: a run's --workdir.")
+  layout = parameters.shardings(parts.model, cfg.parameters, parts.mesh)
+  return checkpoints.restore_part(path, {"frozen": _like(parts, layout)[1]})["frozen"]
+
+
+def _like(parts: Parts, layout):
+  shapes = parameters.shapes_of(parts.model, parts.cfg.parameters)
+  return tuple(checkpoints.abstract(x, s) for x, s in zip(shapes, layout, strict=True))
 
 
 def initial(parts: Parts):
@@ -81,16 +99,16 @@ def initial(parts: Parts):
   return params
 
 
-def _initial_split(parts: Parts, layout):
+def _initial_split(parts: Parts, layout) -> Start:
   """`parameters.split` of `initial`: frozen leaves are the same arrays, trained ones are laid out for the mesh."""
   cfg = parts.cfg
   params = initial(parts)
   if cfg.parameters.train == "all":
-    return params, None
+    return Start(params, None)
   # Adapters have a key of their own, so that they do not repeat the random numbers of parameters.
   key = jax.random.fold_in(jax.random.key(cfg.seed), ADAPTER_KEY)
   divide = jax.jit(lambda p, k: parameters.split(p, cfg.parameters, k)[0], out_shardings=layout[0])
-  return divide(params, key), parameters.frozen_of(params, cfg.parameters)
+  return Start(divide(params, key), parameters.frozen_of(params, cfg.parameters))
 
 
 def _train(parts: Parts, trained, frozen):
@@ -100,7 +118,8 @@ def _train(parts: Parts, trained, frozen):
   state = jax.jit(lambda p: init_state(p, tx), out_shardings=layout)(trained).replace(frozen=frozen)
   step = make_train_step(sft_loss, parts.model, tx,
                          StepConfig(micro_batches=cfg.micro_batches, parameters=parts.cfg.parameters), parts.mesh)
-  task = make_task(parts.cfg.task, parts.cfg.seed + SEED_OFFSET, cfg.batch_size)
+  task = make_task(parts.cfg.task, parts.cfg.seed + SEED_OFFSET, cfg.batch_size,
+                   tokenizer=parts.tokenizer if parts.cfg.pretrained else None, limits=parts.cfg.rollout)
   bar = progress(range(cfg.steps), "warm start")
   norms = []
   for index in bar:

@@ -45,8 +45,8 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   result = replay_lib.replay(rows, params, scores, model=parts.model, cfg=_without_reward_kl(cfg),
                              micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches)
   title = f"Replay of {workdir.name}"
-  subtitle = (f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy of iteration "
-              f"{at}; advantage {cfg.advantage.name}, aggregation {cfg.aggregation.name}; "
+  subtitle = (f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy of "
+              f"iteration {at}; advantage {cfg.advantage.name}, aggregation {cfg.aggregation.name}; "
               f"{int(rows.rollout.mask.sum())} policy tokens in {len(rows.keep)} rows")
   text = replay_report.text(result, f"{title}: {subtitle}.")
   write_atomically(workdir / "replay.md", text)

@@ -12,10 +12,10 @@ import tiny
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import presets
 from jaxrl_llm.config import ConfigError, from_dict, to_dict
-from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.training import setup, workdir
 
-ESTIMATORS = ", ".join(estimators.names())
+ESTIMATORS, ADVANTAGES = ", ".join(estimators.names()), ", ".join(advantages.names())
 
 REFUSED = {
     # what: ({key: value}, texts of the message)
@@ -37,7 +37,27 @@ REFUSED = {
                                                       "Did you mean 'token'?"]),
     "unknown task": ({"task.name": "sums"}, ["task.name = 'sums'", "modular_chain"]),
     "unknown estimator": ({"estimator.name": "pppo"}, ["estimator.name = 'pppo'", ESTIMATORS]),
-    "unknown advantage": ({"advantage.name": "gae"}, ["advantage.name = 'gae'", "dr_grpo, grpo, none, rloo"]),
+    "unknown advantage": ({"advantage.name": "gea"}, ["advantage.name = 'gea'", ADVANTAGES]),
+    "option that the advantage does not read": ({"advantage.weight": "step"}, ["advantage.weight = 'step'", "'grpo'",
+                                                                               "otb", "Fix: remove it"]),
+    "shaping that nothing reads": ({"shaping.alpha": 0.3}, ["shaping.alpha = 0.3", "grpo_lambda", "Fix: remove it"]),
+    "penalty longer than the completion": ({"shaping.overlong_buffer": 6}, ["shaping.overlong_buffer = 6", "0 to 5"]),
+    "dynamic sampling without groups": ({"dynamic_sampling.enabled": True, "rollout.group_size": 1,
+                                         "advantage.name": "none"}, ["dynamic_sampling.enabled", "group_size >= 2"]),
+    "ratio in a reward": ({"kl.place": "reward", "kl.importance": True}, ["kl.importance = True", "kl.place=loss"]),
+    "unknown rejection": ({"correction.reject": (("seq_k1", 0.5, 2.0),)}, ["seq_k1", "seq_mean_k1"]),
+    "rejection for the behavior": ({"estimator.name": "minpro", "correction.level": "none",
+                                    "correction.reject": (("token_k1", 0.5, 2.0),)},
+                                   ["correction.reject", "updates.anchor = 'behavior'"]),
+    "batch statistic for a replayed batch": ({"estimator.name": "m2po", "correction.level": "none",
+                                              "pipo.enabled": True}, ["pipo.enabled", "'m2po'"]),
+    "adapter that nothing reads": ({"parameters.lora_rank": 4}, ["parameters.lora_rank = 4", "'all'"]),
+    "pattern without a parameter": ({"parameters.train": "selected", "parameters.patterns": ("blocks/9",)},
+                                    ["'blocks/9'", "matches no parameter", "blocks/0/"]),
+    "checkpoint that is not there": ({"pretrained": "checkpoints/none"}, ["checkpoints/none"]),
+    "dataset without a file": ({"task.name": "dataset"}, ["task.data.path"]),
+    "more experts than there are": ({"model.num_experts": 2, "model.experts_per_token": 3},
+                                    ["model.experts_per_token = 3", "model.num_experts = 2"]),
     "number that is not read": ({"estimator.name": "reinforce", "estimator.clip_low": 0.1},
                                 ["estimator.clip_low = 0.1", "'reinforce'", "Fix: remove it"]),
     "number that another reads": ({"estimator.clip_low": 0.1}, ["estimator.clip_low = 0.1", "'ctpo'", "log_low"]),

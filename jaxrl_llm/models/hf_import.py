@@ -1,0 +1,201 @@
+"""A Hugging Face checkpoint directory -> parameters, tensor by tensor into their layout."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_llm import parallel
+from jaxrl_llm.models import hf_config
+from jaxrl_llm.models.hf_names import Entry, path_name, tensor_table
+from jaxrl_llm.models.safetensors_files import CheckpointError, Weights
+from jaxrl_llm.models.transformer import Model, unconstrained
+
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+VALUE_HEAD = "value_head.npy"  # not safetensors: other programs would take it for a part of the network
+BUFFER = ".rotary_emb.inv_freq"  # old checkpoints store these frequencies, which follow from the config
+
+
+@dataclasses.dataclass(frozen=True)
+class MappedTensor:
+  """One tensor of the checkpoint: its name, our parameter, its shape and dtype in the file, and the file."""
+
+  name: str
+  path: str
+  shape: tuple[int, ...]
+  dtype: str
+  file: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportReport:
+  """What an import did.
+
+  Attributes:
+    directory: of the checkpoint.
+    model_type: the Hugging Face architecture.
+    tensors: every tensor that became (a part of) a parameter.
+    ignored: tensors that carry nothing: stored rotary frequencies, a stored copy of a tied head.
+    initialised: parameters that the checkpoint does not hold (a value head that starts at zero).
+  """
+
+  directory: str
+  model_type: str
+  tensors: tuple[MappedTensor, ...]
+  ignored: tuple[str, ...]
+  initialised: tuple[str, ...]
+
+  def __str__(self):
+    lines = [f"{t.name} {list(t.shape)} {t.dtype} -> {t.path} ({t.file})" for t in self.tensors]
+    return "\n".join([f"{self.directory}: {self.model_type}, {len(lines)} tensors", *lines,
+                      *(f"{name} ignored" for name in self.ignored), *(f"{p} initialised" for p in self.initialised)])
+
+
+def load(path: str | Path, mesh: Mesh | None, dtype, overrides: dict[str, Any]) -> tuple[Model, Any, ImportReport]:
+  """See hf.load_pretrained."""
+  directory = local_directory(path)
+  cfg = hf_config.with_execution(hf_config.read_config(directory), overrides)
+  model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh), origin=str(directory))
+  _check_tokenizer(directory, cfg.vocab_size)
+  weights, table = Weights(directory), tensor_table(model)
+  ignored = _check(directory, weights, table, cfg.tie_head)
+  shapes = jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, jax.random.key(0)))
+  shardings = [None] * len(shapes) if mesh is None else jax.tree.leaves(parallel.param_shardings(model, mesh))
+  entries, leaves, initialised = {e.path: e for e in table}, [], []
+  for (key, shape), sharding in zip(shapes, shardings, strict=True):
+    if path_name(key) in entries:
+      leaf = _read(weights, entries[path_name(key)], dtype, sharding)
+    else:
+      leaf, stored = _value_head(directory, shape.shape, sharding)
+      initialised += [] if stored else [path_name(key)]
+    leaves.append(jax.block_until_ready(leaf))  # so that no more than one tensor waits in host memory
+    weights.release()
+  structure = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
+  mapped = tuple(_mapped(weights, entry, name) for entry in table for _, name in entry.names)
+  return model, jax.tree.unflatten(structure, leaves), ImportReport(
+      str(directory), hf_config.model_type(cfg), mapped, tuple(ignored), tuple(initialised))
+
+
+def local_directory(path: str | Path) -> Path:
+  """The directory itself, or the local copy of a repository of the Hugging Face hub.
+
+  Raises:
+    CheckpointError: neither a directory nor a repository that can be reached.
+  """
+  directory = Path(path)
+  if directory.is_dir():
+    return directory
+  if directory.is_absolute() or directory.exists() or str(path).startswith((".", "~")) or str(path).count("/") != 1:
+    raise CheckpointError(f"{path} is not a directory. Fix: a checkpoint directory, or a hub name such as "
+                          "Qwen/Qwen3-0.6B.")
+  import huggingface_hub  # here: only hub names need it
+
+  try:
+    patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
+    return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
+  except (OSError, ValueError) as error:
+    raise CheckpointError(f"{path} is not a directory, and the hub does not give it: {error}. "
+                          "Fix: fetch the repository where there is a network, and pass its directory.") from error
+
+
+def _check_tokenizer(directory: Path, vocab_size: int) -> None:
+  """A tokenizer beside the weights must not make ids that the embedding lacks."""
+  if not (directory / "tokenizer.json").exists():
+    return
+  from tokenizers import Tokenizer
+
+  ids = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab(with_added_tokens=True)
+  token, largest = max(ids.items(), key=lambda item: item[1], default=("", 0))
+  if largest >= vocab_size:
+    raise CheckpointError(f"{directory / 'tokenizer.json'}: token {token!r} has id {largest}, but the embedding and "
+                          f"head have vocab_size = {vocab_size} rows. Fix: the tokenizer of this checkpoint.")
+
+
+def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) -> list[str]:
+  """Every tensor once and in its shape; returns the names that may be ignored.
+
+  Raises:
+    CheckpointError: listing everything missing, left over, of a wrong shape or dtype.
+  """
+  problems, wanted = [], {}
+  for entry in table:
+    wanted |= {name: entry for _, name in entry.names}
+  for name, entry in wanted.items():
+    stored = weights.tensors.get(name)
+    if stored is None:
+      problems.append(f"missing: {name} (for {entry.path}, shape {list(entry.stored_shape)})")
+    elif stored.shape != entry.stored_shape:
+      problems.append(f"wrong shape: {name} in {stored.file} is {list(stored.shape)}, but config.json makes it "
+                      f"{list(entry.stored_shape)}")
+    elif stored.dtype not in DTYPES:
+      problems.append(f"wrong dtype: {name} in {stored.file} is {stored.dtype}, supported are {', '.join(DTYPES)}")
+  ignored = []
+  for name in weights.tensors.keys() - wanted.keys():
+    tied_head = tied and name == "lm_head.weight"
+    if name.endswith(BUFFER) or (tied_head and _same(weights, name, "model.embed_tokens.weight")):
+      ignored.append(name)
+    elif tied_head:
+      problems.append("left over: lm_head.weight differs from the embedding, but config.json ties them "
+                      "(tie_word_embeddings = true)")
+    else:
+      problems.append(f"left over: {name} in {weights.tensors[name].file}")
+  if problems:
+    raise CheckpointError(f"{directory} does not fit its config.json ({len(problems)} tensors):\n  " +
+                          "\n  ".join(sorted(problems)))
+  return sorted(ignored)
+
+
+def _same(weights: Weights, one: str, other: str, rows: int = 1024) -> bool:
+  """Bitwise equality, a block of rows at a time."""
+  first, second = weights.tensors[one], weights.tensors.get(other)
+  if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
+    return False
+  blocks = [(slice(start, start + rows), slice(None)) for start in range(0, first.shape[0], rows)]
+  return all(weights.read(one, block).tobytes() == weights.read(other, block).tobytes() for block in blocks)
+
+
+def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
+  """One parameter, each device reading what it holds; equal parts are read once."""
+  stored = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
+  dtype = stored if dtype is None else jnp.dtype(dtype)
+  done: dict[tuple, np.ndarray] = {}
+
+  def part(index: tuple[slice, ...]) -> np.ndarray:
+    spans = tuple(s.indices(size)[:2] for s, size in zip(index, entry.shape, strict=True))
+    if spans not in done:
+      out = np.empty([stop - start for start, stop in spans], dtype)
+      outer = spans[:entry.stacked]
+      for i, name in entry.names:
+        if all(start <= n < stop for n, (start, stop) in zip(i, outer, strict=True)):
+          at = tuple(n - start for n, (start, _) in zip(i, outer, strict=True))
+          out[at] = entry.from_stored(functools.partial(weights.read, name), index[entry.stacked:])
+      done[spans] = out
+    return done[spans]
+
+  if sharding is None:
+    return jnp.asarray(part((slice(None),) * len(entry.shape)))
+  return jax.make_array_from_callback(entry.shape, sharding, part, dtype=dtype)
+
+
+def _value_head(directory: Path, shape: tuple[int, ...], sharding) -> tuple[jax.Array, bool]:
+  """The value head that an export stored beside the weights, else zeros, in f32; and whether it was stored."""
+  value = np.zeros(shape, np.float32)
+  stored = (directory / VALUE_HEAD).exists()
+  if stored:
+    value = np.load(directory / VALUE_HEAD)
+    if value.shape != shape:
+      raise CheckpointError(f"{directory / VALUE_HEAD}: the value head is {list(value.shape)}, but the width makes it "
+                            f"{list(shape)}. Fix: the file that was exported with these weights.")
+  if sharding is None:
+    return jnp.asarray(value), stored
+  return jax.make_array_from_callback(shape, sharding, lambda index: value[index]), stored
+
+
+def _mapped(weights: Weights, entry: Entry, name: str) -> MappedTensor:
+  stored = weights.tensors[name]
+  return MappedTensor(name, entry.path, stored.shape, DTYPES[stored.dtype], stored.file)

@@ -1,0 +1,122 @@
+"""The one table from our parameters to the tensors of a Hugging Face checkpoint, for both directions.
+
+A parameter may be stacked (over layers where they are scanned, over experts) and then comes from several tensors; each
+tensor holds the parameter's remaining axes in another order, some of them merged. `axes` says which: the file's first
+axis is made of ours named first, and so on.
+"""
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import numpy as np
+
+from jaxrl_llm.models.transformer import Model
+
+VECTOR, PLAIN, TRANSPOSED = ((0,),), ((0,), (1,)), ((1,), (0,))
+PROJECTION_IN, PROJECTION_OUT, PROJECTION_BIAS = ((1, 2), (0,)), ((2,), (0, 1)), ((0, 1),)
+
+TOP = {
+    "embedding": ("model.embed_tokens.weight", PLAIN),
+    "final_norm/scale": ("model.norm.weight", VECTOR),
+    "head": ("lm_head.weight", TRANSPOSED),
+}
+LAYER = {
+    "attention_norm/scale": ("input_layernorm.weight", VECTOR),
+    "attention/query": ("self_attn.q_proj.weight", PROJECTION_IN),
+    "attention/key": ("self_attn.k_proj.weight", PROJECTION_IN),
+    "attention/value": ("self_attn.v_proj.weight", PROJECTION_IN),
+    "attention/out": ("self_attn.o_proj.weight", PROJECTION_OUT),
+    "attention/query_bias": ("self_attn.q_proj.bias", PROJECTION_BIAS),
+    "attention/key_bias": ("self_attn.k_proj.bias", PROJECTION_BIAS),
+    "attention/value_bias": ("self_attn.v_proj.bias", PROJECTION_BIAS),
+    "attention/query_norm/scale": ("self_attn.q_norm.weight", VECTOR),
+    "attention/key_norm/scale": ("self_attn.k_norm.weight", VECTOR),
+    "mlp_norm/scale": ("post_attention_layernorm.weight", VECTOR),
+}
+DENSE = {f"mlp/{ours}": (f"mlp.{ours}_proj.weight", TRANSPOSED) for ours in ("gate", "up", "down")}
+EXPERTS = {f"mlp/{ours}": (f"mlp.experts.{{}}.{ours}_proj.weight", TRANSPOSED) for ours in ("gate", "up", "down")}
+ROUTER = {"mlp/router": ("mlp.gate.weight", TRANSPOSED)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """One parameter and its tensors.
+
+  Attributes:
+    path: ours, joined by "/", as in the report.
+    shape: of the parameter.
+    names: (index into the leading, stacked axes, name of the tensor), in order; one with index () if not stacked.
+    axes: for each axis of the tensors, which of the remaining axes of the parameter it is made of.
+  """
+
+  path: str
+  shape: tuple[int, ...]
+  names: tuple[tuple[tuple[int, ...], str], ...]
+  axes: tuple[tuple[int, ...], ...]
+
+  @property
+  def stacked(self) -> int:
+    return len(self.names[0][0])
+
+  @property
+  def stored_shape(self) -> tuple[int, ...]:
+    inner = self.shape[self.stacked:]
+    return tuple(math.prod(inner[a] for a in group) for group in self.axes)
+
+  def to_stored(self, part: np.ndarray) -> np.ndarray:
+    """The parameter without its stacked axes -> the tensor as stored, contiguous."""
+    return np.ascontiguousarray(part.transpose(list(itertools.chain(*self.axes))).reshape(self.stored_shape))
+
+  def from_stored(self, read, index: tuple[slice, ...]) -> np.ndarray:
+    """The part `index` (slices over the inner axes) of the parameter, of as little of the tensor as holds it.
+
+    Args:
+      read: slices over the tensor's axes -> array.
+    """
+    inner = self.shape[self.stacked:]
+    spans = [s.indices(size)[:2] for s, size in zip(index, inner, strict=True)]
+    cuts, sizes, rest = [], [], [slice(None)] * len(inner)
+    for group in self.axes:
+      start, stop = spans[group[0]]
+      block = math.prod(inner[a] for a in group[1:])  # later axes of a merged one are read whole, then cut
+      cuts.append(slice(start * block, stop * block))
+      sizes += [stop - start, *(inner[a] for a in group[1:])]
+      for a in group[1:]:
+        rest[a] = index[a]
+    order = list(itertools.chain(*self.axes))
+    return read(tuple(cuts)).reshape(sizes).transpose(np.argsort(order))[tuple(rest)]
+
+
+def path_name(path) -> str:
+  """A key path of jax.tree_util as our name: blocks/0/attention/query."""
+  return "/".join(str(getattr(key, "key", key)) for key in path)
+
+
+def tensor_table(model: Model) -> list[Entry]:
+  """An Entry for every parameter that a Hugging Face checkpoint holds (all but the value head), in file order."""
+  cfg = model.config
+  layer_table = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
+  entries = []
+  for path, leaf in jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, jax.random.key(0))):
+    ours = path_name(path)
+    if ours == "value_head":
+      continue
+    if not ours.startswith("blocks/"):
+      name, axes = TOP[ours]
+      names = (((), name),)
+    elif cfg.scan_layers:
+      name, axes = layer_table[ours.removeprefix("blocks/")]
+      names = tuple(((i, *expert), f"model.layers.{i}.{full}")
+                    for i in range(cfg.num_layers) for expert, full in _experts(name, cfg.num_experts))
+    else:
+      _, layer, inner = ours.split("/", 2)
+      name, axes = layer_table[inner]
+      names = tuple((expert, f"model.layers.{layer}.{full}") for expert, full in _experts(name, cfg.num_experts))
+    entries.append(Entry(ours, tuple(leaf.shape), names, axes))
+  return entries
+
+
+def _experts(name: str, experts: int) -> list[tuple[tuple[int, ...], str]]:
+  return [((e,), name.format(e)) for e in range(experts)] if "{}" in name else [((), name)]

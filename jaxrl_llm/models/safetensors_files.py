@@ -1,0 +1,92 @@
+"""Weights of a checkpoint directory: which file holds which tensor, and reading of slices."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class CheckpointError(ValueError):
+  """A checkpoint that cannot be read or written as asked: the message names file or tensor, and the fix."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+  """One tensor of a file: shape as stored, dtype as safetensors names it (F32, F16, BF16, ...)."""
+
+  name: str
+  file: str
+  shape: tuple[int, ...]
+  dtype: str
+
+
+class Weights:
+  """Tensors of a checkpoint directory by name. Nothing but the headers is read before `read`.
+
+  Attributes:
+    tensors: name -> StoredTensor.
+
+  Raises:
+    CheckpointError: no safetensors file, a shard that the index names but is absent, a truncated or damaged file, a
+      tensor that its shard does not hold or that two shards hold.
+  """
+
+  def __init__(self, directory: Path):
+    self._directory = directory
+    self._open_file, self._handle = None, None
+    index = _read_index(directory)
+    self.tensors: dict[str, StoredTensor] = {}
+    for file in sorted(set(index.values())) if index else [SINGLE]:
+      for tensor in _read_header(directory / file):
+        if tensor.name in self.tensors:
+          raise CheckpointError(f"{directory}: tensor {tensor.name!r} is in {self.tensors[tensor.name].file} and in "
+                                f"{file}. Fix: export the checkpoint again into an empty directory.")
+        self.tensors[tensor.name] = tensor
+    lost = [f"{name!r} ({file})" for name, file in index.items() if name not in self.tensors]
+    if lost:
+      raise CheckpointError(f"{directory / INDEX} lists tensors that their shards do not hold: {', '.join(lost)}. "
+                            "Fix: fetch these shards again.")
+
+  def read(self, name: str, slices: tuple[slice, ...]) -> np.ndarray:
+    """The part of a tensor that the slices name, in the file's dtype."""
+    file = self.tensors[name].file
+    if self._open_file != file:
+      self._open_file, self._handle = file, safe_open(self._directory / file, framework="np")
+    return self._handle.get_slice(name)[slices]
+
+  def release(self) -> None:
+    """Forget the file last read, and with it the pages that it has in memory."""
+    self._open_file, self._handle = None, None
+
+
+def _read_index(directory: Path) -> dict[str, str]:
+  """Tensor name -> shard; empty for a single file, which goes first where both exist, as in transformers."""
+  if (directory / SINGLE).exists():
+    return {}
+  if not (directory / INDEX).exists():
+    found = sorted(p.name for p in directory.iterdir())
+    raise CheckpointError(f"{directory} holds neither {SINGLE} nor {INDEX}, but {found}. Fix: a directory written by "
+                          "save_pretrained with safe serialization (other formats are not read).")
+  try:
+    index = json.loads((directory / INDEX).read_text())["weight_map"]
+  except (json.JSONDecodeError, KeyError) as error:
+    raise CheckpointError(f"{directory / INDEX} is not an index of shards ({error!r}). Fix: fetch it again.") from error
+  absent = sorted({file for file in index.values() if not (directory / file).exists()})
+  if absent:
+    raise CheckpointError(f"{directory / INDEX} names shards that are not there: {', '.join(absent)}. "
+                          "Fix: fetch them into the same directory.")
+  return index
+
+
+def _read_header(file: Path) -> list[StoredTensor]:
+  try:
+    with safe_open(file, framework="np") as handle:
+      parts = {name: handle.get_slice(name) for name in handle.keys()}
+      return [StoredTensor(name, file.name, tuple(p.get_shape()), p.get_dtype()) for name, p in parts.items()]
+  except (SafetensorError, OSError) as error:
+    raise CheckpointError(f"{file} ({file.stat().st_size} bytes) is truncated or damaged: {error}. "
+                          "Fix: fetch the file again.") from error

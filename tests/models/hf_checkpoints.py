@@ -1,0 +1,85 @@
+"""Tiny random checkpoints, written by transformers, and what transformers computes with them."""
+
+import dataclasses
+import functools
+import logging
+from pathlib import Path
+
+import numpy as np
+
+VOCAB = 48
+SHARED = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+              num_key_value_heads=2, max_position_embeddings=256, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+FAMILIES = {
+    "qwen2_tied": ("qwen2", dict(tie_word_embeddings=True, rope_theta=1e6)),
+    "qwen2_untied": ("qwen2", dict(tie_word_embeddings=False)),
+    "qwen3_tied": ("qwen3", dict(tie_word_embeddings=True, head_dim=16)),
+    "qwen3_untied": ("qwen3", dict(tie_word_embeddings=False, head_dim=16)),
+    "llama": ("llama", dict(tie_word_embeddings=False, rope_parameters=LLAMA3)),
+    "qwen3_moe": ("qwen3_moe", dict(tie_word_embeddings=False, head_dim=16, num_experts=4, num_experts_per_tok=2,
+                                    moe_intermediate_size=24, norm_topk_prob=True)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+  """A directory, and the network of transformers whose weights it holds."""
+
+  family: str
+  directory: Path
+  network: object
+
+
+@functools.cache
+def quiet():
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  logging.getLogger("transformers").setLevel(logging.ERROR)
+
+
+def make(family: str, directory: Path, dtype="float32", **save) -> Checkpoint:
+  """Weights of std 0.1 to 0.2, norms and biases away from 1 and 0, so that nothing ties or cancels."""
+  import torch
+  import transformers
+
+  quiet()
+  kind, more = FAMILIES[family]
+  torch.manual_seed(sum(map(ord, family)))
+  network = transformers.AutoModelForCausalLM.from_config(transformers.CONFIG_MAPPING[kind](**SHARED, **more)).eval()
+  with torch.no_grad():
+    for name, p in network.named_parameters():
+      std = 0.1 if name.endswith("embed_tokens.weight") else 0.2
+      p.copy_((1.0 if "norm" in name else 0.0) + std * torch.randn_like(p))
+  network = network.to(getattr(torch, dtype))
+  network.save_pretrained(directory, **save)
+  return Checkpoint(family, directory, network)
+
+
+def reload(directory: Path):
+  import transformers
+
+  quiet()
+  return transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
+
+
+def logits(network, ids: np.ndarray) -> np.ndarray:
+  """[R, S, V] f32."""
+  import torch
+
+  with torch.no_grad():
+    return network(torch.as_tensor(ids)).logits.float().numpy()
+
+
+def greedy(network, prompt: list[int], count: int) -> list[int]:
+  """The continuation of one prompt."""
+  import torch
+
+  ids = torch.as_tensor([prompt])
+  with torch.no_grad():
+    out = network.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count,
+                           min_new_tokens=count)
+  return out[0, len(prompt):].tolist()

@@ -98,7 +98,8 @@ def _forward(wanted, hidden, head, targets, temperature, rules):
   if "sum_pi_squared" in wanted.stats:
     out["sum_pi_squared"] = jnp.sum(jnp.exp(2 * (logits - normaliser[..., None])), -1)
   if "kept_mass" in wanted.stats:
-    out["kept_mass"] = jnp.exp(normaliser - jax.nn.logsumexp(whole, -1)) if rules else jnp.ones_like(normaliser)
+    lost = jax.nn.logsumexp(whole, -1) - normaliser if rules else jnp.zeros_like(normaliser)
+    out["kept_mass"] = jnp.exp(-jnp.maximum(lost, 0))  # rounding alone would lift it above 1
   if "in_support" in wanted.stats:
     out["in_support"] = in_support if rules else jnp.ones(targets.shape, bool)
   return out, (hidden, head, targets, temperature, rules, normaliser, out.get("entropy"))

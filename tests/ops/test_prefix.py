@@ -1,10 +1,14 @@
 """Prefix kernels against loops, and with the length axis sharded."""
 
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.ops import prefix
 
@@ -70,6 +74,41 @@ def test_scans_are_associative_scans():
 
 
 def test_long_rows_are_precise():
-  log_ratio = (0.1 * np.random.default_rng(0).standard_normal((2, 32768))).astype(np.float32)
-  got = prefix.cumulative_log_ratio(jnp.asarray(log_ratio), jnp.ones(log_ratio.shape, bool))
-  assert np.max(np.abs(got - np.cumsum(log_ratio.astype(np.float64), -1))) < 2e-5
+  log_ratio = (0.01 * np.random.default_rng(0).standard_normal((2, 32768))).astype(np.float32)
+  exact = np.cumsum(log_ratio.astype(np.float64), -1)
+  got = jax.jit(prefix.cumulative_log_ratio)(jnp.asarray(log_ratio), jnp.ones(log_ratio.shape, bool))
+  assert np.max(np.abs(got - exact)) < 2e-5
+  one_by_one = np.cumsum(log_ratio, -1, dtype=np.float32)
+  assert np.max(np.abs(got - exact)) < 0.2 * np.max(np.abs(one_by_one - exact)), "a tree of sums beats a running sum"
+  half = prefix.cumulative_log_ratio(jnp.zeros((1, 4), jnp.bfloat16), jnp.ones((1, 4), bool))
+  assert half.dtype == jnp.float32, "half precision would not do"
+
+
+def gathered(kernel, shape) -> list[int]:
+  """Sizes of the results of all cross-device exchanges in the compiled program, length sharded over 8 devices."""
+  mesh = Mesh(np.array(jax.devices()[:8]), ("sequence",))
+  spec = PartitionSpec(None, "sequence")
+  sharding = NamedSharding(mesh, spec)
+  arguments = (jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding),
+               jax.ShapeDtypeStruct(shape, bool, sharding=sharding))
+  run = jax.shard_map(kernel, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+  text = jax.jit(run).lower(*arguments).compile().as_text()
+  exchange = r"= \(?\w+\[([0-9,]*)\].* (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\("
+  return [math.prod(map(int, found[0].split(","))) for found in re.findall(exchange, text)]
+
+
+KERNELS = {"cumulative_log_ratio": prefix.cumulative_log_ratio, "prefix_min": prefix.prefix_min,
+           "token_index": lambda r, m, **k: prefix.token_index(m, **k)}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_shards_exchange_their_totals_and_nothing_else(name):
+  shape = (4, 1024)
+  assert gathered(lambda r, m: KERNELS[name](r, m, axis_name="sequence"), shape) == [8 * shape[0]]
+
+  def wasteful(r, m):
+    """Gathers the whole length, scans it, and keeps its own part."""
+    whole = KERNELS[name](*(lax.all_gather(x, "sequence", axis=1, tiled=True) for x in (r, m)))
+    return lax.dynamic_slice_in_dim(whole, lax.axis_index("sequence") * r.shape[1], r.shape[1], 1)
+
+  assert max(gathered(wasteful, shape)) >= shape[0] * shape[1], "the count would notice"

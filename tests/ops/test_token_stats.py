@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.ops import masked, token_stats
+from jaxrl_llm.ops import masked, token_stats, vocabulary
+from jaxrl_llm.types import TokenStats
 
 
 def arrays(seed=0, rows=3, length=37, width=8, vocabulary=19):
@@ -57,6 +58,113 @@ def test_no_array_of_batch_by_vocabulary(monkeypatch):
   text = jax.jit(jax.grad(loss, (0, 1))).lower(hidden, head).compile().as_text()
   biggest = max(math.prod(map(int, shape.split(","))) for shape in re.findall(r"f32\[([0-9,]+)\]", text))
   assert biggest < targets.size * head.shape[1], "an array as large as the batch's logits exists"
+
+
+ALL = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})
+RULES = [{"min_p": 0.1}, {"top_k": 3}, {"top_p": 0.8}, {"top_k": 5, "top_p": 0.9, "min_p": 0.02}]
+
+
+def whole_pruned(hidden, head, targets, temperature, rules):
+  """Every statistic from the logits of the whole batch; differentiable but for the set."""
+  logits = hidden @ head / temperature
+  keep = vocabulary.support(logits, **rules)
+  p = jax.nn.softmax(logits)
+  kept_mass = jnp.sum(jnp.where(keep, p, 0), -1)
+  p_s = jnp.where(keep, p, 0) / kept_mass[..., None]
+  at = lambda x: jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
+  log_probs = at(jax.nn.log_softmax(logits)) - jnp.log(kept_mass)
+  entropy = -jnp.sum(p_s * jnp.log(jnp.where(keep, p_s, 1)), -1)
+  return TokenStats(log_probs, entropy, jnp.sum(p_s**2, -1), kept_mass, at(keep))
+
+
+@pytest.mark.parametrize("rules", RULES, ids=str)
+def test_pruned_statistics_and_gradients(monkeypatch, rules):
+  monkeypatch.setattr(token_stats, "CHUNK", 32)
+  hidden, head, targets = arrays(seed=1)
+  weights = jnp.cos(jnp.arange(targets.size)).reshape(targets.shape)
+
+  def loss(run):
+    def run_loss(hidden, head):
+      out = run(hidden, head)
+      return jnp.sum(weights * (jnp.where(out.in_support, out.log_probs, 0) + 0.3 * out.entropy)), out
+    return jax.jit(jax.value_and_grad(run_loss, (0, 1), has_aux=True))
+
+  got, expected = (loss(run)(hidden, head) for run in (
+      lambda h, w: token_stats.token_stats(h, w, targets, temperature=0.7, stats=ALL, entropy_gradient=True, **rules),
+      lambda h, w: whole_pruned(h, w, targets, 0.7, rules)))
+  assert not np.all(got[0][1].in_support) and np.any(got[0][1].in_support)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), got, expected)
+  unpruned = token_stats.token_stats(hidden, head, targets, temperature=0.7, stats=ALL)
+  for name in ALL - {"in_support"}:
+    assert np.any(np.abs(getattr(unpruned, name) - getattr(got[0][1], name)) > 1e-2), f"{name} notices the pruning"
+
+
+def test_gradient_is_exactly_zero_outside_the_support():
+  """With the identity for a head, the gradient in the hidden state is the gradient in the logits."""
+  logits = jnp.asarray([[[2.0, 1.9, 0.5, -3.0]]])
+
+  def log_prob(logits, target, min_p):
+    out = token_stats.token_stats(logits, jnp.eye(4), jnp.full((1, 1), target), temperature=1.0, min_p=min_p,
+                                  stats=ALL)
+    return out.log_probs[0, 0], out
+
+  gradient = jax.jit(jax.value_and_grad(log_prob, has_aux=True))
+  p_s = np.append(np.array(jax.nn.softmax(logits[0, 0, :3])), 0)
+  (_, out), inside = gradient(logits, 1, 0.05)
+  np.testing.assert_allclose(inside[0, 0], np.eye(4)[1] - p_s, atol=1e-6)
+  assert inside[0, 0, 3] == 0 and bool(out.in_support[0, 0])
+  (value, out), outside = gradient(logits, 3, 0.05)
+  np.testing.assert_allclose(value, -3.0 - jax.nn.logsumexp(logits[0, 0, :3]), rtol=1e-6)
+  assert not out.in_support[0, 0] and np.all(outside == 0), "a target outside is a constant"
+  _, whole = gradient(logits, 3, 0.0)
+  assert whole[0, 0, 3] > 0.9, "with a threshold of 0 the same target is pushed"
+
+
+def test_statistics_without_gradient():
+  hidden, head, targets = arrays()
+  total = lambda h, name: jnp.sum(getattr(token_stats.token_stats(h, head, targets, temperature=1.0, min_p=0.1,
+                                                                  stats=ALL), name))
+  for name in ("sum_pi_squared", "kept_mass", "entropy"):
+    assert np.all(jax.grad(total)(hidden, name) == 0)
+  assert np.any(jax.grad(total)(hidden, "log_probs") != 0)
+
+
+def test_values_that_keep_all_change_nothing():
+  hidden, head, targets = arrays()
+  plain = token_stats.token_stats(hidden, head, targets, temperature=1.3, stats=ALL)
+  off = token_stats.token_stats(hidden, head, targets, temperature=1.3, stats=ALL, top_k=0, top_p=1.0, min_p=0.0)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), off, plain)
+  assert np.all(off.kept_mass <= 1) and np.all(off.in_support)
+  assert np.all(plain.kept_mass == 1) and np.all(plain.in_support)
+
+
+def test_no_rule_costs_nothing():
+  """Arrays over the vocabulary in the traced program, V = 19: the fewest without a rule."""
+  hidden, head, targets = arrays(length=4)
+  count = lambda **rules: str(jax.make_jaxpr(lambda h: token_stats.token_stats(
+      h, head, targets, temperature=1.0, **rules).log_probs)(hidden)).count("19]")
+  assert count() < count(min_p=0.1) < count(top_k=3)
+
+
+def test_long_tails_stay_finite():
+  """Logits of +-3e4, as half precision can hold, give finite statistics and gradients, in and out of the support."""
+  hidden = jnp.asarray([[[3e4, -3e4, 0.0], [0.0, 0.0, 0.0]]])
+  run = lambda h, target: token_stats.token_stats(h, jnp.eye(3), jnp.full((1, 2), target), temperature=1.0, min_p=1e-6,
+                                                  stats=ALL, entropy_gradient=True)
+  for target in range(3):
+    out = run(hidden, target)
+    gradient = jax.grad(lambda h, t=target: jnp.sum(run(h, t).log_probs + run(h, t).entropy))(hidden)
+    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((out, gradient)))
+
+
+def test_float64_stays_float64():
+  with jax.enable_x64(True):
+    hidden, head, targets = (jnp.asarray(np.asarray(x, np.float64) if i < 2 else x) for i, x in enumerate(arrays()))
+    run = lambda h: token_stats.token_stats(h, head, targets, temperature=0.7, min_p=0.1, stats=ALL)
+    out, expected = run(hidden), whole_pruned(hidden, head, targets, 0.7, {"min_p": 0.1})
+    assert {x.dtype for x in jax.tree.leaves(out)} == {np.dtype("float64"), np.dtype("bool")}
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), out, expected)
+    assert jax.grad(lambda h: jnp.sum(run(h).log_probs))(hidden).dtype == np.float64
 
 
 def test_unknown_statistic_is_refused():

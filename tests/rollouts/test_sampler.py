@@ -10,7 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.config import ModelConfig, SamplerConfig, StepConfig
 from jaxrl_llm.models import Model
+from jaxrl_llm.ops import token_stats
 from jaxrl_llm.rollouts import generate
+from jaxrl_llm.rollouts.sampler import _draw, _first_arg_max
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Sampling
 
@@ -181,3 +183,112 @@ def test_temperature_is_traced():
   drawn = [np.asarray(run(PARAMS, prompts(), KEY, at(temperature)).tokens) for temperature in (0.0, 0.7, 1.0)]
   assert len(traces) == 1
   assert np.any(drawn[0] != drawn[1]) and np.any(drawn[1] != drawn[2])
+
+
+RULES = {"min_p": {"min_p": 0.1}, "top_k": {"top_k": 3}, "top_p": {"top_p": 0.7},
+         "all": {"top_k": 6, "top_p": 0.95, "min_p": 0.02}}
+
+
+@functools.cache
+def statistics():
+  """token_stats of whole rows, all rules traced."""
+
+  def run(rollout, sampling, rules):
+    tokens = rollout.tokens
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    hidden, _ = MODEL.hidden(PARAMS, tokens, positions, (positions < rollout.length[:, None]).astype(jnp.int32))
+    out = token_stats.token_stats(hidden[:, :-1], MODEL.head(PARAMS), tokens[:, 1:], stats=frozenset({"in_support"}),
+                                  temperature=sampling.temperature, **rules)
+    return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (1, 0))), out)
+
+  return jax.jit(run)
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_truncated_log_probs_equal_token_stats(temperature, rules):
+  sampling = Sampling.of(temperature, **rules)
+  rollout = sampler()(PARAMS, prompts(), KEY, sampling)
+  traced = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
+  scored = statistics()(rollout, sampling, traced)
+  assert np.max(np.abs(np.where(rollout.mask, scored.log_probs - rollout.behavior_log_probs, 0))) < 1e-5
+  assert np.all(scored.in_support[rollout.mask])
+  whole = statistics()(rollout, sampling, {})
+  assert np.max(np.where(rollout.mask, rollout.behavior_log_probs - whole.log_probs, 0)) > 1e-2, "rules matter"
+  unpruned = statistics()(sampler()(PARAMS, prompts(), KEY, at(temperature)), sampling, traced)
+  assert not np.all(unpruned.in_support), "without the rules other tokens are drawn"
+
+
+def states(rows, width=16, vocabulary=13):
+  """A head and one hidden state for all rows."""
+  rng = np.random.default_rng(3)
+  hidden, head = rng.standard_normal(width), rng.standard_normal((width, vocabulary)) / 2
+  return jnp.broadcast_to(jnp.asarray(hidden, jnp.float32), (rows, width)), jnp.asarray(head, jnp.float32)
+
+
+@functools.cache
+def drawer(draw=_draw):
+  rows = 20_000
+  hidden, head = states(rows)
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.arange(rows))
+  return jax.jit(lambda sampling: draw(hidden, head, keys, jnp.zeros(rows, jnp.int32), sampling))
+
+
+@pytest.mark.parametrize("rules", [{}, *RULES.values()], ids=["none", *RULES])
+def test_truncated_frequencies_match_the_stated_probabilities(rules):
+  tokens, log_probs = jax.device_get(drawer()(Sampling.of(1.2, **rules)))
+  rows, stated = len(tokens), np.zeros(13)
+  stated[tokens] = np.exp(log_probs)
+  kept = stated > 0
+  np.testing.assert_allclose(np.sum(stated), 1, rtol=1e-5, err_msg="every kept token was drawn, and they sum to 1")
+  assert np.all(kept) == (not rules)
+  counts = np.bincount(tokens, minlength=13)[kept]
+  statistic = lambda p: np.sum((counts - rows * p) ** 2 / (rows * p))
+  assert statistic(stated[kept]) < 32.9, "0.1 % point of chi-square with 12 degrees of freedom"
+  if rules:
+    hidden, head = states(1)
+    assert statistic(np.asarray(jax.nn.softmax(hidden[0] @ head / 1.2))[kept]) > 32.9, "whole probabilities are refuted"
+
+
+def plain_draw(hidden, head, row_keys, position, sampling):
+  """The draw as it is without rules: the arg max of the perturbed logits."""
+  logits = token_stats.scaled_logits(hidden, head, sampling.temperature)
+  keys = jax.vmap(jax.random.fold_in)(row_keys, position)
+  token = jnp.argmax(logits + jax.vmap(lambda k: jax.random.gumbel(k, (13,), jnp.float32))(keys), -1)
+  return token, jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
+
+
+def test_rules_that_keep_all_draw_the_very_same():
+  for temperature in (0.7, 1.2):
+    got, expected = drawer()(Sampling.of(temperature)), drawer(plain_draw)(Sampling.of(temperature))
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+    rare = drawer()(Sampling.of(temperature, min_p=1e-9))
+    np.testing.assert_array_equal(rare[0], expected[0], err_msg="a threshold below every token prunes none")
+
+
+def test_rules_do_not_change_greedy_tokens():
+  plain = sampler()(PARAMS, prompts(), KEY, at(0.0))
+  for rules in RULES.values():
+    pruned = sampler()(PARAMS, prompts(), KEY, Sampling.of(0.0, **rules))
+    np.testing.assert_array_equal(pruned.tokens, plain.tokens)
+    assert np.all(pruned.behavior_log_probs == 0)
+
+
+def test_first_arg_max():
+  rng = np.random.default_rng(0)
+  for x in (rng.standard_normal((50, 31)), rng.integers(0, 3, (50, 31)), np.full((2, 4), -np.inf)):
+    np.testing.assert_array_equal(_first_arg_max(jnp.asarray(x, jnp.float32)), np.argmax(x, -1))
+  assert _first_arg_max(jnp.asarray([[0.0, jnp.nan, 1.0]]))[0] in range(3), "a NaN still gives a legal token"
+
+
+def test_rules_are_traced():
+  """Defaults and plain numbers share one program with arrays."""
+  traces = []
+  run = jax.jit(lambda sampling: (traces.append(1), _draw(*states(2), jax.random.split(KEY, 2), jnp.zeros(2, jnp.int32),
+                                                           sampling))[1])
+  for sampling in (at(1.0), Sampling.of(0.5), Sampling.of(0, top_k=3), Sampling.of(1.0, top_p=0.5, min_p=0.1),
+                   Sampling(jnp.float32(1.0), min_p=jnp.float32(0.2))):
+    run(sampling)
+  assert len(traces) == 1
+  run(Sampling(jnp.float32(1.0), min_p=0.2))
+  assert len(traces) == 2, "a plain number has another type: use Sampling.of"

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import measure
-
 from jaxrl_llm.ops import prefix
+
+import measure
 
 SHAPES = ((64, 4096), (512, 16384))
 RESULT = Path(__file__).parent / "results" / "kernels.json"

@@ -1,4 +1,4 @@
-"""Low-rank adapters as a directory in the format of Hugging Face's PEFT: adapter_config.json, adapter_model.safetensors.
+"""Low-rank adapters as a directory in the format of Hugging Face's PEFT.
 
 PEFT computes x W^T + (alpha / r) x A^T B^T with A [r, in] and B [out, r] for a weight stored as [out, in], so that
 A = a^T and B = b^T of our adapters, whose fan-in and fan-out are in the order in which the tensors are stored.
@@ -69,8 +69,8 @@ def to_tensors(model: Model, adapters) -> dict[str, np.ndarray]:
     entry = entries[path]
     # The modules of a mixture are no plain linear layers in transformers, and PEFT adapts only those by name.
     if model.config.num_experts and "mlp" in keys:
-      raise CheckpointError(f"{path}: PEFT's format has no place for the adapter of a router or of experts. Fix: export "
-                            "without --adapter, which merges it, or train with parameters.lora_targets on attention.")
+      raise CheckpointError(f"{path}: PEFT's format has no place for the adapter of a router or of experts. Fix: "
+                            "export the merged parameters, or train with parameters.lora_targets on attention alone.")
     for index, name in entry.names:
       module = PREFIX + name.removesuffix(".weight")
       for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):

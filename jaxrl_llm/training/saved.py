@@ -1,9 +1,11 @@
-"""Parameters of a run, finished or not, read from its folder. Nothing there is changed."""
+"""Parameters of a run, finished or not, read from its folder and exported. Nothing there is changed."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.models import hf, hf_import, peft
 from jaxrl_llm.training import checkpoints, parameters, setup
 from jaxrl_llm.training.checkpoints import TornCheckpointsError
 from jaxrl_llm.training.setup import Parts
@@ -70,3 +72,44 @@ def restore_trained(parts: Parts, workdir: str | Path, which: str | int = "lates
   """(iteration, parameters that the model reads) of a checkpoint; raises as `restore_start` does."""
   iteration, start = restore_start(parts, workdir, which)
   return iteration, parts.merged(start)
+
+
+def export(workdir: str | Path, out: str | Path, which: str | int = "latest", dtype: str | None = None) -> int:
+  """Write a checkpoint's parameters, adapters merged, as a Hugging Face directory with tokenizer; its iteration.
+
+  Raises:
+    ConfigError, TornCheckpointsError: as `restore_start`.
+    CheckpointError: as `hf.save_pretrained`, such as a directory that holds a checkpoint.
+  """
+  parts = parts_of(workdir)
+  iteration, params = restore_trained(parts, workdir, which)
+  hf.save_pretrained(out, _with_origin(parts), params, tokenizer=parts.tokenizer, dtype=dtype)
+  return iteration
+
+
+def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "latest", dtype: str = "float32") -> int:
+  """Write a checkpoint's adapters in the format of PEFT; its iteration.
+
+  Raises:
+    ConfigError: the run trains something else beside adapters, which the format does not hold; another dtype.
+    TornCheckpointsError, CheckpointError: as `restore_start` and `peft.save_adapter`.
+  """
+  parts = parts_of(workdir)
+  cfg = parts.cfg.parameters
+  if cfg.train != "lora" or cfg.patterns or cfg.head_rows:
+    raise ConfigError(f"--adapter: the run has parameters.train = {cfg.train!r}, patterns = {cfg.patterns} and "
+                      f"head_rows = {cfg.head_rows}; an adapter directory holds low-rank adapters alone. "
+                      "Fix: leave --adapter out.")
+  if dtype != "float32":
+    raise ConfigError(f"--dtype={dtype}: an adapter is stored in float32. Fix: leave --dtype out.")
+  iteration, start = restore_start(parts, workdir, which)
+  peft.save_adapter(out, parts.model, start.params["lora"], rank=cfg.lora_rank, alpha=cfg.lora_alpha,
+                    base=parts.cfg.pretrained)
+  return iteration
+
+
+def _with_origin(parts: Parts):
+  """The model with the checkpoint that it came from, whose further settings an export carries over."""
+  if not parts.cfg.pretrained:
+    return parts.model
+  return dataclasses.replace(parts.model, origin=str(hf_import.local_directory(parts.cfg.pretrained)))

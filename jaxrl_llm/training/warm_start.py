@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import AggregationConfig, StepConfig
+from jaxrl_llm.models import hf
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.tasks import make_task
@@ -82,20 +82,17 @@ def _like(parts: Parts, layout):
 def initial(parts: Parts):
   """All parameters before any update: `pretrained`'s, or random ones.
 
-  Those of a checkpoint keep its dtype where some stay frozen; where all are trained they become f32. A value head,
-  which no checkpoint holds, is random.
+  Those of a checkpoint keep its dtype where some stay frozen; where all are trained they become f32.
   """
-  cfg, layout = parts.cfg, parallel.param_shardings(parts.model, parts.mesh)
-  key = jax.random.key(cfg.seed)
+  cfg = parts.cfg
   if not cfg.pretrained:
-    return jax.jit(parts.model.init, out_shardings=layout)(key)
-  from jaxrl_llm.models import hf
-
-  dtype = jnp.float32 if cfg.parameters.train == "all" else None
-  _, params, _ = hf.load_pretrained(cfg.pretrained, mesh=parts.mesh, dtype=dtype)
-  if parts.model.config.value_head and "value_head" not in params:
-    head = jax.jit(lambda k: parts.model.init(k)["value_head"], out_shardings=layout["value_head"])(key)
-    params = {**params, "value_head": head}
+    layout = parallel.param_shardings(parts.model, parts.mesh)
+    return jax.jit(parts.model.init, out_shardings=layout)(jax.random.key(cfg.seed))
+  dtype = "float32" if cfg.parameters.train == "all" else None
+  model = parts.model.config
+  _, params, _ = hf.load_pretrained(cfg.pretrained, mesh=parts.mesh, dtype=dtype, value_head=model.value_head,
+                                    scan_layers=model.scan_layers, remat=model.remat,
+                                    compute_dtype=model.compute_dtype)
   return params
 
 

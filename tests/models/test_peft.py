@@ -1,0 +1,101 @@
+"""PEFT reads our adapters: its unmerged network gives the logits of our merged parameters."""
+
+import dataclasses
+import functools
+import json
+
+import hf_checkpoints
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from jaxrl_llm.config import ParametersConfig
+from jaxrl_llm.models import hf, peft
+from jaxrl_llm.training import parameters
+
+LORA = ParametersConfig("lora", lora_rank=3, lora_alpha=12.0)
+ATTENTION = dataclasses.replace(LORA, lora_targets=("attention/(query|key|value|out)",))
+CASES = {
+    "qwen3_tied": ("qwen3_tied", LORA, False),
+    "qwen3_scanned": ("qwen3_tied", LORA, True),
+    "qwen2": ("qwen2_untied", dataclasses.replace(LORA, lora_targets=("attention/query", "mlp/down", "head")), False),
+    "llama_one_layer": ("llama", dataclasses.replace(LORA, lora_targets=("blocks/1/mlp", "attention/out")), False),
+    "qwen3_moe": ("qwen3_moe", ATTENTION, False),
+}
+IDS = np.random.default_rng(0).integers(0, hf_checkpoints.VOCAB, (2, 9))
+
+
+def adapted(directory, cfg, scan):
+  """(model, its parameters, trained and frozen trees) with adapters whose every number is random."""
+  model, params, _ = hf.load_pretrained(directory, scan_layers=scan)
+  trained, frozen = parameters.split(params, cfg, jax.random.key(0))
+  rng = np.random.default_rng(1)
+  noise = lambda x: jnp.asarray(0.2 * rng.standard_normal(x.shape), jnp.float32)
+  return model, params, jax.tree.map(noise, trained), frozen
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def logits(params, model):
+  positions = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
+  return model.hidden(params, jnp.asarray(IDS), positions, jnp.ones(IDS.shape, jnp.int32))[0] @ model.head(params)
+
+
+def with_peft(checkpoint, adapter):
+  from peft import PeftModel
+
+  network = PeftModel.from_pretrained(hf_checkpoints.reload(checkpoint), adapter).eval()
+  return hf_checkpoints.logits(network, IDS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_peft_computes_what_the_merged_parameters_do(case, tmp_path):
+  family, cfg, scan = CASES[case]
+  hf_checkpoints.make(family, tmp_path / "base")
+  model, params, trained, frozen = adapted(tmp_path / "base", cfg, scan)
+  peft.save_adapter(tmp_path / "adapter", model, trained["lora"], rank=cfg.lora_rank, alpha=cfg.lora_alpha,
+                    base=str(tmp_path / "base"))
+  ours = np.asarray(logits(parameters.merge(trained, frozen, cfg), model))
+  theirs = with_peft(tmp_path / "base", tmp_path / "adapter")
+  np.testing.assert_allclose(theirs, ours, atol=1e-4 * max(1.0, np.abs(ours).max()))
+  assert np.abs(ours - np.asarray(logits(params, model))).max() > 0.1  # the adapters matter
+  wrong = dataclasses.replace(cfg, lora_alpha=cfg.lora_alpha * 1.1)  # and so does their scale
+  assert np.abs(theirs - np.asarray(logits(parameters.merge(trained, frozen, wrong), model))).max() > 1e-2
+
+
+def test_the_files_are_those_that_peft_writes(tmp_path):
+  """Names, shapes and targets against an adapter that PEFT itself made for the same modules."""
+  from peft import LoraConfig, get_peft_model
+  from safetensors.numpy import load_file
+
+  checkpoint = hf_checkpoints.make("qwen3_tied", tmp_path / "base")
+  model, _, trained, _ = adapted(tmp_path / "base", LORA, True)
+  peft.save_adapter(tmp_path / "ours", model, trained["lora"], rank=3, alpha=12.0)
+  targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+  get_peft_model(checkpoint.network, LoraConfig(r=3, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM")
+                 ).save_pretrained(tmp_path / "theirs")
+  shapes = lambda folder: {k: v.shape for k, v in load_file(tmp_path / folder / peft.WEIGHTS).items()}
+  assert shapes("ours") == shapes("theirs")
+  ours, theirs = (json.loads((tmp_path / folder / peft.CONFIG).read_text()) for folder in ("ours", "theirs"))
+  assert sorted(theirs["target_modules"]) == ours["target_modules"]
+  same = ("peft_type", "task_type", "r", "lora_alpha", "bias", "fan_in_fan_out", "use_rslora", "use_dora",
+          "modules_to_save", "inference_mode")
+  assert {k: ours[k] for k in same} == {k: theirs[k] for k in same}
+
+
+def test_what_peft_has_no_place_for_is_refused(tmp_path):
+  hf_checkpoints.make("qwen3_moe", tmp_path / "base")
+  model, _, trained, _ = adapted(tmp_path / "base", LORA, False)
+  assert flatten_dict(trained["lora"])["blocks", 0, "mlp", "gate", "a"].shape[0] == 4  # one per expert
+  with pytest.raises(hf.CheckpointError, match="router or of experts"):
+    peft.save_adapter(tmp_path / "adapter", model, trained["lora"], rank=3, alpha=12.0)
+  assert not (tmp_path / "adapter").exists()
+
+
+def test_an_adapter_is_not_overwritten(tmp_path):
+  hf_checkpoints.make("llama", tmp_path / "base")
+  model, _, trained, _ = adapted(tmp_path / "base", ATTENTION, False)
+  peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)
+  with pytest.raises(hf.CheckpointError, match="holds an adapter already"):
+    peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)

@@ -62,6 +62,29 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
   return {"exact": _exact, "numeric": _numeric, "choice": _choice, "math": _math}[kind](text, gold)
 
 
+def answer_key(completion: str, kind: str | None = None) -> str | None:
+  """A text that is equal for answers of one form, for votes and counts of distinct answers; None: no answer.
+
+  exact, numeric, choice, math: what `judge` compares. Answers that only algebra finds equal have different keys.
+  None: the box, else what follows the last `####` or else the last `=`, else all of the text, without white space.
+  """
+  text = after_thinking(completion)
+  box = last_boxed(text)
+  if kind == "choice":
+    return letter(text)
+  if kind == "numeric":
+    value = last_number(text if box is None else box)
+    return None if value is None else str(value)
+  if kind == "math" or (kind is None and box is not None):
+    plain = normalize((box or "")[:LONGEST])
+    value = plain_number(plain)
+    return None if not plain else plain if value is None else format(value.normalize(), "f")
+  if kind is None:
+    text = text.rsplit("####", 1)[-1].rsplit("=", 1)[-1]
+    return "".join(text.split()) or None
+  return " ".join((text if box is None else box).split()) or None
+
+
 def after_thinking(text: str) -> str:
   """What follows the last `</think>`; nothing where a `<think>` is never closed; else the whole text."""
   if "</think>" in text:

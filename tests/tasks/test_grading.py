@@ -107,6 +107,26 @@ def test_judge(kind, completion, answer, verdict):
   assert judge(kind, completion, answer) == verdict
 
 
+@pytest.mark.parametrize("kind, a, b", [
+    ("math", r"\boxed{1,000}", r"so \boxed{1000.0}"), ("math", r"\boxed{\dfrac12}", r"\boxed{\frac{1}{2}}"),
+    ("numeric", "is 1/2", r"\boxed{\frac{2}{4}}"), ("choice", "(B)", "answer: B"), ("exact", " a  b", "a b"),
+    (None, ":1+2=3", "=3"), (None, r"\boxed{x}", r"= 7 \boxed{ x }"), (None, "#### 4", "4"),
+])
+def test_answer_key_of_equal_answers(kind, a, b):
+  assert grading.answer_key(a, kind) == grading.answer_key(b, kind) is not None
+
+
+@pytest.mark.parametrize("kind, a, b", [("math", r"\boxed{1}", r"\boxed{2}"), ("numeric", "1", "2"),
+                                        ("choice", "(A)", "(B)"), ("exact", "ab", "a b"), (None, "=1", "=2")])
+def test_answer_key_of_different_answers(kind, a, b):
+  assert grading.answer_key(a, kind) != grading.answer_key(b, kind)
+
+
+def test_answer_key_without_an_answer():
+  assert [grading.answer_key("", kind) for kind in (None, *grading.KINDS)] == [None] * 5
+  assert grading.answer_key("no box", "math") is None
+
+
 def test_unknown_kind_lists_the_kinds():
   with pytest.raises(ValueError, match=r"'maths'.*exact, numeric, math, choice"):
     judge("maths", "1", "1")

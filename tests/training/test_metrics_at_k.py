@@ -1,0 +1,121 @@
+"""pass@k against its definition, votes, and intervals against simulated truth."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from jaxrl_llm.training import evaluate
+from jaxrl_llm.training.metrics_at_k import avg_at_k, bootstrap_interval, maj_at_k, pass_at_k
+
+GOLDEN = {(4, 1, 2): 0.5, (16, 3, 8): 0.9, (32, 1, 8): 0.25, (32, 1, 32): 1.0, (64, 5, 16): 0.775421, (8, 0, 4): 0.0,
+          (8, 5, 4): 1.0}
+
+
+def plug_in(n, c, k):
+  return 1 - (1 - c / n) ** k
+
+
+@pytest.mark.parametrize("arguments, value", GOLDEN.items())
+def test_golden_values(arguments, value):
+  assert pass_at_k(*arguments) == pytest.approx(value, abs=5e-7)
+
+
+def test_equals_the_share_of_subsets_that_hold_a_correct_sample():
+  for n, k in itertools.product(range(1, 8), repeat=2):
+    for c in range(n + 1):
+      if k <= n:
+        subsets = list(itertools.combinations(range(n), k))
+        assert pass_at_k(n, c, k) == pytest.approx(np.mean([min(s) < c for s in subsets]), abs=1e-12)
+
+
+def test_product_form_equals_the_binomial_form():
+  for n in range(1, 40):
+    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+      assert abs(pass_at_k(n, c, k) - (1 - math.comb(n - c, k) / math.comb(n, k))) < 1e-14
+
+
+def expectation(estimate, n, p, k):
+  return sum(math.comb(n, c) * p**c * (1 - p) ** (n - c) * estimate(n, c, k) for c in range(n + 1))
+
+
+def test_unbiased_and_the_plug_in_is_not():
+  for n, p, k in ((6, 0.3, 3), (8, 0.1, 8), (5, 0.9, 2)):
+    truth = 1 - (1 - p) ** k
+    assert expectation(pass_at_k, n, p, k) == pytest.approx(truth, abs=1e-12)
+    assert abs(expectation(plug_in, n, p, k) - truth) > 1e-3
+  assert plug_in(4, 1, 2) == 0.4375
+
+
+@pytest.mark.parametrize("arguments", [(4, 1, 5), (4, 5, 1), (4, -1, 1), (4, 1, 0)])
+def test_refuses_what_has_no_meaning(arguments):
+  with pytest.raises(ValueError, match="1 <= k <= num_samples"):
+    pass_at_k(*arguments)
+
+
+def test_is_where_the_design_names_it():
+  assert evaluate.pass_at_k is pass_at_k
+
+
+def test_avg_at_k():
+  assert avg_at_k(np.array([True, False, False, True])) == 0.5
+  assert math.isnan(avg_at_k(np.array([], bool)))
+
+
+@pytest.mark.parametrize("keys, correct, value", [
+    ("aab", [1, 1, 0], 1.0), ("abb", [1, 0, 0], 0.0),
+    ("ab", [1, 0], 1.0), ("ba", [0, 1], 0.0),  # a tie: the first
+    ("abab", [0, 1, 0, 1], 0.0),
+    ([None, None, "a"], [0, 0, 1], 1.0),  # no answer, no vote
+    ([None, None], [0, 0], 0.0), ([], [], 0.0),
+])
+def test_maj_at_k(keys, correct, value):
+  assert maj_at_k(list(keys), correct) == value
+
+
+def test_vote_over_raw_counts_of_correct_would_be_caught():
+  """Five wrong answers that all differ lose against two equal right ones."""
+  assert maj_at_k(list("abcderr"), [0] * 5 + [1] * 2) == 1.0
+  assert np.mean([0] * 5 + [1] * 2) < 0.5
+
+
+def simulated(rng, problems, samples):
+  """Samples of problems whose difficulties differ much, [P, n]."""
+  return (rng.random((problems, samples)) < rng.beta(0.5, 0.5, (problems, 1))).astype(float)
+
+
+def coverage(interval) -> float:
+  rng = np.random.default_rng(5)
+  hits = [low <= 0.5 <= high for low, high in (interval(simulated(rng, 40, 8)) for _ in range(200))]
+  return np.mean(hits)
+
+
+def test_intervals_cover_as_often_as_they_say():
+  assert 0.88 <= coverage(lambda x: bootstrap_interval(x, resamples=120)) <= 0.99
+  assert 0.88 <= coverage(lambda x: bootstrap_interval(x.mean(1), resamples=120)) <= 0.99
+
+
+def test_an_interval_over_samples_as_if_all_were_independent_does_not_cover():
+  assert coverage(lambda x: bootstrap_interval(x.reshape(-1), resamples=120)) < 0.8
+
+
+def test_interval_of_lower_level_lies_within():
+  data = simulated(np.random.default_rng(0), 30, 4)
+  wide, narrow = bootstrap_interval(data), bootstrap_interval(data, level=0.5)
+  assert wide[0] < narrow[0] < data.mean() < narrow[1] < wide[1]
+  assert bootstrap_interval(data) == wide != bootstrap_interval(data, seed=1)
+
+
+def test_missing_samples_are_left_out():
+  data = np.array([[1.0, np.nan, 1.0], [1.0, 1.0, np.nan], [np.nan] * 3])
+  assert bootstrap_interval(data) == (1.0, 1.0)
+  assert bootstrap_interval(np.array([0.5, np.nan])) == (0.5, 0.5)
+  assert all(map(math.isnan, bootstrap_interval(np.array([np.nan]))))
+
+
+def test_interval_refuses():
+  with pytest.raises(ValueError, match="level = 1"):
+    bootstrap_interval(np.ones(2), level=1)
+  with pytest.raises(ValueError, match=r"\[P, n\]"):
+    bootstrap_interval(np.ones((2, 2, 2)))

@@ -15,11 +15,17 @@ from jaxrl_llm.types import AdvantageInputs
 
 
 def centred(inputs: AdvantageInputs) -> tuple[Array, Array]:
-  """(R - group mean on usable rows, 0 elsewhere; kept rows of the group), both [B]."""
-  count = masked.group_sum(rewards.kept(inputs).astype(jnp.float32), inputs.group_id)
-  totals = rewards.totals(inputs)
+  """(R - group mean on usable rows, 0 elsewhere; kept rows of the group), both [B].
+
+  Exactly 0 where all kept rows of the group have the same R: the rounding of the mean would otherwise be divided by a
+  standard deviation of the same size.
+  """
+  keep, totals = rewards.kept(inputs), rewards.totals(inputs)
+  count = masked.group_sum(keep.astype(jnp.float32), inputs.group_id)
   mean = masked.safe_divide(masked.group_sum(totals, inputs.group_id), count)
-  return masked.masked(totals - mean, rewards.usable(inputs)), count
+  largest = masked.group_max(jnp.where(keep, totals, -jnp.inf), inputs.group_id)
+  smallest = -masked.group_max(jnp.where(keep, -totals, -jnp.inf), inputs.group_id)
+  return masked.masked(totals - mean, rewards.usable(inputs) & (largest > smallest)), count
 
 
 def standard_deviation(centred_rewards: Float[Array, " B"], count: Float[Array, " B"], inputs: AdvantageInputs,
@@ -85,8 +91,8 @@ def opo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   Source: arXiv 2505.23585; methods A11.5.
   """
   del cfg
-  totals, keep = rewards.totals(inputs), rewards.usable(inputs)
+  difference, keep = centred(inputs)[0], rewards.usable(inputs)
   length = masked.masked(jnp.sum(inputs.mask, -1).astype(jnp.float32), keep)
   total = lambda x: masked.group_sum(x, inputs.group_id)
-  baseline = masked.safe_divide(total(length * totals), total(length))
-  return rewards.constants(masked.masked(totals - baseline, keep)[:, None], inputs)
+  baseline = masked.safe_divide(total(length * difference), total(length))
+  return rewards.constants(masked.masked(difference - baseline, keep)[:, None], inputs)

@@ -65,8 +65,10 @@ def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
   V of the empty prefix is the group's mean. Exactly 0 where no row leaves the prefix, and on rows that are not usable.
   Over a row that ends alone TD sums to R - mean; over the rows of a prefix that no row ends with, to 0.
   """
-  usable, totals = rewards.usable(inputs), rewards.totals(inputs)
-  means, _ = prefix_means(totals, usable, inputs.tokens, inputs.mask, inputs.group_id)
+  usable = rewards.usable(inputs)
+  # A constant added to V changes no difference; centred, equal rewards give exactly 0.
+  difference, _ = group.centred(inputs)
+  means, _ = prefix_means(difference, usable, inputs.tokens, inputs.mask, inputs.group_id)
   k = prefix.token_index(inputs.mask)
   after, before = jnp.take_along_axis(means, k, 1), jnp.take_along_axis(means, jnp.maximum(k - 1, 0), 1)
   return masked.masked(after - before, inputs.mask & usable[:, None])

@@ -76,17 +76,19 @@ def correction_weights(anchor_log_probs: Float[Array, "B L"], behavior_log_probs
   over policy tokens (token) or over rows that have any (sequence). Last, each rule of `reject` sets the weight of what
   lies outside its bounds to 0. With l_t = log k_t and T policy tokens, a rule (name, low, high) compares
 
-    name   token_*     seq_sum_*    seq_mean_*         seq_max_*
-    k1     k_t         prod_t k_t   (prod_t k_t)^1/T   every k_t: its row goes if any is below low or above high
-    k2     l_t^2 / 2   sum          mean               largest
-    k3     k_t - 1 - l_t   sum      mean               largest
+    name   token_*         seq_sum_*    seq_mean_*         seq_max_*
+    k1     k_t             prod_t k_t   (prod_t k_t)^1/T   every k_t: its row goes if any is below low or above high
+    k2     l_t^2 / 2       sum          mean               largest
+    k3     k_t - 1 - l_t   sum          mean               largest
 
   `token_*` drops tokens, `seq_*` rows. k1 bounds are ratios anchor / behavior, either may be None; verl's
   `lower_upper` bounds the inverse. k2 and k3 have an upper bound only. On tokens of the behavior policy, the mean of
   k3 estimates KL(behavior || anchor).
 
   Args:
-    anchor_log_probs, behavior_log_probs: [B, L]; mask: [B, L] bool.
+    anchor_log_probs, behavior_log_probs: [B, L].
+    mask: [B, L] bool; also False on rows taken out whole and on tokens outside a pruned vocabulary, so that neither
+      enters a product or a mean.
     cfg: level, cap (None: unbounded), low, batch_normalize, reject.
 
   Returns:

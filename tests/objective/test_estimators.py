@@ -34,7 +34,7 @@ VARIANTS = [
     {"name": "gspo", "clip_low": 0.05, "clip_high": None}, {"name": "seq_is", "cap": 1.2},
     {"name": "ctpo", "log_dual": None}, {"name": "ctpo", "log_low": None, "log_high": None, "log_dual": None},
     {"name": "ctpo", "power": 0.0, "log_low": 0.3, "log_high": 0.4, "log_dual": 0.6},
-    {"name": "ctpo", "log_high": None, "log_dual": 0.2},
+    {"name": "ctpo", "log_high": None, "log_dual": 0.2}, {"name": "ctpo", "power": 1.0},
     {"name": "ctpo_geomean", "power": 0.0, "log_dual": None},
     {"name": "minpro", "cap_at_one": True}, {"name": "minpro", "clip_low": 0.2, "clip_high": 0.1},
     {"name": "m2po", "m2_scope": "away"}, {"name": "m2po", "tau": None}, {"name": "cispo", "clip_low": 0.3},
@@ -277,6 +277,8 @@ def test_registry_refuses():
     estimators.resolve(EstimatorConfig("ctpo", power="none"))
   with pytest.raises(ConfigError, match="allowed are True and False"):
     estimators.resolve(EstimatorConfig("minpro", cap_at_one="yes"))
+  with pytest.raises(ConfigError, match="allowed are default, all, away"):
+    estimators.resolve(EstimatorConfig("m2po", m2_scope="some"))
 
 
 def test_only_m2po_has_batch_statistics():

@@ -12,6 +12,7 @@ from jaxrl_llm.types import EstimatorOutput
 
 Estimator = Callable[..., EstimatorOutput]
 NUMBERS = tuple(f.name for f in dataclasses.fields(EstimatorConfig) if f.name != "name")
+CHOICES = {f.name: f.metadata["choices"] for f in dataclasses.fields(EstimatorConfig) if f.metadata["choices"]}
 # Those of NUMBERS that may be None: no bound.
 BOUNDS = frozenset({"clip_low", "clip_high", "dual_clip", "log_low", "log_high", "log_dual", "cap", "tau", "delta_low",
                     "delta_high", "ratio_cap"})
@@ -99,8 +100,8 @@ def resolve(cfg: EstimatorConfig) -> EstimatorConfig:
   """`cfg` with the estimator's defaults where a number was left out.
 
   Raises:
-    ConfigError: a number is set that the estimator does not read, "none" where a number is needed, or the name is
-      unknown.
+    ConfigError: a number is set that the estimator does not read, "none" or another kind of value where it cannot be,
+      or the name is unknown.
   """
   entry = spec(cfg.name)
   given = {n: getattr(cfg, n) for n in NUMBERS if getattr(cfg, n) != DEFAULT}
@@ -115,6 +116,8 @@ def resolve(cfg: EstimatorConfig) -> EstimatorConfig:
                         f"Fix: leave it out (default {entry.defaults[n]}).")
     if isinstance(entry.defaults[n], bool) and not isinstance(value, bool):
       raise ConfigError(f"estimator.{n} = {value!r}: allowed are True and False.")
+    if n in CHOICES and value not in CHOICES[n]:
+      raise ConfigError(f"estimator.{n} = {value!r}: allowed are {', '.join(CHOICES[n])}.")
   return dataclasses.replace(cfg, **{**entry.defaults, **given})
 
 

@@ -1,0 +1,249 @@
+"""Several samples per held-out problem, from a run's checkpoint or a Hugging Face directory; resumable.
+
+A folder holds settings.json (what is asked), samples.jsonl (a line per finished problem), metrics.json and table.md.
+Sample s of problem p is the same for every batch size, number of samples and interruption.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_llm.config import Config, ConfigError, ParametersConfig, WarmStartConfig, to_dict
+from jaxrl_llm.reporting.tables import markdown_table
+from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.tasks.grading import answer_key
+from jaxrl_llm.training import collect, saved, setup, workdir
+from jaxrl_llm.training.evaluate import sample_rows
+from jaxrl_llm.training.metrics_at_k import bootstrap_interval, maj_at_k, pass_at_k
+from jaxrl_llm.training.setup import Parts
+from jaxrl_llm.types import Problem, Sampling
+
+MOST_SAMPLES = 4096  # row id = problem * MOST_SAMPLES + sample
+FIXES = "Fix: another --out, or the flags that it was begun with."
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What is drawn.
+
+  Attributes:
+    samples: n, per problem, at most 4096.
+    temperature, top_p, top_k, min_p: see `types.Sampling`; temperature 0 is greedy, and then n is best 1.
+    batch: rows drawn at once; changes speed and memory only.
+    seed: of the samples.
+  """
+
+  samples: int = 8
+  temperature: float = 0.6
+  top_p: float = 1.0
+  top_k: int = 0
+  min_p: float = 0.0
+  batch: int = 64
+  seed: int = 0
+
+  def __post_init__(self):
+    for name, low, high in (("samples", 1, MOST_SAMPLES), ("temperature", 0, 100), ("top_p", 1e-6, 1), ("min_p", 0, 1),
+                            ("top_k", 0, 2**31 - 1), ("batch", 1, 2**20), ("seed", 0, 2**31 - 1)):
+      if not low <= getattr(self, name) <= high:
+        raise ConfigError(f"--{name}={getattr(self, name)}: allowed are {low} to {high}.")
+
+
+def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None, devices=None
+             ) -> tuple[Parts, Any]:
+  """(parts, parameters) of a run's checkpoint.
+
+  Args:
+    override: its task, mesh, and lengths of prompts and completions replace the run's; None: all as in the run.
+    devices: as `setup.build`.
+
+  Raises:
+    ConfigError: no run, no such checkpoint, or a task that does not fit the model.
+    TornCheckpointsError: the checkpoint cannot be read.
+  """
+  parts = saved.parts_of(folder, devices)
+  if override is not None:
+    run, theirs = parts.cfg, override.rollout
+    rollout = dataclasses.replace(run.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
+                                  max_new_tokens=theirs.max_new_tokens, window=theirs.window)
+    parts = _build(dataclasses.replace(run, task=override.task, mesh=override.mesh, rollout=rollout), devices)
+  return parts, saved.restore_trained(parts, folder, checkpoint)[1]
+
+
+def load_directory(path: str | Path, cfg: Config) -> tuple[Parts, Any]:
+  """(parts, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`.
+
+  Raises:
+    ConfigError: the task does not fit the model.
+    CheckpointError: the directory cannot be read.
+  """
+  from jaxrl_llm.models import hf
+
+  parts = _build(dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig()))
+  return parts, hf.load_pretrained(path, mesh=parts.mesh)[1]
+
+
+def _build(cfg: Config, devices=None) -> Parts:
+  return setup.build(setup.resolve(dataclasses.replace(cfg, warm_start=WarmStartConfig())), devices)
+
+
+def run(parts: Parts, params, plan: Plan, out: str | Path, source: dict[str, Any]) -> dict[str, Any]:
+  """Draw what is missing in `out`, and write metrics.json and table.md there.
+
+  Args:
+    source: JSON-able; what the parameters are, compared on resuming.
+
+  Returns:
+    The metrics: name -> {"value", "low", "high"}, the bounds None where no interval is given.
+
+  Raises:
+    ConfigError: `out` holds samples of other settings, or a damaged line.
+  """
+  out, cfg = Path(out), parts.cfg
+  settings = {"source": source, "plan": _without(dataclasses.asdict(plan), "batch"),
+              "task": _without(to_dict(cfg.task), "verifier_workers", "shuffle_rewards"),
+              "max_prompt_tokens": cfg.rollout.max_prompt_tokens, "max_new_tokens": cfg.rollout.max_new_tokens}
+  _claim(out, settings)
+  problems = parts.task.heldout(cfg.task.heldout_problems)
+  path = out / "samples.jsonl"
+  done = read_samples(path)
+  _draw(parts, params, plan, problems, set(done), path)
+  lines = read_samples(path)
+  metrics = summarize([lines[index] for index in range(len(problems))], plan.seed)
+  write_atomically(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+  write_atomically(out / "table.md", table(metrics))
+  return metrics
+
+
+def _without(values: dict, *names: str) -> dict:
+  return {key: value for key, value in values.items() if key not in names}
+
+
+def _claim(out: Path, settings: dict) -> None:
+  path, settings = out / "settings.json", json.loads(json.dumps(settings))
+  if path.exists():
+    try:
+      theirs = json.loads(path.read_text())
+    except ValueError as error:
+      raise ConfigError(f"{path}: {error}. Fix: another --out.") from error
+    if found := workdir.differences(theirs, settings):
+      raise ConfigError(f"--out={out} holds samples of other settings:\n  "
+                        + "\n  ".join(found).replace("in the workdir", "there") + f"\n{FIXES}")
+    return
+  out.mkdir(parents=True, exist_ok=True)
+  write_atomically(path, json.dumps(settings, indent=2) + "\n")
+
+
+def read_samples(path: Path) -> dict[int, dict]:
+  """Lines of samples.jsonl by problem; a last line torn by an interruption is dropped.
+
+  Raises:
+    ConfigError: another line is damaged.
+  """
+  if not path.exists():
+    return {}
+  found = {}
+  for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+    try:
+      line = json.loads(text)
+      found[line["index"]] = line
+    except (ValueError, KeyError, TypeError) as error:
+      raise ConfigError(f"{path}, line {number}: {error!r}. Fix: remove the line; its problem is drawn "
+                        "again.") from error
+  return found
+
+
+def _draw(parts: Parts, params, plan: Plan, problems: list[Problem], done: set[int], path: Path) -> None:
+  """Append a line for each problem that has none, as soon as its samples are complete."""
+  rows = [(p, s) for p in range(len(problems)) if p not in done for s in range(plan.samples)]
+  key = jax.random.key(plan.seed)
+  sampling = Sampling.of(plan.temperature, top_k=plan.top_k, top_p=plan.top_p, min_p=plan.min_p)
+  kind = getattr(parts.task, "verifier", None)
+  gathered: dict[int, list[dict]] = {}
+  with open(path, "ab") as file:
+    file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    for begin in range(0, len(rows), plan.batch):
+      batch = rows[begin:begin + plan.batch]
+      asked = [problems[p] for p, _ in batch]
+      row_id = np.array([p * MOST_SAMPLES + s for p, s in batch], np.int32)
+      host = sample_rows(parts, params, asked, row_id, key, sampling, piece=plan.batch)
+      verdicts = collect.verify(parts, asked, host)
+      for row, (p, _) in enumerate(batch):
+        gathered.setdefault(p, []).append(_sample(verdicts, host, row, kind))
+        if len(gathered[p]) == plan.samples:
+          line = {"index": p, "id": problems[p].id, "prompt": problems[p].prompt, "answer": problems[p].answer,
+                  "samples": gathered.pop(p)}
+          file.write((json.dumps(line, ensure_ascii=False) + "\n").encode(errors="replace"))
+      file.flush()
+      os.fsync(file.fileno())
+
+
+def _sample(verdicts: collect.Verdicts, host, row: int, kind: str | None) -> dict:
+  text = verdicts.texts[row]
+  return {"completion": text, "correct": bool(verdicts.correct[row]), "reward": float(verdicts.rewards[row]),
+          "length": int(host.length[row] - host.prompt_length[row]), "truncated": bool(host.truncated[row]),
+          "unscored_reason": verdicts.rows[row].unscored_reason, "answer": answer_key(text, kind)}
+
+
+def summarize(lines: list[dict], seed: int = 0) -> dict[str, dict]:
+  """Metrics of a benchmark: {"value", "low", "high"}, with 95 % intervals of a bootstrap over problems.
+
+  avg@n: over scored samples, n per problem. pass@k: unbiased, k in powers of two up to n. maj@k: of the first k
+  samples; right answers are one group, wrong ones are grouped by their text. A problem with fewer than k scored
+  samples is left out of pass@k, one without any out of all three; unscored samples do not vote.
+  Lengths are in tokens, the stop token included; distinct answers are per problem.
+  """
+  samples = [line["samples"] for line in lines]
+  n = max(map(len, samples))
+  scored = [[s for s in own if s["unscored_reason"] is None] for own in samples]
+  correct = np.full((len(lines), n), np.nan)
+  for row, own in enumerate(scored):
+    correct[row, :len(own)] = [s["correct"] for s in own]
+  interval = lambda values: dict(zip(("low", "high"), bootstrap_interval(values, seed=seed), strict=True))
+  out = {f"avg@{n}": {"value": _mean(np.nanmean(correct[~np.isnan(correct[:, 0])], 1)), **interval(correct)}}
+  powers = [2**i for i in range(n.bit_length())]
+  for k in powers:
+    values = np.array([pass_at_k(len(own), sum(s["correct"] for s in own), k) if len(own) >= k else np.nan
+                       for own in scored])
+    out[f"pass@{k}"] = {"value": _mean(values), **interval(values)}
+  for k in [k for k in powers if k > 1]:
+    values = np.array([_vote(own[:k]) for own in samples])
+    out[f"maj@{k}"] = {"value": _mean(values), **interval(values)}
+  flat = [s for own in samples for s in own]
+  lengths, right = np.array([s["length"] for s in flat], float), np.array([s["correct"] for s in flat])
+  plain = {
+      "mean length": _mean(lengths), "mean length of correct samples": _mean(lengths[right]),
+      "truncated share": _mean(np.array([s["truncated"] for s in flat], float)),
+      "samples without an answer": _mean(np.array([s["answer"] is None for s in flat], float)),
+      "distinct answers": _mean(np.array([len({s["answer"] for s in own} - {None}) for own in samples], float)),
+      "unscored samples": sum(s["unscored_reason"] is not None for s in flat), "problems": len(lines),
+  }
+  plain |= {f"unscored: {why}": sum(s["unscored_reason"] == why for s in flat)
+            for why in sorted({s["unscored_reason"] for s in flat} - {None})}
+  out |= {name: {"value": value, "low": None, "high": None} for name, value in plain.items()}
+  return {name: {key: None if x is None or np.isnan(x) else x for key, x in entry.items()}
+          for name, entry in out.items()}
+
+
+def _vote(samples: list[dict]) -> float:
+  scored = [s for s in samples if s["unscored_reason"] is None]
+  keys = [("right",) if s["correct"] else s["answer"] for s in scored]
+  return maj_at_k(keys, [s["correct"] for s in scored]) if scored else float("nan")
+
+
+def _mean(values: np.ndarray) -> float:
+  values = values[~np.isnan(values)]
+  return float(np.mean(values)) if len(values) else float("nan")
+
+
+def table(metrics: dict[str, dict]) -> str:
+  """Markdown; "-" where there is no value or interval."""
+  number = lambda x: "-" if x is None else f"{x:.4g}"
+  rows = [(name, number(entry["value"]),
+           "-" if entry["low"] is None else f"{number(entry['low'])} to {number(entry['high'])}")
+          for name, entry in metrics.items()]
+  return markdown_table(("", "value", "95 % interval"), rows)

@@ -1,0 +1,243 @@
+"""Held-out evaluation and benchmarks: the same samples whatever the batch, the devices' share or an interruption."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.training import benchmark, evaluate, setup, workdir
+from jaxrl_llm.training.benchmark import Plan
+from jaxrl_llm.training.checkpoints import Checkpoints
+from jaxrl_llm.training.iteration import first_run
+from jaxrl_llm.training.warm_start import Start
+from jaxrl_llm.types import Reward
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+import tiny
+
+
+@pytest.fixture(scope="module")
+def parts():
+  config = tiny.get_config()
+  config.evaluation.samples = 3
+  config.task.heldout_problems = 10
+  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def params(parts):
+  return parts.model.init(jax.random.key(3))
+
+
+@pytest.mark.parametrize("run", [lambda *a, **k: evaluate.evaluate(*a, **k).metrics,
+                                 lambda *a, **k: evaluate.sampled_metrics(*a, 2, **k)], ids=["greedy", "sampled"])
+def test_evaluation_does_not_depend_on_the_piece(run, parts, params):
+  whole = run(parts, params, piece=10)
+  assert whole and all(np.isfinite(list(whole.values())))
+  assert run(parts, params, piece=4) == whole
+
+
+def test_rows_keep_their_noise_in_another_order(parts, params):
+  problems = parts.task.heldout(10)
+  ids = np.arange(10)
+  draw = lambda order, piece: evaluate.sample_rows(
+      parts, params, [problems[i] for i in order], ids[order], jax.random.key(1), evaluate.Sampling.of(1.0),
+      piece=piece)
+  order = np.arange(10)[::-1]
+  one, other = draw(ids, 10), draw(order, 4)
+  np.testing.assert_array_equal(one.tokens[order], other.tokens)
+  np.testing.assert_array_equal(one.row_id[order], other.row_id)
+  # A noise that follows the place in the batch would be caught.
+  assert (one.tokens != other.tokens).any()
+
+
+def test_sampled_metrics_leave_unscored_rows_out(parts, params):
+  class HalfScored:
+    def __getattr__(self, name):
+      return getattr(parts.task, name)
+
+    def rewards(self, problems, texts):
+      one = [Reward(1.0, True), Reward(0.0, False), Reward(0.0, False, "timeout")]
+      return [Reward(0.0, False, "timeout")] * 3 + one * (len(texts) // 3 - 1)
+
+  found = evaluate.sampled_metrics(dataclasses.replace(parts, task=HalfScored()), params, 1, piece=10)
+  assert found == {"eval/avg@3": 0.5, "eval/pass@3": 1.0}
+
+
+def test_no_samples_no_metrics(parts, params):
+  cfg = dataclasses.replace(parts.cfg, evaluation=dataclasses.replace(parts.cfg.evaluation, samples=0))
+  assert evaluate.sampled_metrics(dataclasses.replace(parts, cfg=cfg), params, 1) == {}
+
+
+def test_samples_score_the_shown_rows(parts, params):
+  other = parts.model.init(jax.random.key(4))
+  shown = evaluate.samples(parts, params, other, evaluate.evaluate(parts, params), 3)
+  assert len(shown) == 3 and json.dumps(shown)
+  assert any(any(row["log_ratio"]) for row in shown)
+  same = evaluate.samples(parts, params, params, evaluate.evaluate(parts, params), 3)
+  assert not any(any(row["log_ratio"]) for row in same)
+
+
+# --- benchmarks -----------------------------------------------------------------------------------------------------
+
+PLAN = Plan(samples=3, temperature=1.0, batch=10, seed=5)
+
+
+@pytest.fixture(scope="module")
+def drawn(parts, params, tmp_path_factory):
+  """Folder of a finished benchmark."""
+  out = tmp_path_factory.mktemp("benchmark") / "out"
+  benchmark.run(parts, params, PLAN, out, {"workdir": "a"})
+  return out
+
+
+def by_problem(out) -> dict[int, dict]:
+  return benchmark.read_samples(out / "samples.jsonl")
+
+
+def test_every_problem_has_its_line(drawn, parts):
+  lines = by_problem(drawn)
+  assert sorted(lines) == list(range(10))
+  assert [lines[i]["prompt"] for i in range(10)] == [p.prompt for p in parts.task.heldout(10)]
+  for line in lines.values():
+    assert len(line["samples"]) == 3
+    for sample in line["samples"]:
+      assert sample["correct"] == (sample["completion"].rsplit("=", 1)[-1] == line["answer"])
+      assert 1 <= sample["length"] <= 6
+  assert len({s["completion"] for line in lines.values() for s in line["samples"]}) > 10
+
+
+def test_samples_do_not_depend_on_batch_or_number(drawn, parts, params, tmp_path):
+  lines = by_problem(drawn)
+  benchmark.run(parts, params, dataclasses.replace(PLAN, batch=4), tmp_path / "batch", {"workdir": "a"})
+  assert by_problem(tmp_path / "batch") == lines
+  benchmark.run(parts, params, dataclasses.replace(PLAN, samples=1), tmp_path / "one", {"workdir": "a"})
+  assert [line["samples"] for line in by_problem(tmp_path / "one").values()] == [
+      lines[i]["samples"][:1] for i in range(10)]
+  benchmark.run(parts, params, dataclasses.replace(PLAN, seed=6), tmp_path / "seed", {"workdir": "a"})
+  assert by_problem(tmp_path / "seed") != lines
+
+
+def test_an_interrupted_benchmark_goes_on(drawn, parts, params, tmp_path):
+  calls = []
+
+  def sample(*arguments):
+    calls.append(1)
+    if len(calls) == 3:
+      raise KeyboardInterrupt
+    return parts.sample_heldout(*arguments)
+
+  out = tmp_path / "out"
+  with pytest.raises(KeyboardInterrupt):
+    benchmark.run(dataclasses.replace(parts, sample_heldout=sample), params, PLAN, out, {"workdir": "a"})
+  assert len(by_problem(out)) == 6  # two batches of 10 rows hold six whole problems
+  with open(out / "samples.jsonl", "a") as file:
+    file.write('{"index": 9, "sam')
+  benchmark.run(parts, params, PLAN, out, {"workdir": "a"})
+  assert by_problem(out) == by_problem(drawn)
+  assert (out / "table.md").read_text() == (drawn / "table.md").read_text()
+  before = (out / "samples.jsonl").read_bytes()
+  nothing = dataclasses.replace(parts, sample_heldout=None)  # all is there: nothing is drawn
+  benchmark.run(nothing, params, PLAN, out, {"workdir": "a"})
+  assert (out / "samples.jsonl").read_bytes() == before
+
+
+def test_other_settings_are_refused(drawn, parts, params):
+  for plan, source in ((dataclasses.replace(PLAN, temperature=0.5), "a"), (PLAN, "b")):
+    with pytest.raises(ConfigError, match=r"other settings:\n  (plan.temperature: 1.0 there|source.workdir: 'a')"):
+      benchmark.run(parts, params, plan, drawn, {"workdir": source})
+
+
+def test_a_damaged_line_is_named(tmp_path):
+  (tmp_path / "samples.jsonl").write_text('{"index": 0}\n{"ind\n{"index": 1}\n')
+  with pytest.raises(ConfigError, match=r"samples.jsonl, line 2"):
+    benchmark.read_samples(tmp_path / "samples.jsonl")
+
+
+@pytest.mark.parametrize("name, value", [("samples", 0), ("samples", 5000), ("temperature", -1.0), ("top_p", 0.0),
+                                         ("batch", 0), ("min_p", 1.5), ("top_k", -1), ("seed", -1)])
+def test_plans_out_of_range(name, value):
+  with pytest.raises(ConfigError, match=f"--{name}={value}: allowed are"):
+    Plan(**{name: value})
+
+
+def line(index: int, votes: str, unscored: int = 0) -> dict:
+  """A problem whose samples answer with these letters; upper case is right; the last ones may be unscored."""
+  return {"index": index, "samples": [
+      {"correct": v.isupper() and i < len(votes) - unscored, "answer": None if v == "-" else v, "length": 10 + i,
+       "truncated": v == "-", "unscored_reason": "timeout" if i >= len(votes) - unscored else None}
+      for i, v in enumerate(votes)]}
+
+
+def test_summary_by_hand():
+  found = {name: entry["value"] for name, entry in benchmark.summarize(
+      [line(0, "Aabb"), line(1, "bbAA"), line(2, "b-A?", unscored=1), line(3, "bbbb", unscored=4)]).items()}
+  expected = {
+      "avg@4": (1 / 4 + 2 / 4 + 1 / 3) / 3, "pass@1": (1 / 4 + 2 / 4 + 1 / 3) / 3,
+      "pass@2": (1 / 2 + 5 / 6 + 2 / 3) / 3, "pass@4": 1.0,  # the third has only three scored samples
+      "maj@2": (1 + 0 + 0) / 3, "maj@4": (0 + 0 + 0) / 3,
+      "mean length": 11.5, "mean length of correct samples": (10 + 12 + 13 + 12) / 4, "truncated share": 1 / 16,
+      "samples without an answer": 1 / 16, "distinct answers": (3 + 2 + 3 + 1) / 4, "unscored samples": 5,
+      "unscored: timeout": 5, "problems": 4}
+  assert found == pytest.approx(expected)
+
+
+def test_all_right_answers_vote_together():
+  """Right answers of two forms beat three equal wrong ones; a vote over texts would lose."""
+  assert benchmark.summarize([line(0, "ABCbbb--")])["maj@8"]["value"] == 1.0
+
+
+def test_table_and_metrics(drawn):
+  metrics = json.loads((drawn / "metrics.json").read_text())
+  assert metrics["pass@1"]["value"] == pytest.approx(metrics["avg@3"]["value"])
+  assert metrics["pass@2"]["value"] >= metrics["pass@1"]["value"]
+  for entry in metrics.values():
+    assert entry["low"] is None or entry["low"] <= entry["value"] <= entry["high"]
+  text = (drawn / "table.md").read_text()
+  assert all(f"| {name} " in text for name in ("avg@3", "pass@1", "pass@2", "maj@2", "unscored samples"))
+  assert not any(math.isnan(entry["value"] or 0.0) for entry in metrics.values())
+
+
+@pytest.fixture(scope="module")
+def run_folder(parts, params, tmp_path_factory):
+  """A run's folder with the checkpoint of iteration 4."""
+  folder = workdir.claim(tmp_path_factory.mktemp("run") / "a", parts.cfg)
+  checkpoints = Checkpoints(folder, parts.cfg.checkpoint)
+  checkpoints.save(4, first_run(parts, Start(params, None)).saved())
+  checkpoints.close()
+  return folder
+
+
+def test_load_run(run_folder, parts, params):
+  one = jax.devices()[:1]
+  loaded, found = benchmark.load_run(run_folder, devices=one)
+  assert loaded.cfg == parts.cfg
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(params), strict=True):
+    np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+  other = tiny.get_config()
+  other.task.num_terms = 3
+  other.rollout.max_prompt_tokens, other.rollout.max_new_tokens = 5, 9
+  loaded, _ = benchmark.load_run(run_folder, 4, from_dict(other), one)
+  assert len(loaded.task.heldout(1)[0].prompt) == 5 and loaded.cfg.row_length == 14
+  with pytest.raises(ConfigError, match="iterations 4"):
+    benchmark.load_run(run_folder, 3, devices=one)
+
+
+def test_command(run_folder, drawn, tmp_path):
+  """The real command on one device draws what the function drew."""
+  env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+  done = subprocess.run(
+      [sys.executable, "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}", "--samples=3",
+       "--temperature=1.0", "--batch=10", "--seed=5"],
+      cwd=Path(__file__).parents[2], env=env, text=True, capture_output=True, timeout=300)
+  assert done.returncode == 0, done.stderr
+  assert by_problem(tmp_path) == by_problem(drawn)
+  assert done.stdout.strip() == (drawn / "table.md").read_text().strip()

@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxrl_llm.fields import option
 
-VERIFIERS = ("exact", "numeric", "math", "choice", "countdown", "gym")
+VERIFIERS = ("exact", "numeric", "math", "choice")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,8 @@ class GymConfig:
 class DataConfig:
   """Problems from files (task.name=dataset)."""
 
-  path: str = option("", "jsonl or parquet file, folder of `datasets`, or its hub name; training problems")
+  path: str = option("", "training problems: jsonl or parquet file, folder of `datasets`, or hub name "
+                     "(owner/name, owner/name:configuration)")
   heldout_path: str = option("", "the same, for the held-out evaluation; unset: task.heldout_problems rows of `path`")
   split: str = option("train", "split of a `datasets` folder or hub name")
   heldout_split: str = option("test", "split of heldout_path")
@@ -39,7 +40,8 @@ class DataConfig:
   answer_column: str = option("answer", "mapping=auto: column of the answer")
   id_column: str = option("", "mapping=auto: column of a unique id; unset: the row number")
   demonstration_column: str = option("", "mapping=auto: column of a worked completion, for the warm start")
-  verifier: str = option("auto", "how answers are checked; auto: the mapping's own", choices=("auto",) + VERIFIERS)
+  verifier: str = option("auto", "how answers are checked; auto: the mapping's own, math where that is auto",
+                         choices=("auto", *VERIFIERS))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import logging
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.tasks import rows
+from jaxrl_llm.tasks import rows, verifiers
 from jaxrl_llm.tasks.common import TaskBase
 from jaxrl_llm.tasks.mappings import make_mapping
 from jaxrl_llm.tasks.order import rows_of_batch, share
@@ -19,8 +19,8 @@ class Dataset(TaskBase):
   that a batch index is all that a resumed run needs. A training row with the text of a held-out one is taken out.
 
   Attributes:
-    counts: rows of `path`: read = kept (for training) + too_long + duplicates + heldout; and heldout_too_long, rows
-      of `heldout_path` dropped for their length.
+    counts: rows of `path`: read = kept (for training) + too_long + duplicates (of an id, or of a held-out text) +
+      heldout (split off its end); and heldout_too_long, rows of `heldout_path` dropped for their length.
   """
 
   def __post_init__(self):
@@ -29,7 +29,10 @@ class Dataset(TaskBase):
     rows.check_columns(data)
     mapping = make_mapping(data)
     self.verifier = mapping.verifier if data.verifier == "auto" else data.verifier
-    read = lambda key, path, split: rows.load(f"task.data.{key}", path, split, mapping, self.prompt_ids, limit)
+    if self.verifier == "math":
+      verifiers.require_math()
+    read = lambda key, path, split: rows.load(f"task.data.{key}", path, split, mapping, self.verifier,
+                                                self.prompt_ids, limit)
     train = read("path", data.path, data.split)
     heldout = read("heldout_path", data.heldout_path, data.heldout_split) if data.heldout_path else None
     self._longest = max(train.lengths + (heldout.lengths if heldout else []))
@@ -78,13 +81,9 @@ class Dataset(TaskBase):
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     """Verdict of the verifier that the mapping or `task.data.verifier` names."""
-    from jaxrl_llm.tasks import verifiers
-
-    return verifiers.verify(self.verifier, completion, problem.answer)
+    return verifiers.verify(self.verifier, completion, problem.answer, timeout=self.cfg.verifier_timeout)
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
     """Verdicts of many, by `task.verifier_workers` processes where the kind needs them."""
-    from jaxrl_llm.tasks import verifiers
-
     return verifiers.verify_many(self.verifier, completions, [problem.answer for problem in problems],
                                  workers=self.cfg.verifier_workers, timeout=self.cfg.verifier_timeout)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 from jaxrl_llm.config import DataConfig
+from jaxrl_llm.tasks.grading import last_boxed
 
 CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
 
@@ -68,23 +69,16 @@ def optional(row: dict, column: str) -> str | None:
   return value if isinstance(value, str) and value.strip() else None
 
 
-def last_boxed(solution: str) -> str:
-  """Content of the last \\boxed{...}, by counting brackets.
+def boxed(solution: str) -> str:
+  """Content of the last balanced \\boxed{...} of a solution.
 
   Raises:
-    RowError: there is none, or it is not closed.
+    RowError: there is none, or nothing is in it.
   """
-  start = max(solution.rfind("\\boxed{"), solution.rfind("\\fbox{"))
-  if start < 0:
-    raise RowError("the solution has no \\boxed{...}")
-  begin, depth = solution.index("{", start) + 1, 1
-  for end in range(begin, len(solution)):
-    depth += {"{": 1, "}": -1}.get(solution[end], 0)
-    if depth == 0:
-      if not solution[begin:end].strip():
-        raise RowError("the last \\boxed{...} of the solution is empty")
-      return solution[begin:end].strip()
-  raise RowError("the last \\boxed{...} of the solution is not closed")
+  answer = last_boxed(solution)
+  if not answer:
+    raise RowError("the solution has no \\boxed{...} with an answer in it")
+  return answer
 
 
 def _get(row: dict, column: str):
@@ -100,12 +94,12 @@ def _shown(value) -> str:
 
 def _gsm8k(row: dict) -> Fields:
   """The number after the last ####, without commas; the rationale without its calculator marks."""
-  answer = CALCULATOR_MARK.sub("", text(row, "answer"))
+  question, answer = text(row, "question"), CALCULATOR_MARK.sub("", text(row, "answer"))
   rationale, mark, gold = answer.rpartition("####")
   gold = gold.replace(",", "").strip()
   if not mark or not gold:
     raise RowError("column 'answer' has no #### with a number behind it")
-  return Fields(text(row, "question"), gold, f"{rationale.strip()}\n#### {gold}".lstrip())
+  return Fields(question, gold, f"{rationale.strip()}\n#### {gold}".lstrip())
 
 
 def _math(row: dict) -> Fields:
@@ -113,7 +107,7 @@ def _math(row: dict) -> Fields:
   solution = optional(row, "solution")
   if "answer" not in row and solution is None:
     raise RowError(f"neither column 'answer' nor 'solution'; columns present: {', '.join(row) or 'none'}")
-  answer = scalar(row, "answer") if "answer" in row else last_boxed(solution)
+  answer = scalar(row, "answer") if "answer" in row else boxed(solution)
   return Fields(text(row, "problem"), answer, solution, optional(row, "unique_id"))
 
 
@@ -159,7 +153,7 @@ def _amc23(row: dict) -> Fields:
 def _minerva(row: dict) -> Fields:
   """No column of answers: the box of the solution."""
   solution = text(row, "solution")
-  return Fields(text(row, "problem"), last_boxed(solution), solution)
+  return Fields(text(row, "problem"), boxed(solution), solution)
 
 
 def _olympiadbench(row: dict) -> Fields:
@@ -175,7 +169,7 @@ def _olympiadbench(row: dict) -> Fields:
 
 MAPPINGS = {
     "gsm8k": Mapping(_gsm8k, "numeric"), "math": Mapping(_math, "math"), "deepscaler": Mapping(_deepscaler, "math"),
-    "dapo": Mapping(_dapo, "math", repeats=True), "aime": Mapping(_aime, "numeric"),
+    "dapo": Mapping(_dapo, "numeric", repeats=True), "aime": Mapping(_aime, "numeric"),
     "amc23": Mapping(_amc23, "numeric"), "minerva": Mapping(_minerva, "math"),
     "olympiadbench": Mapping(_olympiadbench, "math"),
 }

@@ -12,6 +12,7 @@ from jaxrl_llm.types import Problem
 HELDOUT_SHARE = 16  # one problem in this many is held out
 HELDOUT_SEED = 2**31 - 1
 PROBE = 256  # problems looked at to learn how long they are
+PATIENCE = 2000  # draws in a row without a problem of the wanted split, after which there is none
 
 
 class Procedural(TaskBase):
@@ -33,8 +34,17 @@ class Procedural(TaskBase):
     raise NotImplementedError
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
-    """Training problems: the contiguous share of process `shard` in the `batch_size` problems of `index`."""
+    """Training problems: the contiguous share of process `shard` in the `batch_size` problems of `index`.
+
+    Raises:
+      ConfigError: no problem fits the row.
+    """
     problems = self._draw(np.random.default_rng((self.seed, index)), self.batch_size, heldout=False)
+    if len(problems) < self.batch_size:
+      raise ConfigError(f"task.name = {self.cfg.name!r}: of {PATIENCE} problems in a row none is for training and fits "
+                        f"rollout.max_prompt_tokens = {getattr(self.limits, 'max_prompt_tokens', None)}; prompts have "
+                        f"up to {self.longest_prompt()} tokens. Fix: rollout.max_prompt_tokens >= "
+                        f"{self.longest_prompt()}, or {self.scarce()}.")
     return share(problems, shard, shards)
 
   def heldout(self, size: int) -> list[Problem]:
@@ -67,17 +77,16 @@ class Procedural(TaskBase):
     return [self.draw_one(rng) for _ in range(PROBE)]
 
   def _draw(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
-    problems, rejected = [], 0
-    while len(problems) < size:
+    """`size` problems of one split; fewer where PATIENCE draws in a row gave none, which held-out ones may."""
+    problems, misses = [], 0
+    while len(problems) < size and misses < PATIENCE:
       problem = self.draw_one(rng)
-      if (zlib.crc32(self.split_key(problem).encode()) % HELDOUT_SHARE == 0) != heldout:
-        continue
-      if self._fits(problem):
+      wanted = (zlib.crc32(self.split_key(problem).encode()) % HELDOUT_SHARE == 0) == heldout
+      if wanted and self._fits(problem):
         problems.append(problem)
-      elif (rejected := rejected + 1) > 100 * size:
-        raise ConfigError(f"rollout.max_prompt_tokens = {self.limits.max_prompt_tokens}: prompts of task.name = "
-                          f"{self.cfg.name!r} have up to {self.longest_prompt()} tokens. "
-                          f"Fix: rollout.max_prompt_tokens >= {self.longest_prompt()}.")
+        misses = 0
+      else:
+        misses += 1
     return problems
 
   def _fits(self, problem: Problem) -> bool:

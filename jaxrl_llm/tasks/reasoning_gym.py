@@ -41,7 +41,7 @@ class ReasoningGym(TaskBase):
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
     """Training problems: the contiguous share of process `shard` in the `batch_size` problems of `index`."""
     order = rows_of_batch(index, self.batch_size, self.cfg.gym.size, self.seed)
-    return [self._fitting("train", item) for item in share(order, shard, shards)]
+    return [self._fitting(item) for item in share(order, shard, shards)]
 
   def heldout(self, size: int) -> list[Problem]:
     """The first `size` held-out problems with different questions, the same for every seed.
@@ -68,7 +68,7 @@ class ReasoningGym(TaskBase):
   def longest_prompt(self) -> int:
     """Tokens: a bound with `limits`, else the length of the longest training prompt."""
     if self.limits is not None:
-      return max(len(self.render(self._fitting("train", i))) for i in range(min(PROBE, self.cfg.gym.size)))
+      return max(len(self.render(self._fitting(i))) for i in range(min(PROBE, self.cfg.gym.size)))
     return max(len(self.render(self._problem("train", i))) for i in range(self.cfg.gym.size))
 
   def longest_demonstration(self) -> int:
@@ -76,12 +76,12 @@ class ReasoningGym(TaskBase):
     if not self.has_demonstrations:
       return 0
     items = range(min(PROBE, self.cfg.gym.size) if self.limits else self.cfg.gym.size)
-    return max(len(self.demonstration(self._fitting("train", i))) for i in items)
+    return max(len(self.demonstration(self._fitting(i))) for i in items)
 
-  def _fitting(self, kind: str, item: int) -> Problem:
+  def _fitting(self, item: int) -> Problem:
     for attempt in range(PROBE):
       # A fixed walk through the data set, the same on every machine and after every restart.
-      problem = self._problem(kind, (item + attempt * 7919) % self.cfg.gym.size)
+      problem = self._problem("train", (item + attempt * 7919) % self.cfg.gym.size)
       if self._fits(problem):
         return problem
     raise ConfigError(f"rollout.max_prompt_tokens = {self.limits.max_prompt_tokens}, rollout.max_new_tokens = "

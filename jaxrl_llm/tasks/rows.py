@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 from jaxrl_llm.config import ConfigError, DataConfig
+from jaxrl_llm.tasks.grading import judge
 from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError
 from jaxrl_llm.tasks.readers import read_rows
 from jaxrl_llm.types import Problem
@@ -28,12 +29,13 @@ class Table:
   duplicates: int
 
 
-def load(key: str, path: str, split: str, mapping: Mapping, prompt_ids: Callable[[str], list[int]],
+def load(key: str, path: str, split: str, mapping: Mapping, verifier: str, prompt_ids: Callable[[str], list[int]],
          limit: int | None) -> Table:
   """Everything in `path`, whole, in memory.
 
   Args:
     key: configuration key that holds `path`.
+    verifier: kind of answer check; an answer that it could never score is an error.
     limit: tokens of the longest prompt that is kept; None: all.
 
   Raises:
@@ -41,10 +43,11 @@ def load(key: str, path: str, split: str, mapping: Mapping, prompt_ids: Callable
   """
   problems, lengths, read, duplicates, too_long, longest = [], [], 0, 0, 0, 0
   seen: dict[str, str] = {}
+  origin = "heldout-" if key.endswith("heldout_path") else ""
   for place, row in read_rows(key, path, split):
     read += 1
-    fields = _converted(place, row, mapping)
-    name = fields.id if fields.id is not None else str(read)
+    fields = _converted(place, row, mapping, verifier)
+    name = fields.id if fields.id is not None else f"{origin}{read}"
     if name in seen:
       if not mapping.repeats:
         raise ConfigError(f"{place}: id {name!r} occurs for the second time, first at {seen[name]}. "
@@ -70,9 +73,13 @@ def load(key: str, path: str, split: str, mapping: Mapping, prompt_ids: Callable
   return Table(problems, lengths, read, too_long, duplicates)
 
 
-def _converted(place: str, row: dict, mapping: Mapping) -> Fields:
+def _converted(place: str, row: dict, mapping: Mapping, verifier: str) -> Fields:
   try:
-    return mapping.convert(row)
+    fields = mapping.convert(row)
+    # Against an empty completion: a verdict without a reason, unless the answer itself is at fault.
+    if reason := judge(verifier, "", fields.answer).unscored_reason:
+      raise RowError(f"answer {fields.answer!r} for task.data.verifier = {verifier!r}: {reason}")
+    return fields
   except RowError as error:
     raise ConfigError(f"{place}: {error}. Fix: the row, task.data.mapping, or the task.data columns.") from error
 

@@ -29,11 +29,12 @@ def read_config(directory: Path) -> ModelConfig:
   if named != [ARCHITECTURES[kind]]:
     raise CheckpointError(f"{directory / 'config.json'}: architectures = {named} is not supported. "
                           f"Supported: {', '.join(ARCHITECTURES.values())}.")
+  from huggingface_hub.errors import StrictDataclassError
   from transformers import CONFIG_MAPPING  # here: it takes seconds to import, and most runs start from scratch
 
   try:
     hf = CONFIG_MAPPING[kind].from_dict(raw)  # fills in the defaults of the architecture, and old names of keys
-  except (TypeError, ValueError, KeyError) as error:
+  except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
     raise CheckpointError(f"{directory / 'config.json'} is not a valid {kind} config: {error}") from error
   problems = _unsupported(kind, hf, raw)
   if problems:

@@ -155,7 +155,8 @@ def _same(weights: Weights, one: str, other: str, rows: int = 1024) -> bool:
   first, second = weights.tensors[one], weights.tensors.get(other)
   if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
     return False
-  blocks = [(slice(start, start + rows), slice(None)) for start in range(0, first.shape[0], rows)]
+  count = first.shape[0]
+  blocks = [(slice(start, min(start + rows, count)), slice(None)) for start in range(0, count, rows)]
   return all(weights.read(one, block).tobytes() == weights.read(other, block).tobytes() for block in blocks)
 
 

@@ -6,12 +6,15 @@ import logging
 from pathlib import Path
 
 import numpy as np
+from safetensors import safe_open
 
 VOCAB = 48
 SHARED = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
-              num_key_value_heads=2, max_position_embeddings=256, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+              num_key_value_heads=2, max_position_embeddings=256, bos_token_id=None, eos_token_id=None,
+              pad_token_id=None)
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
+STDS = {"embed_tokens": 0.1, "q_proj": 0.5, "k_proj": 0.5}
 FAMILIES = {
     "qwen2_tied": ("qwen2", dict(tie_word_embeddings=True, rope_theta=1e6)),
     "qwen2_untied": ("qwen2", dict(tie_word_embeddings=False)),
@@ -34,7 +37,11 @@ class Checkpoint:
 
 @functools.cache
 def quiet():
+  """Single-threaded, because tests run beside each other; and without progress bars."""
+  import torch
   import transformers
+
+  torch.set_num_threads(1)
 
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
@@ -42,7 +49,7 @@ def quiet():
 
 
 def make(family: str, directory: Path, dtype="float32", **save) -> Checkpoint:
-  """Weights of std 0.1 to 0.2, norms and biases away from 1 and 0, so that nothing ties or cancels."""
+  """Weights of std 0.1 to 0.5, norms and biases away from 1 and 0, so that nothing ties or cancels."""
   import torch
   import transformers
 
@@ -52,18 +59,28 @@ def make(family: str, directory: Path, dtype="float32", **save) -> Checkpoint:
   network = transformers.AutoModelForCausalLM.from_config(transformers.CONFIG_MAPPING[kind](**SHARED, **more)).eval()
   with torch.no_grad():
     for name, p in network.named_parameters():
-      std = 0.1 if name.endswith("embed_tokens.weight") else 0.2
+      std = next((std for part, std in STDS.items() if part in name), 0.2)
       p.copy_((1.0 if "norm" in name else 0.0) + std * torch.randn_like(p))
   network = network.to(getattr(torch, dtype))
   network.save_pretrained(directory, **save)
   return Checkpoint(family, directory, network)
 
 
-def reload(directory: Path):
+def reload(directory: Path, dtype="auto"):
+  """The network that transformers makes of a directory."""
   import transformers
 
   quiet()
-  return transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
+  return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
+
+
+def stored_names(directory: Path) -> list[str]:
+  """Of all tensors in all files."""
+  names = []
+  for file in directory.glob("*.safetensors"):
+    with safe_open(file, framework="np") as handle:
+      names += handle.keys()
+  return sorted(names)
 
 
 def logits(network, ids: np.ndarray) -> np.ndarray:

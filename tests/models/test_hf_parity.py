@@ -1,0 +1,127 @@
+"""Checkpoints of every family against transformers: logits, log-probabilities, greedy continuations, round trips."""
+
+import functools
+
+import hf_checkpoints as hf
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import MeshConfig, SamplerConfig
+from jaxrl_llm.models import load_pretrained, save_pretrained
+from jaxrl_llm.rollouts import generate
+from jaxrl_llm.types import PromptBatch, Sampling
+
+ROWS, LENGTH, NEW = 4, 40, 64
+PROMPTS = [[3, 14, 15, 9, 26, 5], [35], [8, 9, 7, 9, 32, 38, 46, 26, 43]]
+
+
+@pytest.fixture(scope="module")
+def mesh():
+  return parallel.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+
+
+@pytest.fixture(scope="module", params=hf.FAMILIES)
+def checkpoint(request, tmp_path_factory):
+  """Every family, in one file or sharded by turns, in f32."""
+  size = "20KB" if list(hf.FAMILIES).index(request.param) % 2 else "1GB"
+  return hf.make(request.param, tmp_path_factory.mktemp(request.param), max_shard_size=size)
+
+
+@functools.cache
+def forward(model):
+  """params -> logits [ROWS, LENGTH, V] of `inputs()`."""
+  ids = jnp.asarray(inputs())
+  positions = jnp.broadcast_to(jnp.arange(LENGTH), ids.shape)
+  return jax.jit(lambda params: (model.hidden(params, ids, positions, jnp.ones_like(ids))[0] @
+                                 model.head(params).astype(jnp.float32)))
+
+
+def inputs():
+  return np.random.default_rng(0).integers(0, hf.VOCAB, (ROWS, LENGTH))
+
+
+def assert_equal_logits(ours, theirs):
+  ours, theirs = np.asarray(ours), np.asarray(theirs)
+  assert np.abs(ours - theirs).max() <= 2e-4 * np.abs(theirs).max()
+  np.testing.assert_allclose(jax.nn.log_softmax(ours), jax.nn.log_softmax(theirs), atol=1e-4)
+
+
+def assert_same(tree, other):
+  jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x).view(np.uint8), np.asarray(y).view(np.uint8)),
+               tree, other)
+  assert jax.tree.map(lambda x: x.dtype, tree) == jax.tree.map(lambda x: x.dtype, other)
+
+
+def test_logits(checkpoint):
+  model, params, report = load_pretrained(checkpoint.directory)
+  theirs = hf.logits(checkpoint.network, inputs())
+  assert_equal_logits(forward(model)(params), theirs)
+  assert sorted(t.name for t in report.tensors) == hf.stored_names(checkpoint.directory)
+  assert sum(int(np.prod(t.shape)) for t in report.tensors) == checkpoint.network.num_parameters()
+  for path in ("embedding", "final_norm", "blocks"):  # each part counts: the comparison sees a wrong one
+    moved = {**params, path: jax.tree.map(lambda x: x * 1.01, params[path])}
+    with pytest.raises(AssertionError):
+      assert_equal_logits(forward(model)(moved), theirs)
+
+
+def test_greedy_continuation(checkpoint):
+  """Prompts of different lengths, together in one padded batch, through prefill, cache and decode loop."""
+  model, params, _ = load_pretrained(checkpoint.directory)
+  length = jnp.asarray([len(p) for p in PROMPTS])
+  tokens = jnp.asarray([p + [0] * (max(map(len, PROMPTS)) - len(p)) for p in PROMPTS])
+  rows = jnp.arange(len(PROMPTS))
+  cfg = SamplerConfig(group_size=1, max_new_tokens=NEW, window=NEW, stop_ids=(), pad_id=0)
+  run = jax.jit(lambda params: generate(params, PromptBatch(tokens, length, rows, rows), jax.random.key(0),
+                                        Sampling.of(0.0), model=model, cfg=cfg))
+  rollout = jax.device_get(run(params))
+  seen = set()
+  for row, prompt in enumerate(PROMPTS):
+    ours = rollout.tokens[row, len(prompt):len(prompt) + NEW].tolist()
+    assert ours == hf.greedy(checkpoint.network, prompt, NEW)
+    seen |= set(ours)
+  assert len(seen) > 8, "a continuation that repeats itself shows nothing"
+
+
+def test_round_trip(checkpoint, mesh, tmp_path):
+  """In on a mesh with scanned layers, changed a little, out in shards, back on one device without scanning."""
+  model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh, scan_layers=True)
+  params = jax.tree.map(lambda x: x + 0.01 * jnp.cos(100 * x), params)
+  save_pretrained(tmp_path / "out", model, params, max_shard_bytes=20_000)
+  assert (tmp_path / "out" / "model.safetensors.index.json").exists()
+  alone, theirs, _ = load_pretrained(tmp_path / "out")
+  assert alone.config.scan_layers is False and alone.config.num_layers == model.config.num_layers
+  ours = forward(alone)(theirs)
+  assert_equal_logits(ours, hf.logits(hf.reload(tmp_path / "out"), inputs()))
+  with pytest.raises(AssertionError):
+    assert_equal_logits(ours, hf.logits(checkpoint.network, inputs()))
+  again, back, _ = load_pretrained(tmp_path / "out", mesh=mesh, scan_layers=True)
+  assert again == model
+  assert_same(jax.device_get(back), jax.device_get(params))
+  assert jax.tree.map(lambda x: x.sharding, back) == parallel.param_shardings(model, mesh)
+
+
+@pytest.mark.parametrize("checkpoint", ["qwen2_untied", "qwen3_moe"], indirect=True)
+def test_on_a_mesh(checkpoint, mesh):
+  model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh)
+  assert any(len(x.sharding.device_set) == 8 and not x.is_fully_replicated for x in jax.tree.leaves(params))
+  assert_equal_logits(forward(model)(params), hf.logits(checkpoint.network, inputs()))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_dtypes(dtype, tmp_path):
+  hf.make("qwen2_tied", tmp_path / "in", dtype=dtype)
+  model, params, report = load_pretrained(tmp_path / "in")
+  assert {x.dtype.name for x in jax.tree.leaves(params)} == {dtype} == {t.dtype for t in report.tensors}
+  _, full, _ = load_pretrained(tmp_path / "in", dtype="float32")
+  assert_same(full, jax.tree.map(lambda x: np.asarray(x).astype(np.float32), params))
+  assert_equal_logits(forward(model)(params), hf.logits(hf.reload(tmp_path / "in", dtype="float32"), inputs()))
+  save_pretrained(tmp_path / "same", model, params)
+  assert_same(load_pretrained(tmp_path / "same")[1], params)
+  assert str(hf.reload(tmp_path / "same").dtype) == f"torch.{dtype}"
+  save_pretrained(tmp_path / "cast", model, full, dtype="bfloat16")
+  expected = jax.tree.map(lambda x: np.asarray(x).astype(ml_dtypes.bfloat16), full)
+  assert_same(load_pretrained(tmp_path / "cast")[1], expected)

@@ -41,6 +41,7 @@ class Dataset(TaskBase):
     self._heldout = heldout.problems if heldout else train.problems[cut:]
     asked = {problem.prompt for problem in self._heldout}
     self._train = [problem for problem in train.problems[:cut] if problem.prompt not in asked]
+    self._demonstrated = all(problem.demonstration is not None for problem in self._train)
     self.counts = {"read": train.read, "kept": len(self._train), "too_long": train.too_long,
                    "duplicates": train.duplicates + cut - len(self._train), "heldout": split,
                    "heldout_too_long": heldout.too_long if heldout else 0}
@@ -52,7 +53,7 @@ class Dataset(TaskBase):
 
   @property
   def has_demonstrations(self) -> bool:
-    return all(problem.demonstration is not None for problem in self._train)
+    return self._demonstrated
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
     """Training problems: the contiguous share of process `shard` in the `batch_size` problems of `index`."""

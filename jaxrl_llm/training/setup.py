@@ -98,11 +98,11 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, Any]:
   """The config with the checkpoint's model shapes, and its tokenizer (None without a checkpoint)."""
   if not cfg.pretrained:
     return cfg, None
-  from jaxrl_llm.models import hf
+  from jaxrl_llm.models import hf_config, hf_import
   from jaxrl_llm.tasks.tokenizer import load_tokenizer
 
   ours = cfg.model
-  shapes = hf.read_config(cfg.pretrained)
+  shapes = hf_config.read_config(hf_import.local_directory(cfg.pretrained))
   model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers, remat=ours.remat,
                               compute_dtype=ours.compute_dtype)
   check_model(model)

@@ -74,7 +74,7 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
   return parts, saved.restore_trained(parts, folder, checkpoint)[1]
 
 
-def load_directory(path: str | Path, cfg: Config) -> tuple[Parts, Any]:
+def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Parts, Any]:
   """(parts, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`.
 
   Raises:
@@ -83,7 +83,7 @@ def load_directory(path: str | Path, cfg: Config) -> tuple[Parts, Any]:
   """
   from jaxrl_llm.models import hf
 
-  parts = _build(dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig()))
+  parts = _build(dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig()), devices)
   return parts, hf.load_pretrained(path, mesh=parts.mesh)[1]
 
 

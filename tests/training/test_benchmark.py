@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.models import save_pretrained
 from jaxrl_llm.training import benchmark, evaluate, setup, workdir
 from jaxrl_llm.training.benchmark import Plan
 from jaxrl_llm.training.checkpoints import Checkpoints
@@ -229,6 +230,16 @@ def test_load_run(run_folder, parts, params):
   assert len(loaded.task.heldout(1)[0].prompt) == 5 and loaded.cfg.row_length == 14
   with pytest.raises(ConfigError, match="iterations 4"):
     benchmark.load_run(run_folder, 3, devices=one)
+
+
+def test_load_directory(parts, params, drawn, tmp_path):
+  """An exported policy draws what the run's own parameters drew."""
+  save_pretrained(tmp_path / "hf", parts.model, params, tokenizer=parts.tokenizer)
+  config = tiny.get_config()
+  config.task.heldout_problems = 10
+  loaded, found = benchmark.load_directory(tmp_path / "hf", from_dict(config), jax.devices()[:1])
+  benchmark.run(loaded, found, PLAN, tmp_path / "out", {"pretrained": "hf"})
+  assert by_problem(tmp_path / "out") == by_problem(drawn)
 
 
 def test_command(run_folder, drawn, tmp_path):

@@ -16,7 +16,7 @@ from jaxrl_llm.config import AggregationConfig, EstimatorConfig
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.estimators import get_estimator
 
-CHUNK = 65536  # rows per compiled call
+CHUNK = 16384  # rows per compiled call; fewer are padded, so that one compilation serves every tree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,7 +76,6 @@ def row_function(estimator: EstimatorConfig, aggregation: AggregationConfig = Ag
 def in_chunks(function: Callable, arrays, size: int) -> tuple[np.ndarray, ...]:
   """`function` over the first axis, `size` rows a call (the last call padded with zeros), in float64."""
   total, parts = len(arrays[0]), []
-  size = min(size, total)
   with jax.enable_x64(True):
     for start in range(0, total, size):
       rows = [x[start:start + size] for x in arrays]
@@ -108,16 +107,20 @@ def single_sequence(problem: exact.Problem, rows: Callable, advantages: np.ndarr
   weighted = probs[..., None] * coefficients
   # The prefixes along one sequence differ, so the scores of its tokens are orthogonal.
   energy = exact.score_energy(tree, problem.target_logits)
-  return Moments(exact.score_sum(tree, problem.target_logits, weighted), np.sum(weighted * coefficients * energy,
-                 (-2, -1)), effective_share(coefficients, plain, probs[..., None] * tree.mask))
+  totals = [np.sum(probs * x, -1) for x in weight_sums(coefficients, plain)]
+  return Moments(exact.score_sum(tree, problem.target_logits, weighted),
+                 np.sum(weighted * coefficients * energy, (-2, -1)), effective_share(*totals))
 
 
-def effective_share(coefficients: np.ndarray, plain: np.ndarray, probs: np.ndarray) -> np.ndarray:
-  """(sum p w)^2 / (sum p sum p w^2) over the last two axes, w = coefficients / plain where plain is not 0."""
+def weight_sums(coefficients: np.ndarray, plain: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """(sum 1, sum w, sum w^2) over the last axis, w = coefficients / plain where plain is not 0."""
   live = np.abs(plain) > 1e-12
   weights = np.where(live, coefficients / np.where(live, plain, 1), 0.0)
-  total = lambda x: np.sum(np.where(live, probs * x, 0.0), (-2, -1))
-  count, first, second = total(np.ones_like(weights)), total(weights), total(np.square(weights))
+  return live.sum(-1).astype(np.float64), weights.sum(-1), np.square(weights).sum(-1)
+
+
+def effective_share(count: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+  """(sum w)^2 / (count sum w^2); 0 without any weight."""
   return np.square(first) / np.where(second > 0, count * second, 1)
 
 

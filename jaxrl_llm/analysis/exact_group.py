@@ -4,6 +4,7 @@ Group advantages and length-dependent aggregation couple the rows of a group, so
 the rows changes nothing, and C(N + G - 1, G) multisets stand for N^G ordered groups.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -13,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.analysis import exact
-from jaxrl_llm.analysis.exact_gradient import Moments, coefficient_function, effective_share, in_chunks
+from jaxrl_llm.analysis.exact_gradient import Moments, coefficient_function, effective_share, in_chunks, weight_sums
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.types import AdvantageInputs
 
 MULTISETS = 100_000  # more than these are a matter for sampling
-CHUNK = 46376  # groups per compiled call: all multisets of 4 among 31 sequences
+CHUNK = 23188  # groups per compiled call: half the multisets of 4 among 31 sequences
 SUPPLIED = frozenset({"anchor_log_probs", "ref_log_probs", "sum_pi_squared", "values", "correction_weights", "turn_id"})
 
 
@@ -50,25 +51,36 @@ def multiset_probs(groups: np.ndarray, probs: np.ndarray) -> np.ndarray:
   return permutations * np.prod(probs[groups], -1)
 
 
-def group_function(estimator: EstimatorConfig, advantage: AdvantageConfig, aggregation: AggregationConfig) -> Callable:
-  """f(groups [M, G], tables) -> (coefficients, REINFORCE's coefficients) [M, G, L] in float64.
+def advantage_function(advantage: AdvantageConfig) -> Callable:
+  """f(groups [M, G], tables) -> advantages [M, G, L] in float64.
 
   A group is its own optimizer batch. The advantage sees what training could give it: anchor and reference are the
   behavior policy, values are exact V^mu, correction weights are 1, and there is one turn.
   """
-  call, batch = advantages.get_advantage(advantage.name), coefficient_function(estimator, aggregation)
+  call = advantages.get_advantage(advantage.name)
 
   def one(group, tables):
     rows = {name: table[group] for name, table in tables.items()}
-    anchor, mask, group_id = rows["anchor"], rows["mask"], jnp.zeros(len(group), jnp.int32)
-    inputs = AdvantageInputs(
-        rewards=rows["rewards"], mask=mask, tokens=rows["tokens"], group_id=group_id, anchor_log_probs=anchor,
-        ref_log_probs=anchor, sum_pi_squared=rows["sum_pi_squared"], values=rows["values"],
-        correction_weights=jnp.ones_like(anchor), turn_id=mask.astype(jnp.int32))
-    return batch(rows["log_probs"], anchor, call(inputs, advantage), mask, group_id)
+    anchor, mask = rows["anchor"], rows["mask"]
+    return call(AdvantageInputs(
+        rewards=rows["rewards"], mask=mask, tokens=rows["tokens"], group_id=jnp.zeros(len(group), jnp.int32),
+        anchor_log_probs=anchor, ref_log_probs=anchor, sum_pi_squared=rows["sum_pi_squared"], values=rows["values"],
+        correction_weights=jnp.ones_like(anchor), turn_id=mask.astype(jnp.int32)), advantage)
 
   compiled = jax.jit(jax.vmap(one, (0, None)))
-  return lambda groups, tables: in_chunks(lambda g: compiled(g, tables), [groups], CHUNK)
+  return lambda groups, tables: in_chunks(lambda g: (compiled(g, tables),), [groups], CHUNK)[0]
+
+
+def group_coefficient_function(estimator: EstimatorConfig, aggregation: AggregationConfig) -> Callable:
+  """f(groups [M, G], advantages [M, G, L], tables) -> (coefficients, REINFORCE's coefficients) [M, G, L], float64."""
+  batch = coefficient_function(estimator, aggregation)
+
+  def one(group, advantage, tables):
+    log_probs, anchor, mask = (tables[name][group] for name in ("log_probs", "anchor", "mask"))
+    return batch(log_probs, anchor, advantage, mask, jnp.zeros(len(group), jnp.int32))
+
+  compiled = jax.jit(jax.vmap(one, (0, 0, None)))
+  return lambda groups, advantage, tables: in_chunks(lambda g, a: compiled(g, a, tables), [groups, advantage], CHUNK)
 
 
 def sequence_tables(problem: exact.Problem) -> dict[str, np.ndarray]:
@@ -92,18 +104,43 @@ def group_gradients(problem: exact.Problem, groups: np.ndarray, coefficients: np
   return edges - edges.sum(-1, keepdims=True) * np.exp(exact.log_softmax(problem.target_logits))
 
 
-def weighted_moments(problem: exact.Problem, groups: np.ndarray, gradients: np.ndarray, coefficients: np.ndarray,
-                     plain: np.ndarray, probs: np.ndarray) -> Moments:
-  """Moments of group gradients [M, num_nodes, V] under `probs` [M]."""
-  live = probs[:, None, None] * problem.tree.mask[groups]
-  flat = lambda x: x.reshape(-1, x.shape[-1])
-  return Moments(np.tensordot(probs, gradients, 1), np.asarray(probs @ np.square(gradients).sum((-2, -1))),
-                 effective_share(flat(coefficients), flat(plain), flat(live)))
+@dataclasses.dataclass(frozen=True, eq=False)
+class Samples:
+  """What the moments of group gradients are averages of, one entry per group.
+
+  Attributes:
+    gradients: [M, num_nodes, V].
+    squares: [M], ||g||^2.
+    sums: three [M]: tokens with an advantage, sum of their weights, and of the squared weights.
+  """
+
+  gradients: np.ndarray
+  squares: np.ndarray
+  sums: tuple[np.ndarray, np.ndarray, np.ndarray]
+
+  def moments(self, probs: np.ndarray) -> Moments:
+    """Averages under `probs` [M]."""
+    return Moments(np.tensordot(probs, self.gradients, 1), np.asarray(probs @ self.squares),
+                   effective_share(*(probs @ total for total in self.sums)))
 
 
-def group_moments(problem: exact.Problem, function: Callable, groups: np.ndarray) -> Moments:
-  """Exact moments of one group's gradient; `problem` without leading axes, `groups` from `multisets`."""
-  probs = multiset_probs(groups, exact.sequence_probs(problem.tree, problem.behavior_logits))
-  coefficients, plain = function(groups, sequence_tables(problem))
+def group_samples(problem: exact.Problem, groups: np.ndarray, advantage: Callable, coefficient: Callable) -> Samples:
+  """The gradient of each group.
+
+  Args:
+    problem: without leading axes.
+    groups: [M, G].
+    advantage: from `advantage_function`.
+    coefficient: from `group_coefficient_function`.
+  """
+  tables = sequence_tables(problem)
+  coefficients, plain = coefficient(groups, advantage(groups, tables), tables)
   gradients = group_gradients(problem, groups, coefficients)
-  return weighted_moments(problem, groups, gradients, coefficients, plain, probs)
+  rows = lambda x: x.reshape(len(x), -1)
+  return Samples(gradients, np.square(rows(gradients)).sum(-1), weight_sums(rows(coefficients), rows(plain)))
+
+
+def group_moments(problem: exact.Problem, groups: np.ndarray, advantage: Callable, coefficient: Callable) -> Moments:
+  """Exact moments of one group's gradient; `groups` from `multisets`, the rest as `group_samples`."""
+  probs = multiset_probs(groups, exact.sequence_probs(problem.tree, problem.behavior_logits))
+  return group_samples(problem, groups, advantage, coefficient).moments(probs)

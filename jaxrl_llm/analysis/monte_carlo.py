@@ -16,8 +16,8 @@ BLOCKS = 20  # of the jackknife
 ROWS_PER_CALL = 250
 
 
-def group_report(problem: exact.Problem, function: Callable, target: np.ndarray, *, group_size: int, samples: int,
-                 seed: int) -> tuple[Report, Report]:
+def group_report(problem: exact.Problem, advantage: Callable, coefficient: Callable, target: np.ndarray, *,
+                 group_size: int, samples: int, seed: int) -> tuple[Report, Report]:
   """Sampled groups in place of all multisets.
 
   The squared bias has the squared standard error of the mean gradient taken off, else noise would count as bias; it
@@ -25,7 +25,7 @@ def group_report(problem: exact.Problem, function: Callable, target: np.ndarray,
 
   Args:
     problem: without leading axes.
-    function: from `exact_group.group_function`.
+    advantage, coefficient: from `exact_group`.
     target: [num_nodes, V].
     group_size: G.
     samples: groups drawn from the behavior policy, a multiple of BLOCKS.
@@ -42,15 +42,13 @@ def group_report(problem: exact.Problem, function: Callable, target: np.ndarray,
   probs = exact.sequence_probs(problem.tree, problem.behavior_logits)
   draw = np.random.default_rng(seed).choice(len(probs), (samples, group_size), p=probs / probs.sum())
   groups = np.sort(draw, -1).astype(np.int32)
-  coefficients, plain = function(groups, exact_group.sequence_tables(problem))
-  gradients = exact_group.group_gradients(problem, groups, coefficients)
+  sampled = exact_group.group_samples(problem, groups, advantage, coefficient)
   block = np.arange(samples) % BLOCKS
 
   def without(left_out: int) -> Report:
-    kept = (block != left_out).astype(np.float64)
-    kept /= kept.sum()
-    moments = exact_group.weighted_moments(problem, groups, gradients, coefficients, plain, kept)
-    return _less_noise(report(moments, target), target, np.count_nonzero(kept))
+    kept = block != left_out
+    moments = sampled.moments(kept / kept.sum())
+    return _less_noise(report(moments, target), target, kept.sum())
 
   estimate, parts = without(-1), [without(b) for b in range(BLOCKS)]
   errors = [_jackknife([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(Report)]
@@ -86,7 +84,7 @@ class Window:
   drift: float
 
 
-def window_study(estimator: EstimatorConfig, *, sigma: float, length: int, rows: int, seed: int) -> Window:
+def window_study(estimator: EstimatorConfig, *, sigmas, length: int, rows: int, seed: int) -> dict[float, Window]:
   """Independent token log-ratios N(-sigma^2 / 2, sigma^2), whose ratios have mean 1, put through `ctpo` itself.
 
     L_t ~ N(-t sigma^2 / 2, t sigma^2);   outside: L_t > log_high t^power or L_t < -log_low t^power
@@ -96,9 +94,12 @@ def window_study(estimator: EstimatorConfig, *, sigma: float, length: int, rows:
 
   Args:
     estimator: a `ctpo` config with log_low, log_high, log_dual and power given as numbers, log_dual = log_high.
-    sigma: standard deviation of a token's log-ratio, nats.
+    sigmas: standard deviations of a token's log-ratio, nats.
     length, rows: of the simulation.
     seed: of the draw.
+
+  Returns:
+    sigma -> Window.
 
   Raises:
     ValueError: log_dual differs from log_high.
@@ -107,15 +108,17 @@ def window_study(estimator: EstimatorConfig, *, sigma: float, length: int, rows:
   """
   if estimator.log_dual != estimator.log_high:
     raise ValueError(f"log_dual = {estimator.log_dual} and log_high = {estimator.log_high}: equal ones are needed.")
-  draws = np.random.default_rng(seed).normal(-sigma ** 2 / 2, sigma, (rows, length))
   batch = jax.jit(coefficient_function(estimator, AggregationConfig("token_sum")))
   run = lambda x: batch(x, jnp.zeros_like(x), -jnp.ones_like(x), jnp.ones(x.shape, bool), jnp.arange(len(x)))[:1]
-  outside = np.mean(in_chunks(run, [draws], ROWS_PER_CALL)[0] == 0, 0)
-  position = np.arange(1, length + 1)
-  walk = np.cumsum(draws, -1)
-  slope = np.polyfit(np.log(position), np.log(walk.std(0)), 1)[0]
-  return Window(closed_form_outside(estimator, sigma, position), outside, np.sqrt(outside * (1 - outside) / rows),
-                float(slope), float(walk[:, -1].mean() / length))
+  position, out = np.arange(1, length + 1), {}
+  for sigma in sigmas:
+    draws = np.random.default_rng(seed).normal(-sigma ** 2 / 2, sigma, (rows, length))
+    outside = np.mean(in_chunks(run, [draws], ROWS_PER_CALL)[0] == 0, 0)
+    walk = np.cumsum(draws, -1)
+    slope = np.polyfit(np.log(position), np.log(walk.std(0)), 1)[0]
+    out[sigma] = Window(closed_form_outside(estimator, sigma, position), outside,
+                        np.sqrt(outside * (1 - outside) / rows), float(slope), float(walk[:, -1].mean() / length))
+  return out
 
 
 def closed_form_outside(estimator: EstimatorConfig, sigma: float, position: np.ndarray) -> np.ndarray:

@@ -83,10 +83,9 @@ def group_study(study: str, cells, *, drift: float, vocabulary: int, horizon: in
   targets = exact.policy_gradient(tree, problem.target_logits, problem.rewards)[0]
   groups = exact_group.multisets(len(tree.tokens), group_size)
   rows = []
-  for method, estimator, advantage, aggregation in cells:
-    function = exact_group.group_function(estimator, advantage, aggregation)
-    reports = [exact_gradient.report(exact_group.group_moments(exact.select(problem, 0, i), function, groups),
-                                     targets[i]) for i in range(instances)]
+  for method, estimator, advantage, aggregation, functions in _compiled(cells):
+    moments = [exact_group.group_moments(exact.select(problem, 0, i), groups, *functions) for i in range(instances)]
+    reports = [exact_gradient.report(*pair) for pair in zip(moments, targets, strict=True)]
     mean, error = _over_instances(_without_weight(_stack(reports), estimator), 0)
     rows.append(Row(study, "exact", method, advantage.name, aggregation.name, drift, horizon, group_size, instances,
                     mean, error))
@@ -100,9 +99,8 @@ def sampled_group_study(study: str, cells, *, drift: float, vocabulary: int, hor
   problem = exact.select(exact.random_problem(tree, (drift,), 1, seed), 0, 0)
   target = exact.policy_gradient(tree, problem.target_logits, problem.rewards)
   rows = []
-  for method, estimator, advantage, aggregation in cells:
-    function = exact_group.group_function(estimator, advantage, aggregation)
-    estimate, error = monte_carlo.group_report(problem, function, target, group_size=group_size, samples=samples,
+  for method, _, advantage, aggregation, functions in _compiled(cells):
+    estimate, error = monte_carlo.group_report(problem, *functions, target, group_size=group_size, samples=samples,
                                                seed=seed)
     rows.append(Row(study, "Monte Carlo", method, advantage.name, aggregation.name, drift, horizon, group_size, 1,
                     *({m: float(getattr(r, m)) for m in METRICS} for r in (estimate, error))))
@@ -164,6 +162,18 @@ def log_ratio_range(*, vocabulary: int, horizon: int, drifts, instances: int, se
   pi, mu = (exact.token_log_probs(problem.tree, x) for x in (problem.target_logits, problem.behavior_logits))
   sums = np.cumsum(pi - mu, -1)
   return float(sums.min()), float(sums.max())
+
+
+def _compiled(cells):
+  """Each cell with its two functions, made once per advantage and once per estimator and aggregation."""
+  advantage_functions, coefficient_functions = {}, {}
+  for method, estimator, advantage, aggregation in cells:
+    pair = (estimator, aggregation)
+    if advantage not in advantage_functions:
+      advantage_functions[advantage] = exact_group.advantage_function(advantage)
+    if pair not in coefficient_functions:
+      coefficient_functions[pair] = exact_group.group_coefficient_function(*pair)
+    yield method, estimator, advantage, aggregation, (advantage_functions[advantage], coefficient_functions[pair])
 
 
 def _without_weight(measured: Report, estimator: EstimatorConfig) -> Report:

@@ -117,10 +117,11 @@ def _train(parts: Parts, trained, frozen):
                          StepConfig(micro_batches=cfg.micro_batches, parameters=parts.cfg.parameters), parts.mesh)
   task = make_task(parts.cfg.task, parts.cfg.seed + SEED_OFFSET, cfg.batch_size,
                    tokenizer=parts.tokenizer if parts.cfg.pretrained else None, limits=parts.cfg.rollout)
+  weigh = jax.jit(weighed, out_shardings=parallel.rows(parts.mesh))
   bar = progress(range(cfg.steps), "warm start")
   norms = []
   for index in bar:
-    state, metrics = step(state, parallel.to_global(demonstrations(parts, task, index), parts.mesh))
+    state, metrics = step(state, weigh(parallel.to_global(demonstrations(parts, task, index), parts.mesh)))
     norms.append(metrics["optimizer/grad_norm"].total)
     if index % 50 == 49:
       loss = metrics["loss/sft"]
@@ -138,7 +139,7 @@ def progress(steps, description: str, **options) -> tqdm:
 
 
 def demonstrations(parts: Parts, task, index: int) -> SupervisedBatch:
-  """Rows prompt + worked completion, weighted by token over the batch."""
+  """This process's rows prompt + worked completion; `loss_weights` are 1 on tokens of the completion."""
   width = parts.cfg.row_length
   problems = task.batch(index)
   tokens = np.full((len(problems), width), task.tokenizer.pad_token_id, np.int32)
@@ -152,5 +153,9 @@ def demonstrations(parts: Parts, task, index: int) -> SupervisedBatch:
     tokens[row, :end] = prompt + completion
     mask[row, len(prompt):end] = True
   length = mask.shape[1] - np.argmax(mask[:, ::-1], 1)
-  weights = loss_weights(mask, None, None, AggregationConfig("token"))
-  return SupervisedBatch(tokens, length.astype(np.int32), np.asarray(weights))
+  return SupervisedBatch(tokens, length.astype(np.int32), mask.astype(np.float32))
+
+
+def weighed(batch: SupervisedBatch) -> SupervisedBatch:
+  """Equal weights for all counted tokens of the batch, over all processes."""
+  return batch.replace(loss_weights=loss_weights(batch.loss_weights > 0, None, None, AggregationConfig("token")))

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import jax
 
-from jaxrl_llm.config import from_dict
-from jaxrl_llm.training import setup
-from jaxrl_llm.training.checkpoints import Checkpoints, abstract
-from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.training import saved
+from jaxrl_llm.training.checkpoints import Checkpoints
+from jaxrl_llm.training.iteration import abstract_saved
 
 ROOT = Path(__file__).parents[2]
 TINY = "tests/runs/tiny.py"
@@ -78,12 +77,10 @@ def checkpoint_iterations(workdir: Path) -> list[int]:
 
 def last_state(workdir: Path):
   """(iteration, train state on the host) of the newest checkpoint that can be read."""
-  cfg = from_dict(json.loads((workdir / "config.json").read_text()))
-  parts = setup.build(setup.resolve(cfg), jax.devices()[:1])
-  shapes = jax.eval_shape(lambda key: init_state(parts.model.init(key), parts.tx), jax.random.key(0))
-  checkpoints = Checkpoints(workdir, cfg.checkpoint)
+  parts = saved.parts_of(workdir, jax.devices()[:1])
+  checkpoints = Checkpoints(workdir, parts.cfg.checkpoint)
   try:
-    iteration, state = checkpoints.restore(abstract(shapes, state_shardings(parts.model, parts.tx, parts.mesh)))
+    iteration, tree = checkpoints.restore(abstract_saved(parts))
   finally:
     checkpoints.close()
-  return iteration, jax.device_get(state)
+  return iteration, jax.device_get(tree["train"])

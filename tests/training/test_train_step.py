@@ -12,6 +12,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import (
   AdvantageConfig,
   AggregationConfig,
+  BatchConfig,
   CorrectionConfig,
   EntropyConfig,
   EstimatorConfig,
@@ -24,14 +25,15 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss, sft_loss
+from jaxrl_llm.training import prepare
 from jaxrl_llm.training.batches import optimizer_batches
+from jaxrl_llm.training.rows import join_rows, split_rows
+from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import (
   gradients,
   init_state,
-  join_rows,
   make_optimizer,
   make_train_step,
-  split_rows,
   state_shardings,
   train_step,
 )
@@ -39,6 +41,9 @@ from jaxrl_llm.types import Rollout, SupervisedBatch
 
 MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_width=24))
 GROUP = 4
+
+
+TX = make_optimizer(OptimizerConfig(learning_rate=1e-3))
 
 
 def recorded_batches(parts=1, seed=0, rows=16, length=11, estimator="ctpo", aggregation="sequence"):
@@ -60,14 +65,14 @@ def recorded_batches(parts=1, seed=0, rows=16, length=11, estimator="ctpo", aggr
   rewards = jnp.asarray(rng.integers(0, 2, rows), jnp.float32)
   keep = jnp.asarray(np.arange(rows) != 7)
   batches, _ = optimizer_batches(
-      rollout, rewards, keep, anchor.astype(jnp.float32), (anchor + 0.1).astype(jnp.float32), group_size=GROUP,
-      parts=parts, advantage=AdvantageConfig("grpo"), aggregation=AggregationConfig(aggregation, 10),
-      correction=CorrectionConfig("token", 2.0))
+      rollout, rewards, keep, Scores(anchor.astype(jnp.float32), (anchor + 0.1).astype(jnp.float32)),
+      cfg=BatchConfig(GROUP, parts, AdvantageConfig("grpo"), AggregationConfig(aggregation, 10),
+                      CorrectionConfig("token", 2.0)))
   return batches, params
 
 
 def config(estimator="ctpo", micro_batches=1):
-  wide = {"ctpo": {"log_low": 1.0, "log_high": 2.0, "log_dual": 2.0}}.get(estimator, {})
+  wide = {"ctpo": {"log_low": 1.0, "log_high": 2.0, "log_dual": 2.0}, "m2po": {"tau": 0.15}}.get(estimator, {})
   return StepConfig(LossConfig(EstimatorConfig(estimator, **wide), KLConfig("k3", 0.1), EntropyConfig(0.01), 0.9),
                     micro_batches)
 
@@ -89,6 +94,34 @@ def test_micro_batches_change_nothing(estimator):
   for parts in (2, 4):
     (other, other_metrics), other_gradient = grad_of(config(estimator, parts))(params, batch)
     assert_close((other, other_metrics, other_gradient), (value, metrics, gradient))
+
+
+@functools.cache
+def prepared_step(cfg):
+  return jax.jit(functools.partial(train_step, loss=policy_loss, model=MODEL, tx=TX, cfg=cfg))
+
+
+def test_statistics_of_the_whole_batch_survive_micro_batches():
+  """m2po drops tokens by a threshold over the whole optimizer batch; each micro-batch's own would drop others."""
+  (batch,), params = recorded_batches()
+  state = init_state(params, TX)
+  whole, metrics = prepared_step(config("m2po"))(state, batch)
+  for parts in (2, 4):
+    other, other_metrics = prepared_step(config("m2po", parts))(state, batch)
+    # Adam divides by the gradient's size, so that only the moments show its rounding as it is.
+    assert_close((other.opt_state[1][0].mu, other_metrics), (whole.opt_state[1][0].mu, metrics))
+  weights = jax.jit(functools.partial(prepare.prepare, model=MODEL, cfg=config("m2po")))(params, batch)
+  kept, live = np.asarray(weights.estimator_weights) > 0, np.asarray(batch.rollout.mask)
+  assert 0.1 < kept.sum() / live.sum() < 0.9
+  # The wrong way, each micro-batch by its own threshold: `gradients` alone prepares nothing.
+  (value, _), _ = grad_of(config("m2po", 4))(params, batch)
+  assert abs(float(value - metrics["loss/total"].total)) > 1e-3
+
+
+def test_only_estimators_that_ask_for_statistics_get_the_extra_pass():
+  (batch,), _ = recorded_batches()
+  assert prepare.needed(batch, config("m2po")) and not prepare.needed(batch, config("ctpo"))
+  assert not prepare.needed(SupervisedBatch(None, None, None), config("m2po"))
 
 
 def test_row_order_and_padding_change_nothing():
@@ -149,9 +182,8 @@ def test_split_and_join_are_inverse():
 
 def test_train_step_is_pure_and_counts():
   (batch,), params = recorded_batches()
-  tx = make_optimizer(OptimizerConfig(learning_rate=1e-3))
-  state = init_state(params, tx)
-  new, metrics = train_step(state, batch, loss=policy_loss, model=MODEL, tx=tx, cfg=config())
+  state = init_state(params, TX)
+  new, metrics = prepared_step(config())(state, batch)
   assert int(state.step) == 0 and int(new.step) == 1
   assert float(metrics["optimizer/grad_norm"].total) > 0
   moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), state.params, new.params)
@@ -176,12 +208,11 @@ def test_eight_devices_follow_one_device(axes):
   """Five recorded batches: first loss and gradient within 1e-5 of a single device's, later losses within 1e-4."""
   recorded = [recorded_batches(seed=s)[0][0] for s in range(5)]
   params = recorded_batches()[1]
-  tx = make_optimizer(OptimizerConfig(learning_rate=1e-3))
   losses, norms, moved = {}, {}, {}
   for name, mesh in (("one", parallel.make_mesh(MeshConfig(), jax.devices()[:1])),
                      ("eight", parallel.make_mesh(axes, jax.devices()[:8]))):
-    step = make_train_step(policy_loss, MODEL, tx, config(micro_batches=2), mesh)
-    state = jax.device_put(init_state(jax.tree.map(jnp.copy, params), tx), state_shardings(MODEL, tx, mesh))
+    step = make_train_step(policy_loss, MODEL, TX, config(micro_batches=2), mesh)
+    state = jax.device_put(init_state(jax.tree.map(jnp.copy, params), TX), state_shardings(MODEL, TX, mesh))
     if axes.tensor > 1 and name == "eight":
       assert "tensor" in str(state.params["blocks"][0]["mlp"]["gate"].sharding.spec)
     losses[name], norms[name] = [], []

@@ -1,0 +1,164 @@
+"""A run that trains adapters, from the warm start to the exported directory: nothing frozen is saved or moves."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from jaxrl_llm.config import ConfigError, ParametersConfig, from_dict, to_dict
+from jaxrl_llm.models import hf
+from jaxrl_llm.models.safetensors_files import CheckpointError
+from jaxrl_llm.training import parameters, saved, setup
+from jaxrl_llm.training.checkpoints import Checkpoints, TornCheckpointsError, iterations
+from jaxrl_llm.training.iteration import abstract_saved, first_run, restored
+from jaxrl_llm.training.warm_start import warm_start
+
+LORA = {"train": "lora", "lora_rank": 2}
+
+
+def config(parameters_config, **top):
+  """A resolved config of the smallest run, its warm start three steps long."""
+  tiny = {
+      "model": dict(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=16),
+      "task": dict(num_terms=2, worked_share=0.0, heldout_problems=8),
+      "rollout": dict(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6),
+      "updates": dict(optimizer_batches=2), "warm_start": dict(steps=3, batch_size=8)}
+  return setup.resolve(from_dict(tiny | {"parameters": parameters_config} | top))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """(folder, parts, start, run): a LoRA run after its warm start and one checkpoint of changed adapters."""
+  return begin(tmp_path_factory.mktemp("lora") / "run", config(LORA))
+
+
+def begin(folder, cfg, iteration=3):
+  folder.mkdir()
+  (folder / "config.json").write_text(json.dumps(to_dict(cfg)))
+  parts = saved.parts_of(folder, jax.devices()[:1])
+  start = warm_start(parts, folder)
+  going = first_run(parts, start)
+  changed = jax.tree.map(lambda x: x + 0.01, going.state.params)
+  going = dataclasses.replace(going, state=going.state.replace(params=changed))
+  checkpoints = Checkpoints(folder, parts.cfg.checkpoint)
+  checkpoints.save(0, first_run(parts, start).saved())
+  checkpoints.save(iteration, going.saved())
+  checkpoints.close()
+  return folder, parts, start, going
+
+
+def same(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def saved_keys(folder) -> list[str]:
+  return list(json.loads((folder / "checkpoints" / "3" / "default" / "_METADATA").read_text())["tree_metadata"])
+
+
+def test_the_warm_start_trains_the_adapters_alone(run):
+  _, parts, start, _ = run
+  fresh = parameters.frozen_of(jax.jit(parts.model.init)(jax.random.key(parts.cfg.seed)), parts.cfg.parameters)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), start.frozen, fresh)
+  assert all(float(jnp.abs(x).max()) > 0 for keys, x in flatten_dict(start.params["lora"]).items() if keys[-1] == "b")
+
+
+def test_the_warm_start_is_taken_from_the_folder_to_the_bit(run):
+  folder, parts, start, _ = run
+  again = warm_start(parts, folder)
+  same((again.params, again.frozen), (start.params, start.frozen))
+
+
+def test_a_checkpoint_holds_no_frozen_parameter(run):
+  folder, parts, start, going = run
+  keys = saved_keys(folder)
+  assert any("'lora'" in key for key in keys) and not any("embedding" in key for key in keys)
+  checkpoints = Checkpoints(folder, parts.cfg.checkpoint)
+  iteration, tree = checkpoints.restore(abstract_saved(parts))
+  checkpoints.close()
+  back = restored(tree, start)
+  assert iteration == 3
+  same(back.state, going.state)
+
+
+def test_restored_parameters_are_those_of_the_run(run):
+  folder, parts, start, going = run
+  iteration, params = saved.restore_trained(parts, folder)
+  assert iteration == 3
+  same(params, parts.merged(going.state))
+  first, before = saved.restore_trained(parts, folder, "0")
+  assert first == 0
+  same(before, parts.merged(start))
+  differ = jax.tree.map(lambda a, b: bool((a != b).any()), params, before)
+  assert differ["blocks"][0]["attention"]["query"] and not differ["embedding"]
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, tmp_path):
+  folder, parts, *_ = run
+  with pytest.raises(ConfigError, match="iterations 0, 3"):
+    saved.restore_trained(parts, folder, "7")
+  with pytest.raises(ConfigError, match="no checkpoint"):
+    saved.choose(tmp_path)
+  with pytest.raises(ConfigError, match="no run's folder"):
+    saved.parts_of(tmp_path)
+  copy = tmp_path / "torn"
+  shutil.copytree(folder, copy)
+  shutil.rmtree(copy / "checkpoints" / "3" / "default")
+  with pytest.raises(TornCheckpointsError, match=r"another of the checkpoints \[0, 3\]"):
+    saved.restore_trained(parts, copy)
+  assert iterations(copy) == [0, 3]  # reading sets nothing aside
+
+
+def test_the_exported_directory_computes_what_the_run_does(run, tmp_path):
+  folder, parts, _, going = run
+  assert saved.export(folder, tmp_path / "out") == 3
+  model, params, _ = hf.load_pretrained(tmp_path / "out")
+  same(params, parts.merged(going.state))
+  assert model.config == parts.model.config
+  with pytest.raises(CheckpointError):
+    saved.export(folder, tmp_path / "out")
+  wrong = parts.merged(going.state.replace(params=jax.tree.map(lambda x: x + 1e-3, going.state.params)))
+  with pytest.raises(AssertionError):
+    same(params, wrong)
+
+
+def test_an_adapter_and_its_base_are_the_merged_parameters(run, tmp_path):
+  from safetensors.numpy import load_file
+
+  folder, parts, _, going = run
+  saved.export_adapter(folder, tmp_path / "adapter")
+  tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+  a, b = (tensors[f"base_model.model.model.layers.0.mlp.down_proj.lora_{x}.weight"] for x in "AB")
+  expected = parts.merged(going.state)["blocks"][0]["mlp"]["down"]
+  base = np.asarray(going.state.frozen["blocks"][0]["mlp"]["down"])
+  np.testing.assert_allclose(base + 16.0 / 2 * (b @ a).T, expected, atol=1e-5)
+  with pytest.raises(ConfigError, match="stored in float32"):
+    saved.export_adapter(folder, tmp_path / "half", dtype="bfloat16")
+
+
+def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
+  """Started from an export: the folder holds no copy of it, frozen leaves keep its dtype, and the rest is rebuilt."""
+  folder, *_ = run
+  saved.export(folder, tmp_path / "base", dtype="bfloat16")
+  cfg = config({"train": "selected", "patterns": ("final_norm",)}, pretrained=str(tmp_path / "base"),
+               warm_start={"steps": 0})
+  workdir, parts, start, going = begin(tmp_path / "second", cfg)
+  assert not (workdir / "warm_start").exists()
+  assert start.params["selected"]["final_norm"]["scale"].dtype == jnp.float32
+  assert {x.dtype for x in jax.tree.leaves(start.frozen)} == {jnp.dtype(jnp.bfloat16)}
+  _, params = saved.restore_trained(parts, workdir)
+  same(params, parts.merged(going.state))
+  with pytest.raises(ConfigError, match="adapters alone"):
+    saved.export_adapter(workdir, tmp_path / "none")
+
+
+def test_training_everything_needs_no_start(tmp_path):
+  workdir, parts, start, going = begin(tmp_path / "all", config({}, warm_start={"steps": 0}))
+  assert start.frozen is None and parts.cfg.parameters == ParametersConfig()
+  assert any("embedding" in key for key in saved_keys(workdir))  # what a checkpoint of adapters must not hold
+  shutil.rmtree(workdir / "warm_start")
+  same(saved.restore_trained(parts, workdir)[1], going.state.params)

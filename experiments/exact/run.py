@@ -71,8 +71,8 @@ def measure(instances: int, group_instances: int) -> dict[str, list[studies.Row]
       "advantages": exact("advantages", advantage_cells(), drift=ON_POLICY, **group),
       "aggregations": exact("aggregations", aggregation_cells(), drift=ON_POLICY, **group),
       "estimators": exact("estimators", estimator_cells(), drift=OFF_POLICY, **group),
-      "large groups": sampled("large groups", [c for c in advantage_cells() if c[0] in LARGE], drift=ON_POLICY, group_size=LARGE_GROUP,
-                              samples=SAMPLES, **GROUP),
+      "large groups": sampled("large groups", [c for c in advantage_cells() if c[0] in LARGE], drift=ON_POLICY,
+                              group_size=LARGE_GROUP, samples=SAMPLES, **GROUP),
   }
 
 

@@ -30,7 +30,9 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -
   mask = rollout.mask
   # Where the anchor is the current policy there is nothing to correct against but the behavior itself: weight 1.
   anchor = rollout.behavior_log_probs if scores.anchor_log_probs is None else scores.anchor_log_probs
-  weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, mask, cfg.correction)
+  live = mask & keep[:, None]
+  live = live if scores.in_support is None else live & scores.in_support
+  weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, live, cfg.correction)
   token_rewards = None
   if cfg.kl.coef and cfg.kl.place == "reward":
     divergence = lax.stop_gradient(get_divergence(cfg.kl.name)(anchor, scores.ref_log_probs, mask))

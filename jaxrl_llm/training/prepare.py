@@ -29,6 +29,9 @@ def prepare(params, batch: TrainBatch, *, model, cfg: StepConfig) -> TrainBatch:
   anchor = log_probs if batch.anchor_log_probs is None else batch.anchor_log_probs
   mask = batch.rollout.mask
   mask = mask if batch.in_support is None else mask & batch.in_support
+  # Rows that were taken out whole enter no statistic: their tokens have no weight in any aggregation.
+  kept = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
+  mask &= kept > 0
   loss = cfg.loss
   weights = estimators.spec(loss.estimator.name).prepare(log_probs, anchor, batch.advantages, mask, loss.estimator)
   return batch.replace(estimator_weights=jax.lax.stop_gradient(weights))

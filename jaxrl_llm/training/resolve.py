@@ -69,9 +69,6 @@ def _check_rewards(cfg: Config) -> None:
   if cfg.kl.place == "reward" and cfg.kl.importance:
     raise ConfigError("kl.importance = True with kl.place = 'reward': the reward is a constant, its advantage is "
                       "weighed by the estimator. Fix: kl.importance=False, or kl.place=loss.")
-  if cfg.kl.place == "reward" and cfg.kl.coef and advantages.spec(cfg.advantage.name).ignores_token_rewards:
-    raise ConfigError(f"kl.place = 'reward' with advantage.name = {cfg.advantage.name!r}, which reads no token "
-                      "rewards. Fix: kl.place=loss.")
 
 
 # What only some choices read: {section: {field: the names that read it}}.

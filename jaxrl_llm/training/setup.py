@@ -117,8 +117,8 @@ def _check_task(cfg: Config, task) -> None:
   if cfg.warm_start.steps and not task.has_demonstrations:
     raise ConfigError(f"warm_start.steps = {cfg.warm_start.steps}: task.name = {cfg.task.name!r} has no "
                       "demonstrations to imitate. Fix: warm_start.steps=0.")
-  longest = task.longest_prompt() + task.longest_demonstration() if task.has_demonstrations else 0
-  if cfg.warm_start.steps and longest > cfg.row_length:
+  longest = task.longest_prompt() + task.longest_demonstration() if cfg.warm_start.steps else 0
+  if longest > cfg.row_length:
     raise ConfigError(f"rollout.max_new_tokens = {cfg.rollout.max_new_tokens}: a prompt with its demonstration has up "
                       f"to {longest} tokens. Fix: rollout.max_new_tokens >= "
                       f"{longest - cfg.rollout.max_prompt_tokens}, or warm_start.steps=0.")

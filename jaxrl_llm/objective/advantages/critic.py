@@ -10,7 +10,7 @@ from jaxrl_llm.ops import masked
 from jaxrl_llm.types import AdvantageInputs
 
 
-@register("gae", needs={"values"}, group=False)
+@register("gae", needs={"values"}, group=False, reads={"gamma", "lam", "whiten"})
 def gae(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A_t = delta_t + gamma lam A_next, delta_t = r_t + gamma V_next - V_t, then whitened.
 

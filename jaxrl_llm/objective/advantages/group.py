@@ -47,7 +47,7 @@ def none(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   return rewards.constants(rewards.totals(inputs)[:, None], inputs)
 
 
-@register("grpo")
+@register("grpo", reads={"epsilon", "ddof"})
 def grpo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A = (R - mean) / (std + epsilon) over the group.
 

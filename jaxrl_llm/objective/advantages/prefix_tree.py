@@ -74,7 +74,7 @@ def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
   return masked.masked(after - before, inputs.mask & usable[:, None])
 
 
-@register("tempo")
+@register("tempo", reads={"epsilon", "ddof", "normalize"})
 def tempo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A_t = (R - mean + TD_t) / (std + epsilon); see `temporal_differences`.
 

@@ -9,6 +9,7 @@ from jaxrl_llm.fields import did_you_mean
 from jaxrl_llm.types import AdvantageInputs
 
 OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs) if f.default is None)
+NUMBERS = tuple(f.name for f in dataclasses.fields(AdvantageConfig) if f.name != "name")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,12 +21,14 @@ class Spec:
     needs: AdvantageInputs fields beyond the required ones, whatever the options.
     group: compares rows of a group, so G must exceed 1.
     options: fields that are needed too, as {(option, value): fields}.
+    reads: AdvantageConfig fields beside `name` that change it; setting another one is refused.
   """
 
   function: Callable
   needs: frozenset[str]
   group: bool
   options: tuple = ()
+  reads: frozenset[str] = frozenset()
 
   def required(self, cfg: AdvantageConfig) -> frozenset[str]:
     return self.needs.union(*(fields for (option, value), fields in self.options if getattr(cfg, option) == value))
@@ -35,7 +38,8 @@ _TABLE: dict[str, Spec] = {}
 
 
 def register(name: str, *, needs: set[str] = frozenset(), group: bool = True,
-             options: dict[tuple[str, str], set[str]] | None = None, replace: bool = False):
+             options: dict[tuple[str, str], set[str]] | None = None, reads: set[str] = frozenset(),
+             replace: bool = False):
   """Decorator that enters `advantage(inputs, cfg) -> [B, L]`, constants without gradient.
 
   Args:
@@ -43,12 +47,17 @@ def register(name: str, *, needs: set[str] = frozenset(), group: bool = True,
     needs: optional fields of AdvantageInputs that it reads.
     group: whether it compares the rows of a group.
     options: further fields by option and value, {("granularity", "turn"): {"turn_id"}}.
+    reads: fields of AdvantageConfig that it reads.
     replace: overwrite an entry of this name.
 
   Raises:
-    ValueError: the name is taken, or `needs` or `options` names no optional field of AdvantageInputs.
+    ValueError: the name is taken, `needs` or `options` names no optional field of AdvantageInputs, or `reads` no field
+      of AdvantageConfig.
   """
   options = options or {}
+  foreign = sorted(set(reads) - set(NUMBERS))
+  if foreign:
+    raise ValueError(f"advantage {name!r} reads {foreign}; AdvantageConfig has {list(NUMBERS)}")
   if name in _TABLE and not replace:
     raise ValueError(f"advantage {name!r} is registered already; another name, or replace=True in a notebook")
   unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL))
@@ -56,7 +65,7 @@ def register(name: str, *, needs: set[str] = frozenset(), group: bool = True,
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 
   def enter(function):
-    _TABLE[name] = Spec(function, frozenset(needs), group, tuple(options.items()))
+    _TABLE[name] = Spec(function, frozenset(needs), group, tuple(options.items()), frozenset(reads))
     return function
 
   return enter
@@ -75,6 +84,11 @@ def spec(name: str) -> Spec:
 def needs(cfg: AdvantageConfig) -> frozenset[str]:
   """Optional AdvantageInputs that `cfg.name` reads under the options of `cfg`; what a trainer has to compute."""
   return spec(cfg.name).required(cfg)
+
+
+def readers() -> dict[str, set[str]]:
+  """Field of AdvantageConfig -> the advantages that read it."""
+  return {field: {name for name, entry in _TABLE.items() if field in entry.reads} for field in NUMBERS}
 
 
 def get_advantage(name: str):

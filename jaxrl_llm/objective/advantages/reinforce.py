@@ -9,7 +9,7 @@ from jaxrl_llm.ops import masked
 from jaxrl_llm.types import AdvantageInputs
 
 
-@register("reinforce_pp", group=False)
+@register("reinforce_pp", group=False, reads={"gamma", "whiten"})
 def reinforce_pp(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A = whiten(G), G_t = r_t + gamma G_next, over the kept policy tokens of the given batch.
 
@@ -21,7 +21,7 @@ def reinforce_pp(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, 
   return _returns(rewards.outcomes(inputs), rewards.kept(inputs), inputs, cfg)
 
 
-@register("reinforce_pp_baseline")
+@register("reinforce_pp_baseline", reads={"gamma", "whiten"})
 def reinforce_pp_baseline(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """`reinforce_pp` after subtracting the group's mean R from each outcome; R includes the row's token rewards.
 

@@ -16,6 +16,7 @@ from jaxrl_llm.ops import masked, prefix
 from jaxrl_llm.types import AdvantageInputs
 
 _EPSILON = 1e-8  # of the published baseline, beside energies of order 1
+_READS = {"weight", "granularity", "importance", "zero_tail", "leave_one_out"}
 _OPTIONS = {("importance", "inside_cumsum"): {"correction_weights"}, ("importance", "outside"): {"correction_weights"},
             ("granularity", "turn"): {"turn_id"}}
 
@@ -109,7 +110,7 @@ def _advantages(inputs: AdvantageInputs, cfg: AdvantageConfig, *, compact: bool)
   return rewards.constants(at.spread(target - baseline), inputs)
 
 
-@register("otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)
+@register("otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS, reads=_READS)
 def otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A_{i,t} = G_{i,t} - B_t,  B_t = sum_i W_{i,t} G_{i,t} / (sum_i W_{i,t} + 1e-8) over the group's rows alive at t.
 
@@ -138,7 +139,7 @@ def otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   return _advantages(inputs, cfg, compact=False)
 
 
-@register("tir_otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)
+@register("tir_otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS, reads=_READS)
 def tir_otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """`otb` for tool-integrated rows: `t` is the count of policy tokens, so that inserted tool text changes nothing.
 

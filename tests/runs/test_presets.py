@@ -1,0 +1,66 @@
+"""Every preset trains: 20 optimizer steps of the smallest run, nothing non-finite, and the parameters move."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from jaxrl_llm import parallel, presets
+from jaxrl_llm.config import from_dict
+from jaxrl_llm.reporting import summary
+from jaxrl_llm.training import setup
+from jaxrl_llm.training.iteration import first_run, iterate
+from jaxrl_llm.training.parameters import split
+from jaxrl_llm.training.warm_start import Start
+
+ITERATIONS, BATCHES = 5, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+  """Presets share most programs: each is compiled for the first that needs it."""
+  names = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+           "jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
+  before = {name: getattr(jax.config, name) for name in names}
+  for name, value in names.items():
+    jax.config.update(name, value)
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+
+
+def smallest(preset: str):
+  config = tiny.get_config(preset)
+  config.model.update(num_layers=1, width=8, mlp_width=8)
+  config.rollout.update(prompts=8, group_size=4)
+  config.updates.update(optimizer_batches=BATCHES, micro_batches=2)
+  config.dynamic_sampling.max_draws = 60  # an untrained policy is seldom right
+  config.pipo.history = 2
+  config.optimizer.learning_rate = 3e-2
+  return config
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS)
+def test_twenty_steps(preset):
+  parts = setup.build(setup.resolve(from_dict(smallest(preset))), jax.devices()[:1])
+  params = parts.model.init(jax.random.key(0))
+  run = first_run(parts, Start(*split(params, parts.cfg.parameters)))
+  norms = []
+  for iteration in range(1, ITERATIONS + 1):
+    run, (steps, extra, replayed), values, rows = iterate(parts, run, params, iteration)
+    metrics = summary.summarize(parallel.gather_host({**parts.merge(steps), **extra}))
+    bad = {name: x for name, x in {**metrics, **values}.items() if not math.isfinite(x)}
+    assert not bad, f"iteration {iteration}"
+    norms += [float(step["optimizer/grad_norm"].total) for step in steps]
+    assert len(rows) == parts.cfg.rows
+  assert int(run.state.step) == ITERATIONS * BATCHES + (values.get("pipo/xi") is not None and _replays(parts, values))
+  assert max(norms) > 0
+  moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), parts.merged(run.state), params)
+  assert max(jax.tree.leaves(moved)) > 1e-4
+
+
+def _replays(parts, values) -> int:
+  """PIPO's extra steps: one per iteration once its history is full."""
+  return ITERATIONS - parts.cfg.pipo.history

@@ -6,6 +6,7 @@ process because sympy can run for hours inside one C call: only the kernel can e
   {"gold": "1/2", "prediction": "0.5", "seconds": 10.0}   ->   {"correct": true}   or   {"error": "..."}
 """
 
+import functools
 import json
 import logging
 import os
@@ -36,14 +37,18 @@ def main() -> None:
 
 def answer(math_verify, gold: str, prediction: str) -> dict:
   """Whether the two are equal; an exception of the comparison leaves the question open."""
-  config = (math_verify.LatexExtractionConfig(boxed_match_priority=0), math_verify.ExprExtractionConfig())
-  parsed = lambda text: math_verify.parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None,
-                                          raise_on_error=True)
   try:
-    return {"correct": bool(math_verify.verify(parsed(gold), parsed(prediction), timeout_seconds=None,
-                                               raise_on_error=True))}
+    return {"correct": bool(math_verify.verify(parsed(math_verify, gold), parsed(math_verify, prediction),
+                                               timeout_seconds=None, raise_on_error=True))}
   except Exception as error:
     return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+
+
+@functools.lru_cache(1024)  # the rows of a group share their gold; parsing is most of the time
+def parsed(math_verify, text: str) -> list:
+  """What math-verify finds in a box with this content."""
+  config = (math_verify.LatexExtractionConfig(boxed_match_priority=0), math_verify.ExprExtractionConfig())
+  return math_verify.parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None, raise_on_error=True)
 
 
 if __name__ == "__main__":

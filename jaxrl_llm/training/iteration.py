@@ -33,7 +33,7 @@ class Run:
 
   def saved(self) -> dict:
     """What a checkpoint holds; the frozen parameters are those of the start."""
-    tree = {"train": self.state.replace(frozen=None), "cursor": np.int32(self.cursor)}
+    tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     return tree if self.pipo is None else tree | {"pipo": self.pipo}
 
 
@@ -56,7 +56,7 @@ def abstract_saved(parts: setup.Parts) -> dict:
   shardings = state_shardings(parts.model, parts.tx, parts.mesh, parts.cfg.parameters).replace(frozen=None)
   trained, _ = parameters.shapes_of(parts.model, parts.cfg.parameters)
   shapes = jax.eval_shape(lambda t: init_state(t, parts.tx), trained)
-  tree = {"train": abstract(shapes, shardings), "cursor": np.int32(0)}
+  tree = {"train": abstract(shapes, shardings), "cursor": np.asarray(0, np.int32)}
   kept = _abstract_pipo(parts)
   return tree if kept is None else tree | {"pipo": kept}
 

@@ -1,7 +1,8 @@
 """Mixture-of-experts MLP of Qwen3-MoE: every token reaches its k experts, none is dropped.
 
 Tokens are sorted by expert and multiplied group by group (`jax.lax.ragged_dot`), so that a token's result depends on
-that token alone. Shapes: E experts, k experts per token, F width of an expert.
+that token alone. On a mesh the experts are divided over `tensor`; no token leaves the devices that hold its row.
+Shapes: E experts, k experts per token, F width of an expert.
 """
 
 import jax
@@ -10,6 +11,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxrl_llm import parallel
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models.layers import down_std, weight
 from jaxrl_llm.types import Mean
@@ -49,20 +51,53 @@ class MoE(nnx.Module):
     shares = jnp.take_along_axis(probabilities, routing, -1)
     if self.cfg.normalize_router:
       shares = shares / jnp.sum(shares, -1, keepdims=True)
-    out = self._experts(x.reshape(-1, x.shape[-1]), routing.reshape(-1, routing.shape[-1]))
-    out = jnp.sum(out.reshape(*shares.shape, -1) * shares[..., None], -2).astype(x.dtype)
+    weights = [matrix[...].astype(x.dtype) for matrix in (self.gate, self.up, self.down)]
+    out = _spread(constrain, x, routing, shares, weights).astype(x.dtype)
     return constrain(out, ("rows", "length", "embed_activation")), routing
 
-  def _experts(self, tokens: Float[Array, "T D"], routing: Int[Array, "T k"]) -> Float[Array, "T k D"]:
-    """Each token through each of its experts, in f32."""
-    chosen = routing.reshape(-1)
-    order = jnp.argsort(chosen, stable=True)
-    sizes = jnp.bincount(chosen, length=self.cfg.num_experts).astype(jnp.int32)
-    product = lambda x, matrix: lax.ragged_dot(x, matrix[...].astype(x.dtype), sizes)
-    entered = tokens[order // routing.shape[-1]]
-    inner = jax.nn.silu(product(entered, self.gate)) * product(entered, self.up)
-    left = product(inner, self.down).astype(jnp.float32)
-    return left[jnp.argsort(order)].reshape(*routing.shape, -1)
+
+def _spread(constrain, x, routing, shares, weights):
+  """`serve` with every device sorting its own rows' tokens for its own experts.
+
+  Left to the compiler, the sort would gather all rows on every device.
+  """
+  if not isinstance(constrain, parallel.Layout) or constrain.mesh.size == 1:
+    return serve(x, routing, shares, *weights, 0)
+  mesh = constrain.mesh
+  rows = parallel.spec(("rows", None, None), x.shape, mesh)
+  experts = parallel.spec(("experts", None, None), weights[0].shape, mesh)
+  axis = experts[0]
+
+  def local(x, routing, shares, gate, up, down):
+    if axis is None:
+      return serve(x, routing, shares, gate, up, down, 0)
+    # JAX 0.10 takes the permutation of argsort to be equal on all shards; the gather by it would then lose the other
+    # shards' gradient.
+    x = lax.pcast(x, axis, to="varying")
+    return lax.psum(serve(x, routing, shares, gate, up, down, lax.axis_index(axis) * gate.shape[0]), axis)
+
+  return jax.shard_map(local, mesh=mesh, in_specs=(rows, rows, rows, experts, experts, experts), out_specs=rows)(
+      x, routing, shares, *weights)
+
+
+def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[Array, "R S k"],
+          gate: Float[Array, "E D F"], up: Float[Array, "E D F"], down: Float[Array, "E F D"],
+          first) -> Float[Array, "R S D"]:
+  """The share-weighted sum of what the experts first .. first + E - 1 make of each token, in f32.
+
+  Tokens sent to other experts are sorted behind and add nothing.
+  """
+  count = gate.shape[0]
+  chosen = routing.reshape(-1) - first
+  chosen = jnp.where((chosen >= 0) & (chosen < count), chosen, count)
+  order = jnp.argsort(chosen, stable=True)
+  sizes = jnp.bincount(chosen, length=count + 1)[:count].astype(jnp.int32)
+  served = (chosen[order] < count)[:, None]
+  product = lambda x, matrices: jnp.where(served, lax.ragged_dot(x, matrices, sizes), 0)
+  entered = x.reshape(-1, x.shape[-1])[order // routing.shape[-1]]
+  inner = jax.nn.silu(product(entered, gate)) * product(entered, up)
+  left = product(inner, down).astype(jnp.float32)[jnp.argsort(order)]
+  return jnp.sum(left.reshape(*routing.shape, -1) * shares[..., None], -2)
 
 
 def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"], num_experts: int) -> Mean:

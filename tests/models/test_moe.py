@@ -113,7 +113,23 @@ def test_cache_scan_and_mesh_change_nothing(params):
   sharded = Model(CONFIG, parallel.Layout(mesh))
   placed = jax.device_put(params, parallel.param_shardings(sharded, mesh))
   assert placed["blocks"][0]["mlp"]["gate"].sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp", None)
-  np.testing.assert_allclose(run(sharded)(placed, *jax.device_put(x, parallel.rows(mesh)))[0], hidden, atol=1e-4)
+  x_placed = jax.device_put(x, parallel.rows(mesh))
+  np.testing.assert_allclose(run(sharded)(placed, *x_placed)[0], hidden, atol=1e-4)
+  slope = lambda model: jax.jit(jax.grad(lambda p, *x: jnp.sum(jnp.sin(model.hidden(p, *x)[0]))))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), slope(sharded)(placed, *x_placed),
+               slope(model)(params, *x))
+
+
+def test_a_mesh_that_divides_neither_rows_nor_experts(params):
+  cfg = dataclasses.replace(CONFIG, num_experts=3)
+  mesh = parallel.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+  fewer = jax.tree.map(lambda x: x, params)
+  for block in fewer["blocks"].values():
+    mlp = block["mlp"]
+    block["mlp"] = {"router": mlp["router"][:, :3], **{name: mlp[name][:3] for name in ("gate", "up", "down")}}
+  x = inputs(rows=3)
+  np.testing.assert_allclose(run(Model(cfg, parallel.Layout(mesh)))(fewer, *x)[0], run(Model(cfg))(fewer, *x)[0],
+                             atol=1e-4)
 
 
 def test_gradients_reach_router_and_used_experts(params):

@@ -7,7 +7,6 @@ Writes table.md, table.csv and the figures into --out, and, where that is the de
 
 import argparse
 import csv
-import os
 import time
 from pathlib import Path
 
@@ -82,7 +81,7 @@ def number(mean: float, error: float = float("nan")) -> str:
     return "-"
   if abs(mean) < ROUNDING and not error > ROUNDING:
     return f"0 (< {ROUNDING:.0e})"
-  return f"{mean:.3g}" if np.isnan(error) else f"{mean:.3g} ± {error:.1g}"
+  return f"{mean:.3g} ± {error:.1g}" if error > ROUNDING else f"{mean:.3g}"
 
 
 def across(rows: list[studies.Row], metric: str, key: str) -> str:
@@ -172,7 +171,6 @@ def main() -> None:
   parser.add_argument("--group-instances", type=int, default=5, help="random problems of the group tables")
   parser.add_argument("--out", type=Path, default=HERE / "results")
   args = parser.parse_args()
-  start = time.perf_counter()
   args.out.mkdir(parents=True, exist_ok=True)
   rows = measure(args.instances, args.group_instances)
   windows = {f"{label}, sigma {sigma:g}": window for label, (cfg, sigmas) in WINDOWS.items()
@@ -184,7 +182,7 @@ def main() -> None:
   text = {title: f"## {title}\n\n{body}" for title, body in
           sections(rows, windows, args.instances, args.group_instances).items()}
   made_by = (f"Written by `run.py --instances {args.instances} --group-instances {args.group_instances}`, seed 0; jax "
-             f"{jax.__version__}, {os.cpu_count()} CPU cores, {time.perf_counter() - start:.0f} s; "
+             f"{jax.__version__}, {time.process_time():.0f} s of processor time; "
              f"{len(estimators.names())} estimators, {len(advantages.names())} advantages.\n\n")
   write_csv(rows, args.out / "table.csv")
   (args.out / "table.md").write_text("# Exact bias and variance\n\n" + made_by + "\n".join(text.values()))

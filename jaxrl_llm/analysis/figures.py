@@ -6,10 +6,10 @@ from typing import BinaryIO
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 from jaxrl_llm.analysis.monte_carlo import Window
-from jaxrl_llm.analysis.studies import Row
+from jaxrl_llm.analysis.studies import WEIGHTS, Row
 from jaxrl_llm.reporting.plots import COLOURS, DASHES, GRID, INK
 
 Path = str | os.PathLike | BinaryIO
@@ -26,7 +26,7 @@ def plot_drift(rows: list[Row], path: Path) -> None:
     for axes, metric in ((left, "bias"), (right, "variance")):
       axes.errorbar(drift, [row.mean[metric] for row in mine], [row.error[metric] for row in mine], label=method,
                     capsize=2, marker="o", ms=3.5, **_style(index))
-  right.set_yscale("log")
+  _logarithmic(right)
   _finish(left, "relative bias", "drift, std of the logit difference")
   _finish(right, "variance, trace", "drift, std of the logit difference")
   _legend(right)
@@ -34,12 +34,13 @@ def plot_drift(rows: list[Row], path: Path) -> None:
 
 
 def plot_ratio_variance(variances: dict[str, np.ndarray], path: Path) -> None:
-  """Variance of each weight against the position of its token."""
+  """Variance of each weight, by its name in WEIGHTS, against the position of its token."""
   figure = Figure(figsize=(7.2, 4.0), layout="constrained")
   axes = figure.subplots()
-  for index, (name, values) in enumerate(variances.items()):
-    axes.plot(np.arange(1, len(values) + 1), values, label=name, marker="o", ms=3.5, **_style(index))
-  axes.set_yscale("log")
+  for name, values in variances.items():
+    style = _style(list(WEIGHTS).index(name))
+    axes.plot(np.arange(1, len(values) + 1), values, label=name, marker="o", ms=3.5, **style)
+  _logarithmic(axes)
   axes.set_xticks(np.arange(1, len(next(iter(variances.values()))) + 1))
   _finish(axes, "variance of the weight under the behavior policy", "position t")
   _legend(axes)
@@ -66,10 +67,16 @@ def _style(index: int) -> dict:
   return {"color": COLOURS[index % len(COLOURS)], "ls": DASHES[index // len(COLOURS) % len(DASHES)], "lw": 1.5}
 
 
+def _logarithmic(axes: Axes) -> None:
+  axes.set_yscale("log")
+  axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+  axes.yaxis.set_major_formatter("{x:g}")
+  axes.yaxis.set_minor_locator(NullLocator())
+
+
 def _finish(axes: Axes, title: str, label: str) -> None:
   axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=INK)
   axes.set_xlabel(label, fontsize=8.5, color=INK)
-  axes.yaxis.set_minor_formatter(NullFormatter())
   axes.grid(True, color=GRID, lw=0.8)
   axes.set_axisbelow(True)
   axes.spines[["top", "right"]].set_visible(False)

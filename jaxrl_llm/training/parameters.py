@@ -79,7 +79,7 @@ def check(cfg: ParametersConfig, model) -> None:
       raise ConfigError(f"parameters.{name} = {getattr(cfg, name)!r}: parameters.train = {cfg.train!r} does not read "
                         "it. Fix: remove it, or parameters.train=lora.")
   if cfg.train != "all":
-    plan(jax.eval_shape(model.init, jax.random.key(0)), cfg)
+    plan(jax.eval_shape(lambda: model.init(jax.random.key(0))), cfg)  # the key inside: an eager one compiles
 
 
 def _matches(field: str, patterns: tuple[str, ...], flat: dict) -> tuple[Keys, ...]:

@@ -87,7 +87,7 @@ def _check_unread(cfg: Config) -> None:
       value, default = getattr(part, field), getattr(type(part)(), field)
       if value != default and getattr(part, selector) not in names:
         raise ConfigError(f"{section}.{field} = {value!r}: {section}.{selector} = {getattr(part, selector)!r} does not "
-                          f"read it; {', '.join(sorted(names))} do. Fix: remove it.")
+                          f"read it; what does: {', '.join(sorted(names))}. Fix: remove it.")
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:

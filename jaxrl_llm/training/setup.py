@@ -8,11 +8,13 @@ import jax
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, SamplerConfig, StepConfig, check_model
-from jaxrl_llm.models import Model
+from jaxrl_llm.models import Model, hf_config, hf_import
+from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.loss import PRUNED, policy_loss
 from jaxrl_llm.rollouts import generate
 from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.training import batches, parameters
 from jaxrl_llm.training.resolve import load_plugins, resolve
 from jaxrl_llm.training.score import score
@@ -98,11 +100,11 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, Any]:
   """The config with the checkpoint's model shapes, and its tokenizer (None without a checkpoint)."""
   if not cfg.pretrained:
     return cfg, None
-  from jaxrl_llm.models import hf_config, hf_import
-  from jaxrl_llm.tasks.tokenizer import load_tokenizer
-
   ours = cfg.model
-  shapes = hf_config.read_config(hf_import.local_directory(cfg.pretrained))
+  try:
+    shapes = hf_config.read_config(hf_import.local_directory(cfg.pretrained))
+  except (CheckpointError, OSError) as error:
+    raise ConfigError(f"pretrained = {cfg.pretrained!r}: {error}") from error
   model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers, remat=ours.remat,
                               compute_dtype=ours.compute_dtype)
   check_model(model)

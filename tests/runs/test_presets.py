@@ -49,7 +49,7 @@ def test_twenty_steps(preset):
   run = first_run(parts, Start(*split(params, parts.cfg.parameters)))
   norms = []
   for iteration in range(1, ITERATIONS + 1):
-    run, (steps, extra, replayed), values, rows = iterate(parts, run, params, iteration)
+    run, (steps, extra, _), values, rows = iterate(parts, run, params, iteration)
     metrics = summary.summarize(parallel.gather_host({**parts.merge(steps), **extra}))
     bad = {name: x for name, x in {**metrics, **values}.items() if not math.isfinite(x)}
     assert not bad, f"iteration {iteration}"

@@ -165,10 +165,16 @@ def write_readme(text: str) -> None:
   path.write_text(f"{before}{MARKERS[0]}\n\n{text}\n{MARKERS[1]}{rest.split(MARKERS[1])[1]}")
 
 
+def positive(text: str) -> int:
+  if not text.isdigit() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is needed")
+  return int(text)
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--instances", type=int, default=30, help="random problems of the single-sequence tables")
-  parser.add_argument("--group-instances", type=int, default=5, help="random problems of the group tables")
+  parser.add_argument("--instances", type=positive, default=30, help="random problems of the single-sequence tables")
+  parser.add_argument("--group-instances", type=positive, default=5, help="random problems of the group tables")
   parser.add_argument("--out", type=Path, default=HERE / "results")
   args = parser.parse_args()
   args.out.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,6 @@ import logging
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.config import Config, ConfigError, MeshConfig
@@ -108,14 +107,6 @@ def param_shardings(model, mesh: Mesh):
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   axes = model.logical_axes()
   return jax.tree.map(lambda x, a: NamedSharding(mesh, spec(a, x.shape, mesh)), shapes, axes)
-
-
-def opt_state_shardings(model, tx: optax.GradientTransformation, mesh: Mesh):
-  """Optimizer moments lie as their parameters do; counters are replicated."""
-  params = jax.eval_shape(model.init, jax.random.key(0))
-  shapes = jax.eval_shape(tx.init, params)
-  return optax.tree_map_params(tx, lambda _, sharding: sharding, shapes, param_shardings(model, mesh),
-                               transform_non_params=lambda _: replicated(mesh))
 
 
 def to_global(tree, mesh: Mesh):

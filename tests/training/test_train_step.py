@@ -46,7 +46,8 @@ GROUP = 4
 TX = make_optimizer(OptimizerConfig(learning_rate=1e-3))
 
 
-def recorded_batches(parts=1, seed=0, rows=16, length=11, estimator="ctpo", aggregation="sequence"):
+@functools.cache
+def recorded_batches(parts=1, seed=0, rows=16, length=11):
   """(optimizer batches, params): rows with holes in the mask, one void row, one unscored row."""
   rng = np.random.default_rng(seed)
   params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(seed)))
@@ -64,10 +65,10 @@ def recorded_batches(parts=1, seed=0, rows=16, length=11, estimator="ctpo", aggr
   anchor = jnp.where(mask, rollout.behavior_log_probs + 0.05 * rng.standard_normal((rows, length)), 0)
   rewards = jnp.asarray(rng.integers(0, 2, rows), jnp.float32)
   keep = jnp.asarray(np.arange(rows) != 7)
-  batches, _ = optimizer_batches(
-      rollout, rewards, keep, Scores(anchor.astype(jnp.float32), (anchor + 0.1).astype(jnp.float32)),
-      cfg=BatchConfig(GROUP, parts, AdvantageConfig("grpo"), AggregationConfig(aggregation, 10),
-                      CorrectionConfig("token", 2.0)))
+  scores = Scores(anchor.astype(jnp.float32), (anchor + 0.1).astype(jnp.float32))
+  cfg = BatchConfig(GROUP, parts, AdvantageConfig("grpo"), AggregationConfig("sequence"),
+                    CorrectionConfig("token", 2.0))
+  batches, _ = jax.jit(optimizer_batches, static_argnames="cfg")(rollout, rewards, keep, scores, cfg=cfg)
   return batches, params
 
 

@@ -152,6 +152,11 @@ def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
   assert {x.dtype for x in jax.tree.leaves(start.frozen)} == {jnp.dtype(jnp.bfloat16)}
   _, params = saved.restore_trained(parts, workdir)
   same(params, parts.merged(going.state))
+  config_file = tmp_path / "base" / "config.json"  # keys that we do not read come along from the base
+  config_file.write_text(json.dumps(json.loads(config_file.read_text()) | {"bos_token_id": 5}))
+  saved.export(workdir, tmp_path / "again")
+  assert json.loads((tmp_path / "again" / "config.json").read_text())["bos_token_id"] == 5
+  same(hf.load_pretrained(tmp_path / "again")[1], params)
   with pytest.raises(ConfigError, match="adapters alone"):
     saved.export_adapter(workdir, tmp_path / "none")
 

@@ -52,8 +52,10 @@ def check(cfg: Config, mesh: Mesh) -> None:
   """
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  for what, rows in (("rows of a micro-batch", micro_rows), ("task.heldout_problems", cfg.task.heldout_problems),
-                     ("rows of a warm-start micro-batch", cfg.warm_start.batch_size // cfg.warm_start.micro_batches)):
+  checked = [("rows of a micro-batch", micro_rows), ("task.heldout_problems", cfg.task.heldout_problems)]
+  if cfg.warm_start.steps:
+    checked += [("rows of a warm-start micro-batch", cfg.warm_start.batch_size // cfg.warm_start.micro_batches)]
+  for what, rows in checked:
     if rows % shards:
       raise ConfigError(f"{what} = {rows} does not divide over mesh.data * mesh.fsdp = {shards} devices. "
                         f"Fix: a multiple of {shards}.")

@@ -102,13 +102,14 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, Any]:
     return cfg, None
   ours = cfg.model
   try:
-    shapes = hf_config.read_config(hf_import.local_directory(cfg.pretrained))
+    directory = hf_import.local_directory(cfg.pretrained)
+    shapes = hf_config.read_config(directory)
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {cfg.pretrained!r}: {error}") from error
   model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers, remat=ours.remat,
                               compute_dtype=ours.compute_dtype)
   check_model(model)
-  return dataclasses.replace(cfg, model=model), load_tokenizer(cfg.pretrained)
+  return dataclasses.replace(cfg, model=model), load_tokenizer(directory)
 
 
 def _check_task(cfg: Config, task) -> None:

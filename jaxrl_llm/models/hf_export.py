@@ -14,12 +14,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
 from jaxrl_llm.models import hf_config
-from jaxrl_llm.models.hf_import import VALUE_HEAD
+from jaxrl_llm.models.hf_import import DTYPES, VALUE_HEAD
 from jaxrl_llm.models.hf_names import Entry, path_name, tensor_table
 from jaxrl_llm.models.safetensors_files import INDEX, SINGLE, CheckpointError
 from jaxrl_llm.models.transformer import Model
 
-SUPPORTED = ("float32", "float16", "bfloat16")
+SUPPORTED = tuple(DTYPES.values())
 
 
 def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_bytes: int) -> None:

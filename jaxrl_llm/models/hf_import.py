@@ -58,6 +58,8 @@ class ImportReport:
 
 def load(path: str | Path, mesh: Mesh | None, dtype, overrides: dict[str, Any]) -> tuple[Model, Any, ImportReport]:
   """See hf.load_pretrained."""
+  if dtype is not None and jnp.dtype(dtype).name not in DTYPES.values():
+    raise CheckpointError(f"dtype = {dtype!r} is not one of parameters. Supported: {', '.join(DTYPES.values())}.")
   directory = local_directory(path)
   cfg = hf_config.with_execution(hf_config.read_config(directory), overrides)
   model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh), origin=str(directory))

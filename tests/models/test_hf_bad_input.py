@@ -165,6 +165,7 @@ def test_vocabulary_beyond_the_head(single, copy):
 
 def test_overrides(single):
   refused(single, "overrides = ['width']", "value_head, scan_layers, remat, compute_dtype", width=64)
+  refused(single, "dtype = 'int8'", "float32, float16, bfloat16", dtype="int8")
   model, params, report = load_pretrained(single, value_head=True, remat="full", compute_dtype="bfloat16")
   assert (model.config.remat, model.config.compute_dtype) == ("full", "bfloat16")
   assert report.initialised == ("value_head",)

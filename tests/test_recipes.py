@@ -1,0 +1,192 @@
+"""Every file in configs/ loads, passes the checks of a run, and its header says what the config says."""
+
+import dataclasses
+import functools
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
+from jaxrl_llm.models import Model
+from jaxrl_llm.presets import PRESETS
+from jaxrl_llm.tasks import prompts, rows
+from jaxrl_llm.training import setup
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "configs").glob("*.py"))
+RECIPES = [path for path in FILES if path.name != "quickstart.py"]
+
+# Shapes of the public checkpoints, from their config.json, and the billions of parameters that their cards state.
+_QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)
+_QWEN25 = dict(qk_norm=False, qkv_bias=True)
+_7B = dict(_QWEN25, num_layers=28, width=3584, num_heads=28, num_kv_heads=4, head_dim=128, mlp_width=18_944,
+           vocab_size=152_064, tie_head=False)
+SHAPES = {
+    "Qwen/Qwen3-1.7B": (1.7, dict(_QWEN3, num_layers=28, width=2048, num_heads=16, num_kv_heads=8, mlp_width=6144)),
+    "Qwen/Qwen3-4B": (4.0, dict(_QWEN3, num_layers=36, width=2560, num_heads=32, num_kv_heads=8, mlp_width=9728)),
+    "Qwen/Qwen3-8B-Base": (8.2, dict(_QWEN3, num_layers=36, width=4096, num_heads=32, num_kv_heads=8,
+                                     mlp_width=12_288, tie_head=False)),
+    "Qwen/Qwen3-14B": (14.8, dict(_QWEN3, num_layers=40, width=5120, num_heads=40, num_kv_heads=8, mlp_width=17_408,
+                                  tie_head=False)),
+    "Qwen/Qwen2.5-0.5B-Instruct": (0.5, dict(_QWEN25, num_layers=24, width=896, num_heads=14, num_kv_heads=2,
+                                             head_dim=64, mlp_width=4864, vocab_size=151_936)),
+    "Qwen/Qwen2.5-7B": (7.6, _7B),
+    "Qwen/Qwen2.5-Math-7B": (7.6, _7B),
+}
+
+
+def load(path: Path):
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@functools.cache
+def parameter_count(pretrained: str) -> int:
+  model = Model(ModelConfig(**SHAPES[pretrained][1], scan_layers=True))
+  return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+
+
+def sizes(cfg) -> dict[str, float]:
+  """Bytes, and counts, of what the header states; over all devices unless said otherwise."""
+  m, length = ModelConfig(**SHAPES[cfg.pretrained][1]), cfg.row_length
+  count = parameter_count(cfg.pretrained)
+  devices = cfg.mesh.fsdp * cfg.mesh.tensor
+  micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
+  state = 4 * 5 * count  # f32: parameters, gradients, two moments; and the start, which the report is drawn from
+  cache = 2 * 2 * m.num_layers * m.num_kv_heads * m.head_dim * length
+  inputs = 2 * m.num_layers * m.width * length  # remat=full keeps the input of each block
+  block = (4 + 2) * m.num_heads * length**2 + 2 * 3 * m.mlp_width * length  # scores in f32 and as weights; the MLP
+  return dict(count=count, state=state, cache=cache, rows=cfg.rows, length=length, backward=inputs + block,
+              devices=devices, micro_rows=micro_rows, sampling=(state + cfg.rows * cache) / devices,
+              updating=(state + micro_rows * (inputs + block)) / devices)
+
+
+def estimate(cfg) -> str:
+  """The lines of the header that start with "Estimate"."""
+  s = {name: value / 1e9 if name not in ("rows", "length", "devices", "micro_rows") else value
+       for name, value in sizes(cfg).items()}
+  number = lambda x: f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+  every = "each" if s["devices"] > 1 else "in all"
+  return "\n".join([
+      "Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):",
+      f"  parameters       {number(s['count'])} billion",
+      f"  training state   {number(s['state'])} GB in f32: parameters, gradients, Adam's moments, and the start: 20 "
+      "bytes a parameter",
+      f"  cache            {number(s['cache'])} GB in bf16 for a row of {s['length']:,} tokens, "
+      f"{number(s['cache'] * s['rows'])} GB for the {s['rows']:,} rows that are drawn at once",
+      f"  backward pass    {number(s['backward'])} GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of "
+      "one block",
+      f"  {s['devices']} device{'s' if s['devices'] > 1 else ' '}".ljust(19)
+      + f"{number(s['sampling'])} GB {every} while sampling, {number(s['updating'])} GB {every} while updating "
+      f"{s['micro_rows']} rows at once",
+  ])
+
+
+def ready(path: Path, *preset: str):
+  """The frozen config of a file, after the checks of a run."""
+  cfg = from_dict(load(path).get_config(*preset))
+  return setup.resolve(check(cfg))
+
+
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+def test_there_are_recipes():
+  assert len(RECIPES) == 8
+  assert {ready(path).pretrained for path in RECIPES} == SHAPES.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_takes_every_preset(path):
+  default = ready(path)
+  for name, keys in PRESETS.items():
+    cfg = ready(path, name)
+    assert (cfg.estimator.name, cfg.advantage.name) == (keys["estimator.name"], keys["advantage.name"])
+    # A preset is a choice of components: what is asked of the policy, and at which size, is the file's.
+    assert (cfg.task, cfg.rollout, cfg.optimizer) == (default.task, default.rollout, default.optimizer)
+  with pytest.raises(ConfigError, match=r"'grop'.*Did you mean 'grpo'"):
+    load(path).get_config("grop")
+
+
+@every_recipe
+def test_the_default_is_the_preset_that_the_file_names(path):
+  module = load(path)
+  assert ready(path) == ready(path, module.PRESET)
+  assert module.PRESET in PRESETS
+
+
+@every_recipe
+def test_the_header_is_a_lab_record(path):
+  header = load(path).__doc__
+  command = f"python experiments/main.py --config=configs/{path.name} --workdir="
+  assert header.splitlines()[2].strip().startswith(command)
+  for line in header.splitlines():
+    assert "--config=" not in line or f"--config=configs/{path.name}" in line
+  assert "\nPublished: " in header and "\nNot run here.\n" in header and "\nSource: " in header
+
+
+@every_recipe
+def test_the_estimate_is_that_of_the_config(path):
+  cfg, header = ready(path), load(path).__doc__
+  assert estimate(cfg) in header
+  # The text would notice a change of rows, of lengths or of the model.
+  r = cfg.rollout
+  for change in (dict(max_new_tokens=r.max_new_tokens + 64), dict(group_size=2 * r.group_size)):
+    assert estimate(dataclasses.replace(cfg, rollout=dataclasses.replace(r, **change))) not in header
+  other = "Qwen/Qwen3-1.7B" if cfg.pretrained != "Qwen/Qwen3-1.7B" else "Qwen/Qwen3-4B"
+  assert estimate(dataclasses.replace(cfg, pretrained=other)) not in header
+
+
+@every_recipe
+def test_the_devices_of_the_header_hold_the_run(path):
+  cfg = ready(path)
+  s, (_, shape) = sizes(cfg), SHAPES[cfg.pretrained]
+  assert max(s["sampling"], s["updating"]) < (16e9 if s["devices"] == 1 else 80e9)
+  assert shape["width"] % cfg.mesh.fsdp == 0, "parameters would be replicated"
+  parallel.check(cfg, SimpleNamespace(shape={"data": 1, "fsdp": cfg.mesh.fsdp, "tensor": cfg.mesh.tensor}))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_have_as_many_parameters_as_their_cards_say(name):
+  assert round(parameter_count(name) / 1e9, 1) == SHAPES[name][0]
+
+
+@every_recipe
+def test_prompts_and_columns_can_be_read(path):
+  cfg = ready(path).task
+  assert cfg.name == "dataset" and cfg.data.mapping != "auto"
+  rows.check_columns(cfg.data)
+  thinking = prompts.template_arguments(cfg.prompt.arguments).get("enable_thinking")
+  if "ctpo_deepscaler" in path.stem:
+    assert thinking is False
+  if cfg.data.mapping == "math":  # its verifier reads the last box, so that the prompt has to ask for one
+    assert "\\boxed{}" in cfg.prompt.system + cfg.prompt.suffix
+
+
+@pytest.mark.parametrize("stem", ["qwen3_4b_ctpo_deepscaler", "qwen3_14b_ctpo_deepscaler"])
+def test_ctpo_has_the_numbers_of_its_script(stem):
+  """Methods E29.1 and E3.2."""
+  cfg = ready(ROOT / "configs" / f"{stem}.py")
+  e, o, r = cfg.estimator, cfg.optimizer, cfg.rollout
+  assert (e.log_low, e.log_high, e.log_dual, e.power) == (0.025, 0.05, 0.05, 0.5)
+  assert (cfg.correction.level, cfg.correction.cap, cfg.correction.batch_normalize) == ("sequence", 5.0, False)
+  assert (o.learning_rate, o.warmup_steps, o.b1, o.b2, o.weight_decay, o.max_grad_norm) == (1e-6, 0, .9, .999, .01, 1.)
+  assert (r.prompts, r.group_size, r.max_new_tokens, r.temperature) == (512, 8, 8000, 1.0)
+  assert r.prompts // cfg.updates.optimizer_batches == 32
+  assert (cfg.iterations, cfg.evaluation.every, cfg.checkpoint.every, cfg.evaluation.samples) == (305, 20, 20, 32)
+  assert "tools yet" in " ".join(load(ROOT / "configs" / f"{stem}.py").__doc__.split())
+
+
+def test_tempo_has_the_numbers_of_its_script():
+  """Methods A2.4."""
+  cfg = ready(ROOT / "configs/qwen3_1_7b_tempo_math.py")
+  r = cfg.rollout
+  assert (r.prompts, r.group_size, r.prompts // cfg.updates.optimizer_batches) == (512, 7, 64)
+  assert (r.max_prompt_tokens, r.max_new_tokens, cfg.optimizer.learning_rate) == (1024, 8192, 1e-6)
+  assert (cfg.estimator.clip_low, cfg.estimator.clip_high, cfg.evaluation.every) == (0.2, 0.28, 100)

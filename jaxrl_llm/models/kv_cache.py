@@ -74,3 +74,67 @@ def write(keys: Array, values: Array, new_keys: Array, new_values: Array, index:
   """One layer's cache with [B, K, head_dim, T] keys and [B, K, T, head_dim] values entered from slot `index` on."""
   keys = lax.dynamic_update_slice(keys, new_keys.astype(keys.dtype), (0, 0, 0, index))
   return keys, lax.dynamic_update_slice(values, new_values.astype(values.dtype), (0, 0, index, 0))
+
+
+def shift(cache: KVCache, start: int, dropped: Int[Array, ""], slots: int) -> KVCache:
+  """A cache of `slots` slots: those before `start`, then those from start + dropped on; the rest is empty.
+
+  `dropped` is traced, at most the slots behind `start`; the write index moves with what it follows.
+  """
+
+  def moved(x, axis):
+    axis %= x.ndim
+    ring = lax.slice_in_dim(x, start, None, axis=axis)
+    ring = jnp.pad(ring, [(0, slots - start if i == axis else 0) for i in range(x.ndim)])
+    return lax.concatenate([lax.slice_in_dim(x, 0, start, axis=axis),
+                            lax.dynamic_slice_in_dim(ring, dropped, slots - start, axis)], axis)
+
+  return cache.replace(
+      keys=jax.tree.map(lambda x: moved(x, -1), cache.keys), values=jax.tree.map(lambda x: moved(x, -2), cache.values),
+      positions=moved(cache.positions, 1), segments=moved(cache.segments, 1), index=cache.index - dropped)
+
+
+def take_rows(cache: KVCache, rows: Int[Array, " C"]) -> KVCache:
+  """The cache of these rows alone, layers stacked or not."""
+  layers = lambda tree: jax.tree.map(lambda x: jnp.take(x, rows, axis=-4), tree)
+  return cache.replace(keys=layers(cache.keys), values=layers(cache.values), positions=cache.positions[rows],
+                       segments=cache.segments[rows])
+
+
+def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[Array, " C"],
+             count: Int[Array, ""]) -> KVCache:
+  """Row source[i] of `other` over the first slots of row to[i], for i < count; each layer's rows one by one, in place.
+
+  Every slot behind the other cache's is left as it is.
+  """
+
+  def copy(old, new, i, axis):
+    at = [0] * old.ndim
+    at[axis] = to[i]
+    return lax.dynamic_update_slice(old, lax.dynamic_slice_in_dim(new, source[i], 1, axis).astype(old.dtype), at)
+
+  def body(i, cache):
+    layers = lambda old, new: jax.tree.map(lambda x, y: copy(x, y, i, x.ndim - 4), old, new)
+    return cache.replace(keys=layers(cache.keys, other.keys), values=layers(cache.values, other.values),
+                         positions=copy(cache.positions, other.positions, i, 0),
+                         segments=copy(cache.segments, other.segments, i, 0))
+
+  return lax.fori_loop(0, count, body, cache)
+
+
+def select_rows(cache: KVCache, other: KVCache, source: Int[Array, " B"]) -> KVCache:
+  """As `put_rows` with row source[b] of `other` for row b, or none where it is negative; rows may be sharded."""
+
+  def copy(old, new, row_axis, slot_axis):
+    shape = [1] * old.ndim
+    shape[row_axis] = -1
+    new = jnp.take(new, jnp.maximum(source, 0), axis=row_axis).astype(old.dtype)
+    head = lax.slice_in_dim(old, 0, new.shape[slot_axis], axis=slot_axis % old.ndim)
+    head = jnp.where((source >= 0).reshape(shape), new, head)
+    return lax.dynamic_update_slice(old, head, (0,) * old.ndim)
+
+  layer = lambda slot_axis: lambda old, new: copy(old, new, old.ndim - 4, slot_axis)
+  return cache.replace(keys=jax.tree.map(layer(-1), cache.keys, other.keys),
+                       values=jax.tree.map(layer(-2), cache.values, other.values),
+                       positions=copy(cache.positions, other.positions, 0, 1),
+                       segments=copy(cache.segments, other.segments, 0, 1))

@@ -4,7 +4,6 @@ The noise of a token is a function of (key, row_id, position) alone, so that a r
 rows, on their order or on the number of devices.
 """
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
@@ -12,8 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import kv_cache
-from jaxrl_llm.ops import vocabulary
-from jaxrl_llm.ops.token_stats import scaled_logits
+from jaxrl_llm.rollouts.drawing import draw, row_keys
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
 
@@ -43,20 +41,20 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     Rollout with L = P + max_new_tokens. `behavior_log_probs` are those of the distribution drawn from; greedy draws
     have log-probability 0. `policy_step` is 0: the caller knows the step.
   """
-  row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, prompts.row_id)
+  keys = row_keys(key, prompts.row_id)
   head = model.head(params)
   hidden, cache = _prefill(params, prompts, model, cfg.group_size)
   rows, width = prompts.tokens.shape
   state = _Decode(cache, jnp.int32(0), jnp.full((rows, cfg.max_new_tokens), cfg.pad_id, jnp.int32),
                   jnp.zeros((rows, cfg.max_new_tokens), jnp.float32), jnp.zeros(rows, jnp.int32),
                   jnp.zeros(rows, bool))
-  state = _enter(state, *_draw(hidden, head, row_keys, prompts.prompt_length, sampling), cfg)
+  state = _enter(state, *draw(hidden, head, keys, prompts.prompt_length, sampling), cfg)
 
   def step(state: _Decode) -> _Decode:
     last = lax.dynamic_slice_in_dim(state.tokens, state.step - 1, 1, axis=1)
     position = prompts.prompt_length + state.step - 1
     hidden, cache = model.hidden(params, last, position[:, None], jnp.ones_like(last), cache=state.cache)
-    token, log_prob = _draw(hidden[:, 0], head, row_keys, position + 1, sampling)
+    token, log_prob = draw(hidden[:, 0], head, keys, position + 1, sampling)
     return _enter(state.replace(cache=cache), token, log_prob, cfg)
 
   for slots in range(cfg.window, cfg.max_new_tokens + cfg.window, cfg.window):
@@ -77,34 +75,6 @@ def _prefill(params, prompts: PromptBatch, model, group: int):
   hidden, cache = model.hidden(params, tokens, positions, segments, cache=cache)
   last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], axis=1)[:, 0]
   return jnp.repeat(last, group, axis=0), kv_cache.repeat_rows(cache, group, stacked=model.config.scan_layers)
-
-
-def _draw(hidden, head, row_keys, position, sampling: Sampling) -> tuple[Array, Array]:
-  """(token [B], its log-probability [B]) by the Gumbel maximum; the arg max itself at temperature 0."""
-  greedy = sampling.temperature == 0
-  logits = _truncate(scaled_logits(hidden, head, jnp.where(greedy, 1.0, sampling.temperature)), sampling)
-  keys = jax.vmap(jax.random.fold_in)(row_keys, position)
-  noise = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[-1:], jnp.float32))(keys)
-  token = _first_arg_max(logits + jnp.where(greedy, 0.0, noise))
-  log_prob = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
-  return token, jnp.where(greedy, 0.0, log_prob)
-
-
-def _first_arg_max(x: Float[Array, "B V"]) -> Int[Array, " B"]:
-  """As jnp.argmax where nothing is NaN: two plain reductions, which a CPU runs faster than one over pairs.
-
-  A row with a NaN gives the last index, a legal token, and its log-probability tells.
-  """
-  last = x.shape[-1] - 1
-  best = x == jnp.max(x, -1, keepdims=True)
-  return jnp.min(jnp.where(best, jnp.arange(last + 1, dtype=jnp.int32), last), -1)
-
-
-def _truncate(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
-  """Logits of the kept tokens; the very same logits where no rule is on."""
-  rules = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
-  prune = lambda x: vocabulary.prune(x, vocabulary.support(x, **rules))
-  return lax.cond(vocabulary.active(**rules), prune, lambda x: x, logits)
 
 
 def _enter(state: _Decode, token, log_prob, cfg: SamplerConfig) -> _Decode:

@@ -12,7 +12,8 @@ from jaxrl_llm.config import ModelConfig, SamplerConfig, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.ops import token_stats
 from jaxrl_llm.rollouts import generate
-from jaxrl_llm.rollouts.sampler import _draw, _first_arg_max
+from jaxrl_llm.rollouts.drawing import draw as _draw
+from jaxrl_llm.rollouts.drawing import first_arg_max as _first_arg_max
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Sampling
 

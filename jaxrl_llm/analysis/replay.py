@@ -17,7 +17,7 @@ from jaxrl_llm.analysis.frozen import Frozen
 from jaxrl_llm.config import Config, EstimatorConfig, StepConfig
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
-from jaxrl_llm.objective.loss import policy_log_probs
+from jaxrl_llm.objective.loss import policy_stats
 from jaxrl_llm.ops import prefix
 from jaxrl_llm.training.batches import weighed_batch, with_weights
 from jaxrl_llm.training.score import Scores
@@ -81,7 +81,7 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
   """
   batch = _batch(frozen, scores, cfg)
   step = StepConfig(dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce")), micro_batches)
-  log_probs = jax.jit(functools.partial(policy_log_probs, model=model, cfg=step.loss))(params, batch)
+  log_probs = jax.jit(functools.partial(policy_stats, model=model, cfg=step.loss))(params, batch).log_probs
   gradient = jax.jit(lambda p, b: ravel_pytree(gradients(p, b, loss=_linear, model=model, cfg=step)[1])[0])
   mask = np.asarray(batch.rollout.mask)
   edges, bucket = _buckets(batch.rollout.mask)
@@ -113,7 +113,7 @@ def _batch(frozen: Frozen, scores: Scores, cfg: Config) -> TrainBatch:
 
 def _linear(params, batch: TrainBatch, *, model, cfg):
   """sum(coefficient log pi); the coefficients, which are minus those of methods E1, lie in `loss_weights`."""
-  return jnp.sum(batch.loss_weights * policy_log_probs(params, batch, model=model, cfg=cfg)), {}
+  return jnp.sum(batch.loss_weights * policy_stats(params, batch, model=model, cfg=cfg).log_probs), {}
 
 
 def _coefficients(name: str, log_probs, anchor, batch: TrainBatch):
@@ -149,7 +149,9 @@ def _buckets(mask) -> tuple[np.ndarray, np.ndarray]:
   """(edges [K + 1] of log-spaced token positions from 1, bucket [B, L] of each token)."""
   position = np.asarray(prefix.token_index(mask))
   longest = max(1, int(position.max()))
-  edges = np.unique(np.round(np.geomspace(1, longest + 1, min(BUCKETS, longest) + 1)).astype(int))
+  edges = np.arange(1, longest + 2)
+  if longest > BUCKETS:
+    edges = np.unique(np.round(np.geomspace(1, longest + 1, BUCKETS + 1)).astype(int))
   return edges.astype(float), np.clip(np.searchsorted(edges, position, side="right") - 1, 0, len(edges) - 2)
 
 

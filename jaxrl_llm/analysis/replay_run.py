@@ -8,10 +8,9 @@ import jax
 from jaxrl_llm.analysis import frozen as frozen_lib
 from jaxrl_llm.analysis import replay as replay_lib
 from jaxrl_llm.analysis import replay_report
-from jaxrl_llm.config import from_dict
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.writers import write_atomically
-from jaxrl_llm.training import saved, setup
+from jaxrl_llm.training import checkpoints, saved, setup
 from jaxrl_llm.training.score import Scores
 
 
@@ -28,17 +27,17 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   """
   workdir = Path(workdir)
   finished = read_run(workdir)
-  cfg = setup.resolve(from_dict(finished.config))
-  parts = setup.build(cfg, jax.devices()[:1])
+  parts = saved.parts_of(workdir, jax.devices()[:1])
   cfg = parts.cfg
-  at, params = saved.restore_trained(parts, workdir, "latest" if checkpoint is None else checkpoint)
+  at = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)
   if iteration is None:
-    before = [i for i in saved.iterations(workdir) if i < at]
+    before = [i for i in checkpoints.iterations(workdir) if i < at]
     iteration = (before[-1] if before else 0) + 1
+  rows = frozen_lib.load(finished, iteration, cfg, parts.tokenizer.pad_token_id)
   if at < iteration:
     raise RunError(f"--checkpoint={at} is older than the rollouts of --iteration={iteration}: a policy that had not "
                    f"yet sampled them. Fix: --iteration={at} or less.")
-  rows = frozen_lib.load(finished, iteration, cfg, parts.tokenizer.pad_token_id)
+  _, params = saved.restore_trained(parts, workdir, at)
   wanted = setup.scored_stats(cfg)
   stats = parts.score(params, rows.rollout, parts.scoring) if wanted else None
   scores = Scores() if stats is None else Scores(sum_pi_squared=stats.sum_pi_squared, values=stats.values)

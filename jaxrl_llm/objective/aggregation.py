@@ -30,7 +30,7 @@ def loss_weights(mask: Bool[Array, "B L"], advantages: Float[Array, "B L"] | Non
 
   Args:
     mask: [B, L].
-    advantages, group_id: read by `balanced` alone; f64 advantages give f64 weights.
+    advantages, group_id: read by `balanced` alone, but f64 advantages give f64 weights in every mode.
     cfg: mode and, for `fixed`, its divisor.
     keep: [B] or None (all rows).
 
@@ -45,9 +45,10 @@ def loss_weights(mask: Bool[Array, "B L"], advantages: Float[Array, "B L"] | Non
     if advantages is None or group_id is None:
       raise ValueError("aggregation 'balanced' needs advantages and group_id: it weighs by side and group")
     return lax.stop_gradient(_balanced(live, advantages, group_id))
-  live = live.astype(jnp.float32)
+  dtype = jnp.float32 if advantages is None else jnp.promote_types(advantages.dtype, jnp.float32)
+  live = live.astype(dtype)
   length = jnp.sum(live, -1, keepdims=True)
-  rows = jnp.sum(length > 0).astype(jnp.float32)
+  rows = jnp.sum(length > 0).astype(dtype)
   if cfg.name == "token":
     weights = masked.safe_divide(live, jnp.sum(live))
   elif cfg.name == "token_sum":

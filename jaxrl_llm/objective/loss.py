@@ -38,12 +38,10 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   return TokenStats(*(shift(x) for x in vars(out).values()))
 
 
-def policy_log_probs(params, batch: TrainBatch, *, model, cfg: LossConfig) -> Float[Array, "B L"]:
-  """Log-probs of the batch's tokens as `policy_loss` sees them."""
-  return _stats(params, batch.rollout, model, cfg, frozenset()).log_probs
-
-
-def _stats(params, rollout: Rollout, model, cfg: LossConfig, stats: frozenset[str]) -> TokenStats:
+def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig, stats: frozenset[str] = frozenset()
+                 ) -> TokenStats:
+  """TokenStats [B, L] of the batch's tokens as `policy_loss` sees them: at its temperature, on its vocabulary."""
+  rollout = batch.rollout
   pruned = bool(cfg.min_p)
   return row_stats(params, rollout.tokens, rollout.length, model=model, temperature=cfg.temperature,
                    stats=stats | PRUNED if pruned else stats, entropy_gradient=cfg.entropy.coef != 0,
@@ -59,7 +57,7 @@ def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[F
   """
   rollout, mask = batch.rollout, batch.rollout.mask
   extra = frozenset({"entropy"}) if cfg.critic is None else frozenset({"entropy", "values"})
-  stats = _stats(params, rollout, model, cfg, extra)
+  stats = policy_stats(params, batch, model=model, cfg=cfg, stats=extra)
   log_probs = stats.log_probs
   live = mask
   for inside in (stats.in_support, batch.in_support):

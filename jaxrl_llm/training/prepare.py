@@ -5,7 +5,7 @@ from jax import lax
 
 from jaxrl_llm.config import StepConfig
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.objective.loss import policy_log_probs
+from jaxrl_llm.objective.loss import policy_stats
 from jaxrl_llm.training.rows import join_rows, split_rows
 from jaxrl_llm.types import TrainBatch
 
@@ -21,14 +21,15 @@ def prepare(params, batch: TrainBatch, *, model, cfg: StepConfig) -> TrainBatch:
   The pass goes over the same micro-batches as the loss, so it needs no more memory.
   """
   params = lax.stop_gradient(params)
-  run = lambda part: policy_log_probs(params, part, model=model, cfg=cfg.loss)
+  run = lambda part: policy_stats(params, part, model=model, cfg=cfg.loss)
   if cfg.micro_batches == 1:
-    log_probs = run(batch)
+    stats = run(batch)
   else:
-    log_probs = join_rows(lax.map(run, split_rows(batch, cfg.micro_batches)))
+    stats = join_rows(lax.map(run, split_rows(batch, cfg.micro_batches)))
+  log_probs, mask = stats.log_probs, batch.rollout.mask
   anchor = log_probs if batch.anchor_log_probs is None else batch.anchor_log_probs
-  mask = batch.rollout.mask
-  mask = mask if batch.in_support is None else mask & batch.in_support
+  for inside in (stats.in_support, batch.in_support):
+    mask = mask if inside is None else mask & inside
   # Rows that were taken out whole enter no statistic: their tokens have no weight in any aggregation.
   kept = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
   mask &= kept > 0

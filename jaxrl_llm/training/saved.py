@@ -1,11 +1,10 @@
 """Parameters of a run, finished or not, read from its folder and exported. Nothing there is changed."""
 
-import dataclasses
 import json
 from pathlib import Path
 
 from jaxrl_llm.config import ConfigError, from_dict
-from jaxrl_llm.models import hf, hf_import, peft
+from jaxrl_llm.models import hf, peft
 from jaxrl_llm.training import checkpoints, parameters, setup
 from jaxrl_llm.training.checkpoints import TornCheckpointsError
 from jaxrl_llm.training.setup import Parts
@@ -83,7 +82,7 @@ def export(workdir: str | Path, out: str | Path, which: str | int = "latest", dt
   """
   parts = parts_of(workdir)
   iteration, params = restore_trained(parts, workdir, which)
-  hf.save_pretrained(out, _with_origin(parts), params, tokenizer=parts.tokenizer, dtype=dtype)
+  hf.save_pretrained(out, parts.model, params, tokenizer=parts.tokenizer, dtype=dtype)
   return iteration
 
 
@@ -106,10 +105,3 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
   peft.save_adapter(out, parts.model, start.params["lora"], rank=cfg.lora_rank, alpha=cfg.lora_alpha,
                     base=parts.cfg.pretrained)
   return iteration
-
-
-def _with_origin(parts: Parts):
-  """The model with the checkpoint that it came from, whose further settings an export carries over."""
-  if not parts.cfg.pretrained:
-    return parts.model
-  return dataclasses.replace(parts.model, origin=str(hf_import.local_directory(parts.cfg.pretrained)))

@@ -63,7 +63,8 @@ def build(cfg: Config, devices=None) -> Parts:
   cfg, tokenizer = _from_checkpoint(cfg)
   task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
   _check_task(cfg, task)
-  model = Model(cfg.model, parallel.Layout(mesh))
+  origin = str(hf_import.local_directory(cfg.pretrained)) if cfg.pretrained else None
+  model = Model(cfg.model, parallel.Layout(mesh), origin)
   parameters.check(cfg.parameters, model)
   tx = make_optimizer(cfg.optimizer)
   sampler = SamplerConfig(cfg.rollout.group_size, cfg.rollout.max_new_tokens, cfg.rollout.window, task.stop_ids,

@@ -91,7 +91,7 @@ def test_kl_importance_has_the_gradient_of_the_exact_divergence(importance):
 
 def test_tokens_outside_the_support_have_no_loss_and_stay_in_the_denominator():
   params, batch = setting()
-  log_probs = loss_lib.policy_log_probs(params, batch, model=TableModel(), cfg=PLAIN)
+  log_probs = loss_lib.policy_stats(params, batch, model=TableModel(), cfg=PLAIN).log_probs
   batch = batch.replace(advantages=jnp.ones_like(batch.advantages),
                         anchor_log_probs=log_probs - 0.1 * batch.advantages)
   mask = np.asarray(batch.rollout.mask)
@@ -122,7 +122,7 @@ def test_the_sequence_gate_multiplies_any_estimator():
   params, batch = setting()
   sign = jnp.asarray([-1.0, 1.0, -1.0, 1.0])[:, None]
   far = jnp.asarray([3.0, 3.0, -3.0, -3.0])[:, None]
-  log_probs = loss_lib.policy_log_probs(params, batch, model=TableModel(), cfg=PLAIN)
+  log_probs = loss_lib.policy_stats(params, batch, model=TableModel(), cfg=PLAIN).log_probs
   batch = batch.replace(advantages=sign * jnp.ones_like(batch.advantages), anchor_log_probs=log_probs + far)
   gated = dataclasses.replace(PLAIN, correction=CorrectionConfig(sequence_delta=0.5))
   (value, _), _ = run(params, batch, gated)

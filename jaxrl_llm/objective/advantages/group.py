@@ -21,7 +21,7 @@ def centred(inputs: AdvantageInputs) -> tuple[Array, Array]:
   standard deviation of the same size.
   """
   keep, totals = rewards.kept(inputs), rewards.totals(inputs)
-  count = masked.group_sum(keep.astype(jnp.float32), inputs.group_id)
+  count = masked.group_sum(keep.astype(totals.dtype), inputs.group_id)
   mean = masked.safe_divide(masked.group_sum(totals, inputs.group_id), count)
   largest = masked.group_max(jnp.where(keep, totals, -jnp.inf), inputs.group_id)
   smallest = -masked.group_max(jnp.where(keep, -totals, -jnp.inf), inputs.group_id)
@@ -92,7 +92,7 @@ def opo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """
   del cfg
   difference, keep = centred(inputs)[0], rewards.usable(inputs)
-  length = masked.masked(jnp.sum(inputs.mask, -1).astype(jnp.float32), keep)
+  length = masked.masked(jnp.sum(inputs.mask, -1).astype(difference.dtype), keep)
   total = lambda x: masked.group_sum(x, inputs.group_id)
   baseline = masked.safe_divide(total(length * difference), total(length))
   return rewards.constants(masked.masked(difference - baseline, keep)[:, None], inputs)

@@ -42,7 +42,7 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
   def mean_of(number, alive):
     total = lambda x: jax.ops.segment_sum(x, number, num_segments=rows)[number]
     count = total(alive.astype(jnp.int32))
-    return masked.safe_divide(total(jnp.where(alive, values, 0)), count.astype(jnp.float32)), count
+    return masked.safe_divide(total(jnp.where(alive, values, 0)), count.astype(values.dtype)), count
 
   def deeper(carry, column):
     number, mean, count = carry

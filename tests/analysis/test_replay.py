@@ -1,0 +1,123 @@
+"""Replay of a real, tiny run: its gradients, clip shares and curves against direct computations."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from jaxrl_llm.analysis import frozen, replay, replay_report, replay_run
+from jaxrl_llm.config import EstimatorConfig, StepConfig, base_config, from_dict
+from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective.loss import policy_loss, policy_stats
+from jaxrl_llm.presets import apply
+from jaxrl_llm.reporting.reader import RunError, read_run
+from jaxrl_llm.training import saved, setup, trainer
+from jaxrl_llm.training.score import Scores
+from jaxrl_llm.training.train_step import gradients
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  config = base_config()
+  config.iterations = 4
+  config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=16)
+  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
+  config.rollout.update(prompts=16, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6)
+  config.updates.optimizer_batches = 2
+  config.optimizer.learning_rate = 5e-3
+  config.mesh.data = 1
+  config.checkpoint.every = 2
+  folder = tmp_path_factory.mktemp("runs") / "tiny"
+  devices, jax.devices = jax.devices, lambda *_: devices()[:1]
+  try:
+    trainer.run(from_dict(apply(config, "grpo")), folder)
+  finally:
+    jax.devices = devices
+  return folder
+
+
+@pytest.fixture(scope="module")
+def setting(workdir):
+  """(parts, frozen rows of iteration 3, parameters after iteration 4, the replay of one on the other)."""
+  run = read_run(workdir)
+  parts = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
+  rows = frozen.load(run, 3, parts.cfg, 0)
+  at, params = saved.restore_trained(parts, workdir)
+  assert at == 4
+  return parts, rows, params, replay.replay(rows, params, Scores(), model=parts.model, cfg=parts.cfg, micro_batches=4)
+
+
+def entry(result, name):
+  return next(e for e in result.estimators if e.name == name)
+
+
+def test_every_estimator_is_there_and_the_policies_differ(setting):
+  *_, result = setting
+  assert [e.name for e in result.estimators] == estimators.names()
+  assert all(np.isfinite(e.gradient).all() for e in result.estimators)
+  assert [e.name for e in result.estimators if e.norm == 0] in ([], ["gspo"])  # its window is a few ten-thousandths
+  np.testing.assert_allclose([x for x in np.diag(result.cosine) if np.isfinite(x)], 1.0, rtol=1e-6)
+  assert np.nanmin(result.cosine) < 0.999
+  assert entry(result, "reinforce").effective_share == pytest.approx(1.0, abs=1e-5)
+  assert entry(result, "seq_is").effective_share < 0.99
+
+
+@pytest.mark.parametrize("name", ["ctpo", "minpro"])
+def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
+  parts, rows, params, result = setting
+  batch = replay._batch(rows, Scores(), parts.cfg)
+  anchor = batch.rollout.behavior_log_probs if name == "minpro" else jnp.asarray(rows.anchor_log_probs)
+  cfg = StepConfig(dataclasses.replace(parts.cfg.loss, estimator=EstimatorConfig(name)))
+  direct = jax.jit(lambda p, b: gradients(p, b, loss=policy_loss, model=parts.model, cfg=cfg)[1])(
+      params, batch.replace(anchor_log_probs=anchor))
+  flat = np.asarray(ravel_pytree(direct)[0])
+  np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
+  other = entry(result, "reinforce").gradient
+  assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "another estimator's gradient would pass too"
+
+
+def test_drift_by_position_equals_a_loop(setting):
+  parts, rows, params, result = setting
+  batch = replay._batch(rows, Scores(), parts.cfg)
+  log_probs = np.asarray(policy_stats(params, batch, model=parts.model, cfg=parts.cfg.loss).log_probs)
+  behavior, mask = np.asarray(rows.rollout.behavior_log_probs), np.asarray(rows.rollout.mask)
+  at = {}
+  for b in range(len(mask)):
+    total = 0.0
+    for k, t in enumerate(np.flatnonzero(mask[b]), 1):
+      total += float(log_probs[b, t]) - float(behavior[b, t])
+      at.setdefault(k, []).append(total)
+  assert result.count.sum() == mask.sum()
+  np.testing.assert_allclose(result.position, sorted(at))  # few positions: one bucket each
+  np.testing.assert_allclose(result.mean, [np.mean(at[k]) for k in sorted(at)], rtol=1e-3, atol=1e-5)
+  np.testing.assert_allclose(result.std, [np.std(at[k]) for k in sorted(at)], rtol=1e-3, atol=1e-4)
+  assert result.std.max() > 1e-3
+
+
+def test_report_has_every_estimator_and_no_link_out(workdir):
+  text = replay_run.run(workdir)
+  page = (workdir / "replay.html").read_text()
+  assert (workdir / "replay.md").read_text() == text
+  assert "rollouts of iteration 3" in text and "policy of iteration 4" in text
+  for name in estimators.names():
+    assert f"| {name} " in text and f"<td>{name}</td>" in page
+  assert all(column in text for column in replay_report.HEADER)
+  assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
+
+
+def test_what_cannot_be_replayed(workdir):
+  for arguments, message in (((9, None), "--iteration=9: the run keeps rollouts of iterations 1 to 4"),
+                             ((3, 2), "--checkpoint=2 is older than the rollouts of --iteration=3")):
+    with pytest.raises(RunError, match=message):
+      replay_run.run(workdir, *arguments)
+  with pytest.raises(RunError, match=r"config\.json"):
+    replay_run.run(workdir / "none")
+
+
+def test_a_zero_gradient_has_no_direction():
+  cosine = replay.cosines([np.array([1.0, 0.0]), np.zeros(2), np.array([1.0, 1.0])])
+  assert np.isnan(cosine[1]).all() and np.isnan(cosine[:, 1]).all()
+  np.testing.assert_allclose(cosine[0, 2], 0.5**0.5)

@@ -21,7 +21,17 @@ def start(workdir: Path, *overrides: str, config: str = TINY, cache: Path | None
   """`python experiments/main.py --config=<config> --workdir=<workdir> --config.<override> ...`, on one CPU device.
 
   Args:
-    cache: folder of compiled programs; runs that share it compile once between them.
+    cache, compile_log: see `launch`.
+  """
+  return launch("main", f"--config={config}", f"--workdir={workdir}", *(f"--config.{item}" for item in overrides),
+                cache=cache, compile_log=compile_log)
+
+
+def launch(script: str, *flags: str, cache: Path | None = None, compile_log: Path | None = None) -> subprocess.Popen:
+  """`python experiments/<script>.py <flags>`, on one CPU device.
+
+  Args:
+    cache: folder of compiled programs; commands that share it compile once between them.
     compile_log: see tiny.py.
   """
   # Unoptimised machine code: at this size compilation is nearly all of the time.
@@ -31,8 +41,7 @@ def start(workdir: Path, *overrides: str, config: str = TINY, cache: Path | None
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
   if compile_log is not None:
     env["COMPILE_LOG"] = str(compile_log)
-  flags = [f"--config={config}", f"--workdir={workdir}", *(f"--config.{override}" for override in overrides)]
-  return subprocess.Popen([sys.executable, "experiments/main.py", *flags], cwd=ROOT, env=env, text=True,
+  return subprocess.Popen([sys.executable, f"experiments/{script}.py", *flags], cwd=ROOT, env=env, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

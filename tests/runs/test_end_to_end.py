@@ -1,0 +1,157 @@
+"""From a public checkpoint and a public data format through the commands and back into transformers."""
+
+import dataclasses
+import json
+import math
+
+import chat
+import command
+import formats
+import hf_checkpoints
+import huggingface_hub
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.models import Model, load_pretrained
+from jaxrl_llm.training import saved, setup
+
+RELATIVE = 2e-4
+EVALUATION = ("--samples=4", "--temperature=1.0", "--batch=32")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  """(checkpoint directory, GSM8K lines)."""
+  folder = tmp_path_factory.mktemp("files")
+  return formats.write_checkpoint(folder / "qwen3"), formats.write_lines(folder / "gsm8k.jsonl")
+
+
+@pytest.fixture(scope="module")
+def commands(files, tmp_path_factory):
+  """Folder with `run`, its `evaluation`, the `exported` directory, and the evaluation of that: `again`."""
+  folder, cache = tmp_path_factory.mktemp("commands"), tmp_path_factory.mktemp("compiled")
+  checkpoint, lines = files
+  command.succeed(command.start(folder / "run", f"pretrained={checkpoint}", f"task.data.path={lines}",
+                                config="tests/runs/chat.py", cache=cache))
+  workdir = f"--workdir={folder / 'run'}"
+  evaluation = command.launch("evaluate", workdir, f"--out={folder / 'evaluation'}", *EVALUATION, cache=cache)
+  export = command.launch("export", workdir, f"--out={folder / 'exported'}", cache=cache)
+  command.succeed(export)
+  command.succeed(evaluation)
+  command.succeed(command.launch("evaluate", f"--pretrained={folder / 'exported'}", f"--out={folder / 'again'}",
+                                 "--config=tests/runs/chat.py", f"--config.task.data.path={lines}", *EVALUATION,
+                                 cache=cache))
+  return folder
+
+
+@pytest.fixture(scope="module")
+def trained(commands):
+  """(parts, final parameters) of the run, on one device."""
+  parts = saved.parts_of(commands / "run", jax.devices()[:1])
+  return parts, saved.restore_trained(parts, commands / "run")[1]
+
+
+def ids_of_prompts(tokenizer) -> np.ndarray:
+  """[4, S] ids of four problems behind the chat template, right-padded with what follows them in a chat."""
+  rows = [tokenizer.apply_chat_template(
+      [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}],
+      return_dict=False) for row in formats.problems()[:4]]
+  return np.array([row[:min(map(len, rows))] for row in rows])
+
+
+def our_logits(model: Model, params, ids: np.ndarray) -> np.ndarray:
+  positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+  hidden, _ = model.hidden(params, jnp.asarray(ids), positions, jnp.ones_like(positions))
+  return np.asarray(hidden @ model.head(params))
+
+
+def far(a: np.ndarray, b: np.ndarray) -> float:
+  """Largest difference, relative to the largest entry."""
+  return float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
+
+
+def test_the_metrics_of_all_iterations_are_finite_and_rewards_differ(commands):
+  start, *lines = command.metrics_lines(commands / "run")
+  assert start["iteration"] == 0 and [line["iteration"] for line in lines] == list(range(1, chat.ITERATIONS + 1))
+  assert all(math.isfinite(value) for line in [start, *lines] for value in line.values())
+  assert 0 < max(line["reward/mean"] for line in lines) < 1
+  assert max(line["kl/current_anchor"] for line in lines) > 1e-6, "no update moved the policy within an iteration"
+  assert max(abs(line["kl/anchor_behavior"]) for line in lines) < 1e-6
+
+
+def test_prompts_are_those_of_the_chat_template(commands, files):
+  tokenizer = AutoTokenizer.from_pretrained(files[0])
+  stop = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+  asked = {row["question"]: row for row in formats.problems()}
+  ended = 0
+  for path in command.rollout_files(commands / "run"):
+    for row in map(json.loads, path.read_text().splitlines()):
+      messages = [{"role": "user", "content": row["prompt"] + " Think."}]
+      prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=False,
+                                             return_dict=False)
+      assert row["tokens"][:row["prompt_length"]] == prompt
+      gold = asked[row["prompt"]]["answer"].split("#### ")[1]
+      assert row["correct"] == (gold == last_number(row["completion"]))
+      ended += not row["truncated"]
+      assert row["truncated"] or row["tokens"][-1] in stop
+  assert ended > 0
+
+
+def last_number(text: str) -> str | None:
+  digits = "".join(c if c.isdigit() else " " for c in text).split()
+  return digits[-1].lstrip("0") or "0" if digits else None
+
+
+def test_transformers_and_the_importer_compute_what_the_run_does(commands, files, trained):
+  parts, params = trained
+  tokenizer = AutoTokenizer.from_pretrained(commands / "exported")
+  ids = ids_of_prompts(tokenizer)
+  ours = our_logits(parts.model, params, ids)
+  assert far(hf_checkpoints.logits(hf_checkpoints.reload(commands / "exported"), ids), ours) < RELATIVE
+  model, loaded, _ = load_pretrained(commands / "exported")
+  jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  assert far(our_logits(model, loaded, ids), ours) < RELATIVE
+  # An export of what the run began with would be caught.
+  assert far(hf_checkpoints.logits(hf_checkpoints.reload(files[0]), ids), ours) > 100 * RELATIVE
+
+
+def test_an_export_has_all_files_of_its_origin(commands, files):
+  before, after = (AutoTokenizer.from_pretrained(path) for path in (files[0], commands / "exported"))
+  assert after.chat_template == before.chat_template and after.get_vocab() == before.get_vocab()
+  assert (after.eos_token_id, after.pad_token_id) == (before.eos_token_id, before.pad_token_id)
+  name = "generation_config.json"
+  stops = [json.loads((path / name).read_text())["eos_token_id"] for path in (files[0], commands / "exported")]
+  assert stops[0] == stops[1] and len(stops[0]) == 2
+  assert json.loads((commands / "exported" / "config.json").read_text())["max_position_embeddings"] == 256
+
+
+def test_an_exported_directory_is_evaluated_as_its_run(commands):
+  found = {}
+  for name in ("evaluation", "again"):
+    metrics = json.loads((commands / name / "metrics.json").read_text())
+    lines = (commands / name / "samples.jsonl").read_text().splitlines()
+    assert len(lines) == chat.HELDOUT == metrics["problems"]["value"]
+    assert all(len(json.loads(line)["samples"]) == 4 for line in lines)
+    assert {"avg@4", "pass@1", "pass@2", "pass@4", "maj@4"} <= metrics.keys()
+    assert metrics["pass@1"]["value"] <= metrics["pass@2"]["value"] <= metrics["pass@4"]["value"]
+    found[name] = metrics, lines
+  assert found["evaluation"] == found["again"]
+  assert 0 < found["again"][0]["avg@4"]["value"] < 1, "equal because nothing, or everything, is right"
+
+
+def test_a_hub_name_is_its_local_copy(commands, files, monkeypatch):
+  """Without a network: the hub's client answers with the directory."""
+  asked = []
+  monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(files[0]))
+  config = chat.get_config()
+  config.pretrained, config.task.data.path = "owner/qwen3", str(files[1])
+  cfg = setup.resolve(from_dict(config))
+  parts = setup.build(cfg, jax.devices()[:1])
+  assert set(asked) == {"owner/qwen3"}
+  assert parts.cfg.model.width == 32 and parts.task.stop_ids == (2, 0)
+  with pytest.raises(ConfigError, match="owner/other/name"):
+    setup.build(dataclasses.replace(cfg, pretrained="owner/other/name"), jax.devices()[:1])

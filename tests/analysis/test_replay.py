@@ -28,6 +28,7 @@ def workdir(tmp_path_factory):
   config.rollout.update(prompts=16, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6)
   config.updates.optimizer_batches = 2
   config.optimizer.learning_rate = 5e-3
+  config.warm_start.update(steps=60, batch_size=16, learning_rate=1e-2)
   config.mesh.data = 1
   config.checkpoint.every = 2
   folder = tmp_path_factory.mktemp("runs") / "tiny"

@@ -1,0 +1,8 @@
+"""Tools that a policy calls while it writes: text in, text out."""
+
+from jaxrl_llm.rollouts.tools.calculator import Calculator
+from jaxrl_llm.rollouts.tools.isolation import Isolation
+from jaxrl_llm.rollouts.tools.python_sandbox import Limits, PythonSandbox
+from jaxrl_llm.rollouts.tools.results import Tool, ToolResult
+
+__all__ = ["Calculator", "Isolation", "Limits", "PythonSandbox", "Tool", "ToolResult"]

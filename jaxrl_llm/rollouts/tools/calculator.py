@@ -1,0 +1,159 @@
+"""Arithmetic without a process: an expression is parsed, each node looked up in a table, and computed exactly.
+
+The safe default among the tools: it can neither call, import, allocate nor loop.
+"""
+
+import ast
+import decimal
+import operator
+import time
+from collections.abc import Sequence
+from fractions import Fraction
+
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.rollouts.tools.results import ToolResult
+
+_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+           ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}
+_UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_FUNCTIONS = {"abs": (abs, 1, 1), "min": (min, 1, 64), "max": (max, 1, 64), "round": (round, 1, 2)}
+PLACES = 20  # decimal places up to which a terminating decimal is written in full
+DIGITS = 12  # significant digits of all other numbers that are not whole
+
+
+class RefusedError(Exception):
+  """An expression outside of the language or its bounds; the message is the tool's output."""
+
+
+class Calculator:
+  """Evaluates `+ - * / // % **`, parentheses, abs, min, max and round over exact rational numbers; a tool.
+
+  Decimals are exact (`0.1 + 0.2` is 0.3) and so is division. A whole result is written as one; a decimal that ends
+  within 20 places in full; any other to 12 significant digits (more where the whole part is longer), rounded half to
+  even. `//`, `%` and round follow Python's rules. Exponents are whole numbers.
+
+  Args:
+    max_chars: length of an expression.
+    max_bits: size of the numerator and of the denominator of every intermediate result.
+    max_exponent: largest magnitude of an exponent.
+
+  Raises:
+    ConfigError: a bound out of range.
+  """
+
+  def __init__(self, *, max_chars: int = 1000, max_bits: int = 4096, max_exponent: int = 1024):
+    # A number of 13,000 bits has fewer than the 4,300 digits that Python writes; parsing deeper texts fills the stack.
+    for key, value, high in (("max_chars", max_chars, 4000), ("max_bits", max_bits, 13000),
+                             ("max_exponent", max_exponent, 1 << 20)):
+      if not isinstance(value, int) or not 1 <= value <= high:
+        raise ConfigError(f"Calculator: {key} = {value!r}: allowed is a whole number in [1, {high}].")
+    self.max_chars, self.max_bits, self.max_exponent = max_chars, max_bits, max_exponent
+
+  def run(self, expression: str) -> ToolResult:
+    """The value, or status `error` and a line that says what is wrong; never raises."""
+    started = time.perf_counter()
+    try:
+      status, output = "ok", written(self.value(expression))
+    except RefusedError as error:
+      status, output = "error", f"error: {error}"
+    return ToolResult(status, output, time.perf_counter() - started)
+
+  def run_many(self, expressions: Sequence[str]) -> list[ToolResult]:
+    return [self.run(expression) for expression in expressions]
+
+  def close(self) -> None:
+    """Nothing is held."""
+
+  def __enter__(self) -> "Calculator":
+    return self
+
+  def __exit__(self, *_) -> None:
+    pass
+
+  def value(self, expression: str) -> Fraction:
+    """The exact value.
+
+    Raises:
+      RefusedError: saying why there is none.
+    """
+    text = expression.strip()
+    if len(text) > self.max_chars:
+      raise RefusedError(f"the expression is longer than {self.max_chars} characters")
+    try:
+      return self._node(ast.parse(text, mode="eval").body, text)
+    except (SyntaxError, ValueError):
+      raise RefusedError("not an arithmetic expression") from None
+    except (RecursionError, MemoryError):
+      raise RefusedError("the expression is nested too deeply") from None
+    except ZeroDivisionError:
+      raise RefusedError("division by zero") from None
+
+  def _node(self, node: ast.AST, text: str) -> Fraction:
+    match node:
+      case ast.Constant():
+        return self._bounded(self._number(node, text))
+      case ast.UnaryOp() if type(node.op) in _UNARY:
+        return _UNARY[type(node.op)](self._node(node.operand, text))
+      case ast.BinOp() if type(node.op) in _BINARY:
+        left, right = self._node(node.left, text), self._node(node.right, text)
+        if isinstance(node.op, ast.Pow):
+          right = self._exponent(left, right)
+        return self._bounded(Fraction(_BINARY[type(node.op)](left, right)))
+      case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
+        function, low, high = _FUNCTIONS[name]
+        if not low <= len(node.args) <= high:
+          raise RefusedError(f"{name} takes {low} to {high} numbers" if low < high else f"{name} takes {low} number")
+        values = [self._node(arg, text) for arg in node.args]
+        if name == "round" and len(values) == 2:
+          if values[1].denominator != 1 or abs(values[1]) > 100:
+            raise RefusedError("round takes a whole number of places from -100 to 100")
+          values[1] = int(values[1])
+        return self._bounded(Fraction(function(*values)))
+    raise RefusedError("only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
+
+  def _number(self, node: ast.Constant, text: str) -> Fraction:
+    if type(node.value) is int:
+      return Fraction(node.value)
+    if type(node.value) is not float:
+      raise RefusedError("only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
+    literal = decimal.Decimal(ast.get_source_segment(text, node))  # the float has been rounded already
+    if literal and abs(literal.adjusted()) > self.max_bits:
+      raise RefusedError(f"a number has more than {self.max_bits} bits")
+    return Fraction(literal)
+
+  def _exponent(self, base: Fraction, exponent: Fraction) -> int:
+    if exponent.denominator != 1:
+      raise RefusedError("an exponent must be a whole number")
+    if abs(exponent) > self.max_exponent:
+      raise RefusedError(f"an exponent is larger than {self.max_exponent}")
+    if abs(exponent) * (_bits(base) - 1) > self.max_bits:
+      raise RefusedError(f"a number has more than {self.max_bits} bits")
+    return int(exponent)
+
+  def _bounded(self, number: Fraction) -> Fraction:
+    if _bits(number) > self.max_bits:
+      raise RefusedError(f"a number has more than {self.max_bits} bits")
+    return number
+
+
+def _bits(number: Fraction) -> int:
+  return max(number.numerator.bit_length(), number.denominator.bit_length())
+
+
+def written(number: Fraction) -> str:
+  """A rational number in decimal digits; see `Calculator` for the rounding."""
+  if number.denominator == 1:
+    return str(number.numerator)
+  rest, twos, fives = number.denominator, 0, 0
+  while rest % 2 == 0:
+    rest, twos = rest // 2, twos + 1
+  while rest % 5 == 0:
+    rest, fives = rest // 5, fives + 1
+  places = max(twos, fives)
+  whole = len(str(abs(number.numerator) // number.denominator))
+  if rest == 1 and places <= PLACES:
+    context = decimal.Context(prec=whole + places, rounding=decimal.ROUND_HALF_EVEN)
+  else:
+    context = decimal.Context(prec=max(DIGITS, whole + 6), rounding=decimal.ROUND_HALF_EVEN)
+  digits = context.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
+  return f"{digits:f}" if rest == 1 and places <= PLACES else str(digits)

@@ -1,0 +1,211 @@
+"""System calls that Python 3.11 lacks, and the steps of isolation made of them.
+
+Standard library alone: the worker processes load this file by its path, without the package. Where the system refuses
+a step, OSError (or AttributeError, where the C library has no such call) reaches the caller, who goes on without it.
+"""
+
+import ctypes
+import os
+import sys
+import sysconfig
+import tempfile
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+MS_NOEXEC, MS_NOATIME, MS_NODIRATIME = 8, 1024, 2048  # as ST_* of statvfs
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+REFUSED = (OSError, AttributeError)
+NOBODY = 65534
+HOME = "/tmp"  # of every program, inside the file tree of its worker
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def call(name: str, *args) -> int:
+  """A function of the C library; OSError where it returns a negative number."""
+  result = getattr(_LIBC, name)(*args)
+  if result < 0:
+    number = ctypes.get_errno()
+    raise OSError(number, f"{name}: {os.strerror(number)}")
+  return result
+
+
+def unshare(flags: int) -> None:
+  call("unshare", flags)
+
+
+def prctl(option: int, value: int) -> None:
+  call("prctl", option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
+  call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
+
+
+def mapped(number: int) -> bool:
+  """Whether this process's user namespace knows the user and the group of this number."""
+  for name in ("uid_map", "gid_map"):
+    try:
+      with open(f"/proc/self/{name}") as file:
+        ranges = [tuple(map(int, line.split())) for line in file]
+    except OSError:
+      return True  # no user namespaces at all
+    if not any(first <= number < first + count for first, _, count in ranges):
+      return False
+  return True
+
+
+def enter_user_namespace(with_nobody: bool) -> None:
+  """A user namespace of its own, in which this process is 0; for root, 65534 may stay 65534.
+
+  Two ids can only be mapped by a process outside of the namespace: a forked helper.
+
+  Raises:
+    OSError: the system has none; nothing has changed.
+    RuntimeError: the ids could not be mapped; the process is without a name now and must end.
+  """
+  pid, uid, gid = os.getpid(), os.geteuid(), os.getegid()
+  if not with_nobody:
+    unshare(CLONE_NEWUSER)
+    write("/proc/self/setgroups", "deny")
+    write("/proc/self/uid_map", f"0 {uid} 1")
+    write("/proc/self/gid_map", f"0 {gid} 1")
+    return
+  wait, go = os.pipe()
+  helper = os.fork()
+  if helper == 0:
+    try:
+      os.close(go)
+      if os.read(wait, 1):
+        for name in ("uid_map", "gid_map"):
+          write(f"/proc/{pid}/{name}", f"0 0 1\n{NOBODY} {NOBODY} 1")
+        os._exit(0)
+    finally:
+      os._exit(1)
+  entered = False
+  try:
+    unshare(CLONE_NEWUSER)
+    entered = True
+    os.write(go, b"1")
+  finally:
+    os.close(go)
+    os.close(wait)
+    status = os.waitpid(helper, 0)[1]
+  if entered and status != 0:
+    raise RuntimeError("the ids of the user namespace could not be mapped")
+
+
+def write(path: str, text: str) -> None:
+  with open(path, "w") as file:
+    file.write(text)
+
+
+def library_folders() -> list[str]:
+  """Folders that the interpreter loads modules and shared objects from; none inside another."""
+  prefix = [] if sys.base_prefix == "/usr" else [f"{sys.base_prefix}/lib"]
+  wanted = [*prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("LIBDIR"),
+            "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64"]
+  found = sorted({os.path.realpath(path) for path in wanted if path and os.path.isdir(path)})
+  return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
+
+
+def enter_own_files() -> None:
+  """Replaces the file tree of this mount namespace by an empty one with the interpreter's libraries, read-only.
+
+  No /proc, no /etc, no /dev but null, zero and urandom; `HOME` is an empty folder.
+  """
+  folders, old = library_folders(), "/.old"
+  mount("none", "/", "none", MS_REC | MS_PRIVATE)
+  mount("tmpfs", HOME, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
+  os.mkdir(HOME + old)
+  call("pivot_root", HOME.encode(), (HOME + old).encode())
+  os.chdir("/")
+  try:
+    _fill(folders, old)
+    call("umount2", old.encode(), MNT_DETACH)
+  except REFUSED:
+    os.chroot(old)
+    os.chdir("/")
+    raise
+  os.rmdir(old)
+  mount("none", "/", "none", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def _fill(folders: list[str], old: str) -> None:
+  for path in ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64"):
+    if os.path.islink(old + path):
+      os.makedirs(os.path.dirname(path), exist_ok=True)
+      os.symlink(os.readlink(old + path), path)
+  for path in folders:
+    os.makedirs(path, exist_ok=True)
+    mount(old + path, path, "none", MS_BIND | MS_REC)
+    # A user namespace may not take away noexec and noatime of the mount it copies.
+    kept = os.statvfs(path).f_flag & (MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)
+    mount("none", path, "none", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | kept)
+  os.mkdir("/dev")
+  for name in ("null", "zero", "urandom"):
+    os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY))
+    mount(f"{old}/dev/{name}", f"/dev/{name}", "none", MS_BIND)
+  os.makedirs(HOME, exist_ok=True)
+
+
+def drop_privileges(uid: int | None) -> None:
+  """The given user and no capability, for good; for None the same user without capabilities."""
+  for number in range(64):
+    try:
+      prctl(PR_CAPBSET_DROP, number)
+    except REFUSED:
+      break
+  if uid is not None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+  try:
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    call("capset", header, sets)
+  except REFUSED:
+    pass  # a user without any capability may lack the call, too
+
+
+def descendants(root: int) -> list[int]:
+  """Processes below `root`, from /proc."""
+  parents = {}
+  for name in os.listdir("/proc"):
+    if name.isdigit():
+      try:
+        with open(f"/proc/{name}/stat", "rb") as file:
+          parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+      except (OSError, IndexError):
+        continue  # it has ended meanwhile
+  found, front = [], {root}
+  while front:
+    front = {pid for pid, parent in parents.items() if parent in front}
+    found += front
+  return found
+
+
+def remove_tree(path: str) -> None:
+  """Deletes a folder however deep it is and whatever its modes are: subfolders move up before they are emptied.
+
+  Symbolic links are deleted, not followed. Nobody else may be writing there any more.
+  """
+  os.chmod(path, 0o700)
+  number = 0
+  waiting = [path]
+  top = tempfile.mkdtemp(prefix="gone-", dir=os.path.dirname(path))
+  while waiting:
+    folder = waiting.pop()
+    with os.scandir(folder) as entries:
+      for entry in list(entries):
+        if entry.is_dir(follow_symlinks=False):
+          number += 1
+          moved = os.path.join(top, str(number))
+          os.chmod(entry.path, 0o700)
+          os.rename(entry.path, moved)
+          waiting.append(moved)
+        else:
+          os.unlink(entry.path)
+    os.rmdir(folder)
+  os.rmdir(top)

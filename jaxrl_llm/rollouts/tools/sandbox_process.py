@@ -1,0 +1,112 @@
+"""The trainer's end of one sandbox worker: starts it, asks it, ends it."""
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from jaxrl_llm.rollouts.tools.isolation import Isolation
+from jaxrl_llm.rollouts.tools.results import Finished
+
+WORKER = Path(__file__).with_name("sandbox_worker.py")
+START_SECONDS = 60.0
+# -I would ignore PYTHONHASHSEED; without the user's variables the rest of it is -s -P.
+COMMAND = [sys.executable, "-s", "-P", "-S", "-B", str(WORKER)]
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+
+
+class GoneError(Exception):
+  """The worker has ended, or has said that it cannot work."""
+
+
+class LateError(Exception):
+  """The worker has not answered in time."""
+
+
+class WorkerProcess:
+  """One worker, used by one thread at a time; `kill` may come from any."""
+
+  def __init__(self, settings: dict):
+    self.directory = ""  # of the programs' directories, where their files are not isolated
+    self.process = subprocess.Popen([*COMMAND, json.dumps(settings)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                    stderr=subprocess.DEVNULL, bufsize=0, cwd="/", env=ENVIRONMENT,
+                                    start_new_session=True)  # an interrupt from the keyboard is not for it
+    self._start_by = time.monotonic() + START_SECONDS
+    self._isolation, self._rest, self._lock = None, b"", threading.Lock()
+
+  def isolation(self) -> Isolation:
+    """What is in force; waits until the worker has started.
+
+    Raises:
+      GoneError, LateError: it has not.
+    """
+    if self._isolation is None:
+      message = self._line(self._start_by)
+      self.directory = message["directory"]
+      self._isolation = Isolation(**dict.fromkeys(message["isolation"], True))
+    return self._isolation
+
+  def ask(self, code: bytes, seconds: float) -> Finished:
+    """Runs a program.
+
+    Raises:
+      GoneError, LateError: the worker failed; it must be killed.
+    """
+    self.isolation()
+    deadline = time.monotonic() + seconds
+    try:
+      self.process.stdin.write(len(code).to_bytes(8, "big") + code)
+    except (OSError, ValueError) as error:
+      raise GoneError(f"request: {error}") from None
+    message = self._line(deadline)
+    head = self._exactly(message["head"], deadline)
+    tail = None if message["tail"] is None else self._exactly(message["tail"], deadline)
+    err = self._exactly(message["err"], deadline)
+    return Finished(message["wait"], message["late"], message["cpu"], head, tail, err, message["seconds"])
+
+  def kill(self) -> None:
+    """Ends the worker and all below it; they are gone when this returns. Idempotent."""
+    with self._lock:
+      self.process.terminate()  # the supervisor kills the server and waits for the end of its namespace
+      try:
+        self.process.wait(5)
+      except subprocess.TimeoutExpired:
+        self.process.kill()
+        self.process.wait()
+      self.process.stdin.close()
+      self.process.stdout.close()
+      if self.directory:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+  def _line(self, deadline: float) -> dict:
+    while b"\n" not in self._rest:
+      self._rest += self._some(deadline)
+    line, _, self._rest = self._rest.partition(b"\n")
+    message = json.loads(line)
+    if "error" in message:
+      raise GoneError(message["error"])
+    return message
+
+  def _exactly(self, count: int, deadline: float) -> bytes:
+    while len(self._rest) < count:
+      self._rest += self._some(deadline)
+    data, self._rest = self._rest[:count], self._rest[count:]
+    return data
+
+  def _some(self, deadline: float) -> bytes:
+    try:
+      poll = select.poll()  # select fails for file numbers above 1023, which a trainer may have
+      poll.register(self.process.stdout, select.POLLIN)
+      if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
+        raise LateError
+      chunk = os.read(self.process.stdout.fileno(), 1 << 16)
+    except (OSError, ValueError) as error:
+      raise GoneError(f"answer: {error}") from None
+    if not chunk:
+      raise GoneError("it has ended")
+    return chunk

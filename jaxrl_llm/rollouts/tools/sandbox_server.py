@@ -1,0 +1,212 @@
+"""What the server of a sandbox does for each program: a directory, a fork, its output, its end.
+
+Standard library alone, loaded by path. The server is single-threaded, holds no secret, and reads nothing from a
+program but the bytes of its two streams.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+
+import linux
+import sandbox_child
+
+ANY_CHILD = 0x40000000  # __WALL: those made by clone without SIGCHLD, too
+ERR_BYTES = 4096
+
+
+def prepare(got: set[str], without: set[str]) -> str:
+  """Last steps inside the namespaces; takes from `got` what the system refuses, adds what it grants.
+
+  Returns:
+    A directory for the programs' directories, or "" where each has `linux.HOME` to itself.
+  """
+  for path, text in (("/proc/self/oom_score_adj", "1000"),  # should memory run out, this goes before the trainer
+                     ("/proc/sys/user/max_user_namespaces", "0")):  # of this namespace: programs may not nest
+    try:
+      if "user_namespace" in got or "oom" in path:
+        linux.write(path, text)
+    except OSError:
+      pass
+  if "files" in got:
+    try:
+      linux.enter_own_files()
+    except linux.REFUSED:
+      got.discard("files")
+  try:
+    if "no_new_privileges" not in without:
+      linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)  # inherited by every program
+      got.add("no_new_privileges")
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+  except linux.REFUSED:
+    pass
+  sys.stdout.reconfigure(line_buffering=True)  # what a program printed before it was killed stays
+  if "files" in got:
+    return ""
+  directory = tempfile.mkdtemp(prefix="jaxrl-sandbox-")
+  os.chmod(directory, 0o711)
+  return directory
+
+
+class Stream:
+  """The first and the last bytes of a pipe."""
+
+  def __init__(self, first: int, last: int):
+    self.read_end, self.write_end = os.pipe()
+    os.set_blocking(self.read_end, False)
+    self.first, self.last = first, last
+    self.head, self.tail, self.total = bytearray(), bytearray(), 0
+
+  def pull(self) -> bool:
+    """Reads what is there; False at its end."""
+    try:
+      chunk = os.read(self.read_end, 1 << 16)
+    except BlockingIOError:
+      return False
+    self.total += len(chunk)
+    room = self.first - len(self.head)
+    self.head += chunk[:room]
+    self.tail = (self.tail + chunk[room:])[-self.last:]
+    return bool(chunk)
+
+  def close(self) -> tuple[bytes, bytes | None]:
+    """Head and, where bytes between them were dropped, tail; else all bytes and None."""
+    os.close(self.read_end)
+    if self.total > len(self.head) + len(self.tail):
+      return bytes(self.head), bytes(self.tail)
+    return bytes(self.head + self.tail), None
+
+
+class Server:
+  """Answers requests until they end."""
+
+  def __init__(self, requests: int, answers: int, got: set[str], directory: str, settings: dict):
+    self.requests, self.answers, self.got, self.directory = requests, answers, got, directory
+    self.settings = settings | {"uid": linux.NOBODY if "user" in got else None}
+    if "user" not in got:
+      self.settings["processes"] += 1  # this process counts among those of its user
+    self.count = 0
+
+  def run(self) -> None:
+    while (head := self._exactly(8)) and (code := self._exactly(int.from_bytes(head, "big"))) is not None:
+      home = self._open_home()
+      answer = self._execute(code, home)
+      self._close_home(home)
+      if answer is None:
+        break
+      view = memoryview(answer)
+      while view:
+        view = view[os.write(self.answers, view):]
+
+  def _exactly(self, count: int) -> bytes | None:
+    data = b""
+    while len(data) < count:
+      chunk = os.read(self.requests, count - len(data))
+      if not chunk:
+        return None
+      data += chunk
+    return data
+
+  def _open_home(self) -> str:
+    if "files" in self.got:
+      size, owner = self.settings["directory_mb"], self.settings["uid"] or 0
+      linux.mount("tmpfs", linux.HOME, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV,
+                  f"size={size}m,nr_inodes=1000,mode=0700,uid={owner},gid={owner}")
+      return linux.HOME
+    self.count += 1
+    home = os.path.join(self.directory, f"program-{self.count}")
+    os.mkdir(home, 0o700)
+    if self.settings["uid"]:
+      os.chown(home, self.settings["uid"], self.settings["uid"])
+    return home
+
+  def _close_home(self, home: str) -> None:
+    if "files" in self.got:
+      linux.call("umount2", home.encode(), linux.MNT_DETACH)
+    elif os.path.isdir(home):
+      linux.remove_tree(home)
+
+  def _execute(self, code: bytes, home: str) -> bytes | None:
+    """Runs one program to its end or its time limit; None where the requests have ended meanwhile."""
+    keep = 4 * self.settings["output_chars"]  # bytes: a character has at most 4
+    out, err = Stream(keep, keep), Stream(0, ERR_BYTES)
+    started = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+      try:
+        sandbox_child.become(code, out.write_end, err.write_end, home, self.settings)
+      finally:
+        os._exit(70)
+    os.close(out.write_end)
+    os.close(err.write_end)
+    late = self._watch(pid, (out, err), started + self.settings["timeout"])
+    status, cpu = self._end_all(pid)
+    seconds = time.monotonic() - started
+    for stream in (out, err):
+      while stream.pull():
+        pass
+    (head, tail), (errors, last) = out.close(), err.close()
+    errors = errors if last is None else last
+    if late is None:
+      return None
+    fields = {"wait": status, "late": late, "cpu": cpu, "seconds": seconds, "head": len(head),
+              "tail": None if tail is None else len(tail), "err": len(errors)}
+    return json.dumps(fields).encode() + b"\n" + head + (tail or b"") + errors
+
+  def _watch(self, pid: int, streams: tuple[Stream, ...], deadline: float) -> bool | None:
+    """Reads until the program ends (False), its time does (True), or the requests do (None)."""
+    try:
+      handle = os.pidfd_open(pid)
+    except linux.REFUSED:
+      handle = None  # then its end is looked for every 5 ms
+    poll = select.poll()
+    poll.register(self.requests, 0)
+    for stream in streams:
+      poll.register(stream.read_end, select.POLLIN)
+    if handle is not None:
+      poll.register(handle, select.POLLIN)
+    by_number = {stream.read_end: stream for stream in streams}
+    try:
+      while (left := deadline - time.monotonic()) > 0:
+        events = poll.poll(1000 * left if handle is not None else min(5, 1000 * left))
+        for number, _ in events:
+          if number == self.requests:
+            return None
+          if number == handle:
+            return False
+          if number in by_number and not by_number[number].pull():
+            poll.unregister(number)
+        if handle is None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+          return False
+      return True
+    finally:
+      if handle is not None:
+        os.close(handle)
+
+  def _end_all(self, program: int) -> tuple[int, float]:
+    """Kills and reaps every process that the program has started, itself included; its wait status and CPU seconds."""
+    found = None
+    while True:
+      if "processes" in self.got:
+        try:
+          os.kill(-1, signal.SIGKILL)  # all of this namespace but this process
+        except ProcessLookupError:
+          pass
+      else:
+        for pid in linux.descendants(os.getpid()):
+          try:
+            os.kill(pid, signal.SIGKILL)
+          except OSError:
+            pass
+      try:
+        pid, status, usage = os.wait4(-1, ANY_CHILD)
+      except ChildProcessError:
+        return found
+      if pid == program:
+        found = status, usage.ru_utime + usage.ru_stime

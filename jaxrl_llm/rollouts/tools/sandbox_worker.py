@@ -1,0 +1,100 @@
+"""A process that runs programs one after the other, each in a fork of itself.
+
+Run by path (`python -s -P -S sandbox_worker.py '{...}'`): neither this package nor JAX is imported. Two processes
+stand above a program. The supervisor enters the namespaces and waits; its child, the server, is process 1 of the new
+process namespace, forks a child per program, ends all that the program has left, and reports what the kernel says of
+it. On SIGTERM the supervisor kills the server, and with it the kernel kills every process of the namespace; it ends
+when the last of them is gone. The server ends when its input closes, so that nothing outlives the trainer.
+
+  request: 8 bytes of length, the program in UTF-8
+  answer:  one JSON line (wait, late, cpu, seconds, and the lengths head, tail, err), then that many bytes
+"""
+
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import linux
+import sandbox_server
+
+sys.path.pop(0)
+# Loaded once, so that a program that imports them finds them at once.
+USUAL = ("collections", "datetime", "decimal", "fractions", "heapq", "itertools", "json", "math", "re", "statistics")
+
+
+def main() -> None:
+  """The supervisor."""
+  settings = json.loads(sys.argv[1])
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+  requests, answers = os.dup(0), os.dup(1)
+  null = os.open(os.devnull, os.O_RDWR)
+  for number in (0, 1, 2):
+    os.dup2(null, number)
+  os.closerange(max(requests, answers, null) + 1, 1 << 20)
+  try:
+    for name in USUAL:
+      importlib.import_module(name)
+    got = namespaces(set(settings["without"]))
+    server = os.fork()
+  except BaseException:
+    os.write(answers, json.dumps({"error": traceback.format_exc()}).encode() + b"\n")
+    raise
+  if server == 0:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    serve(requests, answers, got, settings)
+  os.close(requests)
+  os.close(answers)
+  signal.signal(signal.SIGTERM, lambda *_: os.kill(server, signal.SIGKILL))
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+  os.waitpid(server, 0)
+
+
+def namespaces(without: set[str]) -> set[str]:
+  """Enters those that the system offers; their names."""
+  got = set()
+  if os.geteuid() == 0 and linux.mapped(linux.NOBODY) and "user" not in without:
+    got.add("user")
+  if "user_namespace" not in without:
+    try:
+      linux.enter_user_namespace(with_nobody="user" in got)
+      got.add("user_namespace")
+    except linux.REFUSED:
+      pass
+  for name, flags in (("files", linux.CLONE_NEWNS), ("network", linux.CLONE_NEWNET),
+                      ("ipc", linux.CLONE_NEWIPC | linux.CLONE_NEWUTS), ("processes", linux.CLONE_NEWPID)):
+    try:
+      if name not in without:
+        linux.unshare(flags)
+        got.add(name)
+    except linux.REFUSED:
+      pass
+  return got
+
+
+def serve(requests: int, answers: int, got: set[str], settings: dict) -> None:
+  """The server; never returns."""
+  try:
+    directory = sandbox_server.prepare(got, set(settings["without"]))
+    ready = {"ready": True, "isolation": sorted(got), "directory": directory}
+    os.write(answers, json.dumps(ready).encode() + b"\n")
+    gc.collect()
+    gc.freeze()  # a fork that touches no object shares all pages
+    server = sandbox_server.Server(requests, answers, got, directory, settings)
+    server.run()
+  except BaseException:
+    try:
+      os.write(answers, json.dumps({"error": traceback.format_exc()}).encode() + b"\n")
+    except OSError:
+      pass
+  finally:
+    os._exit(0)
+
+
+if __name__ == "__main__":
+  main()

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
+from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import html, plots, reader, summary, tables, writers
 from jaxrl_llm.training import evaluate, setup, workdir
 from jaxrl_llm.training.checkpoints import Checkpoints, TornCheckpointsError
@@ -20,7 +21,7 @@ from jaxrl_llm.training.warm_start import Start, progress, warm_start
 from jaxrl_llm.types import TrainState
 
 # What ends a run with a message, not a traceback.
-RUN_ERRORS = (NonFiniteError, TornCheckpointsError, DriedUpError, reader.RunError)
+RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError)
 SAMPLES = 12  # held-out completions shown in the report
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
 
   Raises:
     ConfigError: before anything compiles.
+    CheckpointError: the weights of `pretrained` cannot be read.
     NonFiniteError: naming iteration and optimizer step.
   """
   cfg = setup.resolve(cfg)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 
 import chat
 import command
@@ -32,19 +33,24 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def commands(files, tmp_path_factory):
-  """Folder with `run`, its `evaluation`, the `exported` directory, and the evaluation of that: `again`."""
+  """Folder with `run`, its `evaluation`, the `exported` directory, its evaluation `again`, and `refused.txt`."""
   folder, cache = tmp_path_factory.mktemp("commands"), tmp_path_factory.mktemp("compiled")
   checkpoint, lines = files
   command.succeed(command.start(folder / "run", f"pretrained={checkpoint}", f"task.data.path={lines}",
                                 config="tests/runs/chat.py", cache=cache))
   workdir = f"--workdir={folder / 'run'}"
   evaluation = command.launch("evaluate", workdir, f"--out={folder / 'evaluation'}", *EVALUATION, cache=cache)
+  damaged = shutil.copytree(checkpoint, folder / "damaged")
+  (damaged / "model.safetensors").write_bytes((checkpoint / "model.safetensors").read_bytes()[:-100])
   export = command.launch("export", workdir, f"--out={folder / 'exported'}", cache=cache)
   command.succeed(export)
+  refused = command.start(folder / "refused", f"pretrained={damaged}", f"task.data.path={lines}",
+                          config="tests/runs/chat.py", cache=cache)
   command.succeed(evaluation)
   command.succeed(command.launch("evaluate", f"--pretrained={folder / 'exported'}", f"--out={folder / 'again'}",
                                  "--config=tests/runs/chat.py", f"--config.task.data.path={lines}", *EVALUATION,
                                  cache=cache))
+  (folder / "refused.txt").write_text(command.refuse(refused))
   return folder
 
 
@@ -141,6 +147,11 @@ def test_an_exported_directory_is_evaluated_as_its_run(commands):
     found[name] = metrics, lines
   assert found["evaluation"] == found["again"]
   assert 0 < found["again"][0]["avg@4"]["value"] < 1, "equal because nothing, or everything, is right"
+
+
+def test_damaged_weights_end_the_command_with_one_line(commands):
+  message = (commands / "refused.txt").read_text()
+  assert "damaged/model.safetensors" in message and "truncated" in message and "Fix:" in message
 
 
 def test_a_hub_name_is_its_local_copy(commands, files, monkeypatch):

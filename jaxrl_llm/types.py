@@ -104,6 +104,7 @@ class TokenStats:
     in_support: bool, False where the chosen token is outside the kept vocabulary; its log-prob is then finite, the
       logit less the kept tokens' normaliser, and a constant.
     values: f32, the value head's estimate at the state before the token.
+    routing: [N, B, L, k] int32, experts that each layer sent the token to.
   """
 
   log_probs: Array
@@ -112,6 +113,7 @@ class TokenStats:
   kept_mass: Array | None = None
   in_support: Array | None = None
   values: Array | None = None
+  routing: Array | None = None
 
 
 @struct.dataclass

@@ -20,7 +20,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.rollouts import generate
 from jaxrl_llm.training.batches import optimizer_batches
-from jaxrl_llm.training.score import score
+from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step, state_shardings
 from jaxrl_llm.types import PromptBatch, Rollout, Sampling
 
@@ -56,7 +56,7 @@ class Programs:
   model: Model
   tx: Any
   sample: Any  # (params, prompts, key, sampling) -> Rollout
-  batches: Any  # (rollout, rewards, keep, None, None) -> ([TrainBatch], metrics)
+  batches: Any  # (rollout, rewards, keep, scores) -> ([TrainBatch], metrics)
   score: Any  # (params, rollout, sampling) -> TokenStats
   step: Any  # (state, batch) -> (state, metrics)
 
@@ -68,9 +68,8 @@ def build(shape: Shape, micro: int) -> Programs:
   tx = make_optimizer(config_lib.OptimizerConfig(learning_rate=1e-5, max_grad_norm=1.0))
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   never = SamplerConfig(shape.group, shape.new, shape.window, stop_ids=(shape.model.vocab_size,))
-  batches = functools.partial(
-      optimizer_batches, group_size=shape.group, parts=1, advantage=config_lib.AdvantageConfig("grpo"),
-      aggregation=config_lib.AggregationConfig("sequence"), correction=config_lib.CorrectionConfig())
+  batches = functools.partial(optimizer_batches, cfg=config_lib.BatchConfig(
+      shape.group, 1, config_lib.AdvantageConfig("grpo"), config_lib.AggregationConfig("sequence")))
   cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo")), micro)
   return Programs(shape, micro, mesh, model, tx, by_rows(functools.partial(generate, model=model, cfg=never)),
                   jax.jit(batches), by_rows(functools.partial(score, model=model, cfg=cfg)),
@@ -112,7 +111,7 @@ def train_batch(programs: Programs, drawn: Rollout, host: Rollout):
   """Rewards, advantages and weights. The anchor is the current policy, so nothing is scored."""
   rewards = even_share(host.tokens, host.mask)
   rewards, keep = parallel.to_global((rewards, np.ones(len(rewards), bool)), programs.mesh)
-  (batch,), _ = programs.batches(drawn, rewards, keep, None, None)
+  (batch,), _ = programs.batches(drawn, rewards, keep, Scores())
   return batch
 
 

@@ -116,6 +116,7 @@ class LossConfig:
   correction: CorrectionConfig = CorrectionConfig()
   critic: CriticConfig | None = None
   min_p: float = 0.0
+  num_experts: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -190,7 +190,7 @@ class Config:
     v = self.vocabulary
     return LossConfig(self.estimator, self.kl, self.entropy, self.rollout.temperature, self.correction,
                       self.critic if self.advantage.name == "gae" else None,
-                      v.min_p if v.side in ("both", "trainer") else 0.0)
+                      v.min_p if v.side in ("both", "trainer") else 0.0, self.model.num_experts)
 
   @property
   def batch(self) -> BatchConfig:

@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models.layers import down_std, weight
-from jaxrl_llm.types import Mean
 
 
 class MoE(nnx.Module):
@@ -98,19 +97,3 @@ def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[
   inner = jax.nn.silu(product(entered, gate)) * product(entered, up)
   left = product(inner, down).astype(jnp.float32)[jnp.argsort(order)]
   return jnp.sum(left.reshape(*routing.shape, -1) * shares[..., None], -2)
-
-
-def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"], num_experts: int) -> Mean:
-  """Fraction of the tokens that each expert serves; an even load is k / E everywhere.
-
-  Args:
-    routing: experts of each layer and token, from `Model.hidden_and_routing`.
-    mask: the tokens that count.
-    num_experts: E.
-
-  Returns:
-    Mean with total and count [N, E]; the fractions of a layer sum to k.
-  """
-  used = jnp.any(routing[..., None] == jnp.arange(num_experts), -2) & mask[None, ..., None]
-  total = jnp.sum(used, (1, 2)).astype(jnp.float32)
-  return Mean(total, jnp.broadcast_to(jnp.sum(mask).astype(jnp.float32), total.shape))

@@ -8,6 +8,7 @@ from jaxrl_llm.config import CriticConfig, KLConfig, LossConfig
 from jaxrl_llm.objective import correction, divergences, estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.ops import masked
+from jaxrl_llm.ops.experts import expert_load
 from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.types import Rollout, SupervisedBatch, TokenStats, TrainBatch
 
@@ -23,19 +24,24 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     length: [B], tokens in the row.
     model: see models/transformer.py.
     temperature: as the sampler's.
-    stats: names of ops/token_stats.py, and `values` for the value head.
+    stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts of each token fed
+      in (aligned with the tokens themselves, not with what they predict).
     support: top_k, top_p, min_p of ops/token_stats.py.
   """
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
-  hidden, _ = model.hidden(params, tokens, positions, segments)
+  routing = None
+  if "routing" in stats:
+    hidden, _, routing = model.hidden_and_routing(params, tokens, positions, segments)
+  else:
+    hidden, _ = model.hidden(params, tokens, positions, segments)
   # Whole rows, the last column predicting nothing: an even length is worth more than the column costs.
   out = token_stats(hidden, model.head(params), jnp.roll(tokens, -1, 1), temperature=temperature,
-                    stats=stats - {"values"}, entropy_gradient=entropy_gradient, **support)
+                    stats=stats - {"values", "routing"}, entropy_gradient=entropy_gradient, **support)
   if "values" in stats:
     out = out.replace(values=model.values(params, hidden))
   shift = lambda x: None if x is None else jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
-  return TokenStats(*(shift(x) for x in vars(out).values()))
+  return TokenStats(*(shift(x) for x in vars(out).values())).replace(routing=routing)
 
 
 def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig, stats: frozenset[str] = frozenset()
@@ -56,7 +62,8 @@ def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[F
   stays in the denominators.
   """
   rollout, mask = batch.rollout, batch.rollout.mask
-  extra = frozenset({"entropy"}) if cfg.critic is None else frozenset({"entropy", "values"})
+  wanted = {"entropy": True, "values": cfg.critic is not None, "routing": cfg.num_experts > 0}
+  extra = frozenset(name for name, asked in wanted.items() if asked)
   stats = policy_stats(params, batch, model=model, cfg=cfg, stats=extra)
   log_probs = stats.log_probs
   live = mask
@@ -75,6 +82,9 @@ def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[F
   if cfg.min_p:
     metrics["vocabulary/kept_mass"] = masked.mean(stats.kept_mass, mask)
     metrics["vocabulary/out_of_set"] = masked.mean((~live).astype(jnp.float32), mask)
+  if cfg.num_experts:
+    fed = jnp.arange(mask.shape[1]) < rollout.length[:, None]
+    metrics["moe/load"] = expert_load(stats.routing, fed, cfg.num_experts)
   regularizer = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
   if cfg.kl.coef and cfg.kl.place == "loss":
     divergence = kl_terms(log_probs, batch.ref_log_probs, rollout.behavior_log_probs, live, cfg.kl)

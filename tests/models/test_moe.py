@@ -13,8 +13,9 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, RopeScalingConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.models.moe import MoE, expert_load
+from jaxrl_llm.models.moe import MoE
 from jaxrl_llm.models.rope import frequencies
+from jaxrl_llm.ops.experts import expert_load
 
 CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, num_experts=4,
                      experts_per_token=2, expert_width=12)
@@ -144,7 +145,7 @@ def test_gradients_reach_router_and_used_experts(params):
 def test_expert_load():
   routing = jnp.asarray([[[[0, 1], [0, 2], [3, 3]]]])
   load = expert_load(routing, jnp.asarray([[True, True, False]]), 4)
-  np.testing.assert_allclose(load.total / load.count, [[1.0, 0.5, 0.5, 0.0]])
+  np.testing.assert_allclose(load.total / load.count, [1.0, 0.5, 0.5, 0.0])
 
 
 def test_frequencies():

@@ -64,3 +64,14 @@ def test_twenty_steps(preset):
 def _replays(parts, values) -> int:
   """PIPO's extra steps: one per iteration once its history is full."""
   return ITERATIONS - parts.cfg.pipo.history
+
+
+def test_experts_train_and_report_their_load():
+  """A mixture of experts through the same steps: shares sum to the experts of a token."""
+  config = smallest("grpo")
+  config.model.update(num_experts=4, experts_per_token=2, expert_width=8)
+  parts = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  params = parts.model.init(jax.random.key(0))
+  _, (steps, *_), _, _ = iterate(parts, first_run(parts, Start(*split(params, parts.cfg.parameters))), params, 1)
+  load = [summary.summarize(parallel.gather_host(parts.merge(steps)))[f"moe/load/bucket_{e}"] for e in range(4)]
+  np.testing.assert_allclose(sum(load), 2.0, rtol=1e-5)

@@ -36,7 +36,8 @@ def objective(programs, name: str):
 
     def loss(log_probs):
       denominator = rollout.behavior_log_probs if anchor_of == "behavior" else anchor
-      out = estimators.get_estimator(name)(log_probs, denominator, batch.advantages, rollout.mask, EstimatorConfig(name))
+      estimator = estimators.get_estimator(name)
+      out = estimator(log_probs, denominator, batch.advantages, rollout.mask, EstimatorConfig(name))
       return jnp.sum(batch.loss_weights * jnp.where(rollout.mask, out.per_token_loss, 0))
 
     return jax.value_and_grad(loss)(log_probs)

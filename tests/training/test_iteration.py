@@ -1,0 +1,83 @@
+"""What goes from one iteration to the next: nothing that a checkpoint does not hold."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.presets import apply
+from jaxrl_llm.training import setup
+from jaxrl_llm.training.checkpoints import Checkpoints
+from jaxrl_llm.training.iteration import abstract_saved, first_run, iterate, restored
+from jaxrl_llm.training.parameters import split
+from jaxrl_llm.training.warm_start import Start
+
+
+def parts(**overrides):
+  """PIPO on dynamically sampled groups: a cached batch, a history of means, and a cursor that runs ahead."""
+  config = base_config()
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=8)
+  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
+  config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
+  config.updates.update(optimizer_batches=2)
+  config.optimizer.learning_rate = 1e-2
+  config.mesh.data = 1
+  config.dynamic_sampling.update(enabled=True, max_draws=200)
+  config.pipo.history = 2
+  apply(config, "pipo")
+  config.update_from_flattened_dict(overrides)
+  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def history():
+  """(parts, start, the run after each of 5 iterations, host values of each)."""
+  made = parts()
+  start = Start(*split(made.model.init(jax.random.key(0)), made.cfg.parameters))
+  return made, start, *_go_on(made, first_run(made, start), start, range(1, 6))
+
+
+def _go_on(made, run, start, iterations):
+  runs, values = [], []
+  for iteration in iterations:
+    # The next iteration donates this one's state: keep a copy on the host.
+    run, _, host, _ = iterate(made, run, start.params, iteration)
+    runs.append((jax.device_get(run.saved()), run.cursor))
+    values.append(host)
+  return runs, values
+
+
+def test_pipo_steps_once_its_history_is_full(history):
+  _, _, runs, values = history
+  assert ["pipo/xi" in v for v in values] == [False, False, True, True, True]
+  assert [int(tree["train"].step) for tree, _ in runs] == [2, 4, 7, 10, 13]
+
+
+def test_the_cursor_runs_ahead_of_the_iterations(history):
+  _, _, runs, values = history
+  draws = np.cumsum([v["dynamic_sampling/draws"] for v in values])
+  assert [cursor for _, cursor in runs] == (1 + draws).tolist() and draws[-1] > 5
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_restored_run_goes_on_bit_for_bit(history, at, tmp_path):
+  made, start, runs, _ = history
+  found = _through_a_checkpoint(made, runs[at - 1][0], at, tmp_path)
+  again, _ = _go_on(made, restored(found, start), start, range(at + 1, 6))
+  jax.tree.map(np.testing.assert_array_equal, again[-1][0], runs[-1][0])
+
+
+def test_a_run_that_forgot_its_cursor_is_told_apart(history, tmp_path):
+  made, start, runs, _ = history
+  found = _through_a_checkpoint(made, runs[0][0], 1, tmp_path)
+  again, _ = _go_on(made, restored({**found, "cursor": np.int32(1)}, start), start, range(2, 6))
+  assert again[-1][1] != runs[-1][1]
+
+
+def _through_a_checkpoint(made, tree, iteration, folder):
+  checkpoints = Checkpoints(folder, made.cfg.checkpoint)
+  checkpoints.save(iteration, tree)
+  at, found = checkpoints.restore(abstract_saved(made))
+  checkpoints.close()
+  assert at == iteration
+  return found

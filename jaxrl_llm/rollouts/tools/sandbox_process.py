@@ -37,7 +37,7 @@ class WorkerProcess:
                                     stderr=subprocess.DEVNULL, bufsize=0, cwd="/", env=ENVIRONMENT,
                                     start_new_session=True)  # an interrupt from the keyboard is not for it
     self._start_by = time.monotonic() + START_SECONDS
-    self._isolation, self._rest, self._lock = None, b"", threading.Lock()
+    self._isolation, self._rest, self._busy = None, b"", threading.Lock()
 
   def isolation(self) -> Isolation:
     """What is in force; waits until the worker has started.
@@ -57,31 +57,43 @@ class WorkerProcess:
     Raises:
       GoneError, LateError: the worker failed; it must be killed.
     """
-    self.isolation()
-    deadline = time.monotonic() + seconds
-    try:
-      self.process.stdin.write(len(code).to_bytes(8, "big") + code)
-    except (OSError, ValueError) as error:
-      raise GoneError(f"request: {error}") from None
-    message = self._line(deadline)
-    head = self._exactly(message["head"], deadline)
-    tail = None if message["tail"] is None else self._exactly(message["tail"], deadline)
-    err = self._exactly(message["err"], deadline)
+    with self._busy:
+      self.isolation()
+      deadline = time.monotonic() + seconds
+      try:
+        self.process.stdin.write(len(code).to_bytes(8, "big") + code)
+      except (OSError, ValueError) as error:
+        raise GoneError(f"request: {error}") from None
+      message = self._line(deadline)
+      head = self._exactly(message["head"], deadline)
+      tail = None if message["tail"] is None else self._exactly(message["tail"], deadline)
+      err = self._exactly(message["err"], deadline)
     return Finished(message["wait"], message["late"], message["cpu"], head, tail, err, message["seconds"])
 
   def kill(self) -> None:
     """Ends the worker and all below it; they are gone when this returns. Idempotent."""
-    with self._lock:
-      self.process.terminate()  # the supervisor kills the server and waits for the end of its namespace
-      try:
-        self.process.wait(5)
-      except subprocess.TimeoutExpired:
-        self.process.kill()
-        self.process.wait()
+    isolated = self._isolation is None or self._isolation.processes
+    if not isolated:
+      self._end_by_input()
+    self.process.terminate()  # the supervisor kills the server and waits for the end of its namespace
+    try:
+      self.process.wait(5)
+    except subprocess.TimeoutExpired:
+      self.process.kill()
+      self.process.wait()
+    with self._busy:  # a thread that waits for an answer has seen the end by now: no handle is closed under its hands
       self.process.stdin.close()
       self.process.stdout.close()
-      if self.directory:
-        shutil.rmtree(self.directory, ignore_errors=True)
+    if self.directory:
+      shutil.rmtree(self.directory, ignore_errors=True)
+
+  def _end_by_input(self) -> None:
+    """Without a process namespace the server itself must end what its program has started, so it is asked first."""
+    try:
+      self.process.stdin.close()  # nobody waits on this end
+      self.process.wait(1)
+    except (OSError, subprocess.TimeoutExpired):
+      pass
 
   def _line(self, deadline: float) -> dict:
     while b"\n" not in self._rest:

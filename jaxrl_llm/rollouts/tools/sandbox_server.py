@@ -17,6 +17,14 @@ import sandbox_child
 
 ANY_CHILD = 0x40000000  # __WALL: those made by clone without SIGCHLD, too
 ERR_BYTES = 4096
+SYSTEM_SETTINGS = (  # (isolation that makes it the sandbox's own, file, value)
+    ("", "/proc/self/oom_score_adj", "1000"),  # should memory run out, this goes before the trainer
+    ("user_namespace", "/proc/sys/user/max_user_namespaces", "0"),  # a program may not nest namespaces
+    # Memory that outlives its process and that no limit of a process counts.
+    ("ipc", "/proc/sys/kernel/shmmni", "0"),
+    ("ipc", "/proc/sys/kernel/msgmni", "0"),
+    ("ipc", "/proc/sys/kernel/sem", "250 32000 32 0"),
+)
 
 
 def prepare(got: set[str], without: set[str]) -> str:
@@ -25,10 +33,9 @@ def prepare(got: set[str], without: set[str]) -> str:
   Returns:
     A directory for the programs' directories, or "" where each has `linux.HOME` to itself.
   """
-  for path, text in (("/proc/self/oom_score_adj", "1000"),  # should memory run out, this goes before the trainer
-                     ("/proc/sys/user/max_user_namespaces", "0")):  # of this namespace: programs may not nest
+  for needs, path, text in SYSTEM_SETTINGS:
     try:
-      if "user_namespace" in got or "oom" in path:
+      if not needs or needs in got:
         linux.write(path, text)
     except OSError:
       pass
@@ -142,7 +149,7 @@ class Server:
       try:
         sandbox_child.become(code, out.write_end, err.write_end, home, self.settings)
       finally:
-        os._exit(70)
+        sandbox_child.leave(70)
     os.close(out.write_end)
     os.close(err.write_end)
     late = self._watch(pid, (out, err), started + self.settings["timeout"])

@@ -1,0 +1,83 @@
+"""Runs the hostile programs in a sandbox and prints a JSON line for each; itself run under limits by test_hostile.py.
+
+As first process of a process namespace where the system offers one: with it, all that a program left would end.
+"""
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import types
+from pathlib import Path
+
+import jaxrl_llm
+
+# The package of the samplers would import JAX, which needs more memory than this process is allowed.
+stub = types.ModuleType("jaxrl_llm.rollouts")
+stub.__path__ = [str(Path(jaxrl_llm.__file__).parent / "rollouts")]
+sys.modules["jaxrl_llm.rollouts"] = stub
+
+from hostile_programs import PROGRAMS  # noqa: E402
+
+from jaxrl_llm.rollouts.tools import PythonSandbox  # noqa: E402
+
+MOST_PROCESSES = 60
+LIMITS = {"timeout": 0.6, "cpu_seconds": 1, "memory_mb": 128, "processes": 5, "directory_mb": 4, "output_chars": 400}
+
+
+LOCK = threading.Lock()  # listing a folder takes a handle, which must not be counted
+
+
+def processes() -> set[int]:
+  with LOCK:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def watch() -> None:
+  """Ends everything should a limit fail: this process is the first of its namespace."""
+  while True:
+    if os.getpid() == 1 and len(processes()) > MOST_PROCESSES:
+      os._exit(99)
+    time.sleep(0.05)
+
+
+def state() -> dict:
+  """What a program could leave behind."""
+  folder = tempfile.gettempdir()
+  with LOCK:
+    handles = sorted(os.listdir("/proc/self/fd"))
+  return {"handles": handles, "files": sorted(os.listdir(folder)),
+          "processes": sorted(processes()) if os.getpid() == 1 else [],
+          "memory segments": len(Path("/proc/sysvipc/shm").read_text().splitlines())}
+
+
+def main() -> None:
+  threading.Thread(target=watch, daemon=True).start()
+  listener = socket.socket(socket.AF_UNIX)
+  listener.bind("\0jaxrl-hostile-test")
+  listener.listen()
+  outside = Path(tempfile.gettempdir()) / "outside"
+  outside.write_text("as it was")
+  outside.chmod(0o666)
+  before_all = state()
+  with PythonSandbox(workers=1, **LIMITS) as sandbox, PythonSandbox(workers=1, **LIMITS | {"timeout": 5.0}) as patient:
+    print(json.dumps({"isolation": vars(sandbox.isolation), "missing": sandbox.isolation.missing}), flush=True)
+    sandbox.run("'SECRET-OF-ANOTHER'")
+    for name in sys.argv[1:] or PROGRAMS:
+      before = state()
+      chosen = patient if name == "outlives its processor time" else sandbox
+      result = chosen.run(PROGRAMS[name][0].replace("OUTSIDE", repr(str(outside))))
+      after = chosen.run("print(sum(range(10)))")
+      now = state()
+      print(json.dumps({"name": name, "status": result.status, "output": result.output, "seconds": result.seconds,
+                        "next": [after.status, after.output], "outside": outside.read_text(),
+                        "changed": [key for key in now if now[key] != before[key]]}), flush=True)
+  now = state()
+  print(json.dumps({"end": [key for key in now if now[key] != before_all[key]]}), flush=True)
+
+
+if __name__ == "__main__":
+  main()

@@ -15,7 +15,7 @@ HOLDS = {
 }
 LACKS = {
     "user": "a program runs as the trainer's user: it can signal the trainer unless processes are isolated, and reads "
-            "and writes the trainer's files unless files are",
+            "and writes the trainer's files unless files are; for root, no limit on processes is in force",
     "user_namespace": "the process that starts programs has the trainer's privileges, and programs may make namespaces",
     "processes": "a program sees other processes; one that it detaches may outlive a killed worker",
     "files": "a program reads and writes whatever its user may; the total size of its files is not bounded",

@@ -169,13 +169,17 @@ def drop_privileges(uid: int | None) -> None:
     pass  # a user without any capability may lack the call, too
 
 
-def descendants(root: int) -> list[int]:
-  """Processes below `root`, from /proc."""
+def descendants(root: int, proc: int) -> list[int]:
+  """Processes below `root`.
+
+  Args:
+    proc: handle of the folder /proc, which the caller's file tree may lack.
+  """
   parents = {}
-  for name in os.listdir("/proc"):
+  for name in os.listdir(proc):
     if name.isdigit():
       try:
-        with open(f"/proc/{name}/stat", "rb") as file:
+        with open(f"{name}/stat", "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=proc)) as file:
           parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
       except (OSError, IndexError):
         continue  # it has ended meanwhile

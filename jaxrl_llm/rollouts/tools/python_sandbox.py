@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import queue
+import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -79,7 +80,8 @@ class PythonSandbox:
     self.limits = Limits(**limits)
     required = names("PythonSandbox require", require)
     avoided = names("PythonSandbox without", without)
-    self._settings = dataclasses.asdict(self.limits) | {"without": sorted(avoided)}
+    self._settings = dataclasses.asdict(self.limits) | {
+        "without": sorted(avoided), "temporary": tempfile.gettempdir()}
     self._workers = [WorkerProcess(self._settings) for _ in range(workers)]
     self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
     self._lock, self._idle = threading.Lock(), queue.SimpleQueue()

@@ -77,7 +77,7 @@ def interpret(ended: Finished, *, cpu_seconds: float, output_chars: int, directo
   a status other than 0. No output makes a failed program `ok`.
 
   Args:
-    directory: the program's own directory where its path is random; taken out of the text.
+    directory: above the program's own, where its path is random; taken out of the text.
   """
   status, reason = _outcome(ended, cpu_seconds)
   text = ended.head.decode(errors="replace")
@@ -101,7 +101,9 @@ def shorten(head: str, tail: str | None, chars: int) -> str:
 
 def plain(text: str, directory: str = "") -> str:
   """Without the addresses of objects and the random path, which differ from run to run."""
-  return _ADDRESS.sub(" at 0x0", text.replace(directory, "/tmp") if directory else text)
+  if directory:
+    text = text.replace(f"{directory}/program", "/tmp").replace(directory, "/tmp")
+  return _ADDRESS.sub(" at 0x0", text)
 
 
 def _outcome(ended: Finished, cpu_seconds: float) -> tuple[str, str]:

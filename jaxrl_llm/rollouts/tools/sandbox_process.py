@@ -3,13 +3,13 @@
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+from jaxrl_llm.rollouts.tools import linux
 from jaxrl_llm.rollouts.tools.isolation import Isolation
 from jaxrl_llm.rollouts.tools.results import Finished
 
@@ -85,7 +85,10 @@ class WorkerProcess:
       self.process.stdin.close()
       self.process.stdout.close()
     if self.directory:
-      shutil.rmtree(self.directory, ignore_errors=True)
+      try:
+        linux.remove_tree(self.directory)
+      except OSError:
+        pass  # the server has removed it, or a process that it could not find still writes there
 
   def _end_by_input(self) -> None:
     """Without a process namespace the server itself must end what its program has started, so it is asked first."""

@@ -27,12 +27,16 @@ SYSTEM_SETTINGS = (  # (isolation that makes it the sandbox's own, file, value)
 )
 
 
-def prepare(got: set[str], without: set[str]) -> str:
+def prepare(got: set[str], settings: dict) -> tuple[str, int | None]:
   """Last steps inside the namespaces; takes from `got` what the system refuses, adds what it grants.
 
   Returns:
-    A directory for the programs' directories, or "" where each has `linux.HOME` to itself.
+    A directory for the programs' directories, or "" where each has `linux.HOME` to itself; and a handle of /proc where
+    processes must be searched for.
   """
+  proc = None
+  if "processes" not in got and os.path.isdir("/proc/self"):
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
   for needs, path, text in SYSTEM_SETTINGS:
     try:
       if not needs or needs in got:
@@ -45,7 +49,7 @@ def prepare(got: set[str], without: set[str]) -> str:
     except linux.REFUSED:
       got.discard("files")
   try:
-    if "no_new_privileges" not in without:
+    if "no_new_privileges" not in settings["without"]:
       linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)  # inherited by every program
       got.add("no_new_privileges")
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
@@ -55,10 +59,10 @@ def prepare(got: set[str], without: set[str]) -> str:
     pass
   sys.stdout.reconfigure(line_buffering=True)  # what a program printed before it was killed stays
   if "files" in got:
-    return ""
-  directory = tempfile.mkdtemp(prefix="jaxrl-sandbox-")
+    return "", proc
+  directory = tempfile.mkdtemp(prefix="jaxrl-sandbox-", dir=settings["temporary"])
   os.chmod(directory, 0o711)
-  return directory
+  return directory, proc
 
 
 class Stream:
@@ -93,12 +97,12 @@ class Stream:
 class Server:
   """Answers requests until they end."""
 
-  def __init__(self, requests: int, answers: int, got: set[str], directory: str, settings: dict):
-    self.requests, self.answers, self.got, self.directory = requests, answers, got, directory
+  def __init__(self, requests: int, answers: int, got: set[str], directory: str, proc: int | None,
+               settings: dict):
+    self.requests, self.answers, self.got, self.directory, self.proc = requests, answers, got, directory, proc
     self.settings = settings | {"uid": linux.NOBODY if "user" in got else None}
     if "user" not in got:
       self.settings["processes"] += 1  # this process counts among those of its user
-    self.count = 0
 
   def run(self) -> None:
     while (head := self._exactly(8)) and (code := self._exactly(int.from_bytes(head, "big"))) is not None:
@@ -126,8 +130,7 @@ class Server:
       linux.mount("tmpfs", linux.HOME, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV,
                   f"size={size}m,nr_inodes=1000,mode=0700,uid={owner},gid={owner}")
       return linux.HOME
-    self.count += 1
-    home = os.path.join(self.directory, f"program-{self.count}")
+    home = os.path.join(self.directory, "program")
     os.mkdir(home, 0o700)
     if self.settings["uid"]:
       os.chown(home, self.settings["uid"], self.settings["uid"])
@@ -200,20 +203,19 @@ class Server:
     """Kills and reaps every process that the program has started, itself included; its wait status and CPU seconds."""
     found = None
     while True:
-      if "processes" in self.got:
+      for pid in self._victims(program):
         try:
-          os.kill(-1, signal.SIGKILL)  # all of this namespace but this process
-        except ProcessLookupError:
-          pass
-      else:
-        for pid in linux.descendants(os.getpid()):
-          try:
-            os.kill(pid, signal.SIGKILL)
-          except OSError:
-            pass
+          os.kill(pid, signal.SIGKILL)
+        except OSError:
+          pass  # it has ended meanwhile
       try:
         pid, status, usage = os.wait4(-1, ANY_CHILD)
       except ChildProcessError:
         return found
       if pid == program:
         found = status, usage.ru_utime + usage.ru_stime
+
+  def _victims(self, program: int) -> list[int]:
+    if "processes" in self.got:
+      return [-1]  # all of this namespace but this process
+    return [-program, program] if self.proc is None else linux.descendants(os.getpid(), self.proc)

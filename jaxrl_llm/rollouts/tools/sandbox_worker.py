@@ -80,12 +80,12 @@ def namespaces(without: set[str]) -> set[str]:
 def serve(requests: int, answers: int, got: set[str], settings: dict) -> None:
   """The server; never returns."""
   try:
-    directory = sandbox_server.prepare(got, set(settings["without"]))
+    directory, proc = sandbox_server.prepare(got, settings)
     ready = {"ready": True, "isolation": sorted(got), "directory": directory}
     os.write(answers, json.dumps(ready).encode() + b"\n")
     gc.collect()
     gc.freeze()  # a fork that touches no object shares all pages
-    server = sandbox_server.Server(requests, answers, got, directory, settings)
+    server = sandbox_server.Server(requests, answers, got, directory, proc, settings)
     server.run()
   except BaseException:
     try:

@@ -67,6 +67,8 @@ class UpdateConfig:
                        choices=(DEFAULT, "recomputed", "behavior"))
   optimizer_batches: int = option(4, "optimizer steps per rollout batch; more than 1 is off-policy", low=1)
   micro_batches: int = option(1, "micro-batches per optimizer batch; changes memory and speed only", low=1)
+  staleness: int = option(0, "iterations that the sampler's parameters are old; each keeps a copy of what is trained",
+                          low=0)
 
 
 @dataclasses.dataclass(frozen=True)

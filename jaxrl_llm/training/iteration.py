@@ -25,15 +25,18 @@ class Run:
     state: trained parameters and optimizer.
     cursor: batches of the task drawn so far; the next one's index, and the source of row ids.
     pipo: the batch and mean rewards that PIPO keeps, or None.
+    stale: `updates.staleness` copies of step and trained parameters before earlier updates, the oldest first.
   """
 
   state: TrainState
   cursor: int
   pipo: PipoState | None
+  stale: tuple[TrainState, ...] = ()
 
   def saved(self) -> dict:
     """What a checkpoint holds; the frozen parameters are those of the start."""
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
+    tree |= {"stale": list(self.stale)} if self.stale else {}
     return tree if self.pipo is None else tree | {"pipo": self.pipo}
 
 
@@ -43,12 +46,20 @@ def first_run(parts: setup.Parts, start) -> Run:
   shardings = state_shardings(parts.model, parts.tx, parts.mesh, cfg.parameters).replace(frozen=None)
   init = jax.jit(lambda t: init_state(jax.tree.map(jnp.copy, t), parts.tx), out_shardings=shardings)
   kept = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), _abstract_pipo(parts))
-  return Run(init(start.params).replace(frozen=start.frozen), 1, kept)
+  state = init(start.params)
+  stale = tuple(_snapshot(state) for _ in range(cfg.updates.staleness))
+  return Run(state.replace(frozen=start.frozen), 1, kept, stale)
+
+
+def _snapshot(state: TrainState) -> TrainState:
+  """Step and trained parameters in arrays of their own: an update donates the state's."""
+  return jax.tree.map(jnp.copy, TrainState(state.step, state.params, None))
 
 
 def restored(tree: dict, start) -> Run:
   """The run that `saved` wrote; frozen parameters are taken from the start."""
-  return Run(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]), tree.get("pipo"))
+  return Run(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]), tree.get("pipo"),
+             tuple(tree.get("stale", ())))
 
 
 def abstract_saved(parts: setup.Parts) -> dict:
@@ -56,7 +67,10 @@ def abstract_saved(parts: setup.Parts) -> dict:
   shardings = state_shardings(parts.model, parts.tx, parts.mesh, parts.cfg.parameters).replace(frozen=None)
   trained, _ = parameters.shapes_of(parts.model, parts.cfg.parameters)
   shapes = jax.eval_shape(lambda t: init_state(t, parts.tx), trained)
-  tree = {"train": abstract(shapes, shardings), "cursor": np.asarray(0, np.int32)}
+  train = abstract(shapes, shardings)
+  tree = {"train": train, "cursor": np.asarray(0, np.int32)}
+  if parts.cfg.updates.staleness:
+    tree["stale"] = [train.replace(opt_state=None)] * parts.cfg.updates.staleness
   kept = _abstract_pipo(parts)
   return tree if kept is None else tree | {"pipo": kept}
 
@@ -83,28 +97,32 @@ def iterate(parts: setup.Parts, run: Run, ref_params, iteration: int):
   """One rollout batch and its updates: (run, metrics of each step on the device, host values, rollout rows)."""
   cfg, state = parts.cfg, run.state
   params = parts.merged(state)
+  stale = (*run.stale, _snapshot(state)) if run.stale else ()
+  sampler = run.stale[0].replace(frozen=state.frozen) if run.stale else state
+  sampler_params = parts.merged(sampler) if run.stale else params
   scores = []
-  drawn = draw(parts, params, state.step, run.cursor, lambda rollout: scores.append(_score(parts, params, ref_params,
-                                                                                           rollout)))
+  drawn = draw(parts, sampler_params, sampler.step, run.cursor,
+               lambda rollout: scores.append(_score(parts, params, ref_params, rollout)))
   scored = scores[0] if scores else _score(parts, params, ref_params, drawn.rollout)
   values = drawn.metrics | collect.host_metrics(drawn.verdicts, drawn.host, cfg.rollout.group_size)
   rewards, keep = shaped(drawn.verdicts, drawn.host, cfg.shaping, cfg.rollout.max_new_tokens)
   if cfg.task.shuffle_rewards:
     rewards, keep = collect.shuffled(rewards, keep, cfg.seed, iteration)
-  values |= {"reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
+  values |= {"rollout/staleness": float(run.state.step) - float(np.mean(drawn.host.policy_step)),
+             "reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
              "reward/kept": float(np.mean(keep))}
   on_device = parallel.to_global((rewards, keep), parts.mesh)
   batches, correction = parts.batches(drawn.rollout, *on_device, scored)
   anchor = None if scored.anchor_log_probs is None else parallel.gather_host(scored.anchor_log_probs)
   rows = collect.rollout_rows(drawn.problems, drawn.verdicts, drawn.host, anchor, rewards, keep)
   first_step = values["step"] = (iteration - 1) * cfg.updates.optimizer_batches
-  state, replayed, pipo, xi = _replay(parts, run, drawn.rollout, on_device, scored, values["reward/mean"])
+  state, replayed, kept, xi = _replay(parts, run, drawn.rollout, on_device, scored, values["reward/mean"])
   steps = []
   for batch in batches:
     state, metrics = parts.step(state, batch)
     steps.append(metrics)
   values |= xi | {"step": first_step + len(steps)}
-  return Run(state, drawn.cursor, pipo), (steps, correction, replayed), values, rows
+  return Run(state, drawn.cursor, kept, stale[1:]), (steps, correction, replayed), values, rows
 
 
 def _replay(parts: setup.Parts, run: Run, rollout, on_device, scored: Scores, fresh: float):

@@ -14,12 +14,12 @@ from jaxrl_llm.training.warm_start import Start
 
 
 def parts(**overrides):
-  """PIPO on dynamically sampled groups: a cached batch, a history of means, and a cursor that runs ahead."""
+  """PIPO on dynamically sampled groups by an older policy: a batch, means, parameters, and a cursor that runs ahead."""
   config = base_config()
   config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=8)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
   config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
-  config.updates.update(optimizer_batches=2)
+  config.updates.update(optimizer_batches=2, staleness=1)
   config.optimizer.learning_rate = 1e-2
   config.mesh.data = 1
   config.dynamic_sampling.update(enabled=True, max_draws=200)
@@ -41,9 +41,9 @@ def _go_on(made, run, start, iterations):
   runs, values = [], []
   for iteration in iterations:
     # The next iteration donates this one's state: keep a copy on the host.
-    run, _, host, _ = iterate(made, run, start.params, iteration)
+    run, _, host, rows = iterate(made, run, start.params, iteration)
     runs.append((jax.device_get(run.saved()), run.cursor))
-    values.append(host)
+    values.append(host | {"policy_step": {row["policy_step"] for row in rows}})
   return runs, values
 
 
@@ -51,6 +51,15 @@ def test_pipo_steps_once_its_history_is_full(history):
   _, _, runs, values = history
   assert ["pipo/xi" in v for v in values] == [False, False, True, True, True]
   assert [int(tree["train"].step) for tree, _ in runs] == [2, 4, 7, 10, 13]
+
+
+def test_rollouts_come_from_the_parameters_of_an_iteration_before(history):
+  """Optimizer steps before each iteration: 0, 2, 4, 7, 10."""
+  _, _, runs, values = history
+  assert [v["policy_step"] for v in values] == [{0}, {0}, {2}, {4}, {7}]
+  assert [v["rollout/staleness"] for v in values] == [0, 2, 2, 3, 3]
+  for (before, _), (after, _) in zip(runs, runs[1:], strict=False):
+    jax.tree.map(np.testing.assert_array_equal, after["stale"][-1].params, before["train"].params)
 
 
 def test_the_cursor_runs_ahead_of_the_iterations(history):

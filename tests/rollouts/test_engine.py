@@ -1,0 +1,255 @@
+"""The engine draws what `generate` draws, whatever its batch, chunks and refills; and its counts are true."""
+
+import collections
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.rollouts import decoding, engine, generate
+from jaxrl_llm.rollouts.engine import EngineConfig
+from jaxrl_llm.types import PromptBatch, Sampling
+
+MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
+PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
+EOS, NEW, WIDTH, NEAR_TIE = 3, 20, 7, 1e-4
+KEY = jax.random.key(7)
+EXACT = ("mask", "length", "prompt_length", "truncated", "stop_reason", "policy_step", "row_id", "group_id")
+
+
+def prompts(rows=32, group=4, seed=0) -> PromptBatch:
+  rng = np.random.default_rng(seed)
+  length = rng.integers(1, WIDTH + 1, rows // group)
+  tokens = rng.integers(4, 13, (rows // group, WIDTH))
+  return PromptBatch(np.repeat(tokens, group, 0).astype(np.int32), np.repeat(length, group).astype(np.int32),
+                     np.arange(rows, dtype=np.int32), (np.arange(rows) // group).astype(np.int32))
+
+
+def config(**options) -> EngineConfig:
+  return EngineConfig(**{"group_size": 4, "max_new_tokens": NEW, "slots": 8, "chunk": 8, "window": 8,
+                         "stop_ids": (EOS,), "pad_id": 0, **options})
+
+
+def run(batch=None, sampling=None, *, model=MODEL, params=PARAMS, mesh=None, max_new=None, **options):
+  drawn, stats = engine.run(params, prompts() if batch is None else batch, KEY, sampling or Sampling.of(1.0),
+                            model=model, cfg=config(**options), mesh=mesh, max_new=max_new)
+  return jax.device_get(drawn), stats
+
+
+@functools.cache
+def sampler():
+  return jax.jit(functools.partial(generate, model=MODEL, cfg=SamplerConfig(4, NEW, 32, (EOS,), 0)))
+
+
+@functools.cache
+def reference(temperature=1.0, **rules):
+  return jax.device_get(sampler()(PARAMS, prompts(), KEY, Sampling.of(temperature, **rules)))
+
+
+def flips(a, b) -> int:
+  """Rows whose tokens differ; each must begin at a near tie of the two best perturbed logits."""
+  rows = np.flatnonzero(np.any(a.tokens != b.tokens, 1))
+  for row in rows:
+    at = int(np.argmax(a.tokens[row] != b.tokens[row]))
+    ids = a.tokens[row:row + 1, :at]
+    hidden, _ = MODEL.hidden(PARAMS, ids, np.arange(at)[None], np.ones_like(ids))
+    key = jax.random.fold_in(jax.random.fold_in(KEY, a.row_id[row]), at)
+    best = np.sort(hidden[0, -1] @ MODEL.head(PARAMS) + jax.random.gumbel(key, (13,), jnp.float32))
+    assert best[-1] - best[-2] < NEAR_TIE, f"row {row} differs at {at}, not at a near tie"
+  return len(rows)
+
+
+def assert_same(got, expected):
+  assert flips(got, expected) == 0, "rows flipped at near ties on this seed"
+  for name in EXACT:
+    np.testing.assert_array_equal(getattr(got, name), getattr(expected, name), err_msg=name)
+  np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=1e-5)
+  for field in dataclasses.fields(expected):
+    assert getattr(got, field.name).dtype == getattr(expected, field.name).dtype, field.name
+
+
+# Each value of chunk, slots, refill and compact meets each value of the others at least once.
+LAYOUTS = [(1, 4, True, True), (1, 16, False, False), (1, 64, False, True), (8, 4, False, True), (8, 16, True, False),
+           (8, 64, True, True), (32, 4, False, False), (32, 16, True, True), (32, 64, False, False)]
+
+
+@pytest.mark.parametrize(("chunk", "slots", "refill", "compact"), LAYOUTS)
+def test_equals_generate(chunk, slots, refill, compact):
+  got, stats = run(chunk=chunk, slots=slots, refill=refill, compact=compact)
+  assert_same(got, reference())
+  assert 0 < got.truncated.sum() < 32, "the seed shows both ways to end"
+  assert stats.useful_steps == got.mask.sum() <= stats.slot_steps
+
+
+@pytest.mark.parametrize("options", [{"window": 20}, {"window": 3}, {"quota": 1}, {"quota": 8}, {"slots": 7},
+                                     {"group_size": 1}, {"group_size": 8}], ids=str)
+def test_window_quota_and_groups_change_nothing(options):
+  batch = prompts()
+  if options.get("group_size") == 8:  # two groups of 4 share the first one's prompt
+    first = 8 * (np.arange(32) // 8)
+    batch = batch.replace(tokens=batch.tokens[first], prompt_length=batch.prompt_length[first])
+    expected = jax.device_get(sampler()(PARAMS, batch, KEY, Sampling.of(1.0)))
+  else:
+    expected = reference()
+  assert_same(run(batch, **options)[0], expected)
+
+
+def test_eight_devices_draw_the_same():
+  mesh = parallel.make_mesh(MeshConfig())
+  got, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(1.0), model=Model(MODEL.config, parallel.Layout(mesh)),
+                      cfg=config(slots=16), mesh=mesh)
+  assert got.tokens.sharding == parallel.rows(mesh)
+  assert_same(jax.device_get(got), reference())
+
+
+RULES = [{"temperature": 0.0}, {"temperature": 0.6, "top_k": 3}, {"temperature": 1.3, "top_p": 0.7},
+         {"temperature": 1.0, "min_p": 0.1}, {"temperature": 1.7, "top_k": 6, "top_p": 0.95, "min_p": 0.02}]
+
+
+def test_rules_are_those_of_generate():
+  for rules in RULES:
+    assert_same(run(sampling=Sampling.of(**rules))[0], reference(**rules))
+
+
+WRONG = {
+    "noise by slot": (decoding, "row_keys", lambda key, row: jax.vmap(jax.random.fold_in, (None, 0))(
+        key, jnp.arange(len(row)))),
+    "position not kept": (decoding, "draw", lambda h, head, keys, position, *rest: real_draw(
+        h, head, keys, position - position[0], *rest)),
+    "a shift loses a slot": (kv_cache, "shift", lambda cache, start, dropped, slots: real_shift(
+        cache, start, jnp.minimum(dropped + 1, cache.positions.shape[1] - start), slots)),
+    "prompts of other rows": (kv_cache, "put_rows", lambda cache, other, to, source, count: real_put(
+        cache, other, to, source[::-1], count)),
+}
+real_draw, real_shift, real_put = decoding.draw, kv_cache.shift, kv_cache.put_rows
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_comparison_rejects(name, monkeypatch):
+  decoding.build.cache_clear()
+  with monkeypatch.context() as patch:
+    patch.setattr(*WRONG[name])
+    got, _ = run()
+  decoding.build.cache_clear()
+  with pytest.raises(AssertionError):
+    assert_same(got, reference())
+
+
+def test_row_limits():
+  """A row draws what it would without the limit, and is truncated there unless it stopped."""
+  limit = np.random.default_rng(1).integers(1, NEW + 1, 32)
+  got, whole = run(max_new=limit)[0], reference()
+  new = whole.length - whole.prompt_length
+  np.testing.assert_array_equal(got.length - got.prompt_length, np.minimum(new, limit))
+  np.testing.assert_array_equal(got.truncated, whole.truncated | (new > limit))
+  np.testing.assert_array_equal(got.tokens[got.mask], whole.tokens[got.mask])
+  np.testing.assert_allclose(got.behavior_log_probs[got.mask], whole.behavior_log_probs[got.mask], rtol=0, atol=1e-5)
+  assert np.any(new < limit) and np.any(new > limit) and np.all(got.tokens[~got.mask & whole.mask] == 0)
+
+
+def test_stop_tokens_wait_for_the_least_length():
+  """None comes earlier, and log-probs are those of the distribution without them: log p - log(1 - p(stop))."""
+  got, _ = run(min_new_tokens=6)
+  early = got.mask & (np.arange(got.tokens.shape[1]) - got.prompt_length[:, None] < 6)
+  assert not np.any(got.tokens[early] == EOS) and np.any(got.tokens[got.mask & ~early] == EOS)
+  assert np.any(reference().length - reference().prompt_length < 6), "without the rule some rows end earlier"
+  positions = np.broadcast_to(np.arange(got.tokens.shape[1]), got.tokens.shape)
+  hidden, _ = MODEL.hidden(PARAMS, got.tokens, positions, (positions < got.length[:, None]).astype(np.int32))
+  log_p = np.asarray(jax.nn.log_softmax(hidden @ MODEL.head(PARAMS), -1))[:, :-1]
+  chosen = np.take_along_axis(log_p, got.tokens[:, 1:, None], -1)[..., 0]
+  expected = chosen - np.where(early[:, 1:], np.log1p(-np.exp(log_p[..., EOS])), 0)
+  mask = got.mask[:, 1:]
+  np.testing.assert_allclose(got.behavior_log_probs[:, 1:][mask], expected[mask], rtol=0, atol=1e-5)
+  assert np.max(np.abs(chosen - expected)[mask]) > 1e-2, "the rule matters"
+
+
+def test_waste_is_small_where_many_rows_wait():
+  """72 rows of mean / max 0.4 through 8 slots; without refill, the slots wait for their slowest row."""
+  limit = np.random.default_rng(0).permutation(np.ceil(40 * ((np.arange(72) + 0.5) / 72) ** 1.5)).astype(int)
+  ragged = functools.partial(run, prompts(rows=72), max_new=limit, max_new_tokens=40, stop_ids=(13,))
+  _, stats = ragged()
+  assert stats.useful_steps == limit.sum() and stats.slot_steps > stats.useful_steps
+  assert stats.waste <= 0.10
+  assert ragged(refill=False, compact=False)[1].waste > 0.30
+  assert stats.cache_bytes_read < ragged(window=47)[1].cache_bytes_read
+
+
+def test_counts():
+  got, stats = run(slots=32, refill=False, compact=False, window=NEW)
+  new = got.length - got.prompt_length
+  assert stats.slot_steps == 32 * new.max()
+  slot = 2 * 2 * 1 * 8 * 4  # keys and values, layers, kv-heads, head_dim, bytes
+  assert stats.cache_bytes_read == slot * stats.slot_steps * (WIDTH + NEW)
+  seen = [sum(range(n, n + k)) for n, k in zip(got.prompt_length, new, strict=True)]
+  assert stats.cache_bytes_needed == slot * sum(seen)
+  assert stats.prefill_tokens == 8 * WIDTH, "one prompt per group"
+  assert stats.chunks == -(-new.max() // 8)
+
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+def test_compiles_no_more_than_declared():
+  """Ragged prompts, ragged ends, three temperatures; a second pass compiles nothing."""
+  names = collections.Counter()
+
+  def count(event, duration, fun_name="", **_):
+    del duration
+    if event == COMPILED:
+      names[fun_name] += 1
+
+  decoding.build.cache_clear()
+  jax.monitoring.register_event_duration_secs_listener(count)
+  try:
+    rng = np.random.default_rng(2)
+    batches = [(prompts(seed=seed), rng.integers(1, NEW + 1, 32)) for seed in range(3)]
+    everything = lambda: [run(batch, Sampling.of(t, min_p=0.01 * t), max_new=limit)
+                          for t in (0.0, 0.7, 1.3) for batch, limit in batches]
+    everything()
+    first = dict(names)
+    everything()
+  finally:
+    jax.monitoring.unregister_event_duration_listener(count)
+  ours = ("prepare", "prefill", "empty", "admit", "decode", "shift", "take")
+  assert set(first) <= {f"jit(rollout_{name})" for name in ours}
+  assert 5 < sum(first.values()) <= engine.programs(config(), 32)
+  assert first == names, "every shape was met in the first pass"
+  assert engine.programs(config(), 32) < engine.programs(config(window=4), 32)
+
+
+def test_stacked_blocks_and_compute_dtype():
+  """Scanned layers are laid out one by one; bf16 matrices are cast once, with results equal bit for bit."""
+  stacked = Model(dataclasses.replace(MODEL.config, scan_layers=True))
+  blocks = jax.tree.map(lambda *x: jnp.stack(x), *(PARAMS["blocks"][i] for i in range(2)))
+  assert_same(run(model=stacked, params={**PARAMS, "blocks": blocks}, slots=16)[0], reference())
+
+  half = Model(dataclasses.replace(MODEL.config, compute_dtype="bfloat16"))
+  model, params = decoding.prepare_for_decode(PARAMS, half)
+  kinds = {x.dtype.name for x in jax.tree.leaves(params) if x.ndim > 1}
+  assert kinds == {"bfloat16"} and params["final_norm"]["scale"].dtype == jnp.float32
+  ids = prompts().tokens
+  at = np.broadcast_to(np.arange(WIDTH), ids.shape)
+  hidden = [np.asarray(m.hidden(p, ids, at, np.ones_like(ids))[0], np.float32) for m, p in ((half, PARAMS),
+                                                                                          (model, params))]
+  np.testing.assert_array_equal(*hidden)
+
+
+def test_shapes_are_known_before():
+  got, _ = run()
+  declared = engine.rollout_shape(prompts(), config())
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
+
+
+@pytest.mark.parametrize(("options", "said"), [({"slots": 0}, "slots = 0"), ({"group_size": 5}, "group_size = 5"),
+                                               ({"max_new": np.full(32, NEW + 1)}, "max_new"),
+                                               ({"max_new": np.ones(3, int)}, r"\(3,\)")])
+def test_bad_input(options, said):
+  with pytest.raises(ConfigError, match=said):
+    run(**options)

@@ -102,7 +102,7 @@ class Server:
     self.requests, self.answers, self.got, self.directory, self.proc = requests, answers, got, directory, proc
     self.settings = settings | {"uid": linux.NOBODY if "user" in got else None}
     if "user" not in got:
-      self.settings["processes"] += 1  # this process counts among those of its user
+      self.settings["processes"] += 2  # this process and the supervisor count among those of their user
 
   def run(self) -> None:
     while (head := self._exactly(8)) and (code := self._exactly(int.from_bytes(head, "big"))) is not None:

@@ -3,6 +3,7 @@
 As first process of a process namespace where the system offers one: with it, all that a program left would end.
 """
 
+import argparse
 import json
 import os
 import socket
@@ -55,6 +56,11 @@ def state() -> dict:
 
 
 def main() -> None:
+  parser = argparse.ArgumentParser()
+  parser.add_argument("programs", nargs="*", default=list(PROGRAMS), help="names (default: all)")
+  parser.add_argument("--without", default="", help="an isolation to leave out")
+  args = parser.parse_args()
+  limits = LIMITS | {"without": args.without.split()}
   threading.Thread(target=watch, daemon=True).start()
   listener = socket.socket(socket.AF_UNIX)
   listener.bind("\0jaxrl-hostile-test")
@@ -63,10 +69,10 @@ def main() -> None:
   outside.write_text("as it was")
   outside.chmod(0o666)
   before_all = state()
-  with PythonSandbox(workers=1, **LIMITS) as sandbox, PythonSandbox(workers=1, **LIMITS | {"timeout": 5.0}) as patient:
+  with PythonSandbox(workers=1, **limits) as sandbox, PythonSandbox(workers=1, **limits | {"timeout": 5.0}) as patient:
     print(json.dumps({"isolation": vars(sandbox.isolation), "missing": sandbox.isolation.missing}), flush=True)
     sandbox.run("'SECRET-OF-ANOTHER'")
-    for name in sys.argv[1:] or PROGRAMS:
+    for name in args.programs:
       before = state()
       chosen = patient if name == "outlives its processor time" else sandbox
       result = chosen.run(PROGRAMS[name][0].replace("OUTSIDE", repr(str(outside))))

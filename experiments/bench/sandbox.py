@@ -1,0 +1,80 @@
+"""Executions per second of trivial programs in the Python sandbox.
+
+  python experiments/bench/sandbox.py
+  python experiments/bench/sandbox.py --workers 4 --programs 200 --repeats 9 --json out.json
+
+Every repetition runs each row once, in turn, so that a slower moment of the machine meets all rows. Workers are
+started before and not counted; `interpreter` starts a new `python -I -S` per program instead, with no limit at all.
+
+Target: the row `sandbox` reaches at least 100 executions per second on 2 cores.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from jaxrl_llm.rollouts.tools import PythonSandbox
+
+PROGRAM = "print(6 * 7)"
+
+
+def interpreter(codes: list[str], workers: int) -> list[str]:
+  """Outputs of a new interpreter for each program."""
+  with concurrent.futures.ThreadPoolExecutor(workers) as threads:
+    return list(threads.map(lambda code: subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True,
+                                                        text=True, check=True).stdout, codes))
+
+
+def rates(workers: int, programs: int, repeats: int) -> dict[str, list[float]]:
+  """Executions per second of each row, one number for each repetition; raises if a program's output is wrong."""
+  with PythonSandbox(workers) as sandbox, PythonSandbox(1) as single:
+    rows = {"sandbox": lambda codes: [result.output for result in sandbox.run_many(codes)],
+            "one worker": lambda codes: [single.run(code).output for code in codes],
+            "interpreter": lambda codes: interpreter(codes, workers)}
+    found = {name: [] for name in rows}
+    for _ in range(repeats):
+      for name, run in rows.items():
+        begin = time.perf_counter()
+        outputs = run([PROGRAM] * programs)
+        found[name].append(programs / (time.perf_counter() - begin))
+        if set(outputs) != {"42\n"}:
+          raise RuntimeError(f"{name}: {PROGRAM!r} gave {sorted(set(outputs))}")
+    print(sandbox.isolation.describe() + "\n")
+  return found
+
+
+def table(found: dict[str, list[float]]) -> str:
+  lines = ["| row | executions per second, median | smallest | largest |", "|---|---|---|---|"]
+  lines += [f"| {name} | {statistics.median(row):.0f} | {min(row):.0f} | {max(row):.0f} |"
+            for name, row in found.items()]
+  return "\n".join(lines)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--workers", type=int, default=2, help="programs at once (default 2)")
+  parser.add_argument("--programs", type=int, default=100, help="programs per repetition and row (default 100)")
+  parser.add_argument("--repeats", type=int, default=5, help="repetitions (default 5)")
+  parser.add_argument("--json", type=Path, help="file that all numbers are written to")
+  args = parser.parse_args()
+  for name in ("workers", "programs", "repeats"):
+    if getattr(args, name) < 1:
+      parser.error(f"--{name} {getattr(args, name)}: must be at least 1")
+  found = rates(args.workers, args.programs, args.repeats)
+  print(table(found))
+  if args.json:
+    args.json.write_text(json.dumps({
+        "workers": args.workers, "programs": args.programs, "executions_per_second": found,
+        "environment": {"python": platform.python_version(), "system": platform.platform(),
+                        "cores": len(os.sched_getaffinity(0))}}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+  main()

@@ -5,7 +5,7 @@
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       0.494 billion
-  training state   9.88 GB in f32: parameters, gradients, Adam's moments, and the start: 20 bytes a parameter
+  training state   9.88 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
   cache            0.011 GB in bf16 for a row of 896 tokens, 2.82 GB for the 256 rows that are drawn at once
   backward pass    0.132 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
   1 device         12.7 GB in all while sampling, 10.9 GB in all while updating 8 rows at once

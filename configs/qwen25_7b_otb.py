@@ -10,7 +10,7 @@ tools yet: here a problem is answered in one turn, without code.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       7.62 billion
-  training state   152 GB in f32: parameters, gradients, Adam's moments, and the start: 20 bytes a parameter
+  training state   152 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
   cache            0.528 GB in bf16 for a row of 9,216 tokens, 1,082 GB for the 2,048 rows that are drawn at once
   backward pass    17.2 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
   32 devices       38.6 GB each while sampling, 21.9 GB each while updating 32 rows at once

@@ -10,7 +10,7 @@ The three commands are the columns of the published table.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       7.62 billion
-  training state   152 GB in f32: parameters, gradients, Adam's moments, and the start: 20 bytes a parameter
+  training state   152 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
   cache            0.235 GB in bf16 for a row of 4,096 tokens, 481 GB for the 2,048 rows that are drawn at once
   backward pass    4.11 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
   16 devices       39.6 GB each while sampling, 13.6 GB each while updating 16 rows at once

@@ -9,7 +9,7 @@ reach. A completion has the 8,000 tokens that the published one shares with tool
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       14.8 billion
-  training state   295 GB in f32: parameters, gradients, Adam's moments, and the start: 20 bytes a parameter
+  training state   295 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
   cache            1.48 GB in bf16 for a row of 9,024 tokens, 6,056 GB for the 4,096 rows that are drawn at once
   backward pass    24.2 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
   128 devices      49.6 GB each while sampling, 26.5 GB each while updating 128 rows at once

@@ -5,7 +5,7 @@
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       1.72 billion
-  training state   34.4 GB in f32: parameters, gradients, Adam's moments, and the start: 20 bytes a parameter
+  training state   34.4 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
   cache            1.06 GB in bf16 for a row of 9,216 tokens, 3,788 GB for the 3,584 rows that are drawn at once
   backward pass    9.55 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
   64 devices       59.7 GB each while sampling, 10.1 GB each while updating 64 rows at once

@@ -58,26 +58,28 @@ def sizes(cfg) -> dict[str, float]:
   count = parameter_count(cfg.pretrained)
   devices = cfg.mesh.fsdp * cfg.mesh.tensor
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  state = 4 * 5 * count  # f32: parameters, gradients, two moments; and the start, which the report is drawn from
+  # f32: parameters, gradients, two moments; the start, which the report is drawn from; what stale samplers use.
+  state = 4 * (5 + cfg.updates.staleness) * count
   cache = 2 * 2 * m.num_layers * m.num_kv_heads * m.head_dim * length
   inputs = 2 * m.num_layers * m.width * length  # remat=full keeps the input of each block
   block = (4 + 2) * m.num_heads * length**2 + 2 * 3 * m.mlp_width * length  # scores in f32 and as weights; the MLP
   return dict(count=count, state=state, cache=cache, rows=cfg.rows, length=length, backward=inputs + block,
-              devices=devices, micro_rows=micro_rows, sampling=(state + cfg.rows * cache) / devices,
+              devices=devices, micro_rows=micro_rows, stale=cfg.updates.staleness,
+              sampling=(state + cfg.rows * cache) / devices,
               updating=(state + micro_rows * (inputs + block)) / devices)
 
 
 def estimate(cfg) -> str:
   """The lines of the header that start with "Estimate"."""
-  s = {name: value / 1e9 if name not in ("rows", "length", "devices", "micro_rows") else value
+  s = {name: value / 1e9 if name not in COUNTS else value
        for name, value in sizes(cfg).items()}
   number = lambda x: f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
   every = "each" if s["devices"] > 1 else "in all"
   return "\n".join([
       "Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):",
       f"  parameters       {number(s['count'])} billion",
-      f"  training state   {number(s['state'])} GB in f32: parameters, gradients, Adam's moments, and the start: 20 "
-      "bytes a parameter",
+      f"  training state   {number(s['state'])} GB in f32: parameters, gradients, Adam's moments, the start"
+      + (f", {s['stale']} older" if s["stale"] else "") + f": {20 + 4 * s['stale']} bytes a parameter",
       f"  cache            {number(s['cache'])} GB in bf16 for a row of {s['length']:,} tokens, "
       f"{number(s['cache'] * s['rows'])} GB for the {s['rows']:,} rows that are drawn at once",
       f"  backward pass    {number(s['backward'])} GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of "
@@ -93,6 +95,8 @@ def ready(path: Path, *preset: str):
   cfg = from_dict(load(path).get_config(*preset))
   return setup.resolve(check(cfg))
 
+
+COUNTS = ("rows", "length", "devices", "micro_rows", "stale")  # the others are bytes or parameters
 
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 

@@ -9,9 +9,28 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from jaxrl_llm.config import ModelConfig
+
+
+@struct.dataclass
+class Prefix:
+  """One layer's keys and values of M prompts, each kept once for all rows that begin with it.
+
+  Attributes:
+    keys: [M, K, head_dim, P];  values: [M, K, P, head_dim].
+    visible: [M, P] bool, what the prompt's rows see.
+    rows: [M, G] int32, the rows of each prompt; where it has fewer, any row.
+    prompt, lane: [B] int32, a row's place in `rows`.
+  """
+
+  keys: Array
+  values: Array
+  visible: Bool[Array, "M P"]
+  rows: Int[Array, "M G"]
+  prompt: Int[Array, " B"]
+  lane: Int[Array, " B"]
 
 
 @struct.dataclass
@@ -24,6 +43,7 @@ class KVCache:
     values: per layer [B, K, S, head_dim].
     positions, segments: [B, S] int32.
     index: int32 scalar, the next free slot.
+    prefix: per layer what rows attend to beside their slots, or None. Layers that are scanned have none.
   """
 
   keys: tuple
@@ -31,6 +51,7 @@ class KVCache:
   positions: Int[Array, "B S"]
   segments: Int[Array, "B S"]
   index: Int[Array, ""]
+  prefix: "tuple[Prefix, ...] | None" = None
 
 
 def empty(cfg: ModelConfig, rows: int, slots: int) -> KVCache:
@@ -138,3 +159,9 @@ def select_rows(cache: KVCache, other: KVCache, source: Int[Array, " B"]) -> KVC
                        values=jax.tree.map(layer(-2), cache.values, other.values),
                        positions=copy(cache.positions, other.positions, 0, 1),
                        segments=copy(cache.segments, other.segments, 0, 1))
+
+
+def prefix(prompts: KVCache, rows: Int[Array, "M G"], prompt: Int[Array, " B"], lane: Int[Array, " B"]) -> tuple:
+  """Per layer the Prefix of these prompts' cache, whose layers are not stacked."""
+  return tuple(Prefix(keys, values, prompts.segments > 0, rows, prompt, lane)
+               for keys, values in zip(prompts.keys, prompts.values, strict=True))

@@ -52,17 +52,62 @@ def attend(queries, keys, values, visible):
   Returns:
     [R, S, H, d]. A token that sees nothing (padding) gets the mean of the values.
   """
-  rows, length, heads, size = queries.shape
+  scores = _scores(queries, keys, visible)
+  weights = jax.nn.softmax(scores, -1).astype(values.dtype)
+  mixed = _mix(weights, values)
+  return mixed.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+
+
+def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
+  """`attend` over a row's own slots and over a prompt that it shares, whose keys are read once for all its rows.
+
+  Each part gives its largest score m_p, z_p = sum exp(s - m_p) and y_p = sum exp(s - m_p) v; with m = max m_p the
+  output is sum_p exp(m_p - m) y_p / sum_p exp(m_p - m) z_p.
+
+  Args:
+    queries, keys, values, visible: as in `attend`.
+  """
+  length = queries.shape[1]
+  prompts, group = prefix.rows.shape
+  own = _partial(queries, keys, values, visible)
+  grouped = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
+  seen = jnp.broadcast_to(prefix.visible[:, None], (prompts, group * length, prefix.visible.shape[1]))
+  shared = _partial(grouped, prefix.keys, prefix.values, seen)
+  back = lambda x: x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
+  parts = (own, tuple(map(back, shared)))
+  top = jnp.maximum(parts[0][0], parts[1][0])
+  scaled = [jnp.exp(part[0] - top) for part in parts]
+  total = sum(scale * part[1] for scale, part in zip(scaled, parts, strict=True))
+  mixed = sum(scale * part[2] for scale, part in zip(scaled, parts, strict=True)) / total
+  return mixed.astype(values.dtype).transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+
+
+def _partial(queries, keys, values, visible):
+  """(largest score, sum of exp, values mixed by exp) over one part of what is attended to, each [R, K, H/K, S, ...]."""
+  scores = _scores(queries, keys, visible)
+  top = jnp.max(scores, -1, keepdims=True)
+  weights = jnp.exp(scores - top)
+  return top, jnp.sum(weights, -1, keepdims=True), _mix(weights.astype(values.dtype), values, jnp.float32)
+
+
+def _scores(queries, keys, visible):
+  """[R, K, H/K, S, T] f32 products of queries and keys; the least number where nothing is to be seen."""
+  rows, length, _, size = queries.shape
   kv_heads, slots = keys.shape[1], keys.shape[3]
   # The query heads of a kv-head are stacked along the length, so that both products are plain batched ones.
   stacked = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size).transpose(0, 2, 3, 1, 4)
   stacked = stacked.reshape(rows, kv_heads, -1, size)
   scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
   scores = scores.reshape(rows, kv_heads, -1, length, slots)
-  scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
-  weights = jax.nn.softmax(scores, -1).astype(values.dtype).reshape(rows, kv_heads, -1, slots)
-  mixed = jnp.einsum("rknt,rktd->rknd", weights, values).reshape(rows, kv_heads, -1, length, size)
-  return mixed.transpose(0, 3, 1, 2, 4).reshape(rows, length, heads, size)
+  return jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+
+
+def _mix(weights, values, dtype=None):
+  """[R, K, H/K, S, d]: values [R, K, T, d] by weights [R, K, H/K, S, T]."""
+  rows, kv_heads, per, length, slots = weights.shape
+  mixed = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
+                     preferred_element_type=dtype)
+  return mixed.reshape(rows, kv_heads, per, length, -1)
 
 
 class Attention(nnx.Module):
@@ -94,8 +139,9 @@ class Attention(nnx.Module):
     values = values.transpose(0, 2, 1, 3)
     queries = constrain(queries, ("rows", "length", "heads", "head_dim"))
     if layer_cache is not None:
-      keys, values = kv_cache.write(*layer_cache, keys, values, index)
-    mixed = attend(queries, keys, values, visible)
+      keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
+    prefix = layer_cache[2:] if layer_cache is not None else ()
+    mixed = (attend_shared if prefix else attend)(queries, keys, values, visible, *prefix)
     out = self.out[...].astype(x.dtype).reshape(-1, x.shape[-1])
     return mixed.reshape(*x.shape[:-1], -1) @ out, (keys, values)
 

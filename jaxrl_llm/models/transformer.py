@@ -79,6 +79,8 @@ class Transformer(nnx.Module):
         segments[..., None] > 0)
     run = self._scanned if self.cfg.scan_layers else self._unrolled
     layers = None if cache is None else (cache.keys, cache.values)
+    if cache is not None and cache.prefix is not None:
+      layers += (cache.prefix,)
     x, (layers, routing) = run(x, positions, visible, layers, index, routing, constrain)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
@@ -88,7 +90,7 @@ class Transformer(nnx.Module):
     keys, values, routed = [], [], []
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
-      layer = None if layers is None else (layers[0][i], layers[1][i])
+      layer = None if layers is None else tuple(part[i] for part in layers)
       given = None if routing is None else routing[i]
       x, ((k, v), used) = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible, layer, index, given)
       keys.append(k)

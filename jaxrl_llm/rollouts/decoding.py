@@ -4,6 +4,8 @@ The cache of S rows has the prompts' P slots, and behind them a ring of w slots 
 (models/kv_cache.py). A row admitted later than its neighbours merely begins further right; what it had in its place
 before is marked as nothing. So one scalar write serves rows of any age, and attention reads P + w slots where w covers
 the oldest row alive, exactly what an index per row would need.
+
+Where prompts are shared, they lie in a store of their own, once per group, and the cache is the ring alone.
 """
 
 import dataclasses
@@ -43,6 +45,22 @@ class Slots:
 
 
 @struct.dataclass
+class Shared:
+  """Which prompt of the store each row attends to; as in `kv_cache.Prefix`.
+
+  Attributes:
+    store: cache of M prompts.
+    rows: [M, G] int32, slots.
+    prompt, lane: [S] int32.
+  """
+
+  store: kv_cache.KVCache
+  rows: Int[Array, "M G"]
+  prompt: Int[Array, " S"]
+  lane: Int[Array, " S"]
+
+
+@struct.dataclass
 class Drawn:
   """What a chunk of `steps` steps drew; row b's tokens are the first count[b] columns.
 
@@ -78,8 +96,10 @@ class Programs:
     empty: (S, P, w) -> cache; static sizes.
     admit: (cache, prefilled, to [S], source [S], count) -> cache; prompt source[i] into row to[i] for i < count.
       Consumes the cache.
-    decode: (params, cache, index, Slots, key, sampling, steps, quota) -> (cache, Drawn). Ends after `steps` steps, or
-      once `quota` rows have ended, or all. Consumes the cache.
+    admit_shared: (cache, store, prefilled, to [M], source [M], count, fresh [S]) -> (cache, store); prompt source[i]
+      into the store's to[i], and the rows `fresh` begin anew. Consumes cache and store.
+    decode: (params, cache, Shared or None, index, Slots, key, sampling, steps, quota) -> (cache, Drawn). Ends after
+      `steps` steps, or once `quota` rows have ended, or all. Consumes the cache.
     shift: (cache, dropped, P, w) -> cache with ring size w, less the oldest `dropped` ring slots.
     take: (cache, rows) -> cache of these rows.
   """
@@ -88,6 +108,7 @@ class Programs:
   prefill: Callable
   empty: Callable
   admit: Callable
+  admit_shared: Callable
   decode: Callable
   shift: Callable
   take: Callable
@@ -123,9 +144,13 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool, mes
       return lay(kv_cache.select_rows(cache, prefilled, chosen))
     return kv_cache.put_rows(cache, prefilled, to, source, count)
 
-  def rollout_decode(params, cache, index, slots, key, sampling, steps, quota):
-    return _decode(params, cache.replace(index=index), slots, key, sampling, steps, quota, model=decoder, chunk=chunk,
-                   stop_ids=stop_ids, forbid=forbid, lay=lay)
+  def rollout_admit_shared(cache, store, prefilled, to, source, count, fresh):
+    cache = cache.replace(segments=jnp.where(fresh[:, None], 0, cache.segments))
+    return cache, kv_cache.put_rows(store, prefilled, to, source, count)
+
+  def rollout_decode(params, cache, shared, index, slots, key, sampling, steps, quota):
+    return _decode(params, cache.replace(index=index), shared, slots, key, sampling, steps, quota, model=decoder,
+                   chunk=chunk, stop_ids=stop_ids, forbid=forbid, lay=lay)
 
   def rollout_shift(cache, dropped, width, ring):
     return lay(kv_cache.shift(cache, width, dropped, width + ring))
@@ -141,7 +166,9 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool, mes
 
   return Programs(
       prepare=prepared, prefill=jax.jit(rollout_prefill), empty=jax.jit(rollout_empty, static_argnums=(0, 1, 2)),
-      admit=jax.jit(rollout_admit, donate_argnums=0), decode=jax.jit(rollout_decode, donate_argnums=1),
+      admit=jax.jit(rollout_admit, donate_argnums=0),
+      admit_shared=jax.jit(rollout_admit_shared, donate_argnums=(0, 1)),
+      decode=jax.jit(rollout_decode, donate_argnums=1),
       shift=jax.jit(rollout_shift, static_argnums=(2, 3)), take=jax.jit(rollout_take))
 
 
@@ -153,13 +180,15 @@ def _by_rows(mesh: Mesh, ndim: int) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(*before, parallel.RULES["rows"]))
 
 
-def _decode(params, cache, slots: Slots, key, sampling: Sampling, steps, quota, *, model, chunk, stop_ids, forbid, lay):
+def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: Sampling, steps, quota, *, model, chunk,
+            stop_ids, forbid, lay):
   """(cache, Drawn): one step feeds each row's last token and draws the next."""
   keys, head = row_keys(key, slots.row_id), model.head(params)
   rows, stops = len(slots.token), jnp.asarray(stop_ids, jnp.int32)
   is_stop = jnp.isin(jnp.arange(model.config.vocab_size), stops)
   count_live = lambda live: jnp.sum(live, dtype=jnp.int32)
   started = count_live(slots.left > 0)
+  prefix = None if shared is None else kv_cache.prefix(shared.store, shared.rows, shared.prompt, shared.lane)
 
   def on(loop: _Loop):
     live = count_live(loop.live)
@@ -169,14 +198,14 @@ def _decode(params, cache, slots: Slots, key, sampling: Sampling, steps, quota, 
     drawn, live = loop.drawn, loop.live
     position = slots.position + drawn.steps
     hidden, cache = model.hidden(params, loop.token[:, None], position[:, None], live[:, None].astype(jnp.int32),
-                                 cache=loop.cache)
+                                 cache=loop.cache.replace(prefix=prefix))
     forbidden = (drawn.steps < slots.owed)[:, None] & is_stop if forbid else None
     token, log_prob = draw(hidden[:, 0], head, keys, position + 1, sampling, forbidden)
     stop = live & jnp.isin(token, stops)
     put = lambda old, new: lax.dynamic_update_slice(old, new[:, None], (0, drawn.steps))
     drawn = Drawn(put(drawn.tokens, token), put(drawn.log_probs, log_prob), drawn.count + live, drawn.stopped | stop,
                   drawn.steps + 1)
-    return _Loop(lay(cache), token, live & ~stop & (drawn.steps < slots.left), drawn)
+    return _Loop(lay(cache.replace(prefix=None)), token, live & ~stop & (drawn.steps < slots.left), drawn)
 
   none = Drawn(jnp.zeros((rows, chunk), jnp.int32), jnp.zeros((rows, chunk), jnp.float32), jnp.zeros(rows, jnp.int32),
                jnp.zeros(rows, bool), jnp.int32(0))

@@ -37,6 +37,8 @@ class EngineConfig:
     refill: waiting rows take the slots of ended ones between chunks; else all rows in flight end first.
     compact: once no row waits, the rows left are gathered into half the batch, and again.
     quota: with waiting rows, a chunk ends early once this many rows have ended; 0: a sixteenth of the slots.
+    shared_prefix: a prompt's cache is kept once and attended to by all rows of its group, instead of copied to each. A
+      group waits while all places for prompts are taken, see `prompt_places`. On one device only.
   """
 
   group_size: int = 1
@@ -50,6 +52,7 @@ class EngineConfig:
   refill: bool = True
   compact: bool = True
   quota: int = 0
+  shared_prefix: bool = False
 
 
 @dataclasses.dataclass
@@ -129,6 +132,14 @@ def batch_sizes(cfg: EngineConfig, rows: int, shards: int = 1) -> list[int]:
   return sizes
 
 
+def prompt_places(cfg: EngineConfig, rows: int) -> int:
+  """Prompts that the store holds: those of full slots, twice where groups end one by one and others follow."""
+  slots = min(cfg.slots, rows)
+  full = -(-slots // cfg.group_size)
+  aligned = full if slots % cfg.group_size == 0 else full + 1
+  return min(2 * full + 1 if cfg.refill and rows > slots else aligned, rows // cfg.group_size)
+
+
 def ring_sizes(cfg: EngineConfig, rows: int) -> list[int]:
   """Ring sizes, smallest first. Rows of different ages need up to a chunk more than the longest row."""
   most = cfg.max_new_tokens + (cfg.chunk - 1 if cfg.refill and rows > cfg.slots else 0)
@@ -138,12 +149,13 @@ def ring_sizes(cfg: EngineConfig, rows: int) -> list[int]:
 def programs(cfg: EngineConfig, rows: int, shards: int = 1) -> int:
   """Most programs that runs of `rows` rows with one prompt width and dtype compile, whatever the sampling values.
 
-    3 (prepare, prefill, empty) + W (admit) + S W (decode) + S (3 W - 2) (shift) + (S - 1) W (take)
+    4 (prepare, prefill, empty) + W (admit) + S W (decode) + S (3 W - 2) (shift) + (S - 1) W (take)
 
-  with S batch sizes and W ring sizes. A ring changes by one size at a time, a batch by one too.
+  with S batch sizes and W ring sizes; `empty` makes the cache, and the store of shared prompts. Ring and batch
+  change by one size at a time.
   """
   sizes, rings = len(batch_sizes(cfg, rows, shards)), len(ring_sizes(cfg, rows))
-  return 3 + rings + sizes * rings + sizes * (3 * rings - 2) + (sizes - 1) * rings
+  return 4 + rings + sizes * rings + sizes * (3 * rings - 2) + (sizes - 1) * rings
 
 
 def check(cfg: EngineConfig, host: PromptBatch, limit: np.ndarray, mesh: Mesh | None) -> None:
@@ -164,6 +176,8 @@ def check(cfg: EngineConfig, host: PromptBatch, limit: np.ndarray, mesh: Mesh | 
   if jax.process_count() > 1:
     raise ConfigError(f"the engine serves one process, there are {jax.process_count()}. Fix: rollouts.generate.")
   shards = _shards(mesh)
+  if cfg.shared_prefix and mesh is not None and mesh.size > 1:
+    raise ConfigError(f"shared_prefix = True on {mesh.size} devices: allowed is 1. Fix: shared_prefix=False.")
   if batch_sizes(cfg, rows, shards)[0] % shards:
     raise ConfigError(f"slots = {cfg.slots} does not divide over {shards} devices. Fix: a multiple of {shards}.")
 
@@ -181,10 +195,13 @@ class _Flight:
     start: [S], the ring slot that the slot's row wrote first.
     count: [B], tokens drawn;  tokens, log_probs: [B, N];  stopped: [B], by a stop token.
     next: first row that has not been admitted;  wave: (first, last) row of the prefilled groups.
+    store, place: cache of shared prompts, and [M] the group that each of its places holds, -1 for none; or None.
+    width: slots in front of the ring, which hold a row's own copy of its prompt; 0 where prompts are shared.
   """
 
   def __init__(self, params, host: PromptBatch, key, sampling: Sampling, limit, model: Model, cfg: EngineConfig, mesh):
-    rows, self.width = host.tokens.shape
+    rows, width = host.tokens.shape
+    self.width, self.store, self.place = 0 if cfg.shared_prefix else width, None, None
     self.host, self.key, self.sampling, self.limit, self.cfg, self.mesh = host, key, sampling, limit, cfg, mesh
     self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0, mesh)
     self.params = self.programs.prepare(params)
@@ -196,6 +213,9 @@ class _Flight:
     self.log_probs = np.zeros((rows, cfg.max_new_tokens), np.float32)
     self.count, self.stopped = np.zeros(rows, int), np.zeros(rows, bool)
     self.stats = Stats()
+    if cfg.shared_prefix:
+      self.place = np.full(prompt_places(cfg, rows), -1)
+      self.store = self.programs.empty(len(self.place), width, 0)
     m = model.config
     self.slot_bytes = 2 * m.num_layers * m.num_kv_heads * m.head_dim * np.dtype(m.compute_dtype).itemsize
 
@@ -211,12 +231,35 @@ class _Flight:
       if self.next == self.wave[1]:
         self._prefill()
       taken = np.arange(self.next, min(self.next + len(free), self.wave[1]))
+      taken = taken[:self._enter_prompts(taken, free) if self.place is None else self._share_prompts(taken, free)]
+      if not len(taken):
+        break
       slots, free = free[:len(taken)], free[len(taken):]
-      pad = lambda x: np.pad(x, (0, len(self.row) - len(x))).astype(np.int32)
-      at = self._put((pad(slots), pad((taken - self.wave[0]) // self.cfg.group_size), np.int32(len(taken))))
-      self.cache = self.programs.admit(self.cache, self.prefilled, *at)
       self.row[slots], self.start[slots], self.next = taken, self.used, self.next + len(taken)
     return bool((self.row >= 0).any())
+
+  def _enter_prompts(self, taken, free) -> int:
+    """Each row's own copy of its prompt; the number of rows, which is all."""
+    pad = lambda x: np.pad(x, (0, len(self.row) - len(x))).astype(np.int32)
+    source = (taken - self.wave[0]) // self.cfg.group_size
+    at = self._put((pad(free[:len(taken)]), pad(source), np.int32(len(taken))))
+    self.cache = self.programs.admit(self.cache, self.prefilled, *at)
+    return len(taken)
+
+  def _share_prompts(self, taken, free) -> int:
+    """Prompts that the store lacks, as far as it has places; the number of rows whose prompt is there."""
+    size, group = self.cfg.group_size, taken // self.cfg.group_size
+    needed = np.concatenate([self.row[self.row >= 0] // size, group[:1]])
+    places = np.flatnonzero(~np.isin(self.place, needed))
+    new = np.setdiff1d(group, self.place)[:len(places)]
+    places = places[:len(new)]
+    self.place[places] = new
+    taken = taken[np.cumprod(np.isin(group, self.place)).astype(bool)]
+    pad = lambda x: np.pad(x, (0, len(self.place) - len(x))).astype(np.int32)
+    fresh = np.isin(np.arange(len(self.row)), free[:len(taken)])
+    at = self._put((pad(places), pad(new - self.wave[0] // size), np.int32(len(new)), fresh))
+    self.cache, self.store = self.programs.admit_shared(self.cache, self.store, self.prefilled, *at)
+    return len(taken)
 
   def _prefill(self) -> None:
     """The next groups, as many as fill the slots; the last ones' shape is filled with copies."""
@@ -226,7 +269,7 @@ class _Flight:
     self.prefilled = self.programs.prefill(self.params, *self._put((self.host.tokens[first].astype(np.int32),
                                                                     self.host.prompt_length[first].astype(np.int32))))
     self.wave = (self.next, min(self.next + size * groups, rows))
-    self.stats.prefill_tokens += groups * self.width
+    self.stats.prefill_tokens += groups * self.host.tokens.shape[1]
 
   def fit(self) -> None:
     """Bring batch and ring to the least sizes that the next chunk needs."""
@@ -272,9 +315,20 @@ class _Flight:
                                                  self.host.row_id[row])))
     index, steps, quota = (np.int32(x) for x in (self.width + self.used, self._steps(), self._quota(live.sum())))
     slots, (index, steps, quota) = self._put(slots), self._put((index, steps, quota))
-    self.cache, drawn = self.programs.decode(self.params, self.cache, index, slots, self.key, self.sampling, steps,
-                                             quota)
+    self.cache, drawn = self.programs.decode(self.params, self.cache, self._shared(live, row), index, slots, self.key,
+                                             self.sampling, steps, quota)
     self._enter(jax.device_get(drawn), prompt + count)
+
+  def _shared(self, live, row) -> decoding.Shared | None:
+    """Each row's place in the store; a row's lane is its number in its group."""
+    if self.place is None:
+      return None
+    group, lane = row // self.cfg.group_size, np.where(live, row % self.cfg.group_size, 0)
+    prompt = np.where(live, np.argmax(self.place == group[:, None], 1), 0)
+    rows = np.zeros((len(self.place), self.cfg.group_size), np.int32)
+    rows[prompt[live], lane[live]] = np.flatnonzero(live)
+    maps = self._put((rows, prompt.astype(np.int32), lane.astype(np.int32)))
+    return decoding.Shared(self.store, *maps)
 
   def _enter(self, drawn: decoding.Drawn, seen: np.ndarray) -> None:
     """`seen`: tokens that each slot's first draw could see."""
@@ -292,7 +346,8 @@ class _Flight:
     stats.chunks += 1
     stats.slot_steps += len(self.row) * done
     stats.useful_steps += int(new.sum())
-    stats.cache_bytes_read += len(self.row) * done * (self.width + self.ring) * self.slot_bytes
+    shared = 0 if self.place is None else len(self.place) * self.host.tokens.shape[1]
+    stats.cache_bytes_read += done * (len(self.row) * (self.width + self.ring) + shared) * self.slot_bytes
     stats.cache_bytes_needed += int((new * seen + new * (new - 1) // 2).sum()) * self.slot_bytes
 
   def _put(self, tree):

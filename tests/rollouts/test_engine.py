@@ -17,7 +17,7 @@ from jaxrl_llm.rollouts import decoding, engine, generate
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.types import PromptBatch, Sampling
 
-MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
+MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
 PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
 EOS, NEW, WIDTH, NEAR_TIE = 3, 20, 7, 1e-4
 KEY = jax.random.key(7)
@@ -33,7 +33,7 @@ def prompts(rows=32, group=4, seed=0) -> PromptBatch:
 
 
 def config(**options) -> EngineConfig:
-  return EngineConfig(**{"group_size": 4, "max_new_tokens": NEW, "slots": 8, "chunk": 8, "window": 8,
+  return EngineConfig(**{"group_size": 4, "max_new_tokens": NEW, "slots": 8, "chunk": 8, "window": 16,
                          "stop_ids": (EOS,), "pad_id": 0, **options})
 
 
@@ -88,7 +88,7 @@ def test_equals_generate(chunk, slots, refill, compact):
   assert stats.useful_steps == got.mask.sum() <= stats.slot_steps
 
 
-@pytest.mark.parametrize("options", [{"window": 20}, {"window": 3}, {"quota": 1}, {"quota": 8}, {"slots": 7},
+@pytest.mark.parametrize("options", [{"window": 20}, {"window": 5, "quota": 8}, {"slots": 7, "quota": 1},
                                      {"group_size": 1}, {"group_size": 8}], ids=str)
 def test_window_quota_and_groups_change_nothing(options):
   batch = prompts()
@@ -99,6 +99,16 @@ def test_window_quota_and_groups_change_nothing(options):
   else:
     expected = reference()
   assert_same(run(batch, **options)[0], expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"slots": 6, "chunk": 32}, {"slots": 32, "group_size": 8, "refill": False},
+                                     {"slots": 12, "refill": False, "compact": False}], ids=str)
+def test_shared_prompts_change_nothing(options):
+  group = options.get("group_size", 4)
+  batch = jax.tree.map(lambda x: x[np.arange(32) // group * group], prompts()).replace(row_id=prompts().row_id,
+                                                                                   group_id=prompts().group_id)
+  expected = jax.device_get(sampler()(PARAMS, batch, KEY, Sampling.of(1.0)))
+  assert_same(run(batch, shared_prefix=True, **options)[0], expected)
 
 
 def test_eight_devices_draw_the_same():
@@ -125,10 +135,12 @@ WRONG = {
         h, head, keys, position - position[0], *rest)),
     "a shift loses a slot": (kv_cache, "shift", lambda cache, start, dropped, slots: real_shift(
         cache, start, jnp.minimum(dropped + 1, cache.positions.shape[1] - start), slots)),
+    "another group's prompt": (decoding.kv_cache, "prefix", lambda prompts, rows, prompt, lane: real_prefix(
+        prompts, rows, prompt[::-1], lane)),
     "prompts of other rows": (kv_cache, "put_rows", lambda cache, other, to, source, count: real_put(
         cache, other, to, source[::-1], count)),
 }
-real_draw, real_shift, real_put = decoding.draw, kv_cache.shift, kv_cache.put_rows
+real_draw, real_shift, real_put, real_prefix = decoding.draw, kv_cache.shift, kv_cache.put_rows, kv_cache.prefix
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -136,7 +148,7 @@ def test_the_comparison_rejects(name, monkeypatch):
   decoding.build.cache_clear()
   with monkeypatch.context() as patch:
     patch.setattr(*WRONG[name])
-    got, _ = run()
+    got, _ = run(shared_prefix=name == "another group's prompt")
   decoding.build.cache_clear()
   with pytest.raises(AssertionError):
     assert_same(got, reference())
@@ -178,14 +190,14 @@ def test_waste_is_small_where_many_rows_wait():
   assert stats.useful_steps == limit.sum() and stats.slot_steps > stats.useful_steps
   assert stats.waste <= 0.10
   assert ragged(refill=False, compact=False)[1].waste > 0.30
-  assert stats.cache_bytes_read < ragged(window=47)[1].cache_bytes_read
+  assert stats.cache_bytes_read < stats.slot_steps * 64 * (WIDTH + 47), "attention reads the live window"
 
 
 def test_counts():
   got, stats = run(slots=32, refill=False, compact=False, window=NEW)
   new = got.length - got.prompt_length
   assert stats.slot_steps == 32 * new.max()
-  slot = 2 * 2 * 1 * 8 * 4  # keys and values, layers, kv-heads, head_dim, bytes
+  slot = 2 * 1 * 1 * 8 * 4  # keys and values, layers, kv-heads, head_dim, bytes
   assert stats.cache_bytes_read == slot * stats.slot_steps * (WIDTH + NEW)
   seen = [sum(range(n, n + k)) for n, k in zip(got.prompt_length, new, strict=True)]
   assert stats.cache_bytes_needed == slot * sum(seen)
@@ -217,27 +229,36 @@ def test_compiles_no_more_than_declared():
     everything()
   finally:
     jax.monitoring.unregister_event_duration_listener(count)
-  ours = ("prepare", "prefill", "empty", "admit", "decode", "shift", "take")
+  ours = ("prepare", "prefill", "empty", "admit", "decode", "shift", "take", "admit_shared")
   assert set(first) <= {f"jit(rollout_{name})" for name in ours}
   assert 5 < sum(first.values()) <= engine.programs(config(), 32)
   assert first == names, "every shape was met in the first pass"
   assert engine.programs(config(), 32) < engine.programs(config(window=4), 32)
 
 
-def test_stacked_blocks_and_compute_dtype():
-  """Scanned layers are laid out one by one; bf16 matrices are cast once, with results equal bit for bit."""
-  stacked = Model(dataclasses.replace(MODEL.config, scan_layers=True))
-  blocks = jax.tree.map(lambda *x: jnp.stack(x), *(PARAMS["blocks"][i] for i in range(2)))
-  assert_same(run(model=stacked, params={**PARAMS, "blocks": blocks}, slots=16)[0], reference())
+def test_stacked_blocks():
+  """Scanned layers are laid out one by one, each with a cache of its own."""
+  flat = Model(dataclasses.replace(MODEL.config, num_layers=2))
+  params = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, flat.init(jax.random.key(1)))
+  blocks = jax.tree.map(lambda *x: jnp.stack(x), *(params["blocks"][i] for i in range(2)))
+  stacked = Model(dataclasses.replace(flat.config, scan_layers=True))
+  got, _ = run(model=stacked, params={**params, "blocks": blocks})
+  plain = jax.jit(functools.partial(generate, model=flat, cfg=SamplerConfig(4, NEW, 32, (EOS,), 0)))
+  expected = jax.device_get(plain(params, prompts(), KEY, Sampling.of(1.0)))
+  np.testing.assert_array_equal(got.tokens, expected.tokens)
+  np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=1e-5)
 
+
+def test_matrices_are_cast_once():
+  """What the network casts in every call is cast before; the results are equal bit for bit."""
   half = Model(dataclasses.replace(MODEL.config, compute_dtype="bfloat16"))
   model, params = decoding.prepare_for_decode(PARAMS, half)
   kinds = {x.dtype.name for x in jax.tree.leaves(params) if x.ndim > 1}
   assert kinds == {"bfloat16"} and params["final_norm"]["scale"].dtype == jnp.float32
   ids = prompts().tokens
   at = np.broadcast_to(np.arange(WIDTH), ids.shape)
-  hidden = [np.asarray(m.hidden(p, ids, at, np.ones_like(ids))[0], np.float32) for m, p in ((half, PARAMS),
-                                                                                          (model, params))]
+  hidden = [np.asarray(m.hidden(p, ids, at, np.ones_like(ids))[0], np.float32)
+            for m, p in ((half, PARAMS), (model, params))]
   np.testing.assert_array_equal(*hidden)
 
 

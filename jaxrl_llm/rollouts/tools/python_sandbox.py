@@ -90,8 +90,8 @@ class PythonSandbox:
       granted = [worker.isolation() for worker in self._workers]
     except (GoneError, LateError) as error:
       self.close()
-      raise ConfigError(f"PythonSandbox: a worker did not start: {error}. Fix: where `files` are not isolated, user "
-                        "65534 must be able to read the interpreter's libraries; or use the calculator.") from None
+      raise ConfigError(f"PythonSandbox: a worker did not start: {error}. Fix: leave out the isolation that failed by "
+                        "`without`, or use the calculator.") from None
     self.isolation: Isolation = granted[0]
     if lacking := sorted(required & set(self.isolation.missing)):
       self.close()
@@ -100,6 +100,7 @@ class PythonSandbox:
                         f"less.\n{self.isolation.describe()}")
     if self.isolation.missing:
       _LOG.warning("programs are not fully isolated:\n%s", self.isolation.describe())
+    self._try_one()
     for i in range(workers):
       self._idle.put(i)
 
@@ -157,6 +158,23 @@ class PythonSandbox:
     ended = worker.ask(data, self.limits.timeout + GRACE)
     return interpret(ended, cpu_seconds=self.limits.cpu_seconds, output_chars=self.limits.output_chars,
                      directory=worker.directory)
+
+  def _try_one(self) -> None:
+    """One program, so that what this system refuses to every program is no result of each.
+
+    Raises:
+      ConfigError: it fails, or cannot import.
+    """
+    try:
+      result = self._ask(self._workers[0], b"import colorsys; print(1)")  # colorsys: read from its file only now
+    except (GoneError, LateError) as error:
+      result = ToolResult("unavailable", str(error))
+    if result != ToolResult("ok", "1\n"):
+      self.close()
+      raise ConfigError(f"PythonSandbox: a first program ended with {result.status}: {result.output}. Fix: where "
+                        "`files` are not isolated, user 65534 must be able to read the interpreter's libraries (an "
+                        "interpreter outside of a private folder, or without=('user',)); else more memory_mb, "
+                        "open_files or timeout.")
 
   def _replace(self, index: int) -> None:
     self._workers[index].kill()

@@ -38,7 +38,10 @@ def become(code: bytes, out: int, err: int, directory: str, settings: dict) -> N
 
 
 def limit(settings: dict) -> None:
-  """The kernel's limits; those on processes and processor time count what the program starts, too."""
+  """The kernel's limits, or lower ones that the trainer is under itself.
+
+  The one on processes counts all of its user; the others are of each process alone.
+  """
   mega = 1 << 20
   for name, soft, hard in (
       ("RLIMIT_CPU", settings["cpu_seconds"], settings["cpu_seconds"] + 1),
@@ -48,7 +51,10 @@ def limit(settings: dict) -> None:
       ("RLIMIT_NPROC", settings["processes"], settings["processes"]),
       ("RLIMIT_SIGPENDING", 64, 64), ("RLIMIT_CORE", 0, 0), ("RLIMIT_MEMLOCK", 0, 0), ("RLIMIT_MSGQUEUE", 0, 0)):
     if hasattr(resource, name):
-      resource.setrlimit(getattr(resource, name), (soft, hard))
+      number = getattr(resource, name)
+      inherited = resource.getrlimit(number)[1]
+      top = hard if inherited == resource.RLIM_INFINITY else min(hard, inherited)
+      resource.setrlimit(number, (min(soft, top), top))
 
 
 def execute(text: str) -> int:

@@ -151,6 +151,8 @@ class Server:
     if pid == 0:
       try:
         sandbox_child.become(code, out.write_end, err.write_end, home, self.settings)
+      except BaseException as error:  # before the program began: the sandbox tries one program at its start
+        sandbox_child.say(error)
       finally:
         sandbox_child.leave(70)
     os.close(out.write_end)

@@ -26,7 +26,7 @@ from hostile_programs import PROGRAMS  # noqa: E402
 from jaxrl_llm.rollouts.tools import PythonSandbox  # noqa: E402
 
 MOST_PROCESSES = 60
-LIMITS = {"timeout": 0.6, "cpu_seconds": 1, "memory_mb": 128, "processes": 5, "directory_mb": 4, "output_chars": 400}
+LIMITS = {"timeout": 1.0, "cpu_seconds": 1, "memory_mb": 128, "processes": 5, "directory_mb": 4, "output_chars": 400}
 
 
 LOCK = threading.Lock()  # listing a folder takes a handle, which must not be counted
@@ -60,6 +60,8 @@ def main() -> None:
   parser.add_argument("programs", nargs="*", default=list(PROGRAMS), help="names (default: all)")
   parser.add_argument("--without", default="", help="an isolation to leave out")
   args = parser.parse_args()
+  if args.without:
+    PythonSandbox._try_one = lambda self: None  # a user who may not read the libraries is no hindrance here
   limits = LIMITS | {"without": args.without.split()}
   threading.Thread(target=watch, daemon=True).start()
   listener = socket.socket(socket.AF_UNIX)

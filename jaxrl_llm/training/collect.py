@@ -11,7 +11,10 @@ from jaxrl_llm.types import Problem, PromptBatch, Reward, Rollout, Sampling
 
 
 def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_row: int) -> PromptBatch:
-  """Each problem on `group_size` contiguous rows; row ids count up from `first_row`."""
+  """Each problem on `group_size` contiguous rows; row ids count up from `first_row`, a multiple of `group_size`.
+
+  Group ids follow from row ids, so that they are unique in the run: groups of several draws may be joined.
+  """
   width = parts.cfg.rollout.max_prompt_tokens
   ids = [parts.task.render(problem) for problem in problems]
   tokens = np.full((len(ids), width), parts.tokenizer.pad_token_id, np.int32)
@@ -20,7 +23,7 @@ def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_r
   rows = len(problems) * group_size
   row_id = first_row + np.arange(rows, dtype=np.int32)
   batch = PromptBatch(np.repeat(tokens, group_size, 0), np.repeat([len(i) for i in ids], group_size).astype(np.int32),
-                      row_id, (row_id - first_row) // group_size)
+                      row_id, row_id // group_size)
   return parallel.to_global(batch, parts.mesh)
 
 

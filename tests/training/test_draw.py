@@ -91,7 +91,7 @@ def test_without_dynamic_sampling_everything_is_kept_and_scoring_overlaps():
 
 def verdicts(rewards, keep=None):
   rewards = np.asarray(rewards, np.float32)
-  keep = np.ones(len(rewards), bool) if keep is None else np.asarray(keep)
+  keep = np.ones(len(rewards), bool) if keep is None else np.asarray(keep, bool)
   return Verdicts(rewards, rewards == 1, keep, [""] * len(rewards), [Reward(float(r), r == 1) for r in rewards])
 
 

@@ -61,7 +61,7 @@ class Sampling:
 
 
 # Values of `Rollout.stop_reason`.
-STOP_TOKEN, STOP_LENGTH = 0, 1
+STOP_TOKEN, STOP_LENGTH, STOP_STRING, STOP_ENVIRONMENT, STOP_TURNS = range(5)
 
 
 @struct.dataclass
@@ -75,9 +75,12 @@ class Rollout:
     prompt_length: [B] int32.
     behavior_log_probs: [B, L] f32 of the distribution that was sampled from; 0 where mask is False.
     truncated: [B] bool, True exactly when the length limit ended the row.
-    stop_reason: [B] int32, STOP_TOKEN or STOP_LENGTH.
+    stop_reason: [B] int32: STOP_TOKEN (an end of sequence), STOP_LENGTH (a length limit), STOP_STRING (a stop string),
+      STOP_ENVIRONMENT (the environment's own rule) or STOP_TURNS (the limit on policy turns).
     policy_step: [B] int32, `TrainState.step` of the parameters that sampled.
     row_id, group_id: [B] int32, from the prompts.
+    turn_id: [B, L] int32, the policy's turns counted from 1, 0 outside of them; None: every row is one turn.
+    void: [B] bool, True where a turn neither called a tool nor answered; None: no environment was asked.
   """
 
   tokens: Int[Array, "B L"]
@@ -90,6 +93,8 @@ class Rollout:
   policy_step: Int[Array, " B"]
   row_id: Int[Array, " B"]
   group_id: Int[Array, " B"]
+  turn_id: Int[Array, "B L"] | None = None
+  void: Bool[Array, " B"] | None = None
 
 
 @struct.dataclass

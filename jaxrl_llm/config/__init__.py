@@ -39,7 +39,14 @@ from jaxrl_llm.config.sections import (
   UpdateConfig,
   WarmStartConfig,
 )
-from jaxrl_llm.config.task import CountdownConfig, DataConfig, GymConfig, PromptConfig, TaskConfig
+from jaxrl_llm.config.task import (
+  CountdownConfig,
+  DataConfig,
+  GymConfig,
+  PromptConfig,
+  TaskConfig,
+  ToolArithmeticConfig,
+)
 from jaxrl_llm.fields import DEFAULT, ConfigError, Number
 
 __all__ = [
@@ -47,6 +54,7 @@ __all__ = [
     "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig", "DynamicSamplingConfig",
     "EntropyConfig", "EstimatorConfig", "EvaluationConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
     "ModelConfig", "Number", "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig", "RolloutConfig",
-    "RopeScalingConfig", "SamplerConfig", "ShapingConfig", "StepConfig", "TaskConfig", "UpdateConfig",
-    "VocabularyConfig", "WarmStartConfig", "base_config", "check", "check_model", "describe", "from_dict", "to_dict",
+    "RopeScalingConfig", "SamplerConfig", "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig",
+    "UpdateConfig", "VocabularyConfig", "WarmStartConfig", "base_config", "check", "check_model", "describe",
+    "from_dict", "to_dict",
 ]

@@ -16,6 +16,13 @@ class CountdownConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ToolArithmeticConfig:
+  """Multiply two numbers, with a calculator at hand."""
+
+  digits: int = option(3, "digits of each number", low=2, high=12)
+
+
+@dataclasses.dataclass(frozen=True)
 class GymConfig:
   """A task of the reasoning-gym package (extra `gym`)."""
 
@@ -59,15 +66,16 @@ class PromptConfig:
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
   name: str = option("modular_chain", "source of problems",
-                     choices=("modular_chain", "countdown", "dataset", "reasoning_gym"))
+                     choices=("modular_chain", "countdown", "tool_arithmetic", "dataset", "reasoning_gym"))
   num_terms: int = option(6, "modular_chain: digits in a chain", low=2, high=32)
-  worked_share: float = option(1.0, "modular_chain: share of demonstrations that write every step; the others only "
-                               "answer", low=0.0, high=1.0)
+  worked_share: float = option(1.0, "share of demonstrations that write every step (modular_chain) or call the tool "
+                               "(tool_arithmetic); the others only answer", low=0.0, high=1.0)
   heldout_problems: int = option(256, "held-out problems of the greedy evaluation", low=1)
   shuffle_rewards: bool = option(False, "control: permute rewards within each rollout batch")
   verifier_workers: int = option(2, "processes that check answers which need sympy", low=1, high=256)
   verifier_timeout: float = option(10.0, "seconds after which a check is killed and its row left unscored", low=0.1)
   countdown: CountdownConfig = CountdownConfig()
+  tool_arithmetic: ToolArithmeticConfig = ToolArithmeticConfig()
   gym: GymConfig = GymConfig()
   data: DataConfig = DataConfig()
   prompt: PromptConfig = PromptConfig()

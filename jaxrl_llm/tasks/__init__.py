@@ -5,8 +5,10 @@ from jaxrl_llm.tasks.arithmetic import ModularChain
 from jaxrl_llm.tasks.countdown import Countdown
 from jaxrl_llm.tasks.dataset import Dataset
 from jaxrl_llm.tasks.reasoning_gym import ReasoningGym
+from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic
 
-TASKS = {"modular_chain": ModularChain, "countdown": Countdown, "dataset": Dataset, "reasoning_gym": ReasoningGym}
+TASKS = {"modular_chain": ModularChain, "countdown": Countdown, "tool_arithmetic": ToolArithmetic, "dataset": Dataset,
+         "reasoning_gym": ReasoningGym}
 
 
 def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None, limits: RolloutConfig | None = None):
@@ -24,4 +26,4 @@ def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None, li
   return TASKS[cfg.name](cfg, seed, batch_size, tokenizer, limits)
 
 
-__all__ = ["TASKS", "Countdown", "Dataset", "ModularChain", "ReasoningGym", "make_task"]
+__all__ = ["TASKS", "Countdown", "Dataset", "ModularChain", "ReasoningGym", "ToolArithmetic", "make_task"]

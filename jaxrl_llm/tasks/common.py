@@ -21,6 +21,8 @@ class TaskBase:
     limits: prompt and completion parts of a row, tokens; None: unlimited.
   """
 
+  protocol = tool = None  # names of the notation and the tool that rollouts need (rollouts/environment.py)
+
   cfg: TaskConfig
   seed: int
   batch_size: int
@@ -61,6 +63,10 @@ class TaskBase:
       raise ValueError(f"problem {problem.id or problem.prompt!r} of task.name = {self.cfg.name!r} has no "
                        "demonstration; fix: warm_start.steps=0")
     return tokenizers.encode(self.tokenizer, problem.demonstration) + [self.tokenizer.eos_token_id]
+
+  def demonstration_mask(self, problem: Problem) -> list[bool]:
+    """True on the ids of `demonstration` that the policy writes, which are those to imitate: all, where no tool is."""
+    return [True] * len(self.demonstration(problem))
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
     """The verdict of each pair, in order."""

@@ -74,7 +74,7 @@ def _check_rewards(cfg: Config) -> None:
 # What only some choices read: {section: {field: the names that read it}}.
 _READERS = {
     "shaping": ("name", {"alpha": {"grpo_lambda"}, "fraction": {"grpo_lambda"}}),
-    "task": ("name", {"num_terms": {"modular_chain"}, "worked_share": {"modular_chain"}}),
+    "task": ("name", {"num_terms": {"modular_chain"}, "worked_share": {"modular_chain", "tool_arithmetic"}}),
 }
 
 

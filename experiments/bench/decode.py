@@ -23,9 +23,10 @@ from jaxrl_llm.types import Sampling
 import measure
 import workload
 
-# name: (refill, compact); with refill, `--slots` rows are in flight, else all.
-VARIANTS = {"generate": None, "plain": (False, False), "refill": (True, False), "compact": (False, True),
-            "both": (True, True)}
+# name: (refill, compact, shared prompts); with refill, `--slots` rows are in flight, else all.
+VARIANTS = {"generate": None, "plain": (False, False, False), "refill": (True, False, False),
+            "compact": (False, True, False), "both": (True, True, False), "compact_shared": (False, True, True),
+            "both_shared": (True, True, True)}
 SIZES = ("prompts", "group", "prompt", "new", "window")
 
 
@@ -55,10 +56,11 @@ def shape_of(args: argparse.Namespace) -> workload.Shape:
 
 
 def config(args: argparse.Namespace, shape: workload.Shape, variant: str) -> engine.EngineConfig:
-  refill, compact = VARIANTS[variant]
+  refill, compact, shared = VARIANTS[variant]
   return engine.EngineConfig(
       group_size=shape.group, max_new_tokens=shape.new, slots=args.slots if refill else shape.rows, chunk=args.chunk,
-      window=shape.window, stop_ids=(shape.model.vocab_size,), refill=refill, compact=compact, quota=args.quota)
+      window=shape.window, stop_ids=(shape.model.vocab_size,), refill=refill, compact=compact, quota=args.quota,
+      shared_prefix=shared)
 
 
 def cases(args: argparse.Namespace, shape: workload.Shape, programs: workload.Programs, params) -> dict:
@@ -106,16 +108,16 @@ def report(result: dict) -> str:
   """Medians as text; a ragged speed is over the fixed-length time of `generate`."""
   env, base = result["environment"], np.array(result["seconds"]["generate fixed"])
   lines = [f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of {env['cpus']} CPUs, load "
-           f"{env['load_average'][0]:.1f}", f"{'':<18}{'median':>9}{'min':>9}{'useful tok/s':>14}{'speed':>8}"
-           f"{'waste':>8}{'read/needed':>13}{'chunks':>8}"]
+           f"{env['load_average'][0]:.1f}", f"{'':<22}{'median':>9}{'min':>9}{'useful tok/s':>14}{'speed':>8}"
+           f"{'waste':>8}{'read/needed':>13}{'cache MB':>10}{'chunks':>8}"]
   for case, values in result["seconds"].items():
     useful = result["useful_tokens"][case.split()[1]]
-    line = (f"{case:<18}{np.median(values):>8.3f}s{min(values):>8.3f}s{useful / np.median(values):>14.0f}"
+    line = (f"{case:<22}{np.median(values):>8.3f}s{min(values):>8.3f}s{useful / np.median(values):>14.0f}"
             f"{np.median(base / values):>8.2f}")
     if case in result["stats"]:
       stats = result["stats"][case]
       line += (f"{stats['waste']:>8.1%}{stats['cache_bytes_read'] / stats['cache_bytes_needed']:>13.2f}"
-               f"{stats['chunks']:>8}")
+               f"{stats['cache_bytes_held'] / 1e6:>10.1f}{stats['chunks']:>8}")
     lines.append(line)
   ragged = result["useful_tokens"]["ragged"] / np.median(base)
   return "\n".join(lines + [f"generate, ragged: {ragged:.0f} useful tok/s over its fixed-length time"])

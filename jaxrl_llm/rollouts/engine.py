@@ -63,7 +63,8 @@ class Stats:
     slot_steps: decode steps times batch rows, whether a row was in the slot or not.
     useful_steps: those that drew a token.
     cache_bytes_read: keys and values that attention read, slots that hold nothing for a row included.
-    cache_bytes_needed: those of the tokens that a row's draws could see.
+    cache_bytes_needed: those of the tokens that a row's draws could see, row by row; shared prompts are read less.
+    cache_bytes_held: the largest cache, shared prompts included.
     prefill_tokens: prompt positions put through the network, padding included.
     chunks: calls of the decode program.
   """
@@ -72,6 +73,7 @@ class Stats:
   useful_steps: int = 0
   cache_bytes_read: int = 0
   cache_bytes_needed: int = 0
+  cache_bytes_held: int = 0
   prefill_tokens: int = 0
   chunks: int = 0
 
@@ -347,7 +349,9 @@ class _Flight:
     stats.slot_steps += len(self.row) * done
     stats.useful_steps += int(new.sum())
     shared = 0 if self.place is None else len(self.place) * self.host.tokens.shape[1]
-    stats.cache_bytes_read += done * (len(self.row) * (self.width + self.ring) + shared) * self.slot_bytes
+    held = (len(self.row) * (self.width + self.ring) + shared) * self.slot_bytes
+    stats.cache_bytes_read += done * held
+    stats.cache_bytes_held = max(stats.cache_bytes_held, held)
     stats.cache_bytes_needed += int((new * seen + new * (new - 1) // 2).sum()) * self.slot_bytes
 
   def _put(self, tree):

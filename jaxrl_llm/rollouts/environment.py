@@ -140,8 +140,8 @@ class ToolEnvironment(_Turns):
     super().__init__(tokenizer, eos_ids, protocol.markers, lambda text: protocol.find(text) is not None)
     self.tool, self.protocol = tool, protocol
     named = tokenizer.get_added_vocab()
-    spelled = sorted((re.escape(text) for text in named if text.strip()), key=len, reverse=True)
-    self._named_text = re.compile("|".join(spelled)) if spelled else None
+    spelled = [re.escape(text) for text in named if text.strip()]
+    self._named_text = re.compile(f"(?={'|'.join(spelled)})") if spelled else None  # overlapping ones, too
     self._named_ids = {named[text] for text in named if text.strip()}
     self._check_alphabet()
     self._before, self._after = (self._ids(text) for text in (protocol.before, protocol.after))
@@ -180,7 +180,7 @@ class ToolEnvironment(_Turns):
     return ids
 
   def _plain(self, text: str) -> list[int]:
-    """Ids of a text without any token that is known by name: each such name is encoded in two pieces."""
+    """Ids of a text without a token known by name: the text is cut inside of names; those of one letter are left out."""
     text = text.encode("utf-8", "replace").decode()
     cuts = [match.start() + 1 for match in self._named_text.finditer(text)] if self._named_text else []
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]

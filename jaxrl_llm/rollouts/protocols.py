@@ -5,9 +5,10 @@ import json
 import re
 import typing
 
-from jaxrl_llm.rollouts.tools.results import CUT, ToolResult, shorten
+from jaxrl_llm.rollouts.tools.results import ToolResult, shorten
 
 BOX = "\\boxed{"
+_OPENED, _CLOSED = re.compile(r"```([\w+-]*)[ \t]*\n"), re.compile(r"^[ \t]*```", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +109,8 @@ class Fence:
 
   def find(self, text: str) -> Call | None:
     at = 0
-    while opened := re.compile(r"```([\w+-]*)[ \t]*\n").search(text, at):
-      closed = re.compile(r"^[ \t]*```", re.MULTILINE).search(text, opened.end())
+    while opened := _OPENED.search(text, at):
+      closed = _CLOSED.search(text, opened.end())
       if closed is None:
         return None
       if opened[1].lower() in ("", "py", "python"):
@@ -179,4 +180,3 @@ class Tag:
 
 
 PROTOCOLS = {"inline": Inline, "fence": Fence, "tag": Tag}
-__all__ = ["BOX", "CUT", "PROTOCOLS", "Call", "CallProtocol", "Fence", "Inline", "Tag", "render"]

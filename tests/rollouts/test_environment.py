@@ -17,7 +17,8 @@ from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN
 
 MERGES = [("`", "`"), ("``", "`"), ("```", "Ċ"), ("```Ċ", "Ċ"), ("]", ";"), ("];", "9"), ("Ċ", "```"), ("S", "T"),
           ("O", "P"), ("ST", "OP"), ("STOP", "!"), ("a", "b")]
-NAMES = ("<|im_end|>", "<|im_start|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+NAMES = ("<|im_end|>", "<|im_start|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "§",
+         "im_end")
 PROGRAM = "```python\nprint(6*7)\n```"
 
 
@@ -271,6 +272,11 @@ def test_output_cannot_spell_a_special_token():
   assert not safe_output(careless)
 
 
+def test_a_one_letter_name_is_left_out():
+  assert TOKENIZER.decode(tag()._plain("1§2im_end")) == "12im_end"
+  assert not {TOKENIZER.get_added_vocab()[name] for name in ("§", "im_end")} & set(tag()._plain("1§2im_end"))
+
+
 def test_surrogates_do_not_reach_the_tokenizer():
   assert fence(ToolResult("ok", "\ud800")).step(0, ids_of(PROGRAM)) == Continue(
       tuple(ids_of("\nCode execution result: ?\n")))
@@ -295,6 +301,18 @@ def test_the_tag_names_its_tool():
   environment = make_environment(TOKENIZER, "tag", "calculator", eos_ids=(EOS,), max_output_tokens=99)
   call = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
   assert "\n42\n" in TOKENIZER.decode(environment.step(0, ids_of(call)).ids)
+
+
+def test_programs_run_in_the_sandbox():
+  environment = make_environment(TOKENIZER, "fence", "python", eos_ids=(EOS,), max_output_tokens=200, workers=1)
+  try:
+    for code, shown in (("print(6*7)", "42\n"), ("1/0", "ZeroDivisionError: division by zero"),
+                        ("print('\\\\' + 'boxed' + '{42}')", None)):
+      outcome = environment.step(0, ids_of(f"```python\n{code}\n```"))
+      assert outcome == (Continue(tuple(ids_of(f"\nCode execution result: {shown}\n"))) if shown
+                         else Stop(STOP_ENVIRONMENT))
+  finally:
+    environment.close()
 
 
 def test_a_slow_call_keeps_no_other_row_waiting():

@@ -180,7 +180,7 @@ class ToolEnvironment(_Turns):
     return ids
 
   def _plain(self, text: str) -> list[int]:
-    """Ids of a text without a token known by name: the text is cut inside of names; those of one letter are left out."""
+    """Ids of a text without a token known by name: text is cut inside of names, those of one letter are left out."""
     text = text.encode("utf-8", "replace").decode()
     cuts = [match.start() + 1 for match in self._named_text.finditer(text)] if self._named_text else []
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]

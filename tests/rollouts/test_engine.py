@@ -21,6 +21,7 @@ MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, nu
 PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
 EOS, NEW, WIDTH, NEAR_TIE = 3, 20, 7, 1e-4
 KEY = jax.random.key(7)
+ONE_PROGRAM = {"slots": 16, "refill": False, "compact": False, "window": NEW}
 EXACT = ("mask", "length", "prompt_length", "truncated", "stop_reason", "policy_step", "row_id", "group_id")
 
 
@@ -150,7 +151,8 @@ def test_the_comparison_rejects(name, monkeypatch):
   decoding.build.cache_clear()
   with monkeypatch.context() as patch:
     patch.setattr(*WRONG[name])
-    got, _ = run(shared_prefix=name == "another group's prompt")
+    options = {} if name == "a shift loses a slot" else ONE_PROGRAM
+    got, _ = run(shared_prefix=name == "another group's prompt", **options)
   decoding.build.cache_clear()
   with pytest.raises(AssertionError):
     assert_same(got, reference())
@@ -170,7 +172,7 @@ def test_row_limits():
 
 def test_stop_tokens_wait_for_the_least_length():
   """None comes earlier, and log-probs are those of the distribution without them: log p - log(1 - p(stop))."""
-  got, _ = run(min_new_tokens=6)
+  got, _ = run(min_new_tokens=6, **ONE_PROGRAM)
   early = got.mask & (np.arange(got.tokens.shape[1]) - got.prompt_length[:, None] < 6)
   assert not np.any(got.tokens[early] == EOS) and np.any(got.tokens[got.mask & ~early] == EOS)
   assert np.any(reference().length - reference().prompt_length < 6), "without the rule some rows end earlier"

@@ -41,7 +41,7 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -
   inputs = AdvantageInputs(
       rewards, mask, rollout.tokens, rollout.group_id, keep, token_rewards=token_rewards, anchor_log_probs=anchor,
       ref_log_probs=scores.ref_log_probs, sum_pi_squared=scores.sum_pi_squared, values=scores.values,
-      correction_weights=weights, turn_id=mask.astype(jnp.int32))
+      correction_weights=weights, turn_id=mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id)
   advantages = get_advantage(cfg.advantage.name)(inputs, cfg.advantage)
   metrics |= {"advantage/mean": masked.mean(advantages, mask),
               "advantage/square": masked.mean(jnp.square(advantages), mask)}

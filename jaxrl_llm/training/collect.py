@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.training.setup import Parts
-from jaxrl_llm.types import Problem, PromptBatch, Reward, Rollout, Sampling
+from jaxrl_llm.types import STOP_TOKEN, Problem, PromptBatch, Reward, Rollout, Sampling
 
 
 def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_row: int) -> PromptBatch:
@@ -37,7 +37,7 @@ def completions(parts: Parts, rollout: Rollout) -> list[str]:
   texts = []
   for row in range(rollout.tokens.shape[0]):
     ids = rollout.tokens[row][rollout.mask[row]]
-    texts.append(parts.tokenizer.decode(ids if rollout.truncated[row] else ids[:-1]))
+    texts.append(parts.tokenizer.decode(ids[:-1] if rollout.stop_reason[row] == STOP_TOKEN else ids))
   return texts
 
 
@@ -73,6 +73,8 @@ def verify(parts: Parts, problems: list[Problem], rollout: Rollout) -> Verdicts:
   group = len(texts) // len(problems)
   verdicts = parts.task.rewards([problems[i // group] for i in range(len(texts))], texts)
   keep = np.array([v.unscored_reason is None for v in verdicts])
+  if rollout.void is not None:
+    keep &= ~np.asarray(rollout.void)
   rewards = np.array([v.value if k else 0.0 for v, k in zip(verdicts, keep, strict=True)], np.float32)
   correct = np.array([v.correct for v in verdicts]) & keep
   return Verdicts(rewards, correct, keep, texts, verdicts)

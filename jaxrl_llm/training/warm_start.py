@@ -151,7 +151,7 @@ def demonstrations(parts: Parts, task, index: int) -> SupervisedBatch:
       raise ValueError(f"the demonstration of {problem.prompt!r} makes a row of {end} tokens, the limit is {width} "
                        "(rollout.max_prompt_tokens + rollout.max_new_tokens)")
     tokens[row, :end] = prompt + completion
-    mask[row, len(prompt):end] = True
+    mask[row, len(prompt):end] = task.demonstration_mask(problem)
   length = mask.shape[1] - np.argmax(mask[:, ::-1], 1)
   return SupervisedBatch(tokens, length.astype(np.int32), mask.astype(np.float32))
 

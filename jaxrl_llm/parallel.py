@@ -53,6 +53,8 @@ def check(cfg: Config, mesh: Mesh) -> None:
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
   checked = [("rows of a micro-batch", micro_rows), ("task.heldout_problems", cfg.task.heldout_problems)]
+  if cfg.rollout.slots:
+    checked += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))]
   if cfg.warm_start.steps:
     checked += [("rows of a warm-start micro-batch", cfg.warm_start.batch_size // cfg.warm_start.micro_batches)]
   for what, rows in checked:

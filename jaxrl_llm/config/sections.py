@@ -27,6 +27,9 @@ class RolloutConfig:
   max_new_tokens: int = option(48, "completion part of a row, tokens; longer is truncated", low=1)
   temperature: float = option(1.0, "sampling temperature; the loss uses the same", low=1e-3, high=100.0)
   window: int = option(32, "decode steps between two growths of the attended cache", low=1)
+  slots: int = option(0, "rows in flight, refilled as they end (rollouts/engine.py); 0: all rows in one program", low=0)
+  chunk: int = option(32, "slots > 0: decode steps between two looks at who has ended", low=1)
+  shared_prefix: bool = option(False, "slots > 0: a group's rows attend to one copy of their prompt's cache")
 
 
 @dataclasses.dataclass(frozen=True)

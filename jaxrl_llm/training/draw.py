@@ -57,39 +57,39 @@ def draw(parts: Parts, params, step, cursor: int, then=None) -> Draw:
   cfg = parts.cfg
   begin = time.perf_counter()
   if not cfg.dynamic_sampling.enabled:
-    problems, rollout = _sample(parts, params, step, cursor)
+    problems, rollout, sampler = _sample(parts, params, step, cursor)
     if then is not None:
       then(rollout)
     host = parallel.gather_host(rollout)
     sampled = time.perf_counter()
     verdicts = collect.verify(parts, problems, host)
-    metrics = {"time/rollout": sampled - begin, "time/verify": time.perf_counter() - sampled}
+    metrics = sampler | {"time/rollout": sampled - begin, "time/verify": time.perf_counter() - sampled}
     return Draw(problems, rollout, host, verdicts, cursor + 1, metrics)
   found, tally, draws = [], np.zeros(4, int), 0
   while sum(len(part.problems) for part in found) < cfg.rollout.prompts:
     if draws == cfg.dynamic_sampling.max_draws:
       raise DriedUpError(_why_dry(cfg, tally))
-    problems, rollout = _sample(parts, params, step, cursor + draws)
+    problems, rollout, sampler = _sample(parts, params, step, cursor + draws)
     host = parallel.gather_host(rollout)
     verdicts = collect.verify(parts, problems, host)
     kinds = group_kinds(verdicts, cfg.rollout.group_size)
     tally += np.bincount(kinds, minlength=4)
     found.append(_take(Draw(problems, None, host, verdicts, 0, {}), np.flatnonzero(kinds == MIXED), cfg))
     draws += 1
-  metrics = {"time/rollout": time.perf_counter() - begin, "dynamic_sampling/draws": float(draws),
+  metrics = sampler | {"time/rollout": time.perf_counter() - begin, "dynamic_sampling/draws": float(draws),
              "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum())}
   joined = _take(_join(found), np.arange(cfg.rollout.prompts), cfg)
   return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, parts.mesh), cursor=cursor + draws,
                              metrics=metrics)
 
 
-def _sample(parts: Parts, params, step, cursor: int) -> tuple[list[Problem], Rollout]:
-  """The task's batch at `cursor` and its completions on the device."""
+def _sample(parts: Parts, params, step, cursor: int) -> tuple[list[Problem], Rollout, dict[str, float]]:
+  """The task's batch at `cursor`, its completions on the device, and the sampler's own metrics."""
   cfg = parts.cfg
   problems = parts.task.batch(cursor)
   prompts = collect.prompt_batch(parts, problems, cfg.rollout.group_size, cursor * cfg.rows)
-  rollout = parts.sample(params, prompts, collect.iteration_key(cfg.seed, cursor), parts.sampling)
-  return problems, rollout.replace(policy_step=rollout.policy_step + step)
+  rollout, metrics = parts.sample(params, prompts, collect.iteration_key(cfg.seed, cursor), parts.sampling)
+  return problems, rollout.replace(policy_step=rollout.policy_step + step), metrics
 
 
 MIXED, ALL_RIGHT, ALL_WRONG, UNSCORED = 0, 1, 2, 3

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
+from jaxrl_llm.rollouts import engine
 from jaxrl_llm.training import collect, parameters, pipo, setup
 from jaxrl_llm.training.checkpoints import abstract
 from jaxrl_llm.training.draw import draw, shaped
@@ -84,7 +85,7 @@ def _abstract_pipo(parts: setup.Parts) -> PipoState | None:
   per_row = struct((cfg.rows,), jnp.int32)
   prompts = PromptBatch(struct((cfg.rows, cfg.rollout.max_prompt_tokens), jnp.int32), per_row, per_row, per_row)
   params = jax.eval_shape(parts.model.init, jax.random.key(0))
-  rollout = jax.eval_shape(parts.sample, params, prompts, jax.random.key(0), parts.sampling)
+  rollout = engine.rollout_shape(prompts, engine.EngineConfig(max_new_tokens=cfg.rollout.max_new_tokens))
   scores = jax.eval_shape(functools.partial(_score, parts), params, params, rollout)
   batch = jax.eval_shape(parts.replayed, rollout, struct((cfg.rows,), jnp.float32), struct((cfg.rows,), bool), scores)
   rows, whole = parallel.rows(parts.mesh), parallel.replicated(parts.mesh)

@@ -31,6 +31,7 @@ def resolve(cfg: Config) -> Config:
   _check_groups(cfg)
   _check_anchor(cfg)
   _check_rewards(cfg)
+  _check_engine(cfg)
   _check_unread(cfg)
   return cfg
 
@@ -69,6 +70,14 @@ def _check_rewards(cfg: Config) -> None:
   if cfg.kl.place == "reward" and cfg.kl.importance:
     raise ConfigError("kl.importance = True with kl.place = 'reward': the reward is a constant, its advantage is "
                       "weighed by the estimator. Fix: kl.importance=False, or kl.place=loss.")
+
+
+def _check_engine(cfg: Config) -> None:
+  r, default = cfg.rollout, type(cfg.rollout)()
+  unread = next((n for n in ("chunk", "shared_prefix") if getattr(r, n) != getattr(default, n)), None)
+  if not r.slots and unread:
+    raise ConfigError(f"rollout.{unread} = {getattr(r, unread)!r} with rollout.slots = 0, which samples all rows in one "
+                      f"program and does not read it. Fix: rollout.slots=1 or more, or remove it.")
 
 
 # What only some choices read: {section: {field: the names that read it}}.

@@ -12,7 +12,7 @@ from jaxrl_llm.models import Model, hf_config, hf_import
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.loss import PRUNED, policy_loss
-from jaxrl_llm.rollouts import generate
+from jaxrl_llm.rollouts import engine, generate
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.training import batches, parameters
@@ -35,8 +35,8 @@ class Parts:
   tx: Any
   sampling: Sampling  # what the rollouts are drawn with
   scoring: Sampling  # what they are scored with: the same, unless vocabulary.side sets them apart
-  sample: Any  # (params, prompts, key, sampling) -> Rollout, group_size rows per prompt
-  sample_heldout: Any  # the same with one row per prompt
+  sample: Any  # (params, prompts, key, sampling) -> (Rollout, host metrics), group_size rows per prompt
+  sample_heldout: Any  # (params, prompts, key, sampling) -> Rollout, one row per prompt
   score: Any  # (params, rollout, sampling) -> TokenStats with what the anchor's readers need
   score_reference: Any  # the same with log-probs alone
   score_heldout: Any
@@ -78,12 +78,30 @@ def build(cfg: Config, devices=None) -> Parts:
   step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(cfg.loss, pieces, cfg.parameters), mesh)
   return Parts(
       cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
-      sample=draw(cfg.rollout.group_size), sample_heldout=draw(1), score=scorer(pieces, scored_stats(cfg)),
+      sample=_sampler(cfg, model, task, mesh, draw), sample_heldout=draw(1), score=scorer(pieces, scored_stats(cfg)),
       score_reference=scorer(pieces), score_heldout=scorer(1),
       merged=parameters.make_merge(model, cfg.parameters, mesh),
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch)),
       replayed=jax.jit(functools.partial(batches.replayed_batch, cfg=cfg.batch)),
       step=step(updates.micro_batches), replay_step=step(pieces), merge=jax.jit(merge_metrics))
+
+
+def _sampler(cfg: Config, model: Model, task, mesh, draw):
+  """The training sampler: one compiled program, or the engine's host loop where `rollout.slots` is set."""
+  r = cfg.rollout
+  if not r.slots:
+    program = draw(r.group_size)
+    return lambda *arguments: (program(*arguments), {})
+  sizes = engine.EngineConfig(
+      r.group_size, r.max_new_tokens, min(r.slots, cfg.rows), min(r.chunk, r.max_new_tokens), r.window, task.stop_ids,
+      task.tokenizer.pad_token_id, shared_prefix=r.shared_prefix)
+
+  def sample(params, prompts, key, sampling):
+    rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh)
+    return rollout, {"rollout/wasted_slots": stats.waste, "rollout/chunks": float(stats.chunks),
+                     "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed)}
+
+  return sample
 
 
 def _sampling(cfg: Config, side: str) -> Sampling:

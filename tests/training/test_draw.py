@@ -53,7 +53,7 @@ def parts(enabled=True, max_draws=3):
                dynamic_sampling=DynamicSamplingConfig(enabled, max_draws))
   mesh = parallel.make_mesh(MeshConfig(), jax.devices()[:1])
   return types.SimpleNamespace(cfg=cfg, mesh=mesh, task=TableTask(), tokenizer=TableTask().tokenizer, sampling=None,
-                               sample=lambda params, prompts, key, sampling: rollout_of(prompts))
+                               sample=lambda params, prompts, *_: (rollout_of(prompts), {"rollout/of_tests": 1.0}))
 
 
 def test_constant_and_unscored_groups_are_drawn_again():
@@ -65,7 +65,7 @@ def test_constant_and_unscored_groups_are_drawn_again():
   np.testing.assert_array_equal(drawn.rollout.row_id, drawn.host.row_id)
   np.testing.assert_array_equal(drawn.host.policy_step, 11)
   assert drawn.cursor == 4
-  assert drawn.metrics["dynamic_sampling/draws"] == 3.0
+  assert drawn.metrics["dynamic_sampling/draws"] == 3.0 and drawn.metrics["rollout/of_tests"] == 1.0
   np.testing.assert_allclose(drawn.metrics["dynamic_sampling/kept_groups"], 4 / 9)
 
 

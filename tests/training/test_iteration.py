@@ -1,5 +1,7 @@
 """What goes from one iteration to the next: nothing that a checkpoint does not hold."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -58,7 +60,7 @@ def test_rollouts_come_from_the_parameters_of_an_iteration_before(history):
   _, _, runs, values = history
   assert [v["policy_step"] for v in values] == [{0}, {0}, {2}, {4}, {7}]
   assert [v["rollout/staleness"] for v in values] == [0, 2, 2, 3, 3]
-  for (before, _), (after, _) in zip(runs, runs[1:], strict=False):
+  for (before, _), (after, _) in itertools.pairwise(runs):
     jax.tree.map(np.testing.assert_array_equal, after["stale"][-1].params, before["train"].params)
 
 
@@ -90,3 +92,17 @@ def _through_a_checkpoint(made, tree, iteration, folder):
   checkpoints.close()
   assert at == iteration
   return found
+
+
+def test_the_engine_draws_what_the_single_program_draws(history):
+  """`rollout.slots` changes how rows are scheduled, not what they say."""
+  _, start, *_ = history
+  made = parts(**{"rollout.slots": 8, "rollout.chunk": 2})
+  run = first_run(made, start)
+  run, _, host, rows = iterate(made, run, start.params, 1)
+  whole = parts()
+  _, _, _, expected = iterate(whole, first_run(whole, start), start.params, 1)
+  assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
+  np.testing.assert_allclose(np.concatenate([row["behavior_log_probs"] for row in rows]),
+                             np.concatenate([row["behavior_log_probs"] for row in expected]), atol=1e-5)
+  assert 0 <= host["rollout/wasted_slots"] < 1 and host["rollout/chunks"] > 1

@@ -76,8 +76,8 @@ def _check_engine(cfg: Config) -> None:
   r, default = cfg.rollout, type(cfg.rollout)()
   unread = next((n for n in ("chunk", "shared_prefix") if getattr(r, n) != getattr(default, n)), None)
   if not r.slots and unread:
-    raise ConfigError(f"rollout.{unread} = {getattr(r, unread)!r} with rollout.slots = 0, which samples all rows in one "
-                      f"program and does not read it. Fix: rollout.slots=1 or more, or remove it.")
+    raise ConfigError(f"rollout.{unread} = {getattr(r, unread)!r} with rollout.slots = 0, which samples all rows in "
+                      "one program and does not read it. Fix: rollout.slots=1 or more, or remove it.")
 
 
 # What only some choices read: {section: {field: the names that read it}}.

@@ -69,11 +69,6 @@ def save_params(path: Path, params) -> None:
     checkpointer.save(Path(path).resolve(), params)
 
 
-def restore_params(path: Path, like):
-  with ocp.StandardCheckpointer() as checkpointer:
-    return checkpointer.restore(Path(path).resolve(), like)
-
-
 def iterations(workdir: Path) -> list[int]:
   """Iterations with a complete checkpoint, in order; an unfinished one has another name until it is complete."""
   directory = Path(workdir) / "checkpoints"
@@ -86,11 +81,20 @@ def restore_part(path: Path, like):
   Args:
     path: what `save_params` wrote, or `checkpoints/<iteration>/default`.
     like: abstract tree with shardings.
+
+  Raises:
+    TornCheckpointsError: the saved tree lacks a leaf of `like`: it was written under another configuration.
   """
   args = ocp.args.PyTreeRestore(item=like, restore_args=ocp.checkpoint_utils.construct_restore_args(like),
                                 partial_restore=True)
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-    return checkpointer.restore(Path(path).resolve(), args=args)
+    tree = checkpointer.restore(Path(path).resolve(), args=args)
+  missing = [jax.tree_util.keystr(keys, simple=True, separator="/")
+             for keys, leaf in jax.tree_util.tree_leaves_with_path(tree) if isinstance(leaf, jax.ShapeDtypeStruct)]
+  if missing:
+    raise TornCheckpointsError(f"{path} lacks {', '.join(missing[:8])}: it was written under another configuration. "
+                               "Fix: another workdir, or remove it to begin again.")
+  return tree
 
 
 def abstract(tree, shardings):

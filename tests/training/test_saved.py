@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from jaxrl_llm.config import ConfigError, ParametersConfig, from_dict, to_dict
 from jaxrl_llm.models import hf
 from jaxrl_llm.models.safetensors_files import CheckpointError
-from jaxrl_llm.training import parameters, saved, setup
+from jaxrl_llm.training import checkpoints, parameters, saved, setup
 from jaxrl_llm.training.checkpoints import Checkpoints, TornCheckpointsError, iterations
 from jaxrl_llm.training.iteration import abstract_saved, first_run, restored
 from jaxrl_llm.training.warm_start import warm_start
@@ -167,3 +167,13 @@ def test_training_everything_needs_no_start(tmp_path):
   assert any("embedding" in key for key in saved_keys(workdir))  # what a checkpoint of adapters must not hold
   shutil.rmtree(workdir / "warm_start")
   same(saved.restore_trained(parts, workdir)[1], going.state.params)
+
+
+def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):
+  """Not handed on half-read: a leaf that the folder never had."""
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  like = jax.ShapeDtypeStruct((2,), np.float32, sharding=sharding)
+  checkpoints.save_params(tmp_path / "saved", {"trained": {"a": jnp.ones(2)}})
+  with pytest.raises(TornCheckpointsError, match="lacks trained/b"):
+    checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like, "b": like}})
+  np.testing.assert_array_equal(checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like}})["trained"]["a"], 1)

@@ -44,20 +44,20 @@ class Sampling:
 
   Attributes:
     temperature: scalar f32; 0 means greedy.
-    min_p: scalar f32; tokens with a probability below min_p times the largest are never drawn; 0 keeps all.
     top_k: scalar int32; only the top_k most likely tokens are drawn; 0 keeps all.
     top_p: scalar f32; only the most likely tokens that together reach this mass are drawn; 1 keeps all.
+    min_p: scalar f32; tokens with a probability below min_p times the largest are never drawn; 0 keeps all.
   """
 
   temperature: Float[Array, ""]
-  min_p: Float[Array, ""] | np.float32 = np.float32(0)
   top_k: Int[Array, ""] | np.int32 = np.int32(0)
   top_p: Float[Array, ""] | np.float32 = np.float32(1)
+  min_p: Float[Array, ""] | np.float32 = np.float32(0)
 
   @classmethod
   def of(cls, temperature: float, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> "Sampling":
     """From plain numbers."""
-    return cls(jnp.float32(temperature), jnp.float32(min_p), jnp.int32(top_k), jnp.float32(top_p))
+    return cls(jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p), jnp.float32(min_p))
 
 
 # Values of `Rollout.stop_reason`.

@@ -14,7 +14,7 @@ from typing import Protocol
 from jaxrl_llm.fields import ConfigError, did_you_mean
 from jaxrl_llm.rollouts.protocols import PROTOCOLS, CallProtocol, Tag
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, Tool, ToolResult
-from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN
+from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN, STOP_TURNS
 
 SPARE = 4  # tokens beside those of a marker that a look at the end of a turn takes in
 
@@ -46,8 +46,11 @@ class Environment(Protocol):
     """
     ...
 
-  def step(self, row_id: int, turn_ids: Sequence[int]) -> Continue | Stop:
-    """What follows a turn, of which `turn_ids` are the kept tokens. May take long; safe to call from many threads."""
+  def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Continue | Stop:
+    """What follows a turn, of which `turn_ids` are the kept tokens. May take long; safe to call from many threads.
+
+    `last`: no turn may follow, so a Stop is returned, and no tool runs.
+    """
     ...
 
   def close(self) -> None: ...
@@ -103,7 +106,7 @@ class StopStrings(_Turns):
       raise ConfigError(f"StopStrings: strings = {strings!r}: allowed are one or more texts, none of them empty.")
     super().__init__(tokenizer, eos_ids, strings, lambda text: any(string in text for string in strings))
 
-  def step(self, row_id: int, turn_ids: Sequence[int]) -> Stop:
+  def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Stop:
     text, _ = self._split(turn_ids)
     return Stop(STOP_STRING if self._complete(text) else STOP_TOKEN)
 
@@ -117,6 +120,7 @@ class ToolEnvironment(_Turns):
     the policy's text before the call holds the final answer   Stop, STOP_ENVIRONMENT
     the tool's output holds it                                 Stop, STOP_ENVIRONMENT
     the tool itself failed (status `unavailable`)              Stop, STOP_ENVIRONMENT, void
+    a call in the last turn, which is not run                  Stop, STOP_TURNS
     a call                                                     Continue
     a stop token without a call                                Stop, STOP_TOKEN; void where the protocol asks for an
                                                                answer and the turn has none
@@ -152,7 +156,7 @@ class ToolEnvironment(_Turns):
                         f"{type(protocol).__name__} has {max_output_tokens - self._room + least} tokens. "
                         f"Fix: at least that many.")
 
-  def step(self, row_id: int, turn_ids: Sequence[int]) -> Continue | Stop:
+  def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Continue | Stop:
     text, ended = self._split(turn_ids)
     call = self.protocol.find(text)
     reason = STOP_TOKEN if ended else STOP_ENVIRONMENT
@@ -160,6 +164,8 @@ class ToolEnvironment(_Turns):
       return Stop(reason)
     if call is None:
       return Stop(reason, void=self.protocol.needs_answer)
+    if last:
+      return Stop(STOP_TURNS)
     result = self.tool.run(call.argument) if call.error is None else ToolResult("error", call.error)
     if result.status == "unavailable":
       return Stop(STOP_ENVIRONMENT, void=True)

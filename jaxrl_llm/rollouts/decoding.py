@@ -32,9 +32,11 @@ class Slots:
   Attributes:
     token: [S] int32, the row's last token, which the first step feeds.
     position: [S] int32, of that token in its row.
-    left: [S] int32, tokens that the row may still draw; 0 marks an empty slot.
+    left: [S] int32, tokens that may still follow this one; 0 marks an empty slot, or a row that waits for a tool.
     owed: [S] int32, tokens that must come before a stop token may.
     row_id: [S] int32.
+    given: [S, chunk] int32, tokens that follow this one without being drawn; None where rows have one turn.
+    pending: [S] int32, how many of them there are, or None.
   """
 
   token: Int[Array, " S"]
@@ -42,6 +44,8 @@ class Slots:
   left: Int[Array, " S"]
   owed: Int[Array, " S"]
   row_id: Int[Array, " S"]
+  given: Int[Array, "S C"] | None = None
+  pending: Int[Array, " S"] | None = None
 
 
 @struct.dataclass
@@ -62,10 +66,10 @@ class Shared:
 
 @struct.dataclass
 class Drawn:
-  """What a chunk of `steps` steps drew; row b's tokens are the first count[b] columns.
+  """What a chunk of `steps` steps drew; row b's tokens are the first count[b] columns, the given ones among them.
 
   Attributes:
-    tokens, log_probs: [S, chunk] int32, f32.
+    tokens, log_probs: [S, chunk] int32, f32; log-probs of given tokens mean nothing.
     count: [S] int32.
     stopped: [S] bool, the last of them is a stop token.
     steps: int32 scalar, ring slots written.
@@ -188,6 +192,8 @@ def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: S
   is_stop = jnp.isin(jnp.arange(model.config.vocab_size), stops)
   count_live = lambda live: jnp.sum(live, dtype=jnp.int32)
   started = count_live(slots.left > 0)
+  turns = slots.given is not None
+  cache = _forget(cache, slots.position) if turns else cache
   prefix = None if shared is None else kv_cache.prefix(shared.store, shared.rows, shared.prompt, shared.lane)
 
   def on(loop: _Loop):
@@ -202,6 +208,9 @@ def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: S
     forbidden = (drawn.steps < slots.owed)[:, None] & is_stop if forbid else None
     token, log_prob = draw(hidden[:, 0], head, keys, position + 1, sampling, forbidden)
     stop = live & jnp.isin(token, stops)
+    if turns:
+      given = drawn.steps < slots.pending
+      token, stop = jnp.where(given, slots.given[:, drawn.steps], token), stop & ~given
     put = lambda old, new: lax.dynamic_update_slice(old, new[:, None], (0, drawn.steps))
     drawn = Drawn(put(drawn.tokens, token), put(drawn.log_probs, log_prob), drawn.count + live, drawn.stopped | stop,
                   drawn.steps + 1)
@@ -211,6 +220,11 @@ def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: S
                jnp.zeros(rows, bool), jnp.int32(0))
   end = lax.while_loop(on, step, _Loop(cache, slots.token, slots.left > 0, none))
   return end.cache, end.drawn
+
+
+def _forget(cache: kv_cache.KVCache, position) -> kv_cache.KVCache:
+  """The cache without what rows have from the token on that they feed next: what was drawn behind the end of a turn."""
+  return cache.replace(segments=jnp.where(cache.positions >= position[:, None], 0, cache.segments))
 
 
 def decode_model(model: Model) -> Model:

@@ -1,0 +1,274 @@
+"""Turns: rows that call tools get the tokens of a slow loop without a cache, whatever the layout or a tool's time."""
+
+import dataclasses
+import functools
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import ModelConfig, StepConfig
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.models import Model
+from jaxrl_llm.rollouts import decoding, engine, turns
+from jaxrl_llm.rollouts.drawing import draw, row_keys
+from jaxrl_llm.rollouts.engine import EngineConfig
+from jaxrl_llm.rollouts.environment import Continue, Stop
+from jaxrl_llm.training.score import score
+from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN, STOP_TURNS, PromptBatch, Sampling
+
+MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
+PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
+EOS, QUIT, CALLS, NEW, WIDTH, ROWS, GROUP = 3, 4, (5, 8), 24, 7, 32, 4
+KEY, SAMPLING = jax.random.key(7), Sampling.of(1.3)
+LIMITS = {"max_turns": 3, "max_turn_tokens": 14}
+LAYOUT = {"slots": ROWS, "refill": False, "compact": False, "window": 128, "chunk": 8}  # few programs
+
+
+class Scripted:
+  """Calls are answered with three ids, which hold a stop token and a call; QUIT ends a row that is void."""
+
+  def __init__(self, answered=lambda row: None):
+    self.answered, self.calls = answered, []
+
+  def turn_end(self, turn_ids, seen=0):
+    return next((i + 1 for i in range(seen, len(turn_ids)) if turn_ids[i] in (EOS, QUIT, *CALLS)), None)
+
+  def step(self, row_id, turn_ids, last=False):
+    if turn_ids[-1] not in CALLS:
+      return Stop(STOP_TOKEN) if turn_ids[-1] == EOS else Stop(STOP_ENVIRONMENT, void=True)
+    if last:
+      return Stop(STOP_TURNS)
+    self.calls.append(row_id)
+    self.answered(row_id)
+    return Continue((CALLS[0], 6 + len(turn_ids) % 7, EOS))
+
+  def close(self):
+    pass
+
+
+def prompts() -> PromptBatch:
+  rng = np.random.default_rng(0)
+  length = rng.integers(1, WIDTH + 1, ROWS // GROUP)
+  tokens = rng.integers(6, 13, (ROWS // GROUP, WIDTH))
+  return PromptBatch(np.repeat(tokens, GROUP, 0).astype(np.int32), np.repeat(length, GROUP).astype(np.int32),
+                     np.arange(100, 100 + ROWS, dtype=np.int32), (np.arange(ROWS) // GROUP).astype(np.int32))
+
+
+def run(environment=None, limits=LIMITS, **options):
+  cfg = EngineConfig(**{"group_size": GROUP, "max_new_tokens": NEW, "stop_ids": (EOS,), "pad_id": 0, **LAYOUT,
+                        **options})
+  with jax.transfer_guard("disallow"):
+    drawn, stats = engine.run(PARAMS, prompts(), KEY, SAMPLING, model=MODEL, cfg=cfg,
+                              environment=environment or Scripted(), **limits)
+  return jax.device_get(drawn), stats
+
+
+@dataclasses.dataclass
+class Row:
+  """One row of the slow loop: `ids` with (turn, log-probability) of each; turn 0 where it was put in."""
+
+  ids: list
+  marks: list
+  turn: int = 1
+  begin: int = 0
+  reason: int = -1
+  void: bool = False
+
+
+@jax.jit
+def whole(tokens, length, keys):
+  """(token, log-probability) that follow the first `length` tokens, by one pass over all of them."""
+  at = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  hidden, _ = MODEL.hidden(PARAMS, tokens, at, (at < length[:, None]).astype(jnp.int32))
+  last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], 1)[:, 0]
+  return draw(last, MODEL.head(PARAMS), keys, length, SAMPLING)
+
+
+def take(row: Row, token: int, log_prob: float, environment, max_turns: int, max_turn_tokens: int) -> None:
+  """One token, and all that it brings about, straight from the rules."""
+  row.ids.append(token)
+  row.marks.append((row.turn, log_prob))
+  turn = row.ids[row.begin:]
+  if environment.turn_end(turn) is not None:
+    outcome = environment.step(0, turn, last=row.turn == max_turns)
+    if isinstance(outcome, Stop):
+      row.reason, row.void = outcome.reason, outcome.void
+      return
+    if len(row.ids) + len(outcome.ids) > NEW:
+      row.reason = STOP_LENGTH
+      return
+    row.ids += outcome.ids
+    row.marks += [(0, 0.0)] * len(outcome.ids)
+    row.turn, row.begin = row.turn + 1, len(row.ids)
+    row.reason = STOP_LENGTH if len(row.ids) == NEW else -1
+  elif len(row.ids) == NEW or len(turn) == max_turn_tokens:
+    row.reason = STOP_LENGTH
+
+
+@functools.cache
+def reference(max_turns=3, max_turn_tokens=14) -> tuple[Row, ...]:
+  """Token by token, each by a pass over the whole row: no cache, no chunk, no slot."""
+  host, rows, environment = prompts(), [Row([], []) for _ in range(ROWS)], Scripted()
+  keys = row_keys(KEY, host.row_id)
+  while any(row.reason < 0 for row in rows):
+    length = np.array([p + len(row.ids) for p, row in zip(host.prompt_length, rows, strict=True)], np.int32)
+    tokens = np.zeros((ROWS, WIDTH + NEW), np.int32)
+    for line, prompt, p, row in zip(tokens, host.tokens, host.prompt_length, rows, strict=True):
+      line[:p + len(row.ids)] = [*prompt[:p], *row.ids]
+    drawn, log_probs = jax.device_get(whole(tokens, length, keys))
+    for row, token, log_prob in zip(rows, drawn, log_probs, strict=True):
+      if row.reason < 0:
+        take(row, int(token), float(log_prob), environment, max_turns, max_turn_tokens)
+  return tuple(rows)
+
+
+def assert_same(got, expected):
+  """Every field of the rollout, token by token."""
+  for b, row in enumerate(expected):
+    first, n = got.prompt_length[b], len(row.ids)
+    at = slice(first, first + n)
+    turn, log_probs = (np.array(x) for x in zip(*row.marks, strict=True))
+    np.testing.assert_array_equal(got.tokens[b, at], row.ids, err_msg=f"row {b}")
+    np.testing.assert_array_equal(got.turn_id[b, at], turn)
+    np.testing.assert_allclose(got.behavior_log_probs[b, at], log_probs, rtol=0, atol=2e-5)
+    assert got.length[b] == first + n and got.stop_reason[b] == row.reason and got.void[b] == row.void
+    assert not np.any(got.tokens[b, first + n:]) and not np.any(got.turn_id[b, first + n:])
+  np.testing.assert_array_equal(got.tokens[:, :WIDTH][prompt_columns(got)], prompts().tokens[prompt_columns(got)])
+  np.testing.assert_array_equal(got.mask, got.turn_id > 0)
+  assert not np.any(got.behavior_log_probs[~got.mask])
+  np.testing.assert_array_equal(got.truncated, got.stop_reason == STOP_LENGTH)
+
+
+def prompt_columns(got):
+  return np.arange(WIDTH) < got.prompt_length[:, None]
+
+
+def test_the_seed_shows_every_way_to_end():
+  rows = reference()
+  assert {row.reason for row in rows} == {STOP_TOKEN, STOP_LENGTH, STOP_ENVIRONMENT, STOP_TURNS}
+  assert {row.turn for row in rows} == {1, 2, 3} and any(row.void for row in rows)
+  at_limit = [row for row in rows if row.reason == STOP_LENGTH]
+  assert any(len(row.ids) == NEW for row in at_limit), "the limit of a row"
+  assert any(len(row.ids) - row.begin == 14 for row in at_limit), "the limit of a turn"
+  assert any(ended_by_call(row) and len(row.ids) < NEW for row in at_limit), "an answer that does not fit"
+
+
+LAYOUTS = [LAYOUT, LAYOUT | {"chunk": 1}, {"chunk": 8, "slots": 5, "refill": True, "compact": True, "window": 16},
+           {"chunk": 1, "slots": 8, "refill": True, "compact": False, "window": 128},
+           LAYOUT | {"slots": 8, "shared_prefix": True, "chunk": 32}]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_equals_the_loop_without_a_cache(layout):
+  got, stats = run(**layout)
+  assert_same(got, reference())
+  assert stats.tool_calls == sum(row.turn - 1 + (row.reason in (STOP_TOKEN, STOP_TURNS, STOP_ENVIRONMENT))
+                                 + (row.reason == STOP_LENGTH and ended_by_call(row)) for row in reference())
+  assert stats.useful_steps == sum(len(row.ids) for row in reference()) - unfed(reference())
+  assert (stats.dropped_tokens == 0) == (layout["chunk"] == 1)
+
+
+def ended_by_call(row: Row) -> bool:
+  return row.begin < len(row.ids) and row.ids[-1] in CALLS
+
+
+def unfed(rows) -> int:
+  """Ids put in at the very end of a row: nothing is drawn behind them, so they are not fed."""
+  return sum(3 for row in rows if row.begin == len(row.ids))
+
+
+WRONG = {
+    "what was dropped stays visible": (decoding, "_forget", lambda cache, position: cache),
+    "forgets one slot too many": (decoding, "_forget", lambda cache, position: real_forget(cache, position - 1)),
+    "the answer is not fed": (turns.Turns, "_append", lambda self, flight, row, ids: skip(self, flight, row, ids)),
+    "a turn's limit comes one token late": (turns.Turns, "most", lambda self, row: self.begin[row] + 15),
+}
+real_forget, real_append = decoding._forget, turns.Turns._append
+
+
+def skip(self, flight, row, ids):
+  real_append(self, flight, row, ids)
+  flight.base[row] = flight.count[row]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_comparison_rejects(name, monkeypatch):
+  decoding.build.cache_clear()
+  with monkeypatch.context() as patch:
+    patch.setattr(*WRONG[name])
+    got, _ = run()
+  decoding.build.cache_clear()
+  with pytest.raises(AssertionError):
+    assert_same(got, reference())
+
+
+def test_a_tool_s_time_changes_nothing():
+  delays = np.random.default_rng(3).uniform(0, 0.02, 100 + ROWS)
+  for sign in (1, -1):
+    assert_same(run(Scripted(lambda row, sign=sign: time.sleep(delays[::sign][row])))[0], reference())
+
+
+def test_a_slow_tool_delays_its_own_row_alone():
+  """Its answer comes once every other row that the environment ends has ended."""
+  slow = 100 + next(b for b, row in enumerate(reference()) if row.turn > 1)
+  others = [100 + b for b, row in enumerate(reference()) if row.reason != STOP_LENGTH and 100 + b != slow]
+  ended, in_time = set(), []
+  release = threading.Event()
+
+  class Slow(Scripted):
+    def step(self, row_id, turn_ids, last=False):
+      outcome = super().step(row_id, turn_ids, last)
+      if row_id == slow and isinstance(outcome, Continue) and not in_time:
+        in_time.append(release.wait(60))
+      if isinstance(outcome, Stop):
+        ended.add(row_id)
+      if ended >= set(others):
+        release.set()
+      return outcome
+
+  got, stats = run(Slow(), slots=8, refill=True, chunk=2)
+  assert len(others) > 20 and in_time == [True]
+  assert_same(got, reference())
+  assert stats.replayed_steps > 0, "the row waited longer than the ring holds"
+
+
+def test_log_probs_are_those_of_score():
+  got, _ = run()
+  scored = score(PARAMS, jax.device_put(got), SAMPLING, model=MODEL, cfg=StepConfig()).log_probs
+  np.testing.assert_allclose(got.behavior_log_probs[got.mask], np.asarray(scored)[got.mask], rtol=0, atol=2e-5)
+
+
+def test_the_last_call_is_not_run():
+  environment = Scripted()
+  got, _ = run(environment, {"max_turns": 1})
+  assert environment.calls == [] and np.any(got.stop_reason == STOP_TURNS) and got.turn_id.max() == 1
+  environment = Scripted()
+  got, _ = run(environment, {"max_turns": 2})
+  assert len(environment.calls) == len(set(environment.calls)) > 0 and got.turn_id.max() == 2
+  assert_same(got, reference(2, NEW + 1))
+
+
+def test_an_environment_that_fails_ends_the_run():
+  def fail(row):
+    raise ValueError(f"row {row}")
+
+  with pytest.raises(ValueError, match="row 1"):
+    run(Scripted(fail))
+
+
+def test_shapes_are_known_before():
+  got, _ = run()
+  declared = engine.rollout_shape(prompts(), EngineConfig(max_new_tokens=NEW), turns=True)
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
+
+
+@pytest.mark.parametrize("limits", [{"max_turns": 0}, {"max_turn_tokens": 0}, {"tool_workers": 0}], ids=str)
+def test_bad_limits(limits):
+  with pytest.raises(ConfigError, match=f"{next(iter(limits))} = 0"):
+    run(limits=limits)
+  with pytest.raises(ConfigError, match="without an environment"):
+    engine.run(PARAMS, prompts(), KEY, SAMPLING, model=MODEL, cfg=EngineConfig(), max_turns=2)

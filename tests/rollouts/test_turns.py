@@ -10,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import ModelConfig, StepConfig
+from jaxrl_llm import parallel
+from jaxrl_llm.config import MeshConfig, ModelConfig, StepConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import decoding, engine, turns
 from jaxrl_llm.rollouts.drawing import draw, row_keys
 from jaxrl_llm.rollouts.engine import EngineConfig
-from jaxrl_llm.rollouts.environment import Continue, Stop
+from jaxrl_llm.rollouts.environment import Continue, Stop, ToolEnvironment
+from jaxrl_llm.rollouts.protocols import Inline
+from jaxrl_llm.tasks.tokenizer import character_tokenizer, encode
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN, STOP_TURNS, PromptBatch, Sampling
 
@@ -58,11 +61,12 @@ def prompts() -> PromptBatch:
                      np.arange(100, 100 + ROWS, dtype=np.int32), (np.arange(ROWS) // GROUP).astype(np.int32))
 
 
-def run(environment=None, limits=LIMITS, **options):
+def run(environment=None, limits=LIMITS, mesh=None, **options):
   cfg = EngineConfig(**{"group_size": GROUP, "max_new_tokens": NEW, "stop_ids": (EOS,), "pad_id": 0, **LAYOUT,
                         **options})
-  with jax.transfer_guard("disallow"):
-    drawn, stats = engine.run(PARAMS, prompts(), KEY, SAMPLING, model=MODEL, cfg=cfg,
+  with jax.transfer_guard("disallow" if mesh is None else "allow"):  # parameters go to the other devices
+    model = MODEL if mesh is None else Model(MODEL.config, parallel.Layout(mesh))
+    drawn, stats = engine.run(PARAMS, prompts(), KEY, SAMPLING, model=model, cfg=cfg, mesh=mesh,
                               environment=environment or Scripted(), **limits)
   return jax.device_get(drawn), stats
 
@@ -168,17 +172,12 @@ def test_equals_the_loop_without_a_cache(layout):
   assert_same(got, reference())
   assert stats.tool_calls == sum(row.turn - 1 + (row.reason in (STOP_TOKEN, STOP_TURNS, STOP_ENVIRONMENT))
                                  + (row.reason == STOP_LENGTH and ended_by_call(row)) for row in reference())
-  assert stats.useful_steps == sum(len(row.ids) for row in reference()) - unfed(reference())
+  assert stats.useful_steps == sum(len(row.ids) for row in reference())
   assert (stats.dropped_tokens == 0) == (layout["chunk"] == 1)
 
 
 def ended_by_call(row: Row) -> bool:
   return row.begin < len(row.ids) and row.ids[-1] in CALLS
-
-
-def unfed(rows) -> int:
-  """Ids put in at the very end of a row: nothing is drawn behind them, so they are not fed."""
-  return sum(3 for row in rows if row.begin == len(row.ids))
 
 
 WRONG = {
@@ -236,6 +235,24 @@ def test_a_slow_tool_delays_its_own_row_alone():
   assert stats.replayed_steps > 0, "the row waited longer than the ring holds"
 
 
+def test_eight_devices_draw_the_same():
+  assert_same(run(mesh=parallel.make_mesh(MeshConfig()))[0], reference())
+
+
+def test_an_answer_fits_as_a_whole_or_not_at_all():
+  """Limits just behind the first answer, inside of it, and at the end of the turn that it follows."""
+  rows = reference()
+  calling = [b for b, row in enumerate(rows) if row.turn > 1][:6]
+  limit, expected = np.full(ROWS, NEW), list(rows)
+  for b, room in zip(calling, (3, 2, 1, 0, 3, 0), strict=True):
+    turn = [i for i, (number, _) in enumerate(rows[b].marks) if number == 1]
+    limit[b], kept = len(turn) + room, len(turn) + (3 if room == 3 else 0)
+    expected[b] = Row(rows[b].ids[:kept], rows[b].marks[:kept], reason=STOP_LENGTH)
+  got, stats = run(limits=LIMITS | {"max_new": limit})
+  assert_same(got, expected)
+  assert stats.useful_steps == sum(len(row.ids) for row in expected) - 2 * 3, "what ends a row is not fed"
+
+
 def test_log_probs_are_those_of_score():
   got, _ = run()
   scored = score(PARAMS, jax.device_put(got), SAMPLING, model=MODEL, cfg=StepConfig()).log_probs
@@ -264,6 +281,22 @@ def test_shapes_are_known_before():
   got, _ = run()
   declared = engine.rollout_shape(prompts(), EngineConfig(max_new_tokens=NEW), turns=True)
   assert jax.tree.map(lambda x: (x.shape, x.dtype), declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
+
+
+def test_a_tool_does_not_run_in_the_last_turn():
+  """Of the real environment: a call in the last turn is not run, an answer is an answer."""
+
+  class Unused:
+    def run(self, text):
+      raise AssertionError(text)
+
+  tokenizer = character_tokenizer("0123456789-.?;[]+=*")
+  environment = ToolEnvironment(tokenizer, Unused(), Inline(), eos_ids=(1,), max_output_tokens=9)
+  ids = encode(tokenizer, "[1+1]")
+  assert environment.step(0, ids, last=True) == Stop(STOP_TURNS)
+  assert environment.step(0, [*ids[1:-1], 1], last=True) == Stop(STOP_TOKEN)
+  with pytest.raises(AssertionError, match="1\\+1"):
+    environment.step(0, ids)
 
 
 @pytest.mark.parametrize("limits", [{"max_turns": 0}, {"max_turn_tokens": 0}, {"tool_workers": 0}], ids=str)

@@ -18,7 +18,7 @@ from jaxrl_llm.training import setup
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
-RECIPES = [path for path in FILES if path.name != "quickstart.py"]
+RECIPES = [path for path in FILES if not path.name.startswith("quickstart")]
 
 # Shapes of the public checkpoints, from their config.json, and the billions of parameters that their cards state.
 _QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)

@@ -30,6 +30,9 @@ class RolloutConfig:
   slots: int = option(0, "rows in flight, refilled as they end (rollouts/engine.py); 0: all rows in one program", low=0)
   chunk: int = option(32, "slots > 0: decode steps between two looks at who has ended", low=1)
   shared_prefix: bool = option(False, "slots > 0: a group's rows attend to one copy of their prompt's cache")
+  max_turns: int = option(0, "slots > 0, a task with a tool: policy turns of a row; 0: one turn, no tool", low=0)
+  max_turn_tokens: int | None = option(None, "max_turns > 0: tokens of one turn; unset: what the row has left", low=1)
+  max_tool_tokens: int = option(256, "max_turns > 0: tokens that one tool answer may add", low=1)
 
 
 @dataclasses.dataclass(frozen=True)

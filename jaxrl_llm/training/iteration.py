@@ -85,7 +85,8 @@ def _abstract_pipo(parts: setup.Parts) -> PipoState | None:
   per_row = struct((cfg.rows,), jnp.int32)
   prompts = PromptBatch(struct((cfg.rows, cfg.rollout.max_prompt_tokens), jnp.int32), per_row, per_row, per_row)
   params = jax.eval_shape(parts.model.init, jax.random.key(0))
-  rollout = engine.rollout_shape(prompts, engine.EngineConfig(max_new_tokens=cfg.rollout.max_new_tokens))
+  rollout = engine.rollout_shape(prompts, engine.EngineConfig(max_new_tokens=cfg.rollout.max_new_tokens),
+                                 turns=cfg.rollout.max_turns > 0)
   scores = jax.eval_shape(functools.partial(_score, parts), params, params, rollout)
   batch = jax.eval_shape(parts.replayed, rollout, struct((cfg.rows,), jnp.float32), struct((cfg.rows,), bool), scores)
   rows, whole = parallel.rows(parts.mesh), parallel.replicated(parts.mesh)

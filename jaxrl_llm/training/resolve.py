@@ -74,10 +74,12 @@ def _check_rewards(cfg: Config) -> None:
 
 def _check_engine(cfg: Config) -> None:
   r, default = cfg.rollout, type(cfg.rollout)()
-  unread = next((n for n in ("chunk", "shared_prefix") if getattr(r, n) != getattr(default, n)), None)
-  if not r.slots and unread:
-    raise ConfigError(f"rollout.{unread} = {getattr(r, unread)!r} with rollout.slots = 0, which samples all rows in "
-                      "one program and does not read it. Fix: rollout.slots=1 or more, or remove it.")
+  for switch, fields in (("slots", ("chunk", "shared_prefix", "max_turns")),
+                         ("max_turns", ("max_turn_tokens", "max_tool_tokens"))):
+    unread = next((n for n in fields if getattr(r, n) != getattr(default, n)), None)
+    if not getattr(r, switch) and unread:
+      raise ConfigError(f"rollout.{unread} = {getattr(r, unread)!r} with rollout.{switch} = 0, which does not read it. "
+                        f"Fix: rollout.{switch}=1 or more, or remove it.")
 
 
 # What only some choices read: {section: {field: the names that read it}}.

@@ -13,6 +13,7 @@ from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.loss import PRUNED, policy_loss
 from jaxrl_llm.rollouts import engine, generate
+from jaxrl_llm.rollouts.environment import make_environment
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.training import batches, parameters
@@ -78,7 +79,8 @@ def build(cfg: Config, devices=None) -> Parts:
   step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(cfg.loss, pieces, cfg.parameters), mesh)
   return Parts(
       cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
-      sample=_sampler(cfg, model, task, mesh, draw), sample_heldout=draw(1), score=scorer(pieces, scored_stats(cfg)),
+      sample=_sampler(cfg, model, task, mesh, draw, cfg.rollout.group_size),
+      sample_heldout=_heldout_sampler(cfg, model, task, mesh, draw), score=scorer(pieces, scored_stats(cfg)),
       score_reference=scorer(pieces), score_heldout=scorer(1),
       merged=parameters.make_merge(model, cfg.parameters, mesh),
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch)),
@@ -86,22 +88,37 @@ def build(cfg: Config, devices=None) -> Parts:
       step=step(updates.micro_batches), replay_step=step(pieces), merge=jax.jit(merge_metrics))
 
 
-def _sampler(cfg: Config, model: Model, task, mesh, draw):
-  """The training sampler: one compiled program, or the engine's host loop where `rollout.slots` is set."""
+def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
+  """One compiled program, or the engine's host loop where `rollout.slots` is set: tools need the second."""
   r = cfg.rollout
   if not r.slots:
-    program = draw(r.group_size)
+    program = draw(group)
     return lambda *arguments: (program(*arguments), {})
-  sizes = engine.EngineConfig(
-      r.group_size, r.max_new_tokens, min(r.slots, cfg.rows), min(r.chunk, r.max_new_tokens), r.window, task.stop_ids,
-      task.tokenizer.pad_token_id, shared_prefix=r.shared_prefix)
+  turns = {}
+  if r.max_turns:
+    environment = make_environment(task.tokenizer, task.protocol, task.tool, eos_ids=task.stop_ids,
+                                   max_output_tokens=r.max_tool_tokens)
+    turns = {"environment": environment, "max_turns": r.max_turns, "max_turn_tokens": r.max_turn_tokens}
+  sizes = engine.EngineConfig(group, r.max_new_tokens, r.slots, min(r.chunk, r.max_new_tokens), r.window,
+                              task.stop_ids, task.tokenizer.pad_token_id, shared_prefix=r.shared_prefix)
 
   def sample(params, prompts, key, sampling):
-    rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh)
-    return rollout, {"rollout/wasted_slots": stats.waste, "rollout/chunks": float(stats.chunks),
-                     "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed)}
+    rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh, **turns)
+    metrics = {"rollout/wasted_slots": stats.waste, "rollout/chunks": float(stats.chunks),
+               "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed)}
+    if turns:
+      metrics |= {"tool/calls": float(stats.tool_calls), "time/tools": stats.tool_seconds}
+    return rollout, metrics
 
   return sample
+
+
+def _heldout_sampler(cfg: Config, model: Model, task, mesh, draw):
+  """(params, prompts, key, sampling) -> Rollout; with tools where training has them."""
+  if not cfg.rollout.max_turns:
+    return draw(1)
+  sample = _sampler(cfg, model, task, mesh, draw, 1)
+  return lambda *arguments: sample(*arguments)[0]
 
 
 def _sampling(cfg: Config, side: str) -> Sampling:
@@ -136,6 +153,9 @@ def _check_task(cfg: Config, task) -> None:
     raise ConfigError(f"rollout.max_prompt_tokens = {cfg.rollout.max_prompt_tokens}: prompts of task.name = "
                       f"{cfg.task.name!r} have up to {task.longest_prompt()} tokens. "
                       f"Fix: rollout.max_prompt_tokens >= {task.longest_prompt()}.")
+  if cfg.rollout.max_turns and task.tool is None:
+    raise ConfigError(f"rollout.max_turns = {cfg.rollout.max_turns}: task.name = {cfg.task.name!r} has no tool. "
+                      "Fix: rollout.max_turns=0, or task.name=tool_arithmetic.")
   if cfg.warm_start.steps and not task.has_demonstrations:
     raise ConfigError(f"warm_start.steps = {cfg.warm_start.steps}: task.name = {cfg.task.name!r} has no "
                       "demonstrations to imitate. Fix: warm_start.steps=0.")

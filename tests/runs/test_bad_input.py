@@ -63,6 +63,7 @@ REFUSED = {
                                 ["estimator.clip_low = 0.1", "'reinforce'", "Fix: remove it"]),
     "number that another reads": ({"estimator.clip_low": 0.1}, ["estimator.clip_low = 0.1", "'ctpo'", "log_low"]),
     "chunks of one program": ({"rollout.chunk": 8}, ["rollout.chunk = 8", "rollout.slots = 0"]),
+    "turns without a tool": ({"rollout.slots": 8, "rollout.max_turns": 2}, ["rollout.max_turns = 2", "no tool"]),
     "group of one": ({"rollout.group_size": 1}, ["rollout.group_size = 1", "'grpo'", "rollout.group_size >= 2"]),
     "split group": ({"updates.optimizer_batches": 3}, ["updates.optimizer_batches = 3", "rollout.prompts = 16",
                                                        "1, 2, 4, 8, 16"]),

@@ -12,7 +12,7 @@ from jaxrl_llm.training import setup
 from jaxrl_llm.training.checkpoints import Checkpoints
 from jaxrl_llm.training.iteration import abstract_saved, first_run, iterate, restored
 from jaxrl_llm.training.parameters import split
-from jaxrl_llm.training.warm_start import Start
+from jaxrl_llm.training.warm_start import Start, warm_start
 
 
 def parts(**overrides):
@@ -106,3 +106,21 @@ def test_the_engine_draws_what_the_single_program_draws(history):
   np.testing.assert_allclose(np.concatenate([row["behavior_log_probs"] for row in rows]),
                              np.concatenate([row["behavior_log_probs"] for row in expected]), atol=1e-5)
   assert 0 <= host["rollout/wasted_slots"] < 1 and host["rollout/chunks"] > 1
+
+
+def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
+  """Turns, voids and the tool's text reach the update: tool tokens are in the row and outside its mask."""
+  made = parts(**{"task.name": "tool_arithmetic", "task.num_terms": 6, "task.worked_share": 1.0,
+                  "task.tool_arithmetic.digits": 2, "model.vocab_size": 21, "model.width": 32, "model.head_dim": 16,
+                  "rollout.max_prompt_tokens": 5, "rollout.max_new_tokens": 24, "rollout.window": 8,
+                  "rollout.slots": 16, "rollout.chunk": 4, "rollout.max_turns": 2, "rollout.max_tool_tokens": 8,
+                  "dynamic_sampling.enabled": False, "pipo.enabled": False, "updates.staleness": 0,
+                  "warm_start.steps": 150, "warm_start.batch_size": 16, "warm_start.learning_rate": 2e-2})
+  start = warm_start(made, tmp_path)
+  _, _, host, rows = iterate(made, first_run(made, start), start.params, 1)
+  called = [row for row in rows if len(row["tokens"]) > sum(row["mask"]) + row["prompt_length"]]
+  assert called and host["tool/calls"] >= len(called)
+  for row in called:
+    inserted = [t for t, m in list(zip(row["tokens"], row["mask"], strict=True))[row["prompt_length"]:] if not m]
+    text = made.tokenizer.decode(inserted)
+    assert text.endswith(";") and "]" in row["completion"] and ";" not in row["completion"].split("]")[1]

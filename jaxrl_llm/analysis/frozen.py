@@ -42,13 +42,17 @@ def load(run: Run, iteration: int, cfg: Config, pad_id: int) -> Frozen:
     raise RunError(f"--iteration={iteration}: the run keeps rollouts of iterations {_span(kept)}.")
   rows = run.rollouts(iteration)
   path = rollout_path(run.workdir, iteration)
+  turns = {"turn_id", "void"} if any("turn_id" in row for row in rows) else set()
   for number, row in enumerate(rows, 1):
-    missing = sorted((PER_TOKEN.keys() | PER_ROW.keys() | {"trained_reward", "keep"}) - row.keys())
+    missing = sorted((PER_TOKEN.keys() | PER_ROW.keys() | {"trained_reward", "keep"} | turns) - row.keys())
     if missing:
       raise RunError(f"{path}, line {number}: no {', '.join(missing)}; rows written by this version have them.")
   per_row = {name: np.array([row[name] for row in rows], dtype) for name, dtype in PER_ROW.items()}
   per_token = {name: _padded([row[name] for row in rows], cfg.row_length, dtype, pad_id if name == "tokens" else 0)
                for name, dtype in PER_TOKEN.items() if rows[0][name] is not None}
+  if turns:
+    per_token["turn_id"] = _padded([row["turn_id"] for row in rows], cfg.row_length, np.int32, 0)
+    per_row["void"] = np.array([row["void"] for row in rows])
   anchor = per_token.pop("anchor_log_probs", per_token["behavior_log_probs"])
   length = np.array([len(row["tokens"]) for row in rows], np.int32)
   rollout = Rollout(**{name: jnp.asarray(x) for name, x in {**per_row, **per_token, "length": length}.items()})

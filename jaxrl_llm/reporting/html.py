@@ -23,7 +23,8 @@ def write_report(workdir: str | os.PathLike) -> str:
 
   Reads, besides the run, workdir/samples.json if it is there: {"before": [sample, ...], "after": [sample, ...]}, where
   a sample has `prompt`, `completion`, `answer`, `correct`, `truncated`, and per completion token its text in `pieces`
-  and, in `log_ratio`, its log-probability under the final policy minus that under the warm-started one.
+  and, in `log_ratio`, its log-probability under the final policy minus that under the warm-started one; None for a
+  token that the policy did not draw, but a tool inserted.
 
   Raises:
     RunError: the run or its samples cannot be read.
@@ -150,8 +151,10 @@ def _completion(title: str, sample: dict | None) -> str:
 
 
 def _token(piece: str, log_ratio) -> str:
-  value = float("nan") if log_ratio is None else float(log_ratio)
   shown = html.escape(piece).replace("\n", "↵\n")
+  if log_ratio is None:
+    return f'<span class="tool" title="tool">{shown}</span>'
+  value = float(log_ratio)
   return f'<span style="background:{_colour(value)}" title="{value:+.3f}">{shown}</span>'
 
 
@@ -166,7 +169,8 @@ def _legend() -> str:
   steps = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
   swatches = "".join(f'<span style="background:{_colour(value)}">{value:+g}</span>' for value in steps)
   return ('<p class="legend quiet">Log-probability of each token under the final policy minus under the warm-started '
-          f'one, nats: <span class="tokens">{swatches}</span> red: became less likely, blue: became likelier.</p>')
+          f'one, nats: <span class="tokens">{swatches}</span> red: became less likely, blue: became likelier, '
+          '<span class="tokens"><span class="tool">framed</span></span>: a tool\'s.</p>')
 
 
 _STYLE = """
@@ -194,4 +198,5 @@ pre { padding: 12px; background: var(--card); border-radius: 8px; overflow: auto
 .pair > div { min-width: 0; }
 .tokens { margin: 0; font: 14px/1.8 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
 .tokens span { padding: 2px 1px; border-radius: 3px; } .legend .tokens span { padding: 2px 6px; }
+.tokens .tool { border: 1px dashed var(--quiet); }
 """

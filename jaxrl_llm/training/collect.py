@@ -87,12 +87,18 @@ def shuffled(rewards: np.ndarray, keep: np.ndarray, seed: int, iteration: int) -
 
 
 def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[str, float]:
-  """Statistics of a rollout batch that need no parameters; shares are of kept rows, lengths in tokens."""
+  """Statistics of a rollout batch that need no parameters; shares are of kept rows, lengths in tokens.
+
+  With turns, too: policy turns per row, the share of void rows (which are unscored as well), tokens of the tools.
+  """
   keep, correct = verdicts.keep, verdicts.correct
   new = (rollout.length - rollout.prompt_length).astype(np.float64)
   groups = correct.reshape(-1, group_size)
   share = lambda x, where: float(np.mean(x[where])) if np.any(where) else float("nan")
-  return {
+  turns = {} if rollout.turn_id is None else {
+      "rollout/turns": float(np.mean(rollout.turn_id.max(1))), "rollout/void": float(np.mean(rollout.void)),
+      "tool/tokens": float(np.sum(new) - np.sum(rollout.mask))}
+  return turns | {
       "reward/mean": share(verdicts.rewards, keep), "reward/correct": share(correct, keep),
       "reward/unscored": float(np.mean(~keep)), "reward/solve_all": float(np.mean(groups.all(1))),
       "reward/solve_none": float(np.mean(~groups.any(1))), "rollout/length": float(np.mean(new)),
@@ -107,6 +113,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout, 
   """JSON-able rows of a batch; per-token lists cover the row's `length` tokens.
 
   `reward` is the verifier's; `trained_reward` and `keep` are what the update read, after shaping.
+  Rows with turns also have `turn_id` per token, 0 outside of the policy's turns, and `void`.
   """
   group = len(verdicts.texts) // len(problems)
   out = []
@@ -122,6 +129,8 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout, 
         "mask": rollout.mask[row, :n].astype(int).tolist(),
         "behavior_log_probs": rollout.behavior_log_probs[row, :n].tolist(),
         "anchor_log_probs": None if anchor is None else anchor[row, :n].tolist()})
+    if rollout.turn_id is not None:
+      out[-1] |= {"turn_id": rollout.turn_id[row, :n].tolist(), "void": bool(rollout.void[row])}
   return out
 
 

@@ -91,18 +91,22 @@ def sample_rows(parts: Parts, params, problems: list[Problem], row_id: np.ndarra
 
 
 def samples(parts: Parts, params, other_params, evaluation: Evaluation, count: int) -> list[dict]:
-  """The first `count` rows with, per completion token, log-prob under `params` minus that under `other_params`."""
+  """The first `count` rows with, per completion token, log-prob under `params` minus that under `other_params`.
+
+  It is None for tokens of a tool.
+  """
   count = min(count, len(evaluation.problems))
   log_probs = [_log_probs(parts, p, evaluation.rollout, count) for p in (params, other_params)]
   host = evaluation.rollout
   out = []
   for row in range(count):
-    mask, problem = host.mask[row], evaluation.problems[row]
+    problem, inside = evaluation.problems[row], slice(host.prompt_length[row], host.length[row])
+    change = (log_probs[0] - log_probs[1])[row][inside].tolist()
     out.append({
         "prompt": problem.prompt, "answer": problem.answer, "completion": evaluation.texts[row],
         "correct": bool(evaluation.correct[row]), "truncated": bool(host.truncated[row]),
-        "pieces": [parts.tokenizer.decode([t]) for t in host.tokens[row][mask].tolist()],
-        "log_ratio": (log_probs[0] - log_probs[1])[row][mask].tolist()})
+        "pieces": [parts.tokenizer.decode([t]) for t in host.tokens[row][inside].tolist()],
+        "log_ratio": [x if ours else None for x, ours in zip(change, host.mask[row][inside], strict=True)]})
   return out
 
 

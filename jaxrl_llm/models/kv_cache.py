@@ -5,6 +5,8 @@ position it holds and which segment it belongs to (0: nothing). Prompts of diffe
 index, and attention needs no other bookkeeping.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -12,6 +14,18 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from jaxrl_llm.config import ModelConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedConfig(ModelConfig):
+  """Shapes of a network whose cache has a dtype of its own; training never meets one."""
+
+  cache_dtype: str = "float32"
+
+
+def dtype(cfg: ModelConfig) -> jnp.dtype:
+  """Of a cache's keys and values: the compute dtype, unless the config names another."""
+  return jnp.dtype(cfg.cache_dtype if isinstance(cfg, CachedConfig) else cfg.compute_dtype)
 
 
 @struct.dataclass
@@ -55,10 +69,9 @@ class KVCache:
 
 
 def empty(cfg: ModelConfig, rows: int, slots: int) -> KVCache:
-  """A cache without content, in the compute dtype."""
-  dtype = jnp.dtype(cfg.compute_dtype)
-  key = jnp.zeros((rows, cfg.num_kv_heads, cfg.head_dim, slots), dtype)
-  value = jnp.zeros((rows, cfg.num_kv_heads, slots, cfg.head_dim), dtype)
+  """A cache without content, in `dtype(cfg)`."""
+  key = jnp.zeros((rows, cfg.num_kv_heads, cfg.head_dim, slots), dtype(cfg))
+  value = jnp.zeros((rows, cfg.num_kv_heads, slots, cfg.head_dim), dtype(cfg))
   stack = (lambda x: jnp.broadcast_to(x, (cfg.num_layers, *x.shape))) if cfg.scan_layers else (
       lambda x: (x,) * cfg.num_layers)
   none = jnp.zeros((rows, slots), jnp.int32)

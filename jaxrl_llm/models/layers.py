@@ -47,14 +47,15 @@ def attend(queries, keys, values, visible):
   """Softmax attention in f32, each kv-head serving H / K query heads.
 
   Args:
-    queries: [R, S, H, d];  keys: [R, K, d, T];  values: [R, K, T, d];  visible: [R, S, T] bool.
+    queries: [R, S, H, d];  keys: [R, K, d, T];  values: [R, K, T, d];  visible: [R, S, T] bool. Keys and values may
+      come from a cache in another dtype than the queries'; the products are then in the wider of the two.
 
   Returns:
-    [R, S, H, d]. A token that sees nothing (padding) gets the mean of the values.
+    [R, S, H, d] in the queries' dtype. A token that sees nothing (padding) gets the mean of the values.
   """
   scores = _scores(queries, keys, visible)
-  weights = jax.nn.softmax(scores, -1).astype(values.dtype)
-  mixed = _mix(weights, values)
+  weights = jax.nn.softmax(scores, -1).astype(_wider(queries, values))
+  mixed = _mix(weights, values).astype(queries.dtype)
   return mixed.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
@@ -79,7 +80,7 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
   scaled = [jnp.exp(part[0] - top) for part in parts]
   total = sum(scale * part[1] for scale, part in zip(scaled, parts, strict=True))
   mixed = sum(scale * part[2] for scale, part in zip(scaled, parts, strict=True)) / total
-  return mixed.astype(values.dtype).transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+  return mixed.astype(queries.dtype).transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
 def _partial(queries, keys, values, visible):
@@ -87,7 +88,12 @@ def _partial(queries, keys, values, visible):
   scores = _scores(queries, keys, visible)
   top = jnp.max(scores, -1, keepdims=True)
   weights = jnp.exp(scores - top)
-  return top, jnp.sum(weights, -1, keepdims=True), _mix(weights.astype(values.dtype), values, jnp.float32)
+  mixed = _mix(weights.astype(_wider(queries, values)), values, jnp.float32)
+  return top, jnp.sum(weights, -1, keepdims=True), mixed
+
+
+def _wider(queries, values):
+  return jnp.promote_types(queries.dtype, values.dtype)
 
 
 def _scores(queries, keys, visible):

@@ -9,6 +9,7 @@ from pathlib import Path
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import DEFAULT, Config, ConfigError
 from jaxrl_llm.objective import advantages, correction, estimators
+from jaxrl_llm.rollouts import numerics
 
 
 def resolve(cfg: Config) -> Config:
@@ -25,6 +26,7 @@ def resolve(cfg: Config) -> Config:
   if aggregation.name == "fixed" and aggregation.fixed_length is None:
     aggregation = dataclasses.replace(aggregation, fixed_length=cfg.rollout.max_new_tokens)
   cfg = dataclasses.replace(cfg, estimator=estimators.resolve(cfg.estimator), aggregation=aggregation,
+                            rollout=numerics.resolve(cfg.rollout, cfg.model),
                             updates=dataclasses.replace(cfg.updates, anchor=anchor),
                             model=dataclasses.replace(cfg.model, value_head=uses_critic(cfg)))
   correction.check(cfg.correction)

@@ -1,0 +1,53 @@
+"""The standing meter of the gap between the sampler's numerics and the trainer's, on the tokens that were sampled."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from jaxrl_llm.ops import masked
+from jaxrl_llm.types import Extreme, Mean
+
+# Between the buckets of the sampler's probability: the gap is a matter of the tail (own choice; no source names any).
+PROBABILITY_EDGES = (0.01, 0.1, 0.5, 0.9)
+RATIO_WINDOW = (0.9, 1.1)
+
+
+def mismatch_metrics(scored_log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
+                     mask: Bool[Array, "B L"]) -> dict[str, Mean | Extreme]:
+  """Mergeable statistics of d = scored - behavior, nats, over the tokens where `mask`.
+
+    mismatch/absolute  mean |d|
+    mismatch/k1        -mean d                   both estimate KL(behavior || scored) where both log-probs are of one
+    mismatch/k3        mean(exp(d) - 1 - d)      vocabulary; k3 with less variance and no negative term
+    mismatch/outside   share of exp(d) outside [0.9, 1.1]
+    mismatch/row       mean over rows of |sum_t d_t|; rows without a token do not count
+    mismatch/range     smallest and largest d
+
+  The first four again as `<name>/by_probability`, one entry per bucket of exp(behavior) between 0, 0.01, 0.1, 0.5, 0.9
+  and 1, each including its lower end; a bucket without a token has count 0. Nothing is clipped.
+
+  Args:
+    scored_log_probs: [B, L], by the scorer under the parameters that sampled, else drift is measured too.
+    behavior_log_probs: [B, L], of the distribution that was drawn from.
+    mask: [B, L]; False on tokens that the policy did not sample, or that are outside the scorer's pruned vocabulary.
+      Rows without a valid reward belong in: the gap does not depend on it.
+
+  Source: methods E23.3, E24; arXiv 2512.23087 for the dependence on probability.
+  """
+  behavior = masked.masked(behavior_log_probs, mask)
+  d = lax.stop_gradient(masked.masked(scored_log_probs, mask) - behavior)
+  low, high = np.log(RATIO_WINDOW)
+  tokens = {"absolute": jnp.abs(d), "k1": -d, "k3": jnp.expm1(d) - d,
+            "outside": ((d < low) | (d > high)).astype(d.dtype)}
+  edges = jnp.asarray(np.log(PROBABILITY_EDGES), behavior.dtype)
+  bucket = jnp.searchsorted(edges, behavior, side="right")
+  inside = mask & (bucket == jnp.arange(len(PROBABILITY_EDGES) + 1)[:, None, None])
+  metrics = {}
+  for name, values in tokens.items():
+    metrics[f"mismatch/{name}"] = masked.mean(values, mask)
+    metrics[f"mismatch/{name}/by_probability"] = Mean(
+        jnp.sum(masked.masked(values, inside), (1, 2)), jnp.sum(inside, (1, 2)).astype(jnp.float32))
+  metrics["mismatch/row"] = masked.mean(jnp.abs(jnp.sum(d, 1)), jnp.any(mask, 1))
+  metrics["mismatch/range"] = masked.extreme(d, mask)
+  return metrics

@@ -1,0 +1,101 @@
+"""A rollout's numerics, where they differ from the scorer's and the trainer's on purpose.
+
+Real samplers compute in other formats than trainers; here the gap is a setting, so that what addresses it can be
+measured. The sampler's network and parameters are made anew from the trained ones for every rollout, adapters merged.
+Evaluation keeps the trainer's numerics: its numbers speak of the trained policy.
+
+`int8` is weight-only: each matrix is rounded to int8 and multiplied out again, and products run in the rollout's dtype.
+It reproduces the numbers of an int8 checkpoint, not its size: no memory is saved, and while sampling there is one more
+copy of the weights. Integer products would need quantised activations too, which is another approximation.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm.config import DEFAULT, ConfigError, ModelConfig, RolloutConfig
+from jaxrl_llm.models import Model
+from jaxrl_llm.models.kv_cache import CachedConfig
+
+# Matrices that are rounded, by the last key: (contracted axes, produced axes). Axes before them are batches: layers of
+# a scanned model, experts.
+MATRICES = {"query": (1, 2), "key": (1, 2), "value": (1, 2), "out": (2, 1), "gate": (1, 1), "up": (1, 1),
+            "down": (1, 1)}
+FULL_PRECISION = ("scale", "router", "value_head")  # the network reads them in f32
+
+
+def resolve(cfg: RolloutConfig, model: ModelConfig) -> RolloutConfig:
+  """The config with its dtypes filled in.
+
+  Raises:
+    ConfigError: the library that rounds is not installed.
+  """
+  if cfg.quantization != "none":
+    _library()
+  dtype = model.compute_dtype if cfg.dtype == DEFAULT else cfg.dtype
+  return dataclasses.replace(cfg, dtype=dtype, cache_dtype=dtype if cfg.cache_dtype == DEFAULT else cfg.cache_dtype)
+
+
+def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
+  """The network that samples; the very same where the config asks for nothing else."""
+  cfg = resolve(cfg, model.config)
+  shapes = dataclasses.replace(model.config, compute_dtype=cfg.dtype)
+  if cfg.cache_dtype != cfg.dtype:
+    values = {f.name: getattr(shapes, f.name) for f in dataclasses.fields(ModelConfig)}
+    shapes = CachedConfig(**values, cache_dtype=cfg.cache_dtype)
+  return model if shapes == model.config else dataclasses.replace(model, config=shapes)
+
+
+def changes_params(model: Model, cfg: RolloutConfig) -> bool:
+  """Whether the sampler reads other parameters than the trained ones."""
+  return cfg.quantization != "none" or resolve(cfg, model.config).dtype != model.config.compute_dtype
+
+
+def rollout_numerics(model: Model, params, cfg: RolloutConfig) -> tuple[Model, dict]:
+  """(model, params) that sample, from those that are trained; the very same at the defaults.
+
+  Matrices of attention and MLP are rounded as `cfg.quantization` says; embedding, head, norms, biases, router and
+  value head are not. Then matrices are cast to the rollout's dtype, once instead of in each product.
+
+  Args:
+    params: of `model`, adapters merged; not changed.
+  """
+  if not changes_params(model, cfg):
+    return rollout_model(model, cfg), params
+  dtype = jnp.dtype(resolve(cfg, model.config).dtype)
+
+  def leaf(path, x):
+    keys = [entry.key for entry in path]
+    if cfg.quantization == "int8" and keys[0] == "blocks" and keys[-1] in MATRICES:
+      x = round_int8(x, *MATRICES[keys[-1]])
+    return x if keys[-1] in FULL_PRECISION else x.astype(dtype)
+
+  return rollout_model(model, cfg), jax.tree_util.tree_map_with_path(leaf, params)
+
+
+def round_int8(matrix: jax.Array, contracted: int, produced: int) -> jax.Array:
+  """scale * round(matrix / scale), f32, with one scale per output channel (and per batch): a largest entry's 127.5th.
+
+  The error is at most scale / 2. A channel of zeros stays one.
+
+  Args:
+    matrix: [.., contracted axes, produced axes].
+    contracted, produced: how many axes of each kind.
+
+  Raises:
+    ConfigError: the library is not installed.
+  """
+  batch = matrix.ndim - contracted - produced
+  kept = (*range(batch), *range(batch + contracted, matrix.ndim))
+  qwix = _library()
+  return qwix.dequantize(qwix.quantize(matrix.astype(jnp.float32), jnp.int8, channelwise_axes=kept))
+
+
+def _library():
+  try:
+    import qwix
+  except ImportError as error:
+    raise ConfigError("rollout.quantization = 'int8' needs qwix, which is not installed. Fix: pip install -e "
+                      "'.[quantization]', or rollout.quantization=none.") from error
+  return qwix

@@ -27,29 +27,71 @@ RULES = {
 
 
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
-  """Mesh (data, fsdp, tensor) over `devices` (all by default).
+  """Mesh (data, fsdp, tensor) over `devices` (all by default), less the last `cfg.rollout`.
 
   Raises:
     ConfigError: the axes do not multiply to the number of devices.
   """
-  devices = jax.devices() if devices is None else devices
+  devices, _ = _divided(cfg, devices)
   if cfg.data == 0:
     raise ConfigError("mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
   count, fixed = len(devices), cfg.fsdp * cfg.tensor
   data = cfg.data if cfg.data > 0 else max(1, count // fixed)
   if data * fixed != count:
+    beside = f" beside mesh.rollout = {cfg.rollout}" if cfg.rollout else ""
     raise ConfigError(f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.tensor = {cfg.tensor} make {data * fixed} "
-                      f"devices, but there are {count}. Fix: let their product be {count}.")
-  shape = (data, cfg.fsdp, cfg.tensor)
+                      f"devices, but there are {count}{beside}. Fix: let their product be {count}.")
+  return _mesh(devices, (data, cfg.fsdp, cfg.tensor))
+
+
+def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
+  """Where rollouts are drawn: the last `cfg.rollout` of the devices, each with all parameters; 0: `mesh` itself.
+
+  Args:
+    mesh: of `make_mesh` for the same devices.
+
+  Raises:
+    ConfigError: no device is left to train on, or there are several processes.
+  """
+  _, rest = _divided(cfg, devices)
+  return _mesh(rest, (len(rest), 1, 1)) if rest else mesh
+
+
+def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
+  """(those that train, those of `mesh.rollout`)."""
+  devices = list(jax.devices() if devices is None else devices)
+  left = len(devices) - cfg.rollout
+  if cfg.rollout and jax.process_count() > 1:
+    raise ConfigError(f"mesh.rollout = {cfg.rollout} with {jax.process_count()} processes: allowed is 0. "
+                      "Fix: mesh.rollout=0, or one process.")
+  if left < 1:
+    raise ConfigError(f"mesh.rollout = {cfg.rollout} leaves none of the {len(devices)} devices to train on. "
+                      f"Fix: mesh.rollout={len(devices) - 1} or less.")
+  return devices[:left], devices[left:]
+
+
+def _mesh(devices, shape: tuple[int, int, int]) -> Mesh:
   return Mesh(np.asarray(devices).reshape(shape), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
 
-def check(cfg: Config, mesh: Mesh) -> None:
-  """Rows must divide over the devices that hold them.
+def check(cfg: Config, mesh: Mesh, drawing: Mesh | None = None) -> None:
+  """Rows must divide over the devices that hold them, and draws ahead need devices of their own.
+
+  Two threads that launch programs with collectives on the same devices may wait for each other for ever: each device
+  runs what it was given first, and the order may differ between devices.
+
+  Args:
+    mesh: where training runs.
+    drawing: where rollouts are drawn; None: there, too.
 
   Raises:
-    ConfigError: naming the micro-batch or evaluation that does not.
+    ConfigError: naming the micro-batch or evaluation that does not divide, or updates.overlap on several devices.
   """
+  if drawing is not None and drawing is not mesh:
+    _check_drawing(cfg, drawing)
+  elif cfg.updates.overlap and mesh.size > 1:
+    raise ConfigError(f"updates.overlap = True on {mesh.size} devices that both train and draw: their collectives may "
+                      f"deadlock. Fix: mesh.rollout=1 or more devices that only draw, or updates.overlap=False.")
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
   checked = [("rows of a micro-batch", micro_rows), ("task.heldout_problems", cfg.task.heldout_problems)]
@@ -61,6 +103,15 @@ def check(cfg: Config, mesh: Mesh) -> None:
     if rows % shards:
       raise ConfigError(f"{what} = {rows} does not divide over mesh.data * mesh.fsdp = {shards} devices. "
                         f"Fix: a multiple of {shards}.")
+
+
+def _check_drawing(cfg: Config, mesh: Mesh) -> None:
+  checked = [("rows of an iteration", cfg.rows)]
+  checked += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))] if cfg.rollout.slots else []
+  for what, rows in checked:
+    if rows % mesh.size:
+      raise ConfigError(f"{what} = {rows} does not divide over mesh.rollout = {mesh.size} devices. "
+                        f"Fix: a multiple of {mesh.size}.")
 
 
 def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -111,6 +162,14 @@ def param_shardings(model, mesh: Mesh):
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   axes = model.logical_axes()
   return jax.tree.map(lambda x, a: NamedSharding(mesh, spec(a, x.shape, mesh)), shapes, axes)
+
+
+def transfer(tree, shardings):
+  """Arrays laid out as `shardings` say (a prefix of the tree), on whatever devices; no copy where they lie so already.
+
+  It launches no program with collectives, so any thread may call it.
+  """
+  return jax.device_put(tree, shardings)
 
 
 def to_global(tree, mesh: Mesh):

@@ -82,6 +82,7 @@ class UpdateConfig:
   micro_batches: int = option(1, "micro-batches per optimizer batch; changes memory and speed only", low=1)
   staleness: int = option(0, "iterations that the sampler's parameters are old; each keeps a copy of what is trained",
                           low=0)
+  overlap: bool = option(False, "staleness > 0: draw and verify the next batch while this one trains; same results")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +141,7 @@ class MeshConfig:
   data: int = option(-1, "data-parallel replicas; -1: all remaining devices", low=-1)
   fsdp: int = option(1, "shards of parameters and optimizer state", low=1)
   tensor: int = option(1, "shards of heads, MLP width, experts and vocabulary", low=1)
+  rollout: int = option(0, "devices, the last ones, that draw rollouts and do not train; 0: all do both", low=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,6 +56,7 @@ def draw(parts: Parts, params, step, cursor: int, then=None) -> Draw:
   """
   cfg = parts.cfg
   begin = time.perf_counter()
+  params = parts.to_sampler(params)
   if not cfg.dynamic_sampling.enabled:
     problems, rollout, sampler = _sample(parts, params, step, cursor)
     if then is not None:

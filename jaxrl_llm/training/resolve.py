@@ -34,6 +34,7 @@ def resolve(cfg: Config) -> Config:
   _check_anchor(cfg)
   _check_rewards(cfg)
   _check_engine(cfg)
+  _check_overlap(cfg)
   _check_unread(cfg)
   return cfg
 
@@ -82,6 +83,12 @@ def _check_engine(cfg: Config) -> None:
     if not getattr(r, switch) and unread:
       raise ConfigError(f"rollout.{unread} = {getattr(r, unread)!r} with rollout.{switch} = 0, which does not read it. "
                         f"Fix: rollout.{switch}=1 or more, or remove it.")
+
+
+def _check_overlap(cfg: Config) -> None:
+  if cfg.updates.overlap and not cfg.updates.staleness:
+    raise ConfigError("updates.overlap = True with updates.staleness = 0: the next batch needs the parameters that "
+                      "this one is still training. Fix: updates.staleness=1 or more, or updates.overlap=False.")
 
 
 # What only some choices read: {section: {field: the names that read it}}.

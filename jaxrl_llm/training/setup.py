@@ -47,10 +47,17 @@ class Parts:
   step: Any  # (state, batch) -> (state, metrics)
   replay_step: Any  # `step` for PIPO's whole batch, compiled only where PIPO runs
   merge: Any  # metrics of several steps -> one
+  rollout_mesh: jax.sharding.Mesh  # where `sample` runs: `mesh`, unless mesh.rollout sets devices apart
 
   @property
   def tokenizer(self):
     return self.task.tokenizer
+
+  def to_sampler(self, params):
+    """The parameters where `sample` reads them; the same arrays unless other devices draw than train."""
+    if self.rollout_mesh is self.mesh:
+      return params
+    return parallel.transfer(params, parallel.replicated(self.rollout_mesh))
 
 
 def build(cfg: Config, devices=None) -> Parts:
@@ -60,7 +67,8 @@ def build(cfg: Config, devices=None) -> Parts:
     ConfigError: the task does not fit the model or the row, or rows do not fit the devices.
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
-  parallel.check(cfg, mesh)
+  drawing = parallel.rollout_mesh(cfg.mesh, mesh, devices)
+  parallel.check(cfg, mesh, drawing)
   cfg, tokenizer = _from_checkpoint(cfg)
   task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
   _check_task(cfg, task)
@@ -71,21 +79,36 @@ def build(cfg: Config, devices=None) -> Parts:
   sampler = SamplerConfig(cfg.rollout.group_size, cfg.rollout.max_new_tokens, cfg.rollout.window, task.stop_ids,
                           task.tokenizer.pad_token_id)
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
-  draw = lambda group: by_rows(functools.partial(generate, model=model,
-                                                 cfg=dataclasses.replace(sampler, group_size=group)))
+  draw = lambda group, model=model, mesh=mesh: jax.jit(functools.partial(
+      generate, model=model, cfg=dataclasses.replace(sampler, group_size=group)), out_shardings=parallel.rows(mesh))
   scorer = lambda parts, stats=frozenset(): by_rows(functools.partial(
       score, model=model, cfg=StepConfig(micro_batches=parts), stats=stats))
   updates, pieces = cfg.updates, cfg.updates.optimizer_batches * cfg.updates.micro_batches
   step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(cfg.loss, pieces, cfg.parameters), mesh)
   return Parts(
       cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
-      sample=_sampler(cfg, model, task, mesh, draw, cfg.rollout.group_size),
+      sample=_placed_sampler(cfg, model, task, mesh, drawing, draw), rollout_mesh=drawing,
       sample_heldout=_heldout_sampler(cfg, model, task, mesh, draw), score=scorer(pieces, scored_stats(cfg)),
       score_reference=scorer(pieces), score_heldout=scorer(1),
       merged=parameters.make_merge(model, cfg.parameters, mesh),
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch)),
       replayed=jax.jit(functools.partial(batches.replayed_batch, cfg=cfg.batch)),
       step=step(updates.micro_batches), replay_step=step(pieces), merge=jax.jit(merge_metrics))
+
+
+def _placed_sampler(cfg: Config, model: Model, task, mesh, drawing, draw):
+  """`_sampler` on the devices that draw: prompts go there, and rows come back to those that train."""
+  group = cfg.rollout.group_size
+  if drawing is mesh:
+    return _sampler(cfg, model, task, mesh, draw, group)
+  model = dataclasses.replace(model, constrain=parallel.Layout(drawing))
+  there = _sampler(cfg, model, task, drawing, functools.partial(draw, model=model, mesh=drawing), group)
+
+  def sample(params, prompts, key, sampling):
+    rollout, metrics = there(params, parallel.transfer(prompts, parallel.rows(drawing)), key, sampling)
+    return parallel.transfer(rollout, parallel.rows(mesh)), metrics
+
+  return sample
 
 
 def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):

@@ -53,6 +53,7 @@ def parts(enabled=True, max_draws=3):
                dynamic_sampling=DynamicSamplingConfig(enabled, max_draws))
   mesh = parallel.make_mesh(MeshConfig(), jax.devices()[:1])
   return types.SimpleNamespace(cfg=cfg, mesh=mesh, task=TableTask(), tokenizer=TableTask().tokenizer, sampling=None,
+                               to_sampler=lambda params: params,
                                sample=lambda params, prompts, *_: (rollout_of(prompts), {"rollout/of_tests": 1.0}))
 
 

@@ -70,7 +70,8 @@ class Replay:
   std: np.ndarray
 
 
-def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_batches: int) -> Replay:
+def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_batches: int,
+           stop_ids: tuple[int, ...] = ()) -> Replay:
   """Every registered estimator on one optimizer batch made of all rows.
 
   Args:
@@ -78,9 +79,11 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
     scores: what the run's advantage needs; its anchor is replaced by the frozen ones.
     cfg: resolved; its advantage, aggregation and temperature are used, its estimator and correction are not.
     micro_batches: parts of the rows that go through the network at a time.
+    stop_ids: the task's, which `rollout.min_new_tokens` reads.
   """
   batch = _batch(frozen, scores, cfg)
-  step = StepConfig(dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce")), micro_batches)
+  step = StepConfig(dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce"), stop_ids=stop_ids),
+                    micro_batches)
   log_probs = jax.jit(functools.partial(policy_stats, model=model, cfg=step.loss))(params, batch).log_probs
   gradient = jax.jit(lambda p, b: ravel_pytree(gradients(p, b, loss=_linear, model=model, cfg=step)[1])[0])
   mask = np.asarray(batch.rollout.mask)

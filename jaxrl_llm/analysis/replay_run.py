@@ -42,7 +42,8 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   stats = parts.score(params, rows.rollout, parts.scoring) if wanted else None
   scores = Scores() if stats is None else Scores(sum_pi_squared=stats.sum_pi_squared, values=stats.values)
   result = replay_lib.replay(rows, params, scores, model=parts.model, cfg=_without_reward_kl(cfg),
-                             micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches)
+                             micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches,
+                             stop_ids=parts.task.stop_ids)
   title = f"Replay of {workdir.name}"
   subtitle = (f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy of "
               f"iteration {at}; advantage {cfg.advantage.name}, aggregation {cfg.aggregation.name}; "

@@ -98,16 +98,31 @@ class CriticConfig:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig:
-  """Dynamic vocabulary pruning (DVP): the policy is renormalised over tokens with p >= min_p * max p."""
+  """The policy is renormalised over the tokens that these rules keep, applied in this order (ops/vocabulary.py).
 
+  min_p alone is dynamic vocabulary pruning (DVP): the tokens with p >= min_p * max p.
+  """
+
+  top_k: int = option(0, "the k most likely tokens; 0: all", low=0)
+  top_p: float = option(1.0, "the most likely tokens that reach this mass; 1: all", low=1e-6, high=1.0)
   min_p: float = option(0.0, "threshold relative to the top probability; 0: the whole vocabulary", low=0.0, high=1.0)
   side: str = option("both", "ablation: prune only the sampler, or only the trainer, which biases the ratio",
                      choices=("both", "sampler", "trainer"))
 
+  @property
+  def rules(self) -> dict[str, float]:
+    """Those that prune: arguments of ops/vocabulary.py."""
+    return _pruning(self)
+
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-  """What `policy_loss` reads."""
+  """What `policy_loss` reads.
+
+  Attributes:
+    top_k, top_p, min_p: of the trainer's side of VocabularyConfig.
+    min_new_tokens, stop_ids: the policy has no stop token before this many completion tokens.
+  """
 
   estimator: EstimatorConfig = EstimatorConfig()
   kl: KLConfig = KLConfig()
@@ -117,6 +132,15 @@ class LossConfig:
   critic: CriticConfig | None = None
   min_p: float = 0.0
   num_experts: int = 0
+  top_k: int = 0
+  top_p: float = 1.0
+  min_new_tokens: int = 0
+  stop_ids: tuple[int, ...] = ()
+
+  @property
+  def rules(self) -> dict[str, float]:
+    """Those that prune: arguments of ops/vocabulary.py."""
+    return _pruning(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,3 +153,8 @@ class BatchConfig:
   aggregation: AggregationConfig = AggregationConfig()
   correction: CorrectionConfig = CorrectionConfig()
   kl: KLConfig = KLConfig()
+
+
+def _pruning(cfg: VocabularyConfig | LossConfig) -> dict[str, float]:
+  return {name: getattr(cfg, name) for name, off in (("top_k", 0), ("top_p", 1), ("min_p", 0))
+          if getattr(cfg, name) != off}

@@ -25,6 +25,8 @@ class RolloutConfig:
   group_size: int = option(8, "G, completions per prompt", low=1)
   max_prompt_tokens: int = option(16, "prompt part of a row, tokens", low=1)
   max_new_tokens: int = option(48, "completion part of a row, tokens; longer is truncated", low=1)
+  min_new_tokens: int = option(0, "no stop token before this many completion tokens, in sampler and loss", low=0)
+  stop_strings: tuple = option((), "slots > 0, no tool: texts that end a row; the verifier reads what is in front")
   temperature: float = option(1.0, "sampling temperature; the loss uses the same", low=1e-3, high=100.0)
   window: int = option(32, "decode steps between two growths of the attended cache", low=1)
   slots: int = option(0, "rows in flight, refilled as they end (rollouts/engine.py); 0: all rows in one program", low=0)
@@ -162,6 +164,7 @@ class SamplerConfig:
   window: int = 32
   stop_ids: tuple[int, ...] = (1,)
   pad_id: int = 0
+  min_new_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,10 +207,11 @@ class Config:
 
   @property
   def loss(self) -> LossConfig:
-    v = self.vocabulary
+    """The task's `stop_ids` are still to be added."""
+    rules = self.vocabulary.rules if self.vocabulary.side in ("both", "trainer") else {}
     return LossConfig(self.estimator, self.kl, self.entropy, self.rollout.temperature, self.correction,
-                      self.critic if self.advantage.name == "gae" else None,
-                      v.min_p if v.side in ("both", "trainer") else 0.0, self.model.num_experts)
+                      self.critic if self.advantage.name == "gae" else None, num_experts=self.model.num_experts,
+                      min_new_tokens=self.rollout.min_new_tokens, **rules)
 
   @property
   def batch(self) -> BatchConfig:

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.config import CriticConfig, KLConfig, LossConfig
 from jaxrl_llm.objective import correction, divergences, estimators
@@ -16,7 +16,8 @@ PRUNED = frozenset({"kept_mass", "in_support"})  # what a pruned vocabulary asks
 
 
 def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model, temperature,
-              stats: frozenset[str] = frozenset(), entropy_gradient: bool = False, **support) -> TokenStats:
+              stats: frozenset[str] = frozenset(), entropy_gradient: bool = False,
+              banned: tuple[tuple[int, ...], Bool[Array, "B L"]] | None = None, **support) -> TokenStats:
   """TokenStats [B, L] of whole rows under `params`; entry 0, which nothing precedes, is 0 (False).
 
   Args:
@@ -26,6 +27,7 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     temperature: as the sampler's.
     stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts of each token fed
       in (aligned with the tokens themselves, not with what they predict).
+    banned: (ids, [B, L] where none of them may be the token), as `stop_rule` gives them.
     support: top_k, top_p, min_p of ops/token_stats.py.
   """
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -35,8 +37,12 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     hidden, _, routing = model.hidden_and_routing(params, tokens, positions, segments)
   else:
     hidden, _ = model.hidden(params, tokens, positions, segments)
+  head = model.head(params)
+  if banned is not None:
+    ids, where = banned
+    support["banned"] = (jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids)), jnp.roll(where, -1, 1))
   # Whole rows, the last column predicting nothing: an even length is worth more than the column costs.
-  out = token_stats(hidden, model.head(params), jnp.roll(tokens, -1, 1), temperature=temperature,
+  out = token_stats(hidden, head, jnp.roll(tokens, -1, 1), temperature=temperature,
                     stats=stats - {"values", "routing"}, entropy_gradient=entropy_gradient, **support)
   if "values" in stats:
     out = out.replace(values=model.values(params, hidden))
@@ -44,22 +50,39 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   return TokenStats(*(shift(x) for x in vars(out).values())).replace(routing=routing)
 
 
+def stop_rule(rollout: Rollout, cfg: LossConfig) -> tuple[tuple[int, ...], Bool[Array, "B L"]] | None:
+  """(stop tokens, [B, L] the first `cfg.min_new_tokens` places of each completion); None where the rule is off.
+
+  Places are counted as the samplers do, what an environment inserted included.
+
+  Raises:
+    ValueError: the rule is on, and `cfg.stop_ids` empty.
+  """
+  if not cfg.min_new_tokens:
+    return None
+  if not cfg.stop_ids:
+    raise ValueError(f"LossConfig: min_new_tokens = {cfg.min_new_tokens} with stop_ids = (): which tokens does it "
+                     "forbid? Fix: the task's stop_ids.")
+  place = jnp.arange(rollout.tokens.shape[1]) - rollout.prompt_length[:, None]
+  return cfg.stop_ids, (place >= 0) & (place < cfg.min_new_tokens)
+
+
 def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig, stats: frozenset[str] = frozenset()
                  ) -> TokenStats:
   """TokenStats [B, L] of the batch's tokens as `policy_loss` sees them: at its temperature, on its vocabulary."""
-  rollout = batch.rollout
-  pruned = bool(cfg.min_p)
+  rollout, banned = batch.rollout, stop_rule(batch.rollout, cfg)
+  restricted = bool(cfg.rules) or banned is not None
   return row_stats(params, rollout.tokens, rollout.length, model=model, temperature=cfg.temperature,
-                   stats=stats | PRUNED if pruned else stats, entropy_gradient=cfg.entropy.coef != 0,
-                   **({"min_p": cfg.min_p} if pruned else {}))
+                   stats=stats | PRUNED if restricted else stats, entropy_gradient=cfg.entropy.coef != 0,
+                   banned=banned, **cfg.rules)
 
 
 def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
   """sum(loss_weights correction_weights gate per_token_loss) + kl - entropy bonus + value loss, and metrics.
 
   The regularisers use weights of the same aggregation that ignore the advantages (`regularizer_weights`). A token
-  outside the pruned vocabulary of the current policy or the anchor is skipped by every ratio and has loss 0, and
-  stays in the denominators.
+  outside the kept vocabulary of the current policy or the anchor (a stop token too early among them) is skipped by
+  every ratio and has loss 0, and stays in the denominators.
   """
   rollout, mask = batch.rollout, batch.rollout.mask
   wanted = {"entropy": True, "values": cfg.critic is not None, "routing": cfg.num_experts > 0}
@@ -79,7 +102,7 @@ def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[F
   loss = jnp.sum(weights * jnp.where(live, out.per_token_loss, 0))
   metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout.replace(mask=live))}
   metrics["policy/entropy"] = masked.mean(stats.entropy, mask)
-  if cfg.min_p:
+  if stats.kept_mass is not None:
     metrics["vocabulary/kept_mass"] = masked.mean(stats.kept_mass, mask)
     metrics["vocabulary/out_of_set"] = masked.mean((~live).astype(jnp.float32), mask)
   if cfg.num_experts:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.types import TokenStats
@@ -33,11 +33,12 @@ def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"], temp
 
 
 def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targets: Int[Array, "*B L"], *, temperature,
-                top_k=None, top_p=None, min_p=None, stats: frozenset[str] = frozenset(),
-                entropy_gradient: bool = False) -> TokenStats:
+                top_k=None, top_p=None, min_p=None,
+                banned: tuple[Bool[Array, " V"], Bool[Array, "*B L"]] | None = None,
+                stats: frozenset[str] = frozenset(), entropy_gradient: bool = False) -> TokenStats:
   """Log-probability of `targets` under softmax(hidden @ head / temperature), and further statistics asked for.
 
-  Where top_k, top_p or min_p is given, the distribution is p_S, renormalised over the kept tokens S:
+  Where top_k, top_p, min_p or banned is given, the distribution is p_S, renormalised over the kept tokens S:
 
     log p_S(a) = z_a - lse_S(z)          gradient in z: 1[k = a] - p_S(k) for k in S, exactly 0 outside
     entropy, sum_pi_squared              of p_S
@@ -52,6 +53,8 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targe
     temperature: positive scalar, traced or not; without gradient.
     top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py; None, unlike the value that keeps all, leaves
       the rule out of the program.
+    banned: (tokens [V], at the positions [..., L]) that are never in S; the other rules see the distribution without
+      them. None: nowhere.
     stats: subset of STATS.
     entropy_gradient: let gradients flow through `entropy`; off where it is only logged. sum_pi_squared and kept_mass
       never carry any.
@@ -76,21 +79,27 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targe
   rules = {name: jnp.asarray(value) for name, value in given.items() if value is not None}
   temperature, rules = lax.stop_gradient((temperature, rules))
   one = functools.partial(_chunk_stats, _Wanted(stats, entropy_gradient))
-  out = lax.map(lambda args: one(args[0], head, args[1], temperature, rules), (chunks(hidden), chunks(targets)))
+  ids, where = (None, None) if banned is None else (banned[0], chunks(banned[1]))
+
+  def chunk(args):
+    hidden, targets, where = args
+    return one(hidden, head, targets, temperature, rules, None if where is None else (ids, where))
+
+  out = lax.map(chunk, (chunks(hidden), chunks(targets), where))
   join = lambda x: jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]
   return TokenStats(**{name: join(value) for name, value in out.items()})
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunk_stats(wanted: _Wanted, hidden, head, targets, temperature, rules) -> dict[str, Array]:
+def _chunk_stats(wanted: _Wanted, hidden, head, targets, temperature, rules, banned) -> dict[str, Array]:
   """The statistics of one chunk, by name."""
-  return _forward(wanted, hidden, head, targets, temperature, rules)[0]
+  return _forward(wanted, hidden, head, targets, temperature, rules, banned)[0]
 
 
-def _forward(wanted, hidden, head, targets, temperature, rules):
+def _forward(wanted, hidden, head, targets, temperature, rules, banned):
   """log p = z_a - lse(z);  H = lse(z) - sum p z;  sum p^2 = sum exp(2 (z - lse(z)))."""
   whole = scaled_logits(hidden, head, temperature)
-  logits, in_support = _pruned(whole, targets, rules)
+  logits, in_support = _pruned(whole, targets, rules, banned)
   normaliser = jax.nn.logsumexp(logits, -1)
   out = {"log_probs": _at(whole, targets) - normaliser}
   if "entropy" in wanted.stats:
@@ -98,17 +107,17 @@ def _forward(wanted, hidden, head, targets, temperature, rules):
   if "sum_pi_squared" in wanted.stats:
     out["sum_pi_squared"] = jnp.sum(jnp.exp(2 * (logits - normaliser[..., None])), -1)
   if "kept_mass" in wanted.stats:
-    lost = jax.nn.logsumexp(whole, -1) - normaliser if rules else jnp.zeros_like(normaliser)
+    lost = jnp.zeros_like(normaliser) if in_support is None else jax.nn.logsumexp(whole, -1) - normaliser
     out["kept_mass"] = jnp.exp(-jnp.maximum(lost, 0))  # rounding alone would lift it above 1
   if "in_support" in wanted.stats:
-    out["in_support"] = in_support if rules else jnp.ones(targets.shape, bool)
-  return out, (hidden, head, targets, temperature, rules, normaliser, out.get("entropy"))
+    out["in_support"] = jnp.ones(targets.shape, bool) if in_support is None else in_support
+  return out, (hidden, head, targets, temperature, rules, banned, normaliser, out.get("entropy"))
 
 
 def _backward(wanted, saved, cotangents):
   """d log p / dz = 1[k = a] - p;  dH / dz = -p (log p + H): both 0 outside the kept tokens, where p is."""
-  hidden, head, targets, temperature, rules, normaliser, entropy = saved
-  logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules)
+  hidden, head, targets, temperature, rules, banned, normaliser, entropy = saved
+  logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
   log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)
   chosen = jnp.arange(head.shape[1]) == targets[..., None]
@@ -119,17 +128,23 @@ def _backward(wanted, saved, cotangents):
   d_logits = (d_logits / temperature).astype(hidden.dtype)
   d_hidden = jnp.einsum("...v,dv->...d", d_logits, head.astype(hidden.dtype))
   d_head = jnp.einsum("...d,...v->dv", hidden, d_logits, preferred_element_type=_accumulator(hidden))
-  return d_hidden, d_head.astype(head.dtype), None, None, None
+  return d_hidden, d_head.astype(head.dtype), None, None, None, None
 
 
 _chunk_stats.defvjp(_forward, _backward)
 
 
-def _pruned(logits, targets, rules: dict[str, Any]) -> tuple[Array, Array | None]:
+def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Array | None]:
   """(logits of the kept tokens, whether each target is one of them); the logits and None without a rule."""
-  if not rules:
+  if not rules and banned is None:
     return logits, None
-  keep = vocabulary.support(logits, **rules)
+  if banned is None:
+    keep = vocabulary.support(logits, **rules)
+  else:
+    ids, where = banned
+    allowed = ~(where[..., None] & ids)
+    # A threshold below every allowed token would keep banned ones as well.
+    keep = allowed & vocabulary.support(vocabulary.prune(logits, allowed), **rules) if rules else allowed
   return vocabulary.prune(logits, keep), _at(keep, targets)
 
 

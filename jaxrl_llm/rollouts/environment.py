@@ -89,8 +89,15 @@ class _Turns:
     return self._text(ids[:-1] if ended else ids), ended
 
 
+def before_stop(text: str, strings: Sequence[str]) -> str:
+  """The text in front of the stop string that begins first; all of it where there is none."""
+  return text[:min((at for string in strings if (at := text.find(string)) >= 0), default=len(text))]
+
+
 class StopStrings(_Turns):
   """One turn that ends with the first of some texts; the token in which the text ends is kept whole.
+
+  The row ends with STOP_STRING and keeps the string, which the policy drew; `before_stop` takes it out of the text.
 
   Args:
     strings: texts, none empty.

@@ -35,7 +35,8 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     prompts: [B, P] with each prompt on `cfg.group_size` contiguous rows; only the first of them is prefilled.
     key: a row's noise is fold_in(fold_in(key, row_id), position).
     sampling: traced; temperature 0 is greedy. Tokens are drawn from what its rules keep, renormalised.
-    cfg: static sizes and stop ids.
+    cfg: static sizes and stop ids. Before `min_new_tokens` tokens of a completion, stop tokens have probability 0 and
+      the others are renormalised, before the rules of `sampling` apply.
 
   Returns:
     Rollout with L = P + max_new_tokens. `behavior_log_probs` are those of the distribution drawn from; greedy draws
@@ -48,13 +49,14 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
   state = _Decode(cache, jnp.int32(0), jnp.full((rows, cfg.max_new_tokens), cfg.pad_id, jnp.int32),
                   jnp.zeros((rows, cfg.max_new_tokens), jnp.float32), jnp.zeros(rows, jnp.int32),
                   jnp.zeros(rows, bool))
-  state = _enter(state, *draw(hidden, head, keys, prompts.prompt_length, sampling), cfg)
+  banned = _banned(rows, head.shape[1], cfg)
+  state = _enter(state, *draw(hidden, head, keys, prompts.prompt_length, sampling, banned(state.step)), cfg)
 
   def step(state: _Decode) -> _Decode:
     last = lax.dynamic_slice_in_dim(state.tokens, state.step - 1, 1, axis=1)
     position = prompts.prompt_length + state.step - 1
     hidden, cache = model.hidden(params, last, position[:, None], jnp.ones_like(last), cache=state.cache)
-    token, log_prob = draw(hidden[:, 0], head, keys, position + 1, sampling)
+    token, log_prob = draw(hidden[:, 0], head, keys, position + 1, sampling, banned(state.step))
     return _enter(state.replace(cache=cache), token, log_prob, cfg)
 
   for slots in range(cfg.window, cfg.max_new_tokens + cfg.window, cfg.window):
@@ -75,6 +77,14 @@ def _prefill(params, prompts: PromptBatch, model, group: int):
   hidden, cache = model.hidden(params, tokens, positions, segments, cache=cache)
   last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], axis=1)[:, 0]
   return jnp.repeat(last, group, axis=0), kv_cache.repeat_rows(cache, group, stacked=model.config.scan_layers)
+
+
+def _banned(rows: int, width: int, cfg: SamplerConfig):
+  """Tokens drawn so far -> the tokens [B, V] that may not be next, or None: any may, without a cost."""
+  if not cfg.min_new_tokens:
+    return lambda step: None
+  stops = jnp.isin(jnp.arange(width), jnp.asarray(cfg.stop_ids, jnp.int32))
+  return lambda step: jnp.broadcast_to(stops & (step < cfg.min_new_tokens), (rows, width))
 
 
 def _enter(state: _Decode, token, log_prob, cfg: SamplerConfig) -> _Decode:

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
+from jaxrl_llm.rollouts.environment import before_stop
 from jaxrl_llm.training.setup import Parts
-from jaxrl_llm.types import STOP_TOKEN, Problem, PromptBatch, Reward, Rollout, Sampling
+from jaxrl_llm.types import STOP_STRING, STOP_TOKEN, Problem, PromptBatch, Reward, Rollout, Sampling
 
 
 def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_row: int) -> PromptBatch:
@@ -33,11 +34,19 @@ def sampling(temperature: float) -> Sampling:
 
 
 def completions(parts: Parts, rollout: Rollout) -> list[str]:
-  """Text of each completion without its stop token; other special tokens stay visible to the verifier."""
+  """Text of each completion without its stop token; other special tokens stay visible to the verifier.
+
+  A stop string is left out with what follows it in its last token; the row's tokens keep both.
+  """
   texts = []
   for row in range(rollout.tokens.shape[0]):
     ids = rollout.tokens[row][rollout.mask[row]]
-    texts.append(parts.tokenizer.decode(ids[:-1] if rollout.stop_reason[row] == STOP_TOKEN else ids))
+    if rollout.stop_reason[row] == STOP_STRING:
+      # As StopStrings reads it: tidied spaces could take the string apart.
+      text = parts.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+      texts.append(before_stop(text, parts.cfg.rollout.stop_strings))
+    else:
+      texts.append(parts.tokenizer.decode(ids[:-1] if rollout.stop_reason[row] == STOP_TOKEN else ids))
   return texts
 
 

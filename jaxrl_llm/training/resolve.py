@@ -77,12 +77,21 @@ def _check_rewards(cfg: Config) -> None:
 
 def _check_engine(cfg: Config) -> None:
   r, default = cfg.rollout, type(cfg.rollout)()
-  for switch, fields in (("slots", ("chunk", "shared_prefix", "max_turns")),
+  for switch, fields in (("slots", ("chunk", "shared_prefix", "max_turns", "stop_strings")),
                          ("max_turns", ("max_turn_tokens", "max_tool_tokens"))):
     unread = next((n for n in fields if getattr(r, n) != getattr(default, n)), None)
     if not getattr(r, switch) and unread:
       raise ConfigError(f"rollout.{unread} = {getattr(r, unread)!r} with rollout.{switch} = 0, which does not read it. "
                         f"Fix: rollout.{switch}=1 or more, or remove it.")
+  if r.stop_strings and r.max_turns:
+    raise ConfigError(f"rollout.stop_strings = {r.stop_strings!r} with rollout.max_turns = {r.max_turns}: turns end "
+                      "with the tool's own notation. Fix: rollout.max_turns=0, or remove it.")
+  if not all(r.stop_strings):
+    raise ConfigError(f"rollout.stop_strings = {r.stop_strings!r}: an empty text is in every completion. "
+                      "Fix: remove it.")
+  if cfg.vocabulary.side != "both" and not cfg.vocabulary.rules:
+    raise ConfigError(f"vocabulary.side = {cfg.vocabulary.side!r}: nothing is pruned on either side. "
+                      "Fix: vocabulary.top_k, top_p or min_p, or remove it.")
 
 
 def _check_overlap(cfg: Config) -> None:

@@ -11,9 +11,9 @@ from jaxrl_llm.config import Config, ConfigError, SamplerConfig, StepConfig, che
 from jaxrl_llm.models import Model, hf_config, hf_import
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.objective.loss import PRUNED, policy_loss
+from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.rollouts import engine, generate
-from jaxrl_llm.rollouts.environment import make_environment
+from jaxrl_llm.rollouts.environment import StopStrings, make_environment
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.training import batches, parameters
@@ -77,19 +77,21 @@ def build(cfg: Config, devices=None) -> Parts:
   parameters.check(cfg.parameters, model)
   tx = make_optimizer(cfg.optimizer)
   sampler = SamplerConfig(cfg.rollout.group_size, cfg.rollout.max_new_tokens, cfg.rollout.window, task.stop_ids,
-                          task.tokenizer.pad_token_id)
+                          task.tokenizer.pad_token_id, min_new_tokens=cfg.rollout.min_new_tokens)
+  loss = dataclasses.replace(cfg.loss, stop_ids=task.stop_ids)
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   draw = lambda group, model=model, mesh=mesh: jax.jit(functools.partial(
       generate, model=model, cfg=dataclasses.replace(sampler, group_size=group)), out_shardings=parallel.rows(mesh))
-  scorer = lambda parts, stats=frozenset(): by_rows(functools.partial(
-      score, model=model, cfg=StepConfig(micro_batches=parts), stats=stats))
+  scorer = lambda parts, rules, stats=frozenset(): by_rows(functools.partial(
+      score, model=model, cfg=StepConfig(loss, parts), stats=stats, rules=frozenset(rules)))
   updates, pieces = cfg.updates, cfg.updates.optimizer_batches * cfg.updates.micro_batches
-  step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(cfg.loss, pieces, cfg.parameters), mesh)
+  step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(loss, pieces, cfg.parameters), mesh)
   return Parts(
       cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
       sample=_placed_sampler(cfg, model, task, mesh, drawing, draw), rollout_mesh=drawing,
-      sample_heldout=_heldout_sampler(cfg, model, task, mesh, draw), score=scorer(pieces, scored_stats(cfg)),
-      score_reference=scorer(pieces), score_heldout=scorer(1),
+      sample_heldout=_heldout_sampler(cfg, model, task, mesh, draw),
+      score=scorer(pieces, loss.rules, scored_stats(cfg)), score_reference=scorer(pieces, loss.rules),
+      score_heldout=scorer(1, ()),
       merged=parameters.make_merge(model, cfg.parameters, mesh),
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch)),
       replayed=jax.jit(functools.partial(batches.replayed_batch, cfg=cfg.batch)),
@@ -112,7 +114,7 @@ def _placed_sampler(cfg: Config, model: Model, task, mesh, drawing, draw):
 
 
 def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
-  """One compiled program, or the engine's host loop where `rollout.slots` is set: tools need the second."""
+  """One compiled program, or the engine's host loop where `rollout.slots` is set: tools and stop strings need it."""
   r = cfg.rollout
   if not r.slots:
     program = draw(group)
@@ -122,14 +124,19 @@ def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
     environment = make_environment(task.tokenizer, task.protocol, task.tool, eos_ids=task.stop_ids,
                                    max_output_tokens=r.max_tool_tokens)
     turns = {"environment": environment, "max_turns": r.max_turns, "max_turn_tokens": r.max_turn_tokens}
+  if r.stop_strings:
+    turns = {"environment": StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)}
   sizes = engine.EngineConfig(group, r.max_new_tokens, r.slots, min(r.chunk, r.max_new_tokens), r.window,
-                              task.stop_ids, task.tokenizer.pad_token_id, shared_prefix=r.shared_prefix)
+                              task.stop_ids, task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens,
+                              shared_prefix=r.shared_prefix)
 
   def sample(params, prompts, key, sampling):
     rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh, **turns)
     metrics = {"rollout/wasted_slots": stats.waste, "rollout/chunks": float(stats.chunks),
                "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed)}
-    if turns:
+    if r.stop_strings:
+      rollout = rollout.replace(turn_id=None, void=None)  # each row is one turn, as without them
+    if r.max_turns:
       metrics |= {"tool/calls": float(stats.tool_calls), "time/tools": stats.tool_seconds}
     return rollout, metrics
 
@@ -137,22 +144,23 @@ def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
 
 
 def _heldout_sampler(cfg: Config, model: Model, task, mesh, draw):
-  """(params, prompts, key, sampling) -> Rollout; with tools where training has them."""
-  if not cfg.rollout.max_turns:
+  """(params, prompts, key, sampling) -> Rollout; with tools or stop strings where training has them."""
+  if not (cfg.rollout.max_turns or cfg.rollout.stop_strings):
     return draw(1)
   sample = _sampler(cfg, model, task, mesh, draw, 1)
   return lambda *arguments: sample(*arguments)[0]
 
 
 def _sampling(cfg: Config, side: str) -> Sampling:
-  pruned = cfg.vocabulary.side in ("both", side)
-  return Sampling.of(cfg.rollout.temperature, min_p=cfg.vocabulary.min_p if pruned else 0.0)
+  rules = cfg.vocabulary.rules if cfg.vocabulary.side in ("both", side) else {}
+  return Sampling.of(cfg.rollout.temperature, **rules)
 
 
 def scored_stats(cfg: Config) -> frozenset[str]:
   """Statistics that the anchor's pass must find beside the log-probs: only what is read."""
   wanted = advantages.needs(cfg.advantage) & {"sum_pi_squared", "values"}
-  return frozenset(wanted) | (PRUNED if cfg.loss.min_p else frozenset())
+  restricted = cfg.loss.rules or cfg.rollout.min_new_tokens
+  return frozenset(wanted) | ({"in_support"} if restricted else frozenset())
 
 
 def _from_checkpoint(cfg: Config) -> tuple[Config, Any]:

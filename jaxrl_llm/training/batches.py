@@ -10,7 +10,9 @@ from jaxrl_llm.objective import aggregation
 from jaxrl_llm.objective.advantages import get_advantage
 from jaxrl_llm.objective.correction import correction_weights
 from jaxrl_llm.objective.divergences import get_divergence
+from jaxrl_llm.objective.mismatch import mismatch_metrics
 from jaxrl_llm.ops import masked
+from jaxrl_llm.training.meter import counted
 from jaxrl_llm.training.pipo import scaled_advantages
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import AdvantageInputs, TrainBatch
@@ -33,6 +35,9 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -
   live = mask & keep[:, None]
   live = live if scores.in_support is None else live & scores.in_support
   weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, live, cfg.correction)
+  if scores.own is not None:
+    own = scores.own
+    metrics |= mismatch_metrics(own.log_probs, rollout.behavior_log_probs, counted(own, rollout))
   token_rewards = None
   if cfg.kl.coef and cfg.kl.place == "reward":
     divergence = lax.stop_gradient(get_divergence(cfg.kl.name)(anchor, scores.ref_log_probs, mask))

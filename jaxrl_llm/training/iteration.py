@@ -15,7 +15,7 @@ from jaxrl_llm.training.draw import draw, shaped
 from jaxrl_llm.training.pipo import PipoState
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import init_state, state_shardings
-from jaxrl_llm.types import PromptBatch, TrainState
+from jaxrl_llm.types import PromptBatch, TokenStats, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +104,8 @@ def iterate(parts: setup.Parts, run: Run, ref_params, iteration: int):
   sampler_params = parts.merged(sampler) if run.stale else params
   scores = []
   drawn = draw(parts, sampler_params, sampler.step, run.cursor,
-               lambda rollout: scores.append(_score(parts, params, ref_params, rollout)))
-  scored = scores[0] if scores else _score(parts, params, ref_params, drawn.rollout)
+               lambda rollout: scores.append(_score(parts, params, ref_params, rollout, own=not run.stale)))
+  scored = scores[0] if scores else _score(parts, params, ref_params, drawn.rollout, own=not run.stale)
   values = drawn.metrics | collect.host_metrics(drawn.verdicts, drawn.host, cfg.rollout.group_size)
   rewards, keep = shaped(drawn.verdicts, drawn.host, cfg.shaping, cfg.rollout.max_new_tokens)
   if cfg.task.shuffle_rewards:
@@ -115,6 +115,8 @@ def iterate(parts: setup.Parts, run: Run, ref_params, iteration: int):
              "reward/kept": float(np.mean(keep))}
   on_device = parallel.to_global((rewards, keep), parts.mesh)
   batches, correction = parts.batches(drawn.rollout, *on_device, scored)
+  if parts.meter is not None and scored.own is None:
+    correction |= parts.meter(sampler_params, drawn.rollout, parts.scoring)
   anchor = None if scored.anchor_log_probs is None else parallel.gather_host(scored.anchor_log_probs)
   rows = collect.rollout_rows(drawn.problems, drawn.verdicts, drawn.host, anchor, rewards, keep)
   first_step = values["step"] = (iteration - 1) * cfg.updates.optimizer_batches
@@ -143,8 +145,8 @@ def _replay(parts: setup.Parts, run: Run, rollout, on_device, scored: Scores, fr
   return state, metrics, kept, values
 
 
-def _score(parts: setup.Parts, params, ref_params, rollout) -> Scores:
-  """The passes over a rollout, each skipped where nothing reads it."""
+def _score(parts: setup.Parts, params, ref_params, rollout, *, own: bool = False) -> Scores:
+  """The passes over a rollout, each skipped where nothing reads it; `own`: `params` sampled it."""
   cfg = parts.cfg
   wanted = setup.scored_stats(cfg)
   behavior = cfg.updates.anchor == "behavior"
@@ -158,6 +160,7 @@ def _score(parts: setup.Parts, params, ref_params, rollout) -> Scores:
   reference = parts.score_reference(ref_params, rollout, parts.scoring).log_probs if cfg.kl.coef else None
   if stats is None:
     return Scores(anchor, reference)
-  return Scores(anchor, reference, stats.sum_pi_squared, stats.values, None if behavior else stats.in_support)
+  metered = TokenStats(stats.log_probs, in_support=stats.in_support) if own and parts.meter is not None else None
+  return Scores(anchor, reference, stats.sum_pi_squared, stats.values, None if behavior else stats.in_support, metered)
 
 

@@ -12,11 +12,12 @@ from jaxrl_llm.models import Model, hf_config, hf_import
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.rollouts import engine, generate
+from jaxrl_llm.rollouts import engine, generate, numerics
 from jaxrl_llm.rollouts.environment import StopStrings, make_environment
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.training import batches, parameters
+from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.resolve import load_plugins, resolve
 from jaxrl_llm.training.score import score
 from jaxrl_llm.training.train_step import make_optimizer, make_train_step
@@ -41,6 +42,7 @@ class Parts:
   score: Any  # (params, rollout, sampling) -> TokenStats with what the anchor's readers need
   score_reference: Any  # the same with log-probs alone
   score_heldout: Any
+  meter: Any  # (params, rollout, scoring) -> the mismatch meter's metrics; None where `rollout.meter_rows` is 0
   merged: Any  # state -> the parameters that the model reads
   batches: Any  # (rollout, rewards, keep, scores) -> ([TrainBatch], metrics)
   replayed: Any  # (rollout, rewards, keep, scores) -> the whole batch for PIPO's extra step
@@ -88,14 +90,36 @@ def build(cfg: Config, devices=None) -> Parts:
   step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(loss, pieces, cfg.parameters), mesh)
   return Parts(
       cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
-      sample=_placed_sampler(cfg, model, task, mesh, drawing, draw), rollout_mesh=drawing,
+      sample=_training_sampler(cfg, model, task, mesh, drawing, draw), rollout_mesh=drawing,
       sample_heldout=_heldout_sampler(cfg, model, task, mesh, draw),
       score=scorer(pieces, loss.rules, scored_stats(cfg)), score_reference=scorer(pieces, loss.rules),
       score_heldout=scorer(1, ()),
+      meter=_meter(cfg, mesh, functools.partial(score, model=model, cfg=StepConfig(loss), rules=frozenset(loss.rules),
+                                                stats=scored_stats(cfg) & {"in_support"})),
       merged=parameters.make_merge(model, cfg.parameters, mesh),
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch)),
       replayed=jax.jit(functools.partial(batches.replayed_batch, cfg=cfg.batch)),
       step=step(updates.micro_batches), replay_step=step(pieces), merge=jax.jit(merge_metrics))
+
+
+def _training_sampler(cfg: Config, model: Model, task, mesh, drawing, draw):
+  """`_placed_sampler` in the rollout's numerics, with parameters made from the trained ones for each rollout."""
+  sampler = numerics.rollout_model(model, cfg.rollout)
+  sample = _placed_sampler(cfg, sampler, task, mesh, drawing, functools.partial(draw, model=sampler))
+  if not numerics.changes_params(model, cfg.rollout):
+    return sample
+  rounded = jax.jit(lambda params: numerics.rollout_numerics(model, params, cfg.rollout)[1])
+  made = lambda params: parallel.transfer(rounded(params), jax.tree.map(lambda x: x.sharding, params))
+  return lambda params, *rest: sample(made(params), *rest)
+
+
+def _meter(cfg: Config, mesh, scorer):
+  """The pass over a few rows, as many as divide over the devices; None where the meter is off."""
+  if not cfg.rollout.meter_rows:
+    return None
+  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  rows = min(-(-cfg.rollout.meter_rows // shards) * shards, cfg.rows)
+  return jax.jit(functools.partial(meter, scorer=scorer, rows=rows))
 
 
 def _placed_sampler(cfg: Config, model: Model, task, mesh, drawing, draw):
@@ -144,7 +168,10 @@ def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
 
 
 def _heldout_sampler(cfg: Config, model: Model, task, mesh, draw):
-  """(params, prompts, key, sampling) -> Rollout; with tools or stop strings where training has them."""
+  """(params, prompts, key, sampling) -> Rollout, in the trainer's numerics: evaluation speaks of the trained policy.
+
+  With tools or stop strings where training has them.
+  """
   if not (cfg.rollout.max_turns or cfg.rollout.stop_strings):
     return draw(1)
   sample = _sampler(cfg, model, task, mesh, draw, 1)

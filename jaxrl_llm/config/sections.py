@@ -31,6 +31,8 @@ class RolloutConfig:
   window: int = option(32, "decode steps between two growths of the attended cache", low=1)
   slots: int = option(0, "rows in flight, refilled as they end (rollouts/engine.py); 0: all rows in one program", low=0)
   chunk: int = option(32, "slots > 0: decode steps between two looks at who has ended", low=1)
+  compaction: int = option(1, "slots > 0: smaller batches per halving, for the rows left at the end; 0: none", low=0,
+                           high=2)
   shared_prefix: bool = option(False, "slots > 0: a group's rows attend to one copy of their prompt's cache")
   max_turns: int = option(0, "slots > 0, a task with a tool: policy turns of a row; 0: one turn, no tool", low=0)
   max_turn_tokens: int | None = option(None, "max_turns > 0: tokens of one turn; unset: what the row has left", low=1)

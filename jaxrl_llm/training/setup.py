@@ -152,7 +152,7 @@ def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
     turns = {"environment": StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)}
   sizes = engine.EngineConfig(group, r.max_new_tokens, r.slots, min(r.chunk, r.max_new_tokens), r.window,
                               task.stop_ids, task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens,
-                              shared_prefix=r.shared_prefix)
+                              compact=r.compaction, shared_prefix=r.shared_prefix)
 
   def sample(params, prompts, key, sampling):
     rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh, **turns)

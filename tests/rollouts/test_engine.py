@@ -13,7 +13,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.rollouts import decoding, engine, generate
+from jaxrl_llm.rollouts import decoding, engine, generate, plan
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.types import PromptBatch, Sampling
 
@@ -21,7 +21,7 @@ MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, nu
 PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
 EOS, NEW, WIDTH, NEAR_TIE = 3, 20, 7, 1e-4
 KEY = jax.random.key(7)
-ONE_PROGRAM = {"slots": 16, "refill": False, "compact": False, "window": NEW}
+ONE_PROGRAM = {"slots": 16, "refill": False, "compact": 0, "window": NEW}
 EXACT = ("mask", "length", "prompt_length", "truncated", "stop_reason", "policy_step", "row_id", "group_id")
 
 
@@ -79,8 +79,8 @@ def assert_same(got, expected):
 
 
 # Each value of chunk, slots, refill and compact meets each value of the others at least once.
-LAYOUTS = [(1, 4, True, True), (1, 16, False, False), (1, 64, False, True), (8, 4, False, True), (8, 16, True, False),
-           (8, 64, True, True), (32, 4, False, False), (32, 16, True, True), (32, 64, False, False)]
+LAYOUTS = [(1, 4, True, 1), (1, 16, False, 0), (1, 64, False, 2), (8, 4, False, 1), (8, 16, True, 0), (8, 64, True, 2),
+           (32, 4, False, 0), (32, 16, True, 1), (32, 64, False, 0)]
 
 
 @pytest.mark.parametrize(("chunk", "slots", "refill", "compact"), LAYOUTS)
@@ -105,7 +105,7 @@ def test_window_quota_and_groups_change_nothing(options):
 
 
 @pytest.mark.parametrize("options", [{}, {"slots": 6, "chunk": 32}, {"slots": 32, "group_size": 8, "refill": False},
-                                     {"slots": 12, "refill": False, "compact": False}], ids=str)
+                                     {"slots": 12, "refill": False, "compact": 0}], ids=str)
 def test_shared_prompts_change_nothing(options):
   group = options.get("group_size", 4)
   batch = jax.tree.map(lambda x: x[np.arange(32) // group * group], prompts()).replace(row_id=prompts().row_id,
@@ -193,12 +193,19 @@ def test_waste_is_small_where_many_rows_wait():
   _, stats = ragged()
   assert stats.useful_steps == limit.sum() and stats.slot_steps > stats.useful_steps
   assert stats.waste <= 0.10
-  assert ragged(refill=False, compact=False)[1].waste > 0.30
+  assert ragged(refill=False, compact=0)[1].waste > 0.30
   assert stats.cache_bytes_read < stats.slot_steps * 64 * (WIDTH + 47), "attention reads the live window"
 
 
+def test_batch_sizes():
+  sizes = lambda slots, compact, rows=64, shards=1: plan.batch_sizes(config(slots=slots, compact=compact), rows, shards)
+  assert sizes(64, 0) == [64] and sizes(64, 1) == [64, 32, 16, 8] and sizes(64, 2) == [64, 48, 32, 24, 16, 12, 8]
+  assert sizes(24, 1) == [24, 16, 8, 4] and sizes(24, 2) == [24, 16, 12, 8, 6, 4, 3], "a size is below the one before"
+  assert sizes(64, 2, shards=8) == [64, 48, 32, 24, 16, 8] and sizes(64, 1, rows=5) == [5, 4, 2, 1]
+
+
 def test_counts():
-  got, stats = run(slots=32, refill=False, compact=False, window=NEW)
+  got, stats = run(slots=32, refill=False, compact=0, window=NEW)
   new = got.length - got.prompt_length
   assert stats.slot_steps == 32 * new.max()
   slot = 2 * 1 * 1 * 8 * 4  # keys and values, layers, kv-heads, head_dim, bytes
@@ -208,7 +215,7 @@ def test_counts():
   assert stats.cache_bytes_needed == slot * sum(seen)
   assert stats.prefill_tokens == 8 * WIDTH, "one prompt per group"
   assert stats.chunks == -(-new.max() // 8)
-  shared = run(slots=32, refill=False, compact=False, window=NEW, shared_prefix=True)[1]
+  shared = run(slots=32, refill=False, compact=0, window=NEW, shared_prefix=True)[1]
   assert stats.cache_bytes_held - shared.cache_bytes_held == slot * WIDTH * (32 - 8)
   assert shared.cache_bytes_read == slot * new.max() * (32 * NEW + 8 * WIDTH)
 
@@ -278,7 +285,8 @@ def test_shapes_are_known_before():
 
 @pytest.mark.parametrize(("options", "said"), [({"slots": 0}, "slots = 0"), ({"group_size": 5}, "group_size = 5"),
                                                ({"max_new": np.full(32, NEW + 1)}, "max_new"),
-                                               ({"max_new": np.ones(3, int)}, r"\(3,\)")])
+                                               ({"max_new": np.ones(3, int)}, r"\(3,\)"),
+                                               ({"compact": -1}, "compact = -1")])
 def test_bad_input(options, said):
   with pytest.raises(ConfigError, match=said):
     run(**options)

@@ -28,7 +28,7 @@ PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.rando
 EOS, QUIT, CALLS, NEW, WIDTH, ROWS, GROUP = 3, 4, (5, 8), 24, 7, 32, 4
 KEY, SAMPLING = jax.random.key(7), Sampling.of(1.3)
 LIMITS = {"max_turns": 3, "max_turn_tokens": 14}
-LAYOUT = {"slots": ROWS, "refill": False, "compact": False, "window": 128, "chunk": 8}  # few programs
+LAYOUT = {"slots": ROWS, "refill": False, "compact": 0, "window": 128, "chunk": 8}  # few programs
 
 
 class Scripted:
@@ -161,8 +161,8 @@ def test_the_seed_shows_every_way_to_end():
   assert any(ended_by_call(row) and len(row.ids) < NEW for row in at_limit), "an answer that does not fit"
 
 
-LAYOUTS = [LAYOUT, LAYOUT | {"chunk": 1}, {"chunk": 8, "slots": 5, "refill": True, "compact": True, "window": 16},
-           {"chunk": 1, "slots": 8, "refill": True, "compact": False, "window": 128},
+LAYOUTS = [LAYOUT, LAYOUT | {"chunk": 1}, {"chunk": 8, "slots": 5, "refill": True, "compact": 2, "window": 16},
+           {"chunk": 1, "slots": 8, "refill": True, "compact": 0, "window": 128},
            LAYOUT | {"slots": 8, "shared_prefix": True, "chunk": 32}]
 
 

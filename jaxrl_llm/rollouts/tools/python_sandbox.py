@@ -107,7 +107,8 @@ class PythonSandbox:
   def run(self, code: str) -> ToolResult:
     """Runs one program; waits for a free worker first.
 
-    A worker that dies is replaced, and its program runs once more: nothing is lost if one is killed.
+    A worker that dies is replaced, and its program runs once more: nothing is lost if one is killed. So does a program
+    that a signal ended, which may have come from outside (of a system short of memory); what comes again is its own.
 
     Raises:
       RuntimeError: the sandbox is closed.
@@ -117,11 +118,13 @@ class PythonSandbox:
       return ToolResult("error", f"the program is longer than {self.limits.code_bytes} bytes")
     index = self._idle.get()
     try:
-      for _ in range(2):
+      for again in (False, True):
         if not self._finalizer.alive:
           raise RuntimeError("PythonSandbox: run was called after close.")
         try:
-          return self._ask(self._workers[index], data)
+          result = self._ask(self._workers[index], data)
+          if result.status != "killed" or again:
+            return result
         except GoneError as error:
           _LOG.warning("a sandbox worker was replaced: %s", error)
           self._replace(index)

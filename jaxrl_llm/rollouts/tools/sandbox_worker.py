@@ -87,6 +87,8 @@ def serve(requests: int, answers: int, got: set[str], settings: dict) -> None:
     gc.freeze()  # a fork that touches no object shares all pages
     server = sandbox_server.Server(requests, answers, got, directory, proc, settings)
     server.run()
+    if directory:
+      linux.remove_tree(directory)  # a trainer that was killed does not
   except BaseException:
     try:
       os.write(answers, json.dumps({"error": traceback.format_exc()}).encode() + b"\n")

@@ -1,0 +1,106 @@
+"""SIGKILL of the sandbox's processes and of the trainer above them: no result changes, nothing stays behind."""
+
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxrl_llm.rollouts.tools import PythonSandbox, ToolResult, isolation
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+  with PythonSandbox(workers=1, timeout=5.0) as made:
+    yield made
+
+
+def children(pid: int) -> list[int]:
+  found = []
+  for path in Path("/proc").glob("[0-9]*/stat"):
+    try:
+      if int(path.read_bytes().rpartition(b")")[2].split()[1]) == pid:
+        found.append(int(path.parent.name))
+    except (OSError, IndexError):
+      continue
+  return found
+
+
+def until(found, seconds=10.0):
+  """The first true value of `found()`, or what it is at the end."""
+  end = time.monotonic() + seconds
+  while not (value := found()) and time.monotonic() < end:
+    time.sleep(0.01)
+  return value
+
+
+def gone(pids) -> bool:
+  return until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def program(sandbox) -> int:
+  """The process of the program that runs now."""
+  server, = children(sandbox.pids()[0])
+  return until(lambda: children(server))[0]
+
+
+@pytest.mark.parametrize("which", ["supervisor", "server"])
+def test_between_calls(sandbox, which):
+  assert sandbox.run("print(1)") == ToolResult("ok", "1\n")
+  handles = len(os.listdir("/proc/self/fd"))
+  supervisor = sandbox.pids()[0]
+  below = [supervisor, *children(supervisor)]
+  os.kill(below[0 if which == "supervisor" else 1], signal.SIGKILL)
+  until(lambda: not Path(f"/proc/{below[1]}").exists())
+  assert sandbox.run("print(2)") == ToolResult("ok", "2\n")
+  assert gone(below) and sandbox.pids() != [supervisor]
+  assert len(os.listdir("/proc/self/fd")) == handles
+
+
+def killed_from_outside(sandbox) -> ToolResult:
+  with concurrent.futures.ThreadPoolExecutor(1) as threads:
+    running = threads.submit(sandbox.run, "import time; time.sleep(0.3); print('whole')")
+    os.kill(program(sandbox), signal.SIGKILL)
+    return running.result()
+
+
+def test_a_program_killed_from_outside_runs_again(sandbox, monkeypatch):
+  assert killed_from_outside(sandbox) == ToolResult("ok", "whole\n")
+  own = "import os, signal\nprint('mine', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+  assert sandbox.run(own) == ToolResult("killed", "mine\nkilled by SIGKILL")
+
+  def once(self, code):
+    return self._ask(self._workers[0], code.encode())
+
+  monkeypatch.setattr(PythonSandbox, "run", once)
+  assert killed_from_outside(sandbox).status == "killed", "a sandbox that asks once would pass too"
+
+
+TRAINER = """from hostile_driver import PythonSandbox
+s = PythonSandbox(workers=2, timeout=60.0, without={without})
+print(*s.pids(), flush=True)
+s.run_many(['import os, time\\nos.mkdir("kept")\\nif os.fork() == 0: os.setsid()\\ntime.sleep(60)'] * 2)"""
+
+
+@pytest.mark.parametrize("without", [(), isolation.NAMES], ids=["isolated", "not isolated"])
+def test_a_killed_trainer_leaves_no_process_and_no_folder(without, tmp_path):
+  """While two programs run that have each started another process, in a session of its own, and made a folder."""
+  trainer = subprocess.Popen([sys.executable, "-c", TRAINER.format(without=tuple(without))], stdout=subprocess.PIPE,
+                             text=True, cwd=Path(__file__).parent, env={**os.environ, "TMPDIR": str(tmp_path)})
+  supervisors = [int(pid) for pid in trainer.stdout.readline().split()]
+  servers = [pid for supervisor in supervisors for pid in children(supervisor)]
+  programs = until(lambda: [p for s in servers for p in children(s) if children(p)] if all(
+      any(children(p) for p in children(s)) for s in servers) else [])
+  below = [*supervisors, *servers, *programs, *(pid for p in programs for pid in children(p))]
+  assert len(supervisors) == 2 and len(below) == 8
+  if without:
+    assert len(list(tmp_path.iterdir())) == 2
+  trainer.kill()
+  trainer.wait()
+  trainer.stdout.close()
+  assert gone(below)
+  assert list(tmp_path.iterdir()) == []

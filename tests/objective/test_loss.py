@@ -117,6 +117,18 @@ def test_a_pruned_policy_reports_what_it_leaves_out():
   assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
 
 
+@pytest.mark.parametrize("rules", [{"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.7, "min_p": 0.2},
+                                   {"min_new_tokens": 3, "stop_ids": (0, 4)}], ids=str)
+def test_every_rule_reaches_the_loss(rules):
+  params, batch = setting()
+  (plain, metrics), _ = run(params, batch, PLAIN)
+  assert not any(name.startswith("vocabulary") for name in metrics)
+  (value, metrics), gradient = run(params, batch, dataclasses.replace(PLAIN, **rules))
+  kept, outside = metrics["vocabulary/kept_mass"], metrics["vocabulary/out_of_set"]
+  assert 0 < float(kept.total / kept.count) < 1 and 0 < float(outside.total) < float(outside.count)
+  assert abs(float(value - plain)) > 1e-3 and all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+
+
 def test_the_sequence_gate_multiplies_any_estimator():
   """A row with negative advantage whose anchor is far above the current policy is dropped, others stay."""
   params, batch = setting()

@@ -99,6 +99,78 @@ def test_pruned_statistics_and_gradients(monkeypatch, rules):
     assert np.any(np.abs(getattr(unpruned, name) - getattr(got[0][1], name)) > 1e-2), f"{name} notices the pruning"
 
 
+def whole_banned(hidden, head, targets, temperature, rules, ids, where):
+  """`whole_pruned` of the distribution without the banned tokens, built by leaving them out of every sum."""
+  logits = hidden @ head / temperature
+  allowed = ~(where[..., None] & ids)
+  keep = allowed & vocabulary.support(jnp.where(allowed, logits, -jnp.inf), **rules)
+  whole, p = jnp.sum(jnp.exp(logits), -1), jnp.where(keep, jnp.exp(logits), 0)
+  p_s = p / jnp.sum(p, -1, keepdims=True)
+  at = lambda x: jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
+  entropy = -jnp.sum(p_s * jnp.log(jnp.where(keep, p_s, 1)), -1)
+  return TokenStats(at(logits) - jnp.log(jnp.sum(p, -1)), entropy, jnp.sum(p_s**2, -1), jnp.sum(p, -1) / whole,
+                    at(keep))
+
+
+WRONG = {
+    "everywhere": lambda ids, where: (ids, where | True),
+    "nowhere": lambda ids, where: (ids, where & False),
+    "one place on": lambda ids, where: (ids, jnp.roll(where, 1, 1)),
+    "another token": lambda ids, where: (jnp.roll(ids, 1), where),
+}
+
+
+@pytest.mark.parametrize("rules", [{}, {"min_p": 0.1}, {"top_k": 17}, {"top_k": 5, "top_p": 0.9, "min_p": 0.02}],
+                         ids=str)
+def test_banned_tokens_in_float64(monkeypatch, rules):
+  """Statistics and gradients are those that autodiff finds without our backward pass; a shifted ban is told apart."""
+  monkeypatch.setattr(token_stats, "CHUNK", 32)
+  with jax.enable_x64(True):
+    hidden, head, targets = (jnp.asarray(np.asarray(x, np.float64) if i < 2 else x) for i, x in enumerate(arrays(2)))
+    ids, where = jnp.arange(19) % 6 == 1, jnp.asarray(np.arange(37) % 5 < 2) & jnp.ones(targets.shape, bool)
+    weights = jnp.cos(jnp.arange(targets.size)).reshape(targets.shape)
+
+    def loss(run):
+      def run_loss(hidden, head, banned):
+        out = run(hidden, head, banned)
+        return jnp.sum(weights * (jnp.where(out.in_support, out.log_probs, 0) + 0.3 * out.entropy)), out
+      return jax.jit(jax.value_and_grad(run_loss, (0, 1), has_aux=True))
+
+    ours = loss(lambda h, w, banned: token_stats.token_stats(h, w, targets, temperature=0.7, banned=banned, stats=ALL,
+                                                             entropy_gradient=True, **rules))
+    expected = loss(lambda h, w, banned: whole_banned(h, w, targets, 0.7, rules, *banned))(hidden, head, (ids, where))
+    close = lambda got: jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), got, expected)
+    got = ours(hidden, head, (ids, where))
+    close(got)
+    outside = where & ids[targets]
+    assert outside.any() and not np.any(got[0][1].in_support & outside), "some targets are banned"
+    for name, wrong in WRONG.items():
+      with pytest.raises(AssertionError):
+        close(ours(hidden, head, wrong(ids, where)))
+        pytest.fail(f"{name}: the comparison is blind", pytrace=False)
+
+
+def test_a_banned_logit_has_no_gradient():
+  """The identity for a head: gradients are those of the logits; a banned target is a constant."""
+  logits, banned = jnp.asarray([[[2.0, 1.9, 0.5, -3.0]]]), (jnp.arange(4) == 0, jnp.ones((1, 1), bool))
+
+  @jax.jit
+  def run(target, top_k):
+    def log_prob(z):
+      out = token_stats.token_stats(z, jnp.eye(4), jnp.full((1, 1), target), temperature=1.0, banned=banned,
+                                    top_k=top_k, stats=ALL)
+      return out.log_probs[0, 0], out.in_support[0, 0]
+    return jax.value_and_grad(log_prob, has_aux=True)(logits)
+
+  for top_k in (0, 2, 4):  # of the allowed tokens; 4 is more than there are
+    (value, inside), gradient = run(1, top_k)
+    left = logits[0, 0, 1:3 if top_k == 2 else 4]
+    np.testing.assert_allclose(value, jax.nn.log_softmax(left)[0], rtol=1e-6)
+    assert inside and gradient[0, 0, 0] == 0 and gradient[0, 0, 1] > 0
+    (value, inside), gradient = run(0, top_k)
+    assert not inside and np.isfinite(value) and np.all(gradient == 0)
+
+
 def test_gradient_is_exactly_zero_outside_the_support():
   """With the identity for a head, the gradient in the hidden state is the gradient in the logits."""
   logits = jnp.asarray([[[2.0, 1.9, 0.5, -3.0]]])
@@ -143,7 +215,8 @@ def test_no_rule_costs_nothing():
   hidden, head, targets = arrays(length=4)
   count = lambda **rules: str(jax.make_jaxpr(lambda h: token_stats.token_stats(
       h, head, targets, temperature=1.0, **rules).log_probs)(hidden)).count("19]")
-  assert count() < count(min_p=0.1) < count(top_k=3)
+  banned = (jnp.arange(19) == 3, jnp.ones(targets.shape, bool))
+  assert count() < count(min_p=0.1) < count(top_k=3) and count() < count(banned=banned)
 
 
 def test_long_tails_stay_finite():

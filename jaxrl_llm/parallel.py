@@ -57,6 +57,12 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
   return _mesh(rest, (len(rest), 1, 1)) if rest else mesh
 
 
+def training_devices(cfg: MeshConfig, devices=None) -> list:
+  """All but the last `cfg.rollout`; all, where that leaves none: enough for what only reads a run."""
+  devices = list(jax.devices() if devices is None else devices)
+  return devices[:max(0, len(devices) - cfg.rollout)] or devices
+
+
 def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
   """(those that train, those of `mesh.rollout`)."""
   devices = list(jax.devices() if devices is None else devices)

@@ -12,6 +12,7 @@ from jaxrl_llm.rollouts import engine
 from jaxrl_llm.training import collect, parameters, pipo, setup
 from jaxrl_llm.training.checkpoints import abstract
 from jaxrl_llm.training.draw import draw, shaped
+from jaxrl_llm.training.overlap import Ahead
 from jaxrl_llm.training.pipo import PipoState
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import init_state, state_shardings
@@ -95,16 +96,25 @@ def _abstract_pipo(parts: setup.Parts) -> PipoState | None:
                    placed(batch, rows))
 
 
-def iterate(parts: setup.Parts, run: Run, ref_params, iteration: int):
-  """One rollout batch and its updates: (run, metrics of each step on the device, host values, rollout rows)."""
+def iterate(parts: setup.Parts, run: Run, ref_params, iteration: int, ahead: Ahead | None = None):
+  """One rollout batch and its updates: (run, metrics of each step on the device, host values, rollout rows).
+
+  Args:
+    ahead: draws the next batch meanwhile, unless this is the last iteration (needs `updates.staleness`); None: nothing
+      does.
+  """
   cfg, state = parts.cfg, run.state
   params = parts.merged(state)
   stale = (*run.stale, _snapshot(state)) if run.stale else ()
   sampler = run.stale[0].replace(frozen=state.frozen) if run.stale else state
   sampler_params = parts.merged(sampler) if run.stale else params
   scores = []
-  drawn = draw(parts, sampler_params, sampler.step, run.cursor,
+  take = draw if ahead is None else ahead.draw
+  drawn = take(parts, sampler_params, sampler.step, run.cursor,
                lambda rollout: scores.append(_score(parts, params, ref_params, rollout, own=not run.stale)))
+  if ahead is not None and iteration < cfg.iterations:
+    following = stale[1].replace(frozen=state.frozen)  # what the next iteration will find in front
+    ahead.begin(parts, parts.merged(following), following.step, drawn.cursor)
   scored = scores[0] if scores else _score(parts, params, ref_params, drawn.rollout, own=not run.stale)
   values = drawn.metrics | collect.host_metrics(drawn.verdicts, drawn.host, cfg.rollout.group_size)
   rewards, keep = shaped(drawn.verdicts, drawn.host, cfg.shaping, cfg.rollout.max_new_tokens)

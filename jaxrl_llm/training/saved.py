@@ -1,8 +1,10 @@
 """Parameters of a run, finished or not, read from its folder and exported. Nothing there is changed."""
 
+import dataclasses
 import json
 from pathlib import Path
 
+from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import hf, peft
 from jaxrl_llm.training import checkpoints, parameters, setup
@@ -12,7 +14,7 @@ from jaxrl_llm.training.warm_start import Start, frozen_start
 
 
 def parts_of(workdir: str | Path, devices=None) -> Parts:
-  """Parts for the config that lies in the folder.
+  """Parts for the config that lies in the folder; nothing is drawn ahead or on devices set apart for it.
 
   Raises:
     ConfigError: the folder is no run's.
@@ -25,7 +27,11 @@ def parts_of(workdir: str | Path, devices=None) -> Parts:
     content = json.loads(path.read_text())
   except ValueError as error:
     raise ConfigError(f"{path}: {error}. Fix: the folder of another run.") from error
-  return setup.build(setup.resolve(from_dict(content)), devices)
+  cfg = from_dict(content)
+  kept = parallel.training_devices(cfg.mesh, devices)
+  cfg = dataclasses.replace(cfg, updates=dataclasses.replace(cfg.updates, overlap=False),
+                            mesh=dataclasses.replace(cfg.mesh, rollout=0))
+  return setup.build(setup.resolve(cfg), kept)
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:

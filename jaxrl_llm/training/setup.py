@@ -97,8 +97,9 @@ def build(cfg: Config, devices=None) -> Parts:
       meter=_meter(cfg, mesh, functools.partial(score, model=model, cfg=StepConfig(loss), rules=frozenset(loss.rules),
                                                 stats=scored_stats(cfg) & {"in_support"})),
       merged=parameters.make_merge(model, cfg.parameters, mesh),
-      batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch)),
-      replayed=jax.jit(functools.partial(batches.replayed_batch, cfg=cfg.batch)),
+      batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch),
+                      out_shardings=(parallel.rows(mesh), parallel.replicated(mesh))),
+      replayed=by_rows(functools.partial(batches.replayed_batch, cfg=cfg.batch)),
       step=step(updates.micro_batches), replay_step=step(pieces), merge=jax.jit(merge_metrics))
 
 

@@ -1,5 +1,6 @@
 """The loop: sample, verify, score, weigh, update; evaluate and checkpoint; report."""
 
+import contextlib
 import json
 import logging
 import math
@@ -16,6 +17,7 @@ from jaxrl_llm.training import evaluate, setup, workdir
 from jaxrl_llm.training.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.training.draw import DriedUpError
 from jaxrl_llm.training.iteration import Run, abstract_saved, first_run, iterate, restored
+from jaxrl_llm.training.overlap import Ahead
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.training.warm_start import Start, progress, warm_start
 from jaxrl_llm.types import TrainState
@@ -48,14 +50,16 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   checkpoints = Checkpoints(directory, cfg.checkpoint)
   writer = writers.MetricsWriter(directory)
   try:
-    state = _train(parts, start, start_params, checkpoints, writer, directory)
+    with Ahead() if cfg.updates.overlap else contextlib.nullcontext() as ahead:
+      state = _train(parts, start, start_params, checkpoints, writer, directory, ahead)
   finally:
     checkpoints.close()
     writer.close()
   return _report(parts, start_params, parts.merged(state), directory)
 
 
-def _train(parts: setup.Parts, start: Start, start_params, checkpoints: Checkpoints, writer, directory: Path):
+def _train(parts: setup.Parts, start: Start, start_params, checkpoints: Checkpoints, writer, directory: Path,
+           ahead: Ahead | None):
   """All iterations that are left; returns the final state."""
   cfg = parts.cfg
   run, done = _restore_or_start(parts, start, checkpoints, writer)
@@ -63,7 +67,7 @@ def _train(parts: setup.Parts, start: Start, start_params, checkpoints: Checkpoi
   accuracy = "-"
   pending, clock = None, time.perf_counter()
   for iteration in bar:
-    run, steps, values, rows = iterate(parts, run, start_params, iteration)
+    run, steps, values, rows = iterate(parts, run, start_params, iteration, ahead)
     # The devices are busy with this iteration's updates while the host writes the one before.
     if pending is not None:
       _write(parts, writer, checkpoints, *pending)

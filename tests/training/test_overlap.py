@@ -1,0 +1,272 @@
+"""A batch drawn while the one before trains is the batch that would have been drawn after it."""
+
+import threading
+import types
+
+import jax
+import numpy as np
+import pytest
+import test_draw
+
+from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.presets import apply
+from jaxrl_llm.training import draw as draw_lib
+from jaxrl_llm.training import setup
+from jaxrl_llm.training.checkpoints import Checkpoints
+from jaxrl_llm.training.iteration import abstract_saved, first_run, iterate, restored
+from jaxrl_llm.training.overlap import Ahead
+from jaxrl_llm.training.parameters import split
+from jaxrl_llm.training.warm_start import Start
+
+ITERATIONS = 5
+PIPO = {"dynamic_sampling.enabled": True, "dynamic_sampling.max_draws": 200, "pipo.enabled": True, "pipo.history": 2}
+LORA = {"parameters.train": "lora", "updates.staleness": 2}
+
+
+def parts(devices=1, **overrides):
+  config = base_config()
+  config.iterations = ITERATIONS
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=8)
+  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
+  config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
+  config.updates.update(optimizer_batches=2, staleness=1, overlap=True)
+  config.optimizer.learning_rate = 1e-2
+  apply(config, "grpo")
+  config.update_from_flattened_dict(overrides)
+  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:devices])
+
+
+def start_of(made):
+  params = jax.jit(made.model.init, out_shardings=None)(jax.random.key(0))
+  return Start(*split(params, made.cfg.parameters, jax.random.key(1)))
+
+
+def go_on(made, run, start, iterations, ahead, before=lambda run: None):
+  """(saved state, cursor, rows, host values but for times) after each iteration."""
+  out = []
+  for iteration in iterations:
+    before(run)
+    run, _, values, rows = iterate(made, run, made.merged(start), iteration, ahead)
+    timeless = {k: v for k, v in values.items() if not k.startswith("time/")}
+    out.append((jax.device_get(run.saved()), run.cursor, rows, timeless))
+  return out
+
+
+def from_the_start(made, ahead=None):
+  start = start_of(made)
+  if ahead is None:
+    return go_on(made, first_run(made, start), start, range(1, ITERATIONS + 1), None)
+  with ahead:
+    return go_on(made, first_run(made, start), start, range(1, ITERATIONS + 1), ahead)
+
+
+def assert_same(found, expected):
+  for (tree, cursor, rows, values), (tree_, cursor_, rows_, values_) in zip(found, expected, strict=True):
+    jax.tree.map(np.testing.assert_array_equal, tree, tree_)
+    assert cursor == cursor_ and rows == rows_
+    np.testing.assert_equal(values, values_)
+
+
+@pytest.fixture(scope="module", params=[PIPO, LORA], ids=["dynamic sampling and PIPO", "LoRA"])
+def case(request):
+  """(parts, what each iteration of a run without overlap left)."""
+  made = parts(**request.param)
+  return made, from_the_start(made)
+
+
+def test_overlap_changes_nothing(case):
+  made, expected = case
+  steps = [{row["policy_step"] for row in rows} for _, _, rows, _ in expected]
+  assert len({tuple(step) for step in steps}) >= ITERATIONS - made.cfg.updates.staleness, "the sampler never moved"
+  ahead = Ahead()
+  assert_same(from_the_start(made, ahead), expected)
+  assert ahead._pool._shutdown
+
+
+def test_the_last_iteration_begins_no_draw(case):
+  made, _ = case
+  begun = []
+
+  class Counted(Ahead):
+    def begin(self, parts, params, step, cursor):
+      begun.append(cursor)
+      super().begin(parts, params, step, cursor)
+
+  from_the_start(made, Counted())
+  assert len(begun) == ITERATIONS - 1
+
+
+def test_a_restarted_run_draws_the_lost_batch_again(case, tmp_path):
+  made, expected = case
+  start = start_of(made)
+  with Ahead() as ahead:
+    go_on(made, first_run(made, start), start, range(1, 3), ahead)
+    assert ahead._flying is not None
+  checkpoints = Checkpoints(tmp_path, made.cfg.checkpoint)
+  checkpoints.save(2, expected[1][0])
+  _, tree = checkpoints.restore(abstract_saved(made))
+  checkpoints.close()
+  with Ahead() as ahead:
+    assert_same(go_on(made, restored(tree, start), start, range(3, ITERATIONS + 1), ahead), expected[2:])
+
+
+class OlderParameters(Ahead):
+  """Wrong: every draw takes the parameters that the first one took."""
+
+  first = None
+
+  def begin(self, parts, params, step, cursor):
+    self.first = self.first or (jax.tree.map(np.asarray, params), step)
+    super().begin(parts, *self.first, cursor)
+
+
+class NextCursor(Ahead):
+  """Wrong: the draw begins one batch too far."""
+
+  def begin(self, parts, params, step, cursor):
+    super().begin(parts, params, step, cursor + 1)
+    self._cursor = cursor
+
+
+class UpdatedParameters(Ahead):
+  """Wrong: a draw begun late, with the parameters that the updates left."""
+
+  def begin(self, parts, params, step, cursor):
+    pass
+
+  def draw(self, parts, params, step, cursor, then=None):
+    return super().draw(parts, parts.merged(self.newest), self.newest.step, cursor, then)
+
+
+@pytest.mark.parametrize("wrong", [OlderParameters, NextCursor, UpdatedParameters])
+def test_wrong_draws_are_told_apart(wrong, case):
+  made, expected = case
+  start = start_of(made)
+  with wrong() as ahead:
+    note = lambda run: setattr(ahead, "newest", jax.device_get(run.state))
+    found = go_on(made, first_run(made, start), start, range(1, ITERATIONS + 1), ahead, note)
+  with pytest.raises(AssertionError):
+    assert_same(found, expected)
+
+
+# --- two meshes -----------------------------------------------------------------------------------------------------
+
+
+def test_devices_that_only_draw_give_the_same_run():
+  """Four train and four draw, with overlap; four do both, without."""
+  apart = parts(8, **{"mesh.rollout": 4, "mesh.fsdp": 2})
+  train, drawing = (set(mesh.devices.flat) for mesh in (apart.mesh, apart.rollout_mesh))
+  assert len(train) == len(drawing) == 4 and not train & drawing
+  there = jax.tree.leaves(apart.to_sampler(start_of(apart).params))
+  assert all(leaf.sharding.device_set == drawing for leaf in there)
+  found = from_the_start(apart, Ahead())
+  assert_same(found, from_the_start(apart))
+  together = from_the_start(parts(4, **{"mesh.fsdp": 2, "updates.overlap": False}))
+  for (tree, _, rows, _), (tree_, _, rows_, _) in zip(found, together, strict=True):
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in rows_]
+    assert [row["policy_step"] for row in rows] == [row["policy_step"] for row in rows_]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), tree["train"].params,
+                 tree_["train"].params)
+
+
+@pytest.mark.parametrize("devices, overrides, texts", [
+    (1, {"updates.staleness": 0}, ["updates.overlap = True", "updates.staleness = 0", "updates.staleness=1"]),
+    (4, {}, ["updates.overlap = True on 4 devices", "mesh.rollout=1"]),
+    (1, {"mesh.rollout": 1}, ["mesh.rollout = 1", "none of the 1 devices", "mesh.rollout=0"]),
+    (4, {"mesh.rollout": 3}, ["rows of an iteration = 16", "mesh.rollout = 3", "multiple of 3"]),
+    (4, {"mesh.rollout": 2, "rollout.slots": 7}, ["rollout.slots = 7", "mesh.rollout = 2"]),
+    (4, {"mesh.rollout": 2, "mesh.data": 4}, ["mesh.data = 4", "there are 2 beside mesh.rollout = 2", "be 2"]),
+])
+def test_refused_with_the_fix(devices, overrides, texts):
+  with pytest.raises(ConfigError) as error:
+    parts(devices, **overrides)
+  for text in texts:
+    assert text in str(error.value)
+
+
+def test_several_processes_are_refused(monkeypatch):
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  with pytest.raises(ConfigError, match=r"mesh\.rollout = 4 with 2 processes"):
+    parts(8, **{"mesh.rollout": 4})
+
+
+# --- the thread, with a sampler and a task made of tables -----------------------------------------------------------
+
+
+class InTheCallersThread(Ahead):
+  """Wrong: nothing overlaps."""
+
+  def begin(self, parts, params, step, cursor):
+    found = draw_lib.draw(parts, params, step, cursor)
+    self._flying, self._cursor = types.SimpleNamespace(result=lambda: found), cursor
+
+
+def overlapped(ahead, seconds):
+  """A draw whose verification ends only once its caller has gone on; raises where it waits longer than `seconds`."""
+  made = test_draw.parts(enabled=False)
+  gone_on, verify = threading.Event(), made.task.rewards
+
+  def rewards(problems, completions):
+    if not gone_on.wait(seconds):
+      raise TimeoutError("the caller did not go on")
+    return verify(problems, completions)
+
+  made.task.rewards = rewards
+  with ahead:
+    ahead.begin(made, None, 11, 1)
+    gone_on.set()
+    return ahead.draw(made, None, 11, 1)
+
+
+def test_verification_runs_beside_the_caller():
+  found = overlapped(Ahead(), 30.0)
+  expected = draw_lib.draw(test_draw.parts(enabled=False), None, 11, 1)
+  jax.tree.map(np.testing.assert_array_equal, found.host, expected.host)
+  np.testing.assert_array_equal(found.verdicts.rewards, expected.verdicts.rewards)
+  assert found.cursor == expected.cursor == 2
+  assert set(found.metrics) == {*expected.metrics, "time/waited"}
+  with pytest.raises(TimeoutError):
+    overlapped(InTheCallersThread(), 0.05)
+
+
+def test_one_program_is_enqueued_before_the_caller_goes_on():
+  made, order = test_draw.parts(enabled=False), []
+  sample = made.sample
+  made.sample = lambda *arguments: (threading.Event().wait(0.05), sample(*arguments), order.append("sampled"))[1]
+  with Ahead() as ahead:
+    ahead.begin(made, None, 0, 1)
+    order.append("went on")
+    ahead.draw(made, None, 0, 1)
+  assert order == ["sampled", "went on"]
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["draws repeated", "one draw"])
+def test_what_a_draw_raises_ends_the_iteration_that_takes_it(enabled):
+  made = test_draw.parts(enabled, max_draws=2)
+  if not enabled:
+    made.sample = lambda *_: 1 / 0
+  with pytest.raises((draw_lib.DriedUpError, ZeroDivisionError)) as expected:
+    draw_lib.draw(made, None, 0, 1)
+  with Ahead() as ahead:
+    ahead.begin(made, None, 0, 1)
+    with pytest.raises(type(expected.value)) as error:
+      ahead.draw(made, None, 0, 1)
+  assert str(error.value) == str(expected.value)
+
+
+def test_at_most_one_draw_of_one_run_is_in_flight():
+  made = test_draw.parts(enabled=False)
+  with Ahead() as ahead:
+    ahead.begin(made, None, 0, 1)
+    with pytest.raises(ValueError, match="task batch 1 is in flight"):
+      ahead.begin(made, None, 0, 2)
+    with pytest.raises(ValueError, match="begins at task batch 1, batch 3 was asked for"):
+      ahead.draw(made, None, 0, 3)
+    assert ahead.draw(made, None, 0, 1).cursor == 2
+
+
+def test_a_draw_that_is_not_in_flight_is_made_and_scored_at_once():
+  made, seen = test_draw.parts(enabled=False), []
+  with Ahead() as ahead:
+    found = ahead.draw(made, None, 0, 1, seen.append)
+  assert len(seen) == 1 and seen[0] is found.rollout

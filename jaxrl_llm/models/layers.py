@@ -88,8 +88,8 @@ def _partial(queries, keys, values, visible):
   scores = _scores(queries, keys, visible)
   top = jnp.max(scores, -1, keepdims=True)
   weights = jnp.exp(scores - top)
-  mixed = _mix(weights.astype(_wider(queries, values)), values, jnp.float32)
-  return top, jnp.sum(weights, -1, keepdims=True), mixed
+  total = jnp.sum(weights, -1, keepdims=True)
+  return top, total, _mix(weights.astype(_wider(queries, values)), values, jnp.float32)
 
 
 def _wider(queries, values):

@@ -1,0 +1,221 @@
+"""A rollout's own numerics: what is rounded and how, that nothing else is, and that the gap shows where asked for."""
+
+import dataclasses
+import functools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from jaxrl_llm.config import ConfigError, ModelConfig, ParametersConfig, RolloutConfig, SamplerConfig, StepConfig
+from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.models.layers import attend
+from jaxrl_llm.objective.mismatch import mismatch_metrics
+from jaxrl_llm.reporting.summary import summarize
+from jaxrl_llm.rollouts import engine, generate, numerics
+from jaxrl_llm.training import parameters
+from jaxrl_llm.training.score import score
+from jaxrl_llm.types import PromptBatch, Sampling
+
+MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
+PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
+KEY, NEW, SAMPLING = jax.random.key(7), 9, Sampling.of(1.0)
+INT8 = RolloutConfig(quantization="int8")
+
+
+def variant(**options) -> Model:
+  return dataclasses.replace(MODEL, config=dataclasses.replace(MODEL.config, **options))
+
+
+# --- rounding -------------------------------------------------------------------------------------------------------
+
+
+def check_rounding(rounded):
+  """(shape, contracted, produced): each channel within half its own scale, channels of very different sizes."""
+  for shape, contracted, produced in (((6, 3, 4), 1, 2), ((3, 4, 6), 2, 1), ((2, 6, 5), 1, 1), ((2, 3, 6, 5), 1, 1)):
+    matrix = np.asarray(jax.random.normal(jax.random.key(1), shape))
+    matrix = matrix * np.logspace(-3, 0, shape[-1], dtype=np.float32)
+    matrix[..., 1] = 0
+    axes = tuple(range(len(shape) - contracted - produced, len(shape) - produced))
+    scale = np.abs(matrix).max(axes, keepdims=True) / 127.5
+    found = np.asarray(rounded(jnp.asarray(matrix), contracted, produced))
+    assert np.all(np.abs(found - matrix) <= 0.5001 * scale)
+    assert np.abs(found - matrix).max() > 0.3 * scale.max()  # something was rounded
+    levels = found / np.where(scale == 0, 1, scale)
+    np.testing.assert_allclose(levels, np.round(levels), atol=1e-4)
+    assert -128 <= np.round(levels).min() and np.round(levels).max() == 127
+
+
+def test_int8_error_is_at_most_half_a_scale():
+  check_rounding(numerics.round_int8)
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda x, contracted, produced: numerics.round_int8(x, x.ndim - 1, 1) if x.ndim > 2 else x,  # scales shared
+    lambda x, contracted, produced: numerics.round_int8(x.astype(jnp.bfloat16), contracted, produced),
+    lambda x, contracted, produced: x])
+def test_the_rounding_check_rejects(wrong):
+  with pytest.raises(AssertionError):
+    check_rounding(wrong)
+
+
+@pytest.mark.parametrize("options", [{}, {"scan_layers": True}, {"num_experts": 3, "expert_width": 12}],
+                         ids=["dense", "scan", "experts"])
+def test_only_attention_and_mlp_matrices_are_rounded(options):
+  model = variant(tie_head=False, qkv_bias=True, value_head=True, **options)
+  params = model.init(jax.random.key(0))
+  before, after = (flatten_dict(tree) for tree in (params, numerics.rollout_numerics(model, params, INT8)[1]))
+  changed = {keys for keys in before if np.any(before[keys] != after[keys])}
+  assert changed == {keys for keys in before if keys[0] == "blocks" and keys[-2] in ("attention", "mlp")
+                     and keys[-1] in ("query", "key", "value", "out", "gate", "up", "down")}
+  assert len(changed) == 7 * (1 if model.config.scan_layers else 2)
+
+
+def test_scanned_and_expert_matrices_have_scales_of_their_own():
+  """Stacked layers are rounded as they would be one by one; so are experts."""
+  scanned, rolled = variant(scan_layers=True), lambda model, params: numerics.rollout_numerics(model, params, INT8)[1]
+  params = scanned.init(jax.random.key(0))
+  params["blocks"] = jax.tree.map(lambda x: x.at[1].multiply(50), params["blocks"])
+  one = {**params, "blocks": {i: jax.tree.map(lambda x, i=i: x[i], params["blocks"]) for i in range(2)}}
+  stacked, listed = rolled(scanned, params)["blocks"], rolled(MODEL, one)["blocks"]
+  jax.tree.map(lambda x, *layers: np.testing.assert_array_equal(x, np.stack(layers)), stacked, listed[0], listed[1])
+  experts = variant(num_experts=3, expert_width=12)
+  params = experts.init(jax.random.key(0))
+  gate = params["blocks"][0]["mlp"]["gate"]
+  found = rolled(experts, params)["blocks"][0]["mlp"]["gate"]
+  for expert in range(3):
+    np.testing.assert_array_equal(found[expert], numerics.round_int8(gate[expert], 1, 1))
+
+
+def test_adapters_are_merged_before_the_rounding():
+  cfg = ParametersConfig(train="lora", lora_rank=2)
+  trained, frozen = parameters.split(PARAMS, cfg, jax.random.key(3))
+  trained = jax.tree.map(lambda x: x + 0.1, trained)
+  merged = parameters.merge(trained, frozen, cfg)
+  found = numerics.rollout_numerics(MODEL, merged, INT8)[1]["blocks"][1]["mlp"]["up"]
+  adapter, base = trained["lora"]["blocks"][1]["mlp"]["up"], PARAMS["blocks"][1]["mlp"]["up"]
+  delta = cfg.lora_alpha / cfg.lora_rank * adapter["a"] @ adapter["b"]
+  scale = np.abs(base + delta).max(0) / 127.5
+  off_level = lambda x: np.abs(x / scale - np.round(x / scale)).max()
+  assert np.all(np.abs(found - (base + delta)) <= 0.501 * scale) and off_level(found) < 1e-3
+  assert off_level(numerics.round_int8(base, 1, 1) + delta) > 0.1  # the adapter beside a rounded base
+
+
+def test_bfloat16_casts_what_the_network_reads_in_it():
+  model, params = numerics.rollout_numerics(variant(num_experts=3, expert_width=12, value_head=True),
+                                            variant(num_experts=3, expert_width=12, value_head=True).init(KEY),
+                                            RolloutConfig(dtype="bfloat16"))
+  assert model.config.compute_dtype == "bfloat16"
+  full = {keys for keys, x in flatten_dict(params).items() if x.dtype == jnp.float32}
+  assert {keys[-1] for keys in full} == {"scale", "router", "value_head"}
+
+
+def test_defaults_change_nothing():
+  """The very same objects, hence the very same programs."""
+  for cfg in (RolloutConfig(), RolloutConfig(dtype="float32", cache_dtype="float32")):
+    assert numerics.rollout_numerics(MODEL, PARAMS, cfg) == (MODEL, PARAMS)
+    model, params = numerics.rollout_numerics(MODEL, PARAMS, cfg)
+    assert model is MODEL and params is PARAMS and not numerics.changes_params(MODEL, cfg)
+  model, params = numerics.rollout_numerics(MODEL, PARAMS, RolloutConfig(cache_dtype="bfloat16"))
+  assert params is PARAMS and model != MODEL
+
+
+def test_a_missing_library_is_named(monkeypatch):
+  monkeypatch.setitem(sys.modules, "qwix", None)
+  with pytest.raises(ConfigError, match=r"rollout.quantization = 'int8'.*\[quantization\]"):
+    numerics.resolve(INT8, MODEL.config)
+  assert numerics.resolve(RolloutConfig(), MODEL.config).cache_dtype == "float32"
+
+
+# --- attention over a cache in another dtype ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own, cached", [(jnp.float32, jnp.bfloat16), (jnp.bfloat16, jnp.float32)])
+def test_attention_multiplies_in_the_wider_dtype(own, cached):
+  make = lambda i, shape: jax.random.normal(jax.random.key(i), shape)
+  queries, keys, values = make(0, (2, 3, 4, 8)).astype(own), make(1, (2, 2, 8, 5)), make(2, (2, 2, 5, 8))
+  keys, values, visible = keys.astype(cached), values.astype(cached), jnp.ones((2, 3, 5), bool)
+  found = attend(queries, keys, values, visible)
+  full = attend(*(x.astype(jnp.float32) for x in (queries, keys, values)), visible)
+  assert found.dtype == own
+  np.testing.assert_allclose(found.astype(jnp.float32), full, atol=1e-6 if own == jnp.float32 else 2e-2)
+  narrow = attend(queries.astype(jnp.bfloat16), keys.astype(jnp.bfloat16), values.astype(jnp.bfloat16), visible)
+  assert np.abs(narrow - full).max() > 1e-3
+
+
+def test_cache_dtype_survives_a_change_of_the_config():
+  config = numerics.rollout_model(variant(scan_layers=True), RolloutConfig(cache_dtype="bfloat16")).config
+  plain = dataclasses.replace(config, scan_layers=False)  # as decoding does
+  assert kv_cache.empty(plain, 2, 3).keys[0].dtype == kv_cache.dtype(plain) == jnp.bfloat16
+  assert kv_cache.empty(MODEL.config, 2, 3).keys[0].dtype == jnp.float32
+
+
+# --- through both samplers ------------------------------------------------------------------------------------------
+
+
+def prompts(rows=16, group=4, width=5) -> PromptBatch:
+  rng = np.random.default_rng(0)
+  length, tokens = rng.integers(1, width + 1, rows // group), rng.integers(4, 13, (rows // group, width))
+  return PromptBatch(np.repeat(tokens, group, 0).astype(np.int32), np.repeat(length, group).astype(np.int32),
+                     np.arange(rows, dtype=np.int32), (np.arange(rows) // group).astype(np.int32))
+
+
+@functools.cache
+def scorer(model):
+  return jax.jit(functools.partial(score, model=model, cfg=StepConfig()))
+
+
+def sampled(cfg: RolloutConfig, model=MODEL, params=PARAMS):
+  model, params = numerics.rollout_numerics(model, params, cfg)
+  if cfg.slots:
+    sizes = engine.EngineConfig(4, NEW, cfg.slots, 4, NEW + 3, (3,), 0, compact=False, shared_prefix=cfg.shared_prefix)
+    return jax.device_get(engine.run(params, prompts(), KEY, SAMPLING, model=model, cfg=sizes)[0])
+  cfg = SamplerConfig(4, NEW, NEW, (3,), 0)
+  return jax.device_get(jax.jit(functools.partial(generate, model=model, cfg=cfg))(params, prompts(), KEY, SAMPLING))
+
+
+def gap(rollout, model=MODEL, params=PARAMS) -> dict[str, float]:
+  """The meter, with the parameters and the numerics of the trainer."""
+  log_probs = scorer(model)(params, rollout, SAMPLING).log_probs
+  return summarize(jax.device_get(mismatch_metrics(log_probs, jnp.asarray(rollout.behavior_log_probs),
+                                                   jnp.asarray(rollout.mask))))
+
+
+@pytest.mark.parametrize("slots", [0, 8], ids=["generate", "engine"])
+def test_equal_numerics_leave_no_gap(slots):
+  found = gap(sampled(RolloutConfig(slots=slots)))
+  assert max(abs(found["mismatch/range/min"]), found["mismatch/range/max"]) < 1e-5
+  assert found["mismatch/outside"] == 0 and found["mismatch/k3"] < 1e-9
+
+
+GAPS = {"bf16": {"dtype": "bfloat16"}, "cache": {"cache_dtype": "bfloat16"}, "int8": {"quantization": "int8"},
+        "wide cache": {"dtype": "bfloat16", "cache_dtype": "float32"}}
+
+
+@pytest.mark.parametrize("options", GAPS.values(), ids=GAPS)
+def test_other_numerics_leave_one(options):
+  found = gap(sampled(RolloutConfig(**options)))
+  assert found["mismatch/absolute"] > 1e-4
+  assert found["mismatch/k3"] > 1e-7
+
+
+@pytest.mark.parametrize("options", [{"quantization": "int8", "dtype": "bfloat16", "cache_dtype": "float32"},
+                                     {"cache_dtype": "bfloat16", "shared_prefix": True}], ids=["int8", "shared"])
+def test_the_engine_draws_in_the_same_numerics(options):
+  """Where its tokens are those of `generate`, so are its log-probs: far nearer than the trainer's are."""
+  one, other = sampled(RolloutConfig(**options | {"shared_prefix": False})), sampled(RolloutConfig(slots=8, **options))
+  same = np.cumprod(one.tokens == other.tokens, 1).astype(bool) & one.mask & other.mask
+  assert same.sum() > 0.5 * one.mask.sum()
+  between = np.abs(one.behavior_log_probs - other.behavior_log_probs)[same].mean()
+  assert gap(other)["mismatch/absolute"] > 1e-4
+  assert between < 0.5 * gap(other)["mismatch/absolute"]
+
+
+def test_scanned_experts_sample_in_other_numerics():
+  model = variant(num_experts=3, expert_width=12, scan_layers=True)
+  params = jax.tree.map(lambda x: 4 * x if x.ndim > 2 else x, model.init(jax.random.key(0)))
+  rollout = sampled(RolloutConfig(dtype="bfloat16", cache_dtype="float32", quantization="int8"), model, params)
+  assert gap(rollout, model, params)["mismatch/absolute"] > 1e-4

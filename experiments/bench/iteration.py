@@ -18,6 +18,8 @@ import peers
 import workload
 
 SIZES = ("prompts", "group", "prompt", "new", "window")
+LABELS = {"scoring": "scoring, not in iteration", "iteration": "whole iteration",
+          "iteration_generation": "  until rollout on host", "ragged_generation": "generation, ragged*"}
 MODEL_SIZES = ("vocab_size", "width", "num_layers", "num_heads", "num_kv_heads", "head_dim", "mlp_width")
 
 
@@ -61,10 +63,9 @@ def run(args: argparse.Namespace) -> dict:
   return {
       "environment": measure.environment(), "shape": dataclasses.asdict(shape), "reps": args.reps,
       "micro": programs.micro, "micro_trials": trials, "peak_side": side, "peak_flops": peak,
+      "counts": measure.counts(programs, state.params),  # before the state is donated
       "seconds": measure.measure(programs, state, tuple(args.parts.split(",")), args.reps),
       "flops": measure.model_flops(shape), "tokens": measure.tokens(shape),
-      "waste": {"fixed": measure.waste(np.full(shape.rows, shape.new), shape),
-                "ragged": measure.waste(workload.ragged_lengths(shape), shape)},
       "ragged_new": workload.ragged_lengths(shape).tolist()}
 
 
@@ -76,33 +77,21 @@ def report(result: dict) -> str:
            f"peak {shape['model']['compute_dtype']} GEMM {result['peak_side']}^3: {result['peak_flops'] / 1e9:.0f} "
            "GFLOP/s",
            f"micro-batches: {result['micro']}" + (f" (train step, once each: {trials})" if trials else ""), "",
-           f"{'fixed lengths':<28}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'GFLOP':>9}{'of peak':>9}"]
+           f"{'part':<28}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'GFLOP':>9}{'of peak':>9}"]
   for part, values in result["seconds"].items():
-    label = {"scoring": "scoring, not in iteration", "iteration": "whole iteration",
-             "iteration_generation": "  until rollout on host"}.get(part, part.replace("_", " "))
+    label = LABELS.get(part, part.replace("_", " "))
     key = "generation" if part == "iteration_generation" else part
     median, flops = np.median(values), result["flops"][key]
     lines.append(f"{label:<28}{median:>8.3f}s{min(values):>8.3f}s{max(values):>8.3f}s"
                  f"{result['tokens'][key] / median:>9.0f}{flops / 1e9:>9.1f}"
                  f"{flops / median / result['peak_flops']:>9.1%}")
-  lines += [_waste(result["waste"]["fixed"])] + _ragged(result)
-  return "\n".join(lines)
+  lines.append("* planted lengths, mean/max 0.4; useful tokens")
+  return "\n".join(lines + [_counts(*item) for item in result["counts"].items()])
 
 
-def _waste(waste: dict[str, float]) -> str:
-  return f"padded tokens {waste['padded_tokens']:.1%}, wasted decode steps {waste['wasted_decode_steps']:.1%}"
-
-
-def _ragged(result: dict) -> list[str]:
-  """Useful tokens over the fixed-length time: rows that end early free nothing in these programs."""
-  shape, useful = result["shape"], {"generation": sum(result["ragged_new"])}
-  useful["iteration"] = useful["generation"] + shape["prompts"] * shape["group"] * shape["prompt"]
-  lines = ["", "ragged lengths, mean/max 0.4: useful tokens over the FIXED-length time (no row ends early here)"]
-  for part, count in useful.items():
-    if part in result["seconds"]:
-      label = "whole iteration" if part == "iteration" else part
-      lines.append(f"{label:<28}{'':>27}{count / np.median(result['seconds'][part]):>9.0f}")
-  return lines + [_waste(result["waste"]["ragged"])]
+def _counts(name: str, counts: dict) -> str:
+  return (f"{name + ' lengths':<16} wasted slot-steps {counts['wasted_slot_steps']:.1%}, cache bytes read over needed "
+          f"{counts['read_over_needed']:.2f}, padded tokens of the train step {counts['padded_tokens']:.1%}")
 
 
 def main() -> None:

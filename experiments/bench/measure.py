@@ -1,5 +1,6 @@
 """Clocks and counts: seconds of each part of an iteration, FLOPs by formula, the peak of a matrix product."""
 
+import dataclasses
 import os
 import platform
 import time
@@ -45,22 +46,24 @@ def model_flops(shape: workload.Shape) -> dict[str, float]:
   blocks = m.num_layers * m.width * (2 * heads + 2 * m.num_kv_heads * m.head_dim + 3 * m.mlp_width)
   head = m.width * m.vocab_size
   attention = lambda seen: 4 * seen * heads * m.num_layers
-  generation = (shape.prompts * shape.prompt * (2 * blocks + attention(shape.prompt / 2)) +
-                rows * shape.new * (2 * blocks + 2 * head + attention(shape.prompt + shape.new / 2)))
+  drawn = lambda new: np.sum(new * (2 * blocks + 2 * head + attention(shape.prompt + new / 2)))
+  prefill = shape.prompts * shape.prompt * (2 * blocks + attention(shape.prompt / 2))
+  generation = prefill + drawn(np.full(rows, shape.new))
   scoring = rows * length * (2 * blocks + 2 * head + attention(length / 2))
-  return {"generation": generation, "scoring": scoring, "train_step": 3 * scoring,
-          "iteration": generation + 3 * scoring}
+  return {"generation": generation, "ragged_generation": prefill + drawn(workload.ragged_lengths(shape)),
+          "scoring": scoring, "train_step": 3 * scoring, "iteration": generation + 3 * scoring}
 
 
 def tokens(shape: workload.Shape) -> dict[str, int]:
   """Tokens that a part is credited with: new ones for generation, whole rows elsewhere."""
   new, whole = shape.rows * shape.new, shape.rows * (shape.prompt + shape.new)
-  return {"generation": new, "scoring": whole, "train_step": whole, "iteration": whole}
+  return {"generation": new, "ragged_generation": int(workload.ragged_lengths(shape).sum()), "scoring": whole,
+          "train_step": whole, "iteration": whole}
 
 
 def fastest_micro(programs: workload.Programs, state) -> tuple[workload.Programs, object, dict[int, float]]:
   """(programs with the fastest of TRIAL_MICRO, state, seconds of each one's single trial step)."""
-  drawn = workload.rollout(programs, state.params, 0)
+  drawn, _ = workload.rollout(programs, state.params, 0)
   batch = workload.train_batch(programs, drawn, jax.device_get(drawn))
   trials, built = {}, {}
   for micro in TRIAL_MICRO:
@@ -77,13 +80,15 @@ def measure(programs: workload.Programs, state, parts: tuple[str, ...], reps: in
   `iteration_generation` is the part of `iteration` until the rollout is on the host.
   """
   out = {part: [] for part in parts} | ({"iteration_generation": []} if "iteration" in parts else {})
-  sampling = workload.Sampling(jnp.float32(1.0))
-  drawn = workload.rollout(programs, state.params, 0)
+  sampling, ends = workload.Sampling(jnp.float32(1.0)), workload.ragged_lengths(programs.shape)
+  drawn, _ = workload.rollout(programs, state.params, 0)
   batch = workload.train_batch(programs, drawn, jax.device_get(drawn))
   for index in range(1, reps + 2):
     once = {}
     if "generation" in parts:
-      once["generation"], _ = seconds(lambda i=index, s=state: workload.rollout(programs, s.params, i))
+      once["generation"], _ = seconds(lambda i=index, s=state: workload.rollout(programs, s.params, i)[0])
+    if "ragged_generation" in parts:
+      once["ragged_generation"], _ = seconds(lambda i=index, s=state: workload.rollout(programs, s.params, i, ends)[0])
     if "scoring" in parts:
       once["scoring"], _ = seconds(lambda s=state: programs.score(s.params, drawn, sampling))
     if "train_step" in parts:
@@ -97,14 +102,16 @@ def measure(programs: workload.Programs, state, parts: tuple[str, ...], reps: in
   return out
 
 
-def waste(new: np.ndarray, shape: workload.Shape) -> dict[str, float]:
-  """Shares of padded slots in a train step of whole rows, and of decode slots of rows that had ended.
-
-  Args:
-    new: [B], new tokens of each row.
-  """
-  return {"padded_tokens": float(1 - np.mean(shape.prompt + new) / (shape.prompt + shape.new)),
-          "wasted_decode_steps": float(1 - np.mean(new) / np.max(new))}
+def counts(programs: workload.Programs, params) -> dict[str, dict]:
+  """What a generation of each kind of lengths did, and the share of padded slots in a train step of its whole rows."""
+  shape = programs.shape
+  out = {}
+  for name, ends in (("fixed", np.full(shape.rows, shape.new)), ("ragged", workload.ragged_lengths(shape))):
+    _, stats = workload.rollout(programs, params, 0, ends)
+    out[name] = dataclasses.asdict(stats) | {
+        "wasted_slot_steps": stats.waste, "read_over_needed": stats.cache_bytes_read / stats.cache_bytes_needed,
+        "padded_tokens": float(1 - np.mean(shape.prompt + ends) / (shape.prompt + shape.new))}
+  return out
 
 
 def environment() -> dict:

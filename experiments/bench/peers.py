@@ -35,10 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-  """One process: seconds of its steady whole iterations, and of generation where it shows them separately."""
+  """One process: seconds of its steady whole iterations, and of generation where it shows them separately.
+
+  `ragged`: of generation with planted lengths; None where lengths cannot be planted: the fixed-length time counts.
+  """
 
   iteration: list[float]
   generation: list[float]
+  ragged: list[float] | None = None
 
   @property
   def median(self) -> float:
@@ -76,15 +80,17 @@ def _run(command: list[str]) -> str:
 
 
 def time_ours(args, script: Path, micro: int | None) -> tuple[Timing, dict]:
-  """(timing, all numbers) of a fresh process that runs whole iterations only."""
+  """(timing, all numbers) of a fresh process that runs whole iterations, and generation with planted lengths."""
   with tempfile.TemporaryDirectory() as folder:
     out = Path(folder) / "ours.json"
-    command = [sys.executable, str(script), "--parts", "iteration", "--reps", str(args.reps), "--json", str(out),
-               "--dtype", args.dtype, "--window", str(args.window), *_flags(args, "prompts", "group", "prompt", "new")]
+    command = [sys.executable, str(script), "--parts", "ragged_generation,iteration", "--reps", str(args.reps),
+               "--json", str(out), "--dtype", args.dtype, "--window", str(args.window),
+               *_flags(args, "prompts", "group", "prompt", "new")]
     command += ["--scan-layers"] * args.scan_layers + (["--micro", str(micro)] if micro else [])
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     result = json.loads(out.read_text())
-  return Timing(result["seconds"]["iteration"], result["seconds"]["iteration_generation"]), result
+  seconds = result["seconds"]
+  return Timing(seconds["iteration"], seconds["iteration_generation"], seconds["ragged_generation"]), result
 
 
 def time_tunix(args, micro: int) -> Timing:
@@ -136,16 +142,23 @@ def compare(args, script: Path) -> dict:
     once = {"ours": timing} | {name: timer(args, micro[name]) for name, timer in timers.items()}
     rounds.append({name: dataclasses.asdict(timing) for name, timing in once.items()})
     each = ", ".join(f"{NAMES[name]} {t.median:.2f} s" for name, t in once.items())
-    print(f"round {index + 1} of {args.rounds}: {each}, faster peer / ours {_ratio(rounds[-1]):.2f}", flush=True)
+    leads = ", ".join(f"{name} {ratio:.2f}" for name, ratio in _ratios(rounds[-1]).items())
+    print(f"round {index + 1} of {args.rounds}: {each}; faster peer / ours: {leads}", flush=True)
   return {"environment": ours["environment"], "shape": ours["shape"], "micro": micro, "micro_trials": trials,
-          "reps": args.reps, "rounds": rounds, "ratio": [_ratio(r) for r in rounds],
-          "ragged_new": ours["ragged_new"]}
+          "reps": args.reps, "rounds": rounds, "ratios": [_ratios(r) for r in rounds],
+          "ragged_new": ours["ragged_new"], "counts": ours["counts"]}
 
 
-def _ratio(once: dict) -> float:
-  """Speed of ours over the faster peer's: medians within one round."""
-  seconds = {name: np.median(timing["iteration"]) for name, timing in once.items()}
-  return float(min(s for name, s in seconds.items() if name != "ours") / seconds["ours"])
+def _ratios(once: dict) -> dict[str, float]:
+  """Speed of ours over the faster peer's, by what is compared: medians within one round.
+
+  With ragged lengths the same useful tokens are drawn by all; a peer needs its fixed-length time for them.
+  """
+  fastest = lambda part: min(np.median(timing[part]) for name, timing in once.items() if name != "ours")
+  ours = {part: np.median(seconds) for part, seconds in once["ours"].items()}
+  return {"iteration": float(fastest("iteration") / ours["iteration"]),
+          "generation": float(fastest("generation") / ours["generation"]),
+          "ragged generation": float(fastest("generation") / ours["ragged"])}
 
 
 def _trials(seconds: dict | None) -> str:
@@ -153,26 +166,30 @@ def _trials(seconds: dict | None) -> str:
 
 
 def report(result: dict) -> str:
-  """One line per library over all rounds, then the ratio over the rounds."""
+  """One line per library over all rounds, then the ratios over the rounds."""
   sizes, env = result["shape"], result["environment"]
-  rows = sizes["prompts"] * sizes["group"]
-  useful = rows * sizes["prompt"] + sum(result["ragged_new"])
+  rows, useful = sizes["prompts"] * sizes["group"], sum(result["ragged_new"])
   units = {"ours": "micro-batches", "tunix": "prompts each", "trl": "rows each"}
   micro = ", ".join(f"{NAMES[name]} {size} {units[name]}{_trials(result['micro_trials'].get(name))}"
                     for name, size in result["micro"].items())
   lines = ["", f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of {env['cpus']} CPUs",
            f"micro-batches: {micro}", "",
-           f"{'whole iteration':<16}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'ragged*':>9}"
-           f"{'generation tok/s':>18}"]
+           f"{'whole iteration':<16}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'generation tok/s':>18}"
+           f"{'ragged*':>9}"]
   for name in result["rounds"][0]:
-    every = [s for once in result["rounds"] for s in once[name]["iteration"]]
-    generation = [s for once in result["rounds"] for s in once[name]["generation"]]
-    median = np.median(every)
-    lines.append(f"{NAMES[name]:<16}{median:>8.3f}s{min(every):>8.3f}s{max(every):>8.3f}s"
-                 f"{rows * (sizes['prompt'] + sizes['new']) / median:>9.0f}{useful / median:>9.0f}"
-                 f"{rows * sizes['new'] / np.median(generation):>18.0f}")
-  ratio = result["ratio"]
-  lines += ["* ragged lengths, mean/max 0.4: useful tokens over the FIXED-length time, for all: no row ends early here",
-            f"speed of ours over the faster peer's: median {np.median(ratio):.2f}, min {min(ratio):.2f}, "
-            f"max {max(ratio):.2f} of {len(ratio)} rounds"]
+    every = lambda part, name=name: [s for once in result["rounds"] for s in once[name][part]]
+    whole, generation = every("iteration"), np.median(every("generation"))
+    ragged = np.median(every("ragged")) if name == "ours" else generation
+    median = np.median(whole)
+    lines.append(f"{NAMES[name]:<16}{median:>8.3f}s{min(whole):>8.3f}s{max(whole):>8.3f}s"
+                 f"{rows * (sizes['prompt'] + sizes['new']) / median:>9.0f}{rows * sizes['new'] / generation:>18.0f}"
+                 f"{useful / ragged:>9.0f}")
+  lines.append("* generation of planted lengths, mean/max 0.4: useful tok/s; peers need their fixed-length time")
+  for name in result["ratios"][0]:
+    ratio = [each[name] for each in result["ratios"]]
+    lines.append(f"{name}: speed of ours over the faster peer's, median {np.median(ratio):.2f}, min {min(ratio):.2f}, "
+                 f"max {max(ratio):.2f} of {len(ratio)} rounds")
+  for name, counts in result["counts"].items():
+    lines.append(f"ours, {name} lengths: wasted slot-steps {counts['wasted_slot_steps']:.1%}, cache bytes read over "
+                 f"needed {counts['read_over_needed']:.2f}")
   return "\n".join(lines)

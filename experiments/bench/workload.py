@@ -18,7 +18,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import LossConfig, ModelConfig, SamplerConfig, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.rollouts import generate
+from jaxrl_llm.rollouts import engine, generate
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step, state_shardings
@@ -26,7 +26,7 @@ from jaxrl_llm.types import PromptBatch, Rollout, Sampling
 
 FIRST_ID = 3  # ids below stand for padding, end and beginning
 MEAN_OVER_MAX = 0.4  # of the ragged lengths
-PARTS = ("generation", "scoring", "train_step", "iteration")
+PARTS = ("generation", "ragged_generation", "scoring", "train_step", "iteration")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Programs:
   mesh: Any
   model: Model
   tx: Any
-  sample: Any  # (params, prompts, key, sampling) -> Rollout
+  sample: Any  # (params, prompts, key, sampling, max_new) -> (Rollout, Stats): the engine, prompts shared by groups
+  single: Any  # (params, prompts, key, sampling) -> Rollout: `generate`, one program
   batches: Any  # (rollout, rewards, keep, scores) -> ([TrainBatch], metrics)
   score: Any  # (params, rollout, sampling) -> TokenStats
   step: Any  # (state, batch) -> (state, metrics)
@@ -71,7 +72,11 @@ def build(shape: Shape, micro: int) -> Programs:
   batches = functools.partial(optimizer_batches, cfg=config_lib.BatchConfig(
       shape.group, 1, config_lib.AdvantageConfig("grpo"), config_lib.AggregationConfig("sequence")))
   cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo")), micro)
-  return Programs(shape, micro, mesh, model, tx, by_rows(functools.partial(generate, model=model, cfg=never)),
+  sizes = engine.EngineConfig(shape.group, shape.new, shape.rows, window=shape.window, stop_ids=never.stop_ids,
+                              compact=2, shared_prefix=True)
+  sample = lambda params, prompts, key, sampling, max_new: engine.run(params, prompts, key, sampling, model=model,
+                                                                      cfg=sizes, mesh=mesh, max_new=max_new)
+  return Programs(shape, micro, mesh, model, tx, sample, by_rows(functools.partial(generate, model=model, cfg=never)),
                   jax.jit(batches), by_rows(functools.partial(score, model=model, cfg=cfg)),
                   make_train_step(policy_loss, model, tx, cfg, mesh))
 
@@ -79,7 +84,7 @@ def build(shape: Shape, micro: int) -> Programs:
 def with_micro(programs: Programs, micro: int) -> Programs:
   """The same with another number of micro-batches; generation and weighting stay compiled."""
   other = build(programs.shape, micro)
-  return dataclasses.replace(other, sample=programs.sample, batches=programs.batches)
+  return dataclasses.replace(other, sample=programs.sample, single=programs.single, batches=programs.batches)
 
 
 def start(programs: Programs):
@@ -103,8 +108,9 @@ def even_share(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
   return np.array([np.mean(row[where] % 2 == 0) for row, where in zip(tokens, mask, strict=True)], np.float32)
 
 
-def rollout(programs: Programs, params, index: int) -> Rollout:
-  return programs.sample(params, prompts(programs, index), jax.random.key(index), Sampling(jnp.float32(1.0)))
+def rollout(programs: Programs, params, index: int, max_new=None) -> tuple[Rollout, engine.Stats]:
+  """One generation; max_new: [B], where each row ends, None: all at `new`."""
+  return programs.sample(params, prompts(programs, index), jax.random.key(index), Sampling(jnp.float32(1.0)), max_new)
 
 
 def train_batch(programs: Programs, drawn: Rollout, host: Rollout):
@@ -118,7 +124,7 @@ def train_batch(programs: Programs, drawn: Rollout, host: Rollout):
 def iteration(programs: Programs, state, index: int):
   """((new state, metrics), seconds until the rollout is on the host)."""
   begin = time.perf_counter()
-  drawn = rollout(programs, state.params, index)
+  drawn, _ = rollout(programs, state.params, index)
   host = parallel.gather_host(drawn)
   sampled = time.perf_counter() - begin
   return programs.step(state, train_batch(programs, drawn, host)), sampled

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import threading
 from unittest import mock
 
 import jax
@@ -25,16 +26,19 @@ from jaxrl_llm.training import collect, setup
 from jaxrl_llm.training import draw as draw_lib
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.types import STOP_ENVIRONMENT, TokenStats
+from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, TokenStats
 
 MERGES = [("1", "2"), ("[", "1"), ("]", "?"), ("?", ";"), ("=", "="), ("3", "]"), ("*", "*")]
 LETTERS = 2 + len(ALPHABET)
 
 
 class Fails(Calculator):
-  """A calculator that is out of order for expressions of odd length."""
+  """A calculator that is out of order for expressions of odd length; `before` may hold a call up."""
+
+  before = staticmethod(lambda: None)
 
   def run(self, text):
+    self.before()
     return ToolResult("unavailable", "") if len(text) % 2 else super().run(text)
 
 
@@ -148,6 +152,34 @@ def test_ids_are_those_drawn_and_never_encoded_again(parts, params, drawn):
   assert np.any(again.tokens != drawn.host.tokens), "no turn that would be written otherwise"
   assert drawn_by_the_policy(parts, params, drawn.host)
   assert not drawn_by_the_policy(parts, params, again)
+
+
+def test_a_tool_that_blocks_delays_its_own_row_alone(parts, params, drawn, monkeypatch):
+  """It answers once every other row that the environment ends has ended: were they to wait for it, none would."""
+  host, local, step = drawn.host, threading.local(), environment.ToolEnvironment.step
+  slow = next(b for b in range(len(host.tokens)) if host.turn_id[b].max() > 1 and not host.void[b])
+  others = set(host.row_id[(host.stop_reason != STOP_LENGTH) & (host.row_id != host.row_id[slow])].tolist())
+  ended, in_time, release = set(), [], threading.Event()
+
+  def block():
+    if local.row_id == host.row_id[slow] and not in_time:
+      in_time.append(release.wait(60))
+
+  def noted(self, row_id, turn_ids, last=False):
+    local.row_id = row_id
+    outcome = step(self, row_id, turn_ids, last)
+    if isinstance(outcome, environment.Stop):
+      ended.add(row_id)
+    if ended >= others:
+      release.set()
+    return outcome
+
+  monkeypatch.setattr(Fails, "before", staticmethod(block))
+  monkeypatch.setattr(environment.ToolEnvironment, "step", noted)
+  again = draw_lib.draw(parts, params, 0, 1).host
+  assert in_time == [True] and len(others) > len(host.tokens) / 2
+  for name in ("tokens", "mask", "turn_id", "length", "stop_reason", "void"):
+    np.testing.assert_array_equal(getattr(again, name), getattr(host, name))
 
 
 # The loss.

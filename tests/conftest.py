@@ -1,5 +1,6 @@
 """Eight CPU devices, and shapes and dtypes of the maths checked against its annotations."""
 
+import collections
 import os
 import sys
 
@@ -7,6 +8,7 @@ os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_
                            " --xla_backend_optimization_level=0")  # programs of tests run for milliseconds
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import jax
 import pytest
 from jaxtyping import install_import_hook
 
@@ -31,3 +33,18 @@ def _registries_as_they_were():
 # What a test, or a fixture of its module, registers is gone with it: no test depends on those that ran before it.
 after_each_module = pytest.fixture(_registries_as_they_were, scope="module", autouse=True)
 after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
+
+
+@pytest.fixture
+def compiled():
+  """Programs compiled from here on, counted by name."""
+  names = collections.Counter()
+
+  def count(event, duration, fun_name="", **_):
+    del duration
+    if event == "/jax/core/compile/backend_compile_duration":
+      names[fun_name] += 1
+
+  jax.monitoring.register_event_duration_secs_listener(count)
+  yield names
+  jax.monitoring.unregister_event_duration_listener(count)

@@ -61,12 +61,12 @@ def prompts() -> PromptBatch:
                      np.arange(100, 100 + ROWS, dtype=np.int32), (np.arange(ROWS) // GROUP).astype(np.int32))
 
 
-def run(environment=None, limits=LIMITS, mesh=None, **options):
+def run(environment=None, limits=LIMITS, mesh=None, sampling=SAMPLING, **options):
   cfg = EngineConfig(**{"group_size": GROUP, "max_new_tokens": NEW, "stop_ids": (EOS,), "pad_id": 0, **LAYOUT,
                         **options})
   with jax.transfer_guard("disallow" if mesh is None else "allow"):  # parameters go to the other devices
     model = MODEL if mesh is None else Model(MODEL.config, parallel.Layout(mesh))
-    drawn, stats = engine.run(PARAMS, prompts(), KEY, SAMPLING, model=model, cfg=cfg, mesh=mesh,
+    drawn, stats = engine.run(PARAMS, prompts(), KEY, sampling, model=model, cfg=cfg, mesh=mesh,
                               environment=environment or Scripted(), **limits)
   return jax.device_get(drawn), stats
 
@@ -267,6 +267,18 @@ def test_the_last_call_is_not_run():
   got, _ = run(environment, {"max_turns": 2})
   assert len(environment.calls) == len(set(environment.calls)) > 0 and got.turn_id.max() == 2
   assert_same(got, reference(2, NEW + 1))
+
+
+def test_compiles_no_more_than_declared(compiled):
+  """Turns of rows that wait for different times, three temperatures: the bound holds whichever sizes are met."""
+  decoding.build.cache_clear()
+  layout = {"chunk": 8, "slots": 8, "refill": True, "compact": 1, "window": 32}
+  for seed, temperature in enumerate((0.0, 0.7, 1.3)):
+    delays = np.random.default_rng(seed).uniform(0, 0.01, 100 + ROWS)
+    run(Scripted(lambda row, delays=delays: time.sleep(delays[row])), sampling=Sampling.of(temperature), **layout)
+  most = engine.programs(EngineConfig(group_size=GROUP, max_new_tokens=NEW, **layout), ROWS, max_turns=3)
+  assert 5 < sum(compiled.values()) <= most
+  assert {name for name in compiled if "rollout_" not in name} == set()
 
 
 def test_an_environment_that_fails_ends_the_run():

@@ -5,8 +5,8 @@ r"""Optimal token baseline (OTB) on Qwen2.5-7B: the single-turn variant of a rec
     --config.updates.micro_batches=16 --workdir=runs/qwen25_7b_otb_n4
   python experiments/main.py --config=configs/qwen25_7b_otb.py:grpo --workdir=runs/qwen25_7b_grpo
 
-The published runs on this model let the policy run Python in up to 5 turns per problem. The package has no turns with
-tools yet: here a problem is answered in one turn, without code.
+The published runs on this model let the policy run Python in up to 5 turns per problem. Turns and a Python sandbox are
+in the package, but a task of problems from a file has no tool: here a problem is answered in one turn, without code.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       7.62 billion

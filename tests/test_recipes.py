@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from jaxrl_llm import parallel
+from jaxrl_llm import parallel, tasks
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.presets import PRESETS
@@ -184,7 +184,15 @@ def test_ctpo_has_the_numbers_of_its_script(stem):
   assert (r.prompts, r.group_size, r.max_new_tokens, r.temperature) == (512, 8, 8000, 1.0)
   assert r.prompts // cfg.updates.optimizer_batches == 32
   assert (cfg.iterations, cfg.evaluation.every, cfg.checkpoint.every, cfg.evaluation.samples) == (305, 20, 20, 32)
-  assert "tools yet" in " ".join(load(ROOT / "configs" / f"{stem}.py").__doc__.split())
+
+
+@pytest.mark.parametrize("stem", ["qwen3_4b_ctpo_deepscaler", "qwen3_14b_ctpo_deepscaler", "qwen25_7b_otb"])
+def test_a_recipe_that_was_published_with_tools_says_that_it_has_none(stem):
+  """True as long as its task has no tool; a run with turns would be refused."""
+  says = " ".join(load(ROOT / "configs" / f"{stem}.py").__doc__.split())
+  cfg = ready(ROOT / "configs" / f"{stem}.py")
+  assert tasks.TASKS[cfg.task.name].tool is None and cfg.rollout.max_turns == 0
+  assert "has no tool: here a problem is answered in one turn" in says
 
 
 def test_tempo_has_the_numbers_of_its_script():

@@ -3,10 +3,10 @@
   python experiments/main.py --config=configs/qwen3_14b_ctpo_deepscaler.py --workdir=runs/ctpo
   python experiments/main.py --config=configs/qwen3_14b_ctpo_deepscaler.py:gspo --workdir=runs/gspo
 
-The published runs let the policy run Python in up to 5 turns per problem. Turns and a Python sandbox are in the package,
-but a task of problems from a file has no tool: here a problem is answered in one turn, without code, and the published
-number is not what this file can be expected to reach. A completion has the 8,000 tokens that the published one shares
-with tool output.
+The published runs let the policy run Python in up to 5 turns per problem. Turns and a Python sandbox are in the
+package, but a task of problems from a file has no tool: here a problem is answered in one turn, without code, and the
+published number is not what this file can be expected to reach. A completion has the 8,000 tokens that the published
+one shares with tool output.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       14.8 billion

@@ -11,7 +11,7 @@ import test_draw
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.presets import apply
 from jaxrl_llm.training import draw as draw_lib
-from jaxrl_llm.training import setup
+from jaxrl_llm.training import saved, setup, workdir
 from jaxrl_llm.training.checkpoints import Checkpoints
 from jaxrl_llm.training.iteration import abstract_saved, first_run, iterate, restored
 from jaxrl_llm.training.overlap import Ahead
@@ -188,6 +188,14 @@ def test_several_processes_are_refused(monkeypatch):
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   with pytest.raises(ConfigError, match=r"mesh\.rollout = 4 with 2 processes"):
     parts(8, **{"mesh.rollout": 4})
+
+
+@pytest.mark.parametrize("devices, left", [(8, 4), (4, 4), (1, 1)])
+def test_a_run_is_read_on_the_devices_that_train_or_on_all_there_are(devices, left, tmp_path):
+  """Reading draws nothing ahead: no rule of overlap stands in its way."""
+  workdir.claim(tmp_path, parts(8, **{"mesh.rollout": 4}).cfg)
+  made = saved.parts_of(tmp_path, jax.devices()[:devices])
+  assert made.mesh.size == left and made.rollout_mesh is made.mesh and not made.cfg.updates.overlap
 
 
 # --- the thread, with a sampler and a task made of tables -----------------------------------------------------------

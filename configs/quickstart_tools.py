@@ -17,7 +17,7 @@ def get_config(preset: str = "ctpo"):
   config.task.update(name="tool_arithmetic", worked_share=0.3, heldout_problems=128)
   config.task.tool_arithmetic.digits = 3
   config.rollout.update(prompts=16, group_size=8, max_prompt_tokens=7, max_new_tokens=26, window=13)
-  config.rollout.update(slots=128, chunk=13, max_turns=2, max_tool_tokens=8)
+  config.rollout.update(slots=128, chunk=13, max_turns=2, max_tool_tokens=8, tool_chunks=0)
   config.updates.update(optimizer_batches=4, micro_batches=2)
   config.optimizer.update(learning_rate=5e-5, b2=0.95)
   config.warm_start.update(steps=600, batch_size=64, micro_batches=4, learning_rate=3e-3)

@@ -26,7 +26,8 @@ __all__ = ["EngineConfig", "Stats", "programs", "rollout_shape", "run"]
 
 def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, model: Model, cfg: EngineConfig,
         mesh: Mesh | None = None, max_new=None, environment: Environment | None = None, max_turns: int = 1,
-        max_turn_tokens: int | None = None, tool_workers: int = 4) -> tuple[Rollout, Stats]:
+        max_turn_tokens: int | None = None, tool_workers: int = 4,
+        tool_chunks: int | None = None) -> tuple[Rollout, Stats]:
   """Sample completions of all rows. The key is consumed.
 
   Args:
@@ -42,6 +43,8 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
     max_turns: of the policy in a row; the environment is told which is the last.
     max_turn_tokens: a turn that is not over with this many tokens ends its row, which is truncated; None: no limit.
     tool_workers: threads in which the environment answers.
+    tool_chunks: chunks that other rows decode before an answer is entered, whether it came earlier or is waited for:
+      two runs then agree bit for bit. None: as it comes, so that rounding depends on when.
 
   Returns:
     (Rollout with L = P + max_new_tokens as from `sampler.generate`, Stats). With `min_new_tokens`, behavior_log_probs
@@ -59,7 +62,7 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
     raise ConfigError(f"max_turns = {max_turns} and max_turn_tokens = {max_turn_tokens} without an environment: "
                       "allowed are 1 and None. Fix: an environment.")
   turns = None if environment is None else Turns(environment, len(limit), cfg.max_new_tokens, max_turns,
-                                                 max_turn_tokens, tool_workers)
+                                                 max_turn_tokens, tool_workers, tool_chunks)
   flight = Flight(params, host, key, sampling, limit, model, cfg, mesh, turns)
   try:
     while flight.admit():

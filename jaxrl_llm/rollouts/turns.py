@@ -3,6 +3,10 @@
 A turn's end is seen between chunks, so a row has drawn some tokens too many; they are dropped from it, and what they
 left in the cache is forgotten once the row goes on (`decoding._forget`). The next token's noise depends on its position
 alone, so it is the one that a chunk of one step would have drawn.
+
+When an answer comes decides which rows share a chunk, and where in the ring a row lies: sums are rounded otherwise, and
+log-probs of two runs may differ in the last bit. Where answers are entered after a given number of chunks, late or not,
+two runs agree bit for bit.
 """
 
 import concurrent.futures
@@ -24,19 +28,22 @@ class Turns:
     seen: [B], of its tokens, those that did not end it.
     turn_id: [B, N], each completion token's turn, 0 for what the environment put in.
     void: [B] bool.
-    waiting: row -> its answer under way.
+    waiting: row -> (its answer under way, number of chunks decoded when it is due).
 
   Raises:
     ConfigError: a limit below 1.
   """
 
   def __init__(self, environment: Environment, rows: int, length: int, max_turns: int, max_turn_tokens: int | None,
-               workers: int):
+               workers: int, chunks: int | None = None):
     limits = {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens, "tool_workers": workers}
     for name, value in limits.items():
       if value is not None and value < 1:
         raise ConfigError(f"{name} = {value}: allowed are 1 to inf. Fix: {name}=1 or more.")
+    if chunks is not None and chunks < 0:
+      raise ConfigError(f"tool_chunks = {chunks}: allowed are None and 0 to inf. Fix: tool_chunks=0 or more.")
     self.environment, self.max_turns, self.max_turn_tokens = environment, max_turns, max_turn_tokens
+    self.chunks = chunks
     self.turn, self.begin, self.seen = np.ones(rows, int), np.zeros(rows, int), np.zeros(rows, int)
     self.turn_id, self.void = np.zeros((rows, length), np.int32), np.zeros(rows, bool)
     self.waiting, self._lost = {}, np.zeros(rows, int)
@@ -70,7 +77,8 @@ class Turns:
     flight.stats.dropped_tokens += int(count - kept)
     flight.stats.useful_steps -= int(count - kept)
     row_id, last = int(flight.host.row_id[row]), bool(self.turn[row] == self.max_turns)
-    self.waiting[row] = self._pool.submit(self._step, row_id, ids[:length], last)
+    answer = self._pool.submit(self._step, row_id, ids[:length], last)
+    self.waiting[row] = answer, flight.stats.chunks + 1 + (self.chunks or 0)  # the chunk that ended the turn counts
     return False
 
   def _step(self, row_id: int, ids: list[int], last: bool) -> tuple[Continue | Stop, float]:
@@ -79,11 +87,9 @@ class Turns:
     return outcome, time.perf_counter() - started
 
   def collect(self, flight) -> None:
-    """Enter the answers that have come; where no row can go on without one, the first is waited for."""
-    if self.waiting and not flight.active().any():
-      concurrent.futures.wait(self.waiting.values(), return_when=concurrent.futures.FIRST_COMPLETED)
-    for row in [row for row, answer in self.waiting.items() if answer.done()]:
-      outcome, seconds = self.waiting.pop(row).result()
+    """Enter the answers that have come, or are due; where no row can go on without one, the first is waited for."""
+    for row in self._come(flight):
+      outcome, seconds = self.waiting.pop(row)[0].result()
       flight.stats.tool_calls += 1
       flight.stats.tool_seconds += seconds
       if isinstance(outcome, Stop):
@@ -93,6 +99,18 @@ class Turns:
         flight.end(row, STOP_TURNS)
       else:
         self._append(flight, row, outcome.ids)
+
+  def _come(self, flight) -> list[int]:
+    """Rows whose answers are entered now, in the order in which these were asked for."""
+    stuck = bool(self.waiting) and not flight.active().any()
+    if self.chunks is not None:
+      first = min((due for _, due in self.waiting.values()), default=0)
+      due = max(flight.stats.chunks, first) if stuck else flight.stats.chunks
+      return [row for row, (_, when) in self.waiting.items() if when <= due]
+    if stuck:
+      answers = [answer for answer, _ in self.waiting.values()]
+      concurrent.futures.wait(answers, return_when=concurrent.futures.FIRST_COMPLETED)
+    return [row for row, (answer, _) in self.waiting.items() if answer.done()]
 
   def _append(self, flight, row: int, ids) -> None:
     """What the environment puts in, if it fits, and the next turn."""

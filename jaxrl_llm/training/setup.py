@@ -148,7 +148,8 @@ def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
   if r.max_turns:
     environment = make_environment(task.tokenizer, task.protocol, task.tool, eos_ids=task.stop_ids,
                                    max_output_tokens=r.max_tool_tokens)
-    turns = {"environment": environment, "max_turns": r.max_turns, "max_turn_tokens": r.max_turn_tokens}
+    turns = {"environment": environment, "max_turns": r.max_turns, "max_turn_tokens": r.max_turn_tokens,
+             "tool_chunks": r.tool_chunks}
   if r.stop_strings:
     turns = {"environment": StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)}
   sizes = engine.EngineConfig(group, r.max_new_tokens, r.slots, min(r.chunk, r.max_new_tokens), r.window,

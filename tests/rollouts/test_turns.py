@@ -235,6 +235,20 @@ def test_a_slow_tool_delays_its_own_row_alone():
   assert stats.replayed_steps > 0, "the row waited longer than the ring holds"
 
 
+def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
+  delays = np.random.default_rng(4).uniform(0, 0.03, 100 + ROWS)
+  late = lambda: Scripted(lambda row: time.sleep(delays[row]))
+  counts = lambda stats: dataclasses.replace(stats, tool_seconds=0)
+  layout = {"slots": 8, "refill": True, "chunk": 2}
+  for chunks in (0, 3):
+    (got, stats), (other, others) = (run(e, LIMITS | {"tool_chunks": chunks}, **layout) for e in (Scripted(), late()))
+    jax.tree.map(np.testing.assert_array_equal, got, other)
+    assert counts(stats) == counts(others)
+    assert_same(got, reference())
+  stats, others = (run(environment, **layout)[1] for environment in (Scripted(), late()))
+  assert counts(stats) != counts(others), "where answers are entered as they come, the schedule depends on the tool"
+
+
 def test_eight_devices_draw_the_same():
   assert_same(run(mesh=parallel.make_mesh(MeshConfig()))[0], reference())
 
@@ -311,9 +325,11 @@ def test_a_tool_does_not_run_in_the_last_turn():
     environment.step(0, ids)
 
 
-@pytest.mark.parametrize("limits", [{"max_turns": 0}, {"max_turn_tokens": 0}, {"tool_workers": 0}], ids=str)
+@pytest.mark.parametrize("limits", [{"max_turns": 0}, {"max_turn_tokens": 0}, {"tool_workers": 0},
+                                    {"tool_chunks": -1}], ids=str)
 def test_bad_limits(limits):
-  with pytest.raises(ConfigError, match=f"{next(iter(limits))} = 0"):
+  (name, value), = limits.items()
+  with pytest.raises(ConfigError, match=f"{name} = {value}"):
     run(limits=limits)
   with pytest.raises(ConfigError, match="without an environment"):
     engine.run(PARAMS, prompts(), KEY, SAMPLING, model=MODEL, cfg=EngineConfig(), max_turns=2)

@@ -20,13 +20,15 @@ def summary_rows(run: Run) -> list[tuple[str, str]]:
           ("aggregation", _setting(run, "aggregation", "name"))]
   if "anchor" in run.config.get("updates", {}):
     rows.append(("anchor", _setting(run, "updates", "anchor")))
-  seconds = _finite(run, "time/iteration")
+  seconds, gap = _finite(run, "time/iteration"), _mean(run, "mismatch/absolute")
+  metered = [] if np.isnan(gap) else [("sampler against trainer, nats per token", _format(gap))]
   return rows + [
       ("seed", _setting(run, "seed")),
       ("held-out accuracy", _first_last_best(run, "eval/accuracy")),
       ("reward of rollouts", _first_last(run, "reward/correct")),
       ("dropped by clipping, mean share", _format(_mean(run, "clip/dropped"))),
       ("entropy at the end, nats", _format(_last(run, "policy/entropy"))),
+      *metered,
       ("wall time", _duration(np.sum(seconds)) if len(seconds) else MISSING),
       ("iterations", str(sum(line["iteration"] > 0 for line in run.metrics))),
   ]

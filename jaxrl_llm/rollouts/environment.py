@@ -28,10 +28,17 @@ class Continue:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-  """reason: a STOP_* of `types`; void: the row says nothing about the policy, or is no attempt: leave it out whole."""
+  """The row ends.
+
+  Attributes:
+    reason: a STOP_* of `types`.
+    void: the row says nothing about the policy, or is no attempt: leave it out whole.
+    ids: put behind the turn, with mask False: an output that is the answer, which a verifier reads.
+  """
 
   reason: int
   void: bool = False
+  ids: tuple[int, ...] = ()
 
 
 class Environment(Protocol):
@@ -125,16 +132,16 @@ class ToolEnvironment(_Turns):
   """Runs the first complete call of each turn, and inserts the tool's output as `protocol` writes it.
 
     the policy's text before the call holds the final answer   Stop, STOP_ENVIRONMENT
-    the tool's output holds it                                 Stop, STOP_ENVIRONMENT
+    the tool's output holds it                                 Stop, STOP_ENVIRONMENT, with the output
     the tool itself failed (status `unavailable`)              Stop, STOP_ENVIRONMENT, void
     a call in the last turn, which is not run                  Stop, STOP_TURNS
     a call                                                     Continue
     a stop token without a call                                Stop, STOP_TOKEN; void where the protocol asks for an
                                                                answer and the turn has none
 
-  An output that ends a row is not put into it. Text of the output that spells a token which the tokenizer knows by
-  name (a special token, a tag of the chat template) is encoded as ordinary text, so a program cannot end a turn or
-  open one.
+  Only what is left of an output after it was cut counts as an answer: what ends the row is in the row. Text of the
+  output that spells a token which the tokenizer knows by name (a special token, a tag of the chat template) is encoded
+  as ordinary text, so a program cannot end a turn or open one.
 
   Args:
     tokenizer: a Hugging Face tokenizer.
@@ -176,21 +183,22 @@ class ToolEnvironment(_Turns):
     result = self.tool.run(call.argument) if call.error is None else ToolResult("error", call.error)
     if result.status == "unavailable":
       return Stop(STOP_ENVIRONMENT, void=True)
-    if self.protocol.finished(result.output):
-      return Stop(STOP_ENVIRONMENT)
-    return Continue((*self._before, *self._output(result), *self._after))
+    shown, output = self._output(result)
+    ids = (*self._before, *output, *self._after)
+    return Stop(STOP_ENVIRONMENT, ids=ids) if self.protocol.finished(shown) else Continue(ids)
 
   def close(self) -> None:
     self.tool.close()
 
-  def _output(self, result: ToolResult) -> list[int]:
-    """Ids of the output, from which characters are taken out until they fit."""
+  def _output(self, result: ToolResult) -> tuple[str, list[int]]:
+    """The output, from which characters are taken out until its ids fit, and these."""
     text = self.protocol.body(result)
     ids, chars = self._plain(text), len(text)
     while len(ids) > self._room:
       chars = min(chars - 1, chars * self._room // len(ids))
-      ids = self._plain(self.protocol.body(result, chars))
-    return ids
+      text = self.protocol.body(result, chars)
+      ids = self._plain(text)
+    return text, ids
 
   def _plain(self, text: str) -> list[int]:
     """Ids of a text without a token known by name: text is cut inside of names, those of one letter are left out."""

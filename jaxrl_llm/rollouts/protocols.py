@@ -94,10 +94,12 @@ class Fence:
   A block opens with three backticks, `py`, `python` or nothing, and a newline; it closes with three backticks at the
   beginning of a line. Blocks in other languages are passed over whole. Of the output the first and last
   `output_chars / 2` characters are kept, and the line that says what went wrong. A turn with neither a block nor a
-  box is void. A box inside the block itself is not an answer yet: the program may print it.
+  box is void. A box inside the block itself is not an answer yet: the program may print it, and its output, box
+  included, is then the end of the row.
 
-  Source: SimpleTIR, arXiv 2509.02479, methods V5.1; that a box in the code does not count, and that blocks in other
-  languages do not shift the pairing of fences, are our own choices.
+  Source: SimpleTIR, arXiv 2509.02479, methods V5.1 and its public code; that a box in the code, or one that was cut
+  out of the output, does not count, and that blocks in other languages do not shift the pairing of fences, are our own
+  choices. The harness's function `final_answer` is left out: a program prints its box.
   """
 
   output_chars: int = 512

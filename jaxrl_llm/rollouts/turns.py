@@ -94,7 +94,7 @@ class Turns:
       flight.stats.tool_seconds += seconds
       if isinstance(outcome, Stop):
         self.void[row] = outcome.void
-        flight.end(row, outcome.reason)
+        flight.end(row, outcome.reason if self._put_in(flight, row, outcome.ids) else STOP_LENGTH)
       elif self.turn[row] == self.max_turns:
         flight.end(row, STOP_TURNS)
       else:
@@ -114,15 +114,22 @@ class Turns:
 
   def _append(self, flight, row: int, ids) -> None:
     """What the environment puts in, if it fits, and the next turn."""
-    count = flight.count[row]
-    if count + len(ids) <= flight.limit[row]:
-      flight.tokens[row, count:count + len(ids)] = ids
-      flight.count[row] = self.begin[row] = count + len(ids)
-      self.turn[row], self.seen[row] = self.turn[row] + 1, 0
-    if count + len(ids) >= flight.limit[row]:
+    fits = self._put_in(flight, row, ids)
+    if fits:
+      self.begin[row], self.turn[row], self.seen[row] = flight.count[row], self.turn[row] + 1, 0
+    if not fits or flight.count[row] == flight.limit[row]:
       flight.end(row, STOP_LENGTH)
     else:
       self._replay(flight, row)
+
+  def _put_in(self, flight, row: int, ids) -> bool:
+    """Whether the ids fit as a whole; else none is put in."""
+    count = flight.count[row]
+    fits = bool(count + len(ids) <= flight.limit[row])
+    if fits:
+      flight.tokens[row, count:count + len(ids)] = ids
+      flight.count[row] = count + len(ids)
+    return fits
 
   def make_room(self, flight) -> None:
     """Let the oldest rows begin anew in the ring, as long as the next chunk has no room there.

@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl_llm import parallel
 from jaxrl_llm.rollouts.environment import before_stop
 from jaxrl_llm.training.setup import Parts
-from jaxrl_llm.types import STOP_STRING, STOP_TOKEN, Problem, PromptBatch, Reward, Rollout, Sampling
+from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN, Problem, PromptBatch, Reward, Rollout, Sampling
 
 
 def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_row: int) -> PromptBatch:
@@ -36,11 +36,15 @@ def sampling(temperature: float) -> Sampling:
 def completions(parts: Parts, rollout: Rollout) -> list[str]:
   """Text of each completion without its stop token; other special tokens stay visible to the verifier.
 
-  A stop string is left out with what follows it in its last token; the row's tokens keep both.
+  A stop string is left out with what follows it in its last token; the row's tokens keep both. Of what tools wrote,
+  only an output that ended its row is in the text: it holds the answer.
   """
   texts = []
   for row in range(rollout.tokens.shape[0]):
-    ids = rollout.tokens[row][rollout.mask[row]]
+    ours, length = rollout.mask[row].copy(), rollout.length[row]
+    if rollout.stop_reason[row] == STOP_ENVIRONMENT:
+      ours[np.flatnonzero(ours)[-1]:length] = True
+    ids = rollout.tokens[row][ours]
     if rollout.stop_reason[row] == STOP_STRING:
       # As StopStrings reads it: tidied spaces could take the string apart.
       text = parts.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -82,13 +82,18 @@ def played(environment, ids, chunk=5):
   return None
 
 
+def boxed(output):
+  """The end of a row by an output that holds the answer."""
+  return Stop(STOP_ENVIRONMENT, ids=tuple(ids_of(f"\nCode execution result: {output}\n")))
+
+
 # Stop rules.
 
 @pytest.mark.parametrize(("text", "results", "expected", "asked"), [
     (PROGRAM, [OK], "\nCode execution result: 42\n\n", ["print(6*7)\n"]),
     ("so \\boxed{42}.<eos>", [], Stop(STOP_TOKEN), []),
     ("\\boxed{42} by\n" + PROGRAM, [], Stop(STOP_ENVIRONMENT), []),
-    ("```\nprint('\\\\boxed{1}')\n```", [ToolResult("ok", "\\boxed{1}\n")], Stop(STOP_ENVIRONMENT),
+    ("```\nprint('\\\\boxed{1}')\n```", [ToolResult("ok", "\\boxed{1}\n")], boxed("\\boxed{1}\n"),
      ["print('\\\\boxed{1}')\n"]),
     ("```\n# \\boxed{0}\n```", [OK], "\nCode execution result: 42\n\n", ["# \\boxed{0}\n"]),
     ("I give up.<eos>", [], Stop(STOP_TOKEN, void=True), []),
@@ -113,6 +118,14 @@ def test_stop_rules_of_the_fence(text, results, expected, asked, chunk):
                                   "```json\n{}\n```\n1\n", "inline ```x``` code\n", "\\boxed{1"])
 def test_a_turn_goes_on_without_a_complete_block(text):
   assert played(fence(), ids_of(text)) is None and fence().turn_end(ids_of(text)) is None
+
+
+def test_an_answer_that_is_cut_out_of_the_output_ends_nothing():
+  """A verifier could not read it; at the end of a long output it is kept."""
+  long, box = "1" * 2000, "\\boxed{42}"
+  outcomes = [fence(ToolResult("ok", text)).step(0, ids_of(PROGRAM)) for text in (long + box + long, long + box)]
+  assert [type(outcome) for outcome in outcomes] == [Continue, Stop]
+  assert box in TOKENIZER.decode(outcomes[1].ids) and box not in TOKENIZER.decode(outcomes[0].ids)
 
 
 def test_what_follows_the_first_call_is_dropped():
@@ -310,7 +323,7 @@ def test_programs_run_in_the_sandbox():
                         ("print('\\\\' + 'boxed' + '{42}')", None)):
       outcome = environment.step(0, ids_of(f"```python\n{code}\n```"))
       assert outcome == (Continue(tuple(ids_of(f"\nCode execution result: {shown}\n"))) if shown
-                         else Stop(STOP_ENVIRONMENT))
+                         else boxed("\\boxed{42}\n"))
   finally:
     environment.close()
 

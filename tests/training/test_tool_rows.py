@@ -182,6 +182,24 @@ def test_a_tool_that_blocks_delays_its_own_row_alone(parts, params, drawn, monke
     np.testing.assert_array_equal(getattr(again, name), getattr(host, name))
 
 
+def test_an_output_that_is_the_answer_ends_the_row_and_is_read(parts, params, monkeypatch):
+  """Its ids are not the policy's; the verifier reads them behind the policy's text."""
+  monkeypatch.setattr(Inline, "finished", lambda self, text: "?" in text)
+  again = draw_lib.draw(parts, params, 0, 1)
+  host, tail = again.host, parts.tokenizer.encode("?") + parts.tokenizer.encode(";")
+  last = np.array([np.flatnonzero(mask)[-1] for mask in host.mask]) + 1
+  answered = host.length > last
+  assert 4 < answered.sum() < len(last) - 4 and not np.any(host.void & answered)
+  assert np.all(host.stop_reason[answered] == STOP_ENVIRONMENT)
+  for row, at in zip(np.flatnonzero(answered), last[answered], strict=True):
+    assert host.tokens[row, at:host.length[row]].tolist() == tail
+    assert not np.any(host.turn_id[row, at:]) and not np.any(host.behavior_log_probs[row, at:])
+  for row, text in enumerate(again.verdicts.texts):
+    ours = parts.tokenizer.decode(host.tokens[row][host.mask[row]])
+    assert text == (ours + "?;" if answered[row] else ours.removesuffix("<eos>"))
+  assert drawn_by_the_policy(parts, params, host)
+
+
 # The loss.
 
 def off_policy(drawn, seed=0):

@@ -151,7 +151,7 @@ def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
     turns = {"environment": environment, "max_turns": r.max_turns, "max_turn_tokens": r.max_turn_tokens,
              "tool_chunks": r.tool_chunks}
   if r.stop_strings:
-    turns = {"environment": StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)}
+    turns = {"environment": StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids), "tool_chunks": 0}
   sizes = engine.EngineConfig(group, r.max_new_tokens, r.slots, min(r.chunk, r.max_new_tokens), r.window,
                               task.stop_ids, task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens,
                               compact=r.compaction, shared_prefix=r.shared_prefix)

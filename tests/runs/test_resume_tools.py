@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 import tiny_tools
 
-from jaxrl_llm.reporting.reader import read_lines
-
 CONFIG = "tests/runs/tiny_tools.py"
-# How rows are scheduled depends on when answers come, and with it these metrics; tokens and parameters do not.
-SCHEDULE = ("time/", "rollout/wasted_slots", "rollout/chunks", "rollout/cache_read")
-# A row's log-probs are summed in the order of its slots, so that their last bit depends on the schedule as well.
-ROUNDING = {"rtol": 1e-4, "atol": 3e-6}
 
 
 @pytest.fixture(scope="module")
@@ -100,20 +94,8 @@ def test_killed_run_equals_the_whole_run(killed, whole):
   (iteration, state), (last, expected) = command.last_state(killed), command.last_state(whole)
   assert iteration == last == tiny_tools.ITERATIONS
   jax.tree.map(np.testing.assert_array_equal, state, expected)
-  got, wanted = command.metrics_lines(killed), command.metrics_lines(whole)
-  assert [line["iteration"] for line in got] == list(range(tiny_tools.ITERATIONS + 1))
-  for line, other in zip(got, wanted, strict=True):
-    assert line.keys() == other.keys()
-    for key in line:
-      if not key.startswith(SCHEDULE):
-        np.testing.assert_allclose(float(line[key]), float(other[key]), err_msg=key, **ROUNDING)
-
-
-def test_rollouts_are_the_same(killed, whole):
-  for path, other in zip(command.rollout_files(killed), command.rollout_files(whole), strict=True):
-    for row, expected in zip(*(read_lines(p) for p in (path, other)), strict=True):
-      for key in row:
-        if key.endswith("log_probs"):
-          np.testing.assert_allclose(row[key], expected[key], **ROUNDING)
-        else:
-          assert row[key] == expected[key], key
+  timeless = lambda lines: [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+  assert timeless(command.metrics_lines(killed)) == timeless(command.metrics_lines(whole))
+  files = lambda folder: {path.name: path.read_bytes() for path in command.rollout_files(folder)}
+  assert files(killed) == files(whole)
+  assert len(command.metrics_lines(killed)) == 1 + tiny_tools.ITERATIONS

@@ -7,16 +7,14 @@ from typing import Any
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError, SamplerConfig, StepConfig, check_model
+from jaxrl_llm.config import Config, ConfigError, StepConfig, check_model
 from jaxrl_llm.models import Model, hf_config, hf_import
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.rollouts import engine, generate, numerics
-from jaxrl_llm.rollouts.environment import StopStrings, make_environment
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
-from jaxrl_llm.training import batches, parameters
+from jaxrl_llm.training import batches, parameters, samplers
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.resolve import load_plugins, resolve
 from jaxrl_llm.training.score import score
@@ -78,20 +76,16 @@ def build(cfg: Config, devices=None) -> Parts:
   model = Model(cfg.model, parallel.Layout(mesh), origin)
   parameters.check(cfg.parameters, model)
   tx = make_optimizer(cfg.optimizer)
-  sampler = SamplerConfig(cfg.rollout.group_size, cfg.rollout.max_new_tokens, cfg.rollout.window, task.stop_ids,
-                          task.tokenizer.pad_token_id, min_new_tokens=cfg.rollout.min_new_tokens)
   loss = dataclasses.replace(cfg.loss, stop_ids=task.stop_ids)
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
-  draw = lambda group, model=model, mesh=mesh: jax.jit(functools.partial(
-      generate, model=model, cfg=dataclasses.replace(sampler, group_size=group)), out_shardings=parallel.rows(mesh))
   scorer = lambda parts, rules, stats=frozenset(): by_rows(functools.partial(
       score, model=model, cfg=StepConfig(loss, parts), stats=stats, rules=frozenset(rules)))
   updates, pieces = cfg.updates, cfg.updates.optimizer_batches * cfg.updates.micro_batches
   step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(loss, pieces, cfg.parameters), mesh)
   return Parts(
       cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
-      sample=_training_sampler(cfg, model, task, mesh, drawing, draw), rollout_mesh=drawing,
-      sample_heldout=_heldout_sampler(cfg, model, task, mesh, draw),
+      sample=samplers.training_sampler(cfg, model, task, mesh, drawing), rollout_mesh=drawing,
+      sample_heldout=samplers.heldout_sampler(cfg, model, task, mesh),
       score=scorer(pieces, loss.rules, scored_stats(cfg)), score_reference=scorer(pieces, loss.rules),
       score_heldout=scorer(1, ()),
       meter=_meter(cfg, mesh, functools.partial(score, model=model, cfg=StepConfig(loss), rules=frozenset(loss.rules),
@@ -103,17 +97,6 @@ def build(cfg: Config, devices=None) -> Parts:
       step=step(updates.micro_batches), replay_step=step(pieces), merge=jax.jit(merge_metrics))
 
 
-def _training_sampler(cfg: Config, model: Model, task, mesh, drawing, draw):
-  """`_placed_sampler` in the rollout's numerics, with parameters made from the trained ones for each rollout."""
-  sampler = numerics.rollout_model(model, cfg.rollout)
-  sample = _placed_sampler(cfg, sampler, task, mesh, drawing, functools.partial(draw, model=sampler))
-  if not numerics.changes_params(model, cfg.rollout):
-    return sample
-  rounded = jax.jit(lambda params: numerics.rollout_numerics(model, params, cfg.rollout)[1])
-  made = lambda params: parallel.transfer(rounded(params), jax.tree.map(lambda x: x.sharding, params))
-  return lambda params, *rest: sample(made(params), *rest)
-
-
 def _meter(cfg: Config, mesh, scorer):
   """The pass over a few rows, as many as divide over the devices; None where the meter is off."""
   if not cfg.rollout.meter_rows:
@@ -121,63 +104,6 @@ def _meter(cfg: Config, mesh, scorer):
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   rows = min(-(-cfg.rollout.meter_rows // shards) * shards, cfg.rows)
   return jax.jit(functools.partial(meter, scorer=scorer, rows=rows))
-
-
-def _placed_sampler(cfg: Config, model: Model, task, mesh, drawing, draw):
-  """`_sampler` on the devices that draw: prompts go there, and rows come back to those that train."""
-  group = cfg.rollout.group_size
-  if drawing is mesh:
-    return _sampler(cfg, model, task, mesh, draw, group)
-  model = dataclasses.replace(model, constrain=parallel.Layout(drawing))
-  there = _sampler(cfg, model, task, drawing, functools.partial(draw, model=model, mesh=drawing), group)
-
-  def sample(params, prompts, key, sampling):
-    rollout, metrics = there(params, parallel.transfer(prompts, parallel.rows(drawing)), key, sampling)
-    return parallel.transfer(rollout, parallel.rows(mesh)), metrics
-
-  return sample
-
-
-def _sampler(cfg: Config, model: Model, task, mesh, draw, group: int):
-  """One compiled program, or the engine's host loop where `rollout.slots` is set: tools and stop strings need it."""
-  r = cfg.rollout
-  if not r.slots:
-    program = draw(group)
-    return lambda *arguments: (program(*arguments), {})
-  turns = {}
-  if r.max_turns:
-    environment = make_environment(task.tokenizer, task.protocol, task.tool, eos_ids=task.stop_ids,
-                                   max_output_tokens=r.max_tool_tokens)
-    turns = {"environment": environment, "max_turns": r.max_turns, "max_turn_tokens": r.max_turn_tokens,
-             "tool_chunks": r.tool_chunks}
-  if r.stop_strings:
-    turns = {"environment": StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids), "tool_chunks": 0}
-  sizes = engine.EngineConfig(group, r.max_new_tokens, r.slots, min(r.chunk, r.max_new_tokens), r.window,
-                              task.stop_ids, task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens,
-                              compact=r.compaction, shared_prefix=r.shared_prefix)
-
-  def sample(params, prompts, key, sampling):
-    rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh, **turns)
-    metrics = {"rollout/wasted_slots": stats.waste, "rollout/chunks": float(stats.chunks),
-               "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed)}
-    if r.stop_strings:
-      rollout = rollout.replace(turn_id=None, void=None)  # each row is one turn, as without them
-    if r.max_turns:
-      metrics |= {"tool/calls": float(stats.tool_calls), "time/tools": stats.tool_seconds}
-    return rollout, metrics
-
-  return sample
-
-
-def _heldout_sampler(cfg: Config, model: Model, task, mesh, draw):
-  """(params, prompts, key, sampling) -> Rollout, in the trainer's numerics: evaluation speaks of the trained policy.
-
-  With tools or stop strings where training has them.
-  """
-  if not (cfg.rollout.max_turns or cfg.rollout.stop_strings):
-    return draw(1)
-  sample = _sampler(cfg, model, task, mesh, draw, 1)
-  return lambda *arguments: sample(*arguments)[0]
 
 
 def _sampling(cfg: Config, side: str) -> Sampling:

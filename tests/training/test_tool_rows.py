@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import itertools
+import os
+import signal
 import threading
 from unittest import mock
 
@@ -20,7 +22,7 @@ from jaxrl_llm.presets import apply
 from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.drawing import draw, row_keys
 from jaxrl_llm.rollouts.protocols import Inline
-from jaxrl_llm.rollouts.tools import Calculator, ToolResult
+from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, ToolResult
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm.training import collect, setup
 from jaxrl_llm.training import draw as draw_lib
@@ -180,6 +182,30 @@ def test_a_tool_that_blocks_delays_its_own_row_alone(parts, params, drawn, monke
   assert in_time == [True] and len(others) > len(host.tokens) / 2
   for name in ("tokens", "mask", "turn_id", "length", "stop_reason", "void"):
     np.testing.assert_array_equal(getattr(again, name), getattr(host, name))
+
+
+def test_killed_workers_of_a_sandbox_lose_nothing(parts, params, monkeypatch):
+  """All of them at once, while a program runs: it runs again, and the rows are the same."""
+  calls, kill_at = itertools.count(1), [0]
+
+  def run(self, text):
+    kill = next(calls) == kill_at[0]
+    if kill:
+      threading.Timer(0.1, lambda: [os.kill(pid, signal.SIGKILL) for pid in before]).start()
+    return sandbox.run(f"import time; time.sleep({0.3 if kill else 0}); print(len({text!r}))")
+
+  monkeypatch.setattr(Fails, "run", run)
+  with PythonSandbox(workers=2, timeout=5.0) as sandbox:
+    before = sandbox.pids()
+    expected = draw_lib.draw(parts, params, 0, 1).host
+    made = next(calls) - 1
+    assert made > 8 and sandbox.pids() == before
+    kill_at[0] = made + 4
+    host = draw_lib.draw(parts, params, 0, 1).host
+    assert sandbox.pids() != before, "no worker had to be replaced"
+  assert not np.any(host.void)
+  for name in ("tokens", "mask", "turn_id", "length", "stop_reason"):
+    np.testing.assert_array_equal(getattr(host, name), getattr(expected, name))
 
 
 def test_an_output_that_is_the_answer_ends_the_row_and_is_read(parts, params, monkeypatch):

@@ -37,8 +37,8 @@ class RolloutConfig:
   max_turns: int = option(0, "slots > 0, a task with a tool: policy turns of a row; 0: one turn, no tool", low=0)
   max_turn_tokens: int | None = option(None, "max_turns > 0: tokens of one turn; unset: what the row has left", low=1)
   max_tool_tokens: int = option(256, "max_turns > 0: tokens that one tool answer may add", low=1)
-  tool_chunks: int | None = option(1, "max_turns > 0: chunks until an answer is entered, late or not: runs repeat bit for "
-                                   "bit; none: as it comes, so that a slow tool delays its own row alone", low=0)
+  tool_chunks: int | None = option(1, "max_turns > 0: chunks until an answer is entered, late or not: runs repeat bit "
+                                   "for bit; none: as it comes, so that a slow tool delays its own row alone", low=0)
   dtype: str = option(DEFAULT, "of the sampler's activations and products; `default`: model.compute_dtype",
                       choices=(DEFAULT, "float32", "bfloat16"))
   cache_dtype: str = option(DEFAULT, "of the sampler's keys and values; `default`: rollout.dtype",

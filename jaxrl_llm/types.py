@@ -80,7 +80,8 @@ class Rollout:
     policy_step: [B] int32, `TrainState.step` of the parameters that sampled.
     row_id, group_id: [B] int32, from the prompts.
     turn_id: [B, L] int32, the policy's turns counted from 1, 0 outside of them; None: every row is one turn.
-    void: [B] bool, True where a turn neither called a tool nor answered; None: no environment was asked.
+    void: [B] bool, True where a turn neither called a tool nor answered, and where the tool itself failed; None: no
+      environment was asked.
   """
 
   tokens: Int[Array, "B L"]
@@ -280,7 +281,11 @@ class Reward:
 
 
 class Task(Protocol):
-  """A source of problems and their verifier; every method is a pure function of its arguments and the seed."""
+  """A source of problems and their verifier; every method is a pure function of its arguments and the seed.
+
+  With `updates.overlap` two threads call it at once: one draws the next batch, one evaluates. What a task keeps between
+  calls must bear that.
+  """
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]: ...
 

@@ -6,7 +6,7 @@ from jaxrl_llm.fields import ConfigError
 
 
 def check(cfg: Config) -> Config:
-  """Checks on values taken together; the registries add theirs in `training/setup.py`.
+  """Checks on values taken together; the registries add theirs in `training/resolve.py`.
 
   Raises:
     ConfigError: naming the keys, their values, and a change that works.

@@ -2,8 +2,8 @@
 
 A draw is a pure function of (parameters, cursor, seed). With `updates.staleness` >= 1 its parameters exist before the
 updates of the iteration in front of it, so that drawing early changes no result, and a draw that a killed run lost is
-made again. What the engine says of rounding holds as ever: where tools answer, a row's neighbours in a batch depend on
-when they do, overlap or not.
+made again. The one exception is that of every run with `rollout.tool_chunks=none`: when a tool answers then decides
+which rows decode together, so that runs agree up to rounding, overlap or not.
 """
 
 import concurrent.futures

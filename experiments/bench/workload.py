@@ -71,7 +71,7 @@ def build(shape: Shape, micro: int) -> Programs:
   never = SamplerConfig(shape.group, shape.new, shape.window, stop_ids=(shape.model.vocab_size,))
   batches = functools.partial(optimizer_batches, cfg=config_lib.BatchConfig(
       shape.group, 1, config_lib.AdvantageConfig("grpo"), config_lib.AggregationConfig("sequence")))
-  cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo")), micro)
+  cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo"), max_new_tokens=shape.new), micro)
   sizes = engine.EngineConfig(shape.group, shape.new, shape.rows, window=shape.window, stop_ids=never.stop_ids,
                               compact=2, shared_prefix=True)
   sample = lambda params, prompts, key, sampling, max_new: engine.run(params, prompts, key, sampling, model=model,

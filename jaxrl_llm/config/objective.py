@@ -122,6 +122,7 @@ class LossConfig:
   Attributes:
     top_k, top_p, min_p: of the trainer's side of VocabularyConfig.
     min_new_tokens, stop_ids: the policy has no stop token before this many completion tokens.
+    max_new_tokens: columns behind a row's prompt that may hold sampled tokens; others are not scored. None: all may.
   """
 
   estimator: EstimatorConfig = EstimatorConfig()
@@ -136,6 +137,7 @@ class LossConfig:
   top_p: float = 1.0
   min_new_tokens: int = 0
   stop_ids: tuple[int, ...] = ()
+  max_new_tokens: int | None = None
 
   @property
   def rules(self) -> dict[str, float]:

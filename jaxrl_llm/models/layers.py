@@ -13,6 +13,7 @@ from jaxrl_llm.models import kv_cache
 from jaxrl_llm.models.rope import frequencies, rotate
 
 INIT_STD = 0.02
+CAUSAL_BLOCKS, LEAST_BLOCK = 4, 96  # blocks of `attend_earlier` at most, and tokens of one at least
 
 
 def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], std: float = INIT_STD) -> nnx.Param:
@@ -28,6 +29,30 @@ def zeros(shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
 def down_std(cfg: ModelConfig) -> float:
   """Standard deviation of the projections back into the residual stream, two of which each block adds."""
   return INIT_STD / (2 * cfg.num_layers) ** 0.5
+
+
+@jax.custom_vjp
+def product(x, matrix):
+  """x @ matrix for x [R, S, D] and [D, F], with a backward pass that transposes the narrower operand.
+
+  The matrix's gradient is x^T g where D <= F, else (g^T x)^T: on a CPU the copy that a transpose takes costs more than
+  its share of the product, and is made of the wider operand otherwise.
+  """
+  return x @ matrix
+
+
+def _product_forward(x, matrix):
+  return x @ matrix, (x, matrix)
+
+
+def _product_backward(saved, g):
+  x, matrix = saved
+  rows, ahead = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+  d_matrix = rows.T @ ahead if matrix.shape[0] <= matrix.shape[1] else (ahead.T @ rows).T
+  return (g @ matrix.T).reshape(x.shape), d_matrix
+
+
+product.defvjp(_product_forward, _product_backward)
 
 
 class RMSNorm(nnx.Module):
@@ -57,6 +82,22 @@ def attend(queries, keys, values, visible):
   weights = jax.nn.softmax(scores, -1).astype(_wider(queries, values))
   mixed = _mix(weights, values).astype(queries.dtype)
   return mixed.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+
+
+def attend_earlier(queries, keys, values, visible):
+  """`attend` where no token sees a later column: each block of queries goes over the columns up to its own end alone.
+
+  With n blocks, (n + 1) / 2n of all scores are computed. The results are those of `attend` up to rounding.
+
+  Args:
+    queries, keys, values, visible: as in `attend`, with T = S.
+  """
+  length = queries.shape[1]
+  blocks = min(CAUSAL_BLOCKS, max(1, length // LEAST_BLOCK))
+  ends = [length * (i + 1) // blocks for i in range(blocks)]
+  parts = [attend(queries[:, a:b], keys[..., :b], values[:, :, :b], visible[:, a:b, :b])
+           for a, b in zip([0, *ends], ends, strict=False)]
+  return jnp.concatenate(parts, 1)
 
 
 def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
@@ -147,16 +188,17 @@ class Attention(nnx.Module):
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
     prefix = layer_cache[2:] if layer_cache is not None else ()
-    mixed = (attend_shared if prefix else attend)(queries, keys, values, visible, *prefix)
+    core = attend_shared if prefix else attend if layer_cache is not None else attend_earlier
+    mixed = core(queries, keys, values, visible, *prefix)
     out = self.out[...].astype(x.dtype).reshape(-1, x.shape[-1])
-    return mixed.reshape(*x.shape[:-1], -1) @ out, (keys, values)
+    return product(mixed.reshape(*x.shape[:-1], -1), out), (keys, values)
 
   def _project(self, x):
     """Queries [R, S, H, d], keys and values [R, S, K, d]."""
 
     def project(matrix, bias):
       flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)  # products with matrices are faster on CPU
-      y = (x @ flat).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
+      y = product(x, flat).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
       return y if bias is None else y + bias[...].astype(x.dtype)
 
     biases = (self.query_bias, self.key_bias, self.value_bias) if self.cfg.qkv_bias else (None,) * 3
@@ -173,5 +215,5 @@ class MLP(nnx.Module):
 
   def __call__(self, x, constrain):
     cast = lambda matrix: matrix[...].astype(x.dtype)
-    inner = jax.nn.silu(x @ cast(self.gate)) * (x @ cast(self.up))
-    return constrain(inner, ("rows", "length", "mlp")) @ cast(self.down)
+    inner = jax.nn.silu(product(x, cast(self.gate))) * product(x, cast(self.up))
+    return product(constrain(inner, ("rows", "length", "mlp")), cast(self.down))

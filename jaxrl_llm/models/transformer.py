@@ -149,7 +149,8 @@ class Model:
     Args:
       params: from `init`, or of the same shapes in another float dtype.
       inputs: ids [R, S] or embeddings [R, S, D].
-      positions: of each token in its segment; a token sees positions up to its own in its own segment.
+      positions: of each token in its segment, rising along the row; a token sees positions up to its own in its own
+        segment.
       segments: 0 marks padding, which nothing sees.
       cache: slots that the tokens are written to and read from, or None to attend within `inputs` alone.
       routing: experts to send the tokens to, as `hidden_and_routing` returned them; None lets the router choose.

@@ -1,5 +1,6 @@
 """The losses: a forward pass, an estimator, and the weighted sum. Additive over micro-batches."""
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -17,7 +18,8 @@ PRUNED = frozenset({"kept_mass", "in_support"})  # what a pruned vocabulary asks
 
 def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model, temperature,
               stats: frozenset[str] = frozenset(), entropy_gradient: bool = False,
-              banned: tuple[tuple[int, ...], Bool[Array, "B L"]] | None = None, **support) -> TokenStats:
+              banned: tuple[tuple[int, ...], Bool[Array, "B L"]] | None = None,
+              completion: tuple[Int[Array, " B"], int] | None = None, **support) -> TokenStats:
   """TokenStats [B, L] of whole rows under `params`; entry 0, which nothing precedes, is 0 (False).
 
   Args:
@@ -28,6 +30,8 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts of each token fed
       in (aligned with the tokens themselves, not with what they predict).
     banned: (ids, [B, L] where none of them may be the token), as `stop_rule` gives them.
+    completion: (prompt length [B], tokens that may follow): statistics of these columns alone, so that the vocabulary
+      is not gone through for prompts; 0 (False) elsewhere. None: all columns.
     support: top_k, top_p, min_p of ops/token_stats.py.
   """
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -38,16 +42,35 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   else:
     hidden, _ = model.hidden(params, tokens, positions, segments)
   head = model.head(params)
+  take, put = _columns(tokens.shape[1], completion)
+  # Whole rows, the last column predicting nothing: an even length is worth more than the column costs.
+  coming = lambda x: take(jnp.roll(x, -1, 1))
   if banned is not None:
     ids, where = banned
-    support["banned"] = (jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids)), jnp.roll(where, -1, 1))
-  # Whole rows, the last column predicting nothing: an even length is worth more than the column costs.
-  out = token_stats(hidden, head, jnp.roll(tokens, -1, 1), temperature=temperature,
+    support["banned"] = (jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids)), coming(where))
+  out = token_stats(take(hidden), head, coming(tokens), temperature=temperature,
                     stats=stats - {"values", "routing"}, entropy_gradient=entropy_gradient, **support)
+  out = jax.tree.map(put, out)
   if "values" in stats:
     out = out.replace(values=model.values(params, hidden))
   shift = lambda x: None if x is None else jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
   return TokenStats(*(shift(x) for x in vars(out).values())).replace(routing=routing)
+
+
+def _columns(length: int, completion: tuple[Int[Array, " B"], int] | None):
+  """(whole rows -> the columns that predict a completion, those columns -> rows with 0 elsewhere)."""
+  if completion is None or completion[1] >= length:
+    return lambda x: x, lambda x: x
+  prompt, width = completion
+  at = jnp.minimum(prompt[:, None] - 1 + jnp.arange(width), length - 1)  # the last column predicts nothing
+  take = lambda x: jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * (x.ndim - 2)), axis=1)
+  put = lambda x: jax.vmap(lambda row, i: jnp.zeros(length, x.dtype).at[i].set(row))(x, at)
+  return take, put
+
+
+def completion_of(rollout: Rollout, cfg: LossConfig) -> tuple[Int[Array, " B"], int] | None:
+  """`completion` of `row_stats`; None where the config does not bound it."""
+  return None if cfg.max_new_tokens is None else (rollout.prompt_length, cfg.max_new_tokens)
 
 
 def stop_rule(rollout: Rollout, cfg: LossConfig) -> tuple[tuple[int, ...], Bool[Array, "B L"]] | None:
@@ -74,7 +97,7 @@ def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig, stats: fr
   restricted = bool(cfg.rules) or banned is not None
   return row_stats(params, rollout.tokens, rollout.length, model=model, temperature=cfg.temperature,
                    stats=stats | PRUNED if restricted else stats, entropy_gradient=cfg.entropy.coef != 0,
-                   banned=banned, **cfg.rules)
+                   banned=banned, completion=completion_of(rollout, cfg), **cfg.rules)
 
 
 def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[Float[Array, ""], dict]:

@@ -6,7 +6,7 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxrl_llm.config import StepConfig
-from jaxrl_llm.objective.loss import row_stats, stop_rule
+from jaxrl_llm.objective.loss import completion_of, row_stats, stop_rule
 from jaxrl_llm.training.rows import join_rows, split_rows
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
@@ -44,14 +44,14 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
     rollout: rows; prompt and padding positions are scored too, and mean nothing.
     sampling: as the sampler's; a temperature of 0 (greedy) is scored at 1.
     cfg: `micro_batches` parts of the rows are scored one after the other, without the stop tokens that
-      `loss.min_new_tokens` forbids.
+      `loss.min_new_tokens` forbids. With `loss.max_new_tokens`, completions alone are scored, the rest is 0.
     stats: further statistics, see ops/token_stats.py, and `values`.
     rules: names of those in `sampling` that may prune; others are left out of the program, and their values unread.
   """
   temperature = jnp.where(sampling.temperature == 0, 1.0, sampling.temperature)
   values = {name: getattr(sampling, name) for name in sorted(rules)}
   run = lambda rows: row_stats(params, rows.tokens, rows.length, model=model, temperature=temperature, stats=stats,
-                               banned=stop_rule(rows, cfg.loss), **values)
+                               banned=stop_rule(rows, cfg.loss), completion=completion_of(rows, cfg.loss), **values)
   if cfg.micro_batches == 1:
     return run(rollout)
   return join_rows(lax.map(run, split_rows(rollout, cfg.micro_batches)))

@@ -151,3 +151,37 @@ def test_regularizers_use_their_own_weights():
   (doubled, _), _ = run(params, batch.replace(regularizer_weights=2 * batch.loss_weights), cfg)
   np.testing.assert_allclose(doubled - plain, 2 * (same - plain), rtol=1e-5)
   assert float(same - plain) > 1e-3
+
+
+def bounded(rows=4, length=9, new=4):
+  """A batch whose rows have prompts of 1 to 7 tokens; the last one leaves no room for all of `new`."""
+  params, batch = setting(3, rows, length)
+  prompt = jnp.asarray([1, 3, 5, 7])
+  columns = jnp.arange(length)
+  place = columns - prompt[:, None]
+  mask = batch.rollout.mask & (place >= 0) & (place < new)
+  rollout = batch.rollout.replace(prompt_length=prompt, mask=mask, length=jnp.minimum(prompt + new, length))
+  return params, batch.replace(rollout=rollout, loss_weights=batch.loss_weights * mask)
+
+
+FULL = LossConfig(EstimatorConfig("reinforce"), kl=KLConfig("k3", 0.1), critic=CriticConfig(), top_k=4,
+                  min_new_tokens=2, stop_ids=(1,))
+
+
+@pytest.mark.parametrize("cfg", [PLAIN, FULL], ids=["plain", "everything"])
+def test_columns_outside_of_completions_are_not_gone_through(cfg, monkeypatch):
+  params, batch = bounded()
+  (expected, metrics), gradient = run(params, batch, cfg)
+  few = dataclasses.replace(cfg, max_new_tokens=4)
+  (got, others), change = run(params, batch, few)
+  np.testing.assert_allclose(got, expected, rtol=1e-6)
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+  jax.tree.map(close, (change, others), (gradient, metrics))
+  stats = loss_lib.policy_stats(params, batch, model=TableModel(), cfg=few)
+  inside = (jnp.arange(9) >= batch.rollout.prompt_length[:, None]) & (jnp.arange(9) < batch.rollout.length[:, None])
+  assert not np.any(np.where(inside, 0, stats.log_probs)) and np.all(np.where(inside, stats.log_probs, -1) < 0)
+  shapes = lambda cfg: str(jax.make_jaxpr(lambda p: run(p, batch, cfg)[0][0])(params))
+  assert "4,9,6" in shapes(cfg) and "4,9,6" not in shapes(few) and "4,4,6" in shapes(few), "logits of 4 of 9 columns"
+  real = loss_lib.completion_of
+  monkeypatch.setattr(loss_lib, "completion_of", lambda rollout, cfg: (real(rollout, cfg)[0] + 1, 4))
+  assert abs(run(params, batch, few)[0][0] - expected) > 1e-3, "a column late"

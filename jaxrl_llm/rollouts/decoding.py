@@ -24,6 +24,8 @@ from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts.drawing import draw, row_keys
 from jaxrl_llm.types import Sampling
 
+FULL_PRECISION = ("scale", "router", "value_head")  # leaves that the network reads in f32, by their last key
+
 
 @struct.dataclass
 class Slots:
@@ -239,7 +241,7 @@ def prepare_for_decode(params, model: Model):
   the given model and parameters, up to rounding where layers were scanned.
   """
   dtype = jnp.dtype(model.config.compute_dtype)
-  cast = lambda path, x: x if path[-1].key in ("scale", "router", "value_head") else x.astype(dtype)
+  cast = lambda path, x: x if path[-1].key in FULL_PRECISION else x.astype(dtype)
   if model.config.scan_layers:
     stacked = params["blocks"]
     blocks = {i: jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(model.config.num_layers)}

@@ -52,15 +52,17 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
     void; mask is False on inserted ids.
 
   Raises:
-    ConfigError: sizes that do not fit the rows or devices; limits out of range; several processes. What the
-    environment raises, once its other answers under way have come.
+    ConfigError: sizes that do not fit the rows or devices; limits out of range, or of turns without an environment;
+    several processes. What the environment raises, once its other answers under way have come.
   """
   host = jax.tree.map(np.asarray, jax.device_get(prompts))
   limit = np.full(len(host.row_id), cfg.max_new_tokens) if max_new is None else np.asarray(max_new)
   check(cfg, host, limit, mesh)
-  if environment is None and (max_turns, max_turn_tokens) != (1, None):
-    raise ConfigError(f"max_turns = {max_turns} and max_turn_tokens = {max_turn_tokens} without an environment: "
-                      "allowed are 1 and None. Fix: an environment.")
+  if environment is None:
+    for name, value, unset in (("max_turns", max_turns, 1), ("max_turn_tokens", max_turn_tokens, None),
+                               ("tool_workers", tool_workers, 4), ("tool_chunks", tool_chunks, None)):
+      if value != unset:
+        raise ConfigError(f"{name} = {value} without an environment: allowed is {unset}. Fix: an environment.")
   turns = None if environment is None else Turns(environment, len(limit), cfg.max_new_tokens, max_turns,
                                                  max_turn_tokens, tool_workers, tool_chunks)
   flight = Flight(params, host, key, sampling, limit, model, cfg, mesh, turns)

@@ -135,6 +135,8 @@ def check(cfg: EngineConfig, host: PromptBatch, limit: np.ndarray, mesh: Mesh | 
       raise ConfigError(f"{name} = {getattr(cfg, name)}: allowed are 1 to inf. Fix: {name}=1 or more.")
   if cfg.compact < 0:
     raise ConfigError(f"compact = {cfg.compact}: allowed are 0 to inf. Fix: compact=0, 1 or 2.")
+  if cfg.quota < 0:  # no chunk would take a step
+    raise ConfigError(f"quota = {cfg.quota}: allowed are 0 to inf. Fix: quota=0 or more.")
   rows = len(host.row_id)
   if rows % cfg.group_size:
     raise ConfigError(f"{rows} rows do not divide into groups of group_size = {cfg.group_size}. Fix: whole groups.")

@@ -83,7 +83,7 @@ class Turns:
 
   def _step(self, row_id: int, ids: list[int], last: bool) -> tuple[Continue | Stop, float]:
     started = time.perf_counter()
-    outcome = self.environment.step(row_id, ids, **({"last": True} if last else {}))
+    outcome = self.environment.step(row_id, ids, last=last)
     return outcome, time.perf_counter() - started
 
   def collect(self, flight) -> None:

@@ -271,7 +271,7 @@ def test_shapes_are_known_before():
 @pytest.mark.parametrize(("options", "said"), [({"slots": 0}, "slots = 0"), ({"group_size": 5}, "group_size = 5"),
                                                ({"max_new": np.full(32, NEW + 1)}, "max_new"),
                                                ({"max_new": np.ones(3, int)}, r"\(3,\)"),
-                                               ({"compact": -1}, "compact = -1")])
+                                               ({"compact": -1}, "compact = -1"), ({"quota": -1}, "quota = -1")])
 def test_bad_input(options, said):
   with pytest.raises(ConfigError, match=said):
     run(**options)

@@ -331,5 +331,11 @@ def test_bad_limits(limits):
   (name, value), = limits.items()
   with pytest.raises(ConfigError, match=f"{name} = {value}"):
     run(limits=limits)
-  with pytest.raises(ConfigError, match="without an environment"):
-    engine.run(PARAMS, prompts(), KEY, SAMPLING, model=MODEL, cfg=EngineConfig(), max_turns=2)
+
+
+@pytest.mark.parametrize("option", [{"max_turns": 2}, {"max_turn_tokens": 9}, {"tool_workers": 3}, {"tool_chunks": 0}],
+                         ids=str)
+def test_settings_of_turns_need_an_environment(option):
+  (name, value), = option.items()
+  with pytest.raises(ConfigError, match=f"{name} = {value} without an environment.*Fix: an environment"):
+    engine.run(PARAMS, prompts(), KEY, SAMPLING, model=MODEL, cfg=EngineConfig(), **option)

@@ -76,7 +76,8 @@ class PythonSandbox:
 
   def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (), **limits):
     if not isinstance(workers, int) or not 1 <= workers <= 1024:
-      raise ConfigError(f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024].")
+      raise ConfigError(f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
+                        "Fix: workers=2.")
     self.limits = Limits(**limits)
     required = names("PythonSandbox require", require)
     avoided = names("PythonSandbox without", without)
@@ -109,6 +110,7 @@ class PythonSandbox:
 
     A worker that dies is replaced, and its program runs once more: nothing is lost if one is killed. So does a program
     that a signal ended, which may have come from outside (of a system short of memory); what comes again is its own.
+    The two are counted apart: a program may meet both.
 
     Raises:
       RuntimeError: the sandbox is closed.
@@ -116,18 +118,20 @@ class PythonSandbox:
     data = code.encode("utf-8", "surrogatepass")
     if len(data) > self.limits.code_bytes:
       return ToolResult("error", f"the program is longer than {self.limits.code_bytes} bytes")
-    index = self._idle.get()
+    index, killed, gone = self._idle.get(), 0, 0
     try:
-      for again in (False, True):
+      while gone < 2:
         if not self._finalizer.alive:
           raise RuntimeError("PythonSandbox: run was called after close.")
         try:
           result = self._ask(self._workers[index], data)
-          if result.status != "killed" or again:
+          killed += result.status == "killed"
+          if result.status != "killed" or killed == 2:
             return result
         except GoneError as error:
           _LOG.warning("a sandbox worker was replaced: %s", error)
           self._replace(index)
+          gone += 1
         except LateError:
           _LOG.warning("a sandbox worker did not end its program in time and was replaced")
           self._replace(index)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_llm.rollouts.tools import PythonSandbox, ToolResult, isolation
+from jaxrl_llm.rollouts.tools.sandbox_process import GoneError
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +105,27 @@ def test_a_killed_trainer_leaves_no_process_and_no_folder(without, tmp_path):
   trainer.stdout.close()
   assert gone(below)
   assert list(tmp_path.iterdir()) == []
+
+
+OK, KILLED, GONE = ToolResult("ok", "1\n"), ToolResult("killed", "killed by SIGKILL"), "gone"
+
+
+@pytest.mark.parametrize(("met", "result", "replaced"), [
+    ([KILLED, GONE, OK], OK, 1), ([GONE, KILLED, OK], OK, 1), ([GONE, KILLED, KILLED], KILLED, 1),
+    ([KILLED, GONE, KILLED], KILLED, 1), ([KILLED, GONE, GONE], "unavailable", 2),
+    ([GONE, KILLED, GONE], "unavailable", 2), ([GONE, GONE], "unavailable", 2), ([KILLED, KILLED], KILLED, 0)])
+def test_a_killed_program_and_a_worker_that_died_are_counted_apart(sandbox, monkeypatch, met, result, replaced):
+  """Each kind is met twice before it counts; a result ends the asking."""
+  left, replacements = list(met), []
+
+  def ask(self, worker, data):
+    found = left.pop(0)
+    if found == GONE:
+      raise GoneError("of tests")
+    return found
+
+  monkeypatch.setattr(PythonSandbox, "_ask", ask)
+  monkeypatch.setattr(PythonSandbox, "_replace", lambda self, index: replacements.append(index))
+  found = sandbox.run("print(1)")
+  assert (found.status if isinstance(result, str) else found) == result
+  assert left == [] and len(replacements) == replaced

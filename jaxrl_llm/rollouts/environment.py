@@ -16,7 +16,7 @@ from jaxrl_llm.rollouts.protocols import PROTOCOLS, CallProtocol, Tag
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, Tool, ToolResult
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN, STOP_TURNS
 
-SPARE = 4  # tokens beside those of a marker that a look at the end of a turn takes in
+SPARE = 4  # characters beside a marker's that a look back takes in: the first ones may be parts of a broken one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,16 +74,25 @@ class _Turns:
   def __init__(self, tokenizer, eos_ids: Sequence[int], markers: Sequence[str], complete: Callable[[str], bool]):
     self._tokenizer, self._eos_ids, self._complete = tokenizer, frozenset(eos_ids), complete
     self._markers = tuple(markers)
-    self._overlap = max(len(marker.encode()) for marker in markers) + SPARE  # each token is a byte or more
-    self._lock = threading.Lock()  # tokenizers refuse some uses at the same time
+    self._overlap = max(len(marker.encode()) for marker in markers) + SPARE
+    # Keeps the threads of one environment apart. Whoever shares the tokenizer beside it (prompts, verdicts) is not held
+    # up: encoding and decoding go side by side as long as nobody changes the tokenizer's settings, and nobody does.
+    self._lock = threading.Lock()
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:
     ended = next((i for i in range(seen, len(turn_ids)) if int(turn_ids[i]) in self._eos_ids), None)
     ids = [int(i) for i in (turn_ids if ended is None else turn_ids[:ended])]
-    tail = self._text(ids[max(0, seen - self._overlap):])
+    tail = self._text(ids[self._back(ids, seen):])
     if any(marker in tail for marker in self._markers) and self._complete(self._text(ids)):
       return 1 + bisect.bisect_left(range(1, len(ids)), True, key=lambda n: self._complete(self._text(ids[:n])))
     return None if ended is None else ended + 1
+
+  def _back(self, ids: Sequence[int], seen: int) -> int:
+    """Where a look begins, so that it takes in any marker that begins before `seen`; some ids stand for no text."""
+    count = self._overlap
+    while count < seen and len(self._text(ids[seen - count:seen])) < self._overlap:
+      count *= 2
+    return max(0, seen - count)
 
   def _text(self, ids: Sequence[int]) -> str:
     with self._lock:
@@ -117,7 +126,8 @@ class StopStrings(_Turns):
   def __init__(self, tokenizer, strings: Sequence[str], *, eos_ids: Sequence[int] = ()):
     strings = (strings,) if isinstance(strings, str) else tuple(strings)
     if not strings or not all(strings):
-      raise ConfigError(f"StopStrings: strings = {strings!r}: allowed are one or more texts, none of them empty.")
+      raise ConfigError(f"StopStrings: strings = {strings!r}: allowed are one or more texts, none of them empty. "
+                        "Fix: leave the empty ones out, or use no StopStrings.")
     super().__init__(tokenizer, eos_ids, strings, lambda text: any(string in text for string in strings))
 
   def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Stop:
@@ -187,6 +197,10 @@ class ToolEnvironment(_Turns):
     ids = (*self._before, *output, *self._after)
     return Stop(STOP_ENVIRONMENT, ids=ids) if self.protocol.finished(shown) else Continue(ids)
 
+  def stated(self, turn_ids: Sequence[int], cut: bool = False) -> str:
+    """What a verifier reads of a turn, without a stop token; see `CallProtocol.stated`."""
+    return self.protocol.stated(self._split(turn_ids)[0], cut)
+
   def close(self) -> None:
     self.tool.close()
 
@@ -235,7 +249,8 @@ def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[i
   """
   for key, name, table in (("protocol", protocol, PROTOCOLS), ("tool", tool, TOOLS)):
     if name not in table:
-      raise ConfigError(f"{key} = {name!r}: allowed are {', '.join(table)}.{did_you_mean(str(name), table)}")
+      raise ConfigError(f"{key} = {name!r}: allowed are {', '.join(table)}.{did_you_mean(str(name), table)} "
+                        f"Fix: {key}={next(iter(table))}, or another of these.")
   make, parameter = TOOLS[tool]
   notation = Tag(tool, parameter) if protocol == "tag" else PROTOCOLS[protocol]()
   made = make(**options)

@@ -55,6 +55,13 @@ class CallProtocol(typing.Protocol):
     """Whether the text holds the final answer, so that no further turn follows."""
     ...
 
+  def stated(self, text: str, cut: bool = False) -> str:
+    """What of a turn a verifier reads: where `needs_answer`, no code of a call.
+
+    `cut`: a limit ended the turn, so that a call which it had begun may be incomplete.
+    """
+    ...
+
 
 def render(protocol: CallProtocol, result: ToolResult) -> str:
   """All the text that follows a call, as long as no limit on tokens shortens it."""
@@ -86,6 +93,9 @@ class Inline:
   def finished(self, text: str) -> bool:
     return False
 
+  def stated(self, text: str, cut: bool = False) -> str:
+    return text
+
 
 @dataclasses.dataclass(frozen=True)
 class Fence:
@@ -95,7 +105,7 @@ class Fence:
   beginning of a line. Blocks in other languages are passed over whole. Of the output the first and last
   `output_chars / 2` characters are kept, and the line that says what went wrong. A turn with neither a block nor a
   box is void. A box inside the block itself is not an answer yet: the program may print it, and its output, box
-  included, is then the end of the row.
+  included, is then the end of the row. No verifier reads the block. A block that is open at a stop token is text.
 
   Source: SimpleTIR, arXiv 2509.02479, methods V5.1 and its public code; that a box in the code, or one that was cut
   out of the output, does not count, and that blocks in other languages do not shift the pairing of fences, are our own
@@ -110,13 +120,24 @@ class Fence:
   needs_answer: bool = True
 
   def find(self, text: str) -> Call | None:
+    opened = self._opened(text)
+    closed = opened and _CLOSED.search(text, opened.end())
+    return closed and Call(opened.start(), closed.end(), text[opened.end():closed.start()])
+
+  def stated(self, text: str, cut: bool = False) -> str:
+    opened = self._opened(text)
+    call = opened and (cut or _CLOSED.search(text, opened.end()))
+    return text[:opened.start()] if call else text
+
+  def _opened(self, text: str) -> re.Match | None:
+    """The line that opens the first block of Python."""
     at = 0
     while opened := _OPENED.search(text, at):
+      if opened[1].lower() in ("", "py", "python"):
+        return opened
       closed = _CLOSED.search(text, opened.end())
       if closed is None:
         return None
-      if opened[1].lower() in ("", "py", "python"):
-        return Call(opened.start(), closed.end(), text[opened.end():closed.start()])
       at = closed.end()
     return None
 
@@ -179,6 +200,9 @@ class Tag:
 
   def finished(self, text: str) -> bool:
     return False
+
+  def stated(self, text: str, cut: bool = False) -> str:
+    return text
 
 
 PROTOCOLS = {"inline": Inline, "fence": Fence, "tag": Tag}

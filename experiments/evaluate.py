@@ -7,6 +7,7 @@ A run brings its own task; with --config, the task, the row's lengths and the me
 Hugging Face directory needs --config. Started again with the same flags, it goes on where it was interrupted.
 """
 
+import contextlib
 import sys
 
 from absl import app, flags, logging
@@ -49,7 +50,8 @@ def main(_):
   else:
     source = {"pretrained": _PRETRAINED.value}
     parts, params = benchmark.load_directory(_PRETRAINED.value, cfg)
-  print(benchmark.table(benchmark.run(parts, params, plan, _OUT.value, source)))
+  with contextlib.closing(parts):
+    print(benchmark.table(benchmark.run(parts, params, plan, _OUT.value, source)))
 
 
 def parse_flags(argv):

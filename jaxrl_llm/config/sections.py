@@ -39,6 +39,8 @@ class RolloutConfig:
   max_tool_tokens: int = option(256, "max_turns > 0: tokens that one tool answer may add", low=1)
   tool_chunks: int | None = option(1, "max_turns > 0: chunks until an answer is entered, late or not: runs repeat bit "
                                    "for bit; none: as it comes, so that a slow tool delays its own row alone", low=0)
+  tool_workers: int = option(4, "max_turns > 0: calls answered at once, and workers of the Python sandbox", low=1,
+                             high=1024)
   dtype: str = option(DEFAULT, "of the sampler's activations and products; `default`: model.compute_dtype",
                       choices=(DEFAULT, "float32", "bfloat16"))
   cache_dtype: str = option(DEFAULT, "of the sampler's keys and values; `default`: rollout.dtype",
@@ -215,7 +217,7 @@ class Config:
     rules = self.vocabulary.rules if self.vocabulary.side in ("both", "trainer") else {}
     return LossConfig(self.estimator, self.kl, self.entropy, self.rollout.temperature, self.correction,
                       self.critic if self.advantage.name == "gae" else None, num_experts=self.model.num_experts,
-                      min_new_tokens=self.rollout.min_new_tokens, **rules)
+                      min_new_tokens=self.rollout.min_new_tokens, max_new_tokens=self.rollout.max_new_tokens, **rules)
 
   @property
   def batch(self) -> BatchConfig:

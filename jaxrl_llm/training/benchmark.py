@@ -55,7 +55,7 @@ class Plan:
 
 def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None, devices=None
              ) -> tuple[Parts, Any]:
-  """(parts, parameters) of a run's checkpoint.
+  """(parts, parameters) of a run's checkpoint; the parts are the caller's to close.
 
   Args:
     override: its task, mesh, and lengths of prompts and completions replace the run's; None: all as in the run.
@@ -67,6 +67,7 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
   """
   parts = saved.parts_of(folder, devices)
   if override is not None:
+    parts.close()
     run, theirs = parts.cfg, override.rollout
     rollout = dataclasses.replace(run.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
                                   max_new_tokens=theirs.max_new_tokens, window=theirs.window)
@@ -76,6 +77,8 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
 
 def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Parts, Any]:
   """(parts, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`.
+
+  The parts are the caller's to close.
 
   Raises:
     ConfigError: the task does not fit the model.

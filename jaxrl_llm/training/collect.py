@@ -8,7 +8,17 @@ import numpy as np
 from jaxrl_llm import parallel
 from jaxrl_llm.rollouts.environment import before_stop
 from jaxrl_llm.training.setup import Parts
-from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN, Problem, PromptBatch, Reward, Rollout, Sampling
+from jaxrl_llm.types import (
+  STOP_ENVIRONMENT,
+  STOP_LENGTH,
+  STOP_STRING,
+  STOP_TOKEN,
+  Problem,
+  PromptBatch,
+  Reward,
+  Rollout,
+  Sampling,
+)
 
 
 def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_row: int) -> PromptBatch:
@@ -29,7 +39,7 @@ def prompt_batch(parts: Parts, problems: list[Problem], group_size: int, first_r
 
 
 def sampling(temperature: float) -> Sampling:
-  """Of an evaluation: the whole vocabulary."""
+  """Of an evaluation: the whole vocabulary, but for the stop tokens that `rollout.min_new_tokens` holds back."""
   return Sampling.of(temperature)
 
 
@@ -37,21 +47,33 @@ def completions(parts: Parts, rollout: Rollout) -> list[str]:
   """Text of each completion without its stop token; other special tokens stay visible to the verifier.
 
   A stop string is left out with what follows it in its last token; the row's tokens keep both. Of what tools wrote,
-  only an output that ended its row is in the text: it holds the answer.
+  only an output that ended its row is in the text: it holds the answer. Where the tool's protocol looks for an answer,
+  the code of calls is left out, too: what a program would print is no answer before it has run.
   """
+  stated = parts.cfg.rollout.max_turns > 0 and parts.environment.protocol.needs_answer
   texts = []
   for row in range(rollout.tokens.shape[0]):
     ours, length = rollout.mask[row].copy(), rollout.length[row]
     if rollout.stop_reason[row] == STOP_ENVIRONMENT:
       ours[np.flatnonzero(ours)[-1]:length] = True
     ids = rollout.tokens[row][ours]
-    if rollout.stop_reason[row] == STOP_STRING:
+    if stated:
+      texts.append(_stated(parts, ids, rollout.turn_id[row][ours], rollout.stop_reason[row] == STOP_LENGTH))
+    elif rollout.stop_reason[row] == STOP_STRING:
       # As StopStrings reads it: tidied spaces could take the string apart.
       text = parts.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
       texts.append(before_stop(text, parts.cfg.rollout.stop_strings))
     else:
       texts.append(parts.tokenizer.decode(ids[:-1] if rollout.stop_reason[row] == STOP_TOKEN else ids))
   return texts
+
+
+def _stated(parts: Parts, ids: np.ndarray, turn_id: np.ndarray, cut: bool) -> str:
+  """What stands in each turn beside its call, line by line, and the output behind the last, whose `turn_id` is 0."""
+  last = turn_id.max()
+  texts = [parts.environment.stated(ids[turn_id == turn], cut and turn == last) for turn in range(1, last + 1)]
+  output = ids[turn_id == 0]
+  return "\n".join([*texts, parts.tokenizer.decode(output)] if len(output) else texts)
 
 
 @dataclasses.dataclass(frozen=True)

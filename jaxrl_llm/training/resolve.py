@@ -78,7 +78,7 @@ def _check_rewards(cfg: Config) -> None:
 def _check_engine(cfg: Config) -> None:
   r, default = cfg.rollout, type(cfg.rollout)()
   for switch, fields in (("slots", ("chunk", "compaction", "shared_prefix", "max_turns", "stop_strings")),
-                         ("max_turns", ("max_turn_tokens", "max_tool_tokens", "tool_chunks"))):
+                         ("max_turns", ("max_turn_tokens", "max_tool_tokens", "tool_chunks", "tool_workers"))):
     unread = next((n for n in fields if getattr(r, n) != getattr(default, n)), None)
     if not getattr(r, switch) and unread:
       raise ConfigError(f"rollout.{unread} = {getattr(r, unread)!r} with rollout.{switch} = 0, which does not read it. "

@@ -35,7 +35,9 @@ class Parts:
   tx: Any
   sampling: Sampling  # what the rollouts are drawn with
   scoring: Sampling  # what they are scored with: the same, unless vocabulary.side sets them apart
-  sample: Any  # (params, prompts, key, sampling) -> (Rollout, host metrics), group_size rows per prompt
+  environment: Any  # what ends turns, shared by both samplers: tools or stop strings; None without either
+  to_sampler: Any  # parameters -> those that `sample` reads, once for all its calls: rounded, where others draw
+  sample: Any  # (those, prompts, key, sampling) -> (Rollout, host metrics), group_size rows per prompt
   sample_heldout: Any  # (params, prompts, key, sampling) -> Rollout, one row per prompt
   score: Any  # (params, rollout, sampling) -> TokenStats with what the anchor's readers need
   score_reference: Any  # the same with log-probs alone
@@ -53,18 +55,17 @@ class Parts:
   def tokenizer(self):
     return self.task.tokenizer
 
-  def to_sampler(self, params):
-    """The parameters where `sample` reads them; the same arrays unless other devices draw than train."""
-    if self.rollout_mesh is self.mesh:
-      return params
-    return parallel.transfer(params, parallel.replicated(self.rollout_mesh))
+  def close(self) -> None:
+    """Ends the tool's processes. Idempotent; nothing else is held."""
+    if self.environment is not None:
+      self.environment.close()
 
 
 def build(cfg: Config, devices=None) -> Parts:
-  """Parts for a resolved config.
+  """Parts for a resolved config, for the caller to close.
 
   Raises:
-    ConfigError: the task does not fit the model or the row, or rows do not fit the devices.
+    ConfigError: the task does not fit the model or the row, rows do not fit the devices, or the tool does not start.
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
   drawing = parallel.rollout_mesh(cfg.mesh, mesh, devices)
@@ -80,12 +81,14 @@ def build(cfg: Config, devices=None) -> Parts:
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   scorer = lambda parts, rules, stats=frozenset(): by_rows(functools.partial(
       score, model=model, cfg=StepConfig(loss, parts), stats=stats, rules=frozenset(rules)))
+  environment = samplers.make_run_environment(cfg, task)
   updates, pieces = cfg.updates, cfg.updates.optimizer_batches * cfg.updates.micro_batches
   step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(loss, pieces, cfg.parameters), mesh)
   return Parts(
       cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
-      sample=samplers.training_sampler(cfg, model, task, mesh, drawing), rollout_mesh=drawing,
-      sample_heldout=samplers.heldout_sampler(cfg, model, task, mesh),
+      environment=environment, to_sampler=samplers.sampler_parameters(cfg, model, mesh, drawing),
+      sample=samplers.training_sampler(cfg, model, task, environment, mesh, drawing), rollout_mesh=drawing,
+      sample_heldout=samplers.heldout_sampler(cfg, model, task, environment, mesh),
       score=scorer(pieces, loss.rules, scored_stats(cfg)), score_reference=scorer(pieces, loss.rules),
       score_heldout=scorer(1, ()),
       meter=_meter(cfg, mesh, functools.partial(score, model=model, cfg=StepConfig(loss), rules=frozenset(loss.rules),

@@ -41,8 +41,12 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   """
   cfg = setup.resolve(cfg)
   workdir.check(directory, cfg)
-  parts = setup.build(cfg)
-  directory = workdir.claim(directory, cfg)
+  with contextlib.closing(setup.build(cfg)) as parts:
+    return _run(parts, workdir.claim(directory, cfg))
+
+
+def _run(parts: setup.Parts, directory: Path) -> dict[str, float]:
+  cfg = parts.cfg
   workdir.write_environment(directory)
   parts.tokenizer.save_pretrained(directory / "tokenizer")
   start = warm_start(parts, directory)

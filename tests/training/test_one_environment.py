@@ -1,0 +1,143 @@
+"""The tool of a run: made once, shared by training and evaluation, and gone when the run ends, however it does."""
+
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax.traverse_util import flatten_dict
+
+from jaxrl_llm import tasks
+from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.rollouts import environment
+from jaxrl_llm.rollouts.tools import PythonSandbox
+from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
+from jaxrl_llm.training import samplers, setup, trainer
+
+WORKERS = 3
+made = []
+
+
+class Counted(PythonSandbox):
+  def __init__(self, **options):
+    super().__init__(**options)
+    made.append(self)
+
+
+class Programs(ToolArithmetic):
+  tool = "python"
+
+
+class SampledError(Exception):
+  """Instead of a rollout."""
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch):
+  made.clear()
+  monkeypatch.setitem(tasks.TASKS, "tool_arithmetic", Programs)
+  monkeypatch.setitem(environment.TOOLS, "python", (Counted, "code"))
+
+
+def configured(**overrides):
+  config = base_config()
+  config.model.update(vocab_size=2 + len(ALPHABET), width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
+                      mlp_width=8)
+  config.task.update(name="tool_arithmetic", heldout_problems=8)
+  config.task.tool_arithmetic.digits = 2
+  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=5, max_new_tokens=16, window=16, slots=8, chunk=4,
+                        max_turns=2, max_tool_tokens=8, tool_workers=WORKERS)
+  config.update_from_flattened_dict(overrides)
+  return setup.resolve(from_dict(config))
+
+
+def descendants() -> set[int]:
+  """Processes below this one."""
+  parent = {}
+  for path in Path("/proc").glob("[0-9]*/stat"):
+    try:
+      parent[int(path.parent.name)] = int(path.read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+      continue
+  found, front = set(), {int(Path("/proc/self").resolve().name)}
+  while front := {pid for pid, above in parent.items() if above in front}:
+    found |= front
+  return found
+
+
+def gone(pids: set[int], seconds=10.0) -> bool:
+  end = time.monotonic() + seconds
+  while pids & descendants() and time.monotonic() < end:
+    time.sleep(0.02)
+  return not pids & descendants()
+
+
+def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
+  before, asked = descendants(), []
+
+  def run(*arguments, **options):
+    asked.append(options)
+    raise SampledError
+
+  monkeypatch.setattr(samplers.engine, "run", run)
+  parts = setup.build(configured(**{"rollout.shared_prefix": True, "mesh.data": 1}), jax.devices()[:1])
+  try:
+    below = descendants() - before
+    assert len(made) == 1 and len(made[0].pids()) == WORKERS and set(made[0].pids()) < below
+    for sample in (parts.sample, parts.sample_heldout):
+      with pytest.raises(SampledError):
+        sample(None, None, None, None)
+  finally:
+    parts.close()
+  assert gone(below)
+  parts.close()
+  assert [options["environment"].tool for options in asked] == made * 2
+  assert [options["tool_workers"] for options in asked] == [WORKERS] * 2
+  sizes = [(options["cfg"].group_size, options["cfg"].shared_prefix) for options in asked]
+  assert sizes == [(4, True), (1, False)], "evaluations may run on several devices, where no prompt can be shared"
+
+
+def test_a_run_that_fails_leaves_no_process(monkeypatch, tmp_path):
+  before, below = descendants(), set()
+
+  def warm_start(parts, directory):
+    below.update(descendants() - before)
+    raise SampledError
+
+  monkeypatch.setattr(trainer, "warm_start", warm_start)
+  with pytest.raises(SampledError):
+    trainer.run(configured(), tmp_path / "run")
+  assert len(made) == 1 and len(below) >= WORKERS and gone(below)
+
+
+def test_a_run_without_tools_has_nothing_to_close():
+  parts = setup.build(configured(**{"rollout.max_turns": 0, "rollout.max_tool_tokens": 256, "rollout.tool_workers": 4}))
+  assert parts.environment is None and made == []
+  parts.close()
+
+
+def test_workers_without_turns_are_refused():
+  with pytest.raises(ConfigError) as error:
+    configured(**{"rollout.max_turns": 0, "rollout.max_tool_tokens": 256})
+  for text in ("rollout.tool_workers = 3", "rollout.max_turns = 0", "Fix: rollout.max_turns=1 or more, or remove it"):
+    assert text in str(error.value)
+
+
+def test_a_tool_of_one_s_own_is_given_no_workers(monkeypatch):
+  """Only the sandbox's arguments are known."""
+  monkeypatch.setattr(Programs, "tool", "calculator")
+  parts = setup.build(configured())
+  assert isinstance(parts.environment.tool, environment.Calculator) and made == []
+  parts.close()
+
+
+def test_parameters_are_rounded_where_they_go_to_the_sampler():
+  """And nowhere else: at the defaults they are the very same arrays."""
+  options = {"rollout.max_turns": 0, "rollout.max_tool_tokens": 256, "rollout.tool_workers": 4, "mesh.data": 1}
+  parts = setup.build(configured(**options, **{"rollout.dtype": "bfloat16"}), jax.devices()[:1])
+  params = parts.model.init(jax.random.key(0))
+  kinds = {keys[-1]: x.dtype for keys, x in flatten_dict(parts.to_sampler(params)).items()}
+  assert kinds["scale"] == jnp.float32 and {kinds[name] for name in ("query", "up")} == {jnp.dtype("bfloat16")}
+  plain = setup.build(configured(**options), jax.devices()[:1])
+  assert plain.to_sampler(params) is params

@@ -66,19 +66,21 @@ def draw(parts: Parts, params, step, cursor: int, then=None) -> Draw:
     verdicts = collect.verify(parts, problems, host)
     metrics = sampler | {"time/rollout": sampled - begin, "time/verify": time.perf_counter() - sampled}
     return Draw(problems, rollout, host, verdicts, cursor + 1, metrics)
-  found, tally, draws = [], np.zeros(4, int), 0
+  found, samplers, tally, draws = [], [], np.zeros(4, int), 0
   while sum(len(part.problems) for part in found) < cfg.rollout.prompts:
     if draws == cfg.dynamic_sampling.max_draws:
       raise DriedUpError(_why_dry(cfg, tally))
     problems, rollout, sampler = _sample(parts, params, step, cursor + draws)
+    samplers.append(sampler)
     host = parallel.gather_host(rollout)
     verdicts = collect.verify(parts, problems, host)
     kinds = group_kinds(verdicts, cfg.rollout.group_size)
     tally += np.bincount(kinds, minlength=4)
     found.append(_take(Draw(problems, None, host, verdicts, 0, {}), np.flatnonzero(kinds == MIXED), cfg))
     draws += 1
-  metrics = sampler | {"time/rollout": time.perf_counter() - begin, "dynamic_sampling/draws": float(draws),
-             "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum())}
+  metrics = _over_draws(samplers) | {
+      "time/rollout": time.perf_counter() - begin, "dynamic_sampling/draws": float(draws),
+      "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum())}
   joined = _take(_join(found), np.arange(cfg.rollout.prompts), cfg)
   return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, parts.mesh), cursor=cursor + draws,
                              metrics=metrics)
@@ -91,6 +93,15 @@ def _sample(parts: Parts, params, step, cursor: int) -> tuple[list[Problem], Rol
   prompts = collect.prompt_batch(parts, problems, cfg.rollout.group_size, cursor * cfg.rows)
   rollout, metrics = parts.sample(params, prompts, collect.iteration_key(cfg.seed, cursor), parts.sampling)
   return problems, rollout.replace(policy_step=rollout.policy_step + step), metrics
+
+
+_SUMMED = {"rollout/chunks", "tool/calls", "time/tools"}  # of the sampler's metrics; the others are ratios
+
+
+def _over_draws(samplers: list[dict[str, float]]) -> dict[str, float]:
+  """Counts and seconds summed, ratios averaged with the same weight for each draw."""
+  return {name: float((np.sum if name in _SUMMED else np.mean)([each[name] for each in samplers]))
+          for name in samplers[0]}
 
 
 MIXED, ALL_RIGHT, ALL_WRONG, UNSCORED = 0, 1, 2, 3

@@ -75,6 +75,20 @@ def test_rows_of_a_group_stay_together():
   assert (ids[:, 0] == ids[:, 1]).all() and len(set(ids[:, 0])) == 3
 
 
+def test_the_samplers_metrics_speak_of_all_draws():
+  """Three draws fill the batch: counts and seconds add up, ratios are averaged."""
+  made = parts()
+  each = [{"tool/calls": calls, "time/tools": calls / 4, "rollout/chunks": 2 * calls, "rollout/wasted_slots": waste}
+          for calls, waste in ((4.0, 0.5), (2.0, 0.25), (8.0, 0.75))]
+  given = iter(each)
+  made.sample = lambda params, prompts, *_: (rollout_of(prompts), next(given))
+  found = draw_lib.draw(made, None, 0, 1).metrics
+  assert next(given, None) is None
+  expected = {"tool/calls": 14.0, "time/tools": 3.5, "rollout/chunks": 28.0, "rollout/wasted_slots": 0.5}
+  assert {name: found[name] for name in expected} == expected
+  assert not expected.items() & each[-1].items(), "the last draw's numbers would pass too"
+
+
 def test_dry_sampling_says_why():
   with pytest.raises(draw_lib.DriedUpError) as error:
     draw_lib.draw(parts(max_draws=2), None, 0, 1)

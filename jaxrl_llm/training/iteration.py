@@ -163,14 +163,16 @@ def _score(parts: setup.Parts, params, ref_params, rollout, *, own: bool = False
   # With one optimizer batch the current policy is the anchor: its own detached log-probs serve, without a pass.
   skipped = cfg.updates.optimizer_batches == 1 and not (
       cfg.correction.level != "none" or cfg.correction.reject or cfg.kl.place == "reward" or cfg.pipo.enabled)
+  recomputed = not (behavior or skipped)
   stats = None
-  if wanted or not (behavior or skipped):
+  if recomputed or wanted - {"in_support"}:  # the vocabulary matters beside a recomputed anchor alone
     stats = parts.score(params, rollout, parts.scoring)
-  anchor = rollout.behavior_log_probs if behavior else None if stats is None or skipped else stats.log_probs
+  anchor = stats.log_probs if recomputed else rollout.behavior_log_probs if behavior else None
   reference = parts.score_reference(ref_params, rollout, parts.scoring).log_probs if cfg.kl.coef else None
   if stats is None:
     return Scores(anchor, reference)
   metered = TokenStats(stats.log_probs, in_support=stats.in_support) if own and parts.meter is not None else None
-  return Scores(anchor, reference, stats.sum_pi_squared, stats.values, None if behavior else stats.in_support, metered)
+  in_support = stats.in_support if recomputed else None
+  return Scores(anchor, reference, stats.sum_pi_squared, stats.values, in_support, metered)
 
 

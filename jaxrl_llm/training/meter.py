@@ -5,13 +5,14 @@ Where a pass over all rows has been made with those parameters, `batches.weighed
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_llm.objective.mismatch import mismatch_metrics
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
 
 def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) -> dict:
-  """Metrics of objective/mismatch.py on `rows` rows, evenly spaced over the batch: many prompts.
+  """Metrics of objective/mismatch.py on `rows` rows, row k B // rows for each k: many prompts.
 
   Args:
     params: those that sampled.
@@ -21,8 +22,8 @@ def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) ->
     scorer: (params, rollout, sampling) -> TokenStats in the trainer's numerics.
     rows: at most B.
   """
-  step = rollout.tokens.shape[0] // rows
-  some = jax.tree.map(lambda x: x[::step][:rows], rollout)
+  at = np.arange(rows) * rollout.tokens.shape[0] // rows
+  some = jax.tree.map(lambda x: x[at], rollout)
   stats = scorer(params, some, sampling)
   return mismatch_metrics(stats.log_probs, some.behavior_log_probs, counted(stats, some))
 

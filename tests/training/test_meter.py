@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +13,15 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.training import collect, setup
-from jaxrl_llm.training.iteration import first_run, iterate
-from jaxrl_llm.training.meter import counted
+from jaxrl_llm.training.iteration import _score, first_run, iterate
+from jaxrl_llm.training.meter import counted, meter
 from jaxrl_llm.training.parameters import split
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.warm_start import Start
-from jaxrl_llm.types import TokenStats
+from jaxrl_llm.types import Rollout, TokenStats
 
 
-def parts(**overrides):
+def resolved(**overrides):
   config = base_config()
   config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=8)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
@@ -29,7 +30,11 @@ def parts(**overrides):
   config.optimizer.learning_rate = 1e-2
   config.mesh.data = 1
   config.update_from_flattened_dict(overrides)
-  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  return setup.resolve(from_dict(config))
+
+
+def parts(**overrides):
+  return setup.build(resolved(**overrides), jax.devices()[:1])
 
 
 def begin(made):
@@ -47,13 +52,13 @@ def tokens(rows) -> int:
   return sum(sum(row["mask"]) for row in rows)
 
 
+def unexpected(*_):
+  raise AssertionError("a pass that nothing asked for")
+
+
 @pytest.fixture(scope="module")
 def anchored():
   """A run whose anchor pass, with the parameters that sampled, serves; a pass of the meter's own would be noticed."""
-
-  def unexpected(*_):
-    raise AssertionError("the meter made a pass of its own")
-
   made = dataclasses.replace(parts(), meter=unexpected)
   run, start = begin(made)
   _, (_, metrics, _), _, rows = iterate(made, run, start.params, 1)
@@ -122,6 +127,47 @@ def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
   _, _, (_, (_, metrics, _), _, rows) = rounded
   assert metrics["mismatch/absolute"].count == tokens(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] > 1e-4
+
+
+def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
+  """Nothing reads the anchor's set there: the meter's few rows are all that is scored."""
+  made = dataclasses.replace(parts(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9}), score=unexpected)
+  run, start = begin(made)
+  _, (_, metrics, _), _, rows = iterate(made, run, start.params, 1)
+  assert metrics["mismatch/row"].count == made.cfg.rollout.meter_rows < len(rows)
+  assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-5
+
+
+@pytest.mark.parametrize(("overrides", "passes"), [
+    ({"estimator.name": "minpro"}, 0),
+    ({"updates.optimizer_batches": 1}, 0),
+    ({}, 1),
+    ({"estimator.name": "minpro", "advantage.name": "otb"}, 1),
+    ({"updates.optimizer_batches": 1, "advantage.name": "otb"}, 1),
+], ids=["behavior", "current policy", "recomputed", "behavior, sum_pi_squared", "current policy, sum_pi_squared"])
+def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides, passes):
+  cfg, calls, one = resolved(**{"vocabulary.top_p": 0.9}, **overrides), [], jnp.ones(())
+  stats = TokenStats(one, sum_pi_squared=one, in_support=one)
+  made = types.SimpleNamespace(cfg=cfg, scoring=None, meter=unexpected, score_reference=unexpected,
+                               score=lambda *_: calls.append(1) or stats)
+  scores = _score(made, None, None, types.SimpleNamespace(behavior_log_probs=2 * one), own=True)
+  assert len(calls) == passes
+  recomputed = not overrides
+  anchor = 1 if recomputed else 2 if cfg.updates.anchor == "behavior" else None
+  assert scores.anchor_log_probs == anchor and (scores.in_support is not None) == recomputed
+  assert (scores.own is None) == (not passes), "the meter reads a pass where there is one"
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(4, [0, 4, 8, 12]), (6, [0, 2, 5, 8, 10, 13]), (16, [*range(16)])])
+def test_the_meters_rows_are_spread_over_the_whole_batch(rows, expected):
+  """Also where they do not divide it: a step of B // rows = 2 would leave the last third out."""
+  seen, shape = [], (16, 3)
+  zeros = jnp.zeros(16, jnp.int32)
+  rollout = Rollout(jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool), zeros + 3, zeros, jnp.zeros(shape), zeros > 0,
+                    zeros, zeros, jnp.arange(16), zeros)
+  scorer = lambda params, some, sampling: seen.append(some) or TokenStats(some.behavior_log_probs)
+  assert meter(None, rollout, None, scorer=scorer, rows=rows)["mismatch/row"].count == rows
+  assert seen[0].row_id.tolist() == expected
 
 
 def test_an_evaluation_keeps_the_trainers_numerics(rounded):

@@ -91,33 +91,58 @@ def check(cfg: Config, mesh: Mesh, drawing: Mesh | None = None) -> None:
     drawing: where rollouts are drawn; None: there, too.
 
   Raises:
-    ConfigError: naming the micro-batch or evaluation that does not divide, or updates.overlap on several devices.
+    ConfigError: naming the micro-batch or evaluation that does not divide, updates.overlap on several devices that
+      train and draw, or rollout.shared_prefix on several that draw.
   """
-  if drawing is not None and drawing is not mesh:
-    _check_drawing(cfg, drawing)
-  elif cfg.updates.overlap and mesh.size > 1:
+  apart = drawing is not None and drawing is not mesh
+  if cfg.updates.overlap and not apart and mesh.size > 1:
     raise ConfigError(f"updates.overlap = True on {mesh.size} devices that both train and draw: their collectives may "
-                      f"deadlock. Fix: mesh.rollout=1 or more devices that only draw, or updates.overlap=False.")
-  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+                      f"deadlock. Fix: {_devices_apart(cfg, mesh.size)}updates.overlap=False.")
+  if cfg.rollout.shared_prefix and (count := (drawing if apart else mesh).size) > 1:
+    raise ConfigError(f"rollout.shared_prefix = True on {count} devices that draw: allowed is 1. "
+                      "Fix: rollout.shared_prefix=False.")
+  if apart:
+    _check_rows(_drawn_rows(cfg), drawing.size, "mesh.rollout")
+  _check_rows(_trained_rows(cfg), mesh.shape["data"] * mesh.shape["fsdp"], "mesh.data * mesh.fsdp")
+
+
+def _trained_rows(cfg: Config) -> list[tuple[str, int]]:
+  """(name, rows) of what is laid out over the devices that train."""
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  checked = [("rows of a micro-batch", micro_rows), ("task.heldout_problems", cfg.task.heldout_problems)]
+  rows = [("rows of a micro-batch", micro_rows), ("task.heldout_problems", cfg.task.heldout_problems)]
   if cfg.rollout.slots:
-    checked += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))]
+    rows += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))]
   if cfg.warm_start.steps:
-    checked += [("rows of a warm-start micro-batch", cfg.warm_start.batch_size // cfg.warm_start.micro_batches)]
+    rows += [("rows of a warm-start micro-batch", cfg.warm_start.batch_size // cfg.warm_start.micro_batches)]
+  return rows
+
+
+def _drawn_rows(cfg: Config) -> list[tuple[str, int]]:
+  """(name, rows) of what is laid out over devices that only draw."""
+  slots = [("rollout.slots", min(cfg.rollout.slots, cfg.rows))] if cfg.rollout.slots else []
+  return [("rows of an iteration", cfg.rows), *slots]
+
+
+def _check_rows(checked: list[tuple[str, int]], shards: int, axes: str) -> None:
   for what, rows in checked:
     if rows % shards:
-      raise ConfigError(f"{what} = {rows} does not divide over mesh.data * mesh.fsdp = {shards} devices. "
+      raise ConfigError(f"{what} = {rows} does not divide over {axes} = {shards} devices. "
                         f"Fix: a multiple of {shards}.")
 
 
-def _check_drawing(cfg: Config, mesh: Mesh) -> None:
-  checked = [("rows of an iteration", cfg.rows)]
-  checked += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))] if cfg.rollout.slots else []
-  for what, rows in checked:
-    if rows % mesh.size:
-      raise ConfigError(f"{what} = {rows} does not divide over mesh.rollout = {mesh.size} devices. "
-                        f"Fix: a multiple of {mesh.size}.")
+def _devices_apart(cfg: Config, count: int) -> str:
+  """Words for a setting with which some of `count` devices only draw and all rows divide; none: no words.
+
+  Of the numbers that do, the one nearest to half.
+  """
+  mesh, divide = cfg.mesh, lambda checked, shards: all(rows % shards == 0 for _, rows in checked)
+  most = 1 if cfg.rollout.shared_prefix else count - 1
+  found = [n for n in range(1, most + 1) if (count - n) % (mesh.fsdp * mesh.tensor) == 0
+           and divide(_drawn_rows(cfg), n) and divide(_trained_rows(cfg), (count - n) // mesh.tensor)]
+  if not found or jax.process_count() > 1:
+    return ""
+  data = "" if mesh.data < 0 else " with mesh.data=-1"
+  return f"mesh.rollout={min(found, key=lambda n: abs(2 * n - count))}{data}, or "
 
 
 def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

@@ -1,5 +1,6 @@
 """A batch drawn while the one before trains is the batch that would have been drawn after it."""
 
+import re
 import threading
 import types
 
@@ -21,6 +22,7 @@ from jaxrl_llm.training.warm_start import Start
 ITERATIONS = 5
 PIPO = {"dynamic_sampling.enabled": True, "dynamic_sampling.max_draws": 200, "pipo.enabled": True, "pipo.history": 2}
 LORA = {"parameters.train": "lora", "updates.staleness": 2}
+SHARED = {"rollout.slots": 8, "rollout.shared_prefix": True}
 
 
 def parts(devices=1, **overrides):
@@ -171,17 +173,44 @@ def test_devices_that_only_draw_give_the_same_run():
 
 @pytest.mark.parametrize("devices, overrides, texts", [
     (1, {"updates.staleness": 0}, ["updates.overlap = True", "updates.staleness = 0", "updates.staleness=1"]),
-    (4, {}, ["updates.overlap = True on 4 devices", "mesh.rollout=1"]),
+    (4, {}, ["updates.overlap = True on 4 devices", "mesh.rollout=2, or updates.overlap=False"]),
+    (4, {"task.heldout_problems": 7}, ["updates.overlap = True on 4 devices", "Fix: updates.overlap=False"]),
     (1, {"mesh.rollout": 1}, ["mesh.rollout = 1", "none of the 1 devices", "mesh.rollout=0"]),
     (4, {"mesh.rollout": 3}, ["rows of an iteration = 16", "mesh.rollout = 3", "multiple of 3"]),
     (4, {"mesh.rollout": 2, "rollout.slots": 7}, ["rollout.slots = 7", "mesh.rollout = 2"]),
     (4, {"mesh.rollout": 2, "mesh.data": 4}, ["mesh.data = 4", "there are 2 beside mesh.rollout = 2", "be 2"]),
+    (4, {**SHARED, "mesh.rollout": 2}, ["rollout.shared_prefix = True on 2 devices", "rollout.shared_prefix=False"]),
+    (4, {**SHARED, "updates.overlap": False}, ["rollout.shared_prefix = True on 4 devices that draw"]),
 ])
 def test_refused_with_the_fix(devices, overrides, texts):
   with pytest.raises(ConfigError) as error:
     parts(devices, **overrides)
   for text in texts:
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize("devices, overrides, fix", [
+    (4, {}, {"mesh.rollout": 2}),
+    (8, {"mesh.fsdp": 2}, {"mesh.rollout": 4}),
+    (4, {"mesh.data": 4}, {"mesh.rollout": 2, "mesh.data": -1}),
+    (3, SHARED, {"mesh.rollout": 1}),
+])
+def test_the_devices_that_an_error_names_can_be_set_apart(devices, overrides, fix):
+  with pytest.raises(ConfigError) as error:
+    parts(devices, **overrides)
+  told = {key: int(value) for key, value in re.findall(r"(mesh\.\w+)=(-?\d+)", str(error.value))}
+  assert told == fix
+  made = parts(devices, **overrides | told)
+  assert made.rollout_mesh.size == fix["mesh.rollout"] == devices - made.mesh.size
+  if fix["mesh.rollout"] > 1:
+    with pytest.raises(ConfigError, match=r"does not divide|make \d+ devices"):
+      parts(devices, **overrides | told | {"mesh.rollout": 1})
+
+
+@pytest.mark.parametrize("overrides", [{"mesh.rollout": 2}, {"updates.overlap": False}])
+def test_a_shared_prefix_that_was_refused_can_be_switched_off(overrides):
+  made = parts(4, **SHARED | overrides | {"rollout.shared_prefix": False})
+  assert made.rollout_mesh.size == overrides.get("mesh.rollout", 4)
 
 
 def test_several_processes_are_refused(monkeypatch):

@@ -3,6 +3,10 @@
 All estimators see the same tokens, advantages and weights; only the ratio differs. The gradient of a loss that depends
 on the parameters through log-probs alone is a product with the coefficients dloss / dlog pi, so the network is
 compiled once, not once per estimator.
+
+Where the run prunes the vocabulary or forbids early stop tokens, tokens outside the current policy's set have neither
+ratio nor gradient, as in `policy_loss`; their weights stay in the denominators. `policy_loss` skips those outside the
+anchor's set, too: which these are is not saved with the rollouts, so that here they take part.
 """
 
 import dataclasses
@@ -22,7 +26,7 @@ from jaxrl_llm.ops import prefix
 from jaxrl_llm.training.batches import weighed_batch, with_weights
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
-from jaxrl_llm.types import TrainBatch
+from jaxrl_llm.types import TokenStats, TrainBatch
 
 BUCKETS = 12  # of token positions, log-spaced
 
@@ -34,7 +38,7 @@ class Replayed:
   Attributes:
     name: of the estimator.
     anchor: `recomputed` or `behavior`.
-    clip: shares of policy tokens, by the names of `clip_counts`.
+    clip: shares of the policy tokens inside the vocabulary, by the names of `clip_counts`.
     effective_share: effective sample size of the token weights |coefficient / advantage|, over their number.
     norm: of the gradient with respect to the parameters.
     gradient: [P] f32.
@@ -58,7 +62,7 @@ class Replay:
     estimators: one entry each.
     cosine: [E, E] between gradients; NaN where one is zero.
     position: [K] geometric middle of each bucket, policy tokens from 1.
-    count: [K] tokens.
+    count: [K] tokens inside the vocabulary.
     mean, std: [K] of the cumulative log-ratio current / behavior, nats.
   """
 
@@ -84,10 +88,11 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
   batch = _batch(frozen, scores, cfg)
   step = StepConfig(dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce"), stop_ids=stop_ids),
                     micro_batches)
-  log_probs = jax.jit(functools.partial(policy_stats, model=model, cfg=step.loss))(params, batch).log_probs
+  stats = jax.jit(functools.partial(policy_stats, model=model, cfg=step.loss))(params, batch)
   gradient = jax.jit(lambda p, b: ravel_pytree(gradients(p, b, loss=_linear, model=model, cfg=step)[1])[0])
-  mask = np.asarray(batch.rollout.mask)
   edges, bucket = _buckets(batch.rollout.mask)
+  batch = _inside(batch, stats)
+  log_probs, mask = stats.log_probs, np.asarray(batch.rollout.mask)
   entries = []
   for name in estimators.names():
     spec = estimators.spec(name)
@@ -112,6 +117,13 @@ def _batch(frozen: Frozen, scores: Scores, cfg: Config) -> TrainBatch:
   scores = scores.replace(anchor_log_probs=jnp.asarray(frozen.anchor_log_probs))
   batch, _ = weighed_batch(frozen.rollout, jnp.asarray(frozen.rewards), keep, scores, cfg=plain)
   return with_weights(batch, keep, plain)
+
+
+def _inside(batch: TrainBatch, stats: TokenStats) -> TrainBatch:
+  """The batch without the tokens outside the current policy's set; advantages and weights as they are."""
+  if stats.in_support is None:
+    return batch
+  return batch.replace(rollout=batch.rollout.replace(mask=batch.rollout.mask & stats.in_support))
 
 
 def _linear(params, batch: TrainBatch, *, model, cfg):

@@ -38,7 +38,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
     raise RunError(f"--checkpoint={at} is older than the rollouts of --iteration={iteration}: a policy that had not "
                    f"yet sampled them. Fix: --iteration={at} or less.")
   _, params = saved.restore_trained(parts, workdir, at)
-  wanted = setup.scored_stats(cfg)
+  wanted = setup.scored_stats(cfg) - {"in_support"}  # `replay` finds the vocabulary itself
   stats = parts.score(params, rows.rollout, parts.scoring) if wanted else None
   scores = Scores() if stats is None else Scores(sum_pi_squared=stats.sum_pi_squared, values=stats.values)
   result = replay_lib.replay(rows, params, scores, model=parts.model, cfg=_without_reward_kl(cfg),

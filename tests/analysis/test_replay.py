@@ -9,7 +9,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxrl_llm.analysis import frozen, replay, replay_report, replay_run
-from jaxrl_llm.config import EstimatorConfig, StepConfig, base_config, from_dict
+from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
 from jaxrl_llm.presets import apply
@@ -78,6 +78,32 @@ def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
   other = entry(result, "reinforce").gradient
   assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "another estimator's gradient would pass too"
+
+
+def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monkeypatch):
+  """Rows drawn without a rule, replayed for a run that prunes and forbids early stops."""
+  parts, rows, params, _ = setting
+  cfg = dataclasses.replace(parts.cfg, vocabulary=VocabularyConfig(top_p=0.8),
+                            rollout=dataclasses.replace(parts.cfg.rollout, min_new_tokens=3))
+  loss = dataclasses.replace(cfg.loss, stop_ids=parts.task.stop_ids)
+  monkeypatch.setattr(estimators, "names", lambda: ["ctpo", "minpro"])
+  again = lambda: replay.replay(rows, params, Scores(), model=parts.model, cfg=cfg, micro_batches=4,
+                                stop_ids=parts.task.stop_ids)
+  result, batch = again(), replay._batch(rows, Scores(), cfg)
+  inside = jax.jit(lambda p, b: policy_stats(p, b, model=parts.model, cfg=loss).in_support)(params, batch)
+  mask = np.asarray(rows.rollout.mask)
+  assert 0.02 < np.mean(~np.asarray(inside)[mask]) < 0.5
+  assert result.count.sum() == (mask & np.asarray(inside)).sum()
+  monkeypatch.setattr(replay, "_inside", lambda batch, stats: batch)
+  wrong = again()
+  for name in estimators.names():
+    anchor = batch.rollout.behavior_log_probs if name == "minpro" else jnp.asarray(rows.anchor_log_probs)
+    step = StepConfig(dataclasses.replace(loss, estimator=EstimatorConfig(name)))
+    direct = jax.jit(lambda p, b, step=step: gradients(p, b, loss=policy_loss, model=parts.model, cfg=step)[1])(
+        params, batch.replace(anchor_log_probs=anchor))
+    flat = np.asarray(ravel_pytree(direct)[0])
+    np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(entry(wrong, name).gradient, flat, rtol=1e-4, atol=1e-6), "all tokens would pass too"
 
 
 def test_drift_by_position_equals_a_loop(setting):

@@ -10,6 +10,7 @@ and the tables of README.md beside this file.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -63,9 +64,12 @@ def meter(params, rollout, sampling, *, scorer) -> dict:
 
 def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None) -> dict:
   """Settings and, per numerics and min_p, COLUMNS of each key and all metrics of the rows together."""
-  cfg = saved.parts_of(workdir).cfg
+  run = saved.parts_of(workdir)
+  run.close()
+  cfg, devices = run.cfg, list(run.mesh.devices.flat)
   configs = {name: setup.resolve(with_numerics(cfg, options)) for name, options in NUMERICS.items()}
-  base = setup.build(configs["float32"])
+  base = setup.build(configs["float32"], devices)
+  base.close()  # it draws nothing
   iteration, params = saved.restore_trained(base, workdir, checkpoint)
   loss = dataclasses.replace(base.cfg.loss, stop_ids=base.task.stop_ids)
   scorer = functools.partial(score, model=base.model, cfg=StepConfig(loss), stats=frozenset({"in_support"}),
@@ -75,17 +79,18 @@ def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None
   prompts = [collect.prompt_batch(base, base.task.batch(k), cfg.rollout.group_size, k * cfg.rows) for k in range(keys)]
   lines = []
   for name, changed in configs.items():
-    parts = setup.build(changed)
-    for rule, min_p in MIN_P.items():
-      sampling, found = Sampling.of(temperature, min_p=min_p), []
-      for k in range(keys):
-        rollout, _ = parts.sample(params, prompts[k], collect.iteration_key(cfg.seed, k), sampling)
-        found.append(jax.device_get(metered(params, rollout, sampling)))
-      pooled = jax.device_get(merge_metrics(found))
-      keyed = [{column: summarize(each)[column] for column in COLUMNS.values()} for each in found]
-      lines.append({"numerics": name, "min_p": rule, "keys": keyed,
-                    "all": summarize(pooled), "tokens": float(pooled["mismatch/absolute"].count),
-                    "tokens_by_probability": pooled["mismatch/absolute/by_probability"].count.tolist()})
+    with contextlib.closing(setup.build(changed, devices)) as parts:
+      drawing = parts.to_sampler(params)
+      for rule, min_p in MIN_P.items():
+        sampling, found = Sampling.of(temperature, min_p=min_p), []
+        for k in range(keys):
+          rollout, _ = parts.sample(drawing, prompts[k], collect.iteration_key(cfg.seed, k), sampling)
+          found.append(jax.device_get(metered(params, rollout, sampling)))
+        pooled = jax.device_get(merge_metrics(found))
+        keyed = [{column: summarize(each)[column] for column in COLUMNS.values()} for each in found]
+        lines.append({"numerics": name, "min_p": rule, "keys": keyed,
+                      "all": summarize(pooled), "tokens": float(pooled["mismatch/absolute"].count),
+                      "tokens_by_probability": pooled["mismatch/absolute/by_probability"].count.tolist()})
   return {"iteration": iteration, "temperature": temperature, "keys": keys, "rows_per_key": cfg.rows, "lines": lines}
 
 

@@ -14,7 +14,10 @@ from jaxrl_llm.training.warm_start import Start, frozen_start
 
 
 def parts_of(workdir: str | Path, devices=None) -> Parts:
-  """Parts for the config that lies in the folder; nothing is drawn ahead or on devices set apart for it.
+  """Parts for the config that lies in the folder, to look at what was trained.
+
+  Nothing is drawn ahead or on devices set apart for it, and nothing as the run drew where that needs a library or a
+  number of devices: `sample` rounds no weights and shares no prompt cache.
 
   Raises:
     ConfigError: the folder is no run's.
@@ -30,6 +33,7 @@ def parts_of(workdir: str | Path, devices=None) -> Parts:
   cfg = from_dict(content)
   kept = parallel.training_devices(cfg.mesh, devices)
   cfg = dataclasses.replace(cfg, updates=dataclasses.replace(cfg.updates, overlap=False),
+                            rollout=dataclasses.replace(cfg.rollout, quantization="none", shared_prefix=False),
                             mesh=dataclasses.replace(cfg.mesh, rollout=0))
   return setup.build(setup.resolve(cfg), kept)
 

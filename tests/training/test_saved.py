@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -167,6 +168,21 @@ def test_training_everything_needs_no_start(tmp_path):
   assert any("embedding" in key for key in saved_keys(workdir))  # what a checkpoint of adapters must not hold
   shutil.rmtree(workdir / "warm_start")
   same(saved.restore_trained(parts, workdir)[1], going.state.params)
+
+
+def test_a_run_that_drew_in_int8_is_read_without_the_library(tmp_path, monkeypatch):
+  """And one with a shared prompt cache on any number of devices: nobody draws as the run did."""
+  cfg = config({}, warm_start={"steps": 0})
+  cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, quantization="int8", slots=8,
+                                                             shared_prefix=True))
+  monkeypatch.setitem(sys.modules, "qwix", None)
+  with pytest.raises(ConfigError, match="needs qwix"):
+    setup.resolve(cfg)
+  workdir, parts, _, going = begin(tmp_path / "run", cfg)
+  assert parts.cfg.rollout == dataclasses.replace(cfg.rollout, quantization="none", shared_prefix=False)
+  assert saved.parts_of(workdir, jax.devices()[:4]).rollout_mesh.size == 4
+  assert saved.export(workdir, tmp_path / "out") == 3
+  same(hf.load_pretrained(tmp_path / "out")[1], parts.merged(going.state))
 
 
 def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):

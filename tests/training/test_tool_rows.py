@@ -63,7 +63,7 @@ def config(preset="ctpo"):
   made.task.update(name="tool_arithmetic", heldout_problems=8)
   made.task.tool_arithmetic.digits = 2
   made.rollout.update(prompts=8, group_size=8, max_prompt_tokens=5, max_new_tokens=32, window=64, slots=64, chunk=4,
-                      max_turns=3, max_tool_tokens=8)
+                      max_turns=3, max_tool_tokens=8, tool_chunks=None)  # slow tools delay their own rows alone
   made.updates.update(optimizer_batches=1, anchor="recomputed")
   made.optimizer.learning_rate = 1e-2
   made.mesh.data = 1

@@ -89,6 +89,15 @@ def test_the_samplers_metrics_speak_of_all_draws():
   assert not expected.items() & each[-1].items(), "the last draw's numbers would pass too"
 
 
+def test_parameters_go_to_the_sampler_once_for_all_draws():
+  """Rounding and moving them is work: three draws read the same ones."""
+  made, moved, read = parts(), [], []
+  made.to_sampler = lambda params: moved.append(params) or "there"
+  made.sample = lambda params, prompts, *_: read.append(params) or (rollout_of(prompts), {})
+  assert draw_lib.draw(made, "here", 0, 1).metrics["dynamic_sampling/draws"] == 3.0
+  assert moved == ["here"] and read == ["there"] * 3
+
+
 def test_dry_sampling_says_why():
   with pytest.raises(draw_lib.DriedUpError) as error:
     draw_lib.draw(parts(max_draws=2), None, 0, 1)

@@ -28,6 +28,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   workdir = Path(workdir)
   finished = read_run(workdir)
   parts = saved.parts_of(workdir, jax.devices()[:1])
+  parts.close()  # nothing is drawn
   cfg = parts.cfg
   at = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)
   if iteration is None:

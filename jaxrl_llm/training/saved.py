@@ -17,7 +17,7 @@ def parts_of(workdir: str | Path, devices=None) -> Parts:
   """Parts for the config that lies in the folder, to look at what was trained.
 
   Nothing is drawn ahead or on devices set apart for it, and nothing as the run drew where that needs a library or a
-  number of devices: `sample` rounds no weights and shares no prompt cache.
+  number of devices: `sample` rounds no weights and shares no prompt cache. The parts are the caller's to close.
 
   Raises:
     ConfigError: the folder is no run's.
@@ -91,6 +91,7 @@ def export(workdir: str | Path, out: str | Path, which: str | int = "latest", dt
     CheckpointError: as `hf.save_pretrained`, such as a directory that holds a checkpoint.
   """
   parts = parts_of(workdir)
+  parts.close()  # nothing is drawn
   iteration, params = restore_trained(parts, workdir, which)
   hf.save_pretrained(out, parts.model, params, tokenizer=parts.tokenizer, dtype=dtype)
   return iteration
@@ -104,6 +105,7 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
     TornCheckpointsError, CheckpointError: as `restore_start` and `peft.save_adapter`.
   """
   parts = parts_of(workdir)
+  parts.close()  # nothing is drawn
   cfg = parts.cfg.parameters
   if cfg.train != "lora" or cfg.patterns or cfg.head_rows:
     raise ConfigError(f"--adapter: the run has parameters.train = {cfg.train!r}, patterns = {cfg.patterns} and "

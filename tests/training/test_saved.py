@@ -185,6 +185,17 @@ def test_a_run_that_drew_in_int8_is_read_without_the_library(tmp_path, monkeypat
   same(hf.load_pretrained(tmp_path / "out")[1], parts.merged(going.state))
 
 
+def test_an_export_leaves_no_tool_running(run, tmp_path, monkeypatch):
+  """Also where it is refused."""
+  folder, closed = run[0], []
+  monkeypatch.setattr(setup.Parts, "close", lambda parts: closed.append(parts))
+  for refused in (lambda: saved.export(folder, tmp_path / "out", "7"),
+                  lambda: saved.export_adapter(folder, tmp_path / "out", dtype="bfloat16")):
+    with pytest.raises(ConfigError):
+      refused()
+    assert closed and closed.pop().cfg == run[1].cfg
+
+
 def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):
   """Not handed on half-read: a leaf that the folder never had."""
   sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])

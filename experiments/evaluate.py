@@ -14,9 +14,10 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.analysis import benchmark
 from jaxrl_llm.models import CheckpointError
-from jaxrl_llm.training import benchmark, saved
-from jaxrl_llm.training.checkpoints import TornCheckpointsError
+from jaxrl_llm.runs import saved
+from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config file: `path.py` or `path.py:preset`.",
                                           lock_config=False, accept_new_attributes=True)

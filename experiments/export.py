@@ -10,8 +10,8 @@ from absl import app, flags, logging
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.models.safetensors_files import CheckpointError
-from jaxrl_llm.training import saved
-from jaxrl_llm.training.checkpoints import TornCheckpointsError
+from jaxrl_llm.runs import saved
+from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
 _OUT = flags.DEFINE_string("out", None, "Directory to write; it must not hold a checkpoint.")

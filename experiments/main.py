@@ -9,7 +9,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.training import trainer
+from jaxrl_llm.runs import trainer
 
 # Unknown keys and wrong types are accepted here and refused by `from_dict`, whose messages name the range and the fix.
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config file: `path.py` or `path.py:preset`.",

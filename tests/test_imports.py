@@ -9,8 +9,9 @@ ALLOWED = {
     "types": set(), "fields": set(), "config": {"fields"}, "presets": BASE,
     "ops": BASE, "objective": {"ops"} | BASE, "models": {"ops", "parallel"} | BASE, "parallel": {"ops"} | BASE,
     "rollouts": {"models", "ops", "parallel"} | BASE, "tasks": BASE, "reporting": BASE,
-    "training": {"objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops", "presets"} | BASE,
-    "analysis": {"training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops"} | BASE,
+    "training": {"objective", "models", "parallel", "ops"} | BASE,
+    "runs": {"training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops"} | BASE,
+    "analysis": {"runs", "training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops"} | BASE,
 }
 
 

@@ -30,7 +30,7 @@ def test_readme_shows_the_recorded_results():
 
 def test_every_numerics_is_a_config_that_resolves():
   from jaxrl_llm.config import Config
-  from jaxrl_llm.training import setup
+  from jaxrl_llm.runs import setup
 
   run = script()
   found = [setup.resolve(run.with_numerics(setup.resolve(Config()), options)).rollout for options in
@@ -46,7 +46,7 @@ def test_a_run_whose_draws_had_devices_of_their_own_can_be_measured(tmp_path, mo
   import pytest
 
   from jaxrl_llm.config import ConfigError, from_dict, to_dict
-  from jaxrl_llm.training import setup
+  from jaxrl_llm.runs import setup
 
   run = script()
   cfg = setup.resolve(from_dict({

@@ -10,7 +10,7 @@ from jaxrl_llm.config import EstimatorConfig
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import registry
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.training.setup import load_plugins
+from jaxrl_llm.runs.setup import load_plugins
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -13,8 +13,8 @@ from jaxrl_llm import parallel, tasks
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.presets import PRESETS
+from jaxrl_llm.runs import setup
 from jaxrl_llm.tasks import prompts, rows
-from jaxrl_llm.training import setup
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))

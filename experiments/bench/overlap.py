@@ -24,10 +24,10 @@ import numpy as np
 
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.training import setup
-from jaxrl_llm.training.iteration import first_run, iterate
-from jaxrl_llm.training.overlap import Ahead
-from jaxrl_llm.training.warm_start import Start
+from jaxrl_llm.runs import setup
+from jaxrl_llm.runs.iteration import first_run, iterate
+from jaxrl_llm.runs.overlap import Ahead
+from jaxrl_llm.runs.warm_start import Start
 
 import measure
 

@@ -26,8 +26,8 @@ from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.reporting.tables import markdown_table
-from jaxrl_llm.training import collect, saved, setup
-from jaxrl_llm.training.checkpoints import TornCheckpointsError
+from jaxrl_llm.runs import collect, saved, setup
+from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 from jaxrl_llm.training.meter import counted
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import Sampling, merge_metrics

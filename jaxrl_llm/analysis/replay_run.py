@@ -10,7 +10,7 @@ from jaxrl_llm.analysis import replay as replay_lib
 from jaxrl_llm.analysis import replay_report
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.writers import write_atomically
-from jaxrl_llm.training import checkpoints, saved, setup
+from jaxrl_llm.runs import checkpoints, saved, setup
 from jaxrl_llm.training.score import Scores
 
 

@@ -1,4 +1,4 @@
-"""Checks on values taken together; the registries add theirs in `training/resolve.py`."""
+"""Checks on values taken together; the registries add theirs in `runs/resolve.py`."""
 
 from jaxrl_llm.config.model import check_model
 from jaxrl_llm.config.sections import Config
@@ -6,7 +6,7 @@ from jaxrl_llm.fields import ConfigError
 
 
 def check(cfg: Config) -> Config:
-  """Checks on values taken together; the registries add theirs in `training/resolve.py`.
+  """Checks on values taken together; the registries add theirs in `runs/resolve.py`.
 
   Raises:
     ConfigError: naming the keys, their values, and a change that works.

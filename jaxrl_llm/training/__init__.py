@@ -1,1 +1,1 @@
-"""The training loop and its parts."""
+"""How one update is made: scores, optimizer batches, the train step."""

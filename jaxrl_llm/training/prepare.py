@@ -6,7 +6,7 @@ from jax import lax
 from jaxrl_llm.config import StepConfig
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_stats
-from jaxrl_llm.training.rows import join_rows, split_rows
+from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.types import TrainBatch
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from jaxrl_llm.config import StepConfig
 from jaxrl_llm.objective.loss import completion_of, row_stats, stop_rule
-from jaxrl_llm.training.rows import join_rows, split_rows
+from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
 

@@ -9,8 +9,9 @@ from jax import lax
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import OptimizerConfig, ParametersConfig, StepConfig, WarmStartConfig
-from jaxrl_llm.training import parameters, prepare
-from jaxrl_llm.training.rows import split_rows
+from jaxrl_llm.models import trainable
+from jaxrl_llm.training import prepare
+from jaxrl_llm.training.micro_batches import split_rows
 from jaxrl_llm.types import Mean, TrainState
 
 
@@ -34,7 +35,7 @@ def warm_start_schedule(cfg: WarmStartConfig):
 
 
 def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainState:
-  """State before the first update; `params` and `frozen` as `parameters.split` gives them."""
+  """State before the first update; `params` and `frozen` as `trainable.split` gives them."""
   return TrainState(jnp.int32(0), params, tx.init(params), frozen)
 
 
@@ -48,7 +49,7 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None):
     frozen: the other ones.
   """
   def of_trained(trained, rows):
-    return loss(parameters.merge(trained, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
+    return loss(trainable.merge(trained, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
 
   value_and_grad = jax.value_and_grad(of_trained, has_aux=True)
   if cfg.micro_batches == 1:
@@ -76,7 +77,7 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig) ->
     (new state, mergeable metrics with `loss/total` and `optimizer/grad_norm`, the norm before clipping).
   """
   if prepare.needed(batch, cfg):
-    batch = prepare.prepare(parameters.merge(state.params, state.frozen, cfg.parameters), batch, model=model, cfg=cfg)
+    batch = prepare.prepare(trainable.merge(state.params, state.frozen, cfg.parameters), batch, model=model, cfg=cfg)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg, frozen=state.frozen)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
@@ -87,8 +88,8 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig) ->
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:
   """Layout of a state: optimizer moments lie as their parameters do, counters are replicated."""
-  trained, frozen = parameters.shardings(model, cfg, mesh)
-  moments = jax.eval_shape(tx.init, parameters.shapes_of(model, cfg)[0])
+  trained, frozen = trainable.shardings(model, cfg, mesh)
+  moments = jax.eval_shape(tx.init, trainable.shapes_of(model, cfg)[0])
   opt_state = optax.tree_map_params(tx, lambda _, sharding: sharding, moments, trained,
                                     transform_non_params=lambda _: parallel.replicated(mesh))
   return TrainState(parallel.replicated(mesh), trained, opt_state, frozen)

@@ -14,7 +14,7 @@ from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
 from jaxrl_llm.presets import apply
 from jaxrl_llm.reporting.reader import RunError, read_run
-from jaxrl_llm.training import saved, setup, trainer
+from jaxrl_llm.runs import saved, setup, trainer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
 

@@ -12,8 +12,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm.config import ParametersConfig
-from jaxrl_llm.models import hf, peft
-from jaxrl_llm.training import parameters
+from jaxrl_llm.models import hf, peft, trainable
 
 LORA = ParametersConfig("lora", lora_rank=3, lora_alpha=12.0)
 ATTENTION = dataclasses.replace(LORA, lora_targets=("attention/(query|key|value|out)",))
@@ -30,7 +29,7 @@ IDS = np.random.default_rng(0).integers(0, hf_checkpoints.VOCAB, (2, 9))
 def adapted(directory, cfg, scan):
   """(model, its parameters, trained and frozen trees) with adapters whose every number is random."""
   model, params, _ = hf.load_pretrained(directory, scan_layers=scan)
-  trained, frozen = parameters.split(params, cfg, jax.random.key(0))
+  trained, frozen = trainable.split(params, cfg, jax.random.key(0))
   rng = np.random.default_rng(1)
   noise = lambda x: jnp.asarray(0.2 * rng.standard_normal(x.shape), jnp.float32)
   return model, params, jax.tree.map(noise, trained), frozen
@@ -56,12 +55,12 @@ def test_peft_computes_what_the_merged_parameters_do(case, tmp_path):
   model, params, trained, frozen = adapted(tmp_path / "base", cfg, scan)
   peft.save_adapter(tmp_path / "adapter", model, trained["lora"], rank=cfg.lora_rank, alpha=cfg.lora_alpha,
                     base=str(tmp_path / "base"))
-  ours = np.asarray(logits(parameters.merge(trained, frozen, cfg), model))
+  ours = np.asarray(logits(trainable.merge(trained, frozen, cfg), model))
   theirs = with_peft(tmp_path / "base", tmp_path / "adapter")
   np.testing.assert_allclose(theirs, ours, atol=1e-4 * max(1.0, np.abs(ours).max()))
   assert np.abs(ours - np.asarray(logits(params, model))).max() > 0.1  # the adapters matter
   wrong = dataclasses.replace(cfg, lora_alpha=cfg.lora_alpha * 1.1)  # and so does their scale
-  assert np.abs(theirs - np.asarray(logits(parameters.merge(trained, frozen, wrong), model))).max() > 1e-2
+  assert np.abs(theirs - np.asarray(logits(trainable.merge(trained, frozen, wrong), model))).max() > 1e-2
 
 
 def test_the_files_are_those_that_peft_writes(tmp_path):

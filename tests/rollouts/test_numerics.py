@@ -11,12 +11,11 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm.config import ConfigError, ModelConfig, ParametersConfig, RolloutConfig, SamplerConfig, StepConfig
-from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.models import Model, kv_cache, trainable
 from jaxrl_llm.models.layers import attend
 from jaxrl_llm.objective.mismatch import mismatch_metrics
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.rollouts import engine, generate, numerics
-from jaxrl_llm.training import parameters
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import PromptBatch, Sampling
 
@@ -92,9 +91,9 @@ def test_scanned_and_expert_matrices_have_scales_of_their_own():
 
 def test_adapters_are_merged_before_the_rounding():
   cfg = ParametersConfig(train="lora", lora_rank=2)
-  trained, frozen = parameters.split(PARAMS, cfg, jax.random.key(3))
+  trained, frozen = trainable.split(PARAMS, cfg, jax.random.key(3))
   trained = jax.tree.map(lambda x: x + 0.1, trained)
-  merged = parameters.merge(trained, frozen, cfg)
+  merged = trainable.merge(trained, frozen, cfg)
   found = numerics.rollout_numerics(MODEL, merged, INT8)[1]["blocks"][1]["mlp"]["up"]
   adapter, base = trained["lora"]["blocks"][1]["mlp"]["up"], PARAMS["blocks"][1]["mlp"]["up"]
   delta = cfg.lora_alpha / cfg.lora_rank * adapter["a"] @ adapter["b"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import jax
 
-from jaxrl_llm.training import saved
-from jaxrl_llm.training.checkpoints import Checkpoints
-from jaxrl_llm.training.iteration import abstract_saved
+from jaxrl_llm.runs import saved
+from jaxrl_llm.runs.checkpoints import Checkpoints
+from jaxrl_llm.runs.iteration import abstract_saved
 
 ROOT = Path(__file__).parents[2]
 TINY = "tests/runs/tiny.py"

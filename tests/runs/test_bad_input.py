@@ -13,7 +13,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import presets
 from jaxrl_llm.config import ConfigError, from_dict, to_dict
 from jaxrl_llm.objective import advantages, estimators
-from jaxrl_llm.training import setup, workdir
+from jaxrl_llm.runs import setup, workdir
 
 ESTIMATORS, ADVANTAGES = ", ".join(estimators.names()), ", ".join(advantages.names())
 

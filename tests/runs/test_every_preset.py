@@ -9,11 +9,11 @@ import tiny
 
 from jaxrl_llm import parallel, presets
 from jaxrl_llm.config import from_dict
+from jaxrl_llm.models.trainable import split
 from jaxrl_llm.reporting import summary
-from jaxrl_llm.training import setup
-from jaxrl_llm.training.iteration import first_run, iterate
-from jaxrl_llm.training.parameters import split
-from jaxrl_llm.training.warm_start import Start
+from jaxrl_llm.runs import setup
+from jaxrl_llm.runs.iteration import first_run, iterate
+from jaxrl_llm.runs.warm_start import Start
 
 ITERATIONS, BATCHES = 5, 4
 

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoTokenizer
 
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.training import setup
+from jaxrl_llm.runs import setup
 
 EVERY_ITERATION = ("reward/mean", "policy/entropy", "optimizer/grad_norm", "log_ratio/p50", "clip/dropped",
                    "kl/current_anchor", "kl/anchor_behavior", "kl/current_behavior", "loss/total", "time/iteration")

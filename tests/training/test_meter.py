@@ -11,13 +11,13 @@ import pytest
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.models.trainable import split
 from jaxrl_llm.reporting.summary import summarize
-from jaxrl_llm.training import collect, setup
-from jaxrl_llm.training.iteration import _score, first_run, iterate
+from jaxrl_llm.runs import collect, setup
+from jaxrl_llm.runs.iteration import _score, first_run, iterate
+from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.training.meter import counted, meter
-from jaxrl_llm.training.parameters import split
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.training.warm_start import Start
 from jaxrl_llm.types import Rollout, TokenStats
 
 

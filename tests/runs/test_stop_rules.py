@@ -6,10 +6,10 @@ import pytest
 
 from jaxrl_llm.config import ConfigError, LossConfig, base_config, from_dict
 from jaxrl_llm.rollouts.environment import before_stop
-from jaxrl_llm.training import collect, setup
-from jaxrl_llm.training.evaluate import sample_rows
-from jaxrl_llm.training.iteration import first_run, iterate
-from jaxrl_llm.training.warm_start import Start
+from jaxrl_llm.runs import collect, setup
+from jaxrl_llm.runs.evaluate import sample_rows
+from jaxrl_llm.runs.iteration import first_run, iterate
+from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.types import STOP_LENGTH, STOP_STRING, STOP_TOKEN, Sampling
 
 STRINGS, LEAST = ("1", "2+"), 3

@@ -11,9 +11,8 @@ from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig, OptimizerConfig, ParametersConfig, StepConfig
-from jaxrl_llm.models import Model
+from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective.loss import sft_loss
-from jaxrl_llm.training import parameters
 from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step, state_shardings
 from jaxrl_llm.types import SupervisedBatch
 
@@ -47,7 +46,7 @@ def trained_for(cfg, steps=2, mesh=None, micro_batches=1, model=MODEL):
   """(start, state): parameters before, and the state after a few supervised steps on a mesh."""
   mesh = mesh or parallel.make_mesh(MeshConfig(), jax.devices()[:1])
   start = params_of(model)
-  trained, frozen = parameters.split(start, cfg, jax.random.key(1))
+  trained, frozen = trainable.split(start, cfg, jax.random.key(1))
   state = init_state(jax.tree.map(jnp.copy, trained), TX, frozen)
   state = jax.device_put(state, state_shardings(model, TX, mesh, cfg))
   step = make_train_step(sft_loss, model, TX, StepConfig(micro_batches=micro_batches, parameters=cfg), mesh)
@@ -58,7 +57,7 @@ def trained_for(cfg, steps=2, mesh=None, micro_batches=1, model=MODEL):
 
 
 def flat(tree):
-  return {parameters.path(keys): np.asarray(x) for keys, x in flatten_dict(tree).items()}
+  return {trainable.path(keys): np.asarray(x) for keys, x in flatten_dict(tree).items()}
 
 
 def moved(before, after) -> set[str]:
@@ -102,9 +101,9 @@ def logits(params, model=MODEL):
 
 def test_training_everything_costs_nothing():
   params = params_of()
-  trained, frozen = parameters.split(params, ParametersConfig())
+  trained, frozen = trainable.split(params, ParametersConfig())
   assert trained is params and frozen is None
-  assert parameters.merge(trained, frozen, ParametersConfig()) is params
+  assert trainable.merge(trained, frozen, ParametersConfig()) is params
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -116,16 +115,16 @@ def test_before_training_the_merged_parameters_are_the_start_to_the_bit(choice, 
     cfg = dataclasses.replace(cfg, lora_targets=("attention/query", "mlp/down"),
                               patterns=("final_norm",) if cfg.patterns else ())
   params = params_of(model)
-  merged = parameters.merge(*parameters.split(params, cfg, jax.random.key(1)), cfg)
+  merged = trainable.merge(*trainable.split(params, cfg, jax.random.key(1)), cfg)
   assert jax.tree.structure(merged) == jax.tree.structure(params)
   assert moved(params, merged) == set()
 
 
 def test_an_adapter_that_starts_from_noise_is_rejected():
   cfg = CHOICES["lora"]
-  trained, frozen = parameters.split(params_of(), cfg, jax.random.key(1))
+  trained, frozen = trainable.split(params_of(), cfg, jax.random.key(1))
   trained = jax.tree.map(lambda x: x + 1e-3, trained)
-  assert moved(params_of(), parameters.merge(trained, frozen, cfg)) == expected_to_move("lora")
+  assert moved(params_of(), trainable.merge(trained, frozen, cfg)) == expected_to_move("lora")
 
 
 @pytest.mark.parametrize("scan", [False, True], ids=["unrolled", "scanned"])
@@ -133,10 +132,10 @@ def test_merged_weights_are_w_plus_scaled_a_b(scan):
   """Each kind of weight against its product written out as an einsum over its own axes."""
   model = Model(dataclasses.replace(SHAPE, scan_layers=scan))
   cfg, params = LORA, params_of(model)
-  trained, frozen = parameters.split(params, cfg, jax.random.key(1))
+  trained, frozen = trainable.split(params, cfg, jax.random.key(1))
   rng = np.random.default_rng(0)
   trained = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32), trained)
-  merged = parameters.merge(trained, frozen, cfg)
+  merged = trainable.merge(trained, frozen, cfg)
   inside = lambda tree: tree["blocks"] if scan else tree["blocks"][1]
   block, new, adapters = inside(params), inside(merged), inside(trained["lora"])
   expected = {
@@ -152,18 +151,18 @@ def test_merged_weights_are_w_plus_scaled_a_b(scan):
 def test_experts_have_adapters_of_their_own():
   w = jax.random.normal(jax.random.key(0), (3, 4, 5))  # [E, D, F]
   cfg = ParametersConfig("lora", lora_rank=2, lora_targets=("mlp/gate",))
-  trained, frozen = parameters.split({"mlp": {"gate": w}}, cfg, jax.random.key(1))
+  trained, frozen = trainable.split({"mlp": {"gate": w}}, cfg, jax.random.key(1))
   a, b = trained["lora"]["mlp"]["gate"]["a"], trained["lora"]["mlp"]["gate"]["b"]
   assert a.shape == (3, 4, 2) and b.shape == (3, 2, 5)
   assert float(jnp.max(jnp.abs(a))) <= 4**-0.5 and float(jnp.std(a)) > 0.1
   trained["lora"]["mlp"]["gate"]["b"] = b.at[1].set(1.0)
-  changed = parameters.merge(trained, frozen, cfg)["mlp"]["gate"] != w
+  changed = trainable.merge(trained, frozen, cfg)["mlp"]["gate"] != w
   np.testing.assert_array_equal(changed.any((1, 2)), [False, True, False])
 
 
 def test_an_adapter_depends_on_its_path_alone():
-  many = parameters.split(params_of(), LORA, jax.random.key(1))[0]["lora"]
-  one = parameters.split(params_of(), dataclasses.replace(LORA, lora_targets=("blocks/1/mlp/up",)),
+  many = trainable.split(params_of(), LORA, jax.random.key(1))[0]["lora"]
+  one = trainable.split(params_of(), dataclasses.replace(LORA, lora_targets=("blocks/1/mlp/up",)),
                          jax.random.key(1))[0]["lora"]
   np.testing.assert_array_equal(one["blocks"][1]["mlp"]["up"]["a"], many["blocks"][1]["mlp"]["up"]["a"])
   assert not np.array_equal(many["blocks"][0]["mlp"]["up"]["a"], many["blocks"][1]["mlp"]["up"]["a"])
@@ -172,18 +171,18 @@ def test_an_adapter_depends_on_its_path_alone():
 def test_frozen_parameters_keep_their_dtype_and_trained_ones_are_f32():
   half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params_of())
   cfg = CHOICES["lora and more"]
-  trained, frozen = parameters.split(half, cfg, jax.random.key(1))
+  trained, frozen = trainable.split(half, cfg, jax.random.key(1))
   assert {x.dtype for x in jax.tree.leaves(trained)} == {jnp.dtype(jnp.float32)}
   assert {x.dtype for x in jax.tree.leaves(frozen)} == {jnp.dtype(jnp.bfloat16)}
-  merged = parameters.merge(trained, frozen, cfg)
+  merged = trainable.merge(trained, frozen, cfg)
   assert merged["head"].dtype == jnp.float32 and merged["embedding"] is frozen["embedding"]
 
 
 def test_rows_of_a_tied_head_are_rows_of_the_embedding():
   cfg = ParametersConfig("selected", head_rows=(2, 7))
   model = Model(dataclasses.replace(SHAPE, tie_head=True))
-  trained, frozen = parameters.split(params_of(model), cfg)
-  merged = parameters.merge({"head_rows": trained["head_rows"] + 1}, frozen, cfg)
+  trained, frozen = trainable.split(params_of(model), cfg)
+  merged = trainable.merge({"head_rows": trained["head_rows"] + 1}, frozen, cfg)
   changed = (merged["embedding"] != params_of(model)["embedding"]).any(1)
   assert tuple(np.flatnonzero(changed)) == (2, 7)
 
@@ -195,9 +194,9 @@ def test_rows_of_a_tied_head_are_rows_of_the_embedding():
 def test_only_what_is_chosen_moves(choice):
   cfg = CHOICES[choice]
   start, state = trained_for(cfg, micro_batches=2)
-  check_only(choice, start, parameters.merge(state.params, state.frozen, cfg))
+  check_only(choice, start, trainable.merge(state.params, state.frozen, cfg))
   # Reference policy and states share the frozen leaves: donated, they would be gone after the first step.
-  assert moved(state.frozen, parameters.frozen_of(start, cfg)) == set()
+  assert moved(state.frozen, trainable.frozen_of(start, cfg)) == set()
 
 
 def test_a_split_that_leaks_a_frozen_leaf_into_training_is_rejected():
@@ -206,12 +205,12 @@ def test_a_split_that_leaks_a_frozen_leaf_into_training_is_rejected():
   wrong = dataclasses.replace(cfg, patterns=(*cfg.patterns, "blocks/0/mlp/up"))
   start, state = trained_for(wrong)
   with pytest.raises(AssertionError):
-    check_only("selected", start, parameters.merge(state.params, state.frozen, wrong))
+    check_only("selected", start, trainable.merge(state.params, state.frozen, wrong))
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_optimizer_knows_trained_leaves_only(choice):
-  trained, frozen = parameters.split(params_of(), CHOICES[choice], jax.random.key(1))
+  trained, frozen = trainable.split(params_of(), CHOICES[choice], jax.random.key(1))
   shapes = sorted(x.shape for x in jax.tree.leaves(trained))
   state = init_state(trained, TX, frozen)
   moments = sorted(x.shape for x in jax.tree.leaves(state.opt_state) if x.ndim)
@@ -224,15 +223,15 @@ def test_eight_devices_follow_one_device():
   mesh = parallel.make_mesh(MeshConfig(2, 2, 2), jax.devices()[:8])
   _, one = trained_for(cfg)
   start, eight = trained_for(cfg, mesh=mesh)
-  check_only("lora and more", start, parameters.merge(*jax.device_get((eight.params, eight.frozen)), cfg))
+  check_only("lora and more", start, trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg))
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), *jax.device_get((one.params, eight.params)))
   assert "fsdp" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["a"].sharding.spec)
   assert "tensor" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["b"].sharding.spec)
-  merged = parameters.make_merge(MODEL, cfg, mesh)(eight)
+  merged = trainable.make_merge(MODEL, cfg, mesh)(eight)
   shardings = parallel.param_shardings(MODEL, mesh)
   assert all(jax.tree.leaves(jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), merged, shardings)))
   assert merged["embedding"] is eight.frozen["embedding"]
-  expected = parameters.merge(*jax.device_get((eight.params, eight.frozen)), cfg)
+  expected = trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg)
   np.testing.assert_allclose(logits(jax.device_get(merged)), logits(expected), atol=1e-5)
 
 
@@ -254,16 +253,16 @@ def test_eight_devices_follow_one_device():
 ])
 def test_a_choice_that_cannot_be_meant_is_refused(cfg, message):
   with pytest.raises(ConfigError, match=message):
-    parameters.check(cfg, MODEL)
+    trainable.check(cfg, MODEL)
 
 
 @pytest.mark.parametrize("cfg", [ParametersConfig(), *CHOICES.values()], ids=["all", *CHOICES])
 def test_good_choices_pass(cfg):
-  parameters.check(cfg, MODEL)
+  trainable.check(cfg, MODEL)
 
 
 def test_a_pattern_covers_whole_parts():
   many = Model(dataclasses.replace(SHAPE, num_layers=11))
   shapes = jax.eval_shape(many.init, jax.random.key(0))
-  chosen = parameters.plan(shapes, ParametersConfig("selected", patterns=("blocks/1",))).selected
+  chosen = trainable.plan(shapes, ParametersConfig("selected", patterns=("blocks/1",))).selected
   assert {keys[:2] for keys in chosen} == {("blocks", 1)}

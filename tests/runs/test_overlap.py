@@ -10,14 +10,14 @@ import pytest
 import test_draw
 
 from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.models.trainable import split
 from jaxrl_llm.presets import apply
-from jaxrl_llm.training import draw as draw_lib
-from jaxrl_llm.training import saved, setup, workdir
-from jaxrl_llm.training.checkpoints import Checkpoints
-from jaxrl_llm.training.iteration import abstract_saved, first_run, iterate, restored
-from jaxrl_llm.training.overlap import Ahead
-from jaxrl_llm.training.parameters import split
-from jaxrl_llm.training.warm_start import Start
+from jaxrl_llm.runs import draw as draw_lib
+from jaxrl_llm.runs import saved, setup, workdir
+from jaxrl_llm.runs.checkpoints import Checkpoints
+from jaxrl_llm.runs.iteration import abstract_saved, first_run, iterate, restored
+from jaxrl_llm.runs.overlap import Ahead
+from jaxrl_llm.runs.warm_start import Start
 
 ITERATIONS = 5
 PIPO = {"dynamic_sampling.enabled": True, "dynamic_sampling.max_draws": 200, "pipo.enabled": True, "pipo.history": 2}

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.training import collect
-from jaxrl_llm.training.metrics_at_k import pass_at_k
-from jaxrl_llm.training.setup import Parts
+from jaxrl_llm.reporting.metrics_at_k import pass_at_k
+from jaxrl_llm.runs import collect
+from jaxrl_llm.runs.setup import Parts
 from jaxrl_llm.types import Problem, Rollout, Sampling
 
 __all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics", "samples"]

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.rollouts.environment import before_stop
-from jaxrl_llm.training.setup import Parts
+from jaxrl_llm.runs.setup import Parts
 from jaxrl_llm.types import (
   STOP_ENVIRONMENT,
   STOP_LENGTH,

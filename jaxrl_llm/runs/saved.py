@@ -6,11 +6,11 @@ from pathlib import Path
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, from_dict
-from jaxrl_llm.models import hf, peft
-from jaxrl_llm.training import checkpoints, parameters, setup
-from jaxrl_llm.training.checkpoints import TornCheckpointsError
-from jaxrl_llm.training.setup import Parts
-from jaxrl_llm.training.warm_start import Start, frozen_start
+from jaxrl_llm.models import hf, peft, trainable
+from jaxrl_llm.runs import checkpoints, setup
+from jaxrl_llm.runs.checkpoints import TornCheckpointsError
+from jaxrl_llm.runs.setup import Parts
+from jaxrl_llm.runs.warm_start import Start, frozen_start
 
 
 def parts_of(workdir: str | Path, devices=None) -> Parts:
@@ -65,8 +65,8 @@ def restore_start(parts: Parts, workdir: str | Path, which: str | int = "latest"
   """
   workdir, iteration = Path(workdir), choose(workdir, which)
   cfg = parts.cfg.parameters
-  like = checkpoints.abstract(parameters.shapes_of(parts.model, cfg)[0],
-                              parameters.shardings(parts.model, cfg, parts.mesh)[0])
+  like = checkpoints.abstract(trainable.shapes_of(parts.model, cfg)[0],
+                              trainable.shardings(parts.model, cfg, parts.mesh)[0])
   path = workdir / "checkpoints" / str(iteration) / "default"
   try:
     tree = checkpoints.restore_part(path, {"train": {"params": like}})

@@ -9,9 +9,9 @@ from jaxrl_llm.config import Config, RolloutConfig
 from jaxrl_llm.rollouts.environment import Stop, ToolEnvironment
 from jaxrl_llm.rollouts.protocols import Fence
 from jaxrl_llm.rollouts.tools import ToolResult
+from jaxrl_llm.runs import collect
 from jaxrl_llm.tasks.grading import last_boxed
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
-from jaxrl_llm.training import collect
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN, STOP_TURNS, Rollout
 
 TOKENIZER = byte_tokenizer()

@@ -10,12 +10,12 @@ from tqdm import tqdm
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import AggregationConfig, StepConfig
-from jaxrl_llm.models import hf
+from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
+from jaxrl_llm.runs import checkpoints
+from jaxrl_llm.runs.setup import Parts
 from jaxrl_llm.tasks import make_task
-from jaxrl_llm.training import checkpoints, parameters
-from jaxrl_llm.training.setup import Parts
 from jaxrl_llm.training.train_step import (
   NonFiniteError,
   init_state,
@@ -31,7 +31,7 @@ ADAPTER_KEY = 0x10A
 
 
 class Start(NamedTuple):
-  """Parameters that a run starts from: the trained tree and the frozen one of `parameters.split`."""
+  """Parameters that a run starts from: the trained tree and the frozen one of `trainable.split`."""
 
   params: Any
   frozen: Any
@@ -44,7 +44,7 @@ def warm_start(parts: Parts, workdir: Path) -> Start:
   and nothing where there are none.
   """
   cfg, path = parts.cfg, Path(workdir) / "warm_start"
-  layout = parameters.shardings(parts.model, cfg.parameters, parts.mesh)
+  layout = trainable.shardings(parts.model, cfg.parameters, parts.mesh)
   if path.exists():
     trained = checkpoints.restore_part(path, {"trained": _like(parts, layout)[0]})["trained"]
     return Start(trained, frozen_start(parts, workdir))
@@ -67,15 +67,15 @@ def frozen_start(parts: Parts, workdir: Path):
   if cfg.parameters.train == "all":
     return None
   if cfg.pretrained:
-    return parameters.frozen_of(initial(parts), cfg.parameters)
+    return trainable.frozen_of(initial(parts), cfg.parameters)
   if not path.exists():
     raise FileNotFoundError(f"{path}: no such folder, so the frozen parameters are unknown. Fix: a run's --workdir.")
-  layout = parameters.shardings(parts.model, cfg.parameters, parts.mesh)
+  layout = trainable.shardings(parts.model, cfg.parameters, parts.mesh)
   return checkpoints.restore_part(path, {"frozen": _like(parts, layout)[1]})["frozen"]
 
 
 def _like(parts: Parts, layout):
-  shapes = parameters.shapes_of(parts.model, parts.cfg.parameters)
+  shapes = trainable.shapes_of(parts.model, parts.cfg.parameters)
   return tuple(checkpoints.abstract(x, s) for x, s in zip(shapes, layout, strict=True))
 
 
@@ -97,15 +97,15 @@ def initial(parts: Parts):
 
 
 def _initial_split(parts: Parts, layout) -> Start:
-  """`parameters.split` of `initial`: frozen leaves are the same arrays, trained ones are laid out for the mesh."""
+  """`trainable.split` of `initial`: frozen leaves are the same arrays, trained ones are laid out for the mesh."""
   cfg = parts.cfg
   params = initial(parts)
   if cfg.parameters.train == "all":
     return Start(params, None)
   # Adapters have a key of their own, so that they do not repeat the random numbers of parameters.
   key = jax.random.fold_in(jax.random.key(cfg.seed), ADAPTER_KEY)
-  divide = jax.jit(lambda p, k: parameters.split(p, cfg.parameters, k)[0], out_shardings=layout[0])
-  return Start(divide(params, key), parameters.frozen_of(params, cfg.parameters))
+  divide = jax.jit(lambda p, k: trainable.split(p, cfg.parameters, k)[0], out_shardings=layout[0])
+  return Start(divide(params, key), trainable.frozen_of(params, cfg.parameters))
 
 
 def _train(parts: Parts, trained, frozen):

@@ -8,10 +8,10 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ShapingConfig
+from jaxrl_llm.runs import collect
+from jaxrl_llm.runs.collect import Verdicts
+from jaxrl_llm.runs.setup import Parts
 from jaxrl_llm.tasks.rewards import grpo_lambda, overlong_penalty
-from jaxrl_llm.training import collect
-from jaxrl_llm.training.collect import Verdicts
-from jaxrl_llm.training.setup import Parts
 from jaxrl_llm.types import Problem, Rollout
 
 

@@ -23,9 +23,9 @@ from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.drawing import draw, row_keys
 from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, ToolResult
+from jaxrl_llm.runs import collect, setup
+from jaxrl_llm.runs import draw as draw_lib
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
-from jaxrl_llm.training import collect, setup
-from jaxrl_llm.training import draw as draw_lib
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, TokenStats

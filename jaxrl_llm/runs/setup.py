@@ -8,15 +8,16 @@ import jax
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, StepConfig, check_model
-from jaxrl_llm.models import Model, hf_config, hf_import
+from jaxrl_llm.models import Model, hf_config, hf_import, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.loss import policy_loss
+from jaxrl_llm.runs import samplers
+from jaxrl_llm.runs.resolve import load_plugins, resolve
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
-from jaxrl_llm.training import batches, parameters, samplers
+from jaxrl_llm.training import batches
 from jaxrl_llm.training.meter import meter
-from jaxrl_llm.training.resolve import load_plugins, resolve
 from jaxrl_llm.training.score import score
 from jaxrl_llm.training.train_step import make_optimizer, make_train_step
 from jaxrl_llm.types import Sampling, merge_metrics
@@ -75,7 +76,7 @@ def build(cfg: Config, devices=None) -> Parts:
   _check_task(cfg, task)
   origin = str(hf_import.local_directory(cfg.pretrained)) if cfg.pretrained else None
   model = Model(cfg.model, parallel.Layout(mesh), origin)
-  parameters.check(cfg.parameters, model)
+  trainable.check(cfg.parameters, model)
   tx = make_optimizer(cfg.optimizer)
   loss = dataclasses.replace(cfg.loss, stop_ids=task.stop_ids)
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
@@ -93,7 +94,7 @@ def build(cfg: Config, devices=None) -> Parts:
       score_heldout=scorer(1, ()),
       meter=_meter(cfg, mesh, functools.partial(score, model=model, cfg=StepConfig(loss), rules=frozenset(loss.rules),
                                                 stats=scored_stats(cfg) & {"in_support"})),
-      merged=parameters.make_merge(model, cfg.parameters, mesh),
+      merged=trainable.make_merge(model, cfg.parameters, mesh),
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch),
                       out_shardings=(parallel.rows(mesh), parallel.replicated(mesh))),
       replayed=by_rows(functools.partial(batches.replayed_batch, cfg=cfg.batch)),

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
+from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts import engine
-from jaxrl_llm.training import collect, parameters, pipo, setup
-from jaxrl_llm.training.checkpoints import abstract
-from jaxrl_llm.training.draw import draw, shaped
-from jaxrl_llm.training.overlap import Ahead
+from jaxrl_llm.runs import collect, setup
+from jaxrl_llm.runs.checkpoints import abstract
+from jaxrl_llm.runs.draw import draw, shaped
+from jaxrl_llm.runs.overlap import Ahead
+from jaxrl_llm.training import pipo
 from jaxrl_llm.training.pipo import PipoState
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import init_state, state_shardings
@@ -67,7 +69,7 @@ def restored(tree: dict, start) -> Run:
 def abstract_saved(parts: setup.Parts) -> dict:
   """Shapes, dtypes and shardings of `Run.saved`."""
   shardings = state_shardings(parts.model, parts.tx, parts.mesh, parts.cfg.parameters).replace(frozen=None)
-  trained, _ = parameters.shapes_of(parts.model, parts.cfg.parameters)
+  trained, _ = trainable.shapes_of(parts.model, parts.cfg.parameters)
   shapes = jax.eval_shape(lambda t: init_state(t, parts.tx), trained)
   train = abstract(shapes, shardings)
   tree = {"train": train, "cursor": np.asarray(0, np.int32)}

@@ -9,9 +9,9 @@ import pytest
 from jaxrl_llm.analysis import frozen
 from jaxrl_llm.reporting import html, writers
 from jaxrl_llm.reporting.reader import Run, RunError
+from jaxrl_llm.runs import collect, evaluate
+from jaxrl_llm.runs.collect import Verdicts
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
-from jaxrl_llm.training import collect, evaluate
-from jaxrl_llm.training.collect import Verdicts
 from jaxrl_llm.types import Problem, Reward, Rollout
 
 TOKENIZER = character_tokenizer("0123456789*[];=")

@@ -9,8 +9,8 @@ import pytest
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, DynamicSamplingConfig, MeshConfig, RolloutConfig, ShapingConfig
-from jaxrl_llm.training import draw as draw_lib
-from jaxrl_llm.training.collect import Verdicts
+from jaxrl_llm.runs import draw as draw_lib
+from jaxrl_llm.runs.collect import Verdicts
 from jaxrl_llm.types import Problem, Reward, Rollout
 
 GROUP = 2

@@ -12,13 +12,14 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_llm.analysis import benchmark
+from jaxrl_llm.analysis.benchmark import Plan
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import save_pretrained
-from jaxrl_llm.training import benchmark, evaluate, setup, workdir
-from jaxrl_llm.training.benchmark import Plan
-from jaxrl_llm.training.checkpoints import Checkpoints
-from jaxrl_llm.training.iteration import first_run
-from jaxrl_llm.training.warm_start import Start
+from jaxrl_llm.runs import evaluate, setup, workdir
+from jaxrl_llm.runs.checkpoints import Checkpoints
+from jaxrl_llm.runs.iteration import first_run
+from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.types import Reward
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from jaxrl_llm.training import evaluate
-from jaxrl_llm.training.metrics_at_k import avg_at_k, bootstrap_interval, maj_at_k, pass_at_k
+from jaxrl_llm.reporting.metrics_at_k import avg_at_k, bootstrap_interval, maj_at_k, pass_at_k
+from jaxrl_llm.runs import evaluate
 
 GOLDEN = {(4, 1, 2): 0.5, (16, 3, 8): 0.9, (32, 1, 8): 0.25, (32, 1, 32): 1.0, (64, 5, 16): 0.775421, (8, 0, 4): 0.0,
           (8, 5, 4): 1.0}

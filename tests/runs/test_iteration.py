@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.models.trainable import split
 from jaxrl_llm.presets import apply
-from jaxrl_llm.training import setup
-from jaxrl_llm.training.checkpoints import Checkpoints
-from jaxrl_llm.training.iteration import abstract_saved, first_run, iterate, restored
-from jaxrl_llm.training.parameters import split
-from jaxrl_llm.training.warm_start import Start, warm_start
+from jaxrl_llm.runs import setup
+from jaxrl_llm.runs.checkpoints import Checkpoints
+from jaxrl_llm.runs.iteration import abstract_saved, first_run, iterate, restored
+from jaxrl_llm.runs.warm_start import Start, warm_start
 
 
 def parts(**overrides):

@@ -13,13 +13,13 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import html, plots, reader, summary, tables, writers
-from jaxrl_llm.training import evaluate, setup, workdir
-from jaxrl_llm.training.checkpoints import Checkpoints, TornCheckpointsError
-from jaxrl_llm.training.draw import DriedUpError
-from jaxrl_llm.training.iteration import Run, abstract_saved, first_run, iterate, restored
-from jaxrl_llm.training.overlap import Ahead
+from jaxrl_llm.runs import evaluate, setup, workdir
+from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
+from jaxrl_llm.runs.draw import DriedUpError
+from jaxrl_llm.runs.iteration import Run, abstract_saved, first_run, iterate, restored
+from jaxrl_llm.runs.overlap import Ahead
+from jaxrl_llm.runs.warm_start import Start, progress, warm_start
 from jaxrl_llm.training.train_step import NonFiniteError
-from jaxrl_llm.training.warm_start import Start, progress, warm_start
 from jaxrl_llm.types import TrainState
 
 # What ends a run with a message, not a traceback.

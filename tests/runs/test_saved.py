@@ -12,12 +12,12 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm.config import ConfigError, ParametersConfig, from_dict, to_dict
-from jaxrl_llm.models import hf
+from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
-from jaxrl_llm.training import checkpoints, parameters, saved, setup
-from jaxrl_llm.training.checkpoints import Checkpoints, TornCheckpointsError, iterations
-from jaxrl_llm.training.iteration import abstract_saved, first_run, restored
-from jaxrl_llm.training.warm_start import warm_start
+from jaxrl_llm.runs import checkpoints, saved, setup
+from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError, iterations
+from jaxrl_llm.runs.iteration import abstract_saved, first_run, restored
+from jaxrl_llm.runs.warm_start import warm_start
 
 LORA = {"train": "lora", "lora_rank": 2}
 
@@ -63,7 +63,7 @@ def saved_keys(folder) -> list[str]:
 
 def test_the_warm_start_trains_the_adapters_alone(run):
   _, parts, start, _ = run
-  fresh = parameters.frozen_of(jax.jit(parts.model.init)(jax.random.key(parts.cfg.seed)), parts.cfg.parameters)
+  fresh = trainable.frozen_of(jax.jit(parts.model.init)(jax.random.key(parts.cfg.seed)), parts.cfg.parameters)
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), start.frozen, fresh)
   assert all(float(jnp.abs(x).max()) > 0 for keys, x in flatten_dict(start.params["lora"]).items() if keys[-1] == "b")
 

@@ -11,8 +11,8 @@ import dataclasses
 import threading
 import time
 
-from jaxrl_llm.training.draw import Draw, draw
-from jaxrl_llm.training.setup import Parts
+from jaxrl_llm.runs.draw import Draw, draw
+from jaxrl_llm.runs.setup import Parts
 
 
 class Ahead:

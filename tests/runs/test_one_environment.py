@@ -12,8 +12,8 @@ from jaxrl_llm import tasks
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.tools import PythonSandbox
+from jaxrl_llm.runs import samplers, setup, trainer
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
-from jaxrl_llm.training import samplers, setup, trainer
 
 WORKERS = 3
 made = []

@@ -14,13 +14,13 @@ import jax
 import numpy as np
 
 from jaxrl_llm.config import Config, ConfigError, ParametersConfig, WarmStartConfig, to_dict
+from jaxrl_llm.reporting.metrics_at_k import bootstrap_interval, maj_at_k, pass_at_k
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.runs import collect, saved, setup, workdir
+from jaxrl_llm.runs.evaluate import sample_rows
+from jaxrl_llm.runs.setup import Parts
 from jaxrl_llm.tasks.grading import answer_key
-from jaxrl_llm.training import collect, saved, setup, workdir
-from jaxrl_llm.training.evaluate import sample_rows
-from jaxrl_llm.training.metrics_at_k import bootstrap_interval, maj_at_k, pass_at_k
-from jaxrl_llm.training.setup import Parts
 from jaxrl_llm.types import Problem, Sampling
 
 MOST_SAMPLES = 4096  # row id = problem * MOST_SAMPLES + sample

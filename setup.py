@@ -5,8 +5,10 @@ from setuptools import find_packages, setup
 setup(
     name="jaxrl_llm",
     version="0.1.0",
-    description="Reinforcement learning of language models in JAX: off-policy correction and credit assignment, "
-                "side by side",
+    description=
+    "Reinforcement learning of language models in JAX: off-policy correction and credit "
+    "assignment, "
+    "side by side",
     license="Apache-2.0",
     packages=find_packages(include=["jaxrl_llm", "jaxrl_llm.*"]),
     python_requires=">=3.11",
@@ -30,9 +32,11 @@ setup(
     ],
     extras_require={
         "math": ["math-verify>=0.8,<0.10"],
-        "test": ["beartype>=0.20,<0.24", "datasets>=4.0,<6", "hypothesis>=6.100,<7", "math-verify>=0.8,<0.10",
-                 "peft>=0.15,<1", "pyarrow>=18,<27", "pytest>=8,<10", "pytest-xdist>=3.6,<4", "qwix>=0.1.8,<0.2",
-                 "torch==2.13.0"],
+        "test": [
+            "beartype>=0.20,<0.24", "datasets>=4.0,<6", "hypothesis>=6.100,<7",
+            "math-verify>=0.8,<0.10", "peft>=0.15,<1", "pyarrow>=18,<27", "pytest>=8,<10",
+            "pytest-xdist>=3.6,<4", "qwix>=0.1.8,<0.2", "torch==2.13.0"
+        ],
         "data": ["datasets>=4.0,<6", "pyarrow>=18,<27"],
         "gym": ["reasoning-gym>=0.1.20,<0.2"],
         "quantization": ["qwix>=0.1.8,<0.2"],

@@ -11,7 +11,8 @@ from jaxrl_llm.config import base_config
 def get_config(preset: str = "grpo"):
   config = base_config()
   config.iterations = 60
-  config.model.update(vocab_size=17, width=128, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=32, mlp_width=384)
+  config.model.update(vocab_size=17, width=128, num_layers=4, num_heads=4, num_kv_heads=2,
+                      head_dim=32, mlp_width=384)
   config.task.update(name="modular_chain", num_terms=5, worked_share=0.3, heldout_problems=256)
   config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=9, max_new_tokens=24, window=12)
   config.updates.update(optimizer_batches=4, micro_batches=4)

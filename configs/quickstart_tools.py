@@ -1,9 +1,12 @@
-"""A small policy learns by RL to call a calculator: products of three-digit numbers, which it cannot work out itself.
+"""A small policy learns by RL to call a calculator: products of three-digit numbers, which it
+cannot work out itself.
 
   python experiments/main.py --config=configs/quickstart_tools.py:ctpo --workdir=runs/tools_ctpo
-  python experiments/main.py --config=configs/quickstart_tools.py:otb --config.seed=1 --workdir=runs/tools_otb
+  python experiments/main.py --config=configs/quickstart_tools.py:otb --config.seed=1
+  --workdir=runs/tools_otb
 
-The warm start imitates demonstrations of which 30 % call the tool and the others state the product outright.
+The warm start imitates demonstrations of which 30 % call the tool and the others state the product
+outright.
 """
 
 from jaxrl_llm import presets
@@ -13,7 +16,8 @@ from jaxrl_llm.config import base_config
 def get_config(preset: str = "ctpo"):
   config = base_config()
   config.iterations = 40
-  config.model.update(vocab_size=21, width=128, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=32, mlp_width=384)
+  config.model.update(vocab_size=21, width=128, num_layers=4, num_heads=4, num_kv_heads=2,
+                      head_dim=32, mlp_width=384)
   config.task.update(name="tool_arithmetic", worked_share=0.3, heldout_problems=128)
   config.task.tool_arithmetic.digits = 3
   config.rollout.update(prompts=16, group_size=8, max_prompt_tokens=7, max_new_tokens=26, window=13)

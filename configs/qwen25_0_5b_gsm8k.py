@@ -1,7 +1,8 @@
 """Qwen2.5-0.5B-Instruct on GSM8K: the recipe to begin with, for one GPU or one TPU chip.
 
   python experiments/main.py --config=configs/qwen25_0_5b_gsm8k.py --workdir=runs/qwen25_0_5b_gsm8k
-  python experiments/main.py --config=configs/qwen25_0_5b_gsm8k.py:minpro --workdir=runs/qwen25_0_5b_minpro
+  python experiments/main.py --config=configs/qwen25_0_5b_gsm8k.py:minpro
+  --workdir=runs/qwen25_0_5b_minpro
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       0.494 billion
@@ -14,7 +15,8 @@ The logits of a decode step and of a chunk of the loss add 0.2 GB and 0.6 GB.
 Published: nothing; the recipe is ours. Any preset runs on it.
 Not run here.
 
-Source: the instruction is that of Qwen2.5-Math's evaluation, methods V4 [code]; data, V3 [code]. All else is ours.
+Source: the instruction is that of Qwen2.5-Math's evaluation, methods V4 [code]; data, V3 [code].
+All else is ours.
 """
 
 from jaxrl_llm import presets
@@ -30,12 +32,15 @@ def get_config(preset: str = PRESET):
   config.task.update(name="dataset", heldout_problems=1319)
   config.task.data.update(path="openai/gsm8k:main", split="train", mapping="gsm8k")
   config.task.data.update(heldout_path="openai/gsm8k:main", heldout_split="test")
-  config.task.prompt.update(style="chat",
-                            system="Please reason step by step, and put your final answer within \\boxed{}.")
+  config.task.prompt.update(
+      style="chat",
+      system="Please reason step by step, and put your final answer within \\boxed{}.")
   # All from here on: ours.
-  config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=384, max_new_tokens=512, window=64)
+  config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=384, max_new_tokens=512,
+                        window=64)
   config.updates.update(optimizer_batches=4, micro_batches=8)
-  config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)
+  config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
+                          max_grad_norm=1.0)
   config.evaluation.every = 10
   config.checkpoint.every = 20
   config.model.update(compute_dtype="bfloat16", remat="full")

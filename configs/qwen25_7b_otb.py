@@ -1,12 +1,15 @@
-r"""Optimal token baseline (OTB) on Qwen2.5-7B: the single-turn variant of a recipe that was published with tools.
+r"""Optimal token baseline (OTB) on Qwen2.5-7B: the single-turn variant of a recipe that was
+published with tools.
 
   python experiments/main.py --config=configs/qwen25_7b_otb.py --workdir=runs/qwen25_7b_otb
   python experiments/main.py --config=configs/qwen25_7b_otb.py --config.rollout.group_size=4 \
     --config.updates.micro_batches=16 --workdir=runs/qwen25_7b_otb_n4
   python experiments/main.py --config=configs/qwen25_7b_otb.py:grpo --workdir=runs/qwen25_7b_grpo
 
-The published runs on this model let the policy run Python in up to 5 turns per problem. Turns and a Python sandbox are
-in the package, but a task of problems from a file has no tool: here a problem is answered in one turn, without code.
+The published runs on this model let the policy run Python in up to 5 turns per problem. Turns and a
+Python sandbox are
+in the package, but a task of problems from a file has no tool: here a problem is answered in one
+  turn, without code.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       7.62 billion
@@ -15,9 +18,9 @@ Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes
   backward pass    17.2 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
   32 devices       38.6 GB each while sampling, 21.9 GB each while updating 32 rows at once
 
-Published: a group of 4 matches a group of 32 with more than 65 % fewer tokens: arXiv 2602.07078, abstract, methods
-A1.10 [paper]; 66 % with tools, 62 % in a single turn: its project page [2nd]. The table behind it is unconfirmed.
-Not run here.
+Published: a group of 4 matches a group of 32 with more than 65 % fewer tokens: arXiv 2602.07078,
+abstract, methods A1.10 [paper]; 66 % with tools, 62 % in a single turn: its project page [2nd]. The
+table behind it is unconfirmed. Not run here.
 
 Source: methods A1.10, the setting with tools [2nd], unless a line says "ours".
 """
@@ -25,19 +28,23 @@ Source: methods A1.10, the setting with tools [2nd], unless a line says "ours".
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config
 
-PRESET = "otb"  # the loss aggregation of the published runs is unconfirmed; the preset's is the token mean
+# the loss aggregation of the published runs is unconfirmed; the preset's is the token mean
+PRESET = "otb"
 
 
 def get_config(preset: str = PRESET):
   config = base_config()
   config.pretrained = "Qwen/Qwen2.5-7B"
   config.iterations = 300  # ours
-  config.task.update(name="dataset", heldout_problems=256)  # ours: the last rows of the training file
-  config.task.data.update(path="BytedTsinghua-SIA/DAPO-Math-17k", split="train", mapping="dapo")  # ours
+  # ours: the last rows of the training file
+  config.task.update(name="dataset", heldout_problems=256)
+  # ours
+  config.task.data.update(path="BytedTsinghua-SIA/DAPO-Math-17k", split="train", mapping="dapo")
   config.task.prompt.style = "chat"  # ours; the rows ask for "Answer: ..." themselves
   config.rollout.update(prompts=128, group_size=16, max_new_tokens=8192)
   config.rollout.update(max_prompt_tokens=1024, temperature=1.0, window=512)  # ours
-  config.updates.update(optimizer_batches=1, micro_batches=64)  # fully on-policy; micro-batches ours
+  # fully on-policy; micro-batches ours
+  config.updates.update(optimizer_batches=1, micro_batches=64)
   config.optimizer.learning_rate = 1e-6
   config.optimizer.update(b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
   config.evaluation.update(every=20, samples=16)  # ours

@@ -1,9 +1,11 @@
 r"""Balanced aggregation on Qwen2.5-Math-7B with DAPO-Math-17k.
 
-  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py --workdir=runs/balanced
-  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py --config.aggregation.name=token \
+  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py
+  --workdir=runs/balanced python experiments/main.py
+  --config=configs/qwen25_math_7b_balanced_dapo.py --config.aggregation.name=token \
     --workdir=runs/token
-  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py --config.aggregation.name=sequence \
+  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py
+  --config.aggregation.name=sequence \
     --workdir=runs/sequence
 
 The three commands are the columns of the published table.
@@ -16,12 +18,12 @@ Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes
   16 devices       39.6 GB each while sampling, 13.6 GB each while updating 16 rows at once
 
 Published: .3424 (mean per sequence .3446, which is the best here; token mean .3364).
-Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench. arXiv 2605.04077,
-methods A3.3 [2nd].
+Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.
+arXiv 2605.04077, methods A3.3 [2nd].
 Not run here.
 
-Source: model, data and method, A3 [2nd]. Learning rate, batch and group size, lengths and evaluation are unconfirmed:
-those lines say "ours".
+Source: model, data and method, A3 [2nd]. Learning rate, batch and group size, lengths and
+evaluation are unconfirmed: those lines say "ours".
 """
 
 from jaxrl_llm import presets
@@ -34,13 +36,17 @@ def get_config(preset: str = PRESET):
   config = base_config()
   config.pretrained = "Qwen/Qwen2.5-Math-7B"
   config.iterations = 300  # ours
-  config.task.update(name="dataset", heldout_problems=256)  # ours: the last rows of the training file
+  # ours: the last rows of the training file
+  config.task.update(name="dataset", heldout_problems=256)
   config.task.data.update(path="BytedTsinghua-SIA/DAPO-Math-17k", split="train", mapping="dapo")
   config.task.prompt.style = "chat"  # ours; the rows ask for "Answer: ..." themselves
   config.rollout.update(prompts=128, group_size=16, temperature=1.0)  # ours
-  config.rollout.update(max_prompt_tokens=1024, max_new_tokens=3072, window=256)  # ours; the model's context is 4,096
+  # ours; the model's context is 4,096
+  config.rollout.update(max_prompt_tokens=1024, max_new_tokens=3072, window=256)
   config.updates.update(optimizer_batches=16, micro_batches=8)  # ours
-  config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
+  # ours
+  config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
+                          max_grad_norm=1.0)
   config.evaluation.update(every=20, samples=16)  # ours
   config.checkpoint.every = 20  # ours
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours

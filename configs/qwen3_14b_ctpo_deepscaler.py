@@ -1,12 +1,15 @@
-"""CTPO on Qwen3-14B with DeepScaleR: the single-turn variant of a recipe that was published with tools.
+"""CTPO on Qwen3-14B with DeepScaleR: the single-turn variant of a recipe that was published with
+tools.
 
   python experiments/main.py --config=configs/qwen3_14b_ctpo_deepscaler.py --workdir=runs/ctpo
   python experiments/main.py --config=configs/qwen3_14b_ctpo_deepscaler.py:gspo --workdir=runs/gspo
 
-The published runs let the policy run Python in up to 5 turns per problem. Turns and a Python sandbox are in the
-package, but a task of problems from a file has no tool: here a problem is answered in one turn, without code, and the
-published number is not what this file can be expected to reach. A completion has the 8,000 tokens that the published
-one shares with tool output.
+The published runs let the policy run Python in up to 5 turns per problem. Turns and a Python
+sandbox are in the
+package, but a task of problems from a file has no tool: here a problem is answered in one turn,
+  without code, and the
+published number is not what this file can be expected to reach. A completion has the 8,000 tokens
+that the published one shares with tool output.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       14.8 billion
@@ -14,8 +17,8 @@ Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes
   cache            1.48 GB in bf16 for a row of 9,024 tokens, 6,056 GB for the 4,096 rows that are drawn at once
   backward pass    24.2 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
   128 devices      49.6 GB each while sampling, 26.5 GB each while updating 128 rows at once
-Attention holds all scores of a row, and the sampler draws all rows of an iteration together: this sets the number of
-devices, more than the size of the model does.
+Attention holds all scores of a row, and the sampler draws all rows of an iteration together: this
+sets the number of devices, more than the size of the model does.
 
 Published: 58.8 (GSPO 55.5, bounds that do not grow with t 55.7): avg@32 with tools, mean of AIME25,
 AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, methods E30.1 [2nd]. The GRPO row and the numbers of
@@ -28,8 +31,8 @@ Source: methods E29.1 (training script, [code]) unless a line says "ours".
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config
 
-# Windows of 0.025 and 0.05 sqrt(t), sequence weights up to 5. The mean per sequence is the paper's; the script has the
-# token mean: --config.aggregation.name=token.
+# Windows of 0.025 and 0.05 sqrt(t), sequence weights up to 5. The mean per sequence is the paper's;
+# the script has the token mean: --config.aggregation.name=token.
 PRESET = "ctpo"
 
 
@@ -37,16 +40,22 @@ def get_config(preset: str = PRESET):
   config = base_config()
   config.pretrained = "Qwen/Qwen3-14B"
   config.iterations = 305
-  config.task.update(name="dataset", heldout_problems=256)  # ours: the last rows of the training file
-  config.task.data.update(path="agentica-org/DeepScaleR-Preview-Dataset", split="train", mapping="deepscaler")
-  # The bare problem as one user message, thinking off. Graded by the last box alone (ours; there: any of 3 graders).
+  # ours: the last rows of the training file
+  config.task.update(name="dataset", heldout_problems=256)
+  config.task.data.update(path="agentica-org/DeepScaleR-Preview-Dataset", split="train",
+                          mapping="deepscaler")
+  # The bare problem as one user message, thinking off. Graded by the last box alone (ours; there:
+  # any of 3 graders).
   config.task.prompt.update(style="chat", arguments='{"enable_thinking": false}')
   config.task.verifier_workers = 16  # ours
   config.rollout.update(prompts=512, group_size=8, max_new_tokens=8000, temperature=1.0)
-  config.rollout.max_prompt_tokens = 1024  # ours; there 16,000, which here would pad every row to 24,000 tokens
+  # ours; there 16,000, which here would pad every row to 24,000 tokens
+  config.rollout.max_prompt_tokens = 1024
   config.rollout.window = 500  # ours
-  config.updates.update(optimizer_batches=16, micro_batches=2)  # 32 prompts per step; micro-batches ours
-  config.optimizer.update(learning_rate=1e-6, warmup_steps=0, b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)
+  # 32 prompts per step; micro-batches ours
+  config.updates.update(optimizer_batches=16, micro_batches=2)
+  config.optimizer.update(learning_rate=1e-6, warmup_steps=0, b1=0.9, b2=0.999, weight_decay=0.01,
+                          max_grad_norm=1.0)
   config.kl.coef = config.entropy.coef = 0.0
   config.evaluation.update(every=20, samples=32, temperature=0.7)
   config.checkpoint.every = 20

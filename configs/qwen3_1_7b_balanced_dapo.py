@@ -1,9 +1,11 @@
 r"""Balanced aggregation on Qwen3-1.7B with DAPO-Math-17k.
 
   python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py --workdir=runs/balanced
-  python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py --config.aggregation.name=token \
+  python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py
+  --config.aggregation.name=token \
     --workdir=runs/token
-  python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py --config.aggregation.name=sequence \
+  python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py
+  --config.aggregation.name=sequence \
     --workdir=runs/sequence
 
 The three commands are the columns of the published table.
@@ -16,12 +18,12 @@ Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes
   32 devices       68.7 GB each while sampling, 10.6 GB each while updating 32 rows at once
 
 Published: .4695, the best (mean per sequence .4481, token mean .4360).
-Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench. arXiv 2605.04077,
-methods A3.3 [2nd].
+Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.
+arXiv 2605.04077, methods A3.3 [2nd].
 Not run here.
 
-Source: model, data and method, A3 [2nd]. Learning rate, batch and group size, lengths and evaluation are unconfirmed:
-those lines say "ours".
+Source: model, data and method, A3 [2nd]. Learning rate, batch and group size, lengths and
+evaluation are unconfirmed: those lines say "ours".
 """
 
 from jaxrl_llm import presets
@@ -34,13 +36,17 @@ def get_config(preset: str = PRESET):
   config = base_config()
   config.pretrained = "Qwen/Qwen3-1.7B"
   config.iterations = 300  # ours
-  config.task.update(name="dataset", heldout_problems=256)  # ours: the last rows of the training file
+  # ours: the last rows of the training file
+  config.task.update(name="dataset", heldout_problems=256)
   config.task.data.update(path="BytedTsinghua-SIA/DAPO-Math-17k", split="train", mapping="dapo")
-  config.task.prompt.update(style="chat", arguments='{"enable_thinking": true}')  # ours; unconfirmed there
+  # ours; unconfirmed there
+  config.task.prompt.update(style="chat", arguments='{"enable_thinking": true}')
   config.rollout.update(prompts=128, group_size=16, temperature=1.0)  # ours
   config.rollout.update(max_prompt_tokens=1024, max_new_tokens=8192, window=512)  # ours
   config.updates.update(optimizer_batches=16, micro_batches=4)  # ours
-  config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
+  # ours
+  config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
+                          max_grad_norm=1.0)
   config.evaluation.update(every=20, samples=16)  # ours
   config.checkpoint.every = 20  # ours
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours

@@ -1,7 +1,8 @@
 """TEMPO on Qwen3-1.7B with MATH.
 
-  python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py --workdir=runs/qwen3_1_7b_tempo_math
-  python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py:grpo --workdir=runs/qwen3_1_7b_grpo_math
+  python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py
+  --workdir=runs/qwen3_1_7b_tempo_math python experiments/main.py
+  --config=configs/qwen3_1_7b_tempo_math.py:grpo --workdir=runs/qwen3_1_7b_grpo_math
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       1.72 billion
@@ -11,12 +12,13 @@ Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes
   64 devices       59.7 GB each while sampling, 10.1 GB each while updating 64 rows at once
 The published script runs on one GPU; the sampler here holds the cache of all rows at once.
 
-Published: MATH 87.6 -> 91.0 and 1.4 times faster; which model and baseline is not stated, presumably Qwen3-4B against
-GRPO (unconfirmed). arXiv 2509.18314, methods A2.4 [2nd]. The table of Qwen3-1.7B is unconfirmed.
-Not run here.
+Published: MATH 87.6 -> 91.0 and 1.4 times faster; which model and baseline is not stated,
+presumably Qwen3-4B against GRPO (unconfirmed). arXiv 2509.18314, methods A2.4 [2nd]. The table of
+Qwen3-1.7B is unconfirmed. Not run here.
 
-Source: methods A2.4 (scripts, [code]) unless a line says "ours". The length of completions is 8,192 in the present
-script, 2,048 in its first release, and about 1,024 in the paper's table (unconfirmed).
+Source: methods A2.4 (scripts, [code]) unless a line says "ours". The length of completions is 8,192
+in the present script, 2,048 in its first release, and about 1,024 in the paper's table
+(unconfirmed).
 """
 
 from jaxrl_llm import presets
@@ -29,16 +31,20 @@ def get_config(preset: str = PRESET):
   config = base_config()
   config.pretrained = "Qwen/Qwen3-1.7B"
   config.iterations = 220  # 15 epochs; "about 220" [2nd]
-  config.task.update(name="dataset", heldout_problems=448)  # ours: of the 500, what 64 devices divide
-  config.task.data.update(path="DigitalLearningGmbH/MATH-lighteval", split="train", mapping="math")  # hub name: ours
+  # ours: of the 500, what 64 devices divide
+  config.task.update(name="dataset", heldout_problems=448)
+  # hub name: ours
+  config.task.data.update(path="DigitalLearningGmbH/MATH-lighteval", split="train", mapping="math")
   config.task.data.update(heldout_path="HuggingFaceH4/MATH-500", heldout_split="test")  # ours
-  # The suffix asks for a box in the published script too, the words are ours. Thinking is on where it evaluates.
+  # The suffix asks for a box in the published script too, the words are ours. Thinking is on where
+  # it evaluates.
   config.task.prompt.update(style="chat", suffix="\n\nPut your final answer within \\boxed{}.",
                             arguments='{"enable_thinking": true}')
   config.task.verifier_workers = 16  # ours
   config.rollout.update(prompts=512, group_size=7, max_prompt_tokens=1024, max_new_tokens=8192)
   config.rollout.update(temperature=1.0, window=512)  # ours
-  config.updates.update(optimizer_batches=8, micro_batches=7)  # 64 prompts per step; micro-batches ours (there 8 rows)
+  # 64 prompts per step; micro-batches ours (there 8 rows)
+  config.updates.update(optimizer_batches=8, micro_batches=7)
   config.optimizer.learning_rate = 1e-6
   config.optimizer.update(b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
   config.kl.coef = config.entropy.coef = 0.0

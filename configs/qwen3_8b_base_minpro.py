@@ -1,10 +1,11 @@
 """MinPRO on Qwen3-8B-Base with DAPO-Math-17k.
 
-  python experiments/main.py --config=configs/qwen3_8b_base_minpro.py --workdir=runs/qwen3_8b_base_minpro
-  python experiments/main.py --config=configs/qwen3_8b_base_minpro.py:cispo --workdir=runs/qwen3_8b_base_cispo
+  python experiments/main.py --config=configs/qwen3_8b_base_minpro.py
+  --workdir=runs/qwen3_8b_base_minpro python experiments/main.py
+  --config=configs/qwen3_8b_base_minpro.py:cispo --workdir=runs/qwen3_8b_base_cispo
 
-The published runs are off-policy because rollouts are delayed by two or more iterations: here the sampler's parameters
-are two iterations old, and each rollout batch gives one optimizer step.
+The published runs are off-policy because rollouts are delayed by two or more iterations: here the
+sampler's parameters are two iterations old, and each rollout batch gives one optimizer step.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       8.19 billion
@@ -13,13 +14,13 @@ Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes
   backward pass    19.7 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
   64 devices       25.3 GB each while sampling, 23.3 GB each while updating 64 rows at once
 
-Published: 59.4, mean pass@1 of AIME24, AIME25, AMC23, MATH-500, Minerva, OlympiadBench and GSM8K, best of all
-baselines. arXiv 2601.22718, methods E30.2 [2nd]. An independent run on DAPO-Math-17k: 29.72 against 23.96 of GRPO,
-best avg@16 of AIME24 to AIME26. arXiv 2606.10968, methods E30.3 [paper].
-Not run here.
+Published: 59.4, mean pass@1 of AIME24, AIME25, AMC23, MATH-500, Minerva, OlympiadBench and GSM8K,
+best of all baselines. arXiv 2601.22718, methods E30.2 [2nd]. An independent run on DAPO-Math-17k:
+29.72 against 23.96 of GRPO, best avg@16 of AIME24 to AIME26. arXiv 2606.10968, methods E30.3
+[paper]. Not run here.
 
-Source: model E29.2 [2nd]; data, lengths and evaluation E29.3 [paper], the independent run. Batch sizes, clip bounds,
-learning rate and the grid of delays are unconfirmed; those lines say "ours".
+Source: model E29.2 [2nd]; data, lengths and evaluation E29.3 [paper], the independent run. Batch
+sizes, clip bounds, learning rate and the grid of delays are unconfirmed; those lines say "ours".
 """
 
 from jaxrl_llm import presets
@@ -32,15 +33,19 @@ def get_config(preset: str = PRESET):
   config = base_config()
   config.pretrained = "Qwen/Qwen3-8B-Base"
   config.iterations = 300  # ours
-  config.task.update(name="dataset", heldout_problems=256)  # ours: the last rows of the training file
+  # ours: the last rows of the training file
+  config.task.update(name="dataset", heldout_problems=256)
   config.task.data.update(path="BytedTsinghua-SIA/DAPO-Math-17k", split="train", mapping="dapo")
   config.task.prompt.style = "chat"  # ours; the rows ask for "Answer: ..." themselves
   config.rollout.update(prompts=128, group_size=8, max_prompt_tokens=1024, window=512)  # ours
   config.rollout.update(max_new_tokens=8192, temperature=1.0)  # the temperature is ours
   config.updates.update(staleness=2)  # the smallest delay that was studied
   config.updates.update(optimizer_batches=1, micro_batches=16)  # ours
-  config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
-  config.evaluation.update(every=20, samples=16, temperature=0.7)  # every: ours; there also top_p 0.95
+  # ours
+  config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
+                          max_grad_norm=1.0)
+  # every: ours; there also top_p 0.95
+  config.evaluation.update(every=20, samples=16, temperature=0.7)
   config.checkpoint.every = 20  # ours
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
   config.mesh.fsdp = 64  # ours

@@ -1,10 +1,12 @@
 """Draw several samples per held-out problem and report avg@k, pass@k and maj@k with intervals.
 
-  python experiments/evaluate.py --workdir=runs/a --out=runs/a/evaluation --samples=8 --temperature=0.6
-  python experiments/evaluate.py --pretrained=DIR --config=configs/math.py --out=evaluation/math
+  python experiments/evaluate.py --workdir=runs/a --out=runs/a/evaluation --samples=8
+  --temperature=0.6 python experiments/evaluate.py --pretrained=DIR --config=configs/math.py
+  --out=evaluation/math
 
-A run brings its own task; with --config, the task, the row's lengths and the mesh of that config take its place. A
-Hugging Face directory needs --config. Started again with the same flags, it goes on where it was interrupted.
+A run brings its own task; with --config, the task, the row's lengths and the mesh of that config
+take its place. A Hugging Face directory needs --config. Started again with the same flags, it goes
+on where it was interrupted.
 """
 
 import contextlib
@@ -19,17 +21,21 @@ from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.runs import saved
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Config file: `path.py` or `path.py:preset`.",
+_CONFIG = config_flags.DEFINE_config_file("config", None,
+                                          "Config file: `path.py` or `path.py:preset`.",
                                           lock_config=False, accept_new_attributes=True)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
-_CHECKPOINT = flags.DEFINE_string("checkpoint", "latest", "Iteration of the run's checkpoint, or `latest`.")
-_PRETRAINED = flags.DEFINE_string("pretrained", None, "Hugging Face directory, in place of --workdir.")
+_CHECKPOINT = flags.DEFINE_string("checkpoint", "latest",
+                                  "Iteration of the run's checkpoint, or `latest`.")
+_PRETRAINED = flags.DEFINE_string("pretrained", None,
+                                  "Hugging Face directory, in place of --workdir.")
 _OUT = flags.DEFINE_string("out", None, "Folder for samples, metrics and table.")
 _SAMPLES = flags.DEFINE_integer("samples", 8, "Samples per problem.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature; 0: greedy.")
 _TOP_P = flags.DEFINE_float("top_p", 1.0, "Draw among the likeliest tokens of this mass; 1: all.")
 _TOP_K = flags.DEFINE_integer("top_k", 0, "Draw among this many likeliest tokens; 0: all.")
-_MIN_P = flags.DEFINE_float("min_p", 0.0, "Draw no token below this share of the likeliest one's probability.")
+_MIN_P = flags.DEFINE_float("min_p", 0.0,
+                            "Draw no token below this share of the likeliest one's probability.")
 _BATCH = flags.DEFINE_integer("batch", 64, "Rows drawn at once.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
 flags.mark_flag_as_required("out")
@@ -37,11 +43,12 @@ flags.mark_flag_as_required("out")
 
 def main(_):
   logging.set_verbosity(logging.WARNING)
-  plan = benchmark.Plan(_SAMPLES.value, _TEMPERATURE.value, _TOP_P.value, _TOP_K.value, _MIN_P.value, _BATCH.value,
-                        _SEED.value)
+  plan = benchmark.Plan(_SAMPLES.value, _TEMPERATURE.value, _TOP_P.value, _TOP_K.value,
+                        _MIN_P.value, _BATCH.value, _SEED.value)
   cfg = None if _CONFIG.value is None else config_lib.from_dict(_CONFIG.value)
   if (_WORKDIR.value is None) == (_PRETRAINED.value is None):
-    raise config_lib.ConfigError("name either --workdir or --pretrained: they say whose parameters are evaluated.")
+    raise config_lib.ConfigError(
+        "name either --workdir or --pretrained: they say whose parameters are evaluated.")
   if _WORKDIR.value is not None:
     iteration = saved.choose(_WORKDIR.value, _CHECKPOINT.value)
     source = {"workdir": _WORKDIR.value, "checkpoint": iteration}
@@ -58,7 +65,8 @@ def main(_):
 def parse_flags(argv):
   try:
     return app.parse_flags_with_usage(argv)
-  except KeyError as error:  # an unknown section; unknown keys of a known one are refused by `from_dict`
+  # an unknown section; unknown keys of a known one are refused by `from_dict`
+  except KeyError as error:
     raise config_lib.ConfigError(f"unknown key: {error.args[0]}") from error
 
 

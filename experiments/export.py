@@ -15,9 +15,11 @@ from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
 _OUT = flags.DEFINE_string("out", None, "Directory to write; it must not hold a checkpoint.")
-_CHECKPOINT = flags.DEFINE_string("checkpoint", "latest", "Iteration of the checkpoint, or `latest`.")
-_DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16", "float16"],
-                           "Of the stored weights; as they are trained where left out. An adapter is float32.")
+_CHECKPOINT = flags.DEFINE_string("checkpoint", "latest",
+                                  "Iteration of the checkpoint, or `latest`.")
+_DTYPE = flags.DEFINE_enum(
+    "dtype", None, ["float32", "bfloat16", "float16"],
+    "Of the stored weights; as they are trained where left out. An adapter is float32.")
 _ADAPTER = flags.DEFINE_bool("adapter", False, "Write the low-rank adapter alone.")
 flags.mark_flags_as_required(["workdir", "out"])
 

@@ -11,10 +11,13 @@ from ml_collections import config_flags
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.runs import trainer
 
-# Unknown keys and wrong types are accepted here and refused by `from_dict`, whose messages name the range and the fix.
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Config file: `path.py` or `path.py:preset`.",
+# Unknown keys and wrong types are accepted here and refused by `from_dict`, whose messages name the
+# range and the fix.
+_CONFIG = config_flags.DEFINE_config_file("config", None,
+                                          "Config file: `path.py` or `path.py:preset`.",
                                           lock_config=False, accept_new_attributes=True)
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; an interrupted run goes on where it was.")
+_WORKDIR = flags.DEFINE_string("workdir", None,
+                               "Folder of the run; an interrupted run goes on where it was.")
 flags.mark_flags_as_required(["config", "workdir"])
 
 
@@ -26,7 +29,8 @@ def main(_):
 def parse_flags(argv):
   try:
     return app.parse_flags_with_usage(argv)
-  except KeyError as error:  # an unknown section; unknown keys of a known one are refused by `from_dict`
+  # an unknown section; unknown keys of a known one are refused by `from_dict`
+  except KeyError as error:
     raise config_lib.ConfigError(f"unknown key: {error.args[0]}") from error
 
 

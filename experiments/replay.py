@@ -3,8 +3,9 @@
   python experiments/replay.py runs/quickstart
   python experiments/replay.py runs/quickstart --iteration=55 --checkpoint=60
 
-The rollouts of --iteration, sampled by an older policy, meet the policy of --checkpoint (default: the newest, and the
-oldest rollouts since the checkpoint before it). Prints a table; writes replay.md and replay.html into the run's folder.
+The rollouts of --iteration, sampled by an older policy, meet the policy of --checkpoint (default:
+the newest, and the oldest rollouts since the checkpoint before it). Prints a table; writes
+replay.md and replay.html into the run's folder.
 """
 
 import argparse
@@ -17,7 +18,8 @@ from jaxrl_llm.reporting.reader import RunError
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("workdir", type=Path)
   parser.add_argument("--iteration", type=int, help="whose rollouts")
   parser.add_argument("--checkpoint", type=int, help="whose parameters are the current policy")

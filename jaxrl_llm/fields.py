@@ -6,7 +6,8 @@ import types
 import typing
 
 DEFAULT = "default"
-Number = float | str | None  # an estimator's number: unset (DEFAULT), a number, or None for no bound
+# an estimator's number: unset (DEFAULT), a number, or None for no bound
+Number = float | str | None
 
 
 class ConfigError(Exception):
@@ -14,7 +15,8 @@ class ConfigError(Exception):
 
 
 def option(default, doc: str, *, low=None, high=None, choices=None, of=str):
-  """A config field with its documentation and closed range [low, high], or its list of allowed values.
+  """A config field with its documentation and closed range [low, high], or its list of allowed
+  values.
 
   Args:
     of: for a tuple, the type of its entries.
@@ -52,15 +54,16 @@ def checked(key: str, item, hint, meta):
   if isinstance(converted, tuple) and not all(isinstance(i, meta["of"]) for i in converted):
     converted = None
   if converted is None:
-    raise ConfigError(f"{key} = {item!r}: {_type_name(hint)} was expected ({allowed(meta) or meta['doc']}). "
-                      f"Fix: --config.{key}=<{_type_name(hint)}>.")
+    raise ConfigError(
+        f"{key} = {item!r}: {_type_name(hint)} was expected ({allowed(meta) or meta['doc']}). "
+        f"Fix: --config.{key}=<{_type_name(hint)}>.")
   if meta["choices"] and converted not in meta["choices"]:
     raise ConfigError(f"{key} = {item!r}: allowed are {', '.join(map(repr, meta['choices']))}."
                       + did_you_mean(str(converted), meta["choices"]))
   low, high = meta["low"], meta["high"]
   if not isinstance(converted, (str, tuple, bool)):
-    if not (converted == converted and abs(converted) != float("inf")) or (low is not None and converted < low) or (
-        high is not None and converted > high):
+    if not (converted == converted and abs(converted) != float("inf")) or (
+        low is not None and converted < low) or (high is not None and converted > high):
       raise ConfigError(f"{key} = {item!r}: out of range; {allowed(meta)} ({meta['doc']}). "
                         f"Fix: choose a value in the range.")
   return converted
@@ -77,7 +80,8 @@ def _converted(item, hint):
   if isinstance(item, int):
     return item if _admits(hint, int) else float(item) if _admits(hint, float) else None
   if isinstance(item, float):
-    return item if _admits(hint, float) else int(item) if _admits(hint, int) and item.is_integer() else None
+    return item if _admits(
+        hint, float) else int(item) if _admits(hint, int) and item.is_integer() else None
   if isinstance(item, str):
     return item if hint is str else (item,) if hint is tuple else None
   if isinstance(item, (list, tuple)):

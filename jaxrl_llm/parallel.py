@@ -1,7 +1,8 @@
-"""Devices: the mesh, the one table from logical to physical axes, and the crossings between host and device.
+"""Devices: the mesh, the one table from logical to physical axes, and the crossings between host
+and device.
 
-Only here are devices asked for. Arrays are laid out by `NamedSharding` under `jax.jit`; the compiler inserts the
-collectives.
+Only here are devices asked for. Arrays are laid out by `NamedSharding` under `jax.jit`; the
+compiler inserts the collectives.
 """
 
 import dataclasses
@@ -34,18 +35,22 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   """
   devices, _ = _divided(cfg, devices)
   if cfg.data == 0:
-    raise ConfigError("mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
+    raise ConfigError(
+        "mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
   count, fixed = len(devices), cfg.fsdp * cfg.tensor
   data = cfg.data if cfg.data > 0 else max(1, count // fixed)
   if data * fixed != count:
     beside = f" beside mesh.rollout = {cfg.rollout}" if cfg.rollout else ""
-    raise ConfigError(f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.tensor = {cfg.tensor} make {data * fixed} "
-                      f"devices, but there are {count}{beside}. Fix: let their product be {count}.")
+    raise ConfigError(
+        f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.tensor = {cfg.tensor} make "
+        f"{data * fixed} "
+        f"devices, but there are {count}{beside}. Fix: let their product be {count}.")
   return _mesh(devices, (data, cfg.fsdp, cfg.tensor))
 
 
 def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
-  """Where rollouts are drawn: the last `cfg.rollout` of the devices, each with all parameters; 0: `mesh` itself.
+  """Where rollouts are drawn: the last `cfg.rollout` of the devices, each with all parameters; 0:
+  `mesh` itself.
 
   Args:
     mesh: of `make_mesh` for the same devices.
@@ -58,7 +63,8 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
 
 
 def training_devices(cfg: MeshConfig, devices=None) -> list:
-  """All but the last `cfg.rollout`; all, where that leaves none: enough for what only reads a run."""
+  """All but the last `cfg.rollout`; all, where that leaves none: enough for what only reads a run.
+  """
   devices = list(jax.devices() if devices is None else devices)
   return devices[:max(0, len(devices) - cfg.rollout)] or devices
 
@@ -68,36 +74,43 @@ def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
   devices = list(jax.devices() if devices is None else devices)
   left = len(devices) - cfg.rollout
   if cfg.rollout and jax.process_count() > 1:
-    raise ConfigError(f"mesh.rollout = {cfg.rollout} with {jax.process_count()} processes: allowed is 0. "
-                      "Fix: mesh.rollout=0, or one process.")
+    raise ConfigError(
+        f"mesh.rollout = {cfg.rollout} with {jax.process_count()} processes: allowed is 0. "
+        "Fix: mesh.rollout=0, or one process.")
   if left < 1:
-    raise ConfigError(f"mesh.rollout = {cfg.rollout} leaves none of the {len(devices)} devices to train on. "
-                      f"Fix: mesh.rollout={len(devices) - 1} or less.")
+    raise ConfigError(
+        f"mesh.rollout = {cfg.rollout} leaves none of the {len(devices)} devices to train on. "
+        f"Fix: mesh.rollout={len(devices) - 1} or less.")
   return devices[:left], devices[left:]
 
 
 def _mesh(devices, shape: tuple[int, int, int]) -> Mesh:
-  return Mesh(np.asarray(devices).reshape(shape), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+  return Mesh(
+      np.asarray(devices).reshape(shape), ("data", "fsdp", "tensor"),
+      axis_types=(AxisType.Auto,) * 3)
 
 
 def check(cfg: Config, mesh: Mesh, drawing: Mesh | None = None) -> None:
   """Rows must divide over the devices that hold them, and draws ahead need devices of their own.
 
-  Two threads that launch programs with collectives on the same devices may wait for each other for ever: each device
-  runs what it was given first, and the order may differ between devices.
+  Two threads that launch programs with collectives on the same devices may wait for each other for
+  ever: each device runs what it was given first, and the order may differ between devices.
 
   Args:
     mesh: where training runs.
     drawing: where rollouts are drawn; None: there, too.
 
   Raises:
-    ConfigError: naming the micro-batch or evaluation that does not divide, updates.overlap on several devices that
+    ConfigError: naming the micro-batch or evaluation that does not divide, updates.overlap on
+    several devices that
       train and draw, or rollout.shared_prefix on several that draw.
   """
   apart = drawing is not None and drawing is not mesh
   if cfg.updates.overlap and not apart and mesh.size > 1:
-    raise ConfigError(f"updates.overlap = True on {mesh.size} devices that both train and draw: their collectives may "
-                      f"deadlock. Fix: {_devices_apart(cfg, mesh.size)}updates.overlap=False.")
+    raise ConfigError(
+        f"updates.overlap = True on {mesh.size} devices that both train and draw: their "
+        "collectives may "
+        f"deadlock. Fix: {_devices_apart(cfg, mesh.size)}updates.overlap=False.")
   if cfg.rollout.shared_prefix and (count := (drawing if apart else mesh).size) > 1:
     raise ConfigError(f"rollout.shared_prefix = True on {count} devices that draw: allowed is 1. "
                       "Fix: rollout.shared_prefix=False.")
@@ -109,11 +122,13 @@ def check(cfg: Config, mesh: Mesh, drawing: Mesh | None = None) -> None:
 def _trained_rows(cfg: Config) -> list[tuple[str, int]]:
   """(name, rows) of what is laid out over the devices that train."""
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  rows = [("rows of a micro-batch", micro_rows), ("task.heldout_problems", cfg.task.heldout_problems)]
+  rows = [("rows of a micro-batch", micro_rows),
+          ("task.heldout_problems", cfg.task.heldout_problems)]
   if cfg.rollout.slots:
     rows += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))]
   if cfg.warm_start.steps:
-    rows += [("rows of a warm-start micro-batch", cfg.warm_start.batch_size // cfg.warm_start.micro_batches)]
+    rows += [("rows of a warm-start micro-batch",
+              cfg.warm_start.batch_size // cfg.warm_start.micro_batches)]
   return rows
 
 
@@ -131,14 +146,17 @@ def _check_rows(checked: list[tuple[str, int]], shards: int, axes: str) -> None:
 
 
 def _devices_apart(cfg: Config, count: int) -> str:
-  """Words for a setting with which some of `count` devices only draw and all rows divide; none: no words.
+  """Words for a setting with which some of `count` devices only draw and all rows divide; none: no
+  words.
 
   Of the numbers that do, the one nearest to half.
   """
   mesh, divide = cfg.mesh, lambda checked, shards: all(rows % shards == 0 for _, rows in checked)
   most = 1 if cfg.rollout.shared_prefix else count - 1
-  found = [n for n in range(1, most + 1) if (count - n) % (mesh.fsdp * mesh.tensor) == 0
-           and divide(_drawn_rows(cfg), n) and divide(_trained_rows(cfg), (count - n) // mesh.tensor)]
+  found = [
+      n for n in range(1, most + 1) if (count - n) % (mesh.fsdp * mesh.tensor) == 0 and
+      divide(_drawn_rows(cfg), n) and divide(_trained_rows(cfg), (count - n) // mesh.tensor)
+  ]
   if not found or jax.process_count() > 1:
     return ""
   data = "" if mesh.data < 0 else " with mesh.data=-1"
@@ -146,14 +164,18 @@ def _devices_apart(cfg: Config, count: int) -> str:
 
 
 def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-  """Physical layout of an array with these logical axes; a dimension that does not divide is replicated."""
+  """Physical layout of an array with these logical axes; a dimension that does not divide is
+  replicated.
+  """
   out, used = [], set()
   for axis, size in zip(axes, shape, strict=True):
     rule = RULES.get(axis)
     names = () if rule is None else (rule,) if isinstance(rule, str) else rule
     parts = int(np.prod([mesh.shape[n] for n in names]))
     if parts > 1 and size % parts:
-      _log_once(f"axis {axis!r} of size {size} does not divide over {names} = {parts} devices: replicated")
+      _log_once(
+          f"axis {axis!r} of size {size} does not divide over {names} = {parts} devices: replicated"
+      )
     if parts == 1 or size % parts or used & set(names):
       out.append(None)
     else:
@@ -176,7 +198,8 @@ class Layout:
   def __call__(self, x, axes: tuple):
     if self.mesh.size == 1:
       return x
-    return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec(axes, x.shape, self.mesh)))
+    return jax.lax.with_sharding_constraint(
+        x, NamedSharding(self.mesh, spec(axes, x.shape, self.mesh)))
 
 
 def rows(mesh: Mesh) -> NamedSharding:
@@ -196,7 +219,8 @@ def param_shardings(model, mesh: Mesh):
 
 
 def transfer(tree, shardings):
-  """Arrays laid out as `shardings` say (a prefix of the tree), on whatever devices; no copy where they lie so already.
+  """Arrays laid out as `shardings` say (a prefix of the tree), on whatever devices; no copy where
+  they lie so already.
 
   It launches no program with collectives, so any thread may call it.
   """
@@ -205,7 +229,8 @@ def transfer(tree, shardings):
 
 def to_global(tree, mesh: Mesh):
   """Process-local rows (numpy) -> arrays whose leading axis spans all processes."""
-  return jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows(mesh), np.asarray(x)), tree)
+  return jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows(mesh), np.asarray(x)),
+                      tree)
 
 
 def gather_host(tree):

@@ -1,7 +1,9 @@
-"""Published recipes by name: `--config=configs/quickstart.py:gspo`. A preset sets components, nothing else.
+"""Published recipes by name: `--config=configs/quickstart.py:gspo`. A preset sets components,
+nothing else.
 
-Sizes (rollout batch, learning rate, lengths, the reference's KL weight where a recipe does not depend on it) stay the
-config's. `objective/README.md` says of each recipe where the paper and its public code differ.
+Sizes (rollout batch, learning rate, lengths, the reference's KL weight where a recipe does not
+depend on it) stay the config's. `objective/README.md` says of each recipe where the paper and its
+public code differ.
 """
 
 import math
@@ -22,57 +24,94 @@ _SEQUENCE_TIS = {"correction__level": "sequence", "correction__cap": 5.0}
 
 PRESETS = {
     # No ratio.
-    "reinforce": _recipe("reinforce", "none", "token"),
-    "rloo": _recipe("reinforce", "rloo", "token"),
-    "reinforce_pp": _recipe("reinforce", "reinforce_pp", "token"),
-    "opo": _recipe("reinforce", "opo", "token"),
+    "reinforce":
+        _recipe("reinforce", "none", "token"),
+    "rloo":
+        _recipe("reinforce", "rloo", "token"),
+    "reinforce_pp":
+        _recipe("reinforce", "reinforce_pp", "token"),
+    "opo":
+        _recipe("reinforce", "opo", "token"),
     # Clipped token ratios.
-    "grpo": _recipe("ppo", "grpo", "sequence"),
-    "dr_grpo": _recipe("ppo", "dr_grpo", "fixed"),
-    # The soft overlong penalty needs a width below rollout.max_new_tokens, and so is left to the config: published are
-    # 4,096 of 20,480 tokens, a fifth (shaping.overlong_buffer).
-    "dapo": _recipe("ppo", "grpo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28,
-                    dynamic_sampling__enabled=True),
-    "cispo": _recipe("cispo", "grpo", "token"),
-    "sapo": _recipe("sapo", "grpo", "sequence"),
-    "dro": _recipe("dro", "grpo", "token"),
-    "m2po": _recipe("m2po", "grpo", "token"),
+    "grpo":
+        _recipe("ppo", "grpo", "sequence"),
+    "dr_grpo":
+        _recipe("ppo", "dr_grpo", "fixed"),
+    # The soft overlong penalty needs a width below rollout.max_new_tokens, and so is left to the
+    # config: published are 4,096 of 20,480 tokens, a fifth (shaping.overlong_buffer).
+    "dapo":
+        _recipe("ppo", "grpo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28,
+                dynamic_sampling__enabled=True),
+    "cispo":
+        _recipe("cispo", "grpo", "token"),
+    "sapo":
+        _recipe("sapo", "grpo", "sequence"),
+    "dro":
+        _recipe("dro", "grpo", "token"),
+    "m2po":
+        _recipe("m2po", "grpo", "token"),
     # Ratios of a prefix.
-    "ctpo": _recipe("ctpo", "grpo", "sequence", **_SEQUENCE_TIS),
-    "ctpo_geomean": _recipe("ctpo_geomean", "grpo", "sequence", **_SEQUENCE_TIS),
-    "minpro": _recipe("minpro", "grpo", "token"),
+    "ctpo":
+        _recipe("ctpo", "grpo", "sequence", **_SEQUENCE_TIS),
+    "ctpo_geomean":
+        _recipe("ctpo_geomean", "grpo", "sequence", **_SEQUENCE_TIS),
+    "minpro":
+        _recipe("minpro", "grpo", "token"),
     # Ratios of a sequence.
-    "gspo": _recipe("gspo", "grpo", "sequence"),
-    "luspo": _recipe("gspo", "grpo", "sequence_sum", estimator__clip_low=2e-3, estimator__clip_high=2.5e-3),
-    "gmpo": _recipe("gmpo", "grpo", "sequence"),
-    "seq_is": _recipe("seq_is", "grpo", "sequence"),
-    "topr": _recipe("topr", "grpo", "sequence_sum"),
-    "vespo": _recipe("vespo", "grpo", "token"),
+    "gspo":
+        _recipe("gspo", "grpo", "sequence"),
+    "luspo":
+        _recipe("gspo", "grpo", "sequence_sum", estimator__clip_low=2e-3,
+                estimator__clip_high=2.5e-3),
+    "gmpo":
+        _recipe("gmpo", "grpo", "sequence"),
+    "seq_is":
+        _recipe("seq_is", "grpo", "sequence"),
+    "topr":
+        _recipe("topr", "grpo", "sequence_sum"),
+    "vespo":
+        _recipe("vespo", "grpo", "token"),
     # Masks by how far the probability moved.
-    "dppo_tv": _recipe("dppo_tv", "grpo", "token"),
-    "dppo_kl": _recipe("dppo_kl", "grpo", "token"),
-    "cppo": _recipe("cppo", "grpo", "token"),
+    "dppo_tv":
+        _recipe("dppo_tv", "grpo", "token"),
+    "dppo_kl":
+        _recipe("dppo_kl", "grpo", "token"),
+    "cppo":
+        _recipe("cppo", "grpo", "token"),
     # Sampler / trainer mismatch.
-    "decoupled_ppo": _recipe("ppo", "grpo", "token", updates__anchor="recomputed", correction__level="token",
-                             correction__cap=5.0),
-    "icepop": _recipe("ppo", "grpo", "sequence", updates__anchor="recomputed", correction__level="token",
-                      correction__low=0.5, correction__cap=5.0),
-    "trm": _recipe("ppo", "grpo", "token", updates__anchor="recomputed",
-                   correction__reject=(("seq_max_k3", None, 0.1),)),
-    "trm_avg": _recipe("ppo", "grpo", "token", updates__anchor="recomputed",
-                       correction__reject=(("seq_mean_k3", None, 0.002),)),
+    "decoupled_ppo":
+        _recipe("ppo", "grpo", "token", updates__anchor="recomputed", correction__level="token",
+                correction__cap=5.0),
+    "icepop":
+        _recipe("ppo", "grpo", "sequence", updates__anchor="recomputed", correction__level="token",
+                correction__low=0.5, correction__cap=5.0),
+    "trm":
+        _recipe("ppo", "grpo", "token", updates__anchor="recomputed",
+                correction__reject=(("seq_max_k3", None, 0.1),)),
+    "trm_avg":
+        _recipe("ppo", "grpo", "token", updates__anchor="recomputed",
+                correction__reject=(("seq_mean_k3", None, 0.002),)),
     # The threshold and the KL weight are ours; the report gives neither.
-    "deepseek": _recipe("ppo", "grpo", "sequence", correction__sequence_delta=0.05, kl__name="k3", kl__coef=1e-3,
-                        kl__place="loss", kl__importance=True),
-    "dvp": _recipe("ppo", "grpo", "sequence", vocabulary__min_p=math.exp(-13)),
+    "deepseek":
+        _recipe("ppo", "grpo", "sequence", correction__sequence_delta=0.05, kl__name="k3",
+                kl__coef=1e-3, kl__place="loss", kl__importance=True),
+    "dvp":
+        _recipe("ppo", "grpo", "sequence", vocabulary__min_p=math.exp(-13)),
     # Credit and weighting.
-    "ppo_critic": _recipe("ppo", "gae", "token"),
-    "otb": _recipe("ppo", "otb", "token"),
-    "tir_otb": _recipe("ppo", "tir_otb", "token"),
-    "tempo": _recipe("ppo", "tempo", "token"),
-    "balanced": _recipe("ppo", "grpo", "balanced"),
-    "grpo_lambda": _recipe("ppo", "grpo", "sequence", shaping__name="grpo_lambda"),
-    "pipo": _recipe("ppo", "grpo", "token", pipo__enabled=True),
+    "ppo_critic":
+        _recipe("ppo", "gae", "token"),
+    "otb":
+        _recipe("ppo", "otb", "token"),
+    "tir_otb":
+        _recipe("ppo", "tir_otb", "token"),
+    "tempo":
+        _recipe("ppo", "tempo", "token"),
+    "balanced":
+        _recipe("ppo", "grpo", "balanced"),
+    "grpo_lambda":
+        _recipe("ppo", "grpo", "sequence", shaping__name="grpo_lambda"),
+    "pipo":
+        _recipe("ppo", "grpo", "token", pipo__enabled=True),
 }
 
 
@@ -83,6 +122,7 @@ def apply(config: config_dict.ConfigDict, name: str) -> config_dict.ConfigDict:
     ConfigError: listing the table for a name that is not in it.
   """
   if name not in PRESETS:
-    raise ConfigError(f"preset {name!r}: known are {', '.join(PRESETS)}.{did_you_mean(name, PRESETS)}")
+    raise ConfigError(
+        f"preset {name!r}: known are {', '.join(PRESETS)}.{did_you_mean(name, PRESETS)}")
   config.update_from_flattened_dict(PRESETS[name])
   return config

@@ -1,8 +1,9 @@
 """Pytrees and protocols that cross a folder, and the dimension letters.
 
-Dimensions: `B` rows (= prompts x group), `G` group size, `L` row length (prompt and completion contiguous,
-right-padded), `V` vocabulary, `D` width, `H` heads, `K` kv-heads, `N` layers; inside the network `R` bins of length
-`S`. Every per-token array is [B, L] and aligned with `tokens`: entry t speaks of tokens[t] given tokens[<t].
+Dimensions: `B` rows (= prompts x group), `G` group size, `L` row length (prompt and completion
+contiguous, right-padded), `V` vocabulary, `D` width, `H` heads, `K` kv-heads, `N` layers; inside
+the network `R` bins of length `S`. Every per-token array is [B, L] and aligned with `tokens`: entry
+t speaks of tokens[t] given tokens[<t].
 """
 
 import dataclasses
@@ -38,15 +39,17 @@ class PromptBatch:
 class Sampling:
   """Traced sampling values: changing one does not recompile. `Sampling.of` takes plain numbers.
 
-  The rules are applied in the order top_k, top_p, min_p to the distribution at this temperature (ops/vocabulary.py);
-  what they leave is renormalised. The defaults prune nothing, and have the types of what `of` makes, so that both
-  share one program.
+  The rules are applied in the order top_k, top_p, min_p to the distribution at this temperature
+  (ops/vocabulary.py); what they leave is renormalised. The defaults prune nothing, and have the
+  types of what `of` makes, so that both share one program.
 
   Attributes:
     temperature: scalar f32; 0 means greedy.
     top_k: scalar int32; only the top_k most likely tokens are drawn; 0 keeps all.
-    top_p: scalar f32; only the most likely tokens that together reach this mass are drawn; 1 keeps all.
-    min_p: scalar f32; tokens with a probability below min_p times the largest are never drawn; 0 keeps all.
+    top_p: scalar f32; only the most likely tokens that together reach this mass are drawn; 1 keeps
+      all.
+    min_p: scalar f32; tokens with a probability below min_p times the largest are never drawn; 0
+      keeps all.
   """
 
   temperature: Float[Array, ""]
@@ -55,7 +58,8 @@ class Sampling:
   min_p: Float[Array, ""] | np.float32 = np.float32(0)
 
   @classmethod
-  def of(cls, temperature: float, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> "Sampling":
+  def of(cls, temperature: float, *, top_k: int = 0, top_p: float = 1.0,
+         min_p: float = 0.0) -> "Sampling":
     """From plain numbers."""
     return cls(jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p), jnp.float32(min_p))
 
@@ -75,13 +79,15 @@ class Rollout:
     prompt_length: [B] int32.
     behavior_log_probs: [B, L] f32 of the distribution that was sampled from; 0 where mask is False.
     truncated: [B] bool, True exactly when the length limit ended the row.
-    stop_reason: [B] int32: STOP_TOKEN (an end of sequence), STOP_LENGTH (a length limit), STOP_STRING (a stop string),
-      STOP_ENVIRONMENT (the environment's own rule) or STOP_TURNS (the limit on policy turns).
+    stop_reason: [B] int32: STOP_TOKEN (an end of sequence), STOP_LENGTH (a length limit),
+      STOP_STRING (a stop string), STOP_ENVIRONMENT (the environment's own rule) or STOP_TURNS (the
+      limit on policy turns).
     policy_step: [B] int32, `TrainState.step` of the parameters that sampled.
     row_id, group_id: [B] int32, from the prompts.
-    turn_id: [B, L] int32, the policy's turns counted from 1, 0 outside of them; None: every row is one turn.
-    void: [B] bool, True where a turn neither called a tool nor answered, and where the tool itself failed; None: no
-      environment was asked.
+    turn_id: [B, L] int32, the policy's turns counted from 1, 0 outside of them; None: every row is
+      one turn.
+    void: [B] bool, True where a turn neither called a tool nor answered, and where the tool itself
+      failed; None: no environment was asked.
   """
 
   tokens: Int[Array, "B L"]
@@ -103,12 +109,13 @@ class TokenStats:
   """Statistics of the next-token distribution at chosen tokens; None where not asked for.
 
   Attributes:
-    log_probs: f32 of the chosen token, nats; where the vocabulary is pruned, of the renormalised distribution.
+    log_probs: f32 of the chosen token, nats; where the vocabulary is pruned, of the renormalised
+      distribution.
     entropy: f32, nats.
     sum_pi_squared: f32, sum of squared probabilities.
     kept_mass: f32, probability of the kept vocabulary before renormalisation.
-    in_support: bool, False where the chosen token is outside the kept vocabulary; its log-prob is then finite, the
-      logit less the kept tokens' normaliser, and a constant.
+    in_support: bool, False where the chosen token is outside the kept vocabulary; its log-prob is
+      then finite, the logit less the kept tokens' normaliser, and a constant.
     values: f32, the value head's estimate at the state before the token.
     routing: [N, B, L, k] int32, experts that each layer sent the token to.
   """
@@ -132,7 +139,8 @@ class AdvantageInputs:
     tokens: [B, L] int32.
     group_id: [B] int32, arbitrary and unsorted.
     keep: [B] bool or None (all); False takes a row out of every statistic.
-    token_rewards: [B, L] f32 added to the outcome reward, which sits on the last policy token (KL in the reward).
+    token_rewards: [B, L] f32 added to the outcome reward, which sits on the last policy token (KL
+      in the reward).
     anchor_log_probs, ref_log_probs: [B, L] f32.
     sum_pi_squared: [B, L] f32 under the anchor.
     values: [B, L] f32; values[t] = V(tokens[<t]).
@@ -162,14 +170,17 @@ class TrainBatch:
     rollout: rows.
     advantages: [B, L] f32, constants.
     loss_weights: [B, L] f32; loss = sum(loss_weights * per_token_loss).
-    anchor_log_probs: [B, L] f32, the ratio's denominator; None where the anchor is the current policy itself, which
-      then enters as its own detached log-probs.
+    anchor_log_probs: [B, L] f32, the ratio's denominator; None where the anchor is the current
+      policy itself, which then enters as its own detached log-probs.
     correction_weights: [B, L] f32; 0 on rejected tokens.
     ref_log_probs: [B, L] f32 of the KL reference, or None where no KL is asked for.
     values, returns: [B, L] f32 of the rollout's critic and its targets, or None without a critic.
-    regularizer_weights: [B, L] f32 for the KL, entropy and value terms, or None where they are `loss_weights`.
-    estimator_weights: [B, L] f32, a statistic of the whole optimizer batch (m2po), or None where none is needed.
-    in_support: [B, L] bool, False where a token is outside the anchor's pruned vocabulary, or None (all inside).
+    regularizer_weights: [B, L] f32 for the KL, entropy and value terms, or None where they are
+      `loss_weights`.
+    estimator_weights: [B, L] f32, a statistic of the whole optimizer batch (m2po), or None where
+      none is needed.
+    in_support: [B, L] bool, False where a token is outside the anchor's pruned vocabulary, or None
+      (all inside).
   """
 
   rollout: Rollout
@@ -187,7 +198,9 @@ class TrainBatch:
 
 @struct.dataclass
 class SupervisedBatch:
-  """One optimizer batch of `sft_loss`: tokens [B, L] int32, loss_weights [B, L] f32 (0 on prompt and padding)."""
+  """One optimizer batch of `sft_loss`: tokens [B, L] int32, loss_weights [B, L] f32 (0 on prompt
+  and padding).
+  """
 
   tokens: Int[Array, "B L"]
   length: Int[Array, " B"]
@@ -196,7 +209,8 @@ class SupervisedBatch:
 
 @struct.dataclass
 class EstimatorOutput:
-  """per_token_loss: [B, L] f32, finite everywhere, ignored where mask is False; metrics: mergeable."""
+  """per_token_loss: [B, L] f32, finite everywhere, ignored where mask is False; metrics: mergeable.
+  """
 
   per_token_loss: Float[Array, "B L"]
   metrics: dict[str, Any]
@@ -204,7 +218,9 @@ class EstimatorOutput:
 
 @struct.dataclass
 class TrainState:
-  """step: int32 scalar, optimizer updates so far; params: the trained leaves; opt_state; frozen: the other leaves."""
+  """step: int32 scalar, optimizer updates so far; params: the trained leaves; opt_state; frozen:
+  the other leaves.
+  """
 
   step: Int[Array, ""]
   params: Params
@@ -226,7 +242,8 @@ class Mean:
 
 @struct.dataclass
 class Histogram:
-  """Counts over fixed edges; counts[i] is the number of values in [edges[i-1], edges[i]), open at both ends.
+  """Counts over fixed edges; counts[i] is the number of values in [edges[i-1], edges[i]), open at
+  both ends.
 
   Quantiles are read from it by the writer, so they merge across micro-batches and devices.
   """
@@ -257,7 +274,9 @@ def merge_metrics(parts: list[dict]) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """prompt: text; answer: what the verifier compares with; demonstration: a worked completion, or None; id: unique."""
+  """prompt: text; answer: what the verifier compares with; demonstration: a worked completion, or
+  None; id: unique.
+  """
 
   prompt: str
   answer: str
@@ -281,10 +300,11 @@ class Reward:
 
 
 class Task(Protocol):
-  """A source of problems and their verifier; every method is a pure function of its arguments and the seed.
+  """A source of problems and their verifier; every method is a pure function of its arguments and
+  the seed.
 
-  With `updates.overlap` two threads call it at once: one draws the next batch, one evaluates. What a task keeps between
-  calls must bear that.
+  With `updates.overlap` two threads call it at once: one draws the next batch, one evaluates. What
+  a task keeps between calls must bear that.
   """
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]: ...

@@ -4,8 +4,10 @@ import collections
 import os
 import sys
 
-os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-                           " --xla_backend_optimization_level=0")  # programs of tests run for milliseconds
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    # programs of tests run for milliseconds
+    " --xla_backend_optimization_level=0")
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
@@ -30,7 +32,8 @@ def _registries_as_they_were():
       del sys.modules[name]
 
 
-# What a test, or a fixture of its module, registers is gone with it: no test depends on those that ran before it.
+# What a test, or a fixture of its module, registers is gone with it: no test depends on those that
+# ran before it.
 after_each_module = pytest.fixture(_registries_as_they_were, scope="module", autouse=True)
 after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
 

@@ -6,12 +6,25 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
 BASE = {"types", "config", "fields"}
 ALLOWED = {
-    "types": set(), "fields": set(), "config": {"fields"}, "presets": BASE,
-    "ops": BASE, "objective": {"ops"} | BASE, "models": {"ops", "parallel"} | BASE, "parallel": {"ops"} | BASE,
-    "rollouts": {"models", "ops", "parallel"} | BASE, "tasks": BASE, "reporting": BASE,
+    "types": set(),
+    "fields": set(),
+    "config": {"fields"},
+    "presets": BASE,
+    "ops": BASE,
+    "objective": {"ops"} | BASE,
+    "models": {"ops", "parallel"} | BASE,
+    "parallel": {"ops"} | BASE,
+    "rollouts": {"models", "ops", "parallel"} | BASE,
+    "tasks": BASE,
+    "reporting": BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
-    "runs": {"training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops"} | BASE,
-    "analysis": {"runs", "training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops"} | BASE,
+    "runs":
+        {"training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops"} |
+        BASE,
+    "analysis": {
+        "runs", "training", "objective", "models", "parallel", "rollouts", "tasks", "reporting",
+        "ops"
+    } | BASE,
 }
 
 
@@ -22,7 +35,9 @@ def rooms(source: str) -> set[str]:
     if isinstance(node, ast.Import):
       found |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom) and node.module:
-      found |= {node.module} if node.module != "jaxrl_llm" else {f"jaxrl_llm.{alias.name}" for alias in node.names}
+      found |= {node.module} if node.module != "jaxrl_llm" else {
+          f"jaxrl_llm.{alias.name}" for alias in node.names
+      }
       assert node.level == 0, "relative imports hide the room"
   return {name.split(".")[1] for name in found if name.startswith("jaxrl_llm.")}
 
@@ -43,8 +58,10 @@ def test_imports_point_downwards():
 
 
 def test_the_rule_bites():
-  assert violations({"ops/x.py": "from jaxrl_llm.objective import loss"}) == ["ops/x.py imports objective"]
-  assert violations({"tasks/x.py": "def f():\n  import jaxrl_llm.models.transformer"}) == ["tasks/x.py imports models"]
+  assert violations({"ops/x.py": "from jaxrl_llm.objective import loss"
+                    }) == ["ops/x.py imports objective"]
+  assert violations({"tasks/x.py": "def f():\n  import jaxrl_llm.models.transformer"
+                    }) == ["tasks/x.py imports models"]
 
 
 def test_tasks_transform_nothing():

@@ -1,4 +1,6 @@
-"""The README does what it says: its example estimator runs, its files exist, its numbers are the sweep's."""
+"""The README does what it says: its example estimator runs, its files exist, its numbers are the
+sweep's.
+"""
 
 import re
 from pathlib import Path

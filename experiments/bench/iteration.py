@@ -1,4 +1,5 @@
-"""Time workload W: generation, scoring, train step and the whole iteration; with `--peers`, beside other libraries.
+"""Time workload W: generation, scoring, train step and the whole iteration; with `--peers`, beside
+other libraries.
 
   python experiments/bench/iteration.py
   python experiments/bench/iteration.py --peers --peer-dir DIR --tunix-python PATH --trl-python PATH
@@ -18,23 +19,34 @@ import peers
 import workload
 
 SIZES = ("prompts", "group", "prompt", "new", "window")
-LABELS = {"scoring": "scoring, not in iteration", "iteration": "whole iteration",
-          "iteration_generation": "  until rollout on host", "ragged_generation": "generation, ragged*"}
-MODEL_SIZES = ("vocab_size", "width", "num_layers", "num_heads", "num_kv_heads", "head_dim", "mlp_width")
+LABELS = {
+    "scoring": "scoring, not in iteration",
+    "iteration": "whole iteration",
+    "iteration_generation": "  until rollout on host",
+    "ragged_generation": "generation, ragged*"
+}
+MODEL_SIZES = ("vocab_size", "width", "num_layers", "num_heads", "num_kv_heads", "head_dim",
+               "mlp_width")
 
 
 def arguments() -> argparse.Namespace:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--reps", type=int, default=5, help="measured repetitions of each part (default 5)")
-  parser.add_argument("--micro", type=int, help="micro-batches of the train step (default: the fastest of a trial)")
-  parser.add_argument("--parts", default=",".join(workload.PARTS), help="what is timed (default: all)")
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--reps", type=int, default=5,
+                      help="measured repetitions of each part (default 5)")
+  parser.add_argument("--micro", type=int,
+                      help="micro-batches of the train step (default: the fastest of a trial)")
+  parser.add_argument("--parts", default=",".join(workload.PARTS),
+                      help="what is timed (default: all)")
   parser.add_argument("--json", type=Path, help="file that all numbers are written to")
   parser.add_argument("--scan-layers", action="store_true", help="stack the blocks and scan")
-  parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="compute dtype")
+  parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"),
+                      help="compute dtype")
   shape = workload.Shape()
   for name in SIZES + MODEL_SIZES:
     default = getattr(shape if name in SIZES else shape.model, name)
-    parser.add_argument("--" + name.replace("_", "-"), type=int, default=default, help=f"default {default}")
+    parser.add_argument("--" + name.replace("_", "-"), type=int, default=default,
+                        help=f"default {default}")
   peers.add_arguments(parser)
   args = parser.parse_args()
   unknown = set(args.parts.split(",")) - set(workload.PARTS)
@@ -73,11 +85,15 @@ def report(result: dict) -> str:
   """The numbers as text: medians, then smallest and largest."""
   env, shape = result["environment"], result["shape"]
   trials = ", ".join(f"{n}: {s:.2f} s" for n, s in result["micro_trials"].items())
-  lines = [f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of {env['cpus']} CPUs",
-           f"peak {shape['model']['compute_dtype']} GEMM {result['peak_side']}^3: {result['peak_flops'] / 1e9:.0f} "
-           "GFLOP/s",
-           f"micro-batches: {result['micro']}" + (f" (train step, once each: {trials})" if trials else ""), "",
-           f"{'part':<28}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'GFLOP':>9}{'of peak':>9}"]
+  lines = [
+      f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of "
+      f"{env['cpus']} CPUs",
+      f"peak {shape['model']['compute_dtype']} GEMM {result['peak_side']}^3: "
+      f"{result['peak_flops'] / 1e9:.0f} "
+      "GFLOP/s", f"micro-batches: {result['micro']}" +
+      (f" (train step, once each: {trials})" if trials else ""), "",
+      f"{'part':<28}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'GFLOP':>9}{'of peak':>9}"
+  ]
   for part, values in result["seconds"].items():
     label = LABELS.get(part, part.replace("_", " "))
     key = "generation" if part == "iteration_generation" else part
@@ -90,8 +106,12 @@ def report(result: dict) -> str:
 
 
 def _counts(name: str, counts: dict) -> str:
-  return (f"{name + ' lengths':<16} wasted slot-steps {counts['wasted_slot_steps']:.1%}, cache bytes read over needed "
-          f"{counts['read_over_needed']:.2f}, padded tokens of the train step {counts['padded_tokens']:.1%}")
+  return (
+      f"{name + ' lengths':<16} wasted slot-steps {counts['wasted_slot_steps']:.1%}, cache bytes "
+      "read over needed "
+      f"{counts['read_over_needed']:.2f}, padded tokens of the train step "
+      f"{counts['padded_tokens']:.1%}"
+  )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Clocks and counts: seconds of each part of an iteration, FLOPs by formula, the peak of a matrix product."""
+"""Clocks and counts: seconds of each part of an iteration, FLOPs by formula, the peak of a matrix
+product.
+"""
 
 import dataclasses
 import os
@@ -31,9 +33,11 @@ def peak_flops(dtype: str) -> tuple[int, float]:
 
 
 def model_flops(shape: workload.Shape) -> dict[str, float]:
-  """FLOPs that the work needs, by part; what a program recomputes, masks out or pads is not counted.
+  """FLOPs that the work needs, by part; what a program recomputes, masks out or pads is not
+  counted.
 
-  With M weights in the blocks' products, E = D V in the head, and attention(s) = 4 s H head_dim N for a token that
+  With M weights in the blocks' products, E = D V in the head, and attention(s) = 4 s H head_dim N
+  for a token that
   sees s positions:
 
     generation   prompts * prompt * (2 M + attention(prompt / 2)) + B * new * (2 M + 2 E + attention(prompt + new / 2))
@@ -50,18 +54,29 @@ def model_flops(shape: workload.Shape) -> dict[str, float]:
   prefill = shape.prompts * shape.prompt * (2 * blocks + attention(shape.prompt / 2))
   generation = prefill + drawn(np.full(rows, shape.new))
   scoring = rows * length * (2 * blocks + 2 * head + attention(length / 2))
-  return {"generation": generation, "ragged_generation": prefill + drawn(workload.ragged_lengths(shape)),
-          "scoring": scoring, "train_step": 3 * scoring, "iteration": generation + 3 * scoring}
+  return {
+      "generation": generation,
+      "ragged_generation": prefill + drawn(workload.ragged_lengths(shape)),
+      "scoring": scoring,
+      "train_step": 3 * scoring,
+      "iteration": generation + 3 * scoring
+  }
 
 
 def tokens(shape: workload.Shape) -> dict[str, int]:
   """Tokens that a part is credited with: new ones for generation, whole rows elsewhere."""
   new, whole = shape.rows * shape.new, shape.rows * (shape.prompt + shape.new)
-  return {"generation": new, "ragged_generation": int(workload.ragged_lengths(shape).sum()), "scoring": whole,
-          "train_step": whole, "iteration": whole}
+  return {
+      "generation": new,
+      "ragged_generation": int(workload.ragged_lengths(shape).sum()),
+      "scoring": whole,
+      "train_step": whole,
+      "iteration": whole
+  }
 
 
-def fastest_micro(programs: workload.Programs, state) -> tuple[workload.Programs, object, dict[int, float]]:
+def fastest_micro(programs: workload.Programs,
+                  state) -> tuple[workload.Programs, object, dict[int, float]]:
   """(programs with the fastest of TRIAL_MICRO, state, seconds of each one's single trial step)."""
   drawn, _ = workload.rollout(programs, state.params, 0)
   batch = workload.train_batch(programs, drawn, jax.device_get(drawn))
@@ -74,7 +89,8 @@ def fastest_micro(programs: workload.Programs, state) -> tuple[workload.Programs
   return built[min(trials, key=trials.get)], state, trials
 
 
-def measure(programs: workload.Programs, state, parts: tuple[str, ...], reps: int) -> dict[str, list[float]]:
+def measure(programs: workload.Programs, state, parts: tuple[str, ...],
+            reps: int) -> dict[str, list[float]]:
   """Seconds of each part, `reps` times in turn after one unmeasured round.
 
   `iteration_generation` is the part of `iteration` until the rollout is on the host.
@@ -86,9 +102,11 @@ def measure(programs: workload.Programs, state, parts: tuple[str, ...], reps: in
   for index in range(1, reps + 2):
     once = {}
     if "generation" in parts:
-      once["generation"], _ = seconds(lambda i=index, s=state: workload.rollout(programs, s.params, i)[0])
+      once["generation"], _ = seconds(
+          lambda i=index, s=state: workload.rollout(programs, s.params, i)[0])
     if "ragged_generation" in parts:
-      once["ragged_generation"], _ = seconds(lambda i=index, s=state: workload.rollout(programs, s.params, i, ends)[0])
+      once["ragged_generation"], _ = seconds(
+          lambda i=index, s=state: workload.rollout(programs, s.params, i, ends)[0])
     if "scoring" in parts:
       once["scoring"], _ = seconds(lambda s=state: programs.score(s.params, drawn, sampling))
     if "train_step" in parts:
@@ -103,20 +121,33 @@ def measure(programs: workload.Programs, state, parts: tuple[str, ...], reps: in
 
 
 def counts(programs: workload.Programs, params) -> dict[str, dict]:
-  """What a generation of each kind of lengths did, and the share of padded slots in a train step of its whole rows."""
+  """What a generation of each kind of lengths did, and the share of padded slots in a train step of
+  its whole rows.
+  """
   shape = programs.shape
   out = {}
-  for name, ends in (("fixed", np.full(shape.rows, shape.new)), ("ragged", workload.ragged_lengths(shape))):
+  for name, ends in (("fixed", np.full(shape.rows,
+                                       shape.new)), ("ragged", workload.ragged_lengths(shape))):
     _, stats = workload.rollout(programs, params, 0, ends)
     out[name] = dataclasses.asdict(stats) | {
-        "wasted_slot_steps": stats.waste, "read_over_needed": stats.cache_bytes_read / stats.cache_bytes_needed,
-        "padded_tokens": float(1 - np.mean(shape.prompt + ends) / (shape.prompt + shape.new))}
+        "wasted_slot_steps": stats.waste,
+        "read_over_needed": stats.cache_bytes_read / stats.cache_bytes_needed,
+        "padded_tokens": float(1 - np.mean(shape.prompt + ends) / (shape.prompt + shape.new))
+    }
   return out
 
 
 def environment() -> dict:
   device = jax.devices()[0]
   usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  return {"jax": jax.__version__, "backend": device.platform, "device": device.device_kind, "devices_used": 1,
-          "cpus": os.cpu_count(), "cpus_usable": usable, "load_average": os.getloadavg(),
-          "machine": platform.machine(), "python": platform.python_version()}
+  return {
+      "jax": jax.__version__,
+      "backend": device.platform,
+      "device": device.device_kind,
+      "devices_used": 1,
+      "cpus": os.cpu_count(),
+      "cpus_usable": usable,
+      "load_average": os.getloadavg(),
+      "machine": platform.machine(),
+      "python": platform.python_version()
+  }

@@ -1,10 +1,12 @@
-"""Time the objective (advantage, aggregation, estimator with its gradient) against the train step on workload W.
+"""Time the objective (advantage, aggregation, estimator with its gradient) against the train step
+on workload W.
 
   python experiments/bench/objective.py
   python experiments/bench/objective.py --estimators=gspo,m2po --reps 5 --json out.json
 
-Both are jitted and called in turn in one process. The objective is everything that depends on the choice of method:
-advantages and weights of the rollout batch, then the weighted loss and its gradient with respect to the log-probs. It
+Both are jitted and called in turn in one process. The objective is everything that depends on the
+choice of method: advantages and weights of the rollout batch, then the weighted loss and its
+  gradient with respect to the log-probs. It
 must cost at most 2 % of the train step that it is part of.
 """
 
@@ -71,20 +73,25 @@ def compare(programs, names: list[str], reps: int) -> list[dict]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--estimators", default="ctpo,minpro")
   parser.add_argument("--reps", type=int, default=7)
-  parser.add_argument("--micro", type=int, default=16, help="micro-batches of the train step (default 16, its fastest)")
+  parser.add_argument("--micro", type=int, default=16,
+                      help="micro-batches of the train step (default 16, its fastest)")
   parser.add_argument("--json", type=Path, default=RESULT)
   args = parser.parse_args()
   environment = measure.environment()
-  rows = compare(workload.build(workload.Shape(), args.micro), args.estimators.split(","), args.reps)
+  rows = compare(workload.build(workload.Shape(), args.micro), args.estimators.split(","),
+                 args.reps)
   args.json.parent.mkdir(parents=True, exist_ok=True)
   args.json.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
   print("| estimator | objective, ms | train step, ms | share | target |\n|---|---|---|---|---|")
   for row in rows:
-    print(f"| {row['estimator']} | {1e3 * row['median']:.2f} | {1e3 * row['train_step_median']:.0f} | "
-          f"{100 * row['share']:.2f} % | {100 * TARGET:.0f} % |")
+    print(
+        f"| {row['estimator']} | {1e3 * row['median']:.2f} | {1e3 * row['train_step_median']:.0f} "
+        "| "
+        f"{100 * row['share']:.2f} % | {100 * TARGET:.0f} % |")
 
 
 if __name__ == "__main__":

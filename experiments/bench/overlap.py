@@ -1,15 +1,19 @@
-"""Time an iteration whose verifier sleeps, with and without the next batch drawn meanwhile (`updates.overlap`).
+"""Time an iteration whose verifier sleeps, with and without the next batch drawn meanwhile
+(`updates.overlap`).
 
   python experiments/bench/overlap.py
   python experiments/bench/overlap.py --sleep 0.5 --width 128 --json out.json
 
-A small policy on sums of two digits, on the first device, `updates.staleness` = 1, parameters as they were initialised:
-what is learnt does not matter here. The verifier sleeps once per batch and then answers as ever. Both ways are run in
-turn in one process, so that a slower or faster moment of the machine meets both. A repetition is `--count` iterations
-after one that is not counted; as in training, the metrics of each are fetched once the next one has been dispatched.
+A small policy on sums of two digits, on the first device, `updates.staleness` = 1, parameters as
+they were initialised: what is learnt does not matter here. The verifier sleeps once per batch and
+  then answers as ever. Both ways are run in
+turn in one process, so that a slower or faster moment of the machine meets both. A repetition is
+`--count` iterations after one that is not counted; as in training, the metrics of each are fetched
+once the next one has been dispatched.
 
-The ratio is time without overlap over time with it. One draw at most is in flight, so on one device it cannot exceed
-(generation + verification + training) / (generation + the longer of the two others).
+The ratio is time without overlap over time with it. One draw at most is in flight, so on one device
+it cannot exceed (generation + verification + training) / (generation + the longer of the two
+others).
 """
 
 import argparse
@@ -49,11 +53,11 @@ class Sleeping:
 def build(args: argparse.Namespace) -> setup.Parts:
   config = base_config()
   config.iterations = 10**6
-  config.model.update(vocab_size=17, width=args.width, num_layers=args.layers, num_heads=4, num_kv_heads=4,
-                      head_dim=args.width // 4, mlp_width=2 * args.width)
+  config.model.update(vocab_size=17, width=args.width, num_layers=args.layers, num_heads=4,
+                      num_kv_heads=4, head_dim=args.width // 4, mlp_width=2 * args.width)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=args.prompts, group_size=args.group, max_prompt_tokens=4, max_new_tokens=args.new,
-                        window=args.new)
+  config.rollout.update(prompts=args.prompts, group_size=args.group, max_prompt_tokens=4,
+                        max_new_tokens=args.new, window=args.new)
   config.updates.update(optimizer_batches=4, staleness=1, overlap=True)
   presets.apply(config, "grpo")
   parts = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
@@ -76,7 +80,9 @@ def repetition(parts: setup.Parts, run, start: Start, count: int, ahead: Ahead |
 
 
 def compare(parts: setup.Parts, reps: int, count: int) -> dict:
-  """Seconds of each repetition, both ways in turn after one of each that compiles; times of a draw's own parts."""
+  """Seconds of each repetition, both ways in turn after one of each that compiles; times of a
+  draw's own parts.
+  """
   start = Start(parts.model.init(jax.random.key(0)), None)
   run, seconds, draws = first_run(parts, start), {"without": [], "with": []}, []
   for rep in range(reps + 1):
@@ -85,23 +91,41 @@ def compare(parts: setup.Parts, reps: int, count: int) -> dict:
         taken, values, run = repetition(parts, run, start, count, ahead)
       if rep:
         times.append(taken)
-        draws.append({"way": way} | {name: values.get(name) for name in ("time/rollout", "time/verify", "time/waited")})
+        draws.append(
+            {"way": way} |
+            {name: values.get(name) for name in ("time/rollout", "time/verify", "time/waited")})
   medians = {way: float(np.median(times)) for way, times in seconds.items()}
-  return {"seconds": seconds, "medians": medians, "ratio": medians["without"] / medians["with"], "draws": draws}
+  return {
+      "seconds": seconds,
+      "medians": medians,
+      "ratio": medians["without"] / medians["with"],
+      "draws": draws
+  }
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
   sizes = {"reps": 5, "count": 4, "prompts": 16, "group": 8, "new": 32, "width": 64, "layers": 2}
   for name, default in sizes.items():
     parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
-  parser.add_argument("--sleep", type=float, default=0.3, help="of the verifier, per batch, seconds (default 0.3)")
+  parser.add_argument("--sleep", type=float, default=0.3,
+                      help="of the verifier, per batch, seconds (default 0.3)")
   parser.add_argument("--json", type=Path, help="file that all numbers are written to")
   args = parser.parse_args()
   result = compare(build(args), args.reps, args.count)
-  result |= {"environment": measure.environment(), "sleep": args.sleep, "sizes": {n: getattr(args, n) for n in sizes}}
+  result |= {
+      "environment": measure.environment(),
+      "sleep": args.sleep,
+      "sizes": {
+          n: getattr(args, n) for n in sizes
+      }
+  }
   for way, times in result["seconds"].items():
-    print(f"{way:<8} overlap: {result['medians'][way]:.3f} s an iteration ({min(times):.3f} to {max(times):.3f})")
+    print(
+        f"{way:<8} overlap: {result['medians'][way]:.3f} s an iteration ({min(times):.3f} to "
+        f"{max(times):.3f})"
+    )
   print(f"without / with: {result['ratio']:.2f}")
   if args.json:
     args.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,7 +1,9 @@
-"""Workload W beside other libraries: rounds of ours, google-tunix, TRL, each in its own process and environment.
+"""Workload W beside other libraries: rounds of ours, google-tunix, TRL, each in its own process and
+environment.
 
-The peers' scripts are not part of this repository: `--peer-dir` holds tunix_grpo.py and trl_grpo.py, which print the
-seconds of each step. Nothing is imported from the peers, and this process starts no device.
+The peers' scripts are not part of this repository: `--peer-dir` holds tunix_grpo.py and
+trl_grpo.py, which print the seconds of each step. Nothing is imported from the peers, and this
+process starts no device.
 """
 
 import argparse
@@ -18,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 NAMES = {"ours": "jaxrl_llm", "tunix": "google-tunix", "trl": "TRL"}
-# Steps that a peer's steady figure leaves out: of tunix the first two intervals and the last, of TRL the first step.
+# Steps that a peer's steady figure leaves out: of tunix the first two intervals and the last, of
+# TRL the first step.
 UNSTEADY = {"tunix": 2, "trl": 1}
 
 
@@ -29,15 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   group.add_argument("--tunix-python", help="Python of an environment with google-tunix")
   group.add_argument("--trl-python", help="Python of an environment with TRL")
   group.add_argument("--rounds", type=int, default=5, help="rounds of ours, tunix, TRL (default 5)")
-  group.add_argument("--tunix-micro", default="2", help="prompts, not rows, per micro-batch; of several, the fastest")
-  group.add_argument("--trl-micro", default="8", help="rows per micro-batch; of several, the fastest")
+  group.add_argument("--tunix-micro", default="2",
+                     help="prompts, not rows, per micro-batch; of several, the fastest")
+  group.add_argument("--trl-micro", default="8",
+                     help="rows per micro-batch; of several, the fastest")
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-  """One process: seconds of its steady whole iterations, and of generation where it shows them separately.
+  """One process: seconds of its steady whole iterations, and of generation where it shows them
+  separately.
 
-  `ragged`: of generation with planted lengths; None where lengths cannot be planted: the fixed-length time counts.
+  `ragged`: of generation with planted lengths; None where lengths cannot be planted: the
+  fixed-length time counts.
   """
 
   iteration: list[float]
@@ -50,16 +57,20 @@ class Timing:
 
 
 def parse_tunix(text: str) -> Timing:
-  """`tunix_grpo.py --what sampler,grpo`: intervals between reward calls; calls of its sampler without log-probs."""
+  """`tunix_grpo.py --what sampler,grpo`: intervals between reward calls; calls of its sampler
+  without log-probs.
+  """
   steps = _list_after(r"seconds to 1st reward call.*?:", text)
   calls = re.findall(r"sampler return_logprobs=False .* call (\d+): ([\d.]+)s", text)
-  return Timing(steps[UNSTEADY["tunix"]:-1], [float(seconds) for call, seconds in calls if call != "0"])
+  return Timing(steps[UNSTEADY["tunix"]:-1],
+                [float(seconds) for call, seconds in calls if call != "0"])
 
 
 def parse_trl(text: str) -> Timing:
   """`trl_grpo.py --what grpo`: each step, and its part until the reward call."""
-  return Timing(_list_after(r"step seconds:", text)[UNSTEADY["trl"]:],
-                _list_after(r"of which until the reward call \(generation\):", text)[UNSTEADY["trl"]:])
+  return Timing(
+      _list_after(r"step seconds:", text)[UNSTEADY["trl"]:],
+      _list_after(r"of which until the reward call \(generation\):", text)[UNSTEADY["trl"]:])
 
 
 def _list_after(label: str, text: str) -> list[float]:
@@ -80,30 +91,47 @@ def _run(command: list[str]) -> str:
 
 
 def time_ours(args, script: Path, micro: int | None) -> tuple[Timing, dict]:
-  """(timing, all numbers) of a fresh process that runs whole iterations, and generation with planted lengths."""
+  """(timing, all numbers) of a fresh process that runs whole iterations, and generation with
+  planted lengths.
+  """
   with tempfile.TemporaryDirectory() as folder:
     out = Path(folder) / "ours.json"
-    command = [sys.executable, str(script), "--parts", "ragged_generation,iteration", "--reps", str(args.reps),
-               "--json", str(out), "--dtype", args.dtype, "--window", str(args.window),
-               *_flags(args, "prompts", "group", "prompt", "new")]
+    command = [
+        sys.executable,
+        str(script), "--parts", "ragged_generation,iteration", "--reps",
+        str(args.reps), "--json",
+        str(out), "--dtype", args.dtype, "--window",
+        str(args.window), *_flags(args, "prompts", "group", "prompt", "new")
+    ]
     command += ["--scan-layers"] * args.scan_layers + (["--micro", str(micro)] if micro else [])
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     result = json.loads(out.read_text())
   seconds = result["seconds"]
-  return Timing(seconds["iteration"], seconds["iteration_generation"], seconds["ragged_generation"]), result
+  return Timing(seconds["iteration"], seconds["iteration_generation"],
+                seconds["ragged_generation"]), result
 
 
 def time_tunix(args, micro: int) -> Timing:
   steps = args.reps + UNSTEADY["tunix"]
-  return parse_tunix(_run([args.tunix_python, str(args.peer_dir / "tunix_grpo.py"), "--what", "sampler,grpo",
-                           "--steps", str(steps), "--reps", "2", "--micro", str(micro), *_peer_sizes(args)]))
+  return parse_tunix(
+      _run([
+          args.tunix_python,
+          str(args.peer_dir / "tunix_grpo.py"), "--what", "sampler,grpo", "--steps",
+          str(steps), "--reps", "2", "--micro",
+          str(micro), *_peer_sizes(args)
+      ]))
 
 
 def time_trl(args, micro: int) -> Timing:
   threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  return parse_trl(_run([args.trl_python, str(args.peer_dir / "trl_grpo.py"), "--what", "grpo", "--threads",
-                         str(threads), "--steps", str(args.reps + UNSTEADY["trl"]), "--micro", str(micro),
-                         *_peer_sizes(args)]))
+  return parse_trl(
+      _run([
+          args.trl_python,
+          str(args.peer_dir / "trl_grpo.py"), "--what", "grpo", "--threads",
+          str(threads), "--steps",
+          str(args.reps + UNSTEADY["trl"]), "--micro",
+          str(micro), *_peer_sizes(args)
+      ]))
 
 
 def _flags(args, *names: str) -> list[str]:
@@ -125,7 +153,9 @@ def _best(timer, args, choices: str) -> tuple[int, dict[int, float]]:
 
 
 def compare(args, script: Path) -> dict:
-  """All rounds. In each, ours, tunix and TRL follow one another; peers without a `--...-python` are left out."""
+  """All rounds. In each, ours, tunix and TRL follow one another; peers without a `--...-python` are
+  left out.
+  """
   timers = {name: timer for name, timer in (("tunix", time_tunix), ("trl", time_trl))
             if getattr(args, f"{name}_python")}
   if not timers or not args.peer_dir:
@@ -144,17 +174,27 @@ def compare(args, script: Path) -> dict:
     each = ", ".join(f"{NAMES[name]} {t.median:.2f} s" for name, t in once.items())
     leads = ", ".join(f"{name} {ratio:.2f}" for name, ratio in _ratios(rounds[-1]).items())
     print(f"round {index + 1} of {args.rounds}: {each}; faster peer / ours: {leads}", flush=True)
-  return {"environment": ours["environment"], "shape": ours["shape"], "micro": micro, "micro_trials": trials,
-          "reps": args.reps, "rounds": rounds, "ratios": [_ratios(r) for r in rounds],
-          "ragged_new": ours["ragged_new"], "counts": ours["counts"]}
+  return {
+      "environment": ours["environment"],
+      "shape": ours["shape"],
+      "micro": micro,
+      "micro_trials": trials,
+      "reps": args.reps,
+      "rounds": rounds,
+      "ratios": [_ratios(r) for r in rounds],
+      "ragged_new": ours["ragged_new"],
+      "counts": ours["counts"]
+  }
 
 
 def _ratios(once: dict) -> dict[str, float]:
   """Speed of ours over the faster peer's, by what is compared: medians within one round.
 
-  With ragged lengths the same useful tokens are drawn by all; a peer needs its fixed-length time for them.
+  With ragged lengths the same useful tokens are drawn by all; a peer needs its fixed-length time
+  for them.
   """
-  fastest = lambda part: min(np.median(timing[part]) for name, timing in once.items() if name != "ours")
+  fastest = lambda part: min(
+      np.median(timing[part]) for name, timing in once.items() if name != "ours")
   ours = {part: np.median(seconds) for part, seconds in once["ours"].items()}
   return {"iteration": float(fastest("iteration") / ours["iteration"]),
           "generation": float(fastest("generation") / ours["generation"]),
@@ -162,7 +202,8 @@ def _ratios(once: dict) -> dict[str, float]:
 
 
 def _trials(seconds: dict | None) -> str:
-  return " (" + ", ".join(f"{size}: {s:.2f} s" for size, s in seconds.items()) + ")" if seconds else ""
+  return " (" + ", ".join(
+      f"{size}: {s:.2f} s" for size, s in seconds.items()) + ")" if seconds else ""
 
 
 def report(result: dict) -> str:
@@ -172,24 +213,36 @@ def report(result: dict) -> str:
   units = {"ours": "micro-batches", "tunix": "prompts each", "trl": "rows each"}
   micro = ", ".join(f"{NAMES[name]} {size} {units[name]}{_trials(result['micro_trials'].get(name))}"
                     for name, size in result["micro"].items())
-  lines = ["", f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of {env['cpus']} CPUs",
-           f"micro-batches: {micro}", "",
-           f"{'whole iteration':<16}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'generation tok/s':>18}"
-           f"{'ragged*':>9}"]
+  lines = [
+      "",
+      f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of "
+      f"{env['cpus']} CPUs",
+      f"micro-batches: {micro}", "",
+      f"{'whole iteration':<16}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'generation tok/s':>18}"
+      f"{'ragged*':>9}"
+  ]
   for name in result["rounds"][0]:
     every = lambda part, name=name: [s for once in result["rounds"] for s in once[name][part]]
     whole, generation = every("iteration"), np.median(every("generation"))
     ragged = np.median(every("ragged")) if name == "ours" else generation
     median = np.median(whole)
-    lines.append(f"{NAMES[name]:<16}{median:>8.3f}s{min(whole):>8.3f}s{max(whole):>8.3f}s"
-                 f"{rows * (sizes['prompt'] + sizes['new']) / median:>9.0f}{rows * sizes['new'] / generation:>18.0f}"
-                 f"{useful / ragged:>9.0f}")
-  lines.append("* generation of planted lengths, mean/max 0.4: useful tok/s; peers need their fixed-length time")
+    lines.append(
+        f"{NAMES[name]:<16}{median:>8.3f}s{min(whole):>8.3f}s{max(whole):>8.3f}s"
+        f"{rows * (sizes['prompt'] + sizes['new']) / median:>9.0f}{rows * sizes['new'] / generation:>18.0f}"
+        f"{useful / ragged:>9.0f}")
+  lines.append(
+      "* generation of planted lengths, mean/max 0.4: useful tok/s; peers need their fixed-length "
+      "time"
+  )
   for name in result["ratios"][0]:
     ratio = [each[name] for each in result["ratios"]]
-    lines.append(f"{name}: speed of ours over the faster peer's, median {np.median(ratio):.2f}, min {min(ratio):.2f}, "
-                 f"max {max(ratio):.2f} of {len(ratio)} rounds")
+    lines.append(
+        f"{name}: speed of ours over the faster peer's, median {np.median(ratio):.2f}, min "
+        f"{min(ratio):.2f}, "
+        f"max {max(ratio):.2f} of {len(ratio)} rounds")
   for name, counts in result["counts"].items():
-    lines.append(f"ours, {name} lengths: wasted slot-steps {counts['wasted_slot_steps']:.1%}, cache bytes read over "
-                 f"needed {counts['read_over_needed']:.2f}")
+    lines.append(
+        f"ours, {name} lengths: wasted slot-steps {counts['wasted_slot_steps']:.1%}, cache bytes "
+        "read over "
+        f"needed {counts['read_over_needed']:.2f}")
   return "\n".join(lines)

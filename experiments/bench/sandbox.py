@@ -3,8 +3,9 @@
   python experiments/bench/sandbox.py
   python experiments/bench/sandbox.py --workers 4 --programs 200 --repeats 9 --json out.json
 
-Every repetition runs each row once, in turn, so that a slower moment of the machine meets all rows. Workers are
-started before and not counted; `interpreter` starts a new `python -I -S` per program instead, with no limit at all.
+Every repetition runs each row once, in turn, so that a slower moment of the machine meets all rows.
+Workers are started before and not counted; `interpreter` starts a new `python -I -S` per program
+instead, with no limit at all.
 
 Target: the row `sandbox` reaches at least 100 executions per second on 2 cores.
 """
@@ -28,12 +29,16 @@ PROGRAM = "print(6 * 7)"
 def interpreter(codes: list[str], workers: int) -> list[str]:
   """Outputs of a new interpreter for each program."""
   with concurrent.futures.ThreadPoolExecutor(workers) as threads:
-    return list(threads.map(lambda code: subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True,
-                                                        text=True, check=True).stdout, codes))
+    return list(
+        threads.map(
+            lambda code: subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=
+                                        True, text=True, check=True).stdout, codes))
 
 
 def rates(workers: int, programs: int, repeats: int) -> dict[str, list[float]]:
-  """Executions per second of each row, one number for each repetition; raises if a program's output is wrong."""
+  """Executions per second of each row, one number for each repetition; raises if a program's output
+  is wrong.
+  """
   with PythonSandbox(workers) as sandbox, PythonSandbox(1) as single:
     rows = {"sandbox": lambda codes: [result.output for result in sandbox.run_many(codes)],
             "one worker": lambda codes: [single.run(code).output for code in codes],
@@ -58,9 +63,11 @@ def table(found: dict[str, list[float]]) -> str:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--workers", type=int, default=2, help="programs at once (default 2)")
-  parser.add_argument("--programs", type=int, default=100, help="programs per repetition and row (default 100)")
+  parser.add_argument("--programs", type=int, default=100,
+                      help="programs per repetition and row (default 100)")
   parser.add_argument("--repeats", type=int, default=5, help="repetitions (default 5)")
   parser.add_argument("--json", type=Path, help="file that all numbers are written to")
   args = parser.parse_args()

@@ -1,7 +1,8 @@
-"""Workload W: one GRPO iteration of a small decoder, built from the functions of the package that a run uses.
+"""Workload W: one GRPO iteration of a small decoder, built from the functions of the package that a
+run uses.
 
-Every row draws `new` tokens: its stop id lies beyond the vocabulary and is never drawn. Dimension letters as in
-jaxrl_llm/types.py; B = prompts * group rows.
+Every row draws `new` tokens: its stop id lies beyond the vocabulary and is never drawn. Dimension
+letters as in jaxrl_llm/types.py; B = prompts * group rows.
 """
 
 import dataclasses
@@ -21,7 +22,12 @@ from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.rollouts import engine, generate
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores, score
-from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step, state_shardings
+from jaxrl_llm.training.train_step import (
+  init_state,
+  make_optimizer,
+  make_train_step,
+  state_shardings,
+)
 from jaxrl_llm.types import PromptBatch, Rollout, Sampling
 
 FIRST_ID = 3  # ids below stand for padding, end and beginning
@@ -33,8 +39,8 @@ PARTS = ("generation", "ragged_generation", "scoring", "train_step", "iteration"
 class Shape:
   """Sizes; the defaults are W. Tokens per row: `prompt` + `new`."""
 
-  model: ModelConfig = ModelConfig(vocab_size=2048, width=256, num_layers=6, num_heads=8, num_kv_heads=4, head_dim=32,
-                                   mlp_width=768, rope_base=1e6)
+  model: ModelConfig = ModelConfig(vocab_size=2048, width=256, num_layers=6, num_heads=8,
+                                   num_kv_heads=4, head_dim=32, mlp_width=768, rope_base=1e6)
   prompts: int = 8
   group: int = 8
   prompt: int = 64
@@ -55,7 +61,9 @@ class Programs:
   mesh: Any
   model: Model
   tx: Any
-  sample: Any  # (params, prompts, key, sampling, max_new) -> (Rollout, Stats): the engine, prompts shared by groups
+  # (params, prompts, key, sampling, max_new) -> (Rollout, Stats): the engine, prompts shared by
+  # groups
+  sample: Any
   single: Any  # (params, prompts, key, sampling) -> Rollout: `generate`, one program
   batches: Any  # (rollout, rewards, keep, scores) -> ([TrainBatch], metrics)
   score: Any  # (params, rollout, sampling) -> TokenStats
@@ -72,45 +80,54 @@ def build(shape: Shape, micro: int) -> Programs:
   batches = functools.partial(optimizer_batches, cfg=config_lib.BatchConfig(
       shape.group, 1, config_lib.AdvantageConfig("grpo"), config_lib.AggregationConfig("sequence")))
   cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo"), max_new_tokens=shape.new), micro)
-  sizes = engine.EngineConfig(shape.group, shape.new, shape.rows, window=shape.window, stop_ids=never.stop_ids,
-                              compact=2, shared_prefix=True)
-  sample = lambda params, prompts, key, sampling, max_new: engine.run(params, prompts, key, sampling, model=model,
-                                                                      cfg=sizes, mesh=mesh, max_new=max_new)
-  return Programs(shape, micro, mesh, model, tx, sample, by_rows(functools.partial(generate, model=model, cfg=never)),
-                  jax.jit(batches), by_rows(functools.partial(score, model=model, cfg=cfg)),
+  sizes = engine.EngineConfig(shape.group, shape.new, shape.rows, window=shape.window,
+                              stop_ids=never.stop_ids, compact=2, shared_prefix=True)
+  sample = lambda params, prompts, key, sampling, max_new: engine.run(
+      params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh, max_new=max_new)
+  return Programs(shape, micro, mesh, model, tx, sample,
+                  by_rows(functools.partial(generate, model=model, cfg=never)), jax.jit(batches),
+                  by_rows(functools.partial(score, model=model, cfg=cfg)),
                   make_train_step(policy_loss, model, tx, cfg, mesh))
 
 
 def with_micro(programs: Programs, micro: int) -> Programs:
   """The same with another number of micro-batches; generation and weighting stay compiled."""
   other = build(programs.shape, micro)
-  return dataclasses.replace(other, sample=programs.sample, single=programs.single, batches=programs.batches)
+  return dataclasses.replace(other, sample=programs.sample, single=programs.single,
+                             batches=programs.batches)
 
 
 def start(programs: Programs):
-  """Fresh TrainState with random parameters, laid out as a step leaves it: another layout would compile anew."""
+  """Fresh TrainState with random parameters, laid out as a step leaves it: another layout would
+  compile anew.
+  """
   init = lambda key: init_state(programs.model.init(key), programs.tx)
-  return jax.jit(init, out_shardings=state_shardings(programs.model, programs.tx, programs.mesh))(jax.random.key(0))
+  return jax.jit(init, out_shardings=state_shardings(programs.model, programs.tx,
+                                                     programs.mesh))(jax.random.key(0))
 
 
 def prompts(programs: Programs, index: int) -> PromptBatch:
   """Iteration `index`'s random prompts, each on `group` rows."""
   shape = programs.shape
-  ids = np.random.default_rng(index).integers(FIRST_ID, shape.model.vocab_size, (shape.prompts, shape.prompt))
+  ids = np.random.default_rng(index).integers(FIRST_ID, shape.model.vocab_size,
+                                              (shape.prompts, shape.prompt))
   row = np.arange(shape.rows, dtype=np.int32)
-  batch = PromptBatch(np.repeat(ids.astype(np.int32), shape.group, 0), np.full(shape.rows, shape.prompt, np.int32),
-                      index * shape.rows + row, row // shape.group)
+  batch = PromptBatch(np.repeat(ids.astype(np.int32), shape.group, 0),
+                      np.full(shape.rows, shape.prompt, np.int32), index * shape.rows + row,
+                      row // shape.group)
   return parallel.to_global(batch, programs.mesh)
 
 
 def even_share(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
   """The synthetic reward [B]: share of even ids in each completion, on the host."""
-  return np.array([np.mean(row[where] % 2 == 0) for row, where in zip(tokens, mask, strict=True)], np.float32)
+  return np.array([np.mean(row[where] % 2 == 0) for row, where in zip(tokens, mask, strict=True)],
+                  np.float32)
 
 
 def rollout(programs: Programs, params, index: int, max_new=None) -> tuple[Rollout, engine.Stats]:
   """One generation; max_new: [B], where each row ends, None: all at `new`."""
-  return programs.sample(params, prompts(programs, index), jax.random.key(index), Sampling(jnp.float32(1.0)), max_new)
+  return programs.sample(params, prompts(programs, index), jax.random.key(index),
+                         Sampling(jnp.float32(1.0)), max_new)
 
 
 def train_batch(programs: Programs, drawn: Rollout, host: Rollout):
@@ -131,7 +148,9 @@ def iteration(programs: Programs, state, index: int):
 
 
 def ragged_lengths(shape: Shape) -> np.ndarray:
-  """[B] new tokens per row, 1 to `new`, mean / max = 0.4: quantiles of u^1.5, dealt to the rows by a seed."""
+  """[B] new tokens per row, 1 to `new`, mean / max = 0.4: quantiles of u^1.5, dealt to the rows by
+  a seed.
+  """
   quantiles = (np.arange(shape.rows) + 0.5) / shape.rows
   lengths = np.ceil(shape.new * quantiles ** (1 / MEAN_OVER_MAX - 1)).astype(int)
   lengths[-1] = shape.new

@@ -1,12 +1,13 @@
-"""The gap between a sampler's numerics and the trainer's for one trained policy, and what pruning does to it.
+"""The gap between a sampler's numerics and the trainer's for one trained policy, and what pruning
+does to it.
 
   python experiments/mismatch/run.py runs/quickstart
   python experiments/mismatch/run.py runs/quickstart --temperature=2
 
-Nothing is trained. The run's newest policy samples batches of the run's task in each numerics, unpruned and with
-dynamic vocabulary pruning on both sides, and the trainer's numerics score what was drawn. Keys and problems are the
-same in every line. Prints the tables and writes mismatch.json into the run's folder; with --record also results.json
-and the tables of README.md beside this file.
+Nothing is trained. The run's newest policy samples batches of the run's task in each numerics,
+unpruned and with dynamic vocabulary pruning on both sides, and the trainer's numerics score what
+was drawn. Keys and problems are the same in every line. Prints the tables and writes mismatch.json
+into the run's folder; with --record also results.json and the tables of README.md beside this file.
 """
 
 import argparse
@@ -40,11 +41,19 @@ NUMERICS = {
     "int8": {"quantization": "int8"},
     "int8, bfloat16": {"quantization": "int8", "dtype": "bfloat16"},
 }
-PUBLISHED, BITING = float(np.exp(-13)), float(np.exp(-3))  # min_p: arXiv 2512.23087 (unconfirmed); 5 % of the largest
+# min_p: arXiv 2512.23087 (unconfirmed); 5 % of the largest
+PUBLISHED, BITING = float(np.exp(-13)), float(np.exp(-3))
 MIN_P = {"0": 0.0, "e^-13": PUBLISHED, "e^-3": BITING}
-COLUMNS = {"mean abs d": "mismatch/absolute", "k1": "mismatch/k1", "k3": "mismatch/k3",
-           "outside [0.9, 1.1]": "mismatch/outside", "abs sum d per row": "mismatch/row", "pruned by scorer": "pruned"}
-MARKERS = ("<!-- written by run.py, temperature {}: begin -->", "<!-- written by run.py, temperature {}: end -->")
+COLUMNS = {
+    "mean abs d": "mismatch/absolute",
+    "k1": "mismatch/k1",
+    "k3": "mismatch/k3",
+    "outside [0.9, 1.1]": "mismatch/outside",
+    "abs sum d per row": "mismatch/row",
+    "pruned by scorer": "pruned"
+}
+MARKERS = ("<!-- written by run.py, temperature {}: begin -->",
+           "<!-- written by run.py, temperature {}: end -->")
 
 
 def with_numerics(cfg: Config, options: dict) -> Config:
@@ -63,7 +72,8 @@ def meter(params, rollout, sampling, *, scorer) -> dict:
 
 
 def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None) -> dict:
-  """Settings and, per numerics and min_p, COLUMNS of each key and all metrics of the rows together."""
+  """Settings and, per numerics and min_p, COLUMNS of each key and all metrics of the rows together.
+  """
   run = saved.parts_of(workdir)
   run.close()
   cfg, devices = run.cfg, list(run.mesh.devices.flat)
@@ -72,11 +82,14 @@ def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None
   base.close()  # it draws nothing
   iteration, params = saved.restore_trained(base, workdir, checkpoint)
   loss = dataclasses.replace(base.cfg.loss, stop_ids=base.task.stop_ids)
-  scorer = functools.partial(score, model=base.model, cfg=StepConfig(loss), stats=frozenset({"in_support"}),
-                             rules=frozenset({"min_p"}))
+  scorer = functools.partial(score, model=base.model, cfg=StepConfig(loss),
+                             stats=frozenset({"in_support"}), rules=frozenset({"min_p"}))
   metered = jax.jit(functools.partial(meter, scorer=scorer))
   temperature = cfg.rollout.temperature if temperature is None else temperature
-  prompts = [collect.prompt_batch(base, base.task.batch(k), cfg.rollout.group_size, k * cfg.rows) for k in range(keys)]
+  prompts = [
+      collect.prompt_batch(base, base.task.batch(k), cfg.rollout.group_size, k * cfg.rows)
+      for k in range(keys)
+  ]
   lines = []
   for name, changed in configs.items():
     with contextlib.closing(setup.build(changed, devices)) as parts:
@@ -84,14 +97,26 @@ def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None
       for rule, min_p in MIN_P.items():
         sampling, found = Sampling.of(temperature, min_p=min_p), []
         for k in range(keys):
-          rollout, _ = parts.sample(drawing, prompts[k], collect.iteration_key(cfg.seed, k), sampling)
+          rollout, _ = parts.sample(drawing, prompts[k], collect.iteration_key(cfg.seed, k),
+                                    sampling)
           found.append(jax.device_get(metered(params, rollout, sampling)))
         pooled = jax.device_get(merge_metrics(found))
         keyed = [{column: summarize(each)[column] for column in COLUMNS.values()} for each in found]
-        lines.append({"numerics": name, "min_p": rule, "keys": keyed,
-                      "all": summarize(pooled), "tokens": float(pooled["mismatch/absolute"].count),
-                      "tokens_by_probability": pooled["mismatch/absolute/by_probability"].count.tolist()})
-  return {"iteration": iteration, "temperature": temperature, "keys": keys, "rows_per_key": cfg.rows, "lines": lines}
+        lines.append({
+            "numerics": name,
+            "min_p": rule,
+            "keys": keyed,
+            "all": summarize(pooled),
+            "tokens": float(pooled["mismatch/absolute"].count),
+            "tokens_by_probability": pooled["mismatch/absolute/by_probability"].count.tolist()
+        })
+  return {
+      "iteration": iteration,
+      "temperature": temperature,
+      "keys": keys,
+      "rows_per_key": cfg.rows,
+      "lines": lines
+  }
 
 
 def interval(values: list[float]) -> str:
@@ -103,18 +128,28 @@ def tables(result: dict) -> str:
   """Markdown: the meter, and where the gap lies."""
   lines, edges = result["lines"], (0, *PROBABILITY_EDGES, 1)
   spread = lambda line, name: interval([key[name] for key in line["keys"]])
-  meter = markdown_table(("numerics", "min_p", *COLUMNS), [
-      (line["numerics"], line["min_p"], *(spread(line, name) for name in COLUMNS.values())) for line in lines])
+  meter = markdown_table(("numerics", "min_p", *COLUMNS),
+                         [(line["numerics"], line["min_p"], *(spread(line, name)
+                                                              for name in COLUMNS.values()))
+                          for line in lines])
   spans = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges)]
   bucket = lambda line, name, i: line["all"].get(f"mismatch/{name}/by_probability/bucket_{i}")
   cell = lambda line, i: "-" if bucket(line, "k1", i) is None else (
       f"{bucket(line, 'absolute', i):.2g} / {-bucket(line, 'k1', i):+.1g}")
-  where = markdown_table(("numerics", "min_p", *spans), [
-      (line["numerics"], line["min_p"], *(cell(line, i) for i in range(len(spans)))) for line in lines])
-  count = markdown_table(("min_p", *spans), [
-      (line["min_p"], *(f"{n:.0f}" for n in line["tokens_by_probability"])) for line in lines[:len(MIN_P)]])
-  head = (f"Iteration {result['iteration']}, temperature {result['temperature']:g}, {result['keys']} keys of "
-          f"{result['rows_per_key']} rows; mean ± standard deviation over keys, nats. d = scored - sampled.")
+  where = markdown_table(("numerics", "min_p", *spans),
+                         [(line["numerics"], line["min_p"], *(cell(line, i)
+                                                              for i in range(len(spans))))
+                          for line in lines])
+  count = markdown_table(("min_p", *spans),
+                         [(line["min_p"], *(f"{n:.0f}"
+                                            for n in line["tokens_by_probability"]))
+                          for line in lines[:len(MIN_P)]])
+  head = (
+      f"Iteration {result['iteration']}, temperature {result['temperature']:g}, {result['keys']} "
+      "keys of "
+      f"{result['rows_per_key']} rows; mean ± standard deviation over keys, nats. d = scored - "
+      "sampled."
+  )
   return (f"{head}\n\n{meter}\n"
           f"Mean |d| / mean d by the sampler's probability of the token, all keys:\n\n{where}\n"
           f"Tokens in these buckets, float32:\n\n{count}")
@@ -129,19 +164,24 @@ def record(result: dict, text: str) -> None:
   begin, end = (marker.format(temperature) for marker in MARKERS)
   content = readme.read_text()
   if begin not in content:
-    raise ConfigError(f"--record: README.md has no tables of temperature {temperature}. Fix: add the lines {begin} and "
-                      f"{end}.")
+    raise ConfigError(
+        f"--record: README.md has no tables of temperature {temperature}. Fix: add the lines "
+        f"{begin} and "
+        f"{end}.")
   before, rest = content.split(begin)
   readme.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("workdir", type=Path, help="folder of a run")
   parser.add_argument("--checkpoint", default="latest", help="iteration of the run's checkpoint")
-  parser.add_argument("--keys", type=int, default=5, help="batches, each with a sampling key of its own; at least 2")
+  parser.add_argument("--keys", type=int, default=5,
+                      help="batches, each with a sampling key of its own; at least 2")
   parser.add_argument("--temperature", type=float, help="of sampler and scorer; default: the run's")
-  parser.add_argument("--record", action="store_true", help="write results.json and the README's tables")
+  parser.add_argument("--record", action="store_true",
+                      help="write results.json and the README's tables")
   arguments = parser.parse_args()
   try:
     if arguments.keys < 2:

@@ -1,7 +1,9 @@
-"""Several samples per held-out problem, from a run's checkpoint or a Hugging Face directory; resumable.
+"""Several samples per held-out problem, from a run's checkpoint or a Hugging Face directory;
+resumable.
 
-A folder holds settings.json (what is asked), samples.jsonl (a line per finished problem), metrics.json and table.md.
-Sample s of problem p is the same for every batch size, number of samples and interruption.
+A folder holds settings.json (what is asked), samples.jsonl (a line per finished problem),
+metrics.json and table.md. Sample s of problem p is the same for every batch size, number of samples
+and interruption.
 """
 
 import dataclasses
@@ -33,7 +35,8 @@ class Plan:
 
   Attributes:
     samples: n, per problem, at most 4096.
-    temperature, top_p, top_k, min_p: see `types.Sampling`; temperature 0 is greedy, and then n is best 1.
+    temperature, top_p, top_k, min_p: see `types.Sampling`; temperature 0 is greedy, and then n is
+      best 1.
     batch: rows drawn at once; changes speed and memory only.
     seed: of the samples.
   """
@@ -47,18 +50,20 @@ class Plan:
   seed: int = 0
 
   def __post_init__(self):
-    for name, low, high in (("samples", 1, MOST_SAMPLES), ("temperature", 0, 100), ("top_p", 1e-6, 1), ("min_p", 0, 1),
-                            ("top_k", 0, 2**31 - 1), ("batch", 1, 2**20), ("seed", 0, 2**31 - 1)):
+    for name, low, high in (("samples", 1, MOST_SAMPLES), ("temperature", 0, 100),
+                            ("top_p", 1e-6, 1), ("min_p", 0, 1), ("top_k", 0, 2**31 - 1),
+                            ("batch", 1, 2**20), ("seed", 0, 2**31 - 1)):
       if not low <= getattr(self, name) <= high:
         raise ConfigError(f"--{name}={getattr(self, name)}: allowed are {low} to {high}.")
 
 
-def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None, devices=None
-             ) -> tuple[Parts, Any]:
+def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,
+             devices=None) -> tuple[Parts, Any]:
   """(parts, parameters) of a run's checkpoint; the parts are the caller's to close.
 
   Args:
-    override: its task, mesh, and lengths of prompts and completions replace the run's; None: all as in the run.
+    override: its task, mesh, and lengths of prompts and completions replace the run's; None: all as
+      in the run.
     devices: as `setup.build`.
 
   Raises:
@@ -71,7 +76,8 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
     run, theirs = parts.cfg, override.rollout
     rollout = dataclasses.replace(run.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
                                   max_new_tokens=theirs.max_new_tokens, window=theirs.window)
-    parts = _build(dataclasses.replace(run, task=override.task, mesh=override.mesh, rollout=rollout), devices)
+    parts = _build(
+        dataclasses.replace(run, task=override.task, mesh=override.mesh, rollout=rollout), devices)
   return parts, saved.restore_trained(parts, folder, checkpoint)[1]
 
 
@@ -86,7 +92,8 @@ def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Parts, 
   """
   from jaxrl_llm.models import hf
 
-  parts = _build(dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig()), devices)
+  parts = _build(dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig()),
+                 devices)
   return parts, hf.load_pretrained(path, mesh=parts.mesh)[1]
 
 
@@ -94,7 +101,8 @@ def _build(cfg: Config, devices=None) -> Parts:
   return setup.build(setup.resolve(dataclasses.replace(cfg, warm_start=WarmStartConfig())), devices)
 
 
-def run(parts: Parts, params, plan: Plan, out: str | Path, source: dict[str, Any]) -> dict[str, Any]:
+def run(parts: Parts, params, plan: Plan, out: str | Path, source: dict[str,
+                                                                        Any]) -> dict[str, Any]:
   """Draw what is missing in `out`, and write metrics.json and table.md there.
 
   Args:
@@ -107,9 +115,13 @@ def run(parts: Parts, params, plan: Plan, out: str | Path, source: dict[str, Any
     ConfigError: `out` holds samples of other settings, or a damaged line.
   """
   out, cfg = Path(out), parts.cfg
-  settings = {"source": source, "plan": _without(dataclasses.asdict(plan), "batch"),
-              "task": _without(to_dict(cfg.task), "verifier_workers", "shuffle_rewards"),
-              "max_prompt_tokens": cfg.rollout.max_prompt_tokens, "max_new_tokens": cfg.rollout.max_new_tokens}
+  settings = {
+      "source": source,
+      "plan": _without(dataclasses.asdict(plan), "batch"),
+      "task": _without(to_dict(cfg.task), "verifier_workers", "shuffle_rewards"),
+      "max_prompt_tokens": cfg.rollout.max_prompt_tokens,
+      "max_new_tokens": cfg.rollout.max_new_tokens
+  }
   _claim(out, settings)
   problems = parts.task.heldout(cfg.task.heldout_problems)
   path = out / "samples.jsonl"
@@ -155,12 +167,14 @@ def read_samples(path: Path) -> dict[int, dict]:
       line = json.loads(text)
       found[line["index"]] = line
     except (ValueError, KeyError, TypeError) as error:
-      raise ConfigError(f"{path}, line {number}: {error!r}. Fix: remove the line; its problem is drawn "
-                        "again.") from error
+      raise ConfigError(
+          f"{path}, line {number}: {error!r}. Fix: remove the line; its problem is drawn "
+          "again.") from error
   return found
 
 
-def _draw(parts: Parts, params, plan: Plan, problems: list[Problem], done: set[int], path: Path) -> None:
+def _draw(parts: Parts, params, plan: Plan, problems: list[Problem], done: set[int],
+          path: Path) -> None:
   """Append a line for each problem that has none, as soon as its samples are complete."""
   rows = [(p, s) for p in range(len(problems)) if p not in done for s in range(plan.samples)]
   key = jax.random.key(plan.seed)
@@ -178,8 +192,13 @@ def _draw(parts: Parts, params, plan: Plan, problems: list[Problem], done: set[i
       for row, (p, _) in enumerate(batch):
         gathered.setdefault(p, []).append(_sample(verdicts, host, row, kind))
         if len(gathered[p]) == plan.samples:
-          line = {"index": p, "id": problems[p].id, "prompt": problems[p].prompt, "answer": problems[p].answer,
-                  "samples": gathered.pop(p)}
+          line = {
+              "index": p,
+              "id": problems[p].id,
+              "prompt": problems[p].prompt,
+              "answer": problems[p].answer,
+              "samples": gathered.pop(p)
+          }
           file.write((json.dumps(line, ensure_ascii=False) + "\n").encode(errors="replace"))
       file.flush()
       os.fsync(file.fileno())
@@ -187,18 +206,26 @@ def _draw(parts: Parts, params, plan: Plan, problems: list[Problem], done: set[i
 
 def _sample(verdicts: collect.Verdicts, host, row: int, kind: str | None) -> dict:
   text = verdicts.texts[row]
-  return {"completion": text, "correct": bool(verdicts.correct[row]), "reward": float(verdicts.rewards[row]),
-          "length": int(host.length[row] - host.prompt_length[row]), "truncated": bool(host.truncated[row]),
-          "unscored_reason": verdicts.rows[row].unscored_reason, "answer": answer_key(text, kind)}
+  return {
+      "completion": text,
+      "correct": bool(verdicts.correct[row]),
+      "reward": float(verdicts.rewards[row]),
+      "length": int(host.length[row] - host.prompt_length[row]),
+      "truncated": bool(host.truncated[row]),
+      "unscored_reason": verdicts.rows[row].unscored_reason,
+      "answer": answer_key(text, kind)
+  }
 
 
 def summarize(lines: list[dict], seed: int = 0) -> dict[str, dict]:
-  """Metrics of a benchmark: {"value", "low", "high"}, with 95 % intervals of a bootstrap over problems.
+  """Metrics of a benchmark: {"value", "low", "high"}, with 95 % intervals of a bootstrap over
+  problems.
 
-  avg@n: over scored samples, n per problem. pass@k: unbiased, k in powers of two up to n. maj@k: of the first k
-  samples; right answers are one group, wrong ones are grouped by their text. A problem with fewer than k scored
-  samples is left out of pass@k, one without any out of all three; unscored samples do not vote.
-  Lengths are in tokens, the stop token included; distinct answers are per problem.
+  avg@n: over scored samples, n per problem. pass@k: unbiased, k in powers of two up to n. maj@k: of
+  the first k samples; right answers are one group, wrong ones are grouped by their text. A problem
+  with fewer than k scored samples is left out of pass@k, one without any out of all three; unscored
+  samples do not vote. Lengths are in tokens, the stop token included; distinct answers are per
+  problem.
   """
   samples = [line["samples"] for line in lines]
   n = max(map(len, samples))
@@ -206,24 +233,43 @@ def summarize(lines: list[dict], seed: int = 0) -> dict[str, dict]:
   correct = np.full((len(lines), n), np.nan)
   for row, own in enumerate(scored):
     correct[row, :len(own)] = [s["correct"] for s in own]
-  interval = lambda values: dict(zip(("low", "high"), bootstrap_interval(values, seed=seed), strict=True))
-  out = {f"avg@{n}": {"value": _mean(np.nanmean(correct[~np.isnan(correct[:, 0])], 1)), **interval(correct)}}
+  interval = lambda values: dict(
+      zip(("low", "high"), bootstrap_interval(values, seed=seed), strict=True))
+  out = {
+      f"avg@{n}": {
+          "value": _mean(np.nanmean(correct[~np.isnan(correct[:, 0])], 1)),
+          **interval(correct)
+      }
+  }
   powers = [2**i for i in range(n.bit_length())]
   for k in powers:
-    values = np.array([pass_at_k(len(own), sum(s["correct"] for s in own), k) if len(own) >= k else np.nan
-                       for own in scored])
+    values = np.array([
+        pass_at_k(len(own), sum(s["correct"]
+                                for s in own), k) if len(own) >= k else np.nan
+        for own in scored
+    ])
     out[f"pass@{k}"] = {"value": _mean(values), **interval(values)}
   for k in [k for k in powers if k > 1]:
     values = np.array([_vote(own[:k]) for own in samples])
     out[f"maj@{k}"] = {"value": _mean(values), **interval(values)}
   flat = [s for own in samples for s in own]
-  lengths, right = np.array([s["length"] for s in flat], float), np.array([s["correct"] for s in flat])
+  lengths, right = np.array([s["length"] for s in flat],
+                            float), np.array([s["correct"] for s in flat])
   plain = {
-      "mean length": _mean(lengths), "mean length of correct samples": _mean(lengths[right]),
-      "truncated share": _mean(np.array([s["truncated"] for s in flat], float)),
-      "samples without an answer": _mean(np.array([s["answer"] is None for s in flat], float)),
-      "distinct answers": _mean(np.array([len({s["answer"] for s in own} - {None}) for own in samples], float)),
-      "unscored samples": sum(s["unscored_reason"] is not None for s in flat), "problems": len(lines),
+      "mean length":
+          _mean(lengths),
+      "mean length of correct samples":
+          _mean(lengths[right]),
+      "truncated share":
+          _mean(np.array([s["truncated"] for s in flat], float)),
+      "samples without an answer":
+          _mean(np.array([s["answer"] is None for s in flat], float)),
+      "distinct answers":
+          _mean(np.array([len({s["answer"] for s in own} - {None}) for own in samples], float)),
+      "unscored samples":
+          sum(s["unscored_reason"] is not None for s in flat),
+      "problems":
+          len(lines),
   }
   plain |= {f"unscored: {why}": sum(s["unscored_reason"] == why for s in flat)
             for why in sorted({s["unscored_reason"] for s in flat} - {None})}

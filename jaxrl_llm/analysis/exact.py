@@ -1,7 +1,8 @@
 """Tabular policies over a token tree: every sequence enumerated, so that expectations are sums.
 
-A problem may carry leading axes (drifts, instances); every function broadcasts over them. All arrays are float64, on
-the host. Sequences are single-turn and have no prompt, so `mask` is True from position 0 up to the end.
+A problem may carry leading axes (drifts, instances); every function broadcasts over them. All
+arrays are float64, on the host. Sequences are single-turn and have no prompt, so `mask` is True
+from position 0 up to the end.
 """
 
 import dataclasses
@@ -77,13 +78,15 @@ def make_tree(vocabulary: int, horizon: int, *, stop: bool = False) -> Tree:
 def random_problem(tree: Tree, drifts, instances: int, seed: int) -> Problem:
   """Problems with leading axes [drifts, instances].
 
-    behavior logits ~ N(0, 1);  target logits = behavior logits + drift * N(0, 1);  rewards ~ Bernoulli(1/2)
+    behavior logits ~ N(0, 1);  target logits = behavior logits + drift * N(0, 1);  rewards ~
+    Bernoulli(1/2)
 
-  An instance keeps its behavior policy, direction and rewards at every drift, as if the target had moved on from one
-  batch of samples. Rewards that are all equal are drawn again.
+  An instance keeps its behavior policy, direction and rewards at every drift, as if the target had
+  moved on from one batch of samples. Rewards that are all equal are drawn again.
   """
   rngs = [np.random.default_rng([seed, i]) for i in range(instances)]
-  behavior, direction = (np.asarray([r.normal(size=(tree.num_nodes, tree.vocabulary)) for r in rngs]) for _ in range(2))
+  behavior, direction = (np.asarray(
+      [r.normal(size=(tree.num_nodes, tree.vocabulary)) for r in rngs]) for _ in range(2))
   rewards = [_binary_rewards(r, len(tree.tokens)) for r in rngs]
   drifts = np.asarray(drifts, np.float64)
   target = behavior + drifts[:, None, None, None] * direction
@@ -93,7 +96,8 @@ def random_problem(tree: Tree, drifts, instances: int, seed: int) -> Problem:
 
 def select(problem: Problem, *index: int) -> Problem:
   """One entry of the leading axes."""
-  return Problem(problem.tree, problem.target_logits[index], problem.behavior_logits[index], problem.rewards[index])
+  return Problem(problem.tree, problem.target_logits[index], problem.behavior_logits[index],
+                 problem.rewards[index])
 
 
 def _binary_rewards(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -119,7 +123,8 @@ def sequence_probs(tree: Tree, logits: np.ndarray) -> np.ndarray:
 
 
 def policy_gradient(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-  """grad over the logits of J = sum over sequences of pi(y) R(y): [..., num_nodes, V], by autodiff."""
+  """grad over the logits of J = sum over sequences of pi(y) R(y): [..., num_nodes, V], by autodiff.
+  """
 
   def objective(one, outcome):
     log_probs = jax.nn.log_softmax(one)[tree.node, tree.tokens]
@@ -138,7 +143,8 @@ def prefix_probs(tree: Tree, logits: np.ndarray) -> np.ndarray:
 def edge_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
   """Q(s, a) [..., num_nodes, V] of the policy `logits`: expected reward after the token."""
   probs = sequence_probs(tree, logits)
-  return edge_sum(tree, _every_token(tree, probs * rewards)) / edge_sum(tree, _every_token(tree, probs))
+  return edge_sum(tree, _every_token(tree, probs * rewards)) / edge_sum(
+      tree, _every_token(tree, probs))
 
 
 def action_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
@@ -147,7 +153,8 @@ def action_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.nda
 
 
 def state_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-  """V(s_t) [..., N, T] of the policy `logits`: expected reward before the token; 0 behind the end."""
+  """V(s_t) [..., N, T] of the policy `logits`: expected reward before the token; 0 behind the end.
+  """
   values = np.sum(np.exp(log_softmax(logits)) * edge_values(tree, logits, rewards), -1)
   return np.where(tree.mask, values[..., tree.node], 0.0)
 
@@ -162,13 +169,17 @@ def edge_sum(tree: Tree, values: np.ndarray) -> np.ndarray:
 
 
 def score_sum(tree: Tree, logits: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-  """sum over sequences and tokens of coefficient * grad log pi(token): [..., num_nodes, V] over the logits."""
+  """sum over sequences and tokens of coefficient * grad log pi(token): [..., num_nodes, V] over the
+  logits.
+  """
   edges = edge_sum(tree, coefficients)
   return edges - edges.sum(-1, keepdims=True) * np.exp(log_softmax(logits))
 
 
 def score_energy(tree: Tree, logits: np.ndarray) -> np.ndarray:
-  """||grad log pi(token)||^2 over the logits, 1 - 2 pi(a) + sum_v pi(v)^2: [..., N, T]; 0 behind the end."""
+  """||grad log pi(token)||^2 over the logits, 1 - 2 pi(a) + sum_v pi(v)^2: [..., N, T]; 0 behind
+  the end.
+  """
   probs = np.exp(log_softmax(logits))
   energy = 1 - 2 * probs + np.square(probs).sum(-1, keepdims=True)
   return np.where(tree.mask, energy[..., tree.node, tree.tokens], 0.0)

@@ -16,7 +16,9 @@ Path = str | os.PathLike | BinaryIO
 
 
 def plot_drift(rows: list[Row], path: Path) -> None:
-  """Bias, linear, and variance, logarithmic, against drift; the bars are standard errors over instances."""
+  """Bias, linear, and variance, logarithmic, against drift; the bars are standard errors over
+  instances.
+  """
   figure = Figure(figsize=(11.5, 4.0), layout="constrained")
   left, right = figure.subplots(1, 2)
   methods = list(dict.fromkeys(row.method for row in rows))
@@ -24,8 +26,8 @@ def plot_drift(rows: list[Row], path: Path) -> None:
     mine = sorted((row for row in rows if row.method == method), key=lambda row: row.drift)
     drift = [row.drift for row in mine]
     for axes, metric in ((left, "bias"), (right, "variance")):
-      axes.errorbar(drift, [row.mean[metric] for row in mine], [row.error[metric] for row in mine], label=method,
-                    capsize=2, marker="o", ms=3.5, **_style(index))
+      axes.errorbar(drift, [row.mean[metric] for row in mine], [row.error[metric] for row in mine],
+                    label=method, capsize=2, marker="o", ms=3.5, **_style(index))
   _logarithmic(right)
   _finish(left, "relative bias", "drift, std of the logit difference")
   _finish(right, "variance, trace", "drift, std of the logit difference")
@@ -48,7 +50,8 @@ def plot_ratio_variance(variances: dict[str, np.ndarray], path: Path) -> None:
 
 
 def plot_windows(windows: dict[str, Window], path: Path) -> None:
-  """Share of tokens outside the window against position: closed form as lines, simulation as dots."""
+  """Share of tokens outside the window against position: closed form as lines, simulation as dots.
+  """
   figure = Figure(figsize=(7.2, 4.0), layout="constrained")
   axes = figure.subplots()
   for index, (label, window) in enumerate(windows.items()):
@@ -64,7 +67,11 @@ def plot_windows(windows: dict[str, Window], path: Path) -> None:
 
 
 def _style(index: int) -> dict:
-  return {"color": COLOURS[index % len(COLOURS)], "ls": DASHES[index // len(COLOURS) % len(DASHES)], "lw": 1.5}
+  return {
+      "color": COLOURS[index % len(COLOURS)],
+      "ls": DASHES[index // len(COLOURS) % len(DASHES)],
+      "lw": 1.5
+  }
 
 
 def _logarithmic(axes: Axes) -> None:
@@ -85,4 +92,5 @@ def _finish(axes: Axes, title: str, label: str) -> None:
 
 
 def _legend(axes: Axes) -> None:
-  axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8.5, labelcolor=INK)
+  axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8.5,
+              labelcolor=INK)

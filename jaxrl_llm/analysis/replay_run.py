@@ -1,4 +1,5 @@
-"""Replay for a run's folder: which rollouts meet which parameters, and the files that come of it."""
+"""Replay for a run's folder: which rollouts meet which parameters, and the files that come of it.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +16,8 @@ from jaxrl_llm.training.score import Scores
 
 
 def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | None = None) -> str:
-  """Replay one iteration's rollouts under a checkpoint's policy; writes replay.md and replay.html, returns the text.
+  """Replay one iteration's rollouts under a checkpoint's policy; writes replay.md and replay.html,
+  returns the text.
 
   Args:
     workdir: of a run with a checkpoint.
@@ -23,7 +25,8 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
     checkpoint: whose parameters; None: the newest.
 
   Raises:
-    RunError: the folder, the rollouts or the checkpoint cannot be read, or the policy is older than the rollouts.
+    RunError: the folder, the rollouts or the checkpoint cannot be read, or the policy is older than
+    the rollouts.
   """
   workdir = Path(workdir)
   finished = read_run(workdir)
@@ -36,19 +39,25 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
     iteration = (before[-1] if before else 0) + 1
   rows = frozen_lib.load(finished, iteration, cfg, parts.tokenizer.pad_token_id)
   if at < iteration:
-    raise RunError(f"--checkpoint={at} is older than the rollouts of --iteration={iteration}: a policy that had not "
-                   f"yet sampled them. Fix: --iteration={at} or less.")
+    raise RunError(
+        f"--checkpoint={at} is older than the rollouts of --iteration={iteration}: a policy that "
+        "had not "
+        f"yet sampled them. Fix: --iteration={at} or less.")
   _, params = saved.restore_trained(parts, workdir, at)
   wanted = setup.scored_stats(cfg) - {"in_support"}  # `replay` finds the vocabulary itself
   stats = parts.score(params, rows.rollout, parts.scoring) if wanted else None
-  scores = Scores() if stats is None else Scores(sum_pi_squared=stats.sum_pi_squared, values=stats.values)
-  result = replay_lib.replay(rows, params, scores, model=parts.model, cfg=_without_reward_kl(cfg),
-                             micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches,
-                             stop_ids=parts.task.stop_ids)
+  scores = Scores() if stats is None else Scores(sum_pi_squared=stats.sum_pi_squared,
+                                                 values=stats.values)
+  result = replay_lib.replay(
+      rows, params, scores, model=parts.model, cfg=_without_reward_kl(cfg),
+      micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches,
+      stop_ids=parts.task.stop_ids)
   title = f"Replay of {workdir.name}"
-  subtitle = (f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy of "
-              f"iteration {at}; advantage {cfg.advantage.name}, aggregation {cfg.aggregation.name}; "
-              f"{int(rows.rollout.mask.sum())} policy tokens in {len(rows.keep)} rows")
+  subtitle = (
+      f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy "
+      "of "
+      f"iteration {at}; advantage {cfg.advantage.name}, aggregation {cfg.aggregation.name}; "
+      f"{int(rows.rollout.mask.sum())} policy tokens in {len(rows.keep)} rows")
   text = replay_report.text(result, f"{title}: {subtitle}.")
   write_atomically(workdir / "replay.md", text)
   write_atomically(workdir / "replay.html", replay_report.page(result, title, subtitle))

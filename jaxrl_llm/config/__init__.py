@@ -1,11 +1,11 @@
 """Every name, default, unit, range and check of a configuration value.
 
-`configs/*.py` build an `ml_collections.ConfigDict` from `base_config()`; `from_dict` turns it into the frozen,
-hashable `Config`. `python -m jaxrl_llm.config` prints the commented listing.
+`configs/*.py` build an `ml_collections.ConfigDict` from `base_config()`; `from_dict` turns it into
+the frozen, hashable `Config`. `python -m jaxrl_llm.config` prints the commented listing.
 
-Numbers of an estimator have three states. In a Python call: left out (`DEFAULT`) means the estimator's registered
-default, a number is that number, `None` means no bound. In a ConfigDict, where a key cannot be left out, `None` means
-the default and the string "none" means no bound.
+Numbers of an estimator have three states. In a Python call: left out (`DEFAULT`) means the
+estimator's registered default, a number is that number, `None` means no bound. In a ConfigDict,
+where a key cannot be left out, `None` means the default and the string "none" means no bound.
 """
 
 from jaxrl_llm.config.checks import check
@@ -50,11 +50,45 @@ from jaxrl_llm.config.task import (
 from jaxrl_llm.fields import DEFAULT, ConfigError, Number
 
 __all__ = [
-    "AdvantageConfig", "AggregationConfig", "BatchConfig", "CheckpointConfig", "Config", "ConfigError",
-    "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig", "DynamicSamplingConfig",
-    "EntropyConfig", "EstimatorConfig", "EvaluationConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
-    "ModelConfig", "Number", "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig", "RolloutConfig",
-    "RopeScalingConfig", "SamplerConfig", "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig",
-    "UpdateConfig", "VocabularyConfig", "WarmStartConfig", "base_config", "check", "check_model", "describe",
-    "from_dict", "to_dict",
+    "AdvantageConfig",
+    "AggregationConfig",
+    "BatchConfig",
+    "CheckpointConfig",
+    "Config",
+    "ConfigError",
+    "CorrectionConfig",
+    "CountdownConfig",
+    "CriticConfig",
+    "DEFAULT",
+    "DataConfig",
+    "DynamicSamplingConfig",
+    "EntropyConfig",
+    "EstimatorConfig",
+    "EvaluationConfig",
+    "GymConfig",
+    "KLConfig",
+    "LossConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "Number",
+    "OptimizerConfig",
+    "ParametersConfig",
+    "PipoConfig",
+    "PromptConfig",
+    "RolloutConfig",
+    "RopeScalingConfig",
+    "SamplerConfig",
+    "ShapingConfig",
+    "StepConfig",
+    "TaskConfig",
+    "ToolArithmeticConfig",
+    "UpdateConfig",
+    "VocabularyConfig",
+    "WarmStartConfig",
+    "base_config",
+    "check",
+    "check_model",
+    "describe",
+    "from_dict",
+    "to_dict",
 ]

@@ -10,7 +10,9 @@ from jaxrl_llm.fields import DEFAULT, ConfigError, Number, allowed, checked
 
 
 def _as_dict(cfg) -> dict[str, Any]:
-  """Nested dict of untyped references: a wrong type then meets `from_dict`, whose message knows the range."""
+  """Nested dict of untyped references: a wrong type then meets `from_dict`, whose message knows the
+  range.
+  """
   from ml_collections import config_dict  # here, so that kernels and benchmarks run without it
 
   out = {}
@@ -20,7 +22,8 @@ def _as_dict(cfg) -> dict[str, Any]:
       out[field.name] = _as_dict(item)
     else:
       number_unset = item == DEFAULT and not field.metadata["choices"]
-      out[field.name] = config_dict.FieldReference(None if number_unset else item, field_type=object)
+      out[field.name] = config_dict.FieldReference(None if number_unset else item,
+                                                   field_type=object)
   return out
 
 
@@ -38,8 +41,9 @@ def from_dict(values, cls=Config, prefix: str = ""):
     ConfigError: unknown key, wrong type, or value out of range.
   """
   if not hasattr(values, "items"):
-    raise ConfigError(f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a value; "
-                      f"its keys are {', '.join(f.name for f in dataclasses.fields(cls))}.")
+    raise ConfigError(
+        f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a value; "
+        f"its keys are {', '.join(f.name for f in dataclasses.fields(cls))}.")
   fields = {f.name: f for f in dataclasses.fields(cls)}
   types_of = typing.get_type_hints(cls)
   built = {}
@@ -72,7 +76,8 @@ def _all_keys(cls=Config, prefix="") -> list[str]:
   keys = []
   for field in dataclasses.fields(cls):
     name = prefix + field.name
-    keys += _all_keys(hints[field.name], name + ".") if dataclasses.is_dataclass(hints[field.name]) else [name]
+    keys += _all_keys(hints[field.name], name +
+                      ".") if dataclasses.is_dataclass(hints[field.name]) else [name]
   return keys
 
 

@@ -9,17 +9,21 @@ from jaxrl_llm.fields import ConfigError, option
 class RopeScalingConfig:
   """Stretching of the rotary frequencies for contexts beyond those of pretraining."""
 
-  name: str = option("none", "how the frequencies are stretched", choices=("none", "linear", "llama3"))
+  name: str = option("none", "how the frequencies are stretched",
+                     choices=("none", "linear", "llama3"))
   factor: float = option(8.0, "how many times longer the context becomes", low=1.0)
-  low_frequency_factor: float = option(1.0, "llama3: wavelengths beyond original_length / this are stretched fully",
-                                       low=0.0)
-  high_frequency_factor: float = option(4.0, "llama3: wavelengths below original_length / this are kept", low=0.0)
+  low_frequency_factor: float = option(
+      1.0, "llama3: wavelengths beyond original_length / this are stretched fully", low=0.0)
+  high_frequency_factor: float = option(
+      4.0, "llama3: wavelengths below original_length / this are kept", low=0.0)
   original_length: int = option(8192, "llama3: context length of pretraining, tokens", low=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """Decoder of the Qwen2, Qwen3, Llama 3 or Qwen3-MoE shape; `pretrained` sets these from a checkpoint."""
+  """Decoder of the Qwen2, Qwen3, Llama 3 or Qwen3-MoE shape; `pretrained` sets these from a
+  checkpoint.
+  """
 
   vocab_size: int = option(32, "rows of the embedding; at least the tokenizer's size", low=2)
   width: int = option(128, "D, width of the residual stream", low=1)
@@ -38,7 +42,8 @@ class ModelConfig:
   rope_scaling: RopeScalingConfig = RopeScalingConfig()
   norm_epsilon: float = option(1e-6, "added to the mean square in RMSNorm", low=0.0)
   tie_head: bool = option(True, "the output head is the transposed embedding")
-  value_head: bool = option(False, "a linear value head beside the output head; a critic switches it on")
+  value_head: bool = option(False,
+                            "a linear value head beside the output head; a critic switches it on")
   scan_layers: bool = option(False, "stack the blocks and scan: small programs, slow decode on CPU")
   remat: str = option("none", "what the backward pass recomputes", choices=("none", "full", "dots"))
   compute_dtype: str = option("float32", "dtype of activations", choices=("float32", "bfloat16"))
@@ -47,10 +52,17 @@ class ModelConfig:
 def check_model(m: ModelConfig) -> None:
   """Raises ConfigError where shapes do not fit each other."""
   if m.num_heads % m.num_kv_heads:
-    raise ConfigError(f"model.num_heads = {m.num_heads} is not a multiple of model.num_kv_heads = {m.num_kv_heads}. "
-                      f"Fix: choose num_kv_heads among the divisors of {m.num_heads}.")
+    raise ConfigError(
+        f"model.num_heads = {m.num_heads} is not a multiple of model.num_kv_heads = "
+        f"{m.num_kv_heads}. "
+        f"Fix: choose num_kv_heads among the divisors of {m.num_heads}.")
   if m.head_dim % 2:
-    raise ConfigError(f"model.head_dim = {m.head_dim} is odd; the rotary embedding needs pairs. Fix: an even number.")
+    raise ConfigError(
+        f"model.head_dim = {m.head_dim} is odd; the rotary embedding needs pairs. Fix: an even "
+        "number."
+    )
   if m.num_experts and m.experts_per_token > m.num_experts:
-    raise ConfigError(f"model.experts_per_token = {m.experts_per_token} exceeds model.num_experts = {m.num_experts}. "
-                      f"Fix: choose at most {m.num_experts}.")
+    raise ConfigError(
+        f"model.experts_per_token = {m.experts_per_token} exceeds model.num_experts = "
+        f"{m.num_experts}. "
+        f"Fix: choose at most {m.num_experts}.")

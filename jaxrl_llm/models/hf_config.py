@@ -8,16 +8,22 @@ from typing import Any
 from jaxrl_llm.config import ModelConfig, RopeScalingConfig
 from jaxrl_llm.models.safetensors_files import CheckpointError
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
-                 "qwen3_moe": "Qwen3MoeForCausalLM"}
-EXECUTION = ("value_head", "scan_layers", "remat", "compute_dtype")  # what a checkpoint does not determine
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM"
+}
+# what a checkpoint does not determine
+EXECUTION = ("value_head", "scan_layers", "remat", "compute_dtype")
 
 
 def read_config(directory: Path) -> ModelConfig:
   """The shapes of the checkpoint in `directory`.
 
   Raises:
-    CheckpointError: config.json is absent or not readable, its architecture is not supported, or it asks for features
+    CheckpointError: config.json is absent or not readable, its architecture is not supported, or it
+    asks for features
       that the network lacks; the latter are listed together.
   """
   raw = read_json(directory / "config.json")
@@ -30,15 +36,20 @@ def read_config(directory: Path) -> ModelConfig:
     raise CheckpointError(f"{directory / 'config.json'}: architectures = {named} is not supported. "
                           f"Supported: {', '.join(ARCHITECTURES.values())}.")
   from huggingface_hub.errors import StrictDataclassError
-  from transformers import CONFIG_MAPPING  # here: it takes seconds to import, and most runs start from scratch
+
+  # here: it takes seconds to import, and most runs start from scratch
+  from transformers import CONFIG_MAPPING
 
   try:
-    hf = CONFIG_MAPPING[kind].from_dict(raw)  # fills in the defaults of the architecture, and old names of keys
+    # fills in the defaults of the architecture, and old names of keys
+    hf = CONFIG_MAPPING[kind].from_dict(raw)
   except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
-    raise CheckpointError(f"{directory / 'config.json'} is not a valid {kind} config: {error}") from error
+    raise CheckpointError(
+        f"{directory / 'config.json'} is not a valid {kind} config: {error}") from error
   problems = _unsupported(kind, hf, raw)
   if problems:
-    raise CheckpointError(f"{directory / 'config.json'} asks for what the network lacks: " + "; ".join(problems) + ".")
+    raise CheckpointError(f"{directory / 'config.json'} asks for what the network lacks: " +
+                          "; ".join(problems) + ".")
   return _from_hf(kind, hf)
 
 
@@ -55,16 +66,19 @@ def _unsupported(kind: str, hf, raw: dict) -> list[str]:
   """What would make our logits differ from the checkpoint's."""
   get = lambda key, default=None: getattr(hf, key, default)
   rope = hf.rope_parameters
-  sliding = "sliding_attention" in (get("layer_types") or []) or (kind == "qwen3_moe" and get("sliding_window"))
+  sliding = "sliding_attention" in (get("layer_types") or []) or (kind == "qwen3_moe" and
+                                                                  get("sliding_window"))
   dense_layers = kind == "qwen3_moe" and (get("decoder_sparse_step") != 1 or get("mlp_only_layers"))
   checks = [
       (get("hidden_act") != "silu", f"hidden_act = {get('hidden_act')!r} (supported: 'silu')"),
-      (get("attention_bias"), "attention_bias = true (supported: the biases of qwen2 on query, key and value alone)"),
+      (get("attention_bias"),
+       "attention_bias = true (supported: the biases of qwen2 on query, key and value alone)"),
       (get("mlp_bias"), "mlp_bias = true"),
       (get("attention_dropout"), f"attention_dropout = {get('attention_dropout')} (supported: 0)"),
       (sliding, "sliding-window attention in use (supported: use_sliding_window = false)"),
-      (dense_layers, f"dense layers among the experts: decoder_sparse_step = {get('decoder_sparse_step')}, "
-                     f"mlp_only_layers = {get('mlp_only_layers')} (supported: 1 and [])"),
+      (dense_layers,
+       f"dense layers among the experts: decoder_sparse_step = {get('decoder_sparse_step')}, "
+       f"mlp_only_layers = {get('mlp_only_layers')} (supported: 1 and [])"),
       (rope["rope_type"] not in ("default", "linear", "llama3"),
        f"rope_type = {rope['rope_type']!r} (supported: default, linear, llama3)"),
       (rope.get("partial_rotary_factor", 1.0) != 1.0, "partial_rotary_factor other than 1"),
@@ -78,20 +92,20 @@ def _from_hf(kind: str, hf) -> ModelConfig:
   if rope["rope_type"] == "linear":
     scaling = RopeScalingConfig(name="linear", factor=float(rope["factor"]))
   elif rope["rope_type"] == "llama3":
-    scaling = RopeScalingConfig(
-        name="llama3", factor=float(rope["factor"]), low_frequency_factor=float(rope["low_freq_factor"]),
-        high_frequency_factor=float(rope["high_freq_factor"]),
-        original_length=int(rope["original_max_position_embeddings"]))
+    scaling = RopeScalingConfig(name="llama3", factor=float(rope["factor"]),
+                                low_frequency_factor=float(rope["low_freq_factor"]),
+                                high_frequency_factor=float(rope["high_freq_factor"]),
+                                original_length=int(rope["original_max_position_embeddings"]))
   experts = {} if kind != "qwen3_moe" else dict(
-      num_experts=hf.num_experts, experts_per_token=hf.num_experts_per_tok, expert_width=hf.moe_intermediate_size,
-      normalize_router=hf.norm_topk_prob)
+      num_experts=hf.num_experts, experts_per_token=hf.num_experts_per_tok,
+      expert_width=hf.moe_intermediate_size, normalize_router=hf.norm_topk_prob)
   return ModelConfig(
       vocab_size=hf.vocab_size, width=hf.hidden_size, num_layers=hf.num_hidden_layers,
       num_heads=hf.num_attention_heads, num_kv_heads=hf.num_key_value_heads,
       head_dim=getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
-      mlp_width=hf.intermediate_size, qkv_bias=kind == "qwen2", qk_norm=kind in ("qwen3", "qwen3_moe"),
-      rope_base=float(rope["rope_theta"]), rope_scaling=scaling, norm_epsilon=float(hf.rms_norm_eps),
-      tie_head=bool(hf.tie_word_embeddings), **experts)
+      mlp_width=hf.intermediate_size, qkv_bias=kind == "qwen2", qk_norm=kind
+      in ("qwen3", "qwen3_moe"), rope_base=float(rope["rope_theta"]), rope_scaling=scaling,
+      norm_epsilon=float(hf.rms_norm_eps), tie_head=bool(hf.tie_word_embeddings), **experts)
 
 
 def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
@@ -102,7 +116,8 @@ def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
   """
   wrong = sorted(set(overrides) - set(EXECUTION))
   if wrong:
-    raise CheckpointError(f"overrides = {wrong}: the checkpoint determines these. Allowed: {', '.join(EXECUTION)}.")
+    raise CheckpointError(
+        f"overrides = {wrong}: the checkpoint determines these. Allowed: {', '.join(EXECUTION)}.")
   return dataclasses.replace(cfg, **overrides)
 
 
@@ -112,44 +127,85 @@ def model_type(cfg: ModelConfig) -> str:
   Raises:
     CheckpointError: there is none.
   """
-  kinds = {(False, False, False): "llama", (True, False, False): "qwen2", (False, True, False): "qwen3",
-           (False, True, True): "qwen3_moe"}
+  kinds = {
+      (False, False, False): "llama",
+      (True, False, False): "qwen2",
+      (False, True, False): "qwen3",
+      (False, True, True): "qwen3_moe"
+  }
   key = (cfg.qkv_bias, cfg.qk_norm, cfg.num_experts > 0)
   if key not in kinds:
-    raise CheckpointError(f"no supported architecture has qkv_bias = {cfg.qkv_bias}, qk_norm = {cfg.qk_norm} and "
-                          f"num_experts = {cfg.num_experts} together. Supported: {', '.join(kinds.values())}.")
+    raise CheckpointError(
+        f"no supported architecture has qkv_bias = {cfg.qkv_bias}, qk_norm = {cfg.qk_norm} and "
+        f"num_experts = {cfg.num_experts} together. Supported: {', '.join(kinds.values())}.")
   return kinds[key]
 
 
 def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
   """config.json of an export.
 
-  The rotary numbers are written in the form of transformers 5 (`rope_parameters`) and in the older one, likewise the
-  dtype and the number of experts, so that older readers understand the directory too.
+  The rotary numbers are written in the form of transformers 5 (`rope_parameters`) and in the older
+  one, likewise the dtype and the number of experts, so that older readers understand the directory
+  too.
 
   Args:
     dtype: of the stored weights, as numpy names it.
-    base: config.json that the parameters came from, or {}; keys that ModelConfig does not know are kept.
+    base: config.json that the parameters came from, or {}; keys that ModelConfig does not know are
+      kept.
   """
   kind = model_type(cfg)
   scaling = cfg.rope_scaling
-  rope = {"rope_type": "default"} if scaling.name == "none" else {"rope_type": scaling.name, "factor": scaling.factor}
+  rope = {
+      "rope_type": "default"
+  } if scaling.name == "none" else {
+      "rope_type": scaling.name,
+      "factor": scaling.factor
+  }
   if scaling.name == "llama3":
-    rope |= {"low_freq_factor": scaling.low_frequency_factor, "high_freq_factor": scaling.high_frequency_factor,
-             "original_max_position_embeddings": scaling.original_length}
-  defaults = {"max_position_embeddings": 32768, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
-              "attention_dropout": 0.0, "use_cache": True, "initializer_range": 0.02}
+    rope |= {
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+        "original_max_position_embeddings": scaling.original_length
+    }
+  defaults = {
+      "max_position_embeddings": 32768,
+      "bos_token_id": None,
+      "eos_token_id": None,
+      "pad_token_id": None,
+      "attention_dropout": 0.0,
+      "use_cache": True,
+      "initializer_range": 0.02
+  }
   ours = {
-      "architectures": [ARCHITECTURES[kind]], "model_type": kind, "dtype": dtype, "torch_dtype": dtype,
-      "vocab_size": cfg.vocab_size, "hidden_size": cfg.width, "intermediate_size": cfg.mlp_width,
-      "num_hidden_layers": cfg.num_layers, "num_attention_heads": cfg.num_heads,
-      "num_key_value_heads": cfg.num_kv_heads, "head_dim": cfg.head_dim, "hidden_act": "silu",
-      "rms_norm_eps": cfg.norm_epsilon, "tie_word_embeddings": cfg.tie_head, "rope_theta": cfg.rope_base,
-      "rope_scaling": None if scaling.name == "none" else rope, "rope_parameters": rope | {"rope_theta": cfg.rope_base},
+      "architectures": [ARCHITECTURES[kind]],
+      "model_type": kind,
+      "dtype": dtype,
+      "torch_dtype": dtype,
+      "vocab_size": cfg.vocab_size,
+      "hidden_size": cfg.width,
+      "intermediate_size": cfg.mlp_width,
+      "num_hidden_layers": cfg.num_layers,
+      "num_attention_heads": cfg.num_heads,
+      "num_key_value_heads": cfg.num_kv_heads,
+      "head_dim": cfg.head_dim,
+      "hidden_act": "silu",
+      "rms_norm_eps": cfg.norm_epsilon,
+      "tie_word_embeddings": cfg.tie_head,
+      "rope_theta": cfg.rope_base,
+      "rope_scaling": None if scaling.name == "none" else rope,
+      "rope_parameters": rope | {
+          "rope_theta": cfg.rope_base
+      },
   }
   if cfg.num_experts:
-    ours |= {"num_experts": cfg.num_experts, "num_local_experts": cfg.num_experts, "decoder_sparse_step": 1,
-             "num_experts_per_tok": cfg.experts_per_token, "moe_intermediate_size": cfg.expert_width,
-             "norm_topk_prob": cfg.normalize_router, "mlp_only_layers": []}
+    ours |= {
+        "num_experts": cfg.num_experts,
+        "num_local_experts": cfg.num_experts,
+        "decoder_sparse_step": 1,
+        "num_experts_per_tok": cfg.experts_per_token,
+        "moe_intermediate_size": cfg.expert_width,
+        "norm_topk_prob": cfg.normalize_router,
+        "mlp_only_layers": []
+    }
   kept = base if base.get("model_type") == kind else {}
   return defaults | kept | ours

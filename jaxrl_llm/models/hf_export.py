@@ -32,7 +32,8 @@ def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_byt
     taken = sorted(p.name for p in directory.iterdir()
                    if p.suffix == ".safetensors" or p.name in ("config.json", VALUE_HEAD))
     if taken:
-      raise CheckpointError(f"{directory} already holds {', '.join(taken)}. Fix: export into a new directory.")
+      raise CheckpointError(
+          f"{directory} already holds {', '.join(taken)}. Fix: export into a new directory.")
   shards = _plan(tensor_table(model), leaves, dtype, max_shard_bytes)
   files = [SINGLE] if len(shards) == 1 else [
       f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
@@ -62,11 +63,18 @@ def _checked(model: Model, params, dtype) -> dict[str, Any]:
   leaves, wanted = flatten(params), flatten(jax.eval_shape(model.init, jax.random.key(0)))
   problems = [f"missing: {p} {list(wanted[p].shape)}" for p in wanted.keys() - leaves.keys()]
   problems += [f"left over: {p}" for p in leaves.keys() - wanted.keys()]
-  problems += [f"wrong shape: {p} is {list(leaves[p].shape)}, but the model has {list(wanted[p].shape)}"
-               for p in wanted.keys() & leaves.keys() if leaves[p].shape != wanted[p].shape]
-  problems += [f"wrong dtype: {p} is {x.dtype}" for p, x in leaves.items() if jnp.dtype(x.dtype).name not in SUPPORTED]
+  problems += [
+      f"wrong shape: {p} is {list(leaves[p].shape)}, but the model has {list(wanted[p].shape)}"
+      for p in wanted.keys() & leaves.keys()
+      if leaves[p].shape != wanted[p].shape
+  ]
+  problems += [
+      f"wrong dtype: {p} is {x.dtype}" for p, x in leaves.items()
+      if jnp.dtype(x.dtype).name not in SUPPORTED
+  ]
   if problems:
-    raise CheckpointError("the parameters are not this model's:\n  " + "\n  ".join(sorted(problems)))
+    raise CheckpointError("the parameters are not this model's:\n  " +
+                          "\n  ".join(sorted(problems)))
   return leaves
 
 
@@ -75,7 +83,9 @@ def _dtype_of(leaf, dtype) -> np.dtype:
 
 
 def _plan(table: list[Entry], leaves, dtype, max_shard_bytes: int) -> list[list[tuple]]:
-  """(entry, index, tensor name, bytes) by shard: in order, a new shard where the next tensor would not fit."""
+  """(entry, index, tensor name, bytes) by shard: in order, a new shard where the next tensor would
+  not fit.
+  """
   shards, used = [[]], 0
   for entry in table:
     size = int(np.prod(entry.stored_shape)) * _dtype_of(leaves[entry.path], dtype).itemsize
@@ -89,14 +99,16 @@ def _plan(table: list[Entry], leaves, dtype, max_shard_bytes: int) -> list[list[
 
 
 class _Fetcher:
-  """Tensors from the devices to the host, one at a time; all processes must ask for the same ones."""
+  """Tensors from the devices to the host, one at a time; all processes must ask for the same ones.
+  """
 
   def __init__(self, leaves, scanned: bool, dtype):
     self._leaves, self._scanned, self._dtype = leaves, scanned, dtype
     self._key, self._value = None, None
 
   def __call__(self, entry: Entry, index: tuple[int, ...]) -> np.ndarray:
-    """The part of a parameter that one tensor holds. The experts of a layer are fetched together."""
+    """The part of a parameter that one tensor holds. The experts of a layer are fetched together.
+    """
     layer = index[0] if self._scanned and entry.path.startswith("blocks/") else None
     if self._key != (entry.path, layer):
       self._key, self._value = (entry.path, layer), self.whole(self._leaves[entry.path], layer)
@@ -136,7 +148,9 @@ def _write_index(directory: Path, files: list[str], shards: list[list[tuple]]) -
 
 
 def _write_configs(directory: Path, model: Model, tokenizer, dtype: np.dtype) -> None:
-  """Tokenizer, generation defaults of the source, and config.json last: without it, nobody reads the directory."""
+  """Tokenizer, generation defaults of the source, and config.json last: without it, nobody reads
+  the directory.
+  """
   origin = None if model.origin is None else Path(model.origin)
   base = {}
   if origin is not None and (origin / "config.json").exists():

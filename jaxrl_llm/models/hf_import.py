@@ -17,13 +17,17 @@ from jaxrl_llm.models.safetensors_files import CheckpointError, Weights
 from jaxrl_llm.models.transformer import Model, unconstrained
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-VALUE_HEAD = "value_head.npy"  # not safetensors: other programs would take it for a part of the network
-BUFFER = ".rotary_emb.inv_freq"  # old checkpoints store these frequencies, which follow from the config
+# not safetensors: other programs would take it for a part of the network
+VALUE_HEAD = "value_head.npy"
+# old checkpoints store these frequencies, which follow from the config
+BUFFER = ".rotary_emb.inv_freq"
 
 
 @dataclasses.dataclass(frozen=True)
 class MappedTensor:
-  """One tensor of the checkpoint: its name, our parameter, its shape and dtype in the file, and the file."""
+  """One tensor of the checkpoint: its name, our parameter, its shape and dtype in the file, and the
+  file.
+  """
 
   name: str
   path: str
@@ -52,22 +56,29 @@ class ImportReport:
 
   def __str__(self):
     lines = [f"{t.name} {list(t.shape)} {t.dtype} -> {t.path} ({t.file})" for t in self.tensors]
-    return "\n".join([f"{self.directory}: {self.model_type}, {len(lines)} tensors", *lines,
-                      *(f"{name} ignored" for name in self.ignored), *(f"{p} initialised" for p in self.initialised)])
+    return "\n".join([
+        f"{self.directory}: {self.model_type}, {len(lines)} tensors", *lines,
+        *(f"{name} ignored" for name in self.ignored),
+        *(f"{p} initialised" for p in self.initialised)
+    ])
 
 
-def load(path: str | Path, mesh: Mesh | None, dtype, overrides: dict[str, Any]) -> tuple[Model, Any, ImportReport]:
+def load(path: str | Path, mesh: Mesh | None, dtype,
+         overrides: dict[str, Any]) -> tuple[Model, Any, ImportReport]:
   """See hf.load_pretrained."""
   if dtype is not None and jnp.dtype(dtype).name not in DTYPES.values():
-    raise CheckpointError(f"dtype = {dtype!r} is not one of parameters. Supported: {', '.join(DTYPES.values())}.")
+    raise CheckpointError(
+        f"dtype = {dtype!r} is not one of parameters. Supported: {', '.join(DTYPES.values())}.")
   directory = local_directory(path)
   cfg = hf_config.with_execution(hf_config.read_config(directory), overrides)
-  model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh), origin=str(directory))
+  model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh),
+                origin=str(directory))
   _check_tokenizer(directory, cfg.vocab_size)
   weights, table = Weights(directory), tensor_table(model)
   ignored = _check(directory, weights, table, cfg.tie_head)
   shapes = jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, jax.random.key(0)))
-  shardings = [None] * len(shapes) if mesh is None else jax.tree.leaves(parallel.param_shardings(model, mesh))
+  shardings = [None] * len(shapes) if mesh is None else jax.tree.leaves(
+      parallel.param_shardings(model, mesh))
   entries, leaves, initialised = {e.path: e for e in table}, [], []
   for (key, shape), sharding in zip(shapes, shardings, strict=True):
     if path_name(key) in entries:
@@ -75,7 +86,8 @@ def load(path: str | Path, mesh: Mesh | None, dtype, overrides: dict[str, Any]) 
     else:
       leaf, stored = _value_head(directory, shape.shape, sharding)
       initialised += [] if stored else [path_name(key)]
-    leaves.append(jax.block_until_ready(leaf))  # so that no more than one tensor waits in host memory
+    # so that no more than one tensor waits in host memory
+    leaves.append(jax.block_until_ready(leaf))
     weights.release()
   structure = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
   mapped = tuple(_mapped(weights, entry, name) for entry in table for _, name in entry.names)
@@ -92,17 +104,20 @@ def local_directory(path: str | Path) -> Path:
   directory = Path(path)
   if directory.is_dir():
     return directory
-  if directory.is_absolute() or directory.exists() or str(path).startswith((".", "~")) or str(path).count("/") != 1:
-    raise CheckpointError(f"{path} is not a directory. Fix: a checkpoint directory, or a hub name such as "
-                          "Qwen/Qwen3-0.6B.")
+  if directory.is_absolute() or directory.exists() or str(path).startswith(
+      (".", "~")) or str(path).count("/") != 1:
+    raise CheckpointError(
+        f"{path} is not a directory. Fix: a checkpoint directory, or a hub name such as "
+        "Qwen/Qwen3-0.6B.")
   import huggingface_hub  # here: only hub names need it
 
   try:
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
     return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
   except (OSError, ValueError) as error:
-    raise CheckpointError(f"{path} is not a directory, and the hub does not give it: {error}. "
-                          "Fix: fetch the repository where there is a network, and pass its directory.") from error
+    raise CheckpointError(
+        f"{path} is not a directory, and the hub does not give it: {error}. "
+        "Fix: fetch the repository where there is a network, and pass its directory.") from error
 
 
 def _check_tokenizer(directory: Path, vocab_size: int) -> None:
@@ -114,8 +129,9 @@ def _check_tokenizer(directory: Path, vocab_size: int) -> None:
   ids = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab(with_added_tokens=True)
   token, largest = max(ids.items(), key=lambda item: item[1], default=("", 0))
   if largest >= vocab_size:
-    raise CheckpointError(f"{directory / 'tokenizer.json'}: token {token!r} has id {largest}, but the embedding and "
-                          f"head have vocab_size = {vocab_size} rows. Fix: the tokenizer of this checkpoint.")
+    raise CheckpointError(
+        f"{directory / 'tokenizer.json'}: token {token!r} has id {largest}, but the embedding and "
+        f"head have vocab_size = {vocab_size} rows. Fix: the tokenizer of this checkpoint.")
 
 
 def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) -> list[str]:
@@ -132,23 +148,29 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
     if stored is None:
       problems.append(f"missing: {name} (for {entry.path}, shape {list(entry.stored_shape)})")
     elif stored.shape != entry.stored_shape:
-      problems.append(f"wrong shape: {name} in {stored.file} is {list(stored.shape)}, but config.json makes it "
-                      f"{list(entry.stored_shape)}")
+      problems.append(
+          f"wrong shape: {name} in {stored.file} is {list(stored.shape)}, but config.json makes it "
+          f"{list(entry.stored_shape)}")
     elif stored.dtype not in DTYPES:
-      problems.append(f"wrong dtype: {name} in {stored.file} is {stored.dtype}, supported are {', '.join(DTYPES)}")
+      problems.append(
+          f"wrong dtype: {name} in {stored.file} is {stored.dtype}, supported are "
+          f"{', '.join(DTYPES)}"
+      )
   ignored = []
   for name in weights.tensors.keys() - wanted.keys():
     tied_head = tied and name == "lm_head.weight"
     if name.endswith(BUFFER) or (tied_head and _same(weights, name, "model.embed_tokens.weight")):
       ignored.append(name)
     elif tied_head:
-      problems.append("left over: lm_head.weight differs from the embedding, but config.json ties them "
-                      "(tie_word_embeddings = true)")
+      problems.append(
+          "left over: lm_head.weight differs from the embedding, but config.json ties them "
+          "(tie_word_embeddings = true)")
     else:
       problems.append(f"left over: {name} in {weights.tensors[name].file}")
   if problems:
-    raise CheckpointError(f"{directory} does not fit its config.json ({len(problems)} tensors):\n  " +
-                          "\n  ".join(sorted(problems)))
+    raise CheckpointError(
+        f"{directory} does not fit its config.json ({len(problems)} tensors):\n  " +
+        "\n  ".join(sorted(problems)))
   return sorted(ignored)
 
 
@@ -158,8 +180,12 @@ def _same(weights: Weights, one: str, other: str, rows: int = 1024) -> bool:
   if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
     return False
   count = first.shape[0]
-  blocks = [(slice(start, min(start + rows, count)), slice(None)) for start in range(0, count, rows)]
-  return all(weights.read(one, block).tobytes() == weights.read(other, block).tobytes() for block in blocks)
+  blocks = [
+      (slice(start, min(start + rows, count)), slice(None)) for start in range(0, count, rows)
+  ]
+  return all(
+      weights.read(one, block).tobytes() == weights.read(other, block).tobytes()
+      for block in blocks)
 
 
 def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
@@ -186,14 +212,18 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
 
 
 def _value_head(directory: Path, shape: tuple[int, ...], sharding) -> tuple[jax.Array, bool]:
-  """The value head that an export stored beside the weights, else zeros, in f32; and whether it was stored."""
+  """The value head that an export stored beside the weights, else zeros, in f32; and whether it was
+  stored.
+  """
   value = np.zeros(shape, np.float32)
   stored = (directory / VALUE_HEAD).exists()
   if stored:
     value = np.load(directory / VALUE_HEAD)
     if value.shape != shape:
-      raise CheckpointError(f"{directory / VALUE_HEAD}: the value head is {list(value.shape)}, but the width makes it "
-                            f"{list(shape)}. Fix: the file that was exported with these weights.")
+      raise CheckpointError(
+          f"{directory / VALUE_HEAD}: the value head is {list(value.shape)}, but the width makes "
+          "it "
+          f"{list(shape)}. Fix: the file that was exported with these weights.")
   if sharding is None:
     return jnp.asarray(value), stored
   return jax.make_array_from_callback(shape, sharding, lambda index: value[index]), stored

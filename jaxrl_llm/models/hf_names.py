@@ -1,8 +1,9 @@
-"""The one table from our parameters to the tensors of a Hugging Face checkpoint, for both directions.
+"""The one table from our parameters to the tensors of a Hugging Face checkpoint, for both
+directions.
 
-A parameter may be stacked (over layers where they are scanned, over experts) and then comes from several tensors; each
-tensor holds the parameter's remaining axes in another order, some of them merged. `axes` says which: the file's first
-axis is made of ours named first, and so on.
+A parameter may be stacked (over layers where they are scanned, over experts) and then comes from
+several tensors; each tensor holds the parameter's remaining axes in another order, some of them
+merged. `axes` says which: the file's first axis is made of ours named first, and so on.
 """
 
 import dataclasses
@@ -36,7 +37,10 @@ LAYER = {
     "mlp_norm/scale": ("post_attention_layernorm.weight", VECTOR),
 }
 DENSE = {f"mlp/{ours}": (f"mlp.{ours}_proj.weight", TRANSPOSED) for ours in ("gate", "up", "down")}
-EXPERTS = {f"mlp/{ours}": (f"mlp.experts.{{}}.{ours}_proj.weight", TRANSPOSED) for ours in ("gate", "up", "down")}
+EXPERTS = {
+    f"mlp/{ours}": (f"mlp.experts.{{}}.{ours}_proj.weight", TRANSPOSED)
+    for ours in ("gate", "up", "down")
+}
 ROUTER = {"mlp/router": ("mlp.gate.weight", TRANSPOSED)}
 
 
@@ -47,7 +51,8 @@ class Entry:
   Attributes:
     path: ours, joined by "/", as in the report.
     shape: of the parameter.
-    names: (index into the leading, stacked axes, name of the tensor), in order; one with index () if not stacked.
+    names: (index into the leading, stacked axes, name of the tensor), in order; one with index ()
+      if not stacked.
     axes: for each axis of the tensors, which of the remaining axes of the parameter it is made of.
   """
 
@@ -67,10 +72,12 @@ class Entry:
 
   def to_stored(self, part: np.ndarray) -> np.ndarray:
     """The parameter without its stacked axes -> the tensor as stored, contiguous."""
-    return np.ascontiguousarray(part.transpose(list(itertools.chain(*self.axes))).reshape(self.stored_shape))
+    return np.ascontiguousarray(
+        part.transpose(list(itertools.chain(*self.axes))).reshape(self.stored_shape))
 
   def from_stored(self, read, index: tuple[slice, ...]) -> np.ndarray:
-    """The part `index` (slices over the inner axes) of the parameter, of as little of the tensor as holds it.
+    """The part `index` (slices over the inner axes) of the parameter, of as little of the tensor as
+    holds it.
 
     Args:
       read: slices over the tensor's axes -> array.
@@ -80,7 +87,8 @@ class Entry:
     cuts, sizes, rest = [], [], [slice(None)] * len(inner)
     for group in self.axes:
       start, stop = spans[group[0]]
-      block = math.prod(inner[a] for a in group[1:])  # later axes of a merged one are read whole, then cut
+      # later axes of a merged one are read whole, then cut
+      block = math.prod(inner[a] for a in group[1:])
       cuts.append(slice(start * block, stop * block))
       sizes += [stop - start, *(inner[a] for a in group[1:])]
       for a in group[1:]:
@@ -95,11 +103,14 @@ def path_name(path) -> str:
 
 
 def tensor_table(model: Model) -> list[Entry]:
-  """An Entry for every parameter that a Hugging Face checkpoint holds (all but the value head), in file order."""
+  """An Entry for every parameter that a Hugging Face checkpoint holds (all but the value head), in
+  file order.
+  """
   cfg = model.config
   layer_table = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
   entries = []
-  for path, leaf in jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, jax.random.key(0))):
+  for path, leaf in jax.tree_util.tree_leaves_with_path(
+      jax.eval_shape(model.init, jax.random.key(0))):
     ours = path_name(path)
     if ours == "value_head":
       continue
@@ -109,11 +120,13 @@ def tensor_table(model: Model) -> list[Entry]:
     elif cfg.scan_layers:
       name, axes = layer_table[ours.removeprefix("blocks/")]
       names = tuple(((i, *expert), f"model.layers.{i}.{full}")
-                    for i in range(cfg.num_layers) for expert, full in _experts(name, cfg.num_experts))
+                    for i in range(cfg.num_layers)
+                    for expert, full in _experts(name, cfg.num_experts))
     else:
       _, layer, inner = ours.split("/", 2)
       name, axes = layer_table[inner]
-      names = tuple((expert, f"model.layers.{layer}.{full}") for expert, full in _experts(name, cfg.num_experts))
+      names = tuple((expert, f"model.layers.{layer}.{full}")
+                    for expert, full in _experts(name, cfg.num_experts))
     entries.append(Entry(ours, tuple(leaf.shape), names, axes))
   return entries
 

@@ -1,8 +1,8 @@
 """Keys and values of what a row has read so far.
 
-A slot is not a position: all rows write the same slot at the same time, while each slot records, per row, which
-position it holds and which segment it belongs to (0: nothing). Prompts of different lengths therefore share one write
-index, and attention needs no other bookkeeping.
+A slot is not a position: all rows write the same slot at the same time, while each slot records,
+per row, which position it holds and which segment it belongs to (0: nothing). Prompts of different
+lengths therefore share one write index, and attention needs no other bookkeeping.
 """
 
 import dataclasses
@@ -52,12 +52,13 @@ class KVCache:
   """Cache of S slots for B rows.
 
   Attributes:
-    keys: per layer [B, K, head_dim, S] (transposed: the faster operand of q k^T on CPU); one array with a leading N
-      axis where layers are scanned.
+    keys: per layer [B, K, head_dim, S] (transposed: the faster operand of q k^T on CPU); one array
+      with a leading N axis where layers are scanned.
     values: per layer [B, K, S, head_dim].
     positions, segments: [B, S] int32.
     index: int32 scalar, the next free slot.
-    prefix: per layer what rows attend to beside their slots, or None. Layers that are scanned have none.
+    prefix: per layer what rows attend to beside their slots, or None. Layers that are scanned have
+      none.
   """
 
   keys: tuple
@@ -93,25 +94,30 @@ def repeat_rows(cache: KVCache, times: int, *, stacked: bool) -> KVCache:
   axis = 1 if stacked else 0
   layers = lambda tree: jax.tree.map(lambda x: jnp.repeat(x, times, axis=axis), tree)
   rows = lambda x: jnp.repeat(x, times, axis=0)
-  return cache.replace(keys=layers(cache.keys), values=layers(cache.values), positions=rows(cache.positions),
-                       segments=rows(cache.segments))
+  return cache.replace(keys=layers(cache.keys), values=layers(cache.values),
+                       positions=rows(cache.positions), segments=rows(cache.segments))
 
 
 def note(cache: KVCache, positions: Int[Array, "B T"], segments: Int[Array, "B T"]) -> KVCache:
   """Record what the next T slots hold, and move the write index behind them."""
   write = lambda old, new: lax.dynamic_update_slice(old, new.astype(old.dtype), (0, cache.index))
-  return cache.replace(positions=write(cache.positions, positions), segments=write(cache.segments, segments),
+  return cache.replace(positions=write(cache.positions,
+                                       positions), segments=write(cache.segments, segments),
                        index=cache.index + positions.shape[1])
 
 
-def write(keys: Array, values: Array, new_keys: Array, new_values: Array, index: Array) -> tuple[Array, Array]:
-  """One layer's cache with [B, K, head_dim, T] keys and [B, K, T, head_dim] values entered from slot `index` on."""
+def write(keys: Array, values: Array, new_keys: Array, new_values: Array,
+          index: Array) -> tuple[Array, Array]:
+  """One layer's cache with [B, K, head_dim, T] keys and [B, K, T, head_dim] values entered from
+  slot `index` on.
+  """
   keys = lax.dynamic_update_slice(keys, new_keys.astype(keys.dtype), (0, 0, 0, index))
   return keys, lax.dynamic_update_slice(values, new_values.astype(values.dtype), (0, 0, index, 0))
 
 
 def shift(cache: KVCache, start: int, dropped: Int[Array, ""], slots: int) -> KVCache:
-  """A cache of `slots` slots: those before `start`, then those from start + dropped on; the rest is empty.
+  """A cache of `slots` slots: those before `start`, then those from start + dropped on; the rest is
+  empty.
 
   `dropped` is traced, at most the slots behind `start`; the write index moves with what it follows.
   """
@@ -123,21 +129,23 @@ def shift(cache: KVCache, start: int, dropped: Int[Array, ""], slots: int) -> KV
     return lax.concatenate([lax.slice_in_dim(x, 0, start, axis=axis),
                             lax.dynamic_slice_in_dim(ring, dropped, slots - start, axis)], axis)
 
-  return cache.replace(
-      keys=jax.tree.map(lambda x: moved(x, -1), cache.keys), values=jax.tree.map(lambda x: moved(x, -2), cache.values),
-      positions=moved(cache.positions, 1), segments=moved(cache.segments, 1), index=cache.index - dropped)
+  return cache.replace(keys=jax.tree.map(lambda x: moved(x, -1), cache.keys),
+                       values=jax.tree.map(lambda x: moved(x, -2),
+                                           cache.values), positions=moved(cache.positions, 1),
+                       segments=moved(cache.segments, 1), index=cache.index - dropped)
 
 
 def take_rows(cache: KVCache, rows: Int[Array, " C"]) -> KVCache:
   """The cache of these rows alone, layers stacked or not."""
   layers = lambda tree: jax.tree.map(lambda x: jnp.take(x, rows, axis=-4), tree)
-  return cache.replace(keys=layers(cache.keys), values=layers(cache.values), positions=cache.positions[rows],
-                       segments=cache.segments[rows])
+  return cache.replace(keys=layers(cache.keys), values=layers(cache.values),
+                       positions=cache.positions[rows], segments=cache.segments[rows])
 
 
 def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[Array, " C"],
              count: Int[Array, ""]) -> KVCache:
-  """Row source[i] of `other` over the first slots of row to[i], for i < count; each layer's rows one by one, in place.
+  """Row source[i] of `other` over the first slots of row to[i], for i < count; each layer's rows
+  one by one, in place.
 
   Every slot behind the other cache's is left as it is.
   """
@@ -145,19 +153,24 @@ def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[A
   def copy(old, new, i, axis):
     at = [0] * old.ndim
     at[axis] = to[i]
-    return lax.dynamic_update_slice(old, lax.dynamic_slice_in_dim(new, source[i], 1, axis).astype(old.dtype), at)
+    return lax.dynamic_update_slice(
+        old,
+        lax.dynamic_slice_in_dim(new, source[i], 1, axis).astype(old.dtype), at)
 
   def body(i, cache):
     layers = lambda old, new: jax.tree.map(lambda x, y: copy(x, y, i, x.ndim - 4), old, new)
-    return cache.replace(keys=layers(cache.keys, other.keys), values=layers(cache.values, other.values),
-                         positions=copy(cache.positions, other.positions, i, 0),
-                         segments=copy(cache.segments, other.segments, i, 0))
+    return cache.replace(keys=layers(cache.keys,
+                                     other.keys), values=layers(cache.values, other.values),
+                         positions=copy(cache.positions, other.positions, i,
+                                        0), segments=copy(cache.segments, other.segments, i, 0))
 
   return lax.fori_loop(0, count, body, cache)
 
 
 def select_rows(cache: KVCache, other: KVCache, source: Int[Array, " B"]) -> KVCache:
-  """As `put_rows` with row source[b] of `other` for row b, or none where it is negative; rows may be sharded."""
+  """As `put_rows` with row source[b] of `other` for row b, or none where it is negative; rows may
+  be sharded.
+  """
 
   def copy(old, new, row_axis, slot_axis):
     shape = [1] * old.ndim
@@ -174,7 +187,8 @@ def select_rows(cache: KVCache, other: KVCache, source: Int[Array, " B"]) -> KVC
                        segments=copy(cache.segments, other.segments, 0, 1))
 
 
-def prefix(prompts: KVCache, rows: Int[Array, "M G"], prompt: Int[Array, " B"], lane: Int[Array, " B"]) -> tuple:
+def prefix(prompts: KVCache, rows: Int[Array, "M G"], prompt: Int[Array, " B"],
+           lane: Int[Array, " B"]) -> tuple:
   """Per layer the Prefix of these prompts' cache, whose layers are not stacked."""
   return tuple(Prefix(keys, values, prompts.segments > 0, rows, prompt, lane)
                for keys, values in zip(prompts.keys, prompts.values, strict=True))

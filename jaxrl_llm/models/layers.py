@@ -1,6 +1,7 @@
 """Norm, attention and dense MLP of a decoder block.
 
-Shapes: R rows, S tokens of each, T slots attended to, D width, H heads, K kv-heads, d width of a head.
+Shapes: R rows, S tokens of each, T slots attended to, D width, H heads, K kv-heads, d width of a
+head.
 """
 
 import jax
@@ -16,7 +17,8 @@ INIT_STD = 0.02
 CAUSAL_BLOCKS, LEAST_BLOCK = 4, 96  # blocks of `attend_earlier` at most, and tokens of one at least
 
 
-def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], std: float = INIT_STD) -> nnx.Param:
+def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
+           std: float = INIT_STD) -> nnx.Param:
   """Normal-initialised f32 parameter that carries its logical axes."""
   return nnx.Param(std * jax.random.normal(rngs.params(), shape, jnp.float32), axes=axes)
 
@@ -27,16 +29,19 @@ def zeros(shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
 
 
 def down_std(cfg: ModelConfig) -> float:
-  """Standard deviation of the projections back into the residual stream, two of which each block adds."""
+  """Standard deviation of the projections back into the residual stream, two of which each block
+  adds.
+  """
   return INIT_STD / (2 * cfg.num_layers) ** 0.5
 
 
 @jax.custom_vjp
 def product(x, matrix):
-  """x @ matrix for x [R, S, D] and [D, F], with a backward pass that transposes the narrower operand.
+  """x @ matrix for x [R, S, D] and [D, F], with a backward pass that transposes the narrower
+  operand.
 
-  The matrix's gradient is x^T g where D <= F, else (g^T x)^T: on a CPU the copy that a transpose takes costs more than
-  its share of the product, and is made of the wider operand otherwise.
+  The matrix's gradient is x^T g where D <= F, else (g^T x)^T: on a CPU the copy that a transpose
+  takes costs more than its share of the product, and is made of the wider operand otherwise.
   """
   return x @ matrix
 
@@ -72,11 +77,13 @@ def attend(queries, keys, values, visible):
   """Softmax attention in f32, each kv-head serving H / K query heads.
 
   Args:
-    queries: [R, S, H, d];  keys: [R, K, d, T];  values: [R, K, T, d];  visible: [R, S, T] bool. Keys and values may
-      come from a cache in another dtype than the queries'; the products are then in the wider of the two.
+    queries: [R, S, H, d];  keys: [R, K, d, T];  values: [R, K, T, d];  visible: [R, S, T] bool.
+      Keys and values may come from a cache in another dtype than the queries'; the products are
+      then in the wider of the two.
 
   Returns:
-    [R, S, H, d] in the queries' dtype. A token that sees nothing (padding) gets the mean of the values.
+    [R, S, H, d] in the queries' dtype. A token that sees nothing (padding) gets the mean of the
+    values.
   """
   scores = _scores(queries, keys, visible)
   weights = jax.nn.softmax(scores, -1).astype(_wider(queries, values))
@@ -85,9 +92,11 @@ def attend(queries, keys, values, visible):
 
 
 def attend_earlier(queries, keys, values, visible):
-  """`attend` where no token sees a later column: each block of queries goes over the columns up to its own end alone.
+  """`attend` where no token sees a later column: each block of queries goes over the columns up to
+  its own end alone.
 
-  With n blocks, (n + 1) / 2n of all scores are computed. The results are those of `attend` up to rounding.
+  With n blocks, (n + 1) / 2n of all scores are computed. The results are those of `attend` up to
+  rounding.
 
   Args:
     queries, keys, values, visible: as in `attend`, with T = S.
@@ -101,10 +110,11 @@ def attend_earlier(queries, keys, values, visible):
 
 
 def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
-  """`attend` over a row's own slots and over a prompt that it shares, whose keys are read once for all its rows.
+  """`attend` over a row's own slots and over a prompt that it shares, whose keys are read once for
+  all its rows.
 
-  Each part gives its largest score m_p, z_p = sum exp(s - m_p) and y_p = sum exp(s - m_p) v; with m = max m_p the
-  output is sum_p exp(m_p - m) y_p / sum_p exp(m_p - m) z_p.
+  Each part gives its largest score m_p, z_p = sum exp(s - m_p) and y_p = sum exp(s - m_p) v; with m
+  = max m_p the output is sum_p exp(m_p - m) y_p / sum_p exp(m_p - m) z_p.
 
   Args:
     queries, keys, values, visible: as in `attend`.
@@ -113,7 +123,8 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
   prompts, group = prefix.rows.shape
   own = _partial(queries, keys, values, visible)
   grouped = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
-  seen = jnp.broadcast_to(prefix.visible[:, None], (prompts, group * length, prefix.visible.shape[1]))
+  seen = jnp.broadcast_to(prefix.visible[:, None],
+                          (prompts, group * length, prefix.visible.shape[1]))
   shared = _partial(grouped, prefix.keys, prefix.values, seen)
   back = lambda x: x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
   parts = (own, tuple(map(back, shared)))
@@ -125,7 +136,9 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
 
 
 def _partial(queries, keys, values, visible):
-  """(largest score, sum of exp, values mixed by exp) over one part of what is attended to, each [R, K, H/K, S, ...]."""
+  """(largest score, sum of exp, values mixed by exp) over one part of what is attended to, each [R,
+  K, H/K, S, ...].
+  """
   scores = _scores(queries, keys, visible)
   top = jnp.max(scores, -1, keepdims=True)
   weights = jnp.exp(scores - top)
@@ -138,11 +151,15 @@ def _wider(queries, values):
 
 
 def _scores(queries, keys, visible):
-  """[R, K, H/K, S, T] f32 products of queries and keys; the least number where nothing is to be seen."""
+  """[R, K, H/K, S, T] f32 products of queries and keys; the least number where nothing is to be
+  seen.
+  """
   rows, length, _, size = queries.shape
   kv_heads, slots = keys.shape[1], keys.shape[3]
-  # The query heads of a kv-head are stacked along the length, so that both products are plain batched ones.
-  stacked = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size).transpose(0, 2, 3, 1, 4)
+  # The query heads of a kv-head are stacked along the length, so that both products are plain
+  # batched ones.
+  stacked = (queries * size**-0.5).reshape(rows, length, kv_heads, -1,
+                                           size).transpose(0, 2, 3, 1, 4)
   stacked = stacked.reshape(rows, kv_heads, -1, size)
   scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
   scores = scores.reshape(rows, kv_heads, -1, length, slots)
@@ -158,7 +175,9 @@ def _mix(weights, values, dtype=None):
 
 
 class Attention(nnx.Module):
-  """Grouped-query attention with rotary positions; biases (Qwen2) and query and key norms (Qwen3) by config."""
+  """Grouped-query attention with rotary positions; biases (Qwen2) and query and key norms (Qwen3)
+  by config.
+  """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     width, size = cfg.width, cfg.head_dim
@@ -166,7 +185,8 @@ class Attention(nnx.Module):
     self.query = weight(rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"))
     self.key = weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
     self.value = weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
-    self.out = weight(rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"), down_std(cfg))
+    self.out = weight(rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"),
+                      down_std(cfg))
     if cfg.qkv_bias:
       self.query_bias = zeros((cfg.num_heads, size), ("heads", "head_dim"))
       self.key_bias = zeros((cfg.num_kv_heads, size), ("kv_heads", "head_dim"))
@@ -197,7 +217,8 @@ class Attention(nnx.Module):
     """Queries [R, S, H, d], keys and values [R, S, K, d]."""
 
     def project(matrix, bias):
-      flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)  # products with matrices are faster on CPU
+      # products with matrices are faster on CPU
+      flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)
       y = product(x, flat).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
       return y if bias is None else y + bias[...].astype(x.dtype)
 

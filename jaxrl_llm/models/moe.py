@@ -1,7 +1,8 @@
 """Mixture-of-experts MLP of Qwen3-MoE: every token reaches its k experts, none is dropped.
 
-Tokens are sorted by expert and multiplied group by group (`jax.lax.ragged_dot`), so that a token's result depends on
-that token alone. On a mesh the experts are divided over `tensor`; no token leaves the devices that hold its row.
+Tokens are sorted by expert and multiplied group by group (`jax.lax.ragged_dot`), so that a token's
+result depends on that token alone. On a mesh the experts are divided over `tensor`; no token leaves
+the devices that hold its row.
 Shapes: E experts, k experts per token, F width of an expert.
 """
 
@@ -38,8 +39,8 @@ class MoE(nnx.Module):
     Args:
       x: [R, S, D].
       constrain: lays an activation out by its logical axes.
-      routing: [R, S, k] int32, the experts to use instead of the k most probable; their weights are those of the
-        present router. None: the router chooses.
+      routing: [R, S, k] int32, the experts to use instead of the k most probable; their weights are
+        those of the present router. None: the router chooses.
 
     Returns:
       (output [R, S, D], routing [R, S, k] int32).
@@ -70,13 +71,14 @@ def _spread(constrain, x, routing, shares, weights):
   def local(x, routing, shares, gate, up, down):
     if axis is None:
       return serve(x, routing, shares, gate, up, down, 0)
-    # JAX 0.10 takes the permutation of argsort to be equal on all shards; the gather by it would then lose the other
-    # shards' gradient.
+    # JAX 0.10 takes the permutation of argsort to be equal on all shards; the gather by it would
+    # then lose the other shards' gradient.
     x = lax.pcast(x, axis, to="varying")
-    return lax.psum(serve(x, routing, shares, gate, up, down, lax.axis_index(axis) * gate.shape[0]), axis)
+    return lax.psum(serve(x, routing, shares, gate, up, down,
+                          lax.axis_index(axis) * gate.shape[0]), axis)
 
-  return jax.shard_map(local, mesh=mesh, in_specs=(rows, rows, rows, experts, experts, experts), out_specs=rows)(
-      x, routing, shares, *weights)
+  return jax.shard_map(local, mesh=mesh, in_specs=(rows, rows, rows, experts, experts, experts),
+                       out_specs=rows)(x, routing, shares, *weights)
 
 
 def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[Array, "R S k"],

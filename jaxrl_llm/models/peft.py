@@ -1,7 +1,8 @@
 """Low-rank adapters as a directory in the format of Hugging Face's PEFT.
 
-PEFT computes x W^T + (alpha / r) x A^T B^T with A [r, in] and B [out, r] for a weight stored as [out, in], so that
-A = a^T and B = b^T of our adapters, whose fan-in and fan-out are in the order in which the tensors are stored.
+PEFT computes x W^T + (alpha / r) x A^T B^T with A [r, in] and B [out, r] for a weight stored as
+[out, in], so that A = a^T and B = b^T of our adapters, whose fan-in and fan-out are in the order in
+which the tensors are stored.
 """
 
 import json
@@ -22,7 +23,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 
 
-def save_adapter(path: str | Path, model: Model, adapters, *, rank: int, alpha: float, base: str = "") -> None:
+def save_adapter(path: str | Path, model: Model, adapters, *, rank: int, alpha: float,
+                 base: str = "") -> None:
   """Write adapters as a directory that `peft.PeftModel.from_pretrained(base_model, path)` reads.
 
   All processes call this together; the first one writes, f32, the config last.
@@ -30,10 +32,11 @@ def save_adapter(path: str | Path, model: Model, adapters, *, rank: int, alpha: 
   Args:
     path: a directory without an adapter; made if absent.
     model: whose parameters the adapters belong to.
-    adapters: nested dict {"a": [.., fan_in, r], "b": [.., r, fan_out]} at each adapted parameter, with a leading axis
-      of layers where they are scanned.
+    adapters: nested dict {"a": [.., fan_in, r], "b": [.., r, fan_out]} at each adapted parameter,
+      with a leading axis of layers where they are scanned.
     rank, alpha: the adapters are scaled by alpha / rank.
-    base: name or directory of the checkpoint that the adapters were trained on; it is noted in the config.
+    base: name or directory of the checkpoint that the adapters were trained on; it is noted in the
+      config.
 
   Raises:
     CheckpointError: the directory holds an adapter already, or PEFT has no form for one of these.
@@ -48,9 +51,20 @@ def save_adapter(path: str | Path, model: Model, adapters, *, rank: int, alpha: 
   save_file(tensors, directory / f"{WEIGHTS}.partial", metadata={"format": "pt"})
   os.replace(directory / f"{WEIGHTS}.partial", directory / WEIGHTS)
   config = {
-      "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base or None, "inference_mode": True,
-      "r": rank, "lora_alpha": alpha, "target_modules": _targets(model, tensors), "lora_dropout": 0.0, "bias": "none",
-      "fan_in_fan_out": False, "use_rslora": False, "use_dora": False, "modules_to_save": None}
+      "peft_type": "LORA",
+      "task_type": "CAUSAL_LM",
+      "base_model_name_or_path": base or None,
+      "inference_mode": True,
+      "r": rank,
+      "lora_alpha": alpha,
+      "target_modules": _targets(model, tensors),
+      "lora_dropout": 0.0,
+      "bias": "none",
+      "fan_in_fan_out": False,
+      "use_rslora": False,
+      "use_dora": False,
+      "modules_to_save": None
+  }
   (directory / f"{CONFIG}.partial").write_text(json.dumps(config, indent=2) + "\n")
   os.replace(directory / f"{CONFIG}.partial", directory / CONFIG)
 
@@ -67,10 +81,12 @@ def to_tensors(model: Model, adapters) -> dict[str, np.ndarray]:
   for keys in dict.fromkeys(keys[:-1] for keys in flat):
     path = "/".join(map(str, keys))
     entry = entries[path]
-    # The modules of a mixture are no plain linear layers in transformers, and PEFT adapts only those by name.
+    # The modules of a mixture are no plain linear layers in transformers, and PEFT adapts only
+    # those by name.
     if model.config.num_experts and "mlp" in keys:
-      raise CheckpointError(f"{path}: PEFT's format has no place for the adapter of a router or of experts. Fix: "
-                            "export the merged parameters, or train with parameters.lora_targets on attention alone.")
+      raise CheckpointError(
+          f"{path}: PEFT's format has no place for the adapter of a router or of experts. Fix: "
+          "export the merged parameters, or train with parameters.lora_targets on attention alone.")
     for index, name in entry.names:
       module = PREFIX + name.removesuffix(".weight")
       for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):
@@ -84,5 +100,7 @@ def _targets(model: Model, tensors: dict[str, np.ndarray]) -> list[str]:
   modules = sorted({name.removeprefix(PREFIX).rsplit(".", 2)[0] for name in tensors})
   last = lambda module: module.rsplit(".", 1)[-1]
   count = {short: sum(last(m) == short for m in modules) for short in map(last, modules)}
-  whole = {short for short, n in count.items() if n == model.config.num_layers or short == "lm_head"}
+  whole = {
+      short for short, n in count.items() if n == model.config.num_layers or short == "lm_head"
+  }
   return sorted({last(m) if last(m) in whole else m for m in modules})

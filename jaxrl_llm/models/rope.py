@@ -25,7 +25,8 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
   Raises:
     ConfigError: llama3 with high_frequency_factor <= low_frequency_factor.
 
-  Source: arXiv 2104.09864; linear: arXiv 2306.15595; llama3: the rope_scaling of the published Llama 3.1 configs.
+  Source: arXiv 2104.09864; linear: arXiv 2306.15595; llama3: the rope_scaling of the published
+  Llama 3.1 configs.
   """
   half = size // 2
   frequency = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -34,8 +35,10 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
   if scaling.name == "llama3":
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     if high <= low:
-      raise ConfigError(f"model.rope_scaling.high_frequency_factor = {high} is not above low_frequency_factor = {low}. "
-                        "Fix: raise it; published Llama 3 models have 4 and 1.")
+      raise ConfigError(
+          f"model.rope_scaling.high_frequency_factor = {high} is not above low_frequency_factor = "
+          f"{low}. "
+          "Fix: raise it; published Llama 3 models have 4 and 1.")
     turns = scaling.original_length * frequency / (2 * math.pi)
     kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
     return frequency * (kept + (1 - kept) / scaling.factor)
@@ -44,8 +47,11 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
 
 def rotate(x: Float[Array, "R S H d"], positions: Int[Array, "R S"],
            frequency: Float[Array, " half"]) -> Float[Array, "R S H d"]:
-  """Rotary position embedding; the two halves of the head are a pair's components, as in Hugging Face's models."""
+  """Rotary position embedding; the two halves of the head are a pair's components, as in Hugging
+  Face's models.
+  """
   angle = positions[..., None, None].astype(jnp.float32) * frequency
   cos, sin = jnp.cos(angle), jnp.sin(angle)
   first, second = jnp.split(x.astype(jnp.float32), 2, -1)
-  return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
+  return jnp.concatenate([first * cos - second * sin, second * cos + first * sin],
+                         -1).astype(x.dtype)

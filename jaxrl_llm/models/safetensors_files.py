@@ -11,7 +11,9 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class CheckpointError(ValueError):
-  """A checkpoint that cannot be read or written as asked: the message names file or tensor, and the fix."""
+  """A checkpoint that cannot be read or written as asked: the message names file or tensor, and the
+  fix.
+  """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Weights:
     tensors: name -> StoredTensor.
 
   Raises:
-    CheckpointError: no safetensors file, a shard that the index names but is absent, a truncated or damaged file, a
+    CheckpointError: no safetensors file, a shard that the index names but is absent, a truncated or
+    damaged file, a
       tensor that its shard does not hold or that two shards hold.
   """
 
@@ -43,13 +46,15 @@ class Weights:
     for file in sorted(set(index.values())) if index else [SINGLE]:
       for tensor in _read_header(directory / file):
         if tensor.name in self.tensors:
-          raise CheckpointError(f"{directory}: tensor {tensor.name!r} is in {self.tensors[tensor.name].file} and in "
-                                f"{file}. Fix: export the checkpoint again into an empty directory.")
+          raise CheckpointError(
+              f"{directory}: tensor {tensor.name!r} is in {self.tensors[tensor.name].file} and in "
+              f"{file}. Fix: export the checkpoint again into an empty directory.")
         self.tensors[tensor.name] = tensor
     lost = [f"{name!r} ({file})" for name, file in index.items() if name not in self.tensors]
     if lost:
-      raise CheckpointError(f"{directory / INDEX} lists tensors that their shards do not hold: {', '.join(lost)}. "
-                            "Fix: fetch these shards again.")
+      raise CheckpointError(
+          f"{directory / INDEX} lists tensors that their shards do not hold: {', '.join(lost)}. "
+          "Fix: fetch these shards again.")
 
   def read(self, name: str, slices: tuple[slice, ...]) -> np.ndarray:
     """The part of a tensor that the slices name, in the file's dtype."""
@@ -64,21 +69,27 @@ class Weights:
 
 
 def _read_index(directory: Path) -> dict[str, str]:
-  """Tensor name -> shard; empty for a single file, which goes first where both exist, as in transformers."""
+  """Tensor name -> shard; empty for a single file, which goes first where both exist, as in
+  transformers.
+  """
   if (directory / SINGLE).exists():
     return {}
   if not (directory / INDEX).exists():
     found = sorted(p.name for p in directory.iterdir())
-    raise CheckpointError(f"{directory} holds neither {SINGLE} nor {INDEX}, but {found}. Fix: a directory written by "
-                          "save_pretrained with safe serialization (other formats are not read).")
+    raise CheckpointError(
+        f"{directory} holds neither {SINGLE} nor {INDEX}, but {found}. Fix: a directory written by "
+        "save_pretrained with safe serialization (other formats are not read).")
   try:
     index = json.loads((directory / INDEX).read_text())["weight_map"]
   except (json.JSONDecodeError, KeyError) as error:
-    raise CheckpointError(f"{directory / INDEX} is not an index of shards ({error!r}). Fix: fetch it again.") from error
+    raise CheckpointError(
+        f"{directory / INDEX} is not an index of shards ({error!r}). Fix: fetch it again."
+    ) from error
   absent = sorted({file for file in index.values() if not (directory / file).exists()})
   if absent:
-    raise CheckpointError(f"{directory / INDEX} names shards that are not there: {', '.join(absent)}. "
-                          "Fix: fetch them into the same directory.")
+    raise CheckpointError(
+        f"{directory / INDEX} names shards that are not there: {', '.join(absent)}. "
+        "Fix: fetch them into the same directory.")
   return index
 
 
@@ -86,7 +97,10 @@ def _read_header(file: Path) -> list[StoredTensor]:
   try:
     with safe_open(file, framework="np") as handle:
       parts = {name: handle.get_slice(name) for name in handle.keys()}
-      return [StoredTensor(name, file.name, tuple(p.get_shape()), p.get_dtype()) for name, p in parts.items()]
+      return [
+          StoredTensor(name, file.name, tuple(p.get_shape()), p.get_dtype())
+          for name, p in parts.items()
+      ]
   except (SafetensorError, OSError) as error:
     raise CheckpointError(f"{file} ({file.stat().st_size} bytes) is truncated or damaged: {error}. "
                           "Fix: fetch the file again.") from error

@@ -1,7 +1,10 @@
-"""Decoder of the Qwen2, Qwen3, Llama 3 and Qwen3-MoE shapes: pre-norm blocks of attention and SwiGLU or experts.
+"""Decoder of the Qwen2, Qwen3, Llama 3 and Qwen3-MoE shapes: pre-norm blocks of attention and
+SwiGLU or experts.
 
-Modules are Flax NNX; everybody outside uses `Model`, pure functions over a nested dict of parameters. One block serves
-training, prefill and decode: positions and segments are explicit, and a cache, where given, supplies the keys and
+Modules are Flax NNX; everybody outside uses `Model`, pure functions over a nested dict of
+parameters. One block serves
+training, prefill and decode: positions and segments are explicit, and a cache, where given,
+  supplies the keys and
 values of earlier tokens.
 
 Shapes: R rows, S tokens of each, D width, N layers, k experts per token.
@@ -41,7 +44,8 @@ class Block(nnx.Module):
     self.mlp = MoE(cfg, rngs) if cfg.num_experts else MLP(cfg, rngs)
 
   def __call__(self, x, positions, visible, layer_cache, index, routing, constrain):
-    mixed, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache, index, constrain)
+    mixed, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
+                                        index, constrain)
     x = constrain(x + mixed, ("rows", "length", "embed_activation"))
     if isinstance(self.mlp, MoE):
       change, routing = self.mlp(self.mlp_norm(x), constrain, routing)
@@ -75,8 +79,8 @@ class Transformer(nnx.Module):
     if cache is not None:
       index, cache = cache.index, kv_cache.note(cache, positions, segments)
       seen = (cache.positions, cache.segments)
-    visible = (seen[0][:, None] <= positions[..., None]) & (seen[1][:, None] == segments[..., None]) & (
-        segments[..., None] > 0)
+    visible = (seen[0][:, None] <= positions[..., None]) & (
+        seen[1][:, None] == segments[..., None]) & (segments[..., None] > 0)
     run = self._scanned if self.cfg.scan_layers else self._unrolled
     layers = None if cache is None else (cache.keys, cache.values)
     if cache is not None and cache.prefix is not None:
@@ -92,7 +96,8 @@ class Transformer(nnx.Module):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(part[i] for part in layers)
       given = None if routing is None else routing[i]
-      x, ((k, v), used) = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible, layer, index, given)
+      x, ((k, v), used) = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible,
+                                                                      layer, index, given)
       keys.append(k)
       values.append(v)
       routed.append(used)
@@ -111,7 +116,9 @@ class Transformer(nnx.Module):
 
 
 def _rematerialised(cfg: ModelConfig, graph, constrain):
-  """The block as a function of its state; `dots` keeps products with weights and recomputes the rest."""
+  """The block as a function of its state; `dots` keeps products with weights and recomputes the
+  rest.
+  """
 
   def run(state, x, positions, visible, layer, index, routing):
     return nnx.merge(graph, state)(x, positions, visible, layer, index, routing, constrain)
@@ -124,13 +131,14 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """Pure functions over params, a nested dict of arrays. Hashable: a static argument of jitted functions.
+  """Pure functions over params, a nested dict of arrays. Hashable: a static argument of jitted
+  functions.
 
   Attributes:
     config: shapes.
     constrain: lays an activation out by its logical axes (parallel.Layout), or leaves it alone.
-    origin: the checkpoint directory that the shapes were read from, or None. An export takes from it what the shapes
-      do not say. Two models that differ in it alone are equal.
+    origin: the checkpoint directory that the shapes were read from, or None. An export takes from
+      it what the shapes do not say. Two models that differ in it alone are equal.
   """
 
   config: ModelConfig
@@ -141,30 +149,40 @@ class Model:
     """Random f32 parameters. The key is consumed."""
     return nnx.to_pure_dict(nnx.state(Transformer(self.config, nnx.Rngs(params=key)), nnx.Param))
 
-  def hidden(self, params, inputs: Array, positions: Int[Array, "R S"], segments: Int[Array, "R S"], *,
-             cache: KVCache | None = None,
-             routing: Int[Array, "N R S k"] | None = None) -> tuple[Float[Array, "R S D"], KVCache | None]:
+  def hidden(
+      self, params, inputs: Array, positions: Int[Array, "R S"], segments: Int[Array, "R S"], *,
+      cache: KVCache | None = None,
+      routing: Int[Array, "N R S k"] | None = None) -> tuple[Float[Array, "R S D"], KVCache | None]:
     """Final hidden states in the compute dtype, and the cache with these tokens entered.
 
     Args:
       params: from `init`, or of the same shapes in another float dtype.
       inputs: ids [R, S] or embeddings [R, S, D].
-      positions: of each token in its segment, rising along the row; a token sees positions up to its own in its own
-        segment.
+      positions: of each token in its segment, rising along the row; a token sees positions up to
+        its own in its own segment.
       segments: 0 marks padding, which nothing sees.
-      cache: slots that the tokens are written to and read from, or None to attend within `inputs` alone.
-      routing: experts to send the tokens to, as `hidden_and_routing` returned them; None lets the router choose.
+      cache: slots that the tokens are written to and read from, or None to attend within `inputs`
+        alone.
+      routing: experts to send the tokens to, as `hidden_and_routing` returned them; None lets the
+        router choose.
 
     Raises:
       ValueError: routing given to a model without experts.
     """
-    return self.hidden_and_routing(params, inputs, positions, segments, cache=cache, routing=routing)[:2]
+    return self.hidden_and_routing(params, inputs, positions, segments, cache=cache,
+                                   routing=routing)[:2]
 
-  def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"], segments: Int[Array, "R S"], *,
-                         cache: KVCache | None = None, routing: Int[Array, "N R S k"] | None = None):
-    """As `hidden`, with the experts that served: (hidden, cache, routing [N, R, S, k] int32, None without experts)."""
+  def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
+                         segments: Int[Array, "R S"], *, cache: KVCache | None = None,
+                         routing: Int[Array, "N R S k"] | None = None):
+    """As `hidden`, with the experts that served: (hidden, cache, routing [N, R, S, k] int32, None
+    without experts).
+    """
     if routing is not None and not self.config.num_experts:
-      raise ValueError("routing was given, but model.num_experts = 0. Fix: pass routing to a model with experts only.")
+      raise ValueError(
+          "routing was given, but model.num_experts = 0. Fix: pass routing to a model with experts "
+          "only."
+      )
     graph, axes_state = _structure(self.config)
     state = jax.tree.map(lambda leaf: leaf, axes_state)
     nnx.replace_by_pure_dict(state, params)
@@ -188,7 +206,10 @@ class Model:
     """Pytree like params whose leaves are tuples of axis names, for parallel.py."""
     _, state = _structure(self.config)
     stacked = lambda path: self.config.scan_layers and path[0] == "blocks"
-    flat = {path: (("layers",) if stacked(path) else ()) + variable.axes for path, variable in nnx.to_flat_state(state)}
+    flat = {
+        path: (("layers",) if stacked(path) else ()) + variable.axes
+        for path, variable in nnx.to_flat_state(state)
+    }
     return nnx.traversals.unflatten_mapping(flat)
 
 

@@ -29,7 +29,13 @@ def _straight_through(value):
   return divergence
 
 
-_TABLE = {"k1": _k1, "k2": _k2, "k3": _k3, "k1+": _straight_through(_k1), "k3+": _straight_through(_k3)}
+_TABLE = {
+    "k1": _k1,
+    "k2": _k2,
+    "k3": _k3,
+    "k1+": _straight_through(_k1),
+    "k3+": _straight_through(_k3)
+}
 
 
 def get_divergence(name: str):
@@ -44,10 +50,10 @@ def get_divergence(name: str):
     k1+   d                  unbiased                    grad KL(pi || ref), k2's
     k3+   exp(-d) - 1 + d    unbiased, never negative    grad KL(pi || ref), k2's
 
-  Multiplied by the ratio current / behavior, differentiated with it, k1 and k3 estimate KL(pi || ref) also from tokens
-  of the behavior policy, and both have its gradient. In the reward, as a constant, k1 has it through the policy
-  gradient. Beyond |d| = 20 there is no gradient. k3 itself is not bounded further: it reaches exp(20); verl bounds it
-  by 10, slime does not.
+  Multiplied by the ratio current / behavior, differentiated with it, k1 and k3 estimate KL(pi ||
+  ref) also from tokens of the behavior policy, and both have its gradient. In the reward, as a
+  constant, k1 has it through the policy gradient. Beyond |d| = 20 there is no gradient. k3 itself
+  is not bounded further: it reaches exp(20); verl bounds it by 10, slime does not.
 
   Raises:
     ConfigError: listing the table for a name that is not in it.
@@ -57,7 +63,8 @@ def get_divergence(name: str):
   if name not in _TABLE:
     raise ConfigError(f"kl.name = {name!r}: allowed are {', '.join(_TABLE)}.")
 
-  def divergence(log_probs: Float[Array, "B L"], ref_log_probs: Float[Array, "B L"], mask: Bool[Array, "B L"]):
+  def divergence(log_probs: Float[Array, "B L"], ref_log_probs: Float[Array, "B L"],
+                 mask: Bool[Array, "B L"]):
     return _TABLE[name](masked_log_ratio(log_probs, ref_log_probs, mask))
 
   return divergence

@@ -13,7 +13,8 @@ from jaxrl_llm.ops.experts import expert_load
 from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.types import Rollout, SupervisedBatch, TokenStats, TrainBatch
 
-PRUNED = frozenset({"kept_mass", "in_support"})  # what a pruned vocabulary asks for beside the log-probs
+# what a pruned vocabulary asks for beside the log-probs
+PRUNED = frozenset({"kept_mass", "in_support"})
 
 
 def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model, temperature,
@@ -27,11 +28,11 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     length: [B], tokens in the row.
     model: see models/transformer.py.
     temperature: as the sampler's.
-    stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts of each token fed
-      in (aligned with the tokens themselves, not with what they predict).
+    stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts
+      of each token fed in (aligned with the tokens themselves, not with what they predict).
     banned: (ids, [B, L] where none of them may be the token), as `stop_rule` gives them.
-    completion: (prompt length [B], tokens that may follow): statistics of these columns alone, so that the vocabulary
-      is not gone through for prompts; 0 (False) elsewhere. None: all columns.
+    completion: (prompt length [B], tokens that may follow): statistics of these columns alone, so
+      that the vocabulary is not gone through for prompts; 0 (False) elsewhere. None: all columns.
     support: top_k, top_p, min_p of ops/token_stats.py.
   """
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -43,13 +44,15 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     hidden, _ = model.hidden(params, tokens, positions, segments)
   head = model.head(params)
   take, put = _columns(tokens.shape[1], completion)
-  # Whole rows, the last column predicting nothing: an even length is worth more than the column costs.
+  # Whole rows, the last column predicting nothing: an even length is worth more than the column
+  # costs.
   coming = lambda x: take(jnp.roll(x, -1, 1))
   if banned is not None:
     ids, where = banned
     support["banned"] = (jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids)), coming(where))
   out = token_stats(take(hidden), head, coming(tokens), temperature=temperature,
-                    stats=stats - {"values", "routing"}, entropy_gradient=entropy_gradient, **support)
+                    stats=stats - {"values", "routing"}, entropy_gradient=entropy_gradient,
+                    **support)
   out = jax.tree.map(put, out)
   if "values" in stats:
     out = out.replace(values=model.values(params, hidden))
@@ -58,11 +61,13 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
 
 
 def _columns(length: int, completion: tuple[Int[Array, " B"], int] | None):
-  """(whole rows -> the columns that predict a completion, those columns -> rows with 0 elsewhere)."""
+  """(whole rows -> the columns that predict a completion, those columns -> rows with 0 elsewhere).
+  """
   if completion is None or completion[1] >= length:
     return lambda x: x, lambda x: x
   prompt, width = completion
-  at = jnp.minimum(prompt[:, None] - 1 + jnp.arange(width), length - 1)  # the last column predicts nothing
+  # the last column predicts nothing
+  at = jnp.minimum(prompt[:, None] - 1 + jnp.arange(width), length - 1)
   take = lambda x: jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * (x.ndim - 2)), axis=1)
   put = lambda x: jax.vmap(lambda row, i: jnp.zeros(length, x.dtype).at[i].set(row))(x, at)
   return take, put
@@ -73,8 +78,10 @@ def completion_of(rollout: Rollout, cfg: LossConfig) -> tuple[Int[Array, " B"], 
   return None if cfg.max_new_tokens is None else (rollout.prompt_length, cfg.max_new_tokens)
 
 
-def stop_rule(rollout: Rollout, cfg: LossConfig) -> tuple[tuple[int, ...], Bool[Array, "B L"]] | None:
-  """(stop tokens, [B, L] the first `cfg.min_new_tokens` places of each completion); None where the rule is off.
+def stop_rule(rollout: Rollout,
+              cfg: LossConfig) -> tuple[tuple[int, ...], Bool[Array, "B L"]] | None:
+  """(stop tokens, [B, L] the first `cfg.min_new_tokens` places of each completion); None where the
+  rule is off.
 
   Places are counted as the samplers do, what an environment inserted included.
 
@@ -84,28 +91,35 @@ def stop_rule(rollout: Rollout, cfg: LossConfig) -> tuple[tuple[int, ...], Bool[
   if not cfg.min_new_tokens:
     return None
   if not cfg.stop_ids:
-    raise ValueError(f"LossConfig: min_new_tokens = {cfg.min_new_tokens} with stop_ids = (): which tokens does it "
-                     "forbid? Fix: the task's stop_ids.")
+    raise ValueError(
+        f"LossConfig: min_new_tokens = {cfg.min_new_tokens} with stop_ids = (): which tokens does "
+        "it "
+        "forbid? Fix: the task's stop_ids.")
   place = jnp.arange(rollout.tokens.shape[1]) - rollout.prompt_length[:, None]
   return cfg.stop_ids, (place >= 0) & (place < cfg.min_new_tokens)
 
 
-def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig, stats: frozenset[str] = frozenset()
-                 ) -> TokenStats:
-  """TokenStats [B, L] of the batch's tokens as `policy_loss` sees them: at its temperature, on its vocabulary."""
+def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig,
+                 stats: frozenset[str] = frozenset()) -> TokenStats:
+  """TokenStats [B, L] of the batch's tokens as `policy_loss` sees them: at its temperature, on its
+  vocabulary.
+  """
   rollout, banned = batch.rollout, stop_rule(batch.rollout, cfg)
   restricted = bool(cfg.rules) or banned is not None
   return row_stats(params, rollout.tokens, rollout.length, model=model, temperature=cfg.temperature,
-                   stats=stats | PRUNED if restricted else stats, entropy_gradient=cfg.entropy.coef != 0,
-                   banned=banned, completion=completion_of(rollout, cfg), **cfg.rules)
+                   stats=stats | PRUNED if restricted else stats, entropy_gradient=cfg.entropy.coef
+                   != 0, banned=banned, completion=completion_of(rollout, cfg), **cfg.rules)
 
 
-def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
-  """sum(loss_weights correction_weights gate per_token_loss) + kl - entropy bonus + value loss, and metrics.
+def policy_loss(params, batch: TrainBatch, *, model,
+                cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
+  """sum(loss_weights correction_weights gate per_token_loss) + kl - entropy bonus + value loss, and
+  metrics.
 
-  The regularisers use weights of the same aggregation that ignore the advantages (`regularizer_weights`). A token
-  outside the kept vocabulary of the current policy or the anchor (a stop token too early among them) is skipped by
-  every ratio and has loss 0, and stays in the denominators.
+  The regularisers use weights of the same aggregation that ignore the advantages
+  (`regularizer_weights`). A token outside the kept vocabulary of the current policy or the anchor
+  (a stop token too early among them) is skipped by every ratio and has loss 0, and stays in the
+  denominators.
   """
   rollout, mask = batch.rollout, batch.rollout.mask
   wanted = {"entropy": True, "values": cfg.critic is not None, "routing": cfg.num_experts > 0}
@@ -115,7 +129,8 @@ def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[F
   live = mask
   for inside in (stats.in_support, batch.in_support):
     live = live if inside is None else live & inside
-  anchor = lax.stop_gradient(log_probs) if batch.anchor_log_probs is None else batch.anchor_log_probs
+  anchor = lax.stop_gradient(
+      log_probs) if batch.anchor_log_probs is None else batch.anchor_log_probs
   prepared = {} if batch.estimator_weights is None else {"weights": batch.estimator_weights}
   estimator = estimators.get_estimator(cfg.estimator.name)
   out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **prepared)
@@ -147,10 +162,12 @@ def policy_loss(params, batch: TrainBatch, *, model, cfg: LossConfig) -> tuple[F
   return loss, metrics
 
 
-def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask, cfg: KLConfig) -> Float[Array, "B L"]:
+def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
+             cfg: KLConfig) -> Float[Array, "B L"]:
   """The divergence of each token; with `importance` times pi / behavior, whose gradient counts.
 
-  With k3 and `importance` the expected gradient is that of KL(pi || ref), also off-policy: DeepSeek-V3.2, methods E22.
+  With k3 and `importance` the expected gradient is that of KL(pi || ref), also off-policy:
+  DeepSeek-V3.2, methods E22.
   """
   divergence = divergences.get_divergence(cfg.name)(log_probs, ref_log_probs, mask)
   if not cfg.importance:

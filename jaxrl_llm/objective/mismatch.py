@@ -1,4 +1,6 @@
-"""The standing meter of the gap between the sampler's numerics and the trainer's, on the tokens that were sampled."""
+"""The standing meter of the gap between the sampler's numerics and the trainer's, on the tokens
+that were sampled.
+"""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ from jaxtyping import Array, Bool, Float
 from jaxrl_llm.ops import masked
 from jaxrl_llm.types import Extreme, Mean
 
-# Between the buckets of the sampler's probability: the gap is a matter of the tail (own choice; no source names any).
+# Between the buckets of the sampler's probability: the gap is a matter of the tail (own choice; no
+# source names any).
 PROBABILITY_EDGES = (0.01, 0.1, 0.5, 0.9)
 RATIO_WINDOW = (0.9, 1.1)
 
@@ -24,14 +27,16 @@ def mismatch_metrics(scored_log_probs: Float[Array, "B L"], behavior_log_probs: 
     mismatch/row       mean over rows of |sum_t d_t|; rows without a token do not count
     mismatch/range     smallest and largest d
 
-  The first four again as `<name>/by_probability`, one entry per bucket of exp(behavior) between 0, 0.01, 0.1, 0.5, 0.9
-  and 1, each including its lower end; a bucket without a token has count 0. Nothing is clipped.
+  The first four again as `<name>/by_probability`, one entry per bucket of exp(behavior) between 0,
+  0.01, 0.1, 0.5, 0.9 and 1, each including its lower end; a bucket without a token has count 0.
+  Nothing is clipped.
 
   Args:
-    scored_log_probs: [B, L], by the scorer under the parameters that sampled, else drift is measured too.
+    scored_log_probs: [B, L], by the scorer under the parameters that sampled, else drift is
+      measured too.
     behavior_log_probs: [B, L], of the distribution that was drawn from.
-    mask: [B, L]; False on tokens that the policy did not sample, or that are outside the scorer's pruned vocabulary.
-      Rows without a valid reward belong in: the gap does not depend on it.
+    mask: [B, L]; False on tokens that the policy did not sample, or that are outside the scorer's
+      pruned vocabulary. Rows without a valid reward belong in: the gap does not depend on it.
 
   Source: methods E23.3, E24; arXiv 2512.23087 for the dependence on probability.
   """

@@ -7,7 +7,8 @@ from jaxrl_llm.types import Mean
 
 
 def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"], num_experts: int) -> Mean:
-  """Share of the (layer, token) pairs that each expert serves; k / E everywhere where the load is even.
+  """Share of the (layer, token) pairs that each expert serves; k / E everywhere where the load is
+  even.
 
   Args:
     routing: experts of each layer and token, from `Model.hidden_and_routing`.

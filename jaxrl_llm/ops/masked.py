@@ -13,7 +13,9 @@ LOG_RATIO_EDGES = tuple(-x for x in reversed(_POSITIVE_EDGES)) + (0.0,) + _POSIT
 
 
 def masked(values: Array, mask: Array) -> Array:
-  """`values` in at least f32 where `mask`, 0 elsewhere, whatever stood there (NaN included), also in the gradient."""
+  """`values` in at least f32 where `mask`, 0 elsewhere, whatever stood there (NaN included), also
+  in the gradient.
+  """
   return jnp.where(mask, values, 0).astype(jnp.promote_types(jnp.result_type(values), jnp.float32))
 
 
@@ -29,10 +31,13 @@ def row_mean(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Arr
 
 
 def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
-  """(values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere; var is Bessel's (0 for one entry)."""
+  """(values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere; var is Bessel's (0
+  for one entry).
+  """
   count = jnp.sum(mask).astype(jnp.float32)
   centred = masked(values, mask)
-  for _ in range(2):  # the second pass removes the first mean's rounding, which 1 / sqrt(epsilon) would magnify
+  # the second pass removes the first mean's rounding, which 1 / sqrt(epsilon) would magnify
+  for _ in range(2):
     centred = masked(centred - safe_divide(jnp.sum(centred), count), mask)
   return centred * lax.rsqrt(safe_divide(jnp.sum(jnp.square(centred)), count - 1) + epsilon)
 
@@ -60,8 +65,8 @@ def group_max(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Arr
 def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Float[Array, "B *D"]:
   """As `group_sum`, over the other rows of the group; exactly 0 where there is none.
 
-  Sums of what stands before and after the row within its group: subtracting the row from the group's sum would leave
-  rounding of the size of the row, however small the others are.
+  Sums of what stands before and after the row within its group: subtracting the row from the
+  group's sum would leave rounding of the size of the row, however small the others are.
   """
   order = jnp.argsort(group_id, stable=True)
   sorted_id, ordered = group_id[order], values[order]
@@ -73,7 +78,9 @@ def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Fl
 
 
 def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:
-  """Along axis 0, the sum of the earlier rows of the segment; `first` marks each segment's first row."""
+  """Along axis 0, the sum of the earlier rows of the segment; `first` marks each segment's first
+  row.
+  """
   flags = jnp.broadcast_to(first.reshape((-1,) + (1,) * (values.ndim - 1)), values.shape)
 
   def join(left, right):
@@ -99,11 +106,14 @@ def mean(values: Array, mask: Array) -> Mean:
 def extreme(values: Array, mask: Array) -> Extreme:
   """Mergeable smallest and largest masked entry, in the values' own type."""
   infinity = jnp.asarray(jnp.inf, values.dtype)
-  return Extreme(jnp.min(jnp.where(mask, values, infinity)), jnp.max(jnp.where(mask, values, -infinity)))
+  return Extreme(jnp.min(jnp.where(mask, values, infinity)),
+                 jnp.max(jnp.where(mask, values, -infinity)))
 
 
 def histogram(values: Array, mask: Array, edges: tuple[float, ...] = LOG_RATIO_EDGES) -> Histogram:
-  """Counts (f32) of masked values between fixed edges, which are compared in the values' own type."""
+  """Counts (f32) of masked values between fixed edges, which are compared in the values' own type.
+  """
   index = jnp.searchsorted(jnp.asarray(edges, values.dtype), values.reshape(-1), side="right")
-  counts = jnp.zeros(len(edges) + 1, jnp.float32).at[index].add(mask.reshape(-1).astype(jnp.float32))
+  counts = jnp.zeros(len(edges) + 1,
+                     jnp.float32).at[index].add(mask.reshape(-1).astype(jnp.float32))
   return Histogram(counts, edges)

@@ -1,11 +1,12 @@
 """Prefix scans over the policy tokens of a row: `jax.lax.associative_scan` along the last axis.
 
-Tokens whose mask is False are skipped: they add nothing to a sum, never are a minimum, and do not advance a position.
-With `axis_name`, inside `shard_map` with the length axis sharded, each shard scans its part and one all-gather of the
-per-shard totals supplies what came before.
+Tokens whose mask is False are skipped: they add nothing to a sum, never are a minimum, and do not
+advance a position. With `axis_name`, inside `shard_map` with the length axis sharded, each shard
+scans its part and one all-gather of the per-shard totals supplies what came before.
 
-Differentiate none of these: a prefix statistic belongs under `stop_gradient` (objective/estimators/common.py). The
-minimum in particular ties on-policy, where its gradient is split by the shape of the scan tree.
+Differentiate none of these: a prefix statistic belongs under `stop_gradient`
+(objective/estimators/common.py). The minimum in particular ties on-policy, where its gradient is
+split by the shape of the scan tree.
 """
 
 import jax.numpy as jnp
@@ -13,12 +14,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 
-def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *, axis_name: str | None = None
-                         ) -> Float[Array, "*B L"]:
+def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
+                         axis_name: str | None = None) -> Float[Array, "*B L"]:
   """c_t = sum over i <= t with mask_i of log_ratio_i: inclusive.
 
   Args:
-    log_ratio: [..., L] float, nats; ignored where mask is False. Sums run in f32 (f64 for f64 input).
+    log_ratio: [..., L] float, nats; ignored where mask is False. Sums run in f32 (f64 for f64
+      input).
     mask: [..., L] bool.
     axis_name: mapped axis over which L is sharded, or None.
 
@@ -34,19 +36,21 @@ def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B 
   return local + _before(local[..., -1], jnp.sum, 0.0, axis_name)[..., None]
 
 
-def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *, axis_name: str | None = None
-               ) -> Float[Array, "*B L"]:
+def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
+               axis_name: str | None = None) -> Float[Array, "*B L"]:
   """m_t = min over i < t with mask_i of log_ratio_i: exclusive; 0 where no policy token precedes.
 
   Args and sharding as `cumulative_log_ratio`.
 
-  Source: methods E2, after MinPRO, arXiv 2601.22718 (the empty prefix counts as ratio 1, a convention of ours).
+  Source: methods E2, after MinPRO, arXiv 2601.22718 (the empty prefix counts as ratio 1, a
+  convention of ours).
   """
   values = jnp.where(mask, log_ratio, jnp.inf).astype(_accumulator(log_ratio))
   inclusive = lax.associative_scan(jnp.minimum, values, axis=-1)
   shifted = jnp.concatenate([jnp.full_like(inclusive[..., :1], jnp.inf), inclusive[..., :-1]], -1)
   if axis_name is not None:
-    shifted = jnp.minimum(shifted, _before(inclusive[..., -1], jnp.min, jnp.inf, axis_name)[..., None])
+    shifted = jnp.minimum(shifted,
+                          _before(inclusive[..., -1], jnp.min, jnp.inf, axis_name)[..., None])
   return jnp.where(jnp.isposinf(shifted), 0.0, shifted)
 
 

@@ -1,6 +1,8 @@
-"""Statistics of the next-token distribution at chosen tokens, without ever holding the logits of a whole batch.
+"""Statistics of the next-token distribution at chosen tokens, without ever holding the logits of a
+whole batch.
 
-Hidden states are cut into chunks along the length; a chunk's logits live only inside one step of a scan. The backward
+Hidden states are cut into chunks along the length; a chunk's logits live only inside one step of a
+scan. The backward
 pass is our own: it makes them once more, and from them the gradient of everything asked for.
 """
 
@@ -16,7 +18,8 @@ from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.types import TokenStats
 
 CHUNK = 1024  # tokens per chunk; at V = 151,936 a chunk of f32 logits takes 0.6 GB
-STATS = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})  # log_probs always returned
+# log_probs always returned
+STATS = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})
 
 
 class _Wanted(NamedTuple):
@@ -26,38 +29,45 @@ class _Wanted(NamedTuple):
   entropy_gradient: bool
 
 
-def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"], temperature) -> Float[Array, "... V"]:
-  """Logits divided by the temperature, f32 (f64 for f64 input): the one definition that sampler and scorer share."""
-  logits = jnp.einsum("...d,dv->...v", hidden, head.astype(hidden.dtype), preferred_element_type=_accumulator(hidden))
+def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"],
+                  temperature) -> Float[Array, "... V"]:
+  """Logits divided by the temperature, f32 (f64 for f64 input): the one definition that sampler and
+  scorer share.
+  """
+  logits = jnp.einsum("...d,dv->...v", hidden, head.astype(hidden.dtype),
+                      preferred_element_type=_accumulator(hidden))
   return logits / temperature
 
 
-def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targets: Int[Array, "*B L"], *, temperature,
-                top_k=None, top_p=None, min_p=None,
+def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
+                targets: Int[Array, "*B L"], *, temperature, top_k=None, top_p=None, min_p=None,
                 banned: tuple[Bool[Array, " V"], Bool[Array, "*B L"]] | None = None,
                 stats: frozenset[str] = frozenset(), entropy_gradient: bool = False) -> TokenStats:
-  """Log-probability of `targets` under softmax(hidden @ head / temperature), and further statistics asked for.
+  """Log-probability of `targets` under softmax(hidden @ head / temperature), and further statistics
+  asked for.
 
-  Where top_k, top_p, min_p or banned is given, the distribution is p_S, renormalised over the kept tokens S:
+  Where top_k, top_p, min_p or banned is given, the distribution is p_S, renormalised over the kept
+  tokens S:
 
     log p_S(a) = z_a - lse_S(z)          gradient in z: 1[k = a] - p_S(k) for k in S, exactly 0 outside
     entropy, sum_pi_squared              of p_S
     kept_mass = exp(lse_S(z) - lse(z))   1 without pruning
 
-  A target outside S has in_support False; its log-prob z_a - lse_S(z) is finite and a constant. So is the set S.
+  A target outside S has in_support False; its log-prob z_a - lse_S(z) is finite and a constant. So
+  is the set S.
 
   Args:
     hidden: [..., L, D].
     head: [D, V].
     targets: [..., L] int, ids below V.
     temperature: positive scalar, traced or not; without gradient.
-    top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py; None, unlike the value that keeps all, leaves
-      the rule out of the program.
-    banned: (tokens [V], at the positions [..., L]) that are never in S; the other rules see the distribution without
-      them. None: nowhere.
+    top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py; None, unlike the value that
+      keeps all, leaves the rule out of the program.
+    banned: (tokens [V], at the positions [..., L]) that are never in S; the other rules see the
+      distribution without them. None: nowhere.
     stats: subset of STATS.
-    entropy_gradient: let gradients flow through `entropy`; off where it is only logged. sum_pi_squared and kept_mass
-      never carry any.
+    entropy_gradient: let gradients flow through `entropy`; off where it is only logged.
+      sum_pi_squared and kept_mass never carry any.
 
   Returns:
     TokenStats shaped as `targets`; f32 (f64 for f64 input), in_support bool.
@@ -65,7 +75,8 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targe
   Raises:
     ValueError: a name in `stats` that does not exist.
 
-  Source: methods E23.2, after dynamic vocabulary pruning, arXiv 2512.23087; A1.1 for sum_pi_squared.
+  Source: methods E23.2, after dynamic vocabulary pruning, arXiv 2512.23087; A1.1 for
+  sum_pi_squared.
   """
   unknown = stats - STATS
   if unknown:
@@ -91,7 +102,8 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"], targe
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunk_stats(wanted: _Wanted, hidden, head, targets, temperature, rules, banned) -> dict[str, Array]:
+def _chunk_stats(wanted: _Wanted, hidden, head, targets, temperature, rules,
+                 banned) -> dict[str, Array]:
   """The statistics of one chunk, by name."""
   return _forward(wanted, hidden, head, targets, temperature, rules, banned)[0]
 
@@ -107,7 +119,8 @@ def _forward(wanted, hidden, head, targets, temperature, rules, banned):
   if "sum_pi_squared" in wanted.stats:
     out["sum_pi_squared"] = jnp.sum(jnp.exp(2 * (logits - normaliser[..., None])), -1)
   if "kept_mass" in wanted.stats:
-    lost = jnp.zeros_like(normaliser) if in_support is None else jax.nn.logsumexp(whole, -1) - normaliser
+    lost = jnp.zeros_like(normaliser) if in_support is None else jax.nn.logsumexp(whole,
+                                                                                  -1) - normaliser
     out["kept_mass"] = jnp.exp(-jnp.maximum(lost, 0))  # rounding alone would lift it above 1
   if "in_support" in wanted.stats:
     out["in_support"] = jnp.ones(targets.shape, bool) if in_support is None else in_support
@@ -115,19 +128,23 @@ def _forward(wanted, hidden, head, targets, temperature, rules, banned):
 
 
 def _backward(wanted, saved, cotangents):
-  """d log p / dz = 1[k = a] - p;  dH / dz = -p (log p + H): both 0 outside the kept tokens, where p is."""
+  """d log p / dz = 1[k = a] - p;  dH / dz = -p (log p + H): both 0 outside the kept tokens, where p
+  is.
+  """
   hidden, head, targets, temperature, rules, banned, normaliser, entropy = saved
   logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
   log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)
   chosen = jnp.arange(head.shape[1]) == targets[..., None]
-  d_log_probs = cotangents["log_probs"] if in_support is None else jnp.where(in_support, cotangents["log_probs"], 0)
+  d_log_probs = cotangents["log_probs"] if in_support is None else jnp.where(
+      in_support, cotangents["log_probs"], 0)
   d_logits = d_log_probs[..., None] * (chosen - p)
   if "entropy" in wanted.stats and wanted.entropy_gradient:
     d_logits -= cotangents["entropy"][..., None] * p * (log_p + entropy[..., None])
   d_logits = (d_logits / temperature).astype(hidden.dtype)
   d_hidden = jnp.einsum("...v,dv->...d", d_logits, head.astype(hidden.dtype))
-  d_head = jnp.einsum("...d,...v->dv", hidden, d_logits, preferred_element_type=_accumulator(hidden))
+  d_head = jnp.einsum("...d,...v->dv", hidden, d_logits,
+                      preferred_element_type=_accumulator(hidden))
   return d_hidden, d_head.astype(head.dtype), None, None, None, None
 
 
@@ -135,7 +152,9 @@ _chunk_stats.defvjp(_forward, _backward)
 
 
 def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Array | None]:
-  """(logits of the kept tokens, whether each target is one of them); the logits and None without a rule."""
+  """(logits of the kept tokens, whether each target is one of them); the logits and None without a
+  rule.
+  """
   if not rules and banned is None:
     return logits, None
   if banned is None:
@@ -144,7 +163,8 @@ def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Arra
     ids, where = banned
     allowed = ~(where[..., None] & ids)
     # A threshold below every allowed token would keep banned ones as well.
-    keep = allowed & vocabulary.support(vocabulary.prune(logits, allowed), **rules) if rules else allowed
+    keep = allowed & vocabulary.support(vocabulary.prune(logits, allowed), **
+                                        rules) if rules else allowed
   return vocabulary.prune(logits, keep), _at(keep, targets)
 
 
@@ -157,7 +177,9 @@ def _accumulator(x: Array):
 
 
 def _split_length(x: Array, axis: int, steps: int, width: int) -> Array:
-  """[.., L, ..] -> [steps, .., width, ..] along `axis`, zero-padded. Rows stay whole, so that none changes device."""
+  """[.., L, ..] -> [steps, .., width, ..] along `axis`, zero-padded. Rows stay whole, so that none
+  changes device.
+  """
   padding = [(0, 0)] * x.ndim
   padding[axis] = (0, steps * width - x.shape[axis])
   x = jnp.pad(x, padding).reshape(*x.shape[:axis], steps, width, *x.shape[axis + 1:])

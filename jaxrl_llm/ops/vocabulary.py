@@ -1,9 +1,11 @@
-"""Vocabulary pruning: which tokens a sampling rule keeps. One definition for the sampler and for the scorer.
+"""Vocabulary pruning: which tokens a sampling rule keeps. One definition for the sampler and for
+the scorer.
 
-The rules follow one another as in common sampling libraries: top-k, then top-p on the distribution renormalised over
-the top k, then min-p. Min-p compares with the largest probability, which no renormalisation moves relative to the
-others, so the result is the intersection of three sets. Each is {z >= a threshold}: equal logits share their fate, and
-the set does not depend on the order of the vocabulary. The most likely token is always kept.
+The rules follow one another as in common sampling libraries: top-k, then top-p on the distribution
+renormalised over the top k, then min-p. Min-p compares with the largest probability, which no
+renormalisation moves relative to the others, so the result is the intersection of three sets. Each
+is {z >= a threshold}: equal logits share their fate, and the set does not depend on the order of
+the vocabulary. The most likely token is always kept.
 """
 
 import jax
@@ -12,7 +14,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 
-def support(logits: Float[Array, "*B V"], *, top_k=None, top_p=None, min_p=None) -> Bool[Array, "*B V"]:
+def support(logits: Float[Array, "*B V"], *, top_k=None, top_p=None,
+            min_p=None) -> Bool[Array, "*B V"]:
   """True on the kept tokens; a constant, without gradient.
 
     min_p   z >= z_max + log(min_p), that is p >= min_p * max p                                       0 keeps all
@@ -21,26 +24,31 @@ def support(logits: Float[Array, "*B V"], *, top_k=None, top_p=None, min_p=None)
 
   Args:
     logits: [..., V], divided by the temperature.
-    top_k, top_p, min_p: scalars, traced or not; None leaves a rule out of the program. The vocabulary is sorted only
-      where top_k or top_p is given, and, under `lax.cond`, only if its value prunes.
+    top_k, top_p, min_p: scalars, traced or not; None leaves a rule out of the program. The
+      vocabulary is sorted only where top_k or top_p is given, and, under `lax.cond`, only if its
+      value prunes.
 
-  Source: min-p form of dynamic vocabulary pruning, arXiv 2512.23087, methods E23.2 (unconfirmed there).
+  Source: min-p form of dynamic vocabulary pruning, arXiv 2512.23087, methods E23.2 (unconfirmed
+  there).
   """
   logits = lax.stop_gradient(logits)
   keep = jnp.ones(logits.shape, bool)
   if min_p is not None:
-    # The outer bound keeps the most likely token where min_p exceeds 1; log(0) = -inf keeps every token.
+    # The outer bound keeps the most likely token where min_p exceeds 1; log(0) = -inf keeps every
+    # token.
     log_min_p = jnp.log(jnp.clip(jnp.asarray(min_p, logits.dtype), 0, 1))
     keep &= logits >= jnp.max(logits, -1, keepdims=True) + log_min_p
   if top_k is not None or top_p is not None:
-    keep &= logits >= _sorted_threshold(logits, 0 if top_k is None else top_k, 1.0 if top_p is None else top_p)
+    keep &= logits >= _sorted_threshold(logits, 0 if top_k is None else top_k,
+                                        1.0 if top_p is None else top_p)
   return keep
 
 
 def prune(logits: Float[Array, "*B V"], keep: Bool[Array, "*B V"]) -> Float[Array, "*B V"]:
   """Logits of the distribution renormalised over `keep`.
 
-  Tokens outside get the least finite number: probability exactly 0 and no gradient, and 0 * log 0 stays 0.
+  Tokens outside get the least finite number: probability exactly 0 and no gradient, and 0 * log 0
+  stays 0.
   """
   return jnp.where(keep, logits, jnp.finfo(logits.dtype).min)
 
@@ -48,7 +56,9 @@ def prune(logits: Float[Array, "*B V"], keep: Bool[Array, "*B V"]) -> Float[Arra
 def active(*, top_k=None, top_p=None, min_p=None) -> Bool[Array, ""]:
   """Whether these values can prune anything."""
   rules = ((top_k, lambda k: k > 0), (top_p, lambda p: p < 1), (min_p, lambda p: p > 0))
-  return jnp.any(jnp.stack([jnp.asarray(False)] + [rule(jnp.asarray(x)) for x, rule in rules if x is not None]))
+  return jnp.any(
+      jnp.stack([jnp.asarray(False)] +
+                [rule(jnp.asarray(x)) for x, rule in rules if x is not None]))
 
 
 def _sorted_threshold(logits, top_k, top_p) -> Array:

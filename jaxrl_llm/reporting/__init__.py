@@ -1,1 +1,3 @@
-"""What a run leaves behind and how it is read: metrics writers, run reader, tables, plots, HTML report."""
+"""What a run leaves behind and how it is read: metrics writers, run reader, tables, plots, HTML
+report.
+"""

@@ -1,4 +1,6 @@
-"""One static page per run: numbers, configuration, curves, and what training did to sampled completions."""
+"""One static page per run: numbers, configuration, curves, and what training did to sampled
+completions.
+"""
 
 import base64
 import html
@@ -19,12 +21,14 @@ BLUE, RED = "31, 111, 235", "218, 54, 51"
 
 
 def write_report(workdir: str | os.PathLike) -> str:
-  """Writes workdir/report.html, which needs no other file, no network and no JavaScript, and returns its path.
+  """Writes workdir/report.html, which needs no other file, no network and no JavaScript, and
+  returns its path.
 
-  Reads, besides the run, workdir/samples.json if it is there: {"before": [sample, ...], "after": [sample, ...]}, where
-  a sample has `prompt`, `completion`, `answer`, `correct`, `truncated`, and per completion token its text in `pieces`
-  and, in `log_ratio`, its log-probability under the final policy minus that under the warm-started one; None for a
-  token that the policy did not draw, but a tool inserted.
+  Reads, besides the run, workdir/samples.json if it is there: {"before": [sample, ...], "after":
+  [sample, ...]}, where a sample has `prompt`, `completion`, `answer`, `correct`, `truncated`, and
+  per completion token its text in `pieces` and, in `log_ratio`, its log-probability under the final
+  policy minus that under the warm-started one; None for a token that the policy did not draw, but a
+  tool inserted.
 
   Raises:
     RunError: the run or its samples cannot be read.
@@ -38,8 +42,11 @@ def write_report(workdir: str | os.PathLike) -> str:
 def _page(run: Run) -> str:
   name = os.path.basename(os.path.abspath(run.workdir))
   parts = [_setting(run.config, section) for section in ("estimator", "advantage", "task")]
-  body = (f"<h2>Summary</h2>{table(('', ''), summary_rows(run))}<h2>Curves</h2>{_curves(run)}"
-          f"<h2>Configuration</h2>{_config(run)}<h2>Completions before and after</h2>{_samples(run.workdir)}")
+  body = (
+      f"<h2>Summary</h2>{table(('', ''), summary_rows(run))}<h2>Curves</h2>{_curves(run)}"
+      f"<h2>Configuration</h2>{_config(run)}<h2>Completions before and "
+      f"after</h2>{_samples(run.workdir)}"
+  )
   return page(name, " · ".join(part for part in parts if part), body)
 
 
@@ -61,8 +68,11 @@ def _setting(config: dict[str, Any], section: str) -> str:
 
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
   """An HTML table of texts."""
-  head = "<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in header) + "</tr>" if any(header) else ""
-  body = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+  head = "<tr>" + "".join(
+      f"<th>{html.escape(cell)}</th>" for cell in header) + "</tr>" if any(header) else ""
+  body = [
+      "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+  ]
   return f"<table>{head}{''.join(body)}</table>"
 
 
@@ -83,7 +93,8 @@ def _config(run: Run) -> str:
   defaults, values = _flat(to_dict(Config())), _flat(run.config)
   changed = [(key, _text(item), _text(defaults[key]) if key in defaults else MISSING)
              for key, item in values.items() if key not in defaults or defaults[key] != item]
-  listed = table(("key", "value", "default"), changed) if changed else '<p class="quiet">All keys are defaults.</p>'
+  listed = table(("key", "value",
+                  "default"), changed) if changed else '<p class="quiet">All keys are defaults.</p>'
   return listed + _folded("All keys", run.config) + _folded("Environment", run.environment)
 
 
@@ -104,7 +115,7 @@ def _text(item) -> str:
   return "unset" if item is None else item if isinstance(item, str) else json.dumps(item)
 
 
-# --- samples --------------------------------------------------------------------------------------------------------
+# --- samples
 
 
 def _samples(workdir: str) -> str:
@@ -116,12 +127,15 @@ def _samples(workdir: str) -> str:
     pairs = _pairs(samples["before"], samples["after"])
     cards = [_card(before, after) for before, after in pairs]
   except (KeyError, TypeError, AttributeError, ValueError) as error:
-    raise RunError(f"{path}: not as `write_report` describes it ({type(error).__name__}: {error}).") from error
+    raise RunError(
+        f"{path}: not as `write_report` describes it ({type(error).__name__}: {error}).") from error
   return _legend() + "".join(cards)
 
 
 def _pairs(before: list[dict], after: list[dict]) -> list[tuple[dict | None, dict | None]]:
-  """Samples of the same prompt side by side, in the order of `before`; what has no partner stands alone."""
+  """Samples of the same prompt side by side, in the order of `before`; what has no partner stands
+  alone.
+  """
   left = list(after)
   pairs = []
   for sample in before:
@@ -134,19 +148,25 @@ def _pairs(before: list[dict], after: list[dict]) -> list[tuple[dict | None, dic
 
 def _card(before: dict | None, after: dict | None) -> str:
   known = before or after
-  return (f'<section class="card"><p class="prompt"><code>{html.escape(known["prompt"])}</code>'
-          f'<span class="quiet">answer {html.escape(str(known["answer"]))}</span></p>'
-          f'<div class="pair">{_completion("before", before)}{_completion("after", after)}</div></section>')
+  return (
+      f'<section class="card"><p class="prompt"><code>{html.escape(known["prompt"])}</code>'
+      f'<span class="quiet">answer {html.escape(str(known["answer"]))}</span></p>'
+      '<div '
+      f'class="pair">{_completion("before", before)}{_completion("after", after)}</div></section>'
+  )
 
 
 def _completion(title: str, sample: dict | None) -> str:
   if sample is None:
     return f'<div><h3>{title}</h3><p class="quiet">no sample for this prompt</p></div>'
-  mark = '<b class="right">✓ correct</b>' if sample["correct"] else '<b class="wrong">✗ incorrect</b>'
+  mark = '<b class="right">✓ correct</b>' if sample[
+      "correct"] else '<b class="wrong">✗ incorrect</b>'
   cut = '<b class="cut">cut at the length limit</b>' if sample["truncated"] else ""
   if len(sample["pieces"]) != len(sample["log_ratio"]):
     raise ValueError(f'{len(sample["pieces"])} pieces, {len(sample["log_ratio"])} log-ratios')
-  tokens = "".join(_token(piece, value) for piece, value in zip(sample["pieces"], sample["log_ratio"], strict=True))
+  tokens = "".join(
+      _token(piece, value)
+      for piece, value in zip(sample["pieces"], sample["log_ratio"], strict=True))
   return f'<div><h3>{title} {mark} {cut}</h3><p class="tokens">{tokens}</p></div>'
 
 
@@ -159,7 +179,9 @@ def _token(piece: str, log_ratio) -> str:
 
 
 def _colour(log_ratio: float) -> str:
-  """Blue where the final policy makes the token likelier, red where less likely; translucent, for any background."""
+  """Blue where the final policy makes the token likelier, red where less likely; translucent, for
+  any background.
+  """
   if math.isnan(log_ratio):
     return "rgba(128, 128, 128, 0.4)"
   return f"rgba({BLUE if log_ratio > 0 else RED}, {min(abs(log_ratio), CLAMP) / CLAMP * 0.7:.2f})"
@@ -167,10 +189,14 @@ def _colour(log_ratio: float) -> str:
 
 def _legend() -> str:
   steps = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
-  swatches = "".join(f'<span style="background:{_colour(value)}">{value:+g}</span>' for value in steps)
-  return ('<p class="legend quiet">Log-probability of each token under the final policy minus under the warm-started '
-          f'one, nats: <span class="tokens">{swatches}</span> red: became less likely, blue: became likelier, '
-          '<span class="tokens"><span class="tool">framed</span></span>: a tool\'s.</p>')
+  swatches = "".join(
+      f'<span style="background:{_colour(value)}">{value:+g}</span>' for value in steps)
+  return (
+      '<p class="legend quiet">Log-probability of each token under the final policy minus under '
+      'the warm-started '
+      f'one, nats: <span class="tokens">{swatches}</span> red: became less likely, blue: became '
+      'likelier, '
+      '<span class="tokens"><span class="tool">framed</span></span>: a tool\'s.</p>')
 
 
 _STYLE = """

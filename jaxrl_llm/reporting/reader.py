@@ -34,16 +34,21 @@ class Run:
   def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Iterations that logged `name`, and its values there; both empty if none did."""
     lines = [line for line in self.metrics if name in line]
-    return np.array([line["iteration"] for line in lines], int), np.array([line[name] for line in lines], float)
+    return np.array([line["iteration"] for line in lines],
+                    int), np.array([line[name] for line in lines], float)
 
   def rollout_iterations(self) -> list[int]:
     """Iterations whose rollouts were kept, sorted."""
     folder = os.path.join(self.workdir, "rollouts")
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted(int(found[1]) for found in (re.fullmatch(r"iteration_(\d+)\.jsonl", name) for name in names) if found)
+    return sorted(
+        int(found[1]) for found in (re.fullmatch(r"iteration_(\d+)\.jsonl", name)
+                                    for name in names) if found)
 
   def rollouts(self, iteration: int) -> list[dict[str, Any]]:
-    """Rows as written. A non-finite number is the text "nan", "inf" or "-inf", which `np.asarray(x, float)` reads."""
+    """Rows as written. A non-finite number is the text "nan", "inf" or "-inf", which `np.asarray(x,
+    float)` reads.
+    """
     return read_lines(rollout_path(self.workdir, iteration))
 
 
@@ -70,17 +75,23 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
   for number, raw in enumerate(read_lines(path), 1):
     iteration = raw.get("iteration")
     if not isinstance(iteration, int) or isinstance(iteration, bool):
-      raise RunError(f'{path}, line {number}: key "iteration" should be an integer; it is {iteration!r}.')
+      raise RunError(
+          f'{path}, line {number}: key "iteration" should be an integer; it is {iteration!r}.')
     if iteration in line_of:
-      raise RunError(f"{path}, line {number}: iteration {iteration} is already on line {line_of[iteration]}.")
+      raise RunError(
+          f"{path}, line {number}: iteration {iteration} is already on line {line_of[iteration]}.")
     line_of[iteration] = number
-    lines.append({name: item if name == "iteration" else _number(item, f"{path}, line {number}: {name}")
-                  for name, item in raw.items()})
+    lines.append({
+        name: item if name == "iteration" else _number(item, f"{path}, line {number}: {name}")
+        for name, item in raw.items()
+    })
   return sorted(lines, key=lambda line: line["iteration"])
 
 
 def read_lines(path: str) -> list[dict[str, Any]]:
-  """Objects of a .jsonl file. A last line without its newline is torn, or still being written, and is left out."""
+  """Objects of a .jsonl file. A last line without its newline is torn, or still being written, and
+  is left out.
+  """
   complete = _text(path).split("\n")[:-1]
   return [_parse(line, path, number) for number, line in enumerate(complete, 1)]
 
@@ -104,7 +115,9 @@ def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
   try:
     parsed = json.loads(text, parse_constant=_refuse)
   except json.JSONDecodeError as error:
-    raise RunError(f"{path}, line {number or error.lineno}: not JSON ({error.msg}): {error.doc[:60]!r}") from error
+    raise RunError(
+        f"{path}, line {number or error.lineno}: not JSON ({error.msg}): {error.doc[:60]!r}"
+    ) from error
   except ValueError as error:
     raise RunError(f"{where}: {error}") from error
   if not isinstance(parsed, dict):
@@ -113,7 +126,8 @@ def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
 
 
 def _refuse(constant: str):
-  raise ValueError(f'{constant} is not JSON; non-finite numbers are written as "nan", "inf", "-inf".')
+  raise ValueError(
+      f'{constant} is not JSON; non-finite numbers are written as "nan", "inf", "-inf".')
 
 
 def _number(item, where: str) -> float:

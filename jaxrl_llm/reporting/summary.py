@@ -10,8 +10,9 @@ QUANTILES = {"p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 def summarize(metrics: dict[str, Mean | Histogram | Extreme]) -> dict[str, float]:
   """Flat dict of floats, ready for `MetricsWriter.write`.
 
-  A scalar Mean gives `name`; a vector Mean gives `name/bucket_0`, `name/bucket_1`, ...; a Histogram gives `name/p05`,
-  p25, p50, p75, p95; an Extreme gives `name/min` and `name/max`. What saw no value has no key: absent is not zero.
+  A scalar Mean gives `name`; a vector Mean gives `name/bucket_0`, `name/bucket_1`, ...; a Histogram
+  gives `name/p05`, p25, p50, p75, p95; an Extreme gives `name/min` and `name/max`. What saw no
+  value has no key: absent is not zero.
 
   Args:
     metrics: name to merged metric; arrays of numpy, or of JAX already fetched to the host.
@@ -28,17 +29,24 @@ def summarize(metrics: dict[str, Mean | Histogram | Extreme]) -> dict[str, float
     elif isinstance(metric, Extreme):
       values.update(_extreme(name, metric))
     else:
-      raise TypeError(f"metric {name} is a {type(metric).__name__}; Mean, Histogram and Extreme can be merged.")
+      raise TypeError(
+          f"metric {name} is a {type(metric).__name__}; Mean, Histogram and Extreme can be merged.")
   return values
 
 
 def _mean(name: str, metric: Mean) -> dict[str, float]:
-  total, count = np.broadcast_arrays(np.asarray(metric.total, np.float64), np.asarray(metric.count, np.float64))
+  total, count = np.broadcast_arrays(np.asarray(metric.total, np.float64),
+                                     np.asarray(metric.count, np.float64))
   if total.ndim > 1:
-    raise ValueError(f"metric {name} has shape {total.shape}; a Mean is a scalar or a vector over position buckets.")
+    raise ValueError(
+        f"metric {name} has shape {total.shape}; a Mean is a scalar or a vector over position "
+        "buckets."
+    )
   if total.ndim == 0:
     return {name: float(total / count)} if count != 0 else {}
-  return {f"{name}/bucket_{i}": float(total[i] / count[i]) for i in range(len(total)) if count[i] != 0}
+  return {
+      f"{name}/bucket_{i}": float(total[i] / count[i]) for i in range(len(total)) if count[i] != 0
+  }
 
 
 def _quantiles(name: str, metric: Histogram) -> dict[str, float]:
@@ -46,7 +54,10 @@ def _quantiles(name: str, metric: Histogram) -> dict[str, float]:
   counts = np.asarray(metric.counts, np.float64)
   edges = np.asarray(metric.edges, np.float64)
   if counts.shape != (len(edges) + 1,):
-    raise ValueError(f"metric {name}: {len(edges)} edges bound {len(edges) + 1} bins; counts has shape {counts.shape}.")
+    raise ValueError(
+        f"metric {name}: {len(edges)} edges bound {len(edges) + 1} bins; counts has shape "
+        f"{counts.shape}."
+    )
   cumulative = np.concatenate([[0.0], np.cumsum(counts)])
   if cumulative[-1] == 0:
     return {}

@@ -10,13 +10,15 @@ MISSING = "-"
 
 
 def summary_table(run: Run) -> str:
-  """Two columns in Markdown, aligned so that it reads as plain text too; what the run lacks is "-"."""
+  """Two columns in Markdown, aligned so that it reads as plain text too; what the run lacks is "-".
+  """
   return markdown_table(("", "value"), summary_rows(run))
 
 
 def summary_rows(run: Run) -> list[tuple[str, str]]:
   """(name, text) pairs of the table."""
-  rows = [("estimator", _setting(run, "estimator", "name")), ("advantage", _setting(run, "advantage", "name")),
+  rows = [("estimator", _setting(run, "estimator", "name")),
+          ("advantage", _setting(run, "advantage", "name")),
           ("aggregation", _setting(run, "aggregation", "name"))]
   if "anchor" in run.config.get("updates", {}):
     rows.append(("anchor", _setting(run, "updates", "anchor")))
@@ -43,7 +45,9 @@ def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
   for row in rows:
     if len(row) != len(header):
       raise ValueError(f"row {row!r} has {len(row)} cells; the header has {len(header)}.")
-  cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, *rows)]
+  cells = [
+      [str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, *rows)
+  ]
   widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(header))]
   padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
   lines = ["| " + " | ".join(row) + " |" for row in padded]

@@ -14,7 +14,8 @@ from jaxrl_llm.reporting.reader import read_metrics, rollout_path
 class MetricsWriter:
   """Appends to workdir/metrics.jsonl, the record, and to workdir/tensorboard, a copy of it.
 
-  A line is on disk when `write` returns. A line torn by a crash is dropped when the file is opened again.
+  A line is on disk when `write` returns. A line torn by a crash is dropped when the file is opened
+  again.
   """
 
   def __init__(self, workdir: str | os.PathLike):
@@ -35,7 +36,9 @@ class MetricsWriter:
     self._tensorboard.flush()
 
   def cut_back(self, iteration: int) -> None:
-    """Forgets all iterations after `iteration`, in both records; call it before resuming from a checkpoint."""
+    """Forgets all iterations after `iteration`, in both records; call it before resuming from a
+    checkpoint.
+    """
     lines = [dict(line) for line in read_metrics(self._path) if line["iteration"] <= iteration]
     kept = [(line.pop("iteration"), line) for line in lines]
     self.close()
@@ -58,7 +61,8 @@ class MetricsWriter:
 
 
 def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[str, Any]]) -> str:
-  """Writes rows to workdir/rollouts/iteration_00012.jsonl, whole or not at all, and returns the path.
+  """Writes rows to workdir/rollouts/iteration_00012.jsonl, whole or not at all, and returns the
+  path.
 
   Args:
     workdir: the run's folder.
@@ -89,7 +93,9 @@ def _open_after_last_line(path: str):
 
 
 def _line(iteration: int, values: dict[str, float]) -> str:
-  return _dumps({"iteration": int(iteration)} | {name: _plain(float(value)) for name, value in values.items()})
+  return _dumps({"iteration": int(iteration)} | {
+      name: _plain(float(value)) for name, value in values.items()
+  })
 
 
 def _dumps(item: dict[str, Any]) -> str:
@@ -97,7 +103,9 @@ def _dumps(item: dict[str, Any]) -> str:
 
 
 def _plain(item, digits: int | None = None):
-  """Strict JSON: arrays to lists, non-finite floats to the texts "nan", "inf", "-inf", the others rounded."""
+  """Strict JSON: arrays to lists, non-finite floats to the texts "nan", "inf", "-inf", the others
+  rounded.
+  """
   if hasattr(item, "tolist"):
     item = item.tolist()
   if isinstance(item, dict):

@@ -1,11 +1,14 @@
-"""The engine's compiled programs: prefill, admission of rows, a chunk of decode steps, and changes of the cache's size.
+"""The engine's compiled programs: prefill, admission of rows, a chunk of decode steps, and changes
+of the cache's size.
 
-The cache of S rows has the prompts' P slots, and behind them a ring of w slots that all rows write at one shared index
-(models/kv_cache.py). A row admitted later than its neighbours merely begins further right; what it had in its place
-before is marked as nothing. So one scalar write serves rows of any age, and attention reads P + w slots where w covers
-the oldest row alive, exactly what an index per row would need.
+The cache of S rows has the prompts' P slots, and behind them a ring of w slots that all rows write
+at one shared index (models/kv_cache.py). A row admitted later than its neighbours merely begins
+further right; what it had in its place before is marked as nothing. So one scalar write serves rows
+of any age, and attention reads P + w slots where w covers the oldest row alive, exactly what an
+index per row would need.
 
-Where prompts are shared, they lie in a store of their own, once per group, and the cache is the ring alone.
+Where prompts are shared, they lie in a store of their own, once per group, and the cache is the
+ring alone.
 """
 
 import dataclasses
@@ -24,7 +27,8 @@ from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts.drawing import draw, row_keys
 from jaxrl_llm.types import Sampling
 
-FULL_PRECISION = ("scale", "router", "value_head")  # leaves that the network reads in f32, by their last key
+# leaves that the network reads in f32, by their last key
+FULL_PRECISION = ("scale", "router", "value_head")
 
 
 @struct.dataclass
@@ -34,10 +38,12 @@ class Slots:
   Attributes:
     token: [S] int32, the row's last token, which the first step feeds.
     position: [S] int32, of that token in its row.
-    left: [S] int32, tokens that may still follow this one; 0 marks an empty slot, or a row that waits for a tool.
+    left: [S] int32, tokens that may still follow this one; 0 marks an empty slot, or a row that
+      waits for a tool.
     owed: [S] int32, tokens that must come before a stop token may.
     row_id: [S] int32.
-    given: [S, chunk] int32, tokens that follow this one without being drawn; None where rows have one turn.
+    given: [S, chunk] int32, tokens that follow this one without being drawn; None where rows have
+      one turn.
     pending: [S] int32, how many of them there are, or None.
   """
 
@@ -68,7 +74,8 @@ class Shared:
 
 @struct.dataclass
 class Drawn:
-  """What a chunk of `steps` steps drew; row b's tokens are the first count[b] columns, the given ones among them.
+  """What a chunk of `steps` steps drew; row b's tokens are the first count[b] columns, the given
+  ones among them.
 
   Attributes:
     tokens, log_probs: [S, chunk] int32, f32; log-probs of given tokens mean nothing.
@@ -98,14 +105,16 @@ class Programs:
 
   Attributes:
     prepare: params -> params as `decode` reads them; the very same where that is what they are.
-    prefill: (params, tokens [M P], length [M]) -> cache of all prompt tokens but the last, which decode feeds.
+    prefill: (params, tokens [M P], length [M]) -> cache of all prompt tokens but the last, which
+      decode feeds.
     empty: (S, P, w) -> cache; static sizes.
-    admit: (cache, prefilled, to [S], source [S], count) -> cache; prompt source[i] into row to[i] for i < count.
-      Consumes the cache.
-    admit_shared: (cache, store, prefilled, to [M], source [M], count, fresh [S]) -> (cache, store); prompt source[i]
-      into the store's to[i], and the rows `fresh` begin anew. Consumes cache and store.
-    decode: (params, cache, Shared or None, index, Slots, key, sampling, steps, quota) -> (cache, Drawn). Ends after
-      `steps` steps, or once `quota` rows have ended, or all. Consumes the cache.
+    admit: (cache, prefilled, to [S], source [S], count) -> cache; prompt source[i] into row to[i]
+      for i < count. Consumes the cache.
+    admit_shared: (cache, store, prefilled, to [M], source [M], count, fresh [S]) -> (cache, store);
+      prompt source[i] into the store's to[i], and the rows `fresh` begin anew. Consumes cache and
+      store.
+    decode: (params, cache, Shared or None, index, Slots, key, sampling, steps, quota) -> (cache,
+      Drawn). Ends after `steps` steps, or once `quota` rows have ended, or all. Consumes the cache.
     shift: (cache, dropped, P, w) -> cache with ring size w, less the oldest `dropped` ring slots.
     take: (cache, rows) -> cache of these rows.
   """
@@ -121,13 +130,16 @@ class Programs:
 
 
 @functools.lru_cache(maxsize=32)
-def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool, mesh: Mesh | None) -> Programs:
-  """Programs for chunks of at most `chunk` steps; `forbid`: stop tokens wait until a row owes none."""
+def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
+          mesh: Mesh | None) -> Programs:
+  """Programs for chunks of at most `chunk` steps; `forbid`: stop tokens wait until a row owes none.
+  """
   decoder = decode_model(model)
   sharded = mesh is not None and mesh.size > 1
 
   def lay(cache):
-    return jax.tree.map(lambda x: lax.with_sharding_constraint(x, _by_rows(mesh, x.ndim)), cache) if sharded else cache
+    return jax.tree.map(lambda x: lax.with_sharding_constraint(x, _by_rows(mesh, x.ndim)),
+                        cache) if sharded else cache
 
   def rollout_prepare(params):
     return prepare_for_decode(params, model)[1]
@@ -143,7 +155,8 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool, mes
 
   def rollout_admit(cache, prefilled, to, source, count):
     rows, width = cache.positions.shape[0], prefilled.positions.shape[1]
-    chosen = jnp.full(rows, -1, jnp.int32).at[jnp.where(jnp.arange(len(to)) < count, to, rows)].set(source, mode="drop")
+    chosen = jnp.full(rows, -1, jnp.int32).at[jnp.where(jnp.arange(len(to)) < count, to,
+                                                        rows)].set(source, mode="drop")
     forgotten = (chosen >= 0)[:, None] & (jnp.arange(cache.segments.shape[1]) >= width)
     cache = cache.replace(segments=jnp.where(forgotten, 0, cache.segments))
     if sharded:  # each device writes its own rows
@@ -155,8 +168,8 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool, mes
     return cache, kv_cache.put_rows(store, prefilled, to, source, count)
 
   def rollout_decode(params, cache, shared, index, slots, key, sampling, steps, quota):
-    return _decode(params, cache.replace(index=index), shared, slots, key, sampling, steps, quota, model=decoder,
-                   chunk=chunk, stop_ids=stop_ids, forbid=forbid, lay=lay)
+    return _decode(params, cache.replace(index=index), shared, slots, key, sampling, steps, quota,
+                   model=decoder, chunk=chunk, stop_ids=stop_ids, forbid=forbid, lay=lay)
 
   def rollout_shift(cache, dropped, width, ring):
     return lay(kv_cache.shift(cache, width, dropped, width + ring))
@@ -168,26 +181,29 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool, mes
 
   def prepared(params):
     kinds = lambda tree: jax.tree.map(lambda x: x.dtype.name, tree)
-    return params if kinds(params) == kinds(jax.eval_shape(rollout_prepare, params)) else prepare(params)
+    return params if kinds(params) == kinds(jax.eval_shape(rollout_prepare,
+                                                           params)) else prepare(params)
 
-  return Programs(
-      prepare=prepared, prefill=jax.jit(rollout_prefill), empty=jax.jit(rollout_empty, static_argnums=(0, 1, 2)),
-      admit=jax.jit(rollout_admit, donate_argnums=0),
-      admit_shared=jax.jit(rollout_admit_shared, donate_argnums=(0, 1)),
-      decode=jax.jit(rollout_decode, donate_argnums=1),
-      shift=jax.jit(rollout_shift, static_argnums=(2, 3)), take=jax.jit(rollout_take))
+  return Programs(prepare=prepared, prefill=jax.jit(rollout_prefill),
+                  empty=jax.jit(rollout_empty, static_argnums=(0, 1, 2)),
+                  admit=jax.jit(rollout_admit, donate_argnums=0),
+                  admit_shared=jax.jit(rollout_admit_shared, donate_argnums=(0, 1)),
+                  decode=jax.jit(rollout_decode, donate_argnums=1),
+                  shift=jax.jit(rollout_shift, static_argnums=(2, 3)), take=jax.jit(rollout_take))
 
 
 def _by_rows(mesh: Mesh, ndim: int) -> NamedSharding:
-  """Rows of a cache array over the devices: axis -4 of keys and values, 0 of positions and segments."""
+  """Rows of a cache array over the devices: axis -4 of keys and values, 0 of positions and
+  segments.
+  """
   if ndim == 0:
     return parallel.replicated(mesh)
   before = (None,) * (ndim - 4 if ndim >= 4 else 0)
   return NamedSharding(mesh, PartitionSpec(*before, parallel.RULES["rows"]))
 
 
-def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: Sampling, steps, quota, *, model, chunk,
-            stop_ids, forbid, lay):
+def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: Sampling, steps,
+            quota, *, model, chunk, stop_ids, forbid, lay):
   """(cache, Drawn): one step feeds each row's last token and draws the next."""
   keys, head = row_keys(key, slots.row_id), model.head(params)
   rows, stops = len(slots.token), jnp.asarray(stop_ids, jnp.int32)
@@ -196,7 +212,8 @@ def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: S
   started = count_live(slots.left > 0)
   turns = slots.given is not None
   cache = _forget(cache, slots.position) if turns else cache
-  prefix = None if shared is None else kv_cache.prefix(shared.store, shared.rows, shared.prompt, shared.lane)
+  prefix = None if shared is None else kv_cache.prefix(shared.store, shared.rows, shared.prompt,
+                                                       shared.lane)
 
   def on(loop: _Loop):
     live = count_live(loop.live)
@@ -205,7 +222,8 @@ def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: S
   def step(loop: _Loop) -> _Loop:
     drawn, live = loop.drawn, loop.live
     position = slots.position + drawn.steps
-    hidden, cache = model.hidden(params, loop.token[:, None], position[:, None], live[:, None].astype(jnp.int32),
+    hidden, cache = model.hidden(params, loop.token[:, None], position[:, None],
+                                 live[:, None].astype(jnp.int32),
                                  cache=loop.cache.replace(prefix=prefix))
     forbidden = (drawn.steps < slots.owed)[:, None] & is_stop if forbid else None
     token, log_prob = draw(hidden[:, 0], head, keys, position + 1, sampling, forbidden)
@@ -214,31 +232,38 @@ def _decode(params, cache, shared: Shared | None, slots: Slots, key, sampling: S
       given = drawn.steps < slots.pending
       token, stop = jnp.where(given, slots.given[:, drawn.steps], token), stop & ~given
     put = lambda old, new: lax.dynamic_update_slice(old, new[:, None], (0, drawn.steps))
-    drawn = Drawn(put(drawn.tokens, token), put(drawn.log_probs, log_prob), drawn.count + live, drawn.stopped | stop,
-                  drawn.steps + 1)
-    return _Loop(lay(cache.replace(prefix=None)), token, live & ~stop & (drawn.steps < slots.left), drawn)
+    drawn = Drawn(put(drawn.tokens, token), put(drawn.log_probs, log_prob), drawn.count + live,
+                  drawn.stopped | stop, drawn.steps + 1)
+    return _Loop(lay(cache.replace(prefix=None)), token, live & ~stop & (drawn.steps < slots.left),
+                 drawn)
 
-  none = Drawn(jnp.zeros((rows, chunk), jnp.int32), jnp.zeros((rows, chunk), jnp.float32), jnp.zeros(rows, jnp.int32),
-               jnp.zeros(rows, bool), jnp.int32(0))
+  none = Drawn(jnp.zeros((rows, chunk), jnp.int32), jnp.zeros((rows, chunk), jnp.float32),
+               jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool), jnp.int32(0))
   end = lax.while_loop(on, step, _Loop(cache, slots.token, slots.left > 0, none))
   return end.cache, end.drawn
 
 
 def _forget(cache: kv_cache.KVCache, position) -> kv_cache.KVCache:
-  """The cache without what rows have from the token on that they feed next: what was drawn behind the end of a turn."""
+  """The cache without what rows have from the token on that they feed next: what was drawn behind
+  the end of a turn.
+  """
   return cache.replace(segments=jnp.where(cache.positions >= position[:, None], 0, cache.segments))
 
 
 def decode_model(model: Model) -> Model:
-  """The same network with its blocks one by one: a scan over stacked weights copies them in every step."""
-  return dataclasses.replace(model, config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
+  """The same network with its blocks one by one: a scan over stacked weights copies them in every
+  step.
+  """
+  return dataclasses.replace(
+      model, config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
 
 
 def prepare_for_decode(params, model: Model):
-  """(model, params) for decoding: matrices in the compute dtype once, and no longer stacked over the layers.
+  """(model, params) for decoding: matrices in the compute dtype once, and no longer stacked over
+  the layers.
 
-  Norm scales, the router and the value head keep their dtype: the network reads them in f32. The results are those of
-  the given model and parameters, up to rounding where layers were scanned.
+  Norm scales, the router and the value head keep their dtype: the network reads them in f32. The
+  results are those of the given model and parameters, up to rounding where layers were scanned.
   """
   dtype = jnp.dtype(model.config.compute_dtype)
   cast = lambda path, x: x if path[-1].key in FULL_PRECISION else x.astype(dtype)

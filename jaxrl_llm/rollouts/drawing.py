@@ -20,7 +20,8 @@ def row_keys(key: Array, row_id: Int[Array, " B"]) -> Array:
 
 def draw(hidden, head, keys, position, sampling: Sampling,
          forbidden: Bool[Array, "B V"] | None = None) -> tuple[Array, Array]:
-  """(token [B], its log-probability [B]) by the Gumbel maximum; the arg max itself at temperature 0.
+  """(token [B], its log-probability [B]) by the Gumbel maximum; the arg max itself at temperature
+  0.
 
   Args:
     hidden: [B, D], of the token before.
@@ -28,7 +29,8 @@ def draw(hidden, head, keys, position, sampling: Sampling,
     keys: [B], of `row_keys`; the noise is that of fold_in(keys, position).
     position: [B] int32, which the token will have.
     sampling: traced.
-    forbidden: tokens that have probability 0; the others are renormalised before the rules apply. None: all may come.
+    forbidden: tokens that have probability 0; the others are renormalised before the rules apply.
+      None: all may come.
   """
   greedy = sampling.temperature == 0
   logits = scaled_logits(hidden, head, jnp.where(greedy, 1.0, sampling.temperature))
@@ -43,7 +45,8 @@ def draw(hidden, head, keys, position, sampling: Sampling,
 
 
 def first_arg_max(x: Float[Array, "B V"]) -> Int[Array, " B"]:
-  """As jnp.argmax where nothing is NaN: two plain reductions, which a CPU runs faster than one over pairs.
+  """As jnp.argmax where nothing is NaN: two plain reductions, which a CPU runs faster than one over
+  pairs.
 
   A row with a NaN gives the last index, a legal token, and its log-probability tells.
   """

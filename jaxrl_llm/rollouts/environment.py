@@ -1,7 +1,9 @@
-"""What stands between two turns of a policy: when a turn is over, and what follows it, as token ids.
+"""What stands between two turns of a policy: when a turn is over, and what follows it, as token
+ids.
 
-The engine asks `turn_end` after each chunk and `step`, in another thread, for each turn that is over. Ids that the
-policy drew are kept as they are and never encoded anew; what an environment inserts is encoded by itself.
+The engine asks `turn_end` after each chunk and `step`, in another thread, for each turn that is
+over. Ids that the policy drew are kept as they are and never encoded anew; what an environment
+inserts is encoded by itself.
 """
 
 import bisect
@@ -16,7 +18,9 @@ from jaxrl_llm.rollouts.protocols import PROTOCOLS, CallProtocol, Tag
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, Tool, ToolResult
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN, STOP_TURNS
 
-SPARE = 4  # characters beside a marker's that a look back takes in: the first ones may be parts of a broken one
+# characters beside a marker's that a look back takes in: the first ones may be parts of a broken
+# one
+SPARE = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +46,13 @@ class Stop:
 
 
 class Environment(Protocol):
-  """Ends turns and answers them; results depend on the arguments alone (and on the tool, for what it may not fix)."""
+  """Ends turns and answers them; results depend on the arguments alone (and on the tool, for what
+  it may not fix).
+  """
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:
-    """How many of the turn's tokens to keep, because the turn is over with them; None while it goes on. Cheap.
+    """How many of the turn's tokens to keep, because the turn is over with them; None while it goes
+    on. Cheap.
 
     Args:
       turn_ids: what the policy drew since its turn began, a stop token included.
@@ -54,7 +61,8 @@ class Environment(Protocol):
     ...
 
   def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Continue | Stop:
-    """What follows a turn, of which `turn_ids` are the kept tokens. May take long; safe to call from many threads.
+    """What follows a turn, of which `turn_ids` are the kept tokens. May take long; safe to call
+    from many threads.
 
     `last`: no turn may follow, so a Stop is returned, and no tool runs.
     """
@@ -64,19 +72,22 @@ class Environment(Protocol):
 
 
 class _Turns:
-  """Ends of turns: the first stop token, or before it the first text in which `complete` finds what it looks for.
+  """Ends of turns: the first stop token, or before it the first text in which `complete` finds what
+  it looks for.
 
   Args:
     complete: whether a text holds an end; if it does, so must every text that continues it.
     markers: texts, one of which stands at each end.
   """
 
-  def __init__(self, tokenizer, eos_ids: Sequence[int], markers: Sequence[str], complete: Callable[[str], bool]):
+  def __init__(self, tokenizer, eos_ids: Sequence[int], markers: Sequence[str],
+               complete: Callable[[str], bool]):
     self._tokenizer, self._eos_ids, self._complete = tokenizer, frozenset(eos_ids), complete
     self._markers = tuple(markers)
     self._overlap = max(len(marker.encode()) for marker in markers) + SPARE
-    # Keeps the threads of one environment apart. Whoever shares the tokenizer beside it (prompts, verdicts) is not held
-    # up: encoding and decoding go side by side as long as nobody changes the tokenizer's settings, and nobody does.
+    # Keeps the threads of one environment apart. Whoever shares the tokenizer beside it (prompts,
+    # verdicts) is not held up: encoding and decoding go side by side as long as nobody changes the
+    # tokenizer's settings, and nobody does.
     self._lock = threading.Lock()
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:
@@ -84,11 +95,14 @@ class _Turns:
     ids = [int(i) for i in (turn_ids if ended is None else turn_ids[:ended])]
     tail = self._text(ids[self._back(ids, seen):])
     if any(marker in tail for marker in self._markers) and self._complete(self._text(ids)):
-      return 1 + bisect.bisect_left(range(1, len(ids)), True, key=lambda n: self._complete(self._text(ids[:n])))
+      return 1 + bisect.bisect_left(range(1, len(ids)), True,
+                                    key=lambda n: self._complete(self._text(ids[:n])))
     return None if ended is None else ended + 1
 
   def _back(self, ids: Sequence[int], seen: int) -> int:
-    """Where a look begins, so that it takes in any marker that begins before `seen`; some ids stand for no text."""
+    """Where a look begins, so that it takes in any marker that begins before `seen`; some ids stand
+    for no text.
+    """
     count = self._overlap
     while count < seen and len(self._text(ids[seen - count:seen])) < self._overlap:
       count *= 2
@@ -96,7 +110,8 @@ class _Turns:
 
   def _text(self, ids: Sequence[int]) -> str:
     with self._lock:
-      return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+      return self._tokenizer.decode(ids, skip_special_tokens=False,
+                                    clean_up_tokenization_spaces=False)
 
   def _split(self, turn_ids: Sequence[int]) -> tuple[str, bool]:
     """The text of a turn, and whether a stop token, which is left out of it, ended the turn."""
@@ -111,9 +126,11 @@ def before_stop(text: str, strings: Sequence[str]) -> str:
 
 
 class StopStrings(_Turns):
-  """One turn that ends with the first of some texts; the token in which the text ends is kept whole.
+  """One turn that ends with the first of some texts; the token in which the text ends is kept
+  whole.
 
-  The row ends with STOP_STRING and keeps the string, which the policy drew; `before_stop` takes it out of the text.
+  The row ends with STOP_STRING and keeps the string, which the policy drew; `before_stop` takes it
+  out of the text.
 
   Args:
     strings: texts, none empty.
@@ -126,9 +143,11 @@ class StopStrings(_Turns):
   def __init__(self, tokenizer, strings: Sequence[str], *, eos_ids: Sequence[int] = ()):
     strings = (strings,) if isinstance(strings, str) else tuple(strings)
     if not strings or not all(strings):
-      raise ConfigError(f"StopStrings: strings = {strings!r}: allowed are one or more texts, none of them empty. "
-                        "Fix: leave the empty ones out, or use no StopStrings.")
-    super().__init__(tokenizer, eos_ids, strings, lambda text: any(string in text for string in strings))
+      raise ConfigError(
+          f"StopStrings: strings = {strings!r}: allowed are one or more texts, none of them empty. "
+          "Fix: leave the empty ones out, or use no StopStrings.")
+    super().__init__(tokenizer, eos_ids, strings,
+                     lambda text: any(string in text for string in strings))
 
   def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Stop:
     text, _ = self._split(turn_ids)
@@ -139,7 +158,8 @@ class StopStrings(_Turns):
 
 
 class ToolEnvironment(_Turns):
-  """Runs the first complete call of each turn, and inserts the tool's output as `protocol` writes it.
+  """Runs the first complete call of each turn, and inserts the tool's output as `protocol` writes
+  it.
 
     the policy's text before the call holds the final answer   Stop, STOP_ENVIRONMENT
     the tool's output holds it                                 Stop, STOP_ENVIRONMENT, with the output
@@ -149,9 +169,9 @@ class ToolEnvironment(_Turns):
     a stop token without a call                                Stop, STOP_TOKEN; void where the protocol asks for an
                                                                answer and the turn has none
 
-  Only what is left of an output after it was cut counts as an answer: what ends the row is in the row. Text of the
-  output that spells a token which the tokenizer knows by name (a special token, a tag of the chat template) is encoded
-  as ordinary text, so a program cannot end a turn or open one.
+  Only what is left of an output after it was cut counts as an answer: what ends the row is in the
+  row. Text of the output that spells a token which the tokenizer knows by name (a special token, a
+  tag of the chat template) is encoded as ordinary text, so a program cannot end a turn or open one.
 
   Args:
     tokenizer: a Hugging Face tokenizer.
@@ -161,24 +181,30 @@ class ToolEnvironment(_Turns):
     max_output_tokens: most ids that one step inserts, what stands around the output included.
 
   Raises:
-    ConfigError: a limit that the shortest output exceeds, or a tokenizer that cannot write what is inserted.
+    ConfigError: a limit that the shortest output exceeds, or a tokenizer that cannot write what is
+    inserted.
   """
 
-  def __init__(self, tokenizer, tool: Tool, protocol: CallProtocol, *, eos_ids: Sequence[int], max_output_tokens: int):
-    super().__init__(tokenizer, eos_ids, protocol.markers, lambda text: protocol.find(text) is not None)
+  def __init__(self, tokenizer, tool: Tool, protocol: CallProtocol, *, eos_ids: Sequence[int],
+               max_output_tokens: int):
+    super().__init__(tokenizer, eos_ids, protocol.markers,
+                     lambda text: protocol.find(text) is not None)
     self.tool, self.protocol = tool, protocol
     named = tokenizer.get_added_vocab()
     spelled = [re.escape(text) for text in named if text.strip()]
-    self._named_text = re.compile(f"(?={'|'.join(spelled)})") if spelled else None  # overlapping ones, too
+    # overlapping ones, too
+    self._named_text = re.compile(f"(?={'|'.join(spelled)})") if spelled else None
     self._named_ids = {named[text] for text in named if text.strip()}
     self._check_alphabet()
     self._before, self._after = (self._ids(text) for text in (protocol.before, protocol.after))
     self._room = max_output_tokens - len(self._before) - len(self._after)
     least = len(self._plain(protocol.body(ToolResult("ok", "0" * 10_000), 0)))
     if self._room < least:
-      raise ConfigError(f"ToolEnvironment: max_output_tokens = {max_output_tokens}: the shortest output of protocol "
-                        f"{type(protocol).__name__} has {max_output_tokens - self._room + least} tokens. "
-                        f"Fix: at least that many.")
+      raise ConfigError(
+          f"ToolEnvironment: max_output_tokens = {max_output_tokens}: the shortest output of "
+          "protocol "
+          f"{type(protocol).__name__} has {max_output_tokens - self._room + least} tokens. "
+          f"Fix: at least that many.")
 
   def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Continue | Stop:
     text, ended = self._split(turn_ids)
@@ -215,9 +241,12 @@ class ToolEnvironment(_Turns):
     return text, ids
 
   def _plain(self, text: str) -> list[int]:
-    """Ids of a text without a token known by name: text is cut inside of names, those of one letter are left out."""
+    """Ids of a text without a token known by name: text is cut inside of names, those of one letter
+    are left out.
+    """
     text = text.encode("utf-8", "replace").decode()
-    cuts = [match.start() + 1 for match in self._named_text.finditer(text)] if self._named_text else []
+    cuts = [match.start() + 1 for match in self._named_text.finditer(text)
+           ] if self._named_text else []
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     return [i for piece in pieces for i in self._ids(piece) if i not in self._named_ids]
 
@@ -226,17 +255,21 @@ class ToolEnvironment(_Turns):
       return list(self._tokenizer.encode(text, add_special_tokens=False)) if text else []
 
   def _check_alphabet(self) -> None:
-    for text in (self.protocol.before, self.protocol.characters, self.protocol.after, *self.protocol.markers):
+    for text in (self.protocol.before, self.protocol.characters, self.protocol.after,
+                 *self.protocol.markers):
       if self._text(self._ids(text)).strip() != text.strip():
-        raise ConfigError(f"ToolEnvironment: protocol {type(self.protocol).__name__} writes {text!r}, which the "
-                          "tokenizer does not give back. Fix: a tokenizer with these characters, or another protocol.")
+        raise ConfigError(
+            f"ToolEnvironment: protocol {type(self.protocol).__name__} writes {text!r}, which the "
+            "tokenizer does not give back. Fix: a tokenizer with these characters, or another "
+            "protocol."
+        )
 
 
 TOOLS = {"calculator": (Calculator, "expression"), "python": (PythonSandbox, "code")}
 
 
-def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[int], max_output_tokens: int,
-                     **options) -> ToolEnvironment:
+def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[int],
+                     max_output_tokens: int, **options) -> ToolEnvironment:
   """A tool and a notation by their names, as a task gives them (`task.protocol`, `task.tool`).
 
   Args:
@@ -249,13 +282,15 @@ def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[i
   """
   for key, name, table in (("protocol", protocol, PROTOCOLS), ("tool", tool, TOOLS)):
     if name not in table:
-      raise ConfigError(f"{key} = {name!r}: allowed are {', '.join(table)}.{did_you_mean(str(name), table)} "
-                        f"Fix: {key}={next(iter(table))}, or another of these.")
+      raise ConfigError(
+          f"{key} = {name!r}: allowed are {', '.join(table)}.{did_you_mean(str(name), table)} "
+          f"Fix: {key}={next(iter(table))}, or another of these.")
   make, parameter = TOOLS[tool]
   notation = Tag(tool, parameter) if protocol == "tag" else PROTOCOLS[protocol]()
   made = make(**options)
   try:
-    return ToolEnvironment(tokenizer, made, notation, eos_ids=eos_ids, max_output_tokens=max_output_tokens)
+    return ToolEnvironment(tokenizer, made, notation, eos_ids=eos_ids,
+                           max_output_tokens=max_output_tokens)
   except ConfigError:
     made.close()
     raise

@@ -1,4 +1,6 @@
-"""The state of one run of the engine, and the moves between two chunks: admit rows, fit the sizes, decode, enter."""
+"""The state of one run of the engine, and the moves between two chunks: admit rows, fit the sizes,
+decode, enter.
+"""
 
 import jax
 import numpy as np
@@ -19,21 +21,26 @@ class Flight:
     cache, ring, used: the device's cache, its ring slots, and how many of these are written.
     row: [S], each slot's row, -1 where it is empty.
     start: [S], the ring slot that the slot's row wrote first.
-    count: [B], completion tokens;  tokens, log_probs: [B, N];  reason: [B], why the row ended, -1 while it has not.
-    base: [B], completion tokens up to the one that is fed next; the ones behind are `pending`, and fed as they are.
+    count: [B], completion tokens;  tokens, log_probs: [B, N];  reason: [B], why the row ended, -1
+      while it has not.
+    base: [B], completion tokens up to the one that is fed next; the ones behind are `pending`, and
+      fed as they are.
     next: first row that has not been admitted;  wave: (first, last) row of the prefilled groups.
-    store, place: cache of shared prompts, and [M] the group that each of its places holds, -1 for none; or None.
+    store, place: cache of shared prompts, and [M] the group that each of its places holds, -1 for
+      none; or None.
     turns: what is known of the rows' turns, or None.
-    width: slots in front of the ring, which hold a row's own copy of its prompt; 0 where prompts are shared.
+    width: slots in front of the ring, which hold a row's own copy of its prompt; 0 where prompts
+      are shared.
   """
 
-  def __init__(self, params, host: PromptBatch, key, sampling: Sampling, limit, model: Model, cfg: EngineConfig, mesh,
-               turns: Turns | None):
+  def __init__(self, params, host: PromptBatch, key, sampling: Sampling, limit, model: Model,
+               cfg: EngineConfig, mesh, turns: Turns | None):
     rows, width = host.tokens.shape
     self.width, self.store, self.place = 0 if cfg.shared_prefix else width, None, None
     self.host, self.key, self.sampling, self.limit, self.cfg, self.mesh = host, key, sampling, limit, cfg, mesh
     self.turns = turns
-    self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0, mesh)
+    self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0,
+                                   mesh)
     self.params = self.programs.prepare(params)
     self.sizes = plan.batch_sizes(cfg, rows, plan.shards(mesh))
     self.rings = plan.ring_sizes(cfg, rows, turns.max_turns if turns else 0)
@@ -52,7 +59,8 @@ class Flight:
 
   def active(self) -> np.ndarray:
     """[S] bool: the slot's row can go on now."""
-    return (self.row >= 0) & ~np.isin(self.row, list(self.turns.waiting)) if self.turns else self.row >= 0
+    return (self.row
+            >= 0) & ~np.isin(self.row, list(self.turns.waiting)) if self.turns else self.row >= 0
 
   def until(self, row) -> np.ndarray:
     """Completion tokens of these rows at the end of their turn at most."""
@@ -68,13 +76,15 @@ class Flight:
     if not live.any() and self.next < rows:
       self.used = 0
       if self.cache is None or self.ring != self.rings[0]:
-        self.ring, self.cache = self.rings[0], self.programs.empty(len(self.row), self.width, self.rings[0])
+        self.ring, self.cache = self.rings[0], self.programs.empty(len(self.row), self.width,
+                                                                   self.rings[0])
     free = np.flatnonzero(~live) if self.cfg.refill or not live.any() else np.array([], int)
     while len(free) and self.next < rows:
       if self.next == self.wave[1]:
         self._prefill()
       taken = np.arange(self.next, min(self.next + len(free), self.wave[1]))
-      taken = taken[:self._enter_prompts(taken, free) if self.place is None else self._share_prompts(taken, free)]
+      taken = taken[:self._enter_prompts(taken, free) if self.place is
+                    None else self._share_prompts(taken, free)]
       if not len(taken):
         break
       slots, free = free[:len(taken)], free[len(taken):]
@@ -90,7 +100,9 @@ class Flight:
     return len(taken)
 
   def _share_prompts(self, taken, free) -> int:
-    """Prompts that the store lacks, as far as it has places; the number of rows whose prompt is there."""
+    """Prompts that the store lacks, as far as it has places; the number of rows whose prompt is
+    there.
+    """
     size, group = self.cfg.group_size, taken // self.cfg.group_size
     needed = np.concatenate([self.row[self.row >= 0] // size, group[:1]])
     places = np.flatnonzero(~np.isin(self.place, needed))
@@ -109,8 +121,10 @@ class Flight:
     size, rows = self.cfg.group_size, len(self.limit)
     groups = min(-(-len(self.row) // size), rows // size)
     first = np.minimum(self.next + size * np.arange(groups), rows - size)
-    self.prefilled = self.programs.prefill(self.params, *self._put((self.host.tokens[first].astype(np.int32),
-                                                                    self.host.prompt_length[first].astype(np.int32))))
+    self.prefilled = self.programs.prefill(
+        self.params,
+        *self._put((self.host.tokens[first].astype(np.int32),
+                    self.host.prompt_length[first].astype(np.int32))))
     self.wave = (self.next, min(self.next + size * groups, rows))
     self.stats.prefill_tokens += groups * self.host.tokens.shape[1]
 
@@ -118,7 +132,8 @@ class Flight:
     """Bring batch and ring to the least sizes that the next chunk needs."""
     live = np.flatnonzero(self.row >= 0)
     if self.next == len(self.limit):
-      while (at := self.sizes.index(len(self.row)) + 1) < len(self.sizes) and len(live) <= self.sizes[at]:
+      while (at := self.sizes.index(len(self.row)) + 1) < len(
+          self.sizes) and len(live) <= self.sizes[at]:
         keep = np.concatenate([live, np.flatnonzero(self.row < 0)])[:self.sizes[at]]
         self.cache = self.programs.take(self.cache, self._put(keep.astype(np.int32)))
         self.row, self.start = self.row[keep], self.start[keep]
@@ -132,8 +147,10 @@ class Flight:
       return
     while True:
       at += int(np.sign(goal - at))
-      self.cache = self.programs.shift(self.cache, self._put(np.int32(dead)), self.width, self.rings[at])
-      self.used, self.start, self.ring, dead = self.used - dead, np.maximum(self.start - dead, 0), self.rings[at], 0
+      self.cache = self.programs.shift(self.cache, self._put(np.int32(dead)), self.width,
+                                       self.rings[at])
+      self.used, self.start, self.ring, dead = self.used - dead, np.maximum(self.start - dead,
+                                                                            0), self.rings[at], 0
       if at == goal:
         return
 
@@ -154,16 +171,18 @@ class Flight:
     live, active = self.row >= 0, self.active()
     row = np.where(live, self.row, 0)
     base, prompt = self.base[row], self.host.prompt_length[row]
-    last = np.where(base > 0, self.tokens[row, np.maximum(base - 1, 0)], self.host.tokens[row, prompt - 1])
+    last = np.where(base > 0, self.tokens[row, np.maximum(base - 1, 0)],
+                    self.host.tokens[row, prompt - 1])
     left = np.where(active, self.until(row) - base, 0)
     given = self.turns.given(self, row) if self.turns else ()
-    slots = Slots(*(x.astype(np.int32) for x in (last, prompt + base - 1, left, self.cfg.min_new_tokens - base,
-                                                 self.host.row_id[row], *given)))
+    slots = Slots(*(x.astype(np.int32)
+                    for x in (last, prompt + base - 1, left, self.cfg.min_new_tokens - base,
+                              self.host.row_id[row], *given)))
     quota = min(self._quota(live.sum()), active.sum())
     index, steps, quota = (np.int32(x) for x in (self.width + self.used, self.steps(), quota))
     slots, (index, steps, quota) = self._put(slots), self._put((index, steps, quota))
-    self.cache, drawn = self.programs.decode(self.params, self.cache, self._shared(live, row), index, slots, self.key,
-                                             self.sampling, steps, quota)
+    self.cache, drawn = self.programs.decode(self.params, self.cache, self._shared(live, row),
+                                             index, slots, self.key, self.sampling, steps, quota)
     self._enter(jax.device_get(drawn), prompt + base)
 
   def _shared(self, live, row) -> decoding.Shared | None:
@@ -184,7 +203,10 @@ class Flight:
       row, fed = self.row[slot], int(drawn.count[slot])
       given = min(fed, self.count[row] - self.base[row])
       at = slice(self.count[row], self.count[row] + fed - given)
-      self.tokens[row, at], self.log_probs[row, at] = drawn.tokens[slot, given:fed], drawn.log_probs[slot, given:fed]
+      self.tokens[row, at], self.log_probs[row,
+                                           at] = drawn.tokens[slot,
+                                                              given:fed], drawn.log_probs[slot,
+                                                                                          given:fed]
       self.count[row] += fed - given
       self.base[row] += fed
       if fed == given:

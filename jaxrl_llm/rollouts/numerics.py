@@ -1,12 +1,15 @@
 """A rollout's numerics, where they differ from the scorer's and the trainer's on purpose.
 
-Real samplers compute in other formats than trainers; here the gap is a setting, so that what addresses it can be
-measured. The sampler's network and parameters are made anew from the trained ones for every rollout, adapters merged.
-Evaluation keeps the trainer's numerics: its numbers speak of the trained policy.
+Real samplers compute in other formats than trainers; here the gap is a setting, so that what
+addresses it can be measured. The sampler's network and parameters are made anew from the trained
+ones for every rollout, adapters merged. Evaluation keeps the trainer's numerics: its numbers speak
+of the trained policy.
 
-`int8` is weight-only: each matrix is rounded to int8 and multiplied out again, and products run in the rollout's dtype.
-It reproduces the numbers of an int8 checkpoint, not its size: no memory is saved, and while sampling there is one more
-copy of the weights. Integer products would need quantised activations too, which is another approximation.
+`int8` is weight-only: each matrix is rounded to int8 and multiplied out again, and products run in
+the rollout's dtype.
+It reproduces the numbers of an int8 checkpoint, not its size: no memory is saved, and while
+sampling there is one more copy of the weights. Integer products would need quantised activations
+too, which is another approximation.
 """
 
 import dataclasses
@@ -19,10 +22,17 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.models.kv_cache import CachedConfig
 from jaxrl_llm.rollouts.decoding import FULL_PRECISION
 
-# Matrices that are rounded, by the last key: (contracted axes, produced axes). Axes before them are batches: layers of
-# a scanned model, experts.
-MATRICES = {"query": (1, 2), "key": (1, 2), "value": (1, 2), "out": (2, 1), "gate": (1, 1), "up": (1, 1),
-            "down": (1, 1)}
+# Matrices that are rounded, by the last key: (contracted axes, produced axes). Axes before them are
+# batches: layers of a scanned model, experts.
+MATRICES = {
+    "query": (1, 2),
+    "key": (1, 2),
+    "value": (1, 2),
+    "out": (2, 1),
+    "gate": (1, 1),
+    "up": (1, 1),
+    "down": (1, 1)
+}
 
 
 def resolve(cfg: RolloutConfig, model: ModelConfig) -> RolloutConfig:
@@ -34,7 +44,8 @@ def resolve(cfg: RolloutConfig, model: ModelConfig) -> RolloutConfig:
   if cfg.quantization != "none":
     _library()
   dtype = model.compute_dtype if cfg.dtype == DEFAULT else cfg.dtype
-  return dataclasses.replace(cfg, dtype=dtype, cache_dtype=dtype if cfg.cache_dtype == DEFAULT else cfg.cache_dtype)
+  return dataclasses.replace(cfg, dtype=dtype,
+                             cache_dtype=dtype if cfg.cache_dtype == DEFAULT else cfg.cache_dtype)
 
 
 def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
@@ -49,14 +60,16 @@ def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
 
 def changes_params(model: Model, cfg: RolloutConfig) -> bool:
   """Whether the sampler reads other parameters than the trained ones."""
-  return cfg.quantization != "none" or resolve(cfg, model.config).dtype != model.config.compute_dtype
+  return cfg.quantization != "none" or resolve(cfg,
+                                               model.config).dtype != model.config.compute_dtype
 
 
 def rollout_numerics(model: Model, params, cfg: RolloutConfig) -> tuple[Model, dict]:
   """(model, params) that sample, from those that are trained; the very same at the defaults.
 
-  Matrices of attention and MLP are rounded as `cfg.quantization` says; embedding, head, norms, biases, router and
-  value head are not. Then matrices are cast to the rollout's dtype, once instead of in each product.
+  Matrices of attention and MLP are rounded as `cfg.quantization` says; embedding, head, norms,
+  biases, router and value head are not. Then matrices are cast to the rollout's dtype, once instead
+  of in each product.
 
   Args:
     params: of `model`, adapters merged; not changed.
@@ -75,7 +88,8 @@ def rollout_numerics(model: Model, params, cfg: RolloutConfig) -> tuple[Model, d
 
 
 def round_int8(matrix: jax.Array, contracted: int, produced: int) -> jax.Array:
-  """scale * round(matrix / scale), f32, with one scale per output channel (and per batch): a largest entry's 127.5th.
+  """scale * round(matrix / scale), f32, with one scale per output channel (and per batch): a
+  largest entry's 127.5th.
 
   The error is at most scale / 2. A channel of zeros stays one.
 
@@ -96,6 +110,7 @@ def _library():
   try:
     import qwix
   except ImportError as error:
-    raise ConfigError("rollout.quantization = 'int8' needs qwix, which is not installed. Fix: pip install -e "
-                      "'.[quantization]', or rollout.quantization=none.") from error
+    raise ConfigError(
+        "rollout.quantization = 'int8' needs qwix, which is not installed. Fix: pip install -e "
+        "'.[quantization]', or rollout.quantization=none.") from error
   return qwix

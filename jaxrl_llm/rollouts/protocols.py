@@ -1,4 +1,6 @@
-"""How a policy writes a call of a tool, and how the tool's answer is written behind it: text only, no token ids."""
+"""How a policy writes a call of a tool, and how the tool's answer is written behind it: text only,
+no token ids.
+"""
 
 import dataclasses
 import json
@@ -32,7 +34,8 @@ class CallProtocol(typing.Protocol):
 
   Attributes:
     markers: every complete call ends with one of these texts.
-    before, after: inserted around the tool's output; may hold special tokens such as the ends of chat turns.
+    before, after: inserted around the tool's output; may hold special tokens such as the ends of
+      chat turns.
     characters: what a tokenizer must be able to write beside them.
     needs_answer: whether a last turn in which nothing is `finished` is void.
   """
@@ -48,7 +51,9 @@ class CallProtocol(typing.Protocol):
     ...
 
   def body(self, result: ToolResult, chars: int | None = None) -> str:
-    """What stands for the result in the row; where `chars` is given, of about that many characters at most."""
+    """What stands for the result in the row; where `chars` is given, of about that many characters
+    at most.
+    """
     ...
 
   def finished(self, text: str) -> bool:
@@ -72,8 +77,8 @@ def render(protocol: CallProtocol, result: ToolResult) -> str:
 class Inline:
   """`[123*456]` becomes `[123*456]56088;`: a call inside a line, for tokenizers of few characters.
 
-  Only a number is inserted; an error, a cut number or anything else is a question mark. A turn without a call is the
-  answer, whatever it says.
+  Only a number is inserted; an error, a cut number or anything else is a question mark. A turn
+  without a call is the answer, whatever it says.
   """
 
   markers: tuple[str, ...] = ("]",)
@@ -99,17 +104,20 @@ class Inline:
 
 @dataclasses.dataclass(frozen=True)
 class Fence:
-  r"""Python in a code fence; the row ends with \boxed{ in the policy's text or in the program's output.
+  r"""Python in a code fence; the row ends with \boxed{ in the policy's text or in the program's
+  output.
 
-  A block opens with three backticks, `py`, `python` or nothing, and a newline; it closes with three backticks at the
-  beginning of a line. Blocks in other languages are passed over whole. Of the output the first and last
-  `output_chars / 2` characters are kept, and the line that says what went wrong. A turn with neither a block nor a
-  box is void. A box inside the block itself is not an answer yet: the program may print it, and its output, box
-  included, is then the end of the row. No verifier reads the block. A block that is open at a stop token is text.
+  A block opens with three backticks, `py`, `python` or nothing, and a newline; it closes with three
+  backticks at the beginning of a line. Blocks in other languages are passed over whole. Of the
+  output the first and last `output_chars / 2` characters are kept, and the line that says what went
+  wrong. A turn with neither a block nor a box is void. A box inside the block itself is not an
+  answer yet: the program may print it, and its output, box included, is then the end of the row. No
+    verifier reads the block. A block that is open at a stop token is text.
 
-  Source: SimpleTIR, arXiv 2509.02479, methods V5.1 and its public code; that a box in the code, or one that was cut
-  out of the output, does not count, and that blocks in other languages do not shift the pairing of fences, are our own
-  choices. The harness's function `final_answer` is left out: a program prints its box.
+  Source: SimpleTIR, arXiv 2509.02479, methods V5.1 and its public code; that a box in the code, or
+  one that was cut out of the output, does not count, and that blocks in other languages do not
+  shift the pairing of fences, are our own choices. The harness's function `final_answer` is left
+  out: a program prints its box.
   """
 
   output_chars: int = 512
@@ -155,13 +163,15 @@ class Fence:
 
 @dataclasses.dataclass(frozen=True)
 class Tag:
-  """`<tool_call>{"name": .., "arguments": {..}}</tool_call>`, answered by a user turn with a `<tool_response>`.
+  """`<tool_call>{"name": .., "arguments": {..}}</tool_call>`, answered by a user turn with a
+  `<tool_response>`.
 
-  The turn ends with the first call, so the inserted text begins with the end of the assistant's turn and ends with
-  the beginning of its next. A call that is no such object, or of another tool, is answered by an error. A turn
-  without a call is the answer.
+  The turn ends with the first call, so the inserted text begins with the end of the assistant's
+  turn and ends with the beginning of its next. A call that is no such object, or of another tool,
+  is answered by an error. A turn without a call is the answer.
 
-  Source: Qwen3's chat template, methods V4; a thinking-free prompt appends an empty thinking block to `after`.
+  Source: Qwen3's chat template, methods V4; a thinking-free prompt appends an empty thinking block
+  to `after`.
 
   Attributes:
     name: of the tool.

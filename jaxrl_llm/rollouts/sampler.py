@@ -1,7 +1,8 @@
-"""Sampling inside one compiled program: prefill once per prompt, then a decode loop that ends with the last row.
+"""Sampling inside one compiled program: prefill once per prompt, then a decode loop that ends with
+the last row.
 
-The noise of a token is a function of (key, row_id, position) alone, so that a row's tokens do not depend on the other
-rows, on their order or on the number of devices.
+The noise of a token is a function of (key, row_id, position) alone, so that a row's tokens do not
+depend on the other rows, on their order or on the number of devices.
 """
 
 import jax.numpy as jnp
@@ -17,7 +18,9 @@ from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampl
 
 @struct.dataclass
 class _Decode:
-  """Loop state: `step` tokens of each row are drawn; column n of tokens and log_probs is the n-th new token."""
+  """Loop state: `step` tokens of each row are drawn; column n of tokens and log_probs is the n-th
+  new token.
+  """
 
   cache: kv_cache.KVCache
   step: Int[Array, ""]
@@ -27,20 +30,23 @@ class _Decode:
   done: Bool[Array, " B"]
 
 
-def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, model, cfg: SamplerConfig) -> Rollout:
+def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, model,
+             cfg: SamplerConfig) -> Rollout:
   """Sample completions. The key is consumed.
 
   Args:
     params: of `model`.
-    prompts: [B, P] with each prompt on `cfg.group_size` contiguous rows; only the first of them is prefilled.
+    prompts: [B, P] with each prompt on `cfg.group_size` contiguous rows; only the first of them is
+      prefilled.
     key: a row's noise is fold_in(fold_in(key, row_id), position).
-    sampling: traced; temperature 0 is greedy. Tokens are drawn from what its rules keep, renormalised.
-    cfg: static sizes and stop ids. Before `min_new_tokens` tokens of a completion, stop tokens have probability 0 and
-      the others are renormalised, before the rules of `sampling` apply.
+    sampling: traced; temperature 0 is greedy. Tokens are drawn from what its rules keep,
+      renormalised.
+    cfg: static sizes and stop ids. Before `min_new_tokens` tokens of a completion, stop tokens have
+      probability 0 and the others are renormalised, before the rules of `sampling` apply.
 
   Returns:
-    Rollout with L = P + max_new_tokens. `behavior_log_probs` are those of the distribution drawn from; greedy draws
-    have log-probability 0. `policy_step` is 0: the caller knows the step.
+    Rollout with L = P + max_new_tokens. `behavior_log_probs` are those of the distribution drawn
+    from; greedy draws have log-probability 0. `policy_step` is 0: the caller knows the step.
   """
   keys = row_keys(key, prompts.row_id)
   head = model.head(params)
@@ -50,19 +56,23 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
                   jnp.zeros((rows, cfg.max_new_tokens), jnp.float32), jnp.zeros(rows, jnp.int32),
                   jnp.zeros(rows, bool))
   banned = _banned(rows, head.shape[1], cfg)
-  state = _enter(state, *draw(hidden, head, keys, prompts.prompt_length, sampling, banned(state.step)), cfg)
+  state = _enter(state,
+                 *draw(hidden, head, keys, prompts.prompt_length, sampling, banned(state.step)),
+                 cfg)
 
   def step(state: _Decode) -> _Decode:
     last = lax.dynamic_slice_in_dim(state.tokens, state.step - 1, 1, axis=1)
     position = prompts.prompt_length + state.step - 1
-    hidden, cache = model.hidden(params, last, position[:, None], jnp.ones_like(last), cache=state.cache)
+    hidden, cache = model.hidden(params, last, position[:, None], jnp.ones_like(last),
+                                 cache=state.cache)
     token, log_prob = draw(hidden[:, 0], head, keys, position + 1, sampling, banned(state.step))
     return _enter(state.replace(cache=cache), token, log_prob, cfg)
 
   for slots in range(cfg.window, cfg.max_new_tokens + cfg.window, cfg.window):
     slots = min(slots, cfg.max_new_tokens)
     state = state.replace(cache=kv_cache.grow(state.cache, width + slots))
-    # Drawing token n reads slot n - 1 of the completion, so a cache of `slots` slots serves the draws up to n = slots.
+    # Drawing token n reads slot n - 1 of the completion, so a cache of `slots` slots serves the
+    # draws up to n = slots.
     last_draw = min(slots + 1, cfg.max_new_tokens)
     state = lax.while_loop(lambda s, end=last_draw: (s.step < end) & ~jnp.all(s.done), step, state)
   return _assemble(prompts, state, cfg)
@@ -76,11 +86,14 @@ def _prefill(params, prompts: PromptBatch, model, group: int):
   cache = kv_cache.empty(model.config, *tokens.shape)
   hidden, cache = model.hidden(params, tokens, positions, segments, cache=cache)
   last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], axis=1)[:, 0]
-  return jnp.repeat(last, group, axis=0), kv_cache.repeat_rows(cache, group, stacked=model.config.scan_layers)
+  return jnp.repeat(last, group, axis=0), kv_cache.repeat_rows(cache, group,
+                                                               stacked=model.config.scan_layers)
 
 
 def _banned(rows: int, width: int, cfg: SamplerConfig):
-  """Tokens drawn so far -> the tokens [B, V] that may not be next, or None: any may, without a cost."""
+  """Tokens drawn so far -> the tokens [B, V] that may not be next, or None: any may, without a
+  cost.
+  """
   if not cfg.min_new_tokens:
     return lambda step: None
   stops = jnp.isin(jnp.arange(width), jnp.asarray(cfg.stop_ids, jnp.int32))
@@ -91,7 +104,8 @@ def _enter(state: _Decode, token, log_prob, cfg: SamplerConfig) -> _Decode:
   """Write the drawn tokens of unfinished rows; a stop token is written, and ends its row."""
   live = ~state.done
   token = jnp.where(live, token, cfg.pad_id)
-  put = lambda old, new: lax.dynamic_update_slice(old, new[:, None].astype(old.dtype), (0, state.step))
+  put = lambda old, new: lax.dynamic_update_slice(old, new[:, None].astype(old.dtype),
+                                                  (0, state.step))
   stop = jnp.isin(token, jnp.asarray(cfg.stop_ids, jnp.int32))
   return state.replace(step=state.step + 1, tokens=put(state.tokens, token),
                        log_probs=put(state.log_probs, jnp.where(live, log_prob, 0.0)),

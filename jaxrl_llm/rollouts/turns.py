@@ -1,12 +1,13 @@
 """Turns of a row: an environment ends them, and answers them in threads while other rows go on.
 
-A turn's end is seen between chunks, so a row has drawn some tokens too many; they are dropped from it, and what they
-left in the cache is forgotten once the row goes on (`decoding._forget`). The next token's noise depends on its position
-alone, so it is the one that a chunk of one step would have drawn.
+A turn's end is seen between chunks, so a row has drawn some tokens too many; they are dropped from
+it, and what they left in the cache is forgotten once the row goes on (`decoding._forget`). The next
+token's noise depends on its position alone, so it is the one that a chunk of one step would have
+drawn.
 
-When an answer comes decides which rows share a chunk, and where in the ring a row lies: sums are rounded otherwise, and
-log-probs of two runs may differ in the last bit. Where answers are entered after a given number of chunks, late or not,
-two runs agree bit for bit.
+When an answer comes decides which rows share a chunk, and where in the ring a row lies: sums are
+rounded otherwise, and log-probs of two runs may differ in the last bit. Where answers are entered
+after a given number of chunks, late or not, two runs agree bit for bit.
 """
 
 import concurrent.futures
@@ -34,14 +35,15 @@ class Turns:
     ConfigError: a limit below 1.
   """
 
-  def __init__(self, environment: Environment, rows: int, length: int, max_turns: int, max_turn_tokens: int | None,
-               workers: int, chunks: int | None = None):
+  def __init__(self, environment: Environment, rows: int, length: int, max_turns: int,
+               max_turn_tokens: int | None, workers: int, chunks: int | None = None):
     limits = {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens, "tool_workers": workers}
     for name, value in limits.items():
       if value is not None and value < 1:
         raise ConfigError(f"{name} = {value}: allowed are 1 to inf. Fix: {name}=1 or more.")
     if chunks is not None and chunks < 0:
-      raise ConfigError(f"tool_chunks = {chunks}: allowed are None and 0 to inf. Fix: tool_chunks=0 or more.")
+      raise ConfigError(
+          f"tool_chunks = {chunks}: allowed are None and 0 to inf. Fix: tool_chunks=0 or more.")
     self.environment, self.max_turns, self.max_turn_tokens = environment, max_turns, max_turn_tokens
     self.chunks = chunks
     self.turn, self.begin, self.seen = np.ones(rows, int), np.zeros(rows, int), np.zeros(rows, int)
@@ -51,15 +53,19 @@ class Turns:
 
   def most(self, row) -> np.ndarray:
     """Completion tokens of these rows once their turn has all the tokens that it may."""
-    return self.begin[row] + (self.turn_id.shape[1] if self.max_turn_tokens is None else self.max_turn_tokens)
+    return self.begin[row] + (self.turn_id.shape[1]
+                              if self.max_turn_tokens is None else self.max_turn_tokens)
 
   def given(self, flight, row) -> tuple[np.ndarray, np.ndarray]:
     """`given` and `pending` of `decoding.Slots` for rows [S]."""
-    at = np.minimum(flight.base[row][:, None] + np.arange(flight.cfg.chunk), self.turn_id.shape[1] - 1)
+    at = np.minimum(flight.base[row][:, None] + np.arange(flight.cfg.chunk),
+                    self.turn_id.shape[1] - 1)
     return np.take_along_axis(flight.tokens[row], at, 1), flight.count[row] - flight.base[row]
 
   def goes_on(self, flight, row: int) -> bool:
-    """Whether the row's turn is not over; else what is behind its end is dropped, and its answer asked for."""
+    """Whether the row's turn is not over; else what is behind its end is dropped, and its answer
+    asked for.
+    """
     begin, count = self.begin[row], flight.count[row]
     self.turn_id[row, begin:count] = self.turn[row]
     ids = flight.tokens[row, begin:count].tolist()
@@ -68,8 +74,9 @@ class Turns:
     if length is None:
       return True
     if not 1 <= length <= len(ids):
-      raise ConfigError(f"turn_end = {length}: allowed are None and 1 to the turn's {len(ids)} tokens. "
-                        "Fix: the environment.")
+      raise ConfigError(
+          f"turn_end = {length}: allowed are None and 1 to the turn's {len(ids)} tokens. "
+          "Fix: the environment.")
     kept = begin + length
     flight.tokens[row, kept:count], flight.log_probs[row, kept:count] = flight.cfg.pad_id, 0
     self.turn_id[row, kept:count] = 0
@@ -78,7 +85,8 @@ class Turns:
     flight.stats.useful_steps -= int(count - kept)
     row_id, last = int(flight.host.row_id[row]), bool(self.turn[row] == self.max_turns)
     answer = self._pool.submit(self._step, row_id, ids[:length], last)
-    self.waiting[row] = answer, flight.stats.chunks + 1 + (self.chunks or 0)  # the chunk that ended the turn counts
+    # the chunk that ended the turn counts
+    self.waiting[row] = answer, flight.stats.chunks + 1 + (self.chunks or 0)
     return False
 
   def _step(self, row_id: int, ids: list[int], last: bool) -> tuple[Continue | Stop, float]:
@@ -87,7 +95,9 @@ class Turns:
     return outcome, time.perf_counter() - started
 
   def collect(self, flight) -> None:
-    """Enter the answers that have come, or are due; where no row can go on without one, the first is waited for."""
+    """Enter the answers that have come, or are due; where no row can go on without one, the first
+    is waited for.
+    """
     for row in self._come(flight):
       outcome, seconds = self.waiting.pop(row)[0].result()
       flight.stats.tool_calls += 1
@@ -134,8 +144,8 @@ class Turns:
   def make_room(self, flight) -> None:
     """Let the oldest rows begin anew in the ring, as long as the next chunk has no room there.
 
-    A row that waited spans the ring slots that others wrote meanwhile. It loses its own, and is fed its tokens again;
-    one that never waited fits and is not touched.
+    A row that waited spans the ring slots that others wrote meanwhile. It loses its own, and is fed
+    its tokens again; one that never waited fits and is not touched.
     """
     while True:
       slots = np.flatnonzero(flight.row >= 0)
@@ -149,7 +159,9 @@ class Turns:
         self._replay(flight, row)
 
   def _replay(self, flight, row: int) -> None:
-    """Count the steps that the row takes again: those of a row that ends while it waits are never taken."""
+    """Count the steps that the row takes again: those of a row that ends while it waits are never
+    taken.
+    """
     flight.stats.replayed_steps += int(self._lost[row])
     flight.stats.useful_steps -= int(self._lost[row])
     self._lost[row] = 0

@@ -17,14 +17,17 @@ class TornCheckpointsError(RuntimeError):
 
 
 class Checkpoints:
-  """`workdir/checkpoints/<iteration>`: every stateful part of a run after that iteration, as one tree.
+  """`workdir/checkpoints/<iteration>`: every stateful part of a run after that iteration, as one
+  tree.
 
-  Its entry `train` is the TrainState without frozen leaves, which are those that the run started from.
+  Its entry `train` is the TrainState without frozen leaves, which are those that the run started
+  from.
   """
 
   def __init__(self, workdir: Path, cfg: CheckpointConfig):
     self._directory = Path(workdir).resolve() / "checkpoints"
-    options = ocp.CheckpointManagerOptions(max_to_keep=cfg.keep, enable_async_checkpointing=False, create=True)
+    options = ocp.CheckpointManagerOptions(max_to_keep=cfg.keep, enable_async_checkpointing=False,
+                                           create=True)
     self._manager = ocp.CheckpointManager(self._directory, options=options)
 
   def save(self, iteration: int, tree) -> None:
@@ -36,7 +39,8 @@ class Checkpoints:
   def restore(self, like):
     """(iteration, tree) of the newest checkpoint that can be read, or None where none exists.
 
-    A checkpoint that cannot be read is removed with a warning, so that its iteration can be saved again.
+    A checkpoint that cannot be read is removed with a warning, so that its iteration can be saved
+    again.
 
     Args:
       like: abstract tree with shardings.
@@ -50,13 +54,17 @@ class Checkpoints:
         return iteration, self._manager.restore(iteration, args=ocp.args.StandardRestore(like))
       except Exception as error:  # Orbax raises many types for a torn directory
         reason = str(error).strip().split("\n")[0][:200]
-        logger.warning("checkpoint %s is torn and was set aside (%s: %s); falling back to the one before",
-                       self._directory / str(iteration), type(error).__name__, reason)
-        shutil.move(self._directory / str(iteration), self._directory.parent / f"torn_checkpoint_{iteration}")
+        logger.warning(
+            "checkpoint %s is torn and was set aside (%s: %s); falling back to the one before",
+            self._directory / str(iteration),
+            type(error).__name__, reason)
+        shutil.move(self._directory / str(iteration),
+                    self._directory.parent / f"torn_checkpoint_{iteration}")
         self._manager.reload()
     if steps:
-      raise TornCheckpointsError(f"{self._directory}: none of the checkpoints {steps} can be read. "
-                                 f"Fix: start in a new workdir, or remove this one's checkpoints to begin again.")
+      raise TornCheckpointsError(
+          f"{self._directory}: none of the checkpoints {steps} can be read. "
+          f"Fix: start in a new workdir, or remove this one's checkpoints to begin again.")
     return None
 
   def close(self) -> None:
@@ -70,9 +78,12 @@ def save_params(path: Path, params) -> None:
 
 
 def iterations(workdir: Path) -> list[int]:
-  """Iterations with a complete checkpoint, in order; an unfinished one has another name until it is complete."""
+  """Iterations with a complete checkpoint, in order; an unfinished one has another name until it is
+  complete.
+  """
   directory = Path(workdir) / "checkpoints"
-  return sorted(int(p.name) for p in directory.iterdir() if p.name.isdigit()) if directory.is_dir() else []
+  return sorted(
+      int(p.name) for p in directory.iterdir() if p.name.isdigit()) if directory.is_dir() else []
 
 
 def restore_part(path: Path, like):
@@ -83,20 +94,27 @@ def restore_part(path: Path, like):
     like: abstract tree with shardings.
 
   Raises:
-    TornCheckpointsError: the saved tree lacks a leaf of `like`: it was written under another configuration.
+    TornCheckpointsError: the saved tree lacks a leaf of `like`: it was written under another
+    configuration.
   """
-  args = ocp.args.PyTreeRestore(item=like, restore_args=ocp.checkpoint_utils.construct_restore_args(like),
+  args = ocp.args.PyTreeRestore(item=like,
+                                restore_args=ocp.checkpoint_utils.construct_restore_args(like),
                                 partial_restore=True)
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
     tree = checkpointer.restore(Path(path).resolve(), args=args)
-  missing = [jax.tree_util.keystr(keys, simple=True, separator="/")
-             for keys, leaf in jax.tree_util.tree_leaves_with_path(tree) if isinstance(leaf, jax.ShapeDtypeStruct)]
+  missing = [
+      jax.tree_util.keystr(keys, simple=True, separator="/")
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+      if isinstance(leaf, jax.ShapeDtypeStruct)
+  ]
   if missing:
-    raise TornCheckpointsError(f"{path} lacks {', '.join(missing[:8])}: it was written under another configuration. "
-                               "Fix: another workdir, or remove it to begin again.")
+    raise TornCheckpointsError(
+        f"{path} lacks {', '.join(missing[:8])}: it was written under another configuration. "
+        "Fix: another workdir, or remove it to begin again.")
   return tree
 
 
 def abstract(tree, shardings):
   """Shapes, dtypes and shardings of what is to be restored."""
-  return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
+  return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree,
+                      shardings)

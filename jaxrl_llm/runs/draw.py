@@ -1,4 +1,5 @@
-"""One iteration's rollouts: prompts, completions, verdicts; drawn again where groups are all alike."""
+"""One iteration's rollouts: prompts, completions, verdicts; drawn again where groups are all alike.
+"""
 
 import dataclasses
 import time
@@ -42,14 +43,15 @@ class Draw:
 def draw(parts: Parts, params, step, cursor: int, then=None) -> Draw:
   """`rollout.prompts` groups sampled with `params`.
 
-  With dynamic sampling, groups whose kept rewards are all equal (or that have fewer than two kept rows) are dropped
-  and further task batches drawn, up to `max_draws`; what exceeds the batch is dropped too (methods A11.7).
+  With dynamic sampling, groups whose kept rewards are all equal (or that have fewer than two kept
+  rows) are dropped and further task batches drawn, up to `max_draws`; what exceeds the batch is
+  dropped too (methods A11.7).
 
   Args:
     params, step: the sampling policy and its optimizer step.
     cursor: index of the next task batch; row ids follow from it.
-    then: called with the device rollout as soon as it is dispatched, so that scoring overlaps with verification;
-      not called where groups may still be dropped.
+    then: called with the device rollout as soon as it is dispatched, so that scoring overlaps with
+      verification; not called where groups may still be dropped.
 
   Raises:
     DriedUpError: saying how many groups were all right, all wrong or unscored.
@@ -64,7 +66,10 @@ def draw(parts: Parts, params, step, cursor: int, then=None) -> Draw:
     host = parallel.gather_host(rollout)
     sampled = time.perf_counter()
     verdicts = collect.verify(parts, problems, host)
-    metrics = sampler | {"time/rollout": sampled - begin, "time/verify": time.perf_counter() - sampled}
+    metrics = sampler | {
+        "time/rollout": sampled - begin,
+        "time/verify": time.perf_counter() - sampled
+    }
     return Draw(problems, rollout, host, verdicts, cursor + 1, metrics)
   found, samplers, tally, draws = [], [], np.zeros(4, int), 0
   while sum(len(part.problems) for part in found) < cfg.rollout.prompts:
@@ -76,26 +81,30 @@ def draw(parts: Parts, params, step, cursor: int, then=None) -> Draw:
     verdicts = collect.verify(parts, problems, host)
     kinds = group_kinds(verdicts, cfg.rollout.group_size)
     tally += np.bincount(kinds, minlength=4)
-    found.append(_take(Draw(problems, None, host, verdicts, 0, {}), np.flatnonzero(kinds == MIXED), cfg))
+    found.append(
+        _take(Draw(problems, None, host, verdicts, 0, {}), np.flatnonzero(kinds == MIXED), cfg))
     draws += 1
   metrics = _over_draws(samplers) | {
       "time/rollout": time.perf_counter() - begin, "dynamic_sampling/draws": float(draws),
       "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum())}
   joined = _take(_join(found), np.arange(cfg.rollout.prompts), cfg)
-  return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, parts.mesh), cursor=cursor + draws,
-                             metrics=metrics)
+  return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, parts.mesh),
+                             cursor=cursor + draws, metrics=metrics)
 
 
-def _sample(parts: Parts, params, step, cursor: int) -> tuple[list[Problem], Rollout, dict[str, float]]:
+def _sample(parts: Parts, params, step,
+            cursor: int) -> tuple[list[Problem], Rollout, dict[str, float]]:
   """The task's batch at `cursor`, its completions on the device, and the sampler's own metrics."""
   cfg = parts.cfg
   problems = parts.task.batch(cursor)
   prompts = collect.prompt_batch(parts, problems, cfg.rollout.group_size, cursor * cfg.rows)
-  rollout, metrics = parts.sample(params, prompts, collect.iteration_key(cfg.seed, cursor), parts.sampling)
+  rollout, metrics = parts.sample(params, prompts, collect.iteration_key(cfg.seed, cursor),
+                                  parts.sampling)
   return problems, rollout.replace(policy_step=rollout.policy_step + step), metrics
 
 
-_SUMMED = {"rollout/chunks", "tool/calls", "time/tools"}  # of the sampler's metrics; the others are ratios
+# of the sampler's metrics; the others are ratios
+_SUMMED = {"rollout/chunks", "tool/calls", "time/tools"}
 
 
 def _over_draws(samplers: list[dict[str, float]]) -> dict[str, float]:
@@ -108,8 +117,11 @@ MIXED, ALL_RIGHT, ALL_WRONG, UNSCORED = 0, 1, 2, 3
 
 
 def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
-  """For each group: MIXED rewards, constant (ALL_RIGHT or ALL_WRONG), or UNSCORED (fewer than two kept rows)."""
-  rewards, keep, correct = (x.reshape(-1, group_size) for x in (verdicts.rewards, verdicts.keep, verdicts.correct))
+  """For each group: MIXED rewards, constant (ALL_RIGHT or ALL_WRONG), or UNSCORED (fewer than two
+  kept rows).
+  """
+  rewards, keep, correct = (
+      x.reshape(-1, group_size) for x in (verdicts.rewards, verdicts.keep, verdicts.correct))
   low = np.where(keep, rewards, np.inf).min(1)
   high = np.where(keep, rewards, -np.inf).max(1)
   kinds = np.where(high > low, MIXED, np.where((correct | ~keep).all(1), ALL_RIGHT, ALL_WRONG))
@@ -118,11 +130,16 @@ def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
 
 def _why_dry(cfg, tally) -> str:
   share = lambda kind: f"{100 * tally[kind] / max(1, tally.sum()):.0f} %"
-  return (f"dynamic sampling ran dry: {tally[MIXED]} of {tally.sum()} groups in {cfg.dynamic_sampling.max_draws} draws "
-          f"have rewards that differ, rollout.prompts = {cfg.rollout.prompts} are needed ({share(ALL_RIGHT)} constant "
-          f"and right, {share(ALL_WRONG)} constant and wrong, {share(UNSCORED)} unscored). Fix: problems nearer to "
-          "what the policy can just do, a larger rollout.group_size, a larger dynamic_sampling.max_draws, or fewer "
-          "prompts.")
+  return (
+      f"dynamic sampling ran dry: {tally[MIXED]} of {tally.sum()} groups in "
+      f"{cfg.dynamic_sampling.max_draws} draws "
+      f"have rewards that differ, rollout.prompts = {cfg.rollout.prompts} are needed "
+      f"({share(ALL_RIGHT)} constant "
+      f"and right, {share(ALL_WRONG)} constant and wrong, {share(UNSCORED)} unscored). Fix: "
+      "problems nearer to "
+      "what the policy can just do, a larger rollout.group_size, a larger "
+      "dynamic_sampling.max_draws, or fewer "
+      "prompts.")
 
 
 def _take(part: Draw, groups: np.ndarray, cfg) -> Draw:
@@ -139,13 +156,17 @@ def _join(parts: list[Draw]) -> Draw:
               Verdicts.join([p.verdicts for p in parts]), 0, {})
 
 
-def shaped(verdicts: Verdicts, host: Rollout, cfg: ShapingConfig, limit: int) -> tuple[np.ndarray, np.ndarray]:
-  """(rewards, keep), both [B], after the length-aware rules; `limit` is the completion's longest length, tokens."""
+def shaped(verdicts: Verdicts, host: Rollout, cfg: ShapingConfig,
+           limit: int) -> tuple[np.ndarray, np.ndarray]:
+  """(rewards, keep), both [B], after the length-aware rules; `limit` is the completion's longest
+  length, tokens.
+  """
   new = (host.length - host.prompt_length).astype(np.float64)
   keep = verdicts.keep & ~host.truncated if cfg.mask_truncated else verdicts.keep
   rewards = verdicts.rewards
   if cfg.name == "grpo_lambda":
-    rewards = grpo_lambda(verdicts.correct, new, host.group_id, alpha=cfg.alpha, fraction=cfg.fraction, keep=keep)
+    rewards = grpo_lambda(verdicts.correct, new, host.group_id, alpha=cfg.alpha,
+                          fraction=cfg.fraction, keep=keep)
   if cfg.overlong_buffer:
     rewards = rewards + overlong_penalty(new, limit, cfg.overlong_buffer, cfg.overlong_factor)
   return np.where(keep, rewards, 0.0).astype(np.float32), keep

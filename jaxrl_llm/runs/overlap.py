@@ -1,9 +1,10 @@
 """The next iteration's draw in a thread of its own, while this iteration trains.
 
-A draw is a pure function of (parameters, cursor, seed). With `updates.staleness` >= 1 its parameters exist before the
-updates of the iteration in front of it, so that drawing early changes no result, and a draw that a killed run lost is
-made again. The one exception is that of every run with `rollout.tool_chunks=none`: when a tool answers then decides
-which rows decode together, so that runs agree up to rounding, overlap or not.
+A draw is a pure function of (parameters, cursor, seed). With `updates.staleness` >= 1 its
+parameters exist before the updates of the iteration in front of it, so that drawing early changes
+no result, and a draw that a killed run lost is made again. The one exception is that of every run
+with `rollout.tool_chunks=none`: when a tool answers then decides which rows decode together, so
+that runs agree up to rounding, overlap or not.
 """
 
 import concurrent.futures
@@ -16,11 +17,12 @@ from jaxrl_llm.runs.setup import Parts
 
 
 class Ahead:
-  """At most one draw in flight; a context manager. One serves one run, and is called from one thread.
+  """At most one draw in flight; a context manager. One serves one run, and is called from one
+  thread.
 
-  What runs in the draw's thread: prompts, sampling, tools, verification. It launches no program with collectives but
-  on `Parts.rollout_mesh`, which `parallel.check` keeps to itself where there are several devices. Evaluations and
-  checkpoints may go on beside it.
+  What runs in the draw's thread: prompts, sampling, tools, verification. It launches no program
+  with collectives but on `Parts.rollout_mesh`, which `parallel.check` keeps to itself where there
+  are several devices. Evaluations and checkpoints may go on beside it.
   """
 
   def __init__(self):
@@ -28,16 +30,19 @@ class Ahead:
     self._flying, self._cursor = None, 0
 
   def draw(self, parts: Parts, params, step, cursor: int, then=None) -> Draw:
-    """As `draw.draw`; the draw in flight where there is one, which `begin` was given the same arguments for.
+    """As `draw.draw`; the draw in flight where there is one, which `begin` was given the same
+    arguments for.
 
-    None is in flight in the first iteration, and in the first after a restart: it is made now, in the caller's thread.
+    None is in flight in the first iteration, and in the first after a restart: it is made now, in
+    the caller's thread.
 
     Args:
-      then: called where the draw is made now. One in flight was sampled while the caller's parameters still changed,
-        so that there was nothing to score it with.
+      then: called where the draw is made now. One in flight was sampled while the caller's
+        parameters still changed, so that there was nothing to score it with.
 
     Returns:
-      The draw; its metric `time/waited` is the time in this call, seconds, `time/rollout` that of the sampling itself.
+      The draw; its metric `time/waited` is the time in this call, seconds, `time/rollout` that of
+      the sampling itself.
 
     Raises:
       ValueError: the draw in flight begins at another cursor.
@@ -47,19 +52,21 @@ class Ahead:
     if self._flying is None:
       found = draw(parts, params, step, cursor, then)
     elif self._cursor != cursor:
-      raise ValueError(f"the draw in flight begins at task batch {self._cursor}, batch {cursor} was asked for. "
-                       "Fix: an Ahead for each run.")
+      raise ValueError(
+          f"the draw in flight begins at task batch {self._cursor}, batch {cursor} was asked for. "
+          "Fix: an Ahead for each run.")
     else:
       flying, self._flying = self._flying, None
       found = flying.result()
-    return dataclasses.replace(found, metrics=found.metrics | {"time/waited": time.perf_counter() - begin})
+    return dataclasses.replace(found,
+                               metrics=found.metrics | {"time/waited": time.perf_counter() - begin})
 
   def begin(self, parts: Parts, params, step, cursor: int) -> None:
     """Begin the next draw.
 
-    On devices that train too, a generation of one program is enqueued when this returns, so that it stands in front of
-    the updates and its verification runs beside them. The chunks of the engine and the repetitions of dynamic sampling
-    come between the updates as it happens.
+    On devices that train too, a generation of one program is enqueued when this returns, so that it
+    stands in front of the updates and its verification runs beside them. The chunks of the engine
+    and the repetitions of dynamic sampling come between the updates as it happens.
 
     Args:
       params, step: of the policy, in arrays that nothing donates.

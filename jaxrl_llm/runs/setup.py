@@ -1,4 +1,6 @@
-"""From a Config to compiled parts. Everything that can be refused is refused here or in `resolve`, uncompiled."""
+"""From a Config to compiled parts. Everything that can be refused is refused here or in `resolve`,
+uncompiled.
+"""
 
 import dataclasses
 import functools
@@ -36,21 +38,26 @@ class Parts:
   tx: Any
   sampling: Sampling  # what the rollouts are drawn with
   scoring: Sampling  # what they are scored with: the same, unless vocabulary.side sets them apart
-  environment: Any  # what ends turns, shared by both samplers: tools or stop strings; None without either
-  to_sampler: Any  # parameters -> those that `sample` reads, once for all its calls: rounded, where others draw
-  sample: Any  # (those, prompts, key, sampling) -> (Rollout, host metrics), group_size rows per prompt
+  # what ends turns, shared by both samplers: tools or stop strings; None without either
+  environment: Any
+  # parameters -> those that `sample` reads, once for all its calls: rounded, where others draw
+  to_sampler: Any
+  # (those, prompts, key, sampling) -> (Rollout, host metrics), group_size rows per prompt
+  sample: Any
   sample_heldout: Any  # (params, prompts, key, sampling) -> Rollout, one row per prompt
   score: Any  # (params, rollout, sampling) -> TokenStats with what the anchor's readers need
   score_reference: Any  # the same with log-probs alone
   score_heldout: Any
-  meter: Any  # (params, rollout, scoring) -> the mismatch meter's metrics; None where `rollout.meter_rows` is 0
+  # (params, rollout, scoring) -> the mismatch meter's metrics; None where `rollout.meter_rows` is 0
+  meter: Any
   merged: Any  # state -> the parameters that the model reads
   batches: Any  # (rollout, rewards, keep, scores) -> ([TrainBatch], metrics)
   replayed: Any  # (rollout, rewards, keep, scores) -> the whole batch for PIPO's extra step
   step: Any  # (state, batch) -> (state, metrics)
   replay_step: Any  # `step` for PIPO's whole batch, compiled only where PIPO runs
   merge: Any  # metrics of several steps -> one
-  rollout_mesh: jax.sharding.Mesh  # where `sample` runs: `mesh`, unless mesh.rollout sets devices apart
+  # where `sample` runs: `mesh`, unless mesh.rollout sets devices apart
+  rollout_mesh: jax.sharding.Mesh
 
   @property
   def tokenizer(self):
@@ -66,7 +73,8 @@ def build(cfg: Config, devices=None) -> Parts:
   """Parts for a resolved config, for the caller to close.
 
   Raises:
-    ConfigError: the task does not fit the model or the row, rows do not fit the devices, or the tool does not start.
+    ConfigError: the task does not fit the model or the row, rows do not fit the devices, or the
+    tool does not start.
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
   drawing = parallel.rollout_mesh(cfg.mesh, mesh, devices)
@@ -84,16 +92,21 @@ def build(cfg: Config, devices=None) -> Parts:
       score, model=model, cfg=StepConfig(loss, parts), stats=stats, rules=frozenset(rules)))
   environment = samplers.make_run_environment(cfg, task)
   updates, pieces = cfg.updates, cfg.updates.optimizer_batches * cfg.updates.micro_batches
-  step = lambda pieces: make_train_step(policy_loss, model, tx, StepConfig(loss, pieces, cfg.parameters), mesh)
+  step = lambda pieces: make_train_step(policy_loss, model, tx,
+                                        StepConfig(loss, pieces, cfg.parameters), mesh)
   return Parts(
-      cfg, mesh, model, task, tx, sampling=_sampling(cfg, "sampler"), scoring=_sampling(cfg, "trainer"),
+      cfg, mesh, model, task, tx, sampling=_sampling(cfg,
+                                                     "sampler"), scoring=_sampling(cfg, "trainer"),
       environment=environment, to_sampler=samplers.sampler_parameters(cfg, model, mesh, drawing),
-      sample=samplers.training_sampler(cfg, model, task, environment, mesh, drawing), rollout_mesh=drawing,
-      sample_heldout=samplers.heldout_sampler(cfg, model, task, environment, mesh),
-      score=scorer(pieces, loss.rules, scored_stats(cfg)), score_reference=scorer(pieces, loss.rules),
-      score_heldout=scorer(1, ()),
-      meter=_meter(cfg, mesh, functools.partial(score, model=model, cfg=StepConfig(loss), rules=frozenset(loss.rules),
-                                                stats=scored_stats(cfg) & {"in_support"})),
+      sample=samplers.training_sampler(cfg, model, task, environment, mesh,
+                                       drawing), rollout_mesh=drawing,
+      sample_heldout=samplers.heldout_sampler(cfg, model, task, environment,
+                                              mesh), score=scorer(pieces, loss.rules,
+                                                                  scored_stats(cfg)),
+      score_reference=scorer(pieces, loss.rules), score_heldout=scorer(1, ()), meter=_meter(
+          cfg, mesh,
+          functools.partial(score, model=model, cfg=StepConfig(loss), rules=frozenset(loss.rules),
+                            stats=scored_stats(cfg) & {"in_support"})),
       merged=trainable.make_merge(model, cfg.parameters, mesh),
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch),
                       out_shardings=(parallel.rows(mesh), parallel.replicated(mesh))),
@@ -123,7 +136,8 @@ def scored_stats(cfg: Config) -> frozenset[str]:
 
 
 def _from_checkpoint(cfg: Config) -> tuple[Config, Any]:
-  """The config with the checkpoint's model shapes, and its tokenizer (None without a checkpoint)."""
+  """The config with the checkpoint's model shapes, and its tokenizer (None without a checkpoint).
+  """
   if not cfg.pretrained:
     return cfg, None
   ours = cfg.model
@@ -132,29 +146,36 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, Any]:
     shapes = hf_config.read_config(directory)
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {cfg.pretrained!r}: {error}") from error
-  model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers, remat=ours.remat,
-                              compute_dtype=ours.compute_dtype)
+  model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers,
+                              remat=ours.remat, compute_dtype=ours.compute_dtype)
   check_model(model)
   return dataclasses.replace(cfg, model=model), load_tokenizer(directory)
 
 
 def _check_task(cfg: Config, task) -> None:
   if task.longest_prompt() > cfg.rollout.max_prompt_tokens:
-    raise ConfigError(f"rollout.max_prompt_tokens = {cfg.rollout.max_prompt_tokens}: prompts of task.name = "
-                      f"{cfg.task.name!r} have up to {task.longest_prompt()} tokens. "
-                      f"Fix: rollout.max_prompt_tokens >= {task.longest_prompt()}.")
+    raise ConfigError(
+        f"rollout.max_prompt_tokens = {cfg.rollout.max_prompt_tokens}: prompts of task.name = "
+        f"{cfg.task.name!r} have up to {task.longest_prompt()} tokens. "
+        f"Fix: rollout.max_prompt_tokens >= {task.longest_prompt()}.")
   if cfg.rollout.max_turns and task.tool is None:
-    raise ConfigError(f"rollout.max_turns = {cfg.rollout.max_turns}: task.name = {cfg.task.name!r} has no tool. "
-                      "Fix: rollout.max_turns=0, or task.name=tool_arithmetic.")
+    raise ConfigError(
+        f"rollout.max_turns = {cfg.rollout.max_turns}: task.name = {cfg.task.name!r} has no tool. "
+        "Fix: rollout.max_turns=0, or task.name=tool_arithmetic.")
   if cfg.warm_start.steps and not task.has_demonstrations:
-    raise ConfigError(f"warm_start.steps = {cfg.warm_start.steps}: task.name = {cfg.task.name!r} has no "
-                      "demonstrations to imitate. Fix: warm_start.steps=0.")
+    raise ConfigError(
+        f"warm_start.steps = {cfg.warm_start.steps}: task.name = {cfg.task.name!r} has no "
+        "demonstrations to imitate. Fix: warm_start.steps=0.")
   longest = task.longest_prompt() + task.longest_demonstration() if cfg.warm_start.steps else 0
   if longest > cfg.row_length:
-    raise ConfigError(f"rollout.max_new_tokens = {cfg.rollout.max_new_tokens}: a prompt with its demonstration has up "
-                      f"to {longest} tokens. Fix: rollout.max_new_tokens >= "
-                      f"{longest - cfg.rollout.max_prompt_tokens}, or warm_start.steps=0.")
+    raise ConfigError(
+        f"rollout.max_new_tokens = {cfg.rollout.max_new_tokens}: a prompt with its demonstration "
+        "has up "
+        f"to {longest} tokens. Fix: rollout.max_new_tokens >= "
+        f"{longest - cfg.rollout.max_prompt_tokens}, or warm_start.steps=0.")
   task.heldout(cfg.task.heldout_problems)
   if len(task.tokenizer) > cfg.model.vocab_size:
-    raise ConfigError(f"model.vocab_size = {cfg.model.vocab_size}: the tokenizer has {len(task.tokenizer)} tokens. "
-                      f"Fix: model.vocab_size >= {len(task.tokenizer)}.")
+    raise ConfigError(
+        f"model.vocab_size = {cfg.model.vocab_size}: the tokenizer has {len(task.tokenizer)} "
+        "tokens. "
+        f"Fix: model.vocab_size >= {len(task.tokenizer)}.")

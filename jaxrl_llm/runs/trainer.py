@@ -62,12 +62,13 @@ def _run(parts: setup.Parts, directory: Path) -> dict[str, float]:
   return _report(parts, start_params, parts.merged(state), directory)
 
 
-def _train(parts: setup.Parts, start: Start, start_params, checkpoints: Checkpoints, writer, directory: Path,
-           ahead: Ahead | None):
+def _train(parts: setup.Parts, start: Start, start_params, checkpoints: Checkpoints, writer,
+           directory: Path, ahead: Ahead | None):
   """All iterations that are left; returns the final state."""
   cfg = parts.cfg
   run, done = _restore_or_start(parts, start, checkpoints, writer)
-  bar = progress(range(done + 1, cfg.iterations + 1), cfg.estimator.name, initial=done, total=cfg.iterations)
+  bar = progress(range(done + 1, cfg.iterations + 1), cfg.estimator.name, initial=done,
+                 total=cfg.iterations)
   accuracy = "-"
   pending, clock = None, time.perf_counter()
   for iteration in bar:
@@ -89,8 +90,11 @@ def _train(parts: setup.Parts, start: Start, start_params, checkpoints: Checkpoi
   return run.state
 
 
-def _restore_or_start(parts: setup.Parts, start: Start, checkpoints: Checkpoints, writer) -> tuple[Run, int]:
-  """(run, finished iterations): the newest readable checkpoint, or the warm start with its evaluation."""
+def _restore_or_start(parts: setup.Parts, start: Start, checkpoints: Checkpoints,
+                      writer) -> tuple[Run, int]:
+  """(run, finished iterations): the newest readable checkpoint, or the warm start with its
+  evaluation.
+  """
   found = checkpoints.restore(abstract_saved(parts))
   if found is not None:
     iteration, tree = found
@@ -108,23 +112,31 @@ def _restore_or_start(parts: setup.Parts, start: Start, checkpoints: Checkpoints
 
 def _evaluated(parts: setup.Parts, state: TrainState, iteration: int) -> dict[str, float]:
   params = parts.merged(state)
-  return evaluate.evaluate(parts, params).metrics | evaluate.sampled_metrics(parts, params, iteration)
+  return evaluate.evaluate(parts, params).metrics | evaluate.sampled_metrics(
+      parts, params, iteration)
 
 
-def _write(parts: setup.Parts, writer, checkpoints: Checkpoints, iteration: int, device, values: dict) -> None:
-  """Fetch an iteration's metrics and write its line; stop the run where the loss or gradient is not finite."""
+def _write(parts: setup.Parts, writer, checkpoints: Checkpoints, iteration: int, device,
+           values: dict) -> None:
+  """Fetch an iteration's metrics and write its line; stop the run where the loss or gradient is not
+  finite.
+  """
   steps, correction, replayed = device
   if replayed is not None:
     values |= {"pipo/loss": float(replayed["loss/total"].total)}
-  each = parallel.gather_host([(m["loss/total"].total, m["optimizer/grad_norm"].total) for m in steps])
+  each = parallel.gather_host([
+      (m["loss/total"].total, m["optimizer/grad_norm"].total) for m in steps
+  ])
   merged = summary.summarize(parallel.gather_host({**parts.merge(steps), **correction}))
   writer.write(iteration, {**values, **merged})
   for k, (loss, norm) in enumerate(each):
     if not (math.isfinite(loss) and math.isfinite(norm)):
       step = values["step"] - len(steps) + k + 1
-      raise NonFiniteError(f"iteration {iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm = "
-                           f"{float(norm)}. The last good checkpoint is that of iteration {checkpoints.latest()}. Fix: "
-                           "a smaller optimizer.learning_rate, or a bounded ratio; a new --workdir.")
+      raise NonFiniteError(
+          f"iteration {iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm = "
+          f"{float(norm)}. The last good checkpoint is that of iteration {checkpoints.latest()}. "
+          "Fix: "
+          "a smaller optimizer.learning_rate, or a bounded ratio; a new --workdir.")
 
 
 def _report(parts: setup.Parts, start_params, params, directory: Path) -> dict[str, float]:

@@ -13,11 +13,13 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import Config, ConfigError
 from jaxrl_llm.reporting.writers import write_atomically
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy", "ml-collections")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy",
+            "ml-collections")
 
 
 def claim(workdir: str | Path, cfg: Config) -> Path:
-  """Make the folder and write config.json, or find the same config there; raises as `check` does."""
+  """Make the folder and write config.json, or find the same config there; raises as `check` does.
+  """
   check(workdir, cfg)
   workdir = Path(workdir)
   path = workdir / "config.json"
@@ -66,16 +68,25 @@ def write_environment(workdir: Path) -> None:
     except metadata.PackageNotFoundError:
       versions[name] = None
   devices = [str(d.device_kind) for d in jax.devices()]
-  content = {"python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count(),
-             "packages": versions, "devices": devices, "backend": jax.default_backend(), "git_commit": _commit()}
+  content = {
+      "python": platform.python_version(),
+      "platform": platform.platform(),
+      "cpus": os.cpu_count(),
+      "packages": versions,
+      "devices": devices,
+      "backend": jax.default_backend(),
+      "git_commit": _commit()
+  }
   write_atomically(workdir / "environment.json", json.dumps(content, indent=2) + "\n")
 
 
 def _commit() -> str | None:
   """Commit of the source tree, marked where it has changes; None outside a checkout."""
-  git = lambda *args: subprocess.run(["git", "-C", str(Path(__file__).parent), *args], capture_output=True, text=True,
-                                     check=True, timeout=10).stdout.strip()
+  git = lambda *args: subprocess.run([
+      "git", "-C", str(Path(__file__).parent), *args
+  ], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
   try:
-    return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain",
+                                                         "--untracked-files=no") else "")
   except (OSError, subprocess.SubprocessError):
     return None

@@ -7,18 +7,26 @@ from jaxrl_llm.tasks.dataset import Dataset
 from jaxrl_llm.tasks.reasoning_gym import ReasoningGym
 from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic
 
-TASKS = {"modular_chain": ModularChain, "countdown": Countdown, "tool_arithmetic": ToolArithmetic, "dataset": Dataset,
-         "reasoning_gym": ReasoningGym}
+TASKS = {
+    "modular_chain": ModularChain,
+    "countdown": Countdown,
+    "tool_arithmetic": ToolArithmetic,
+    "dataset": Dataset,
+    "reasoning_gym": ReasoningGym
+}
 
 
-def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None, limits: RolloutConfig | None = None):
+def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
+              limits: RolloutConfig | None = None):
   """The task that `cfg.name` names.
 
   Args:
     seed: of the draw or the order of training problems.
     batch_size: problems per batch, over all processes.
-    tokenizer: the checkpoint's; None: the task's own (characters, or bytes for dataset and reasoning_gym).
-    limits: `rollout.max_prompt_tokens` and `rollout.max_new_tokens`; longer problems are dropped. None: no limit.
+    tokenizer: the checkpoint's; None: the task's own (characters, or bytes for dataset and
+      reasoning_gym).
+    limits: `rollout.max_prompt_tokens` and `rollout.max_new_tokens`; longer problems are dropped.
+      None: no limit.
 
   Raises:
     ConfigError: values, files or a tokenizer that do not fit, each with its fix.
@@ -26,4 +34,6 @@ def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None, li
   return TASKS[cfg.name](cfg, seed, batch_size, tokenizer, limits)
 
 
-__all__ = ["TASKS", "Countdown", "Dataset", "ModularChain", "ReasoningGym", "ToolArithmetic", "make_task"]
+__all__ = [
+    "TASKS", "Countdown", "Dataset", "ModularChain", "ReasoningGym", "ToolArithmetic", "make_task"
+]

@@ -4,9 +4,10 @@
   answered    =7
   worked      :7*3=1+4=5-8=7
 
-One step is a table look-up; the whole chain at once is a composition that is hard for a small network. Only the last
-number is checked, so the policy is free in how it gets there. Demonstrations mix the two manners
-(`task.worked_share`): the warm start learns to imitate the mixture, and that working pays is left for RL to find.
+One step is a table look-up; the whole chain at once is a composition that is hard for a small
+network. Only the last number is checked, so the policy is free in how it gets there. Demonstrations
+mix the two manners (`task.worked_share`): the warm start learns to imitate the mixture, and that
+  working pays is left for RL to find.
 """
 
 import numpy as np

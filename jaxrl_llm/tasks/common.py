@@ -11,17 +11,20 @@ from jaxrl_llm.types import Problem, Reward
 
 @dataclasses.dataclass
 class TaskBase:
-  """Rendering, demonstrations and sharding; a task adds `batch`, `heldout`, `reward` and the two longest lengths.
+  """Rendering, demonstrations and sharding; a task adds `batch`, `heldout`, `reward` and the two
+  longest lengths.
 
   Attributes:
     cfg: what is asked.
-    seed: of the order, or of the draw, of training problems; the held-out ones are the same for every seed.
+    seed: of the order, or of the draw, of training problems; the held-out ones are the same for
+      every seed.
     batch_size: problems per batch, over all processes.
     tokenizer: the checkpoint's, or the task's own.
     limits: prompt and completion parts of a row, tokens; None: unlimited.
   """
 
-  protocol = tool = None  # names of the notation and the tool that rollouts need (rollouts/environment.py)
+  # names of the notation and the tool that rollouts need (rollouts/environment.py)
+  protocol = tool = None
 
   cfg: TaskConfig
   seed: int
@@ -60,12 +63,15 @@ class TaskBase:
       ValueError: the problem has none.
     """
     if problem.demonstration is None:
-      raise ValueError(f"problem {problem.id or problem.prompt!r} of task.name = {self.cfg.name!r} has no "
-                       "demonstration; fix: warm_start.steps=0")
+      raise ValueError(
+          f"problem {problem.id or problem.prompt!r} of task.name = {self.cfg.name!r} has no "
+          "demonstration; fix: warm_start.steps=0")
     return tokenizers.encode(self.tokenizer, problem.demonstration) + [self.tokenizer.eos_token_id]
 
   def demonstration_mask(self, problem: Problem) -> list[bool]:
-    """True on the ids of `demonstration` that the policy writes, which are those to imitate: all, where no tool is."""
+    """True on the ids of `demonstration` that the policy writes, which are those to imitate: all,
+    where no tool is.
+    """
     return [True] * len(self.demonstration(problem))
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:

@@ -4,11 +4,12 @@
   prompt, checkpoint's           a sentence that asks for an expression inside <answer> </answer>
   completion                     (7-3)*12, as a whole or inside the last <answer> </answer>
 
-Problems are solvable by construction: a random expression is drawn and its value becomes the target. Numbers along the
-way are positive and whole, as in the game; a solution may pass through negative ones, not through fractions.
+Problems are solvable by construction: a random expression is drawn and its value becomes the
+target. Numbers along the way are positive and whole, as in the game; a solution may pass through
+negative ones, not through fractions.
 
-Source of the rules: TinyZero's task, methods V7.2; the checker is a tree walker over exact fractions, since a character
-whitelist before `eval` still admits 9**9**9.
+Source of the rules: TinyZero's task, methods V7.2; the checker is a tree walker over exact
+fractions, since a character whitelist before `eval` still admits 9**9**9.
 """
 
 import ast
@@ -27,14 +28,20 @@ ALPHABET = "0123456789+-*/()=: "
 EXPRESSION = re.compile(r"[0-9+\-*/() ]+")
 LONGEST_EXPRESSION = 200  # characters; bounds the size of numbers and the depth of the tree
 TARGET_FACTOR = 10  # the target is at most this many times the largest number
-OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv
+}
 SYMBOLS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
 def check_expression(text: str, numbers, target: int) -> tuple[bool, str]:
   """Whether `text` is an expression over exactly `numbers` with the value `target`, and why not.
 
-  Allowed are whole numbers, + - * / (also a leading minus), brackets and spaces. Every quotient must be whole.
+  Allowed are whole numbers, + - * / (also a leading minus), brackets and spaces. Every quotient
+  must be whole.
 
   Args:
     numbers: the given numbers; each must occur as often as it is given.
@@ -63,7 +70,8 @@ def _value(node: ast.AST, used: list[int]) -> Fraction:
   """Value of a tree; numbers met on the way are appended to `used`.
 
   Raises:
-    ArithmeticError: an operation that is not allowed, a division by zero, or a quotient that is not whole.
+    ArithmeticError: an operation that is not allowed, a division by zero, or a quotient that is not
+    whole.
   """
   if isinstance(node, ast.Constant) and type(node.value) is int:
     used.append(node.value)
@@ -79,7 +87,9 @@ def _value(node: ast.AST, used: list[int]) -> Fraction:
 
 
 def answer_text(completion: str) -> str:
-  """What is inside the last complete <answer> </answer>, or the whole completion where there is none."""
+  """What is inside the last complete <answer> </answer>, or the whole completion where there is
+  none.
+  """
   tagged = re.findall(r"<answer>((?:(?!<answer>).)*?)</answer>", completion, re.DOTALL)
   return (tagged[-1] if tagged else completion).strip()
 
@@ -137,14 +147,18 @@ class Countdown(Procedural):
     answer = f"{' '.join(map(str, numbers))}={target}"
     if self.own_tokenizer:
       return Problem(f"{answer}:", answer, expression, id=answer)
-    prompt = (f"Numbers: {', '.join(map(str, numbers))}. Target: {target}. Use each number exactly once, with "
-              "+, -, *, / and brackets, so that the value is the target. Give the expression inside "
-              "<answer> </answer>.")
+    prompt = (
+        f"Numbers: {', '.join(map(str, numbers))}. Target: {target}. Use each number exactly once, "
+        "with "
+        "+, -, *, / and brackets, so that the value is the target. Give the expression inside "
+        "<answer> </answer>.")
     return Problem(prompt, answer, f"<answer>{expression}</answer>", id=answer)
 
 
 def _combine(parts: list[tuple[str, int]], rng: np.random.Generator) -> tuple[str, int]:
-  """One expression out of all parts, pair by random pair; inner ones in brackets, every value positive and whole."""
+  """One expression out of all parts, pair by random pair; inner ones in brackets, every value
+  positive and whole.
+  """
   parts = list(parts)
   while len(parts) > 1:
     (a, x), (b, y) = (parts.pop(int(rng.integers(len(parts)))) for _ in range(2))

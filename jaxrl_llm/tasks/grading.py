@@ -1,8 +1,8 @@
 """Where the answer stands in a completion, and the verdicts that need no algebra.
 
-`judge` climbs the rungs that are cheap; for `math` it may end in a `Question`, which a worker process decides
-(tasks/verifier_pool.py). Source: methods V1.1 and V1.2 (rungs and golden pairs); extraction rules of the other kinds:
-own derivation.
+`judge` climbs the rungs that are cheap; for `math` it may end in a `Question`, which a worker
+process decides (tasks/verifier_pool.py). Source: methods V1.1 and V1.2 (rungs and golden pairs);
+extraction rules of the other kinds: own derivation.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ class Verdict:
 
   Attributes:
     correct: False too where no verdict exists.
-    rung: "missing" (nothing to compare), "string", "number", "letter", "length", "algebra", or "none" if unscored.
+    rung: "missing" (nothing to compare), "string", "number", "letter", "length", "algebra", or
+      "none" if unscored.
     unscored_reason: why no verdict exists ("timeout", "crash: ...", "no answer"), or None.
   """
 
@@ -33,7 +34,9 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """Two expressions, without their boxes, whose equality needs algebra. The relation is not symmetric."""
+  """Two expressions, without their boxes, whose equality needs algebra. The relation is not
+  symmetric.
+  """
 
   gold: str
   prediction: str
@@ -42,9 +45,11 @@ class Question:
 def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
   """The verdict on one completion, or the question that is left for a worker.
 
-  exact: the box's content, or the whole completion where it has no box, equals the answer up to white space.
-  numeric: the last number of the box, or of the completion where it has none, equals the answer's. Commas between
-    thousands, `$`, `%`, units and leading zeros do not count: 5% is 5. 1/2 and \\frac{1}{2} are numbers.
+  exact: the box's content, or the whole completion where it has no box, equals the answer up to
+    white space.
+  numeric: the last number of the box, or of the completion where it has none, equals the answer's.
+    Commas between thousands, `$`, `%`, units and leading zeros do not count: 5% is 5. 1/2 and
+    \\frac{1}{2} are numbers.
   choice: a letter A to J; see `letter`.
   math: the last box. It must exist; rungs string, number, then algebra.
 
@@ -63,10 +68,13 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
 
 
 def answer_key(completion: str, kind: str | None = None) -> str | None:
-  """A text that is equal for answers of one form, for votes and counts of distinct answers; None: no answer.
+  """A text that is equal for answers of one form, for votes and counts of distinct answers; None:
+  no answer.
 
-  exact, numeric, choice, math: what `judge` compares. Answers that only algebra finds equal have different keys.
-  None: the box, else what follows the last `####` or else the last `=`, else all of the text, without white space.
+  exact, numeric, choice, math: what `judge` compares. Answers that only algebra finds equal have
+    different keys.
+  None: the box, else what follows the last `####` or else the last `=`, else all of the text,
+  without white space.
   """
   text = after_thinking(completion)
   box = last_boxed(text)
@@ -86,7 +94,9 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
 
 
 def after_thinking(text: str) -> str:
-  """What follows the last `</think>`; nothing where a `<think>` is never closed; else the whole text."""
+  """What follows the last `</think>`; nothing where a `<think>` is never closed; else the whole
+  text.
+  """
   if "</think>" in text:
     return text.rsplit("</think>", 1)[1]
   return "" if "<think>" in text else text
@@ -95,7 +105,8 @@ def after_thinking(text: str) -> str:
 def last_boxed(text: str) -> str | None:
   r"""Content of the last \boxed{...} whose braces balance, or None.
 
-  Escaped braces do not count as braces. Of nested boxes the outer one is meant, and the inner ones lose their box.
+  Escaped braces do not count as braces. Of nested boxes the outer one is meant, and the inner ones
+  lose their box.
   """
   outermost = []
   for start, inside, end in _groups(text, _BOX):  # an outer group closes after those it holds
@@ -109,7 +120,8 @@ def last_boxed(text: str) -> str | None:
 
 
 def normalize(text: str) -> str:
-  r"""LaTeX without what is only typography: spaces, `$`, \left, \text{}, \dfrac for \frac, \frac12, a final stop.
+  r"""LaTeX without what is only typography: spaces, `$`, \left, \text{}, \dfrac for \frac, \frac12,
+  a final stop.
 
   A space between two digits stays: 1 1/2 is not 11/2.
   """
@@ -127,13 +139,16 @@ def normalize(text: str) -> str:
 
 
 def plain_number(text: str) -> Decimal | None:
-  """Value of an integer or decimal with optional thousands commas and nothing else, exact at any length."""
+  """Value of an integer or decimal with optional thousands commas and nothing else, exact at any
+  length.
+  """
   match = _PLAIN.fullmatch(text.replace("{,}", ","))
   return Decimal(match[0].replace(",", "")) if match else None
 
 
 def last_number(text: str) -> Fraction | None:
-  r"""The last number or fraction in a text; None if it has more than 400 digits or the denominator 0.
+  r"""The last number or fraction in a text; None if it has more than 400 digits or the denominator
+  0.
 
   A minus after a digit, letter or bracket is not its sign.
   """
@@ -151,8 +166,8 @@ def last_number(text: str) -> Fraction | None:
 def letter(text: str) -> str | None:
   """The option that a completion names, A to J, or None.
 
-  In this order: the box; the last "answer is B", "answer: (B)", "option B"; the last "(B)" or "**B**"; a line that is
-  nothing but the letter, or begins "B." or "B)", the last one.
+  In this order: the box; the last "answer is B", "answer: (B)", "option B"; the last "(B)" or
+  "**B**"; a line that is nothing but the letter, or begins "B." or "B)", the last one.
   """
   box = last_boxed(text)
   if box is not None:
@@ -201,7 +216,8 @@ def _math(text: str, gold: str) -> Verdict | Question:
     if numbers[0] == numbers[1]:
       return Verdict(True, "number")
     if all(number == number.to_integral_value() for number in numbers):
-      return Verdict(False, "number")  # two different integers; decimals may be equal to the gold's precision
+      # two different integers; decimals may be equal to the gold's precision
+      return Verdict(False, "number")
   return Question(_bare(gold), _bare(said))
 
 
@@ -220,12 +236,15 @@ def _bare(text: str) -> str:
 
 
 def _groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
-  """(start, begin of the content, its end) of balanced groups, in the order in which they close; one pass.
+  """(start, begin of the content, its end) of balanced groups, in the order in which they close;
+  one pass.
 
   Args:
     opener: what opens a wanted group, brace included; None: a brace alone.
   """
-  openings = {} if opener is None else {match.end() - 1: match.start() for match in opener.finditer(text)}
+  openings = {} if opener is None else {
+      match.end() - 1: match.start() for match in opener.finditer(text)
+  }
   stack, out = [], []
   for match in _BRACE.finditer(text):
     if match[0] == "{":
@@ -239,7 +258,8 @@ def _groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
 
 def _unwrap(text: str, opener: re.Pattern) -> str:
   """The text with the contents of wanted groups in their places."""
-  cuts = sorted(cut for start, inside, end in _groups(text, opener) for cut in ((start, inside), (end, end + 1)))
+  cuts = sorted(cut for start, inside, end in _groups(text, opener)
+                for cut in ((start, inside), (end, end + 1)))
   kept, position = [], 0
   for start, end in cuts:
     kept.append(text[position:start])
@@ -256,10 +276,13 @@ _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle)(?![a-zA-Z])")
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*+(?!\d)|\d++)(?:\.\d++)?+|\.\d++"
 _PLAIN = re.compile(rf"[-+]?(?:{_DIGITS})")
 _NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d++)(?![.,]\d))?")
-_FRACTION = re.compile(r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d++)\s{0,3}\}\s{0,3}\{\s{0,3}(\d++)\s{0,3}\}")
+_FRACTION = re.compile(
+    r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d++)\s{0,3}\}\s{0,3}\{\s{0,3}(\d++)\s{0,3}\}")
 _LETTER = r"([A-HJ](?![a-zA-Z])|I(?![a-zA-Z']| [a-z]))"  # "answer: I think" names no option
 _LETTERS = (
-    re.compile(r"(?i:answer|option|choice)(?i:\s{1,3}is)?\s{0,3}:?\s{0,3}[*$\"']{0,3}\(?(?:\\text\{)?" + _LETTER),
+    re.compile(
+        r"(?i:answer|option|choice)(?i:\s{1,3}is)?\s{0,3}:?\s{0,3}[*$\"']{0,3}\(?(?:\\text\{)?" +
+        _LETTER),
     re.compile(r"\(([A-J])\)|\*\*\(?([A-J])[.)]?\*\*"),
     re.compile(r"(?m)^[ \t]{0,8}([A-J])(?:[.):]|[ \t]{0,8}$)"),
 )

@@ -1,6 +1,8 @@
-"""Columns and answer rules of well-known sets: one function per schema, from a row to (question, answer, ...).
+"""Columns and answer rules of well-known sets: one function per schema, from a row to (question,
+answer, ...).
 
-Source of the columns: methods V3. Licences differ between the sets; none of their text is part of this package.
+Source of the columns: methods V3. Licences differ between the sets; none of their text is part of
+this package.
 """
 
 import dataclasses
@@ -29,7 +31,9 @@ class Fields:
 
 @dataclasses.dataclass(frozen=True)
 class Mapping:
-  """convert: row -> Fields; verifier: kind of answer check; repeats: whether equal ids are dropped or an error."""
+  """convert: row -> Fields; verifier: kind of answer check; repeats: whether equal ids are dropped
+  or an error.
+  """
 
   convert: Callable[[dict], Fields]
   verifier: str
@@ -44,7 +48,8 @@ def text(row: dict, column: str) -> str:
   """
   value = _get(row, column)
   if not isinstance(value, str):
-    raise RowError(f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text was expected")
+    raise RowError(
+        f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text was expected")
   if not value.strip():
     raise RowError(f"column {column!r} is empty")
   return value
@@ -56,8 +61,10 @@ def scalar(row: dict, column: str) -> str:
   if isinstance(value, float) and value.is_integer():
     value = int(value)
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-    raise RowError(f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text or a number was "
-                   "expected")
+    raise RowError(
+        f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text or a number "
+        "was "
+        "expected")
   if not str(value).strip():
     raise RowError(f"column {column!r} is empty")
   return str(value).strip()
@@ -106,7 +113,8 @@ def _math(row: dict) -> Fields:
   """MATH and MATH-500: the column `answer`, or else the last box of the solution."""
   solution = optional(row, "solution")
   if "answer" not in row and solution is None:
-    raise RowError(f"neither column 'answer' nor 'solution'; columns present: {', '.join(row) or 'none'}")
+    raise RowError(
+        f"neither column 'answer' nor 'solution'; columns present: {', '.join(row) or 'none'}")
   answer = scalar(row, "answer") if "answer" in row else boxed(solution)
   return Fields(text(row, "problem"), answer, solution, optional(row, "unique_id"))
 
@@ -146,8 +154,8 @@ def _amc23(row: dict) -> Fields:
     value = float(answer)
   except ValueError as error:
     raise RowError(f"column 'answer' holds {answer!r}; a number was expected") from error
-  return Fields(text(row, "problem" if "problem" in row else "question"), str(int(value)) if value.is_integer() else
-                answer)
+  return Fields(text(row, "problem" if "problem" in row else "question"),
+                str(int(value)) if value.is_integer() else answer)
 
 
 def _minerva(row: dict) -> Fields:
@@ -168,9 +176,13 @@ def _olympiadbench(row: dict) -> Fields:
 
 
 MAPPINGS = {
-    "gsm8k": Mapping(_gsm8k, "numeric"), "math": Mapping(_math, "math"), "deepscaler": Mapping(_deepscaler, "math"),
-    "dapo": Mapping(_dapo, "numeric", repeats=True), "aime": Mapping(_aime, "numeric"),
-    "amc23": Mapping(_amc23, "numeric"), "minerva": Mapping(_minerva, "math"),
+    "gsm8k": Mapping(_gsm8k, "numeric"),
+    "math": Mapping(_math, "math"),
+    "deepscaler": Mapping(_deepscaler, "math"),
+    "dapo": Mapping(_dapo, "numeric", repeats=True),
+    "aime": Mapping(_aime, "numeric"),
+    "amc23": Mapping(_amc23, "numeric"),
+    "minerva": Mapping(_minerva, "math"),
     "olympiadbench": Mapping(_olympiadbench, "math"),
 }
 

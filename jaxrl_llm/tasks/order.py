@@ -15,8 +15,8 @@ def rows_of_batch(index: int, batch_size: int, size: int, seed: int) -> list[int
 
     p = index * batch_size + i;   row = permutation(seed, p // size)[p % size]
 
-  There is no iterator whose state must be saved: a run that knows its batch index resumes exactly. A batch may cross
-  the border of two epochs.
+  There is no iterator whose state must be saved: a run that knows its batch index resumes exactly.
+  A batch may cross the border of two epochs.
   """
   positions = range(index * batch_size, (index + 1) * batch_size)
   return [int(_permutation(seed, p // size, size)[p % size]) for p in positions]
@@ -31,7 +31,9 @@ def share(items: list, shard: int, shards: int) -> list:
   if not 0 <= shard < shards:
     raise ValueError(f"shard = {shard}: allowed are 0 to {shards - 1}")
   if len(items) % shards:
-    raise ValueError(f"{len(items)} problems do not divide over {shards} processes; fix: rollout.prompts, a multiple "
-                     "of the number of processes")
+    raise ValueError(
+        f"{len(items)} problems do not divide over {shards} processes; fix: rollout.prompts, a "
+        "multiple "
+        "of the number of processes")
   part = len(items) // shards
   return items[shard * part:(shard + 1) * part]

@@ -1,4 +1,5 @@
-"""Problems that are drawn, not read: endless, seeded, and split into train and held-out by a hash."""
+"""Problems that are drawn, not read: endless, seeded, and split into train and held-out by a hash.
+"""
 
 import zlib
 
@@ -18,8 +19,8 @@ PATIENCE = 2000  # draws in a row without a problem of the wanted split, after w
 class Procedural(TaskBase):
   """A task that draws; a subclass gives `draw_one`, `split_key` and `scarce`.
 
-  Train and held-out problems are disjoint by construction: a hash of `split_key` decides. `batch` is a pure function
-  of (seed, index). Problems whose prompt exceeds `limits` are drawn again.
+  Train and held-out problems are disjoint by construction: a hash of `split_key` decides. `batch`
+  is a pure function of (seed, index). Problems whose prompt exceeds `limits` are drawn again.
   """
 
   def draw_one(self, rng: np.random.Generator) -> Problem:
@@ -34,17 +35,21 @@ class Procedural(TaskBase):
     raise NotImplementedError
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
-    """Training problems: the contiguous share of process `shard` in the `batch_size` problems of `index`.
+    """Training problems: the contiguous share of process `shard` in the `batch_size` problems of
+    `index`.
 
     Raises:
       ConfigError: no problem fits the row.
     """
     problems = self._draw(np.random.default_rng((self.seed, index)), self.batch_size, heldout=False)
     if len(problems) < self.batch_size:
-      raise ConfigError(f"task.name = {self.cfg.name!r}: of {PATIENCE} problems in a row none is for training and fits "
-                        f"rollout.max_prompt_tokens = {getattr(self.limits, 'max_prompt_tokens', None)}; prompts have "
-                        f"up to {self.longest_prompt()} tokens. Fix: rollout.max_prompt_tokens >= "
-                        f"{self.longest_prompt()}, or {self.scarce()}.")
+      raise ConfigError(
+          f"task.name = {self.cfg.name!r}: of {PATIENCE} problems in a row none is for training "
+          "and fits "
+          f"rollout.max_prompt_tokens = {getattr(self.limits, 'max_prompt_tokens', None)}; prompts "
+          "have "
+          f"up to {self.longest_prompt()} tokens. Fix: rollout.max_prompt_tokens >= "
+          f"{self.longest_prompt()}, or {self.scarce()}.")
     return share(problems, shard, shards)
 
   def heldout(self, size: int) -> list[Problem]:
@@ -61,11 +66,14 @@ class Procedural(TaskBase):
         break
     else:
       return list(found.values())[:size]
-    raise ConfigError(f"task.heldout_problems = {size}: only {len(found)} held-out problems of task.name = "
-                      f"{self.cfg.name!r} were found; fewer problems or {self.scarce()}.")
+    raise ConfigError(
+        f"task.heldout_problems = {size}: only {len(found)} held-out problems of task.name = "
+        f"{self.cfg.name!r} were found; fewer problems or {self.scarce()}.")
 
   def longest_prompt(self) -> int:
-    """Tokens of the longest prompt among the first problems; none that exceeds `limits` is ever drawn."""
+    """Tokens of the longest prompt among the first problems; none that exceeds `limits` is ever
+    drawn.
+    """
     return max(len(self.render(problem)) for problem in self._probe())
 
   def longest_demonstration(self) -> int:
@@ -77,7 +85,9 @@ class Procedural(TaskBase):
     return [self.draw_one(rng) for _ in range(PROBE)]
 
   def _draw(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
-    """`size` problems of one split; fewer where PATIENCE draws in a row gave none, which held-out ones may."""
+    """`size` problems of one split; fewer where PATIENCE draws in a row gave none, which held-out
+    ones may.
+    """
     problems, misses = [], 0
     while len(problems) < size and misses < PATIENCE:
       problem = self.draw_one(rng)
@@ -91,4 +101,5 @@ class Procedural(TaskBase):
 
   def _fits(self, problem: Problem) -> bool:
     # With the task's own tokenizer `longest_prompt` is a bound, compared once by the caller.
-    return self.own_tokenizer or self.limits is None or len(self.render(problem)) <= self.limits.max_prompt_tokens
+    return self.own_tokenizer or self.limits is None or len(
+        self.render(problem)) <= self.limits.max_prompt_tokens

@@ -10,9 +10,11 @@ from jaxrl_llm.config import ConfigError, PromptConfig
 from jaxrl_llm.tasks.tokenizer import encode
 
 # What this file, not the user, tells apply_chat_template.
-RESERVED = frozenset({"conversation", "messages", "tokenize", "add_generation_prompt", "continue_final_message",
-                      "chat_template", "return_dict", "return_tensors", "padding", "truncation", "max_length",
-                      "return_assistant_tokens_mask", "tokenizer_kwargs"})
+RESERVED = frozenset({
+    "conversation", "messages", "tokenize", "add_generation_prompt", "continue_final_message",
+    "chat_template", "return_dict", "return_tensors", "padding", "truncation", "max_length",
+    "return_assistant_tokens_mask", "tokenizer_kwargs"
+})
 READS = {"plain": (), "completion": ("template",), "chat": ("system", "suffix", "arguments")}
 
 
@@ -23,11 +25,12 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
     completion  `template` with {problem} replaced
     chat        the tokenizer's chat template over [system], user, up to where the assistant begins
 
-  plain and completion start with the token that the tokenizer itself puts before a text, where it has one. The chat
-  template's ids are taken as they are: its text is never tokenised a second time.
+  plain and completion start with the token that the tokenizer itself puts before a text, where it
+  has one. The chat template's ids are taken as they are: its text is never tokenised a second time.
 
   Raises:
-    ConfigError: malformed `arguments` or `template`, a tokenizer without a chat template, or a value that the style
+    ConfigError: malformed `arguments` or `template`, a tokenizer without a chat template, or a
+    value that the style
       does not read.
   """
   _check(cfg)
@@ -38,8 +41,10 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
   try:
     encode(tokenizer, template.replace("{problem}", ""))
   except ValueError as error:
-    raise ConfigError(f"task.prompt.template = {cfg.template!r}: {error}; a task's own tokenizer knows its alphabet "
-                      "alone. Fix: task.prompt.style=plain, or a pretrained checkpoint.") from error
+    raise ConfigError(
+        f"task.prompt.template = {cfg.template!r}: {error}; a task's own tokenizer knows its "
+        "alphabet "
+        "alone. Fix: task.prompt.style=plain, or a pretrained checkpoint.") from error
   # Not str.format: LaTeX is full of braces.
   return lambda problem: start + encode(tokenizer, template.replace("{problem}", problem))
 
@@ -49,31 +54,39 @@ def _check(cfg: PromptConfig) -> None:
     for field in dataclasses.fields(cfg):
       value = getattr(cfg, field.name)
       if style != cfg.style and field.name in names and value != field.default:
-        raise ConfigError(f"task.prompt.{field.name} = {value!r} is not read by task.prompt.style = {cfg.style!r}. "
-                          f"Fix: task.prompt.style={style}, or leave task.prompt.{field.name} out.")
+        raise ConfigError(
+            f"task.prompt.{field.name} = {value!r} is not read by task.prompt.style = "
+            f"{cfg.style!r}. "
+            f"Fix: task.prompt.style={style}, or leave task.prompt.{field.name} out.")
   if cfg.style == "completion" and "{problem}" not in cfg.template:
-    raise ConfigError(f"task.prompt.template = {cfg.template!r}: no {{problem}} in it, so every prompt would be the "
-                      "same. Fix: write {problem} where the question belongs.")
+    raise ConfigError(
+        f"task.prompt.template = {cfg.template!r}: no {{problem}} in it, so every prompt would be "
+        f"the "
+        "same. Fix: write {problem} where the question belongs.")
 
 
 def _start_ids(tokenizer) -> list[int]:
   """The sequence-start token, if the tokenizer puts one before a text."""
   start = tokenizer.bos_token_id
-  return [start] if start is not None and start in tokenizer.encode("", add_special_tokens=True)[:1] else []
+  return [
+      start
+  ] if start is not None and start in tokenizer.encode("", add_special_tokens=True)[:1] else []
 
 
 def _chat(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
   if not getattr(tokenizer, "chat_template", None):
-    raise ConfigError("task.prompt.style = 'chat': the tokenizer has no chat template. Fix: an instruction-tuned "
-                      "checkpoint (chat_template.jinja or chat_template in tokenizer_config.json), or "
-                      "task.prompt.style=completion.")
+    raise ConfigError(
+        "task.prompt.style = 'chat': the tokenizer has no chat template. Fix: an instruction-tuned "
+        "checkpoint (chat_template.jinja or chat_template in tokenizer_config.json), or "
+        "task.prompt.style=completion.")
   arguments = template_arguments(cfg.arguments)
   # Jinja ignores a variable that no template reads, so a misspelt switch would do nothing.
   source = tokenizer.get_chat_template()
   unread = sorted(name for name in arguments if name not in source)
   if unread:
-    raise ConfigError(f"task.prompt.arguments = {cfg.arguments!r}: the tokenizer's chat template does not read "
-                      f"{unread[0]!r}. Fix: a variable of that template, or leave it out.")
+    raise ConfigError(
+        f"task.prompt.arguments = {cfg.arguments!r}: the tokenizer's chat template does not read "
+        f"{unread[0]!r}. Fix: a variable of that template, or leave it out.")
   system = [{"role": "system", "content": cfg.system}] if cfg.system else []
 
   def render(problem: str) -> list[int]:
@@ -82,9 +95,10 @@ def _chat(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
       return list(tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True,
                                                 return_dict=False, **arguments))
     except TemplateError as error:
-      raise ConfigError(f"task.prompt.style = 'chat': the tokenizer's chat template refuses the messages "
-                        f"{[m['role'] for m in messages]} with arguments {cfg.arguments}: {error}. "
-                        "Fix: task.prompt.system or task.prompt.arguments.") from error
+      raise ConfigError(
+          f"task.prompt.style = 'chat': the tokenizer's chat template refuses the messages "
+          f"{[m['role'] for m in messages]} with arguments {cfg.arguments}: {error}. "
+          "Fix: task.prompt.system or task.prompt.arguments.") from error
 
   return render
 
@@ -99,9 +113,11 @@ def template_arguments(text: str) -> dict:
   try:
     arguments = json.loads(text)
   except ValueError as error:
-    raise ConfigError(f"task.prompt.arguments = {text!r}: malformed JSON: {error}. {fix}") from error
+    raise ConfigError(
+        f"task.prompt.arguments = {text!r}: malformed JSON: {error}. {fix}") from error
   if not isinstance(arguments, dict):
-    raise ConfigError(f"task.prompt.arguments = {text!r}: {type(arguments).__name__} instead of an object. {fix}")
+    raise ConfigError(
+        f"task.prompt.arguments = {text!r}: {type(arguments).__name__} instead of an object. {fix}")
   if taken := sorted(RESERVED & set(arguments)):
     raise ConfigError(f"task.prompt.arguments = {text!r}: {taken[0]!r} is set by the task. "
                       "Fix: leave it out; variables of the template only.")

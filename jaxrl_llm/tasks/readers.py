@@ -17,11 +17,15 @@ def read_rows(key: str, path: str, split: str) -> Iterator[tuple[str, dict]]:
     split: of a `datasets` folder or hub name; files have none.
 
   Raises:
-    ConfigError: nothing there, an unknown kind of file, or a row that is not a JSON object in UTF-8.
+    ConfigError: nothing there, an unknown kind of file, or a row that is not a JSON object in
+    UTF-8.
   """
   file = Path(path)
   if not path:
-    raise ConfigError(f"{key} is empty. Fix: {key}=<a .jsonl or .parquet file, a folder of `datasets`, or a hub name>.")
+    raise ConfigError(
+        f"{key} is empty. Fix: {key}=<a .jsonl or .parquet file, a folder of `datasets`, or a hub "
+        "name>."
+    )
   if file.is_dir():
     return _folder(key, file, split)
   if file.is_file():
@@ -29,9 +33,14 @@ def read_rows(key: str, path: str, split: str) -> Iterator[tuple[str, dict]]:
       return _json_lines(file)
     if file.suffix == ".parquet":
       return _parquet(file)
-    raise ConfigError(f"{key} = {path!r}: files end in {', '.join(JSON_LINES)} or .parquet. Fix: convert the file.")
-  if file.suffix in (*JSON_LINES, ".parquet") or path.startswith((".", "/", "~")) or path.count("/") > 1:
-    raise ConfigError(f"{key} = {path!r}: no such file or folder (from {Path.cwd()}). Fix: an existing path.")
+    raise ConfigError(
+        f"{key} = {path!r}: files end in {', '.join(JSON_LINES)} or .parquet. Fix: convert the "
+        "file."
+    )
+  if file.suffix in (*JSON_LINES, ".parquet") or path.startswith(
+      (".", "/", "~")) or path.count("/") > 1:
+    raise ConfigError(
+        f"{key} = {path!r}: no such file or folder (from {Path.cwd()}). Fix: an existing path.")
   return _hub(key, path, split)
 
 
@@ -49,7 +58,8 @@ def _json_lines(file: Path) -> Iterator[tuple[str, dict]]:
       try:
         row = json.loads(text)
       except ValueError as error:
-        raise ConfigError(f"{place}: malformed JSON: {error}. Fix: one JSON object per line.") from error
+        raise ConfigError(
+            f"{place}: malformed JSON: {error}. Fix: one JSON object per line.") from error
       if not isinstance(row, dict):
         raise ConfigError(f"{place}: a JSON {type(row).__name__} instead of an object. "
                           "Fix: one JSON object per line.")
@@ -78,12 +88,14 @@ def _folder(key: str, folder: Path, split: str) -> Iterator[tuple[str, dict]]:
   try:
     loaded = datasets.load_from_disk(str(folder))
   except Exception as error:  # the library raises many kinds for a folder that is not its own
-    raise ConfigError(f"{key} = {str(folder)!r}: not a folder written by `datasets` save_to_disk: {error}. "
-                      "Fix: the file inside it, or a folder made by save_to_disk.") from error
+    raise ConfigError(
+        f"{key} = {str(folder)!r}: not a folder written by `datasets` save_to_disk: {error}. "
+        "Fix: the file inside it, or a folder made by save_to_disk.") from error
   if hasattr(loaded, "keys"):
     if split not in loaded:
-      raise ConfigError(f"{key} = {str(folder)!r}: no split {split!r}; there are {', '.join(sorted(loaded))}. "
-                        f"Fix: {_split_key(key)}=<one of them>.")
+      raise ConfigError(
+          f"{key} = {str(folder)!r}: no split {split!r}; there are {', '.join(sorted(loaded))}. "
+          f"Fix: {_split_key(key)}=<one of them>.")
     loaded = loaded[split]
   return _numbered(str(folder), loaded)
 
@@ -94,9 +106,10 @@ def _hub(key: str, name: str, split: str) -> Iterator[tuple[str, dict]]:
   try:
     loaded = datasets.load_dataset(repository, config or None, split=split)
   except Exception as error:  # network, name, configuration and split errors alike
-    raise ConfigError(f"{key} = {name!r}: no file or folder of this name, and the hub did not give it: "
-                      f"{type(error).__name__}: {error}. Fix: a local path; or, with a network, a hub name "
-                      f"owner/dataset or owner/dataset:configuration and {_split_key(key)}.") from error
+    raise ConfigError(
+        f"{key} = {name!r}: no file or folder of this name, and the hub did not give it: "
+        f"{type(error).__name__}: {error}. Fix: a local path; or, with a network, a hub name "
+        f"owner/dataset or owner/dataset:configuration and {_split_key(key)}.") from error
   return _numbered(name, loaded)
 
 
@@ -118,4 +131,5 @@ def _datasets(path: str):
 
 
 def _missing(package: str, path: str) -> ConfigError:
-  return ConfigError(f"{path}: reading it needs {package}. Fix: pip install 'jaxrl_llm[data]', or a .jsonl file.")
+  return ConfigError(
+      f"{path}: reading it needs {package}. Fix: pip install 'jaxrl_llm[data]', or a .jsonl file.")

@@ -1,8 +1,9 @@
 """Tasks of the reasoning-gym package (extra `gym`), generated one by one as they are asked for.
 
-Two properties of that package shape this file (methods V7.1). Item i of a data set with seed s is drawn from s + i, so
-train and held-out seeds lie further apart than the data set is long. Its default scorer gives partial credit for an
-answer hidden in other text, so a reward is 1 only where the score is 1.
+Two properties of that package shape this file (methods V7.1). Item i of a data set with seed s is
+drawn from s + i, so train and held-out seeds lie further apart than the data set is long. Its
+default scorer gives partial credit for an answer hidden in other text, so a reward is 1 only where
+the score is 1.
 """
 
 import functools
@@ -20,10 +21,12 @@ PROBE = 64  # items looked at where looking at all would take long
 
 
 class ReasoningGym(TaskBase):
-  """The data set `task.gym.name` with `task.gym.options`: `task.gym.size` training problems, shuffled each epoch.
+  """The data set `task.gym.name` with `task.gym.options`: `task.gym.size` training problems,
+  shuffled each epoch.
 
-  Items whose prompt or answer exceeds `limits` are replaced by others, by a rule that depends on the item alone. Two
-  items with different seeds can still be equal by chance in data sets of few questions.
+  Items whose prompt or answer exceeds `limits` are replaced by others, by a rule that depends on
+  the item alone. Two items with different seeds can still be equal by chance in data sets of few
+  questions.
   """
 
   def __post_init__(self):
@@ -39,7 +42,9 @@ class ReasoningGym(TaskBase):
     return self._problem("train", 0).demonstration is not None
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
-    """Training problems: the contiguous share of process `shard` in the `batch_size` problems of `index`."""
+    """Training problems: the contiguous share of process `shard` in the `batch_size` problems of
+    `index`.
+    """
     order = rows_of_batch(index, self.batch_size, self.cfg.gym.size, self.seed)
     return [self._fitting(item) for item in share(order, shard, shards)]
 
@@ -56,11 +61,14 @@ class ReasoningGym(TaskBase):
         found.setdefault(problem.prompt, problem)
       if len(found) == size:
         return list(found.values())
-    raise ConfigError(f"task.heldout_problems = {size}: task.gym.name = {self.cfg.gym.name!r} gave {len(found)} "
-                      "different ones that fit the row. Fix: fewer, longer rows, or harder task.gym.options.")
+    raise ConfigError(
+        f"task.heldout_problems = {size}: task.gym.name = {self.cfg.gym.name!r} gave {len(found)} "
+        "different ones that fit the row. Fix: fewer, longer rows, or harder task.gym.options.")
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    """1 if the package scores the answer 1, else 0; the answer is inside the last <answer> </answer>, or is all."""
+    """1 if the package scores the answer 1, else 0; the answer is inside the last <answer>
+    </answer>, or is all.
+    """
     kind, item = problem.id.split("-")
     score = self._sets[kind].score_answer(answer_text(completion), self._entry(kind, int(item)))
     return Reward(float(score == 1), bool(score == 1))
@@ -72,7 +80,9 @@ class ReasoningGym(TaskBase):
     return max(len(self.render(self._problem("train", i))) for i in range(self.cfg.gym.size))
 
   def longest_demonstration(self) -> int:
-    """Tokens of the longest demonstration looked at, end of sequence included; 0 where there are none."""
+    """Tokens of the longest demonstration looked at, end of sequence included; 0 where there are
+    none.
+    """
     if not self.has_demonstrations:
       return 0
     items = range(min(PROBE, self.cfg.gym.size) if self.limits else self.cfg.gym.size)
@@ -84,22 +94,27 @@ class ReasoningGym(TaskBase):
       problem = self._problem("train", (item + attempt * 7919) % self.cfg.gym.size)
       if self._fits(problem):
         return problem
-    raise ConfigError(f"rollout.max_prompt_tokens = {self.limits.max_prompt_tokens}, rollout.max_new_tokens = "
-                      f"{self.limits.max_new_tokens}: task.gym.name = {self.cfg.gym.name!r} hardly gives problems that "
-                      f"fit; one has a prompt of {len(self.render(problem))} tokens. Fix: a longer row, or easier "
-                      "task.gym.options.")
+    raise ConfigError(
+        f"rollout.max_prompt_tokens = {self.limits.max_prompt_tokens}, rollout.max_new_tokens = "
+        f"{self.limits.max_new_tokens}: task.gym.name = {self.cfg.gym.name!r} hardly gives "
+        "problems that "
+        f"fit; one has a prompt of {len(self.render(problem))} tokens. Fix: a longer row, or "
+        "easier "
+        "task.gym.options.")
 
   def _fits(self, problem: Problem) -> bool:
     if self.limits is None:
       return True
     answer = 0 if problem.demonstration is None else len(self.demonstration(problem))
-    return len(self.render(problem)) <= self.limits.max_prompt_tokens and answer <= self.limits.max_new_tokens
+    return len(self.render(
+        problem)) <= self.limits.max_prompt_tokens and answer <= self.limits.max_new_tokens
 
   def _problem(self, kind: str, item: int) -> Problem:
     entry = self._entry(kind, item)
     answer = entry["answer"]
     shown = answer if isinstance(answer, str) and answer.strip() else None
-    return Problem(entry["question"], "" if answer is None else str(answer), shown, f"{kind}-{item}")
+    return Problem(entry["question"], "" if answer is None else str(answer), shown,
+                   f"{kind}-{item}")
 
   def _make_entry(self, kind: str, item: int) -> dict:
     return self._sets[kind][item]
@@ -115,14 +130,17 @@ def _create(cfg, seed: int, size: int):
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
   except ImportError as error:
-    raise ConfigError(f"task.name = 'reasoning_gym': the package reasoning-gym is missing ({error}). "
-                      "Fix: pip install 'jaxrl_llm[gym]' (it needs a C compiler).") from error
+    raise ConfigError(
+        f"task.name = 'reasoning_gym': the package reasoning-gym is missing ({error}). "
+        "Fix: pip install 'jaxrl_llm[gym]' (it needs a C compiler).") from error
   if cfg.name not in DATASETS:
-    raise ConfigError(f"task.gym.name = {cfg.name!r}: no such data set; there are {', '.join(sorted(DATASETS))}."
-                      + did_you_mean(cfg.name, DATASETS))
+    raise ConfigError(
+        f"task.gym.name = {cfg.name!r}: no such data set; there are {', '.join(sorted(DATASETS))}."
+        + did_you_mean(cfg.name, DATASETS))
   try:
     options = json.loads(cfg.options)
     return reasoning_gym.create_dataset(cfg.name, seed=seed, size=size, **options)
   except (ValueError, TypeError, AssertionError) as error:
-    raise ConfigError(f"task.gym.options = {cfg.options!r} for task.gym.name = {cfg.name!r}: {error}. "
-                      "Fix: a JSON object of the data set's own options.") from error
+    raise ConfigError(
+        f"task.gym.options = {cfg.options!r} for task.gym.name = {cfg.name!r}: {error}. "
+        "Fix: a JSON object of the data set's own options.") from error

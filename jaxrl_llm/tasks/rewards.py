@@ -5,17 +5,19 @@ import math
 import numpy as np
 
 
-def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *, alpha: float, fraction: float,
-                keep: np.ndarray | None = None) -> np.ndarray:
+def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *, alpha: float,
+                fraction: float, keep: np.ndarray | None = None) -> np.ndarray:
   """Rewards with a length penalty in the groups that the policy solves best.
 
-  Groups are ranked by the fraction of their kept rows that are correct; the first ceil(fraction * groups) pay
+  Groups are ranked by the fraction of their kept rows that are correct; the first ceil(fraction *
+  groups) pay
 
     r = 1 - alpha * sigmoid((length - mean) / std)   correct rows; mean and population std over the group's correct rows
     r = 0                                            other rows
 
-  and the rest pays 1 or 0. The rule is a rank within the batch, not a threshold. Ties go to the smaller group id, so
-  the order of rows changes nothing. With fewer than two correct rows, or equal lengths, r = 1 - alpha / 2.
+  and the rest pays 1 or 0. The rule is a rank within the batch, not a threshold. Ties go to the
+  smaller group id, so the order of rows changes nothing. With fewer than two correct rows, or equal
+  lengths, r = 1 - alpha / 2.
   fraction 0: no penalty; 1: every group is penalised.
 
   Args:
@@ -32,12 +34,14 @@ def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *
   Raises:
     ValueError: alpha or fraction is outside [0, 1], or the shapes differ.
 
-  Source: arXiv 2505.18086; methods A4. The paper's alpha, fraction, kind of std and rule for ties are unconfirmed.
+  Source: arXiv 2505.18086; methods A4. The paper's alpha, fraction, kind of std and rule for ties
+  are unconfirmed.
   """
   for name, value in (("alpha", alpha), ("fraction", fraction)):
     if not 0 <= value <= 1:
       raise ValueError(f"grpo_lambda: {name} = {value}, allowed is [0, 1]")
-  correct, length, group_id = np.asarray(correct, bool), np.asarray(length, np.float64), np.asarray(group_id)
+  correct, length, group_id = np.asarray(correct,
+                                         bool), np.asarray(length, np.float64), np.asarray(group_id)
   keep = np.ones(correct.shape, bool) if keep is None else np.asarray(keep, bool)
   if not correct.shape == length.shape == group_id.shape == keep.shape:
     raise ValueError(f"grpo_lambda: shapes differ: correct {correct.shape}, length {length.shape}, "
@@ -57,8 +61,10 @@ def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *
   return rewards.astype(np.float32)
 
 
-def overlong_penalty(length: np.ndarray, limit: int, buffer: int, factor: float = 1.0) -> np.ndarray:
-  """Added to the reward of completions that come near the limit: 0 up to limit - buffer, then linear, never below
+def overlong_penalty(length: np.ndarray, limit: int, buffer: int,
+                     factor: float = 1.0) -> np.ndarray:
+  """Added to the reward of completions that come near the limit: 0 up to limit - buffer, then
+  linear, never below
   -factor.
 
     min(0, max(-factor, -factor (length - (limit - buffer)) / buffer))

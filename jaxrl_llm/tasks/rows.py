@@ -19,7 +19,8 @@ class Table:
 
   Attributes:
     lengths: tokens of each prompt.
-    read, too_long, duplicates: rows read, dropped for their length, dropped for the id of an earlier row.
+    read, too_long, duplicates: rows read, dropped for their length, dropped for the id of an
+      earlier row.
   """
 
   problems: list[Problem]
@@ -29,8 +30,8 @@ class Table:
   duplicates: int
 
 
-def load(key: str, path: str, split: str, mapping: Mapping, verifier: str, prompt_ids: Callable[[str], list[int]],
-         limit: int | None) -> Table:
+def load(key: str, path: str, split: str, mapping: Mapping, verifier: str,
+         prompt_ids: Callable[[str], list[int]], limit: int | None) -> Table:
   """Everything in `path`, whole, in memory.
 
   Args:
@@ -39,7 +40,8 @@ def load(key: str, path: str, split: str, mapping: Mapping, verifier: str, promp
     limit: tokens of the longest prompt that is kept; None: all.
 
   Raises:
-    ConfigError: a row that does not convert or repeats an id, with file and line; no row; no prompt that fits.
+    ConfigError: a row that does not convert or repeats an id, with file and line; no row; no prompt
+    that fits.
   """
   problems, lengths, read, duplicates, too_long, longest = [], [], 0, 0, 0, 0
   seen: dict[str, str] = {}
@@ -50,8 +52,9 @@ def load(key: str, path: str, split: str, mapping: Mapping, verifier: str, promp
     name = fields.id if fields.id is not None else f"{origin}{read}"
     if name in seen:
       if not mapping.repeats:
-        raise ConfigError(f"{place}: id {name!r} occurs for the second time, first at {seen[name]}. "
-                          "Fix: unique ids, or another task.data.id_column.")
+        raise ConfigError(
+            f"{place}: id {name!r} occurs for the second time, first at {seen[name]}. "
+            "Fix: unique ids, or another task.data.id_column.")
       duplicates += 1
       continue
     seen[name] = place
@@ -65,11 +68,15 @@ def load(key: str, path: str, split: str, mapping: Mapping, verifier: str, promp
   if not read:
     raise ConfigError(f"{key} = {path!r}: the file has no rows. Fix: a file with problems.")
   if not problems:
-    raise ConfigError(f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; the longest "
-                      f"has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less text in "
-                      "task.prompt.")
-  logger.info("%s: %d rows read, %d repeated, %d prompts above rollout.max_prompt_tokens = %s dropped (longest: %d)",
-              path, read, duplicates, too_long, limit, longest)
+    raise ConfigError(
+        f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; the "
+        "longest "
+        f"has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less text in "
+        "task.prompt.")
+  logger.info(
+      "%s: %d rows read, %d repeated, %d prompts above rollout.max_prompt_tokens = %s dropped "
+      "(longest: %d)",
+      path, read, duplicates, too_long, limit, longest)
   return Table(problems, lengths, read, too_long, duplicates)
 
 
@@ -81,7 +88,8 @@ def _converted(place: str, row: dict, mapping: Mapping, verifier: str) -> Fields
       raise RowError(f"answer {fields.answer!r} for task.data.verifier = {verifier!r}: {reason}")
     return fields
   except RowError as error:
-    raise ConfigError(f"{place}: {error}. Fix: the row, task.data.mapping, or the task.data columns.") from error
+    raise ConfigError(
+        f"{place}: {error}. Fix: the row, task.data.mapping, or the task.data columns.") from error
 
 
 def check_columns(cfg: DataConfig) -> None:
@@ -95,5 +103,6 @@ def check_columns(cfg: DataConfig) -> None:
   for field in dataclasses.fields(cfg):
     value = getattr(cfg, field.name)
     if field.name.endswith("_column") and value != field.default:
-      raise ConfigError(f"task.data.{field.name} = {value!r} is not read by task.data.mapping = {cfg.mapping!r}. "
-                        f"Fix: task.data.mapping=auto, or leave task.data.{field.name} out.")
+      raise ConfigError(
+          f"task.data.{field.name} = {value!r} is not read by task.data.mapping = {cfg.mapping!r}. "
+          f"Fix: task.data.mapping=auto, or leave task.data.{field.name} out.")

@@ -1,4 +1,6 @@
-"""Tokenizers are transformers' own, whether they come from a checkpoint, from an alphabet or from bytes."""
+"""Tokenizers are transformers' own, whether they come from a checkpoint, from an alphabet or from
+bytes.
+"""
 
 import json
 from pathlib import Path
@@ -24,8 +26,15 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-  """One token per UTF-8 byte, 258 in all: any text, for models that start from nothing; ids 0 and 1 as above."""
-  vocabulary = {PAD: 0, EOS: 1} | {c: i + 2 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+  """One token per UTF-8 byte, 258 in all: any text, for models that start from nothing; ids 0 and 1
+  as above.
+  """
+  vocabulary = {
+      PAD: 0,
+      EOS: 1
+  } | {
+      c: i + 2 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
+  }
   tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   tokenizer.decoder = decoders.ByteLevel()
@@ -35,20 +44,23 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 def load_tokenizer(path: str | Path):
   """The tokenizer of a checkpoint directory, always with a padding id.
 
-  A tokenizer without a padding token pads with its end of sequence: masks are made by their producers and never read
-  from ids, so the two may be equal.
+  A tokenizer without a padding token pads with its end of sequence: masks are made by their
+  producers and never read from ids, so the two may be equal.
 
   Raises:
-    ConfigError: no such folder, no tokenizer in it, one that cannot be read, or one without an end of sequence.
+    ConfigError: no such folder, no tokenizer in it, one that cannot be read, or one without an end
+    of sequence.
   """
   path = Path(path)
   if not path.is_dir():
-    raise ConfigError(f"pretrained = {str(path)!r}: no such folder. Fix: a local checkpoint directory with "
-                      "tokenizer.json or tokenizer_config.json.")
+    raise ConfigError(
+        f"pretrained = {str(path)!r}: no such folder. Fix: a local checkpoint directory with "
+        "tokenizer.json or tokenizer_config.json.")
   names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
   if not any((path / name).exists() for name in names):
-    raise ConfigError(f"pretrained = {str(path)!r}: no tokenizer in this folder (none of {', '.join(names)}). "
-                      "Fix: save the tokenizer into it, tokenizer.save_pretrained(folder).")
+    raise ConfigError(
+        f"pretrained = {str(path)!r}: no tokenizer in this folder (none of {', '.join(names)}). "
+        "Fix: save the tokenizer into it, tokenizer.save_pretrained(folder).")
   try:
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
   except Exception as error:  # whatever the parsers of a damaged file raise
@@ -63,7 +75,8 @@ def load_tokenizer(path: str | Path):
 
 
 def stop_ids(tokenizer, path: str | Path | None = None) -> tuple[int, ...]:
-  """Ids that end a completion: the tokenizer's end of sequence, then those of generation_config.json.
+  """Ids that end a completion: the tokenizer's end of sequence, then those of
+  generation_config.json.
 
   Args:
     path: checkpoint directory; None: where the tokenizer was loaded from.
@@ -77,11 +90,13 @@ def stop_ids(tokenizer, path: str | Path | None = None) -> tuple[int, ...]:
     try:
       named = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
     except (ValueError, AttributeError) as error:
-      raise ConfigError(f"{file}: no JSON object: {error}. Fix: repair the file or remove it.") from error
+      raise ConfigError(
+          f"{file}: no JSON object: {error}. Fix: repair the file or remove it.") from error
     named = [] if named is None else named if isinstance(named, list) else [named]
   bad = [i for i in named if isinstance(i, bool) or not isinstance(i, int) or i < 0]
   if bad:
-    raise ConfigError(f"{file}: eos_token_id = {bad[0]!r}: a token id or a list of them was expected.")
+    raise ConfigError(
+        f"{file}: eos_token_id = {bad[0]!r}: a token id or a list of them was expected.")
   return tuple(dict.fromkeys([tokenizer.eos_token_id, *named]))
 
 
@@ -89,11 +104,14 @@ def encode(tokenizer, text: str) -> list[int]:
   """Ids of `text`, without special tokens.
 
   Raises:
-    ValueError: a character that a character tokenizer does not know. Sub-word tokenizers cover all text, and need
+    ValueError: a character that a character tokenizer does not know. Sub-word tokenizers cover all
+    text, and need
       not give it back letter for letter.
   """
   ids = tokenizer.encode(text, add_special_tokens=False)
   backend = getattr(tokenizer, "backend_tokenizer", None)
-  if backend is not None and isinstance(backend.model, models.WordLevel) and tokenizer.decode(ids) != text:
-    raise ValueError(f"text {text!r} does not survive the tokenizer: it decodes to {tokenizer.decode(ids)!r}")
+  if backend is not None and isinstance(backend.model,
+                                        models.WordLevel) and tokenizer.decode(ids) != text:
+    raise ValueError(
+        f"text {text!r} does not survive the tokenizer: it decodes to {tokenizer.decode(ids)!r}")
   return ids

@@ -1,4 +1,6 @@
-"""Answers that need algebra go to worker processes; one that hangs or dies costs its own row a verdict, no more."""
+"""Answers that need algebra go to worker processes; one that hangs or dies costs its own row a
+verdict, no more.
+"""
 
 import atexit
 import functools
@@ -34,7 +36,8 @@ class Pool:
     require_math()
     self._workers, self._lock = [], threading.Lock()
 
-  def decide(self, questions: list[Question], *, workers: int = 2, timeout: float = 10.0) -> list[Verdict]:
+  def decide(self, questions: list[Question], *, workers: int = 2,
+             timeout: float = 10.0) -> list[Verdict]:
     """A verdict for each question, in order.
 
     Args:
@@ -45,7 +48,8 @@ class Pool:
     with self._lock:
       try:
         found = self._run(list(dict.fromkeys(questions)), workers, timeout)
-      except BaseException:  # an interrupt too: what a busy worker will still say must meet no later question
+      # an interrupt too: what a busy worker will still say must meet no later question
+      except BaseException:
         self._kill_all()
         raise
     return [found[question] for question in questions]
@@ -89,17 +93,24 @@ class _Worker:
   """One process and the question it is at."""
 
   def __init__(self):
-    # Hash order enters sympy's simplifications: fixed, so that a verdict does not depend on the process.
+    # Hash order enters sympy's simplifications: fixed, so that a verdict does not depend on the
+    # process.
     self.process = subprocess.Popen(
-        [sys.executable, "-P", str(WORKER), str(MEMORY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, bufsize=0, env={**os.environ, "PYTHONHASHSEED": "0"})
+        [sys.executable, "-P", str(WORKER), str(MEMORY)], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env={
+            **os.environ, "PYTHONHASHSEED": "0"
+        })
     self.question, self.ready, self.dead = None, False, False
     self.deadline = time.monotonic() + START_SECONDS
     self._buffer = b""
 
   def ask(self, question: Question, timeout: float) -> bool:
     """Hands over a question; False where the process has died since the last one."""
-    text = json.dumps({"gold": question.gold, "prediction": question.prediction, "seconds": timeout})
+    text = json.dumps({
+        "gold": question.gold,
+        "prediction": question.prediction,
+        "seconds": timeout
+    })
     try:
       self.process.stdin.write(text.encode() + b"\n")
     except OSError:
@@ -114,7 +125,9 @@ class _Worker:
     if not chunk:
       self.kill()
       code = self.process.returncode
-      return {"error": f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"}
+      return {
+          "error": f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+      }
     self._buffer += chunk
     line, newline, rest = self._buffer.partition(b"\n")
     if not newline:
@@ -136,7 +149,10 @@ class _Worker:
 
 def _wait(workers: list[_Worker]) -> list[tuple[_Worker, Verdict]]:
   """Sleeps until a worker speaks or is late; verdicts of the questions that ended by that."""
-  active = [worker for worker in workers if not worker.dead and (worker.question is not None or not worker.ready)]
+  active = [
+      worker for worker in workers
+      if not worker.dead and (worker.question is not None or not worker.ready)
+  ]
   out = []
   with selectors.DefaultSelector() as selector:
     for worker in active:
@@ -177,8 +193,9 @@ def require_math() -> None:
     ConfigError: naming the extra.
   """
   if importlib.util.find_spec("math_verify") is None:
-    raise ConfigError("verifier kind 'math' needs the package math-verify, which is not installed. "
-                      "Fix: pip install 'jaxrl_llm[math]', or another verifier (exact, numeric, choice).")
+    raise ConfigError(
+        "verifier kind 'math' needs the package math-verify, which is not installed. "
+        "Fix: pip install 'jaxrl_llm[math]', or another verifier (exact, numeric, choice).")
 
 
 @functools.cache
@@ -195,8 +212,8 @@ def close_all() -> None:
     shared_pool().close()
 
 
-def grade_many(kind: str, completions: list[str], answers: list[str], *, workers: int = 2, timeout: float = 10.0
-               ) -> list[Verdict]:
+def grade_many(kind: str, completions: list[str], answers: list[str], *, workers: int = 2,
+               timeout: float = 10.0) -> list[Verdict]:
   """Verdicts with their rungs, in order; see `grading.judge` for the kinds.
 
   Args:
@@ -209,7 +226,10 @@ def grade_many(kind: str, completions: list[str], answers: list[str], *, workers
   """
   if kind == "math":
     require_math()
-  verdicts = [judge(kind, completion, answer) for completion, answer in zip(completions, answers, strict=True)]
+  verdicts = [
+      judge(kind, completion, answer)
+      for completion, answer in zip(completions, answers, strict=True)
+  ]
   open_ = [i for i, verdict in enumerate(verdicts) if isinstance(verdict, Question)]
   if open_:
     decided = shared_pool().decide([verdicts[i] for i in open_], workers=workers, timeout=timeout)
@@ -218,8 +238,10 @@ def grade_many(kind: str, completions: list[str], answers: list[str], *, workers
   return verdicts
 
 
-def verify_many(kind: str, completions: list[str], answers: list[str], *, workers: int = 2, timeout: float = 10.0
-                ) -> list[Reward]:
-  """Rewards 1 or 0 of many completions; a row without a verdict carries `unscored_reason`. See `grade_many`."""
+def verify_many(kind: str, completions: list[str], answers: list[str], *, workers: int = 2,
+                timeout: float = 10.0) -> list[Reward]:
+  """Rewards 1 or 0 of many completions; a row without a verdict carries `unscored_reason`. See
+  `grade_many`.
+  """
   graded = grade_many(kind, completions, answers, workers=workers, timeout=timeout)
   return [Reward(float(v.correct), v.correct, v.unscored_reason) for v in graded]

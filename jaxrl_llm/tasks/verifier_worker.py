@@ -1,6 +1,7 @@
 """A process that compares expressions with math-verify, one JSON line in, one JSON line out.
 
-Run by path (`python -P verifier_worker.py`), so that nothing of this package, and no JAX, is imported. It has its own
+Run by path (`python -P verifier_worker.py`), so that nothing of this package, and no JAX, is
+imported. It has its own
 process because sympy can run for hours inside one C call: only the kernel can end that.
 
   {"gold": "1/2", "prediction": "0.5", "seconds": 10.0}   ->   {"correct": true}   or   {"error": "..."}
@@ -29,7 +30,8 @@ def main() -> None:
   answers.write('{"ready": true}\n')
   for line in sys.stdin:
     question = json.loads(line)
-    # Should the parent die meanwhile, the kernel ends this process by the alarm, whatever it computes.
+    # Should the parent die meanwhile, the kernel ends this process by the alarm, whatever it
+    # computes.
     signal.setitimer(signal.ITIMER_REAL, 2 * question["seconds"] + 1)
     answers.write(json.dumps(answer(math_verify, question["gold"], question["prediction"])) + "\n")
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -38,8 +40,12 @@ def main() -> None:
 def answer(math_verify, gold: str, prediction: str) -> dict:
   """Whether the two are equal; an exception of the comparison leaves the question open."""
   try:
-    return {"correct": bool(math_verify.verify(parsed(math_verify, gold), parsed(math_verify, prediction),
-                                               timeout_seconds=None, raise_on_error=True))}
+    return {
+        "correct":
+            bool(
+                math_verify.verify(parsed(math_verify, gold), parsed(math_verify, prediction),
+                                   timeout_seconds=None, raise_on_error=True))
+    }
   except Exception as error:
     return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
 
@@ -47,8 +53,10 @@ def answer(math_verify, gold: str, prediction: str) -> dict:
 @functools.lru_cache(1024)  # the rows of a group share their gold; parsing is most of the time
 def parsed(math_verify, text: str) -> list:
   """What math-verify finds in a box with this content."""
-  config = (math_verify.LatexExtractionConfig(boxed_match_priority=0), math_verify.ExprExtractionConfig())
-  return math_verify.parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None, raise_on_error=True)
+  config = (math_verify.LatexExtractionConfig(boxed_match_priority=0),
+            math_verify.ExprExtractionConfig())
+  return math_verify.parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None,
+                           raise_on_error=True)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
   verify("numeric", "so it is 1,024 cm", "1024")        -> Reward(1.0, True)
   verify("math", r"so \\boxed{\\frac{1}{2}}", "0.5")      -> Reward(1.0, True)
 
-The kinds are described at `grading.judge`. Countdown and reasoning-gym problems are checked by their tasks. Many
-answers at once are checked faster by `verify_many`, which spreads algebra over processes.
+The kinds are described at `grading.judge`. Countdown and reasoning-gym problems are checked by
+their tasks. Many answers at once are checked faster by `verify_many`, which spreads algebra over
+processes.
 """
 
 from jaxrl_llm.tasks.grading import KINDS, Verdict
@@ -15,7 +16,8 @@ __all__ = ["KINDS", "Verdict", "close_all", "grade_many", "require_math", "verif
 
 
 def verify(kind: str, completion: str, answer: str, *, timeout: float = 10.0) -> Reward:
-  """The reward of one completion: 1 or 0, or unscored with the reason ("timeout", "crash: ...", "no answer").
+  """The reward of one completion: 1 or 0, or unscored with the reason ("timeout", "crash: ...", "no
+  answer").
 
   Args:
     kind: exact, numeric, math or choice.

@@ -18,19 +18,23 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import AdvantageInputs, TrainBatch
 
 
-def weighed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> tuple[TrainBatch, dict]:
-  """Correction weights and advantages of the whole rollout batch, over whole groups; loss_weights are still None.
+def weighed_batch(rollout, rewards, keep, scores: Scores, *,
+                  cfg: BatchConfig) -> tuple[TrainBatch, dict]:
+  """Correction weights and advantages of the whole rollout batch, over whole groups; loss_weights
+  are still None.
 
   Args:
     rollout: B rows, groups contiguous.
     rewards, keep: [B].
-    scores: `anchor_log_probs` None where the anchor is the current policy of the only optimizer batch.
+    scores: `anchor_log_probs` None where the anchor is the current policy of the only optimizer
+      batch.
 
   Returns:
     (TrainBatch, metrics of correction, reward and advantage).
   """
   mask = rollout.mask
-  # Where the anchor is the current policy there is nothing to correct against but the behavior itself: weight 1.
+  # Where the anchor is the current policy there is nothing to correct against but the behavior
+  # itself: weight 1.
   anchor = rollout.behavior_log_probs if scores.anchor_log_probs is None else scores.anchor_log_probs
   live = mask & keep[:, None]
   live = live if scores.in_support is None else live & scores.in_support
@@ -44,27 +48,33 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -
     token_rewards = -cfg.kl.coef * divergence
     metrics = {**metrics, "kl/reference": masked.mean(divergence, mask)}
   inputs = AdvantageInputs(
-      rewards, mask, rollout.tokens, rollout.group_id, keep, token_rewards=token_rewards, anchor_log_probs=anchor,
-      ref_log_probs=scores.ref_log_probs, sum_pi_squared=scores.sum_pi_squared, values=scores.values,
-      correction_weights=weights, turn_id=mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id)
+      rewards, mask, rollout.tokens, rollout.group_id, keep, token_rewards=token_rewards,
+      anchor_log_probs=anchor, ref_log_probs=scores.ref_log_probs,
+      sum_pi_squared=scores.sum_pi_squared, values=scores.values, correction_weights=weights,
+      turn_id=mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id)
   advantages = get_advantage(cfg.advantage.name)(inputs, cfg.advantage)
   metrics |= {"advantage/mean": masked.mean(advantages, mask),
               "advantage/square": masked.mean(jnp.square(advantages), mask)}
   returns = None if scores.values is None else advantage_table.value_targets(inputs, cfg.advantage)
-  return TrainBatch(rollout, advantages, None, scores.anchor_log_probs, weights, scores.ref_log_probs,
-                    values=scores.values, returns=returns, in_support=scores.in_support), metrics
+  return TrainBatch(rollout, advantages, None, scores.anchor_log_probs, weights,
+                    scores.ref_log_probs, values=scores.values, returns=returns,
+                    in_support=scores.in_support), metrics
 
 
 def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
   """`batch` as one optimizer batch: the weights of its aggregation, computed over all its rows."""
   mask = batch.rollout.mask
-  weights = aggregation.loss_weights(mask, batch.advantages, batch.rollout.group_id, cfg.aggregation, keep)
-  plain = aggregation.regularizer_weights(mask, cfg.aggregation, keep) if cfg.aggregation.name == "balanced" else None
+  weights = aggregation.loss_weights(mask, batch.advantages, batch.rollout.group_id,
+                                     cfg.aggregation, keep)
+  plain = aggregation.regularizer_weights(mask, cfg.aggregation,
+                                          keep) if cfg.aggregation.name == "balanced" else None
   return batch.replace(loss_weights=weights, regularizer_weights=plain)
 
 
-def optimizer_batches(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> tuple[list[TrainBatch], dict]:
-  """Advantages over whole groups, then `cfg.parts` batches of whole groups with weights of their own.
+def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
+                      cfg: BatchConfig) -> tuple[list[TrainBatch], dict]:
+  """Advantages over whole groups, then `cfg.parts` batches of whole groups with weights of their
+  own.
 
   Arguments and metrics as `weighed_batch`.
 
@@ -80,7 +90,9 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfi
 
 
 def replayed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> TrainBatch:
-  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages, to be kept for one iteration."""
+  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages, to be kept for
+  one iteration.
+  """
   batch, _ = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   scaled = scaled_advantages(batch, keep, group=advantage_table.spec(cfg.advantage.name).group)
   return with_weights(batch.replace(advantages=scaled), keep, cfg)

@@ -1,6 +1,7 @@
 """The mismatch meter's own pass: a few rows scored under the parameters that sampled them.
 
-Where a pass over all rows has been made with those parameters, `batches.weighed_batch` reads the meter from it.
+Where a pass over all rows has been made with those parameters, `batches.weighed_batch` reads the
+meter from it.
 """
 
 import jax
@@ -17,8 +18,8 @@ def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) ->
   Args:
     params: those that sampled.
     rollout: B rows.
-    sampling: what the trainer scores with. Where it prunes another vocabulary than the sampler, the gap contains the
-      logarithm of the kept mass.
+    sampling: what the trainer scores with. Where it prunes another vocabulary than the sampler, the
+      gap contains the logarithm of the kept mass.
     scorer: (params, rollout, sampling) -> TokenStats in the trainer's numerics.
     rows: at most B.
   """
@@ -29,5 +30,8 @@ def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) ->
 
 
 def counted(stats: TokenStats, rollout: Rollout) -> jax.Array:
-  """[B, L] bool: sampled tokens that the scorer's vocabulary keeps. A row without a valid reward counts."""
-  return rollout.mask if stats.in_support is None else jnp.logical_and(rollout.mask, stats.in_support)
+  """[B, L] bool: sampled tokens that the scorer's vocabulary keeps. A row without a valid reward
+  counts.
+  """
+  return rollout.mask if stats.in_support is None else jnp.logical_and(
+      rollout.mask, stats.in_support)

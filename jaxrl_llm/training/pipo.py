@@ -1,6 +1,8 @@
-"""PIPO: after each rollout batch, one more step on the batch before, weighted by whether the reward rose since.
+"""PIPO: after each rollout batch, one more step on the batch before, weighted by whether the reward
+rose since.
 
-Source: arXiv 2604.00860 (v4-v5 form: a leaky rectifier, no clamp beyond `xi_clip`, which is ours); methods A7.
+Source: arXiv 2604.00860 (v4-v5 form: a leaky rectifier, no clamp beyond `xi_clip`, which is ours);
+methods A7.
 """
 
 from typing import Any
@@ -25,7 +27,8 @@ class PipoState:
   Attributes:
     means: [K] f32, mean rewards of the last batches, the newest last.
     count: int32, batches seen.
-    batch: the previous rollout batch as one TrainBatch, its advantages scaled; zeros before the first.
+    batch: the previous rollout batch as one TrainBatch, its advantages scaled; zeros before the
+      first.
   """
 
   means: Float[Array, " K"]
@@ -34,7 +37,8 @@ class PipoState:
 
 
 def scaled_advantages(batch: TrainBatch, keep, *, group: bool) -> Float[Array, "B L"]:
-  """a_i = G A_i / sum over the group of |A_j|, A_i the masked mean of a row's advantages, broadcast to its tokens.
+  """a_i = G A_i / sum over the group of |A_j|, A_i the masked mean of a row's advantages, broadcast
+  to its tokens.
 
   Advantages that compare no group (`group` False: a critic's) stay as they are. G counts kept rows.
   """
@@ -48,12 +52,15 @@ def scaled_advantages(batch: TrainBatch, keep, *, group: bool) -> Float[Array, "
   return lax.stop_gradient(masked.masked(jnp.broadcast_to(scaled[:, None], mask.shape), mask))
 
 
-def progress(means: np.ndarray, count: int, fresh: float, cfg: PipoConfig) -> tuple[float, float] | None:
-  """(xi, phi(xi)) of a fresh batch's mean reward against the last K, or None where no step is taken.
+def progress(means: np.ndarray, count: int, fresh: float,
+             cfg: PipoConfig) -> tuple[float, float] | None:
+  """(xi, phi(xi)) of a fresh batch's mean reward against the last K, or None where no step is
+  taken.
 
     xi = (fresh - mean) / (std + 1e-6), sample std;   phi(x) = x where x >= 0, else negative_slope x
 
-  None: fewer than K batches seen, |xi| below the threshold, or a fresh mean that is not finite (nothing scored).
+  None: fewer than K batches seen, |xi| below the threshold, or a fresh mean that is not finite
+  (nothing scored).
   """
   if count < cfg.history or not np.isfinite(fresh):
     return None
@@ -66,7 +73,9 @@ def progress(means: np.ndarray, count: int, fresh: float, cfg: PipoConfig) -> tu
 
 
 def remember(state: PipoState, batch: TrainBatch, fresh: float) -> PipoState:
-  """`state` with this batch in place of the one before; a mean that is not finite leaves the history alone."""
+  """`state` with this batch in place of the one before; a mean that is not finite leaves the
+  history alone.
+  """
   if not np.isfinite(fresh):
     return state.replace(batch=batch)
   means = np.append(np.asarray(state.means)[1:], np.float32(fresh))

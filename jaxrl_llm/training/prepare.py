@@ -11,12 +11,15 @@ from jaxrl_llm.types import TrainBatch
 
 
 def needed(batch, cfg: StepConfig) -> bool:
-  """Whether the estimator of `cfg.loss` reads statistics of the whole batch, and `batch` is one of its kind."""
+  """Whether the estimator of `cfg.loss` reads statistics of the whole batch, and `batch` is one of
+  its kind.
+  """
   return isinstance(batch, TrainBatch) and estimators.spec(cfg.loss.estimator.name).batch_statistics
 
 
 def prepare(params, batch: TrainBatch, *, model, cfg: StepConfig) -> TrainBatch:
-  """The batch with `estimator_weights` [B, L]: `prepare` of the estimator on the current log-probs, no gradient.
+  """The batch with `estimator_weights` [B, L]: `prepare` of the estimator on the current log-probs,
+  no gradient.
 
   The pass goes over the same micro-batches as the loss, so it needs no more memory.
   """
@@ -30,9 +33,11 @@ def prepare(params, batch: TrainBatch, *, model, cfg: StepConfig) -> TrainBatch:
   anchor = log_probs if batch.anchor_log_probs is None else batch.anchor_log_probs
   for inside in (stats.in_support, batch.in_support):
     mask = mask if inside is None else mask & inside
-  # Rows that were taken out whole enter no statistic: their tokens have no weight in any aggregation.
+  # Rows that were taken out whole enter no statistic: their tokens have no weight in any
+  # aggregation.
   kept = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
   mask &= kept > 0
   loss = cfg.loss
-  weights = estimators.spec(loss.estimator.name).prepare(log_probs, anchor, batch.advantages, mask, loss.estimator)
+  weights = estimators.spec(loss.estimator.name).prepare(log_probs, anchor, batch.advantages, mask,
+                                                         loss.estimator)
   return batch.replace(estimator_weights=jax.lax.stop_gradient(weights))

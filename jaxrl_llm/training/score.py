@@ -20,8 +20,8 @@ class Scores:
     ref_log_probs: of the KL reference.
     sum_pi_squared, values: f32 under the parameters that scored the anchor.
     in_support: bool, False outside the anchor's pruned vocabulary.
-    own: log_probs and in_support under the very parameters that sampled, for the mismatch meter; None where no pass
-      over all rows was made with them.
+    own: log_probs and in_support under the very parameters that sampled, for the mismatch meter;
+      None where no pass over all rows was made with them.
   """
 
   anchor_log_probs: Array | None = None
@@ -43,15 +43,18 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
     params: of `model`.
     rollout: rows; prompt and padding positions are scored too, and mean nothing.
     sampling: as the sampler's; a temperature of 0 (greedy) is scored at 1.
-    cfg: `micro_batches` parts of the rows are scored one after the other, without the stop tokens that
-      `loss.min_new_tokens` forbids. With `loss.max_new_tokens`, completions alone are scored, the rest is 0.
+    cfg: `micro_batches` parts of the rows are scored one after the other, without the stop tokens
+      that `loss.min_new_tokens` forbids. With `loss.max_new_tokens`, completions alone are scored,
+      the rest is 0.
     stats: further statistics, see ops/token_stats.py, and `values`.
-    rules: names of those in `sampling` that may prune; others are left out of the program, and their values unread.
+    rules: names of those in `sampling` that may prune; others are left out of the program, and
+      their values unread.
   """
   temperature = jnp.where(sampling.temperature == 0, 1.0, sampling.temperature)
   values = {name: getattr(sampling, name) for name in sorted(rules)}
-  run = lambda rows: row_stats(params, rows.tokens, rows.length, model=model, temperature=temperature, stats=stats,
-                               banned=stop_rule(rows, cfg.loss), completion=completion_of(rows, cfg.loss), **values)
+  run = lambda rows: row_stats(params, rows.tokens, rows.length, model=model, temperature=
+                               temperature, stats=stats, banned=stop_rule(rows, cfg.loss),
+                               completion=completion_of(rows, cfg.loss), **values)
   if cfg.micro_batches == 1:
     return run(rollout)
   return join_rows(lax.map(run, split_rows(rollout, cfg.micro_batches)))

@@ -22,16 +22,17 @@ class NonFiniteError(RuntimeError):
 def make_optimizer(cfg: OptimizerConfig, learning_rate=None) -> optax.GradientTransformation:
   """AdamW behind a global-norm clip; `learning_rate` (number or schedule) replaces the config's."""
   if learning_rate is None:
-    learning_rate = (optax.linear_schedule(0.0, cfg.learning_rate, cfg.warmup_steps) if cfg.warmup_steps
-                     else cfg.learning_rate)
-  return optax.chain(optax.clip_by_global_norm(cfg.max_grad_norm),
-                     optax.adamw(learning_rate, b1=cfg.b1, b2=cfg.b2, weight_decay=cfg.weight_decay))
+    learning_rate = (optax.linear_schedule(0.0, cfg.learning_rate, cfg.warmup_steps)
+                     if cfg.warmup_steps else cfg.learning_rate)
+  return optax.chain(
+      optax.clip_by_global_norm(cfg.max_grad_norm),
+      optax.adamw(learning_rate, b1=cfg.b1, b2=cfg.b2, weight_decay=cfg.weight_decay))
 
 
 def warm_start_schedule(cfg: WarmStartConfig):
   """Linear warm-up over a twentieth of the steps, cosine decay to a tenth of the peak."""
-  return optax.warmup_cosine_decay_schedule(0.0, cfg.learning_rate, max(1, cfg.steps // 20), max(2, cfg.steps),
-                                            cfg.learning_rate / 10)
+  return optax.warmup_cosine_decay_schedule(0.0, cfg.learning_rate, max(1, cfg.steps // 20),
+                                            max(2, cfg.steps), cfg.learning_rate / 10)
 
 
 def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainState:
@@ -42,7 +43,8 @@ def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainSt
 def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None):
   """((loss, metrics), gradient) of a whole optimizer batch, summed over `cfg.micro_batches`.
 
-  `loss` is additive over rows, its weights having been computed on the whole batch, so the split changes nothing.
+  `loss` is additive over rows, its weights having been computed on the whole batch, so the split
+  changes nothing.
 
   Args:
     params: the trained leaves; the gradient is with respect to them.
@@ -64,7 +66,8 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None):
   return (value, {name: metric.reduce() for name, metric in stacked.items()}), grads
 
 
-def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig) -> tuple[TrainState, dict]:
+def train_step(state: TrainState, batch, *, loss, model, tx,
+               cfg: StepConfig) -> tuple[TrainState, dict]:
   """One update.
 
   Args:
@@ -74,15 +77,21 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig) ->
     model, tx, cfg: static.
 
   Returns:
-    (new state, mergeable metrics with `loss/total` and `optimizer/grad_norm`, the norm before clipping).
+    (new state, mergeable metrics with `loss/total` and `optimizer/grad_norm`, the norm before
+    clipping).
   """
   if prepare.needed(batch, cfg):
-    batch = prepare.prepare(trainable.merge(state.params, state.frozen, cfg.parameters), batch, model=model, cfg=cfg)
-  (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg, frozen=state.frozen)
+    batch = prepare.prepare(trainable.merge(state.params, state.frozen, cfg.parameters), batch,
+                            model=model, cfg=cfg)
+  (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
+                                      frozen=state.frozen)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   one = jnp.float32(1)
-  metrics = {**metrics, "loss/total": Mean(value, one), "optimizer/grad_norm": Mean(optax.tree.norm(grads), one)}
+  metrics = {
+      **metrics, "loss/total": Mean(value, one),
+      "optimizer/grad_norm": Mean(optax.tree.norm(grads), one)
+  }
   return TrainState(state.step + 1, params, opt_state, state.frozen), metrics
 
 
@@ -98,19 +107,21 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
 def make_train_step(loss, model, tx, cfg: StepConfig, mesh):
   """`train_step` compiled for a mesh: state sharded, batch rows over the data axes.
 
-  Step, trained leaves and optimizer state are donated. Frozen leaves are not: they pass through untouched, so that
-  they may be shared with other states and with the reference policy.
+  Step, trained leaves and optimizer state are donated. Frozen leaves are not: they pass through
+  untouched, so that they may be shared with other states and with the reference policy.
   """
   model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
   whole = state_shardings(model, tx, mesh, cfg.parameters)
   layout = whole.replace(frozen=None)
 
   def update(state, frozen, batch):
-    new, metrics = train_step(state.replace(frozen=frozen), batch, loss=loss, model=model, tx=tx, cfg=cfg)
+    new, metrics = train_step(state.replace(frozen=frozen), batch, loss=loss, model=model, tx=tx,
+                              cfg=cfg)
     return new.replace(frozen=None), metrics
 
   update.__name__ = "train_step"  # how profiles and compilation logs call it
-  compiled = jax.jit(update, donate_argnums=0, in_shardings=(layout, whole.frozen, parallel.rows(mesh)),
+  compiled = jax.jit(update, donate_argnums=0,
+                     in_shardings=(layout, whole.frozen, parallel.rows(mesh)),
                      out_shardings=(layout, parallel.replicated(mesh)))
 
   def run(state: TrainState, batch) -> tuple[TrainState, dict]:

@@ -1,4 +1,6 @@
-"""Held-out evaluation and benchmarks: the same samples whatever the batch, the devices' share or an interruption."""
+"""Held-out evaluation and benchmarks: the same samples whatever the batch, the devices' share or an
+interruption.
+"""
 
 import dataclasses
 import json
@@ -39,8 +41,10 @@ def params(parts):
   return parts.model.init(jax.random.key(3))
 
 
-@pytest.mark.parametrize("run", [lambda *a, **k: evaluate.evaluate(*a, **k).metrics,
-                                 lambda *a, **k: evaluate.sampled_metrics(*a, 2, **k)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("run", [
+    lambda *a, **k: evaluate.evaluate(*a, **k).metrics,
+    lambda *a, **k: evaluate.sampled_metrics(*a, 2, **k)
+], ids=["greedy", "sampled"])
 def test_evaluation_does_not_depend_on_the_piece(run, parts, params):
   whole = run(parts, params, piece=10)
   assert whole and all(np.isfinite(list(whole.values())))
@@ -50,9 +54,8 @@ def test_evaluation_does_not_depend_on_the_piece(run, parts, params):
 def test_rows_keep_their_noise_in_another_order(parts, params):
   problems = parts.task.heldout(10)
   ids = np.arange(10)
-  draw = lambda order, piece: evaluate.sample_rows(
-      parts, params, [problems[i] for i in order], ids[order], jax.random.key(1), evaluate.Sampling.of(1.0),
-      piece=piece)
+  draw = lambda order, piece: evaluate.sample_rows(parts, params, [problems[i] for i in order], ids[
+      order], jax.random.key(1), evaluate.Sampling.of(1.0), piece=piece)
   order = np.arange(10)[::-1]
   one, other = draw(ids, 10), draw(order, 4)
   np.testing.assert_array_equal(one.tokens[order], other.tokens)
@@ -70,12 +73,14 @@ def test_sampled_metrics_leave_unscored_rows_out(parts, params):
       one = [Reward(1.0, True), Reward(0.0, False), Reward(0.0, False, "timeout")]
       return [Reward(0.0, False, "timeout")] * 3 + one * (len(texts) // 3 - 1)
 
-  found = evaluate.sampled_metrics(dataclasses.replace(parts, task=HalfScored()), params, 1, piece=10)
+  found = evaluate.sampled_metrics(dataclasses.replace(parts, task=HalfScored()), params, 1,
+                                   piece=10)
   assert found == {"eval/avg@3": 0.5, "eval/pass@3": 1.0}
 
 
 def test_no_samples_no_metrics(parts, params):
-  cfg = dataclasses.replace(parts.cfg, evaluation=dataclasses.replace(parts.cfg.evaluation, samples=0))
+  cfg = dataclasses.replace(parts.cfg, evaluation=dataclasses.replace(parts.cfg.evaluation,
+                                                                      samples=0))
   assert evaluate.sampled_metrics(dataclasses.replace(parts, cfg=cfg), params, 1) == {}
 
 
@@ -88,7 +93,7 @@ def test_samples_score_the_shown_rows(parts, params):
   assert not any(any(row["log_ratio"]) for row in same)
 
 
-# --- benchmarks -----------------------------------------------------------------------------------------------------
+# --- benchmarks
 
 PLAN = Plan(samples=3, temperature=1.0, batch=10, seed=5)
 
@@ -119,12 +124,15 @@ def test_every_problem_has_its_line(drawn, parts):
 
 def test_samples_do_not_depend_on_batch_or_number(drawn, parts, params, tmp_path):
   lines = by_problem(drawn)
-  benchmark.run(parts, params, dataclasses.replace(PLAN, batch=4), tmp_path / "batch", {"workdir": "a"})
+  benchmark.run(parts, params, dataclasses.replace(PLAN, batch=4), tmp_path / "batch",
+                {"workdir": "a"})
   assert by_problem(tmp_path / "batch") == lines
-  benchmark.run(parts, params, dataclasses.replace(PLAN, samples=1), tmp_path / "one", {"workdir": "a"})
+  benchmark.run(parts, params, dataclasses.replace(PLAN, samples=1), tmp_path / "one",
+                {"workdir": "a"})
   assert [line["samples"] for line in by_problem(tmp_path / "one").values()] == [
       lines[i]["samples"][:1] for i in range(10)]
-  benchmark.run(parts, params, dataclasses.replace(PLAN, seed=6), tmp_path / "seed", {"workdir": "a"})
+  benchmark.run(parts, params, dataclasses.replace(PLAN, seed=6), tmp_path / "seed",
+                {"workdir": "a"})
   assert by_problem(tmp_path / "seed") != lines
 
 
@@ -139,7 +147,8 @@ def test_an_interrupted_benchmark_goes_on(drawn, parts, params, tmp_path):
 
   out = tmp_path / "out"
   with pytest.raises(KeyboardInterrupt):
-    benchmark.run(dataclasses.replace(parts, sample_heldout=sample), params, PLAN, out, {"workdir": "a"})
+    benchmark.run(dataclasses.replace(parts, sample_heldout=sample), params, PLAN, out,
+                  {"workdir": "a"})
   assert len(by_problem(out)) == 6  # two batches of 10 rows hold six whole problems
   with open(out / "samples.jsonl", "a") as file:
     file.write('{"index": 9, "sam')
@@ -154,7 +163,8 @@ def test_an_interrupted_benchmark_goes_on(drawn, parts, params, tmp_path):
 
 def test_other_settings_are_refused(drawn, parts, params):
   for plan, source in ((dataclasses.replace(PLAN, temperature=0.5), "a"), (PLAN, "b")):
-    with pytest.raises(ConfigError, match=r"other settings:\n  (plan.temperature: 1.0 there|source.workdir: 'a')"):
+    with pytest.raises(
+        ConfigError, match=r"other settings:\n  (plan.temperature: 1.0 there|source.workdir: 'a')"):
       benchmark.run(parts, params, plan, drawn, {"workdir": source})
 
 
@@ -164,31 +174,57 @@ def test_a_damaged_line_is_named(tmp_path):
     benchmark.read_samples(tmp_path / "samples.jsonl")
 
 
-@pytest.mark.parametrize("name, value", [("samples", 0), ("samples", 5000), ("temperature", -1.0), ("top_p", 0.0),
-                                         ("batch", 0), ("min_p", 1.5), ("top_k", -1), ("seed", -1)])
+@pytest.mark.parametrize("name, value", [("samples", 0), ("samples", 5000), ("temperature", -1.0),
+                                         ("top_p", 0.0), ("batch", 0), ("min_p", 1.5),
+                                         ("top_k", -1), ("seed", -1)])
 def test_plans_out_of_range(name, value):
   with pytest.raises(ConfigError, match=f"--{name}={value}: allowed are"):
     Plan(**{name: value})
 
 
 def line(index: int, votes: str, unscored: int = 0) -> dict:
-  """A problem whose samples answer with these letters; upper case is right; the last ones may be unscored."""
-  return {"index": index, "samples": [
-      {"correct": v.isupper() and i < len(votes) - unscored, "answer": None if v == "-" else v, "length": 10 + i,
-       "truncated": v == "-", "unscored_reason": "timeout" if i >= len(votes) - unscored else None}
-      for i, v in enumerate(votes)]}
+  """A problem whose samples answer with these letters; upper case is right; the last ones may be
+  unscored.
+  """
+  return {
+      "index":
+          index,
+      "samples": [{
+          "correct": v.isupper() and i < len(votes) - unscored,
+          "answer": None if v == "-" else v,
+          "length": 10 + i,
+          "truncated": v == "-",
+          "unscored_reason": "timeout" if i >= len(votes) - unscored else None
+      } for i, v in enumerate(votes)]
+  }
 
 
 def test_summary_by_hand():
-  found = {name: entry["value"] for name, entry in benchmark.summarize(
-      [line(0, "Aabb"), line(1, "bbAA"), line(2, "b-A?", unscored=1), line(3, "bbbb", unscored=4)]).items()}
+  found = {
+      name: entry["value"] for name, entry in benchmark.summarize([
+          line(0, "Aabb"),
+          line(1, "bbAA"),
+          line(2, "b-A?", unscored=1),
+          line(3, "bbbb", unscored=4)
+      ]).items()
+  }
   expected = {
-      "avg@4": (1 / 4 + 2 / 4 + 1 / 3) / 3, "pass@1": (1 / 4 + 2 / 4 + 1 / 3) / 3,
-      "pass@2": (1 / 2 + 5 / 6 + 2 / 3) / 3, "pass@4": 1.0,  # the third has only three scored samples
-      "maj@2": (1 + 0 + 0) / 3, "maj@4": (0 + 0 + 0) / 3,
-      "mean length": 11.5, "mean length of correct samples": (10 + 12 + 13 + 12) / 4, "truncated share": 1 / 16,
-      "samples without an answer": 1 / 16, "distinct answers": (3 + 2 + 3 + 1) / 4, "unscored samples": 5,
-      "unscored: timeout": 5, "problems": 4}
+      "avg@4": (1 / 4 + 2 / 4 + 1 / 3) / 3,
+      "pass@1": (1 / 4 + 2 / 4 + 1 / 3) / 3,
+      # the third has only three scored samples
+      "pass@2": (1 / 2 + 5 / 6 + 2 / 3) / 3,
+      "pass@4": 1.0,
+      "maj@2": (1 + 0 + 0) / 3,
+      "maj@4": (0 + 0 + 0) / 3,
+      "mean length": 11.5,
+      "mean length of correct samples": (10 + 12 + 13 + 12) / 4,
+      "truncated share": 1 / 16,
+      "samples without an answer": 1 / 16,
+      "distinct answers": (3 + 2 + 3 + 1) / 4,
+      "unscored samples": 5,
+      "unscored: timeout": 5,
+      "problems": 4
+  }
   assert found == pytest.approx(expected)
 
 
@@ -204,7 +240,8 @@ def test_table_and_metrics(drawn):
   for entry in metrics.values():
     assert entry["low"] is None or entry["low"] <= entry["value"] <= entry["high"]
   text = (drawn / "table.md").read_text()
-  assert all(f"| {name} " in text for name in ("avg@3", "pass@1", "pass@2", "maj@2", "unscored samples"))
+  assert all(
+      f"| {name} " in text for name in ("avg@3", "pass@1", "pass@2", "maj@2", "unscored samples"))
   assert not any(math.isnan(entry["value"] or 0.0) for entry in metrics.values())
 
 
@@ -246,10 +283,10 @@ def test_load_directory(parts, params, drawn, tmp_path):
 def test_command(run_folder, drawn, tmp_path):
   """The real command on one device draws what the function drew."""
   env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
-  done = subprocess.run(
-      [sys.executable, "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}", "--samples=3",
-       "--temperature=1.0", "--batch=10", "--seed=5"],
-      cwd=Path(__file__).parents[2], env=env, text=True, capture_output=True, timeout=300)
+  done = subprocess.run([
+      sys.executable, "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}",
+      "--samples=3", "--temperature=1.0", "--batch=10", "--seed=5"
+  ], cwd=Path(__file__).parents[2], env=env, text=True, capture_output=True, timeout=300)
   assert done.returncode == 0, done.stderr
   assert by_problem(tmp_path) == by_problem(drawn)
   assert done.stdout.strip() == (drawn / "table.md").read_text().strip()

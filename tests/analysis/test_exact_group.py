@@ -1,4 +1,6 @@
-"""Multisets against ordered groups, sampling against enumeration, and the closed form of the window."""
+"""Multisets against ordered groups, sampling against enumeration, and the closed form of the
+window.
+"""
 
 import itertools
 
@@ -19,20 +21,23 @@ def problem():
 
 def functions(estimator="ppo", advantage="grpo", aggregation="token"):
   return (exact_group.advantage_function(AdvantageConfig(advantage)),
-          exact_group.group_coefficient_function(EstimatorConfig(estimator), AggregationConfig(aggregation)))
+          exact_group.group_coefficient_function(EstimatorConfig(estimator),
+                                                 AggregationConfig(aggregation)))
 
 
 def test_tree_holds_every_sequence_once():
   tree = exact.make_tree(3, 4, stop=True)
   assert len(tree.tokens) == 31 and tree.num_nodes == 15
   rows = {tuple(t[m]) for t, m in zip(tree.tokens, tree.mask, strict=True)}
-  assert len(rows) == 31 and all(2 not in row[:-1] and (row[-1] == 2 or len(row) == 4) for row in rows)
+  assert len(rows) == 31 and all(
+      2 not in row[:-1] and (row[-1] == 2 or len(row) == 4) for row in rows)
   assert len(exact.make_tree(3, 4).tokens) == 81
   with pytest.raises(ValueError, match="vocabulary 1"):
     exact.make_tree(1, 4)
 
 
-@pytest.mark.parametrize("advantage, aggregation", [("grpo", "token"), ("rloo", "sequence"), ("opo", "balanced")])
+@pytest.mark.parametrize("advantage, aggregation", [("grpo", "token"), ("rloo", "sequence"),
+                                                    ("opo", "balanced")])
 def test_multisets_stand_for_ordered_groups(problem, advantage, aggregation):
   pair = functions(advantage=advantage, aggregation=aggregation)
   probs = exact.sequence_probs(problem.tree, problem.behavior_logits)
@@ -43,13 +48,15 @@ def test_multisets_stand_for_ordered_groups(problem, advantage, aggregation):
   long = exact_group.group_samples(problem, ordered, *pair).moments(np.prod(probs[ordered], -1))
   for name in ("mean", "square", "effective"):
     np.testing.assert_allclose(getattr(short, name), getattr(long, name), rtol=1e-6, atol=1e-8)
-  without_permutations = exact_group.group_samples(problem, groups, *pair).moments(np.prod(probs[groups], -1))
+  without_permutations = exact_group.group_samples(problem, groups,
+                                                   *pair).moments(np.prod(probs[groups], -1))
   assert np.abs(without_permutations.mean - long.mean).max() > 1e-4
 
 
 def test_multiset_probabilities_sum_to_one():
   groups = exact_group.multisets(5, 4)
-  np.testing.assert_allclose(exact_group.multiset_probs(groups, np.array([0.1, 0.2, 0.3, 0.15, 0.25])).sum(), 1)
+  np.testing.assert_allclose(
+      exact_group.multiset_probs(groups, np.array([0.1, 0.2, 0.3, 0.15, 0.25])).sum(), 1)
   with pytest.raises(ValueError, match="at most"):
     exact_group.multisets(81, 4)
 
@@ -71,12 +78,14 @@ def test_sampling_agrees_with_enumeration(problem):
   pair = functions()
   truth = exact_gradient.report(exact_group.group_moments(
       problem, exact_group.multisets(len(problem.tree.tokens), GROUP), *pair), target)
-  estimate, error = monte_carlo.group_report(problem, *pair, target, group_size=GROUP, samples=20_000, seed=0)
-  away = lambda report, name: abs(getattr(report, name) - getattr(truth, name)) / getattr(error, name)
+  estimate, error = monte_carlo.group_report(problem, *pair, target, group_size=GROUP,
+                                             samples=20_000, seed=0)
+  away = lambda report, name: abs(getattr(report, name) - getattr(truth, name)) / getattr(
+      error, name)
   for name in studies.METRICS:
     assert getattr(error, name) > 0 and away(estimate, name) < 4, name
-  other, _ = monte_carlo.group_report(problem, *functions(advantage="dr_grpo"), target, group_size=GROUP,
-                                      samples=20_000, seed=0)
+  other, _ = monte_carlo.group_report(problem, *functions(advantage="dr_grpo"), target,
+                                      group_size=GROUP, samples=20_000, seed=0)
   assert away(other, "variance") > 4
   with pytest.raises(ValueError, match="multiple"):
     monte_carlo.group_report(problem, *pair, target, group_size=GROUP, samples=30, seed=0)
@@ -86,12 +95,13 @@ def test_window_simulation_agrees_with_the_closed_form():
   estimator = EstimatorConfig("ctpo", log_low=0.025, log_high=0.05, log_dual=0.05, power=0.5)
   window = monte_carlo.window_study(estimator, sigmas=(0.05,), length=100, rows=1000, seed=0)[0.05]
   at = [0, 9, 99]
-  np.testing.assert_allclose(window.closed_form[at], [0.470, 0.477, 0.507], atol=5e-4)  # methods E26.1
+  # methods E26.1
+  np.testing.assert_allclose(window.closed_form[at], [0.470, 0.477, 0.507], atol=5e-4)
   assert (np.abs(window.simulated - window.closed_form) < 5 * window.error).all()
   assert abs(window.slope - 0.5) < 0.05
-  fixed = monte_carlo.closed_form_outside(EstimatorConfig("ctpo", log_low=0.025, log_high=0.05, power=0.0), 0.05,
-                                          np.arange(1, 101))
+  fixed = monte_carlo.closed_form_outside(
+      EstimatorConfig("ctpo", log_low=0.025, log_high=0.05, power=0.0), 0.05, np.arange(1, 101))
   assert (np.abs(fixed - window.simulated) > 5 * window.error)[-1]
   with pytest.raises(ValueError, match="log_dual"):
-    monte_carlo.window_study(EstimatorConfig("ctpo", log_high=0.1, log_dual=0.2), sigmas=(0.1,), length=2, rows=2,
-                             seed=0)
+    monte_carlo.window_study(EstimatorConfig("ctpo", log_high=0.1, log_dual=0.2), sigmas=(0.1,),
+                             length=2, rows=2, seed=0)

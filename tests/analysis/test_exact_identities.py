@@ -1,4 +1,6 @@
-"""What each weight is unbiased for, to 1e-10 in float64, and that each statement would notice a wrong weight."""
+"""What each weight is unbiased for, to 1e-10 in float64, and that each statement would notice a
+wrong weight.
+"""
 
 import dataclasses
 
@@ -49,7 +51,8 @@ def distance(mean, target):
 
 
 def test_no_clamp_acts(problem):
-  pi, mu = (exact.token_log_probs(problem.tree, x) for x in (problem.target_logits, problem.behavior_logits))
+  pi, mu = (exact.token_log_probs(problem.tree, x)
+            for x in (problem.target_logits, problem.behavior_logits))
   assert np.abs(np.cumsum(pi - mu, -1)).max() < common.LOG_WEIGHT_BOUND
 
 
@@ -65,7 +68,8 @@ def test_policy_gradient_is_the_sum_of_scores(problem, targets):
 
 @pytest.mark.parametrize("aggregation, divisor", [(AggregationConfig("sequence_sum"), 1),
                                                   (AggregationConfig("fixed", fixed_length=4), 4)])
-def test_full_sequence_is_unbiased_with_sampled_rewards(mean_gradient, targets, aggregation, divisor):
+def test_full_sequence_is_unbiased_with_sampled_rewards(mean_gradient, targets, aggregation,
+                                                        divisor):
   mean = divisor * mean_gradient(studies.WEIGHTS["full sequence"], aggregation=aggregation)
   assert distance(mean, targets["grad J"]).max() < TOLERANCE
 
@@ -77,17 +81,20 @@ def test_per_sequence_means_and_caps_are_biased(mean_gradient, targets):
   assert distance(capped, targets["grad J"])[-1].min() > 1e-3
 
 
-@pytest.mark.parametrize("weight", ["none", "token", "gspo s", "prefix geometric mean", "minpro", "minpro, capped"])
+@pytest.mark.parametrize(
+    "weight", ["none", "token", "gspo s", "prefix geometric mean", "minpro", "minpro, capped"])
 def test_other_weights_are_not_unbiased(mean_gradient, targets, weight):
   assert distance(mean_gradient(studies.WEIGHTS[weight]), targets["grad J"])[1:].min() > 1e-3
 
 
 def test_cumulative_with_target_values_is_the_policy_gradient(problem, mean_gradient, targets):
   q_pi = exact.action_values(problem.tree, problem.target_logits, problem.rewards)
-  assert distance(mean_gradient(studies.WEIGHTS["cumulative"], q_pi), targets["grad J"]).max() < TOLERANCE
+  assert distance(mean_gradient(studies.WEIGHTS["cumulative"], q_pi),
+                  targets["grad J"]).max() < TOLERANCE
   assert distance(mean_gradient(studies.WEIGHTS["token"], q_pi), targets["grad J"])[-1].min() > 1e-3
   q_mu = exact.action_values(problem.tree, problem.behavior_logits, problem.rewards)
-  assert distance(mean_gradient(studies.WEIGHTS["cumulative"], q_mu), targets["grad J"])[-1].min() > 1e-3
+  assert distance(mean_gradient(studies.WEIGHTS["cumulative"], q_mu),
+                  targets["grad J"])[-1].min() > 1e-3
 
 
 def test_cumulative_with_sampled_rewards_has_behavior_continuations(mean_gradient, targets):
@@ -110,12 +117,14 @@ def test_leaky_cumulative_sum_misses_its_target(problem, mean_gradient, targets)
     return EstimatorOutput(jnp.where(mask, -ratio * advantages, 0), {})
 
   mean = mean_gradient(EstimatorConfig("leaky"))
-  assert distance(mean, targets["prefix pi, Q^mu"]).min() > 1e-3  # at drift 0 too: earlier tokens are credited again
+  # at drift 0 too: earlier tokens are credited again
+  assert distance(mean, targets["prefix pi, Q^mu"]).min() > 1e-3
 
 
 def weights_of(problem, name):
   """The weight of each token: coefficients at advantage 1."""
-  pi, mu = (exact.token_log_probs(problem.tree, x) for x in (problem.target_logits, problem.behavior_logits))
+  pi, mu = (exact.token_log_probs(problem.tree, x)
+            for x in (problem.target_logits, problem.behavior_logits))
   mask = problem.tree.mask & np.ones_like(pi, bool)
   return exact_gradient.row_function(studies.WEIGHTS[name])(pi, mu, np.ones_like(pi), mask)[0]
 
@@ -124,8 +133,8 @@ def test_cumulative_ratio_has_mean_one_and_growing_variance():
   tree = exact.make_tree(3, 4)
   problem = exact.random_problem(tree, (0.1, 0.6), 8, seed=7)
   probs = exact.sequence_probs(tree, problem.behavior_logits)[..., None]
-  moments = lambda name: (np.sum(probs * weights_of(problem, name), -2), np.sum(probs * weights_of(problem, name) ** 2,
-                                                                               -2))
+  moments = lambda name: (np.sum(probs * weights_of(problem, name), -2),
+                          np.sum(probs * weights_of(problem, name)**2, -2))
   mean, square = moments("cumulative")
   np.testing.assert_allclose(mean, 1, atol=TOLERANCE)
   variance = square - 1
@@ -160,17 +169,19 @@ def ordered(rows, metric):
     v = lambda name, drift=drift: value[name, drift]
     if metric == "bias":
       between = [v(m) for m in middle]
-      out[drift] = v("none") > v("token") > max(between) and min(between) > v("cumulative") > v("full sequence")
+      out[drift] = v("none") > v("token") > max(between) and min(between) > v("cumulative") > v(
+          "full sequence")
     else:
-      out[drift] = (v("full sequence") > v("cumulative") > v("none") > v("token")
-                    > max(v("gspo s"), v("prefix geometric mean"))
-                    and min(v("gspo s"), v("prefix geometric mean")) > v("minpro") > v("minpro, capped"))
+      out[drift] = (
+          v("full sequence") > v("cumulative") > v("none") > v("token") > max(
+              v("gspo s"), v("prefix geometric mean")) and
+          min(v("gspo s"), v("prefix geometric mean")) > v("minpro") > v("minpro, capped"))
   return out
 
 
 def test_order_of_biases_and_variances():
-  rows = studies.single_study("order", studies.WEIGHTS, vocabulary=3, horizons=(5,), drifts=(0.3, 0.6), instances=20,
-                              seed=0)
+  rows = studies.single_study("order", studies.WEIGHTS, vocabulary=3, horizons=(5,),
+                              drifts=(0.3, 0.6), instances=20, seed=0)
   assert all(ordered(rows, "bias").values())
   assert all(ordered(rows, "variance").values())
   swap = {"none": "token", "token": "none"}

@@ -23,7 +23,8 @@ from jaxrl_llm.training.train_step import gradients
 def workdir(tmp_path_factory):
   config = base_config()
   config.iterations = 4
-  config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=16)
+  config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
+                      head_dim=8, mlp_width=16)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
   config.rollout.update(prompts=16, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6)
   config.updates.optimizer_batches = 2
@@ -42,13 +43,16 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def setting(workdir):
-  """(parts, frozen rows of iteration 3, parameters after iteration 4, the replay of one on the other)."""
+  """(parts, frozen rows of iteration 3, parameters after iteration 4, the replay of one on the
+  other).
+  """
   run = read_run(workdir)
   parts = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
   rows = frozen.load(run, 3, parts.cfg, 0)
   at, params = saved.restore_trained(parts, workdir)
   assert at == 4
-  return parts, rows, params, replay.replay(rows, params, Scores(), model=parts.model, cfg=parts.cfg, micro_batches=4)
+  return parts, rows, params, replay.replay(rows, params, Scores(), model=parts.model,
+                                            cfg=parts.cfg, micro_batches=4)
 
 
 def entry(result, name):
@@ -59,7 +63,8 @@ def test_every_estimator_is_there_and_the_policies_differ(setting):
   *_, result = setting
   assert [e.name for e in result.estimators] == estimators.names()
   assert all(np.isfinite(e.gradient).all() for e in result.estimators)
-  assert [e.name for e in result.estimators if e.norm == 0] in ([], ["gspo"])  # its window is a few ten-thousandths
+  # its window is a few ten-thousandths
+  assert [e.name for e in result.estimators if e.norm == 0] in ([], ["gspo"])
   np.testing.assert_allclose([x for x in np.diag(result.cosine) if np.isfinite(x)], 1.0, rtol=1e-6)
   assert np.nanmin(result.cosine) < 0.999
   assert entry(result, "reinforce").effective_share == pytest.approx(1.0, abs=1e-5)
@@ -70,14 +75,16 @@ def test_every_estimator_is_there_and_the_policies_differ(setting):
 def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   parts, rows, params, result = setting
   batch = replay._batch(rows, Scores(), parts.cfg)
-  anchor = batch.rollout.behavior_log_probs if name == "minpro" else jnp.asarray(rows.anchor_log_probs)
+  anchor = batch.rollout.behavior_log_probs if name == "minpro" else jnp.asarray(
+      rows.anchor_log_probs)
   cfg = StepConfig(dataclasses.replace(parts.cfg.loss, estimator=EstimatorConfig(name)))
   direct = jax.jit(lambda p, b: gradients(p, b, loss=policy_loss, model=parts.model, cfg=cfg)[1])(
       params, batch.replace(anchor_log_probs=anchor))
   flat = np.asarray(ravel_pytree(direct)[0])
   np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
   other = entry(result, "reinforce").gradient
-  assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "another estimator's gradient would pass too"
+  assert not np.allclose(other, flat, rtol=1e-4,
+                         atol=1e-6), "another estimator's gradient would pass too"
 
 
 def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monkeypatch):
@@ -90,26 +97,31 @@ def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monke
   again = lambda: replay.replay(rows, params, Scores(), model=parts.model, cfg=cfg, micro_batches=4,
                                 stop_ids=parts.task.stop_ids)
   result, batch = again(), replay._batch(rows, Scores(), cfg)
-  inside = jax.jit(lambda p, b: policy_stats(p, b, model=parts.model, cfg=loss).in_support)(params, batch)
+  inside = jax.jit(lambda p, b: policy_stats(p, b, model=parts.model, cfg=loss).in_support)(params,
+                                                                                            batch)
   mask = np.asarray(rows.rollout.mask)
   assert 0.02 < np.mean(~np.asarray(inside)[mask]) < 0.5
   assert result.count.sum() == (mask & np.asarray(inside)).sum()
   monkeypatch.setattr(replay, "_inside", lambda batch, stats: batch)
   wrong = again()
   for name in estimators.names():
-    anchor = batch.rollout.behavior_log_probs if name == "minpro" else jnp.asarray(rows.anchor_log_probs)
+    anchor = batch.rollout.behavior_log_probs if name == "minpro" else jnp.asarray(
+        rows.anchor_log_probs)
     step = StepConfig(dataclasses.replace(loss, estimator=EstimatorConfig(name)))
-    direct = jax.jit(lambda p, b, step=step: gradients(p, b, loss=policy_loss, model=parts.model, cfg=step)[1])(
-        params, batch.replace(anchor_log_probs=anchor))
+    direct = jax.jit(
+        lambda p, b, step=step: gradients(p, b, loss=policy_loss, model=parts.model, cfg=step)[1])(
+            params, batch.replace(anchor_log_probs=anchor))
     flat = np.asarray(ravel_pytree(direct)[0])
     np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
-    assert not np.allclose(entry(wrong, name).gradient, flat, rtol=1e-4, atol=1e-6), "all tokens would pass too"
+    assert not np.allclose(entry(wrong, name).gradient, flat, rtol=1e-4,
+                           atol=1e-6), "all tokens would pass too"
 
 
 def test_drift_by_position_equals_a_loop(setting):
   parts, rows, params, result = setting
   batch = replay._batch(rows, Scores(), parts.cfg)
-  log_probs = np.asarray(policy_stats(params, batch, model=parts.model, cfg=parts.cfg.loss).log_probs)
+  log_probs = np.asarray(
+      policy_stats(params, batch, model=parts.model, cfg=parts.cfg.loss).log_probs)
   behavior, mask = np.asarray(rows.rollout.behavior_log_probs), np.asarray(rows.rollout.mask)
   at = {}
   for b in range(len(mask)):
@@ -119,7 +131,8 @@ def test_drift_by_position_equals_a_loop(setting):
       at.setdefault(k, []).append(total)
   assert result.count.sum() == mask.sum()
   np.testing.assert_allclose(result.position, sorted(at))  # few positions: one bucket each
-  np.testing.assert_allclose(result.mean, [np.mean(at[k]) for k in sorted(at)], rtol=1e-3, atol=1e-5)
+  np.testing.assert_allclose(result.mean, [np.mean(at[k]) for k in sorted(at)], rtol=1e-3,
+                             atol=1e-5)
   np.testing.assert_allclose(result.std, [np.std(at[k]) for k in sorted(at)], rtol=1e-3, atol=1e-4)
   assert result.std.max() > 1e-3
 
@@ -136,8 +149,10 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
 
 
 def test_what_cannot_be_replayed(workdir):
-  for arguments, message in (((9, None), "--iteration=9: the run keeps rollouts of iterations 1 to 4"),
-                             ((3, 2), "--checkpoint=2 is older than the rollouts of --iteration=3")):
+  for arguments, message in (((9, None),
+                              "--iteration=9: the run keeps rollouts of iterations 1 to 4"),
+                             ((3, 2),
+                              "--checkpoint=2 is older than the rollouts of --iteration=3")):
     with pytest.raises(RunError, match=message):
       replay_run.run(workdir, *arguments)
   with pytest.raises(RunError, match=r"config\.json"):

@@ -9,11 +9,17 @@ import numpy as np
 from safetensors import safe_open
 
 VOCAB = 48
-SHARED = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
-              num_key_value_heads=2, max_position_embeddings=256, bos_token_id=None, eos_token_id=None,
-              pad_token_id=None)
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 32}
+SHARED = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
+              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+              bos_token_id=None, eos_token_id=None, pad_token_id=None)
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32
+}
 STDS = {"embed_tokens": 0.1, "q_proj": 0.5, "k_proj": 0.5}
 FAMILIES = {
     "qwen2_tied": ("qwen2", dict(tie_word_embeddings=True, rope_theta=1e6)),
@@ -21,8 +27,9 @@ FAMILIES = {
     "qwen3_tied": ("qwen3", dict(tie_word_embeddings=True, head_dim=16)),
     "qwen3_untied": ("qwen3", dict(tie_word_embeddings=False, head_dim=16)),
     "llama": ("llama", dict(tie_word_embeddings=False, rope_parameters=LLAMA3)),
-    "qwen3_moe": ("qwen3_moe", dict(tie_word_embeddings=False, head_dim=16, num_experts=4, num_experts_per_tok=2,
-                                    moe_intermediate_size=24, norm_topk_prob=True)),
+    "qwen3_moe": ("qwen3_moe",
+                  dict(tie_word_embeddings=False, head_dim=16, num_experts=4, num_experts_per_tok=2,
+                       moe_intermediate_size=24, norm_topk_prob=True)),
 }
 
 
@@ -49,14 +56,16 @@ def quiet():
 
 
 def make(family: str, directory: Path, dtype="float32", **save) -> Checkpoint:
-  """Weights of std 0.1 to 0.5, norms and biases away from 1 and 0, so that nothing ties or cancels."""
+  """Weights of std 0.1 to 0.5, norms and biases away from 1 and 0, so that nothing ties or cancels.
+  """
   import torch
   import transformers
 
   quiet()
   kind, more = FAMILIES[family]
   torch.manual_seed(sum(map(ord, family)))
-  network = transformers.AutoModelForCausalLM.from_config(transformers.CONFIG_MAPPING[kind](**SHARED, **more)).eval()
+  network = transformers.AutoModelForCausalLM.from_config(
+      transformers.CONFIG_MAPPING[kind](**SHARED, **more)).eval()
   with torch.no_grad():
     for name, p in network.named_parameters():
       std = next((std for part, std in STDS.items() if part in name), 0.2)
@@ -97,6 +106,6 @@ def greedy(network, prompt: list[int], count: int) -> list[int]:
 
   ids = torch.as_tensor([prompt])
   with torch.no_grad():
-    out = network.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count,
-                           min_new_tokens=count)
+    out = network.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                           max_new_tokens=count, min_new_tokens=count)
   return out[0, len(prompt):].tolist()

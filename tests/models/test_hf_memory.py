@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-CONFIG = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 32000, "hidden_size": 1024,
-          "intermediate_size": 4096, "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
-          "head_dim": 64, "tie_word_embeddings": True}
+CONFIG = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "vocab_size": 32000,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "tie_word_embeddings": True
+}
 
 MEASURE = r"""
 import ctypes, gc, os, sys
@@ -62,18 +71,32 @@ def shards(directory):
   width, inner, q, kv = c["hidden_size"], c["intermediate_size"], 16 * 64, 8 * 64
   shapes = {"model.embed_tokens.weight": (c["vocab_size"], width), "model.norm.weight": (width,)}
   for i in range(c["num_hidden_layers"]):
-    layer = {"input_layernorm": (width,), "post_attention_layernorm": (width,), "self_attn.q_proj": (q, width),
-             "self_attn.k_proj": (kv, width), "self_attn.v_proj": (kv, width), "self_attn.o_proj": (width, q),
-             "self_attn.q_norm": (64,), "self_attn.k_norm": (64,), "mlp.gate_proj": (inner, width),
-             "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner)}
+    layer = {
+        "input_layernorm": (width,),
+        "post_attention_layernorm": (width,),
+        "self_attn.q_proj": (q, width),
+        "self_attn.k_proj": (kv, width),
+        "self_attn.v_proj": (kv, width),
+        "self_attn.o_proj": (width, q),
+        "self_attn.q_norm": (64,),
+        "self_attn.k_norm": (64,),
+        "mlp.gate_proj": (inner, width),
+        "mlp.up_proj": (inner, width),
+        "mlp.down_proj": (width, inner)
+    }
     shapes |= {f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()}
   noise = rng.standard_normal(32000 * 1024, dtype=np.float32).astype(ml_dtypes.bfloat16)
   weight_map = {}
   for number, names in enumerate(np.array_split(list(shapes), 5)):
     file = f"model-{number + 1:05d}-of-00005.safetensors"
-    save_file({str(n): noise[:np.prod(shapes[n])].reshape(shapes[n]) for n in names}, directory / file)
+    save_file({str(n): noise[:np.prod(shapes[n])].reshape(shapes[n]) for n in names},
+              directory / file)
     weight_map |= {str(n): file for n in names}
-  (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+  (directory / "model.safetensors.index.json").write_text(
+      json.dumps({
+          "metadata": {},
+          "weight_map": weight_map
+      }))
   (directory / "config.json").write_text(json.dumps(CONFIG))
 
 
@@ -81,7 +104,8 @@ def shards(directory):
 def test_import_peaks_at_little_more_than_the_parameters(tmp_path):
   shards(tmp_path)
   stored = sum(p.stat().st_size for p in tmp_path.glob("*.safetensors"))
-  done = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=False)
+  done = subprocess.run(
+      [sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=False)
   shutil.rmtree(tmp_path)
   assert done.returncode == 0, done.stderr
   ours, whole, size = map(int, done.stdout.split())

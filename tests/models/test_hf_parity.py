@@ -1,4 +1,6 @@
-"""Checkpoints of every family against transformers: logits, log-probabilities, greedy continuations, round trips."""
+"""Checkpoints of every family against transformers: logits, log-probabilities, greedy
+continuations, round trips.
+"""
 
 import functools
 
@@ -51,8 +53,10 @@ def assert_equal_logits(ours, theirs):
 
 
 def assert_same(tree, other):
-  jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x).view(np.uint8), np.asarray(y).view(np.uint8)),
-               tree, other)
+  jax.tree.map(
+      lambda x, y: np.testing.assert_array_equal(
+          np.asarray(x).view(np.uint8),
+          np.asarray(y).view(np.uint8)), tree, other)
   assert jax.tree.map(lambda x: x.dtype, tree) == jax.tree.map(lambda x: x.dtype, other)
 
 
@@ -62,21 +66,24 @@ def test_logits(checkpoint):
   assert_equal_logits(forward(model)(params), theirs)
   assert sorted(t.name for t in report.tensors) == hf.stored_names(checkpoint.directory)
   assert sum(int(np.prod(t.shape)) for t in report.tensors) == checkpoint.network.num_parameters()
-  for path in ("embedding", "final_norm", "blocks"):  # each part counts: the comparison sees a wrong one
+  # each part counts: the comparison sees a wrong one
+  for path in ("embedding", "final_norm", "blocks"):
     moved = {**params, path: jax.tree.map(lambda x: x * 1.01, params[path])}
     with pytest.raises(AssertionError):
       assert_equal_logits(forward(model)(moved), theirs)
 
 
 def test_greedy_continuation(checkpoint):
-  """Prompts of different lengths, together in one padded batch, through prefill, cache and decode loop."""
+  """Prompts of different lengths, together in one padded batch, through prefill, cache and decode
+  loop.
+  """
   model, params, _ = load_pretrained(checkpoint.directory)
   length = jnp.asarray([len(p) for p in PROMPTS])
   tokens = jnp.asarray([p + [0] * (max(map(len, PROMPTS)) - len(p)) for p in PROMPTS])
   rows = jnp.arange(len(PROMPTS))
   cfg = SamplerConfig(group_size=1, max_new_tokens=NEW, window=NEW, stop_ids=(), pad_id=0)
-  run = jax.jit(lambda params: generate(params, PromptBatch(tokens, length, rows, rows), jax.random.key(0),
-                                        Sampling.of(0.0), model=model, cfg=cfg))
+  run = jax.jit(lambda params: generate(params, PromptBatch(tokens, length, rows, rows),
+                                        jax.random.key(0), Sampling.of(0.0), model=model, cfg=cfg))
   rollout = jax.device_get(run(params))
   seen = set()
   for row, prompt in enumerate(PROMPTS):
@@ -87,7 +94,9 @@ def test_greedy_continuation(checkpoint):
 
 
 def test_round_trip(checkpoint, mesh, tmp_path):
-  """In on a mesh with scanned layers, changed a little, out in shards, back on one device without scanning."""
+  """In on a mesh with scanned layers, changed a little, out in shards, back on one device without
+  scanning.
+  """
   model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh, scan_layers=True)
   params = jax.tree.map(lambda x: x + 0.01 * jnp.cos(100 * x), params)
   save_pretrained(tmp_path / "out", model, params, max_shard_bytes=20_000)
@@ -107,7 +116,9 @@ def test_round_trip(checkpoint, mesh, tmp_path):
 @pytest.mark.parametrize("checkpoint", ["qwen2_untied", "qwen3_moe"], indirect=True)
 def test_on_a_mesh(checkpoint, mesh):
   model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh)
-  assert any(len(x.sharding.device_set) == 8 and not x.is_fully_replicated for x in jax.tree.leaves(params))
+  assert any(
+      len(x.sharding.device_set) == 8 and not x.is_fully_replicated
+      for x in jax.tree.leaves(params))
   assert_equal_logits(forward(model)(params), hf.logits(checkpoint.network, inputs()))
 
 
@@ -115,10 +126,12 @@ def test_on_a_mesh(checkpoint, mesh):
 def test_dtypes(dtype, tmp_path):
   hf.make("qwen2_tied", tmp_path / "in", dtype=dtype)
   model, params, report = load_pretrained(tmp_path / "in")
-  assert {x.dtype.name for x in jax.tree.leaves(params)} == {dtype} == {t.dtype for t in report.tensors}
+  assert {x.dtype.name for x in jax.tree.leaves(params)} == {dtype
+                                                            } == {t.dtype for t in report.tensors}
   _, full, _ = load_pretrained(tmp_path / "in", dtype="float32")
   assert_same(full, jax.tree.map(lambda x: np.asarray(x).astype(np.float32), params))
-  assert_equal_logits(forward(model)(params), hf.logits(hf.reload(tmp_path / "in", dtype="float32"), inputs()))
+  assert_equal_logits(
+      forward(model)(params), hf.logits(hf.reload(tmp_path / "in", dtype="float32"), inputs()))
   save_pretrained(tmp_path / "same", model, params)
   assert_same(load_pretrained(tmp_path / "same")[1], params)
   assert str(hf.reload(tmp_path / "same").dtype) == f"torch.{dtype}"

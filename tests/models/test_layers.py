@@ -1,4 +1,6 @@
-"""The faster forms of attention and of products with weights are the plain ones, in value and in gradient."""
+"""The faster forms of attention and of products with weights are the plain ones, in value and in
+gradient.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +14,12 @@ def operands(length: int, rows=2, heads=4, kv_heads=2, size=8):
   rng = np.random.default_rng(length)
   draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
   columns = np.arange(length)
-  segments = (columns >= length // 3).astype(int) + 1 - 2 * (columns >= length - 5)  # two, then padding
+  # two, then padding
+  segments = (columns >= length // 3).astype(int) + 1 - 2 * (columns >= length - 5)
   same = (segments[:, None] == segments[None]) & (segments[:, None] > 0)
   visible = np.broadcast_to(same & (columns[:, None] >= columns[None]), (rows, length, length))
-  return (draw(rows, length, heads, size), draw(rows, kv_heads, size, length), draw(rows, kv_heads, length, size),
-          visible, draw(rows, length, heads, size))
+  return (draw(rows, length, heads, size), draw(rows, kv_heads, size, length),
+          draw(rows, kv_heads, length, size), visible, draw(rows, length, heads, size))
 
 
 def value_and_gradients(attention, queries, keys, values, visible, weights):
@@ -28,7 +31,8 @@ def value_and_gradients(attention, queries, keys, values, visible, weights):
 @pytest.mark.parametrize(("length", "blocks"), [(95, 1), (193, 2), (400, 4)])
 def test_attention_in_blocks_is_attention(length, blocks):
   given = operands(length)
-  assert jax.make_jaxpr(layers.attend_earlier)(*given[:4]).pretty_print().count("dot_general[") == 2 * blocks
+  assert jax.make_jaxpr(
+      layers.attend_earlier)(*given[:4]).pretty_print().count("dot_general[") == 2 * blocks
   got, expected = (value_and_gradients(f, *given) for f in (layers.attend_earlier, layers.attend))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), got, expected)
 
@@ -44,9 +48,11 @@ def test_a_mask_that_looks_ahead_is_not_for_blocks():
 @pytest.mark.parametrize("shape", [(6, 9), (9, 6), (7, 7)])
 def test_gradients_of_a_product(shape):
   rng = np.random.default_rng(0)
-  x, matrix, weights = rng.normal(size=(2, 5, shape[0])), rng.normal(size=shape), rng.normal(size=(2, 5, shape[1]))
+  x, matrix, weights = rng.normal(size=(2, 5, shape[0])), rng.normal(size=shape), rng.normal(
+      size=(2, 5, shape[1]))
   with jax.enable_x64(True):
-    gradients = lambda f: jax.grad(lambda x, m: jnp.sum(jnp.sin(f(x, m)) * weights), (0, 1))(x, matrix)
+    gradients = lambda f: jax.grad(lambda x, m: jnp.sum(jnp.sin(f(x, m)) * weights),
+                                   (0, 1))(x, matrix)
     got, expected = gradients(layers.product), gradients(lambda x, m: x @ m)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), got, expected)
   wrong = jax.tree.map(lambda a: a[::-1], got)

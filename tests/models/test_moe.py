@@ -1,4 +1,6 @@
-"""Experts, biases, norms, frequencies and the value head: every switch of the architecture against plain loops."""
+"""Experts, biases, norms, frequencies and the value head: every switch of the architecture against
+plain loops.
+"""
 
 import dataclasses
 import functools
@@ -17,8 +19,8 @@ from jaxrl_llm.models.moe import MoE
 from jaxrl_llm.models.rope import frequencies
 from jaxrl_llm.ops.experts import expert_load
 
-CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, num_experts=4,
-                     experts_per_token=2, expert_width=12)
+CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
+                     num_experts=4, experts_per_token=2, expert_width=12)
 
 
 def inputs(rows=2, length=6, seed=1):
@@ -70,7 +72,8 @@ def test_experts_equal_a_loop_over_tokens(params, normalize):
   ours = np.asarray(jax.jit(apply)(mlp, x)).reshape(-1, CONFIG.width)
   flat = x.reshape(-1, CONFIG.width)
   np.testing.assert_allclose(ours, loop(mlp, flat, normalize), atol=1e-5)
-  assert np.abs(ours - loop(mlp, flat, not normalize)).max() > 1e-3, "the wrong normalisation must not pass"
+  assert np.abs(
+      ours - loop(mlp, flat, not normalize)).max() > 1e-3, "the wrong normalisation must not pass"
 
 
 def test_a_token_depends_on_no_other_row(params):
@@ -78,7 +81,8 @@ def test_a_token_depends_on_no_other_row(params):
   ids, positions, segments = inputs()
   both = run(Model(CONFIG))(params, ids, positions, segments)[0]
   crowd = jnp.concatenate([ids[:1], jnp.broadcast_to(ids[:1, :1], ids[:1].shape)])
-  np.testing.assert_allclose(run(Model(CONFIG))(params, crowd, positions, segments)[0][0], both[0], atol=1e-5)
+  np.testing.assert_allclose(
+      run(Model(CONFIG))(params, crowd, positions, segments)[0][0], both[0], atol=1e-5)
 
 
 def test_routing_is_replayed(params):
@@ -106,18 +110,24 @@ def test_cache_scan_and_mesh_change_nothing(params):
     parts.append(part)
   np.testing.assert_allclose(jnp.concatenate(parts, 1), hidden, atol=1e-4)
   blocks = params["blocks"]
-  stacked = {**params, "blocks": jax.tree.map(lambda *a: jnp.stack(a), *(blocks[i] for i in sorted(blocks)))}
-  scanned, _, same = run(Model(dataclasses.replace(CONFIG, scan_layers=True, remat="full")))(stacked, *x)
+  stacked = {
+      **params, "blocks":
+          jax.tree.map(lambda *a: jnp.stack(a), *(blocks[i] for i in sorted(blocks)))
+  }
+  scanned, _, same = run(Model(dataclasses.replace(CONFIG, scan_layers=True,
+                                                   remat="full")))(stacked, *x)
   np.testing.assert_allclose(scanned, hidden, atol=1e-4)
   np.testing.assert_array_equal(same, routing)
   mesh = parallel.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
   sharded = Model(CONFIG, parallel.Layout(mesh))
   placed = jax.device_put(params, parallel.param_shardings(sharded, mesh))
-  assert placed["blocks"][0]["mlp"]["gate"].sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp", None)
+  assert placed["blocks"][0]["mlp"]["gate"].sharding.spec == jax.sharding.PartitionSpec(
+      "tensor", "fsdp", None)
   x_placed = jax.device_put(x, parallel.rows(mesh))
   np.testing.assert_allclose(run(sharded)(placed, *x_placed)[0], hidden, atol=1e-4)
   slope = lambda model: jax.jit(jax.grad(lambda p, *x: jnp.sum(jnp.sin(model.hidden(p, *x)[0]))))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), slope(sharded)(placed, *x_placed),
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3),
+               slope(sharded)(placed, *x_placed),
                slope(model)(params, *x))
 
 
@@ -127,16 +137,23 @@ def test_a_mesh_that_divides_neither_rows_nor_experts(params):
   fewer = jax.tree.map(lambda x: x, params)
   for block in fewer["blocks"].values():
     mlp = block["mlp"]
-    block["mlp"] = {"router": mlp["router"][:, :3], **{name: mlp[name][:3] for name in ("gate", "up", "down")}}
+    block["mlp"] = {
+        "router": mlp["router"][:, :3],
+        **{
+            name: mlp[name][:3] for name in ("gate", "up", "down")
+        }
+    }
   x = inputs(rows=3)
-  np.testing.assert_allclose(run(Model(cfg, parallel.Layout(mesh)))(fewer, *x)[0], run(Model(cfg))(fewer, *x)[0],
-                             atol=1e-4)
+  np.testing.assert_allclose(
+      run(Model(cfg, parallel.Layout(mesh)))(fewer, *x)[0],
+      run(Model(cfg))(fewer, *x)[0], atol=1e-4)
 
 
 def test_gradients_reach_router_and_used_experts(params):
   model, x = Model(CONFIG), inputs(rows=1, length=1)
   routing = jnp.asarray([[[[0, 1]]], [[[0, 2]]]], jnp.int32)
-  gradient = jax.jit(jax.grad(lambda p: jnp.sum(jnp.sin(model.hidden(p, *x, routing=routing)[0]))))(params)
+  gradient = jax.jit(
+      jax.grad(lambda p: jnp.sum(jnp.sin(model.hidden(p, *x, routing=routing)[0]))))(params)
   moved = np.any(np.asarray(gradient["blocks"][1]["mlp"]["gate"]) != 0, (1, 2))
   np.testing.assert_array_equal(moved, [True, False, True, False])
   assert np.abs(gradient["blocks"][1]["mlp"]["router"]).max() > 0
@@ -165,7 +182,8 @@ def test_frequencies():
 
 
 def test_biases_norms_and_value_head_are_parameters():
-  cfg = dataclasses.replace(CONFIG, num_experts=0, qkv_bias=True, qk_norm=False, value_head=True, tie_head=False)
+  cfg = dataclasses.replace(CONFIG, num_experts=0, qkv_bias=True, qk_norm=False, value_head=True,
+                            tie_head=False)
   model, x = Model(cfg), inputs()
   params = model.init(jax.random.key(0))
   attention = params["blocks"][0]["attention"]
@@ -173,7 +191,11 @@ def test_biases_norms_and_value_head_are_parameters():
   apply = jax.jit(lambda p: model.hidden(p, *x)[0])
   hidden = apply(params)
   for name in ("query_bias", "key_bias", "value_bias"):
-    block = {**params["blocks"][0], "attention": {**attention, name: attention[name] + jnp.arange(8.0)}}
+    block = {
+        **params["blocks"][0], "attention": {
+            **attention, name: attention[name] + jnp.arange(8.0)
+        }
+    }
     moved = apply({**params, "blocks": {**params["blocks"], 0: block}})
     # Keys all moved alike move no weight of a softmax, but rotated ones do.
     assert np.abs(moved - hidden).max() > 1e-4, name

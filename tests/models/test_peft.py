@@ -19,15 +19,19 @@ ATTENTION = dataclasses.replace(LORA, lora_targets=("attention/(query|key|value|
 CASES = {
     "qwen3_tied": ("qwen3_tied", LORA, False),
     "qwen3_scanned": ("qwen3_tied", LORA, True),
-    "qwen2": ("qwen2_untied", dataclasses.replace(LORA, lora_targets=("attention/query", "mlp/down", "head")), False),
-    "llama_one_layer": ("llama", dataclasses.replace(LORA, lora_targets=("blocks/1/mlp", "attention/out")), False),
+    "qwen2": ("qwen2_untied",
+              dataclasses.replace(LORA,
+                                  lora_targets=("attention/query", "mlp/down", "head")), False),
+    "llama_one_layer":
+        ("llama", dataclasses.replace(LORA, lora_targets=("blocks/1/mlp", "attention/out")), False),
     "qwen3_moe": ("qwen3_moe", ATTENTION, False),
 }
 IDS = np.random.default_rng(0).integers(0, hf_checkpoints.VOCAB, (2, 9))
 
 
 def adapted(directory, cfg, scan):
-  """(model, its parameters, trained and frozen trees) with adapters whose every number is random."""
+  """(model, its parameters, trained and frozen trees) with adapters whose every number is random.
+  """
   model, params, _ = hf.load_pretrained(directory, scan_layers=scan)
   trained, frozen = trainable.split(params, cfg, jax.random.key(0))
   rng = np.random.default_rng(1)
@@ -38,7 +42,8 @@ def adapted(directory, cfg, scan):
 @functools.partial(jax.jit, static_argnums=1)
 def logits(params, model):
   positions = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
-  return model.hidden(params, jnp.asarray(IDS), positions, jnp.ones(IDS.shape, jnp.int32))[0] @ model.head(params)
+  return model.hidden(params, jnp.asarray(IDS), positions, jnp.ones(
+      IDS.shape, jnp.int32))[0] @ model.head(params)
 
 
 def with_peft(checkpoint, adapter):
@@ -53,14 +58,15 @@ def test_peft_computes_what_the_merged_parameters_do(case, tmp_path):
   family, cfg, scan = CASES[case]
   hf_checkpoints.make(family, tmp_path / "base")
   model, params, trained, frozen = adapted(tmp_path / "base", cfg, scan)
-  peft.save_adapter(tmp_path / "adapter", model, trained["lora"], rank=cfg.lora_rank, alpha=cfg.lora_alpha,
-                    base=str(tmp_path / "base"))
+  peft.save_adapter(tmp_path / "adapter", model, trained["lora"], rank=cfg.lora_rank,
+                    alpha=cfg.lora_alpha, base=str(tmp_path / "base"))
   ours = np.asarray(logits(trainable.merge(trained, frozen, cfg), model))
   theirs = with_peft(tmp_path / "base", tmp_path / "adapter")
   np.testing.assert_allclose(theirs, ours, atol=1e-4 * max(1.0, np.abs(ours).max()))
   assert np.abs(ours - np.asarray(logits(params, model))).max() > 0.1  # the adapters matter
   wrong = dataclasses.replace(cfg, lora_alpha=cfg.lora_alpha * 1.1)  # and so does their scale
-  assert np.abs(theirs - np.asarray(logits(trainable.merge(trained, frozen, wrong), model))).max() > 1e-2
+  assert np.abs(theirs -
+                np.asarray(logits(trainable.merge(trained, frozen, wrong), model))).max() > 1e-2
 
 
 def test_the_files_are_those_that_peft_writes(tmp_path):
@@ -72,21 +78,26 @@ def test_the_files_are_those_that_peft_writes(tmp_path):
   model, _, trained, _ = adapted(tmp_path / "base", LORA, True)
   peft.save_adapter(tmp_path / "ours", model, trained["lora"], rank=3, alpha=12.0)
   targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-  get_peft_model(checkpoint.network, LoraConfig(r=3, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM")
-                 ).save_pretrained(tmp_path / "theirs")
-  shapes = lambda folder: {k: v.shape for k, v in load_file(tmp_path / folder / peft.WEIGHTS).items()}
+  get_peft_model(checkpoint.network,
+                 LoraConfig(r=3, lora_alpha=12, target_modules=targets,
+                            task_type="CAUSAL_LM")).save_pretrained(tmp_path / "theirs")
+  shapes = lambda folder: {
+      k: v.shape for k, v in load_file(tmp_path / folder / peft.WEIGHTS).items()
+  }
   assert shapes("ours") == shapes("theirs")
-  ours, theirs = (json.loads((tmp_path / folder / peft.CONFIG).read_text()) for folder in ("ours", "theirs"))
+  ours, theirs = (
+      json.loads((tmp_path / folder / peft.CONFIG).read_text()) for folder in ("ours", "theirs"))
   assert sorted(theirs["target_modules"]) == ours["target_modules"]
-  same = ("peft_type", "task_type", "r", "lora_alpha", "bias", "fan_in_fan_out", "use_rslora", "use_dora",
-          "modules_to_save", "inference_mode")
+  same = ("peft_type", "task_type", "r", "lora_alpha", "bias", "fan_in_fan_out", "use_rslora",
+          "use_dora", "modules_to_save", "inference_mode")
   assert {k: ours[k] for k in same} == {k: theirs[k] for k in same}
 
 
 def test_what_peft_has_no_place_for_is_refused(tmp_path):
   hf_checkpoints.make("qwen3_moe", tmp_path / "base")
   model, _, trained, _ = adapted(tmp_path / "base", LORA, False)
-  assert flatten_dict(trained["lora"])["blocks", 0, "mlp", "gate", "a"].shape[0] == 4  # one per expert
+  # one per expert
+  assert flatten_dict(trained["lora"])["blocks", 0, "mlp", "gate", "a"].shape[0] == 4
   with pytest.raises(hf.CheckpointError, match="router or of experts"):
     peft.save_adapter(tmp_path / "adapter", model, trained["lora"], rank=3, alpha=12.0)
   assert not (tmp_path / "adapter").exists()

@@ -1,4 +1,6 @@
-"""What is not trained does not move, adapters that have learned nothing change nothing, and bad choices are refused."""
+"""What is not trained does not move, adapters that have learned nothing change nothing, and bad
+choices are refused.
+"""
 
 import dataclasses
 import functools
@@ -10,22 +12,38 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig, OptimizerConfig, ParametersConfig, StepConfig
+from jaxrl_llm.config import (
+  ConfigError,
+  MeshConfig,
+  ModelConfig,
+  OptimizerConfig,
+  ParametersConfig,
+  StepConfig,
+)
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective.loss import sft_loss
-from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step, state_shardings
+from jaxrl_llm.training.train_step import (
+  init_state,
+  make_optimizer,
+  make_train_step,
+  state_shardings,
+)
 from jaxrl_llm.types import SupervisedBatch
 
-SHAPE = ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_width=24,
-                    tie_head=False)
+SHAPE = ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
+                    mlp_width=24, tie_head=False)
 MODEL = Model(SHAPE)
 LORA = ParametersConfig("lora", lora_rank=2, lora_alpha=8.0)
 CHOICES = {
-    "lora": LORA,
-    "lora and more": dataclasses.replace(LORA, lora_targets=("attention/query", "blocks/1/mlp/down"),
-                                         patterns=("final_norm",), head_rows=(3, 11)),
-    "selected": ParametersConfig("selected", patterns=("blocks/1/attention", "mlp_norm")),
-    "rows": ParametersConfig("selected", head_rows=(0, 5)),
+    "lora":
+        LORA,
+    "lora and more":
+        dataclasses.replace(LORA, lora_targets=("attention/query", "blocks/1/mlp/down"),
+                            patterns=("final_norm",), head_rows=(3, 11)),
+    "selected":
+        ParametersConfig("selected", patterns=("blocks/1/attention", "mlp_norm")),
+    "rows":
+        ParametersConfig("selected", head_rows=(0, 5)),
 }
 TX = make_optimizer(OptimizerConfig(learning_rate=1e-2, weight_decay=0.1))
 
@@ -39,7 +57,8 @@ def batch(rows=8, length=7):
   rng = np.random.default_rng(0)
   tokens = rng.integers(0, 16, (rows, length)).astype(np.int32)
   weights = np.full((rows, length), 1 / rows / length, np.float32)
-  return jax.tree.map(jnp.asarray, SupervisedBatch(tokens, np.full(rows, length, np.int32), weights))
+  return jax.tree.map(jnp.asarray, SupervisedBatch(tokens, np.full(rows, length, np.int32),
+                                                   weights))
 
 
 def trained_for(cfg, steps=2, mesh=None, micro_batches=1, model=MODEL):
@@ -49,7 +68,8 @@ def trained_for(cfg, steps=2, mesh=None, micro_batches=1, model=MODEL):
   trained, frozen = trainable.split(start, cfg, jax.random.key(1))
   state = init_state(jax.tree.map(jnp.copy, trained), TX, frozen)
   state = jax.device_put(state, state_shardings(model, TX, mesh, cfg))
-  step = make_train_step(sft_loss, model, TX, StepConfig(micro_batches=micro_batches, parameters=cfg), mesh)
+  step = make_train_step(sft_loss, model, TX, StepConfig(micro_batches=micro_batches,
+                                                         parameters=cfg), mesh)
   for _ in range(steps):
     state, metrics = step(state, jax.device_put(batch(), parallel.rows(mesh)))
   assert float(metrics["optimizer/grad_norm"].total) > 0
@@ -68,15 +88,21 @@ def moved(before, after) -> set[str]:
 
 def expected_to_move(cfg) -> set[str]:
   """Paths that a config trains, told independently of the code that divides them."""
-  blocks = {f"blocks/{n}/{leaf}" for n in (0, 1) for leaf in
-            ("attention/query", "attention/key", "attention/value", "attention/out", "mlp/gate", "mlp/up", "mlp/down")}
+  blocks = {
+      f"blocks/{n}/{leaf}" for n in (0, 1)
+      for leaf in ("attention/query", "attention/key", "attention/value", "attention/out",
+                   "mlp/gate", "mlp/up", "mlp/down")
+  }
   return {
       "lora": blocks,
-      "lora and more": {"blocks/0/attention/query", "blocks/1/attention/query", "blocks/1/mlp/down",
-                        "final_norm/scale", "head"},
+      "lora and more": {
+          "blocks/0/attention/query", "blocks/1/attention/query", "blocks/1/mlp/down",
+          "final_norm/scale", "head"
+      },
       "selected": {name for name in blocks if name.startswith("blocks/1/attention/")} | {
-          "blocks/1/attention/query_norm/scale", "blocks/1/attention/key_norm/scale", "blocks/0/mlp_norm/scale",
-          "blocks/1/mlp_norm/scale"},
+          "blocks/1/attention/query_norm/scale", "blocks/1/attention/key_norm/scale",
+          "blocks/0/mlp_norm/scale", "blocks/1/mlp_norm/scale"
+      },
       "rows": {"head"},
   }[cfg]
 
@@ -96,7 +122,7 @@ def logits(params, model=MODEL):
   return model.hidden(params, tokens, positions, jnp.ones_like(tokens))[0] @ model.head(params)
 
 
-# --- splitting and merging ------------------------------------------------------------------------------------------
+# --- splitting and merging
 
 
 def test_training_everything_costs_nothing():
@@ -139,13 +165,17 @@ def test_merged_weights_are_w_plus_scaled_a_b(scan):
   inside = lambda tree: tree["blocks"] if scan else tree["blocks"][1]
   block, new, adapters = inside(params), inside(merged), inside(trained["lora"])
   expected = {
-      ("attention", "query"): lambda a, b: np.einsum("...ir,...rhd->...ihd", a, b.reshape(*b.shape[:-1], 4, 8)),
-      ("attention", "out"): lambda a, b: np.einsum("...hdr,...ro->...hdo", a.reshape(*a.shape[:-2], 4, 8, 2), b),
-      ("mlp", "down"): lambda a, b: np.einsum("...ir,...ro->...io", a, b),
+      ("attention", "query"):
+          lambda a, b: np.einsum("...ir,...rhd->...ihd", a, b.reshape(*b.shape[:-1], 4, 8)),
+      ("attention", "out"):
+          lambda a, b: np.einsum("...hdr,...ro->...hdo", a.reshape(*a.shape[:-2], 4, 8, 2), b),
+      ("mlp", "down"):
+          lambda a, b: np.einsum("...ir,...ro->...io", a, b),
   }
   for (part, name), product in expected.items():
     a, b = (np.asarray(adapters[part][name][k]) for k in ("a", "b"))
-    np.testing.assert_allclose(new[part][name], block[part][name] + 8.0 / 2 * product(a, b), atol=1e-4)
+    np.testing.assert_allclose(new[part][name], block[part][name] + 8.0 / 2 * product(a, b),
+                               atol=1e-4)
 
 
 def test_experts_have_adapters_of_their_own():
@@ -164,8 +194,10 @@ def test_an_adapter_depends_on_its_path_alone():
   many = trainable.split(params_of(), LORA, jax.random.key(1))[0]["lora"]
   one = trainable.split(params_of(), dataclasses.replace(LORA, lora_targets=("blocks/1/mlp/up",)),
                          jax.random.key(1))[0]["lora"]
-  np.testing.assert_array_equal(one["blocks"][1]["mlp"]["up"]["a"], many["blocks"][1]["mlp"]["up"]["a"])
-  assert not np.array_equal(many["blocks"][0]["mlp"]["up"]["a"], many["blocks"][1]["mlp"]["up"]["a"])
+  np.testing.assert_array_equal(one["blocks"][1]["mlp"]["up"]["a"],
+                                many["blocks"][1]["mlp"]["up"]["a"])
+  assert not np.array_equal(many["blocks"][0]["mlp"]["up"]["a"],
+                            many["blocks"][1]["mlp"]["up"]["a"])
 
 
 def test_frozen_parameters_keep_their_dtype_and_trained_ones_are_f32():
@@ -187,7 +219,7 @@ def test_rows_of_a_tied_head_are_rows_of_the_embedding():
   assert tuple(np.flatnonzero(changed)) == (2, 7)
 
 
-# --- training -------------------------------------------------------------------------------------------------------
+# --- training
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -195,7 +227,8 @@ def test_only_what_is_chosen_moves(choice):
   cfg = CHOICES[choice]
   start, state = trained_for(cfg, micro_batches=2)
   check_only(choice, start, trainable.merge(state.params, state.frozen, cfg))
-  # Reference policy and states share the frozen leaves: donated, they would be gone after the first step.
+  # Reference policy and states share the frozen leaves: donated, they would be gone after the first
+  # step.
   assert moved(state.frozen, trainable.frozen_of(start, cfg)) == set()
 
 
@@ -223,34 +256,42 @@ def test_eight_devices_follow_one_device():
   mesh = parallel.make_mesh(MeshConfig(2, 2, 2), jax.devices()[:8])
   _, one = trained_for(cfg)
   start, eight = trained_for(cfg, mesh=mesh)
-  check_only("lora and more", start, trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg))
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), *jax.device_get((one.params, eight.params)))
+  check_only("lora and more", start,
+             trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg))
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5),
+               *jax.device_get((one.params, eight.params)))
   assert "fsdp" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["a"].sharding.spec)
   assert "tensor" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["b"].sharding.spec)
   merged = trainable.make_merge(MODEL, cfg, mesh)(eight)
   shardings = parallel.param_shardings(MODEL, mesh)
-  assert all(jax.tree.leaves(jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), merged, shardings)))
+  assert all(
+      jax.tree.leaves(
+          jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), merged, shardings)))
   assert merged["embedding"] is eight.frozen["embedding"]
   expected = trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg)
   np.testing.assert_allclose(logits(jax.device_get(merged)), logits(expected), atol=1e-5)
 
 
-# --- refusals -------------------------------------------------------------------------------------------------------
+# --- refusals
 
 
-@pytest.mark.parametrize("cfg,message", [
-    (ParametersConfig("selected", patterns=("atention",)), "matches no parameter.*blocks/0/attention/key"),
-    (ParametersConfig("selected", patterns=("attent",)), "matches no parameter"),  # whole parts of a path only
-    (ParametersConfig("selected", patterns=("(",)), "no regular expression"),
-    (ParametersConfig("selected"), "nothing would be trained"),
-    (ParametersConfig("selected", patterns=("head",), head_rows=(1,)), "head is named twice"),
-    (ParametersConfig("lora", patterns=("mlp",)), "blocks/0/mlp/down is named twice"),
-    (ParametersConfig("lora", lora_targets=("attention",)), "norm/scale has no adapter"),
-    (ParametersConfig("selected", head_rows=(1, 1)), "1 is repeated"),
-    (ParametersConfig("selected", head_rows=(16,)), "ids from 0 to 15"),
-    (ParametersConfig(patterns=("mlp",)), "parameters.train = 'all' does not read it"),
-    (ParametersConfig("selected", patterns=("mlp",), lora_rank=2), "lora_rank = 2"),
-])
+@pytest.mark.parametrize(
+    "cfg,message",
+    [
+        (ParametersConfig("selected",
+                          patterns=("atention",)), "matches no parameter.*blocks/0/attention/key"),
+        # whole parts of a path only
+        (ParametersConfig("selected", patterns=("attent",)), "matches no parameter"),
+        (ParametersConfig("selected", patterns=("(",)), "no regular expression"),
+        (ParametersConfig("selected"), "nothing would be trained"),
+        (ParametersConfig("selected", patterns=("head",), head_rows=(1,)), "head is named twice"),
+        (ParametersConfig("lora", patterns=("mlp",)), "blocks/0/mlp/down is named twice"),
+        (ParametersConfig("lora", lora_targets=("attention",)), "norm/scale has no adapter"),
+        (ParametersConfig("selected", head_rows=(1, 1)), "1 is repeated"),
+        (ParametersConfig("selected", head_rows=(16,)), "ids from 0 to 15"),
+        (ParametersConfig(patterns=("mlp",)), "parameters.train = 'all' does not read it"),
+        (ParametersConfig("selected", patterns=("mlp",), lora_rank=2), "lora_rank = 2"),
+    ])
 def test_a_choice_that_cannot_be_meant_is_refused(cfg, message):
   with pytest.raises(ConfigError, match=message):
     trainable.check(cfg, MODEL)

@@ -1,4 +1,6 @@
-"""The network: one block in training, prefill and decode; causality; segments; layouts that must not matter."""
+"""The network: one block in training, prefill and decode; causality; segments; layouts that must
+not matter.
+"""
 
 import dataclasses
 import functools
@@ -11,7 +13,8 @@ import pytest
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model, kv_cache
 
-CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_width=24)
+CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
+                     mlp_width=24)
 
 
 @functools.cache
@@ -44,7 +47,9 @@ def test_causality_by_gradient():
   params = model.init(jax.random.key(0))
   ids, positions, segments = inputs(rows=1)
   embedded = params["embedding"][ids]
-  at = jax.jit(jax.grad(lambda e, t: jnp.sum(jnp.sin(model.hidden(params, e, positions, segments)[0][0, t]))))
+  at = jax.jit(
+      jax.grad(
+          lambda e, t: jnp.sum(jnp.sin(model.hidden(params, e, positions, segments)[0][0, t]))))
   for t in (0, 4, 9):
     gradient = at(embedded, t)
     moved = np.any(np.asarray(gradient[0]) != 0, -1)
@@ -59,7 +64,8 @@ def test_segments_do_not_see_each_other():
   segments = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]])
   packed, _ = hidden(model)(params, ids, positions, segments)
   for start, end in ((0, 4), (4, 9)):
-    alone, _ = hidden(model)(params, ids[:, start:end], positions[:, start:end], jnp.ones((1, end - start), jnp.int32))
+    alone, _ = hidden(model)(params, ids[:, start:end], positions[:, start:end],
+                             jnp.ones((1, end - start), jnp.int32))
     np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
 
 
@@ -69,7 +75,8 @@ def test_padding_changes_nothing():
   ids, positions, segments = inputs()
   longer, _ = hidden(model)(params, *(jnp.pad(x, ((0, 0), (0, 4)), constant_values=c)
                                      for x, c in ((ids, 7), (positions, 3), (segments, 0))))
-  np.testing.assert_allclose(longer[:, :10], hidden(model)(params, ids, positions, segments)[0], atol=2e-5)
+  np.testing.assert_allclose(longer[:, :10],
+                             hidden(model)(params, ids, positions, segments)[0], atol=2e-5)
   assert np.all(np.isfinite(longer))
 
 
@@ -81,7 +88,10 @@ def test_execution_choices_change_neither_value_nor_gradient(change):
   theirs = params
   if other.config.scan_layers:
     blocks = params["blocks"]
-    theirs = {**params, "blocks": jax.tree.map(lambda *x: jnp.stack(x), *(blocks[i] for i in sorted(blocks)))}
+    theirs = {
+        **params, "blocks":
+            jax.tree.map(lambda *x: jnp.stack(x), *(blocks[i] for i in sorted(blocks)))
+    }
   run = lambda m: jax.jit(jax.value_and_grad(lambda p: jnp.sum(jnp.sin(m.hidden(p, *inputs())[0]))))
   value, gradient = run(model)(params)
   other_value, other_gradient = run(other)(theirs)

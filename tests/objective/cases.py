@@ -8,32 +8,48 @@ import numpy as np
 
 from jaxrl_llm.types import AdvantageInputs
 
-GROUPS = np.array([3, -1, 3, 8, -1, 3, 8, 5, 3, -1])  # four, three and two rows; 5 is a group of one
+# four, three and two rows; 5 is a group of one
+GROUPS = np.array([3, -1, 3, 8, -1, 3, 8, 5, 3, -1])
 EMPTY = 4  # the row without a policy token
 
 
-def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2, **fields) -> AdvantageInputs:
-  """Numpy inputs with every field, NaN wherever an advantage must not look; `fields` replaces some."""
+def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
+         **fields) -> AdvantageInputs:
+  """Numpy inputs with every field, NaN wherever an advantage must not look; `fields` replaces some.
+  """
   rng, rows = np.random.default_rng(seed), len(GROUPS)
   mask = rng.random((rows, length)) < 0.7
   mask &= np.arange(length) < rng.integers(5, length + 1, rows)[:, None]
-  mask[[0, 2], 6:], mask[5, -2:], mask[EMPTY] = False, True, False  # row 5 alone is the longest of its group
+  # row 5 alone is the longest of its group
+  mask[[0, 2], 6:], mask[5, -2:], mask[EMPTY] = False, True, False
   kept = np.ones(rows, bool) if keep is None else np.asarray(keep)
   log_probs = np.log(rng.uniform(0.05, 0.95, (rows, length)))
   probability = np.exp(log_probs)
   given = {
-      "rewards": rng.integers(0, 3, rows) / 2 + rng.normal(size=rows) / 8, "token_rewards": rng.normal(size=mask.shape),
-      "anchor_log_probs": log_probs, "ref_log_probs": log_probs - 0.1,
-      "sum_pi_squared": probability**2 + (1 - probability) ** 2 * rng.uniform(0.3, 1, mask.shape),
-      "values": rng.normal(size=mask.shape), "correction_weights": rng.uniform(0, 2, mask.shape)}
+      "rewards": rng.integers(0, 3, rows) / 2 + rng.normal(size=rows) / 8,
+      "token_rewards": rng.normal(size=mask.shape),
+      "anchor_log_probs": log_probs,
+      "ref_log_probs": log_probs - 0.1,
+      "sum_pi_squared": probability**2 + (1 - probability)**2 * rng.uniform(0.3, 1, mask.shape),
+      "values": rng.normal(size=mask.shape),
+      "correction_weights": rng.uniform(0, 2, mask.shape)
+  }
   given |= {name: value for name, value in fields.items() if name in given}
   seen = {1: kept, 2: mask & kept[:, None]}
-  given = {k: None if v is None else np.where(seen[np.ndim(v)], v, np.nan).astype(dtype) for k, v in given.items()}
+  given = {
+      k: None if v is None else np.where(seen[np.ndim(v)], v, np.nan).astype(dtype)
+      for k, v in given.items()
+  }
   starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
-  given |= {"mask": mask, "tokens": rng.integers(0, vocabulary, mask.shape).astype(np.int32), "group_id": GROUPS,
-            "keep": None if keep is None else kept,
-            "turn_id": np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32)}
-  return AdvantageInputs(**given | fields | {k: given[k] for k in fields if k not in ("mask", "tokens", "turn_id")})
+  given |= {
+      "mask": mask,
+      "tokens": rng.integers(0, vocabulary, mask.shape).astype(np.int32),
+      "group_id": GROUPS,
+      "keep": None if keep is None else kept,
+      "turn_id": np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32)
+  }
+  return AdvantageInputs(**given | fields |
+                         {k: given[k] for k in fields if k not in ("mask", "tokens", "turn_id")})
 
 
 def on_device(inputs: AdvantageInputs) -> AdvantageInputs:
@@ -45,7 +61,9 @@ def permuted(inputs: AdvantageInputs, order) -> AdvantageInputs:
 
 
 def spread(inputs: AdvantageInputs, columns: np.ndarray, width: int) -> AdvantageInputs:
-  """Rows moved apart: entry [i, t] goes to column columns[i, t]; what opens in between is masked, NaN or token 7."""
+  """Rows moved apart: entry [i, t] goes to column columns[i, t]; what opens in between is masked,
+  NaN or token 7.
+  """
 
   def move(x):
     if x.ndim == 1:
@@ -56,7 +74,8 @@ def spread(inputs: AdvantageInputs, columns: np.ndarray, width: int) -> Advantag
     return out
 
   moved = jax.tree.map(move, inputs)
-  return dataclasses.replace(moved, turn_id=None if inputs.turn_id is None else np.where(moved.mask, moved.turn_id, 0))
+  return dataclasses.replace(
+      moved, turn_id=None if inputs.turn_id is None else np.where(moved.mask, moved.turn_id, 0))
 
 
 def padded(inputs: AdvantageInputs) -> AdvantageInputs:

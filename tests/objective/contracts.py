@@ -1,4 +1,6 @@
-"""What every estimator must satisfy. Each check raises AssertionError; the test file also feeds it wrong estimators."""
+"""What every estimator must satisfy. Each check raises AssertionError; the test file also feeds it
+wrong estimators.
+"""
 
 import dataclasses
 
@@ -11,9 +13,11 @@ from jaxrl_llm.config import AggregationConfig
 from jaxrl_llm.objective.aggregation import loss_weights
 
 # In the transpose of the linearised loss: nothing that moves a number from one token to another.
-LOCAL = {"mul", "neg", "add_any", "add", "select_n", "convert_element_type", "broadcast_in_dim", "reduce_sum",
-         "reshape", "squeeze", "transpose", "copy", "copy_p", "div", "sub", "stop_gradient", "zeros_like",
-         "full_like", "jit", "pjit", "closed_call", "integer_pow", "sign"}
+LOCAL = {
+    "mul", "neg", "add_any", "add", "select_n", "convert_element_type", "broadcast_in_dim",
+    "reduce_sum", "reshape", "squeeze", "transpose", "copy", "copy_p", "div", "sub",
+    "stop_gradient", "zeros_like", "full_like", "jit", "pjit", "closed_call", "integer_pow", "sign"
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +41,8 @@ def case(seed=0, rows=8, length=12, drift=0.3, token_advantages=True) -> Case:
   log_probs = -rng.exponential(1.0, (rows, length)).astype(np.float32)
   anchor = (log_probs + drift * rng.standard_normal((rows, length))).astype(np.float32)
   start, end = rng.integers(0, 3, rows), rng.integers(5, length + 1, rows)
-  mask = (np.arange(length) >= start[:, None]) & (np.arange(length) < end[:, None]) & (rng.random((rows, length)) < 0.8)
+  mask = (np.arange(length) >= start[:, None]) & (np.arange(length) < end[:, None]) & (rng.random(
+      (rows, length)) < 0.8)
   mask[-1] = False
   mask[-2] = np.arange(length) == 4
   advantages = rng.standard_normal((rows, length if token_advantages else 1)) * np.ones((1, length))
@@ -45,12 +50,15 @@ def case(seed=0, rows=8, length=12, drift=0.3, token_advantages=True) -> Case:
 
 
 def weighted(estimator, cfg, c: Case, weights=None, prepared=None):
-  """(loss, gradient with respect to log_probs) with token weights, and statistics, of the whole batch."""
+  """(loss, gradient with respect to log_probs) with token weights, and statistics, of the whole
+  batch.
+  """
   weights = token_weights(c) if weights is None else weights
   prepared = {} if prepared is None else {"weights": jnp.asarray(prepared)}
 
   def loss(log_probs):
-    out = estimator(log_probs, jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg, **prepared)
+    out = estimator(log_probs, jnp.asarray(c.anchor), jnp.asarray(c.advantages),
+                    jnp.asarray(c.mask), cfg, **prepared)
     return jnp.sum(weights * jnp.where(c.mask, out.per_token_loss, 0))
 
   value, gradient = jax.value_and_grad(loss)(jnp.asarray(c.log_probs))
@@ -74,27 +82,34 @@ def check_on_policy(estimator, cfg):
 def check_padding(estimator, cfg):
   c = case(2)
   value, gradient = weighted(estimator, cfg, c)
-  garbage = np.random.default_rng(0).choice([np.nan, np.inf, -np.inf, 1e30, -7.0], c.mask.shape).astype(np.float32)
-  dirty = Case(*(np.where(c.mask, x, garbage) for x in (c.log_probs, c.anchor, c.advantages)), c.mask)
+  garbage = np.random.default_rng(0).choice([np.nan, np.inf, -np.inf, 1e30, -7.0],
+                                            c.mask.shape).astype(np.float32)
+  dirty = Case(*(np.where(c.mask, x, garbage) for x in (c.log_probs, c.anchor, c.advantages)),
+               c.mask)
   dirty_value, dirty_gradient = weighted(estimator, cfg, dirty)
   close(dirty_value, value, "garbage under a False mask changes the loss")
   close(dirty_gradient, gradient, "garbage under a False mask changes the gradient")
   pad = lambda x, fill: np.pad(x, ((0, 0), (0, 5)), constant_values=fill)
-  longer = Case(pad(c.log_probs, -3.0), pad(c.anchor, 2.0), pad(c.advantages, 9.0), pad(c.mask, False))
+  longer = Case(pad(c.log_probs, -3.0), pad(c.anchor, 2.0), pad(c.advantages, 9.0),
+                pad(c.mask, False))
   longer_value, longer_gradient = weighted(estimator, cfg, longer)
   close(longer_value, value, "padding changes the loss")
   close(longer_gradient, pad(gradient, 0.0), "padding changes the gradient")
 
 
 def check_holes(estimator, cfg):
-  """Masked tokens in the middle count for nothing: rows squeezed to their policy tokens give the same."""
+  """Masked tokens in the middle count for nothing: rows squeezed to their policy tokens give the
+  same.
+  """
   c = case(3)
   order = np.argsort(~c.mask, axis=1, kind="stable")
-  squeezed = Case(*(np.take_along_axis(getattr(c, f.name), order, 1) for f in dataclasses.fields(c)))
+  squeezed = Case(
+      *(np.take_along_axis(getattr(c, f.name), order, 1) for f in dataclasses.fields(c)))
   value, gradient = weighted(estimator, cfg, c)
   squeezed_value, squeezed_gradient = weighted(estimator, cfg, squeezed)
   close(squeezed_value, value, "a hole in the mask changes the loss")
-  close(squeezed_gradient, np.take_along_axis(gradient, order, 1), "a hole in the mask changes the gradient")
+  close(squeezed_gradient, np.take_along_axis(gradient, order, 1),
+        "a hole in the mask changes the gradient")
 
 
 def check_row_order(estimator, cfg):
@@ -114,7 +129,9 @@ def prepared(estimator, cfg, c: Case):
 
 
 def check_micro_batches(estimator, cfg):
-  """Statistics of the whole batch, if the estimator declares them, are made first; without them nothing else is."""
+  """Statistics of the whole batch, if the estimator declares them, are made first; without them
+  nothing else is.
+  """
   c = case(5)
   value, gradient = weighted(estimator, cfg, c)
   whole = prepared(estimator, cfg, c)
@@ -148,7 +165,8 @@ def check_masked(estimator, cfg):
   c = case(7)
   _, gradient = weighted(estimator, cfg, c)
   close(gradient[~c.mask], 0.0, "a masked token has a gradient", 0)
-  out = estimator(jnp.asarray(c.log_probs), jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg)
+  out = estimator(jnp.asarray(c.log_probs), jnp.asarray(c.anchor), jnp.asarray(c.advantages),
+                  jnp.asarray(c.mask), cfg)
   assert np.all(np.isfinite(out.per_token_loss)), "per_token_loss is not finite everywhere"
   nothing = dataclasses.replace(c, mask=np.zeros_like(c.mask))
   value, gradient = weighted(estimator, cfg, nothing)
@@ -163,12 +181,14 @@ def check_extremes(estimator, cfg):
     for shift in (size, alternating):
       far = dataclasses.replace(c, anchor=(c.log_probs - shift).astype(np.float32))
       value, gradient = weighted(estimator, cfg, far)
-      assert np.isfinite(value) and np.all(np.isfinite(gradient)), f"log-ratios of {size} are not finite"
+      assert np.isfinite(value) and np.all(
+          np.isfinite(gradient)), f"log-ratios of {size} are not finite"
 
 
 def check_zero_advantage(estimator, cfg):
   c = case(9)
-  _, gradient = weighted(estimator, cfg, dataclasses.replace(c, advantages=np.zeros_like(c.advantages)))
+  _, gradient = weighted(estimator, cfg,
+                         dataclasses.replace(c, advantages=np.zeros_like(c.advantages)))
   close(gradient, 0.0, "zero advantages have a gradient", 0)
 
 
@@ -178,8 +198,10 @@ def check_full_precision(estimator, cfg):
   half = lambda x: jnp.asarray(x, jnp.bfloat16)
   rounded = lambda x: half(x).astype(jnp.float32)
   mask = jnp.asarray(c.mask)
-  got = estimator(half(c.log_probs), half(c.anchor), rounded(c.advantages), mask, cfg).per_token_loss
-  expected = estimator(rounded(c.log_probs), rounded(c.anchor), rounded(c.advantages), mask, cfg).per_token_loss
+  got = estimator(half(c.log_probs), half(c.anchor), rounded(c.advantages), mask,
+                  cfg).per_token_loss
+  expected = estimator(rounded(c.log_probs), rounded(c.anchor), rounded(c.advantages), mask,
+                       cfg).per_token_loss
   assert got.dtype == jnp.float32, f"per_token_loss is {got.dtype}"
   close(got, expected, "bf16 inputs are not computed in f32", 1e-6)
 
@@ -189,7 +211,8 @@ def check_local_gradient(estimator, cfg):
   c = case(11)
 
   rest = [jnp.asarray(x) for x in (c.anchor, c.advantages, c.mask)]
-  _, transpose = jax.vjp(lambda x: estimator(x, *rest, cfg).per_token_loss, jnp.asarray(c.log_probs))
+  _, transpose = jax.vjp(lambda x: estimator(x, *rest, cfg).per_token_loss,
+                         jnp.asarray(c.log_probs))
   found = set()
   _collect(jax.make_jaxpr(transpose)(jnp.ones(c.mask.shape)).jaxpr, found)
   assert found <= LOCAL, f"the gradient flows through {sorted(found - LOCAL)}"
@@ -206,4 +229,8 @@ def _collect(jaxpr, found):
           _collect(inner, found)
 
 
-CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
+CHECKS = {
+    name.removeprefix("check_"): check
+    for name, check in list(globals().items())
+    if name.startswith("check_")
+}

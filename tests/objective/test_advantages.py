@@ -21,8 +21,8 @@ BY_ROW = ("none", "grpo", "dr_grpo", "rloo", "opo")
 
 def inputs(rewards=REWARDS, keep=None, groups=GROUPS, length=4):
   mask = np.arange(length) < np.arange(1, len(groups) + 1)[:, None] % (length + 1)
-  return AdvantageInputs(jnp.asarray(rewards), jnp.asarray(mask), jnp.zeros(mask.shape, jnp.int32), jnp.asarray(groups),
-                         None if keep is None else jnp.asarray(keep))
+  return AdvantageInputs(jnp.asarray(rewards), jnp.asarray(mask), jnp.zeros(mask.shape, jnp.int32),
+                         jnp.asarray(groups), None if keep is None else jnp.asarray(keep))
 
 
 def loop(name, rewards, keep, lengths, cfg):
@@ -97,9 +97,11 @@ def test_registry_refuses(monkeypatch):
 
 def test_options_enlarge_the_needs():
   base = {"sum_pi_squared", "anchor_log_probs"}
-  assert advantages.needs(AdvantageConfig("grpo")) == set() and advantages.needs(AdvantageConfig("gae")) == {"values"}
+  assert advantages.needs(AdvantageConfig("grpo")) == set() and advantages.needs(
+      AdvantageConfig("gae")) == {"values"}
   assert advantages.needs(AdvantageConfig("otb")) == base
-  assert advantages.needs(AdvantageConfig("otb", importance="outside")) == base | {"correction_weights"}
+  assert advantages.needs(AdvantageConfig("otb",
+                                          importance="outside")) == base | {"correction_weights"}
   assert advantages.needs(AdvantageConfig("tir_otb", granularity="turn")) == base | {"turn_id"}
   lacking = cases.make(correction_weights=None)
   with pytest.raises(ValueError, match="importance = 'inside_cumsum' reads correction_weights"):
@@ -110,8 +112,11 @@ def test_options_enlarge_the_needs():
 
 EVERY = {name: AdvantageConfig(name, gamma=0.9, lam=0.8) for name in (
     *BY_ROW, "gae", "otb", "reinforce_pp", "reinforce_pp_baseline", "tempo", "tir_otb")}
-EVERY |= {f"tir_otb-{granularity}": AdvantageConfig("tir_otb", granularity=granularity, importance="outside")
-          for granularity in ("turn", "sequence")}
+EVERY |= {
+    f"tir_otb-{granularity}":
+        AdvantageConfig("tir_otb", granularity=granularity, importance="outside")
+    for granularity in ("turn", "sequence")
+}
 EVERY["tir_otb-others"] = AdvantageConfig("tir_otb", leave_one_out=True, importance="inside_cumsum")
 NOT_INVARIANT = {"otb"}  # its position is the column
 
@@ -121,7 +126,9 @@ def test_every_advantage_is_listed():
 
 
 def properties(advantage, cfg, *, group, tool_text):
-  """What holds for every advantage, on rows with holes, NaN where it must not look, an empty row and a group of one."""
+  """What holds for every advantage, on rows with holes, NaN where it must not look, an empty row
+  and a group of one.
+  """
   run = jax.jit(lambda given: advantage(given, cfg))
   keep = np.ones(len(cases.GROUPS), bool)
   keep[2] = False
@@ -152,10 +159,14 @@ def test_every_advantage(key):
 @pytest.mark.parametrize("key", [k for k in EVERY if k != "none"])
 def test_constants_without_gradient(key):
   cfg, given = EVERY[key], cases.on_device(cases.make())
-  floats = {k: v for k in ("rewards", "values", "anchor_log_probs", "sum_pi_squared", "correction_weights")
-            if (v := getattr(given, k)) is not None}
+  floats = {
+      k: v
+      for k in ("rewards", "values", "anchor_log_probs", "sum_pi_squared", "correction_weights")
+      if (v := getattr(given, k)) is not None
+  }
   function = advantages.get_advantage(cfg.name)
-  gradient = jax.jit(jax.grad(lambda x: jnp.sum(jnp.square(function(given.replace(**x), cfg)))))(floats)
+  gradient = jax.jit(
+      jax.grad(lambda x: jnp.sum(jnp.square(function(given.replace(**x), cfg)))))(floats)
   assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(gradient))
 
 

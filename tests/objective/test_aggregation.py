@@ -18,9 +18,15 @@ def test_weights_by_hand(name):
   keep = jnp.asarray([True, True, True, False])
   cfg = AggregationConfig(name, fixed_length=10)
   weights = loss_weights(mask, None, None, cfg, keep)
-  per_row = {"token": [1 / 4, 1 / 4], "token_sum": [1, 1], "sequence": [1 / 6, 1 / 2], "sequence_sum": [1 / 2, 1 / 2],
-             "fixed": [1 / 20, 1 / 20]}[name]
-  np.testing.assert_allclose(weights, np.asarray(mask) * np.array([*per_row, 0, 0])[:, None], rtol=1e-6)
+  per_row = {
+      "token": [1 / 4, 1 / 4],
+      "token_sum": [1, 1],
+      "sequence": [1 / 6, 1 / 2],
+      "sequence_sum": [1 / 2, 1 / 2],
+      "fixed": [1 / 20, 1 / 20]
+  }[name]
+  np.testing.assert_allclose(weights,
+                             np.asarray(mask) * np.array([*per_row, 0, 0])[:, None], rtol=1e-6)
   padded = loss_weights(jnp.pad(mask, ((0, 2), (0, 3))), None, None, cfg, jnp.pad(keep, (0, 2)))
   np.testing.assert_allclose(padded[:4, :4], weights, rtol=1e-6)
   np.testing.assert_array_equal(loss_weights(jnp.zeros_like(mask), None, None, cfg), 0.0)
@@ -35,13 +41,15 @@ def test_what_a_mode_lacks_is_an_error():
     loss_weights(mask, None, None, BALANCED)
 
 
-# Group 7: sides + - + 0 -, a row without a token, one that is not kept. Group 2: positive rows only.
+# Group 7: sides + - + 0 -, a row without a token, one that is not kept. Group 2: positive rows
+# only.
 LENGTHS = np.array([3, 1, 1, 2, 2, 0, 4, 1, 3])
 SIGNS = np.array([1, -1, 1, 0, -1, 1, 1, 1, 1.0])
 GROUP = np.array([7, 7, 7, 7, 7, 7, 7, 2, 2])
 KEPT = np.array([1, 1, 1, 1, 1, 1, 0, 1, 1], bool)
 #                 rows of the side / rows of the group / tokens of the side / groups
-PER_ROW = np.array([2 / 5 / 4 / 2, 2 / 5 / 3 / 2, 2 / 5 / 4 / 2, 0, 2 / 5 / 3 / 2, 0, 0, 1 / 4 / 2, 1 / 4 / 2])
+PER_ROW = np.array(
+    [2 / 5 / 4 / 2, 2 / 5 / 3 / 2, 2 / 5 / 4 / 2, 0, 2 / 5 / 3 / 2, 0, 0, 1 / 4 / 2, 1 / 4 / 2])
 
 
 def by_hand(weights_of):
@@ -79,10 +87,13 @@ def test_balanced_edges():
   group = jnp.asarray([1, 1, 1])
   weights = loss_weights(mask, jnp.zeros((3, 2)), group, BALANCED)
   np.testing.assert_array_equal(weights, 0.0)
-  np.testing.assert_array_equal(loss_weights(jnp.zeros_like(mask), jnp.ones((3, 2)), group, BALANCED), 0.0)
+  np.testing.assert_array_equal(
+      loss_weights(jnp.zeros_like(mask), jnp.ones((3, 2)), group, BALANCED), 0.0)
   np.testing.assert_allclose(regularizer_weights(mask, BALANCED), np.asarray(mask) / 4)
-  wide = loss_weights(jnp.pad(mask, ((0, 1), (0, 2))), jnp.ones((4, 4)), jnp.asarray([1, 1, 1, 9]), BALANCED)
-  np.testing.assert_allclose(wide[:3, :2], np.asarray(mask) / 4, rtol=1e-6)  # an empty group is none
+  wide = loss_weights(jnp.pad(mask, ((0, 1), (0, 2))), jnp.ones((4, 4)), jnp.asarray([1, 1, 1, 9]),
+                      BALANCED)
+  # an empty group is none
+  np.testing.assert_allclose(wide[:3, :2], np.asarray(mask) / 4, rtol=1e-6)
 
 
 def binary(lengths, correct):
@@ -97,7 +108,8 @@ def of_mode(name, lengths, correct):
   with jax.enable_x64(True):
     group = jnp.zeros(len(lengths), jnp.int32)
     values = jnp.asarray(np.broadcast_to(advantages[:, None], mask.shape))
-    weights = np.asarray(loss_weights(jnp.asarray(mask), values, group, AggregationConfig(name)), np.float64)
+    weights = np.asarray(loss_weights(jnp.asarray(mask), values, group, AggregationConfig(name)),
+                         np.float64)
   return weights, weights.sum(1) * advantages
 
 
@@ -120,20 +132,26 @@ def test_balanced_equals_token_where_mean_lengths_agree():
   equal = [6, 2, 1, 4, 7]  # means 4 and 4
   balanced, token = (of_mode(name, equal, [1, 1, 0, 0, 0])[0] for name in ("balanced", "token"))
   np.testing.assert_allclose(balanced, token, rtol=1e-6)
-  balanced, token = (of_mode(name, [6, 3, 1, 4, 7], [1, 1, 0, 0, 0])[0] for name in ("balanced", "token"))
+  balanced, token = (
+      of_mode(name, [6, 3, 1, 4, 7], [1, 1, 0, 0, 0])[0] for name in ("balanced", "token"))
   assert np.abs(balanced - token).max() > 1e-3
 
 
 def test_balanced_equals_sequence_where_lengths_agree_inside_each_side():
   lengths = [6, 6, 2, 2, 2]
-  balanced, sequence, token = (of_mode(n, lengths, [1, 1, 0, 0, 0])[0] for n in ("balanced", "sequence", "token"))
+  balanced, sequence, token = (
+      of_mode(n, lengths, [1, 1, 0, 0, 0])[0] for n in ("balanced", "sequence", "token"))
   np.testing.assert_allclose(balanced, sequence, rtol=1e-6)
   assert np.abs(balanced - token).max() > 1e-3
 
 
 def test_splitting_a_group_changes_balanced_weights():
   mask, advantages = binary([8, 5, 1, 2], [1, 0, 1, 0])
-  values, group = jnp.asarray(np.broadcast_to(advantages[:, None], mask.shape), jnp.float32), jnp.zeros(4, jnp.int32)
+  values, group = jnp.asarray(np.broadcast_to(advantages[:, None], mask.shape),
+                              jnp.float32), jnp.zeros(4, jnp.int32)
   whole = loss_weights(jnp.asarray(mask), values, group, BALANCED)
-  halves = [loss_weights(jnp.asarray(mask[s]), values[s], group[s], BALANCED) for s in (slice(0, 2), slice(2, 4))]
+  halves = [
+      loss_weights(jnp.asarray(mask[s]), values[s], group[s], BALANCED)
+      for s in (slice(0, 2), slice(2, 4))
+  ]
   assert np.abs(np.concatenate(halves) / 2 - whole).max() > 1e-2

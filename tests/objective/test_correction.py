@@ -1,4 +1,5 @@
-"""Correction weights, rejection and the sequence mask, against hand-computed tables and slow loops."""
+"""Correction weights, rejection and the sequence mask, against hand-computed tables and slow loops.
+"""
 
 import math
 
@@ -10,14 +11,17 @@ import pytest
 from jaxrl_llm.config import ConfigError, CorrectionConfig
 from jaxrl_llm.objective import correction
 
-MASK = np.array([[True, True, False, True], [True, False, False, False], [False] * 4, [True, True, True, True]])
-RATIOS = np.array([[0.5, 3.0, 9.0, 1.0], [2.5, 0.1, 0.1, 0.1], [7.0] * 4, [1.01, 0.99, 1.02, 0.98]], np.float32)
+MASK = np.array([[True, True, False, True], [True, False, False, False], [False] * 4,
+                 [True, True, True, True]])
+RATIOS = np.array([[0.5, 3.0, 9.0, 1.0], [2.5, 0.1, 0.1, 0.1], [7.0] * 4, [1.01, 0.99, 1.02, 0.98]],
+                  np.float32)
 
 
 def run(ratios=RATIOS, mask=MASK, **fields):
   """(weights, metrics as (total, count)) for given ratios anchor / behavior."""
   behavior = jnp.full(ratios.shape, -1.0)
-  weights, metrics = correction.correction_weights(behavior + jnp.log(jnp.asarray(ratios)), behavior, jnp.asarray(mask),
+  weights, metrics = correction.correction_weights(behavior + jnp.log(jnp.asarray(ratios)),
+                                                   behavior, jnp.asarray(mask),
                                                    CorrectionConfig(**fields))
   return np.asarray(weights), {k: (float(m.total), float(m.count)) for k, m in metrics.items()}
 
@@ -48,7 +52,8 @@ def test_icepop_drops_instead_of_truncating():
 def test_batch_normalize():
   weights, metrics = run(level="token", cap=2.0, batch_normalize=True)
   truncated = np.minimum(RATIOS, 2.0)
-  np.testing.assert_allclose(weights, np.where(MASK, truncated / truncated[MASK].mean(), 1), rtol=1e-6)
+  np.testing.assert_allclose(weights, np.where(MASK, truncated / truncated[MASK].mean(), 1),
+                             rtol=1e-6)
   np.testing.assert_allclose(metrics["correction/weight"][0], 8, rtol=1e-6)
   weights, _ = run(level="sequence", cap=2.0, batch_normalize=True)
   rows = np.array([1.5, 2.0, 0.0, np.prod(RATIOS[3])])
@@ -57,7 +62,8 @@ def test_batch_normalize():
   weights, _ = run(level="token", batch_normalize=True, mask=np.zeros_like(MASK))
   np.testing.assert_array_equal(weights, 1.0)
   weights, _ = run(level="token", batch_normalize=True, reject=(("token_k1", None, 2.0),), cap=None)
-  np.testing.assert_allclose(weights[3], RATIOS[3] / RATIOS[MASK].mean(), rtol=1e-6)  # rejection comes after
+  # rejection comes after
+  np.testing.assert_allclose(weights[3], RATIOS[3] / RATIOS[MASK].mean(), rtol=1e-6)
 
 
 def slow(name, low, high):
@@ -67,7 +73,11 @@ def slow(name, low, high):
   inside = lambda x: (low is None or x >= low) and (high is None or x <= high)
   for b, row in enumerate(RATIOS.astype(np.float64)):
     ratios = row[MASK[b]]
-    values = {"k1": ratios, "k2": np.log(ratios) ** 2 / 2, "k3": ratios - 1 - np.log(ratios)}[statistic]
+    values = {
+        "k1": ratios,
+        "k2": np.log(ratios)**2 / 2,
+        "k3": ratios - 1 - np.log(ratios)
+    }[statistic]
     if not len(ratios):
       continue
     if reduction == "token":
@@ -94,13 +104,16 @@ def test_rules_equal_the_loop(rule):
   weights, metrics = run(level="none", reject=(rule,))
   np.testing.assert_array_equal(weights, kept)
   assert 0 < kept[MASK].sum() < 8 and metrics["correction/rejected"] == ((~kept).sum(), 8)
-  assert metrics["correction/rejected_rows"] == (sum(MASK[b].any() and not kept[b][MASK[b]].any() for b in range(4)), 3)
+  assert metrics["correction/rejected_rows"] == (sum(
+      MASK[b].any() and not kept[b][MASK[b]].any() for b in range(4)), 3)
   weights, _ = run(level="token", cap=2.0, reject=(rule,))
   np.testing.assert_allclose(weights, np.where(MASK, np.minimum(RATIOS, 2) * kept, 1), rtol=1e-6)
 
 
 def test_bounds_are_on_anchor_over_behavior():
-  """A ratio of 2 is beyond an upper bound of 1.5; on the inverse, 0.5 would be below a lower bound of 0.6."""
+  """A ratio of 2 is beyond an upper bound of 1.5; on the inverse, 0.5 would be below a lower bound
+  of 0.6.
+  """
   ratios, mask = np.full((1, 1), 2.0, np.float32), np.ones((1, 1), bool)
   for name in ("token_k1", "seq_sum_k1", "seq_mean_k1", "seq_max_k1"):
     assert run(ratios, mask, reject=((name, None, 1.5),))[0] == 0
@@ -111,12 +124,14 @@ def test_bounds_are_on_anchor_over_behavior():
 def test_rules_combine_and_the_narrow_geometric_band_holds():
   rules = (("seq_mean_k1", 0.99, 1.01), ("token_k1", 0.985, None))
   weights, _ = run(level="token", cap=2.0, reject=rules)
-  np.testing.assert_allclose(weights, [[0, 0, 1, 0], [0, 1, 1, 1], [1] * 4, [1.01, 0.99, 1.02, 0]], rtol=1e-6)
+  np.testing.assert_allclose(weights, [[0, 0, 1, 0], [0, 1, 1, 1], [1] * 4, [1.01, 0.99, 1.02, 0]],
+                             rtol=1e-6)
 
 
 def test_constants_and_finite_at_extremes():
   rng = np.random.default_rng(0)
-  anchor, behavior = (jnp.asarray(rng.choice([-300.0, -1.0, 0.0], (3, 6)), jnp.float32) for _ in range(2))
+  anchor, behavior = (
+      jnp.asarray(rng.choice([-300.0, -1.0, 0.0], (3, 6)), jnp.float32) for _ in range(2))
   mask = jnp.asarray(rng.random((3, 6)) < 0.7)
   dirty = jnp.where(mask, anchor, jnp.nan)
   for level in correction.LEVELS:
@@ -127,7 +142,8 @@ def test_constants_and_finite_at_extremes():
     np.testing.assert_array_equal(gradient, 0.0)
   with jax.enable_x64(True):
     wide = jnp.asarray(np.asarray(anchor), jnp.float64)
-    assert correction.correction_weights(wide, wide, mask, CorrectionConfig("token"))[0].dtype == jnp.float64
+    assert correction.correction_weights(wide, wide, mask,
+                                         CorrectionConfig("token"))[0].dtype == jnp.float64
 
 
 @pytest.mark.parametrize("fields, texts", [
@@ -154,16 +170,23 @@ def test_refused(fields, texts):
 
 
 def test_sequence_mask_by_hand():
-  """Rows: left behind and negative; left behind, positive; negative but near; no policy token; moved upwards."""
+  """Rows: left behind and negative; left behind, positive; negative but near; no policy token;
+  moved upwards.
+  """
   drop = np.array([0.3, 0.3, 0.1, 0.3, -0.9], np.float32)
   mask = np.array([[True, True, False]] * 3 + [[False] * 3] + [[True, True, False]])
   anchor = np.full((5, 3), -1.0, np.float32)
-  current = anchor - drop[:, None] * np.array([0.5, 1.5, 50.0], np.float32)  # mean over policy tokens: drop
-  advantages = np.array([-1.0, 1.0, -1.0, -1.0, -1.0])[:, None] * np.array([2.0, -1.0, -9.0], np.float32)  # mean 0.5 A
-  gate = lambda x, delta: correction.sequence_mask(x, jnp.asarray(anchor), jnp.asarray(advantages, jnp.float32),
-                                                   jnp.asarray(mask), CorrectionConfig(sequence_delta=delta))
+  # mean over policy tokens: drop
+  current = anchor - drop[:, None] * np.array([0.5, 1.5, 50.0], np.float32)
+  # mean 0.5 A
+  advantages = np.array([-1.0, 1.0, -1.0, -1.0, -1.0])[:, None] * np.array([2.0, -1.0, -9.0],
+                                                                           np.float32)
+  gate = lambda x, delta: correction.sequence_mask(x, jnp.asarray(
+      anchor), jnp.asarray(advantages, jnp.float32), jnp.asarray(mask),
+                                                   CorrectionConfig(sequence_delta=delta))
   np.testing.assert_array_equal(gate(jnp.asarray(current), 0.2)[:, 0], [0, 1, 1, 1, 1])
   np.testing.assert_array_equal(gate(jnp.asarray(current), 0.05)[:, 0], [0, 1, 0, 1, 1])
   np.testing.assert_array_equal(gate(jnp.asarray(current), None), 1.0)
   assert gate(jnp.asarray(current), 0.2).shape == mask.shape
-  np.testing.assert_array_equal(jax.grad(lambda x: jnp.sum(gate(x, 0.2)))(jnp.asarray(current)), 0.0)
+  np.testing.assert_array_equal(
+      jax.grad(lambda x: jnp.sum(gate(x, 0.2)))(jnp.asarray(current)), 0.0)

@@ -22,7 +22,8 @@ def problem():
 
 
 def per_token(name, log_probs, ref):
-  return divergences.get_divergence(name)(log_probs[None], ref[None], jnp.ones((1, log_probs.size), bool))[0]
+  return divergences.get_divergence(name)(log_probs[None], ref[None],
+                                          jnp.ones((1, log_probs.size), bool))[0]
 
 
 def forward(z, ref):
@@ -34,8 +35,8 @@ def backward(z, ref):
   return jnp.sum(jnp.exp(ref) * (ref - jax.nn.log_softmax(z)))
 
 
-@pytest.mark.parametrize("name, target", [
-    ("k1", lambda z, ref: 0.0 * jnp.sum(z)), ("k2", forward), ("k3", backward), ("k1+", forward), ("k3+", forward)])
+@pytest.mark.parametrize("name, target", [("k1", lambda z, ref: 0.0 * jnp.sum(z)), ("k2", forward),
+                                          ("k3", backward), ("k1+", forward), ("k3+", forward)])
 def test_expected_gradient_in_the_loss(name, target, problem):
   """Tokens drawn from the current policy, their probabilities constants as in a loss on samples."""
   z, ref, _ = problem
@@ -43,12 +44,14 @@ def test_expected_gradient_in_the_loss(name, target, problem):
   got = jax.grad(lambda z: jnp.sum(probs * per_token(name, jax.nn.log_softmax(z), ref)))(z)
   np.testing.assert_allclose(got, jax.grad(target)(z, ref), rtol=1e-10, atol=1e-12)
   other = backward if target is forward else forward
-  assert np.abs(got - jax.grad(other)(z, ref)).max() > 1e-2, "the other direction would pass as well"
+  assert np.abs(got -
+                jax.grad(other)(z, ref)).max() > 1e-2, "the other direction would pass as well"
 
 
 @pytest.mark.parametrize("name", ["k1", "k3"])
 def test_with_the_ratio_it_is_right_off_policy(name, problem):
-  """Tokens of the behavior policy: ratio times divergence has value and gradient of KL(pi || ref)."""
+  """Tokens of the behavior policy: ratio times divergence has value and gradient of KL(pi || ref).
+  """
   z, ref, behavior = problem
 
   def loss(z):
@@ -86,14 +89,17 @@ def test_finite_and_masked(name):
   log_probs = jnp.asarray([[-90.0, -1.0, jnp.nan, -1e-6]], jnp.float32)
   ref = jnp.asarray([[-1.0, -90.0, -1.0, jnp.inf]], jnp.float32)
   mask = jnp.asarray([[True, True, False, False]])
-  value, gradient = jax.value_and_grad(lambda x: jnp.sum(divergences.get_divergence(name)(x, ref, mask)))(log_probs)
+  value, gradient = jax.value_and_grad(
+      lambda x: jnp.sum(divergences.get_divergence(name)(x, ref, mask)))(log_probs)
   assert np.isfinite(value) and np.all(np.isfinite(gradient))
   np.testing.assert_array_equal(gradient[~mask], 0.0)
   np.testing.assert_array_equal(divergences.get_divergence(name)(log_probs, ref, mask)[~mask], 0.0)
-  assert divergences.get_divergence(name)(log_probs.astype(jnp.bfloat16), ref, mask).dtype == jnp.float32
+  assert divergences.get_divergence(name)(log_probs.astype(jnp.bfloat16), ref,
+                                          mask).dtype == jnp.float32
 
 
 def test_names():
-  assert set(NAMES) == set(KLConfig.__dataclass_fields__["name"].metadata["choices"]) == set(divergences._TABLE)
+  assert set(NAMES) == set(KLConfig.__dataclass_fields__["name"].metadata["choices"]) == set(
+      divergences._TABLE)
   with pytest.raises(ConfigError, match="allowed are k1, k2, k3, k1\\+, k3\\+"):
     divergences.get_divergence("k4")

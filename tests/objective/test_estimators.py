@@ -1,4 +1,6 @@
-"""Every estimator of the table against the contracts and the slow loop; every contract against a wrong estimator."""
+"""Every estimator of the table against the contracts and the slow loop; every contract against a
+wrong estimator.
+"""
 
 import importlib.util
 import math
@@ -30,20 +32,107 @@ reference = _load(Path(__file__).parent.parent / "reference" / "estimators.py")
 
 # Configurations beyond the defaults that the contracts and the slow loop also run on.
 VARIANTS = [
-    {"name": "ppo", "clip_high": 0.28, "dual_clip": 1.3}, {"name": "ppo", "clip_low": None, "clip_high": None},
-    {"name": "gspo", "clip_low": 0.05, "clip_high": None}, {"name": "seq_is", "cap": 1.2},
-    {"name": "ctpo", "log_dual": None}, {"name": "ctpo", "log_low": None, "log_high": None, "log_dual": None},
-    {"name": "ctpo", "power": 0.0, "log_low": 0.3, "log_high": 0.4, "log_dual": 0.6},
-    {"name": "ctpo", "log_high": None, "log_dual": 0.2}, {"name": "ctpo", "power": 1.0},
-    {"name": "ctpo_geomean", "power": 0.0, "log_dual": None},
-    {"name": "minpro", "cap_at_one": True}, {"name": "minpro", "clip_low": 0.2, "clip_high": 0.1},
-    {"name": "m2po", "m2_scope": "away"}, {"name": "m2po", "tau": None}, {"name": "cispo", "clip_low": 0.3},
-    {"name": "gmpo", "log_low": None, "log_high": 0.1}, {"name": "topr", "cap": None},
-    {"name": "dppo_tv", "delta_low": None, "delta_high": 0.05, "ratio_cap": 1.1},
-    {"name": "dppo_kl", "ratio_cap": None}, {"name": "cppo", "d": 0.05, "d_b": 0.0, "w_min": 0.5},
+    {
+        "name": "ppo",
+        "clip_high": 0.28,
+        "dual_clip": 1.3
+    },
+    {
+        "name": "ppo",
+        "clip_low": None,
+        "clip_high": None
+    },
+    {
+        "name": "gspo",
+        "clip_low": 0.05,
+        "clip_high": None
+    },
+    {
+        "name": "seq_is",
+        "cap": 1.2
+    },
+    {
+        "name": "ctpo",
+        "log_dual": None
+    },
+    {
+        "name": "ctpo",
+        "log_low": None,
+        "log_high": None,
+        "log_dual": None
+    },
+    {
+        "name": "ctpo",
+        "power": 0.0,
+        "log_low": 0.3,
+        "log_high": 0.4,
+        "log_dual": 0.6
+    },
+    {
+        "name": "ctpo",
+        "log_high": None,
+        "log_dual": 0.2
+    },
+    {
+        "name": "ctpo",
+        "power": 1.0
+    },
+    {
+        "name": "ctpo_geomean",
+        "power": 0.0,
+        "log_dual": None
+    },
+    {
+        "name": "minpro",
+        "cap_at_one": True
+    },
+    {
+        "name": "minpro",
+        "clip_low": 0.2,
+        "clip_high": 0.1
+    },
+    {
+        "name": "m2po",
+        "m2_scope": "away"
+    },
+    {
+        "name": "m2po",
+        "tau": None
+    },
+    {
+        "name": "cispo",
+        "clip_low": 0.3
+    },
+    {
+        "name": "gmpo",
+        "log_low": None,
+        "log_high": 0.1
+    },
+    {
+        "name": "topr",
+        "cap": None
+    },
+    {
+        "name": "dppo_tv",
+        "delta_low": None,
+        "delta_high": 0.05,
+        "ratio_cap": 1.1
+    },
+    {
+        "name": "dppo_kl",
+        "ratio_cap": None
+    },
+    {
+        "name": "cppo",
+        "d": 0.05,
+        "d_b": 0.0,
+        "w_min": 0.5
+    },
 ]
-CONFIGS = [EstimatorConfig(name) for name in estimators.names()] + [EstimatorConfig(**v) for v in VARIANTS]
-IDS = lambda cfg: cfg.name + "".join(f"-{k}={v}" for k, v in vars(cfg).items() if k != "name" and v != "default")
+CONFIGS = [EstimatorConfig(name) for name in estimators.names()
+          ] + [EstimatorConfig(**v) for v in VARIANTS]
+IDS = lambda cfg: cfg.name + "".join(f"-{k}={v}" for k, v in vars(cfg).items()
+                                     if k != "name" and v != "default")
 
 
 @pytest.mark.parametrize("check", contracts.CHECKS)
@@ -69,7 +158,8 @@ def test_float64_is_float64_throughout(cfg):
   """A single number held in f32 on the way would leave an error of 1e-8."""
   with jax.enable_x64(True):
     c = contracts.case(1)
-    c = contracts.Case(*(np.asarray(x, np.float64) for x in (c.log_probs, c.anchor, c.advantages)), c.mask)
+    c = contracts.Case(*(np.asarray(x, np.float64) for x in (c.log_probs, c.anchor, c.advantages)),
+                       c.mask)
     loss, coefficient = slow(cfg, c)
     value, gradient = fast(cfg, c)
   assert value.dtype == np.float64
@@ -78,14 +168,19 @@ def test_float64_is_float64_throughout(cfg):
 
 
 def slow(cfg, c):
-  numbers = {k: v for k, v in vars(estimators.resolve(cfg)).items() if k in estimators.spec(cfg.name).defaults}
+  numbers = {
+      k: v
+      for k, v in vars(estimators.resolve(cfg)).items()
+      if k in estimators.spec(cfg.name).defaults
+  }
   return reference.evaluate(cfg.name, c.log_probs, c.anchor, c.advantages, c.mask, **numbers)
 
 
 def fast(cfg, c):
   """(per-token loss, 0 where masked; gradient of its sum)."""
   estimator = estimators.get_estimator(cfg.name)
-  out = estimator(jnp.asarray(c.log_probs), jnp.asarray(c.anchor), jnp.asarray(c.advantages), jnp.asarray(c.mask), cfg)
+  out = estimator(jnp.asarray(c.log_probs), jnp.asarray(c.anchor), jnp.asarray(c.advantages),
+                  jnp.asarray(c.mask), cfg)
   _, gradient = contracts.weighted(estimator, cfg, c, np.ones(c.mask.shape, c.log_probs.dtype))
   return np.where(c.mask, out.per_token_loss, 0), gradient
 
@@ -94,31 +189,35 @@ def test_the_slow_loop_covers_the_table():
   assert set(reference.NAMES) == set(estimators.names())
 
 
-# --- wrong estimators, each of which one contract must reject ------------------------------------------------------
+# --- wrong estimators, each of which one contract must reject
 
 
 def _leaky(log_probs, anchor_log_probs, advantages, mask, cfg):
   """No stop_gradient on the prefix: earlier tokens are credited again for every later one."""
-  total = prefix.cumulative_log_ratio(common.masked_log_ratio(log_probs, anchor_log_probs, mask), mask)
+  total = prefix.cumulative_log_ratio(common.masked_log_ratio(log_probs, anchor_log_probs, mask),
+                                      mask)
   return common.output(-masked.masked(advantages, mask) * masked.masked(jnp.exp(total), mask), {})
 
 
 def _absolute_position(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Positions count columns, not policy tokens."""
   scale = jnp.arange(1, mask.shape[1] + 1) ** 0.5
-  return common.output(_surrogate(jnp.broadcast_to(scale, mask.shape), log_probs, advantages, mask), {})
+  return common.output(_surrogate(jnp.broadcast_to(scale, mask.shape), log_probs, advantages, mask),
+                       {})
 
 
 def _unmasked_mean(log_probs, anchor_log_probs, advantages, mask, cfg):
   """A sequence mean over the padded width."""
   log_s = jnp.mean(common.masked_log_ratio(log_probs, anchor_log_probs, mask), -1, keepdims=True)
-  return common.output(_surrogate(jnp.broadcast_to(jnp.exp(log_s), mask.shape), log_probs, advantages, mask), {})
+  return common.output(
+      _surrogate(jnp.broadcast_to(jnp.exp(log_s), mask.shape), log_probs, advantages, mask), {})
 
 
 def _across_rows(log_probs, anchor_log_probs, advantages, mask, cfg):
   """The prefix runs down the batch."""
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-  return common.output(_surrogate(jnp.exp(jnp.cumsum(log_ratio, 0)), log_probs, advantages, mask), {})
+  return common.output(_surrogate(jnp.exp(jnp.cumsum(log_ratio, 0)), log_probs, advantages, mask),
+                       {})
 
 
 def _batch_normalised(log_probs, anchor_log_probs, advantages, mask, cfg):
@@ -130,7 +229,8 @@ def _batch_normalised(log_probs, anchor_log_probs, advantages, mask, cfg):
 def _unbounded(log_probs, anchor_log_probs, advantages, mask, cfg):
   """exp before any bound."""
   log_ratio = masked.masked(log_probs, mask) - masked.masked(anchor_log_probs, mask)
-  return common.output(_surrogate(jnp.exp(jnp.cumsum(log_ratio, -1)), log_probs, advantages, mask), {})
+  return common.output(_surrogate(jnp.exp(jnp.cumsum(log_ratio, -1)), log_probs, advantages, mask),
+                       {})
 
 
 def _mean_of_nothing(log_probs, anchor_log_probs, advantages, mask, cfg):
@@ -143,7 +243,8 @@ def _mean_of_nothing(log_probs, anchor_log_probs, advantages, mask, cfg):
 def _always_pulls(log_probs, anchor_log_probs, advantages, mask, cfg):
   """A penalty that does not vanish with the advantage."""
   loss = _surrogate(jnp.ones_like(log_probs), log_probs, advantages, mask)
-  return common.output(loss + 0.1 * jnp.square(common.masked_log_ratio(log_probs, anchor_log_probs, mask)), {})
+  return common.output(
+      loss + 0.1 * jnp.square(common.masked_log_ratio(log_probs, anchor_log_probs, mask)), {})
 
 
 def _half_precision(log_probs, anchor_log_probs, advantages, mask, cfg):
@@ -155,23 +256,31 @@ def _half_precision(log_probs, anchor_log_probs, advantages, mask, cfg):
 def _device_local(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Another answer inside jit (and so on a mesh) than eagerly."""
   traced = isinstance(jnp.sum(anchor_log_probs), jax.core.Tracer)
-  return common.output(_surrogate(jnp.full_like(log_probs, 2.0 if traced else 1.0), log_probs, advantages, mask), {})
+  return common.output(
+      _surrogate(jnp.full_like(log_probs, 2.0 if traced else 1.0), log_probs, advantages, mask), {})
 
 
 def _prepares_each_micro_batch(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Takes every micro-batch for the whole optimizer batch."""
-  return estimators.get_estimator("m2po")(log_probs, anchor_log_probs, advantages, mask, EstimatorConfig("m2po"))
+  return estimators.get_estimator("m2po")(log_probs, anchor_log_probs, advantages, mask,
+                                          EstimatorConfig("m2po"))
 
 
 def _surrogate(weight, log_probs, advantages, mask):
   return common.score_function_surrogate(lax.stop_gradient(weight), log_probs, advantages, mask)
 
 
-@pytest.mark.parametrize(("check", "wrong"), [
-    ("on_policy", _leaky), ("local_gradient", _leaky), ("padding", _unmasked_mean), ("holes", _absolute_position),
-    ("row_order", _across_rows), ("micro_batches", _batch_normalised), ("micro_batches", _prepares_each_micro_batch),
-    ("devices", _device_local), ("masked", _mean_of_nothing), ("extremes", _unbounded),
-    ("zero_advantage", _always_pulls), ("full_precision", _half_precision)])
+@pytest.mark.parametrize(("check", "wrong"), [("on_policy", _leaky), ("local_gradient", _leaky),
+                                              ("padding", _unmasked_mean),
+                                              ("holes", _absolute_position),
+                                              ("row_order", _across_rows),
+                                              ("micro_batches", _batch_normalised),
+                                              ("micro_batches", _prepares_each_micro_batch),
+                                              ("devices", _device_local),
+                                              ("masked", _mean_of_nothing),
+                                              ("extremes", _unbounded),
+                                              ("zero_advantage", _always_pulls),
+                                              ("full_precision", _half_precision)])
 def test_contract_rejects_a_wrong_estimator(check, wrong):
   with pytest.raises(AssertionError):
     contracts.CHECKS[check](wrong, EstimatorConfig("reinforce"))
@@ -182,23 +291,26 @@ def test_every_contract_has_a_wrong_estimator():
   assert {check for check, _ in marks} == set(contracts.CHECKS)
 
 
-# --- hand-computed ---------------------------------------------------------------------------------------------------
+# --- hand-computed
 
 
 def _one_row(name, ratios, advantage, **numbers):
-  """(per-token loss + its score-function part removed, gradient) of one row with all log-probs -1."""
+  """(per-token loss + its score-function part removed, gradient) of one row with all log-probs -1.
+  """
   n = len(ratios)
   log_probs = jnp.full((1, n), -1.0)
   anchor = log_probs - jnp.log(jnp.asarray([ratios]))
   cfg = EstimatorConfig(name, **numbers)
-  advantages, mask = jnp.broadcast_to(jnp.asarray(advantage, jnp.float32), (1, n)), jnp.ones((1, n), bool)
+  advantages, mask = jnp.broadcast_to(jnp.asarray(advantage, jnp.float32), (1, n)), jnp.ones((1, n),
+                                                                                             bool)
   loss = lambda lp: estimators.get_estimator(name)(lp, anchor, advantages, mask, cfg)
   return np.asarray(jax.grad(lambda lp: loss(lp).per_token_loss.sum())(log_probs))[0]
 
 
 def test_ppo_by_hand():
   np.testing.assert_allclose(_one_row("ppo", [0.5, 1.1, 1.3], 2.0), [-1.0, -2.2, 0.0], rtol=1e-6)
-  np.testing.assert_allclose(_one_row("ppo", [0.5, 1.1, 4.0], -2.0, dual_clip=3.0), [0.0, 2.2, 0.0], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("ppo", [0.5, 1.1, 4.0], -2.0, dual_clip=3.0), [0.0, 2.2, 0.0],
+                             rtol=1e-6)
 
 
 def test_ctpo_window_by_hand():
@@ -211,7 +323,8 @@ def test_ctpo_window_by_hand():
 
 
 def test_minpro_by_hand():
-  np.testing.assert_allclose(_one_row("minpro", [1.2, 0.5, 2.0, 1.0], 1.0), [-1.2, -0.6, -1.0, -0.5], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("minpro", [1.2, 0.5, 2.0, 1.0], 1.0),
+                             [-1.2, -0.6, -1.0, -0.5], rtol=1e-6)
   capped = _one_row("minpro", [1.2, 0.5, 2.0], 1.0, cap_at_one=True)
   np.testing.assert_allclose(capped, [-1.2, -0.5, -1.0], rtol=1e-6)
 
@@ -225,40 +338,54 @@ def test_sequence_ratios_by_hand():
   s = math.exp((0.4 + math.log(0.5)) / 3)
   np.testing.assert_allclose(gmpo, [0.0, -s, -s], rtol=1e-6)
   np.testing.assert_allclose(_one_row("topr", [0.5, 4.0], -1.0), [1.0, 1.0], rtol=1e-6)
-  np.testing.assert_allclose(_one_row("vespo", [0.5, 1.0], 1.0), [-0.25 * math.exp(1.5)] * 2, rtol=1e-6)
+  np.testing.assert_allclose(_one_row("vespo", [0.5, 1.0], 1.0), [-0.25 * math.exp(1.5)] * 2,
+                             rtol=1e-6)
 
 
 def test_gspo_with_token_advantages_is_gspo_token():
-  """s_t = stop_gradient(s) pi_t / stop_gradient(pi_t): each token's own advantage, the row's ratio."""
+  """s_t = stop_gradient(s) pi_t / stop_gradient(pi_t): each token's own advantage, the row's ratio.
+  """
   advantages = jnp.asarray([[1.0, -2.0, 0.5]])
   ratios = [1.0003, 1.0, 0.9998]
   s = math.prod(ratios) ** (1 / 3)
-  np.testing.assert_allclose(_one_row("gspo", ratios, advantages), -s * np.asarray(advantages[0]), rtol=1e-6)
+  np.testing.assert_allclose(_one_row("gspo", ratios, advantages), -s * np.asarray(advantages[0]),
+                             rtol=1e-6)
   above = _one_row("gspo", [1.002, 1.002, 1.002], advantages)
-  np.testing.assert_allclose(above, [0.0, 2.0 * 1.002, 0.0], rtol=1e-6)  # clipped only where A is positive
+  # clipped only where A is positive
+  np.testing.assert_allclose(above, [0.0, 2.0 * 1.002, 0.0], rtol=1e-6)
 
 
 def test_m2po_by_hand():
-  """Squares 0.01, 0.04, 0.09, 0.16: their mean is 0.075; without the last 0.047, and then 0.025 < 0.04."""
+  """Squares 0.01, 0.04, 0.09, 0.16: their mean is 0.075; without the last 0.047, and then 0.025 <
+  0.04.
+  """
   ratios = np.exp([0.1, -0.2, 0.3, -0.4])
-  np.testing.assert_allclose(_one_row("m2po", ratios, 1.0), [-ratios[0], -ratios[1], 0, 0], rtol=1e-6)
-  away = _one_row("m2po", ratios, 1.0, m2_scope="away")  # only rises count and can go: 0.01 and 0.09, mean 0.05
+  np.testing.assert_allclose(_one_row("m2po", ratios, 1.0), [-ratios[0], -ratios[1], 0, 0],
+                             rtol=1e-6)
+  # only rises count and can go: 0.01 and 0.09, mean 0.05
+  away = _one_row("m2po", ratios, 1.0, m2_scope="away")
   np.testing.assert_allclose(away, [-ratios[0], -ratios[1], 0, -ratios[3]], rtol=1e-6)
-  np.testing.assert_allclose(_one_row("m2po", [math.exp(0.3)] * 2, 1.0), [0.0, 0.0])  # equals go together
+  # equals go together
+  np.testing.assert_allclose(_one_row("m2po", [math.exp(0.3)] * 2, 1.0), [0.0, 0.0])
   np.testing.assert_allclose(_one_row("m2po", ratios, 1.0, tau=None), -ratios, rtol=1e-6)
 
 
 def test_m2po_counts_what_it_drops():
   ratios = jnp.asarray([[0.1, -0.2, 0.3, -0.4, 5.0]])
   mask = jnp.asarray([[True] * 4 + [False]])
-  out = estimators.get_estimator("m2po")(ratios, jnp.zeros_like(ratios), jnp.ones_like(ratios), mask,
-                                         EstimatorConfig("m2po"))
+  out = estimators.get_estimator("m2po")(ratios, jnp.zeros_like(ratios), jnp.ones_like(ratios),
+                                         mask, EstimatorConfig("m2po"))
   counts = {name: (float(m.total), float(m.count)) for name, m in out.metrics.items()}
-  assert counts == {"clip/high": (1, 4), "clip/low": (1, 4), "clip/dual": (0, 4), "clip/dropped": (2, 4)}
+  assert counts == {
+      "clip/high": (1, 4),
+      "clip/low": (1, 4),
+      "clip/dual": (0, 4),
+      "clip/dropped": (2, 4)
+  }
   np.testing.assert_array_equal(out.per_token_loss[0, 2:], 0.0)
 
 
-# --- the registry ----------------------------------------------------------------------------------------------------
+# --- the registry
 
 
 def test_registry_refuses():

@@ -55,7 +55,8 @@ def check_gae(function, cfg, x):
     targets = advantages.value_targets(cases.on_device(x), cfg)
   raw, live = slow_gae(x, cfg), live_of(x)
   np.testing.assert_allclose(got, whitened(raw, live) if cfg.whiten else raw, rtol=1e-9, atol=1e-11)
-  np.testing.assert_allclose(targets, np.where(live, raw + np.where(live, x.values, 0), 0), rtol=1e-9, atol=1e-11)
+  np.testing.assert_allclose(targets, np.where(live, raw + np.where(live, x.values, 0), 0),
+                             rtol=1e-9, atol=1e-11)
 
 
 OPTIONS = [{"gamma": 0.9, "lam": 0.7}, {"lam": 0.95, "whiten": False}, {"gamma": 0.0}]
@@ -64,12 +65,14 @@ OPTIONS = [{"gamma": 0.9, "lam": 0.7}, {"lam": 0.95, "whiten": False}, {"gamma":
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_gae_equals_the_loop(options):
   for keep in (None, KEEP):
-    check_gae(advantages.get_advantage("gae"), AdvantageConfig("gae", **options), cases.make(np.float64, keep=keep))
+    check_gae(advantages.get_advantage("gae"), AdvantageConfig("gae", **options),
+              cases.make(np.float64, keep=keep))
 
 
 def counts_masked_tokens(given, cfg):
   """Wrong: a masked token is a step of its own, with value and reward 0."""
-  filled = given.replace(**{k: jnp.where(given.mask, getattr(given, k), 0) for k in ("values", "token_rewards")})
+  filled = given.replace(
+      **{k: jnp.where(given.mask, getattr(given, k), 0) for k in ("values", "token_rewards")})
   width = jnp.arange(given.mask.shape[1])
   last = jnp.max(jnp.where(given.mask, width, -1), 1)
   dense = filled.replace(mask=width <= last[:, None])
@@ -86,7 +89,8 @@ def test_limits_of_lambda():
   x = cases.make(np.float64)
   values = np.where(x.mask, x.values, 0)
   with jax.enable_x64(True):
-    run = lambda **k: np.asarray(advantages.get_advantage("gae")(cases.on_device(x), AdvantageConfig("gae", **k)))
+    run = lambda **k: np.asarray(
+        advantages.get_advantage("gae")(cases.on_device(x), AdvantageConfig("gae", **k)))
     monte_carlo, one_step = run(gamma=0.9, whiten=False), run(gamma=0.9, lam=0.0, whiten=False)
   returns = slow_returns(x, AdvantageConfig(gamma=0.9), x.rewards, x.mask)
   np.testing.assert_allclose(monte_carlo, returns - values, rtol=1e-10, atol=1e-11)
@@ -110,7 +114,9 @@ def test_reinforce_pp_equals_the_loop(options):
       with jax.enable_x64(True):
         got = np.asarray(advantages.get_advantage(name)(cases.on_device(x), cfg))
       raw = slow_returns(x, cfg, outcomes, live)
-      np.testing.assert_allclose(got, whitened(raw, live) if cfg.whiten else raw, rtol=1e-9, atol=1e-11, err_msg=name)
+      np.testing.assert_allclose(got,
+                                 whitened(raw, live) if cfg.whiten else raw, rtol=1e-9, atol=1e-11,
+                                 err_msg=name)
 
 
 def test_baseline_without_token_rewards_is_dr_grpo():

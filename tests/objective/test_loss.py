@@ -35,17 +35,18 @@ def setting(seed=0, rows=4, length=7):
   mask = (rng.random((rows, length)) < 0.7) & (np.arange(length) > 0)
   zeros = jnp.zeros(rows, jnp.int32)
   tokens = jnp.asarray(rng.integers(0, V, (rows, length)), jnp.int32)
-  rollout = Rollout(tokens, jnp.asarray(mask), zeros + length, zeros + 1, -1 + 0.1 * normal(rows, length), zeros > 0,
-                    zeros, zeros, zeros, zeros)
+  rollout = Rollout(tokens, jnp.asarray(mask), zeros + length, zeros + 1,
+                    -1 + 0.1 * normal(rows, length), zeros > 0, zeros, zeros, zeros, zeros)
   weights = jnp.asarray(mask / mask.sum(), jnp.float32)
-  batch = TrainBatch(rollout, normal(rows, length), weights, -1.5 + 0.3 * normal(rows, length), jnp.ones(mask.shape),
-                     ref_log_probs=-1.5 + 0.3 * normal(rows, length), values=normal(rows, length),
-                     returns=normal(rows, length))
+  batch = TrainBatch(rollout, normal(rows, length), weights, -1.5 + 0.3 * normal(rows, length),
+                     jnp.ones(mask.shape), ref_log_probs=-1.5 + 0.3 * normal(rows, length),
+                     values=normal(rows, length), returns=normal(rows, length))
   return params, batch
 
 
 def run(params, batch, cfg):
-  return jax.value_and_grad(loss_lib.policy_loss, has_aux=True)(params, batch, model=TableModel(), cfg=cfg)
+  return jax.value_and_grad(loss_lib.policy_loss, has_aux=True)(params, batch, model=TableModel(),
+                                                                cfg=cfg)
 
 
 PLAIN = LossConfig(EstimatorConfig("reinforce"))
@@ -54,17 +55,20 @@ PLAIN = LossConfig(EstimatorConfig("reinforce"))
 def test_value_terms_by_hand():
   x = lambda *v: jnp.asarray([v], jnp.float32)
   mask = jnp.asarray([[True, True, True, False]])
-  values, old, returns = x(1.0, 3.0, 0.0, jnp.nan), x(0.0, 0.0, 0.0, jnp.nan), x(2.0, 1.0, 0.0, jnp.nan)
+  values, old, returns = x(1.0, 3.0, 0.0, jnp.nan), x(0.0, 0.0, 0.0,
+                                                      jnp.nan), x(2.0, 1.0, 0.0, jnp.nan)
   got = loss_lib.value_terms(values, old, returns, mask, CriticConfig(clip=None))
   np.testing.assert_allclose(got, [[0.5, 2.0, 0.0, 0.0]])
   clipped = loss_lib.value_terms(values, old, returns, mask, CriticConfig(clip=0.5))
-  np.testing.assert_allclose(clipped, [[1.125, 2.0, 0.0, 0.0]])  # max(1, 1.5^2) / 2, max(4, 0.5^2) / 2
+  # max(1, 1.5^2) / 2, max(4, 0.5^2) / 2
+  np.testing.assert_allclose(clipped, [[1.125, 2.0, 0.0, 0.0]])
 
 
 def test_the_critic_adds_its_loss_and_leaves_the_policy_term_alone():
   params, batch = setting()
   (plain, _), _ = run(params, batch, PLAIN)
-  (value, metrics), gradient = run(params, batch, dataclasses.replace(PLAIN, critic=CriticConfig(coef=0.3)))
+  (value, metrics), gradient = run(params, batch,
+                                   dataclasses.replace(PLAIN, critic=CriticConfig(coef=0.3)))
   hidden = params["hidden"][batch.rollout.tokens]
   values = jnp.pad((hidden @ params["value"])[:, :-1], ((0, 0), (1, 0)))
   terms = jnp.square(values - batch.returns) / 2
@@ -74,9 +78,12 @@ def test_the_critic_adds_its_loss_and_leaves_the_policy_term_alone():
 
 @pytest.mark.parametrize("importance", [False, True])
 def test_kl_importance_has_the_gradient_of_the_exact_divergence(importance):
-  """Tokens drawn from mu: only with the ratio is the expected gradient of k3 that of KL(pi || ref), by enumeration."""
+  """Tokens drawn from mu: only with the ratio is the expected gradient of k3 that of KL(pi || ref),
+  by enumeration.
+  """
   rng = np.random.default_rng(0)
-  logits, ref, mu = (jax.nn.log_softmax(jnp.asarray(rng.standard_normal(5), jnp.float32)) for _ in range(3))
+  logits, ref, mu = (
+      jax.nn.log_softmax(jnp.asarray(rng.standard_normal(5), jnp.float32)) for _ in range(3))
   log_p = jax.nn.log_softmax
 
   def expected(z):
@@ -103,7 +110,8 @@ def test_tokens_outside_the_support_have_no_loss_and_stay_in_the_denominator():
   hole = batch.replace(rollout=batch.rollout.replace(mask=jnp.asarray(mask & ~outside)))
   (expected, _), expected_gradient = run(params, hole, cfg)
   np.testing.assert_allclose(value, expected, rtol=1e-6)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradient, expected_gradient)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradient,
+               expected_gradient)
   (whole, _), _ = run(params, batch, cfg)
   assert abs(float(whole - value)) > 1e-4
 
@@ -113,12 +121,23 @@ def test_a_pruned_policy_reports_what_it_leaves_out():
   (value, metrics), gradient = run(params, batch, dataclasses.replace(PLAIN, min_p=0.3))
   kept = metrics["vocabulary/kept_mass"]
   assert 0 < float(kept.total / kept.count) < 1
-  assert 0 < float(metrics["vocabulary/out_of_set"].total) < float(metrics["vocabulary/out_of_set"].count)
+  assert 0 < float(metrics["vocabulary/out_of_set"].total) < float(
+      metrics["vocabulary/out_of_set"].count)
   assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("rules", [{"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.7, "min_p": 0.2},
-                                   {"min_new_tokens": 3, "stop_ids": (0, 4)}], ids=str)
+@pytest.mark.parametrize("rules", [{
+    "top_k": 2
+}, {
+    "top_p": 0.5
+}, {
+    "top_k": 3,
+    "top_p": 0.7,
+    "min_p": 0.2
+}, {
+    "min_new_tokens": 3,
+    "stop_ids": (0, 4)
+}], ids=str)
 def test_every_rule_reaches_the_loss(rules):
   params, batch = setting()
   (plain, metrics), _ = run(params, batch, PLAIN)
@@ -126,16 +145,20 @@ def test_every_rule_reaches_the_loss(rules):
   (value, metrics), gradient = run(params, batch, dataclasses.replace(PLAIN, **rules))
   kept, outside = metrics["vocabulary/kept_mass"], metrics["vocabulary/out_of_set"]
   assert 0 < float(kept.total / kept.count) < 1 and 0 < float(outside.total) < float(outside.count)
-  assert abs(float(value - plain)) > 1e-3 and all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+  assert abs(float(value - plain)) > 1e-3 and all(
+      np.isfinite(g).all() for g in jax.tree.leaves(gradient))
 
 
 def test_the_sequence_gate_multiplies_any_estimator():
-  """A row with negative advantage whose anchor is far above the current policy is dropped, others stay."""
+  """A row with negative advantage whose anchor is far above the current policy is dropped, others
+  stay.
+  """
   params, batch = setting()
   sign = jnp.asarray([-1.0, 1.0, -1.0, 1.0])[:, None]
   far = jnp.asarray([3.0, 3.0, -3.0, -3.0])[:, None]
   log_probs = loss_lib.policy_stats(params, batch, model=TableModel(), cfg=PLAIN).log_probs
-  batch = batch.replace(advantages=sign * jnp.ones_like(batch.advantages), anchor_log_probs=log_probs + far)
+  batch = batch.replace(advantages=sign * jnp.ones_like(batch.advantages),
+                        anchor_log_probs=log_probs + far)
   gated = dataclasses.replace(PLAIN, correction=CorrectionConfig(sequence_delta=0.5))
   (value, _), _ = run(params, batch, gated)
   rest = batch.replace(loss_weights=batch.loss_weights.at[0].set(0.0))
@@ -154,18 +177,20 @@ def test_regularizers_use_their_own_weights():
 
 
 def bounded(rows=4, length=9, new=4):
-  """A batch whose rows have prompts of 1 to 7 tokens; the last one leaves no room for all of `new`."""
+  """A batch whose rows have prompts of 1 to 7 tokens; the last one leaves no room for all of `new`.
+  """
   params, batch = setting(3, rows, length)
   prompt = jnp.asarray([1, 3, 5, 7])
   columns = jnp.arange(length)
   place = columns - prompt[:, None]
   mask = batch.rollout.mask & (place >= 0) & (place < new)
-  rollout = batch.rollout.replace(prompt_length=prompt, mask=mask, length=jnp.minimum(prompt + new, length))
+  rollout = batch.rollout.replace(prompt_length=prompt, mask=mask,
+                                  length=jnp.minimum(prompt + new, length))
   return params, batch.replace(rollout=rollout, loss_weights=batch.loss_weights * mask)
 
 
-FULL = LossConfig(EstimatorConfig("reinforce"), kl=KLConfig("k3", 0.1), critic=CriticConfig(), top_k=4,
-                  min_new_tokens=2, stop_ids=(1,))
+FULL = LossConfig(EstimatorConfig("reinforce"), kl=KLConfig("k3", 0.1), critic=CriticConfig(),
+                  top_k=4, min_new_tokens=2, stop_ids=(1,))
 
 
 @pytest.mark.parametrize("cfg", [PLAIN, FULL], ids=["plain", "everything"])
@@ -178,10 +203,14 @@ def test_columns_outside_of_completions_are_not_gone_through(cfg, monkeypatch):
   close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
   jax.tree.map(close, (change, others), (gradient, metrics))
   stats = loss_lib.policy_stats(params, batch, model=TableModel(), cfg=few)
-  inside = (jnp.arange(9) >= batch.rollout.prompt_length[:, None]) & (jnp.arange(9) < batch.rollout.length[:, None])
-  assert not np.any(np.where(inside, 0, stats.log_probs)) and np.all(np.where(inside, stats.log_probs, -1) < 0)
+  inside = (jnp.arange(9) >= batch.rollout.prompt_length[:, None]) & (
+      jnp.arange(9) < batch.rollout.length[:, None])
+  assert not np.any(np.where(inside, 0, stats.log_probs)) and np.all(
+      np.where(inside, stats.log_probs, -1) < 0)
   shapes = lambda cfg: str(jax.make_jaxpr(lambda p: run(p, batch, cfg)[0][0])(params))
-  assert "4,9,6" in shapes(cfg) and "4,9,6" not in shapes(few) and "4,4,6" in shapes(few), "logits of 4 of 9 columns"
+  assert "4,9,6" in shapes(cfg) and "4,9,6" not in shapes(few) and "4,4,6" in shapes(
+      few), "logits of 4 of 9 columns"
   real = loss_lib.completion_of
-  monkeypatch.setattr(loss_lib, "completion_of", lambda rollout, cfg: (real(rollout, cfg)[0] + 1, 4))
+  monkeypatch.setattr(loss_lib, "completion_of", lambda rollout, cfg:
+                      (real(rollout, cfg)[0] + 1, 4))
   assert abs(run(params, batch, few)[0][0] - expected) > 1e-3, "a column late"

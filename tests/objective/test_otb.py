@@ -33,11 +33,13 @@ def units_of_row(x, i, cfg):
   for q in sorted(set(of.values())):
     tokens = [t for t in of if of[t] == q]
     squares = [x.correction_weights[i, t] ** 2 for t in tokens]
-    own = sum((1 if cfg.weight == "uniform" else w[i, t]) * (rho if cfg.importance == "inside_cumsum" else 1)
+    own = sum((1 if cfg.weight == "uniform" else w[i, t]) *
+              (rho if cfg.importance == "inside_cumsum" else 1)
               for t, rho in zip(tokens, squares, strict=True))
     running = own + (running if cfg.weight == "cumulative" else 0)
     total = running * (np.mean(squares) if cfg.importance == "outside" else 1)
-    units[q] = tokens, total, x.rewards[i] + sum(x.token_rewards[i, t] for t in of if t >= tokens[0])
+    units[q] = tokens, total, x.rewards[i] + sum(
+        x.token_rewards[i, t] for t in of if t >= tokens[0])
   return units
 
 
@@ -56,13 +58,37 @@ def slow(x, cfg):
   return out
 
 
-CONFIGS = [{}, {"weight": "step"}, {"weight": "uniform"}, {"zero_tail": False}, {"importance": "inside_cumsum"},
-           {"importance": "outside", "weight": "step"}, {"leave_one_out": True, "zero_tail": False},
-           {"granularity": "turn"}, {"granularity": "turn", "importance": "outside", "leave_one_out": True},
-           {"granularity": "sequence", "importance": "inside_cumsum"}, {"granularity": "sequence", "weight": "uniform"}]
+CONFIGS = [{}, {
+    "weight": "step"
+}, {
+    "weight": "uniform"
+}, {
+    "zero_tail": False
+}, {
+    "importance": "inside_cumsum"
+}, {
+    "importance": "outside",
+    "weight": "step"
+}, {
+    "leave_one_out": True,
+    "zero_tail": False
+}, {
+    "granularity": "turn"
+}, {
+    "granularity": "turn",
+    "importance": "outside",
+    "leave_one_out": True
+}, {
+    "granularity": "sequence",
+    "importance": "inside_cumsum"
+}, {
+    "granularity": "sequence",
+    "weight": "uniform"
+}]
 
 
-@pytest.mark.parametrize("options", CONFIGS, ids=lambda c: "-".join(map(str, c.values())) or "paper")
+@pytest.mark.parametrize("options", CONFIGS,
+                         ids=lambda c: "-".join(map(str, c.values())) or "paper")
 def test_equals_the_slow_loop(options):
   given = cases.make(np.float64, keep=KEEP)
   with jax.enable_x64(True):
@@ -74,8 +100,12 @@ def test_equals_the_slow_loop(options):
 
 def test_the_loop_tells_the_variants_apart():
   given = cases.make(np.float64, keep=KEEP)
-  results = [slow(given, AdvantageConfig(name, **options)) for options in CONFIGS for name in ("otb", "tir_otb")
-             if name == "tir_otb" or "granularity" not in options]
+  results = [
+      slow(given, AdvantageConfig(name, **options))
+      for options in CONFIGS
+      for name in ("otb", "tir_otb")
+      if name == "tir_otb" or "granularity" not in options
+  ]
   for i, a in enumerate(results):
     assert all(np.abs(a - b).max() > 1e-3 for b in results[:i]), i
 
@@ -86,28 +116,35 @@ def test_energy_is_the_squared_norm_of_the_score():
     chosen = jnp.asarray([0, 1, 2, 3, 4, 0])
     score = jax.vmap(jax.grad(lambda z, a: jax.nn.log_softmax(z)[a]))(logits, chosen)
     log_p = jax.nn.log_softmax(logits)
-    got = token_baseline.gradient_energy(log_p[jnp.arange(6), chosen], jnp.sum(jnp.exp(2 * log_p), -1))
+    got = token_baseline.gradient_energy(log_p[jnp.arange(6), chosen],
+                                         jnp.sum(jnp.exp(2 * log_p), -1))
     np.testing.assert_allclose(got, jnp.sum(score**2, -1), rtol=1e-10, atol=1e-12)
-  assert token_baseline.gradient_energy(jnp.zeros(()), jnp.asarray(1 - 1e-6)) == 0  # rounding never makes it negative
+  # rounding never makes it negative
+  assert token_baseline.gradient_energy(jnp.zeros(()), jnp.asarray(1 - 1e-6)) == 0
 
 
 def weighted_sums(x, advantage, index):
   """sum_i W_i A_i for each (group, position), `index` [B, L] giving a token's position."""
   accumulated = np.cumsum(energy(x), 1)
-  return np.array([np.sum((accumulated * advantage)[x.mask & (x.group_id == g)[:, None] & (index == q)])
-                   for g in (3, -1, 8) for q in range(1, x.mask.shape[1] + 1)])
+  return np.array([
+      np.sum((accumulated * advantage)[x.mask & (x.group_id == g)[:, None] & (index == q)])
+      for g in (3, -1, 8)
+      for q in range(1, x.mask.shape[1] + 1)
+  ])
 
 
 def counts_tokens(given, cfg):
   """Wrong: the mean over all rows of the group, ended or not, in place of those alive."""
   count = jnp.sum(given.group_id[:, None] == given.group_id, 1)[:, None]
-  target = jnp.where(given.mask, rewards.rewards_to_go(given.rewards, jnp.nan_to_num(given.token_rewards)), 0)
+  target = jnp.where(given.mask,
+                     rewards.rewards_to_go(given.rewards, jnp.nan_to_num(given.token_rewards)), 0)
   same = (given.group_id[:, None] == given.group_id).astype(target.dtype)
   return jnp.where(given.mask, target - same @ target / count, 0)
 
 
 def check_weighted_sums(advantage, x, cfg):
-  index = np.cumsum(x.mask, 1) if cfg.name == "tir_otb" else np.broadcast_to(np.arange(1, 10), x.mask.shape)
+  index = np.cumsum(x.mask, 1) if cfg.name == "tir_otb" else np.broadcast_to(
+      np.arange(1, 10), x.mask.shape)
   assert np.abs(weighted_sums(x, np.asarray(advantage), index)).max() < 1e-6
 
 
@@ -122,7 +159,9 @@ def test_weighted_advantages_sum_to_zero_at_every_position():
 
 
 def check_alive_mean(function, x):
-  """With uniform weights and the outcome alone, A is R minus the mean over the rows that are alive at the column."""
+  """With uniform weights and the outcome alone, A is R minus the mean over the rows that are alive
+  at the column.
+  """
   got, expected = np.asarray(function(cases.on_device(x))), np.zeros(x.mask.shape)
   for i, t in np.argwhere(x.mask & (x.group_id != 5)[:, None]):
     expected[i, t] = x.rewards[i] - np.mean(x.rewards[(x.group_id == x.group_id[i]) & x.mask[:, t]])
@@ -134,7 +173,8 @@ def test_uniform_weights_give_the_mean_over_rows_alive():
   cfg = AdvantageConfig("otb", weight="uniform", zero_tail=False)
   check_alive_mean(lambda given: advantages.get_advantage("otb")(given, cfg), x)
   with pytest.raises(AssertionError):
-    check_alive_mean(lambda given: counts_tokens(given.replace(token_rewards=jnp.zeros(x.mask.shape)), cfg), x)
+    check_alive_mean(
+        lambda given: counts_tokens(given.replace(token_rewards=jnp.zeros(x.mask.shape)), cfg), x)
 
 
 def test_uniform_weights_of_a_sequence_give_opo():
@@ -147,7 +187,9 @@ def test_uniform_weights_of_a_sequence_give_opo():
 def test_constant_rewards_leave_the_epsilon():
   x = cases.make(np.float64, rewards=np.full(10, 0.7), token_rewards=None)
   with jax.enable_x64(True):
-    got = np.asarray(advantages.get_advantage("otb")(cases.on_device(x), AdvantageConfig("otb", zero_tail=False)))
+    got = np.asarray(
+        advantages.get_advantage("otb")(cases.on_device(x), AdvantageConfig("otb",
+                                                                            zero_tail=False)))
   total = np.zeros(x.mask.shape)
   accumulated = np.where(x.mask, np.cumsum(energy(x), 1), 0)
   for i, g in enumerate(x.group_id):
@@ -157,12 +199,17 @@ def test_constant_rewards_leave_the_epsilon():
 
 
 def test_the_tail_of_the_only_longest_row_is_by_flag():
-  mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 0, 1, 0]], bool)
-  x = cases.on_device(dataclasses.replace(
-      jax.tree.map(lambda v: v[:6] if v.ndim == 1 else v[:6, :4], cases.make(token_rewards=None)), mask=mask,
-      group_id=np.array([0, 0, 0, 1, 1, 1]), rewards=np.arange(1, 7, dtype=np.float32),
-      anchor_log_probs=np.full((6, 4), -1, np.float32), sum_pi_squared=np.full((6, 4), 0.5, np.float32)))
-  run = lambda flag: np.asarray(advantages.get_advantage("otb")(x, AdvantageConfig("otb", zero_tail=flag)))
+  mask = np.array(
+      [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 0, 1, 0]], bool)
+  x = cases.on_device(
+      dataclasses.replace(
+          jax.tree.map(lambda v: v[:6]
+                       if v.ndim == 1 else v[:6, :4], cases.make(token_rewards=None)), mask=mask,
+          group_id=np.array([0, 0, 0, 1, 1, 1]), rewards=np.arange(1, 7, dtype=np.float32),
+          anchor_log_probs=np.full((6, 4), -1, np.float32), sum_pi_squared=np.full((6, 4), 0.5,
+                                                                                   np.float32)))
+  run = lambda flag: np.asarray(
+      advantages.get_advantage("otb")(x, AdvantageConfig("otb", zero_tail=flag)))
   with_rule, without = run(True), run(False)
   np.testing.assert_allclose(with_rule[0, 2:], 1.0)
   np.testing.assert_allclose(without[0, 2:], 0.0, atol=1e-6)
@@ -173,14 +220,18 @@ def test_the_tail_of_the_only_longest_row_is_by_flag():
 
 
 def test_a_deterministic_prefix_has_no_baseline():
-  x = cases.make(anchor_log_probs=np.zeros((10, 9)), sum_pi_squared=np.ones((10, 9)), token_rewards=None)
+  x = cases.make(anchor_log_probs=np.zeros((10, 9)), sum_pi_squared=np.ones((10, 9)),
+                 token_rewards=None)
   got = advantages.get_advantage("otb")(cases.on_device(x), AdvantageConfig("otb"))
-  np.testing.assert_allclose(got, np.where(x.mask & (x.group_id != 5)[:, None], x.rewards[:, None], 0), rtol=1e-6)
+  np.testing.assert_allclose(got,
+                             np.where(x.mask & (x.group_id != 5)[:, None], x.rewards[:, None], 0),
+                             rtol=1e-6)
 
 
 def test_correction_weights_of_one_change_nothing_and_constant_ones_commute():
   ones = cases.on_device(cases.make(correction_weights=np.ones((10, 9))))
-  by_row = cases.on_device(cases.make(correction_weights=np.repeat(np.linspace(0.2, 2, 10)[:, None], 9, 1)))
+  by_row = cases.on_device(
+      cases.make(correction_weights=np.repeat(np.linspace(0.2, 2, 10)[:, None], 9, 1)))
   for granularity in ("step", "turn"):
     plain, inside, outside = (AdvantageConfig("otb", importance=mode, granularity=granularity)
                               for mode in ("none", "inside_cumsum", "outside"))
@@ -196,6 +247,7 @@ def test_tool_text_moves_only_the_columns_of_otb():
   longer = cases.with_tool_text(x)
   changes = {}
   for name in ("otb", "tir_otb"):
-    run = lambda given, n=name: np.asarray(advantages.get_advantage(n)(cases.on_device(given), AdvantageConfig(n)))
+    run = lambda given, n=name: np.asarray(
+        advantages.get_advantage(n)(cases.on_device(given), AdvantageConfig(n)))
     changes[name] = np.abs(run(longer)[longer.mask] - run(x)[x.mask]).max()
   assert changes["tir_otb"] < 1e-5 and changes["otb"] > 0.01

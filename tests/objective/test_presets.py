@@ -8,8 +8,10 @@ from jaxrl_llm import presets
 from jaxrl_llm.config import Config, ConfigError, base_config, from_dict, to_dict
 from jaxrl_llm.objective import correction, estimators
 
-COMPONENTS = {"estimator", "advantage", "aggregation", "correction", "kl", "vocabulary", "shaping", "dynamic_sampling",
-              "pipo", "updates"}
+COMPONENTS = {
+    "estimator", "advantage", "aggregation", "correction", "kl", "vocabulary", "shaping",
+    "dynamic_sampling", "pipo", "updates"
+}
 
 
 def configured(name) -> Config:
@@ -35,19 +37,24 @@ def test_sets_components_and_nothing_else(name):
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_can_be_computed(name):
-  """Its numbers are read, its rules are rules, and no ratio against the behavior policy is counted twice."""
+  """Its numbers are read, its rules are rules, and no ratio against the behavior policy is counted
+  twice.
+  """
   cfg = configured(name)
   estimators.resolve(cfg.estimator)
   correction.check(cfg.correction)
-  anchor = estimators.spec(cfg.estimator.name).anchor if cfg.updates.anchor == "default" else cfg.updates.anchor
+  anchor = estimators.spec(
+      cfg.estimator.name).anchor if cfg.updates.anchor == "default" else cfg.updates.anchor
   corrects = cfg.correction.level != "none" or cfg.correction.reject
   assert not (corrects and anchor == "behavior")
 
 
 def test_every_estimator_has_a_preset():
   used = {recipe["estimator.name"] for recipe in presets.PRESETS.values()}
-  assert used == {n for n in estimators.names()
-                  if estimators.spec(n).function.__module__.startswith("jaxrl_llm.objective.estimators.")}
+  assert used == {
+      n for n in estimators.names()
+      if estimators.spec(n).function.__module__.startswith("jaxrl_llm.objective.estimators.")
+  }
 
 
 def test_no_two_are_the_same():
@@ -56,8 +63,10 @@ def test_no_two_are_the_same():
 
 
 def test_published_numbers():
-  assert (configured("dapo").estimator.clip_low, configured("dapo").estimator.clip_high) == (0.2, 0.28)
-  assert configured("ctpo").correction.level == "sequence" and configured("ctpo").correction.cap == 5.0
+  assert (configured("dapo").estimator.clip_low, configured("dapo").estimator.clip_high) == (0.2,
+                                                                                             0.28)
+  assert configured("ctpo").correction.level == "sequence" and configured(
+      "ctpo").correction.cap == 5.0
   assert configured("luspo").estimator.clip_high == 2.5e-3
   assert configured("trm").correction.reject == (("seq_max_k3", None, 0.1),)
   assert math.isclose(math.log(configured("dvp").vocabulary.min_p), -13)

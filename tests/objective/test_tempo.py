@@ -54,7 +54,8 @@ def slow(x, cfg):
 
 def check(function, x, cfg):
   with jax.enable_x64(True):
-    np.testing.assert_allclose(function(cases.on_device(x), cfg), slow(x, cfg), rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(function(cases.on_device(x), cfg), slow(x, cfg), rtol=1e-10,
+                               atol=1e-11)
 
 
 @pytest.mark.parametrize("options", [{}, {"ddof": 0}, {"normalize": False}], ids=str)
@@ -72,7 +73,9 @@ def stops_at_the_first_hole(given, cfg):
 
 
 def forgets_the_parent(given, cfg):
-  """Takes prefixes for equal that agree in their last token, whatever came before, in whatever group."""
+  """Takes prefixes for equal that agree in their last token, whatever came before, in whatever
+  group.
+  """
   with unittest.mock.patch.object(masked, "pair_index", lambda number, token: token):
     return tempo(given, cfg)
 
@@ -86,7 +89,9 @@ def test_the_loop_rejects(wrong):
 
 @functools.cache
 def prefix_free():
-  """(inputs, TD) of rows with five policy tokens each, rows 0 and 5 equal: no row is the beginning of another."""
+  """(inputs, TD) of rows with five policy tokens each, rows 0 and 5 equal: no row is the beginning
+  of another.
+  """
   rng = np.random.default_rng(3)
   x = cases.make(np.float64, token_rewards=np.zeros((10, 9)))
   mask = np.stack([rng.permutation(np.arange(9) < 5) for _ in range(10)])
@@ -104,7 +109,8 @@ def test_differences_telescope():
     leaf = [j for j in rows if (x.tokens[j, x.mask[j]] == x.tokens[i, x.mask[i]]).all()]
     expected = np.mean(x.rewards[leaf]) - np.mean(x.rewards[rows]) if len(rows) > 1 else 0
     np.testing.assert_allclose(row.sum(), expected, atol=1e-12)
-  assert abs(td[0].sum() - (x.rewards[0] - np.mean(x.rewards[x.group_id == 3]))) > 1e-3  # never alone
+  # never alone
+  assert abs(td[0].sum() - (x.rewards[0] - np.mean(x.rewards[x.group_id == 3]))) > 1e-3
 
 
 def test_differences_sum_to_zero_at_every_depth():
@@ -123,7 +129,8 @@ def test_equal_rows_keep_equal_differences():
 
 
 def test_nothing_is_added_where_nothing_branches():
-  x = cases.on_device(cases.make(vocabulary=1, seed=2).replace(mask=np.ones((10, 9), bool), token_rewards=None))
+  x = cases.on_device(
+      cases.make(vocabulary=1, seed=2).replace(mask=np.ones((10, 9), bool), token_rewards=None))
   np.testing.assert_array_equal(prefix_tree.temporal_differences(x), 0.0)
   grpo = advantages.get_advantage("grpo")(x, AdvantageConfig("grpo"))
   np.testing.assert_allclose(tempo(x, CFG), grpo, rtol=1e-6)
@@ -135,7 +142,8 @@ def largest_array(function, *arguments) -> int:
   def walk(jaxpr):
     for eqn in jaxpr.eqns:
       yield from (v.aval.size for v in eqn.outvars if hasattr(v.aval, "size"))
-      for value in jax.tree.leaves(eqn.params, is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")):
+      for value in jax.tree.leaves(eqn.params,
+                                   is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")):
         if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
           yield from walk(getattr(value, "jaxpr", value))
 

@@ -1,7 +1,9 @@
-"""What each weight is unbiased for (objective/README.md): exact expectations over all completions, in float64.
+"""What each weight is unbiased for (objective/README.md): exact expectations over all completions,
+in float64.
 
-Two tokens, three steps, one table of logits per prefix; the expectation over the behavior policy is a weighted sum over
-the eight completions, and the estimators see it as a batch whose rows are weighted by their probability.
+Two tokens, three steps, one table of logits per prefix; the expectation over the behavior policy is
+a weighted sum over the eight completions, and the estimators see it as a batch whose rows are
+weighted by their probability.
 """
 
 import itertools
@@ -19,10 +21,31 @@ from jaxrl_llm.ops import prefix
 STEPS = 3
 ROWS = np.array(list(itertools.product((0, 1), repeat=STEPS)))
 # State before step t of each row: 0; then 1, 2; then 3 .. 6.
-STATES = np.array([[2**t - 1 + int("0" + "".join(map(str, row[:t])), 2) for t in range(STEPS)] for row in ROWS])
-OPEN = {"ctpo": {"log_low": None, "log_high": None, "log_dual": None}, "ppo": {"clip_low": None, "clip_high": None},
-        "ctpo_geomean": {"log_low": None, "log_high": None, "log_dual": None},
-        "gspo": {"clip_low": None, "clip_high": None}, "seq_is": {}, "minpro": {}, "reinforce": {}}
+STATES = np.array(
+    [[2**t - 1 + int("0" + "".join(map(str, row[:t])), 2) for t in range(STEPS)] for row in ROWS])
+OPEN = {
+    "ctpo": {
+        "log_low": None,
+        "log_high": None,
+        "log_dual": None
+    },
+    "ppo": {
+        "clip_low": None,
+        "clip_high": None
+    },
+    "ctpo_geomean": {
+        "log_low": None,
+        "log_high": None,
+        "log_dual": None
+    },
+    "gspo": {
+        "clip_low": None,
+        "clip_high": None
+    },
+    "seq_is": {},
+    "minpro": {},
+    "reinforce": {}
+}
 
 
 def log_probs(logits):
@@ -48,16 +71,18 @@ def world():
     current = behavior + jnp.asarray(rng.standard_normal((7, 2)))
     rewards = jnp.asarray(rng.standard_normal(len(ROWS)))
     expected_reward = lambda z: jnp.exp(log_probs(z).sum(-1)) @ rewards
-    yield types.SimpleNamespace(
-        behavior=behavior, current=current, rewards=rewards, weights=jnp.exp(log_probs(behavior).sum(-1)),
-        q_pi=action_values(current, rewards), q_mu=action_values(behavior, rewards),
-        gradient=jax.grad(expected_reward)(current))
+    yield types.SimpleNamespace(behavior=behavior, current=current, rewards=rewards,
+                                weights=jnp.exp(log_probs(behavior).sum(-1)),
+                                q_pi=action_values(current,
+                                                   rewards), q_mu=action_values(behavior, rewards),
+                                gradient=jax.grad(expected_reward)(current))
 
 
 def expected(world, name, advantages):
   """Expectation of minus the loss's gradient with respect to the logits."""
   cfg = EstimatorConfig(name, **OPEN[name])
-  advantages = jnp.broadcast_to(advantages if advantages.ndim == 2 else advantages[:, None], ROWS.shape)
+  advantages = jnp.broadcast_to(advantages if advantages.ndim == 2 else advantages[:, None],
+                                ROWS.shape)
 
   def objective(logits):
     out = estimators.get_estimator(name)(log_probs(logits), log_probs(world.behavior), advantages,
@@ -68,7 +93,9 @@ def expected(world, name, advantages):
 
 
 def target(world, prefix_policy, values):
-  """sum_t of E over prefixes of one policy, and the token of the current one, of value * grad log pi."""
+  """sum_t of E over prefixes of one policy, and the token of the current one, of value * grad log
+  pi.
+  """
   before = jnp.cumsum(log_probs(prefix_policy), -1) - log_probs(prefix_policy)
   # Each (prefix, token) stands in the rows that begin with it: divide by their number.
   share = jnp.exp(before + log_probs(world.current)) / 2.0 ** (STEPS - 1 - np.arange(STEPS))
@@ -91,7 +118,8 @@ def test_the_targets_are_what_they_are_called(world):
 
 def test_the_full_ratio_has_the_policy_gradient_with_sampled_rewards(world):
   equal(expected(world, "seq_is", world.rewards), world.gradient)
-  equal(expected(world, "seq_is", world.rewards - 0.7), world.gradient)  # a constant baseline changes nothing
+  # a constant baseline changes nothing
+  equal(expected(world, "seq_is", world.rewards - 0.7), world.gradient)
 
 
 def test_the_cumulative_ratio_has_its_two_targets_and_not_the_policy_gradient(world):
@@ -112,7 +140,8 @@ def test_the_token_ratio_corrects_the_token_alone(world):
 @pytest.mark.parametrize("advantage", ["rewards", "q_pi", "q_mu"])
 def test_the_others_have_none_of_these(name, advantage, world):
   got = expected(world, name, getattr(world, advantage))
-  for other in (world.gradient, target(world, world.current, world.q_mu), target(world, world.behavior, world.q_mu)):
+  for other in (world.gradient, target(world, world.current,
+                                       world.q_mu), target(world, world.behavior, world.q_mu)):
     differ(got, other)
 
 

@@ -16,10 +16,10 @@ def test_group_statistics_equal_loops(shape):
   values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
   same = IDS[:, None] == IDS
   x, ids = jnp.asarray(values), jnp.asarray(IDS)
-  for got, expected in (
-      (masked.group_sum(x, ids), [values[row].sum(0) for row in same]),
-      (masked.group_max(x, ids), [values[row].max(0) for row in same]),
-      (masked.group_others(x, ids), [values[row & (np.arange(6) != i)].sum(0) for i, row in enumerate(same)])):
+  for got, expected in ((masked.group_sum(x, ids), [values[row].sum(0) for row in same]),
+                        (masked.group_max(x, ids), [values[row].max(0) for row in same]),
+                        (masked.group_others(x, ids),
+                         [values[row & (np.arange(6) != i)].sum(0) for i, row in enumerate(same)])):
     np.testing.assert_allclose(got, np.stack(expected), rtol=1e-5, atol=1e-6)
   np.testing.assert_array_equal(masked.group_others(x, ids)[3], 0.0)
 
@@ -64,9 +64,11 @@ def test_metrics_keep_their_type(dtype):
     values, mask = jnp.asarray([[-0.5, 0.1, 0.9]], dtype), jnp.asarray([[True, True, False]])
     histogram = masked.histogram(values, mask, (-0.5, 0.0, 0.1))
     assert histogram.counts.dtype == np.float32
-    np.testing.assert_array_equal(histogram.counts, [0, 1, 0, 1])  # [low, high), edges in the values' type
+    # [low, high), edges in the values' type
+    np.testing.assert_array_equal(histogram.counts, [0, 1, 0, 1])
     mean, extreme = masked.mean(values, mask), masked.extreme(values, mask)
     assert mean.total.dtype == dtype and extreme.min.dtype == dtype and extreme.max.dtype == dtype
-    np.testing.assert_allclose([mean.total, mean.count, extreme.min, extreme.max], [-0.4, 2, -0.5, 0.1], rtol=1e-6)
+    np.testing.assert_allclose([mean.total, mean.count, extreme.min, extreme.max],
+                               [-0.4, 2, -0.5, 0.1], rtol=1e-6)
     merged = merge_metrics([{"h": histogram, "m": mean, "e": extreme}] * 2)
     np.testing.assert_array_equal(merged["h"].counts, [0, 2, 0, 2])

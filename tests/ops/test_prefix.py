@@ -37,7 +37,9 @@ def rows(seed, shape=(6, 24)):
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_the_loop(seed):
   log_ratio, mask = rows(seed)
-  got = (prefix.cumulative_log_ratio(log_ratio, mask), prefix.prefix_min(log_ratio, mask), prefix.token_index(mask))
+  got = (prefix.cumulative_log_ratio(log_ratio,
+                                     mask), prefix.prefix_min(log_ratio,
+                                                              mask), prefix.token_index(mask))
   for a, b in zip(got, loop(log_ratio, mask), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -45,7 +47,8 @@ def test_equal_the_loop(seed):
 def test_masked_values_do_not_matter():
   log_ratio, mask = rows(3)
   dirty = jnp.where(mask, log_ratio, jnp.nan)
-  np.testing.assert_array_equal(prefix.cumulative_log_ratio(dirty, mask), prefix.cumulative_log_ratio(log_ratio, mask))
+  np.testing.assert_array_equal(prefix.cumulative_log_ratio(dirty, mask),
+                                prefix.cumulative_log_ratio(log_ratio, mask))
   np.testing.assert_array_equal(prefix.prefix_min(dirty, mask), prefix.prefix_min(log_ratio, mask))
 
 
@@ -58,12 +61,17 @@ def test_sharded_length_equals_whole():
   log_ratio, mask = rows(4, (4, 32))
   mesh = Mesh(np.array(jax.devices()[:8]), ("sequence",))
   spec = PartitionSpec(None, "sequence")
-  for kernel in (prefix.cumulative_log_ratio, prefix.prefix_min, lambda r, m, **k: prefix.token_index(m, **k)):
+  for kernel in (prefix.cumulative_log_ratio, prefix.prefix_min,
+                 lambda r, m, **k: prefix.token_index(m, **k)):
     sharded = jax.jit(jax.shard_map(lambda r, m, f=kernel: f(r, m, axis_name="sequence"), mesh=mesh,
                                     in_specs=(spec, spec), out_specs=spec))
-    np.testing.assert_allclose(sharded(log_ratio, mask), kernel(log_ratio, mask), rtol=1e-5, atol=1e-6)
-    local = jax.jit(jax.shard_map(lambda r, m, f=kernel: f(r, m), mesh=mesh, in_specs=(spec, spec), out_specs=spec))
-    assert not np.allclose(local(log_ratio, mask), kernel(log_ratio, mask)), "without axis_name a shard starts afresh"
+    np.testing.assert_allclose(sharded(log_ratio, mask), kernel(log_ratio, mask), rtol=1e-5,
+                               atol=1e-6)
+    local = jax.jit(
+        jax.shard_map(lambda r, m, f=kernel: f(r, m), mesh=mesh, in_specs=(spec, spec),
+                      out_specs=spec))
+    assert not np.allclose(local(log_ratio, mask), kernel(
+        log_ratio, mask)), "without axis_name a shard starts afresh"
 
 
 def test_scans_are_associative_scans():
@@ -76,16 +84,20 @@ def test_scans_are_associative_scans():
 def test_long_rows_are_precise():
   log_ratio = (0.01 * np.random.default_rng(0).standard_normal((2, 32768))).astype(np.float32)
   exact = np.cumsum(log_ratio.astype(np.float64), -1)
-  got = jax.jit(prefix.cumulative_log_ratio)(jnp.asarray(log_ratio), jnp.ones(log_ratio.shape, bool))
+  got = jax.jit(prefix.cumulative_log_ratio)(jnp.asarray(log_ratio),
+                                             jnp.ones(log_ratio.shape, bool))
   assert np.max(np.abs(got - exact)) < 2e-5
   one_by_one = np.cumsum(log_ratio, -1, dtype=np.float32)
-  assert np.max(np.abs(got - exact)) < 0.2 * np.max(np.abs(one_by_one - exact)), "a tree of sums beats a running sum"
+  assert np.max(np.abs(got - exact)) < 0.2 * np.max(
+      np.abs(one_by_one - exact)), "a tree of sums beats a running sum"
   half = prefix.cumulative_log_ratio(jnp.zeros((1, 4), jnp.bfloat16), jnp.ones((1, 4), bool))
   assert half.dtype == jnp.float32, "half precision would not do"
 
 
 def gathered(kernel, shape) -> list[int]:
-  """Sizes of the results of all cross-device exchanges in the compiled program, length sharded over 8 devices."""
+  """Sizes of the results of all cross-device exchanges in the compiled program, length sharded over
+  8 devices.
+  """
   mesh = Mesh(np.array(jax.devices()[:8]), ("sequence",))
   spec = PartitionSpec(None, "sequence")
   sharding = NamedSharding(mesh, spec)

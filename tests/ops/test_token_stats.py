@@ -21,7 +21,8 @@ def arrays(seed=0, rows=3, length=37, width=8, vocabulary=19):
 
 def whole(hidden, head, targets, temperature):
   log_p = jax.nn.log_softmax(hidden @ head / temperature)
-  return jnp.take_along_axis(log_p, targets[..., None], -1)[..., 0], -jnp.sum(jnp.exp(log_p) * log_p, -1)
+  return jnp.take_along_axis(log_p, targets[..., None],
+                             -1)[..., 0], -jnp.sum(jnp.exp(log_p) * log_p, -1)
 
 
 @pytest.mark.parametrize("chunk", [1, 10, 64, 4096])
@@ -31,8 +32,8 @@ def test_chunks_change_neither_values_nor_gradients(monkeypatch, chunk):
   weights = jnp.cos(jnp.arange(targets.size)).reshape(targets.shape)
 
   def chunked(hidden, head):
-    out = token_stats.token_stats(hidden, head, targets, temperature=0.7, stats=frozenset({"entropy"}),
-                                  entropy_gradient=True)
+    out = token_stats.token_stats(hidden, head, targets, temperature=0.7,
+                                  stats=frozenset({"entropy"}), entropy_gradient=True)
     return jnp.sum(weights * (out.log_probs + 0.3 * out.entropy))
 
   def direct(hidden, head):
@@ -45,8 +46,9 @@ def test_chunks_change_neither_values_nor_gradients(monkeypatch, chunk):
 
 def test_logged_entropy_has_no_gradient():
   hidden, head, targets = arrays()
-  entropy = lambda h, on: jnp.sum(token_stats.token_stats(h, head, targets, temperature=1.0, entropy_gradient=on,
-                                                          stats=frozenset({"entropy"})).entropy)
+  entropy = lambda h, on: jnp.sum(
+      token_stats.token_stats(h, head, targets, temperature=1.0, entropy_gradient=on, stats=
+                              frozenset({"entropy"})).entropy)
   assert np.all(jax.grad(entropy)(hidden, False) == 0)
   assert np.any(jax.grad(entropy)(hidden, True) != 0)
 
@@ -56,7 +58,8 @@ def test_no_array_of_batch_by_vocabulary(monkeypatch):
   hidden, head, targets = arrays(rows=4, length=64, vocabulary=101)
   loss = lambda h, w: jnp.sum(token_stats.token_stats(h, w, targets, temperature=1.0).log_probs)
   text = jax.jit(jax.grad(loss, (0, 1))).lower(hidden, head).compile().as_text()
-  biggest = max(math.prod(map(int, shape.split(","))) for shape in re.findall(r"f32\[([0-9,]+)\]", text))
+  biggest = max(
+      math.prod(map(int, shape.split(","))) for shape in re.findall(r"f32\[([0-9,]+)\]", text))
   assert biggest < targets.size * head.shape[1], "an array as large as the batch's logits exists"
 
 
@@ -86,21 +89,26 @@ def test_pruned_statistics_and_gradients(monkeypatch, rules):
   def loss(run):
     def run_loss(hidden, head):
       out = run(hidden, head)
-      return jnp.sum(weights * (jnp.where(out.in_support, out.log_probs, 0) + 0.3 * out.entropy)), out
+      return jnp.sum(weights *
+                     (jnp.where(out.in_support, out.log_probs, 0) + 0.3 * out.entropy)), out
     return jax.jit(jax.value_and_grad(run_loss, (0, 1), has_aux=True))
 
-  got, expected = (loss(run)(hidden, head) for run in (
-      lambda h, w: token_stats.token_stats(h, w, targets, temperature=0.7, stats=ALL, entropy_gradient=True, **rules),
-      lambda h, w: whole_pruned(h, w, targets, 0.7, rules)))
+  got, expected = (loss(run)(hidden, head)
+                   for run in (lambda h, w: token_stats.token_stats(
+                       h, w, targets, temperature=0.7, stats=ALL, entropy_gradient=True, **rules),
+                               lambda h, w: whole_pruned(h, w, targets, 0.7, rules)))
   assert not np.all(got[0][1].in_support) and np.any(got[0][1].in_support)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), got, expected)
   unpruned = token_stats.token_stats(hidden, head, targets, temperature=0.7, stats=ALL)
   for name in ALL - {"in_support"}:
-    assert np.any(np.abs(getattr(unpruned, name) - getattr(got[0][1], name)) > 1e-2), f"{name} notices the pruning"
+    assert np.any(np.abs(getattr(unpruned, name) -
+                         getattr(got[0][1], name)) > 1e-2), f"{name} notices the pruning"
 
 
 def whole_banned(hidden, head, targets, temperature, rules, ids, where):
-  """`whole_pruned` of the distribution without the banned tokens, built by leaving them out of every sum."""
+  """`whole_pruned` of the distribution without the banned tokens, built by leaving them out of
+  every sum.
+  """
   logits = hidden @ head / temperature
   allowed = ~(where[..., None] & ids)
   keep = allowed & vocabulary.support(jnp.where(allowed, logits, -jnp.inf), **rules)
@@ -108,8 +116,9 @@ def whole_banned(hidden, head, targets, temperature, rules, ids, where):
   p_s = p / jnp.sum(p, -1, keepdims=True)
   at = lambda x: jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
   entropy = -jnp.sum(p_s * jnp.log(jnp.where(keep, p_s, 1)), -1)
-  return TokenStats(at(logits) - jnp.log(jnp.sum(p, -1)), entropy, jnp.sum(p_s**2, -1), jnp.sum(p, -1) / whole,
-                    at(keep))
+  return TokenStats(
+      at(logits) - jnp.log(jnp.sum(p, -1)), entropy, jnp.sum(p_s**2, -1),
+      jnp.sum(p, -1) / whole, at(keep))
 
 
 WRONG = {
@@ -120,26 +129,40 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("rules", [{}, {"min_p": 0.1}, {"top_k": 17}, {"top_k": 5, "top_p": 0.9, "min_p": 0.02}],
-                         ids=str)
+@pytest.mark.parametrize("rules", [{}, {
+    "min_p": 0.1
+}, {
+    "top_k": 17
+}, {
+    "top_k": 5,
+    "top_p": 0.9,
+    "min_p": 0.02
+}], ids=str)
 def test_banned_tokens_in_float64(monkeypatch, rules):
-  """Statistics and gradients are those that autodiff finds without our backward pass; a shifted ban is told apart."""
+  """Statistics and gradients are those that autodiff finds without our backward pass; a shifted ban
+  is told apart.
+  """
   monkeypatch.setattr(token_stats, "CHUNK", 32)
   with jax.enable_x64(True):
-    hidden, head, targets = (jnp.asarray(np.asarray(x, np.float64) if i < 2 else x) for i, x in enumerate(arrays(2)))
-    ids, where = jnp.arange(19) % 6 == 1, jnp.asarray(np.arange(37) % 5 < 2) & jnp.ones(targets.shape, bool)
+    hidden, head, targets = (
+        jnp.asarray(np.asarray(x, np.float64) if i < 2 else x) for i, x in enumerate(arrays(2)))
+    ids, where = jnp.arange(19) % 6 == 1, jnp.asarray(np.arange(37) % 5 < 2) & jnp.ones(
+        targets.shape, bool)
     weights = jnp.cos(jnp.arange(targets.size)).reshape(targets.shape)
 
     def loss(run):
       def run_loss(hidden, head, banned):
         out = run(hidden, head, banned)
-        return jnp.sum(weights * (jnp.where(out.in_support, out.log_probs, 0) + 0.3 * out.entropy)), out
+        return jnp.sum(weights *
+                       (jnp.where(out.in_support, out.log_probs, 0) + 0.3 * out.entropy)), out
       return jax.jit(jax.value_and_grad(run_loss, (0, 1), has_aux=True))
 
-    ours = loss(lambda h, w, banned: token_stats.token_stats(h, w, targets, temperature=0.7, banned=banned, stats=ALL,
-                                                             entropy_gradient=True, **rules))
-    expected = loss(lambda h, w, banned: whole_banned(h, w, targets, 0.7, rules, *banned))(hidden, head, (ids, where))
-    close = lambda got: jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), got, expected)
+    ours = loss(lambda h, w, banned: token_stats.token_stats(
+        h, w, targets, temperature=0.7, banned=banned, stats=ALL, entropy_gradient=True, **rules))
+    expected = loss(lambda h, w, banned: whole_banned(h, w, targets, 0.7, rules, *banned))(
+        hidden, head, (ids, where))
+    close = lambda got: jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), got, expected)
     got = ours(hidden, head, (ids, where))
     close(got)
     outside = where & ids[targets]
@@ -152,13 +175,14 @@ def test_banned_tokens_in_float64(monkeypatch, rules):
 
 def test_a_banned_logit_has_no_gradient():
   """The identity for a head: gradients are those of the logits; a banned target is a constant."""
-  logits, banned = jnp.asarray([[[2.0, 1.9, 0.5, -3.0]]]), (jnp.arange(4) == 0, jnp.ones((1, 1), bool))
+  logits, banned = jnp.asarray([[[2.0, 1.9, 0.5,
+                                  -3.0]]]), (jnp.arange(4) == 0, jnp.ones((1, 1), bool))
 
   @jax.jit
   def run(target, top_k):
     def log_prob(z):
-      out = token_stats.token_stats(z, jnp.eye(4), jnp.full((1, 1), target), temperature=1.0, banned=banned,
-                                    top_k=top_k, stats=ALL)
+      out = token_stats.token_stats(z, jnp.eye(4), jnp.full((1, 1), target), temperature=1.0,
+                                    banned=banned, top_k=top_k, stats=ALL)
       return out.log_probs[0, 0], out.in_support[0, 0]
     return jax.value_and_grad(log_prob, has_aux=True)(logits)
 
@@ -172,12 +196,13 @@ def test_a_banned_logit_has_no_gradient():
 
 
 def test_gradient_is_exactly_zero_outside_the_support():
-  """With the identity for a head, the gradient in the hidden state is the gradient in the logits."""
+  """With the identity for a head, the gradient in the hidden state is the gradient in the logits.
+  """
   logits = jnp.asarray([[[2.0, 1.9, 0.5, -3.0]]])
 
   def log_prob(logits, target, min_p):
-    out = token_stats.token_stats(logits, jnp.eye(4), jnp.full((1, 1), target), temperature=1.0, min_p=min_p,
-                                  stats=ALL)
+    out = token_stats.token_stats(logits, jnp.eye(4), jnp.full((1, 1), target), temperature=1.0,
+                                  min_p=min_p, stats=ALL)
     return out.log_probs[0, 0], out
 
   gradient = jax.jit(jax.value_and_grad(log_prob, has_aux=True))
@@ -194,8 +219,9 @@ def test_gradient_is_exactly_zero_outside_the_support():
 
 def test_statistics_without_gradient():
   hidden, head, targets = arrays()
-  total = lambda h, name: jnp.sum(getattr(token_stats.token_stats(h, head, targets, temperature=1.0, min_p=0.1,
-                                                                  stats=ALL), name))
+  total = lambda h, name: jnp.sum(
+      getattr(token_stats.token_stats(h, head, targets, temperature=1.0, min_p=0.1, stats=ALL), name
+             ))
   for name in ("sum_pi_squared", "kept_mass", "entropy"):
     assert np.all(jax.grad(total)(hidden, name) == 0)
   assert np.any(jax.grad(total)(hidden, "log_probs") != 0)
@@ -204,7 +230,8 @@ def test_statistics_without_gradient():
 def test_values_that_keep_all_change_nothing():
   hidden, head, targets = arrays()
   plain = token_stats.token_stats(hidden, head, targets, temperature=1.3, stats=ALL)
-  off = token_stats.token_stats(hidden, head, targets, temperature=1.3, stats=ALL, top_k=0, top_p=1.0, min_p=0.0)
+  off = token_stats.token_stats(hidden, head, targets, temperature=1.3, stats=ALL, top_k=0,
+                                top_p=1.0, min_p=0.0)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), off, plain)
   assert np.all(off.kept_mass <= 1) and np.all(off.in_support)
   assert np.all(plain.kept_mass == 1) and np.all(plain.in_support)
@@ -220,23 +247,28 @@ def test_no_rule_costs_nothing():
 
 
 def test_long_tails_stay_finite():
-  """Logits of +-3e4, as half precision can hold, give finite statistics and gradients, in and out of the support."""
+  """Logits of +-3e4, as half precision can hold, give finite statistics and gradients, in and out
+  of the support.
+  """
   hidden = jnp.asarray([[[3e4, -3e4, 0.0], [0.0, 0.0, 0.0]]])
-  run = lambda h, target: token_stats.token_stats(h, jnp.eye(3), jnp.full((1, 2), target), temperature=1.0, min_p=1e-6,
-                                                  stats=ALL, entropy_gradient=True)
+  run = lambda h, target: token_stats.token_stats(h, jnp.eye(3), jnp.full(
+      (1, 2), target), temperature=1.0, min_p=1e-6, stats=ALL, entropy_gradient=True)
   for target in range(3):
     out = run(hidden, target)
-    gradient = jax.grad(lambda h, t=target: jnp.sum(run(h, t).log_probs + run(h, t).entropy))(hidden)
+    gradient = jax.grad(lambda h, t=target: jnp.sum(run(h, t).log_probs + run(h, t).entropy))(
+        hidden)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((out, gradient)))
 
 
 def test_float64_stays_float64():
   with jax.enable_x64(True):
-    hidden, head, targets = (jnp.asarray(np.asarray(x, np.float64) if i < 2 else x) for i, x in enumerate(arrays()))
+    hidden, head, targets = (
+        jnp.asarray(np.asarray(x, np.float64) if i < 2 else x) for i, x in enumerate(arrays()))
     run = lambda h: token_stats.token_stats(h, head, targets, temperature=0.7, min_p=0.1, stats=ALL)
     out, expected = run(hidden), whole_pruned(hidden, head, targets, 0.7, {"min_p": 0.1})
     assert {x.dtype for x in jax.tree.leaves(out)} == {np.dtype("float64"), np.dtype("bool")}
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), out, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), out,
+                 expected)
     assert jax.grad(lambda h: jnp.sum(run(h).log_probs))(hidden).dtype == np.float64
 
 
@@ -246,10 +278,13 @@ def test_unknown_statistic_is_refused():
 
 
 def test_masked_helpers():
-  values, mask = jnp.asarray([[1.0, jnp.nan], [jnp.nan, jnp.nan]]), jnp.asarray([[True, False], [False, False]])
+  values, mask = jnp.asarray([[1.0, jnp.nan], [jnp.nan, jnp.nan]]), jnp.asarray([[True, False],
+                                                                                 [False, False]])
   np.testing.assert_array_equal(masked.row_mean(values, mask), [[1.0], [0.0]])
   assert np.all(np.isfinite(jax.grad(lambda v: jnp.sum(masked.row_mean(v, mask)))(values)))
   groups = jnp.asarray([7, -2, 7, 5])
-  np.testing.assert_array_equal(masked.group_sum(jnp.asarray([1.0, 2.0, 3.0, 4.0]), groups), [4.0, 2.0, 4.0, 4.0])
-  histogram = masked.histogram(jnp.asarray([-1.0, 0.0, 5.0, 9.0]), jnp.asarray([True, True, True, False]), (0.0, 1.0))
+  np.testing.assert_array_equal(masked.group_sum(jnp.asarray([1.0, 2.0, 3.0, 4.0]), groups),
+                                [4.0, 2.0, 4.0, 4.0])
+  histogram = masked.histogram(jnp.asarray([-1.0, 0.0, 5.0, 9.0]),
+                               jnp.asarray([True, True, True, False]), (0.0, 1.0))
   np.testing.assert_array_equal(histogram.counts, [1.0, 1.0, 1.0])

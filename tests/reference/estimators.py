@@ -1,6 +1,7 @@
 """Per-token value and gradient coefficient of each estimator, one token at a time, in float64.
 
-The gradient of token t's loss with respect to its own log-prob is -coefficient; with respect to any other token's, 0.
+The gradient of token t's loss with respect to its own log-prob is -coefficient; with respect to any
+other token's, 0.
 """
 
 import math
@@ -29,12 +30,17 @@ def evaluate(name, log_probs, anchor, advantages, mask, **numbers):
   kept = _m2_kept(log_probs, anchor, advantages, mask, **numbers) if name == "m2po" else None
   for b in range(mask.shape[0]):
     tokens = [t for t in range(mask.shape[1]) if mask[b, t]]
-    ratios = [float(np.clip(float(log_probs[b, t]) - float(anchor[b, t]), -BOUND, BOUND)) for t in tokens]
+    ratios = [
+        float(np.clip(float(log_probs[b, t]) - float(anchor[b, t]), -BOUND, BOUND)) for t in tokens
+    ]
     for k, t in enumerate(tokens):
       a, lp = float(advantages[b, t]), float(log_probs[b, t])
-      row = {"log_probs": [float(log_probs[b, i]) for i in tokens], "anchor": [float(anchor[b, i]) for i in tokens],
-             "advantages": [float(advantages[b, i]) for i in tokens],
-             "kept": None if kept is None else [(b, i) in kept for i in tokens]}
+      row = {
+          "log_probs": [float(log_probs[b, i]) for i in tokens],
+          "anchor": [float(anchor[b, i]) for i in tokens],
+          "advantages": [float(advantages[b, i]) for i in tokens],
+          "kept": None if kept is None else [(b, i) in kept for i in tokens]
+      }
       loss[b, t], coefficient[b, t] = _RULES[name](a, lp, ratios, k, numbers | row)
   return loss, coefficient
 
@@ -136,15 +142,19 @@ def _dppo(a, lp, ratios, k, n, kl):
   rest = lambda p: max(1 - p, 1e-9)
   distance = mu * -ratios[k] + rest(mu) * math.log(rest(mu) / rest(pi)) if kl else abs(pi - mu)
   beyond = lambda bound: bound is not None and distance > bound
-  dropped = (a > 0 and pi > mu and beyond(n["delta_high"])) or (a < 0 and pi < mu and beyond(n["delta_low"]))
-  weight = 0.0 if dropped else min(math.exp(ratios[k]), math.inf if n["ratio_cap"] is None else n["ratio_cap"])
+  dropped = (a > 0 and pi > mu and beyond(n["delta_high"])) or (a < 0 and pi < mu and
+                                                                beyond(n["delta_low"]))
+  weight = 0.0 if dropped else min(math.exp(ratios[k]),
+                                   math.inf if n["ratio_cap"] is None else n["ratio_cap"])
   return -weight * a * lp, weight * a
 
 
 def _cppo(a, lp, ratios, k, n):
   length = len(ratios)
   weight = lambda t: 1 - (1 - n["w_min"]) * (t / (length - 1) if length > 1 else 0.0)
-  spent = [weight(t) * abs(math.exp(n["log_probs"][t]) - math.exp(n["anchor"][t])) for t in range(length)]
+  spent = [
+      weight(t) * abs(math.exp(n["log_probs"][t]) - math.exp(n["anchor"][t])) for t in range(length)
+  ]
   cap = min(n["d"], n["d"] + n["d_b"] * sum(map(weight, range(k))) - sum(spent[:k]))
   dropped = (a * ratios[k] > 0 and spent[k] > cap) or abs(ratios[k]) >= BOUND
   return (0.0, 0.0) if dropped else (-math.exp(ratios[k]) * a, math.exp(ratios[k]) * a)
@@ -159,10 +169,18 @@ def _dppo_kl(a, lp, ratios, k, n):
 
 
 def _m2_kept(log_probs, anchor, advantages, mask, tau, m2_scope):
-  """(row, column) of the tokens that survive: the largest square goes, with its equals, until the mean is below tau."""
+  """(row, column) of the tokens that survive: the largest square goes, with its equals, until the
+  mean is below tau.
+  """
   kept = {(int(b), int(t)) for b, t in np.argwhere(mask)}
-  log_ratio = {i: float(np.clip(float(log_probs[i]) - float(anchor[i]), -BOUND, BOUND)) for i in kept}
-  pool = {i: log_ratio[i] ** 2 for i in kept if m2_scope == "all" or float(advantages[i]) * log_ratio[i] > 0}
+  log_ratio = {
+      i: float(np.clip(float(log_probs[i]) - float(anchor[i]), -BOUND, BOUND)) for i in kept
+  }
+  pool = {
+      i: log_ratio[i]**2
+      for i in kept
+      if m2_scope == "all" or float(advantages[i]) * log_ratio[i] > 0
+  }
   while tau is not None and pool and sum(pool.values()) / len(pool) >= tau:
     largest = max(pool.values())
     gone = {i for i, square in pool.items() if square == largest}
@@ -178,7 +196,10 @@ def _m2po(a, lp, ratios, k, n):
   return -ratio * a, 0.0 if abs(ratios[k]) >= BOUND else ratio * a
 
 
-_RULES = {name.removeprefix("_"): rule for name, rule in list(globals().items())
-          if name in {"_reinforce", "_ppo", "_gspo", "_seq_is", "_ctpo", "_minpro", "_ctpo_geomean", "_cispo", "_sapo",
-                      "_dro", "_gmpo", "_topr", "_vespo", "_dppo_tv", "_dppo_kl", "_cppo", "_m2po"}}
+_RULES = {
+    name.removeprefix("_"): rule for name, rule in list(globals().items()) if name in {
+        "_reinforce", "_ppo", "_gspo", "_seq_is", "_ctpo", "_minpro", "_ctpo_geomean", "_cispo",
+        "_sapo", "_dro", "_gmpo", "_topr", "_vespo", "_dppo_tv", "_dppo_kl", "_cppo", "_m2po"
+    }
+}
 NAMES = tuple(_RULES)

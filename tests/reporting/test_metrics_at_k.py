@@ -9,8 +9,15 @@ import pytest
 from jaxrl_llm.reporting.metrics_at_k import avg_at_k, bootstrap_interval, maj_at_k, pass_at_k
 from jaxrl_llm.runs import evaluate
 
-GOLDEN = {(4, 1, 2): 0.5, (16, 3, 8): 0.9, (32, 1, 8): 0.25, (32, 1, 32): 1.0, (64, 5, 16): 0.775421, (8, 0, 4): 0.0,
-          (8, 5, 4): 1.0}
+GOLDEN = {
+    (4, 1, 2): 0.5,
+    (16, 3, 8): 0.9,
+    (32, 1, 8): 0.25,
+    (32, 1, 32): 1.0,
+    (64, 5, 16): 0.775421,
+    (8, 0, 4): 0.0,
+    (8, 5, 4): 1.0
+}
 
 
 def plug_in(n, c, k):
@@ -27,7 +34,8 @@ def test_equals_the_share_of_subsets_that_hold_a_correct_sample():
     for c in range(n + 1):
       if k <= n:
         subsets = list(itertools.combinations(range(n), k))
-        assert pass_at_k(n, c, k) == pytest.approx(np.mean([min(s) < c for s in subsets]), abs=1e-12)
+        assert pass_at_k(n, c, k) == pytest.approx(np.mean([min(s) < c for s in subsets]),
+                                                   abs=1e-12)
 
 
 def test_product_form_equals_the_binomial_form():

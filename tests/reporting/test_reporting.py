@@ -26,10 +26,19 @@ def write_run(workdir, *, iterations=4, **changes) -> str:
     json.dump(to_dict(Config()) | changes, file)
   writer = MetricsWriter(workdir)
   writer.write(0, {"eval/accuracy": 0.25})
-  names = ["reward/correct", "policy/entropy", "optimizer/grad_norm", "clip/dropped", "kl/current_anchor"]
+  names = [
+      "reward/correct", "policy/entropy", "optimizer/grad_norm", "clip/dropped", "kl/current_anchor"
+  ]
   for i in range(1, iterations + 1):
-    values = {name: i / 8 for name in names} | {f"log_ratio/{label}": q - 0.5 for label, q in QUANTILES.items()}
-    writer.write(i, values | {"time/iteration": 30.0} | ({"eval/accuracy": 1 / i} if i % 2 == 0 else {}))
+    values = {
+        name: i / 8 for name in names
+    } | {
+        f"log_ratio/{label}": q - 0.5 for label, q in QUANTILES.items()
+    }
+    writer.write(
+        i, values | {"time/iteration": 30.0} | ({
+            "eval/accuracy": 1 / i
+        } if i % 2 == 0 else {}))
   writer.close()
   return os.fspath(workdir)
 
@@ -44,7 +53,7 @@ def append(workdir, text: str) -> None:
     file.write(text)
 
 
-# --- summary --------------------------------------------------------------------------------------------------------
+# --- summary
 
 
 def test_merged_means_are_the_pooled_mean_and_not_the_mean_of_means():
@@ -78,7 +87,11 @@ def test_histogram_interpolates_linearly_and_closes_its_open_bins_at_the_outermo
 
 
 def test_what_saw_nothing_has_no_key():
-  empty = {"mean": Mean(0.0, 0.0), "histogram": Histogram(np.zeros(3), (0.0, 1.0)), "extreme": Extreme(np.inf, -np.inf)}
+  empty = {
+      "mean": Mean(0.0, 0.0),
+      "histogram": Histogram(np.zeros(3), (0.0, 1.0)),
+      "extreme": Extreme(np.inf, -np.inf)
+  }
   assert summarize(empty) == {}
   assert summarize({"x": Extreme(-1.0, 2.0)}) == {"x/min": -1.0, "x/max": 2.0}
 
@@ -88,7 +101,7 @@ def test_summarize_refuses_a_bare_number():
     summarize({"loss": 1.0})
 
 
-# --- writers and reader ---------------------------------------------------------------------------------------------
+# --- writers and reader
 
 
 def test_cut_back_drops_later_lines_and_a_torn_tail_in_both_records(tmp_path):
@@ -101,7 +114,9 @@ def test_cut_back_drops_later_lines_and_a_torn_tail_in_both_records(tmp_path):
   writer.close()
   assert [json.loads(line)["iteration"] for line in lines_of(workdir)] == [0, 1, 2, 3]
   events = EventAccumulator(os.path.join(workdir, "tensorboard")).Reload()
-  scalars = [(event.step, event.tensor_proto.float_val[0]) for event in events.Tensors("reward/correct")]
+  scalars = [
+      (event.step, event.tensor_proto.float_val[0]) for event in events.Tensors("reward/correct")
+  ]
   assert scalars == [(1, 0.125), (2, 0.25), (3, 0.875)]
 
 
@@ -134,14 +149,23 @@ def test_series_holds_only_the_iterations_that_logged_the_name(tmp_path):
 
 
 def test_rollouts_come_back_rounded(tmp_path):
-  rows = [{"prompt": "1+1=\n", "mask": np.array([True, False]), "log_probs": np.array([-1.23456789, -np.inf])}]
+  rows = [{
+      "prompt": "1+1=\n",
+      "mask": np.array([True, False]),
+      "log_probs": np.array([-1.23456789, -np.inf])
+  }]
   workdir = write_run(tmp_path / "run")
   assert write_rollouts(workdir, 12, rows).endswith("rollouts/iteration_00012.jsonl")
   write_rollouts(workdir, 3, rows)
   run = read_run(workdir)
   assert run.rollout_iterations() == [3, 12]
-  assert run.rollouts(12) == [{"prompt": "1+1=\n", "mask": [True, False], "log_probs": [-1.23457, "-inf"]}]
-  assert sorted(os.listdir(tmp_path / "run/rollouts")) == ["iteration_00003.jsonl", "iteration_00012.jsonl"]
+  assert run.rollouts(12) == [{
+      "prompt": "1+1=\n",
+      "mask": [True, False],
+      "log_probs": [-1.23457, "-inf"]
+  }]
+  assert sorted(os.listdir(tmp_path /
+                           "run/rollouts")) == ["iteration_00003.jsonl", "iteration_00012.jsonl"]
 
 
 @pytest.mark.parametrize("bad, cause", [
@@ -166,7 +190,7 @@ def test_a_folder_without_a_run_is_refused_by_name(tmp_path):
     read_run(tmp_path)
 
 
-# --- tables, plots, report ------------------------------------------------------------------------------------------
+# --- tables, plots, report
 
 
 def test_summary_table_tells_first_last_and_best(tmp_path):
@@ -194,7 +218,9 @@ def test_plots_are_png_and_leave_out_absent_panels(tmp_path):
   plot_run(only_accuracy, tmp_path / "one.png")
   plot_run(Run("nowhere", {}, {}, []), tmp_path / "none.png")
   plot_compare({"a": run, "b": only_accuracy}, tmp_path / "compare.png")
-  data = {name: (tmp_path / f"{name}.png").read_bytes() for name in ("all", "one", "none", "compare")}
+  data = {
+      name: (tmp_path / f"{name}.png").read_bytes() for name in ("all", "one", "none", "compare")
+  }
   assert all(image.startswith(PNG) and len(image) > 1000 for image in data.values())
   width = {name: int.from_bytes(image[16:20], "big") for name, image in data.items()}
   assert width["all"] == 3 * width["one"]
@@ -223,15 +249,28 @@ class Page(html.parser.HTMLParser):
 
 
 def sample(prompt, pieces, log_ratio, correct):
-  return {"prompt": prompt, "completion": "".join(pieces), "answer": "2", "correct": correct, "pieces": pieces,
-          "log_ratio": log_ratio, "truncated": False}
+  return {
+      "prompt": prompt,
+      "completion": "".join(pieces),
+      "answer": "2",
+      "correct": correct,
+      "pieces": pieces,
+      "log_ratio": log_ratio,
+      "truncated": False
+  }
 
 
 def test_report_escapes_samples_and_config_and_needs_nothing_from_outside(tmp_path):
   attack = "<script>alert(1)</script>"
   workdir = write_run(tmp_path / "run", plugins=[attack])
-  samples = {"before": [sample("1+1=", [attack, "3"], [-5.0, 0.25], False), sample("4+4=", ["8"], [0.0], True)],
-             "after": [sample("9+9=", ["18"], [0.5], True), sample("1+1=", ["2"], [float(1)], True)]}
+  samples = {
+      "before": [
+          sample("1+1=", [attack, "3"], [-5.0, 0.25], False),
+          sample("4+4=", ["8"], [0.0], True)
+      ],
+      "after": [sample("9+9=", ["18"], [0.5], True),
+                sample("1+1=", ["2"], [float(1)], True)]
+  }
   with open(os.path.join(workdir, "samples.json"), "w") as file:
     json.dump(samples, file)
   with open(write_report(workdir)) as file:
@@ -239,9 +278,15 @@ def test_report_escapes_samples_and_config_and_needs_nothing_from_outside(tmp_pa
   page = Page(text)
   assert "&lt;script&gt;" in text and "script" not in page.tags and "link" not in page.tags
   assert attack in page.text
-  assert all(value.startswith("data:image/png;base64,") for name, value in page.attributes if name in ("src", "href"))
-  assert ("title", "-5.000") in page.attributes and ("style", "background:rgba(218, 54, 51, 0.70)") in page.attributes
-  assert page.text.count("correct") - page.text.count("incorrect") == 4 and page.text.count("✗ incorrect") == 1
+  assert all(
+      value.startswith("data:image/png;base64,")
+      for name, value in page.attributes
+      if name in ("src", "href"))
+  assert ("title",
+          "-5.000") in page.attributes and ("style",
+                                            "background:rgba(218, 54, 51, 0.70)") in page.attributes
+  assert page.text.count("correct") - page.text.count("incorrect") == 4 and page.text.count(
+      "✗ incorrect") == 1
   assert page.tags.count("section") == 3 and page.text.count("no sample for this prompt") == 2
 
 

@@ -1,4 +1,5 @@
-"""200,000 draws have the stated probabilities, under every rule: chi-square, and what it refutes."""
+"""200,000 draws have the stated probabilities, under every rule: chi-square, and what it refutes.
+"""
 
 import functools
 
@@ -14,14 +15,30 @@ DRAWS, V = 200_000, 12
 # Upper 0.1 % points of chi-square with 1 to 11 degrees of freedom.
 QUANTILE = (10.83, 13.82, 16.27, 18.47, 20.52, 22.46, 24.32, 26.12, 27.88, 29.59, 31.26)
 CASES = {
-    "temperature": (0.7, {}), "hotter": (2.0, {}), "top_k": (1.0, {"top_k": 5}), "top_p": (1.0, {"top_p": 0.8}),
-    "min_p": (1.0, {"min_p": 0.15}), "all": (1.4, {"top_k": 9, "top_p": 0.92, "min_p": 0.12}),
+    "temperature": (0.7, {}),
+    "hotter": (2.0, {}),
+    "top_k": (1.0, {
+        "top_k": 5
+    }),
+    "top_p": (1.0, {
+        "top_p": 0.8
+    }),
+    "min_p": (1.0, {
+        "min_p": 0.15
+    }),
+    "all": (1.4, {
+        "top_k": 9,
+        "top_p": 0.92,
+        "min_p": 0.12
+    }),
 }
 BANNED = 4  # a likely token
 
 
 def state():
-  """(hidden state [D], head [D, V]); the logits are spread without order, with a likely first and banned token."""
+  """(hidden state [D], head [D, V]); the logits are spread without order, with a likely first and
+  banned token.
+  """
   logits = np.array([1.2, -0.4, 0.3, -1.6, 1.0, -0.9, 0.6, -2.2, 0.1, -0.1, 0.8, -3.0], np.float32)
   return np.ones(1, np.float32), logits[None]
 
@@ -49,15 +66,16 @@ def program(banned):
   hidden, head = state()
   forbidden = jnp.broadcast_to(jnp.arange(V) == BANNED, (DRAWS, V)) if banned else None
   rows = jnp.arange(DRAWS, dtype=jnp.int32)
-  return jax.jit(lambda key, sampling: draw(jnp.broadcast_to(hidden, (DRAWS, 1)), jnp.asarray(head),
-                                            row_keys(key, rows), jnp.zeros_like(rows), sampling, forbidden))
+  return jax.jit(lambda key, sampling: draw(jnp.broadcast_to(hidden, (DRAWS, 1)), jnp.asarray(
+      head), row_keys(key, rows), jnp.zeros_like(rows), sampling, forbidden))
 
 
 @functools.cache
 def counted(name, banned=False):
   """([V] counts, [V] probability that a draw of the token reports, NaN where it never came)."""
   temperature, rules = CASES[name]
-  tokens, log_probs = jax.device_get(program(banned)(jax.random.key(11), Sampling.of(temperature, **rules)))
+  tokens, log_probs = jax.device_get(
+      program(banned)(jax.random.key(11), Sampling.of(temperature, **rules)))
   reported = np.full(V, np.nan)
   reported[tokens] = np.exp(log_probs.astype(np.float64))
   return np.bincount(tokens, minlength=V), reported
@@ -84,7 +102,9 @@ def test_frequencies_are_the_stated_ones(name, banned):
 
 
 def before_renormalising(name, p):
-  """Wrong: the probabilities of the whole distribution, as a sampler reports that forgets to renormalise."""
+  """Wrong: the probabilities of the whole distribution, as a sampler reports that forgets to
+  renormalise.
+  """
   return stated(CASES[name][0], {}) * (p > 0)
 
 
@@ -98,7 +118,8 @@ def top_p_before_top_k(name, p):
   return np.where(np.isin(np.arange(V), kept), whole, 0) / whole[kept].sum()
 
 
-WRONG = [(name, before_renormalising) for name, (_, rules) in CASES.items() if rules] + [("all", top_p_before_top_k)]
+WRONG = [(name, before_renormalising) for name, (_, rules) in CASES.items() if rules
+        ] + [("all", top_p_before_top_k)]
 
 
 @pytest.mark.parametrize(("name", "wrong"), WRONG)

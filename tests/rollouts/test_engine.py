@@ -1,4 +1,6 @@
-"""The engine draws what `generate` draws, whatever its batch, chunks and refills; and its counts are true."""
+"""The engine draws what `generate` draws, whatever its batch, chunks and refills; and its counts
+are true.
+"""
 
 import dataclasses
 import functools
@@ -16,31 +18,48 @@ from jaxrl_llm.rollouts import decoding, engine, generate, plan
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.types import PromptBatch, Sampling
 
-MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
-PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
+MODEL = Model(
+    ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
+                mlp_width=24))
+# far from uniform
+PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))
 EOS, NEW, WIDTH, NEAR_TIE = 3, 20, 7, 1e-4
 KEY = jax.random.key(7)
 ONE_PROGRAM = {"slots": 16, "refill": False, "compact": 0, "window": NEW}
-EXACT = ("mask", "length", "prompt_length", "truncated", "stop_reason", "policy_step", "row_id", "group_id")
+EXACT = ("mask", "length", "prompt_length", "truncated", "stop_reason", "policy_step", "row_id",
+         "group_id")
 
 
 def prompts(rows=32, group=4, seed=0) -> PromptBatch:
   rng = np.random.default_rng(seed)
   length = rng.integers(1, WIDTH + 1, rows // group)
   tokens = rng.integers(4, 13, (rows // group, WIDTH))
-  return PromptBatch(np.repeat(tokens, group, 0).astype(np.int32), np.repeat(length, group).astype(np.int32),
-                     np.arange(rows, dtype=np.int32), (np.arange(rows) // group).astype(np.int32))
+  return PromptBatch(
+      np.repeat(tokens, group, 0).astype(np.int32),
+      np.repeat(length, group).astype(np.int32), np.arange(rows, dtype=np.int32),
+      (np.arange(rows) // group).astype(np.int32))
 
 
 def config(**options) -> EngineConfig:
-  return EngineConfig(**{"group_size": 4, "max_new_tokens": NEW, "slots": 8, "chunk": 8, "window": 16,
-                         "stop_ids": (EOS,), "pad_id": 0, **options})
+  return EngineConfig(
+      **{
+          "group_size": 4,
+          "max_new_tokens": NEW,
+          "slots": 8,
+          "chunk": 8,
+          "window": 16,
+          "stop_ids": (EOS,),
+          "pad_id": 0,
+          **options
+      })
 
 
-def run(batch=None, sampling=None, *, model=MODEL, params=PARAMS, mesh=None, max_new=None, **options):
+def run(batch=None, sampling=None, *, model=MODEL, params=PARAMS, mesh=None, max_new=None,
+        **options):
   sampling = sampling or Sampling.of(1.0)
   with jax.transfer_guard("disallow"):  # what moves is moved on purpose
-    drawn, stats = engine.run(params, prompts() if batch is None else batch, KEY, sampling, model=model,
+    drawn, stats = engine.run(params,
+                              prompts() if batch is None else batch, KEY, sampling, model=model,
                               cfg=config(**options), mesh=mesh, max_new=max_new)
   return jax.device_get(drawn), stats
 
@@ -78,8 +97,9 @@ def assert_same(got, expected):
 
 
 # Each value of chunk, slots, refill and compact meets each value of the others at least once.
-LAYOUTS = [(1, 4, True, 1), (1, 16, False, 0), (1, 64, False, 2), (8, 4, False, 1), (8, 16, True, 0), (8, 64, True, 2),
-           (32, 4, False, 0), (32, 16, True, 1), (32, 64, False, 0)]
+LAYOUTS = [(1, 4, True, 1), (1, 16, False, 0), (1, 64, False, 2), (8, 4, False, 1),
+           (8, 16, True, 0), (8, 64, True, 2), (32, 4, False, 0), (32, 16, True, 1),
+           (32, 64, False, 0)]
 
 
 @pytest.mark.parametrize(("chunk", "slots", "refill", "compact"), LAYOUTS)
@@ -90,8 +110,18 @@ def test_equals_generate(chunk, slots, refill, compact):
   assert stats.useful_steps == got.mask.sum() <= stats.slot_steps
 
 
-@pytest.mark.parametrize("options", [{"window": 20}, {"window": 5, "quota": 8}, {"slots": 7, "quota": 1},
-                                     {"group_size": 8, "slots": 5}], ids=str)
+@pytest.mark.parametrize("options", [{
+    "window": 20
+}, {
+    "window": 5,
+    "quota": 8
+}, {
+    "slots": 7,
+    "quota": 1
+}, {
+    "group_size": 8,
+    "slots": 5
+}], ids=str)
 def test_window_quota_and_groups_change_nothing(options):
   batch = prompts()
   if options.get("group_size") == 8:  # two groups of 4 share the first one's prompt
@@ -103,26 +133,52 @@ def test_window_quota_and_groups_change_nothing(options):
   assert_same(run(batch, **options)[0], expected)
 
 
-@pytest.mark.parametrize("options", [{}, {"slots": 6, "chunk": 32}, {"slots": 32, "group_size": 8, "refill": False},
-                                     {"slots": 12, "refill": False, "compact": 0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {
+    "slots": 6,
+    "chunk": 32
+}, {
+    "slots": 32,
+    "group_size": 8,
+    "refill": False
+}, {
+    "slots": 12,
+    "refill": False,
+    "compact": 0
+}], ids=str)
 def test_shared_prompts_change_nothing(options):
   group = options.get("group_size", 4)
-  batch = jax.tree.map(lambda x: x[np.arange(32) // group * group], prompts()).replace(row_id=prompts().row_id,
-                                                                                   group_id=prompts().group_id)
+  batch = jax.tree.map(lambda x: x[np.arange(32) // group * group],
+                       prompts()).replace(row_id=prompts().row_id, group_id=prompts().group_id)
   expected = jax.device_get(sampler()(PARAMS, batch, KEY, Sampling.of(1.0)))
   assert_same(run(batch, shared_prefix=True, **options)[0], expected)
 
 
 def test_eight_devices_draw_the_same():
   mesh = parallel.make_mesh(MeshConfig())
-  got, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(1.0), model=Model(MODEL.config, parallel.Layout(mesh)),
-                      cfg=config(slots=16), mesh=mesh)
+  got, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(1.0),
+                      model=Model(MODEL.config,
+                                  parallel.Layout(mesh)), cfg=config(slots=16), mesh=mesh)
   assert got.tokens.sharding == parallel.rows(mesh)
   assert_same(jax.device_get(got), reference())
 
 
-RULES = [{"temperature": 0.0}, {"temperature": 0.6, "top_k": 3}, {"temperature": 1.3, "top_p": 0.7},
-         {"temperature": 1.0, "min_p": 0.1}, {"temperature": 1.7, "top_k": 6, "top_p": 0.95, "min_p": 0.02}]
+RULES = [{
+    "temperature": 0.0
+}, {
+    "temperature": 0.6,
+    "top_k": 3
+}, {
+    "temperature": 1.3,
+    "top_p": 0.7
+}, {
+    "temperature": 1.0,
+    "min_p": 0.1
+}, {
+    "temperature": 1.7,
+    "top_k": 6,
+    "top_p": 0.95,
+    "min_p": 0.02
+}]
 
 
 def test_rules_are_those_of_generate():
@@ -131,16 +187,18 @@ def test_rules_are_those_of_generate():
 
 
 WRONG = {
-    "noise by slot": (decoding, "row_keys", lambda key, row: jax.vmap(jax.random.fold_in, (None, 0))(
-        key, jnp.arange(len(row)))),
+    "noise by slot": (decoding, "row_keys", lambda key, row: jax.vmap(jax.random.fold_in, (None, 0))
+                      (key, jnp.arange(len(row)))),
     "position not kept": (decoding, "draw", lambda h, head, keys, position, *rest: real_draw(
         h, head, keys, position - position[0], *rest)),
     "a shift loses a slot": (kv_cache, "shift", lambda cache, start, dropped, slots: real_shift(
         cache, start, jnp.minimum(dropped + 1, cache.positions.shape[1] - start), slots)),
-    "another group's prompt": (decoding.kv_cache, "prefix", lambda prompts, rows, prompt, lane: real_prefix(
-        prompts, rows, prompt[::-1], lane)),
-    "prompts of other rows": (kv_cache, "put_rows", lambda cache, other, to, source, count: real_put(
-        cache, other, to, source[::-1], count)),
+    "another group's prompt":
+        (decoding.kv_cache, "prefix",
+         lambda prompts, rows, prompt, lane: real_prefix(prompts, rows, prompt[::-1], lane)),
+    "prompts of other rows":
+        (kv_cache, "put_rows",
+         lambda cache, other, to, source, count: real_put(cache, other, to, source[::-1], count)),
 }
 real_draw, real_shift, real_put, real_prefix = decoding.draw, kv_cache.shift, kv_cache.put_rows, kv_cache.prefix
 
@@ -165,18 +223,24 @@ def test_row_limits():
   np.testing.assert_array_equal(got.length - got.prompt_length, np.minimum(new, limit))
   np.testing.assert_array_equal(got.truncated, whole.truncated | (new > limit))
   np.testing.assert_array_equal(got.tokens[got.mask], whole.tokens[got.mask])
-  np.testing.assert_allclose(got.behavior_log_probs[got.mask], whole.behavior_log_probs[got.mask], rtol=0, atol=1e-5)
-  assert np.any(new < limit) and np.any(new > limit) and np.all(got.tokens[~got.mask & whole.mask] == 0)
+  np.testing.assert_allclose(got.behavior_log_probs[got.mask], whole.behavior_log_probs[got.mask],
+                             rtol=0, atol=1e-5)
+  assert np.any(new < limit) and np.any(new > limit) and np.all(got.tokens[~got.mask &
+                                                                           whole.mask] == 0)
 
 
 def test_stop_tokens_wait_for_the_least_length():
-  """None comes earlier, and log-probs are those of the distribution without them: log p - log(1 - p(stop))."""
+  """None comes earlier, and log-probs are those of the distribution without them: log p - log(1 -
+  p(stop)).
+  """
   got, _ = run(min_new_tokens=6, **ONE_PROGRAM)
   early = got.mask & (np.arange(got.tokens.shape[1]) - got.prompt_length[:, None] < 6)
   assert not np.any(got.tokens[early] == EOS) and np.any(got.tokens[got.mask & ~early] == EOS)
-  assert np.any(reference().length - reference().prompt_length < 6), "without the rule some rows end earlier"
+  assert np.any(reference().length -
+                reference().prompt_length < 6), "without the rule some rows end earlier"
   positions = np.broadcast_to(np.arange(got.tokens.shape[1]), got.tokens.shape)
-  hidden, _ = MODEL.hidden(PARAMS, got.tokens, positions, (positions < got.length[:, None]).astype(np.int32))
+  hidden, _ = MODEL.hidden(PARAMS, got.tokens, positions, (positions
+                                                           < got.length[:, None]).astype(np.int32))
   log_p = np.asarray(jax.nn.log_softmax(hidden @ MODEL.head(PARAMS), -1))[:, :-1]
   chosen = np.take_along_axis(log_p, got.tokens[:, 1:, None], -1)[..., 0]
   expected = chosen - np.where(early[:, 1:], np.log1p(-np.exp(log_p[..., EOS])), 0)
@@ -186,20 +250,28 @@ def test_stop_tokens_wait_for_the_least_length():
 
 
 def test_waste_is_small_where_many_rows_wait():
-  """72 rows of mean / max 0.4 through 8 slots; without refill, the slots wait for their slowest row."""
-  limit = np.random.default_rng(0).permutation(np.ceil(40 * ((np.arange(72) + 0.5) / 72) ** 1.5)).astype(int)
-  ragged = functools.partial(run, prompts(rows=72), max_new=limit, max_new_tokens=40, stop_ids=(13,), window=24)
+  """72 rows of mean / max 0.4 through 8 slots; without refill, the slots wait for their slowest
+  row.
+  """
+  limit = np.random.default_rng(0).permutation(np.ceil(
+      40 * ((np.arange(72) + 0.5) / 72)**1.5)).astype(int)
+  ragged = functools.partial(run, prompts(rows=72), max_new=limit, max_new_tokens=40,
+                             stop_ids=(13,), window=24)
   _, stats = ragged()
   assert stats.useful_steps == limit.sum() and stats.slot_steps > stats.useful_steps
   assert stats.waste <= 0.10
   assert ragged(refill=False, compact=0)[1].waste > 0.30
-  assert stats.cache_bytes_read < stats.slot_steps * 64 * (WIDTH + 47), "attention reads the live window"
+  assert stats.cache_bytes_read < stats.slot_steps * 64 * (WIDTH +
+                                                           47), "attention reads the live window"
 
 
 def test_batch_sizes():
-  sizes = lambda slots, compact, rows=64, shards=1: plan.batch_sizes(config(slots=slots, compact=compact), rows, shards)
-  assert sizes(64, 0) == [64] and sizes(64, 1) == [64, 32, 16, 8] and sizes(64, 2) == [64, 48, 32, 24, 16, 12, 8]
-  assert sizes(24, 1) == [24, 16, 8, 4] and sizes(24, 2) == [24, 16, 12, 8, 6, 4, 3], "a size is below the one before"
+  sizes = lambda slots, compact, rows=64, shards=1: plan.batch_sizes(
+      config(slots=slots, compact=compact), rows, shards)
+  assert sizes(64, 0) == [64] and sizes(64, 1) == [64, 32, 16, 8] and sizes(
+      64, 2) == [64, 48, 32, 24, 16, 12, 8]
+  assert sizes(24, 1) == [24, 16, 8, 4] and sizes(24, 2) == [24, 16, 12, 8, 6, 4, 3
+                                                            ], "a size is below the one before"
   assert sizes(64, 2, shards=8) == [64, 48, 32, 24, 16, 8] and sizes(64, 1, rows=5) == [5, 4, 2, 1]
 
 
@@ -265,13 +337,23 @@ def test_matrices_are_cast_once():
 def test_shapes_are_known_before():
   got, _ = run()
   declared = engine.rollout_shape(prompts(), config())
-  assert jax.tree.map(lambda x: (x.shape, x.dtype), declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
+  assert jax.tree.map(lambda x: (x.shape, x.dtype),
+                      declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
 
 
-@pytest.mark.parametrize(("options", "said"), [({"slots": 0}, "slots = 0"), ({"group_size": 5}, "group_size = 5"),
-                                               ({"max_new": np.full(32, NEW + 1)}, "max_new"),
-                                               ({"max_new": np.ones(3, int)}, r"\(3,\)"),
-                                               ({"compact": -1}, "compact = -1"), ({"quota": -1}, "quota = -1")])
+@pytest.mark.parametrize(("options", "said"), [({
+    "slots": 0
+}, "slots = 0"), ({
+    "group_size": 5
+}, "group_size = 5"), ({
+    "max_new": np.full(32, NEW + 1)
+}, "max_new"), ({
+    "max_new": np.ones(3, int)
+}, r"\(3,\)"), ({
+    "compact": -1
+}, "compact = -1"), ({
+    "quota": -1
+}, "quota = -1")])
 def test_bad_input(options, said):
   with pytest.raises(ConfigError, match=said):
     run(**options)

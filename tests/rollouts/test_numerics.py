@@ -1,4 +1,6 @@
-"""A rollout's own numerics: what is rounded and how, that nothing else is, and that the gap shows where asked for."""
+"""A rollout's own numerics: what is rounded and how, that nothing else is, and that the gap shows
+where asked for.
+"""
 
 import dataclasses
 import functools
@@ -10,7 +12,14 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from jaxrl_llm.config import ConfigError, ModelConfig, ParametersConfig, RolloutConfig, SamplerConfig, StepConfig
+from jaxrl_llm.config import (
+  ConfigError,
+  ModelConfig,
+  ParametersConfig,
+  RolloutConfig,
+  SamplerConfig,
+  StepConfig,
+)
 from jaxrl_llm.models import Model, kv_cache, trainable
 from jaxrl_llm.models.layers import attend
 from jaxrl_llm.objective.mismatch import mismatch_metrics
@@ -19,8 +28,11 @@ from jaxrl_llm.rollouts import engine, generate, numerics
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import PromptBatch, Sampling
 
-MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
-PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
+MODEL = Model(
+    ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8,
+                mlp_width=24))
+# far from uniform
+PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))
 KEY, NEW, SAMPLING = jax.random.key(7), 9, Sampling.of(1.0)
 INT8 = RolloutConfig(quantization="int8")
 
@@ -29,12 +41,15 @@ def variant(**options) -> Model:
   return dataclasses.replace(MODEL, config=dataclasses.replace(MODEL.config, **options))
 
 
-# --- rounding -------------------------------------------------------------------------------------------------------
+# --- rounding
 
 
 def check_rounding(rounded):
-  """(shape, contracted, produced): each channel within half its own scale, channels of very different sizes."""
-  for shape, contracted, produced in (((6, 3, 4), 1, 2), ((3, 4, 6), 2, 1), ((2, 6, 5), 1, 1), ((2, 3, 6, 5), 1, 1)):
+  """(shape, contracted, produced): each channel within half its own scale, channels of very
+  different sizes.
+  """
+  for shape, contracted, produced in (((6, 3, 4), 1, 2), ((3, 4, 6), 2, 1), ((2, 6, 5), 1, 1),
+                                      ((2, 3, 6, 5), 1, 1)):
     matrix = np.asarray(jax.random.normal(jax.random.key(1), shape))
     matrix = matrix * np.logspace(-3, 0, shape[-1], dtype=np.float32)
     matrix[..., 1] = 0
@@ -52,35 +67,55 @@ def test_int8_error_is_at_most_half_a_scale():
   check_rounding(numerics.round_int8)
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda x, contracted, produced: numerics.round_int8(x, x.ndim - 1, 1) if x.ndim > 2 else x,  # scales shared
-    lambda x, contracted, produced: numerics.round_int8(x.astype(jnp.bfloat16), contracted, produced),
-    lambda x, contracted, produced: x])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        # scales shared
+        lambda x, contracted, produced: numerics.round_int8(x, x.ndim - 1, 1) if x.ndim > 2 else x,
+        lambda x, contracted, produced: numerics.round_int8(x.astype(jnp.bfloat16), contracted,
+                                                            produced),
+        lambda x, contracted, produced: x
+    ])
 def test_the_rounding_check_rejects(wrong):
   with pytest.raises(AssertionError):
     check_rounding(wrong)
 
 
-@pytest.mark.parametrize("options", [{}, {"scan_layers": True}, {"num_experts": 3, "expert_width": 12}],
-                         ids=["dense", "scan", "experts"])
+@pytest.mark.parametrize("options", [{}, {
+    "scan_layers": True
+}, {
+    "num_experts": 3,
+    "expert_width": 12
+}], ids=["dense", "scan", "experts"])
 def test_only_attention_and_mlp_matrices_are_rounded(options):
   model = variant(tie_head=False, qkv_bias=True, value_head=True, **options)
   params = model.init(jax.random.key(0))
-  before, after = (flatten_dict(tree) for tree in (params, numerics.rollout_numerics(model, params, INT8)[1]))
+  before, after = (
+      flatten_dict(tree) for tree in (params, numerics.rollout_numerics(model, params, INT8)[1]))
   changed = {keys for keys in before if np.any(before[keys] != after[keys])}
-  assert changed == {keys for keys in before if keys[0] == "blocks" and keys[-2] in ("attention", "mlp")
-                     and keys[-1] in ("query", "key", "value", "out", "gate", "up", "down")}
+  assert changed == {
+      keys for keys in before
+      if keys[0] == "blocks" and keys[-2] in ("attention",
+                                              "mlp") and keys[-1] in ("query", "key", "value",
+                                                                      "out", "gate", "up", "down")
+  }
   assert len(changed) == 7 * (1 if model.config.scan_layers else 2)
 
 
 def test_scanned_and_expert_matrices_have_scales_of_their_own():
   """Stacked layers are rounded as they would be one by one; so are experts."""
-  scanned, rolled = variant(scan_layers=True), lambda model, params: numerics.rollout_numerics(model, params, INT8)[1]
+  scanned, rolled = variant(
+      scan_layers=True), lambda model, params: numerics.rollout_numerics(model, params, INT8)[1]
   params = scanned.init(jax.random.key(0))
   params["blocks"] = jax.tree.map(lambda x: x.at[1].multiply(50), params["blocks"])
-  one = {**params, "blocks": {i: jax.tree.map(lambda x, i=i: x[i], params["blocks"]) for i in range(2)}}
+  one = {
+      **params, "blocks": {
+          i: jax.tree.map(lambda x, i=i: x[i], params["blocks"]) for i in range(2)
+      }
+  }
   stacked, listed = rolled(scanned, params)["blocks"], rolled(MODEL, one)["blocks"]
-  jax.tree.map(lambda x, *layers: np.testing.assert_array_equal(x, np.stack(layers)), stacked, listed[0], listed[1])
+  jax.tree.map(lambda x, *layers: np.testing.assert_array_equal(x, np.stack(layers)), stacked,
+               listed[0], listed[1])
   experts = variant(num_experts=3, expert_width=12)
   params = experts.init(jax.random.key(0))
   gate = params["blocks"][0]["mlp"]["gate"]
@@ -100,13 +135,15 @@ def test_adapters_are_merged_before_the_rounding():
   scale = np.abs(base + delta).max(0) / 127.5
   off_level = lambda x: np.abs(x / scale - np.round(x / scale)).max()
   assert np.all(np.abs(found - (base + delta)) <= 0.501 * scale) and off_level(found) < 1e-3
-  assert off_level(numerics.round_int8(base, 1, 1) + delta) > 0.1  # the adapter beside a rounded base
+  # the adapter beside a rounded base
+  assert off_level(numerics.round_int8(base, 1, 1) + delta) > 0.1
 
 
 def test_bfloat16_casts_what_the_network_reads_in_it():
-  model, params = numerics.rollout_numerics(variant(num_experts=3, expert_width=12, value_head=True),
-                                            variant(num_experts=3, expert_width=12, value_head=True).init(KEY),
-                                            RolloutConfig(dtype="bfloat16"))
+  model, params = numerics.rollout_numerics(
+      variant(num_experts=3, expert_width=12, value_head=True),
+      variant(num_experts=3, expert_width=12, value_head=True).init(KEY),
+      RolloutConfig(dtype="bfloat16"))
   assert model.config.compute_dtype == "bfloat16"
   full = {keys for keys, x in flatten_dict(params).items() if x.dtype == jnp.float32}
   assert {keys[-1] for keys in full} == {"scale", "router", "value_head"}
@@ -129,37 +166,45 @@ def test_a_missing_library_is_named(monkeypatch):
   assert numerics.resolve(RolloutConfig(), MODEL.config).cache_dtype == "float32"
 
 
-# --- attention over a cache in another dtype ------------------------------------------------------------------------
+# --- attention over a cache in another dtype
 
 
 @pytest.mark.parametrize("own, cached", [(jnp.float32, jnp.bfloat16), (jnp.bfloat16, jnp.float32)])
 def test_attention_multiplies_in_the_wider_dtype(own, cached):
   make = lambda i, shape: jax.random.normal(jax.random.key(i), shape)
-  queries, keys, values = make(0, (2, 3, 4, 8)).astype(own), make(1, (2, 2, 8, 5)), make(2, (2, 2, 5, 8))
+  queries, keys, values = make(0,
+                               (2, 3, 4, 8)).astype(own), make(1,
+                                                               (2, 2, 8, 5)), make(2, (2, 2, 5, 8))
   keys, values, visible = keys.astype(cached), values.astype(cached), jnp.ones((2, 3, 5), bool)
   found = attend(queries, keys, values, visible)
   full = attend(*(x.astype(jnp.float32) for x in (queries, keys, values)), visible)
   assert found.dtype == own
-  np.testing.assert_allclose(found.astype(jnp.float32), full, atol=1e-6 if own == jnp.float32 else 2e-2)
-  narrow = attend(queries.astype(jnp.bfloat16), keys.astype(jnp.bfloat16), values.astype(jnp.bfloat16), visible)
+  np.testing.assert_allclose(found.astype(jnp.float32), full,
+                             atol=1e-6 if own == jnp.float32 else 2e-2)
+  narrow = attend(queries.astype(jnp.bfloat16), keys.astype(jnp.bfloat16),
+                  values.astype(jnp.bfloat16), visible)
   assert np.abs(narrow - full).max() > 1e-3
 
 
 def test_cache_dtype_survives_a_change_of_the_config():
-  config = numerics.rollout_model(variant(scan_layers=True), RolloutConfig(cache_dtype="bfloat16")).config
+  config = numerics.rollout_model(variant(scan_layers=True),
+                                  RolloutConfig(cache_dtype="bfloat16")).config
   plain = dataclasses.replace(config, scan_layers=False)  # as decoding does
   assert kv_cache.empty(plain, 2, 3).keys[0].dtype == kv_cache.dtype(plain) == jnp.bfloat16
   assert kv_cache.empty(MODEL.config, 2, 3).keys[0].dtype == jnp.float32
 
 
-# --- through both samplers ------------------------------------------------------------------------------------------
+# --- through both samplers
 
 
 def prompts(rows=16, group=4, width=5) -> PromptBatch:
   rng = np.random.default_rng(0)
-  length, tokens = rng.integers(1, width + 1, rows // group), rng.integers(4, 13, (rows // group, width))
-  return PromptBatch(np.repeat(tokens, group, 0).astype(np.int32), np.repeat(length, group).astype(np.int32),
-                     np.arange(rows, dtype=np.int32), (np.arange(rows) // group).astype(np.int32))
+  length, tokens = rng.integers(1, width + 1,
+                                rows // group), rng.integers(4, 13, (rows // group, width))
+  return PromptBatch(
+      np.repeat(tokens, group, 0).astype(np.int32),
+      np.repeat(length, group).astype(np.int32), np.arange(rows, dtype=np.int32),
+      (np.arange(rows) // group).astype(np.int32))
 
 
 @functools.cache
@@ -170,17 +215,21 @@ def scorer(model):
 def sampled(cfg: RolloutConfig, model=MODEL, params=PARAMS):
   model, params = numerics.rollout_numerics(model, params, cfg)
   if cfg.slots:
-    sizes = engine.EngineConfig(4, NEW, cfg.slots, 4, NEW + 3, (3,), 0, compact=False, shared_prefix=cfg.shared_prefix)
+    sizes = engine.EngineConfig(4, NEW, cfg.slots, 4, NEW + 3, (3,), 0, compact=False,
+                                shared_prefix=cfg.shared_prefix)
     return jax.device_get(engine.run(params, prompts(), KEY, SAMPLING, model=model, cfg=sizes)[0])
   cfg = SamplerConfig(4, NEW, NEW, (3,), 0)
-  return jax.device_get(jax.jit(functools.partial(generate, model=model, cfg=cfg))(params, prompts(), KEY, SAMPLING))
+  return jax.device_get(
+      jax.jit(functools.partial(generate, model=model, cfg=cfg))(params, prompts(), KEY, SAMPLING))
 
 
 def gap(rollout, model=MODEL, params=PARAMS) -> dict[str, float]:
   """The meter, with the parameters and the numerics of the trainer."""
   log_probs = scorer(model)(params, rollout, SAMPLING).log_probs
-  return summarize(jax.device_get(mismatch_metrics(log_probs, jnp.asarray(rollout.behavior_log_probs),
-                                                   jnp.asarray(rollout.mask))))
+  return summarize(
+      jax.device_get(
+          mismatch_metrics(log_probs, jnp.asarray(rollout.behavior_log_probs),
+                           jnp.asarray(rollout.mask))))
 
 
 @pytest.mark.parametrize("slots", [0, 8], ids=["generate", "engine"])
@@ -190,8 +239,21 @@ def test_equal_numerics_leave_no_gap(slots):
   assert found["mismatch/outside"] == 0 and found["mismatch/k3"] < 1e-9
 
 
-GAPS = {"bf16": {"dtype": "bfloat16"}, "cache": {"cache_dtype": "bfloat16"}, "int8": {"quantization": "int8"},
-        "wide cache": {"dtype": "bfloat16", "cache_dtype": "float32"}}
+GAPS = {
+    "bf16": {
+        "dtype": "bfloat16"
+    },
+    "cache": {
+        "cache_dtype": "bfloat16"
+    },
+    "int8": {
+        "quantization": "int8"
+    },
+    "wide cache": {
+        "dtype": "bfloat16",
+        "cache_dtype": "float32"
+    }
+}
 
 
 @pytest.mark.parametrize("options", GAPS.values(), ids=GAPS)
@@ -201,11 +263,20 @@ def test_other_numerics_leave_one(options):
   assert found["mismatch/k3"] > 1e-7
 
 
-@pytest.mark.parametrize("options", [{"quantization": "int8", "dtype": "bfloat16", "cache_dtype": "float32"},
-                                     {"cache_dtype": "bfloat16", "shared_prefix": True}], ids=["int8", "shared"])
+@pytest.mark.parametrize("options", [{
+    "quantization": "int8",
+    "dtype": "bfloat16",
+    "cache_dtype": "float32"
+}, {
+    "cache_dtype": "bfloat16",
+    "shared_prefix": True
+}], ids=["int8", "shared"])
 def test_the_engine_draws_in_the_same_numerics(options):
-  """Where its tokens are those of `generate`, so are its log-probs: far nearer than the trainer's are."""
-  one, other = sampled(RolloutConfig(**options | {"shared_prefix": False})), sampled(RolloutConfig(slots=8, **options))
+  """Where its tokens are those of `generate`, so are its log-probs: far nearer than the trainer's
+  are.
+  """
+  one, other = sampled(RolloutConfig(**options | {"shared_prefix": False})), sampled(
+      RolloutConfig(slots=8, **options))
   same = np.cumprod(one.tokens == other.tokens, 1).astype(bool) & one.mask & other.mask
   assert same.sum() > 0.5 * one.mask.sum()
   between = np.abs(one.behavior_log_probs - other.behavior_log_probs)[same].mean()
@@ -216,5 +287,6 @@ def test_the_engine_draws_in_the_same_numerics(options):
 def test_scanned_experts_sample_in_other_numerics():
   model = variant(num_experts=3, expert_width=12, scan_layers=True)
   params = jax.tree.map(lambda x: 4 * x if x.ndim > 2 else x, model.init(jax.random.key(0)))
-  rollout = sampled(RolloutConfig(dtype="bfloat16", cache_dtype="float32", quantization="int8"), model, params)
+  rollout = sampled(RolloutConfig(dtype="bfloat16", cache_dtype="float32", quantization="int8"),
+                    model, params)
   assert gap(rollout, model, params)["mismatch/absolute"] > 1e-4

@@ -1,4 +1,5 @@
-"""The sampler's promises: what it reports is what it drew, and a row depends on nothing but itself."""
+"""The sampler's promises: what it reports is what it drew, and a row depends on nothing but itself.
+"""
 
 import functools
 
@@ -17,8 +18,11 @@ from jaxrl_llm.rollouts.drawing import first_arg_max as _first_arg_max
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Sampling
 
-MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
-PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
+MODEL = Model(
+    ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8,
+                mlp_width=24))
+# far from uniform
+PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))
 EOS = 3
 NEAR_TIE = 1e-4
 
@@ -35,13 +39,21 @@ def prompts(rows=16, group=4, width=7, first_row=0, seed=0):
 
 @functools.cache
 def sampler(**options):
-  cfg = SamplerConfig(**{"group_size": 4, "max_new_tokens": 9, "window": 4, "stop_ids": (EOS,), "pad_id": 0, **options})
+  cfg = SamplerConfig(**{
+      "group_size": 4,
+      "max_new_tokens": 9,
+      "window": 4,
+      "stop_ids": (EOS,),
+      "pad_id": 0,
+      **options
+  })
   return jax.jit(functools.partial(generate, model=MODEL, cfg=cfg))
 
 
 @functools.cache
 def scorer():
-  return jax.jit(functools.partial(score, model=MODEL, cfg=StepConfig(), stats=frozenset({"entropy"})))
+  return jax.jit(
+      functools.partial(score, model=MODEL, cfg=StepConfig(), stats=frozenset({"entropy"})))
 
 
 def at(temperature):
@@ -58,7 +70,8 @@ def test_behavior_log_probs_equal_the_scorers(temperature):
   assert np.max(np.abs(np.where(rollout.mask, scored - rollout.behavior_log_probs, 0))) < 1e-5
   assert np.all(rollout.behavior_log_probs[~rollout.mask] == 0)
   other = scorer()(PARAMS, rollout, at(temperature + 0.5)).log_probs
-  assert np.max(np.abs(np.where(rollout.mask, other - rollout.behavior_log_probs, 0))) > 1e-2, "temperature matters"
+  assert np.max(np.abs(np.where(rollout.mask, other - rollout.behavior_log_probs,
+                                0))) > 1e-2, "temperature matters"
 
 
 def flips(a, b):
@@ -107,7 +120,9 @@ def test_eight_devices_draw_the_same():
 
 
 def test_row_layout():
-  """Prompt and completion contiguous, mask exactly on sampled tokens, padding behind; EOS inside the mask."""
+  """Prompt and completion contiguous, mask exactly on sampled tokens, padding behind; EOS inside
+  the mask.
+  """
   batch = prompts(rows=32)
   rollout = jax.device_get(sampler()(PARAMS, batch, KEY, at(1.0)))
   ended = 0
@@ -154,12 +169,16 @@ def test_greedy_is_the_arg_max():
     hidden, _ = MODEL.hidden(PARAMS, ids, jnp.arange(ids.shape[1])[None], jnp.ones_like(ids))
     best = np.asarray(jnp.argmax(hidden[0] @ MODEL.head(PARAMS), -1))
     start = rollout.prompt_length[row]
-    np.testing.assert_array_equal(rollout.tokens[row, start:rollout.length[row]], best[start - 1:-1])
-    np.testing.assert_array_equal(rollout.tokens[row], rollout.tokens[row + 1], err_msg="a group shares its arg max")
+    np.testing.assert_array_equal(rollout.tokens[row, start:rollout.length[row]],
+                                  best[start - 1:-1])
+    np.testing.assert_array_equal(rollout.tokens[row], rollout.tokens[row + 1],
+                                  err_msg="a group shares its arg max")
 
 
 def test_frequencies_match_the_reported_probabilities():
-  """First tokens of 4096 rows of one prompt against exp of their reported log-probs (chi-square, 12 degrees)."""
+  """First tokens of 4096 rows of one prompt against exp of their reported log-probs (chi-square, 12
+  degrees).
+  """
   rows = 4096
   batch = jax.tree.map(lambda x: jnp.repeat(x[:1], rows, 0), prompts())
   batch = batch.replace(row_id=jnp.arange(rows, dtype=jnp.int32))
@@ -181,7 +200,10 @@ def test_temperature_is_traced():
     return generate(*arguments, model=MODEL, cfg=SamplerConfig(4, 5, 5, (EOS,), 0))
 
   run = jax.jit(counted)
-  drawn = [np.asarray(run(PARAMS, prompts(), KEY, at(temperature)).tokens) for temperature in (0.0, 0.7, 1.0)]
+  drawn = [
+      np.asarray(run(PARAMS, prompts(), KEY, at(temperature)).tokens)
+      for temperature in (0.0, 0.7, 1.0)
+  ]
   assert len(traces) == 1
   assert np.any(drawn[0] != drawn[1]) and np.any(drawn[1] != drawn[2])
 
@@ -197,9 +219,11 @@ def statistics():
   def run(rollout, sampling, rules):
     tokens = rollout.tokens
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    hidden, _ = MODEL.hidden(PARAMS, tokens, positions, (positions < rollout.length[:, None]).astype(jnp.int32))
-    out = token_stats.token_stats(hidden[:, :-1], MODEL.head(PARAMS), tokens[:, 1:], stats=frozenset({"in_support"}),
-                                  temperature=sampling.temperature, **rules)
+    hidden, _ = MODEL.hidden(PARAMS, tokens, positions,
+                             (positions < rollout.length[:, None]).astype(jnp.int32))
+    out = token_stats.token_stats(hidden[:, :-1], MODEL.head(PARAMS), tokens[:, 1:],
+                                  stats=frozenset({"in_support"}), temperature=sampling.temperature,
+                                  **rules)
     return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (1, 0))), out)
 
   return jax.jit(run)
@@ -212,10 +236,12 @@ def test_truncated_log_probs_equal_token_stats(temperature, rules):
   rollout = sampler()(PARAMS, prompts(), KEY, sampling)
   traced = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
   scored = statistics()(rollout, sampling, traced)
-  assert np.max(np.abs(np.where(rollout.mask, scored.log_probs - rollout.behavior_log_probs, 0))) < 1e-5
+  assert np.max(np.abs(np.where(rollout.mask, scored.log_probs - rollout.behavior_log_probs,
+                                0))) < 1e-5
   assert np.all(scored.in_support[rollout.mask])
   whole = statistics()(rollout, sampling, {})
-  assert np.max(np.where(rollout.mask, rollout.behavior_log_probs - whole.log_probs, 0)) > 1e-2, "rules matter"
+  assert np.max(np.where(rollout.mask, rollout.behavior_log_probs - whole.log_probs,
+                         0)) > 1e-2, "rules matter"
   unpruned = statistics()(sampler()(PARAMS, prompts(), KEY, at(temperature)), sampling, traced)
   assert not np.all(unpruned.in_support), "without the rules other tokens are drawn"
 
@@ -224,7 +250,8 @@ def states(rows, width=16, vocabulary=13):
   """A head and one hidden state for all rows."""
   rng = np.random.default_rng(3)
   hidden, head = rng.standard_normal(width), rng.standard_normal((width, vocabulary)) / 2
-  return jnp.broadcast_to(jnp.asarray(hidden, jnp.float32), (rows, width)), jnp.asarray(head, jnp.float32)
+  return jnp.broadcast_to(jnp.asarray(hidden, jnp.float32),
+                          (rows, width)), jnp.asarray(head, jnp.float32)
 
 
 @functools.cache
@@ -241,21 +268,24 @@ def test_truncated_frequencies_match_the_stated_probabilities(rules):
   rows, stated = len(tokens), np.zeros(13)
   stated[tokens] = np.exp(log_probs)
   kept = stated > 0
-  np.testing.assert_allclose(np.sum(stated), 1, rtol=1e-5, err_msg="every kept token was drawn, and they sum to 1")
+  np.testing.assert_allclose(np.sum(stated), 1, rtol=1e-5,
+                             err_msg="every kept token was drawn, and they sum to 1")
   assert np.all(kept) == (not rules)
   counts = np.bincount(tokens, minlength=13)[kept]
   statistic = lambda p: np.sum((counts - rows * p) ** 2 / (rows * p))
   assert statistic(stated[kept]) < 32.9, "0.1 % point of chi-square with 12 degrees of freedom"
   if rules:
     hidden, head = states(1)
-    assert statistic(np.asarray(jax.nn.softmax(hidden[0] @ head / 1.2))[kept]) > 32.9, "whole probabilities are refuted"
+    assert statistic(np.asarray(jax.nn.softmax(
+        hidden[0] @ head / 1.2))[kept]) > 32.9, "whole probabilities are refuted"
 
 
 def plain_draw(hidden, head, row_keys, position, sampling):
   """The draw as it is without rules: the arg max of the perturbed logits."""
   logits = token_stats.scaled_logits(hidden, head, sampling.temperature)
   keys = jax.vmap(jax.random.fold_in)(row_keys, position)
-  token = jnp.argmax(logits + jax.vmap(lambda k: jax.random.gumbel(k, (13,), jnp.float32))(keys), -1)
+  token = jnp.argmax(logits + jax.vmap(lambda k: jax.random.gumbel(k, (13,), jnp.float32))(keys),
+                     -1)
   return token, jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
 
 
@@ -264,7 +294,8 @@ def test_rules_that_keep_all_draw_the_very_same():
     got, expected = drawer()(Sampling.of(temperature)), drawer(plain_draw)(Sampling.of(temperature))
     jax.tree.map(np.testing.assert_array_equal, got, expected)
     rare = drawer()(Sampling.of(temperature, min_p=1e-9))
-    np.testing.assert_array_equal(rare[0], expected[0], err_msg="a threshold below every token prunes none")
+    np.testing.assert_array_equal(rare[0], expected[0],
+                                  err_msg="a threshold below every token prunes none")
 
 
 def test_rules_do_not_change_greedy_tokens():
@@ -279,16 +310,18 @@ def test_first_arg_max():
   rng = np.random.default_rng(0)
   for x in (rng.standard_normal((50, 31)), rng.integers(0, 3, (50, 31)), np.full((2, 4), -np.inf)):
     np.testing.assert_array_equal(_first_arg_max(jnp.asarray(x, jnp.float32)), np.argmax(x, -1))
-  assert _first_arg_max(jnp.asarray([[0.0, jnp.nan, 1.0]]))[0] in range(3), "a NaN still gives a legal token"
+  assert _first_arg_max(jnp.asarray([[0.0, jnp.nan,
+                                      1.0]]))[0] in range(3), "a NaN still gives a legal token"
 
 
 def test_rules_are_traced():
   """Defaults and plain numbers share one program with arrays."""
   traces = []
-  run = jax.jit(lambda sampling: (traces.append(1), _draw(*states(2), jax.random.split(KEY, 2), jnp.zeros(2, jnp.int32),
-                                                           sampling))[1])
-  for sampling in (at(1.0), Sampling.of(0.5), Sampling.of(0, top_k=3), Sampling.of(1.0, top_p=0.5, min_p=0.1),
-                   Sampling(jnp.float32(1.0), min_p=jnp.float32(0.2))):
+  run = jax.jit(lambda sampling: (traces.append(
+      1), _draw(*states(2), jax.random.split(KEY, 2), jnp.zeros(2, jnp.int32), sampling))[1])
+  for sampling in (at(1.0), Sampling.of(0.5), Sampling.of(0, top_k=3),
+                   Sampling.of(1.0, top_p=0.5,
+                               min_p=0.1), Sampling(jnp.float32(1.0), min_p=jnp.float32(0.2))):
     run(sampling)
   assert len(traces) == 1
   run(Sampling(jnp.float32(1.0), min_p=0.2))

@@ -16,9 +16,11 @@ LIMIT, COUNT = 8, 5
 def ended(outcome, turns_left=1):
   """(reason or None, tokens put in, void, turn) of a row with 5 of 8 tokens."""
   turns, reasons = Turns(None, 1, LIMIT, 1 + turns_left, None, 1), []
-  stats = types.SimpleNamespace(tool_calls=0, tool_seconds=0.0, chunks=1, replayed_steps=0, useful_steps=0)
-  flight = types.SimpleNamespace(tokens=np.zeros((1, LIMIT), np.int32), count=np.array([COUNT]),
-                                 limit=np.array([LIMIT]), stats=stats, active=lambda: np.array([False]),
+  stats = types.SimpleNamespace(tool_calls=0, tool_seconds=0.0, chunks=1, replayed_steps=0,
+                                useful_steps=0)
+  flight = types.SimpleNamespace(tokens=np.zeros(
+      (1, LIMIT), np.int32), count=np.array([COUNT]), limit=np.array([LIMIT]), stats=stats,
+                                 active=lambda: np.array([False]),
                                  end=lambda row, reason: reasons.append(reason))
   answer = concurrent.futures.Future()
   answer.set_result((outcome, 0.0))

@@ -1,4 +1,6 @@
-"""Turns: rows that call tools get the tokens of a slow loop without a cache, whatever the layout or a tool's time."""
+"""Turns: rows that call tools get the tokens of a slow loop without a cache, whatever the layout or
+a tool's time.
+"""
 
 import dataclasses
 import functools
@@ -21,10 +23,20 @@ from jaxrl_llm.rollouts.environment import Continue, Stop, ToolEnvironment
 from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.tasks.tokenizer import character_tokenizer, encode
 from jaxrl_llm.training.score import score
-from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN, STOP_TURNS, PromptBatch, Sampling
+from jaxrl_llm.types import (
+  STOP_ENVIRONMENT,
+  STOP_LENGTH,
+  STOP_TOKEN,
+  STOP_TURNS,
+  PromptBatch,
+  Sampling,
+)
 
-MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
-PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
+MODEL = Model(
+    ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
+                mlp_width=24))
+# far from uniform
+PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))
 EOS, QUIT, CALLS, NEW, WIDTH, ROWS, GROUP = 3, 4, (5, 8), 24, 7, 32, 4
 KEY, SAMPLING = jax.random.key(7), Sampling.of(1.3)
 LIMITS = {"max_turns": 3, "max_turn_tokens": 14}
@@ -32,13 +44,16 @@ LAYOUT = {"slots": ROWS, "refill": False, "compact": 0, "window": 128, "chunk": 
 
 
 class Scripted:
-  """Calls are answered with three ids, which hold a stop token and a call; QUIT ends a row that is void."""
+  """Calls are answered with three ids, which hold a stop token and a call; QUIT ends a row that is
+  void.
+  """
 
   def __init__(self, answered=lambda row: None):
     self.answered, self.calls = answered, []
 
   def turn_end(self, turn_ids, seen=0):
-    return next((i + 1 for i in range(seen, len(turn_ids)) if turn_ids[i] in (EOS, QUIT, *CALLS)), None)
+    return next((i + 1 for i in range(seen, len(turn_ids)) if turn_ids[i] in (EOS, QUIT, *CALLS)),
+                None)
 
   def step(self, row_id, turn_ids, last=False):
     if turn_ids[-1] not in CALLS:
@@ -57,14 +72,23 @@ def prompts() -> PromptBatch:
   rng = np.random.default_rng(0)
   length = rng.integers(1, WIDTH + 1, ROWS // GROUP)
   tokens = rng.integers(6, 13, (ROWS // GROUP, WIDTH))
-  return PromptBatch(np.repeat(tokens, GROUP, 0).astype(np.int32), np.repeat(length, GROUP).astype(np.int32),
-                     np.arange(100, 100 + ROWS, dtype=np.int32), (np.arange(ROWS) // GROUP).astype(np.int32))
+  return PromptBatch(
+      np.repeat(tokens, GROUP, 0).astype(np.int32),
+      np.repeat(length, GROUP).astype(np.int32), np.arange(100, 100 + ROWS, dtype=np.int32),
+      (np.arange(ROWS) // GROUP).astype(np.int32))
 
 
 def run(environment=None, limits=LIMITS, mesh=None, sampling=SAMPLING, **options):
-  cfg = EngineConfig(**{"group_size": GROUP, "max_new_tokens": NEW, "stop_ids": (EOS,), "pad_id": 0, **LAYOUT,
-                        **options})
-  with jax.transfer_guard("disallow" if mesh is None else "allow"):  # parameters go to the other devices
+  cfg = EngineConfig(**{
+      "group_size": GROUP,
+      "max_new_tokens": NEW,
+      "stop_ids": (EOS,),
+      "pad_id": 0,
+      **LAYOUT,
+      **options
+  })
+  # parameters go to the other devices
+  with jax.transfer_guard("disallow" if mesh is None else "allow"):
     model = MODEL if mesh is None else Model(MODEL.config, parallel.Layout(mesh))
     drawn, stats = engine.run(PARAMS, prompts(), KEY, sampling, model=model, cfg=cfg, mesh=mesh,
                               environment=environment or Scripted(), **limits)
@@ -73,7 +97,9 @@ def run(environment=None, limits=LIMITS, mesh=None, sampling=SAMPLING, **options
 
 @dataclasses.dataclass
 class Row:
-  """One row of the slow loop: `ids` with (turn, log-probability) of each; turn 0 where it was put in."""
+  """One row of the slow loop: `ids` with (turn, log-probability) of each; turn 0 where it was put
+  in.
+  """
 
   ids: list
   marks: list
@@ -85,14 +111,16 @@ class Row:
 
 @jax.jit
 def whole(tokens, length, keys):
-  """(token, log-probability) that follow the first `length` tokens, by one pass over all of them."""
+  """(token, log-probability) that follow the first `length` tokens, by one pass over all of them.
+  """
   at = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   hidden, _ = MODEL.hidden(PARAMS, tokens, at, (at < length[:, None]).astype(jnp.int32))
   last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], 1)[:, 0]
   return draw(last, MODEL.head(PARAMS), keys, length, SAMPLING)
 
 
-def take(row: Row, token: int, log_prob: float, environment, max_turns: int, max_turn_tokens: int) -> None:
+def take(row: Row, token: int, log_prob: float, environment, max_turns: int,
+         max_turn_tokens: int) -> None:
   """One token, and all that it brings about, straight from the rules."""
   row.ids.append(token)
   row.marks.append((row.turn, log_prob))
@@ -119,7 +147,8 @@ def reference(max_turns=3, max_turn_tokens=14) -> tuple[Row, ...]:
   host, rows, environment = prompts(), [Row([], []) for _ in range(ROWS)], Scripted()
   keys = row_keys(KEY, host.row_id)
   while any(row.reason < 0 for row in rows):
-    length = np.array([p + len(row.ids) for p, row in zip(host.prompt_length, rows, strict=True)], np.int32)
+    length = np.array([p + len(row.ids) for p, row in zip(host.prompt_length, rows, strict=True)],
+                      np.int32)
     tokens = np.zeros((ROWS, WIDTH + NEW), np.int32)
     for line, prompt, p, row in zip(tokens, host.tokens, host.prompt_length, rows, strict=True):
       line[:p + len(row.ids)] = [*prompt[:p], *row.ids]
@@ -139,9 +168,11 @@ def assert_same(got, expected):
     np.testing.assert_array_equal(got.tokens[b, at], row.ids, err_msg=f"row {b}")
     np.testing.assert_array_equal(got.turn_id[b, at], turn)
     np.testing.assert_allclose(got.behavior_log_probs[b, at], log_probs, rtol=0, atol=2e-5)
-    assert got.length[b] == first + n and got.stop_reason[b] == row.reason and got.void[b] == row.void
+    assert got.length[b] == first + n and got.stop_reason[b] == row.reason and got.void[
+        b] == row.void
     assert not np.any(got.tokens[b, first + n:]) and not np.any(got.turn_id[b, first + n:])
-  np.testing.assert_array_equal(got.tokens[:, :WIDTH][prompt_columns(got)], prompts().tokens[prompt_columns(got)])
+  np.testing.assert_array_equal(got.tokens[:, :WIDTH][prompt_columns(got)],
+                                prompts().tokens[prompt_columns(got)])
   np.testing.assert_array_equal(got.mask, got.turn_id > 0)
   assert not np.any(got.behavior_log_probs[~got.mask])
   np.testing.assert_array_equal(got.truncated, got.stop_reason == STOP_LENGTH)
@@ -158,20 +189,40 @@ def test_the_seed_shows_every_way_to_end():
   at_limit = [row for row in rows if row.reason == STOP_LENGTH]
   assert any(len(row.ids) == NEW for row in at_limit), "the limit of a row"
   assert any(len(row.ids) - row.begin == 14 for row in at_limit), "the limit of a turn"
-  assert any(ended_by_call(row) and len(row.ids) < NEW for row in at_limit), "an answer that does not fit"
+  assert any(
+      ended_by_call(row) and len(row.ids) < NEW for row in at_limit), "an answer that does not fit"
 
 
-LAYOUTS = [LAYOUT, LAYOUT | {"chunk": 1}, {"chunk": 8, "slots": 5, "refill": True, "compact": 2, "window": 16},
-           {"chunk": 1, "slots": 8, "refill": True, "compact": 0, "window": 128},
-           LAYOUT | {"slots": 8, "shared_prefix": True, "chunk": 32}]
+LAYOUTS = [
+    LAYOUT, LAYOUT | {
+        "chunk": 1
+    }, {
+        "chunk": 8,
+        "slots": 5,
+        "refill": True,
+        "compact": 2,
+        "window": 16
+    }, {
+        "chunk": 1,
+        "slots": 8,
+        "refill": True,
+        "compact": 0,
+        "window": 128
+    }, LAYOUT | {
+        "slots": 8,
+        "shared_prefix": True,
+        "chunk": 32
+    }
+]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_equals_the_loop_without_a_cache(layout):
   got, stats = run(**layout)
   assert_same(got, reference())
-  assert stats.tool_calls == sum(row.turn - 1 + (row.reason in (STOP_TOKEN, STOP_TURNS, STOP_ENVIRONMENT))
-                                 + (row.reason == STOP_LENGTH and ended_by_call(row)) for row in reference())
+  assert stats.tool_calls == sum(
+      row.turn - 1 + (row.reason in (STOP_TOKEN, STOP_TURNS, STOP_ENVIRONMENT)) +
+      (row.reason == STOP_LENGTH and ended_by_call(row)) for row in reference())
   assert stats.useful_steps == sum(len(row.ids) for row in reference())
   assert (stats.dropped_tokens == 0) == (layout["chunk"] == 1)
 
@@ -182,9 +233,12 @@ def ended_by_call(row: Row) -> bool:
 
 WRONG = {
     "what was dropped stays visible": (decoding, "_forget", lambda cache, position: cache),
-    "forgets one slot too many": (decoding, "_forget", lambda cache, position: real_forget(cache, position - 1)),
-    "the answer is not fed": (turns.Turns, "_append", lambda self, flight, row, ids: skip(self, flight, row, ids)),
-    "a turn's limit comes one token late": (turns.Turns, "most", lambda self, row: self.begin[row] + 15),
+    "forgets one slot too many":
+        (decoding, "_forget", lambda cache, position: real_forget(cache, position - 1)),
+    "the answer is not fed":
+        (turns.Turns, "_append", lambda self, flight, row, ids: skip(self, flight, row, ids)),
+    "a turn's limit comes one token late":
+        (turns.Turns, "most", lambda self, row: self.begin[row] + 15),
 }
 real_forget, real_append = decoding._forget, turns.Turns._append
 
@@ -208,13 +262,16 @@ def test_the_comparison_rejects(name, monkeypatch):
 def test_a_tool_s_time_changes_nothing():
   delays = np.random.default_rng(3).uniform(0, 0.02, 100 + ROWS)
   for sign in (1, -1):
-    assert_same(run(Scripted(lambda row, sign=sign: time.sleep(delays[::sign][row])))[0], reference())
+    assert_same(
+        run(Scripted(lambda row, sign=sign: time.sleep(delays[::sign][row])))[0], reference())
 
 
 def test_a_slow_tool_delays_its_own_row_alone():
   """Its answer comes once every other row that the environment ends has ended."""
   slow = 100 + next(b for b, row in enumerate(reference()) if row.turn > 1)
-  others = [100 + b for b, row in enumerate(reference()) if row.reason != STOP_LENGTH and 100 + b != slow]
+  others = [
+      100 + b for b, row in enumerate(reference()) if row.reason != STOP_LENGTH and 100 + b != slow
+  ]
   ended, in_time = set(), []
   release = threading.Event()
 
@@ -241,12 +298,14 @@ def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
   counts = lambda stats: dataclasses.replace(stats, tool_seconds=0)
   layout = {"slots": 8, "refill": True, "chunk": 2}
   for chunks in (0, 3):
-    (got, stats), (other, others) = (run(e, LIMITS | {"tool_chunks": chunks}, **layout) for e in (Scripted(), late()))
+    (got, stats), (other, others) = (
+        run(e, LIMITS | {"tool_chunks": chunks}, **layout) for e in (Scripted(), late()))
     jax.tree.map(np.testing.assert_array_equal, got, other)
     assert counts(stats) == counts(others)
     assert_same(got, reference())
   stats, others = (run(environment, **layout)[1] for environment in (Scripted(), late()))
-  assert counts(stats) != counts(others), "where answers are entered as they come, the schedule depends on the tool"
+  assert counts(stats) != counts(
+      others), "where answers are entered as they come, the schedule depends on the tool"
 
 
 def test_eight_devices_draw_the_same():
@@ -254,7 +313,8 @@ def test_eight_devices_draw_the_same():
 
 
 def test_an_answer_fits_as_a_whole_or_not_at_all():
-  """Limits just behind the first answer, inside of it, and at the end of the turn that it follows."""
+  """Limits just behind the first answer, inside of it, and at the end of the turn that it follows.
+  """
   rows = reference()
   calling = [b for b, row in enumerate(rows) if row.turn > 1][:6]
   limit, expected = np.full(ROWS, NEW), list(rows)
@@ -264,19 +324,22 @@ def test_an_answer_fits_as_a_whole_or_not_at_all():
     expected[b] = Row(rows[b].ids[:kept], rows[b].marks[:kept], reason=STOP_LENGTH)
   got, stats = run(limits=LIMITS | {"max_new": limit})
   assert_same(got, expected)
-  assert stats.useful_steps == sum(len(row.ids) for row in expected) - 2 * 3, "what ends a row is not fed"
+  assert stats.useful_steps == sum(
+      len(row.ids) for row in expected) - 2 * 3, "what ends a row is not fed"
 
 
 def test_log_probs_are_those_of_score():
   got, _ = run()
   scored = score(PARAMS, jax.device_put(got), SAMPLING, model=MODEL, cfg=StepConfig()).log_probs
-  np.testing.assert_allclose(got.behavior_log_probs[got.mask], np.asarray(scored)[got.mask], rtol=0, atol=2e-5)
+  np.testing.assert_allclose(got.behavior_log_probs[got.mask],
+                             np.asarray(scored)[got.mask], rtol=0, atol=2e-5)
 
 
 def test_the_last_call_is_not_run():
   environment = Scripted()
   got, _ = run(environment, {"max_turns": 1})
-  assert environment.calls == [] and np.any(got.stop_reason == STOP_TURNS) and got.turn_id.max() == 1
+  assert environment.calls == [] and np.any(
+      got.stop_reason == STOP_TURNS) and got.turn_id.max() == 1
   environment = Scripted()
   got, _ = run(environment, {"max_turns": 2})
   assert len(environment.calls) == len(set(environment.calls)) > 0 and got.turn_id.max() == 2
@@ -284,13 +347,17 @@ def test_the_last_call_is_not_run():
 
 
 def test_compiles_no_more_than_declared(compiled):
-  """Turns of rows that wait for different times, three temperatures: the bound holds whichever sizes are met."""
+  """Turns of rows that wait for different times, three temperatures: the bound holds whichever
+  sizes are met.
+  """
   decoding.build.cache_clear()
   layout = {"chunk": 8, "slots": 8, "refill": True, "compact": 1, "window": 32}
   for seed, temperature in enumerate((0.0, 0.7, 1.3)):
     delays = np.random.default_rng(seed).uniform(0, 0.01, 100 + ROWS)
-    run(Scripted(lambda row, delays=delays: time.sleep(delays[row])), sampling=Sampling.of(temperature), **layout)
-  most = engine.programs(EngineConfig(group_size=GROUP, max_new_tokens=NEW, **layout), ROWS, max_turns=3)
+    run(Scripted(lambda row, delays=delays: time.sleep(delays[row])),
+        sampling=Sampling.of(temperature), **layout)
+  most = engine.programs(EngineConfig(group_size=GROUP, max_new_tokens=NEW, **layout), ROWS,
+                         max_turns=3)
   assert 5 < sum(compiled.values()) <= most
   assert {name for name in compiled if "rollout_" not in name} == set()
 
@@ -306,7 +373,8 @@ def test_an_environment_that_fails_ends_the_run():
 def test_shapes_are_known_before():
   got, _ = run()
   declared = engine.rollout_shape(prompts(), EngineConfig(max_new_tokens=NEW), turns=True)
-  assert jax.tree.map(lambda x: (x.shape, x.dtype), declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
+  assert jax.tree.map(lambda x: (x.shape, x.dtype),
+                      declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
 
 
 def test_a_tool_does_not_run_in_the_last_turn():
@@ -333,9 +401,17 @@ def test_bad_limits(limits):
     run(limits=limits)
 
 
-@pytest.mark.parametrize("option", [{"max_turns": 2}, {"max_turn_tokens": 9}, {"tool_workers": 3}, {"tool_chunks": 0}],
-                         ids=str)
+@pytest.mark.parametrize("option", [{
+    "max_turns": 2
+}, {
+    "max_turn_tokens": 9
+}, {
+    "tool_workers": 3
+}, {
+    "tool_chunks": 0
+}], ids=str)
 def test_settings_of_turns_need_an_environment(option):
   (name, value), = option.items()
-  with pytest.raises(ConfigError, match=f"{name} = {value} without an environment.*Fix: an environment"):
+  with pytest.raises(ConfigError,
+                     match=f"{name} = {value} without an environment.*Fix: an environment"):
     engine.run(PARAMS, prompts(), KEY, SAMPLING, model=MODEL, cfg=EngineConfig(), **option)

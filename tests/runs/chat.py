@@ -1,4 +1,5 @@
-"""A run on files of public formats, as a config file for the real commands; `formats.py` writes the files.
+"""A run on files of public formats, as a config file for the real commands; `formats.py` writes the
+files.
 
 Give --config.pretrained=<checkpoint directory> and --config.task.data.path=<GSM8K lines>.
 """

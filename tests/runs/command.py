@@ -18,16 +18,18 @@ TINY = "tests/runs/tiny.py"
 
 def start(workdir: Path, *overrides: str, config: str = TINY, cache: Path | None = None,
           compile_log: Path | None = None) -> subprocess.Popen:
-  """`python experiments/main.py --config=<config> --workdir=<workdir> --config.<override> ...`, on one CPU device.
+  """`python experiments/main.py --config=<config> --workdir=<workdir> --config.<override> ...`, on
+  one CPU device.
 
   Args:
     cache, compile_log: see `launch`.
   """
-  return launch("main", f"--config={config}", f"--workdir={workdir}", *(f"--config.{item}" for item in overrides),
-                cache=cache, compile_log=compile_log)
+  return launch("main", f"--config={config}", f"--workdir={workdir}",
+                *(f"--config.{item}" for item in overrides), cache=cache, compile_log=compile_log)
 
 
-def launch(script: str, *flags: str, cache: Path | None = None, compile_log: Path | None = None) -> subprocess.Popen:
+def launch(script: str, *flags: str, cache: Path | None = None,
+           compile_log: Path | None = None) -> subprocess.Popen:
   """`python experiments/<script>.py <flags>`, on one CPU device.
 
   Args:
@@ -37,12 +39,15 @@ def launch(script: str, *flags: str, cache: Path | None = None, compile_log: Pat
   # Unoptimised machine code: at this size compilation is nearly all of the time.
   env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
   if cache is not None:
-    env |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    env |= {
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"
+    }
   if compile_log is not None:
     env["COMPILE_LOG"] = str(compile_log)
-  return subprocess.Popen([sys.executable, f"experiments/{script}.py", *flags], cwd=ROOT, env=env, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  return subprocess.Popen([sys.executable, f"experiments/{script}.py", *flags], cwd=ROOT, env=env,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
@@ -81,7 +86,8 @@ def rollout_files(workdir: Path) -> list[Path]:
 
 
 def checkpoint_iterations(workdir: Path) -> list[int]:
-  return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
+  return sorted(
+      int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
 
 
 def last_state(workdir: Path):

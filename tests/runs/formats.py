@@ -1,4 +1,6 @@
-"""Files as they are published: a Qwen3 checkpoint directory with tokenizer and chat template, and GSM8K lines."""
+"""Files as they are published: a Qwen3 checkpoint directory with tokenizer and chat template, and
+GSM8K lines.
+"""
 
 import json
 import sys
@@ -11,18 +13,25 @@ from transformers import PreTrainedTokenizerFast
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import hf_checkpoints
 
-# ChatML with the thinking switch of Qwen3: no system turn of its own, a closed thinking block where thinking is off.
-CHATML = ("{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}"
-          "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
-          "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}"
-          "{%- endif %}{%- endif %}")
+# ChatML with the thinking switch of Qwen3: no system turn of its own, a closed thinking block where
+# thinking is off.
+CHATML = (
+    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' "
+    "}}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}{{- "
+    "'<think>\\n\\n</think>\\n\\n' }}"
+    "{%- endif %}{%- endif %}")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-VOCAB, EMBEDDED = 224, 256  # tokens, and rows of the embedding: public checkpoints have rows to spare
+# tokens, and rows of the embedding: public checkpoints have rows to spare
+VOCAB, EMBEDDED = 224, 256
 PROBLEMS = 200
 
 
 def problems() -> list[dict]:
-  """Rows of GSM8K: a question, and an answer whose rationale has calculator marks and ends in #### and a number."""
+  """Rows of GSM8K: a question, and an answer whose rationale has calculator marks and ends in ####
+  and a number.
+  """
   rng = np.random.default_rng(0)
   rows = []
   for number in range(PROBLEMS):
@@ -42,30 +51,38 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
   backend = Tokenizer(models.BPE())
   backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   backend.decoder = decoders.ByteLevel()
-  ascii_bytes = [c for c, _ in pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(
-      "".join(map(chr, range(128))))]
-  trainer = trainers.BpeTrainer(vocab_size=VOCAB, special_tokens=SPECIAL, initial_alphabet=list(ascii_bytes[0]),
-                                show_progress=False)
+  ascii_bytes = [
+      c for c, _ in pre_tokenizers.ByteLevel(
+          add_prefix_space=False, use_regex=False).pre_tokenize_str("".join(map(chr, range(128))))
+  ]
+  trainer = trainers.BpeTrainer(vocab_size=VOCAB, special_tokens=SPECIAL,
+                                initial_alphabet=list(ascii_bytes[0]), show_progress=False)
   roles = ["user\n", "assistant\n<think>\n\n</think>\n\n"] * PROBLEMS
-  backend.train_from_iterator([text for row in problems() for text in row.values()] + roles, trainer)
-  tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+  backend.train_from_iterator([text for row in problems() for text in row.values()] + roles,
+                              trainer)
+  tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>",
+                                      pad_token="<|endoftext|>")
   tokenizer.chat_template = CHATML
   return tokenizer
 
 
 def write_checkpoint(directory: Path) -> Path:
-  """A random Qwen3 of two layers and width 32, written by transformers, with all files that a release has."""
+  """A random Qwen3 of two layers and width 32, written by transformers, with all files that a
+  release has.
+  """
   import torch
   import transformers
 
   hf_checkpoints.quiet()
   torch.manual_seed(0)
-  config = transformers.Qwen3Config(
-      vocab_size=EMBEDDED, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-      num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, max_position_embeddings=256, rope_theta=1e6)
+  config = transformers.Qwen3Config(vocab_size=EMBEDDED, hidden_size=32, intermediate_size=64,
+                                    num_hidden_layers=2, num_attention_heads=4,
+                                    num_key_value_heads=2, head_dim=16, tie_word_embeddings=True,
+                                    max_position_embeddings=256, rope_theta=1e6)
   transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory)
   tokenizer = train_tokenizer()
   tokenizer.save_pretrained(directory)
   stop = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-  transformers.GenerationConfig(eos_token_id=stop, pad_token_id=stop[1], do_sample=True).save_pretrained(directory)
+  transformers.GenerationConfig(eos_token_id=stop, pad_token_id=stop[1],
+                                do_sample=True).save_pretrained(directory)
   return directory

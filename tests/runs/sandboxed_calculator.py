@@ -1,7 +1,8 @@
 """A plugin: the calculator's expressions are computed by programs in the Python sandbox.
 
-An answer is right with its last digit, which a tiny policy meets often enough for rewards that differ in a group.
-With STALL=path:n in the environment, the n-th program sleeps on, and the file gets the processes of its sandbox.
+An answer is right with its last digit, which a tiny policy meets often enough for rewards that
+differ in a group. With STALL=path:n in the environment, the n-th program sleeps on, and the file
+gets the processes of its sandbox.
 """
 
 import itertools

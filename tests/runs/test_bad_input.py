@@ -1,4 +1,6 @@
-"""Bad input ends in one short error that names key, value, allowed range and fix, before anything compiles."""
+"""Bad input ends in one short error that names key, value, allowed range and fix, before anything
+compiles.
+"""
 
 import json
 import runpy
@@ -19,73 +21,168 @@ ESTIMATORS, ADVANTAGES = ", ".join(estimators.names()), ", ".join(advantages.nam
 
 REFUSED = {
     # what: ({key: value}, texts of the message)
-    "unknown key": ({"optimizer.learning_rat": 1}, ["optimizer.learning_rat;", "optimizer.learning_rate"]),
-    "key of another section": ({"rollout.learning_rate": 1}, ["rollout.learning_rate;", "optimizer.learning_rate"]),
-    "unknown section": ({"optimzer.b1": 0.5}, ["optimzer", "optimizer"]),
-    "value for a section": ({"rollout": 3}, ["rollout = 3", "prompts, group_size"]),
-    "word for an integer": ({"seed": "abc"}, ["seed = 'abc'", "int", "0 to 2147483647", "--config.seed="]),
-    "fraction for an integer": ({"seed": 1.5}, ["seed = 1.5", "int", "0 to 2147483647"]),
-    "truth for a number": ({"optimizer.b1": True}, ["optimizer.b1 = True", "float", "0.0 to 1.0"]),
-    "word for a truth": ({"model.tie_head": "yes"}, ["model.tie_head = 'yes'", "bool"]),
-    "word for an estimator's number": ({"estimator.log_low": "abc"}, ["estimator.log_low = 'abc'", "float", "none"]),
-    "number for a plugin": ({"plugins": (3,)}, ["plugins", "3"]),
-    "below the range": ({"rollout.temperature": -1.0}, ["rollout.temperature = -1.0", "0.001 to 100.0"]),
-    "above the range": ({"optimizer.b1": 2}, ["optimizer.b1 = 2", "0.0 to 1.0"]),
-    "not a number": ({"optimizer.learning_rate": float("nan")}, ["optimizer.learning_rate = nan", "0.0 to inf"]),
-    "no devices": ({"mesh.data": 0}, ["mesh.data = 0"]),
-    "unknown choice": ({"correction.level": "tokn"}, ["correction.level = 'tokn'", "'none', 'token', 'sequence'",
-                                                      "Did you mean 'token'?"]),
-    "unknown task": ({"task.name": "sums"}, ["task.name = 'sums'", "modular_chain"]),
-    "unknown estimator": ({"estimator.name": "pppo"}, ["estimator.name = 'pppo'", ESTIMATORS]),
-    "unknown advantage": ({"advantage.name": "gea"}, ["advantage.name = 'gea'", ADVANTAGES]),
-    "option that the advantage does not read": ({"advantage.weight": "step"}, ["advantage.weight = 'step'", "'grpo'",
-                                                                               "otb", "Fix: remove it"]),
-    "shaping that nothing reads": ({"shaping.alpha": 0.3}, ["shaping.alpha = 0.3", "grpo_lambda", "Fix: remove it"]),
-    "penalty longer than the completion": ({"shaping.overlong_buffer": 6}, ["shaping.overlong_buffer = 6", "0 to 5"]),
-    "dynamic sampling without groups": ({"dynamic_sampling.enabled": True, "rollout.group_size": 1,
-                                         "advantage.name": "none"}, ["dynamic_sampling.enabled", "group_size >= 2"]),
-    "ratio in a reward": ({"kl.place": "reward", "kl.importance": True}, ["kl.importance = True", "kl.place=loss"]),
-    "unknown rejection": ({"correction.reject": (("seq_k1", 0.5, 2.0),)}, ["seq_k1", "seq_mean_k1"]),
-    "rejection for the behavior": ({"estimator.name": "minpro", "correction.level": "none",
-                                    "correction.reject": (("token_k1", 0.5, 2.0),)},
-                                   ["correction.reject", "updates.anchor = 'behavior'"]),
-    "batch statistic for a replayed batch": ({"estimator.name": "m2po", "correction.level": "none",
-                                              "pipo.enabled": True}, ["pipo.enabled", "'m2po'"]),
-    "adapter that nothing reads": ({"parameters.lora_rank": 4}, ["parameters.lora_rank = 4", "'all'"]),
-    "pattern without a parameter": ({"parameters.train": "selected", "parameters.patterns": ("blocks/9",)},
-                                    ["'blocks/9'", "matches no parameter", "blocks/0/"]),
-    "checkpoint that is not there": ({"pretrained": "checkpoints/none"}, ["checkpoints/none"]),
-    "dataset without a file": ({"task.name": "dataset", "task.num_terms": 6, "task.worked_share": 1.0},
-                               ["task.data.path"]),
-    "more experts than there are": ({"model.num_experts": 2, "model.experts_per_token": 3},
-                                    ["model.experts_per_token = 3", "model.num_experts = 2"]),
-    "number that is not read": ({"estimator.name": "reinforce", "estimator.clip_low": 0.1},
-                                ["estimator.clip_low = 0.1", "'reinforce'", "Fix: remove it"]),
-    "number that another reads": ({"estimator.clip_low": 0.1}, ["estimator.clip_low = 0.1", "'ctpo'", "log_low"]),
-    "chunks of one program": ({"rollout.chunk": 8}, ["rollout.chunk = 8", "rollout.slots = 0"]),
-    "turns without a tool": ({"rollout.slots": 8, "rollout.max_turns": 2}, ["rollout.max_turns = 2", "no tool"]),
-    "group of one": ({"rollout.group_size": 1}, ["rollout.group_size = 1", "'grpo'", "rollout.group_size >= 2"]),
-    "split group": ({"updates.optimizer_batches": 3}, ["updates.optimizer_batches = 3", "rollout.prompts = 16",
-                                                       "1, 2, 4, 8, 16"]),
-    "uneven micro-batches": ({"updates.micro_batches": 5},
-                             ["updates.micro_batches = 5", "32 rows", "1, 2, 4, 8, 16, 32"]),
-    "uneven warm start": ({"warm_start.micro_batches": 3}, ["warm_start.micro_batches = 3", "= 16", "1, 2, 4, 8, 16"]),
-    "uneven heads": ({"model.num_heads": 3, "model.num_kv_heads": 2},
-                     ["model.num_heads = 3", "model.num_kv_heads = 2"]),
-    "odd head": ({"model.head_dim": 7}, ["model.head_dim = 7", "even"]),
-    "prompt longer than the row": ({"rollout.max_prompt_tokens": 2},
-                                   ["rollout.max_prompt_tokens = 2", "'modular_chain'", "max_prompt_tokens >= 3"]),
-    "demonstration longer than the row": ({"task.worked_share": 1.0, "rollout.max_new_tokens": 2},
-                                          ["rollout.max_new_tokens = 2"]),
-    "more problems than there are": ({"task.heldout_problems": 800}, ["task.heldout_problems = 800", "task.num_terms"]),
-    "tokenizer larger than the model": ({"model.vocab_size": 16}, ["model.vocab_size = 16", "model.vocab_size >= 17"]),
-    "ratio and weight for the behavior": ({"updates.anchor": "behavior"},
-                                          ["correction.level = 'sequence'", "updates.anchor = 'behavior'",
-                                           "correction.level=none"]),
-    "plugin file that is not there": ({"plugins": "ideas/none.py"}, ["plugins = 'ideas/none.py'", "no such file"]),
-    "plugin module that is not there": ({"plugins": "no_such_module"},
-                                       ["plugins = 'no_such_module'", "importable module"]),
-    "more devices than there are": ({"mesh.data": 3}, ["mesh.data = 3", "there are 1", "product be 1"]),
+    "unknown key": ({
+        "optimizer.learning_rat": 1
+    }, ["optimizer.learning_rat;", "optimizer.learning_rate"]),
+    "key of another section": ({
+        "rollout.learning_rate": 1
+    }, ["rollout.learning_rate;", "optimizer.learning_rate"]),
+    "unknown section": ({
+        "optimzer.b1": 0.5
+    }, ["optimzer", "optimizer"]),
+    "value for a section": ({
+        "rollout": 3
+    }, ["rollout = 3", "prompts, group_size"]),
+    "word for an integer": ({
+        "seed": "abc"
+    }, ["seed = 'abc'", "int", "0 to 2147483647", "--config.seed="]),
+    "fraction for an integer": ({
+        "seed": 1.5
+    }, ["seed = 1.5", "int", "0 to 2147483647"]),
+    "truth for a number": ({
+        "optimizer.b1": True
+    }, ["optimizer.b1 = True", "float", "0.0 to 1.0"]),
+    "word for a truth": ({
+        "model.tie_head": "yes"
+    }, ["model.tie_head = 'yes'", "bool"]),
+    "word for an estimator's number": ({
+        "estimator.log_low": "abc"
+    }, ["estimator.log_low = 'abc'", "float", "none"]),
+    "number for a plugin": ({
+        "plugins": (3,)
+    }, ["plugins", "3"]),
+    "below the range": ({
+        "rollout.temperature": -1.0
+    }, ["rollout.temperature = -1.0", "0.001 to 100.0"]),
+    "above the range": ({
+        "optimizer.b1": 2
+    }, ["optimizer.b1 = 2", "0.0 to 1.0"]),
+    "not a number": ({
+        "optimizer.learning_rate": float("nan")
+    }, ["optimizer.learning_rate = nan", "0.0 to inf"]),
+    "no devices": ({
+        "mesh.data": 0
+    }, ["mesh.data = 0"]),
+    "unknown choice": ({
+        "correction.level": "tokn"
+    }, ["correction.level = 'tokn'", "'none', 'token', 'sequence'", "Did you mean 'token'?"]),
+    "unknown task": ({
+        "task.name": "sums"
+    }, ["task.name = 'sums'", "modular_chain"]),
+    "unknown estimator": ({
+        "estimator.name": "pppo"
+    }, ["estimator.name = 'pppo'", ESTIMATORS]),
+    "unknown advantage": ({
+        "advantage.name": "gea"
+    }, ["advantage.name = 'gea'", ADVANTAGES]),
+    "option that the advantage does not read": ({
+        "advantage.weight": "step"
+    }, ["advantage.weight = 'step'", "'grpo'", "otb", "Fix: remove it"]),
+    "shaping that nothing reads": ({
+        "shaping.alpha": 0.3
+    }, ["shaping.alpha = 0.3", "grpo_lambda", "Fix: remove it"]),
+    "penalty longer than the completion": ({
+        "shaping.overlong_buffer": 6
+    }, ["shaping.overlong_buffer = 6", "0 to 5"]),
+    "dynamic sampling without groups": ({
+        "dynamic_sampling.enabled": True,
+        "rollout.group_size": 1,
+        "advantage.name": "none"
+    }, ["dynamic_sampling.enabled", "group_size >= 2"]),
+    "ratio in a reward": ({
+        "kl.place": "reward",
+        "kl.importance": True
+    }, ["kl.importance = True", "kl.place=loss"]),
+    "unknown rejection": ({
+        "correction.reject": (("seq_k1", 0.5, 2.0),)
+    }, ["seq_k1", "seq_mean_k1"]),
+    "rejection for the behavior": ({
+        "estimator.name": "minpro",
+        "correction.level": "none",
+        "correction.reject": (("token_k1", 0.5, 2.0),)
+    }, ["correction.reject", "updates.anchor = 'behavior'"]),
+    "batch statistic for a replayed batch": ({
+        "estimator.name": "m2po",
+        "correction.level": "none",
+        "pipo.enabled": True
+    }, ["pipo.enabled", "'m2po'"]),
+    "adapter that nothing reads": ({
+        "parameters.lora_rank": 4
+    }, ["parameters.lora_rank = 4", "'all'"]),
+    "pattern without a parameter": ({
+        "parameters.train": "selected",
+        "parameters.patterns": ("blocks/9",)
+    }, ["'blocks/9'", "matches no parameter", "blocks/0/"]),
+    "checkpoint that is not there": ({
+        "pretrained": "checkpoints/none"
+    }, ["checkpoints/none"]),
+    "dataset without a file": ({
+        "task.name": "dataset",
+        "task.num_terms": 6,
+        "task.worked_share": 1.0
+    }, ["task.data.path"]),
+    "more experts than there are": ({
+        "model.num_experts": 2,
+        "model.experts_per_token": 3
+    }, ["model.experts_per_token = 3", "model.num_experts = 2"]),
+    "number that is not read": ({
+        "estimator.name": "reinforce",
+        "estimator.clip_low": 0.1
+    }, ["estimator.clip_low = 0.1", "'reinforce'", "Fix: remove it"]),
+    "number that another reads": ({
+        "estimator.clip_low": 0.1
+    }, ["estimator.clip_low = 0.1", "'ctpo'", "log_low"]),
+    "chunks of one program": ({
+        "rollout.chunk": 8
+    }, ["rollout.chunk = 8", "rollout.slots = 0"]),
+    "turns without a tool": ({
+        "rollout.slots": 8,
+        "rollout.max_turns": 2
+    }, ["rollout.max_turns = 2", "no tool"]),
+    "group of one": ({
+        "rollout.group_size": 1
+    }, ["rollout.group_size = 1", "'grpo'", "rollout.group_size >= 2"]),
+    "split group": ({
+        "updates.optimizer_batches": 3
+    }, ["updates.optimizer_batches = 3", "rollout.prompts = 16", "1, 2, 4, 8, 16"]),
+    "uneven micro-batches": ({
+        "updates.micro_batches": 5
+    }, ["updates.micro_batches = 5", "32 rows", "1, 2, 4, 8, 16, 32"]),
+    "uneven warm start": ({
+        "warm_start.micro_batches": 3
+    }, ["warm_start.micro_batches = 3", "= 16", "1, 2, 4, 8, 16"]),
+    "uneven heads": ({
+        "model.num_heads": 3,
+        "model.num_kv_heads": 2
+    }, ["model.num_heads = 3", "model.num_kv_heads = 2"]),
+    "odd head": ({
+        "model.head_dim": 7
+    }, ["model.head_dim = 7", "even"]),
+    "prompt longer than the row": ({
+        "rollout.max_prompt_tokens": 2
+    }, ["rollout.max_prompt_tokens = 2", "'modular_chain'", "max_prompt_tokens >= 3"]),
+    "demonstration longer than the row": ({
+        "task.worked_share": 1.0,
+        "rollout.max_new_tokens": 2
+    }, ["rollout.max_new_tokens = 2"]),
+    "more problems than there are": ({
+        "task.heldout_problems": 800
+    }, ["task.heldout_problems = 800", "task.num_terms"]),
+    "tokenizer larger than the model": ({
+        "model.vocab_size": 16
+    }, ["model.vocab_size = 16", "model.vocab_size >= 17"]),
+    "ratio and weight for the behavior": ({
+        "updates.anchor": "behavior"
+    }, ["correction.level = 'sequence'", "updates.anchor = 'behavior'", "correction.level=none"]),
+    "plugin file that is not there": ({
+        "plugins": "ideas/none.py"
+    }, ["plugins = 'ideas/none.py'", "no such file"]),
+    "plugin module that is not there": ({
+        "plugins": "no_such_module"
+    }, ["plugins = 'no_such_module'", "importable module"]),
+    "more devices than there are": ({
+        "mesh.data": 3
+    }, ["mesh.data = 3", "there are 1", "product be 1"]),
 }
 
 
@@ -94,7 +191,8 @@ def compiled():
   """Names of programs compiled since the module began."""
   names = []
   jax.monitoring.register_event_duration_secs_listener(
-      lambda event, _, fun_name="", **__: names.append(fun_name) if event == tiny.COMPILED else None)
+      lambda event, _, fun_name="", **__: names.append(fun_name)
+      if event == tiny.COMPILED else None)
   return names
 
 
@@ -164,7 +262,7 @@ def keys_of(tree: dict, prefix: str = ""):
       yield prefix + key
 
 
-# --- through the command --------------------------------------------------------------------------------------------
+# --- through the command
 
 
 @pytest.fixture(scope="module")
@@ -172,12 +270,13 @@ def refusals(tmp_path_factory):
   """Error text of each bad command line; the processes run side by side."""
   folder = tmp_path_factory.mktemp("bad_input")
   misspelt = folder / "misspelt.py"
-  misspelt.write_text("from jaxrl_llm.config import base_config\n\n\ndef get_config():\n  config = base_config()\n"
-                      "  config.optimizer.learning_rat = 1\n  return config\n")
+  misspelt.write_text(
+      "from jaxrl_llm.config import base_config\n\n\ndef get_config():\n  config = base_config()\n"
+      "  config.optimizer.learning_rat = 1\n  return config\n")
   other = folder / "other"
   workdir.claim(other, setup.resolve(from_dict(tiny_with({"seed": 7, "optimizer.b1": 0.5}))))
-  begin = lambda name, *overrides, **options: command.start(
-      options.pop("workdir", folder / name), *overrides, compile_log=folder / f"{name}.jsonl", **options)
+  begin = lambda name, *overrides, **options: command.start(options.pop(
+      "workdir", folder / name), *overrides, compile_log=folder / f"{name}.jsonl", **options)
   processes = {
       "key": begin("key", "optimizer.learning_rat=1"),
       "file_key": begin("file_key", config=str(misspelt)),
@@ -191,15 +290,23 @@ def refusals(tmp_path_factory):
   return types.SimpleNamespace(folder=folder, texts=texts)
 
 
-@pytest.mark.parametrize("name, texts", {
-    "key": ["unknown key optimizer.learning_rat;", "nearest known key: optimizer.learning_rate"],
-    "file_key": ["unknown key optimizer.learning_rat;", "nearest known key: optimizer.learning_rate"],
-    "section": ["unknown key", "optimzer", "optimizer"],
-    "type": ["seed = 'abc'", "int", "0 to 2147483647", "--config.seed="],
-    "preset": ["'grop'", ", ".join(presets.PRESETS)],
-    "file": ["configs/none.py", "No such file"],
-    "workdir": ["seed: 7 in the workdir, 0 now", "optimizer.b1: 0.5 in the workdir, 0.9 now", "Fix: another --workdir"],
-}.items())
+@pytest.mark.parametrize(
+    "name, texts", {
+        "key": [
+            "unknown key optimizer.learning_rat;", "nearest known key: optimizer.learning_rate"
+        ],
+        "file_key": [
+            "unknown key optimizer.learning_rat;", "nearest known key: optimizer.learning_rate"
+        ],
+        "section": ["unknown key", "optimzer", "optimizer"],
+        "type": ["seed = 'abc'", "int", "0 to 2147483647", "--config.seed="],
+        "preset": ["'grop'", ", ".join(presets.PRESETS)],
+        "file": ["configs/none.py", "No such file"],
+        "workdir": [
+            "seed: 7 in the workdir, 0 now", "optimizer.b1: 0.5 in the workdir, 0.9 now",
+            "Fix: another --workdir"
+        ],
+    }.items())
 def test_command_refuses_in_one_short_error(name, texts, refusals):
   error = refusals.texts[name]
   for text in texts:

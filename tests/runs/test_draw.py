@@ -1,4 +1,6 @@
-"""Groups dropped and drawn again, and the shaping of rewards; with a sampler and a task made of tables."""
+"""Groups dropped and drawn again, and the shaping of rewards; with a sampler and a task made of
+tables.
+"""
 
 import dataclasses
 import types
@@ -24,8 +26,10 @@ def rollout_of(prompts):
   tokens = np.zeros((rows, width + 2), np.int32)
   mask = (np.arange(width + 2) >= 1) & (np.arange(width + 2) < length[:, None])
   zeros = np.zeros(rows, np.int32)
-  return Rollout(tokens, mask, length.astype(np.int32), np.asarray(prompts.prompt_length), mask * -1.0,
-                 np.arange(rows) % 2 == 1, zeros, zeros, np.asarray(prompts.row_id), np.asarray(prompts.group_id))
+  return Rollout(tokens, mask, length.astype(np.int32), np.asarray(prompts.prompt_length),
+                 mask * -1.0,
+                 np.arange(rows) % 2 == 1, zeros, zeros, np.asarray(prompts.row_id),
+                 np.asarray(prompts.group_id))
 
 
 @dataclasses.dataclass
@@ -44,21 +48,27 @@ class TableTask:
     for i, problem in enumerate(problems):
       index, group = map(int, problem.prompt.split("."))
       value = TABLE[index][group][i % GROUP]
-      out.append(Reward(0.0, False, "timeout") if value is None else Reward(float(value), value == 1))
+      out.append(
+          Reward(0.0, False, "timeout") if value is None else Reward(float(value), value == 1))
     return out
 
 
 def parts(enabled=True, max_draws=3):
-  cfg = Config(rollout=RolloutConfig(prompts=3, group_size=GROUP, max_prompt_tokens=2, max_new_tokens=2),
-               dynamic_sampling=DynamicSamplingConfig(enabled, max_draws))
+  cfg = Config(
+      rollout=RolloutConfig(prompts=3, group_size=GROUP, max_prompt_tokens=2, max_new_tokens=2),
+      dynamic_sampling=DynamicSamplingConfig(enabled, max_draws))
   mesh = parallel.make_mesh(MeshConfig(), jax.devices()[:1])
-  return types.SimpleNamespace(cfg=cfg, mesh=mesh, task=TableTask(), tokenizer=TableTask().tokenizer, sampling=None,
-                               to_sampler=lambda params: params,
-                               sample=lambda params, prompts, *_: (rollout_of(prompts), {"rollout/of_tests": 1.0}))
+  return types.SimpleNamespace(
+      cfg=cfg, mesh=mesh, task=TableTask(), tokenizer=TableTask().tokenizer, sampling=None,
+      to_sampler=lambda params: params, sample=lambda params, prompts, *_: (rollout_of(prompts), {
+          "rollout/of_tests": 1.0
+      }))
 
 
 def test_constant_and_unscored_groups_are_drawn_again():
-  """Batch 1 leaves one group, batch 2 none, batch 3 three: two of them fill up, the third is dropped."""
+  """Batch 1 leaves one group, batch 2 none, batch 3 three: two of them fill up, the third is
+  dropped.
+  """
   drawn = draw_lib.draw(parts(), None, 11, 1)
   assert [p.prompt for p in drawn.problems] == ["1.1", "3.0", "3.1"]
   np.testing.assert_array_equal(drawn.verdicts.rewards, [0, 1, 1, 0, 0, 1])
@@ -78,13 +88,22 @@ def test_rows_of_a_group_stay_together():
 def test_the_samplers_metrics_speak_of_all_draws():
   """Three draws fill the batch: counts and seconds add up, ratios are averaged."""
   made = parts()
-  each = [{"tool/calls": calls, "time/tools": calls / 4, "rollout/chunks": 2 * calls, "rollout/wasted_slots": waste}
-          for calls, waste in ((4.0, 0.5), (2.0, 0.25), (8.0, 0.75))]
+  each = [{
+      "tool/calls": calls,
+      "time/tools": calls / 4,
+      "rollout/chunks": 2 * calls,
+      "rollout/wasted_slots": waste
+  } for calls, waste in ((4.0, 0.5), (2.0, 0.25), (8.0, 0.75))]
   given = iter(each)
   made.sample = lambda params, prompts, *_: (rollout_of(prompts), next(given))
   found = draw_lib.draw(made, None, 0, 1).metrics
   assert next(given, None) is None
-  expected = {"tool/calls": 14.0, "time/tools": 3.5, "rollout/chunks": 28.0, "rollout/wasted_slots": 0.5}
+  expected = {
+      "tool/calls": 14.0,
+      "time/tools": 3.5,
+      "rollout/chunks": 28.0,
+      "rollout/wasted_slots": 0.5
+  }
   assert {name: found[name] for name in expected} == expected
   assert not expected.items() & each[-1].items(), "the last draw's numbers would pass too"
 
@@ -116,19 +135,22 @@ def test_without_dynamic_sampling_everything_is_kept_and_scoring_overlaps():
 def verdicts(rewards, keep=None):
   rewards = np.asarray(rewards, np.float32)
   keep = np.ones(len(rewards), bool) if keep is None else np.asarray(keep, bool)
-  return Verdicts(rewards, rewards == 1, keep, [""] * len(rewards), [Reward(float(r), r == 1) for r in rewards])
+  return Verdicts(rewards, rewards == 1, keep, [""] * len(rewards),
+                  [Reward(float(r), r == 1) for r in rewards])
 
 
 def test_kinds_of_groups():
   given = verdicts([1, 1, 0, 0, 1, 0, 1, 0], [1, 1, 1, 1, 1, 1, 1, 0])
-  np.testing.assert_array_equal(draw_lib.group_kinds(given, 2), [draw_lib.ALL_RIGHT, draw_lib.ALL_WRONG,
-                                                                 draw_lib.MIXED, draw_lib.UNSCORED])
+  np.testing.assert_array_equal(draw_lib.group_kinds(
+      given, 2), [draw_lib.ALL_RIGHT, draw_lib.ALL_WRONG, draw_lib.MIXED, draw_lib.UNSCORED])
 
 
 def host(lengths, truncated):
   rows = len(lengths)
   zeros = np.zeros(rows, np.int32)
-  return Rollout(None, None, np.asarray(lengths) + 3, zeros + 3, None, np.asarray(truncated), zeros, zeros, zeros,
+  return Rollout(None, None,
+                 np.asarray(lengths) + 3, zeros + 3, None, np.asarray(truncated), zeros, zeros,
+                 zeros,
                  np.arange(rows) // 2)
 
 
@@ -137,7 +159,8 @@ def test_shaping_by_hand():
   run = lambda **k: draw_lib.shaped(given, rows, ShapingConfig(**k), 10)
   np.testing.assert_array_equal(run()[0], [1, 0, 1, 1])
   rewards, keep = run(overlong_buffer=4, overlong_factor=2.0)
-  np.testing.assert_allclose(rewards, [-1, 0, 0, -1])  # -2 at the limit of 10, -1 half way through the buffer
+  # -2 at the limit of 10, -1 half way through the buffer
+  np.testing.assert_allclose(rewards, [-1, 0, 0, -1])
   assert keep.all()
   rewards, keep = run(mask_truncated=True)
   np.testing.assert_array_equal(keep, [False, True, True, False])
@@ -146,6 +169,7 @@ def test_shaping_by_hand():
 
 def test_grpo_lambda_penalises_length_in_the_most_accurate_groups():
   given, rows = verdicts([1, 0, 1, 1]), host([10, 6, 8, 10], [False] * 4)
-  rewards, _ = draw_lib.shaped(given, rows, ShapingConfig("grpo_lambda", alpha=0.6, fraction=0.5), 10)
+  rewards, _ = draw_lib.shaped(given, rows, ShapingConfig("grpo_lambda", alpha=0.6, fraction=0.5),
+                               10)
   np.testing.assert_array_equal(rewards[:2], [1, 0])  # half right: accuracy first
   assert 1 > rewards[2] > rewards[3] > 0.4

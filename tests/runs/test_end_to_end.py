@@ -1,4 +1,6 @@
-"""From a public checkpoint and a public data format through the commands and back into transformers."""
+"""From a public checkpoint and a public data format through the commands and back into
+transformers.
+"""
 
 import dataclasses
 import json
@@ -33,23 +35,29 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def commands(files, tmp_path_factory):
-  """Folder with `run`, its `evaluation`, the `exported` directory, its evaluation `again`, and `refused.txt`."""
+  """Folder with `run`, its `evaluation`, the `exported` directory, its evaluation `again`, and
+  `refused.txt`.
+  """
   folder, cache = tmp_path_factory.mktemp("commands"), tmp_path_factory.mktemp("compiled")
   checkpoint, lines = files
-  command.succeed(command.start(folder / "run", f"pretrained={checkpoint}", f"task.data.path={lines}",
-                                config="tests/runs/chat.py", cache=cache))
+  command.succeed(
+      command.start(folder / "run", f"pretrained={checkpoint}", f"task.data.path={lines}",
+                    config="tests/runs/chat.py", cache=cache))
   workdir = f"--workdir={folder / 'run'}"
-  evaluation = command.launch("evaluate", workdir, f"--out={folder / 'evaluation'}", *EVALUATION, cache=cache)
+  evaluation = command.launch("evaluate", workdir, f"--out={folder / 'evaluation'}", *EVALUATION,
+                              cache=cache)
   damaged = shutil.copytree(checkpoint, folder / "damaged")
-  (damaged / "model.safetensors").write_bytes((checkpoint / "model.safetensors").read_bytes()[:-100])
+  (damaged / "model.safetensors").write_bytes(
+      (checkpoint / "model.safetensors").read_bytes()[:-100])
   export = command.launch("export", workdir, f"--out={folder / 'exported'}", cache=cache)
   command.succeed(export)
   refused = command.start(folder / "refused", f"pretrained={damaged}", f"task.data.path={lines}",
                           config="tests/runs/chat.py", cache=cache)
   command.succeed(evaluation)
-  command.succeed(command.launch("evaluate", f"--pretrained={folder / 'exported'}", f"--out={folder / 'again'}",
-                                 "--config=tests/runs/chat.py", f"--config.task.data.path={lines}", *EVALUATION,
-                                 cache=cache))
+  command.succeed(
+      command.launch("evaluate", f"--pretrained={folder / 'exported'}", f"--out={folder / 'again'}",
+                     "--config=tests/runs/chat.py", f"--config.task.data.path={lines}", *EVALUATION,
+                     cache=cache))
   (folder / "refused.txt").write_text(command.refuse(refused))
   return folder
 
@@ -62,10 +70,18 @@ def trained(commands):
 
 
 def ids_of_prompts(tokenizer) -> np.ndarray:
-  """[4, S] ids of four problems behind the chat template, right-padded with what follows them in a chat."""
-  rows = [tokenizer.apply_chat_template(
-      [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}],
-      return_dict=False) for row in formats.problems()[:4]]
+  """[4, S] ids of four problems behind the chat template, right-padded with what follows them in a
+  chat.
+  """
+  rows = [
+      tokenizer.apply_chat_template([{
+          "role": "user",
+          "content": row["question"]
+      }, {
+          "role": "assistant",
+          "content": row["answer"]
+      }], return_dict=False) for row in formats.problems()[:4]
+  ]
   return np.array([row[:min(map(len, rows))] for row in rows])
 
 
@@ -82,10 +98,12 @@ def far(a: np.ndarray, b: np.ndarray) -> float:
 
 def test_the_metrics_of_all_iterations_are_finite_and_rewards_differ(commands):
   start, *lines = command.metrics_lines(commands / "run")
-  assert start["iteration"] == 0 and [line["iteration"] for line in lines] == list(range(1, chat.ITERATIONS + 1))
+  assert start["iteration"] == 0 and [line["iteration"] for line in lines] == list(
+      range(1, chat.ITERATIONS + 1))
   assert all(math.isfinite(value) for line in [start, *lines] for value in line.values())
   assert 0 < max(line["reward/mean"] for line in lines) < 1
-  assert max(line["kl/current_anchor"] for line in lines) > 1e-6, "no update moved the policy within an iteration"
+  assert max(line["kl/current_anchor"]
+             for line in lines) > 1e-6, "no update moved the policy within an iteration"
   assert max(abs(line["kl/anchor_behavior"]) for line in lines) < 1e-6
 
 
@@ -97,8 +115,8 @@ def test_prompts_are_those_of_the_chat_template(commands, files):
   for path in command.rollout_files(commands / "run"):
     for row in map(json.loads, path.read_text().splitlines()):
       messages = [{"role": "user", "content": row["prompt"] + " Think."}]
-      prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=False,
-                                             return_dict=False)
+      prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True,
+                                             enable_thinking=False, return_dict=False)
       assert row["tokens"][:row["prompt_length"]] == prompt
       gold = asked[row["prompt"]]["answer"].split("#### ")[1]
       assert row["correct"] == (gold == last_number(row["completion"]))
@@ -117,7 +135,8 @@ def test_transformers_and_the_importer_compute_what_the_run_does(commands, files
   tokenizer = AutoTokenizer.from_pretrained(commands / "exported")
   ids = ids_of_prompts(tokenizer)
   ours = our_logits(parts.model, params, ids)
-  assert far(hf_checkpoints.logits(hf_checkpoints.reload(commands / "exported"), ids), ours) < RELATIVE
+  assert far(hf_checkpoints.logits(hf_checkpoints.reload(commands / "exported"), ids),
+             ours) < RELATIVE
   model, loaded, _ = load_pretrained(commands / "exported")
   jax.tree.map(np.testing.assert_array_equal, loaded, params)
   assert far(our_logits(model, loaded, ids), ours) < RELATIVE
@@ -126,13 +145,18 @@ def test_transformers_and_the_importer_compute_what_the_run_does(commands, files
 
 
 def test_an_export_has_all_files_of_its_origin(commands, files):
-  before, after = (AutoTokenizer.from_pretrained(path) for path in (files[0], commands / "exported"))
+  before, after = (
+      AutoTokenizer.from_pretrained(path) for path in (files[0], commands / "exported"))
   assert after.chat_template == before.chat_template and after.get_vocab() == before.get_vocab()
   assert (after.eos_token_id, after.pad_token_id) == (before.eos_token_id, before.pad_token_id)
   name = "generation_config.json"
-  stops = [json.loads((path / name).read_text())["eos_token_id"] for path in (files[0], commands / "exported")]
+  stops = [
+      json.loads((path / name).read_text())["eos_token_id"]
+      for path in (files[0], commands / "exported")
+  ]
   assert stops[0] == stops[1] and len(stops[0]) == 2
-  assert json.loads((commands / "exported" / "config.json").read_text())["max_position_embeddings"] == 256
+  assert json.loads(
+      (commands / "exported" / "config.json").read_text())["max_position_embeddings"] == 256
 
 
 def test_an_exported_directory_is_evaluated_as_its_run(commands):
@@ -146,7 +170,8 @@ def test_an_exported_directory_is_evaluated_as_its_run(commands):
     assert metrics["pass@1"]["value"] <= metrics["pass@2"]["value"] <= metrics["pass@4"]["value"]
     found[name] = metrics, lines
   assert found["evaluation"] == found["again"]
-  assert 0 < found["again"][0]["avg@4"]["value"] < 1, "equal because nothing, or everything, is right"
+  assert 0 < found["again"][0]["avg@4"][
+      "value"] < 1, "equal because nothing, or everything, is right"
 
 
 def test_damaged_weights_end_the_command_with_one_line(commands):
@@ -157,7 +182,8 @@ def test_damaged_weights_end_the_command_with_one_line(commands):
 def test_a_hub_name_is_its_local_copy(commands, files, monkeypatch):
   """Without a network: the hub's client answers with the directory."""
   asked = []
-  monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(files[0]))
+  monkeypatch.setattr(huggingface_hub, "snapshot_download",
+                      lambda name, **_: asked.append(name) or str(files[0]))
   config = chat.get_config()
   config.pretrained, config.task.data.path = "owner/qwen3", str(files[1])
   cfg = setup.resolve(from_dict(config))

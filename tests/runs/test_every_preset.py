@@ -1,4 +1,6 @@
-"""Every preset trains: 20 optimizer steps of the smallest run, nothing non-finite, and the parameters move."""
+"""Every preset trains: 20 optimizer steps of the smallest run, nothing non-finite, and the
+parameters move.
+"""
 
 import math
 
@@ -21,8 +23,11 @@ ITERATIONS, BATCHES = 5, 4
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
   """Presets share most programs: each is compiled for the first that needs it."""
-  names = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-           "jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
+  names = {
+      "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+      "jax_persistent_cache_min_compile_time_secs": 0.0,
+      "jax_persistent_cache_min_entry_size_bytes": -1
+  }
   before = {name: getattr(jax.config, name) for name in names}
   for name, value in names.items():
     jax.config.update(name, value)
@@ -55,7 +60,8 @@ def test_twenty_steps(preset):
     assert not bad, f"iteration {iteration}"
     norms += [float(step["optimizer/grad_norm"].total) for step in steps]
     assert len(rows) == parts.cfg.rows
-  assert int(run.state.step) == ITERATIONS * BATCHES + (values.get("pipo/xi") is not None and _replays(parts, values))
+  assert int(run.state.step) == ITERATIONS * BATCHES + (values.get("pipo/xi") is not None and
+                                                        _replays(parts, values))
   assert max(norms) > 0
   moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), parts.merged(run.state), params)
   assert max(jax.tree.leaves(moved)) > 1e-4
@@ -72,6 +78,11 @@ def test_experts_train_and_report_their_load():
   config.model.update(num_experts=4, experts_per_token=2, expert_width=8)
   parts = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
   params = parts.model.init(jax.random.key(0))
-  _, (steps, *_), _, _ = iterate(parts, first_run(parts, Start(*split(params, parts.cfg.parameters))), params, 1)
-  load = [summary.summarize(parallel.gather_host(parts.merge(steps)))[f"moe/load/bucket_{e}"] for e in range(4)]
+  _, (steps, *_), _, _ = iterate(parts, first_run(parts,
+                                                  Start(*split(params, parts.cfg.parameters))),
+                                 params, 1)
+  load = [
+      summary.summarize(parallel.gather_host(parts.merge(steps)))[f"moe/load/bucket_{e}"]
+      for e in range(4)
+  ]
   np.testing.assert_allclose(sum(load), 2.0, rtol=1e-5)

@@ -16,9 +16,12 @@ from jaxrl_llm.runs.warm_start import Start, warm_start
 
 
 def parts(**overrides):
-  """PIPO on dynamically sampled groups by an older policy: a batch, means, parameters, and a cursor that runs ahead."""
+  """PIPO on dynamically sampled groups by an older policy: a batch, means, parameters, and a cursor
+  that runs ahead.
+  """
   config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=8)
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
+                      mlp_width=8)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
   config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
   config.updates.update(optimizer_batches=2, staleness=1)
@@ -104,23 +107,47 @@ def test_the_engine_draws_what_the_single_program_draws(history):
   _, _, _, expected = iterate(whole, first_run(whole, start), start.params, 1)
   assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
   np.testing.assert_allclose(np.concatenate([row["behavior_log_probs"] for row in rows]),
-                             np.concatenate([row["behavior_log_probs"] for row in expected]), atol=1e-5)
+                             np.concatenate([row["behavior_log_probs"] for row in expected]),
+                             atol=1e-5)
   assert 0 <= host["rollout/wasted_slots"] < 1 and host["rollout/chunks"] > 1
 
 
 def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
-  """Turns, voids and the tool's text reach the update: tool tokens are in the row and outside its mask."""
-  made = parts(**{"task.name": "tool_arithmetic", "task.num_terms": 6, "task.worked_share": 1.0,
-                  "task.tool_arithmetic.digits": 2, "model.vocab_size": 21, "model.width": 32, "model.head_dim": 16,
-                  "rollout.max_prompt_tokens": 5, "rollout.max_new_tokens": 24, "rollout.window": 8,
-                  "rollout.slots": 16, "rollout.chunk": 4, "rollout.max_turns": 2, "rollout.max_tool_tokens": 8,
-                  "dynamic_sampling.enabled": False, "pipo.enabled": False, "updates.staleness": 0,
-                  "warm_start.steps": 150, "warm_start.batch_size": 16, "warm_start.learning_rate": 2e-2})
+  """Turns, voids and the tool's text reach the update: tool tokens are in the row and outside its
+  mask.
+  """
+  made = parts(
+      **{
+          "task.name": "tool_arithmetic",
+          "task.num_terms": 6,
+          "task.worked_share": 1.0,
+          "task.tool_arithmetic.digits": 2,
+          "model.vocab_size": 21,
+          "model.width": 32,
+          "model.head_dim": 16,
+          "rollout.max_prompt_tokens": 5,
+          "rollout.max_new_tokens": 24,
+          "rollout.window": 8,
+          "rollout.slots": 16,
+          "rollout.chunk": 4,
+          "rollout.max_turns": 2,
+          "rollout.max_tool_tokens": 8,
+          "dynamic_sampling.enabled": False,
+          "pipo.enabled": False,
+          "updates.staleness": 0,
+          "warm_start.steps": 150,
+          "warm_start.batch_size": 16,
+          "warm_start.learning_rate": 2e-2
+      })
   start = warm_start(made, tmp_path)
   _, _, host, rows = iterate(made, first_run(made, start), start.params, 1)
   called = [row for row in rows if len(row["tokens"]) > sum(row["mask"]) + row["prompt_length"]]
   assert called and host["tool/calls"] >= len(called)
   for row in called:
-    inserted = [t for t, m in list(zip(row["tokens"], row["mask"], strict=True))[row["prompt_length"]:] if not m]
+    inserted = [
+        t for t, m in list(zip(row["tokens"], row["mask"], strict=True))[row["prompt_length"]:]
+        if not m
+    ]
     text = made.tokenizer.decode(inserted)
-    assert text.endswith(";") and "]" in row["completion"] and ";" not in row["completion"].split("]")[1]
+    assert text.endswith(";") and "]" in row["completion"] and ";" not in row["completion"].split(
+        "]")[1]

@@ -1,4 +1,6 @@
-"""The tool of a run: made once, shared by training and evaluation, and gone when the run ends, however it does."""
+"""The tool of a run: made once, shared by training and evaluation, and gone when the run ends,
+however it does.
+"""
 
 import time
 from pathlib import Path
@@ -42,12 +44,12 @@ def counted(monkeypatch):
 
 def configured(**overrides):
   config = base_config()
-  config.model.update(vocab_size=2 + len(ALPHABET), width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                      mlp_width=8)
+  config.model.update(vocab_size=2 + len(ALPHABET), width=8, num_layers=1, num_heads=1,
+                      num_kv_heads=1, head_dim=8, mlp_width=8)
   config.task.update(name="tool_arithmetic", heldout_problems=8)
   config.task.tool_arithmetic.digits = 2
-  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=5, max_new_tokens=16, window=16, slots=8, chunk=4,
-                        max_turns=2, max_tool_tokens=8, tool_workers=WORKERS)
+  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=5, max_new_tokens=16, window=16,
+                        slots=8, chunk=4, max_turns=2, max_tool_tokens=8, tool_workers=WORKERS)
   config.update_from_flattened_dict(overrides)
   return setup.resolve(from_dict(config))
 
@@ -81,7 +83,11 @@ def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
     raise SampledError
 
   monkeypatch.setattr(samplers.engine, "run", run)
-  parts = setup.build(configured(**{"rollout.shared_prefix": True, "mesh.data": 1}), jax.devices()[:1])
+  parts = setup.build(configured(**{
+      "rollout.shared_prefix": True,
+      "mesh.data": 1
+  }),
+                      jax.devices()[:1])
   try:
     below = descendants() - before
     assert len(made) == 1 and len(made[0].pids()) == WORKERS and set(made[0].pids()) < below
@@ -95,7 +101,8 @@ def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
   assert [options["environment"].tool for options in asked] == made * 2
   assert [options["tool_workers"] for options in asked] == [WORKERS] * 2
   sizes = [(options["cfg"].group_size, options["cfg"].shared_prefix) for options in asked]
-  assert sizes == [(4, True), (1, False)], "evaluations may run on several devices, where no prompt can be shared"
+  assert sizes == [(4, True), (1, False)
+                  ], "evaluations may run on several devices, where no prompt can be shared"
 
 
 def test_a_run_that_fails_leaves_no_process(monkeypatch, tmp_path):
@@ -112,7 +119,12 @@ def test_a_run_that_fails_leaves_no_process(monkeypatch, tmp_path):
 
 
 def test_a_run_without_tools_has_nothing_to_close():
-  parts = setup.build(configured(**{"rollout.max_turns": 0, "rollout.max_tool_tokens": 256, "rollout.tool_workers": 4}))
+  parts = setup.build(
+      configured(**{
+          "rollout.max_turns": 0,
+          "rollout.max_tool_tokens": 256,
+          "rollout.tool_workers": 4
+      }))
   assert parts.environment is None and made == []
   parts.close()
 
@@ -120,7 +132,8 @@ def test_a_run_without_tools_has_nothing_to_close():
 def test_workers_without_turns_are_refused():
   with pytest.raises(ConfigError) as error:
     configured(**{"rollout.max_turns": 0, "rollout.max_tool_tokens": 256})
-  for text in ("rollout.tool_workers = 3", "rollout.max_turns = 0", "Fix: rollout.max_turns=1 or more, or remove it"):
+  for text in ("rollout.tool_workers = 3", "rollout.max_turns = 0",
+               "Fix: rollout.max_turns=1 or more, or remove it"):
     assert text in str(error.value)
 
 
@@ -134,10 +147,16 @@ def test_a_tool_of_one_s_own_is_given_no_workers(monkeypatch):
 
 def test_parameters_are_rounded_where_they_go_to_the_sampler():
   """And nowhere else: at the defaults they are the very same arrays."""
-  options = {"rollout.max_turns": 0, "rollout.max_tool_tokens": 256, "rollout.tool_workers": 4, "mesh.data": 1}
+  options = {
+      "rollout.max_turns": 0,
+      "rollout.max_tool_tokens": 256,
+      "rollout.tool_workers": 4,
+      "mesh.data": 1
+  }
   parts = setup.build(configured(**options, **{"rollout.dtype": "bfloat16"}), jax.devices()[:1])
   params = parts.model.init(jax.random.key(0))
   kinds = {keys[-1]: x.dtype for keys, x in flatten_dict(parts.to_sampler(params)).items()}
-  assert kinds["scale"] == jnp.float32 and {kinds[name] for name in ("query", "up")} == {jnp.dtype("bfloat16")}
+  assert kinds["scale"] == jnp.float32 and {kinds[name] for name in ("query", "up")
+                                           } == {jnp.dtype("bfloat16")}
   plain = setup.build(configured(**options), jax.devices()[:1])
   assert plain.to_sampler(params) is params

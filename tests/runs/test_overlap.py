@@ -20,7 +20,12 @@ from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.warm_start import Start
 
 ITERATIONS = 5
-PIPO = {"dynamic_sampling.enabled": True, "dynamic_sampling.max_draws": 200, "pipo.enabled": True, "pipo.history": 2}
+PIPO = {
+    "dynamic_sampling.enabled": True,
+    "dynamic_sampling.max_draws": 200,
+    "pipo.enabled": True,
+    "pipo.history": 2
+}
 LORA = {"parameters.train": "lora", "updates.staleness": 2}
 SHARED = {"rollout.slots": 8, "rollout.shared_prefix": True}
 
@@ -28,7 +33,8 @@ SHARED = {"rollout.slots": 8, "rollout.shared_prefix": True}
 def parts(devices=1, **overrides):
   config = base_config()
   config.iterations = ITERATIONS
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=8)
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
+                      mlp_width=8)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
   config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
   config.updates.update(optimizer_batches=2, staleness=1, overlap=True)
@@ -63,7 +69,8 @@ def from_the_start(made, ahead=None):
 
 
 def assert_same(found, expected):
-  for (tree, cursor, rows, values), (tree_, cursor_, rows_, values_) in zip(found, expected, strict=True):
+  for (tree, cursor, rows, values), (tree_, cursor_, rows_,
+                                     values_) in zip(found, expected, strict=True):
     jax.tree.map(np.testing.assert_array_equal, tree, tree_)
     assert cursor == cursor_ and rows == rows_
     np.testing.assert_equal(values, values_)
@@ -79,7 +86,8 @@ def case(request):
 def test_overlap_changes_nothing(case):
   made, expected = case
   steps = [{row["policy_step"] for row in rows} for _, _, rows, _ in expected]
-  assert len({tuple(step) for step in steps}) >= ITERATIONS - made.cfg.updates.staleness, "the sampler never moved"
+  assert len({tuple(step) for step in steps
+             }) >= ITERATIONS - made.cfg.updates.staleness, "the sampler never moved"
   ahead = Ahead()
   assert_same(from_the_start(made, ahead), expected)
   assert ahead._pool._shutdown
@@ -109,7 +117,8 @@ def test_a_restarted_run_draws_the_lost_batch_again(case, tmp_path):
   _, tree = checkpoints.restore(abstract_saved(made))
   checkpoints.close()
   with Ahead() as ahead:
-    assert_same(go_on(made, restored(tree, start), start, range(3, ITERATIONS + 1), ahead), expected[2:])
+    assert_same(go_on(made, restored(tree, start), start, range(3, ITERATIONS + 1), ahead),
+                expected[2:])
 
 
 class OlderParameters(Ahead):
@@ -151,7 +160,7 @@ def test_wrong_draws_are_told_apart(wrong, case):
     assert_same(found, expected)
 
 
-# --- two meshes -----------------------------------------------------------------------------------------------------
+# --- two meshes
 
 
 def test_devices_that_only_draw_give_the_same_run():
@@ -167,20 +176,38 @@ def test_devices_that_only_draw_give_the_same_run():
   for (tree, _, rows, _), (tree_, _, rows_, _) in zip(found, together, strict=True):
     assert [row["tokens"] for row in rows] == [row["tokens"] for row in rows_]
     assert [row["policy_step"] for row in rows] == [row["policy_step"] for row in rows_]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), tree["train"].params,
-                 tree_["train"].params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+                 tree["train"].params, tree_["train"].params)
 
 
 @pytest.mark.parametrize("devices, overrides, texts", [
-    (1, {"updates.staleness": 0}, ["updates.overlap = True", "updates.staleness = 0", "updates.staleness=1"]),
+    (1, {
+        "updates.staleness": 0
+    }, ["updates.overlap = True", "updates.staleness = 0", "updates.staleness=1"]),
     (4, {}, ["updates.overlap = True on 4 devices", "mesh.rollout=2, or updates.overlap=False"]),
-    (4, {"task.heldout_problems": 7}, ["updates.overlap = True on 4 devices", "Fix: updates.overlap=False"]),
-    (1, {"mesh.rollout": 1}, ["mesh.rollout = 1", "none of the 1 devices", "mesh.rollout=0"]),
-    (4, {"mesh.rollout": 3}, ["rows of an iteration = 16", "mesh.rollout = 3", "multiple of 3"]),
-    (4, {"mesh.rollout": 2, "rollout.slots": 7}, ["rollout.slots = 7", "mesh.rollout = 2"]),
-    (4, {"mesh.rollout": 2, "mesh.data": 4}, ["mesh.data = 4", "there are 2 beside mesh.rollout = 2", "be 2"]),
-    (4, {**SHARED, "mesh.rollout": 2}, ["rollout.shared_prefix = True on 2 devices", "rollout.shared_prefix=False"]),
-    (4, {**SHARED, "updates.overlap": False}, ["rollout.shared_prefix = True on 4 devices that draw"]),
+    (4, {
+        "task.heldout_problems": 7
+    }, ["updates.overlap = True on 4 devices", "Fix: updates.overlap=False"]),
+    (1, {
+        "mesh.rollout": 1
+    }, ["mesh.rollout = 1", "none of the 1 devices", "mesh.rollout=0"]),
+    (4, {
+        "mesh.rollout": 3
+    }, ["rows of an iteration = 16", "mesh.rollout = 3", "multiple of 3"]),
+    (4, {
+        "mesh.rollout": 2,
+        "rollout.slots": 7
+    }, ["rollout.slots = 7", "mesh.rollout = 2"]),
+    (4, {
+        "mesh.rollout": 2,
+        "mesh.data": 4
+    }, ["mesh.data = 4", "there are 2 beside mesh.rollout = 2", "be 2"]),
+    (4, {
+        **SHARED, "mesh.rollout": 2
+    }, ["rollout.shared_prefix = True on 2 devices", "rollout.shared_prefix=False"]),
+    (4, {
+        **SHARED, "updates.overlap": False
+    }, ["rollout.shared_prefix = True on 4 devices that draw"]),
 ])
 def test_refused_with_the_fix(devices, overrides, texts):
   with pytest.raises(ConfigError) as error:
@@ -227,7 +254,7 @@ def test_a_run_is_read_on_the_devices_that_train_or_on_all_there_are(devices, le
   assert made.mesh.size == left and made.rollout_mesh is made.mesh and not made.cfg.updates.overlap
 
 
-# --- the thread, with a sampler and a task made of tables -----------------------------------------------------------
+# --- the thread, with a sampler and a task made of tables
 
 
 class InTheCallersThread(Ahead):
@@ -239,7 +266,9 @@ class InTheCallersThread(Ahead):
 
 
 def overlapped(ahead, seconds):
-  """A draw whose verification ends only once its caller has gone on; raises where it waits longer than `seconds`."""
+  """A draw whose verification ends only once its caller has gone on; raises where it waits longer
+  than `seconds`.
+  """
   made = test_draw.parts(enabled=False)
   gone_on, verify = threading.Event(), made.task.rewards
 
@@ -269,7 +298,8 @@ def test_verification_runs_beside_the_caller():
 def test_one_program_is_enqueued_before_the_caller_goes_on():
   made, order = test_draw.parts(enabled=False), []
   sample = made.sample
-  made.sample = lambda *arguments: (threading.Event().wait(0.05), sample(*arguments), order.append("sampled"))[1]
+  made.sample = lambda *arguments: (threading.Event().wait(0.05), sample(*arguments),
+                                    order.append("sampled"))[1]
   with Ahead() as ahead:
     ahead.begin(made, None, 0, 1)
     order.append("went on")

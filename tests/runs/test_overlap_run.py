@@ -11,12 +11,14 @@ def test_killed_run_that_draws_ahead_equals_the_whole_run_that_does_not(tmp_path
   whole, killed, cache = (tmp_path / name for name in ("whole", "killed", "compiled"))
   command.succeed(command.start(whole, STALE, cache=cache))
   begin = lambda: command.start(killed, STALE, "updates.overlap=True", cache=cache)
-  # After the line of iteration 3 the newest checkpoint is that of 2 or 4; a draw is in flight, or about to be.
+  # After the line of iteration 3 the newest checkpoint is that of 2 or 4; a draw is in flight, or
+  # about to be.
   kill_when(begin(), lambda: len(command.metrics_lines(killed)) > 3, 0.0)
   kept = command.rollout_files(killed)[:2]
   before = [path.stat().st_mtime_ns for path in kept]
   command.succeed(begin())
-  assert [path.stat().st_mtime_ns for path in kept] == before, "the run began again instead of going on"
+  assert [path.stat().st_mtime_ns for path in kept
+         ] == before, "the run began again instead of going on"
   assert_same_run(killed, whole)
   waited = [line["time/waited"] for line in command.metrics_lines(killed)[1:]]
   assert len(waited) == tiny.ITERATIONS and min(waited) >= 0

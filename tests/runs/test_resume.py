@@ -28,7 +28,9 @@ def whole(tmp_path_factory, cache):
 
 @pytest.fixture(scope="module")
 def second_runs(whole, cache):
-  """Folders of two runs that went on at the same time: one was killed twice, the other lost its newest checkpoint."""
+  """Folders of two runs that went on at the same time: one was killed twice, the other lost its
+  newest checkpoint.
+  """
   torn = whole.parent / "torn"
   shutil.copytree(whole, torn)
   damage_by_truncation(torn / "checkpoints" / str(tiny.ITERATIONS))
@@ -45,7 +47,8 @@ def killed_twice(workdir, cache):
   seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**31)))
   rng = random.Random(seed)
   print(f"to choose the same moments again: KILL_SEED={seed}")
-  kill_when(command.start(workdir, cache=cache), (workdir / "config.json").exists, rng.uniform(0, 1))
+  kill_when(command.start(workdir, cache=cache), (workdir / "config.json").exists,
+            rng.uniform(0, 1))
   lines = rng.randint(3, tiny.ITERATIONS - 1)
   reached = lambda: len(command.metrics_lines(workdir)) > lines
   kill_when(command.start(workdir, cache=cache), reached, rng.uniform(0, 0.1))
@@ -73,12 +76,16 @@ def kill_when(process, ready, delay: float) -> None:
 
 def assert_same_run(workdir, whole):
   """Metrics but for times, rollouts, and the last train state to the bit."""
-  timeless = lambda lines: [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
-  assert [line["iteration"] for line in command.metrics_lines(workdir)] == list(range(tiny.ITERATIONS + 1))
+  timeless = lambda lines: [{
+      k: v for k, v in line.items() if not k.startswith("time/")
+  } for line in lines]
+  assert [line["iteration"] for line in command.metrics_lines(workdir)
+         ] == list(range(tiny.ITERATIONS + 1))
   assert timeless(command.metrics_lines(workdir)) == timeless(command.metrics_lines(whole))
   files = lambda folder: {path.name: path.read_bytes() for path in command.rollout_files(folder)}
   assert files(workdir) == files(whole)
-  (iteration, state), (expected_iteration, expected) = command.last_state(workdir), command.last_state(whole)
+  (iteration, state), (expected_iteration,
+                       expected) = command.last_state(workdir), command.last_state(whole)
   assert iteration == expected_iteration == tiny.ITERATIONS
   jax.tree.map(np.testing.assert_array_equal, state, expected)
 
@@ -101,8 +108,10 @@ def test_torn_newest_checkpoint_gives_way_to_the_one_before(second_runs, whole):
   assert result.returncode == 0, result.stderr
   assert f"checkpoints/{tiny.ITERATIONS} is torn" in result.stderr
   assert_same_run(second_runs["torn"], whole)
-  redone = [torn.stat().st_mtime_ns != first.stat().st_mtime_ns for torn, first in
-            zip(command.rollout_files(second_runs["torn"]), command.rollout_files(whole), strict=True)]
+  redone = [
+      torn.stat().st_mtime_ns != first.stat().st_mtime_ns for torn, first in zip(
+          command.rollout_files(second_runs["torn"]), command.rollout_files(whole), strict=True)
+  ]
   assert redone == [False] * (tiny.ITERATIONS - 2) + [True] * 2
 
 
@@ -123,7 +132,8 @@ def damage_by_loss_of_metadata(checkpoint):
     path.unlink()
 
 
-@pytest.mark.parametrize("damage", [damage_by_truncation, damage_by_loss_of_files, damage_by_loss_of_metadata])
+@pytest.mark.parametrize(
+    "damage", [damage_by_truncation, damage_by_loss_of_files, damage_by_loss_of_metadata])
 def test_damaged_checkpoint_is_set_aside_with_a_warning(damage, whole, tmp_path, caplog):
   workdir = tmp_path / "copy"
   shutil.copytree(whole, workdir)

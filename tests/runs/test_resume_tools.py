@@ -1,4 +1,6 @@
-"""A run with tools, killed while a program of the policy runs: started again it is the whole run, and nothing stays."""
+"""A run with tools, killed while a program of the policy runs: started again it is the whole run,
+and nothing stays.
+"""
 
 import signal
 import time
@@ -25,7 +27,9 @@ def whole(folder):
 
 
 def stalled(folder, call: int) -> list[int]:
-  """Runs until its `call`-th program is in flight, and kills the command there; the processes that were below it."""
+  """Runs until its `call`-th program is in flight, and kills the command there; the processes that
+  were below it.
+  """
   flag, temporary = folder / f"stalled_{call}", folder / f"temporary_{call}"
   temporary.mkdir()
   with pytest.MonkeyPatch.context() as patch:
@@ -44,7 +48,9 @@ def stalled(folder, call: int) -> list[int]:
     process.communicate()
   assert process.returncode == -signal.SIGKILL
   assert until(lambda: not any(alive(pid) for pid in below)), "a process outlived the trainer"
-  assert not [path.name for path in temporary.iterdir() if "sandbox" in path.name or "gone" in path.name]
+  assert not [
+      path.name for path in temporary.iterdir() if "sandbox" in path.name or "gone" in path.name
+  ]
   return below
 
 
@@ -75,7 +81,8 @@ def until(true) -> bool:
 
 @pytest.fixture(scope="module")
 def killed(whole, folder):
-  """Killed in the first iterations, and again after it was started from a checkpoint; then ended."""
+  """Killed in the first iterations, and again after it was started from a checkpoint; then ended.
+  """
   assert len(stalled(folder, 30)) >= 5, "supervisor and server of two workers, and the program"
   before = len(command.metrics_lines(folder / "killed"))
   stalled(folder, 15)
@@ -94,7 +101,9 @@ def test_killed_run_equals_the_whole_run(killed, whole):
   (iteration, state), (last, expected) = command.last_state(killed), command.last_state(whole)
   assert iteration == last == tiny_tools.ITERATIONS
   jax.tree.map(np.testing.assert_array_equal, state, expected)
-  timeless = lambda lines: [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+  timeless = lambda lines: [{
+      k: v for k, v in line.items() if not k.startswith("time/")
+  } for line in lines]
   assert timeless(command.metrics_lines(killed)) == timeless(command.metrics_lines(whole))
   files = lambda folder: {path.name: path.read_bytes() for path in command.rollout_files(folder)}
   assert files(killed) == files(whole)

@@ -16,8 +16,9 @@ from transformers import AutoTokenizer
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.runs import setup
 
-EVERY_ITERATION = ("reward/mean", "policy/entropy", "optimizer/grad_norm", "log_ratio/p50", "clip/dropped",
-                   "kl/current_anchor", "kl/anchor_behavior", "kl/current_behavior", "loss/total", "time/iteration")
+EVERY_ITERATION = ("reward/mean", "policy/entropy", "optimizer/grad_norm", "log_ratio/p50",
+                   "clip/dropped", "kl/current_anchor", "kl/anchor_behavior", "kl/current_behavior",
+                   "loss/total", "time/iteration")
 ITERATIONS = range(1, tiny.ITERATIONS + 1)
 
 
@@ -45,13 +46,16 @@ def run(folder, cache, compile_log):
 
 @pytest.fixture(scope="module")
 def later(run, folder, cache):
-  """Commands after the complete run: the same one again, and two that meet a loss that is not finite."""
+  """Commands after the complete run: the same one again, and two that meet a loss that is not
+  finite.
+  """
   metrics = (run / "metrics.jsonl").read_bytes()
   again = command.start(run, cache=cache)
-  diverged = command.start(folder / "diverged", "plugins=tests/runs/failing_estimator.py", "estimator.name=failing",
-                           "updates.optimizer_batches=4", cache=cache)
+  diverged = command.start(folder / "diverged", "plugins=tests/runs/failing_estimator.py",
+                           "estimator.name=failing", "updates.optimizer_batches=4", cache=cache)
   again_result = command.finish(again)
-  start_diverged = command.start(folder / "start_diverged", "warm_start.learning_rate=1e30", cache=cache)
+  start_diverged = command.start(folder / "start_diverged", "warm_start.learning_rate=1e30",
+                                 cache=cache)
   return {"again": again_result, "metrics": metrics, "diverged": command.finish(diverged),
           "start_diverged": command.finish(start_diverged)}
 
@@ -60,7 +64,7 @@ def rows_of(path) -> list[dict]:
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# --- the folder -----------------------------------------------------------------------------------------------------
+# --- the folder
 
 
 def test_config_json_is_the_resolved_config(run):
@@ -81,13 +85,15 @@ def test_metrics_have_a_finite_line_per_iteration(run):
   assert [line["iteration"] for line in lines] == list(ITERATIONS)
   for line in lines:
     assert set(EVERY_ITERATION) <= line.keys()
-    assert all(isinstance(value, int | float) and math.isfinite(value) for value in line.values()), line
+    assert all(
+        isinstance(value, int | float) and math.isfinite(value) for value in line.values()), line
   assert [line["iteration"] for line in lines if "eval/accuracy" in line] == [3, 6]
   assert any(line["reward/mean"] > 0 for line in lines)
 
 
 def test_metrics_tell_current_policy_anchor_and_behavior_apart(run):
-  """The sampler's own log-probs are those of the scorer; the policy moves between optimizer steps."""
+  """The sampler's own log-probs are those of the scorer; the policy moves between optimizer steps.
+  """
   for line in command.metrics_lines(run)[1:]:
     assert abs(line["kl/anchor_behavior"]) < 1e-6
     assert line["kl/current_anchor"] > 1e-4
@@ -99,7 +105,8 @@ def test_tensorboard_repeats_the_metrics(run):
   for name in EVERY_ITERATION:
     assert [event.step for event in events.Tensors(name)] == list(ITERATIONS)
     values = [np.asarray(event.tensor_proto.float_val).item() for event in events.Tensors(name)]
-    np.testing.assert_allclose(values, [line[name] for line in command.metrics_lines(run)[1:]], rtol=1e-6)
+    np.testing.assert_allclose(values, [line[name] for line in command.metrics_lines(run)[1:]],
+                               rtol=1e-6)
 
 
 def test_rollouts_hold_both_log_probs_of_every_sampled_token(run):
@@ -138,10 +145,11 @@ def test_plot_and_report_are_written(run):
   assert (run / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
   report = (run / "report.html").read_text()
   assert report.rstrip().endswith("</html>") and "ctpo" in report
-  assert not re.search(r"""(src|href)=["'](?!data:|#)""", report), "the report needs a file beside itself"
+  assert not re.search(r"""(src|href)=["'](?!data:|#)""",
+                       report), "the report needs a file beside itself"
 
 
-# --- started again, and stopped -------------------------------------------------------------------------------------
+# --- started again, and stopped
 
 
 def test_finished_run_started_again_changes_no_metrics(later, run):
@@ -176,13 +184,20 @@ def test_warm_start_that_diverges_leaves_nothing_to_go_on_from(later, folder):
   assert not (workdir / "checkpoints").exists()
 
 
-# --- compilation ----------------------------------------------------------------------------------------------------
+# --- compilation
 
 
 def test_each_program_is_compiled_once(run, compile_log):
-  """Twice only where there are two: supervised and policy updates, rollouts and held-out problems."""
+  """Twice only where there are two: supervised and policy updates, rollouts and held-out problems.
+  """
   programs = collections.Counter(line["program"] for line in rows_of(compile_log))
-  expected = {"train_step": 2, "generate": 2, "score": 2, "optimizer_batches": 1, "merge_metrics": 1}
+  expected = {
+      "train_step": 2,
+      "generate": 2,
+      "score": 2,
+      "optimizer_batches": 1,
+      "merge_metrics": 1
+  }
   assert {name: programs[f"jit({name})"] for name in expected} == expected
 
 

@@ -1,4 +1,6 @@
-"""A run that trains adapters, from the warm start to the exported directory: nothing frozen is saved or moves."""
+"""A run that trains adapters, from the warm start to the exported directory: nothing frozen is
+saved or moves.
+"""
 
 import dataclasses
 import json
@@ -25,16 +27,26 @@ LORA = {"train": "lora", "lora_rank": 2}
 def config(parameters_config, **top):
   """A resolved config of the smallest run, its warm start three steps long."""
   tiny = {
-      "model": dict(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=16),
-      "task": dict(num_terms=2, worked_share=0.0, heldout_problems=8),
-      "rollout": dict(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6),
-      "updates": dict(optimizer_batches=2), "warm_start": dict(steps=3, batch_size=8)}
+      "model":
+          dict(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
+               mlp_width=16),
+      "task":
+          dict(num_terms=2, worked_share=0.0, heldout_problems=8),
+      "rollout":
+          dict(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6),
+      "updates":
+          dict(optimizer_batches=2),
+      "warm_start":
+          dict(steps=3, batch_size=8)
+  }
   return setup.resolve(from_dict(tiny | {"parameters": parameters_config} | top))
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-  """(folder, parts, start, run): a LoRA run after its warm start and one checkpoint of changed adapters."""
+  """(folder, parts, start, run): a LoRA run after its warm start and one checkpoint of changed
+  adapters.
+  """
   return begin(tmp_path_factory.mktemp("lora") / "run", config(LORA))
 
 
@@ -58,14 +70,20 @@ def same(a, b):
 
 
 def saved_keys(folder) -> list[str]:
-  return list(json.loads((folder / "checkpoints" / "3" / "default" / "_METADATA").read_text())["tree_metadata"])
+  return list(
+      json.loads(
+          (folder / "checkpoints" / "3" / "default" / "_METADATA").read_text())["tree_metadata"])
 
 
 def test_the_warm_start_trains_the_adapters_alone(run):
   _, parts, start, _ = run
-  fresh = trainable.frozen_of(jax.jit(parts.model.init)(jax.random.key(parts.cfg.seed)), parts.cfg.parameters)
+  fresh = trainable.frozen_of(
+      jax.jit(parts.model.init)(jax.random.key(parts.cfg.seed)), parts.cfg.parameters)
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), start.frozen, fresh)
-  assert all(float(jnp.abs(x).max()) > 0 for keys, x in flatten_dict(start.params["lora"]).items() if keys[-1] == "b")
+  assert all(
+      float(jnp.abs(x).max()) > 0
+      for keys, x in flatten_dict(start.params["lora"]).items()
+      if keys[-1] == "b")
 
 
 def test_the_warm_start_is_taken_from_the_folder_to_the_bit(run):
@@ -122,7 +140,8 @@ def test_the_exported_directory_computes_what_the_run_does(run, tmp_path):
   assert model.config == parts.model.config
   with pytest.raises(CheckpointError):
     saved.export(folder, tmp_path / "out")
-  wrong = parts.merged(going.state.replace(params=jax.tree.map(lambda x: x + 1e-3, going.state.params)))
+  wrong = parts.merged(
+      going.state.replace(params=jax.tree.map(lambda x: x + 1e-3, going.state.params)))
   with pytest.raises(AssertionError):
     same(params, wrong)
 
@@ -142,18 +161,23 @@ def test_an_adapter_and_its_base_are_the_merged_parameters(run, tmp_path):
 
 
 def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
-  """Started from an export: the folder holds no copy of it, frozen leaves keep its dtype, and the rest is rebuilt."""
+  """Started from an export: the folder holds no copy of it, frozen leaves keep its dtype, and the
+  rest is rebuilt.
+  """
   folder, *_ = run
   saved.export(folder, tmp_path / "base", dtype="bfloat16")
-  cfg = config({"train": "selected", "patterns": ("final_norm",)}, pretrained=str(tmp_path / "base"),
-               warm_start={"steps": 0})
+  cfg = config({
+      "train": "selected",
+      "patterns": ("final_norm",)
+  }, pretrained=str(tmp_path / "base"), warm_start={"steps": 0})
   workdir, parts, start, going = begin(tmp_path / "second", cfg)
   assert not (workdir / "warm_start").exists()
   assert start.params["selected"]["final_norm"]["scale"].dtype == jnp.float32
   assert {x.dtype for x in jax.tree.leaves(start.frozen)} == {jnp.dtype(jnp.bfloat16)}
   _, params = saved.restore_trained(parts, workdir)
   same(params, parts.merged(going.state))
-  config_file = tmp_path / "base" / "config.json"  # keys that we do not read come along from the base
+  # keys that we do not read come along from the base
+  config_file = tmp_path / "base" / "config.json"
   config_file.write_text(json.dumps(json.loads(config_file.read_text()) | {"bos_token_id": 5}))
   saved.export(workdir, tmp_path / "again")
   assert json.loads((tmp_path / "again" / "config.json").read_text())["bos_token_id"] == 5
@@ -165,7 +189,8 @@ def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
 def test_training_everything_needs_no_start(tmp_path):
   workdir, parts, start, going = begin(tmp_path / "all", config({}, warm_start={"steps": 0}))
   assert start.frozen is None and parts.cfg.parameters == ParametersConfig()
-  assert any("embedding" in key for key in saved_keys(workdir))  # what a checkpoint of adapters must not hold
+  # what a checkpoint of adapters must not hold
+  assert any("embedding" in key for key in saved_keys(workdir))
   shutil.rmtree(workdir / "warm_start")
   same(saved.restore_trained(parts, workdir)[1], going.state.params)
 
@@ -173,13 +198,15 @@ def test_training_everything_needs_no_start(tmp_path):
 def test_a_run_that_drew_in_int8_is_read_without_the_library(tmp_path, monkeypatch):
   """And one with a shared prompt cache on any number of devices: nobody draws as the run did."""
   cfg = config({}, warm_start={"steps": 0})
-  cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, quantization="int8", slots=8,
-                                                             shared_prefix=True))
+  cfg = dataclasses.replace(
+      cfg, rollout=dataclasses.replace(cfg.rollout, quantization="int8", slots=8,
+                                       shared_prefix=True))
   monkeypatch.setitem(sys.modules, "qwix", None)
   with pytest.raises(ConfigError, match="needs qwix"):
     setup.resolve(cfg)
   workdir, parts, _, going = begin(tmp_path / "run", cfg)
-  assert parts.cfg.rollout == dataclasses.replace(cfg.rollout, quantization="none", shared_prefix=False)
+  assert parts.cfg.rollout == dataclasses.replace(cfg.rollout, quantization="none",
+                                                  shared_prefix=False)
   assert saved.parts_of(workdir, jax.devices()[:4]).rollout_mesh.size == 4
   assert saved.export(workdir, tmp_path / "out") == 3
   same(hf.load_pretrained(tmp_path / "out")[1], parts.merged(going.state))

@@ -29,13 +29,15 @@ def rollout() -> Rollout:
   turn[0, TOOL] = 0
   turn[0, TOOL.stop:length[0]] = 2
   number = np.arange(3, dtype=np.int32)
-  return Rollout(tokens, turn > 0, length, np.full(3, PROMPT, np.int32), np.where(turn > 0, -0.5, 0).astype(np.float32),
-                 number == 1, number, number, number, number, turn, number == 1)
+  return Rollout(tokens, turn > 0, length, np.full(3, PROMPT, np.int32),
+                 np.where(turn > 0, -0.5, 0).astype(np.float32), number == 1, number, number,
+                 number, number, turn, number == 1)
 
 
 def verdicts() -> Verdicts:
   rewards = np.array([1, 0, 1], np.float32)
-  return Verdicts(rewards, rewards > 0, np.array([True, False, True]), TEXT, [Reward(float(r), r > 0) for r in rewards])
+  return Verdicts(rewards, rewards > 0, np.array([True, False, True]), TEXT,
+                  [Reward(float(r), r > 0) for r in rewards])
 
 
 def saved(tmp_path, rows):
@@ -74,12 +76,15 @@ def test_the_report_shows_tool_text_apart(monkeypatch):
   change = iter((np.full((3, LENGTH), 0.25), np.zeros((3, LENGTH))))
   monkeypatch.setattr(evaluate, "_log_probs", lambda *_: next(change))
   problems = [Problem(text[:PROMPT], "42") for text in TEXT]
-  shown = evaluate.samples(types.SimpleNamespace(tokenizer=TOKENIZER), None, None, evaluate.Evaluation(
-      problems, verdicts().correct, TEXT, jax.tree.map(np.asarray, drawn), {}), 3)
+  shown = evaluate.samples(
+      types.SimpleNamespace(tokenizer=TOKENIZER), None, None,
+      evaluate.Evaluation(problems,
+                          verdicts().correct, TEXT, jax.tree.map(np.asarray, drawn), {}), 3)
   assert shown[0]["pieces"] == list(TEXT[0][PROMPT:])
   inside = slice(TOOL.start - PROMPT, TOOL.stop - PROMPT)
   assert shown[0]["log_ratio"][inside] == [None] * 3 and shown[0]["log_ratio"].count(None) == 3
   assert set(shown[0]["log_ratio"]) == {None, 0.25} and set(shown[2]["log_ratio"]) == {0.25}
   page = html._completion("after", shown[0])
   assert "".join(f'<span class="tool" title="tool">{c}</span>' for c in "42;") in page
-  assert page.count('class="tool"') == 3 and page.count('title="+0.250"') == len(TEXT[0]) - PROMPT - 3
+  assert page.count('class="tool"') == 3 and page.count('title="+0.250"') == len(
+      TEXT[0]) - PROMPT - 3

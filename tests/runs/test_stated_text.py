@@ -1,4 +1,6 @@
-"""What a verifier reads of rows with programs: what the policy states and what a program printed last, no code."""
+"""What a verifier reads of rows with programs: what the policy states and what a program printed
+last, no code.
+"""
 
 import types
 
@@ -28,9 +30,11 @@ class Prints:
 
 
 def played(turns, output):
-  """(environment, row) of a policy that draws these texts; a turn that is not over with its text is cut there."""
-  environment = ToolEnvironment(TOKENIZER, Prints(output), Fence(), eos_ids=(TOKENIZER.eos_token_id,),
-                                max_output_tokens=200)
+  """(environment, row) of a policy that draws these texts; a turn that is not over with its text is
+  cut there.
+  """
+  environment = ToolEnvironment(TOKENIZER, Prints(output), Fence(),
+                                eos_ids=(TOKENIZER.eos_token_id,), max_output_tokens=200)
   ids, turn_id, reason, void = [0] * PROMPT, [0] * PROMPT, STOP_LENGTH, False
   for number, text in enumerate(turns, 1):
     drawn = TOKENIZER.encode(text, add_special_tokens=False)
@@ -43,20 +47,26 @@ def played(turns, output):
       reason, void = outcome.reason, outcome.void
   padded = lambda x: np.array([x + [0] * (WIDTH - len(x))], np.int32)
   turn, one = padded(turn_id), np.zeros(1, np.int32)
-  return environment, Rollout(padded(ids), turn > 0, one + len(ids), one + PROMPT, np.zeros((1, WIDTH), np.float32),
-                              one + reason == STOP_LENGTH, one + reason, one, one, one, turn, one + void > 0)
+  return environment, Rollout(padded(ids), turn > 0, one + len(ids), one + PROMPT,
+                              np.zeros((1, WIDTH), np.float32), one + reason == STOP_LENGTH,
+                              one + reason, one, one, one, turn, one + void > 0)
 
 
 CASES = {
-    "answer before a call": (["So \\boxed{1}.\n" + BOX], "", STOP_ENVIRONMENT, "So \\boxed{1}.\n", "1"),
-    "last call not run": (["First.\n" + BOX, "Then.\n" + BOX], "7\n", STOP_TURNS, "First.\n\nThen.\n", None),
-    "cut within a call": (["First.\n" + BOX, "Then.\n" + BOX[:-3]], "7\n", STOP_LENGTH, "First.\n\nThen.\n", None),
+    "answer before a call":
+        (["So \\boxed{1}.\n" + BOX], "", STOP_ENVIRONMENT, "So \\boxed{1}.\n", "1"),
+    "last call not run": (["First.\n" + BOX,
+                           "Then.\n" + BOX], "7\n", STOP_TURNS, "First.\n\nThen.\n", None),
+    "cut within a call": (["First.\n" + BOX,
+                           "Then.\n" + BOX[:-3]], "7\n", STOP_LENGTH, "First.\n\nThen.\n", None),
     "cut behind a call": (["First.\n" + BOX, "Then."], "7\n", STOP_LENGTH, "First.\n\nThen.", None),
-    "answered in the end": ([BOX, "It is \\boxed{4}.<eos>"], "7\n", STOP_TOKEN, "\nIt is \\boxed{4}.", "4"),
+    "answered in the end":
+        ([BOX, "It is \\boxed{4}.<eos>"], "7\n", STOP_TOKEN, "\nIt is \\boxed{4}.", "4"),
     "printed": (["Look.\n" + BOX], "\\boxed{3}\n", STOP_ENVIRONMENT,
                 "Look.\n\n\nCode execution result: \\boxed{3}\n\n", "3"),
     "no call, as no line closes it": ([BOX[:-3] + "<eos>"], "", STOP_TOKEN, BOX[:-3], "2"),
-    "another language": (["```json\n{}\n```\n\\boxed{6}<eos>"], "", STOP_TOKEN, "```json\n{}\n```\n\\boxed{6}", "6"),
+    "another language": (["```json\n{}\n```\n\\boxed{6}<eos>"], "", STOP_TOKEN,
+                         "```json\n{}\n```\n\\boxed{6}", "6"),
 }
 
 
@@ -65,12 +75,13 @@ def test_the_code_of_calls_is_not_graded(what):
   turns, output, reason, text, box = CASES[what]
   environment, rollout = played(turns, output)
   assert rollout.stop_reason[0] == reason and not rollout.void[0]
-  parts = types.SimpleNamespace(cfg=Config(rollout=RolloutConfig(max_turns=MAX_TURNS)), tokenizer=TOKENIZER,
-                                environment=environment)
+  parts = types.SimpleNamespace(cfg=Config(rollout=RolloutConfig(max_turns=MAX_TURNS)),
+                                tokenizer=TOKENIZER, environment=environment)
   assert collect.completions(parts, rollout) == [text] and last_boxed(text) == box
   environment.protocol = _Careless()
   if BOX in "".join(turns) and what not in ("answered in the end", "printed"):
-    assert last_boxed(collect.completions(parts, rollout)[0]) == "2", "a verifier that reads all would pass too"
+    assert last_boxed(collect.completions(
+        parts, rollout)[0]) == "2", "a verifier that reads all would pass too"
 
 
 class _Careless(Fence):

@@ -13,23 +13,33 @@ from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.types import STOP_LENGTH, STOP_STRING, STOP_TOKEN, Sampling
 
 STRINGS, LEAST = ("1", "2+"), 3
-RULES = {"vocabulary.top_k": 12, "vocabulary.top_p": 0.9, "vocabulary.min_p": 0.02, "rollout.min_new_tokens": LEAST}
+RULES = {
+    "vocabulary.top_k": 12,
+    "vocabulary.top_p": 0.9,
+    "vocabulary.min_p": 0.02,
+    "rollout.min_new_tokens": LEAST
+}
 STOPS = {"rollout.slots": 8, "rollout.chunk": 2, "rollout.stop_strings": STRINGS}
 
 
 def configured(**overrides):
-  """Strictly on-policy with the behavior for an anchor: a right loss finds a ratio of 1 at every token."""
+  """Strictly on-policy with the behavior for an anchor: a right loss finds a ratio of 1 at every
+  token.
+  """
   config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=8)
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
+                      mlp_width=8)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=4, max_new_tokens=8, window=8, temperature=0.8)
+  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=4, max_new_tokens=8, window=8,
+                        temperature=0.8)
   config.updates.update(optimizer_batches=1, anchor="behavior")
   config.update_from_flattened_dict(overrides)
   return setup.resolve(from_dict(config))
 
 
 def iterated(**overrides):
-  """(parts, parameters, metrics of the step, rows) of one iteration from sharp random parameters."""
+  """(parts, parameters, metrics of the step, rows) of one iteration from sharp random parameters.
+  """
   parts = setup.build(configured(**overrides), jax.devices()[:1])
   params = jax.tree.map(lambda x: 6 * x if x.ndim > 1 else x, parts.model.init(jax.random.key(0)))
   start = Start(params, None)
@@ -51,7 +61,8 @@ def test_the_ratio_is_one(finished):
   _, _, metrics, _ = finished
   assert widest(metrics) < 1e-5
   assert metrics["vocabulary/out_of_set"].total == 0 and metrics["vocabulary/out_of_set"].count > 0
-  assert metrics["vocabulary/kept_mass"].total < 0.99 * metrics["vocabulary/kept_mass"].count, "the rules matter"
+  assert metrics["vocabulary/kept_mass"].total < 0.99 * metrics[
+      "vocabulary/kept_mass"].count, "the rules matter"
 
 
 def test_a_loss_that_prunes_by_min_p_alone_is_told_apart(monkeypatch):
@@ -68,10 +79,13 @@ def test_rows_end_with_a_stop_string_and_keep_it(finished):
     text = parts.tokenizer.decode(new)
     found = any(string in text for string in STRINGS)
     assert found == (row["stop_reason"] == STOP_STRING) and not (found and row["truncated"])
-    assert row["mask"][row["prompt_length"]:] == [1] * len(new) and len(row["behavior_log_probs"]) == len(row["tokens"])
+    assert row["mask"][row["prompt_length"]:] == [1] * len(new) and len(
+        row["behavior_log_probs"]) == len(row["tokens"])
     if found:
-      assert text.endswith(STRINGS) and not any(string in parts.tokenizer.decode(new[:-1]) for string in STRINGS)
-      assert row["completion"] == text.removesuffix("1").removesuffix("2+") and row["completion"] != text
+      assert text.endswith(STRINGS) and not any(string in parts.tokenizer.decode(new[:-1])
+                                                for string in STRINGS)
+      assert row["completion"] == text.removesuffix("1").removesuffix(
+          "2+") and row["completion"] != text
     assert parts.task.stop_ids[0] not in new[:LEAST]
 
 
@@ -84,24 +98,42 @@ def test_evaluation_ends_rows_in_the_same_way(finished):
   assert ended.any() and host.turn_id is None
   assert not any(string in text for text in texts for string in STRINGS)
   early = host.mask & (np.arange(host.tokens.shape[1]) - host.prompt_length[:, None] < LEAST)
-  assert not np.isin(host.tokens[early], parts.task.stop_ids).any() and (host.stop_reason == STOP_TOKEN).any()
+  assert not np.isin(host.tokens[early], parts.task.stop_ids).any() and (host.stop_reason
+                                                                         == STOP_TOKEN).any()
 
 
 def test_text_in_front_of_a_stop_string():
   assert before_stop("ab\nc", ("\n",)) == "ab" and before_stop("abc", ("\n", "d")) == "abc"
-  assert before_stop("xaby", ("b", "ab")) == before_stop("xaby", ("ab", "b")) == "x", "the first to begin"
+  assert before_stop("xaby", ("b", "ab")) == before_stop("xaby",
+                                                         ("ab", "b")) == "x", "the first to begin"
   assert before_stop("STOP", ("STOP",)) == ""
 
 
 REFUSED = {
-    "least above most": ({"rollout.min_new_tokens": 9}, ["rollout.min_new_tokens = 9", "max_new_tokens = 8", "0 to 8"]),
-    "no engine": ({"rollout.stop_strings": ("x",)}, ["rollout.stop_strings = ('x',)", "Fix: rollout.slots=1 or more"]),
-    "with tools": ({**STOPS, "rollout.max_turns": 2}, ["rollout.stop_strings", "max_turns = 2", "rollout.max_turns=0"]),
-    "empty text": ({**STOPS, "rollout.stop_strings": ("x", "")}, ["rollout.stop_strings = ('x', '')", "Fix: remove"]),
-    "no text": ({**STOPS, "rollout.stop_strings": (7,)}, ["rollout.stop_strings = (7,)"]),
-    "one side of nothing": ({"vocabulary.side": "sampler"}, ["vocabulary.side = 'sampler'", "vocabulary.top_k"]),
-    "no nucleus": ({"vocabulary.top_p": 0.0}, ["vocabulary.top_p = 0.0", "1e-06 to 1.0"]),
-    "negative": ({"vocabulary.top_k": -1}, ["vocabulary.top_k = -1", "0 to inf"]),
+    "least above most": ({
+        "rollout.min_new_tokens": 9
+    }, ["rollout.min_new_tokens = 9", "max_new_tokens = 8", "0 to 8"]),
+    "no engine": ({
+        "rollout.stop_strings": ("x",)
+    }, ["rollout.stop_strings = ('x',)", "Fix: rollout.slots=1 or more"]),
+    "with tools": ({
+        **STOPS, "rollout.max_turns": 2
+    }, ["rollout.stop_strings", "max_turns = 2", "rollout.max_turns=0"]),
+    "empty text": ({
+        **STOPS, "rollout.stop_strings": ("x", "")
+    }, ["rollout.stop_strings = ('x', '')", "Fix: remove"]),
+    "no text": ({
+        **STOPS, "rollout.stop_strings": (7,)
+    }, ["rollout.stop_strings = (7,)"]),
+    "one side of nothing": ({
+        "vocabulary.side": "sampler"
+    }, ["vocabulary.side = 'sampler'", "vocabulary.top_k"]),
+    "no nucleus": ({
+        "vocabulary.top_p": 0.0
+    }, ["vocabulary.top_p = 0.0", "1e-06 to 1.0"]),
+    "negative": ({
+        "vocabulary.top_k": -1
+    }, ["vocabulary.top_k = -1", "0 to inf"]),
 }
 
 
@@ -113,7 +145,8 @@ def test_refused_with_key_value_and_fix(what):
   assert all(text in str(error.value) for text in texts), str(error.value)
 
 
-@pytest.mark.parametrize(("side", "sampler", "loss"), [("both", True, True), ("sampler", True, False),
+@pytest.mark.parametrize(("side", "sampler", "loss"), [("both", True, True),
+                                                       ("sampler", True, False),
                                                        ("trainer", False, True)])
 def test_each_side_gets_all_rules(side, sampler, loss):
   cfg = configured(**RULES, **{"vocabulary.side": side})

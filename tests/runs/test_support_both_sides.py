@@ -1,4 +1,6 @@
-"""Sampler, scorer and loss speak of one distribution: under every rule, their log-probs are the same."""
+"""Sampler, scorer and loss speak of one distribution: under every rule, their log-probs are the
+same.
+"""
 
 import dataclasses
 import functools
@@ -16,8 +18,11 @@ from jaxrl_llm.rollouts.environment import Continue, Stop
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import STOP_TOKEN, PromptBatch, Rollout, Sampling, TrainBatch
 
-MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=24))
-PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))  # far from uniform
+MODEL = Model(
+    ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
+                mlp_width=24))
+# far from uniform
+PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))
 EOS, NEW, KEY, TEMPERATURE, TOLERANCE = 3, 10, jax.random.key(7), 1.3, 1e-5
 RULES = {"none": {}, "top_k": {"top_k": 4}, "top_p": {"top_p": 0.8}, "min_p": {"min_p": 0.1},
          "all": {"top_k": 6, "top_p": 0.95, "min_p": 0.02}}
@@ -29,8 +34,10 @@ def prompts(rows=16, group=4, width=5) -> PromptBatch:
   rng = np.random.default_rng(0)
   length = rng.integers(1, width + 1, rows // group)
   tokens = rng.integers(4, 13, (rows // group, width))
-  return PromptBatch(np.repeat(tokens, group, 0).astype(np.int32), np.repeat(length, group).astype(np.int32),
-                     np.arange(rows, dtype=np.int32), (np.arange(rows) // group).astype(np.int32))
+  return PromptBatch(
+      np.repeat(tokens, group, 0).astype(np.int32),
+      np.repeat(length, group).astype(np.int32), np.arange(rows, dtype=np.int32),
+      (np.arange(rows) // group).astype(np.int32))
 
 
 @functools.cache
@@ -55,8 +62,8 @@ def scorer(least):
 
 
 def loss_config(rules, least) -> LossConfig:
-  return LossConfig(EstimatorConfig("reinforce"), temperature=TEMPERATURE, min_new_tokens=least, stop_ids=(EOS,),
-                    **RULES[rules])
+  return LossConfig(EstimatorConfig("reinforce"), temperature=TEMPERATURE, min_new_tokens=least,
+                    stop_ids=(EOS,), **RULES[rules])
 
 
 @functools.cache
@@ -71,7 +78,9 @@ def batch_of(rollout: Rollout) -> TrainBatch:
 
 def gap(log_probs, rollout) -> float:
   """Largest |log ratio| to the behavior over the policy's tokens."""
-  return float(np.max(np.abs(np.where(rollout.mask, np.asarray(log_probs) - rollout.behavior_log_probs, 0))))
+  return float(
+      np.max(np.abs(np.where(rollout.mask,
+                             np.asarray(log_probs) - rollout.behavior_log_probs, 0))))
 
 
 @pytest.mark.parametrize("how", ["generate", "engine"])
@@ -82,7 +91,8 @@ def test_sampler_scorer_and_loss_agree(how, rules, least):
   ours = loss_stats(loss_config(rules, least))(PARAMS, batch_of(rollout))
   assert gap(scored.log_probs, rollout) < TOLERANCE and gap(ours.log_probs, rollout) < TOLERANCE
   assert np.all(scored.in_support[rollout.mask])
-  assert (ours.in_support is None) == (rules == "none" and not least), "a program without a rule pays for none"
+  assert (ours.in_support is None) == (rules == "none" and
+                                       not least), "a program without a rule pays for none"
 
 
 WRONG = {
@@ -110,19 +120,23 @@ def test_no_row_ends_before_the_least_length(how):
 
 
 def test_a_stop_token_where_it_is_banned_is_no_token_of_the_policy():
-  """Rows of a sampler without the rule: early stops are outside, counted, finite, and have no gradient."""
+  """Rows of a sampler without the rule: early stops are outside, counted, finite, and have no
+  gradient.
+  """
   rollout, cfg = drawn("generate", "none", 0), loss_config("none", LEAST)
   early = rollout.mask & (rollout.tokens == EOS) & np.asarray(stop_rule(rollout, cfg)[1])
   scored = scorer(LEAST)(PARAMS, rollout, Sampling.of(TEMPERATURE))
   np.testing.assert_array_equal(~scored.in_support & rollout.mask, early)
   assert early.any() and np.isfinite(scored.log_probs).all()
-  run = jax.jit(jax.value_and_grad(functools.partial(policy_loss, model=MODEL, cfg=cfg), has_aux=True))
+  run = jax.jit(
+      jax.value_and_grad(functools.partial(policy_loss, model=MODEL, cfg=cfg), has_aux=True))
   (value, metrics), gradient = run(PARAMS, batch_of(rollout))
   assert float(metrics["vocabulary/out_of_set"].total) == early.sum()
   without = batch_of(rollout).replace(loss_weights=jnp.asarray(rollout.mask & ~early, jnp.float32))
   (expected, _), expected_gradient = run(PARAMS, without)
   np.testing.assert_allclose(value, expected, rtol=1e-6)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), gradient, expected_gradient)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), gradient,
+               expected_gradient)
 
 
 class Echo:
@@ -140,16 +154,18 @@ class Echo:
 
 def test_places_count_what_an_environment_inserts():
   cfg = engine.EngineConfig(4, NEW, 16, 4, 2 * NEW, (EOS,), 0, min_new_tokens=LEAST, compact=False)
-  rollout, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(TEMPERATURE), model=MODEL, cfg=cfg, environment=Echo(),
-                          max_turns=3)
+  rollout, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(TEMPERATURE), model=MODEL, cfg=cfg,
+                          environment=Echo(), max_turns=3)
   rollout = jax.device_get(rollout)
   place = np.arange(rollout.tokens.shape[1]) - rollout.prompt_length[:, None]
-  inserted = (place >= 0) & (place < (rollout.length - rollout.prompt_length)[:, None]) & ~rollout.mask
+  inserted = (place >= 0) & (place < (rollout.length - rollout.prompt_length)[:,
+                                                                              None]) & ~rollout.mask
   assert (inserted & (place < LEAST)).any(), "what is inserted takes places of the rule"
   scored = scorer(LEAST)(PARAMS, rollout, Sampling.of(TEMPERATURE))
   assert gap(scored.log_probs, rollout) < TOLERANCE and np.all(scored.in_support[rollout.mask])
   # Wrong: places of the policy's tokens alone.
-  behind = rollout.replace(prompt_length=rollout.prompt_length + np.max(inserted, 1).astype(np.int32) * 3)
+  behind = rollout.replace(prompt_length=rollout.prompt_length +
+                           np.max(inserted, 1).astype(np.int32) * 3)
   assert gap(scorer(LEAST)(PARAMS, behind, Sampling.of(TEMPERATURE)).log_probs, rollout) > 1e-3
 
 

@@ -1,4 +1,5 @@
-"""Rows with a real tool, from the engine to the loss: what the policy did not draw counts nowhere."""
+"""Rows with a real tool, from the engine to the loss: what the policy did not draw counts nowhere.
+"""
 
 import dataclasses
 import functools
@@ -35,7 +36,8 @@ LETTERS = 2 + len(ALPHABET)
 
 
 class Fails(Calculator):
-  """A calculator that is out of order for expressions of odd length; `before` may hold a call up."""
+  """A calculator that is out of order for expressions of odd length; `before` may hold a call up.
+  """
 
   before = staticmethod(lambda: None)
 
@@ -45,7 +47,9 @@ class Fails(Calculator):
 
 
 class Merged(ToolArithmetic):
-  """The task with a sub-word tokenizer, of which one merge straddles the end of a call and one the tool's output."""
+  """The task with a sub-word tokenizer, of which one merge straddles the end of a call and one the
+  tool's output.
+  """
 
   def make_tokenizer(self):
     vocabulary = {"<pad>": 0, "<eos>": 1} | {c: i + 2 for i, c in enumerate(ALPHABET)}
@@ -58,12 +62,22 @@ class Merged(ToolArithmetic):
 
 def config(preset="ctpo"):
   made = base_config()
-  made.model.update(vocab_size=LETTERS + len(MERGES), width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
-                    mlp_width=16)
+  made.model.update(vocab_size=LETTERS + len(MERGES), width=16, num_layers=1, num_heads=2,
+                    num_kv_heads=1, head_dim=8, mlp_width=16)
   made.task.update(name="tool_arithmetic", heldout_problems=8)
   made.task.tool_arithmetic.digits = 2
-  made.rollout.update(prompts=8, group_size=8, max_prompt_tokens=5, max_new_tokens=32, window=64, slots=64, chunk=4,
-                      max_turns=3, max_tool_tokens=8, tool_chunks=None)  # slow tools delay their own rows alone
+  made.rollout.update(
+      prompts=8,
+      group_size=8,
+      max_prompt_tokens=5,
+      max_new_tokens=32,
+      window=64,
+      slots=64,
+      chunk=4,
+      # slow tools delay their own rows alone
+      max_turns=3,
+      max_tool_tokens=8,
+      tool_chunks=None)
   made.updates.update(optimizer_batches=1, anchor="recomputed")
   made.optimizer.learning_rate = 1e-2
   made.mesh.data = 1
@@ -80,7 +94,8 @@ def parts():
 
 @pytest.fixture(scope="module")
 def params(parts):
-  return jax.tree.map(lambda x: 3 * x if x.ndim > 1 else x, parts.model.init(jax.random.key(0)))  # far from uniform
+  # far from uniform
+  return jax.tree.map(lambda x: 3 * x if x.ndim > 1 else x, parts.model.init(jax.random.key(0)))
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +107,27 @@ def drawn(parts, params):
 def scores(parts, params, drawn):
   stats = parts.score(params, drawn.rollout, parts.scoring)
   rng = np.random.default_rng(5)
-  noise = jnp.asarray(rng.normal(0, 0.2, stats.log_probs.shape), jnp.float32)  # a reference of its own
-  return Scores(stats.log_probs, stats.log_probs + noise, sum_pi_squared=jnp.exp(2 * stats.log_probs))
+  # a reference of its own
+  noise = jnp.asarray(rng.normal(0, 0.2, stats.log_probs.shape), jnp.float32)
+  return Scores(stats.log_probs, stats.log_probs + noise,
+                sum_pi_squared=jnp.exp(2 * stats.log_probs))
 
 
 # Rows.
 
 def drawn_by_the_policy(parts, params, host) -> bool:
-  """Whether each token under the mask is the one that the row's noise draws from the network behind its prefix."""
+  """Whether each token under the mask is the one that the row's noise draws from the network behind
+  its prefix.
+  """
   model, sampling, width = parts.model, parts.sampling, host.tokens.shape[1]
   at = jnp.broadcast_to(jnp.arange(width), host.tokens.shape)
-  hidden, _ = model.hidden(params, jnp.asarray(host.tokens), at, (at < host.length[:, None]).astype(jnp.int32))
+  hidden, _ = model.hidden(params, jnp.asarray(host.tokens), at,
+                           (at < host.length[:, None]).astype(jnp.int32))
   keys = row_keys(collect.iteration_key(parts.cfg.seed, 1), host.row_id)
-  step = jax.jit(lambda h, t: draw(h, model.head(params), keys, jnp.full(len(keys), t), sampling)[0])
-  expected = np.stack([np.zeros(len(keys), int), *(step(hidden[:, t - 1], t) for t in range(1, width))], 1)
+  step = jax.jit(
+      lambda h, t: draw(h, model.head(params), keys, jnp.full(len(keys), t), sampling)[0])
+  expected = np.stack(
+      [np.zeros(len(keys), int), *(step(hidden[:, t - 1], t) for t in range(1, width))], 1)
   return bool((host.tokens == expected)[host.mask].all())
 
 
@@ -122,11 +144,13 @@ def pieces(host, row):
 def test_the_mask_covers_what_the_policy_drew_and_nothing_else(parts, params, drawn):
   host, encode = drawn.host, functools.partial(parts.tokenizer.encode, add_special_tokens=False)
   np.testing.assert_array_equal(host.mask, host.turn_id > 0)
-  assert not np.any(host.behavior_log_probs[~host.mask]) and np.all(host.behavior_log_probs[host.mask] < 0)
+  assert not np.any(host.behavior_log_probs[~host.mask]) and np.all(
+      host.behavior_log_probs[host.mask] < 0)
   inserted = 0
   for row in range(len(host.tokens)):
     runs = pieces(host, row)
-    assert [turn for turn, _ in runs if turn] == list(range(1, 1 + sum(turn > 0 for turn, _ in runs)))
+    assert [turn for turn, _ in runs if turn
+           ] == list(range(1, 1 + sum(turn > 0 for turn, _ in runs)))
     for (turn, ids), (answered, answer) in itertools.pairwise(runs):
       assert (turn > 0) != (answered > 0)
       if turn:  # what was inserted is the answer to the call that the turn ends with
@@ -144,7 +168,8 @@ def rendered_again(parts, host):
   for row in range(len(tokens)):
     for turn in range(1, host.turn_id[row].max() + 1):
       at = np.flatnonzero(host.turn_id[row] == turn)
-      ids = parts.tokenizer.encode(parts.tokenizer.decode(tokens[row, at]), add_special_tokens=False)
+      ids = parts.tokenizer.encode(parts.tokenizer.decode(tokens[row, at]),
+                                   add_special_tokens=False)
       tokens[row, at[:len(ids)]] = ids
   return host.replace(tokens=tokens)
 
@@ -157,10 +182,13 @@ def test_ids_are_those_drawn_and_never_encoded_again(parts, params, drawn):
 
 
 def test_a_tool_that_blocks_delays_its_own_row_alone(parts, params, drawn, monkeypatch):
-  """It answers once every other row that the environment ends has ended: were they to wait for it, none would."""
+  """It answers once every other row that the environment ends has ended: were they to wait for it,
+  none would.
+  """
   host, local, step = drawn.host, threading.local(), environment.ToolEnvironment.step
   slow = next(b for b in range(len(host.tokens)) if host.turn_id[b].max() > 1 and not host.void[b])
-  others = set(host.row_id[(host.stop_reason != STOP_LENGTH) & (host.row_id != host.row_id[slow])].tolist())
+  others = set(host.row_id[(host.stop_reason != STOP_LENGTH) &
+                           (host.row_id != host.row_id[slow])].tolist())
   ended, in_time, release = set(), [], threading.Event()
 
   def block():
@@ -231,7 +259,8 @@ def test_an_output_that_is_the_answer_ends_the_row_and_is_read(parts, params, mo
 def off_policy(drawn, seed=0):
   """Log-probs of a policy that has moved since: finite everywhere, tool text included."""
   rng = np.random.default_rng(seed)
-  return jnp.asarray(drawn.host.behavior_log_probs + rng.normal(0, 0.3, drawn.host.mask.shape), jnp.float32)
+  return jnp.asarray(drawn.host.behavior_log_probs + rng.normal(0, 0.3, drawn.host.mask.shape),
+                     jnp.float32)
 
 
 def rewards_of(drawn):
@@ -240,7 +269,9 @@ def rewards_of(drawn):
 
 @functools.cache
 def program(preset):
-  """(log_probs, rollout, rewards, keep, scores) -> (loss, its gradient with respect to the log-probs)."""
+  """(log_probs, rollout, rewards, keep, scores) -> (loss, its gradient with respect to the
+  log-probs).
+  """
   cfg = setup.resolve(from_dict(config(preset)))
 
   def run(log_probs, rollout, rewards, keep, scores):
@@ -255,29 +286,35 @@ def program(preset):
   return jax.jit(run)
 
 
-PRESETS = ("gspo", "seq_is", "ctpo", "minpro", "gmpo", "topr", "otb", "tir_otb", "tempo", "deepseek")
+PRESETS = ("gspo", "seq_is", "ctpo", "minpro", "gmpo", "topr", "otb", "tir_otb", "tempo",
+           "deepseek")
 
 
 def arguments(drawn, scores):
-  return (off_policy(drawn), drawn.rollout, rewards_of(drawn), jnp.asarray(drawn.verdicts.keep), scores)
+  return (off_policy(drawn), drawn.rollout, rewards_of(drawn), jnp.asarray(drawn.verdicts.keep),
+          scores)
 
 
 def spoiled(given, hole):
   """Other numbers on the tokens `hole`."""
   log_probs, rollout, rewards, keep, scores = given
   rng = np.random.default_rng(2)
-  other = lambda x: x if x is None else jnp.where(hole, jnp.asarray(rng.uniform(-9, 0, hole.shape), jnp.float32), x)
+  other = lambda x: x if x is None else jnp.where(
+      hole, jnp.asarray(rng.uniform(-9, 0, hole.shape), jnp.float32), x)
   swapped = {field.name: other(getattr(scores, field.name)) for field in dataclasses.fields(scores)}
-  return (other(log_probs), rollout.replace(behavior_log_probs=other(rollout.behavior_log_probs)), rewards, keep,
-          scores.replace(**swapped))
+  return (other(log_probs), rollout.replace(behavior_log_probs=other(rollout.behavior_log_probs)),
+          rewards, keep, scores.replace(**swapped))
 
 
 def blind(preset, given, hole) -> bool:
-  """Whether neither loss nor gradient see the numbers on the tokens `hole`, and none of these has a gradient."""
+  """Whether neither loss nor gradient see the numbers on the tokens `hole`, and none of these has a
+  gradient.
+  """
   value, gradient = program(preset)(*given)
   other_value, other_gradient = program(preset)(*spoiled(given, hole))
   assert np.any(gradient)
-  return bool(value == other_value and np.array_equal(gradient, other_gradient) and not np.any(gradient[hole]))
+  return bool(value == other_value and np.array_equal(gradient, other_gradient) and
+              not np.any(gradient[hole]))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -292,7 +329,8 @@ def test_numbers_on_tool_text_change_nothing(preset, drawn, scores):
 
 def squeezed(drawn, log_probs, rollout, rewards, keep, scores):
   """The same rows without the tool's text; and the order of columns that does it."""
-  outside = ~np.asarray(rollout.mask) & (np.arange(rollout.mask.shape[1]) >= drawn.host.prompt_length[:, None])
+  outside = ~np.asarray(rollout.mask) & (np.arange(rollout.mask.shape[1])
+                                         >= drawn.host.prompt_length[:, None])
   order = np.argsort(outside, 1, kind="stable")
   move = lambda x: jnp.take_along_axis(x, order, 1) if x.ndim == 2 else x
   rollout = jax.tree.map(move, rollout)
@@ -307,7 +345,8 @@ def test_ratios_and_positions_skip_tool_text(preset, drawn, scores):
   shorter, order = squeezed(drawn, *given)
   got, moved = program(preset)(*shorter)
   np.testing.assert_allclose(got, value, rtol=1e-5)
-  np.testing.assert_allclose(moved, np.take_along_axis(np.asarray(gradient), order, 1), rtol=1e-4, atol=1e-7)
+  np.testing.assert_allclose(moved, np.take_along_axis(np.asarray(gradient), order, 1), rtol=1e-4,
+                             atol=1e-7)
 
 
 def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(parts, params, drawn, scores):
@@ -318,7 +357,8 @@ def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(parts, params
   def gradient(params, rollout, rewards, keep, scores):
     (batch,), _ = optimizer_batches(rollout, rewards, keep, scores, cfg=cfg.batch)
     moved = jax.tree.map(lambda x: 1.02 * x, params)
-    return jax.grad(lambda p: loss_lib.policy_loss(p, batch, model=parts.model, cfg=cfg.loss)[0])(moved)
+    return jax.grad(lambda p: loss_lib.policy_loss(p, batch, model=parts.model, cfg=cfg.loss)[0])(
+        moved)
 
   _, *given = arguments(drawn, scores)
   changed = gradient(params, *spoiled((off_policy(drawn), *given), ~drawn.host.mask)[1:])
@@ -328,15 +368,22 @@ def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(parts, params
 
 
 def test_a_void_row_is_left_out_and_counted(drawn, scores):
-  """Its tool was out of order, which says nothing about the policy: its reward counts nowhere, no token of it moves."""
+  """Its tool was out of order, which says nothing about the policy: its reward counts nowhere, no
+  token of it moves.
+  """
   host, keep = drawn.host, drawn.verdicts.keep
   np.testing.assert_array_equal(keep, ~host.void)
-  assert 1 < host.void.sum() < len(keep) / 2 and np.all(host.stop_reason[host.void] == STOP_ENVIRONMENT)
+  assert 1 < host.void.sum() < len(keep) / 2 and np.all(
+      host.stop_reason[host.void] == STOP_ENVIRONMENT)
   metrics = collect.host_metrics(drawn.verdicts, host, 8)
-  assert metrics["reward/unscored"] == metrics["rollout/void"] == np.mean(host.void) and metrics["rollout/turns"] > 1
-  assert metrics["tool/tokens"] == sum(len(ids) for b in range(len(keep)) for turn, ids in pieces(host, b) if not turn)
-  rows = collect.rollout_rows(drawn.problems, drawn.verdicts, host, None, drawn.verdicts.rewards, keep)
-  assert [row["void"] for row in rows] == list(host.void) and [row["keep"] for row in rows] == list(keep)
+  assert metrics["reward/unscored"] == metrics["rollout/void"] == np.mean(
+      host.void) and metrics["rollout/turns"] > 1
+  assert metrics["tool/tokens"] == sum(
+      len(ids) for b in range(len(keep)) for turn, ids in pieces(host, b) if not turn)
+  rows = collect.rollout_rows(drawn.problems, drawn.verdicts, host, None, drawn.verdicts.rewards,
+                              keep)
+  assert [row["void"] for row in rows] == list(host.void) and [row["keep"] for row in rows
+                                                              ] == list(keep)
   turns = zip(host.turn_id, host.length, strict=True)
   assert [row["turn_id"] for row in rows] == [turn[:n].tolist() for turn, n in turns]
 
@@ -344,6 +391,7 @@ def test_a_void_row_is_left_out_and_counted(drawn, scores):
   for preset in ("ctpo", "otb"):
     value, gradient = program(preset)(log_probs, rollout, rewards, kept, scores)
     other = program(preset)(log_probs, rollout, jnp.where(host.void, 9, rewards), kept, scores)
-    assert value == other[0] and np.array_equal(gradient, other[1]) and not np.any(gradient[host.void])
+    assert value == other[0] and np.array_equal(gradient,
+                                                other[1]) and not np.any(gradient[host.void])
     counted = program(preset)(log_probs, rollout, rewards, jnp.ones_like(kept), scores)
     assert np.any(counted[1][host.void]), "a row that is kept would pass too"

@@ -1,7 +1,8 @@
 """The smallest run that passes through every stage, as a config file for the real command.
 
-Its policy learns something within seconds: rewards differ within a group, so that every update moves the parameters.
-With COMPILE_LOG=path in the environment, each compilation of the process adds a line {"program", "time"} to that file.
+Its policy learns something within seconds: rewards differ within a group, so that every update
+moves the parameters. With COMPILE_LOG=path in the environment, each compilation of the process adds
+a line {"program", "time"} to that file.
 """
 
 import json
@@ -22,7 +23,8 @@ def get_config(preset: str = "ctpo"):
     _log_compilations(os.environ["COMPILE_LOG"])
   config = base_config()
   config.iterations = ITERATIONS
-  config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=16)
+  config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
+                      head_dim=8, mlp_width=16)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
   config.rollout.update(prompts=16, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6)
   config.updates.optimizer_batches = 2

@@ -1,4 +1,6 @@
-"""The quickstart with tools, cut to the smallest run in which the policy calls the tool and every update moves it."""
+"""The quickstart with tools, cut to the smallest run in which the policy calls the tool and every
+update moves it.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -8,17 +10,19 @@ ITERATIONS = 4
 
 
 def get_config(preset: str = "ctpo"):
-  spec = importlib.util.spec_from_file_location("quickstart_tools", ROOT / "configs" / "quickstart_tools.py")
+  spec = importlib.util.spec_from_file_location("quickstart_tools",
+                                                ROOT / "configs" / "quickstart_tools.py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   config = module.get_config(preset)
   config.iterations = ITERATIONS
   config.plugins = ("tests/runs/sandboxed_calculator.py",)
-  config.model.update(width=32, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16, mlp_width=32)
+  config.model.update(width=32, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16,
+                      mlp_width=32)
   config.task.update(worked_share=0.8, heldout_problems=8)
   config.task.tool_arithmetic.digits = 2
-  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=5, max_new_tokens=20, window=40, slots=32, chunk=4,
-                        tool_chunks=1)
+  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=5, max_new_tokens=20, window=40,
+                        slots=32, chunk=4, tool_chunks=1)
   config.updates.update(optimizer_batches=2, micro_batches=1)
   config.optimizer.learning_rate = 1e-3
   config.warm_start.update(steps=100, batch_size=16, micro_batches=1, learning_rate=2e-2)

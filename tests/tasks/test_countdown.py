@@ -15,15 +15,38 @@ TASK = make_task(CFG, 0, 32)
 
 # (expression, numbers, target, correct)
 CASES = [
-    ("(7-3)*12", (3, 7, 12), 48, True), (" 12 * (7 - 3) ", (12, 7, 3), 48, True), ("3-7+12", (3, 7, 12), 8, True),
-    ("-3+7*12", (3, 7, 12), 81, True), ("12/3*7", (3, 7, 12), 28, True), ("5*5-5", (5, 5, 5), 20, True),
-    ("((7))", (7,), 7, True), ("(7-3)*12", (3, 7, 12), 47, False), ("7*12", (3, 7, 12), 84, False),
-    ("7*7*12", (3, 7, 12), 588, False), ("73-12", (3, 7, 12), 61, False), ("7/3*12", (3, 7, 12), 28, False),
-    ("3/(7-7)", (3, 7, 7), 0, False), ("3**2", (3, 2), 9, False), ("7//3", (7, 3), 2, False), ("", (3,), 3, False),
-    ("3+", (3,), 3, False), ("(3", (3,), 3, False), ("+3", (3,), 3, False), ("3+7=10", (3, 7), 10, False),
-    ("3.0+7", (3, 7), 10, False), ("abs(3)", (3,), 3, False), ("3;7", (3, 7), 10, False), ("03+7", (3, 7), 10, False),
-    ("٣+7", (3, 7), 10, False), ("3 7", (3, 7), 10, False), ("9**9**9", (9, 9, 9), 1, False), ("3,7", (3, 7), 3, False),
-    ("3\n+7", (3, 7), 10, False), ("()", (), 0, False), ("1" * 500, (1,), 1, False), ("(" * 150 + "3", (3,), 3, False),
+    ("(7-3)*12", (3, 7, 12), 48, True),
+    (" 12 * (7 - 3) ", (12, 7, 3), 48, True),
+    ("3-7+12", (3, 7, 12), 8, True),
+    ("-3+7*12", (3, 7, 12), 81, True),
+    ("12/3*7", (3, 7, 12), 28, True),
+    ("5*5-5", (5, 5, 5), 20, True),
+    ("((7))", (7,), 7, True),
+    ("(7-3)*12", (3, 7, 12), 47, False),
+    ("7*12", (3, 7, 12), 84, False),
+    ("7*7*12", (3, 7, 12), 588, False),
+    ("73-12", (3, 7, 12), 61, False),
+    ("7/3*12", (3, 7, 12), 28, False),
+    ("3/(7-7)", (3, 7, 7), 0, False),
+    ("3**2", (3, 2), 9, False),
+    ("7//3", (7, 3), 2, False),
+    ("", (3,), 3, False),
+    ("3+", (3,), 3, False),
+    ("(3", (3,), 3, False),
+    ("+3", (3,), 3, False),
+    ("3+7=10", (3, 7), 10, False),
+    ("3.0+7", (3, 7), 10, False),
+    ("abs(3)", (3,), 3, False),
+    ("3;7", (3, 7), 10, False),
+    ("03+7", (3, 7), 10, False),
+    ("٣+7", (3, 7), 10, False),
+    ("3 7", (3, 7), 10, False),
+    ("9**9**9", (9, 9, 9), 1, False),
+    ("3,7", (3, 7), 3, False),
+    ("3\n+7", (3, 7), 10, False),
+    ("()", (), 0, False),
+    ("1" * 500, (1,), 1, False),
+    ("(" * 150 + "3", (3,), 3, False),
     ("3(7)", (3, 7), 21, False),
 ]
 
@@ -55,19 +78,25 @@ def test_a_checker_by_eval_is_rejected():
   assert [eval_checker(*case[:3])[0] for case in easy] != [case[3] for case in easy]
 
 
-@pytest.mark.parametrize("text,reason", [("7*12", r"uses \[7, 12\], not each"), ("7+3+12", "has the value 22, not 48"),
-                                         ("7/3*12", "7/3 is not a whole number"), ("x", "not an expression"),
-                                         ("3**7*12", "an operation other than"), ("(3", "not a well-formed")])
+@pytest.mark.parametrize("text,reason", [("7*12", r"uses \[7, 12\], not each"),
+                                         ("7+3+12", "has the value 22, not 48"),
+                                         ("7/3*12", "7/3 is not a whole number"),
+                                         ("x", "not an expression"),
+                                         ("3**7*12", "an operation other than"),
+                                         ("(3", "not a well-formed")])
 def test_reasons(text, reason):
   assert re.search(reason, check_expression(text, (3, 7, 12), 48)[1])
 
 
 @pytest.mark.parametrize("count,largest", [(2, 2), (3, 20), (6, 99)])
 def test_problems_are_solvable_and_fit(count, largest):
-  task = make_task(TaskConfig(name="countdown", countdown=CountdownConfig(numbers=count, largest=largest)), 0, 50)
+  task = make_task(
+      TaskConfig(name="countdown", countdown=CountdownConfig(numbers=count, largest=largest)), 0,
+      50)
   for problem in task.batch(0):
     numbers, target = countdown.parse_answer(problem.answer)
-    assert len(numbers) == count and 1 <= min(numbers) and max(numbers) <= largest and 0 < target <= 10 * largest
+    assert len(numbers) == count and 1 <= min(numbers) and max(
+        numbers) <= largest and 0 < target <= 10 * largest
     assert check_expression(problem.demonstration, numbers, target) == (True, "correct")
     assert task.reward(problem, problem.demonstration).value == 1.0
     assert len(task.render(problem)) <= task.longest_prompt()
@@ -91,7 +120,8 @@ def test_train_and_heldout_are_disjoint_and_pure():
 
 
 def test_too_many_heldout_problems_are_refused():
-  small = make_task(TaskConfig(name="countdown", countdown=CountdownConfig(numbers=2, largest=2)), 0, 4)
+  small = make_task(TaskConfig(name="countdown", countdown=CountdownConfig(numbers=2, largest=2)),
+                    0, 4)
   with pytest.raises(ConfigError, match=r"task.countdown.numbers = 2"):
     small.heldout(50)
 
@@ -101,10 +131,12 @@ def test_the_alphabet_is_small_and_enough():
   assert TASK.tokenizer.decode(TASK.render(TASK.batch(0)[0])) == TASK.batch(0)[0].prompt
 
 
-@pytest.mark.parametrize("completion,value", [
-    ("(7-3)*12", 1.0), ("so <answer>(7-3)*12</answer>", 1.0), ("<answer>1</answer> <answer> 12*(7-3) </answer>.", 1.0),
-    ("<answer>(7-3)*12</answer> or <answer>7</answer>", 0.0), ("I say (7-3)*12", 0.0), ("<answer>(7-3)*12", 0.0),
-    ("<answer>", 0.0), ("", 0.0), ("<answer>3+7+12</answer>", 0.0)])
+@pytest.mark.parametrize("completion,value",
+                         [("(7-3)*12", 1.0), ("so <answer>(7-3)*12</answer>", 1.0),
+                          ("<answer>1</answer> <answer> 12*(7-3) </answer>.", 1.0),
+                          ("<answer>(7-3)*12</answer> or <answer>7</answer>", 0.0),
+                          ("I say (7-3)*12", 0.0), ("<answer>(7-3)*12", 0.0), ("<answer>", 0.0),
+                          ("", 0.0), ("<answer>3+7+12</answer>", 0.0)])
 def test_reward_reads_the_last_answer(completion, value):
   reward = TASK.reward(Problem("", "3 7 12=48"), completion)
   assert (reward.value, reward.correct) == (value, value == 1.0)
@@ -116,7 +148,8 @@ def test_a_checkpoints_tokenizer_gets_a_sentence():
   problem = task.batch(0)[0]
   assert "<answer>" in problem.prompt and task.reward(problem, problem.demonstration).value == 1.0
   assert max(len(task.render(p)) for i in range(5) for p in task.batch(i)) <= 220
-  narrow = make_task(CFG, 0, 8, tokenizer=tokenizer.byte_tokenizer(), limits=RolloutConfig(max_prompt_tokens=20))
+  narrow = make_task(CFG, 0, 8, tokenizer=tokenizer.byte_tokenizer(),
+                     limits=RolloutConfig(max_prompt_tokens=20))
   with pytest.raises(ConfigError, match=r"rollout.max_prompt_tokens >= "):
     narrow.batch(0)
 
@@ -126,5 +159,6 @@ def test_prompts_above_the_limit_are_drawn_again():
   task = make_task(cfg, 0, 16, tokenizer=tokenizer.byte_tokenizer())
   limit = task.longest_prompt() - 3
   assert max(len(task.render(p)) for i in range(10) for p in task.batch(i)) > limit
-  limited = make_task(cfg, 0, 16, tokenizer=tokenizer.byte_tokenizer(), limits=RolloutConfig(max_prompt_tokens=limit))
+  limited = make_task(cfg, 0, 16, tokenizer=tokenizer.byte_tokenizer(),
+                      limits=RolloutConfig(max_prompt_tokens=limit))
   assert max(len(limited.render(p)) for i in range(10) for p in limited.batch(i)) <= limit

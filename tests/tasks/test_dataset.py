@@ -1,4 +1,5 @@
-"""Files to problems: formats, counts, splits, resumption, and every bad input with file and line."""
+"""Files to problems: formats, counts, splits, resumption, and every bad input with file and line.
+"""
 
 import dataclasses
 import json
@@ -10,8 +11,12 @@ from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, RolloutConfi
 from jaxrl_llm.tasks import make_task, verifiers
 from jaxrl_llm.types import Reward
 
-ROWS = [{"problem": f"What is {i} plus {i}?", "answer": str(2 * i), "how": f"{i}+{i}={2 * i}", "key": f"k{i}"}
-        for i in range(10)]
+ROWS = [{
+    "problem": f"What is {i} plus {i}?",
+    "answer": str(2 * i),
+    "how": f"{i}+{i}={2 * i}",
+    "key": f"k{i}"
+} for i in range(10)]
 CFG = TaskConfig(name="dataset", heldout_problems=2, data=DataConfig(verifier="numeric"))
 
 
@@ -21,9 +26,13 @@ def write(path, rows):
 
 
 def make(source, *, seed=0, batch_size=4, limit=None, heldout=2, prompt=PromptConfig(), **data):
-  cfg = dataclasses.replace(CFG, heldout_problems=heldout, prompt=prompt,
-                            data=DataConfig(**({"verifier": "numeric", "path": str(source)} | data)))
-  return make_task(cfg, seed, batch_size, limits=None if limit is None else RolloutConfig(max_prompt_tokens=limit))
+  cfg = dataclasses.replace(
+      CFG, heldout_problems=heldout, prompt=prompt, data=DataConfig(**({
+          "verifier": "numeric",
+          "path": str(source)
+      } | data)))
+  return make_task(cfg, seed, batch_size,
+                   limits=None if limit is None else RolloutConfig(max_prompt_tokens=limit))
 
 
 @pytest.fixture
@@ -41,7 +50,9 @@ def parquet(tmp_path, rows):
 
 def folder(tmp_path, rows):
   datasets = pytest.importorskip("datasets")
-  datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)}).save_to_disk(str(tmp_path / "folder"))
+  datasets.DatasetDict({
+      "train": datasets.Dataset.from_list(rows)
+  }).save_to_disk(str(tmp_path / "folder"))
   return tmp_path / "folder"
 
 
@@ -55,7 +66,8 @@ def test_formats_hold_the_same_problems(tmp_path, file, make_file):
 def test_batches_resume_exactly_and_cover_each_row_once_per_epoch(file):
   task, again = make(file), make(file)
   before = [task.batch(i) for i in range(6)]
-  assert before[:2] == [again.batch(i) for i in (0, 1)] and before[2:] == [make(file).batch(i) for i in range(2, 6)]
+  assert before[:2] == [again.batch(i) for i in (0, 1)
+                       ] and before[2:] == [make(file).batch(i) for i in range(2, 6)]
   epoch = [problem.prompt for index in (2, 3) for problem in task.batch(index)]
   assert sorted(epoch) == sorted(row["problem"] for row in ROWS[:8])
   assert make(file, seed=1).batch(0) != task.batch(0)
@@ -73,7 +85,14 @@ def test_the_last_rows_are_held_out_and_never_trained_on(tmp_path):
   assert [p.prompt for p in task.heldout(2)] == [ROWS[9]["problem"], ROWS[3]["problem"]]
   trained = {p.prompt for index in range(10) for p in task.batch(index)}
   assert trained == {row["problem"] for i, row in enumerate(ROWS) if i not in (3, 9)}
-  assert task.counts == {"read": 12, "kept": 8, "too_long": 0, "duplicates": 2, "heldout": 2, "heldout_too_long": 0}
+  assert task.counts == {
+      "read": 12,
+      "kept": 8,
+      "too_long": 0,
+      "duplicates": 2,
+      "heldout": 2,
+      "heldout_too_long": 0
+  }
 
 
 def test_a_file_of_its_own_is_held_out(tmp_path, file):
@@ -81,10 +100,18 @@ def test_a_file_of_its_own_is_held_out(tmp_path, file):
                                           {"problem": "x" * 30, "answer": 1}])
   task = make(file, heldout_path=other, limit=20)
   assert [p.prompt for p in task.heldout(2)] == ["One?", ROWS[0]["problem"]]
-  assert task.counts == {"read": 10, "kept": 9, "too_long": 0, "duplicates": 1, "heldout": 0, "heldout_too_long": 1}
+  assert task.counts == {
+      "read": 10,
+      "kept": 9,
+      "too_long": 0,
+      "duplicates": 1,
+      "heldout": 0,
+      "heldout_too_long": 1
+  }
   ids = [p.id for p in task.heldout(2) + task.batch(0) + task.batch(1)]
   assert len(set(ids)) == len(ids) == 10
-  with pytest.raises(ConfigError, match=r"task.heldout_problems = 3: .*test.jsonl' has 2. Fix: .* <= 2"):
+  with pytest.raises(ConfigError,
+                     match=r"task.heldout_problems = 3: .*test.jsonl' has 2. Fix: .* <= 2"):
     task.heldout(3)
 
 
@@ -98,16 +125,33 @@ def test_long_prompts_are_dropped_counted_and_logged(tmp_path, caplog):
 
 
 def test_the_length_counts_what_is_around_the_question(tmp_path):
-  path = write(tmp_path / "x.jsonl", [{"problem": "xyz", "answer": 1}, {"problem": "abc", "answer": 1}])
+  path = write(tmp_path / "x.jsonl", [{
+      "problem": "xyz",
+      "answer": 1
+  }, {
+      "problem": "abc",
+      "answer": 1
+  }])
   template = PromptConfig(style="completion", template="Q {problem} A")
   assert make(path, heldout=1, limit=7, prompt=template).longest_prompt() == 7
-  with pytest.raises(ConfigError, match=r"longest has 7 tokens. Fix: rollout.max_prompt_tokens >= 7"):
+  with pytest.raises(ConfigError,
+                     match=r"longest has 7 tokens. Fix: rollout.max_prompt_tokens >= 7"):
     make(path, heldout=1, limit=6, prompt=template)
 
 
 def test_dapo_rows_are_dropped_where_their_index_repeats(tmp_path):
-  rows = [{"prompt": [{"role": "user", "content": f"Say {i % 5}."}], "reward_model": {"ground_truth": str(i % 5)},
-           "extra_info": {"index": i % 5}} for i in range(15)]
+  rows = [{
+      "prompt": [{
+          "role": "user",
+          "content": f"Say {i % 5}."
+      }],
+      "reward_model": {
+          "ground_truth": str(i % 5)
+      },
+      "extra_info": {
+          "index": i % 5
+      }
+  } for i in range(15)]
   task = make(write(tmp_path / "x.jsonl", rows), mapping="dapo", verifier="auto", heldout=1)
   assert task.counts["duplicates"] == 10 and task.counts["kept"] == 4 and task.verifier == "numeric"
 
@@ -142,13 +186,17 @@ GOOD = b'{"problem": "p", "answer": 1}\n'
 @pytest.mark.parametrize("content,message", [
     (GOOD + b'{"problem": \n', r"x.jsonl, line 2: malformed JSON"),
     (GOOD + b"\n[1]\n", r"x.jsonl, line 3: a JSON list instead of an object"),
-    (GOOD + b'{"question": "p", "answer": 1}\n', r"line 2: no column 'problem'; columns present: question, answer"),
-    (b"", "no rows"), (b"\n \n", "no rows"),
+    (GOOD + b'{"question": "p", "answer": 1}\n',
+     r"line 2: no column 'problem'; columns present: question, answer"),
+    (b"", "no rows"),
+    (b"\n \n", "no rows"),
     (GOOD + b'{"problem": "\xff", "answer": 1}\n', r"x.jsonl, line 2: not UTF-8 \(byte 14"),
     (GOOD + b'{"problem": "p", "answer": ""}\n', "line 2: column 'answer' is empty"),
-    (GOOD + b'{"problem": "p", "answer": null}\n', "line 2: column 'answer' holds None, a NoneType"),
+    (GOOD + b'{"problem": "p", "answer": null}\n',
+     "line 2: column 'answer' holds None, a NoneType"),
     (GOOD + b'{"problem": 7, "answer": 1}\n', "line 2: column 'problem' holds 7, a int"),
-    (GOOD + b'{"problem": "p", "answer": "cat"}\n', "line 2: answer 'cat' for task.data.verifier = 'numeric'"),
+    (GOOD + b'{"problem": "p", "answer": "cat"}\n',
+     "line 2: answer 'cat' for task.data.verifier = 'numeric'"),
 ])
 def test_bad_files(tmp_path, content, message):
   (tmp_path / "x.jsonl").write_bytes(content)
@@ -164,16 +212,27 @@ def test_a_byte_order_mark_is_no_error(tmp_path):
 
 def test_repeated_ids_name_both_lines(tmp_path):
   path = write(tmp_path / "x.jsonl", [*ROWS, ROWS[4]])
-  with pytest.raises(ConfigError, match=r"line 11: id 'k4' occurs for the second time, first at .*x.jsonl, line 5"):
+  with pytest.raises(
+      ConfigError,
+      match=r"line 11: id 'k4' occurs for the second time, first at .*x.jsonl, line 5"):
     make(path, id_column="key")
   assert make(path).counts["read"] == 11
 
 
 @pytest.mark.parametrize("data,message", [
-    ({"path": ""}, "task.data.path is empty"),
-    ({"path": "nothing/here.jsonl"}, "task.data.path = 'nothing/here.jsonl': no such file or folder"),
-    ({"heldout_path": "./none"}, "task.data.heldout_path = './none': no such file"),
-    ({"mapping": "gsm8k", "answer_column": "x"}, "task.data.answer_column = 'x' is not read by task.data.mapping"),
+    ({
+        "path": ""
+    }, "task.data.path is empty"),
+    ({
+        "path": "nothing/here.jsonl"
+    }, "task.data.path = 'nothing/here.jsonl': no such file or folder"),
+    ({
+        "heldout_path": "./none"
+    }, "task.data.heldout_path = './none': no such file"),
+    ({
+        "mapping": "gsm8k",
+        "answer_column": "x"
+    }, "task.data.answer_column = 'x' is not read by task.data.mapping"),
 ])
 def test_bad_values(file, data, message):
   with pytest.raises(ConfigError, match=message):
@@ -203,7 +262,8 @@ def test_a_hub_name_without_a_network_is_a_clear_error(monkeypatch):
     raise ConnectionError(f"{name} {config} {split}")
 
   monkeypatch.setattr(datasets, "load_dataset", unreachable)
-  with pytest.raises(ConfigError, match=r"the hub did not give it: ConnectionError: owner/set main train. Fix:"):
+  with pytest.raises(ConfigError,
+                     match=r"the hub did not give it: ConnectionError: owner/set main train. Fix:"):
     make("owner/set:main")
 
 

@@ -10,11 +10,24 @@ from jaxrl_llm.tasks import grading
 from jaxrl_llm.tasks.grading import Question, Verdict, judge
 
 BOXES = [
-    (r"\boxed{5}", "5"), (r"a \boxed{3} b \boxed{2} c", "2"), (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-    (r"\boxed{\{1,2\}}", r"\{1,2\}"), (r"\boxed{[1,2\}}", r"[1,2\}"), (r"\boxed{\boxed{5}}", "5"),
-    (r"\boxed{\boxed{3}+1}", "3+1"), (r"\boxed{5} and \boxed{6", "5"), (r"\boxed{ \boxed{7}", "7"),
-    (r"\boxed {8}", "8"), (r"\fbox{9}", "9"), (r"\boxed{}", ""), (r"\boxed 5", None), ("5", None), ("", None),
-    (r"x } \boxed{4} {", "4"), (r"\boxed{a\\}", r"a\\"), (r"{\boxed{1}} \text{b}", "1"),
+    (r"\boxed{5}", "5"),
+    (r"a \boxed{3} b \boxed{2} c", "2"),
+    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+    (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+    (r"\boxed{[1,2\}}", r"[1,2\}"),
+    (r"\boxed{\boxed{5}}", "5"),
+    (r"\boxed{\boxed{3}+1}", "3+1"),
+    (r"\boxed{5} and \boxed{6", "5"),
+    (r"\boxed{ \boxed{7}", "7"),
+    (r"\boxed {8}", "8"),
+    (r"\fbox{9}", "9"),
+    (r"\boxed{}", ""),
+    (r"\boxed 5", None),
+    ("5", None),
+    ("", None),
+    (r"x } \boxed{4} {", "4"),
+    (r"\boxed{a\\}", r"a\\"),
+    (r"{\boxed{1}} \text{b}", "1"),
 ]
 
 
@@ -44,24 +57,49 @@ def test_after_thinking():
 
 
 @pytest.mark.parametrize("a, b", [
-    (r"\dfrac{1}{2}", r"\frac12"), (r"\text{Evelyn}", "Evelyn"), (r"\left( 1 , 2 \right)", "(1,2)"),
-    (r"$x + 1$.", "x+1"), (r"1,\!000", "1,000"), (r"{5}", "5"), (r"\mathrm{cm}", "cm"), ("a\\;b", "ab"),
+    (r"\dfrac{1}{2}", r"\frac12"),
+    (r"\text{Evelyn}", "Evelyn"),
+    (r"\left( 1 , 2 \right)", "(1,2)"),
+    (r"$x + 1$.", "x+1"),
+    (r"1,\!000", "1,000"),
+    (r"{5}", "5"),
+    (r"\mathrm{cm}", "cm"),
+    ("a\\;b", "ab"),
 ])
 def test_normalize_makes_equal(a, b):
   assert grading.normalize(a) == grading.normalize(b)
 
 
-@pytest.mark.parametrize("a, b", [("1 1/2", "11/2"), (r"\{1\}", "1"), ("x", "X"), (r"\sqrt2", r"\sqrt3"),
-                                  (r"\leftarrow", "arrow"), ("-1", "1"), (r"50\%", "50"), ("{1}+{2}", "1}+{2")])
+@pytest.mark.parametrize("a, b", [("1 1/2", "11/2"), (r"\{1\}", "1"), ("x", "X"),
+                                  (r"\sqrt2", r"\sqrt3"), (r"\leftarrow", "arrow"), ("-1", "1"),
+                                  (r"50\%", "50"), ("{1}+{2}", "1}+{2")])
 def test_normalize_keeps_apart(a, b):
   assert grading.normalize(a) != grading.normalize(b)
 
 
 @pytest.mark.parametrize("text, value", [
-    ("27.0", 27), ("so it is 1,024 cm", 1024), ("$3.50", Fraction(7, 2)), ("50%", 50), ("007", 7), ("x = -5", -5),
-    ("10-5", 5), ("1, 2, 3", 3), ("1/2", Fraction(1, 2)), (r"-\frac{3}{4}", Fraction(-3, 4)), ("#### 72", 72),
-    ("is 27.", 27), ("−3", -3), ("1234,567", 567), ("", None), ("none", None), ("1/0", None), (".5", Fraction(1, 2)),
-    ("1,2345", 2345), (r"10{,}000", 10000), (r"\frac{-1}{2}", Fraction(-1, 2)), ("9" * 500, None),
+    ("27.0", 27),
+    ("so it is 1,024 cm", 1024),
+    ("$3.50", Fraction(7, 2)),
+    ("50%", 50),
+    ("007", 7),
+    ("x = -5", -5),
+    ("10-5", 5),
+    ("1, 2, 3", 3),
+    ("1/2", Fraction(1, 2)),
+    (r"-\frac{3}{4}", Fraction(-3, 4)),
+    ("#### 72", 72),
+    ("is 27.", 27),
+    ("−3", -3),
+    ("1234,567", 567),
+    ("", None),
+    ("none", None),
+    ("1/0", None),
+    (".5", Fraction(1, 2)),
+    ("1,2345", 2345),
+    (r"10{,}000", 10000),
+    (r"\frac{-1}{2}", Fraction(-1, 2)),
+    ("9" * 500, None),
 ])
 def test_last_number(text, value):
   assert grading.last_number(text) == value
@@ -69,36 +107,62 @@ def test_last_number(text, value):
 
 def test_plain_number():
   assert grading.plain_number("1,000") == grading.plain_number("1000.0") == Decimal(1000)
-  assert [grading.plain_number(text) for text in ("1,00", "1e5", "x", "", "1/2", "5 cm")] == [None] * 6
+  assert [grading.plain_number(text) for text in ("1,00", "1e5", "x", "", "1/2", "5 cm")
+         ] == [None] * 6
 
 
 @pytest.mark.parametrize("completion, option", [
-    (r"\boxed{B}", "B"), (r"\boxed{\text{(C)}}", "C"), (r"\boxed{d}", "D"), (r"\boxed{B. 42}", "B"),
-    ("The answer is B", "B"), ("the answer is (J).", "J"), ("Answer: **C**", "C"), ("not (A) but (B)", "B"),
-    ("so **D**", "D"), ("B", "B"), ("B)", "B"), ("A. first\nC. third", "C"), ("Answer: I think (B)", "B"),
-    ("A cat sat.", None), ("", None), (r"\boxed{Because}", None), (r"\boxed{42} so (B)", None), ("Bad", None),
-    ("the answer is A, not (B)", "A"), ("answer is (K)", None), ("The correct option: E", "E"),
+    (r"\boxed{B}", "B"),
+    (r"\boxed{\text{(C)}}", "C"),
+    (r"\boxed{d}", "D"),
+    (r"\boxed{B. 42}", "B"),
+    ("The answer is B", "B"),
+    ("the answer is (J).", "J"),
+    ("Answer: **C**", "C"),
+    ("not (A) but (B)", "B"),
+    ("so **D**", "D"),
+    ("B", "B"),
+    ("B)", "B"),
+    ("A. first\nC. third", "C"),
+    ("Answer: I think (B)", "B"),
+    ("A cat sat.", None),
+    ("", None),
+    (r"\boxed{Because}", None),
+    (r"\boxed{42} so (B)", None),
+    ("Bad", None),
+    ("the answer is A, not (B)", "A"),
+    ("answer is (K)", None),
+    ("The correct option: E", "E"),
 ])
 def test_letter(completion, option):
   assert grading.letter(completion) == option
 
 
 @pytest.mark.parametrize("kind, completion, answer, verdict", [
-    ("exact", "  a  b\n", "a b", Verdict(True, "string")), ("exact", "ab", "a b", Verdict(False, "string")),
-    ("exact", r"so \boxed{a b}", "a b", Verdict(True, "string")), ("exact", "", "x", Verdict(False, "missing")),
+    ("exact", "  a  b\n", "a b", Verdict(True, "string")),
+    ("exact", "ab", "a b", Verdict(False, "string")),
+    ("exact", r"so \boxed{a b}", "a b", Verdict(True, "string")),
+    ("exact", "", "x", Verdict(False, "missing")),
     ("exact", "$5", "$5", Verdict(True, "string")),
-    ("numeric", "about 27.0", "27", Verdict(True, "number")), ("numeric", "5", "6", Verdict(False, "number")),
-    ("numeric", r"\boxed{5} 6", "5", Verdict(True, "number")), ("numeric", "none", "6", Verdict(False, "missing")),
+    ("numeric", "about 27.0", "27", Verdict(True, "number")),
+    ("numeric", "5", "6", Verdict(False, "number")),
+    ("numeric", r"\boxed{5} 6", "5", Verdict(True, "number")),
+    ("numeric", "none", "6", Verdict(False, "missing")),
     ("numeric", "5", "x", Verdict(False, "none", "the answer 'x' holds no number")),
-    ("choice", "(B)", "b", Verdict(True, "letter")), ("choice", "(B)", "C", Verdict(False, "letter")),
+    ("choice", "(B)", "b", Verdict(True, "letter")),
+    ("choice", "(B)", "C", Verdict(False, "letter")),
     ("choice", "?", "C", Verdict(False, "missing")),
     ("choice", "(B)", "42", Verdict(False, "none", "the answer '42' is no letter from A to J")),
-    ("math", "5", "5", Verdict(False, "missing")), ("math", r"\boxed{}", "5", Verdict(False, "missing")),
-    ("math", r"\boxed{x+1}", "x + 1", Verdict(True, "string")), ("math", r"\boxed{073}", "73", Verdict(True, "number")),
-    ("math", r"\boxed{27.0}", "27", Verdict(True, "number")), ("math", r"\boxed{3}", "['3']", Verdict(True, "string")),
-    ("math", r"\boxed{12}", "13", Verdict(False, "number")), ("math", r"\boxed{$5$}", r"$\boxed{5}$",
-                                                             Verdict(True, "string")),
-    ("math", r"\boxed{0.5}", "0.6", Question("0.6", "0.5")), ("math", r"\boxed{1/2}", "$0.5$", Question("0.5", "1/2")),
+    ("math", "5", "5", Verdict(False, "missing")),
+    ("math", r"\boxed{}", "5", Verdict(False, "missing")),
+    ("math", r"\boxed{x+1}", "x + 1", Verdict(True, "string")),
+    ("math", r"\boxed{073}", "73", Verdict(True, "number")),
+    ("math", r"\boxed{27.0}", "27", Verdict(True, "number")),
+    ("math", r"\boxed{3}", "['3']", Verdict(True, "string")),
+    ("math", r"\boxed{12}", "13", Verdict(False, "number")),
+    ("math", r"\boxed{$5$}", r"$\boxed{5}$", Verdict(True, "string")),
+    ("math", r"\boxed{0.5}", "0.6", Question("0.6", "0.5")),
+    ("math", r"\boxed{1/2}", "$0.5$", Question("0.5", "1/2")),
     ("math", rf"\boxed{{{'x+' * 5000}x}}", "x", Verdict(False, "length")),
     ("math", r"\boxed{1}", " ", Verdict(False, "none", "no answer")),
     ("exact", "", "", Verdict(False, "none", "no answer")),
@@ -108,16 +172,22 @@ def test_judge(kind, completion, answer, verdict):
 
 
 @pytest.mark.parametrize("kind, a, b", [
-    ("math", r"\boxed{1,000}", r"so \boxed{1000.0}"), ("math", r"\boxed{\dfrac12}", r"\boxed{\frac{1}{2}}"),
-    ("numeric", "is 1/2", r"\boxed{\frac{2}{4}}"), ("choice", "(B)", "answer: B"), ("exact", " a  b", "a b"),
-    (None, ":1+2=3", "=3"), (None, r"\boxed{x}", r"= 7 \boxed{ x }"), (None, "#### 4", "4"),
+    ("math", r"\boxed{1,000}", r"so \boxed{1000.0}"),
+    ("math", r"\boxed{\dfrac12}", r"\boxed{\frac{1}{2}}"),
+    ("numeric", "is 1/2", r"\boxed{\frac{2}{4}}"),
+    ("choice", "(B)", "answer: B"),
+    ("exact", " a  b", "a b"),
+    (None, ":1+2=3", "=3"),
+    (None, r"\boxed{x}", r"= 7 \boxed{ x }"),
+    (None, "#### 4", "4"),
 ])
 def test_answer_key_of_equal_answers(kind, a, b):
   assert grading.answer_key(a, kind) == grading.answer_key(b, kind) is not None
 
 
 @pytest.mark.parametrize("kind, a, b", [("math", r"\boxed{1}", r"\boxed{2}"), ("numeric", "1", "2"),
-                                        ("choice", "(A)", "(B)"), ("exact", "ab", "a b"), (None, "=1", "=2")])
+                                        ("choice", "(A)", "(B)"), ("exact", "ab", "a b"),
+                                        (None, "=1", "=2")])
 def test_answer_key_of_different_answers(kind, a, b):
   assert grading.answer_key(a, kind) != grading.answer_key(b, kind)
 
@@ -132,10 +202,12 @@ def test_unknown_kind_lists_the_kinds():
     judge("maths", "1", "1")
 
 
-@pytest.mark.parametrize("text", [r"\boxed{" * 15000, "{" * 100000, r"\boxed{x}" * 12000, "1,111" * 20000, "1 " * 50000,
-                                  "9" * 100000, "\n" * 100000, "answer is " + " " * 100000, "(A)" * 30000,
-                                  r"\boxed{" + "{" * 40000 + "}" * 40001, "1/" * 50000, "1/222" + "2" * 99000 + ".5",
-                                  r"\boxed{\text{" + r"\text{" * 10000 + "}" * 10002], ids=range(13))
+@pytest.mark.parametrize("text", [
+    r"\boxed{" * 15000, "{" * 100000, r"\boxed{x}" * 12000, "1,111" * 20000, "1 " * 50000,
+    "9" * 100000, "\n" * 100000, "answer is " + " " * 100000, "(A)" * 30000,
+    r"\boxed{" + "{" * 40000 + "}" * 40001, "1/" * 50000, "1/222" + "2" * 99000 + ".5",
+    r"\boxed{\text{" + r"\text{" * 10000 + "}" * 10002
+], ids=range(13))
 @pytest.mark.parametrize("kind", grading.KINDS)
 def test_hostile_texts_take_no_time(kind, text):
   """A quadratic pattern takes minutes at these lengths."""

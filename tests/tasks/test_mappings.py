@@ -7,24 +7,60 @@ from jaxrl_llm.config.task import VERIFIERS
 from jaxrl_llm.tasks import mappings, verifiers
 from jaxrl_llm.tasks.mappings import Fields, RowError, make_mapping
 
-VERL = {"data_source": "own", "ability": "MATH", "prompt": [{"role": "user", "content": "Six times seven?"}],
-        "reward_model": {"ground_truth": "42", "style": "rule"}, "extra_info": {"index": "a7"}}
+VERL = {
+    "data_source": "own",
+    "ability": "MATH",
+    "prompt": [{
+        "role": "user",
+        "content": "Six times seven?"
+    }],
+    "reward_model": {
+        "ground_truth": "42",
+        "style": "rule"
+    },
+    "extra_info": {
+        "index": "a7"
+    }
+}
 ROWS = {
-    "gsm8k": ({"question": "Mia buys 3 bags of 400 beads. How many?",
-               "answer": "She has 3*400=<<3*400=1200>>1200 beads.\n#### 1,200"},
+    "gsm8k": ({
+        "question": "Mia buys 3 bags of 400 beads. How many?",
+        "answer": "She has 3*400=<<3*400=1200>>1200 beads.\n#### 1,200"
+    },
               Fields("Mia buys 3 bags of 400 beads. How many?", "1200",
                      "She has 3*400=1200 beads.\n#### 1200")),
-    "math": ({"problem": "Halve one.", "solution": r"So \boxed{\frac{1}{2}}.", "answer": r"\frac{1}{2}",
-              "unique_id": "own/1.json", "level": 1},
-             Fields("Halve one.", r"\frac{1}{2}", r"So \boxed{\frac{1}{2}}.", "own/1.json")),
-    "deepscaler": ({"problem": "One plus one?", "answer": "2", "solution": ""}, Fields("One plus one?", "2")),
+    "math": ({
+        "problem": "Halve one.",
+        "solution": r"So \boxed{\frac{1}{2}}.",
+        "answer": r"\frac{1}{2}",
+        "unique_id": "own/1.json",
+        "level": 1
+    }, Fields("Halve one.", r"\frac{1}{2}", r"So \boxed{\frac{1}{2}}.", "own/1.json")),
+    "deepscaler": ({
+        "problem": "One plus one?",
+        "answer": "2",
+        "solution": ""
+    }, Fields("One plus one?", "2")),
     "dapo": (VERL, Fields("Six times seven?", "42", id="a7")),
-    "aime": ({"problem_idx": 1, "problem": "Seventy-three?", "answer": "073"}, Fields("Seventy-three?", "73")),
-    "amc23": ({"question": "Twenty-seven?", "answer": "27.0"}, Fields("Twenty-seven?", "27")),
-    "minerva": ({"problem": "How fast?", "solution": r"First \boxed{1}, at last \boxed{3 \text{ m}}.", "idx": 4},
-                Fields("How fast?", r"3 \text{ m}", r"First \boxed{1}, at last \boxed{3 \text{ m}}.")),
-    "olympiadbench": ({"question": "Which x?", "final_answer": ["$x=2$", "$3$"], "is_multiple_answer": False},
-                      Fields("Which x?", "x=2")),
+    "aime": ({
+        "problem_idx": 1,
+        "problem": "Seventy-three?",
+        "answer": "073"
+    }, Fields("Seventy-three?", "73")),
+    "amc23": ({
+        "question": "Twenty-seven?",
+        "answer": "27.0"
+    }, Fields("Twenty-seven?", "27")),
+    "minerva": ({
+        "problem": "How fast?",
+        "solution": r"First \boxed{1}, at last \boxed{3 \text{ m}}.",
+        "idx": 4
+    }, Fields("How fast?", r"3 \text{ m}", r"First \boxed{1}, at last \boxed{3 \text{ m}}.")),
+    "olympiadbench": ({
+        "question": "Which x?",
+        "final_answer": ["$x=2$", "$3$"],
+        "is_multiple_answer": False
+    }, Fields("Which x?", "x=2")),
 }
 
 
@@ -43,13 +79,16 @@ def test_every_mapping_is_tested_and_can_be_asked_for():
 @pytest.mark.parametrize("name", [n for n, (_, fields) in ROWS.items() if fields.demonstration])
 def test_demonstrations_earn_the_reward(name):
   _, fields = ROWS[name]
-  assert verifiers.verify(mappings.MAPPINGS[name].verifier, fields.demonstration, fields.answer).value == 1.0
+  assert verifiers.verify(mappings.MAPPINGS[name].verifier, fields.demonstration,
+                          fields.answer).value == 1.0
 
 
-@pytest.mark.parametrize("name,completion", [("aime", "It is 73."), ("amc23", r"\boxed{27}"), ("dapo", "Answer: 42"),
-                                             ("deepscaler", r"\boxed{2}"), ("olympiadbench", r"\boxed{x=2}")])
+@pytest.mark.parametrize("name,completion", [("aime", "It is 73."), ("amc23", r"\boxed{27}"),
+                                             ("dapo", "Answer: 42"), ("deepscaler", r"\boxed{2}"),
+                                             ("olympiadbench", r"\boxed{x=2}")])
 def test_usual_answers_earn_the_reward(name, completion):
-  assert verifiers.verify(mappings.MAPPINGS[name].verifier, completion, ROWS[name][1].answer).value == 1.0
+  assert verifiers.verify(mappings.MAPPINGS[name].verifier, completion,
+                          ROWS[name][1].answer).value == 1.0
 
 
 def test_math_without_an_answer_column_takes_the_last_box():
@@ -58,22 +97,65 @@ def test_math_without_an_answer_column_takes_the_last_box():
 
 
 def test_numbers_become_text_and_amc_takes_a_float():
-  columns = DataConfig(prompt_column="q", answer_column="a", id_column="key", demonstration_column="how")
+  columns = DataConfig(prompt_column="q", answer_column="a", id_column="key",
+                       demonstration_column="how")
   row = {"q": "What?", "a": 27.0, "key": 3, "how": "so"}
   assert make_mapping(columns).convert(row) == Fields("What?", "27", "so", "3")
   assert mappings.MAPPINGS["amc23"].convert({"problem": "p", "answer": 3.5}).answer == "3.5"
 
 
 @pytest.mark.parametrize("name,change,message", [
-    ("gsm8k", {"answer": "no mark 5"}, "no ####"), ("gsm8k", {"answer": "why ####  "}, "no ####"),
-    ("gsm8k", {"question": "  "}, "'question' is empty"), ("gsm8k", {"question": 3}, "3, a int; a text"),
-    ("math", {"answer": ["1"]}, "a list; a text or a number"), ("math", {"answer": True}, "a bool"),
-    ("aime", {"answer": "1000"}, "from 0 to 999"), ("aime", {"answer": "-3"}, "from 0 to 999"),
-    ("amc23", {"answer": "x"}, "a number was expected"), ("minerva", {"solution": "none"}, "no .boxed"),
-    ("minerva", {"solution": r"\boxed{ }"}, "no .boxed"),
-    ("olympiadbench", {"final_answer": []}, "a list of texts"), ("olympiadbench", {"final_answer": ["$$"]}, "empty"),
-    ("dapo", {"prompt": "text"}, "a list of one message"), ("dapo", {"reward_model": "42"}, "an object was expected"),
-    ("dapo", {"extra_info": {}}, "no column 'index'"), ("deepscaler", {"answer": ""}, "'answer' is empty"),
+    ("gsm8k", {
+        "answer": "no mark 5"
+    }, "no ####"),
+    ("gsm8k", {
+        "answer": "why ####  "
+    }, "no ####"),
+    ("gsm8k", {
+        "question": "  "
+    }, "'question' is empty"),
+    ("gsm8k", {
+        "question": 3
+    }, "3, a int; a text"),
+    ("math", {
+        "answer": ["1"]
+    }, "a list; a text or a number"),
+    ("math", {
+        "answer": True
+    }, "a bool"),
+    ("aime", {
+        "answer": "1000"
+    }, "from 0 to 999"),
+    ("aime", {
+        "answer": "-3"
+    }, "from 0 to 999"),
+    ("amc23", {
+        "answer": "x"
+    }, "a number was expected"),
+    ("minerva", {
+        "solution": "none"
+    }, "no .boxed"),
+    ("minerva", {
+        "solution": r"\boxed{ }"
+    }, "no .boxed"),
+    ("olympiadbench", {
+        "final_answer": []
+    }, "a list of texts"),
+    ("olympiadbench", {
+        "final_answer": ["$$"]
+    }, "empty"),
+    ("dapo", {
+        "prompt": "text"
+    }, "a list of one message"),
+    ("dapo", {
+        "reward_model": "42"
+    }, "an object was expected"),
+    ("dapo", {
+        "extra_info": {}
+    }, "no column 'index'"),
+    ("deepscaler", {
+        "answer": ""
+    }, "'answer' is empty"),
 ])
 def test_bad_rows(name, change, message):
   with pytest.raises(RowError, match=message):
@@ -83,5 +165,6 @@ def test_bad_rows(name, change, message):
 def test_a_missing_column_lists_those_present():
   with pytest.raises(RowError, match="no column 'question'; columns present: problem, answer"):
     mappings.MAPPINGS["gsm8k"].convert({"problem": "p", "answer": "1"})
-  with pytest.raises(RowError, match="neither column 'answer' nor 'solution'; columns present: problem"):
+  with pytest.raises(RowError,
+                     match="neither column 'answer' nor 'solution'; columns present: problem"):
     mappings.MAPPINGS["math"].convert({"problem": "p"})

@@ -10,9 +10,12 @@ from jaxrl_llm.config import ConfigError, PromptConfig, TaskConfig
 from jaxrl_llm.tasks import make_task, tokenizer
 from jaxrl_llm.tasks.prompts import make_prompter
 
-CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-          "{% if add_generation_prompt %}<|im_start|>assistant\n"
-          "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}")
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif "
+    "%}{% endif %}"
+)
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
@@ -37,17 +40,21 @@ def ids(text):
 
 
 def test_golden_chat_ids():
-  prompt = make_prompter(PromptConfig(style="chat", system="Be brief.", suffix=" Box it."), TOKENIZER)
-  assert prompt("2+2?") == [START, *ids("system\nBe brief."), END, *ids("\n"), START, *ids("user\n2+2? Box it."), END,
-                            *ids("\n"), START, *ids("assistant\n")]
+  prompt = make_prompter(PromptConfig(style="chat", system="Be brief.", suffix=" Box it."),
+                         TOKENIZER)
+  assert prompt("2+2?") == [
+      START, *ids("system\nBe brief."), END, *ids("\n"), START, *ids("user\n2+2? Box it."), END,
+      *ids("\n"), START, *ids("assistant\n")
+  ]
 
 
 def test_no_system_turn_unless_asked_for():
   assert make_prompter(PromptConfig(style="chat"), TOKENIZER)("x")[:6] == [START, *ids("user\n")]
 
 
-@pytest.mark.parametrize("arguments,end", [("{}", ""), ('{"enable_thinking": true}', ""),
-                                           ('{"enable_thinking": false}', "<think>\n\n</think>\n\n")])
+@pytest.mark.parametrize("arguments,end",
+                         [("{}", ""), ('{"enable_thinking": true}', ""),
+                          ('{"enable_thinking": false}', "<think>\n\n</think>\n\n")])
 def test_the_thinking_switch(arguments, end):
   prompt = make_prompter(PromptConfig(style="chat", arguments=arguments), TOKENIZER)("x")
   expected = [START, *ids("assistant\n" + end)]
@@ -73,15 +80,20 @@ def test_chat_needs_a_template():
 
 
 def test_a_template_that_refuses_a_system_turn_is_a_clear_error():
-  refusing = chat_tokenizer("{{ raise_exception('no system role') if messages[0].role == 'system' }}x")
-  with pytest.raises(ConfigError, match=r"refuses the messages \['system', 'user'\].*no system role"):
+  refusing = chat_tokenizer(
+      "{{ raise_exception('no system role') if messages[0].role == 'system' }}x")
+  with pytest.raises(ConfigError,
+                     match=r"refuses the messages \['system', 'user'\].*no system role"):
     make_prompter(PromptConfig(style="chat", system="s"), refusing)("x")
 
 
-@pytest.mark.parametrize("style,field,value", [("plain", "suffix", "!"), ("plain", "template", "{problem}!"),
-                                               ("completion", "system", "s"), ("chat", "template", "{problem}!")])
+@pytest.mark.parametrize("style,field,value", [("plain", "suffix", "!"),
+                                               ("plain", "template", "{problem}!"),
+                                               ("completion", "system", "s"),
+                                               ("chat", "template", "{problem}!")])
 def test_a_value_that_the_style_does_not_read_is_refused(style, field, value):
-  with pytest.raises(ConfigError, match=rf"task.prompt.{field} = .* is not read by task.prompt.style = '{style}'"):
+  with pytest.raises(
+      ConfigError, match=rf"task.prompt.{field} = .* is not read by task.prompt.style = '{style}'"):
     make_prompter(PromptConfig(style=style, **{field: value}), TOKENIZER)
 
 
@@ -92,7 +104,8 @@ def test_plain_and_completion():
   with pytest.raises(ConfigError, match=r"no {problem} in it"):
     make_prompter(PromptConfig(style="completion", template="Q"), TOKENIZER)
   with pytest.raises(ConfigError, match=r"task.prompt.template = .* its alphabet"):
-    make_prompter(PromptConfig(style="completion", template="Q: {problem}"), tokenizer.character_tokenizer("12+"))
+    make_prompter(PromptConfig(style="completion", template="Q: {problem}"),
+                  tokenizer.character_tokenizer("12+"))
 
 
 def test_a_start_token_is_put_first_where_the_tokenizer_puts_one():
@@ -118,7 +131,8 @@ def test_a_loaded_tokenizer_renders_the_same_ids_and_pads_with_its_end(checkpoin
   assert loaded.pad_token_id == loaded.eos_token_id == END
 
 
-@pytest.mark.parametrize("named,expected", [(None, (END,)), (256, (END, 256)), ([END, 256], (END, 256))])
+@pytest.mark.parametrize("named,expected", [(None, (END,)), (256, (END, 256)),
+                                            ([END, 256], (END, 256))])
 def test_stop_ids(checkpoint, named, expected):
   if named is not None:
     (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
@@ -154,7 +168,8 @@ def test_byte_tokenizer_keeps_every_text(tmp_path):
   assert len(own) == 258 and own.decode(tokenizer.encode(own, text)) == text
   assert len(tokenizer.encode(own, text)) == len(text.encode())
   own.save_pretrained(tmp_path)
-  assert AutoTokenizer.from_pretrained(tmp_path).encode(text, add_special_tokens=False) == tokenizer.encode(own, text)
+  assert AutoTokenizer.from_pretrained(tmp_path).encode(
+      text, add_special_tokens=False) == tokenizer.encode(own, text)
 
 
 def test_sub_word_tokenizers_need_not_give_the_text_back():

@@ -9,7 +9,8 @@ from jaxrl_llm.tasks import make_task
 
 
 def make(name="chain_sum", *, seed=0, size=20, options="{}", limits=None, heldout=8):
-  cfg = TaskConfig(name="reasoning_gym", heldout_problems=heldout, gym=GymConfig(name, size, options))
+  cfg = TaskConfig(name="reasoning_gym", heldout_problems=heldout,
+                   gym=GymConfig(name, size, options))
   return make_task(cfg, seed, 4, limits=limits)
 
 
@@ -45,7 +46,8 @@ def test_train_and_heldout_seeds_do_not_overlap(gym):
   heldout = task.heldout(8)
   assert len({p.prompt for p in heldout}) == 8 and not questions & {p.prompt for p in heldout}
   assert make(seed=3).heldout(8) == heldout
-  near = gym.create_dataset("chain_sum", seed=499, size=8)  # the trap: a near seed repeats training items
+  # the trap: a near seed repeats training items
+  near = gym.create_dataset("chain_sum", seed=499, size=8)
   assert near[0]["question"] in questions
 
 
@@ -71,10 +73,12 @@ def test_items_that_do_not_fit_are_replaced(gym):
     make(limits=RolloutConfig(max_prompt_tokens=5)).batch(0)
 
 
-@pytest.mark.parametrize("name,options,message", [
-    ("chain_summ", "{}", "Did you mean 'chain_sum'"), ("chain_sum", '{"no": 1}', "task.gym.options"),
-    ("chain_sum", "{", "task.gym.options"), ("chain_sum", "[1]", "task.gym.options"),
-    ("chain_sum", '{"min_terms": -1}', "min_terms must be positive")])
+@pytest.mark.parametrize("name,options,message",
+                         [("chain_summ", "{}", "Did you mean 'chain_sum'"),
+                          ("chain_sum", '{"no": 1}', "task.gym.options"),
+                          ("chain_sum", "{", "task.gym.options"),
+                          ("chain_sum", "[1]", "task.gym.options"),
+                          ("chain_sum", '{"min_terms": -1}', "min_terms must be positive")])
 def test_bad_options(gym, name, options, message):
   with pytest.raises(ConfigError, match=message):
     make(name, options=options)

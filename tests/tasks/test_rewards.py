@@ -5,8 +5,8 @@ import pytest
 
 from jaxrl_llm.tasks import rewards
 
-# Group 4: 3 of 4 correct, lengths 2, 4, 6 (mean 4, population std sqrt(8 / 3)); 9: 1 of 2; 1: 2 of 2, equal lengths;
-# 6: none of 2.
+# Group 4: 3 of 4 correct, lengths 2, 4, 6 (mean 4, population std sqrt(8 / 3)); 9: 1 of 2; 1: 2 of
+# 2, equal lengths; 6: none of 2.
 GROUP = np.array([4, 9, 4, 1, 6, 4, 1, 9, 6, 4])
 CORRECT = np.array([1, 0, 1, 1, 0, 1, 1, 1, 0, 0], bool)
 LENGTH = np.array([2, 7, 4, 5, 3, 6, 5, 8, 1, 30])
@@ -18,14 +18,16 @@ SHORT, LONG = (1 - 0.6 / (1 + np.exp(-z)) for z in (-Z, Z))
     (0.0, [1, 0, 1, 1, 0, 1, 1, 1, 0, 0]),
     (0.2, [1, 0, 1, 0.7, 0, 1, 0.7, 1, 0, 0]),  # one group of four: all correct, z = 0
     (0.5, [SHORT, 0, 0.7, 0.7, 0, LONG, 0.7, 1, 0, 0]),
-    (1.0, [SHORT, 0, 0.7, 0.7, 0, LONG, 0.7, 0.7, 0, 0])])  # a single correct row has z = 0; wrong rows stay at 0
+    # a single correct row has z = 0; wrong rows stay at 0
+    (1.0, [SHORT, 0, 0.7, 0.7, 0, LONG, 0.7, 0.7, 0, 0])])
 def test_grpo_lambda_by_hand(fraction, expected):
   got = rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.6, fraction=fraction)
   assert got.dtype == np.float32
   np.testing.assert_allclose(got, expected, rtol=1e-6)
   order = np.random.default_rng(0).permutation(len(GROUP))
   np.testing.assert_array_equal(
-      rewards.grpo_lambda(CORRECT[order], LENGTH[order], GROUP[order], alpha=0.6, fraction=fraction), got[order])
+      rewards.grpo_lambda(CORRECT[order], LENGTH[order], GROUP[order], alpha=0.6,
+                          fraction=fraction), got[order])
 
 
 def test_grpo_lambda_is_a_rank_not_a_threshold():
@@ -36,14 +38,16 @@ def test_grpo_lambda_is_a_rank_not_a_threshold():
 
 
 def test_grpo_lambda_leaves_out_rows():
-  keep = np.array([1, 1, 1, 0, 1, 1, 0, 1, 1, 0], bool)  # group 1 goes; 4 is now all correct and first
+  # group 1 goes; 4 is now all correct and first
+  keep = np.array([1, 1, 1, 0, 1, 1, 0, 1, 1, 0], bool)
   got = rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.6, fraction=1 / 3, keep=keep)
   np.testing.assert_allclose(got, [SHORT, 0, 0.7, 0, 0, LONG, 0, 1, 0, 0], rtol=1e-6)
 
 
 def test_the_share_survives_rounding():
   group = np.arange(100)
-  got = rewards.grpo_lambda(np.ones(100, bool), np.ones(100), group, alpha=1.0, fraction=0.07)  # 0.07 * 100 > 7
+  # 0.07 * 100 > 7
+  got = rewards.grpo_lambda(np.ones(100, bool), np.ones(100), group, alpha=1.0, fraction=0.07)
   assert (got == 0.5).sum() == 7
 
 
@@ -51,15 +55,19 @@ def test_overlong_penalty_by_hand():
   got = rewards.overlong_penalty(np.array([0, 80, 85, 90, 100, 130]), 100, 20)
   assert got.dtype == np.float32
   np.testing.assert_allclose(got, [0, 0, -0.25, -0.5, -1, -1])
-  np.testing.assert_allclose(rewards.overlong_penalty(np.array([90, 130]), 100, 20, 3.0), [-1.5, -3])
+  np.testing.assert_allclose(rewards.overlong_penalty(np.array([90, 130]), 100, 20, 3.0),
+                             [-1.5, -3])
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=1.5, fraction=0.2), r"alpha = 1.5, allowed is \[0, 1\]"),
-    (lambda: rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.5, fraction=-1), "fraction = -1"),
-    (lambda: rewards.grpo_lambda(CORRECT, LENGTH[:3], GROUP, alpha=0.5, fraction=0.2), "shapes differ"),
-    (lambda: rewards.overlong_penalty(LENGTH, 10, 0), r"buffer = 0, allowed is \[1, 10\]"),
-    (lambda: rewards.overlong_penalty(LENGTH, 10, 5, -1), "factor = -1")])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [(lambda: rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=1.5, fraction=0.2),
+      r"alpha = 1.5, allowed is \[0, 1\]"),
+     (lambda: rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.5, fraction=-1), "fraction = -1"),
+     (lambda: rewards.grpo_lambda(CORRECT, LENGTH[:3], GROUP, alpha=0.5, fraction=0.2),
+      "shapes differ"),
+     (lambda: rewards.overlong_penalty(LENGTH, 10, 0), r"buffer = 0, allowed is \[1, 10\]"),
+     (lambda: rewards.overlong_penalty(LENGTH, 10, 5, -1), "factor = -1")])
 def test_bad_values_are_named(call, message):
   with pytest.raises(ValueError, match=message):
     call()

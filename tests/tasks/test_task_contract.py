@@ -1,4 +1,6 @@
-"""What every task promises: purity, shares, held-out problems, lengths, verdicts; own tokenizer or a given one."""
+"""What every task promises: purity, shares, held-out problems, lengths, verdicts; own tokenizer or
+a given one.
+"""
 
 import dataclasses
 import importlib.util
@@ -17,17 +19,23 @@ CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if ad
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
   file = tmp_path_factory.mktemp("data") / "x.jsonl"
-  file.write_text("".join(json.dumps({"question": f"Add {i} and {i}.", "answer": f"It is <<{i}+{i}={2 * i}>>.\n"
-                                      f"#### {2 * i}"}) + "\n" for i in range(30)))
+  file.write_text("".join(
+      json.dumps({
+          "question": f"Add {i} and {i}.",
+          "answer": f"It is <<{i}+{i}={2 * i}>>.\n"
+                    f"#### {2 * i}"
+      }) + "\n" for i in range(30)))
   return str(file)
 
 
 def builder(name, path, given):
-  """Makes the task anew; `given`: with a checkpoint's tokenizer and chat template instead of its own."""
+  """Makes the task anew; `given`: with a checkpoint's tokenizer and chat template instead of its
+  own.
+  """
   if name == "reasoning_gym" and importlib.util.find_spec("reasoning_gym") is None:
     pytest.skip("reasoning-gym is not installed")
-  cfg = TaskConfig(name=name, heldout_problems=6, data=DataConfig(path=path, mapping="gsm8k"), gym=GymConfig(size=24),
-                   prompt=PromptConfig(style="chat" if given else "plain"))
+  cfg = TaskConfig(name=name, heldout_problems=6, data=DataConfig(path=path, mapping="gsm8k"),
+                   gym=GymConfig(size=24), prompt=PromptConfig(style="chat" if given else "plain"))
   if not given:
     return lambda seed=0: make_task(cfg, seed, 12, limits=LIMITS)
   loaded = tokenizer.byte_tokenizer()
@@ -43,19 +51,34 @@ def broken_promises(make) -> list[str]:
   problems = [p for batch in batches for p in batch] + heldout
   texts = [p.demonstration for p in problems]
   promises = {
-      "pure": [again.batch(i) for i in (3, 2, 1, 0)][::-1] == batches == [task.batch(i) for i in range(4)],
-      "seeded": other.batch(0) != batches[0],
-      "shares": all([p for s in range(n) for p in task.batch(2, s, n)] == batches[2] for n in (2, 3, 4)),
-      "heldout is the same for every seed": heldout == other.heldout(6) and heldout[:3] == task.heldout(3),
-      "heldout is not trained on": not {p.prompt for p in heldout} & {p.prompt for b in batches for p in b},
-      "prompts fit": max(len(task.render(p)) for p in problems) <= LIMITS.max_prompt_tokens,
-      "ids are unique": all(len({p.id for p in part}) == len({p.prompt for p in part}) for part in (problems, heldout)),
-      "demonstrations end": task.has_demonstrations and all(
-          task.demonstration(p)[-1] == task.tokenizer.eos_token_id for p in problems),
-      "demonstrations are right": task.rewards(problems, texts) == [Reward(1.0, True)] * len(texts),
-      "rewards are those of each": task.rewards(problems[:3], ["", texts[1], "7"]) == [
-          task.reward(p, t) for p, t in zip(problems[:3], ["", texts[1], "7"], strict=True)],
-      "stop ids": task.stop_ids == (task.tokenizer.eos_token_id,),
+      "pure": [again.batch(i) for i in (3, 2, 1, 0)][::-1] == batches ==
+              [task.batch(i) for i in range(4)],
+      "seeded":
+          other.batch(0) != batches[0],
+      "shares":
+          all([p for s in range(n) for p in task.batch(2, s, n)] == batches[2] for n in (2, 3, 4)),
+      "heldout is the same for every seed":
+          heldout == other.heldout(6) and heldout[:3] == task.heldout(3),
+      "heldout is not trained on":
+          not {p.prompt for p in heldout} & {p.prompt for b in batches for p in b},
+      "prompts fit":
+          max(len(task.render(p)) for p in problems) <= LIMITS.max_prompt_tokens,
+      "ids are unique":
+          all(
+              len({p.id
+                   for p in part}) == len({p.prompt
+                                           for p in part})
+              for part in (problems, heldout)),
+      "demonstrations end":
+          task.has_demonstrations
+          and all(task.demonstration(p)[-1] == task.tokenizer.eos_token_id for p in problems),
+      "demonstrations are right":
+          task.rewards(problems, texts) == [Reward(1.0, True)] * len(texts),
+      "rewards are those of each":
+          task.rewards(problems[:3], ["", texts[1], "7"]) ==
+          [task.reward(p, t) for p, t in zip(problems[:3], ["", texts[1], "7"], strict=True)],
+      "stop ids":
+          task.stop_ids == (task.tokenizer.eos_token_id,),
   }
   return [name for name, kept in promises.items() if not kept]
 
@@ -85,7 +108,8 @@ def test_wrong_tasks_are_rejected(path):
     return lambda index, *shard: (calls.append(index), batch(len(calls), *shard))[1]
 
   assert "pure" in broken_promises(wrong(batch=stateful))
-  assert broken_promises(wrong(batch=lambda task, batch: lambda index, shard=0, shards=1: batch(index))) == ["shares"]
+  assert broken_promises(
+      wrong(batch=lambda task, batch: lambda index, shard=0, shards=1: batch(index))) == ["shares"]
   assert broken_promises(wrong(heldout=lambda task, heldout: lambda size: task.batch(0)[:size]))
   lenient = lambda task, reward: lambda problem, text: Reward(1.0, True)
   assert broken_promises(wrong(reward=lenient)) == ["rewards are those of each"]

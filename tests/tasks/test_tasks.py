@@ -1,4 +1,5 @@
-"""The procedural task: exact answers, disjoint splits, purity, and a tokenizer that loses nothing."""
+"""The procedural task: exact answers, disjoint splits, purity, and a tokenizer that loses nothing.
+"""
 
 import pytest
 from transformers import AutoTokenizer

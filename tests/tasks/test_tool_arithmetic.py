@@ -1,4 +1,6 @@
-"""Products with a calculator: demonstrations as a rollout would write them, and no credit for the tool's own text."""
+"""Products with a calculator: demonstrations as a rollout would write them, and no credit for the
+tool's own text.
+"""
 
 import pytest
 
@@ -30,7 +32,8 @@ def test_answers_lengths_and_shares():
   most = max(len(TASK.demonstration(p)) for i in range(8) for p in TASK.batch(i))
   assert most == 24
   only_guesses = ToolArithmetic(TaskConfig(name="tool_arithmetic", worked_share=0.0), 0, 64)
-  assert max(len(only_guesses.demonstration(p)) for p in only_guesses.batch(0)) == only_guesses.longest_demonstration()
+  assert max(len(only_guesses.demonstration(p))
+             for p in only_guesses.batch(0)) == only_guesses.longest_demonstration()
 
 
 @pytest.mark.parametrize("task", [TASK, BYTES], ids=["own", "bytes"])
@@ -52,23 +55,28 @@ def test_a_demonstration_is_a_rollout(task):
     ids, mask = task.demonstration(problem), task.demonstration_mask(problem)
     first = mask.index(False)
     last = first + mask[first:].index(True)
-    with_tool = make_environment(task.tokenizer, task.protocol, task.tool, eos_ids=task.stop_ids, max_output_tokens=16)
+    with_tool = make_environment(task.tokenizer, task.protocol, task.tool, eos_ids=task.stop_ids,
+                                 max_output_tokens=16)
     assert with_tool.turn_end(ids) == first
     assert with_tool.step(0, ids[:first]) == Continue(tuple(ids[first:last]))
     assert with_tool.turn_end(ids[last:]) == len(ids) - last
 
 
-@pytest.mark.parametrize(("text", "right"), [
-    ("=56088", True), ("[123*456]=56088", True), ("=1[1+1]=56088", True), ("[1+1]=56088", True),
-    ("", False), ("56088", False), ("=", False), ("[123*456]", False), ("[123*456]=", False),
-    ("[123*456]56088;", False), ("=56088;", False), ("56088;=", False), ("=56087", False), ("=056088", False),
-    ("=56088[1+1]", False), ("=56088=1", False), ("[=56088]", False)])
+@pytest.mark.parametrize(("text", "right"), [("=56088", True), ("[123*456]=56088", True),
+                                             ("=1[1+1]=56088", True), ("[1+1]=56088", True),
+                                             ("", False), ("56088", False), ("=", False),
+                                             ("[123*456]", False), ("[123*456]=", False),
+                                             ("[123*456]56088;", False), ("=56088;", False),
+                                             ("56088;=", False), ("=56087", False),
+                                             ("=056088", False), ("=56088[1+1]", False),
+                                             ("=56088=1", False), ("[=56088]", False)])
 def test_only_the_policy_s_own_answer_counts(text, right):
   assert TASK.reward(Problem("123*456", "56088", id="123*456"), text).correct is right
 
 
 def test_a_lenient_verifier_would_be_seen():
-  """The verdict over the whole row instead of the policy's text rewards what only the tool wrote."""
+  """The verdict over the whole row instead of the policy's text rewards what only the tool wrote.
+  """
   lenient = lambda problem, text: problem.answer in text
   problem = Problem("123*456", "56088", id="123*456")
   assert lenient(problem, "[123*456]56088;") and not TASK.reward(problem, "[123*456]").correct

@@ -15,37 +15,95 @@ from jaxrl_llm.types import Reward
 
 ANSWERS = [
     # gold, content of the box, correct
-    ("1/2", "0.5", True), (r"\frac12", "1/2", True), ("3/4", r"\dfrac{3}{4}", True), ("0.1", "1/10", True),
-    (r"-\frac{1}{2}", r"\frac{-1}{2}", True), (r"\frac{3}{4}", "0.75", True), (r"\frac{3}{4}", "0.7", False),
-    (r"1\frac12", "1.5", True), ("1.5", r"\frac{2}{3}", False), ("0.333333", "1/3", True), ("1/3", "0.333", False),
-    (r"\{1,2\}", r"\{2,1\}", True), (r"\{1,2\}", r"\{1,3\}", False), ("1,2,3", "3,2,1", True),
-    (r"\{1,2\}", r"\{1\}", False), ("(1,2)", "(2,1)", False), ("(1,2)", "(1, 2)", True),
-    (r"\left(\frac12,3\right)", "(0.5,3)", True), ("[1,2)", "[1,2)", True), ("[1,2)", "(1,2)", False),
-    ("[1,2)", r"1\le x<2", False), ("x>2", r"(2,\infty)", True), (r"(2,\infty)", "x>2", False),
-    (r"(-\infty,1)\cup(2,\infty)", r"(2,\infty)\cup(-\infty,1)", True), (r"[0,\infty)", r"[0, \infty)", True),
-    ("x=5", "5", True), ("5", "x=5", True), ("5", "x=6", False), ("y=2x+1", "2x+1", True),
-    ("1,000", "1000", True), ("1000", r"1,\!000", True), ("1000", "10,00", False), ("10000", "10{,}000", True),
-    (r"50\%", "0.5", True), ("50", r"50\%", True), (r"50\%", "51", False), ("5", "5 cm", True),
-    ("5", r"5\text{ cm}", True), ("12", r"12 \text{ dollars}", True), (r"10\text{ m/s}", "10", True),
-    ("90", r"90^\circ", True), (r"\$1.50", "1.5", True), ("27.0", "27", True), ("73", "073", True),
-    ("27", "27.00001", False), (r"\sqrt{8}", r"2\sqrt{2}", True), (r"\sqrt{8}", "sqrt(8)", True),
-    (r"\sqrt{8}", r"2\sqrt{3}", False), (r"11\sqrt{2}", "15.556", False), (r"\pi", "3.14159", False),
-    ("(x+1)^2", "x^2+2x+1", True), ("(x+1)^2", "x^2+1", False), (r"x^2+y^2", r"y^2+x^2", True),
-    (r"\frac{1}{x}", "x^{-1}", True), ("2^{10}", "1024", True), ("10!", "3628800", True), (r"\log_2 8", "3", True),
-    (r"6 \times 10^3", "6000", True), ("2+3i", "3i+2", True), ("2+3i", "2-3i", False),
+    ("1/2", "0.5", True),
+    (r"\frac12", "1/2", True),
+    ("3/4", r"\dfrac{3}{4}", True),
+    ("0.1", "1/10", True),
+    (r"-\frac{1}{2}", r"\frac{-1}{2}", True),
+    (r"\frac{3}{4}", "0.75", True),
+    (r"\frac{3}{4}", "0.7", False),
+    (r"1\frac12", "1.5", True),
+    ("1.5", r"\frac{2}{3}", False),
+    ("0.333333", "1/3", True),
+    ("1/3", "0.333", False),
+    (r"\{1,2\}", r"\{2,1\}", True),
+    (r"\{1,2\}", r"\{1,3\}", False),
+    ("1,2,3", "3,2,1", True),
+    (r"\{1,2\}", r"\{1\}", False),
+    ("(1,2)", "(2,1)", False),
+    ("(1,2)", "(1, 2)", True),
+    (r"\left(\frac12,3\right)", "(0.5,3)", True),
+    ("[1,2)", "[1,2)", True),
+    ("[1,2)", "(1,2)", False),
+    ("[1,2)", r"1\le x<2", False),
+    ("x>2", r"(2,\infty)", True),
+    (r"(2,\infty)", "x>2", False),
+    (r"(-\infty,1)\cup(2,\infty)", r"(2,\infty)\cup(-\infty,1)", True),
+    (r"[0,\infty)", r"[0, \infty)", True),
+    ("x=5", "5", True),
+    ("5", "x=5", True),
+    ("5", "x=6", False),
+    ("y=2x+1", "2x+1", True),
+    ("1,000", "1000", True),
+    ("1000", r"1,\!000", True),
+    ("1000", "10,00", False),
+    ("10000", "10{,}000", True),
+    (r"50\%", "0.5", True),
+    ("50", r"50\%", True),
+    (r"50\%", "51", False),
+    ("5", "5 cm", True),
+    ("5", r"5\text{ cm}", True),
+    ("12", r"12 \text{ dollars}", True),
+    (r"10\text{ m/s}", "10", True),
+    ("90", r"90^\circ", True),
+    (r"\$1.50", "1.5", True),
+    ("27.0", "27", True),
+    ("73", "073", True),
+    ("27", "27.00001", False),
+    (r"\sqrt{8}", r"2\sqrt{2}", True),
+    (r"\sqrt{8}", "sqrt(8)", True),
+    (r"\sqrt{8}", r"2\sqrt{3}", False),
+    (r"11\sqrt{2}", "15.556", False),
+    (r"\pi", "3.14159", False),
+    ("(x+1)^2", "x^2+2x+1", True),
+    ("(x+1)^2", "x^2+1", False),
+    (r"x^2+y^2", r"y^2+x^2", True),
+    (r"\frac{1}{x}", "x^{-1}", True),
+    ("2^{10}", "1024", True),
+    ("10!", "3628800", True),
+    (r"\log_2 8", "3", True),
+    (r"6 \times 10^3", "6000", True),
+    ("2+3i", "3i+2", True),
+    ("2+3i", "2-3i", False),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", True),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}", False),
-    (r"\text{Evelyn}", "Evelyn", True), (r"\text{Evelyn}", r"\text{Odile}", False), ("(A)", "A", True),
-    ("A", "B", False), ("2", "3", False), ("5", r"5 \text{ or } 6", False), ("5", "5, 6", False), ("5", "", False),
-    ("5", "garbage", False), ("1 1/2", "11/2", False), (r"\boxed{7}", "7", True), ("['2']", "2", True),
+    (r"\text{Evelyn}", "Evelyn", True),
+    (r"\text{Evelyn}", r"\text{Odile}", False),
+    ("(A)", "A", True),
+    ("A", "B", False),
+    ("2", "3", False),
+    ("5", r"5 \text{ or } 6", False),
+    ("5", "5, 6", False),
+    ("5", "", False),
+    ("5", "garbage", False),
+    ("1 1/2", "11/2", False),
+    (r"\boxed{7}", "7", True),
+    ("['2']", "2", True),
 ]
 COMPLETIONS = [
     # text, gold, correct
-    ("", "2", False), ("2", "2", False), (r"\boxed{2", "2", False), (r"\boxed{3} no, \boxed{2}", "2", True),
-    (r"\boxed{2} no, \boxed{3}", "2", False), (r"\boxed{\boxed{1/2}}", "0.5", True),
-    (r"<think>\boxed{2}</think>I do not know.", "2", False), (r"<think>\boxed{3}</think>\boxed{1+1}", "2", True),
-    (r"$$\boxed{\dfrac{4}{2}}$$.", "2", True), ("x+" * 5000 + "x", "2", False),
-    ("\\boxed{" + "x+" * 5000 + "x}", "2", False), ("\\boxed{" + "{(" * 5000 + "}", "2", False),
+    ("", "2", False),
+    ("2", "2", False),
+    (r"\boxed{2", "2", False),
+    (r"\boxed{3} no, \boxed{2}", "2", True),
+    (r"\boxed{2} no, \boxed{3}", "2", False),
+    (r"\boxed{\boxed{1/2}}", "0.5", True),
+    (r"<think>\boxed{2}</think>I do not know.", "2", False),
+    (r"<think>\boxed{3}</think>\boxed{1+1}", "2", True),
+    (r"$$\boxed{\dfrac{4}{2}}$$.", "2", True),
+    ("x+" * 5000 + "x", "2", False),
+    ("\\boxed{" + "x+" * 5000 + "x}", "2", False),
+    ("\\boxed{" + "{(" * 5000 + "}", "2", False),
 ]
 HANGS = r"9^{9^{9^9}}"
 
@@ -59,26 +117,30 @@ def no_process_is_left():
 
 def children() -> list[str]:
   """Command lines of verifier processes of this one."""
-  found = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
+  found = subprocess.run(
+      ["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
   return [line for line in found.splitlines() if "verifier_worker" in line]
 
 
 @pytest.fixture(scope="module")
 def verdicts():
-  texts = [(rf"so it is \boxed{{{said}}}.", gold) for gold, said, _ in ANSWERS] + [c[:2] for c in COMPLETIONS]
+  texts = [(rf"so it is \boxed{{{said}}}.", gold) for gold, said, _ in ANSWERS
+          ] + [c[:2] for c in COMPLETIONS]
   return verifiers.grade_many("math", *map(list, zip(*texts, strict=True)), timeout=60.0)
 
 
 def test_known_pairs(verdicts):
   expected = [pair[2] for pair in ANSWERS + COMPLETIONS]
   assert len(expected) >= 60
-  wrong = [(pair, verdict) for pair, verdict, right in zip(ANSWERS + COMPLETIONS, verdicts, expected, strict=True)
+  wrong = [(pair, verdict)
+           for pair, verdict, right in zip(ANSWERS + COMPLETIONS, verdicts, expected, strict=True)
            if verdict.correct != right or verdict.unscored_reason]
   assert wrong == []
 
 
 def test_every_rung_decides_some_pair(verdicts):
-  assert {verdict.rung for verdict in verdicts} == {"missing", "string", "number", "length", "algebra"}
+  assert {verdict.rung for verdict in verdicts
+         } == {"missing", "string", "number", "length", "algebra"}
 
 
 def test_string_equality_alone_would_be_caught():
@@ -87,8 +149,8 @@ def test_string_equality_alone_would_be_caught():
 
 def test_number_of_workers_does_not_matter(verdicts):
   texts = [rf"\boxed{{{said}}}" for _, said, _ in ANSWERS[::3]]
-  assert verifiers.grade_many("math", texts, [pair[0] for pair in ANSWERS[::3]], workers=1, timeout=60.0) == (
-      verdicts[:len(ANSWERS):3])
+  assert verifiers.grade_many("math", texts, [pair[0] for pair in ANSWERS[::3]], workers=1,
+                              timeout=60.0) == (verdicts[:len(ANSWERS):3])
 
 
 def test_verify():
@@ -108,17 +170,22 @@ def test_a_hanging_answer_is_unscored_and_the_others_are_scored():
 
 def test_a_killed_worker_costs_one_verdict():
   with verifier_pool.Pool() as pool:
-    assert pool.decide([Question("0.5", "2/4")], workers=1, timeout=60.0) == [Verdict(True, "algebra")]
+    assert pool.decide([Question("0.5", "2/4")], workers=1,
+                       timeout=60.0) == [Verdict(True, "algebra")]
     victim, = pool.pids()
     threading.Timer(0.5, os.kill, (victim, 9)).start()
     questions = [Question("0.5", HANGS), Question("0.5", "3/6"), Question("0.5", "1/3")]
     assert pool.decide(questions, workers=1, timeout=60.0) == [
-        Verdict(False, "none", "crash: killed by SIGKILL"), Verdict(True, "algebra"), Verdict(False, "algebra")]
+        Verdict(False, "none", "crash: killed by SIGKILL"),
+        Verdict(True, "algebra"),
+        Verdict(False, "algebra")
+    ]
     idle, = pool.pids()
     assert idle != victim
     os.kill(idle, 9)  # between two calls: nobody's verdict is lost
     pool._workers[0].process.wait()
-    assert pool.decide([Question("0.5", "4/8")], workers=1, timeout=60.0) == [Verdict(True, "algebra")]
+    assert pool.decide([Question("0.5", "4/8")], workers=1,
+                       timeout=60.0) == [Verdict(True, "algebra")]
     last = pool.pids()
   with pytest.raises(ProcessLookupError):
     os.kill(last[0], 0)
@@ -128,11 +195,13 @@ def test_an_exception_in_the_comparison_is_unscored(monkeypatch, tmp_path):
   """So is a process that ends by itself; and what a library prints does not disturb the answers."""
   monkeypatch.setattr(verifier_pool, "WORKER", tmp_path / "worker.py")
   (tmp_path / "math_verify.py").write_text(
-      "import os\nLatexExtractionConfig = ExprExtractionConfig = dict\nparse = lambda text, **_: text\n"
+      "import os\nLatexExtractionConfig = ExprExtractionConfig = dict\nparse = lambda text, **_: "
+      "text\n"
       "def verify(gold, text, **_):\n  print('noise')\n  if 'exit' in text: os._exit(3)\n"
       "  return 1 / len(text[len('\\\\boxed{'):-1]) == 1\n")
   source = verifier_pool.Path(verifiers.__file__).with_name("verifier_worker.py").read_text()
-  (tmp_path / "worker.py").write_text(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{source}")
+  (tmp_path /
+   "worker.py").write_text(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{source}")
   with verifier_pool.Pool() as pool:
     found = pool.decide([Question("a", text) for text in ("x", "", "exit", "y")], workers=1)
   assert [verdict.unscored_reason for verdict in found] == [
@@ -142,7 +211,8 @@ def test_an_exception_in_the_comparison_is_unscored(monkeypatch, tmp_path):
 def test_a_worker_that_cannot_start_is_an_error(monkeypatch, tmp_path):
   (tmp_path / "worker.py").write_text("raise SystemExit(1)")
   monkeypatch.setattr(verifier_pool, "WORKER", tmp_path / "worker.py")
-  with verifier_pool.Pool() as pool, pytest.raises(RuntimeError, match=r"did not start.*exit status 1"):
+  with verifier_pool.Pool() as pool, pytest.raises(RuntimeError,
+                                                   match=r"did not start.*exit status 1"):
     pool.decide([Question("1", "2")])
 
 
@@ -159,11 +229,13 @@ def test_an_interrupt_leaves_no_process(monkeypatch):
 
 def test_processes_end_with_their_parent():
   """Also when it is killed while a worker computes: the worker's own alarm ends that."""
-  code = ("import os, sys\nfrom jaxrl_llm.tasks import verifier_pool\nfrom jaxrl_llm.tasks.grading import Question\n"
-          "pool = verifier_pool.shared_pool()\npool.decide([Question('0.5', '2/4')], workers=1)\n"
-          "print(pool.pids()[0], flush=True)\n"
-          f"if sys.argv[1] == 'kill':\n  pool._workers[0].ask(Question('1', {HANGS!r}), 1.0)\n"
-          "  os.kill(os.getpid(), 9)")
+  code = (
+      "import os, sys\nfrom jaxrl_llm.tasks import verifier_pool\nfrom jaxrl_llm.tasks.grading "
+      "import Question\n"
+      "pool = verifier_pool.shared_pool()\npool.decide([Question('0.5', '2/4')], workers=1)\n"
+      "print(pool.pids()[0], flush=True)\n"
+      f"if sys.argv[1] == 'kill':\n  pool._workers[0].ask(Question('1', {HANGS!r}), 1.0)\n"
+      "  os.kill(os.getpid(), 9)")
   parents = [subprocess.Popen([sys.executable, "-c", code, how], stdout=subprocess.PIPE, text=True)
              for how in ("exit", "kill")]
   workers = [int(parent.communicate(timeout=100)[0]) for parent in parents]
@@ -175,7 +247,8 @@ def test_processes_end_with_their_parent():
 
 
 def running(pid: int) -> bool:
-  state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+  state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True,
+                         text=True).stdout.strip()
   return bool(state) and not state.startswith("Z")
 
 

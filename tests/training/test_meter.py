@@ -1,4 +1,6 @@
-"""The mismatch meter in an iteration: under the parameters that sampled, on every row that was, whatever its reward."""
+"""The mismatch meter in an iteration: under the parameters that sampled, on every row that was,
+whatever its reward.
+"""
 
 import dataclasses
 import itertools
@@ -23,7 +25,8 @@ from jaxrl_llm.types import Rollout, TokenStats
 
 def resolved(**overrides):
   config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_width=8)
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
+                      mlp_width=8)
   config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
   config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
   config.updates.update(optimizer_batches=2)
@@ -58,7 +61,9 @@ def unexpected(*_):
 
 @pytest.fixture(scope="module")
 def anchored():
-  """A run whose anchor pass, with the parameters that sampled, serves; a pass of the meter's own would be noticed."""
+  """A run whose anchor pass, with the parameters that sampled, serves; a pass of the meter's own
+  would be noticed.
+  """
   made = dataclasses.replace(parts(), meter=unexpected)
   run, start = begin(made)
   _, (_, metrics, _), _, rows = iterate(made, run, start.params, 1)
@@ -67,7 +72,8 @@ def anchored():
 
 def test_the_anchors_pass_serves_for_all_rows(anchored):
   _, _, metrics, rows = anchored
-  assert metrics["mismatch/absolute"].count == tokens(rows) and metrics["mismatch/row"].count == len(rows)
+  assert metrics["mismatch/absolute"].count == tokens(
+      rows) and metrics["mismatch/row"].count == len(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-6
 
 
@@ -100,9 +106,11 @@ def test_old_parameters_are_compared_with_themselves():
   made = parts(**{"updates.staleness": 1, "rollout.meter_rows": 8})
   run, start = begin(made)
   seen = []
-  spied = dataclasses.replace(made, meter=lambda *arguments: seen.append(arguments) or made.meter(*arguments))
+  spied = dataclasses.replace(
+      made, meter=lambda *arguments: seen.append(arguments) or made.meter(*arguments))
   run, *_ = iterate(spied, run, start.params, 1)
-  current = jax.tree.map(lambda x: 1.1 * x, run.state.params)  # an update, whatever the rewards were
+  # an update, whatever the rewards were
+  current = jax.tree.map(lambda x: 1.1 * x, run.state.params)
   run = dataclasses.replace(run, state=run.state.replace(params=jax.tree.map(jnp.copy, current)))
   _, (_, metrics, _), values, _ = iterate(spied, run, start.params, 2)
   found = summarize(jax.device_get(metered(metrics)))
@@ -112,13 +120,18 @@ def test_old_parameters_are_compared_with_themselves():
   wrong = summarize(jax.device_get(made.meter(current, rollout, scoring)))
   assert wrong["mismatch/absolute"] > 1e-4
   step = len(rollout.mask) // 8
-  assert metrics["mismatch/absolute"].count == np.sum(rollout.mask[::step])  # of each group, not of the first alone
+  # of each group, not of the first alone
+  assert metrics["mismatch/absolute"].count == np.sum(rollout.mask[::step])
 
 
 @pytest.fixture(scope="module")
 def rounded():
   """A run in int8, whose anchor is the behavior: the meter's own pass."""
-  made = parts(**{"estimator.name": "minpro", "rollout.quantization": "int8", "rollout.meter_rows": 16})
+  made = parts(**{
+      "estimator.name": "minpro",
+      "rollout.quantization": "int8",
+      "rollout.meter_rows": 16
+  })
   run, start = begin(made)
   return made, start, iterate(made, run, start.params, 1)
 
@@ -131,7 +144,10 @@ def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
 
 def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
   """Nothing reads the anchor's set there: the meter's few rows are all that is scored."""
-  made = dataclasses.replace(parts(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9}), score=unexpected)
+  made = dataclasses.replace(parts(**{
+      "estimator.name": "minpro",
+      "vocabulary.top_p": 0.9
+  }), score=unexpected)
   run, start = begin(made)
   _, (_, metrics, _), _, rows = iterate(made, run, start.params, 1)
   assert metrics["mismatch/row"].count == made.cfg.rollout.meter_rows < len(rows)
@@ -139,12 +155,25 @@ def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
 
 
 @pytest.mark.parametrize(("overrides", "passes"), [
-    ({"estimator.name": "minpro"}, 0),
-    ({"updates.optimizer_batches": 1}, 0),
+    ({
+        "estimator.name": "minpro"
+    }, 0),
+    ({
+        "updates.optimizer_batches": 1
+    }, 0),
     ({}, 1),
-    ({"estimator.name": "minpro", "advantage.name": "otb"}, 1),
-    ({"updates.optimizer_batches": 1, "advantage.name": "otb"}, 1),
-], ids=["behavior", "current policy", "recomputed", "behavior, sum_pi_squared", "current policy, sum_pi_squared"])
+    ({
+        "estimator.name": "minpro",
+        "advantage.name": "otb"
+    }, 1),
+    ({
+        "updates.optimizer_batches": 1,
+        "advantage.name": "otb"
+    }, 1),
+], ids=[
+    "behavior", "current policy", "recomputed", "behavior, sum_pi_squared",
+    "current policy, sum_pi_squared"
+])
 def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides, passes):
   cfg, calls, one = resolved(**{"vocabulary.top_p": 0.9}, **overrides), [], jnp.ones(())
   stats = TokenStats(one, sum_pi_squared=one, in_support=one)
@@ -158,13 +187,14 @@ def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides,
   assert (scores.own is None) == (not passes), "the meter reads a pass where there is one"
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(4, [0, 4, 8, 12]), (6, [0, 2, 5, 8, 10, 13]), (16, [*range(16)])])
+@pytest.mark.parametrize(("rows", "expected"), [(4, [0, 4, 8, 12]), (6, [0, 2, 5, 8, 10, 13]),
+                                                (16, [*range(16)])])
 def test_the_meters_rows_are_spread_over_the_whole_batch(rows, expected):
   """Also where they do not divide it: a step of B // rows = 2 would leave the last third out."""
   seen, shape = [], (16, 3)
   zeros = jnp.zeros(16, jnp.int32)
-  rollout = Rollout(jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool), zeros + 3, zeros, jnp.zeros(shape), zeros > 0,
-                    zeros, zeros, jnp.arange(16), zeros)
+  rollout = Rollout(jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool), zeros + 3, zeros,
+                    jnp.zeros(shape), zeros > 0, zeros, zeros, jnp.arange(16), zeros)
   scorer = lambda params, some, sampling: seen.append(some) or TokenStats(some.behavior_log_probs)
   assert meter(None, rollout, None, scorer=scorer, rows=rows)["mismatch/row"].count == rows
   assert seen[0].row_id.tolist() == expected
@@ -174,9 +204,12 @@ def test_an_evaluation_keeps_the_trainers_numerics(rounded):
   made, start, _ = rounded
   prompts = collect.prompt_batch(made, made.task.heldout(8), 1, 0)
   rollout = made.sample_heldout(start.params, prompts, jax.random.key(0), collect.sampling(1.0))
-  found = summarize(jax.device_get(setup._meter(
-      dataclasses.replace(made.cfg, rollout=dataclasses.replace(made.cfg.rollout, meter_rows=8)), made.mesh,
-      made.score_heldout)(start.params, rollout, collect.sampling(1.0))))
+  found = summarize(
+      jax.device_get(
+          setup._meter(
+              dataclasses.replace(made.cfg,
+                                  rollout=dataclasses.replace(made.cfg.rollout, meter_rows=8)),
+              made.mesh, made.score_heldout)(start.params, rollout, collect.sampling(1.0))))
   assert max(found["mismatch/range/max"], -found["mismatch/range/min"]) < 1e-5
 
 
@@ -194,4 +227,5 @@ def test_more_rows_than_there_are_and_rows_on_devices():
       dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, meter_rows=rows)),
       parallel.make_mesh(cfg.mesh if devices == 1 else dataclasses.replace(cfg.mesh, data=devices),
                          jax.devices()[:devices]), None).__wrapped__.keywords["rows"]
-  assert [shapes(rows, devices) for rows, devices in itertools.product((3, 100), (1, 8))] == [3, 8, 16, 16]
+  assert [shapes(rows, devices) for rows, devices in itertools.product((3, 100), (1, 8))
+         ] == [3, 8, 16, 16]

@@ -17,8 +17,8 @@ MEANS = np.array([0.2, 0.4, 0.6, 0.4], np.float32)
 def batch(advantages, mask, groups):
   rows = len(groups)
   zeros = jnp.zeros(rows, jnp.int32)
-  rollout = Rollout(jnp.zeros(mask.shape, jnp.int32), jnp.asarray(mask), zeros, zeros, jnp.zeros(mask.shape),
-                    zeros > 0, zeros, zeros, zeros, jnp.asarray(groups))
+  rollout = Rollout(jnp.zeros(mask.shape, jnp.int32), jnp.asarray(mask), zeros, zeros,
+                    jnp.zeros(mask.shape), zeros > 0, zeros, zeros, zeros, jnp.asarray(groups))
   ones = jnp.ones(mask.shape)
   return TrainBatch(rollout, jnp.asarray(advantages, jnp.float32), ones, None, ones)
 
@@ -55,7 +55,9 @@ def test_memory_holds_the_last_means_and_the_newest_batch():
 
 
 def test_scaled_advantages_by_hand():
-  """a_i = G A_i / sum |A_j|; groups interleaved, one row not kept, one group all zero, holes in the mask."""
+  """a_i = G A_i / sum |A_j|; groups interleaved, one row not kept, one group all zero, holes in the
+  mask.
+  """
   mask = np.array([[0, 1, 1], [0, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1], [0, 1, 1]], bool)
   groups = np.array([7, 3, 7, 3, 7, 3])
   advantages = np.where(mask, np.array([1.0, 0.0, -3.0, 0.0, 5.0, 0.0])[:, None], 99.0)
@@ -65,4 +67,6 @@ def test_scaled_advantages_by_hand():
   untouched = pipo.scaled_advantages(batch(advantages, mask, groups), keep, group=False)
   np.testing.assert_array_equal(untouched, np.float32(advantages))
   with pytest.raises(AssertionError):  # a scale that counts the row which was taken out
-    np.testing.assert_allclose(got, mask * np.array([3 / 9, 0, -9 / 9, 0, 15 / 9, 0])[:, None], rtol=1e-6)
+    np.testing.assert_allclose(got,
+                               mask * np.array([3 / 9, 0, -9 / 9, 0, 15 / 9, 0])[:, None],
+                               rtol=1e-6)

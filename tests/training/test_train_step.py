@@ -1,4 +1,6 @@
-"""The loss does not depend on how it is computed: micro-batches, padding, row order, devices, skipped passes."""
+"""The loss does not depend on how it is computed: micro-batches, padding, row order, devices,
+skipped passes.
+"""
 
 import dataclasses
 import functools
@@ -39,7 +41,9 @@ from jaxrl_llm.training.train_step import (
 )
 from jaxrl_llm.types import Rollout, SupervisedBatch
 
-MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_width=24))
+MODEL = Model(
+    ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
+                mlp_width=24))
 GROUP = 4
 
 
@@ -53,29 +57,43 @@ def recorded_batches(parts=1, seed=0, rows=16, length=11):
   params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(seed)))
   end = rng.integers(5, length + 1, rows)
   start = rng.integers(1, 4, rows)
-  mask = (np.arange(length) >= start[:, None]) & (np.arange(length) < end[:, None]) & (rng.random((rows, length)) < 0.8)
+  mask = (np.arange(length) >= start[:, None]) & (np.arange(length) < end[:, None]) & (rng.random(
+      (rows, length)) < 0.8)
   mask[3] = False
   tokens = np.where(np.arange(length) < end[:, None], rng.integers(0, 16, (rows, length)), 0)
   zeros = np.zeros(rows, np.int32)
-  rollout = Rollout(tokens.astype(np.int32), mask, end.astype(np.int32), start.astype(np.int32),
-                    np.where(mask, -2.5 + 0.3 * rng.standard_normal((rows, length)), 0).astype(np.float32),
-                    zeros > 0, zeros, zeros, np.arange(rows, dtype=np.int32),
-                    (np.arange(rows) // GROUP).astype(np.int32))
+  rollout = Rollout(
+      tokens.astype(np.int32), mask, end.astype(np.int32), start.astype(np.int32),
+      np.where(mask, -2.5 + 0.3 * rng.standard_normal(
+          (rows, length)), 0).astype(np.float32), zeros > 0, zeros, zeros,
+      np.arange(rows, dtype=np.int32), (np.arange(rows) // GROUP).astype(np.int32))
   rollout = jax.tree.map(jnp.asarray, rollout)
-  anchor = jnp.where(mask, rollout.behavior_log_probs + 0.05 * rng.standard_normal((rows, length)), 0)
+  anchor = jnp.where(mask, rollout.behavior_log_probs + 0.05 * rng.standard_normal((rows, length)),
+                     0)
   rewards = jnp.asarray(rng.integers(0, 2, rows), jnp.float32)
   keep = jnp.asarray(np.arange(rows) != 7)
   scores = Scores(anchor.astype(jnp.float32), (anchor + 0.1).astype(jnp.float32))
   cfg = BatchConfig(GROUP, parts, AdvantageConfig("grpo"), AggregationConfig("sequence"),
                     CorrectionConfig("token", 2.0))
-  batches, _ = jax.jit(optimizer_batches, static_argnames="cfg")(rollout, rewards, keep, scores, cfg=cfg)
+  batches, _ = jax.jit(optimizer_batches, static_argnames="cfg")(rollout, rewards, keep, scores,
+                                                                 cfg=cfg)
   return batches, params
 
 
 def config(estimator="ctpo", micro_batches=1):
-  wide = {"ctpo": {"log_low": 1.0, "log_high": 2.0, "log_dual": 2.0}, "m2po": {"tau": 0.15}}.get(estimator, {})
-  return StepConfig(LossConfig(EstimatorConfig(estimator, **wide), KLConfig("k3", 0.1), EntropyConfig(0.01), 0.9),
-                    micro_batches)
+  wide = {
+      "ctpo": {
+          "log_low": 1.0,
+          "log_high": 2.0,
+          "log_dual": 2.0
+      },
+      "m2po": {
+          "tau": 0.15
+      }
+  }.get(estimator, {})
+  return StepConfig(
+      LossConfig(EstimatorConfig(estimator, **wide), KLConfig("k3", 0.1), EntropyConfig(0.01), 0.9),
+      micro_batches)
 
 
 @functools.cache
@@ -91,7 +109,8 @@ def assert_close(a, b, tolerance=1e-5):
 def test_micro_batches_change_nothing(estimator):
   (batch,), params = recorded_batches()
   (value, metrics), gradient = grad_of(config(estimator))(params, batch)
-  assert np.isfinite(value) and max(float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(gradient)) > 1e-3
+  assert np.isfinite(value) and max(
+      float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(gradient)) > 1e-3
   for parts in (2, 4):
     (other, other_metrics), other_gradient = grad_of(config(estimator, parts))(params, batch)
     assert_close((other, other_metrics, other_gradient), (value, metrics, gradient))
@@ -103,7 +122,9 @@ def prepared_step(cfg):
 
 
 def test_statistics_of_the_whole_batch_survive_micro_batches():
-  """m2po drops tokens by a threshold over the whole optimizer batch; each micro-batch's own would drop others."""
+  """m2po drops tokens by a threshold over the whole optimizer batch; each micro-batch's own would
+  drop others.
+  """
   (batch,), params = recorded_batches()
   state = init_state(params, TX)
   whole, metrics = prepared_step(config("m2po"))(state, batch)
@@ -111,7 +132,8 @@ def test_statistics_of_the_whole_batch_survive_micro_batches():
     other, other_metrics = prepared_step(config("m2po", parts))(state, batch)
     # Adam divides by the gradient's size, so that only the moments show its rounding as it is.
     assert_close((other.opt_state[1][0].mu, other_metrics), (whole.opt_state[1][0].mu, metrics))
-  weights = jax.jit(functools.partial(prepare.prepare, model=MODEL, cfg=config("m2po")))(params, batch)
+  weights = jax.jit(functools.partial(prepare.prepare, model=MODEL, cfg=config("m2po")))(params,
+                                                                                         batch)
   kept, live = np.asarray(weights.estimator_weights) > 0, np.asarray(batch.rollout.mask)
   assert 0.1 < kept.sum() / live.sum() < 0.9
   # The wrong way, each micro-batch by its own threshold: `gradients` alone prepares nothing.
@@ -129,15 +151,19 @@ def test_row_order_and_padding_change_nothing():
   (batch,), params = recorded_batches()
   (value, metrics), gradient = grad_of(config())(params, batch)
   order = np.random.default_rng(1).permutation(16)
-  (permuted, _), permuted_gradient = grad_of(config())(params, jax.tree.map(lambda x: x[order], batch))
+  (permuted, _), permuted_gradient = grad_of(config())(params,
+                                                       jax.tree.map(lambda x: x[order], batch))
   assert_close((permuted, permuted_gradient), (value, gradient))
-  pad = lambda x: jnp.pad(x, ((0, 0), (0, 6)), constant_values=3 if x.dtype == jnp.int32 else 0) if x.ndim == 2 else x
+  pad = lambda x: jnp.pad(x, ((0, 0), (0, 6)), constant_values=3
+                          if x.dtype == jnp.int32 else 0) if x.ndim == 2 else x
   (padded, padded_metrics), padded_gradient = grad_of(config())(params, jax.tree.map(pad, batch))
   assert_close((padded, padded_metrics, padded_gradient), (value, metrics, gradient))
 
 
 def test_weights_computed_per_micro_batch_are_rejected():
-  """The mistake that a weighting of the whole batch prevents: each micro-batch normalised by its own tokens."""
+  """The mistake that a weighting of the whole batch prevents: each micro-batch normalised by its
+  own tokens.
+  """
   (batch,), params = recorded_batches()
   (value, _), _ = grad_of(config())(params, batch)
   total = 0.0
@@ -157,12 +183,15 @@ def test_unkept_and_void_rows_count_for_nothing():
 
 
 def test_current_policy_as_anchor_needs_no_pass():
-  """With anchor None the loss and gradient equal those with the scored anchor of the same parameters."""
+  """With anchor None the loss and gradient equal those with the scored anchor of the same
+  parameters.
+  """
   from jaxrl_llm.training.score import score
   from jaxrl_llm.types import Sampling
 
   (batch,), params = recorded_batches()
-  anchor = score(params, batch.rollout, Sampling(jnp.float32(0.9)), model=MODEL, cfg=StepConfig()).log_probs
+  anchor = score(params, batch.rollout, Sampling(jnp.float32(0.9)), model=MODEL,
+                 cfg=StepConfig()).log_probs
   for estimator in ("ppo", "ctpo", "gspo"):
     scored = grad_of(config(estimator))(params, batch.replace(anchor_log_probs=anchor))
     skipped = grad_of(config(estimator))(params, batch.replace(anchor_log_probs=None))
@@ -195,25 +224,34 @@ def test_sft_loss_is_the_mean_negative_log_likelihood():
   (batch,), params = recorded_batches()
   rollout = batch.rollout
   weights = rollout.mask / jnp.sum(rollout.mask)
-  value, metrics = sft_loss(params, SupervisedBatch(rollout.tokens, rollout.length, weights), model=MODEL, cfg=None)
-  logits = jax.vmap(lambda t: MODEL.hidden(params, t[None], jnp.arange(11)[None], jnp.ones((1, 11), jnp.int32))[0][0])(
-      rollout.tokens) @ MODEL.head(params)
-  log_p = jnp.take_along_axis(jax.nn.log_softmax(logits)[:, :-1], rollout.tokens[:, 1:, None], -1)[..., 0]
+  value, metrics = sft_loss(params, SupervisedBatch(rollout.tokens, rollout.length, weights),
+                            model=MODEL, cfg=None)
+  logits = jax.vmap(lambda t: MODEL.hidden(params, t[None],
+                                           jnp.arange(11)[None], jnp.ones(
+                                               (1, 11), jnp.int32))[0][0])(
+                                                   rollout.tokens) @ MODEL.head(params)
+  log_p = jnp.take_along_axis(jax.nn.log_softmax(logits)[:, :-1], rollout.tokens[:, 1:, None],
+                              -1)[..., 0]
   expected = -jnp.sum(jnp.where(rollout.mask[:, 1:], log_p, 0)) / jnp.sum(rollout.mask)
   np.testing.assert_allclose(value, expected, rtol=1e-5)
-  np.testing.assert_allclose(metrics["loss/sft"].total / metrics["loss/sft"].count, expected, rtol=1e-5)
+  np.testing.assert_allclose(metrics["loss/sft"].total / metrics["loss/sft"].count, expected,
+                             rtol=1e-5)
 
 
-@pytest.mark.parametrize("axes", [MeshConfig(2, 2, 2), MeshConfig(8, 1, 1)], ids=["data2-fsdp2-tensor2", "data8"])
+@pytest.mark.parametrize("axes", [MeshConfig(2, 2, 2), MeshConfig(8, 1, 1)],
+                         ids=["data2-fsdp2-tensor2", "data8"])
 def test_eight_devices_follow_one_device(axes):
-  """Five recorded batches: first loss and gradient within 1e-5 of a single device's, later losses within 1e-4."""
+  """Five recorded batches: first loss and gradient within 1e-5 of a single device's, later losses
+  within 1e-4.
+  """
   recorded = [recorded_batches(seed=s)[0][0] for s in range(5)]
   params = recorded_batches()[1]
   losses, norms, moved = {}, {}, {}
   for name, mesh in (("one", parallel.make_mesh(MeshConfig(), jax.devices()[:1])),
                      ("eight", parallel.make_mesh(axes, jax.devices()[:8]))):
     step = make_train_step(policy_loss, MODEL, TX, config(micro_batches=2), mesh)
-    state = jax.device_put(init_state(jax.tree.map(jnp.copy, params), TX), state_shardings(MODEL, TX, mesh))
+    state = jax.device_put(init_state(jax.tree.map(jnp.copy, params), TX),
+                           state_shardings(MODEL, TX, mesh))
     if axes.tensor > 1 and name == "eight":
       assert "tensor" in str(state.params["blocks"][0]["mlp"]["gate"].sharding.spec)
     losses[name], norms[name] = [], []

@@ -14,8 +14,9 @@ from jaxrl_llm.types import AdvantageInputs
 def gae(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A_t = delta_t + gamma lam A_next, delta_t = r_t + gamma V_next - V_t, then whitened.
 
-  `next` is the row's next policy token: over tool text, value and advantage are carried unchanged. After the last
-  policy token both are 0, for truncated rows too. r is the token reward, plus the outcome on the last policy token.
+  `next` is the row's next policy token: over tool text, value and advantage are carried unchanged.
+  After the last policy token both are 0, for truncated rows too. r is the token reward, plus the
+  outcome on the last policy token.
 
     lam 1: G - V, with G the discounted return      lam 0: the one-step temporal difference
 
@@ -25,11 +26,13 @@ def gae(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """
   live = inputs.mask & rewards.kept(inputs)[:, None]
   advantages = _unwhitened(inputs, cfg, live)
-  return rewards.constants(masked.whiten(advantages, live) if cfg.whiten else masked.masked(advantages, live), inputs)
+  return rewards.constants(
+      masked.whiten(advantages, live) if cfg.whiten else masked.masked(advantages, live), inputs)
 
 
 def value_targets(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
-  """Returns that the critic is trained towards: unwhitened A + V, constants; 0 where mask or keep is False.
+  """Returns that the critic is trained towards: unwhitened A + V, constants; 0 where mask or keep
+  is False.
 
   Args:
     inputs: with `values`.
@@ -43,11 +46,13 @@ def value_targets(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array,
   if inputs.values is None:
     raise ValueError("value_targets needs ['values'] in its inputs: the critic's estimates, [B, L]")
   live = inputs.mask & rewards.kept(inputs)[:, None]
-  return lax.stop_gradient(masked.masked(_unwhitened(inputs, cfg, live) + masked.masked(inputs.values, live), live))
+  return lax.stop_gradient(
+      masked.masked(_unwhitened(inputs, cfg, live) + masked.masked(inputs.values, live), live))
 
 
 def _unwhitened(inputs: AdvantageInputs, cfg: AdvantageConfig, live: Array) -> Float[Array, "B L"]:
   values = masked.masked(inputs.values, live)
-  reward = rewards.with_outcome(rewards.outcomes(inputs), rewards.token_rewards(inputs), inputs.mask)
+  reward = rewards.with_outcome(rewards.outcomes(inputs), rewards.token_rewards(inputs),
+                                inputs.mask)
   delta = reward + cfg.gamma * rewards.next_value(values, live) - values
   return rewards.discounted_sum(delta, live, cfg.gamma * cfg.lam)

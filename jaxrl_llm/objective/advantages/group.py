@@ -1,7 +1,8 @@
-"""Baselines from the other completions of the same prompt: one number per row, the same on all of its policy tokens.
+"""Baselines from the other completions of the same prompt: one number per row, the same on all of
+its policy tokens.
 
-R_i is the outcome reward plus the row's token rewards, where there are any. A row with keep False enters no statistic
-and gets 0; so does every row of a group with fewer than two kept rows.
+R_i is the outcome reward plus the row's token rewards, where there are any. A row with keep False
+enters no statistic and gets 0; so does every row of a group with fewer than two kept rows.
 """
 
 import jax.numpy as jnp
@@ -17,8 +18,8 @@ from jaxrl_llm.types import AdvantageInputs
 def centred(inputs: AdvantageInputs) -> tuple[Array, Array]:
   """(R - group mean on usable rows, 0 elsewhere; kept rows of the group), both [B].
 
-  Exactly 0 where all kept rows of the group have the same R: the rounding of the mean would otherwise be divided by a
-  standard deviation of the same size.
+  Exactly 0 where all kept rows of the group have the same R: the rounding of the mean would
+  otherwise be divided by a standard deviation of the same size.
   """
   keep, totals = rewards.kept(inputs), rewards.totals(inputs)
   count = masked.group_sum(keep.astype(totals.dtype), inputs.group_id)
@@ -28,9 +29,11 @@ def centred(inputs: AdvantageInputs) -> tuple[Array, Array]:
   return masked.masked(totals - mean, rewards.usable(inputs) & (largest > smallest)), count
 
 
-def standard_deviation(centred_rewards: Float[Array, " B"], count: Float[Array, " B"], inputs: AdvantageInputs,
-                       ddof: int) -> Float[Array, " B"]:
-  """Of the group's rewards, from rewards that are centred; `ddof` 1 is Bessel's, 0 the population's."""
+def standard_deviation(centred_rewards: Float[Array, " B"], count: Float[Array, " B"],
+                       inputs: AdvantageInputs, ddof: int) -> Float[Array, " B"]:
+  """Of the group's rewards, from rewards that are centred; `ddof` 1 is Bessel's, 0 the
+  population's.
+  """
   squares = masked.group_sum(jnp.square(centred_rewards), inputs.group_id)
   return jnp.sqrt(masked.safe_divide(squares, count - ddof))
 
@@ -85,8 +88,8 @@ def rloo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
 def opo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A = R - sum_j L_j R_j / sum_j L_j over the kept rows of the group; L counts policy tokens.
 
-  A row without a policy token has weight 0. Meant for strictly on-policy updates. The same as `otb` with granularity
-  `sequence` and weight `uniform`, but for its epsilon.
+  A row without a policy token has weight 0. Meant for strictly on-policy updates. The same as `otb`
+  with granularity `sequence` and weight `uniform`, but for its epsilon.
 
   Source: arXiv 2505.23585; methods A11.5.
   """

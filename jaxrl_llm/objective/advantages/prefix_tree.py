@@ -1,7 +1,9 @@
 """TEMPO: temporal differences on the tree of prefixes that the completions of a prompt form.
 
-A prefix is the sequence of policy tokens, so inserted tool text changes nothing. Prefixes get numbers instead of being
-compared: the number at depth k is that of the pair (number at depth k - 1, token k), one sort of [B] per depth, so
+A prefix is the sequence of policy tokens, so inserted tool text changes nothing. Prefixes get
+numbers instead of being
+compared: the number at depth k is that of the pair (number at depth k - 1, token k), one sort of
+  [B] per depth, so
 that the cost is O(B log B) per column and never pairs of rows.
 """
 
@@ -20,7 +22,8 @@ from jaxrl_llm.types import AdvantageInputs
 def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: Int[Array, "B L"],
                  mask: Bool[Array, "B L"], group_id: Int[Array, " B"]
                  ) -> tuple[Float[Array, "B L+1"], Int[Array, "B L+1"]]:
-  """Mean of `values` over the rows that share a row's first k policy tokens, and how many do, for each k.
+  """Mean of `values` over the rows that share a row's first k policy tokens, and how many do, for
+  each k.
 
   Args:
     values: [B], one per row.
@@ -29,9 +32,9 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
     group_id: [B], arbitrary and unsorted; rows of different groups share nothing.
 
   Returns:
-    (mean, count), both [B, L + 1]; column k speaks of the first k policy tokens, column 0 of the whole group. A row
-    leaves the count behind its last policy token; its own entries from there on are meaningless. Where nobody leaves a
-    prefix, the mean stays the same number, bit for bit.
+    (mean, count), both [B, L + 1]; column k speaks of the first k policy tokens, column 0 of the
+    whole group. A row leaves the count behind its last policy token; its own entries from there on
+    are meaningless. Where nobody leaves a prefix, the mean stays the same number, bit for bit.
   """
   rows, width = mask.shape
   column = jnp.where(mask, prefix.token_index(mask) - 1, width)
@@ -54,23 +57,27 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
 
   number = masked.group_index(group_id).astype(jnp.int32)
   mean, count = mean_of(number, member)
-  _, (means, counts) = lax.scan(deeper, (number, mean, count), (compact.T, jnp.arange(1, width + 1)))
+  _, (means, counts) = lax.scan(deeper, (number, mean, count),
+                                (compact.T, jnp.arange(1, width + 1)))
   join = lambda first, rest: jnp.concatenate([first[:, None], rest.T], 1)
   return join(mean, means), join(count, counts)
 
 
 def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
-  """TD_t = V(y_1..t) - V(y_1..t-1), V(s) the mean R over the kept rows of the group that begin with s.
+  """TD_t = V(y_1..t) - V(y_1..t-1), V(s) the mean R over the kept rows of the group that begin with
+  s.
 
-  V of the empty prefix is the group's mean. Exactly 0 where no row leaves the prefix, and on rows that are not usable.
-  Over a row that ends alone TD sums to R - mean; over the rows of a prefix that no row ends with, to 0.
+  V of the empty prefix is the group's mean. Exactly 0 where no row leaves the prefix, and on rows
+  that are not usable. Over a row that ends alone TD sums to R - mean; over the rows of a prefix
+  that no row ends with, to 0.
   """
   usable = rewards.usable(inputs)
   # A constant added to V changes no difference; centred, equal rewards give exactly 0.
   difference, _ = group.centred(inputs)
   means, _ = prefix_means(difference, usable, inputs.tokens, inputs.mask, inputs.group_id)
   k = prefix.token_index(inputs.mask)
-  after, before = jnp.take_along_axis(means, k, 1), jnp.take_along_axis(means, jnp.maximum(k - 1, 0), 1)
+  after, before = jnp.take_along_axis(means, k,
+                                      1), jnp.take_along_axis(means, jnp.maximum(k - 1, 0), 1)
   return masked.masked(after - before, inputs.mask & usable[:, None])
 
 
@@ -78,10 +85,12 @@ def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
 def tempo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A_t = (R - mean + TD_t) / (std + epsilon); see `temporal_differences`.
 
-  Wherever the completions do not branch this is `grpo`. `ddof` 1 is Bessel's standard deviation of R, 0 the
-  population's; `normalize` False divides by 1. A group of one kept row, and equal rewards, give 0.
+  Wherever the completions do not branch this is `grpo`. `ddof` 1 is Bessel's standard deviation of
+  R, 0 the population's; `normalize` False divides by 1. A group of one kept row, and equal rewards,
+  give 0.
 
-  Deviation: the reference ends a row's prefix at its first masked token; here it goes on over policy tokens.
+  Deviation: the reference ends a row's prefix at its first masked token; here it goes on over
+  policy tokens.
 
   Source: arXiv 2509.18314; methods A2.
   """

@@ -31,7 +31,8 @@ class Spec:
   reads: frozenset[str] = frozenset()
 
   def required(self, cfg: AdvantageConfig) -> frozenset[str]:
-    return self.needs.union(*(fields for (option, value), fields in self.options if getattr(cfg, option) == value))
+    return self.needs.union(
+        *(fields for (option, value), fields in self.options if getattr(cfg, option) == value))
 
 
 _TABLE: dict[str, Spec] = {}
@@ -51,7 +52,8 @@ def register(name: str, *, needs: set[str] = frozenset(), group: bool = True,
     replace: overwrite an entry of this name.
 
   Raises:
-    ValueError: the name is taken, `needs` or `options` names no optional field of AdvantageInputs, or `reads` no field
+    ValueError: the name is taken, `needs` or `options` names no optional field of AdvantageInputs,
+    or `reads` no field
       of AdvantageConfig.
   """
   options = options or {}
@@ -59,7 +61,8 @@ def register(name: str, *, needs: set[str] = frozenset(), group: bool = True,
   if foreign:
     raise ValueError(f"advantage {name!r} reads {foreign}; AdvantageConfig has {list(NUMBERS)}")
   if name in _TABLE and not replace:
-    raise ValueError(f"advantage {name!r} is registered already; another name, or replace=True in a notebook")
+    raise ValueError(
+        f"advantage {name!r} is registered already; another name, or replace=True in a notebook")
   unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
@@ -77,18 +80,25 @@ def names() -> list[str]:
 
 def spec(name: str) -> Spec:
   if name not in _TABLE:
-    raise ConfigError(f"advantage.name = {name!r}: registered are {', '.join(names())}.{did_you_mean(name, names())}")
+    raise ConfigError(
+        f"advantage.name = {name!r}: registered are "
+        f"{', '.join(names())}.{did_you_mean(name, names())}"
+    )
   return _TABLE[name]
 
 
 def needs(cfg: AdvantageConfig) -> frozenset[str]:
-  """Optional AdvantageInputs that `cfg.name` reads under the options of `cfg`; what a trainer has to compute."""
+  """Optional AdvantageInputs that `cfg.name` reads under the options of `cfg`; what a trainer has
+  to compute.
+  """
   return spec(cfg.name).required(cfg)
 
 
 def readers() -> dict[str, set[str]]:
   """Field of AdvantageConfig -> the advantages that read it."""
-  return {field: {name for name, entry in _TABLE.items() if field in entry.reads} for field in NUMBERS}
+  return {
+      field: {name for name, entry in _TABLE.items() if field in entry.reads} for field in NUMBERS
+  }
 
 
 def get_advantage(name: str):
@@ -100,8 +110,10 @@ def get_advantage(name: str):
     missing = sorted(n for n in entry.required(cfg) if getattr(inputs, n) is None)
     if missing:
       because = ", ".join(f"advantage.{option} = {value!r} reads {', '.join(sorted(fields))}"
-                          for (option, value), fields in entry.options if getattr(cfg, option) == value)
-      raise ValueError(f"advantage {name!r} needs {missing} in its inputs{because and ': ' + because}")
+                          for (option, value), fields in entry.options
+                          if getattr(cfg, option) == value)
+      raise ValueError(
+          f"advantage {name!r} needs {missing} in its inputs{because and ': ' + because}")
     return entry.function(inputs, cfg)
 
   return advantage

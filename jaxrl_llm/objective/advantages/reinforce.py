@@ -13,8 +13,8 @@ from jaxrl_llm.types import AdvantageInputs
 def reinforce_pp(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   """A = whiten(G), G_t = r_t + gamma G_next, over the kept policy tokens of the given batch.
 
-  r is the token reward, plus the outcome on the row's last policy token. The discount counts policy tokens: the return
-  is carried unchanged through tool text. `whiten` False leaves G.
+  r is the token reward, plus the outcome on the row's last policy token. The discount counts policy
+  tokens: the return is carried unchanged through tool text. `whiten` False leaves G.
 
   Source: arXiv 2501.03262; methods A11.3.
   """
@@ -23,10 +23,11 @@ def reinforce_pp(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, 
 
 @register("reinforce_pp_baseline", reads={"gamma", "whiten"})
 def reinforce_pp_baseline(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
-  """`reinforce_pp` after subtracting the group's mean R from each outcome; R includes the row's token rewards.
+  """`reinforce_pp` after subtracting the group's mean R from each outcome; R includes the row's
+  token rewards.
 
-  Without token rewards and with gamma 1, the whitened R - group mean. Rows of a group with fewer than two kept rows get
-  0 and enter neither the mean nor the variance.
+  Without token rewards and with gamma 1, the whitened R - group mean. Rows of a group with fewer
+  than two kept rows get 0 and enter neither the mean nor the variance.
 
   Source: arXiv 2501.03262; methods A11.3.
   """
@@ -39,4 +40,5 @@ def _returns(outcome: Float[Array, " B"], keep: Array, inputs: AdvantageInputs, 
   live = inputs.mask & keep[:, None]
   per_token = rewards.with_outcome(outcome, rewards.token_rewards(inputs), inputs.mask)
   returns = rewards.discounted_sum(per_token, live, cfg.gamma)
-  return rewards.constants(masked.whiten(returns, live) if cfg.whiten else masked.masked(returns, live), inputs)
+  return rewards.constants(
+      masked.whiten(returns, live) if cfg.whiten else masked.masked(returns, live), inputs)

@@ -13,7 +13,9 @@ def kept(inputs: AdvantageInputs) -> Bool[Array, " B"]:
 
 
 def usable(inputs: AdvantageInputs) -> Bool[Array, " B"]:
-  """Kept rows whose group has at least two kept rows: those that have something to be compared with."""
+  """Kept rows whose group has at least two kept rows: those that have something to be compared
+  with.
+  """
   keep = kept(inputs)
   return keep & (masked.group_sum(keep.astype(jnp.int32), inputs.group_id) >= 2)
 
@@ -24,7 +26,8 @@ def outcomes(inputs: AdvantageInputs) -> Float[Array, " B"]:
 
 
 def token_rewards(inputs: AdvantageInputs) -> Float[Array, "B L"]:
-  """Per-token rewards without the outcome; 0 where mask or keep is False, or where none were given."""
+  """Per-token rewards without the outcome; 0 where mask or keep is False, or where none were given.
+  """
   if inputs.token_rewards is None:
     return jnp.zeros(inputs.mask.shape, outcomes(inputs).dtype)
   return masked.masked(inputs.token_rewards, inputs.mask & kept(inputs)[:, None])
@@ -37,26 +40,32 @@ def totals(inputs: AdvantageInputs) -> Float[Array, " B"]:
   return outcomes(inputs) + jnp.sum(token_rewards(inputs), -1)
 
 
-def rewards_to_go(outcome: Float[Array, " B"], per_token: Float[Array, "B L"]) -> Float[Array, "B L"]:
+def rewards_to_go(outcome: Float[Array, " B"], per_token: Float[Array,
+                                                                "B L"]) -> Float[Array, "B L"]:
   """G_t = sum over s >= t of the token rewards, plus the outcome; undiscounted.
 
-  The outcome is added, not summed over time, so that without token rewards G is exactly the outcome.
+  The outcome is added, not summed over time, so that without token rewards G is exactly the
+  outcome.
   """
   return outcome[:, None] + jnp.flip(jnp.cumsum(jnp.flip(per_token, -1), -1), -1)
 
 
-def with_outcome(outcome: Float[Array, " B"], per_token: Float[Array, "B L"], mask: Bool[Array, "B L"]
-                 ) -> Float[Array, "B L"]:
+def with_outcome(outcome: Float[Array, " B"], per_token: Float[Array, "B L"],
+                 mask: Bool[Array, "B L"]) -> Float[Array, "B L"]:
   """Token rewards with the outcome on the last policy token of each row; 0 elsewhere."""
   columns = jnp.arange(mask.shape[-1])
   last = jnp.max(jnp.where(mask, columns, -1), -1, keepdims=True, initial=-1)
-  return per_token + masked.masked(jnp.broadcast_to(outcome[:, None], mask.shape), mask & (columns == last))
+  return per_token + masked.masked(jnp.broadcast_to(outcome[:, None], mask.shape), mask &
+                                   (columns == last))
 
 
-def discounted_sum(values: Float[Array, "B L"], mask: Bool[Array, "B L"], decay: float) -> Float[Array, "B L"]:
-  """x_t = values_t + decay * x_next, where `next` is the next policy token: a masked token neither adds nor decays.
+def discounted_sum(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
+                   decay: float) -> Float[Array, "B L"]:
+  """x_t = values_t + decay * x_next, where `next` is the next policy token: a masked token neither
+  adds nor decays.
 
-  One associative scan from the right. At a masked position, the value of the next policy token (0 if none).
+  One associative scan from the right. At a masked position, the value of the next policy token (0
+  if none).
   """
   values = masked.masked(values, mask)
   return _scan(jnp.where(mask, decay, 1.0).astype(values.dtype), values)

@@ -1,7 +1,9 @@
-"""Optimal token baseline: a baseline for each position of a group, weighted by accumulated gradient energy.
+"""Optimal token baseline: a baseline for each position of a group, weighted by accumulated gradient
+energy.
 
-It minimises sum_i W_i (G_i - B)^2 at each position, a surrogate: it is not in general the variance-optimal baseline of
-the gradient estimator. Compare `weight` in {cumulative, step, uniform} by measurement.
+It minimises sum_i W_i (G_i - B)^2 at each position, a surrogate: it is not in general the
+variance-optimal baseline of the gradient estimator. Compare `weight` in {cumulative, step, uniform}
+by measurement.
 """
 
 from typing import NamedTuple
@@ -17,11 +19,15 @@ from jaxrl_llm.types import AdvantageInputs
 
 _EPSILON = 1e-8  # of the published baseline, beside energies of order 1
 _READS = {"weight", "granularity", "importance", "zero_tail", "leave_one_out"}
-_OPTIONS = {("importance", "inside_cumsum"): {"correction_weights"}, ("importance", "outside"): {"correction_weights"},
-            ("granularity", "turn"): {"turn_id"}}
+_OPTIONS = {
+    ("importance", "inside_cumsum"): {"correction_weights"},
+    ("importance", "outside"): {"correction_weights"},
+    ("granularity", "turn"): {"turn_id"}
+}
 
 
-def gradient_energy(anchor_log_probs: Float[Array, "*B"], sum_pi_squared: Float[Array, "*B"]) -> Float[Array, "*B"]:
+def gradient_energy(anchor_log_probs: Float[Array, "*B"],
+                    sum_pi_squared: Float[Array, "*B"]) -> Float[Array, "*B"]:
   """w = max(0, 1 - 2 p(a) + sum_v p(v)^2), the squared norm of d log p(a) / d logits; in [0, 2).
 
   Args:
@@ -37,7 +43,8 @@ class Positions(NamedTuple):
   """Which tokens of a row share a baseline.
 
   Attributes:
-    index: [B, L] int32, 1-based; tokens of equal index are compared across the rows of a group. 0: not live.
+    index: [B, L] int32, 1-based; tokens of equal index are compared across the rows of a group. 0:
+      not live.
     alive: [B, L] bool, entry p - 1: the row has a live token of index p.
   """
 
@@ -56,8 +63,11 @@ class Positions(NamedTuple):
     return masked.masked(jnp.take_along_axis(values, at, 1), self.index > 0)
 
 
-def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: str, compact: bool) -> Positions:
-  """`step`: the column, or with `compact` the count of policy tokens; `turn`: turn_id; `sequence`: 1 everywhere."""
+def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: str,
+              compact: bool) -> Positions:
+  """`step`: the column, or with `compact` the count of policy tokens; `turn`: turn_id; `sequence`:
+  1 everywhere.
+  """
   if granularity == "step":
     index = prefix.token_index(live) if compact else jnp.arange(1, live.shape[1] + 1)
   else:
@@ -67,8 +77,11 @@ def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: st
   return Positions(index, count > 0)
 
 
-def _energy(inputs: AdvantageInputs, cfg: AdvantageConfig, live: Array, at: Positions) -> Float[Array, "B L"]:
-  """W per position: energy of the position's tokens, squared correction weights included; 0 where not alive."""
+def _energy(inputs: AdvantageInputs, cfg: AdvantageConfig, live: Array,
+            at: Positions) -> Float[Array, "B L"]:
+  """W per position: energy of the position's tokens, squared correction weights included; 0 where
+  not alive.
+  """
   if cfg.weight == "uniform":
     energy = live.astype(masked.masked(inputs.anchor_log_probs, live).dtype)
   else:
@@ -86,8 +99,11 @@ def _energy(inputs: AdvantageInputs, cfg: AdvantageConfig, live: Array, at: Posi
   return masked.masked(energy, at.alive)
 
 
-def _second_longest(at: Positions, usable: Bool[Array, " B"], group_id: Int[Array, " B"]) -> Int[Array, " B"]:
-  """Last position that some other row of the group reaches too: the longest row's own where two share it."""
+def _second_longest(at: Positions, usable: Bool[Array, " B"],
+                    group_id: Int[Array, " B"]) -> Int[Array, " B"]:
+  """Last position that some other row of the group reaches too: the longest row's own where two
+  share it.
+  """
   last = jnp.where(usable, jnp.max(at.index, -1, initial=0), 0)
   longest = masked.group_max(last, group_id)
   unique = masked.group_sum(((last == longest) & usable).astype(jnp.int32), group_id) == 1
@@ -95,7 +111,8 @@ def _second_longest(at: Positions, usable: Bool[Array, " B"], group_id: Int[Arra
   return jnp.where(unique, second, longest)
 
 
-def _advantages(inputs: AdvantageInputs, cfg: AdvantageConfig, *, compact: bool) -> Float[Array, "B L"]:
+def _advantages(inputs: AdvantageInputs, cfg: AdvantageConfig, *,
+                compact: bool) -> Float[Array, "B L"]:
   usable = rewards.usable(inputs)
   live = inputs.mask & usable[:, None]
   at = positions(inputs, live, cfg.granularity, compact)
@@ -105,17 +122,20 @@ def _advantages(inputs: AdvantageInputs, cfg: AdvantageConfig, *, compact: bool)
   add = masked.group_others if cfg.leave_one_out else masked.group_sum
   baseline = add(energy * target, inputs.group_id) / (add(energy, inputs.group_id) + _EPSILON)
   if cfg.zero_tail:
-    shared = jnp.arange(1, live.shape[1] + 1) <= _second_longest(at, usable, inputs.group_id)[:, None]
+    shared = jnp.arange(1, live.shape[1] + 1) <= _second_longest(at, usable, inputs.group_id)[:,
+                                                                                              None]
     baseline = jnp.where(shared, baseline, 0)
   return rewards.constants(at.spread(target - baseline), inputs)
 
 
 @register("otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS, reads=_READS)
 def otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
-  """A_{i,t} = G_{i,t} - B_t,  B_t = sum_i W_{i,t} G_{i,t} / (sum_i W_{i,t} + 1e-8) over the group's rows alive at t.
+  """A_{i,t} = G_{i,t} - B_t,  B_t = sum_i W_{i,t} G_{i,t} / (sum_i W_{i,t} + 1e-8) over the group's
+  rows alive at t.
 
-  G is the undiscounted reward to go. `t` is the column of the row: tool text that one row has and another has not
-  shifts its columns and changes the result (`tir_otb` does not have this). With w = `gradient_energy`:
+  G is the undiscounted reward to go. `t` is the column of the row: tool text that one row has and
+  another has not shifts its columns and changes the result (`tir_otb` does not have this). With w =
+  `gradient_energy`:
 
     weight       cumulative  W_t = sum of w over the row's policy tokens up to t (the paper)
                  step        W_t = w_t
@@ -124,24 +144,28 @@ def otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
                  turn        tokens of a turn share B; its energy is the sum over its tokens, G that of its first token
                  sequence    all tokens of a row share B; G = R; with `uniform`, the length-weighted mean of `opo`
     importance   rho = correction_weights; inside_cumsum: w rho^2 for w (verl's code); outside: W_t rho_t^2, over a turn
-                 or sequence the mean of rho^2 over its tokens. The two agree where rho is constant over a row.
+                 or sequence the mean of rho^2 over its tokens. The two agree where rho is constant
+                 over a row.
     zero_tail    beyond the second-longest row of the group, where only the longest is left, B = 0 and A = G;
                  without it B would be the row's own G there, and A about 0
     leave_one_out  the sums of B leave out row i (own extension); a row alone at t has B = 0
 
-  Where the row's prefix was deterministic (W = 0 for all), B = 0 and A = G, with no gradient to weigh. Rows with keep
-  False, and those of a group with fewer than two kept rows, enter no sum and get 0.
+  Where the row's prefix was deterministic (W = 0 for all), B = 0 and A = G, with no gradient to
+  weigh. Rows with keep False, and those of a group with fewer than two kept rows, enter no sum and
+  get 0.
 
   turn_id must stay below L + 1, which it does where every turn has a policy token.
 
-  Source: arXiv 2602.07078; methods A1. Whether `inside_cumsum` or `outside` is the paper's is unconfirmed.
+  Source: arXiv 2602.07078; methods A1. Whether `inside_cumsum` or `outside` is the paper's is
+  unconfirmed.
   """
   return _advantages(inputs, cfg, compact=False)
 
 
 @register("tir_otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS, reads=_READS)
 def tir_otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
-  """`otb` for tool-integrated rows: `t` is the count of policy tokens, so that inserted tool text changes nothing.
+  """`otb` for tool-integrated rows: `t` is the count of policy tokens, so that inserted tool text
+  changes nothing.
 
   Source: arXiv 2602.07078; methods A1.5.
   """

@@ -9,25 +9,28 @@ from jaxrl_llm.ops import masked
 
 
 def m2_kept(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """The tokens that M2PO keeps: those with the smallest squared log-ratios, as many as have a mean below tau.
+  """The tokens that M2PO keeps: those with the smallest squared log-ratios, as many as have a mean
+  below tau.
 
   Equal squares are kept or dropped together, so that the order of rows does not matter.
 
   Args:
     log_probs, anchor_log_probs, advantages, mask: [B, L] of the whole optimizer batch.
-    cfg: `tau` (None: all are kept) and `m2_scope`. `all`: every policy token may be dropped and counts in the mean;
-      `away`: only those whose log-ratio has the sign of the advantage, so that the update moves them on from the
-      anchor, the others being kept.
+    cfg: `tau` (None: all are kept) and `m2_scope`. `all`: every policy token may be dropped and
+      counts in the mean; `away`: only those whose log-ratio has the sign of the advantage, so that
+      the update moves them on from the anchor, the others being kept.
 
   Returns:
     [B, L], 1 on kept policy tokens, else 0.
 
-  Source: arXiv 2510.01161; `all` is AReaL's, `away` the paper's by report (unconfirmed); methods E13.
+  Source: arXiv 2510.01161; `all` is AReaL's, `away` the paper's by report (unconfirmed); methods
+  E13.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   if cfg.tau is None:
     return mask.astype(log_ratio.dtype)
-  eligible = mask if cfg.m2_scope == "all" else mask & (masked.masked(advantages, mask) * log_ratio > 0)
+  eligible = mask if cfg.m2_scope == "all" else mask & (masked.masked(advantages, mask) *
+                                                        log_ratio > 0)
   squares = jnp.where(eligible, jnp.square(log_ratio), jnp.inf)
   ascending = jnp.sort(squares.reshape(-1))
   means = jnp.cumsum(ascending) / jnp.arange(1, ascending.size + 1)
@@ -37,25 +40,32 @@ def m2_kept(log_probs, anchor_log_probs, advantages, mask, cfg):
   return kept.astype(log_ratio.dtype)
 
 
-@register("m2po", anchor="behavior", batch_statistics=True, prepare=m2_kept, tau=0.04, m2_scope="all")
+@register("m2po", anchor="behavior", batch_statistics=True, prepare=m2_kept, tau=0.04,
+          m2_scope="all")
 def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
-  """The plain ratio, on the tokens left after the largest squared log-ratios of the batch were removed.
+  """The plain ratio, on the tokens left after the largest squared log-ratios of the batch were
+  removed.
 
     loss_t  = -kept_t r_t A_t        kept: mean of (log r_t)^2 over the kept tokens < tau; see `m2_kept`
 
   Coefficient: r_t A_t on kept tokens, 0 on dropped ones and where |log r| >= 20.
 
   Args:
-    weights: [B, L] of 0 and 1 from `m2_kept` on the whole optimizer batch, or None where these arrays are it.
+    weights: [B, L] of 0 and 1 from `m2_kept` on the whole optimizer batch, or None where these
+      arrays are it.
 
-  Source: arXiv 2510.01161, tau from AReaL's example; which tokens may be dropped is unconfirmed, hence `m2_scope`;
-  methods E13.
+  Source: arXiv 2510.01161, tau from AReaL's example; which tokens may be dropped is unconfirmed,
+  hence `m2_scope`; methods E13.
   """
-  weights = m2_kept(log_probs, anchor_log_probs, advantages, mask, resolve(cfg)) if weights is None else weights
+  weights = m2_kept(log_probs, anchor_log_probs, advantages, mask,
+                    resolve(cfg)) if weights is None else weights
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   ratio = jnp.exp(log_ratio)
   removed = weights == 0
   dropped = removed | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
-  loss = common.gated_surrogate(ratio, jnp.where(removed, 0.0, ratio), dropped, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=removed & (log_ratio > 0), low=removed & (log_ratio < 0),
-                                                dropped=dropped))
+  loss = common.gated_surrogate(ratio, jnp.where(removed, 0.0, ratio), dropped, log_probs,
+                                advantages, mask)
+  return common.output(
+      loss,
+      common.clip_counts(mask, high=removed & (log_ratio > 0), low=removed & (log_ratio < 0),
+                         dropped=dropped))

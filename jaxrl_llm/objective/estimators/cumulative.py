@@ -17,25 +17,29 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
     loss_t  = -min(exp(L_t) A_t, exp(clip(L_t, window)) A_t)
     A_t < 0 : at most -exp(log_dual t^power) A_t
 
-  Coefficient: exp(L_t) A_t; 0 where (A > 0 and above), (A < 0 and below), (A < 0 and L_t > log_dual t^power), or
-  L_t > 10. With log_dual = log_high, as shipped, the window is two-sided for negative advantages. power = 0 gives a
-  window that does not depend on the position.
+  Coefficient: exp(L_t) A_t; 0 where (A > 0 and above), (A < 0 and below), (A < 0 and L_t > log_dual
+  t^power), or L_t > 10. With log_dual = log_high, as shipped, the window is two-sided for negative
+  advantages. power = 0 gives a window that does not depend on the position.
 
-  Deviations: the sum is a constant and only the current token's log-prob carries gradient, as in the public code.
+  Deviations: the sum is a constant and only the current token's log-prob carries gradient, as in
+  the public code.
   The dual bound is in that code, not in the reported formula: `log_dual = none` removes it.
 
-  Source: arXiv 2605.07331; constants from the training script (the paper's own are unconfirmed); methods E3.
+  Source: arXiv 2605.07331; constants from the training script (the paper's own are unconfirmed);
+  methods E3.
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=False)
 
 
 @register("ctpo_geomean", log_low=0.025, log_high=0.05, log_dual=0.05, power=-0.5)
 def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """`ctpo` with the geometric mean of the prefix, exp(L_t / t), as weight and in the window; also PNPO's weight.
+  """`ctpo` with the geometric mean of the prefix, exp(L_t / t), as weight and in the window; also
+  PNPO's weight.
 
   power = -0.5 because the deviation of a mean of log-ratios falls as 1 / sqrt(t).
 
-  Source: the public code of arXiv 2605.07331 (its bounds for this mode are unconfirmed, ours are those of `ctpo`);
+  Source: the public code of arXiv 2605.07331 (its bounds for this mode are unconfirmed, ours are
+  those of `ctpo`);
   2608.01418; methods E3.4, E19.
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=True)
@@ -52,12 +56,15 @@ def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, *, mean: bool)
   above, below, negative = log_weight > high, log_weight < low, advantages < 0
   dual_bound = jnp.inf if cfg.log_dual is None else cfg.log_dual * scale
   dual = negative & (log_weight > dual_bound)
-  dropped = ((advantages > 0) & above) | (negative & below) | dual | (log_weight > common.LOG_WEIGHT_BOUND)
+  dropped = ((advantages > 0) & above) | (negative & below) | dual | (log_weight
+                                                                      > common.LOG_WEIGHT_BOUND)
   limit = jnp.where(advantages > 0, jnp.minimum(log_weight, high), jnp.maximum(log_weight, low))
   limit = jnp.where(negative, jnp.minimum(limit, dual_bound), limit)
   bounded = lambda x: jnp.exp(jnp.minimum(x, common.LOG_WEIGHT_BOUND))
-  loss = common.gated_surrogate(bounded(log_weight), bounded(limit), dropped, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+  loss = common.gated_surrogate(bounded(log_weight), bounded(limit), dropped, log_probs, advantages,
+                                mask)
+  return common.output(loss,
+                       common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
 
 
 @register("minpro", anchor="behavior", clip_low=None, clip_high=None, cap_at_one=False)
@@ -69,7 +76,8 @@ def minpro(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Coefficient: clip(w_t) A_t, never 0. `cap_at_one` keeps the minimum from exceeding a ratio of 1.
 
-  Source: arXiv 2601.22718; clip bounds and the empty prefix are unconfirmed there, hence options; methods E4.
+  Source: arXiv 2601.22718; clip bounds and the empty prefix are unconfirmed there, hence options;
+  methods E4.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
@@ -78,4 +86,5 @@ def minpro(log_probs, anchor_log_probs, advantages, mask, cfg):
   weight = jnp.exp(jnp.minimum(smallest + log_ratio, common.LOG_RATIO_BOUND))
   none = jnp.zeros_like(mask)
   loss = common.score_function_surrogate(jnp.clip(weight, low, high), log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=weight > high, low=weight < low, dropped=none))
+  return common.output(loss,
+                       common.clip_counts(mask, high=weight > high, low=weight < low, dropped=none))

@@ -15,9 +15,9 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
     s       = exp(mean over policy tokens of log r_t)
     loss_t  = -min(s A_t, clip(s, 1 - clip_low, 1 + clip_high) A_t)
 
-  Coefficient: s A_t, 0 where s is clipped on A's side. The paper's 1/T is the aggregation's (`sequence`). This is the
-  GSPO-token form, equal in value and gradient to GSPO where A is constant along a row, and defined where it is not.
-  log s is at most 10; above, the gradient is 0.
+  Coefficient: s A_t, 0 where s is clipped on A's side. The paper's 1/T is the aggregation's
+  (`sequence`). This is the GSPO-token form, equal in value and gradient to GSPO where A is constant
+  along a row, and defined where it is not. log s is at most 10; above, the gradient is 0.
 
   Source: arXiv 2507.18071, eqs. 5-7 and 13; methods E9.
   """
@@ -36,12 +36,14 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @register("seq_is", anchor="behavior", cap=None)
 def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """Full-sequence importance sampling: the one unbiased choice with sampled outcome rewards (methods E25).
+  """Full-sequence importance sampling: the one unbiased choice with sampled outcome rewards
+  (methods E25).
 
     W       = prod over policy tokens of r_t       (log W within +-20)
     loss_t  = -stop_gradient(min(W, cap)) A_t log pi(a_t)
 
-  Unbiased with `fixed` or `sequence_sum` aggregation and cap None; its variance grows exponentially with the length.
+  Unbiased with `fixed` or `sequence_sum` aggregation and cap None; its variance grows exponentially
+  with the length.
 
   Source: methods E8; the truncated form is Seq-TIS, E21.
   """
@@ -52,13 +54,15 @@ def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @register("gmpo", log_low=0.4, log_high=0.4)
 def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """Geometric mean of token ratios that were clipped one by one, on the side that the advantage pushes to.
+  """Geometric mean of token ratios that were clipped one by one, on the side that the advantage
+  pushes to.
 
     l'_t    = min(l_t, log_high) where A_t > 0,  max(l_t, -log_low) where A_t < 0
     s       = exp(mean over policy tokens of l'_t)
     loss_t  = -s A_t
 
-  Coefficient: s A_t on unclipped tokens, 0 on clipped ones; the paper's 1/T is the aggregation's (`sequence`).
+  Coefficient: s A_t on unclipped tokens, 0 on clipped ones; the paper's 1/T is the aggregation's
+  (`sequence`).
 
   Source: arXiv 2507.20673 (verl's default is 0.2); methods E11.
   """
@@ -66,7 +70,8 @@ def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   above = log_ratio > (jnp.inf if cfg.log_high is None else cfg.log_high)
   below = log_ratio < (-jnp.inf if cfg.log_low is None else -cfg.log_low)
   clipped = ((advantages > 0) & above) | ((advantages < 0) & below)
-  inside = jnp.where(clipped, jnp.where(above, cfg.log_high or 0.0, -(cfg.log_low or 0.0)), log_ratio)
+  inside = jnp.where(clipped, jnp.where(above, cfg.log_high or 0.0, -(cfg.log_low or 0.0)),
+                     log_ratio)
   log_s = jnp.minimum(masked.row_mean(inside, mask), common.LOG_WEIGHT_BOUND)
   weight = jnp.broadcast_to(jnp.exp(log_s), mask.shape)
   dropped = clipped | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
@@ -84,8 +89,10 @@ def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: arXiv 2503.14286; the formula is unconfirmed; methods E14.
   """
   weight, above, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
-  loss = common.score_function_surrogate(jnp.where(advantages > 0, 1.0, weight), log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=above & (advantages < 0), low=none, dropped=none))
+  loss = common.score_function_surrogate(jnp.where(advantages > 0, 1.0, weight), log_probs,
+                                         advantages, mask)
+  return common.output(
+      loss, common.clip_counts(mask, high=above & (advantages < 0), low=none, dropped=none))
 
 
 @register("vespo", anchor="behavior", k=2.0, lam=3.0)
@@ -107,7 +114,8 @@ def vespo(log_probs, anchor_log_probs, advantages, mask, cfg):
 def _sequence_weight(log_probs, anchor_log_probs, mask, cap):
   """(full-sequence ratio [B, L], truncated at `cap`; whether it was; False everywhere)."""
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-  log_weight = jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -common.LOG_RATIO_BOUND, common.LOG_RATIO_BOUND)
+  log_weight = jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -common.LOG_RATIO_BOUND,
+                        common.LOG_RATIO_BOUND)
   weight = jnp.broadcast_to(lax.stop_gradient(jnp.exp(log_weight)), mask.shape)
   bound = jnp.inf if cap is None else cap
   return jnp.minimum(weight, bound), weight > bound, jnp.zeros_like(mask)

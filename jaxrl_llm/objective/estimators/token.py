@@ -11,14 +11,15 @@ from jaxrl_llm.ops import masked
 
 @register("ppo", clip_low=0.2, clip_high=0.2, dual_clip=None)
 def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """Clipped token ratio; with group advantages this is GRPO, with clip_high = 0.28 DAPO's clip-higher.
+  """Clipped token ratio; with group advantages this is GRPO, with clip_high = 0.28 DAPO's
+  clip-higher.
 
     r_t     = pi(a_t) / anchor(a_t)
     loss_t  = -min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t)
     A_t < 0 : with dual clip, at most -dual_clip A_t
 
-  Coefficient: r_t A_t; 0 where (A > 0 and r > 1 + clip_high), (A < 0 and r < 1 - clip_low), (A < 0 and r > dual_clip),
-  or |log r| >= 20.
+  Coefficient: r_t A_t; 0 where (A > 0 and r > 1 + clip_high), (A < 0 and r < 1 - clip_low), (A < 0
+  and r > dual_clip), or |log r| >= 20.
 
   Source: arXiv 1707.06347, eq. 7; dual clip 1912.09729; asymmetric clip 2503.14476; methods E5, E6.
   """
@@ -32,7 +33,8 @@ def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   clipped = jnp.where(jnp.where(negative, below, above), jnp.clip(ratio, low, high), ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, clipped)
   loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+  return common.output(loss,
+                       common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
 
 
 @register("cispo", anchor="behavior", clip_low=None, clip_high=4.0)
@@ -49,7 +51,8 @@ def cispo(log_probs, anchor_log_probs, advantages, mask, cfg):
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   none = jnp.zeros_like(mask)
   loss = common.score_function_surrogate(jnp.clip(ratio, low, high), log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=ratio > high, low=ratio < low, dropped=none))
+  return common.output(loss,
+                       common.clip_counts(mask, high=ratio > high, low=ratio < low, dropped=none))
 
 
 @register("sapo", tau_pos=1.0, tau_neg=1.05)
@@ -65,9 +68,11 @@ def sapo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   tau = jnp.where(advantages > 0, cfg.tau_pos, cfg.tau_neg)
-  loss = -(4 / tau) * jax.nn.sigmoid(tau * (ratio - 1)) * lax.stop_gradient(masked.masked(advantages, mask))
+  loss = -(4 / tau) * jax.nn.sigmoid(tau * (ratio - 1)) * lax.stop_gradient(
+      masked.masked(advantages, mask))
   none = jnp.zeros_like(mask)
-  return common.output(masked.masked(loss, mask), common.clip_counts(mask, high=none, low=none, dropped=none))
+  return common.output(masked.masked(loss, mask),
+                       common.clip_counts(mask, high=none, low=none, dropped=none))
 
 
 @register("dro", regularized=True, beta=0.1)

@@ -15,7 +15,8 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg):
     keep    = pi - mu <= delta_high where A_t > 0,   pi - mu >= -delta_low where A_t < 0
     loss_t  = -keep stop_gradient(min(r_t, ratio_cap)) A_t log pi(a_t)
 
-  Source: arXiv 2602.04879, cap from its loss (verl's config runs 3); the thresholds are unconfirmed; methods E15.
+  Source: arXiv 2602.04879, cap from its loss (verl's config runs 3); the thresholds are
+  unconfirmed; methods E15.
   """
   log_ratio, policy, anchor = _probabilities(log_probs, anchor_log_probs, mask)
   moved = policy - anchor
@@ -24,7 +25,8 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @register("dppo_kl", anchor="behavior", delta_low=0.05, delta_high=0.05, ratio_cap=20.0)
 def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """As `dppo_tv` with the two-outcome KL(mu || pi) of the sampled token against all others as the distance.
+  """As `dppo_tv` with the two-outcome KL(mu || pi) of the sampled token against all others as the
+  distance.
 
   Source: arXiv 2602.04879; the thresholds are unconfirmed; methods E15.
   """
@@ -32,7 +34,8 @@ def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg):
   rest = lambda p: jnp.maximum(1 - p, 1e-9)
   distance = -anchor * log_ratio + rest(anchor) * (jnp.log(rest(anchor)) - jnp.log(rest(policy)))
   moved = policy - anchor
-  return _masked_ratio(log_ratio, moved, jnp.sign(moved) * distance, log_probs, advantages, mask, cfg)
+  return _masked_ratio(log_ratio, moved,
+                       jnp.sign(moved) * distance, log_probs, advantages, mask, cfg)
 
 
 @register("cppo", anchor="behavior", d=0.15, d_b=0.02, w_min=0.8)
@@ -44,7 +47,8 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
     keep    = A_t (r_t - 1) <= 0  or  w_t D_t <= cap_t
     loss_t  = -keep r_t A_t
 
-  The sums run over all policy tokens, kept or not. The top-20 form of D needs the vocabulary; this is the binary one.
+  The sums run over all policy tokens, kept or not. The top-20 form of D needs the vocabulary; this
+  is the binary one.
 
   Source: arXiv 2606.10968 v2 (d 0.15 for dense models); methods E16.
   """
@@ -59,8 +63,10 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   dropped = over & (advantages * log_ratio > 0) | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
   ratio = jnp.exp(log_ratio)
   loss = common.gated_surrogate(ratio, jnp.zeros_like(ratio), dropped, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=over & (log_ratio > 0), low=over & (log_ratio < 0),
-                                                dropped=dropped))
+  return common.output(
+      loss,
+      common.clip_counts(mask, high=over & (log_ratio > 0), low=over & (log_ratio < 0),
+                         dropped=dropped))
 
 
 def _probabilities(log_probs, anchor_log_probs, mask):
@@ -71,10 +77,13 @@ def _probabilities(log_probs, anchor_log_probs, mask):
 
 
 def _masked_ratio(log_ratio, moved, distance, log_probs, advantages, mask, cfg):
-  """DPPO's loss: `distance` signed like `moved`, compared with the threshold on the advantage's side."""
+  """DPPO's loss: `distance` signed like `moved`, compared with the threshold on the advantage's
+  side.
+  """
   above = (moved > 0) & (distance > (jnp.inf if cfg.delta_high is None else cfg.delta_high))
   below = (moved < 0) & (distance < (-jnp.inf if cfg.delta_low is None else -cfg.delta_low))
   dropped = ((advantages > 0) & above) | ((advantages < 0) & below)
   ratio = jnp.minimum(jnp.exp(log_ratio), jnp.inf if cfg.ratio_cap is None else cfg.ratio_cap)
-  loss = common.score_function_surrogate(jnp.where(dropped, 0.0, ratio), log_probs, advantages, mask)
+  loss = common.score_function_surrogate(jnp.where(dropped, 0.0, ratio), log_probs, advantages,
+                                         mask)
   return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))

@@ -1,4 +1,5 @@
-"""Arithmetic without a process: an expression is parsed, each node looked up in a table, and computed exactly.
+"""Arithmetic without a process: an expression is parsed, each node looked up in a table, and
+computed exactly.
 
 The safe default among the tools: it can neither call, import, allocate nor loop.
 """
@@ -13,8 +14,15 @@ from fractions import Fraction
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.rollouts.tools.results import ToolResult
 
-_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-           ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}
+_BINARY = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow
+}
 _UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 _FUNCTIONS = {"abs": (abs, 1, 1), "min": (min, 1, 64), "max": (max, 1, 64), "round": (round, 1, 2)}
 PLACES = 20  # decimal places up to which a terminating decimal is written in full
@@ -26,11 +34,13 @@ class RefusedError(Exception):
 
 
 class Calculator:
-  """Evaluates `+ - * / // % **`, parentheses, abs, min, max and round over exact rational numbers; a tool.
+  """Evaluates `+ - * / // % **`, parentheses, abs, min, max and round over exact rational numbers;
+  a tool.
 
-  Decimals are exact (`0.1 + 0.2` is 0.3) and so is division. A whole result is written as one; a decimal that ends
-  within 20 places in full; any other to 12 significant digits (more where the whole part is longer), rounded half to
-  even. `//`, `%` and round follow Python's rules. Exponents are whole numbers.
+  Decimals are exact (`0.1 + 0.2` is 0.3) and so is division. A whole result is written as one; a
+  decimal that ends within 20 places in full; any other to 12 significant digits (more where the
+  whole part is longer), rounded half to even. `//`, `%` and round follow Python's rules. Exponents
+  are whole numbers.
 
   Args:
     max_chars: length of an expression.
@@ -42,11 +52,13 @@ class Calculator:
   """
 
   def __init__(self, *, max_chars: int = 1000, max_bits: int = 4096, max_exponent: int = 1024):
-    # A number of 13,000 bits has fewer than the 4,300 digits that Python writes; parsing deeper texts fills the stack.
+    # A number of 13,000 bits has fewer than the 4,300 digits that Python writes; parsing deeper
+    # texts fills the stack.
     for key, value, high in (("max_chars", max_chars, 4000), ("max_bits", max_bits, 13000),
                              ("max_exponent", max_exponent, 1 << 20)):
       if not isinstance(value, int) or not 1 <= value <= high:
-        raise ConfigError(f"Calculator: {key} = {value!r}: allowed is a whole number in [1, {high}].")
+        raise ConfigError(
+            f"Calculator: {key} = {value!r}: allowed is a whole number in [1, {high}].")
     self.max_chars, self.max_bits, self.max_exponent = max_chars, max_bits, max_exponent
 
   def run(self, expression: str) -> ToolResult:
@@ -102,21 +114,25 @@ class Calculator:
       case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
         function, low, high = _FUNCTIONS[name]
         if not low <= len(node.args) <= high:
-          raise RefusedError(f"{name} takes {low} to {high} numbers" if low < high else f"{name} takes {low} number")
+          raise RefusedError(f"{name} takes {low} to {high} numbers" if low <
+                             high else f"{name} takes {low} number")
         values = [self._node(arg, text) for arg in node.args]
         if name == "round" and len(values) == 2:
           if values[1].denominator != 1 or abs(values[1]) > 100:
             raise RefusedError("round takes a whole number of places from -100 to 100")
           values[1] = int(values[1])
         return self._bounded(Fraction(function(*values)))
-    raise RefusedError("only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
+    raise RefusedError(
+        "only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
 
   def _number(self, node: ast.Constant, text: str) -> Fraction:
     if type(node.value) is int:
       return Fraction(node.value)
     if type(node.value) is not float:
-      raise RefusedError("only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
-    literal = decimal.Decimal(ast.get_source_segment(text, node))  # the float has been rounded already
+      raise RefusedError(
+          "only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
+    # the float has been rounded already
+    literal = decimal.Decimal(ast.get_source_segment(text, node))
     if literal and abs(literal.adjusted()) > self.max_bits:
       raise RefusedError(f"a number has more than {self.max_bits} bits")
     return Fraction(literal)

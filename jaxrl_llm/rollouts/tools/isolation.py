@@ -1,33 +1,56 @@
-"""What keeps a program apart from the machine it runs on: names, and a plain statement of what is in force."""
+"""What keeps a program apart from the machine it runs on: names, and a plain statement of what is
+in force.
+"""
 
 import dataclasses
 
 from jaxrl_llm.fields import ConfigError, did_you_mean
 
 HOLDS = {
-    "user": "a program runs as user 65534, not as the trainer's user",
-    "user_namespace": "no process of the sandbox has a privilege on the host",
-    "processes": "a program sees and signals its own processes alone; the kernel ends all of them with the first",
-    "files": "a program sees the interpreter's libraries (read-only) and an empty folder of bounded size",
-    "network": "a program has no network, not even loopback",
-    "ipc": "a program has no shared memory, queue or semaphore of the host",
-    "no_new_privileges": "a program gains none by executing a file",
+    "user":
+        "a program runs as user 65534, not as the trainer's user",
+    "user_namespace":
+        "no process of the sandbox has a privilege on the host",
+    "processes":
+        "a program sees and signals its own processes alone; the kernel ends all of them with the "
+        "first",
+    "files":
+        "a program sees the interpreter's libraries (read-only) and an empty folder of bounded size",
+    "network":
+        "a program has no network, not even loopback",
+    "ipc":
+        "a program has no shared memory, queue or semaphore of the host",
+    "no_new_privileges":
+        "a program gains none by executing a file",
 }
 LACKS = {
-    "user": "a program runs as the trainer's user: it can signal the trainer unless processes are isolated, and reads "
-            "and writes the trainer's files unless files are; for root, no limit on processes is in force",
-    "user_namespace": "the process that starts programs has the trainer's privileges, and programs may make namespaces",
-    "processes": "a program sees other processes; one that it detaches may outlive a killed worker",
-    "files": "a program reads and writes whatever its user may; the total size of its files is not bounded",
-    "network": "a program reaches the network",
-    "ipc": "a program reaches shared memory, queues and semaphores of the host that its user may use",
-    "no_new_privileges": "a program may gain privileges by executing setuid files",
+    "user":
+        "a program runs as the trainer's user: it can signal the trainer unless processes are "
+        "isolated, and reads "
+        "and writes the trainer's files unless files are; for root, no limit on processes is in "
+        "force",
+    "user_namespace":
+        "the process that starts programs has the trainer's privileges, and programs may make "
+        "namespaces",
+    "processes":
+        "a program sees other processes; one that it detaches may outlive a killed worker",
+    "files":
+        "a program reads and writes whatever its user may; the total size of its files is not "
+        "bounded",
+    "network":
+        "a program reaches the network",
+    "ipc":
+        "a program reaches shared memory, queues and semaphores of the host that its user may use",
+    "no_new_privileges":
+        "a program may gain privileges by executing setuid files",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Isolation:
-  """True where the system granted it. Limits on time, memory, processes, files and output hold in any case."""
+  """True where the system granted it. Limits on time, memory, processes, files and output hold in
+  any case.
+  """
 
   user: bool = False
   user_namespace: bool = False
@@ -42,9 +65,12 @@ class Isolation:
     return tuple(name for name in NAMES if not getattr(self, name))
 
   def describe(self) -> str:
-    """One line for each kind of isolation: what it means for a program that it is there, or that it is not."""
-    return "\n".join(f"{name}: yes; {HOLDS[name]}." if getattr(self, name) else f"{name}: NO; {LACKS[name]}."
-                     for name in NAMES)
+    """One line for each kind of isolation: what it means for a program that it is there, or that it
+    is not.
+    """
+    return "\n".join(
+        f"{name}: yes; {HOLDS[name]}." if getattr(self, name) else f"{name}: NO; {LACKS[name]}."
+        for name in NAMES)
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Isolation))
@@ -58,5 +84,6 @@ def names(key: str, wanted) -> frozenset[str]:
   """
   for name in wanted:
     if name not in NAMES:
-      raise ConfigError(f"{key} = {name!r}: allowed are {', '.join(NAMES)}." + did_you_mean(str(name), NAMES))
+      raise ConfigError(f"{key} = {name!r}: allowed are {', '.join(NAMES)}." +
+                        did_you_mean(str(name), NAMES))
   return frozenset(wanted)

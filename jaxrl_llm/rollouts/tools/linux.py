@@ -1,7 +1,8 @@
 """System calls that Python 3.11 lacks, and the steps of isolation made of them.
 
-Standard library alone: the worker processes load this file by its path, without the package. Where the system refuses
-a step, OSError (or AttributeError, where the C library has no such call) reaches the caller, who goes on without it.
+Standard library alone: the worker processes load this file by its path, without the package. Where
+the system refuses a step, OSError (or AttributeError, where the C library has no such call) reaches
+the caller, who goes on without it.
 """
 
 import ctypes
@@ -37,11 +38,13 @@ def unshare(flags: int) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-  call("prctl", option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+  call("prctl", option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0),
+       ctypes.c_ulong(0))
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
-  call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
+  call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags),
+       data.encode())
 
 
 def mapped(number: int) -> bool:
@@ -105,14 +108,20 @@ def write(path: str, text: str) -> None:
 def library_folders() -> list[str]:
   """Folders that the interpreter loads modules and shared objects from; none inside another."""
   prefix = [] if sys.base_prefix == "/usr" else [f"{sys.base_prefix}/lib"]
-  wanted = [*prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("LIBDIR"),
-            "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64"]
+  wanted = [
+      *prefix,
+      sysconfig.get_path("stdlib"),
+      sysconfig.get_path("platstdlib"),
+      sysconfig.get_config_var("LIBDIR"), "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32",
+      "/usr/lib64"
+  ]
   found = sorted({os.path.realpath(path) for path in wanted if path and os.path.isdir(path)})
   return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
 
 
 def enter_own_files() -> None:
-  """Replaces the file tree of this mount namespace by an empty one with the interpreter's libraries, read-only.
+  """Replaces the file tree of this mount namespace by an empty one with the interpreter's
+  libraries, read-only.
 
   No /proc, no /etc, no /dev but null, zero and urandom; `HOME` is an empty folder.
   """
@@ -179,7 +188,8 @@ def descendants(root: int, proc: int) -> list[int]:
   for name in os.listdir(proc):
     if name.isdigit():
       try:
-        with open(f"{name}/stat", "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=proc)) as file:
+        with open(f"{name}/stat", "rb",
+                  opener=lambda path, flags: os.open(path, flags, dir_fd=proc)) as file:
           parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
       except (OSError, IndexError):
         continue  # it has ended meanwhile
@@ -191,7 +201,8 @@ def descendants(root: int, proc: int) -> list[int]:
 
 
 def remove_tree(path: str) -> None:
-  """Deletes a folder however deep it is and whatever its modes are: subfolders move up before they are emptied.
+  """Deletes a folder however deep it is and whatever its modes are: subfolders move up before they
+  are emptied.
 
   Symbolic links are deleted, not followed. Nobody else may be writing there any more.
   """

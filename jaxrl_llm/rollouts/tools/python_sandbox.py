@@ -1,4 +1,6 @@
-"""Programs of a policy, run apart from the trainer: warm worker processes, limits, and a result for every program."""
+"""Programs of a policy, run apart from the trainer: warm worker processes, limits, and a result for
+every program.
+"""
 
 import dataclasses
 import logging
@@ -25,10 +27,12 @@ class Limits:
   Attributes:
     timeout: seconds of wall-clock time.
     cpu_seconds: whole seconds of processor time of one process.
-    memory_mb: MiB of address space of one process; all together use at most `processes` times as much.
+    memory_mb: MiB of address space of one process; all together use at most `processes` times as
+      much.
     processes: processes and threads alive at once, the first included.
     file_mb: MiB of one file.
-    directory_mb: MiB of all its files together, held in memory; in force where `files` are isolated.
+    directory_mb: MiB of all its files together, held in memory; in force where `files` are
+      isolated.
     open_files: file handles of one process.
     output_chars: characters of output that are kept, half of them from either end.
     code_bytes: size of the program in UTF-8.
@@ -51,33 +55,40 @@ class Limits:
       low, high = lowest.get(key, 1), highest.get(key, 1 << 20)
       whole = isinstance(value, int) or (key == "timeout" and isinstance(value, float))
       if not whole or isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(f"PythonSandbox: {key} = {value!r}: allowed is a{'' if key == 'timeout' else ' whole'} "
-                          f"number in [{low}, {high}]. Fix: {key}={getattr(type(self), key)}.")
+        raise ConfigError(
+            f"PythonSandbox: {key} = {value!r}: allowed is a{'' if key == 'timeout' else ' whole'} "
+            f"number in [{low}, {high}]. Fix: {key}={getattr(type(self), key)}.")
 
 
 class PythonSandbox:
-  """Runs texts as Python programs; a tool (see `results.Tool`), a context manager, safe to use from several threads.
+  """Runs texts as Python programs; a tool (see `results.Tool`), a context manager, safe to use from
+  several threads.
 
-  Each program runs in a fork of a small interpreter that has imported the standard library's usual modules and
-  nothing else, so no state passes from one to the next. Its text result is its standard output and, if it fails, one
-  line that says why; what it writes to its error stream is left out. `random` starts from seed 0 and string hashes are
-  fixed; clock, process ids and the operating system's randomness are not.
+  Each program runs in a fork of a small interpreter that has imported the standard library's usual
+  modules and nothing else, so no state passes from one to the next. Its text result is its standard
+  output and, if it fails, one line that says why; what it writes to its error stream is left out.
+  `random` starts from seed 0 and string hashes are fixed; clock, process ids and the operating
+  system's randomness are not.
 
   Args:
     workers: programs that run at once.
     require: names of isolations (see `Isolation`) without which no sandbox is made.
-    without: names of isolations that are not to be tried, where a system offers them but they do harm.
+    without: names of isolations that are not to be tried, where a system offers them but they do
+      harm.
     limits: fields of `Limits`.
 
   Raises:
-    ConfigError: a limit out of range, an unknown name, a required isolation that the system does not offer, or no
+    ConfigError: a limit out of range, an unknown name, a required isolation that the system does
+    not offer, or no
       worker that starts.
   """
 
-  def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (), **limits):
+  def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (),
+               **limits):
     if not isinstance(workers, int) or not 1 <= workers <= 1024:
-      raise ConfigError(f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
-                        "Fix: workers=2.")
+      raise ConfigError(
+          f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
+          "Fix: workers=2.")
     self.limits = Limits(**limits)
     required = names("PythonSandbox require", require)
     avoided = names("PythonSandbox without", without)
@@ -91,14 +102,18 @@ class PythonSandbox:
       granted = [worker.isolation() for worker in self._workers]
     except (GoneError, LateError) as error:
       self.close()
-      raise ConfigError(f"PythonSandbox: a worker did not start: {error}. Fix: leave out the isolation that failed by "
-                        "`without`, or use the calculator.") from None
+      raise ConfigError(
+          f"PythonSandbox: a worker did not start: {error}. Fix: leave out the isolation that "
+          "failed by "
+          "`without`, or use the calculator.") from None
     self.isolation: Isolation = granted[0]
     if lacking := sorted(required & set(self.isolation.missing)):
       self.close()
-      raise ConfigError(f"PythonSandbox: require = {sorted(required)}: this system does not offer "
-                        f"{', '.join(lacking)}. Fix: run as root or where user namespaces are allowed, or require "
-                        f"less.\n{self.isolation.describe()}")
+      raise ConfigError(
+          f"PythonSandbox: require = {sorted(required)}: this system does not offer "
+          f"{', '.join(lacking)}. Fix: run as root or where user namespaces are allowed, or "
+          "require "
+          f"less.\n{self.isolation.describe()}")
     if self.isolation.missing:
       _LOG.warning("programs are not fully isolated:\n%s", self.isolation.describe())
     self._try_one()
@@ -108,8 +123,9 @@ class PythonSandbox:
   def run(self, code: str) -> ToolResult:
     """Runs one program; waits for a free worker first.
 
-    A worker that dies is replaced, and its program runs once more: nothing is lost if one is killed. So does a program
-    that a signal ended, which may have come from outside (of a system short of memory); what comes again is its own.
+    A worker that dies is replaced, and its program runs once more: nothing is lost if one is
+    killed. So does a program that a signal ended, which may have come from outside (of a system
+    short of memory); what comes again is its own.
     The two are counted apart: a program may meet both.
 
     Raises:
@@ -163,8 +179,8 @@ class PythonSandbox:
     if hasattr(self, "isolation") and worker.isolation() != self.isolation:
       raise GoneError("it is isolated otherwise than the first ones")
     ended = worker.ask(data, self.limits.timeout + GRACE)
-    return interpret(ended, cpu_seconds=self.limits.cpu_seconds, output_chars=self.limits.output_chars,
-                     directory=worker.directory)
+    return interpret(ended, cpu_seconds=self.limits.cpu_seconds,
+                     output_chars=self.limits.output_chars, directory=worker.directory)
 
   def _try_one(self) -> None:
     """One program, so that what this system refuses to every program is no result of each.
@@ -173,15 +189,18 @@ class PythonSandbox:
       ConfigError: it fails, or cannot import.
     """
     try:
-      result = self._ask(self._workers[0], b"import colorsys; print(1)")  # colorsys: read from its file only now
+      # colorsys: read from its file only now
+      result = self._ask(self._workers[0], b"import colorsys; print(1)")
     except (GoneError, LateError) as error:
       result = ToolResult("unavailable", str(error))
     if result != ToolResult("ok", "1\n"):
       self.close()
-      raise ConfigError(f"PythonSandbox: a first program ended with {result.status}: {result.output}. Fix: where "
-                        "`files` are not isolated, user 65534 must be able to read the interpreter's libraries (an "
-                        "interpreter outside of a private folder, or without=('user',)); else more memory_mb, "
-                        "open_files or timeout.")
+      raise ConfigError(
+          f"PythonSandbox: a first program ended with {result.status}: {result.output}. Fix: where "
+          "`files` are not isolated, user 65534 must be able to read the interpreter's libraries "
+          "(an "
+          "interpreter outside of a private folder, or without=('user',)); else more memory_mb, "
+          "open_files or timeout.")
 
   def _replace(self, index: int) -> None:
     self._workers[index].kill()

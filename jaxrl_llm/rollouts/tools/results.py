@@ -1,4 +1,6 @@
-"""What a tool returns, the protocol of a tool, and the text that a token row gets from a finished program."""
+"""What a tool returns, the protocol of a tool, and the text that a token row gets from a finished
+program.
+"""
 
 import dataclasses
 import os
@@ -19,11 +21,14 @@ class ToolResult:
   """One call of a tool.
 
   Attributes:
-    status: `ok`; `error` (the text was refused, or the program raised or left with a status other than 0); `timeout`
-      (wall-clock or processor time); `memory`; `killed` (by a signal, which the output names); `unavailable` (the tool
+    status: `ok`; `error` (the text was refused, or the program raised or left with a status other
+      than 0); `timeout` (wall-clock or processor time); `memory`; `killed` (by a signal, which the
+      output names); `unavailable` (the tool
       itself failed, which says nothing about the text: count it, or void the row).
-    output: what goes into the token row: deterministic for deterministic programs, without addresses or paths.
-    seconds: wall-clock time of the call; differs from run to run, so two results are equal without it.
+    output: what goes into the token row: deterministic for deterministic programs, without
+      addresses or paths.
+    seconds: wall-clock time of the call; differs from run to run, so two results are equal without
+      it.
   """
 
   status: str
@@ -70,28 +75,34 @@ class Finished:
   seconds: float
 
 
-def interpret(ended: Finished, *, cpu_seconds: float, output_chars: int, directory: str = "") -> ToolResult:
+def interpret(ended: Finished, *, cpu_seconds: float, output_chars: int,
+              directory: str = "") -> ToolResult:
   """Status from the wait status, and the row's text.
 
-  The program's own bytes touch the status in one place: they tell `memory` from `error` among programs that left with
-  a status other than 0. No output makes a failed program `ok`.
+  The program's own bytes touch the status in one place: they tell `memory` from `error` among
+  programs that left with a status other than 0. No output makes a failed program `ok`.
 
   Args:
     directory: above the program's own, where its path is random; taken out of the text.
   """
   status, reason = _outcome(ended, cpu_seconds)
   text = ended.head.decode(errors="replace")
-  if status == "timeout":  # how a program's output begins does not depend on the machine; how far it came does
-    text = text if ended.tail is None and len(text) <= output_chars // 2 else text[:output_chars // 2] + CUT
+  # how a program's output begins does not depend on the machine; how far it came does
+  if status == "timeout":
+    text = text if ended.tail is None and len(text) <= output_chars // 2 else text[:output_chars //
+                                                                                   2] + CUT
   else:
-    text = shorten(text, None if ended.tail is None else ended.tail.decode(errors="replace"), output_chars)
+    text = shorten(text, None if ended.tail is None else ended.tail.decode(errors="replace"),
+                   output_chars)
   if reason:
     text += ("\n" if text and not text.endswith("\n") else "") + reason
   return ToolResult(status, plain(text, directory), ended.seconds)
 
 
 def shorten(head: str, tail: str | None, chars: int) -> str:
-  """At most `chars` characters of the output, from both ends, and a mark between them if any are missing."""
+  """At most `chars` characters of the output, from both ends, and a mark between them if any are
+  missing.
+  """
   if tail is None:
     if len(head) <= chars:
       return head
@@ -109,7 +120,8 @@ def plain(text: str, directory: str = "") -> str:
 def _outcome(ended: Finished, cpu_seconds: float) -> tuple[str, str]:
   if os.WIFSIGNALED(ended.wait):
     number = os.WTERMSIG(ended.wait)
-    out_of_time = number == signal.SIGXCPU or (number == signal.SIGKILL and (ended.late or ended.cpu >= cpu_seconds))
+    out_of_time = number == signal.SIGXCPU or (number == signal.SIGKILL and
+                                               (ended.late or ended.cpu >= cpu_seconds))
     return ("timeout", TIMEOUT) if out_of_time else ("killed", f"killed by {_signal_name(number)}")
   code = os.WEXITSTATUS(ended.wait)
   if code == 0:

@@ -1,7 +1,8 @@
-"""The forked process that becomes a program: gives up what it has, runs the text, leaves with a status.
+"""The forked process that becomes a program: gives up what it has, runs the text, leaves with a
+status.
 
-Standard library alone, loaded by path. Whatever the program does to this file's names, it does to its own copy: the
-status that counts is the one the kernel reports to the parent.
+Standard library alone, loaded by path. Whatever the program does to this file's names, it does to
+its own copy: the status that counts is the one the kernel reports to the parent.
 """
 
 import atexit
@@ -43,13 +44,15 @@ def limit(settings: dict) -> None:
   The one on processes counts all of its user; the others are of each process alone.
   """
   mega = 1 << 20
-  for name, soft, hard in (
-      ("RLIMIT_CPU", settings["cpu_seconds"], settings["cpu_seconds"] + 1),
-      ("RLIMIT_AS", settings["memory_mb"] * mega, settings["memory_mb"] * mega),
-      ("RLIMIT_FSIZE", settings["file_mb"] * mega, settings["file_mb"] * mega),
-      ("RLIMIT_NOFILE", settings["open_files"], settings["open_files"]),
-      ("RLIMIT_NPROC", settings["processes"], settings["processes"]),
-      ("RLIMIT_SIGPENDING", 64, 64), ("RLIMIT_CORE", 0, 0), ("RLIMIT_MEMLOCK", 0, 0), ("RLIMIT_MSGQUEUE", 0, 0)):
+  for name, soft, hard in (("RLIMIT_CPU", settings["cpu_seconds"], settings["cpu_seconds"] + 1),
+                           ("RLIMIT_AS", settings["memory_mb"] * mega,
+                            settings["memory_mb"] * mega),
+                           ("RLIMIT_FSIZE", settings["file_mb"] * mega, settings["file_mb"] * mega),
+                           ("RLIMIT_NOFILE", settings["open_files"], settings["open_files"]),
+                           ("RLIMIT_NPROC", settings["processes"],
+                            settings["processes"]), ("RLIMIT_SIGPENDING", 64, 64),
+                           ("RLIMIT_CORE", 0, 0), ("RLIMIT_MEMLOCK", 0, 0), ("RLIMIT_MSGQUEUE", 0,
+                                                                             0)):
     if hasattr(resource, name):
       number = getattr(resource, name)
       inherited = resource.getrlimit(number)[1]
@@ -103,7 +106,8 @@ def say(error) -> None:
 def describe(error: BaseException) -> str:
   """The last line of a traceback, without its further lines."""
   kind = type(error)
-  name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+  name = kind.__qualname__ if kind.__module__ in (
+      "builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
   text = str(error).strip()
   return f"{name}: {text.splitlines()[0]}" if text else name
 
@@ -111,7 +115,8 @@ def describe(error: BaseException) -> str:
 def finish() -> None:
   """What the interpreter does at its end: waits for threads, runs exit handlers, flushes."""
   threading = sys.modules.get("threading")
-  for step in (threading and threading._shutdown, atexit._run_exitfuncs, sys.stdout and sys.stdout.flush):
+  for step in (threading and threading._shutdown, atexit._run_exitfuncs, sys.stdout and
+               sys.stdout.flush):
     try:
       if step:
         step()

@@ -33,9 +33,16 @@ class WorkerProcess:
 
   def __init__(self, settings: dict):
     self.directory = ""  # of the programs' directories, where their files are not isolated
-    self.process = subprocess.Popen([*COMMAND, json.dumps(settings)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                    stderr=subprocess.DEVNULL, bufsize=0, cwd="/", env=ENVIRONMENT,
-                                    start_new_session=True)  # an interrupt from the keyboard is not for it
+    self.process = subprocess.Popen(
+        [*COMMAND, json.dumps(settings)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        cwd="/",
+        env=ENVIRONMENT,
+        # an interrupt from the keyboard is not for it
+        start_new_session=True)
     self._start_by = time.monotonic() + START_SECONDS
     self._isolation, self._rest, self._busy = None, b"", threading.Lock()
 
@@ -68,20 +75,23 @@ class WorkerProcess:
       head = self._exactly(message["head"], deadline)
       tail = None if message["tail"] is None else self._exactly(message["tail"], deadline)
       err = self._exactly(message["err"], deadline)
-    return Finished(message["wait"], message["late"], message["cpu"], head, tail, err, message["seconds"])
+    return Finished(message["wait"], message["late"], message["cpu"], head, tail, err,
+                    message["seconds"])
 
   def kill(self) -> None:
     """Ends the worker and all below it; they are gone when this returns. Idempotent."""
     isolated = self._isolation is None or self._isolation.processes
     if not isolated:
       self._end_by_input()
-    self.process.terminate()  # the supervisor kills the server and waits for the end of its namespace
+    # the supervisor kills the server and waits for the end of its namespace
+    self.process.terminate()
     try:
       self.process.wait(5)
     except subprocess.TimeoutExpired:
       self.process.kill()
       self.process.wait()
-    with self._busy:  # a thread that waits for an answer has seen the end by now: no handle is closed under its hands
+    # a thread that waits for an answer has seen the end by now: no handle is closed under its hands
+    with self._busy:
       self.process.stdin.close()
       self.process.stdout.close()
     if self.directory:
@@ -91,7 +101,9 @@ class WorkerProcess:
         pass  # the server has removed it, or a process that it could not find still writes there
 
   def _end_by_input(self) -> None:
-    """Without a process namespace the server itself must end what its program has started, so it is asked first."""
+    """Without a process namespace the server itself must end what its program has started, so it is
+    asked first.
+    """
     try:
       self.process.stdin.close()  # nobody waits on this end
       self.process.wait(1)

@@ -1,7 +1,7 @@
 """What the server of a sandbox does for each program: a directory, a fork, its output, its end.
 
-Standard library alone, loaded by path. The server is single-threaded, holds no secret, and reads nothing from a
-program but the bytes of its two streams.
+Standard library alone, loaded by path. The server is single-threaded, holds no secret, and reads
+nothing from a program but the bytes of its two streams.
 """
 
 import json
@@ -19,7 +19,8 @@ ANY_CHILD = 0x40000000  # __WALL: those made by clone without SIGCHLD, too
 ERR_BYTES = 4096
 SYSTEM_SETTINGS = (  # (isolation that makes it the sandbox's own, file, value)
     ("", "/proc/self/oom_score_adj", "1000"),  # should memory run out, this goes before the trainer
-    ("user_namespace", "/proc/sys/user/max_user_namespaces", "0"),  # a program may not nest namespaces
+    # a program may not nest namespaces
+    ("user_namespace", "/proc/sys/user/max_user_namespaces", "0"),
     # Memory that outlives its process and that no limit of a process counts.
     ("ipc", "/proc/sys/kernel/shmmni", "0"),
     ("ipc", "/proc/sys/kernel/msgmni", "0"),
@@ -28,11 +29,12 @@ SYSTEM_SETTINGS = (  # (isolation that makes it the sandbox's own, file, value)
 
 
 def prepare(got: set[str], settings: dict) -> tuple[str, int | None]:
-  """Last steps inside the namespaces; takes from `got` what the system refuses, adds what it grants.
+  """Last steps inside the namespaces; takes from `got` what the system refuses, adds what it
+  grants.
 
   Returns:
-    A directory for the programs' directories, or "" where each has `linux.HOME` to itself; and a handle of /proc where
-    processes must be searched for.
+    A directory for the programs' directories, or "" where each has `linux.HOME` to itself; and a
+    handle of /proc where processes must be searched for.
   """
   proc = None
   if "processes" not in got and os.path.isdir("/proc/self"):
@@ -102,10 +104,12 @@ class Server:
     self.requests, self.answers, self.got, self.directory, self.proc = requests, answers, got, directory, proc
     self.settings = settings | {"uid": linux.NOBODY if "user" in got else None}
     if "user" not in got:
-      self.settings["processes"] += 2  # this process and the supervisor count among those of their user
+      # this process and the supervisor count among those of their user
+      self.settings["processes"] += 2
 
   def run(self) -> None:
-    while (head := self._exactly(8)) and (code := self._exactly(int.from_bytes(head, "big"))) is not None:
+    while (head := self._exactly(8)) and (code := self._exactly(int.from_bytes(head,
+                                                                               "big"))) is not None:
       home = self._open_home()
       answer = self._execute(code, home)
       self._close_home(home)
@@ -143,7 +147,8 @@ class Server:
       linux.remove_tree(home)
 
   def _execute(self, code: bytes, home: str) -> bytes | None:
-    """Runs one program to its end or its time limit; None where the requests have ended meanwhile."""
+    """Runs one program to its end or its time limit; None where the requests have ended meanwhile.
+    """
     keep = 4 * self.settings["output_chars"]  # bytes: a character has at most 4
     out, err = Stream(keep, keep), Stream(0, ERR_BYTES)
     started = time.monotonic()
@@ -151,7 +156,8 @@ class Server:
     if pid == 0:
       try:
         sandbox_child.become(code, out.write_end, err.write_end, home, self.settings)
-      except BaseException as error:  # before the program began: the sandbox tries one program at its start
+      # before the program began: the sandbox tries one program at its start
+      except BaseException as error:
         sandbox_child.say(error)
       finally:
         sandbox_child.leave(70)
@@ -202,7 +208,9 @@ class Server:
         os.close(handle)
 
   def _end_all(self, program: int) -> tuple[int, float]:
-    """Kills and reaps every process that the program has started, itself included; its wait status and CPU seconds."""
+    """Kills and reaps every process that the program has started, itself included; its wait status
+    and CPU seconds.
+    """
     found = None
     while True:
       for pid in self._victims(program):

@@ -1,13 +1,15 @@
 """A process that runs programs one after the other, each in a fork of itself.
 
-Run by path (`python -s -P -S sandbox_worker.py '{...}'`): neither this package nor JAX is imported. Two processes
-stand above a program. The supervisor enters the namespaces and waits; its child, the server, is process 1 of the new
-process namespace, forks a child per program, ends all that the program has left, and reports what the kernel says of
-it. On SIGTERM the supervisor kills the server, and with it the kernel kills every process of the namespace; it ends
-when the last of them is gone. The server ends when its input closes, so that nothing outlives the trainer.
+Run by path (`python -s -P -S sandbox_worker.py '{...}'`): neither this package nor JAX is imported.
+Two processes stand above a program. The supervisor enters the namespaces and waits; its child, the
+server, is process 1 of the new process namespace, forks a child per program, ends all that the
+program has left, and reports what the kernel says of it. On SIGTERM the supervisor kills the
+server, and with it the kernel kills every process of the namespace; it ends when the last of them
+is gone. The server ends when its input closes, so that nothing outlives the trainer.
 
   request: 8 bytes of length, the program in UTF-8
-  answer:  one JSON line (wait, late, cpu, seconds, and the lengths head, tail, err), then that many bytes
+  answer:  one JSON line (wait, late, cpu, seconds, and the lengths head, tail, err), then that many
+    bytes
 """
 
 import gc
@@ -24,7 +26,8 @@ import sandbox_server
 
 sys.path.pop(0)
 # Loaded once, so that a program that imports them finds them at once.
-USUAL = ("collections", "datetime", "decimal", "fractions", "heapq", "itertools", "json", "math", "re", "statistics")
+USUAL = ("collections", "datetime", "decimal", "fractions", "heapq", "itertools", "json", "math",
+         "re", "statistics")
 
 
 def main() -> None:
@@ -67,7 +70,8 @@ def namespaces(without: set[str]) -> set[str]:
     except linux.REFUSED:
       pass
   for name, flags in (("files", linux.CLONE_NEWNS), ("network", linux.CLONE_NEWNET),
-                      ("ipc", linux.CLONE_NEWIPC | linux.CLONE_NEWUTS), ("processes", linux.CLONE_NEWPID)):
+                      ("ipc", linux.CLONE_NEWIPC | linux.CLONE_NEWUTS), ("processes",
+                                                                         linux.CLONE_NEWPID)):
     try:
       if name not in without:
         linux.unshare(flags)

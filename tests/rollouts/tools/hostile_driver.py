@@ -1,6 +1,8 @@
-"""Runs the hostile programs in a sandbox and prints a JSON line for each; itself run under limits by test_hostile.py.
+"""Runs the hostile programs in a sandbox and prints a JSON line for each; itself run under limits
+by test_hostile.py.
 
-As first process of a process namespace where the system offers one: with it, all that a program left would end.
+As first process of a process namespace where the system offers one: with it, all that a program
+left would end.
 """
 
 import argparse
@@ -16,7 +18,8 @@ from pathlib import Path
 
 import jaxrl_llm
 
-# The package of the samplers would import JAX, which needs more memory than this process is allowed.
+# The package of the samplers would import JAX, which needs more memory than this process is
+# allowed.
 stub = types.ModuleType("jaxrl_llm.rollouts")
 stub.__path__ = [str(Path(jaxrl_llm.__file__).parent / "rollouts")]
 sys.modules["jaxrl_llm.rollouts"] = stub
@@ -26,7 +29,14 @@ from hostile_programs import PROGRAMS  # noqa: E402
 from jaxrl_llm.rollouts.tools import PythonSandbox  # noqa: E402
 
 MOST_PROCESSES = 60
-LIMITS = {"timeout": 1.0, "cpu_seconds": 1, "memory_mb": 128, "processes": 5, "directory_mb": 4, "output_chars": 400}
+LIMITS = {
+    "timeout": 1.0,
+    "cpu_seconds": 1,
+    "memory_mb": 128,
+    "processes": 5,
+    "directory_mb": 4,
+    "output_chars": 400
+}
 
 
 LOCK = threading.Lock()  # listing a folder takes a handle, which must not be counted
@@ -61,7 +71,8 @@ def main() -> None:
   parser.add_argument("--without", default="", help="an isolation to leave out")
   args = parser.parse_args()
   if args.without:
-    PythonSandbox._try_one = lambda self: None  # a user who may not read the libraries is no hindrance here
+    # a user who may not read the libraries is no hindrance here
+    PythonSandbox._try_one = lambda self: None
   limits = LIMITS | {"without": args.without.split()}
   threading.Thread(target=watch, daemon=True).start()
   listener = socket.socket(socket.AF_UNIX)
@@ -71,8 +82,13 @@ def main() -> None:
   outside.write_text("as it was")
   outside.chmod(0o666)
   before_all = state()
-  with PythonSandbox(workers=1, **limits) as sandbox, PythonSandbox(workers=1, **limits | {"timeout": 5.0}) as patient:
-    print(json.dumps({"isolation": vars(sandbox.isolation), "missing": sandbox.isolation.missing}), flush=True)
+  with PythonSandbox(workers=1,
+                     **limits) as sandbox, PythonSandbox(workers=1,
+                                                         **limits | {"timeout": 5.0}) as patient:
+    print(json.dumps({
+        "isolation": vars(sandbox.isolation),
+        "missing": sandbox.isolation.missing
+    }), flush=True)
     sandbox.run("'SECRET-OF-ANOTHER'")
     for name in args.programs:
       before = state()
@@ -80,9 +96,16 @@ def main() -> None:
       result = chosen.run(PROGRAMS[name][0].replace("OUTSIDE", repr(str(outside))))
       after = chosen.run("print(sum(range(10)))")
       now = state()
-      print(json.dumps({"name": name, "status": result.status, "output": result.output, "seconds": result.seconds,
-                        "next": [after.status, after.output], "outside": outside.read_text(),
-                        "changed": [key for key in now if now[key] != before[key]]}), flush=True)
+      print(
+          json.dumps({
+              "name": name,
+              "status": result.status,
+              "output": result.output,
+              "seconds": result.seconds,
+              "next": [after.status, after.output],
+              "outside": outside.read_text(),
+              "changed": [key for key in now if now[key] != before[key]]
+          }), flush=True)
   now = state()
   print(json.dumps({"end": [key for key in now if now[key] != before_all[key]]}), flush=True)
 

@@ -1,4 +1,6 @@
-"""Hostile programs end with the right status, harm nothing, leave nothing, and the same worker goes on."""
+"""Hostile programs end with the right status, harm nothing, leave nothing, and the same worker goes
+on.
+"""
 
 import json
 import os
@@ -18,7 +20,8 @@ SECONDS = 60
 
 def cap():
   """Limits from outside, which every process of the sandbox inherits and none can raise."""
-  for name, value in (("RLIMIT_AS", 1 << 30), ("RLIMIT_CPU", 30), ("RLIMIT_FSIZE", 64 << 20), ("RLIMIT_CORE", 0)):
+  for name, value in (("RLIMIT_AS", 1 << 30), ("RLIMIT_CPU", 30), ("RLIMIT_FSIZE", 64 << 20),
+                      ("RLIMIT_CORE", 0)):
     resource.setrlimit(getattr(resource, name), (value, value))
 
 
@@ -26,10 +29,15 @@ def driven(*arguments):
   """The driver's lines by program, "isolation" and "end" besides, and its error stream."""
   with tempfile.TemporaryDirectory() as folder:
     os.chmod(folder, 0o755)  # but for the sandbox, any user could reach the file in it
-    # --kill-child: when this process ends, or the time below is over, so does all that the driver has started.
-    done = subprocess.run(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, str(DRIVER),
-                           *arguments], capture_output=True, text=True, timeout=SECONDS, preexec_fn=cap,
-                          env={**os.environ, "TMPDIR": folder, "JAXRL_TEST_SECRET": "1"})
+    # --kill-child: when this process ends, or the time below is over, so does all that the driver
+    # has started.
+    done = subprocess.run([
+        "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
+        str(DRIVER), *arguments
+    ], capture_output=True, text=True, timeout=SECONDS, preexec_fn=cap, env={
+        **os.environ, "TMPDIR": folder,
+        "JAXRL_TEST_SECRET": "1"
+    })
   lines = [json.loads(line) for line in done.stdout.splitlines()]
   assert lines, done.stderr
   return {line.get("name", next(iter(line))): line for line in lines} | {"stderr": done.stderr}

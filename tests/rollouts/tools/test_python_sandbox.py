@@ -1,4 +1,6 @@
-"""The sandbox on harmless programs: results, order, determinism, replacement of workers, and what it refuses."""
+"""The sandbox on harmless programs: results, order, determinism, replacement of workers, and what
+it refuses.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -17,7 +19,8 @@ from jaxrl_llm.rollouts.tools import Isolation, PythonSandbox, ToolResult, isola
 
 ALL = set(isolation.NAMES)
 # Whether any user may read the standard library.
-READABLE = all(folder.stat().st_mode & 0o005 == 0o005 for folder in Path(os.__file__).resolve().parents)
+READABLE = all(
+    folder.stat().st_mode & 0o005 == 0o005 for folder in Path(os.__file__).resolve().parents)
 
 
 @pytest.fixture(scope="module")
@@ -56,22 +59,27 @@ PROGRAMS = {
     "raise ValueError": ("error", "ValueError"),
     "raise ValueError('first\\nsecond')": ("error", "ValueError: first"),
     "import json; json.loads('{')": (
-        "error", "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 "
-                 "(char 1)"),
+        "error",
+        "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 "
+        "column 2 "
+        "(char 1)"),
     "a b": ("error", "SyntaxError: invalid syntax (<program>, line 1)"),
     "input()": ("error", "EOFError: EOF when reading a line"),
     "exit()": ("ok", ""),
     "import sys; print('kept'); sys.exit(4)": ("error", "kept\nexit status 4"),
     "import sys; print('unseen', file=sys.stderr)": ("ok", ""),
-    "class A: pass\nprint(A())\nraise ValueError(A())": (
-        "error", "<__main__.A object at 0x0>\nValueError: <__main__.A object at 0x0>"),
-    "import os; print(os.getcwd(), os.listdir('.'), dict(os.environ)); open('a', 'w').write('b')": (
-        "ok", "/tmp [] {}\n"),
-    "import threading\nthreading.Thread(target=print, args=('thread',)).start()": ("ok", "thread\n"),
+    "class A: pass\nprint(A())\nraise ValueError(A())":
+        ("error", "<__main__.A object at 0x0>\nValueError: <__main__.A object at 0x0>"),
+    "import os; print(os.getcwd(), os.listdir('.'), dict(os.environ)); open('a', 'w').write('b')":
+        ("ok", "/tmp [] {}\n"),
+    "import threading\nthreading.Thread(target=print, args=('thread',)).start()":
+        ("ok", "thread\n"),
     "import atexit\natexit.register(print, 'last')\nprint('first')": ("ok", "first\nlast\n"),
-    "import dataclasses, pickle\n@dataclasses.dataclass\nclass P:\n  x: int\nprint(pickle.loads(pickle.dumps(P(3))))": (
-        "ok", "P(x=3)\n"),
-    "import math, random, re, itertools, collections, fractions, decimal, statistics, datetime, heapq, functools,"
+    "import dataclasses, pickle\n@dataclasses.dataclass\nclass P:\n  x: "
+    "int\nprint(pickle.loads(pickle.dumps(P(3))))":
+        ("ok", "P(x=3)\n"),
+    "import math, random, re, itertools, collections, fractions, decimal, statistics, datetime, "
+    "heapq, functools,"
     " string, bisect, cmath, sqlite3, hashlib, ctypes, ssl\nprint('all')": ("ok", "all\n"),
     "print('é' * 5000)": ("ok", "é" * 2048 + "\n[... output cut ...]\n" + "é" * 2047 + "\n"),
 }
@@ -83,9 +91,12 @@ def test_results(sandbox, code):
 
 
 def test_no_state_passes_on(sandbox):
-  """Four programs on each of two workers: with one shared interpreter or folder the later ones would see the first."""
-  code = ("import os, sys, math\nprint('x' in globals(), hasattr(math, 'spoilt'), os.listdir('.'))\n"
-          "x = math.spoilt = 1\nopen('f', 'w').close()\nos.environ['A'] = 'b'")
+  """Four programs on each of two workers: with one shared interpreter or folder the later ones
+  would see the first.
+  """
+  code = (
+      "import os, sys, math\nprint('x' in globals(), hasattr(math, 'spoilt'), os.listdir('.'))\n"
+      "x = math.spoilt = 1\nopen('f', 'w').close()\nos.environ['A'] = 'b'")
   assert {r.output for r in sandbox.run_many([code] * 8)} == {"False False []\n"}
 
 
@@ -118,7 +129,8 @@ def test_a_killed_worker_loses_nothing(sandbox):
   """Killed while its program runs, the worker is replaced and the program runs again."""
   for which in (lambda pid: pid, lambda pid: children(pid)[0]):
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
-      running = threads.submit(sandbox.run_many, ["import time; time.sleep(0.5); print('whole')"] * 2)
+      running = threads.submit(sandbox.run_many,
+                               ["import time; time.sleep(0.5); print('whole')"] * 2)
       time.sleep(0.2)
       victim = which(sandbox.pids()[0])
       os.kill(victim, signal.SIGKILL)
@@ -192,9 +204,12 @@ def test_without_isolation_the_limits_hold_and_nothing_stays(caplog, tmp_path, m
   with sandbox:
     assert set(sandbox.isolation.missing) == ALL
     assert sandbox.run("print(1)") == ToolResult("ok", "1\n")
-    assert sandbox.run("import os; os.makedirs('a/b/c'); os.chmod('a', 0); print(os.getcwd())").output == "/tmp\n"
-    daemon = ("import os, time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    open('pid', 'w')\n"
-              "    while True: time.sleep(1)\n  os._exit(0)\nprint(os.getpid())\ntime.sleep({})")
+    assert sandbox.run(
+        "import os; os.makedirs('a/b/c'); os.chmod('a', 0); print(os.getcwd())").output == "/tmp\n"
+    daemon = (
+        "import os, time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    open('pid', "
+        "'w')\n"
+        "    while True: time.sleep(1)\n  os._exit(0)\nprint(os.getpid())\ntime.sleep({})")
     for seconds, status in ((0.2, "ok"), (9, "timeout")):
       result = sandbox.run(daemon.format(seconds))
       assert result.status == status
@@ -211,8 +226,9 @@ def test_each_isolation_can_be_missing_and_be_required(sandbox, name):
   without = {name, "user"} if name == "files" and not READABLE else {name}
   with PythonSandbox(workers=1, timeout=0.8, without=without) as partial:
     assert set(partial.isolation.missing) == {*without, *sandbox.isolation.missing}
-    assert partial.run("import os\nif os.fork() == 0: os.setsid()\nopen('a', 'w').close()\nwhile True: pass"
-                       ).status == "timeout"
+    assert partial.run(
+        "import os\nif os.fork() == 0: os.setsid()\nopen('a', 'w').close()\nwhile True: pass"
+    ).status == "timeout"
     assert partial.run("import os; print(os.listdir('.'))").output == "[]\n"
   with pytest.raises(ConfigError, match=f"does not offer {name}"):
     PythonSandbox(workers=1, without=[name], require=[name])
@@ -223,16 +239,20 @@ def test_a_sandbox_in_which_no_program_can_run_is_refused(sandbox, monkeypatch):
   if not READABLE and sandbox.isolation.user:
     with pytest.raises(ConfigError, match=r"without=\('user',\)"):
       PythonSandbox(workers=1, without=["files"])
-  monkeypatch.setattr("jaxrl_llm.rollouts.tools.sandbox_process.ENVIRONMENT", {"PYTHONHASHSEED": "none"})
+  monkeypatch.setattr("jaxrl_llm.rollouts.tools.sandbox_process.ENVIRONMENT",
+                      {"PYTHONHASHSEED": "none"})
   with pytest.raises(ConfigError, match="a worker did not start"):
     PythonSandbox(workers=1)
 
 
 def test_limits_of_the_trainer_hold_for_programs():
-  code = ("import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
-          "from hostile_driver import PythonSandbox\nwith PythonSandbox(workers=1, open_files=30) as s:\n"
-          "  print(s.run('import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))').output)")
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent)
+  code = (
+      "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+      "from hostile_driver import PythonSandbox\nwith PythonSandbox(workers=1, open_files=30) as "
+      "s:\n"
+      "  print(s.run('import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))').output)")
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                        cwd=Path(__file__).parent)
   assert done.stdout.strip() == "(20, 20)", done.stderr
 
 
@@ -247,13 +267,25 @@ def test_root_isolates_fully(sandbox):
   if os.geteuid() or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode:
     pytest.skip("this system offers no namespaces")
   assert sandbox.isolation.missing == ()
-  assert sandbox.run("import os; print(os.getuid(), os.getgid(), os.getgroups())").output == "65534 65534 []\n"
+  assert sandbox.run(
+      "import os; print(os.getuid(), os.getgid(), os.getgroups())").output == "65534 65534 []\n"
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"workers": 0}, "workers = 0"), ({"timeout": 0.0}, "timeout = 0.0"), ({"memory_mb": 8}, "memory_mb = 8"),
-    ({"cpu_seconds": 1.5}, "cpu_seconds = 1.5"), ({"require": ["net"]}, "allowed are user, "),
-    ({"without": ["network", "x"]}, "without = 'x'"), ({"code_bytes": 10**6}, "code_bytes = 1000000")])
+@pytest.mark.parametrize(("options", "message"), [({
+    "workers": 0
+}, "workers = 0"), ({
+    "timeout": 0.0
+}, "timeout = 0.0"), ({
+    "memory_mb": 8
+}, "memory_mb = 8"), ({
+    "cpu_seconds": 1.5
+}, "cpu_seconds = 1.5"), ({
+    "require": ["net"]
+}, "allowed are user, "), ({
+    "without": ["network", "x"]
+}, "without = 'x'"), ({
+    "code_bytes": 10**6
+}, "code_bytes = 1000000")])
 def test_bad_options(options, message):
   with pytest.raises(ConfigError, match=message):
     PythonSandbox(**options)

@@ -1,4 +1,6 @@
-"""SIGKILL of the sandbox's processes and of the trainer above them: no result changes, nothing stays behind."""
+"""SIGKILL of the sandbox's processes and of the trainer above them: no result changes, nothing
+stays behind.
+"""
 
 import concurrent.futures
 import os
@@ -89,9 +91,14 @@ s.run_many(['import os, time\\nos.mkdir("kept")\\nif os.fork() == 0: os.setsid()
 
 @pytest.mark.parametrize("without", [(), isolation.NAMES], ids=["isolated", "not isolated"])
 def test_a_killed_trainer_leaves_no_process_and_no_folder(without, tmp_path):
-  """While two programs run that have each started another process, in a session of its own, and made a folder."""
-  trainer = subprocess.Popen([sys.executable, "-c", TRAINER.format(without=tuple(without))], stdout=subprocess.PIPE,
-                             text=True, cwd=Path(__file__).parent, env={**os.environ, "TMPDIR": str(tmp_path)})
+  """While two programs run that have each started another process, in a session of its own, and
+  made a folder.
+  """
+  trainer = subprocess.Popen(
+      [sys.executable, "-c", TRAINER.format(without=tuple(without))], stdout=subprocess.PIPE,
+      text=True, cwd=Path(__file__).parent, env={
+          **os.environ, "TMPDIR": str(tmp_path)
+      })
   supervisors = [int(pid) for pid in trainer.stdout.readline().split()]
   servers = [pid for supervisor in supervisors for pid in children(supervisor)]
   programs = until(lambda: [p for s in servers for p in children(s) if children(p)] if all(
@@ -110,11 +117,16 @@ def test_a_killed_trainer_leaves_no_process_and_no_folder(without, tmp_path):
 OK, KILLED, GONE = ToolResult("ok", "1\n"), ToolResult("killed", "killed by SIGKILL"), "gone"
 
 
-@pytest.mark.parametrize(("met", "result", "replaced"), [
-    ([KILLED, GONE, OK], OK, 1), ([GONE, KILLED, OK], OK, 1), ([GONE, KILLED, KILLED], KILLED, 1),
-    ([KILLED, GONE, KILLED], KILLED, 1), ([KILLED, GONE, GONE], "unavailable", 2),
-    ([GONE, KILLED, GONE], "unavailable", 2), ([GONE, GONE], "unavailable", 2), ([KILLED, KILLED], KILLED, 0)])
-def test_a_killed_program_and_a_worker_that_died_are_counted_apart(sandbox, monkeypatch, met, result, replaced):
+@pytest.mark.parametrize(("met", "result", "replaced"), [([KILLED, GONE, OK], OK, 1),
+                                                         ([GONE, KILLED, OK], OK, 1),
+                                                         ([GONE, KILLED, KILLED], KILLED, 1),
+                                                         ([KILLED, GONE, KILLED], KILLED, 1),
+                                                         ([KILLED, GONE, GONE], "unavailable", 2),
+                                                         ([GONE, KILLED, GONE], "unavailable", 2),
+                                                         ([GONE, GONE], "unavailable", 2),
+                                                         ([KILLED, KILLED], KILLED, 0)])
+def test_a_killed_program_and_a_worker_that_died_are_counted_apart(sandbox, monkeypatch, met,
+                                                                   result, replaced):
   """Each kind is met twice before it counts; a result ends the asking."""
   left, replacements = list(met), []
 

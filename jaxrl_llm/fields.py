@@ -1,33 +1,114 @@
-"""One configuration field: its documentation and range, and the check of a value against them."""
+"""One configuration option: its documentation, its range, and the condition under which it is read."""
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 
-DEFAULT = "default"
-# an estimator's number: unset (DEFAULT), a number, or None for no bound
-Number = float | str | None
+DEFAULT = "default"  # the value of a choice that another key decides
 
 
 class ConfigError(Exception):
   """A configuration that cannot run: the message names key, value, allowed range and fix."""
 
 
-def option(default, doc: str, *, low=None, high=None, choices=None, of=str):
-  """A config field with its documentation and closed range [low, high], or its list of allowed
-  values.
+@dataclasses.dataclass(frozen=True)
+class When:
+  """The condition under which an option is read.
+
+  Attributes:
+    key: another option, by its full key (`rollout.slots`), or with a leading dot in the same
+      section (`.style`).
+    values: those with which the option is read; empty: every value that switches `key` on, that
+      is not 0, False, None, "none" or empty.
+    above: `key` must exceed this number; None: no such bound.
+    text: the condition in words; empty: made from the above.
+  """
+
+  key: str
+  values: tuple = ()
+  above: float | None = None
+  text: str = ""
+
+  def holds(self, value) -> bool:
+    if self.above is not None:
+      return value > self.above
+    return value in self.values if self.values else bool(value) and value != "none"
+
+  def describe(self, key: str) -> str:
+    """The condition in words, `key` being the full key."""
+    if self.text:
+      return self.text
+    if self.above is not None:
+      return f"{key} > {self.above}"
+    return f"{key} = {' or '.join(map(str, self.values))}" if self.values else f"{key} set"
+
+
+def when(key: str, *values, above: float | None = None, text: str = "") -> When:
+  """Shorthand for `When`."""
+  return When(key, values, above, text)
+
+
+def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when=()):
+  """A config field with its documentation and closed range [low, high], or its list of choices.
 
   Args:
     of: for a tuple, the type of its entries.
+    when: one `When` or several, all of which must hold; with another value than the default, the
+      option is refused where one does not (`refuse_unread`).
   """
-  metadata = {"doc": doc, "low": low, "high": high, "choices": choices, "of": of}
+  conditions = (when,) if isinstance(when, When) else tuple(when)
+  metadata = {"doc": doc, "low": low, "high": high, "choices": choices, "of": of,
+              "when": conditions}
   return dataclasses.field(default=default, metadata=metadata)
 
 
-def number(doc: str, *, low=None, high=None):
-  """An estimator number: unset until the registry or the user gives it."""
-  return option(DEFAULT, doc, low=low, high=high)
+def derived(default, doc: str):
+  """A field that is no key: its value follows from other options."""
+  return dataclasses.field(default=default, metadata={"derived": doc})
+
+
+def options(cls) -> dict[str, dataclasses.Field]:
+  """The fields of a section that are keys, sections within it included."""
+  return {f.name: f for f in dataclasses.fields(cls) if "derived" not in f.metadata}
+
+
+def unread(section, prefix: str, root=None):
+  """Yields the options that differ from their default although nothing reads them.
+
+  Args:
+    section: a dataclass of options; sections within it are not entered.
+    prefix: of its keys in messages, such as `rollout.`.
+    root: what full keys in conditions are looked up in; None: only conditions on the same section
+      are checked.
+
+  Yields:
+    (name of the option, message with its value, the condition that does not hold, and the fix).
+  """
+  for field in dataclasses.fields(section):
+    value = getattr(section, field.name)
+    if value == field.default:
+      continue
+    for condition in field.metadata.get("when", ()):
+      inside = condition.key.startswith(".")
+      if not inside and root is None:
+        continue
+      key = prefix + condition.key[1:] if inside else condition.key
+      at = section if inside else root
+      present = functools.reduce(getattr, condition.key.strip(".").split("."), at)
+      if not condition.holds(present):
+        found = "" if condition.text else f" with {key} = {present!r}"
+        needed = condition.describe(key)
+        yield field.name, (f"{prefix}{field.name} = {value!r}{found}: it is read only with "
+                           f"{needed}. Fix: {needed}, or remove it.")
+        break
+
+
+def refuse_unread(section, prefix: str, root=None) -> None:
+  """Raises ConfigError for the first option that nothing reads; arguments as `unread`."""
+  for _, message in unread(section, prefix, root):
+    raise ConfigError(message)
 
 
 def did_you_mean(name: str, known) -> str:
@@ -37,53 +118,55 @@ def did_you_mean(name: str, known) -> str:
 
 
 def checked(key: str, item, hint, meta):
-  """`item` converted to the field's type and compared with its range."""
-  if hint == Number:
-    if item is None or item == DEFAULT:
-      return DEFAULT
-    if isinstance(item, str) and item.lower() == "none":
-      return None
-  elif item is None or item == DEFAULT:
-    if item is None and _admits(hint, type(None)):
-      return None
-    if meta.get("choices") is None and _admits(hint, str) and hint is not str:
-      return DEFAULT
-  elif _admits(hint, type(None)) and isinstance(item, str) and item.lower() == "none":
+  """`item` converted to the field's type and compared with its range.
+
+  The text "none" stands for None where the field admits None.
+
+  Raises:
+    ConfigError: another type, a value out of range, or no allowed choice.
+  """
+  optional = admits(hint, type(None))
+  if optional and (item is None or (isinstance(item, str) and item.lower() == "none")):
     return None
   converted = _converted(item, hint)
   if isinstance(converted, tuple) and not all(isinstance(i, meta["of"]) for i in converted):
     converted = None
   if converted is None:
-    raise ConfigError(
-        f"{key} = {item!r}: {_type_name(hint)} was expected ({allowed(meta) or meta['doc']}). "
-        f"Fix: --config.{key}=<{_type_name(hint)}>.")
+    expected = _type_name(hint) + (' or "none"' if optional else "")
+    raise ConfigError(f"{key} = {item!r}: {expected} was expected "
+                      f"({allowed(meta) or meta['doc']}). Fix: --config.{key}=<{expected}>.")
   if meta["choices"] and converted not in meta["choices"]:
-    raise ConfigError(f"{key} = {item!r}: allowed are {', '.join(map(repr, meta['choices']))}."
-                      + did_you_mean(str(converted), meta["choices"]))
-  low, high = meta["low"], meta["high"]
-  if not isinstance(converted, (str, tuple, bool)):
-    if not (converted == converted and abs(converted) != float("inf")) or (
-        low is not None and converted < low) or (high is not None and converted > high):
-      raise ConfigError(f"{key} = {item!r}: out of range; {allowed(meta)} ({meta['doc']}). "
-                        f"Fix: choose a value in the range.")
+    raise ConfigError(f"{key} = {item!r}: allowed are {', '.join(map(repr, meta['choices']))}." +
+                      did_you_mean(str(converted), meta["choices"]))
+  if not isinstance(converted, (str, tuple, bool)) and not _inside(converted, meta):
+    raise ConfigError(f"{key} = {item!r}: out of range; {allowed(meta)} ({meta['doc']}). "
+                      f"Fix: choose a value in the range.")
   return converted
 
 
-def _admits(hint, kind) -> bool:
+def _inside(number, meta) -> bool:
+  """Whether a number is finite and within its range."""
+  low, high = meta["low"], meta["high"]
+  finite = number == number and abs(number) != float("inf")
+  return finite and (low is None or number >= low) and (high is None or number <= high)
+
+
+def admits(hint, kind) -> bool:
+  """Whether a field of this type may hold a value of `kind`."""
   return hint is kind or kind in typing.get_args(hint)
 
 
 def _converted(item, hint):
-  """Value in the field's type, or None where it does not fit."""
+  """The value in the field's type, or None where it does not fit."""
   if isinstance(item, bool):
-    return item if _admits(hint, bool) else None
+    return item if admits(hint, bool) else None
   if isinstance(item, int):
-    return item if _admits(hint, int) else float(item) if _admits(hint, float) else None
+    return item if admits(hint, int) else float(item) if admits(hint, float) else None
   if isinstance(item, float):
-    return item if _admits(
-        hint, float) else int(item) if _admits(hint, int) and item.is_integer() else None
+    whole = admits(hint, int) and item.is_integer()
+    return item if admits(hint, float) else int(item) if whole else None
   if isinstance(item, str):
-    return item if hint is str else (item,) if hint is tuple else None
+    return item if admits(hint, str) else (item,) if hint is tuple else None
   if isinstance(item, (list, tuple)):
     return _nested(item) if hint is tuple else None
   return None
@@ -96,12 +179,13 @@ def _nested(item):
 
 def _type_name(hint) -> str:
   if isinstance(hint, types.UnionType):
-    kinds = [a.__name__ for a in typing.get_args(hint) if a not in (str, type(None))]
-    return " or ".join(kinds) + (' or "none"' if hint == Number else "")
+    kinds = [a.__name__ for a in typing.get_args(hint) if a is not type(None)]
+    return " or ".join(kinds)
   return hint.__name__
 
 
 def allowed(meta) -> str:
+  """The range in words; empty where there is none."""
   low, high = meta["low"], meta["high"]
   if low is None and high is None:
     return ""

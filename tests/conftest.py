@@ -18,15 +18,18 @@ _HOOK = install_import_hook(["jaxrl_llm.ops", "jaxrl_llm.objective"], "beartype.
 
 
 def _registries_as_they_were():
-  from jaxrl_llm.objective.advantages import registry as advantages
-  from jaxrl_llm.objective.estimators import registry as estimators
+  from jaxrl_llm import registry
 
-  tables = [module._TABLE for module in (estimators, advantages)]
-  before, modules = [dict(table) for table in tables], set(sys.modules)
+  tables = [table for table in vars(registry).values() if isinstance(table, registry.Table)]
+  before = []
+  for table in tables:
+    table.names()  # the package's own entries
+    before.append(dict(table.entries))
+  modules = set(sys.modules)
   yield
   for table, entries in zip(tables, before, strict=True):
-    table.clear()
-    table.update(entries)
+    table.entries.clear()
+    table.entries.update(entries)
   for name in set(sys.modules) - modules:
     if name.startswith("jaxrl_llm_plugin_"):
       del sys.modules[name]

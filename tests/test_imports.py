@@ -4,11 +4,12 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
-BASE = {"types", "config", "fields"}
+BASE = {"types", "config", "fields", "registry"}
 ALLOWED = {
     "types": set(),
     "fields": set(),
-    "config": {"fields"},
+    "registry": {"fields"},
+    "config": {"fields", "registry"},
     "presets": BASE,
     "ops": BASE,
     "objective": {"ops"} | BASE,

@@ -3,13 +3,16 @@
 `configs/*.py` build an `ml_collections.ConfigDict` from `base_config()`; `from_dict` turns it into
 the frozen, hashable `Config`. `python -m jaxrl_llm.config` prints the commented listing.
 
-Numbers of an estimator have three states. In a Python call: left out (`DEFAULT`) means the
-estimator's registered default, a number is that number, `None` means no bound. In a ConfigDict,
-where a key cannot be left out, `None` means the default and the string "none" means no bound.
+A method (estimator, advantage, aggregation, shaping, task) owns its numbers: they stand in a small
+frozen dataclass beside its formula, and a section of the config is a name and that class's fields.
+A number that is left out, or None in a ConfigDict, has the method's default; "none" means no bound.
 """
 
-from jaxrl_llm.config.checks import check
-from jaxrl_llm.config.convert import base_config, describe, from_dict, to_dict
+import importlib
+
+from jaxrl_llm.config.checks import check, fill
+from jaxrl_llm.config.convert import base_config, from_dict, keys, to_dict
+from jaxrl_llm.config.listing import describe
 from jaxrl_llm.config.model import ModelConfig, RopeScalingConfig, check_model
 from jaxrl_llm.config.objective import (
   AdvantageConfig,
@@ -23,6 +26,8 @@ from jaxrl_llm.config.objective import (
   LossConfig,
   VocabularyConfig,
 )
+from jaxrl_llm.config.plugins import load_plugins
+from jaxrl_llm.config.saved import from_saved
 from jaxrl_llm.config.sections import (
   CheckpointConfig,
   Config,
@@ -39,56 +44,30 @@ from jaxrl_llm.config.sections import (
   UpdateConfig,
   WarmStartConfig,
 )
-from jaxrl_llm.config.task import (
-  CountdownConfig,
-  DataConfig,
-  GymConfig,
-  PromptConfig,
-  TaskConfig,
-  ToolArithmeticConfig,
-)
-from jaxrl_llm.fields import DEFAULT, ConfigError, Number
+from jaxrl_llm.config.task import PromptConfig, TaskConfig
+from jaxrl_llm.fields import DEFAULT, ConfigError
 
 __all__ = [
-    "AdvantageConfig",
-    "AggregationConfig",
-    "BatchConfig",
-    "CheckpointConfig",
-    "Config",
-    "ConfigError",
-    "CorrectionConfig",
-    "CountdownConfig",
-    "CriticConfig",
-    "DEFAULT",
-    "DataConfig",
-    "DynamicSamplingConfig",
-    "EntropyConfig",
-    "EstimatorConfig",
-    "EvaluationConfig",
-    "GymConfig",
-    "KLConfig",
-    "LossConfig",
-    "MeshConfig",
-    "ModelConfig",
-    "Number",
-    "OptimizerConfig",
-    "ParametersConfig",
-    "PipoConfig",
-    "PromptConfig",
-    "RolloutConfig",
-    "RopeScalingConfig",
-    "SamplerConfig",
-    "ShapingConfig",
-    "StepConfig",
-    "TaskConfig",
-    "ToolArithmeticConfig",
-    "UpdateConfig",
-    "VocabularyConfig",
-    "WarmStartConfig",
-    "base_config",
-    "check",
-    "check_model",
-    "describe",
-    "from_dict",
-    "to_dict",
+    "AdvantageConfig", "AggregationConfig", "BatchConfig", "CheckpointConfig", "Config",
+    "ConfigError", "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig",
+    "DynamicSamplingConfig", "EntropyConfig", "EstimatorConfig", "EvaluationConfig", "GymConfig",
+    "KLConfig", "LossConfig", "MeshConfig", "ModelConfig", "OptimizerConfig", "ParametersConfig",
+    "PipoConfig", "PromptConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig",
+    "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig", "UpdateConfig",
+    "VocabularyConfig", "WarmStartConfig", "base_config", "check", "check_model", "describe",
+    "fill", "from_dict", "from_saved", "keys", "load_plugins", "to_dict",
 ]
+
+# Sections of single tasks: they stand beside their task, and are found here, too.
+_OF_TASKS = {
+    "CountdownConfig": "jaxrl_llm.tasks.countdown",
+    "DataConfig": "jaxrl_llm.tasks.dataset",
+    "GymConfig": "jaxrl_llm.tasks.reasoning_gym",
+    "ToolArithmeticConfig": "jaxrl_llm.tasks.tool_arithmetic",
+}
+
+
+def __getattr__(name: str):
+  if name in _OF_TASKS:
+    return getattr(importlib.import_module(_OF_TASKS[name]), name)
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """`python -m jaxrl_llm.config`: the commented listing."""
 
-from jaxrl_llm.config.convert import describe
+from jaxrl_llm.config.listing import describe
 
 print(describe())

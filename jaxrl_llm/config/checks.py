@@ -1,42 +1,83 @@
-"""Checks on values taken together; the registries add theirs in `runs/resolve.py`."""
+"""Checks on values taken together, and the one rule on keys that nothing reads."""
+
+import dataclasses
 
 from jaxrl_llm.config.model import check_model
 from jaxrl_llm.config.sections import Config
-from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.fields import ConfigError, options, refuse_unread, unread
+from jaxrl_llm.registry import Choice
+
+
+def fill(cfg: Config) -> Config:
+  """The config with the numbers of each chosen method, its defaults where none was given.
+
+  Raises:
+    ConfigError: an unknown method, or a number that the method does not read.
+  """
+  chosen = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)
+            if isinstance(getattr(cfg, f.name), Choice)}
+  return dataclasses.replace(cfg, **{name: choice.table.filled(choice)
+                                     for name, choice in chosen.items()})
 
 
 def check(cfg: Config) -> Config:
-  """Checks on values taken together; the registries add theirs in `runs/resolve.py`.
+  """`cfg`, if its values fit together and each key that was set is read.
 
   Raises:
     ConfigError: naming the keys, their values, and a change that works.
   """
+  for prefix, section in _sections(cfg, ""):
+    refuse_unread(section, prefix, cfg)
   check_model(cfg.model)
   r, u = cfg.rollout, cfg.updates
   if r.prompts % u.optimizer_batches:
     raise ConfigError(
         f"updates.optimizer_batches = {u.optimizer_batches} splits a group: rollout.prompts = "
-        f"{r.prompts} groups of "
-        f"rollout.group_size = {r.group_size} rows do not divide into {u.optimizer_batches} "
-        "batches of whole groups. "
-        f"Fix: choose among {_divisors(r.prompts)}.")
+        f"{r.prompts} groups of rollout.group_size = {r.group_size} rows do not divide into "
+        f"{u.optimizer_batches} batches of whole groups. Fix: choose among {_divisors(r.prompts)}.")
   if r.min_new_tokens > r.max_new_tokens:
     raise ConfigError(
         f"rollout.min_new_tokens = {r.min_new_tokens}: a completion ends at rollout.max_new_tokens "
-        "= "
-        f"{r.max_new_tokens}. Fix: choose 0 to {r.max_new_tokens}.")
+        f"= {r.max_new_tokens}. Fix: choose 0 to {r.max_new_tokens}.")
   rows = cfg.rows // u.optimizer_batches
   if rows % u.micro_batches:
     raise ConfigError(
         f"updates.micro_batches = {u.micro_batches} does not divide the {rows} rows of an "
-        "optimizer "
-        f"batch. Fix: choose among {_divisors(rows)}.")
+        f"optimizer batch. Fix: choose among {_divisors(rows)}.")
   w = cfg.warm_start
   if w.batch_size % w.micro_batches:
     raise ConfigError(
         f"warm_start.micro_batches = {w.micro_batches} does not divide warm_start.batch_size = "
         f"{w.batch_size}. Fix: choose among {_divisors(w.batch_size)}.")
   return cfg
+
+
+def without_unread(cfg: Config) -> Config:
+  """The config with the default of every option that nothing reads."""
+  return _restored(cfg, cfg, "")
+
+
+def _restored(section, root: Config, prefix: str):
+  names = {name for name, _ in unread(section, prefix, root)}
+  changed = {f.name: f.default for f in dataclasses.fields(section) if f.name in names}
+  for name in options(type(section)):
+    inner = getattr(section, name)
+    if dataclasses.is_dataclass(inner):
+      changed[name] = _restored(inner, root, f"{prefix}{name}.")
+  if isinstance(section, Choice):
+    numbers = _restored(section.table.numbers(section), root, prefix)
+    changed |= {key: getattr(numbers, key) for key, _ in section.given}
+  return dataclasses.replace(section, **changed)
+
+
+def _sections(section, prefix: str):
+  """Yields (prefix, section) for a section and all within it; a method's numbers are one, too."""
+  yield prefix, section
+  for name in options(type(section)):
+    if dataclasses.is_dataclass(getattr(section, name)):
+      yield from _sections(getattr(section, name), f"{prefix}{name}.")
+  if isinstance(section, Choice):
+    yield from _sections(section.table.numbers(section), prefix)
 
 
 def _divisors(n: int) -> str:

@@ -1,105 +1,134 @@
-"""ConfigDict in, frozen dataclass out, and the commented listing of all keys."""
+"""From a nested mapping (a ConfigDict, a JSON file) to the frozen Config, and back."""
 
 import dataclasses
 import difflib
 import typing
 from typing import Any
 
+from jaxrl_llm.config.plugins import load_plugins
 from jaxrl_llm.config.sections import Config
-from jaxrl_llm.fields import DEFAULT, ConfigError, Number, allowed, checked
-
-
-def _as_dict(cfg) -> dict[str, Any]:
-  """Nested dict of untyped references: a wrong type then meets `from_dict`, whose message knows the
-  range.
-  """
-  from ml_collections import config_dict  # here, so that kernels and benchmarks run without it
-
-  out = {}
-  for field in dataclasses.fields(cfg):
-    item = getattr(cfg, field.name)
-    if dataclasses.is_dataclass(item):
-      out[field.name] = _as_dict(item)
-    else:
-      number_unset = item == DEFAULT and not field.metadata["choices"]
-      out[field.name] = config_dict.FieldReference(None if number_unset else item,
-                                                   field_type=object)
-  return out
+from jaxrl_llm.fields import ConfigError, checked, options
+from jaxrl_llm.registry import Choice
 
 
 def base_config():
-  """ConfigDict of all keys with their defaults, for `configs/*.py` to edit."""
-  from ml_collections import config_dict
+  """ConfigDict of all keys with their defaults, for `configs/*.py` to edit.
 
-  return config_dict.ConfigDict(_as_dict(Config()))
+  A method's own numbers are None, which stands for the method's default.
+  """
+  from ml_collections import config_dict  # here, so that kernels and benchmarks run without it
+
+  def references(tree):
+    # Untyped references: a wrong type then meets `from_dict`, whose message knows the range.
+    return {key: references(item) if isinstance(item, dict) else
+            config_dict.FieldReference(item, field_type=object) for key, item in tree.items()}
+
+  return config_dict.ConfigDict(references(defaults(Config)))
 
 
-def from_dict(values, cls=Config, prefix: str = ""):
-  """Frozen dataclass from a (nested) mapping.
+def defaults(cls) -> dict[str, Any]:
+  """Nested dict of the keys of a section, with the numbers of all methods as None."""
+  hints, out = typing.get_type_hints(cls), {}
+  for name, field in options(cls).items():
+    out[name] = defaults(hints[name]) if dataclasses.is_dataclass(hints[name]) else field.default
+  if issubclass(cls, Choice):
+    for method in cls.table.names():
+      out |= {key: item for key, item in _unset(cls.table[method].numbers).items()
+              if key not in out}
+  return out
+
+
+def _unset(cls) -> dict[str, Any]:
+  hints = typing.get_type_hints(cls)
+  return {name: _unset(hints[name]) if dataclasses.is_dataclass(hints[name]) else None
+          for name in options(cls)}
+
+
+def keys() -> list[str]:
+  """All keys of a config in full, those of plugins that are loaded included."""
+  return list(_flat(defaults(Config)))
+
+
+def _flat(tree: dict, prefix: str = ""):
+  for key, item in tree.items():
+    if isinstance(item, dict):
+      yield from _flat(item, f"{prefix}{key}.")
+    else:
+      yield prefix + key
+
+
+def from_dict(values) -> Config:
+  """The Config of a nested mapping; plugins are loaded before any name is looked up.
 
   Raises:
-    ConfigError: unknown key, wrong type, or value out of range.
+    ConfigError: an unknown key, a wrong type, a value out of range, or a number that the method
+      does not read.
   """
+  plugins = values.get("plugins") if hasattr(values, "items") else None
+  if plugins:
+    load_plugins(checked("plugins", plugins, tuple, options(Config)["plugins"].metadata))
+  return _section(values, Config, "")
+
+
+def _section(values, cls, prefix: str):
   if not hasattr(values, "items"):
-    raise ConfigError(
-        f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a value; "
-        f"its keys are {', '.join(f.name for f in dataclasses.fields(cls))}.")
-  fields = {f.name: f for f in dataclasses.fields(cls)}
-  types_of = typing.get_type_hints(cls)
-  built = {}
-  for key, item in values.items():
-    if key not in fields:
-      raise ConfigError(_unknown_key(prefix, key))
-    if dataclasses.is_dataclass(types_of[key]):
-      built[key] = from_dict(item, types_of[key], f"{prefix}{key}.")
-    else:
-      built[key] = checked(prefix + key, item, types_of[key], fields[key].metadata)
+    raise ConfigError(f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a "
+                      f"value; its keys are {', '.join(options(cls))}.")
+  own = options(cls)
+  built = {key: _value(item, typing.get_type_hints(cls)[key], own[key], prefix + key)
+           for key, item in values.items() if key in own}
+  others = {key: item for key, item in values.items() if key not in own}
+  if issubclass(cls, Choice):
+    built |= _numbers(others, cls, built.get("name", own["name"].default), prefix)
+  elif others:
+    raise ConfigError(_unknown_key(prefix + next(iter(others))))
   return cls(**built)
+
+
+def _value(item, hint, field, key: str):
+  if dataclasses.is_dataclass(hint):
+    return _section(item, hint, key + ".")
+  return checked(key, item, hint, field.metadata)
+
+
+def _numbers(values, cls, name: str, prefix: str) -> dict[str, Any]:
+  """The numbers that were given for a method; None and sections without a value are left out."""
+  given = {key: _given(item) for key, item in values.items()}
+  given = {key: item for key, item in given.items() if item not in (None, {})}
+  fields = options(cls.table[name].numbers)
+  for key in given:
+    if key not in fields and not cls.table.readers(key):
+      raise ConfigError(_unknown_key(prefix + key))
+  cls.table.refuse_foreign(name, given)
+  hints = typing.get_type_hints(cls.table[name].numbers)
+  return {key: _value(item, hints[key], fields[key], prefix + key) for key, item in given.items()}
+
+
+def _given(item):
+  """The item; of a section, only what was set."""
+  if not hasattr(item, "items"):
+    return item
+  return {key: value for key, value in item.items() if value is not None}
 
 
 def to_dict(cfg) -> dict[str, Any]:
   """Plain nested dict that `from_dict` reads back to an equal Config (for config.json)."""
-  out = {}
-  for field in dataclasses.fields(cfg):
-    item = getattr(cfg, field.name)
-    if dataclasses.is_dataclass(item):
-      out[field.name] = to_dict(item)
-    elif typing.get_type_hints(type(cfg))[field.name] == Number:
-      out[field.name] = {DEFAULT: None, None: "none"}.get(item, item)
-    else:
-      out[field.name] = list(item) if isinstance(item, tuple) else item
+  out = {name: _plain(getattr(cfg, name)) for name in options(type(cfg))}
+  if isinstance(cfg, Choice):
+    # None would stand for the method's default.
+    out |= {key: "none" if item is None else _plain(item) for key, item in cfg.given}
   return out
 
 
-def _all_keys(cls=Config, prefix="") -> list[str]:
-  hints = typing.get_type_hints(cls)
-  keys = []
-  for field in dataclasses.fields(cls):
-    name = prefix + field.name
-    keys += _all_keys(hints[field.name], name +
-                      ".") if dataclasses.is_dataclass(hints[field.name]) else [name]
-  return keys
+def _plain(item):
+  if dataclasses.is_dataclass(item):
+    return to_dict(item)
+  return list(item) if isinstance(item, tuple) else item
 
 
-def _unknown_key(prefix: str, key: str) -> str:
-  known = _all_keys()
-  full = prefix + key
+def _unknown_key(full: str) -> str:
+  known = keys()
   near = difflib.get_close_matches(full, known, n=1, cutoff=0.0)
-  same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == key]
-  nearest = (same_leaf or near)[0]
-  return f"unknown key {full}; nearest known key: {nearest}. `python -m jaxrl_llm.config` lists them all."
-
-
-def describe(cls=Config, prefix: str = "") -> str:
-  """The commented listing: one line per key with default, range and meaning."""
-  hints = typing.get_type_hints(cls)
-  lines = []
-  for field in dataclasses.fields(cls):
-    if dataclasses.is_dataclass(hints[field.name]):
-      lines += ["", f"# {field.name}", describe(hints[field.name], f"{prefix}{field.name}.")]
-      continue
-    choices = field.metadata["choices"]
-    range_ = ", ".join(map(str, choices)) if choices else allowed(field.metadata)
-    comment = field.metadata["doc"] + (f" [{range_}]" if range_ else "")
-    lines.append(f"{prefix + field.name + ' = ' + repr(field.default):<43} # {comment}")
-  return "\n".join(lines)
+  same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
+  return (f"unknown key {full}; nearest known key: {(same_leaf or near)[0]}. "
+          "`python -m jaxrl_llm.config` lists them all.")

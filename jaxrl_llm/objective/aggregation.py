@@ -13,7 +13,16 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.config import AggregationConfig, ConfigError
+from jaxrl_llm.fields import option
 from jaxrl_llm.ops import masked
+from jaxrl_llm.registry import AGGREGATIONS, Entry
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+  """Number of `fixed`."""
+
+  fixed_length: int | None = option(None, "divisor, tokens; none: rollout.max_new_tokens", low=1)
 
 
 def loss_weights(mask: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None,
@@ -32,48 +41,21 @@ def loss_weights(mask: Bool[Array, "B L"], advantages: Float[Array, "B L"] | Non
 
   Args:
     mask: [B, L].
-    advantages, group_id: read by `balanced` alone, but f64 advantages give f64 weights in every
+    advantages, group_id: only `balanced` reads them, but f64 advantages give f64 weights in every
       mode.
     cfg: mode and, for `fixed`, its divisor.
     keep: [B] or None (all rows).
 
   Raises:
     ConfigError: `fixed` without `fixed_length`: a width taken from the batch would make the loss
-    depend on padding.
+      depend on padding.
     ValueError: `balanced` without advantages or group_id.
 
-  Source: methods A12, A3.
+  Source: objective/README.md, section on aggregation.
   """
   live = mask if keep is None else mask & keep[:, None]
-  if cfg.name == "balanced":
-    if advantages is None or group_id is None:
-      raise ValueError(
-          "aggregation 'balanced' needs advantages and group_id: it weighs by side and group")
-    return lax.stop_gradient(_balanced(live, advantages, group_id))
-  dtype = jnp.float32 if advantages is None else jnp.promote_types(advantages.dtype, jnp.float32)
-  live = live.astype(dtype)
-  length = jnp.sum(live, -1, keepdims=True)
-  rows = jnp.sum(length > 0).astype(dtype)
-  if cfg.name == "token":
-    weights = masked.safe_divide(live, jnp.sum(live))
-  elif cfg.name == "token_sum":
-    weights = live
-  elif cfg.name == "sequence":
-    weights = masked.safe_divide(live, rows * length)
-  elif cfg.name == "sequence_sum":
-    weights = masked.safe_divide(live, rows)
-  elif cfg.name == "fixed":
-    if cfg.fixed_length is None:
-      raise ConfigError(
-          "aggregation.fixed_length is unset: `fixed` needs a constant, in tokens (a run takes "
-          "rollout.max_new_tokens). Fix: AggregationConfig('fixed', fixed_length=...).")
-    weights = masked.safe_divide(live, rows * cfg.fixed_length)
-  else:
-    raise ConfigError(
-        f"aggregation.name = {cfg.name!r}: allowed are token, token_sum, sequence, sequence_sum, "
-        "fixed, "
-        "balanced.")
-  return lax.stop_gradient(weights)
+  weigh, numbers = AGGREGATIONS[cfg.name].function, AGGREGATIONS.numbers(cfg, strict=False)
+  return lax.stop_gradient(weigh(live, advantages, group_id, numbers))
 
 
 def regularizer_weights(mask: Bool[Array, "B L"], cfg: AggregationConfig,
@@ -85,8 +67,43 @@ def regularizer_weights(mask: Bool[Array, "B L"], cfg: AggregationConfig,
   return loss_weights(mask, None, None, plain, keep)
 
 
-def _balanced(live: Bool[Array, "B L"], advantages: Float[Array, "B L"], group_id: Int[Array, " B"]
-              ) -> Float[Array, "B L"]:
+def _counted(live: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None):
+  """(live as numbers [B, L], its sum over each row [B, 1], rows with a live token)."""
+  dtype = jnp.float32 if advantages is None else jnp.promote_types(advantages.dtype, jnp.float32)
+  live = live.astype(dtype)
+  length = jnp.sum(live, -1, keepdims=True)
+  return live, length, jnp.sum(length > 0).astype(dtype)
+
+
+def _token(live, advantages, group_id, cfg):
+  live, _, _ = _counted(live, advantages)
+  return masked.safe_divide(live, jnp.sum(live))
+
+
+def _token_sum(live, advantages, group_id, cfg):
+  return _counted(live, advantages)[0]
+
+
+def _sequence(live, advantages, group_id, cfg):
+  live, length, rows = _counted(live, advantages)
+  return masked.safe_divide(live, rows * length)
+
+
+def _sequence_sum(live, advantages, group_id, cfg):
+  live, _, rows = _counted(live, advantages)
+  return masked.safe_divide(live, rows)
+
+
+def _fixed(live, advantages, group_id, cfg: Fixed):
+  if cfg.fixed_length is None:
+    raise ConfigError(
+        "aggregation.fixed_length is unset: `fixed` needs a constant, in tokens (a run takes "
+        "rollout.max_new_tokens). Fix: AggregationConfig('fixed', fixed_length=...).")
+  live, _, rows = _counted(live, advantages)
+  return masked.safe_divide(live, rows * cfg.fixed_length)
+
+
+def _balanced(live, advantages, group_id, cfg) -> Float[Array, "B L"]:
   """Tokens of positive and of negative rows are averaged apart, and joined by the share of rows on
   each side.
 
@@ -100,8 +117,11 @@ def _balanced(live: Bool[Array, "B L"], advantages: Float[Array, "B L"], group_i
 
   Groups must be whole: splitting one between two calls changes its weights.
 
-  Source: arXiv 2605.04077; methods A3.
+  Source: arXiv 2605.04077.
   """
+  if advantages is None or group_id is None:
+    raise ValueError("aggregation 'balanced' needs advantages and group_id: it weighs by side and "
+                     "group")
   dtype = jnp.promote_types(advantages.dtype, jnp.float32)
   length = jnp.sum(live, -1).astype(dtype)
   alive = (length > 0).astype(dtype)
@@ -116,3 +136,10 @@ def _balanced(live: Bool[Array, "B L"], advantages: Float[Array, "B L"], group_i
     share = masked.safe_divide(total(mine), total(alive))
     weights += mine * masked.safe_divide(share, groups * total(mine * length))
   return masked.masked(jnp.broadcast_to(weights[:, None], live.shape), live)
+
+
+# weigh(live [B, L], advantages, group_id, cfg) -> [B, L]
+for _name, _weigh in (("token", _token), ("token_sum", _token_sum), ("sequence", _sequence),
+                      ("sequence_sum", _sequence_sum), ("balanced", _balanced)):
+  AGGREGATIONS.add(_name, Entry(_weigh))
+AGGREGATIONS.add("fixed", Entry(_fixed, Fixed))

@@ -9,10 +9,11 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ShapingConfig
+from jaxrl_llm.registry import SHAPINGS
 from jaxrl_llm.runs import collect
 from jaxrl_llm.runs.collect import Verdicts
 from jaxrl_llm.runs.setup import Parts
-from jaxrl_llm.tasks.rewards import grpo_lambda, overlong_penalty
+from jaxrl_llm.tasks.rewards import overlong_penalty
 from jaxrl_llm.types import Problem, Rollout
 
 
@@ -163,10 +164,9 @@ def shaped(verdicts: Verdicts, host: Rollout, cfg: ShapingConfig,
   """
   new = (host.length - host.prompt_length).astype(np.float64)
   keep = verdicts.keep & ~host.truncated if cfg.mask_truncated else verdicts.keep
-  rewards = verdicts.rewards
-  if cfg.name == "grpo_lambda":
-    rewards = grpo_lambda(verdicts.correct, new, host.group_id, alpha=cfg.alpha,
-                          fraction=cfg.fraction, keep=keep)
+  shape = SHAPINGS[cfg.name].function
+  rewards = shape(verdicts.rewards, verdicts.correct, new, host.group_id, keep,
+                  SHAPINGS.numbers(cfg))
   if cfg.overlong_buffer:
     rewards = rewards + overlong_penalty(new, limit, cfg.overlong_buffer, cfg.overlong_factor)
   return np.where(keep, rewards, 0.0).astype(np.float32), keep

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.config import ConfigError, from_saved
 from jaxrl_llm.models import hf, peft, trainable
 from jaxrl_llm.runs import checkpoints, setup
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
@@ -36,7 +36,7 @@ def parts_of(workdir: str | Path, devices=None) -> Parts:
     content = json.loads(path.read_text())
   except ValueError as error:
     raise ConfigError(f"{path}: {error}. Fix: the folder of another run.") from error
-  cfg = from_dict(content)
+  cfg = from_saved(content)
   kept = parallel.training_devices(cfg.mesh, devices)
   cfg = dataclasses.replace(
       cfg, updates=dataclasses.replace(cfg.updates, overlap=False),

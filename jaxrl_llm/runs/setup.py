@@ -9,13 +9,13 @@ from typing import Any
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError, StepConfig, check_model
+from jaxrl_llm.config import Config, ConfigError, StepConfig, check_model, load_plugins
 from jaxrl_llm.models import Model, hf_config, hf_import, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.runs import samplers
-from jaxrl_llm.runs.resolve import load_plugins, resolve
+from jaxrl_llm.runs.resolve import resolve
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.training import batches
@@ -79,7 +79,8 @@ def build(cfg: Config, devices=None) -> Parts:
   mesh = parallel.make_mesh(cfg.mesh, devices)
   drawing = parallel.rollout_mesh(cfg.mesh, mesh, devices)
   parallel.check(cfg, mesh, drawing)
-  cfg, tokenizer = _from_checkpoint(cfg)
+  model = dataclasses.replace(cfg.model, value_head=cfg.has_critic)
+  cfg, tokenizer = _from_checkpoint(dataclasses.replace(cfg, model=model))
   task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
   _check_task(cfg, task)
   origin = str(hf_import.local_directory(cfg.pretrained)) if cfg.pretrained else None

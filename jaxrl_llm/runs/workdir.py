@@ -42,10 +42,15 @@ def check(workdir: str | Path, cfg: Config) -> None:
     theirs = json.loads(path.read_text())
   except ValueError as error:
     raise ConfigError(f"{path}: {error}. Fix: another --workdir, or remove this one.") from error
-  found = differences(theirs, json.loads(json.dumps(config_lib.to_dict(cfg))))
+  found = differences(_as_json(config_lib.from_saved(theirs)), _as_json(cfg))
   if found:
     raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(found)
                       + "\nFix: another --workdir, or the config that it was begun with.")
+
+
+def _as_json(cfg: Config) -> dict:
+  """The config as it is read back from a file: lists in place of tuples."""
+  return json.loads(json.dumps(config_lib.to_dict(cfg)))
 
 
 def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:

@@ -1,19 +1,19 @@
-"""Prompts and verifiers."""
+"""Prompts and verifiers: the tasks, by name."""
 
 from jaxrl_llm.config import RolloutConfig, TaskConfig
-from jaxrl_llm.tasks.arithmetic import ModularChain
-from jaxrl_llm.tasks.countdown import Countdown
+from jaxrl_llm.registry import TASKS, Entry
+from jaxrl_llm.tasks.arithmetic import ModularChain, ModularChainKeys
+from jaxrl_llm.tasks.countdown import Countdown, CountdownKeys
+from jaxrl_llm.tasks.data import DatasetKeys
 from jaxrl_llm.tasks.dataset import Dataset
-from jaxrl_llm.tasks.reasoning_gym import ReasoningGym
-from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic
+from jaxrl_llm.tasks.reasoning_gym import ReasoningGym, ReasoningGymKeys
+from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic, ToolArithmeticKeys
 
-TASKS = {
-    "modular_chain": ModularChain,
-    "countdown": Countdown,
-    "tool_arithmetic": ToolArithmetic,
-    "dataset": Dataset,
-    "reasoning_gym": ReasoningGym
-}
+TASKS.add("modular_chain", Entry(ModularChain, ModularChainKeys))
+TASKS.add("countdown", Entry(Countdown, CountdownKeys))
+TASKS.add("tool_arithmetic", Entry(ToolArithmetic, ToolArithmeticKeys))
+TASKS.add("dataset", Entry(Dataset, DatasetKeys))
+TASKS.add("reasoning_gym", Entry(ReasoningGym, ReasoningGymKeys))
 
 
 def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
@@ -21,7 +21,7 @@ def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
   """The task that `cfg.name` names.
 
   Args:
-    seed: of the draw or the order of training problems.
+    seed: of the training problems, or of their order.
     batch_size: problems per batch, over all processes.
     tokenizer: the checkpoint's; None: the task's own (characters, or bytes for dataset and
       reasoning_gym).
@@ -31,7 +31,7 @@ def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
   Raises:
     ConfigError: values, files or a tokenizer that do not fit, each with its fix.
   """
-  return TASKS[cfg.name](cfg, seed, batch_size, tokenizer, limits)
+  return TASKS[cfg.name].function(cfg, seed, batch_size, tokenizer, limits)
 
 
 __all__ = [

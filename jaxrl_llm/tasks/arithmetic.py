@@ -10,14 +10,26 @@ mix the two manners (`task.worked_share`): the warm start learns to imitate the 
   working pays is left for RL to find.
 """
 
+import dataclasses
+
 import numpy as np
 
+from jaxrl_llm.fields import option
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.types import Problem, Reward
 
 OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 ALPHABET = "0123456789+-*=:"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModularChainKeys:
+  """What only `modular_chain` reads."""
+
+  num_terms: int = option(6, "digits in a chain", low=2, high=32)
+  worked_share: float = option(1.0, "share of demonstrations that write every step; the others only "
+                               "answer", low=0.0, high=1.0)
 
 
 class ModularChain(Procedural):

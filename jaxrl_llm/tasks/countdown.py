@@ -13,6 +13,7 @@ fractions, since a character whitelist before `eval` still admits 9**9**9.
 """
 
 import ast
+import dataclasses
 import operator
 import re
 from collections import Counter
@@ -20,6 +21,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from jaxrl_llm.fields import option
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.types import Problem, Reward
@@ -98,6 +100,21 @@ def parse_answer(answer: str) -> tuple[list[int], int]:
   """(numbers, target) of a `Problem.answer` such as "3 7 12=24"."""
   numbers, target = answer.split("=")
   return [int(n) for n in numbers.split()], int(target)
+
+
+@dataclasses.dataclass(frozen=True)
+class CountdownConfig:
+  """Reach a target from given numbers, each used once."""
+
+  numbers: int = option(3, "numbers of a problem", low=2, high=6)
+  largest: int = option(20, "largest number", low=2, high=999)
+
+
+@dataclasses.dataclass(frozen=True)
+class CountdownKeys:
+  """What only `countdown` reads."""
+
+  countdown: CountdownConfig = CountdownConfig()
 
 
 class Countdown(Procedural):

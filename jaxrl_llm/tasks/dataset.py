@@ -2,7 +2,7 @@
 
 import logging
 
-from jaxrl_llm.config import ConfigError
+from jaxrl_llm.fields import ConfigError, refuse_unread
 from jaxrl_llm.tasks import rows, verifiers
 from jaxrl_llm.tasks.common import TaskBase
 from jaxrl_llm.tasks.mappings import make_mapping
@@ -29,7 +29,7 @@ class Dataset(TaskBase):
   def __post_init__(self):
     super().__post_init__()
     data, limit = self.cfg.data, None if self.limits is None else self.limits.max_prompt_tokens
-    rows.check_columns(data)
+    refuse_unread(data, "task.data.")
     mapping = make_mapping(data)
     self.verifier = mapping.verifier if data.verifier == "auto" else data.verifier
     if self.verifier == "math":

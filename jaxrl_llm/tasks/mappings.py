@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from jaxrl_llm.config import DataConfig
+from jaxrl_llm.tasks.data import DataConfig
 from jaxrl_llm.tasks.grading import last_boxed
 
 CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")

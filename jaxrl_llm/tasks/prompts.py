@@ -1,12 +1,12 @@
 """From the text of a problem to prompt ids, by `task.prompt`."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 
 from jinja2 import TemplateError
 
-from jaxrl_llm.config import ConfigError, PromptConfig
+from jaxrl_llm.config import PromptConfig
+from jaxrl_llm.fields import ConfigError, refuse_unread
 from jaxrl_llm.tasks.tokenizer import encode
 
 # What this file, not the user, tells apply_chat_template.
@@ -15,7 +15,6 @@ RESERVED = frozenset({
     "chat_template", "return_dict", "return_tensors", "padding", "truncation", "max_length",
     "return_assistant_tokens_mask", "tokenizer_kwargs"
 })
-READS = {"plain": (), "completion": ("template",), "chat": ("system", "suffix", "arguments")}
 
 
 def make_prompter(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
@@ -50,14 +49,7 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
 
 
 def _check(cfg: PromptConfig) -> None:
-  for style, names in READS.items():
-    for field in dataclasses.fields(cfg):
-      value = getattr(cfg, field.name)
-      if style != cfg.style and field.name in names and value != field.default:
-        raise ConfigError(
-            f"task.prompt.{field.name} = {value!r} is not read by task.prompt.style = "
-            f"{cfg.style!r}. "
-            f"Fix: task.prompt.style={style}, or leave task.prompt.{field.name} out.")
+  refuse_unread(cfg, "task.prompt.")
   if cfg.style == "completion" and "{problem}" not in cfg.template:
     raise ConfigError(
         f"task.prompt.template = {cfg.template!r}: no {{problem}} in it, so every prompt would be "

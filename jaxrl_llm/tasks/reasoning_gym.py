@@ -6,11 +6,12 @@ default scorer gives partial credit for an answer hidden in other text, so a rew
 the score is 1.
 """
 
+import dataclasses
 import functools
 import json
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.fields import did_you_mean
+from jaxrl_llm.fields import did_you_mean, option
 from jaxrl_llm.tasks.common import TaskBase
 from jaxrl_llm.tasks.countdown import answer_text
 from jaxrl_llm.tasks.order import rows_of_batch, share
@@ -18,6 +19,22 @@ from jaxrl_llm.types import Problem, Reward
 
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
 PROBE = 64  # items looked at where looking at all would take long
+
+
+@dataclasses.dataclass(frozen=True)
+class GymConfig:
+  """A task of the reasoning-gym package (extra `gym`)."""
+
+  name: str = option("chain_sum", "name of a reasoning-gym dataset")
+  size: int = option(10_000, "training problems", low=1)
+  options: str = option("{}", "JSON object of the dataset's own options")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReasoningGymKeys:
+  """What only `reasoning_gym` reads."""
+
+  gym: GymConfig = GymConfig()
 
 
 class ReasoningGym(TaskBase):

@@ -1,8 +1,22 @@
 """Shaping of rewards over a whole rollout batch, on the host."""
 
+import dataclasses
 import math
 
 import numpy as np
+
+from jaxrl_llm.fields import option
+from jaxrl_llm.registry import SHAPINGS, Entry
+
+
+@dataclasses.dataclass(frozen=True)
+class GrpoLambda:
+  """Numbers of `grpo_lambda`."""
+
+  alpha: float = option(0.6, "size of the length penalty (the paper's value is unconfirmed)",
+                        low=0.0, high=1.0)
+  fraction: float = option(0.2, "share of groups, the most accurate, that are penalised (the "
+                           "paper's value is unconfirmed)", low=0.0, high=1.0)
 
 
 def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *, alpha: float,
@@ -93,3 +107,20 @@ def overlong_penalty(length: np.ndarray, limit: int, buffer: int,
 
 def _sigmoid(z: np.ndarray | float) -> np.ndarray | float:
   return 0.5 * (1 + np.tanh(0.5 * z))
+
+
+def _unshaped(rewards, correct, length, group_id, keep, cfg) -> np.ndarray:
+  """The verified rewards as they are."""
+  del correct, length, group_id, keep, cfg
+  return rewards
+
+
+def _grpo_lambda(rewards, correct, length, group_id, keep, cfg: GrpoLambda) -> np.ndarray:
+  """`grpo_lambda` in place of the verified rewards."""
+  del rewards
+  return grpo_lambda(correct, length, group_id, alpha=cfg.alpha, fraction=cfg.fraction, keep=keep)
+
+
+# shaping(rewards, correct, length, group_id, keep, cfg) -> rewards, all [B]
+SHAPINGS.add("none", Entry(_unshaped))
+SHAPINGS.add("grpo_lambda", Entry(_grpo_lambda, GrpoLambda))

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from jaxrl_llm.config import ConfigError, DataConfig
+from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.tasks.grading import judge
 from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError
 from jaxrl_llm.tasks.readers import read_rows
@@ -90,19 +90,3 @@ def _converted(place: str, row: dict, mapping: Mapping, verifier: str) -> Fields
   except RowError as error:
     raise ConfigError(
         f"{place}: {error}. Fix: the row, task.data.mapping, or the task.data columns.") from error
-
-
-def check_columns(cfg: DataConfig) -> None:
-  """Refuses column names that a ready mapping would not read.
-
-  Raises:
-    ConfigError: naming the column.
-  """
-  if cfg.mapping == "auto":
-    return
-  for field in dataclasses.fields(cfg):
-    value = getattr(cfg, field.name)
-    if field.name.endswith("_column") and value != field.default:
-      raise ConfigError(
-          f"task.data.{field.name} = {value!r} is not read by task.data.mapping = {cfg.mapping!r}. "
-          f"Fix: task.data.mapping=auto, or leave task.data.{field.name} out.")

@@ -5,13 +5,16 @@ R_i is the outcome reward plus the row's token rewards, where there are any. A r
 enters no statistic and gets 0; so does every row of a group with fewer than two kept rows.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.fields import option
 from jaxrl_llm.objective.advantages import rewards
 from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked
+from jaxrl_llm.registry import NoNumbers
 from jaxrl_llm.types import AdvantageInputs
 
 
@@ -43,15 +46,24 @@ def divided(values: Array, std: Array, epsilon: float) -> Array:
   return values / (std + epsilon) if epsilon else masked.safe_divide(values, std)
 
 
+@dataclasses.dataclass(frozen=True)
+class Grpo:
+  """Numbers of `grpo`."""
+
+  epsilon: float = option(1e-6, "added to the group's standard deviation", low=0.0)
+  ddof: int = option(1, "1: Bessel's standard deviation (verl, TRL); 0: the population's", low=0,
+                     high=1)
+
+
 @register("none", group=False)
-def none(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+def none(inputs: AdvantageInputs, cfg: NoNumbers) -> Float[Array, "B L"]:
   """A = R: no baseline."""
   del cfg
   return rewards.constants(rewards.totals(inputs)[:, None], inputs)
 
 
-@register("grpo", reads={"epsilon", "ddof"})
-def grpo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+@register("grpo", Grpo)
+def grpo(inputs: AdvantageInputs, cfg: Grpo) -> Float[Array, "B L"]:
   """A = (R - mean) / (std + epsilon) over the group.
 
   `ddof` 1 is Bessel's standard deviation, as in verl and TRL; 0 the population's.
@@ -64,7 +76,7 @@ def grpo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
 
 
 @register("dr_grpo")
-def dr_grpo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+def dr_grpo(inputs: AdvantageInputs, cfg: NoNumbers) -> Float[Array, "B L"]:
   """A = R - group mean, without the standard deviation.
 
   Source: arXiv 2503.20783; methods A11.4.
@@ -74,7 +86,7 @@ def dr_grpo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"
 
 
 @register("rloo")
-def rloo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+def rloo(inputs: AdvantageInputs, cfg: NoNumbers) -> Float[Array, "B L"]:
   """A = R - mean of the other kept rows of the group = n / (n - 1) (R - mean).
 
   Source: arXiv 2402.14740; methods A11.2.
@@ -85,7 +97,7 @@ def rloo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
 
 
 @register("opo")
-def opo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+def opo(inputs: AdvantageInputs, cfg: NoNumbers) -> Float[Array, "B L"]:
   """A = R - sum_j L_j R_j / sum_j L_j over the kept rows of the group; L counts policy tokens.
 
   A row without a policy token has weight 0. Meant for strictly on-policy updates. The same as `otb`

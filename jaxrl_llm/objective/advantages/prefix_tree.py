@@ -7,12 +7,14 @@ compared: the number at depth k is that of the pair (number at depth k - 1, toke
 that the cost is O(B log B) per column and never pairs of rows.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.fields import option, when
 from jaxrl_llm.objective.advantages import group, rewards
 from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked, prefix
@@ -81,8 +83,22 @@ def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
   return masked.masked(after - before, inputs.mask & usable[:, None])
 
 
-@register("tempo", reads={"epsilon", "ddof", "normalize"})
-def tempo(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+NORMALIZED = when(".normalize")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tempo:
+  """Numbers of `tempo`."""
+
+  normalize: bool = option(True, "divides by the group's standard deviation")
+  epsilon: float = option(1e-6, "added to the group's standard deviation", low=0.0,
+                          when=NORMALIZED)
+  ddof: int = option(1, "1: Bessel's standard deviation (verl, TRL); 0: the population's", low=0,
+                     high=1, when=NORMALIZED)
+
+
+@register("tempo", Tempo)
+def tempo(inputs: AdvantageInputs, cfg: Tempo) -> Float[Array, "B L"]:
   """A_t = (R - mean + TD_t) / (std + epsilon); see `temporal_differences`.
 
   Wherever the completions do not branch this is `grpo`. `ddof` 1 is Bessel's standard deviation of

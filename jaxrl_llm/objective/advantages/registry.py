@@ -1,119 +1,110 @@
-"""The table of advantages. Each registration declares which optional AdvantageInputs it needs."""
+"""The table of advantages: how one is entered, what it needs, and how one is called by name."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
 
-from jaxrl_llm.config import AdvantageConfig, ConfigError
-from jaxrl_llm.fields import did_you_mean
+from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.registry import ADVANTAGES, Entry, numbers_class
 from jaxrl_llm.types import AdvantageInputs
 
 OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs) if f.default is None)
-NUMBERS = tuple(f.name for f in dataclasses.fields(AdvantageConfig) if f.name != "name")
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec:
-  """One entry.
+class Spec(Entry):
+  """An advantage.
 
   Attributes:
-    function: `advantage(inputs, cfg) -> [B, L]`.
-    needs: AdvantageInputs fields beyond the required ones, whatever the options.
-    group: compares rows of a group, so G must exceed 1.
-    options: fields that are needed too, as {(option, value): fields}.
-    reads: AdvantageConfig fields beside `name` that change it; setting another one is refused.
+    function: `advantage(inputs, cfg) -> [B, L]`, constants without gradient; `cfg` is an instance
+      of `numbers`.
+    needs: AdvantageInputs fields beyond the required ones. An advantage that needs `values` has a
+      critic trained beside the policy.
+    group: whether it compares the rows of a group, so that G must exceed 1.
+    options: fields that are needed too, as (((number, value), fields), ...).
   """
 
-  function: Callable
-  needs: frozenset[str]
-  group: bool
+  needs: frozenset[str] = frozenset()
+  group: bool = True
   options: tuple = ()
-  reads: frozenset[str] = frozenset()
 
-  def required(self, cfg: AdvantageConfig) -> frozenset[str]:
-    return self.needs.union(
-        *(fields for (option, value), fields in self.options if getattr(cfg, option) == value))
-
-
-_TABLE: dict[str, Spec] = {}
+  def required(self, numbers) -> frozenset[str]:
+    """The AdvantageInputs fields that are needed with these numbers."""
+    return self.needs.union(*(fields for (number, value), fields in self.options
+                              if getattr(numbers, number) == value))
 
 
-def register(name: str, *, needs: set[str] = frozenset(), group: bool = True,
-             options: dict[tuple[str, str], set[str]] | None = None, reads: set[str] = frozenset(),
-             replace: bool = False):
-  """Decorator that enters `advantage(inputs, cfg) -> [B, L]`, constants without gradient.
+def register(name: str, numbers: type | None = None, *, needs: set[str] = frozenset(),
+             group: bool = True, options: dict[tuple[str, str], set[str]] | None = None,
+             replace: bool = False, **defaults):
+  """Decorator that enters an advantage, see `Spec`.
 
   Args:
-    name: as in `advantage.name`.
+    name: key of `advantage.name`.
+    numbers: frozen dataclass of the numbers that the function reads, its fields made by
+      `fields.option`.
     needs: optional fields of AdvantageInputs that it reads.
     group: whether it compares the rows of a group.
-    options: further fields by option and value, {("granularity", "turn"): {"turn_id"}}.
-    reads: fields of AdvantageConfig that it reads.
-    replace: overwrite an entry of this name.
+    options: further fields by number and value, {("granularity", "turn"): {"turn_id"}}.
+    replace: overwrites an entry on purpose, for notebooks that run a cell again.
+    **defaults: the numbers and their defaults, instead of `numbers`.
 
   Raises:
     ValueError: the name is taken, `needs` or `options` names no optional field of AdvantageInputs,
-    or `reads` no field
-      of AdvantageConfig.
+      or numbers are given in both ways.
   """
   options = options or {}
-  foreign = sorted(set(reads) - set(NUMBERS))
-  if foreign:
-    raise ValueError(f"advantage {name!r} reads {foreign}; AdvantageConfig has {list(NUMBERS)}")
-  if name in _TABLE and not replace:
-    raise ValueError(
-        f"advantage {name!r} is registered already; another name, or replace=True in a notebook")
+  if numbers is not None and defaults:
+    raise ValueError(f"advantage {name!r}: {sorted(defaults)} beside {numbers.__name__}; give a "
+                     "class of numbers, or defaults")
+  made = numbers_class(name, defaults) if numbers is None else numbers
+  if name in ADVANTAGES.entries and not replace:
+    raise ValueError(f"advantage {name!r} is registered already; another name, or replace=True in "
+                     "a notebook")
   unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 
   def enter(function):
-    _TABLE[name] = Spec(function, frozenset(needs), group, tuple(options.items()), frozenset(reads))
+    entry = Spec(function, made, frozenset(needs), group, tuple(options.items()))
+    ADVANTAGES.add(name, entry, replace=replace)
     return function
 
   return enter
 
 
 def names() -> list[str]:
-  return sorted(_TABLE)
+  return ADVANTAGES.names()
 
 
 def spec(name: str) -> Spec:
-  if name not in _TABLE:
-    raise ConfigError(
-        f"advantage.name = {name!r}: registered are "
-        f"{', '.join(names())}.{did_you_mean(name, names())}"
-    )
-  return _TABLE[name]
+  """The entry; raises ConfigError listing the table for a name that is not in it."""
+  return ADVANTAGES[name]
 
 
 def needs(cfg: AdvantageConfig) -> frozenset[str]:
-  """Optional AdvantageInputs that `cfg.name` reads under the options of `cfg`; what a trainer has
-  to compute.
-  """
-  return spec(cfg.name).required(cfg)
-
-
-def readers() -> dict[str, set[str]]:
-  """Field of AdvantageConfig -> the advantages that read it."""
-  return {
-      field: {name for name, entry in _TABLE.items() if field in entry.reads} for field in NUMBERS
-  }
+  """The optional AdvantageInputs that the advantage reads under `cfg`, for a trainer to compute."""
+  return spec(cfg.name).required(ADVANTAGES.numbers(cfg, strict=False))
 
 
 def get_advantage(name: str):
-  """The advantage; it refuses inputs that lack what it needs under the given options."""
+  """The advantage, taking an AdvantageConfig whose numbers may be left out.
+
+  Numbers that only other advantages read are ignored here, so that one config can serve several in
+  a comparison; a run refuses them. Inputs that lack what the advantage needs raise ValueError.
+  """
   entry = spec(name)
 
   @functools.wraps(entry.function)
   def advantage(inputs: AdvantageInputs, cfg: AdvantageConfig):
-    missing = sorted(n for n in entry.required(cfg) if getattr(inputs, n) is None)
+    numbers = ADVANTAGES.numbers(dataclasses.replace(cfg, name=name), strict=False)
+    missing = sorted(n for n in entry.required(numbers) if getattr(inputs, n) is None)
     if missing:
-      because = ", ".join(f"advantage.{option} = {value!r} reads {', '.join(sorted(fields))}"
-                          for (option, value), fields in entry.options
-                          if getattr(cfg, option) == value)
-      raise ValueError(
-          f"advantage {name!r} needs {missing} in its inputs{because and ': ' + because}")
-    return entry.function(inputs, cfg)
+      because = ", ".join(f"advantage.{number} = {value!r} reads {', '.join(sorted(fields))}"
+                          for (number, value), fields in entry.options
+                          if getattr(numbers, number) == value)
+      raise ValueError(f"advantage {name!r} needs {missing} in its inputs"
+                       f"{because and ': ' + because}")
+    return entry.function(inputs, numbers)
 
   return advantage

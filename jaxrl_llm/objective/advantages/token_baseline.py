@@ -6,24 +6,38 @@ variance-optimal baseline of the gradient estimator. Compare `weight` in {cumula
 by measurement.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.fields import option
 from jaxrl_llm.objective.advantages import rewards
 from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked, prefix
 from jaxrl_llm.types import AdvantageInputs
 
 _EPSILON = 1e-8  # of the published baseline, beside energies of order 1
-_READS = {"weight", "granularity", "importance", "zero_tail", "leave_one_out"}
 _OPTIONS = {
     ("importance", "inside_cumsum"): {"correction_weights"},
     ("importance", "outside"): {"correction_weights"},
     ("granularity", "turn"): {"turn_id"}
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Otb:
+  """Numbers of `otb` and `tir_otb`."""
+
+  weight: str = option("cumulative", "weight of a row at t: gradient energy up to t, of t only, or 1",
+                       choices=("cumulative", "step", "uniform"))
+  granularity: str = option("step", "what shares a baseline: a position, a turn, or the sequence",
+                            choices=("step", "turn", "sequence"))
+  importance: str = option("none", "where the squared correction weight enters the energy",
+                           choices=("none", "inside_cumsum", "outside"))
+  zero_tail: bool = option(True, "uses no baseline where a single row of the group is left")
+  leave_one_out: bool = option(False, "keeps a row's own reward out of its baseline")
 
 
 def gradient_energy(anchor_log_probs: Float[Array, "*B"],
@@ -77,7 +91,7 @@ def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: st
   return Positions(index, count > 0)
 
 
-def _energy(inputs: AdvantageInputs, cfg: AdvantageConfig, live: Array,
+def _energy(inputs: AdvantageInputs, cfg: Otb, live: Array,
             at: Positions) -> Float[Array, "B L"]:
   """W per position: energy of the position's tokens, squared correction weights included; 0 where
   not alive.
@@ -111,7 +125,7 @@ def _second_longest(at: Positions, usable: Bool[Array, " B"],
   return jnp.where(unique, second, longest)
 
 
-def _advantages(inputs: AdvantageInputs, cfg: AdvantageConfig, *,
+def _advantages(inputs: AdvantageInputs, cfg: Otb, *,
                 compact: bool) -> Float[Array, "B L"]:
   usable = rewards.usable(inputs)
   live = inputs.mask & usable[:, None]
@@ -128,8 +142,8 @@ def _advantages(inputs: AdvantageInputs, cfg: AdvantageConfig, *,
   return rewards.constants(at.spread(target - baseline), inputs)
 
 
-@register("otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS, reads=_READS)
-def otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+@register("otb", Otb, needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)
+def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
   """A_{i,t} = G_{i,t} - B_t,  B_t = sum_i W_{i,t} G_{i,t} / (sum_i W_{i,t} + 1e-8) over the group's
   rows alive at t.
 
@@ -162,8 +176,8 @@ def otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
   return _advantages(inputs, cfg, compact=False)
 
 
-@register("tir_otb", needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS, reads=_READS)
-def tir_otb(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:
+@register("tir_otb", Otb, needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)
+def tir_otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
   """`otb` for tool-integrated rows: `t` is the count of policy tokens, so that inserted tool text
   changes nothing.
 

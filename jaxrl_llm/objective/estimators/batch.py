@@ -1,11 +1,25 @@
 """Estimators for which a token's loss depends on the other tokens of the optimizer batch."""
 
+import dataclasses
+
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_llm.fields import option
 from jaxrl_llm.objective.estimators import common
-from jaxrl_llm.objective.estimators.registry import register, resolve
+from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import masked
+
+
+@dataclasses.dataclass(frozen=True)
+class M2po:
+  """Numbers of `m2po`."""
+
+  tau: float | None = option(
+      0.04, "bound on the mean squared log-ratio of the kept tokens; none: keeps all", low=0.0)
+  m2_scope: str = option(
+      "all", "tokens that may be dropped; away: only those moving away from the anchor",
+      choices=("all", "away"))
 
 
 def m2_kept(log_probs, anchor_log_probs, advantages, mask, cfg):
@@ -40,8 +54,7 @@ def m2_kept(log_probs, anchor_log_probs, advantages, mask, cfg):
   return kept.astype(log_ratio.dtype)
 
 
-@register("m2po", anchor="behavior", batch_statistics=True, prepare=m2_kept, tau=0.04,
-          m2_scope="all")
+@register("m2po", M2po, anchor="behavior", prepare=m2_kept)
 def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   """The plain ratio, on the tokens left after the largest squared log-ratios of the batch were
   removed.
@@ -57,8 +70,8 @@ def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   Source: arXiv 2510.01161, tau from AReaL's example; which tokens may be dropped is unconfirmed,
   hence `m2_scope`; methods E13.
   """
-  weights = m2_kept(log_probs, anchor_log_probs, advantages, mask,
-                    resolve(cfg)) if weights is None else weights
+  if weights is None:
+    weights = m2_kept(log_probs, anchor_log_probs, advantages, mask, cfg)
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   ratio = jnp.exp(log_ratio)
   removed = weights == 0

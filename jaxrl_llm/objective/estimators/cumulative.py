@@ -1,14 +1,30 @@
 """Estimators whose ratio depends on the preceding tokens."""
 
+import dataclasses
+
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_llm.fields import option
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import prefix
 
 
-@register("ctpo", log_low=0.025, log_high=0.05, log_dual=0.05, power=0.5)
+@dataclasses.dataclass(frozen=True)
+class Ctpo:
+  """Numbers of `ctpo`."""
+
+  log_low: float | None = option(0.025, "lower end of the log window, -log_low t^power; none: open",
+                                 low=0.0)
+  log_high: float | None = option(0.05, "upper end of the log window, log_high t^power; none: open",
+                                  low=0.0)
+  log_dual: float | None = option(
+      0.05, "upper end for negative advantages, log_dual t^power; none: open", low=0.0)
+  power: float = option(0.5, "growth of the window with the position t", low=-4.0, high=4.0)
+
+
+@register("ctpo", Ctpo)
 def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Cumulative token ratio inside a log-space window that grows with the position.
 
@@ -31,7 +47,14 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=False)
 
 
-@register("ctpo_geomean", log_low=0.025, log_high=0.05, log_dual=0.05, power=-0.5)
+@dataclasses.dataclass(frozen=True)
+class CtpoGeomean(Ctpo):
+  """Numbers of `ctpo_geomean`: those of `ctpo`, with a window that narrows."""
+
+  power: float = option(-0.5, "growth of the window with the position t", low=-4.0, high=4.0)
+
+
+@register("ctpo_geomean", CtpoGeomean)
 def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
   """`ctpo` with the geometric mean of the prefix, exp(L_t / t), as weight and in the window; also
   PNPO's weight.
@@ -67,7 +90,19 @@ def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, *, mean: bool)
                        common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
 
 
-@register("minpro", anchor="behavior", clip_low=None, clip_high=None, cap_at_one=False)
+@dataclasses.dataclass(frozen=True)
+class MinPro:
+  """Numbers of `minpro`."""
+
+  clip_low: float | None = option(None, "the weight is clipped below 1 - clip_low; none: unbounded",
+                                  low=0.0)
+  clip_high: float | None = option(None,
+                                   "the weight is clipped above 1 + clip_high; none: unbounded",
+                                   low=0.0)
+  cap_at_one: bool = option(False, "keeps the prefix minimum from exceeding a ratio of 1")
+
+
+@register("minpro", MinPro, anchor="behavior")
 def minpro(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Token ratio damped by the smallest ratio among the preceding policy tokens.
 

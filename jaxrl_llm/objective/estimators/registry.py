@@ -1,6 +1,4 @@
-"""The table of estimators. Each registration declares the numbers that it reads, and their
-defaults.
-"""
+"""The table of estimators: how one is entered, and how one is called by name."""
 
 import dataclasses
 import functools
@@ -8,150 +6,108 @@ from collections.abc import Callable
 
 from jax import lax
 
-from jaxrl_llm.config import DEFAULT, ConfigError, EstimatorConfig
-from jaxrl_llm.fields import did_you_mean
+from jaxrl_llm.config import ConfigError, EstimatorConfig
+from jaxrl_llm.registry import ESTIMATORS, Entry, numbers_class
 from jaxrl_llm.types import EstimatorOutput
 
 Estimator = Callable[..., EstimatorOutput]
-NUMBERS = tuple(f.name for f in dataclasses.fields(EstimatorConfig) if f.name != "name")
-CHOICES = {
-    f.name: f.metadata["choices"]
-    for f in dataclasses.fields(EstimatorConfig)
-    if f.metadata["choices"]
-}
-# Those of NUMBERS that may be None: no bound.
-BOUNDS = frozenset({
-    "clip_low", "clip_high", "dual_clip", "log_low", "log_high", "log_dual", "cap", "tau",
-    "delta_low", "delta_high", "ratio_cap"
-})
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec:
-  """One row of the table: anchor is the ratio's denominator unless the config says otherwise.
+class Spec(Entry):
+  """An estimator.
 
-  With batch_statistics, `prepare(log_probs, anchor_log_probs, advantages, mask, cfg) -> weights [B,
-  L]` computes, on the whole optimizer batch and without gradient, what the function takes as
-  `weights`; otherwise it is None.
+  Attributes:
+    function: `estimator(log_probs, anchor_log_probs, advantages, mask, cfg) -> EstimatorOutput`,
+      `cfg` being an instance of `numbers`.
+    anchor: the ratio's denominator unless the config says otherwise, `recomputed` or `behavior`.
+    regularized: its gradient does not vanish with the advantage.
+    prepare: statistics of the whole optimizer batch, or None where a token's loss depends on its
+      own row only. `prepare(log_probs, anchor_log_probs, advantages, mask, cfg) -> weights [B, L]`
+      runs without gradient; the function takes the result as `weights`.
   """
 
-  function: Estimator
-  anchor: str
-  defaults: dict
+  anchor: str = "recomputed"
   regularized: bool = False
-  batch_statistics: bool = False
   prepare: Callable | None = None
 
+  @property
+  def batch_statistics(self) -> bool:
+    """Whether a token's loss depends on the rest of the optimizer batch."""
+    return self.prepare is not None
 
-_TABLE: dict[str, Spec] = {}
 
-
-def register(name: str, *, anchor: str = "recomputed", regularized: bool = False,
-             batch_statistics: bool = False, prepare: Callable | None = None, replace: bool = False,
+def register(name: str, numbers: type | None = None, *, anchor: str = "recomputed",
+             regularized: bool = False, prepare: Callable | None = None, replace: bool = False,
              **defaults):
-  """Decorator that enters `estimator(log_probs, anchor_log_probs, advantages, mask, cfg) ->
-  EstimatorOutput`.
+  """Decorator that enters an estimator, see `Spec`.
 
   Args:
     name: key of `estimator.name`.
-    anchor: `recomputed` or `behavior`.
-    regularized: its gradient does not vanish with the advantage.
-    batch_statistics: a token's loss depends on the rest of the optimizer batch; the function then
-      takes `weights`, and None there means that its arrays are the whole batch.
-    prepare: with batch_statistics, makes those weights; arguments as the estimator's.
-    replace: overwrite an entry on purpose, for notebooks that re-run a cell.
-    **defaults: the EstimatorConfig numbers that the function reads; None means no bound.
+    numbers: frozen dataclass of the numbers that the function reads, its fields made by
+      `fields.option`.
+    anchor, regularized, prepare: see `Spec`. A function with `prepare` also takes `weights`; None
+      there means that its arrays are the whole batch.
+    replace: overwrites an entry on purpose, for notebooks that run a cell again.
+    **defaults: the numbers and their defaults, instead of `numbers`; None means no bound.
 
   Raises:
-    ValueError: the name is taken, a number is no field of EstimatorConfig, or one of
-    batch_statistics and prepare
-      comes without the other.
+    ValueError: the name is taken, the anchor is unknown, or numbers are given in both ways.
   """
-  if name in _TABLE and not replace:
-    raise ValueError(
-        f"estimator {name!r} is registered already; another name, or replace=True in a notebook")
-  foreign = set(defaults) - set(NUMBERS)
-  if foreign:
-    raise ValueError(
-        f"estimator {name!r} reads {sorted(foreign)}; EstimatorConfig has {list(NUMBERS)}")
   if anchor not in ("recomputed", "behavior"):
-    raise ValueError(
-        f"estimator {name!r}: anchor = {anchor!r}; allowed are 'recomputed' and 'behavior'")
-
-  if batch_statistics != (prepare is not None):
-    raise ValueError(
-        f"estimator {name!r}: batch_statistics = {batch_statistics} and prepare = {prepare}; give "
-        "both or "
-        "neither")
+    raise ValueError(f"estimator {name!r}: anchor = {anchor!r}; allowed are 'recomputed' and "
+                     "'behavior'")
+  if numbers is not None and defaults:
+    raise ValueError(f"estimator {name!r}: {sorted(defaults)} beside {numbers.__name__}; give a "
+                     "class of numbers, or defaults")
+  made = numbers_class(name, defaults) if numbers is None else numbers
+  if name in ESTIMATORS.entries and not replace:
+    raise ValueError(f"estimator {name!r} is registered already; another name, or replace=True in "
+                     "a notebook")
 
   def enter(function: Estimator) -> Estimator:
-    _TABLE[name] = Spec(function, anchor, dict(defaults), regularized, batch_statistics,
-                        _resolving(prepare) if batch_statistics else None)
+    ESTIMATORS.add(name, Spec(function, made, anchor, regularized, prepare and _constant(prepare)),
+                   replace=replace)
     return function
 
   return enter
 
 
-def _resolving(prepare: Callable) -> Callable:
-  """`prepare` on a config whose numbers may be left out, as a constant."""
+def _constant(prepare: Callable) -> Callable:
+  """`prepare` for a config whose numbers may be left out, without gradient."""
 
   @functools.wraps(prepare)
   def prepared(log_probs, anchor_log_probs, advantages, mask, cfg: EstimatorConfig):
-    return lax.stop_gradient(
-        prepare(lax.stop_gradient(log_probs), anchor_log_probs, advantages, mask, resolve(cfg)))
+    constant = lax.stop_gradient(log_probs)
+    return lax.stop_gradient(prepare(constant, anchor_log_probs, advantages, mask, resolve(cfg)))
 
   return prepared
 
 
 def names() -> list[str]:
-  return sorted(_TABLE)
+  return ESTIMATORS.names()
 
 
 def spec(name: str) -> Spec:
-  """Raises ConfigError listing the table for a name that is not in it."""
-  if name not in _TABLE:
-    raise ConfigError(
-        f"estimator.name = {name!r}: registered are "
-        f"{', '.join(names())}.{did_you_mean(name, names())}"
-    )
-  return _TABLE[name]
+  """The entry; raises ConfigError listing the table for a name that is not in it."""
+  return ESTIMATORS[name]
 
 
-def resolve(cfg: EstimatorConfig) -> EstimatorConfig:
-  """`cfg` with the estimator's defaults where a number was left out.
+def resolve(cfg: EstimatorConfig):
+  """The estimator's numbers, its defaults where one was left out.
 
   Raises:
-    ConfigError: a number is set that the estimator does not read, "none" or another kind of value
-    where it cannot be,
-      or the name is unknown.
+    ConfigError: a number that the estimator does not read, "none" or another kind of value where
+      it cannot be, or an unknown name.
   """
-  entry = spec(cfg.name)
-  given = {n: getattr(cfg, n) for n in NUMBERS if getattr(cfg, n) != DEFAULT}
-  unread = sorted(set(given) - set(entry.defaults))
-  if unread:
-    raise ConfigError(
-        f"estimator.{unread[0]} = {given[unread[0]]!r}: {cfg.name!r} does not read it; it reads "
-        f"{', '.join(sorted(entry.defaults)) or 'no number'}. Fix: remove it.")
-  given = {n: None if value == "none" else value for n, value in given.items()}
-  for n, value in given.items():
-    if value is None and n not in BOUNDS and entry.defaults[n] is not None:
-      raise ConfigError(
-          f"estimator.{n} = 'none': {cfg.name!r} needs a value; it is no bound that could be left "
-          "open. "
-          f"Fix: leave it out (default {entry.defaults[n]}).")
-    if isinstance(entry.defaults[n], bool) and not isinstance(value, bool):
-      raise ConfigError(f"estimator.{n} = {value!r}: allowed are True and False.")
-    if n in CHOICES and value not in CHOICES[n]:
-      raise ConfigError(f"estimator.{n} = {value!r}: allowed are {', '.join(CHOICES[n])}.")
-  return dataclasses.replace(cfg, **{**entry.defaults, **given})
+  return ESTIMATORS.numbers(cfg)
 
 
 def get_estimator(name: str) -> Estimator:
-  """The estimator, taking a config whose numbers may be left out.
+  """The estimator, taking an EstimatorConfig whose numbers may be left out.
 
-  One with batch statistics also takes `weights` (default None: its arrays are the whole optimizer
-  batch), and carries its `prepare` as an attribute; on every other estimator that attribute is
-  None.
+  One with statistics of the whole batch also takes `weights`, and carries its `prepare` as an
+  attribute; on every other estimator that attribute is None.
   """
   entry = spec(name)
 

@@ -1,14 +1,28 @@
 """Estimators with one ratio per sequence."""
 
+import dataclasses
+
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_llm.fields import option
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import masked
 
 
-@register("gspo", clip_low=3e-4, clip_high=4e-4)
+@dataclasses.dataclass(frozen=True)
+class Gspo:
+  """Numbers of `gspo`."""
+
+  clip_low: float | None = option(3e-4, "the ratio is clipped below 1 - clip_low; none: unbounded",
+                                  low=0.0)
+  clip_high: float | None = option(4e-4,
+                                   "the ratio is clipped above 1 + clip_high; none: unbounded",
+                                   low=0.0)
+
+
+@register("gspo", Gspo)
 def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Length-normalised sequence ratio, clipped as a whole.
 
@@ -34,7 +48,15 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
   return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
 
 
-@register("seq_is", anchor="behavior", cap=None)
+@dataclasses.dataclass(frozen=True)
+class SeqIs:
+  """Numbers of `seq_is`."""
+
+  cap: float | None = option(None, "truncates the sequence ratio from above; none: unbounded",
+                             low=0.0)
+
+
+@register("seq_is", SeqIs, anchor="behavior")
 def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Full-sequence importance sampling: the one unbiased choice with sampled outcome rewards
   (methods E25).
@@ -52,7 +74,17 @@ def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
   return common.output(loss, common.clip_counts(mask, high=above, low=none, dropped=none))
 
 
-@register("gmpo", log_low=0.4, log_high=0.4)
+@dataclasses.dataclass(frozen=True)
+class Gmpo:
+  """Numbers of `gmpo`."""
+
+  log_low: float | None = option(
+      0.4, "token log-ratios are clipped below -log_low, nats; none: unbounded", low=0.0)
+  log_high: float | None = option(
+      0.4, "token log-ratios are clipped above log_high, nats; none: unbounded", low=0.0)
+
+
+@register("gmpo", Gmpo)
 def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Geometric mean of token ratios that were clipped one by one, on the side that the advantage
   pushes to.
@@ -79,7 +111,15 @@ def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
 
 
-@register("topr", anchor="behavior", cap=1.0)
+@dataclasses.dataclass(frozen=True)
+class Topr:
+  """Numbers of `topr`."""
+
+  cap: float | None = option(1.0, "truncates the sequence ratio of negative rows; none: unbounded",
+                             low=0.0)
+
+
+@register("topr", Topr, anchor="behavior")
 def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Positive rows by plain log-likelihood, negative ones by the truncated full-sequence ratio W.
 
@@ -95,7 +135,17 @@ def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
       loss, common.clip_counts(mask, high=above & (advantages < 0), low=none, dropped=none))
 
 
-@register("vespo", anchor="behavior", k=2.0, lam=3.0)
+@dataclasses.dataclass(frozen=True)
+class Vespo:
+  """Numbers of `vespo`."""
+
+  k: float = option(2.0, "exponent of the ratio for positive advantages, decay for negative ones",
+                    low=0.0)
+  lam: float = option(3.0, "decay for positive advantages, exponent of the ratio for negative ones",
+                      low=0.0)
+
+
+@register("vespo", Vespo, anchor="behavior")
 def vespo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """A smooth bump over the full-sequence ratio W.
 

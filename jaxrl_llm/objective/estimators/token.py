@@ -1,15 +1,30 @@
 """Estimators whose ratio is that of the current token."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_llm.fields import option
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import masked
 
 
-@register("ppo", clip_low=0.2, clip_high=0.2, dual_clip=None)
+@dataclasses.dataclass(frozen=True)
+class Ppo:
+  """Numbers of `ppo`."""
+
+  clip_low: float | None = option(0.2, "the ratio is clipped below 1 - clip_low; none: unbounded",
+                                  low=0.0)
+  clip_high: float | None = option(0.2, "the ratio is clipped above 1 + clip_high; none: unbounded",
+                                   low=0.0)
+  dual_clip: float | None = option(
+      None, "ratio above which a negative advantage has no gradient; none: no bound", low=1.0)
+
+
+@register("ppo", Ppo)
 def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Clipped token ratio; with group advantages this is GRPO, with clip_high = 0.28 DAPO's
   clip-higher.
@@ -37,7 +52,17 @@ def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
                        common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
 
 
-@register("cispo", anchor="behavior", clip_low=None, clip_high=4.0)
+@dataclasses.dataclass(frozen=True)
+class Cispo:
+  """Numbers of `cispo`."""
+
+  clip_low: float | None = option(None, "the ratio is clipped below 1 - clip_low; none: unbounded",
+                                  low=0.0)
+  clip_high: float | None = option(4.0, "the ratio is clipped above 1 + clip_high; none: unbounded",
+                                   low=0.0)
+
+
+@register("cispo", Cispo, anchor="behavior")
 def cispo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Clipped ratio as a constant weight: a clipped token keeps its gradient.
 
@@ -55,7 +80,15 @@ def cispo(log_probs, anchor_log_probs, advantages, mask, cfg):
                        common.clip_counts(mask, high=ratio > high, low=ratio < low, dropped=none))
 
 
-@register("sapo", tau_pos=1.0, tau_neg=1.05)
+@dataclasses.dataclass(frozen=True)
+class Sapo:
+  """Numbers of `sapo`."""
+
+  tau_pos: float = option(1.0, "temperature of the gate where the advantage is positive", low=1e-6)
+  tau_neg: float = option(1.05, "temperature of the gate elsewhere", low=1e-6)
+
+
+@register("sapo", Sapo)
 def sapo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """A smooth gate instead of a clip.
 
@@ -75,7 +108,14 @@ def sapo(log_probs, anchor_log_probs, advantages, mask, cfg):
                        common.clip_counts(mask, high=none, low=none, dropped=none))
 
 
-@register("dro", regularized=True, beta=0.1)
+@dataclasses.dataclass(frozen=True)
+class Dro:
+  """Numbers of `dro`."""
+
+  beta: float = option(0.1, "weight of the squared log-ratio", low=0.0)
+
+
+@register("dro", Dro, regularized=True)
 def dro(log_probs, anchor_log_probs, advantages, mask, cfg):
   """No ratio: the log-likelihood, held near the anchor by a squared log-ratio l_t = log r_t.
 

@@ -1,14 +1,28 @@
 """Estimators that mask tokens by how far the probability has moved, rather than by the ratio."""
 
+import dataclasses
+
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_llm.fields import option
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import masked, prefix
 
 
-@register("dppo_tv", anchor="behavior", delta_low=0.2, delta_high=0.2, ratio_cap=20.0)
+@dataclasses.dataclass(frozen=True)
+class DppoTv:
+  """Numbers of `dppo_tv`."""
+
+  delta_low: float | None = option(
+      0.2, "fall of the probability after which a negative advantage stops; none: never", low=0.0)
+  delta_high: float | None = option(
+      0.2, "rise of the probability after which a positive advantage stops; none: never", low=0.0)
+  ratio_cap: float | None = option(20.0, "truncates the token ratio; none: unbounded", low=0.0)
+
+
+@register("dppo_tv", DppoTv, anchor="behavior")
 def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Keep a token unless its probability has already moved far in the advantage's direction.
 
@@ -23,7 +37,18 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg):
   return _masked_ratio(log_ratio, moved, moved, log_probs, advantages, mask, cfg)
 
 
-@register("dppo_kl", anchor="behavior", delta_low=0.05, delta_high=0.05, ratio_cap=20.0)
+@dataclasses.dataclass(frozen=True)
+class DppoKl:
+  """Numbers of `dppo_kl`."""
+
+  delta_low: float | None = option(
+      0.05, "divergence, nats, after which a negative advantage stops; none: never", low=0.0)
+  delta_high: float | None = option(
+      0.05, "divergence, nats, after which a positive advantage stops; none: never", low=0.0)
+  ratio_cap: float | None = option(20.0, "truncates the token ratio; none: unbounded", low=0.0)
+
+
+@register("dppo_kl", DppoKl, anchor="behavior")
 def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg):
   """As `dppo_tv` with the two-outcome KL(mu || pi) of the sampled token against all others as the
   distance.
@@ -38,7 +63,16 @@ def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg):
                        jnp.sign(moved) * distance, log_probs, advantages, mask, cfg)
 
 
-@register("cppo", anchor="behavior", d=0.15, d_b=0.02, w_min=0.8)
+@dataclasses.dataclass(frozen=True)
+class Cppo:
+  """Numbers of `cppo`."""
+
+  d: float = option(0.15, "budget of one token, total variation", low=0.0)
+  d_b: float = option(0.02, "further budget per unit of position weight", low=0.0)
+  w_min: float = option(0.8, "position weight of the last token", low=0.0, high=1.0)
+
+
+@register("cppo", Cppo, anchor="behavior")
 def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """A budget of total variation that accumulates along the row and weighs early tokens more.
 

@@ -1,0 +1,201 @@
+"""Methods by name: one table for each kind, and the section of a config that names an entry.
+
+An entry is a function with the numbers that it reads, a small frozen dataclass of options beside
+the formula. A config holds the name and the numbers that were set (`Choice`); the table fills in
+the method's own defaults.
+"""
+
+import dataclasses
+import importlib
+import typing
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from jaxrl_llm.fields import ConfigError, derived, did_you_mean, option
+
+
+@dataclasses.dataclass(frozen=True)
+class NoNumbers:
+  """Of a method that reads none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """A method.
+
+  Attributes:
+    function: what is called.
+    numbers: frozen dataclass of options, each with a default.
+  """
+
+  function: Callable
+  numbers: type = NoNumbers
+
+  @property
+  def defaults(self) -> dict[str, Any]:
+    """Name of each number -> default."""
+    return {f.name: f.default for f in dataclasses.fields(self.numbers)}
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Table(Generic[E]):
+  """The methods of one kind.
+
+  Args:
+    kind: of the methods, in messages; also their section of the config.
+    home: module that registers the package's own entries. It is imported when the table is first
+      read, as a user's plugins are: so a config can be checked without knowing the methods.
+  """
+
+  def __init__(self, kind: str, home: str):
+    self.kind, self._home = kind, home
+    self.entries: dict[str, E] = {}
+
+  def add(self, name: str, entry: E, *, replace: bool = False) -> None:
+    """Enters a method.
+
+    Raises:
+      ValueError: the name is taken, and `replace` is not set.
+    """
+    if name in self.entries and not replace:
+      raise ValueError(f"{self.kind} {name!r} is registered already; another name, or replace=True "
+                       "in a notebook")
+    self.entries[name] = entry
+
+  def names(self) -> list[str]:
+    importlib.import_module(self._home)
+    return sorted(self.entries)
+
+  def __getitem__(self, name: str) -> E:
+    """The entry; raises ConfigError listing the table for a name that is not in it."""
+    if name not in self.entries:
+      known = self.names()
+      if name not in self.entries:
+        raise ConfigError(f"{self.kind}.name = {name!r}: registered are {', '.join(known)}."
+                          f"{did_you_mean(str(name), known)}")
+    return self.entries[name]
+
+  def readers(self, number: str) -> list[str]:
+    """Names of the methods that read a number."""
+    return [name for name in self.names() if number in self.entries[name].defaults]
+
+  def refuse_foreign(self, name: str, given: dict[str, Any]) -> None:
+    """Refuses numbers that the method does not read.
+
+    Raises:
+      ConfigError: naming the number, what the method reads, and which methods read the number.
+    """
+    own = self[name].defaults
+    for number, value in given.items():
+      if number not in own:
+        others = self.readers(number)
+        does = f"; what does: {', '.join(others)}" if others else did_you_mean(number, own)
+        raise ConfigError(f"{self.kind}.{number} = {value!r}: {name!r} does not read it; it reads "
+                          f"{', '.join(sorted(own)) or 'no number'}{does}. Fix: remove it.")
+
+  def numbers(self, choice: "Choice", *, strict: bool = True):
+    """The numbers of the chosen method, its defaults where none was given.
+
+    Args:
+      strict: False ignores numbers that only other methods of the table read, so that one config
+        can serve several methods in a comparison.
+
+    Raises:
+      ConfigError: an unknown name, a number that is not read, or a value that is none of its kind.
+    """
+    entry, given = self[choice.name], dict(choice.given)
+    if not strict:
+      given = {n: v for n, v in given.items() if n in entry.defaults or not self.readers(n)}
+    self.refuse_foreign(choice.name, given)
+    hints = typing.get_type_hints(entry.numbers)
+    values = {n: _plain(f"{self.kind}.{n}", value, hints[n], entry) for n, value in given.items()}
+    return entry.numbers(**values)
+
+  def filled(self, choice: "Choice") -> "Choice":
+    """The choice with all numbers of its method given; raises as `numbers`."""
+    numbers = self.numbers(choice)
+    values = {f.name: getattr(numbers, f.name) for f in dataclasses.fields(numbers)}
+    return dataclasses.replace(choice, given=(), **values)
+
+
+def _plain(key: str, value, hint, entry: Entry):
+  """A number given in Python, "none" as None; its range is checked where a config is read."""
+  number = key.rsplit(".", 1)[-1]
+  field = {f.name: f for f in dataclasses.fields(entry.numbers)}[number]
+  if isinstance(value, str) and value.lower() == "none" and "none" not in (
+      field.metadata.get("choices") or ()):
+    value = None
+  if value is None and type(None) not in typing.get_args(hint):
+    raise ConfigError(f"{key} = 'none': a value is needed; it is no bound that could be left open. "
+                      f"Fix: leave it out (default {field.default}).")
+  if hint is bool and not isinstance(value, bool):
+    raise ConfigError(f"{key} = {value!r}: allowed are True and False.")
+  choices = field.metadata.get("choices")
+  if choices and value not in choices:
+    raise ConfigError(f"{key} = {value!r}: allowed are {', '.join(map(repr, choices))}.")
+  return value
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Choice:
+  """A method of a table by its name, and the numbers that were set for it.
+
+  `EstimatorConfig("gspo", clip_low=1e-3)`: what is left out has the method's default, also when
+  read (`.clip_high`). None as a number means no bound.
+
+  Attributes:
+    name: of the entry.
+    given: ((number, value), ...) in the order of their names.
+  """
+
+  name: str
+  given: tuple = derived((), "numbers that were set")
+  table: ClassVar[Table]
+
+  def __init__(self, name: str | None = None, given: tuple = (), **numbers):
+    for field in dataclasses.fields(self):
+      if field.name not in ("name", "given"):
+        object.__setattr__(self, field.name, numbers.pop(field.name, field.default))
+      elif field.name == "name":
+        object.__setattr__(self, "name", field.default if name is None else name)
+    object.__setattr__(self, "given", tuple(sorted({**dict(given), **numbers}.items())))
+
+  def __getattr__(self, number: str):
+    if number.startswith("__") or number in ("name", "given"):
+      raise AttributeError(number)
+    given = dict(self.given)
+    if number in given:
+      return given[number]
+    entry = self.table[self.name]
+    if number not in entry.defaults:
+      raise AttributeError(f"{type(self).__name__}({self.name!r}) has no number {number!r}")
+    return entry.defaults[number]
+
+
+def numbers_class(name: str, defaults: dict[str, Any]) -> type:
+  """A dataclass of numbers from their defaults, for `@register(name, gain=2.0)`.
+
+  The type of a number is that of its default; None admits a float or no bound.
+
+  Raises:
+    ValueError: a default that is no bool, int, float, text or None.
+  """
+  if not defaults:
+    return NoNumbers
+  made = []
+  for number, default in defaults.items():
+    if default is not None and not isinstance(default, (bool, int, float, str)):
+      raise ValueError(f"{name!r}: {number} = {default!r}: a number is a bool, an int, a float, a "
+                       "text or None")
+    kind = float | None if default is None else type(default)
+    made.append((number, kind, option(default, f"number of {name!r}")))
+  return dataclasses.make_dataclass(f"Numbers_{name}", made, frozen=True)
+
+
+ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators")
+ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages")
+AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
+SHAPINGS: Table = Table("shaping", "jaxrl_llm.tasks.rewards")
+TASKS: Table = Table("task", "jaxrl_llm.tasks")

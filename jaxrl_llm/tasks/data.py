@@ -1,0 +1,42 @@
+"""The keys of the task `dataset`."""
+
+import dataclasses
+
+from jaxrl_llm.fields import option, when
+
+COLUMNS = when(".mapping", "auto")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """Problems from files."""
+
+  path: str = option("", "training problems: jsonl or parquet file, folder of `datasets`, or hub "
+                     "name (owner/name, owner/name:configuration)")
+  heldout_path: str = option("", "the same for the held-out evaluation; empty: "
+                             "task.heldout_problems rows of `path`")
+  split: str = option("train", "split of a `datasets` folder or hub name")
+  heldout_split: str = option("test", "split of heldout_path", when=when(".heldout_path"))
+  mapping: str = option(
+      "auto", "columns and answer rule of a known set (tasks/mappings.py); auto: the columns below",
+      choices=("auto", "gsm8k", "math", "deepscaler", "dapo", "aime", "amc23", "minerva",
+               "olympiadbench"))
+  prompt_column: str = option("problem", "column of the question", when=COLUMNS)
+  answer_column: str = option("answer", "column of the answer", when=COLUMNS)
+  id_column: str = option("", "column of a unique id; empty: the row number", when=COLUMNS)
+  demonstration_column: str = option("", "column of a worked completion, for the warm start",
+                                     when=COLUMNS)
+  verifier: str = option("auto", "how answers are checked; auto: the mapping's own, math where "
+                         "that is auto", choices=("auto", "exact", "numeric", "math", "choice"))
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetKeys:
+  """What only `dataset` reads."""
+
+  data: DataConfig = DataConfig()
+  verifier_workers: int = option(2, "processes that check answers which need sympy", low=1,
+                                 high=256)
+  verifier_timeout: float = option(
+      10.0, "time limit of a check, seconds; after it the check is killed and its row unscored",
+      low=0.1)

@@ -1,5 +1,5 @@
-"""objective/README.md says what the code does: names, defaults, anchors, rules and recipes are the
-registries'.
+"""The methods pages of objective/ say what the code does: names, defaults, anchors, rules and
+recipes are those of the registries, and every method has a section.
 """
 
 import ast
@@ -13,24 +13,29 @@ from jaxrl_llm.config import AggregationConfig, CorrectionConfig, KLConfig
 from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.presets import PRESETS
 
-PAGE = (Path(jaxrl_llm.__file__).parent / "objective" / "README.md").read_text()
+FOLDER = Path(jaxrl_llm.__file__).parent / "objective"
+ESTIMATORS = (FOLDER / "README.md").read_text()
+ADVANTAGES = (FOLDER / "advantages.md").read_text()
+MISMATCH = (FOLDER / "mismatch.md").read_text()
+CORRECTION = "Correction, rejection and the sequence mask"
 
 
-def table(heading: str, page: str = PAGE, number: int = 0) -> dict[str, list[str]]:
-  """First column without its backticks -> the other cells, of the `number`-th table below a
-  heading.
-  """
-  section = re.split(r"^## ", page, flags=re.M)
-  section = next(s for s in section if s.startswith(heading + "\n"))
-  tables = re.findall(r"(?:^\|.*\|\n?)+", section, re.M)
-  rows = [[cell.strip()
-           for cell in line.strip("|").split(" | ")]
-          for line in tables[number].strip().split("\n")]
-  assert len({len(row) for row in rows if not row[0].startswith("---")
-             }) == 1, f"{heading}: rows of unequal length"
-  out = {row[0].strip("`"): row[1:] for row in rows[2:]}
-  assert len(out) == len(rows) - 2, f"{heading}: a name stands there twice"
-  return out
+def table(page: str, heading: str, number: int = 0) -> dict[str, list[str]]:
+  """Returns first column without backticks -> other cells, of a section's `number`-th table."""
+  sections = re.split(r"^## ", page, flags=re.M)
+  section = next(s for s in sections if s.startswith(heading + "\n"))
+  found = re.findall(r"(?:^\|.*\|\n?)+", section, re.M)
+  rows = [line.strip("|").split(" | ") for line in found[number].strip().split("\n")]
+  rows = [[cell.strip() for cell in row] for row in rows if not row[0].startswith("---")]
+  assert len({len(row) for row in rows}) == 1, f"{heading}: rows of unequal length"
+  cells = {row[0].strip("`"): row[1:] for row in rows[1:]}
+  assert len(cells) == len(rows) - 1, f"{heading}: a name stands there twice"
+  return cells
+
+
+def sections(page: str) -> set[str]:
+  """Returns the words of all third-level headings."""
+  return set(" ".join(re.findall(r"^### (.*)", page, re.M)).split())
 
 
 def numbers(cell: str) -> dict:
@@ -41,60 +46,72 @@ def numbers(cell: str) -> dict:
 
 
 def of_the_package(registry) -> set[str]:
-  inside = lambda function: function.__module__.startswith("jaxrl_llm.objective.")
-  return {name for name in registry.names() if inside(registry.spec(name).function)}
+  modules = {name: registry.spec(name).function.__module__ for name in registry.names()}
+  return {name for name, module in modules.items() if module.startswith("jaxrl_llm.objective.")}
 
 
 def compare_estimators(page: str) -> None:
-  rows = table("Estimators", page)
+  rows = table(page, "Estimators")
   assert set(rows) == of_the_package(estimators)
+  assert set(rows) <= sections(page)
   for name, (_, defaults, anchor, _) in rows.items():
-    spec = estimators.spec(name)
-    assert numbers(
-        defaults
-    ) == spec.defaults, f"{name}: {defaults} on the page, {spec.defaults} in the registry"
-    assert [type(v) for v in numbers(defaults).values()
-           ] == [type(v) for v in spec.defaults.values()], name
-    assert anchor == spec.anchor, f"{name}: {anchor} on the page, {spec.anchor} in the registry"
+    spec, given = estimators.spec(name), numbers(defaults)
+    assert given == spec.defaults, f"{name}: {defaults} on the page, registered {spec.defaults}"
+    assert [type(v) for v in given.values()] == [type(v) for v in spec.defaults.values()], name
+    assert anchor == spec.anchor, f"{name}: {anchor} on the page, registered {spec.anchor}"
 
 
 def test_estimators():
-  compare_estimators(PAGE)
+  compare_estimators(ESTIMATORS)
 
 
-@pytest.mark.parametrize(("right", "wrong"), [("log_low=0.025", "log_low=0.03"),
-                                              ("dual_clip=none", "dual_clip=3.0"),
-                                              ("| `minpro` |", "| `minpr` |"),
-                                              ("cap=none | behavior", "cap=none | recomputed"),
-                                              (", w_min=0.8", "")])
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("log_low=0.025", "log_low=0.03"),
+    ("dual_clip=none", "dual_clip=3.0"),
+    ("| `minpro` |", "| `minpr` |"),
+    ("### minpro", "### minpr"),
+    ("cap=none | behavior", "cap=none | recomputed"),
+    (", w_min=0.8", ""),
+])
 def test_a_wrong_page_is_noticed(right, wrong):
-  assert right in PAGE
+  assert right in ESTIMATORS
   with pytest.raises(AssertionError):
-    compare_estimators(PAGE.replace(right, wrong, 1))
+    compare_estimators(ESTIMATORS.replace(right, wrong, 1))
 
 
 def test_advantages_and_aggregations():
-  assert set(table("Advantages")) == of_the_package(advantages)
-  assert set(table("Aggregation")) == set(
-      AggregationConfig.__dataclass_fields__["name"].metadata["choices"])
+  rows = table(ADVANTAGES, "Advantages")
+  assert set(rows) == of_the_package(advantages)
+  assert set(rows) <= sections(ADVANTAGES)
+  choices = AggregationConfig.__dataclass_fields__["name"].metadata["choices"]
+  assert set(table(ADVANTAGES, "Aggregation")) == set(choices)
 
 
 def test_correction_and_kl():
-  settings = table("Correction, rejection and the sequence mask")
-  fields = {name for cell in settings for name in re.findall(r"[a-z_]+", cell)} & set(
-      vars(CorrectionConfig()))
-  assert fields | {"cap"} == set(vars(CorrectionConfig()))
-  assert set(table("Correction, rejection and the sequence mask",
-                   number=1)) == set(correction.RULES)
-  assert set(table("KL to a reference")) == set(
-      KLConfig.__dataclass_fields__["name"].metadata["choices"])
+  named = set(re.findall(r"[a-z_]+", " ".join(table(MISMATCH, CORRECTION))))
+  assert set(vars(CorrectionConfig())) <= named | {"cap"}
+  assert set(table(MISMATCH, CORRECTION, number=1)) == set(correction.RULES)
+  choices = KLConfig.__dataclass_fields__["name"].metadata["choices"]
+  assert set(table(MISMATCH, "KL to a reference")) == set(choices)
+
+
+def recipe(estimator, advantage, aggregation, further, _) -> dict[str, str]:
+  """Returns the keys and values that a row of the recipes' table names, as text."""
+  names = {"estimator": estimator, "advantage": advantage, "aggregation": aggregation}
+  pairs = re.findall(r"`([^`=]+)=([^`]+)`", further)
+  return {f"{key}.name": value.strip("`") for key, value in names.items()} | dict(pairs)
 
 
 def test_recipes():
-  rows = table("Recipes")
-  assert {
-      name: row[0] for name, row in rows.items()
-  } == {
-      name: ", ".join(f"`{key}={value}`" for key, value in recipe.items())
-      for name, recipe in PRESETS.items()
+  rows = table(ESTIMATORS, "Recipes")
+  assert {name: recipe(*row) for name, row in rows.items()} == {
+      name: {key: str(value) for key, value in keys.items()} for name, keys in PRESETS.items()
   }
+
+
+@pytest.mark.parametrize("page", [ESTIMATORS, ADVANTAGES, MISMATCH])
+def test_prose_is_short_and_links_exist(page):
+  prose = [line for line in page.split("\n") if not line.startswith("|")]
+  assert max(map(len, prose)) <= 100
+  for target in re.findall(r"\]\(([^)#:]+)\)", page):
+    assert (FOLDER / target).exists(), target

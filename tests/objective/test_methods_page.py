@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import jaxrl_llm
-from jaxrl_llm.config import AggregationConfig, CorrectionConfig, KLConfig
+from jaxrl_llm.config import CorrectionConfig, KLConfig
 from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.presets import PRESETS
+from jaxrl_llm.registry import AGGREGATIONS
 
 FOLDER = Path(jaxrl_llm.__file__).parent / "objective"
 ESTIMATORS = (FOLDER / "README.md").read_text()
@@ -83,8 +84,7 @@ def test_advantages_and_aggregations():
   rows = table(ADVANTAGES, "Advantages")
   assert set(rows) == of_the_package(advantages)
   assert set(rows) <= sections(ADVANTAGES)
-  choices = AggregationConfig.__dataclass_fields__["name"].metadata["choices"]
-  assert set(table(ADVANTAGES, "Aggregation")) == set(choices)
+  assert set(table(ADVANTAGES, "Aggregation")) == set(AGGREGATIONS.names())
 
 
 def test_correction_and_kl():

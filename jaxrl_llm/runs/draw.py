@@ -12,7 +12,7 @@ from jaxrl_llm.config import ShapingConfig
 from jaxrl_llm.runs import collect
 from jaxrl_llm.runs.collect import Verdicts
 from jaxrl_llm.runs.setup import Parts
-from jaxrl_llm.tasks.rewards import grpo_lambda, overlong_penalty
+from jaxrl_llm.tasks.shaping import grpo_lambda, overlong_penalty
 from jaxrl_llm.types import Problem, Rollout
 
 

@@ -1,4 +1,4 @@
-"""Which problems a batch holds, from its index alone, and which of them a process handles."""
+"""Which problems a batch holds, by its index, and which of them a process handles."""
 
 import functools
 

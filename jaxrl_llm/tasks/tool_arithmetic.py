@@ -44,7 +44,7 @@ class ToolArithmetic(Procedural):
   def demonstration(self, problem: Problem) -> list[int]:
     """Returns the completion ids, with the tool's text and the end of sequence.
 
-    The texts of the policy and of the tool are encoded apart, as in a rollout.
+    The texts of the policy and of the tool are encoded one by one, as in a rollout.
     """
     return [i for ids, _ in self._pieces(problem) for i in ids]
 

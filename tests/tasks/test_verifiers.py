@@ -171,8 +171,8 @@ def test_string_equality_alone_would_be_caught():
 def test_number_of_workers_does_not_matter(verdicts):
   texts = [rf"\boxed{{{said}}}" for _, said, _ in ANSWERS[::3]]
   golds = [gold for gold, _, _ in ANSWERS[::3]]
-  alone = verifiers.grade_many("math", texts, golds, workers=1, timeout=60.0)
-  assert alone == verdicts[:len(ANSWERS):3]
+  by_one = verifiers.grade_many("math", texts, golds, workers=1, timeout=60.0)
+  assert by_one == verdicts[:len(ANSWERS):3]
 
 
 def test_verify():

@@ -1,4 +1,4 @@
-"""Runs a policy's programs apart from the trainer, in warm worker processes with limits."""
+"""Runs a policy's programs outside of the trainer, in warm worker processes with limits."""
 
 import dataclasses
 import logging
@@ -86,8 +86,11 @@ class PythonSandbox:
     self.limits = Limits(**limits)
     required = names("PythonSandbox require", require)
     avoided = names("PythonSandbox without", without)
-    where = {"without": sorted(avoided), "temporary": tempfile.gettempdir()}
-    self._settings = dataclasses.asdict(self.limits) | where
+    self._settings = {
+        **dataclasses.asdict(self.limits),
+        "without": sorted(avoided),
+        "temporary": tempfile.gettempdir(),
+    }
     self._workers = [WorkerProcess(self._settings) for _ in range(workers)]
     self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
     self._lock, self._idle = threading.Lock(), queue.SimpleQueue()
@@ -117,7 +120,7 @@ class PythonSandbox:
 
     A worker that dies is replaced, and its program runs once more. A program that a signal ended
     also runs once more, because the signal may come from outside, for example from a system short
-    of memory; if it is killed again, that is its result. The two cases are counted apart.
+    of memory; if it is killed again, that is its result. Each case is counted on its own.
 
     Raises:
       RuntimeError: the sandbox is closed.

@@ -197,5 +197,5 @@ def numbers_class(name: str, defaults: dict[str, Any]) -> type:
 ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators")
 ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages")
 AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
-SHAPINGS: Table = Table("shaping", "jaxrl_llm.tasks.rewards")
+SHAPINGS: Table = Table("shaping", "jaxrl_llm.tasks.shaping")
 TASKS: Table = Table("task", "jaxrl_llm.tasks")

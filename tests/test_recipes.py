@@ -16,7 +16,7 @@ from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.runs import setup
-from jaxrl_llm.tasks import prompts, rows
+from jaxrl_llm.tasks import problem_table, prompts
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
@@ -191,7 +191,7 @@ def test_shapes_have_as_many_parameters_as_their_cards_say(name):
 def test_prompts_and_columns_can_be_read(path):
   cfg = ready(path).task
   assert cfg.name == "dataset" and cfg.data.mapping != "auto"
-  rows.check_columns(cfg.data)
+  refuse_unread(cfg.data, "task.data.")
   thinking = prompts.template_arguments(cfg.prompt.arguments).get("enable_thinking")
   if "ctpo_deepscaler" in path.stem:
     assert thinking is False

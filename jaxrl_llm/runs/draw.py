@@ -13,7 +13,7 @@ from jaxrl_llm.registry import SHAPINGS
 from jaxrl_llm.runs import collect
 from jaxrl_llm.runs.collect import Verdicts
 from jaxrl_llm.runs.setup import Parts
-from jaxrl_llm.tasks.rewards import overlong_penalty
+from jaxrl_llm.tasks.shaping import overlong_penalty
 from jaxrl_llm.types import Problem, Rollout
 
 

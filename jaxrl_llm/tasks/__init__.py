@@ -18,15 +18,15 @@ TASKS.add("reasoning_gym", Entry(ReasoningGym, ReasoningGymKeys))
 
 def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
               limits: RolloutConfig | None = None):
-  """The task that `cfg.name` names.
+  """Returns the task that `cfg.name` names.
 
   Args:
-    seed: of the training problems, or of their order.
+    seed: seeds the training problems: their numbers, or their order.
     batch_size: problems per batch, over all processes.
-    tokenizer: the checkpoint's; None: the task's own (characters, or bytes for dataset and
-      reasoning_gym).
-    limits: `rollout.max_prompt_tokens` and `rollout.max_new_tokens`; longer problems are dropped.
-      None: no limit.
+    tokenizer: the checkpoint's tokenizer. None: the task's own, which is one token per character,
+      or per byte for dataset and reasoning_gym.
+    limits: longer problems than `rollout.max_prompt_tokens` and `rollout.max_new_tokens` allow are
+      dropped. None: no limit.
 
   Raises:
     ConfigError: values, files or a tokenizer that do not fit, each with its fix.
@@ -35,5 +35,11 @@ def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
 
 
 __all__ = [
-    "TASKS", "Countdown", "Dataset", "ModularChain", "ReasoningGym", "ToolArithmetic", "make_task"
+    "TASKS",
+    "Countdown",
+    "Dataset",
+    "ModularChain",
+    "ReasoningGym",
+    "ToolArithmetic",
+    "make_task",
 ]

@@ -5,12 +5,14 @@
   worked      :7*3=1+4=5-8=7
 
 One step is a table look-up; the whole chain at once is a composition that is hard for a small
-network. Only the last number is checked, so the policy is free in how it gets there. Demonstrations
-mix the two manners (`task.worked_share`): the warm start learns to imitate the mixture, and that
-  working pays is left for RL to find.
+network. Only the last number is checked, so the policy is free in how it gets there.
+
+A share `task.worked_share` of the demonstrations writes every step, and the others answer at once.
+The warm start imitates this mixture; RL has to find that working step by step pays.
 """
 
 import dataclasses
+import operator
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.types import Problem, Reward
 
-OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 ALPHABET = "0123456789+-*=:"
 
 
@@ -33,33 +35,28 @@ class ModularChainKeys:
 
 
 class ModularChain(Procedural):
-  """Chains of `task.num_terms` digits; its own tokenizer has one token per character."""
+  """Asks for the value of chains of `task.num_terms` digits."""
 
   def make_tokenizer(self):
     return tokenizers.character_tokenizer(ALPHABET)
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    """1 if what stands behind the last equals sign is the answer, else 0."""
+    """Pays 1 if the text after the last equals sign is the answer, else 0."""
     correct = completion.rsplit("=", 1)[-1] == problem.answer
     return Reward(float(correct), correct)
 
   def longest_prompt(self) -> int:
-    return 2 * self.cfg.num_terms - 1 if self._by_characters else super().longest_prompt()
+    return 2 * self.cfg.num_terms - 1 if self.plain_characters else super().longest_prompt()
 
   def longest_demonstration(self) -> int:
-    """Tokens, end of sequence included."""
-    if not self._by_characters:
+    if not self.plain_characters:
       return super().longest_demonstration()
     return 4 * self.cfg.num_terms - 1 if self.cfg.worked_share else 3
 
-  @property
-  def _by_characters(self) -> bool:
-    return self.own_tokenizer and self.cfg.prompt.style == "plain"
-
-  def scarce(self) -> str:
+  def more_problems(self) -> str:
     return f"more terms than task.num_terms = {self.cfg.num_terms}"
 
-  def draw_one(self, rng: np.random.Generator) -> Problem:
+  def generate(self, rng: np.random.Generator) -> Problem:
     digits = rng.integers(0, 10, self.cfg.num_terms).tolist()
     signs = rng.choice(list(OPERATIONS), self.cfg.num_terms - 1).tolist()
     return _problem(digits, signs, worked=rng.random() < self.cfg.worked_share)

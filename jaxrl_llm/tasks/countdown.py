@@ -4,12 +4,12 @@
   prompt, checkpoint's           a sentence that asks for an expression inside <answer> </answer>
   completion                     (7-3)*12, as a whole or inside the last <answer> </answer>
 
-Problems are solvable by construction: a random expression is drawn and its value becomes the
-target. Numbers along the way are positive and whole, as in the game; a solution may pass through
-negative ones, not through fractions.
+Problems are solvable by construction: the target is the value of a random expression. All values
+inside that expression are positive and whole, as in the game. A solution may pass through negative
+numbers, but not through fractions.
 
-Source of the rules: TinyZero's task, methods V7.2; the checker is a tree walker over exact
-fractions, since a character whitelist before `eval` still admits 9**9**9.
+Source of the rules: TinyZero (github.com/Jiayi-Pan/TinyZero). The checker differs: it walks the
+syntax tree with exact fractions, because a character whitelist before `eval` admits 9**9**9.
 """
 
 import ast
@@ -28,19 +28,20 @@ from jaxrl_llm.types import Problem, Reward
 
 ALPHABET = "0123456789+-*/()=: "
 EXPRESSION = re.compile(r"[0-9+\-*/() ]+")
+ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 LONGEST_EXPRESSION = 200  # characters; bounds the size of numbers and the depth of the tree
 TARGET_FACTOR = 10  # the target is at most this many times the largest number
 OPERATIONS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv
+    ast.Div: operator.truediv,
 }
 SYMBOLS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
 def check_expression(text: str, numbers, target: int) -> tuple[bool, str]:
-  """Whether `text` is an expression over exactly `numbers` with the value `target`, and why not.
+  """Checks that `text` is an expression over exactly `numbers` with the value `target`.
 
   Allowed are whole numbers, + - * / (also a leading minus), brackets and spaces. Every quotient
   must be whole.
@@ -49,7 +50,7 @@ def check_expression(text: str, numbers, target: int) -> tuple[bool, str]:
     numbers: the given numbers; each must occur as often as it is given.
 
   Returns:
-    (correct, reason); the reason is "correct" or one sentence.
+    (correct, reason); the reason is "correct", or says in one sentence what is wrong.
   """
   text = text.strip()
   if not text or len(text) > LONGEST_EXPRESSION or not EXPRESSION.fullmatch(text):
@@ -63,17 +64,19 @@ def check_expression(text: str, numbers, target: int) -> tuple[bool, str]:
     value = _value(tree, used)
   except ArithmeticError as error:
     return False, str(error)
-  if Counter(used) != Counter(int(n) for n in numbers):
-    return False, f"uses {sorted(used)}, not each of {sorted(int(n) for n in numbers)} exactly once"
-  return (True, "correct") if value == target else (False, f"has the value {value}, not {target}")
+  given = sorted(int(n) for n in numbers)
+  if Counter(used) != Counter(given):
+    return False, f"uses {sorted(used)}, not each of {given} exactly once"
+  if value != target:
+    return False, f"has the value {value}, not {target}"
+  return True, "correct"
 
 
 def _value(node: ast.AST, used: list[int]) -> Fraction:
-  """Value of a tree; numbers met on the way are appended to `used`.
+  """Returns the value of a syntax tree and appends its numbers to `used`.
 
   Raises:
-    ArithmeticError: an operation that is not allowed, a division by zero, or a quotient that is not
-    whole.
+    ArithmeticError: an operation that is not allowed, or a quotient that is not whole.
   """
   if isinstance(node, ast.Constant) and type(node.value) is int:
     used.append(node.value)
@@ -89,15 +92,13 @@ def _value(node: ast.AST, used: list[int]) -> Fraction:
 
 
 def answer_text(completion: str) -> str:
-  """What is inside the last complete <answer> </answer>, or the whole completion where there is
-  none.
-  """
-  tagged = re.findall(r"<answer>((?:(?!<answer>).)*?)</answer>", completion, re.DOTALL)
+  """Returns the text inside the last complete <answer> </answer>, or else the whole completion."""
+  tagged = ANSWER.findall(completion)
   return (tagged[-1] if tagged else completion).strip()
 
 
 def parse_answer(answer: str) -> tuple[list[int], int]:
-  """(numbers, target) of a `Problem.answer` such as "3 7 12=24"."""
+  """Returns (numbers, target) of a `Problem.answer` such as "3 7 12=48"."""
   numbers, target = answer.split("=")
   return [int(n) for n in numbers.split()], int(target)
 
@@ -118,43 +119,42 @@ class CountdownKeys:
 
 
 class Countdown(Procedural):
-  """`task.countdown.numbers` numbers up to `task.countdown.largest`."""
+  """Gives `task.countdown.numbers` numbers from 1 to `task.countdown.largest`, and a target."""
 
   def make_tokenizer(self):
     return tokenizers.character_tokenizer(ALPHABET)
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    """1 if the expression is right, else 0: no credit for form, on which a policy could settle."""
+    """Pays 1 if the expression is right, else 0.
+
+    There is no credit for the form, because a policy could settle on it.
+    """
     correct, _ = check_expression(answer_text(completion), *parse_answer(problem.answer))
     return Reward(float(correct), correct)
 
   def split_key(self, problem: Problem) -> str:
-    """The same numbers in another order are the same question."""
+    """Returns the sorted numbers and the target: their order does not change the question."""
     numbers, target = parse_answer(problem.answer)
     return f"{sorted(numbers)}={target}"
 
-  def scarce(self) -> str:
+  def more_problems(self) -> str:
     c = self.cfg.countdown
-    return f"more than task.countdown.numbers = {c.numbers}, or larger than task.countdown.largest = {c.largest}"
+    return (f"more than task.countdown.numbers = {c.numbers}, or larger than "
+            f"task.countdown.largest = {c.largest}")
 
   def longest_prompt(self) -> int:
-    if not self._by_characters:
+    if not self.plain_characters:
       return super().longest_prompt()
     c = self.cfg.countdown
     return c.numbers * (len(str(c.largest)) + 1) + len(str(TARGET_FACTOR * c.largest)) + 1
 
   def longest_demonstration(self) -> int:
-    """Tokens, end of sequence included."""
-    if not self._by_characters:
+    if not self.plain_characters:
       return super().longest_demonstration()
     c = self.cfg.countdown
     return c.numbers * len(str(c.largest)) + (c.numbers - 1) + 2 * (c.numbers - 2) + 1
 
-  @property
-  def _by_characters(self) -> bool:
-    return self.own_tokenizer and self.cfg.prompt.style == "plain"
-
-  def draw_one(self, rng: np.random.Generator) -> Problem:
+  def generate(self, rng: np.random.Generator) -> Problem:
     c = self.cfg.countdown
     while True:
       numbers = rng.integers(1, c.largest + 1, c.numbers).tolist()
@@ -166,22 +166,22 @@ class Countdown(Procedural):
       return Problem(f"{answer}:", answer, expression, id=answer)
     prompt = (
         f"Numbers: {', '.join(map(str, numbers))}. Target: {target}. Use each number exactly once, "
-        "with "
-        "+, -, *, / and brackets, so that the value is the target. Give the expression inside "
+        "with +, -, *, / and brackets, so that the value is the target. Give the expression inside "
         "<answer> </answer>.")
     return Problem(prompt, answer, f"<answer>{expression}</answer>", id=answer)
 
 
-def _combine(parts: list[tuple[str, int]], rng: np.random.Generator) -> tuple[str, int]:
-  """One expression out of all parts, pair by random pair; inner ones in brackets, every value
-  positive and whole.
+def _combine(terms: list[tuple[str, int]], rng: np.random.Generator) -> tuple[str, int]:
+  """Joins all terms (expression, value) into one, by one random operation on two of them at a time.
+
+  Inner expressions are in brackets, and every value is positive and whole.
   """
-  parts = list(parts)
-  while len(parts) > 1:
-    (a, x), (b, y) = (parts.pop(int(rng.integers(len(parts)))) for _ in range(2))
+  terms = list(terms)
+  while len(terms) > 1:
+    (a, x), (b, y) = (terms.pop(int(rng.integers(len(terms)))) for _ in range(2))
     legal = [s for s in SYMBOLS if s in "+*" or (s == "-" and x > y) or (s == "/" and x % y == 0)]
     symbol = legal[int(rng.integers(len(legal)))]
     value = x // y if symbol == "/" else SYMBOLS[symbol](x, y)
     expression = f"{a}{symbol}{b}"
-    parts.append((f"({expression})" if parts else expression, value))
-  return parts[0]
+    terms.append((f"({expression})" if terms else expression, value))
+  return terms[0]

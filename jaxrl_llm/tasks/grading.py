@@ -1,8 +1,8 @@
 """Where the answer stands in a completion, and the verdicts that need no algebra.
 
-`judge` climbs the rungs that are cheap; for `math` it may end in a `Question`, which a worker
-process decides (tasks/verifier_pool.py). Source: methods V1.1 and V1.2 (rungs and golden pairs);
-extraction rules of the other kinds: own derivation.
+`judge` tries cheap comparisons first. For kind `math` it may end in a `Question`, which a worker
+process decides with math-verify (tasks/verifier_pool.py). Order of the comparisons and extraction
+rules: own derivation; the known pairs are in tests/tasks/test_verifiers.py.
 """
 
 import dataclasses
@@ -13,15 +13,15 @@ from fractions import Fraction
 
 KINDS = ("exact", "numeric", "math", "choice")
 NO_ANSWER = "no answer"  # unscored: the problem has none
-LONGEST = 1000  # characters; a longer answer than this and than four times the gold is wrong unread
+LONGEST = 1000  # characters; a longer answer, also longer than four times the gold, is wrong
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """correct, and the rung that decided it.
+  """Whether an answer is right, and the rung of the comparison that decided it.
 
   Attributes:
-    correct: False too where no verdict exists.
+    correct: also False if no verdict exists.
     rung: "missing" (nothing to compare), "string", "number", "letter", "length", "algebra", or
       "none" if unscored.
     unscored_reason: why no verdict exists ("timeout", "crash: ...", "no answer"), or None.
@@ -34,8 +34,9 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """Two expressions, without their boxes, whose equality needs algebra. The relation is not
-  symmetric.
+  """Two expressions, without their boxes, whose equality needs algebra.
+
+  The relation is not symmetric: gold x>2 accepts (2, oo), and gold (2, oo) refuses x>2.
   """
 
   gold: str
@@ -43,17 +44,16 @@ class Question:
 
 
 def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
-  """The verdict on one completion, or the question that is left for a worker.
+  """Returns the verdict on one completion, or the question that is left for a worker.
 
-  exact: the box's content, or the whole completion where it has no box, equals the answer up to
-    white space.
-  numeric: the last number of the box, or of the completion where it has none, equals the answer's.
-    Commas between thousands, `$`, `%`, units and leading zeros do not count: 5% is 5. 1/2 and
-    \\frac{1}{2} are numbers.
-  choice: a letter A to J; see `letter`.
-  math: the last box. It must exist; rungs string, number, then algebra.
+  All kinds read the text after the thinking block. They compare
 
-  All read the text after the thinking block.
+    exact    the box's content, or without a box the whole text, up to white space.
+    numeric  the last number of the box, or without a box of the text. Commas between thousands,
+             `$`, `%`, units and leading zeros do not count: 5% is 5. 1/2 and \\frac{1}{2} are
+             numbers.
+    choice   a letter A to J; see `letter`.
+    math     the last box, which must exist: as strings, as numbers, then by algebra.
 
   Raises:
     ValueError: unknown kind.
@@ -68,13 +68,15 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
 
 
 def answer_key(completion: str, kind: str | None = None) -> str | None:
-  """A text that is equal for answers of one form, for votes and counts of distinct answers; None:
-  no answer.
+  """Returns a text that is the same for equal answers, for votes and counts of distinct answers.
 
-  exact, numeric, choice, math: what `judge` compares. Answers that only algebra finds equal have
-    different keys.
-  None: the box, else what follows the last `####` or else the last `=`, else all of the text,
-  without white space.
+  Args:
+    kind: exact, numeric, choice and math take what `judge` compares. None takes the box, else the
+      text after the last `####`, else after the last `=`, else all of the text, without white
+      space.
+
+  Returns:
+    None if there is no answer. Answers that only algebra finds equal have different keys.
   """
   text = after_thinking(completion)
   box = last_boxed(text)
@@ -94,8 +96,9 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
 
 
 def after_thinking(text: str) -> str:
-  """What follows the last `</think>`; nothing where a `<think>` is never closed; else the whole
-  text.
+  """Returns the text after the last `</think>`, or the whole text if it has no thinking block.
+
+  A thinking block that is never closed leaves nothing.
   """
   if "</think>" in text:
     return text.rsplit("</think>", 1)[1]
@@ -103,13 +106,13 @@ def after_thinking(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-  r"""Content of the last \boxed{...} whose braces balance, or None.
+  r"""Returns the content of the last \boxed{...} whose braces balance, or None.
 
-  Escaped braces do not count as braces. Of nested boxes the outer one is meant, and the inner ones
-  lose their box.
+  Escaped braces do not count as braces. Of nested boxes the outer one counts, and the inner ones
+  are unwrapped.
   """
   outermost = []
-  for start, inside, end in _groups(text, _BOX):  # an outer group closes after those it holds
+  for start, inside, end in _groups(text, _BOX):  # an outer group closes after its inner groups
     while outermost and outermost[-1][0] > start:
       outermost.pop()
     outermost.append((start, inside, end))
@@ -120,10 +123,10 @@ def last_boxed(text: str) -> str | None:
 
 
 def normalize(text: str) -> str:
-  r"""LaTeX without what is only typography: spaces, `$`, \left, \text{}, \dfrac for \frac, \frac12,
-  a final stop.
+  r"""Returns LaTeX in one spelling: without spaces, `$`, \left, \text{} and a final stop.
 
-  A space between two digits stays: 1 1/2 is not 11/2.
+  \dfrac and \frac12 become \frac and \frac{1}{2}. A space between two digits stays: 1 1/2 is not
+  11/2.
   """
   text = _MATH_SPACE.sub(" ", text.replace("−", "-").replace(r"\!", ""))
   text = text.replace(r"\$", "").replace("$", "").replace(r"\(", "").replace(r"\)", "")
@@ -139,18 +142,19 @@ def normalize(text: str) -> str:
 
 
 def plain_number(text: str) -> Decimal | None:
-  """Value of an integer or decimal with optional thousands commas and nothing else, exact at any
-  length.
+  """Returns the exact value of an integer or decimal, with or without thousands commas.
+
+  None if the text holds anything else.
   """
   match = _PLAIN.fullmatch(text.replace("{,}", ","))
   return Decimal(match[0].replace(",", "")) if match else None
 
 
 def last_number(text: str) -> Fraction | None:
-  r"""The last number or fraction in a text; None if it has more than 400 digits or the denominator
-  0.
+  r"""Returns the last number or fraction in a text, or None.
 
-  A minus after a digit, letter or bracket is not its sign.
+  None also if it has more than 400 characters or the denominator 0. A minus after a digit, letter
+  or bracket is not its sign.
   """
   text = _FRACTION.sub(r"\1\2/\3", text.replace("−", "-").replace("{,}", ","))
   found = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
@@ -164,10 +168,11 @@ def last_number(text: str) -> Fraction | None:
 
 
 def letter(text: str) -> str | None:
-  """The option that a completion names, A to J, or None.
+  """Returns the option that a completion names, A to J, or None.
 
-  In this order: the box; the last "answer is B", "answer: (B)", "option B"; the last "(B)" or
-  "**B**"; a line that is nothing but the letter, or begins "B." or "B)", the last one.
+  The first of these that occurs counts, and of several the last one: the box; "answer is B",
+  "answer: (B)" or "option B"; "(B)" or "**B**"; a line that is only the letter, or begins with "B."
+  or "B)".
   """
   box = last_boxed(text)
   if box is not None:
@@ -222,7 +227,7 @@ def _math(text: str, gold: str) -> Verdict | Question:
 
 
 def _gold(answer: str) -> str:
-  """The answer without the brackets of a list of one, its box, and outer dollars."""
+  """Returns an answer without the brackets of a list of one, without its box and dollars."""
   text = str(answer).strip()
   if match := re.fullmatch(r"\[\s*(['\"])(.*)\1\s*\]", text, re.DOTALL):
     text = match[2].replace("\\\\", "\\")
@@ -231,20 +236,21 @@ def _gold(answer: str) -> str:
 
 
 def _bare(text: str) -> str:
-  r"""Without dollars, which would end the formula that the text is put into; \$ is a unit."""
+  r"""Removes dollars, which would end the formula that the text is put into; \$ is a unit."""
   return text.replace(r"\$", "").replace("$", "").strip()
 
 
 def _groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
-  """(start, begin of the content, its end) of balanced groups, in the order in which they close;
-  one pass.
+  """Returns (start, begin of the content, end of the content) of each balanced group.
+
+  Groups are in the order in which they close. The text is read once.
 
   Args:
-    opener: what opens a wanted group, brace included; None: a brace alone.
+    opener: matches the beginning of a wanted group, with its brace. None: every brace begins one.
   """
-  openings = {} if opener is None else {
-      match.end() - 1: match.start() for match in opener.finditer(text)
-  }
+  openings = {}
+  if opener is not None:
+    openings = {match.end() - 1: match.start() for match in opener.finditer(text)}
   stack, out = [], []
   for match in _BRACE.finditer(text):
     if match[0] == "{":
@@ -257,7 +263,7 @@ def _groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
 
 
 def _unwrap(text: str, opener: re.Pattern) -> str:
-  """The text with the contents of wanted groups in their places."""
+  """Replaces each group that `opener` begins by its content."""
   cuts = sorted(cut for start, inside, end in _groups(text, opener)
                 for cut in ((start, inside), (end, end + 1)))
   kept, position = [], 0
@@ -272,7 +278,7 @@ _FONT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s{
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped whole
 _MATH_SPACE = re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~")
 _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle)(?![a-zA-Z])")
-# No pattern may take more than linear time in a hostile text: repeats are possessive or bounded.
+# Every pattern takes linear time even on a hostile text: repeats are possessive or bounded.
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*+(?!\d)|\d++)(?:\.\d++)?+|\.\d++"
 _PLAIN = re.compile(rf"[-+]?(?:{_DIGITS})")
 _NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d++)(?![.,]\d))?")

@@ -1,8 +1,7 @@
-"""Columns and answer rules of well-known sets: one function per schema, from a row to (question,
-answer, ...).
+"""Columns and answer rules of well-known data sets: one function per schema, row to `Fields`.
 
-Source of the columns: methods V3. Licences differ between the sets; none of their text is part of
-this package.
+Source of the columns: the data sets' own cards and files. Licences differ between the sets; none of
+their text is part of this package.
 """
 
 import dataclasses
@@ -16,12 +15,12 @@ CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
 
 
 class RowError(ValueError):
-  """What is wrong with a row; the reader of the file adds the place."""
+  """Says what is wrong with a row; the reader of the file adds the place."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-  """What a task needs of a row; id None: the row number."""
+  """What a task needs of a row. Without an id, the row number is the id."""
 
   prompt: str
   answer: str
@@ -31,8 +30,12 @@ class Fields:
 
 @dataclasses.dataclass(frozen=True)
 class Mapping:
-  """convert: row -> Fields; verifier: kind of answer check; repeats: whether equal ids are dropped
-  or an error.
+  """How the rows of one schema become problems.
+
+  Attributes:
+    convert: from a row to `Fields`; raises RowError.
+    verifier: kind of answer check.
+    repeats: whether a row with the id of an earlier one is dropped; else it is an error.
   """
 
   convert: Callable[[dict], Fields]
@@ -41,7 +44,7 @@ class Mapping:
 
 
 def text(row: dict, column: str) -> str:
-  """A non-empty text.
+  """Returns a non-empty text.
 
   Raises:
     RowError: no such column, another type, or nothing in it.
@@ -56,28 +59,31 @@ def text(row: dict, column: str) -> str:
 
 
 def scalar(row: dict, column: str) -> str:
-  """A text or number as text; a float without a fraction loses its point (27.0 -> 27)."""
+  """Returns a text or a number as text; a whole float loses its point (27.0 -> 27).
+
+  Raises:
+    RowError: no such column, another type, or nothing in it.
+  """
   value = _get(row, column)
   if isinstance(value, float) and value.is_integer():
     value = int(value)
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
     raise RowError(
-        f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text or a number "
-        "was "
-        "expected")
+        f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; "
+        "a text or a number was expected")
   if not str(value).strip():
     raise RowError(f"column {column!r} is empty")
   return str(value).strip()
 
 
 def optional(row: dict, column: str) -> str | None:
-  """A text, or None where the column is absent or empty."""
+  """Returns a text, or None if the column is absent, empty, or holds another type."""
   value = row.get(column)
   return value if isinstance(value, str) and value.strip() else None
 
 
 def boxed(solution: str) -> str:
-  """Content of the last balanced \\boxed{...} of a solution.
+  """Returns the content of the last balanced \\boxed{...} of a solution.
 
   Raises:
     RowError: there is none, or nothing is in it.
@@ -100,17 +106,17 @@ def _shown(value) -> str:
 
 
 def _gsm8k(row: dict) -> Fields:
-  """The number after the last ####, without commas; the rationale without its calculator marks."""
+  """Takes the number after the last ####, and the rationale without its calculator marks."""
   question, answer = text(row, "question"), CALCULATOR_MARK.sub("", text(row, "answer"))
   rationale, mark, gold = answer.rpartition("####")
   gold = gold.replace(",", "").strip()
   if not mark or not gold:
-    raise RowError("column 'answer' has no #### with a number behind it")
+    raise RowError("column 'answer' has no #### with a number after it")
   return Fields(question, gold, f"{rationale.strip()}\n#### {gold}".lstrip())
 
 
 def _math(row: dict) -> Fields:
-  """MATH and MATH-500: the column `answer`, or else the last box of the solution."""
+  """Takes the column `answer`, or else the last box of the solution (MATH and MATH-500)."""
   solution = optional(row, "solution")
   if "answer" not in row and solution is None:
     raise RowError(
@@ -124,12 +130,13 @@ def _deepscaler(row: dict) -> Fields:
 
 
 def _dapo(row: dict) -> Fields:
-  """Rows of verl's layout: one user message whose text carries the format instruction already."""
+  """Reads verl's layout: one user message, whose text already has the format instruction."""
   messages = _get(row, "prompt")
   if not isinstance(messages, list) or len(messages) != 1 or not isinstance(messages[0], dict):
     raise RowError(f"column 'prompt' holds {_shown(messages)}; a list of one message was expected")
-  return Fields(text(messages[0], "content"), scalar(_section(row, "reward_model"), "ground_truth"),
-                id=scalar(_section(row, "extra_info"), "index"))
+  answer = scalar(_section(row, "reward_model"), "ground_truth")
+  index = scalar(_section(row, "extra_info"), "index")
+  return Fields(text(messages[0], "content"), answer, id=index)
 
 
 def _section(row: dict, column: str) -> dict:
@@ -140,7 +147,7 @@ def _section(row: dict, column: str) -> dict:
 
 
 def _aime(row: dict) -> Fields:
-  """Answers are integers from 0 to 999, possibly with leading zeros."""
+  """Takes integers from 0 to 999, possibly with leading zeros."""
   answer = scalar(row, "answer")
   if not answer.isascii() or not answer.isdigit() or int(answer) > 999:
     raise RowError(f"column 'answer' holds {answer!r}; an integer from 0 to 999 was expected")
@@ -148,24 +155,24 @@ def _aime(row: dict) -> Fields:
 
 
 def _amc23(row: dict) -> Fields:
-  """Answers are written like floats."""
+  """Takes answers that are written as floats."""
   answer = scalar(row, "answer")
   try:
     value = float(answer)
   except ValueError as error:
     raise RowError(f"column 'answer' holds {answer!r}; a number was expected") from error
-  return Fields(text(row, "problem" if "problem" in row else "question"),
-                str(int(value)) if value.is_integer() else answer)
+  question = text(row, "problem" if "problem" in row else "question")
+  return Fields(question, str(int(value)) if value.is_integer() else answer)
 
 
 def _minerva(row: dict) -> Fields:
-  """No column of answers: the box of the solution."""
+  """Takes the last box of the solution, because there is no column of answers."""
   solution = text(row, "solution")
   return Fields(text(row, "problem"), boxed(solution), solution)
 
 
 def _olympiadbench(row: dict) -> Fields:
-  """The first of `final_answer`, as published graders do, without dollar signs."""
+  """Takes the first of `final_answer`, without dollar signs, as published graders do."""
   answers = _get(row, "final_answer")
   if not isinstance(answers, list) or not answers or not isinstance(answers[0], str):
     raise RowError(f"column 'final_answer' holds {_shown(answers)}; a list of texts was expected")
@@ -188,13 +195,13 @@ MAPPINGS = {
 
 
 def make_mapping(cfg: DataConfig) -> Mapping:
-  """The named mapping, or one over the configured columns."""
+  """Returns the mapping that `cfg.mapping` names; auto: one over the configured columns."""
   if cfg.mapping != "auto":
     return MAPPINGS[cfg.mapping]
 
   def columns(row: dict) -> Fields:
-    return Fields(text(row, cfg.prompt_column), scalar(row, cfg.answer_column),
-                  text(row, cfg.demonstration_column) if cfg.demonstration_column else None,
-                  scalar(row, cfg.id_column) if cfg.id_column else None)
+    shown = text(row, cfg.demonstration_column) if cfg.demonstration_column else None
+    name = scalar(row, cfg.id_column) if cfg.id_column else None
+    return Fields(text(row, cfg.prompt_column), scalar(row, cfg.answer_column), shown, name)
 
   return Mapping(columns, "math")

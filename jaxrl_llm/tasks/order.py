@@ -1,4 +1,4 @@
-"""Which problems a batch holds, from its index alone; which of them a process handles."""
+"""Which problems a batch holds, by its index, and which of them a process handles."""
 
 import functools
 
@@ -11,7 +11,7 @@ def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
 
 
 def rows_of_batch(index: int, batch_size: int, size: int, seed: int) -> list[int]:
-  """Rows of batch `index` out of `size`, each once per epoch, in another order each epoch.
+  """Returns the rows, out of `size`, of batch `index`: each once per epoch, shuffled each epoch.
 
     p = index * batch_size + i;   row = permutation(seed, p // size)[p % size]
 
@@ -23,7 +23,7 @@ def rows_of_batch(index: int, batch_size: int, size: int, seed: int) -> list[int
 
 
 def share(items: list, shard: int, shards: int) -> list:
-  """The contiguous part of `items` that process `shard` of `shards` handles.
+  """Returns the contiguous part of `items` that process `shard` of `shards` handles.
 
   Raises:
     ValueError: the items do not divide, or there is no such shard.
@@ -32,8 +32,7 @@ def share(items: list, shard: int, shards: int) -> list:
     raise ValueError(f"shard = {shard}: allowed are 0 to {shards - 1}")
   if len(items) % shards:
     raise ValueError(
-        f"{len(items)} problems do not divide over {shards} processes; fix: rollout.prompts, a "
-        "multiple "
-        "of the number of processes")
+        f"{len(items)} problems do not divide over {shards} processes; "
+        "fix: rollout.prompts, a multiple of the number of processes")
   part = len(items) // shards
   return items[shard * part:(shard + 1) * part]

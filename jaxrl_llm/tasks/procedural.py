@@ -1,59 +1,62 @@
-"""Problems that are drawn, not read: endless, seeded, and split into train and held-out by a hash.
-"""
+"""Problems that are generated: endless, seeded, and split into training and held-out by a hash."""
 
 import zlib
 
 import numpy as np
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.tasks.common import TaskBase
 from jaxrl_llm.tasks.order import share
+from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem
 
 HELDOUT_SHARE = 16  # one problem in this many is held out
 HELDOUT_SEED = 2**31 - 1
 PROBE = 256  # problems looked at to learn how long they are
-PATIENCE = 2000  # draws in a row without a problem of the wanted split, after which there is none
+PATIENCE = 2000  # problems in a row that may be of no use before a split counts as exhausted
 
 
 class Procedural(TaskBase):
-  """A task that draws; a subclass gives `draw_one`, `split_key` and `scarce`.
+  """A task that generates its problems; a subclass adds `generate` and `more_problems`.
 
-  Train and held-out problems are disjoint by construction: a hash of `split_key` decides. `batch`
-  is a pure function of (seed, index). Problems whose prompt exceeds `limits` are drawn again.
+  Training and held-out problems are disjoint: a hash of `split_key` decides. `batch` is a pure
+  function of (seed, index). A problem whose prompt is longer than `limits` is replaced by the next.
   """
 
-  def draw_one(self, rng: np.random.Generator) -> Problem:
+  @property
+  def plain_characters(self) -> bool:
+    """Whether a prompt is one token per character of the problem, so that lengths are known."""
+    return self.own_tokenizer and self.cfg.prompt.style == "plain"
+
+  def generate(self, rng: np.random.Generator) -> Problem:
+    """Returns one random problem."""
     raise NotImplementedError
 
   def split_key(self, problem: Problem) -> str:
-    """What two problems share when they are the same question."""
+    """Returns a text that is equal for two problems that ask the same question."""
     return problem.prompt
 
-  def scarce(self) -> str:
-    """How to get more distinct problems, for the error that there are too few."""
+  def more_problems(self) -> str:
+    """Says which setting gives more distinct problems, for the error that there are too few."""
     raise NotImplementedError
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
-    """Training problems: the contiguous share of process `shard` in the `batch_size` problems of
-    `index`.
+    """Returns the training problems of batch `index` that process `shard` of `shards` handles.
 
     Raises:
       ConfigError: no problem fits the row.
     """
-    problems = self._draw(np.random.default_rng((self.seed, index)), self.batch_size, heldout=False)
+    rng = np.random.default_rng((self.seed, index))
+    problems = self._of_split(rng, self.batch_size, heldout=False)
     if len(problems) < self.batch_size:
+      limit, longest = getattr(self.limits, "max_prompt_tokens", None), self.longest_prompt()
       raise ConfigError(
           f"task.name = {self.cfg.name!r}: of {PATIENCE} problems in a row none is for training "
-          "and fits "
-          f"rollout.max_prompt_tokens = {getattr(self.limits, 'max_prompt_tokens', None)}; prompts "
-          "have "
-          f"up to {self.longest_prompt()} tokens. Fix: rollout.max_prompt_tokens >= "
-          f"{self.longest_prompt()}, or {self.scarce()}.")
+          f"and fits rollout.max_prompt_tokens = {limit}; prompts have up to {longest} tokens. "
+          f"Fix: rollout.max_prompt_tokens >= {longest}, or {self.more_problems()}.")
     return share(problems, shard, shards)
 
   def heldout(self, size: int) -> list[Problem]:
-    """The first `size` distinct held-out problems: the same for every seed.
+    """Returns the first `size` distinct held-out problems, the same for every seed.
 
     Raises:
       ConfigError: there are not that many.
@@ -61,36 +64,36 @@ class Procedural(TaskBase):
     rng, found = np.random.default_rng(HELDOUT_SEED), {}
     while len(found) < size:
       before = len(found)
-      found |= {self.split_key(problem): problem for problem in self._draw(rng, size, heldout=True)}
+      more = self._of_split(rng, size, heldout=True)
+      found |= {self.split_key(problem): problem for problem in more}
       if len(found) == before:
         break
     else:
       return list(found.values())[:size]
     raise ConfigError(
         f"task.heldout_problems = {size}: only {len(found)} held-out problems of task.name = "
-        f"{self.cfg.name!r} were found; fewer problems or {self.scarce()}.")
+        f"{self.cfg.name!r} were found; fewer problems or {self.more_problems()}.")
 
   def longest_prompt(self) -> int:
-    """Tokens of the longest prompt among the first problems; none that exceeds `limits` is ever
-    drawn.
-    """
+    """Returns the tokens of the longest prompt among the first PROBE problems."""
     return max(len(self.render(problem)) for problem in self._probe())
 
   def longest_demonstration(self) -> int:
-    """Tokens of the longest demonstration among the first problems, end of sequence included."""
+    """Returns the tokens of the longest demonstration, with the end of sequence."""
     return max(len(self.demonstration(problem)) for problem in self._probe())
 
   def _probe(self) -> list[Problem]:
     rng = np.random.default_rng(HELDOUT_SEED - 1)
-    return [self.draw_one(rng) for _ in range(PROBE)]
+    return [self.generate(rng) for _ in range(PROBE)]
 
-  def _draw(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
-    """`size` problems of one split; fewer where PATIENCE draws in a row gave none, which held-out
-    ones may.
+  def _of_split(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
+    """Generates `size` problems of one split, with repetitions.
+
+    Returns fewer if PATIENCE problems in a row belong to the other split or are too long.
     """
     problems, misses = [], 0
     while len(problems) < size and misses < PATIENCE:
-      problem = self.draw_one(rng)
+      problem = self.generate(rng)
       wanted = (zlib.crc32(self.split_key(problem).encode()) % HELDOUT_SHARE == 0) == heldout
       if wanted and self._fits(problem):
         problems.append(problem)
@@ -101,5 +104,6 @@ class Procedural(TaskBase):
 
   def _fits(self, problem: Problem) -> bool:
     # With the task's own tokenizer `longest_prompt` is a bound, compared once by the caller.
-    return self.own_tokenizer or self.limits is None or len(
-        self.render(problem)) <= self.limits.max_prompt_tokens
+    if self.own_tokenizer or self.limits is None:
+      return True
+    return len(self.render(problem)) <= self.limits.max_prompt_tokens

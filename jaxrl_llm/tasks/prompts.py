@@ -1,4 +1,4 @@
-"""From the text of a problem to prompt ids, by `task.prompt`."""
+"""From the text of a problem to prompt ids, as `task.prompt` says."""
 
 import json
 from collections.abc import Callable
@@ -9,28 +9,37 @@ from jaxrl_llm.config import PromptConfig
 from jaxrl_llm.fields import ConfigError, refuse_unread
 from jaxrl_llm.tasks.tokenizer import encode
 
-# What this file, not the user, tells apply_chat_template.
+# Arguments of apply_chat_template that this file sets, or that would change what it returns.
 RESERVED = frozenset({
-    "conversation", "messages", "tokenize", "add_generation_prompt", "continue_final_message",
-    "chat_template", "return_dict", "return_tensors", "padding", "truncation", "max_length",
-    "return_assistant_tokens_mask", "tokenizer_kwargs"
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "max_length",
+    "messages",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+    "tokenizer_kwargs",
+    "truncation",
 })
 
 
 def make_prompter(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
-  """The function from a problem's text to prompt ids.
+  """Returns the function from a problem's text to prompt ids.
 
     plain       the text
-    completion  `template` with {problem} replaced
+    completion  `template` with {problem} replaced by the text
     chat        the tokenizer's chat template over [system], user, up to where the assistant begins
 
-  plain and completion start with the token that the tokenizer itself puts before a text, where it
-  has one. The chat template's ids are taken as they are: its text is never tokenised a second time.
+  If the tokenizer itself puts a token before every text, plain and completion start with it. The
+  chat template's ids are used as they are; its text is never tokenised a second time.
 
   Raises:
     ConfigError: malformed `arguments` or `template`, a tokenizer without a chat template, or a
-    value that the style
-      does not read.
+      value that the style does not read.
   """
   _check(cfg)
   if cfg.style == "chat":
@@ -41,11 +50,14 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
     encode(tokenizer, template.replace("{problem}", ""))
   except ValueError as error:
     raise ConfigError(
-        f"task.prompt.template = {cfg.template!r}: {error}; a task's own tokenizer knows its "
-        "alphabet "
-        "alone. Fix: task.prompt.style=plain, or a pretrained checkpoint.") from error
-  # Not str.format: LaTeX is full of braces.
-  return lambda problem: start + encode(tokenizer, template.replace("{problem}", problem))
+        f"task.prompt.template = {cfg.template!r}: {error}; a task's own tokenizer knows only its "
+        "alphabet. Fix: task.prompt.style=plain, or a pretrained checkpoint.") from error
+
+  def render(problem: str) -> list[int]:
+    # Not str.format: LaTeX is full of braces.
+    return start + encode(tokenizer, template.replace("{problem}", problem))
+
+  return render
 
 
 def _check(cfg: PromptConfig) -> None:
@@ -53,16 +65,14 @@ def _check(cfg: PromptConfig) -> None:
   if cfg.style == "completion" and "{problem}" not in cfg.template:
     raise ConfigError(
         f"task.prompt.template = {cfg.template!r}: no {{problem}} in it, so every prompt would be "
-        f"the "
-        "same. Fix: write {problem} where the question belongs.")
+        "the same. Fix: write {problem} where the question belongs.")
 
 
 def _start_ids(tokenizer) -> list[int]:
-  """The sequence-start token, if the tokenizer puts one before a text."""
+  """Returns the sequence-start token, if the tokenizer puts one before a text."""
   start = tokenizer.bos_token_id
-  return [
-      start
-  ] if start is not None and start in tokenizer.encode("", add_special_tokens=True)[:1] else []
+  put_first = tokenizer.encode("", add_special_tokens=True)[:1]
+  return [start] if start is not None and start in put_first else []
 
 
 def _chat(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
@@ -96,10 +106,10 @@ def _chat(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
 
 
 def template_arguments(text: str) -> dict:
-  """Keyword arguments for the chat template, from their JSON.
+  """Parses the JSON of the keyword arguments for the chat template.
 
   Raises:
-    ConfigError: not a JSON object, or a name that is not the template's.
+    ConfigError: not a JSON object, or a name that this file sets itself.
   """
   fix = 'Fix: a JSON object such as {"enable_thinking": false}.'
   try:

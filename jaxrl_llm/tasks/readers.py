@@ -10,22 +10,24 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 
 def read_rows(key: str, path: str, split: str) -> Iterator[tuple[str, dict]]:
-  """(place, row) of every row, in file order; `place` names file and line for error messages.
+  """Returns an iterator over (place, row), in file order.
 
   Args:
     key: the configuration key that holds `path`.
     split: of a `datasets` folder or hub name; files have none.
 
+  Returns:
+    `place` names file and line for error messages.
+
   Raises:
     ConfigError: nothing there, an unknown kind of file, or a row that is not a JSON object in
-    UTF-8.
+      UTF-8.
   """
   file = Path(path)
   if not path:
     raise ConfigError(
-        f"{key} is empty. Fix: {key}=<a .jsonl or .parquet file, a folder of `datasets`, or a hub "
-        "name>."
-    )
+        f"{key} is empty. "
+        f"Fix: {key}=<a .jsonl or .parquet file, a folder of `datasets`, or a hub name>.")
   if file.is_dir():
     return _folder(key, file, split)
   if file.is_file():
@@ -34,11 +36,10 @@ def read_rows(key: str, path: str, split: str) -> Iterator[tuple[str, dict]]:
     if file.suffix == ".parquet":
       return _parquet(file)
     raise ConfigError(
-        f"{key} = {path!r}: files end in {', '.join(JSON_LINES)} or .parquet. Fix: convert the "
-        "file."
-    )
-  if file.suffix in (*JSON_LINES, ".parquet") or path.startswith(
-      (".", "/", "~")) or path.count("/") > 1:
+        f"{key} = {path!r}: files end in {', '.join(JSON_LINES)} or .parquet. "
+        "Fix: convert the file.")
+  like_a_file = file.suffix in (*JSON_LINES, ".parquet")
+  if like_a_file or path.startswith((".", "/", "~")) or path.count("/") > 1:
     raise ConfigError(
         f"{key} = {path!r}: no such file or folder (from {Path.cwd()}). Fix: an existing path.")
   return _hub(key, path, split)

@@ -1,9 +1,9 @@
 """Tasks of the reasoning-gym package (extra `gym`), generated one by one as they are asked for.
 
-Two properties of that package shape this file (methods V7.1). Item i of a data set with seed s is
-drawn from s + i, so train and held-out seeds lie further apart than the data set is long. Its
-default scorer gives partial credit for an answer hidden in other text, so a reward is 1 only where
-the score is 1.
+Two properties of that package (measured on version 0.1.25) shape this file. Item i of a data set
+with seed s is generated from seed s + i, so the training and held-out seeds are further apart than
+the data set is long. Its default scorer gives partial credit for an answer hidden in other text, so
+a reward is 1 only if the score is 1.
 """
 
 import dataclasses
@@ -12,13 +12,14 @@ import json
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import did_you_mean, option
-from jaxrl_llm.tasks.common import TaskBase
 from jaxrl_llm.tasks.countdown import answer_text
 from jaxrl_llm.tasks.order import rows_of_batch, share
+from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem, Reward
 
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
-PROBE = 64  # items looked at where looking at all would take long
+PROBE = 64  # items looked at if all would take long
+STRIDE = 7919  # a prime: the next item to try if one does not fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,35 +39,34 @@ class ReasoningGymKeys:
 
 
 class ReasoningGym(TaskBase):
-  """The data set `task.gym.name` with `task.gym.options`: `task.gym.size` training problems,
-  shuffled each epoch.
+  """Asks `task.gym.size` problems of the data set `task.gym.name`, shuffled each epoch.
 
-  Items whose prompt or answer exceeds `limits` are replaced by others, by a rule that depends on
-  the item alone. Two items with different seeds can still be equal by chance in data sets of few
-  questions.
+  An item whose prompt or answer is longer than `limits` is replaced by another, and by the same one
+  each time. In data sets of few questions, items with different seeds can be equal by chance, also
+  across training and held-out.
   """
 
   def __post_init__(self):
     super().__post_init__()
     size = max(self.cfg.gym.size, self.cfg.heldout_problems)
-    self._sets = {"train": _create(self.cfg.gym, TRAIN_SEED, size),
-                  "heldout": _create(self.cfg.gym, HELDOUT_SEED, size)}
+    self._sets = {
+        "train": _create(self.cfg.gym, TRAIN_SEED, size),
+        "heldout": _create(self.cfg.gym, HELDOUT_SEED, size),
+    }
     self._entry = functools.lru_cache(maxsize=4096)(self._make_entry)
 
   @property
   def has_demonstrations(self) -> bool:
-    """Whether the data set states its answers; the demonstration is the answer alone."""
+    """Whether the data set states its answers; a demonstration is only the answer."""
     return self._problem("train", 0).demonstration is not None
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
-    """Training problems: the contiguous share of process `shard` in the `batch_size` problems of
-    `index`.
-    """
+    """Returns the training problems of batch `index` that process `shard` of `shards` handles."""
     order = rows_of_batch(index, self.batch_size, self.cfg.gym.size, self.seed)
     return [self._fitting(item) for item in share(order, shard, shards)]
 
   def heldout(self, size: int) -> list[Problem]:
-    """The first `size` held-out problems with different questions, the same for every seed.
+    """Returns the first `size` held-out problems with different questions, the same for every seed.
 
     Raises:
       ConfigError: there are not that many.
@@ -83,22 +83,24 @@ class ReasoningGym(TaskBase):
         "different ones that fit the row. Fix: fewer, longer rows, or harder task.gym.options.")
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    """1 if the package scores the answer 1, else 0; the answer is inside the last <answer>
-    </answer>, or is all.
+    """Pays 1 if the package gives the answer the score 1, else 0.
+
+    The answer is the text inside the last <answer> </answer>, or else the whole completion.
     """
     kind, item = problem.id.split("-")
     score = self._sets[kind].score_answer(answer_text(completion), self._entry(kind, int(item)))
     return Reward(float(score == 1), bool(score == 1))
 
   def longest_prompt(self) -> int:
-    """Tokens: a bound with `limits`, else the length of the longest training prompt."""
+    """Returns the tokens of the longest training prompt; with `limits`, of the first PROBE."""
     if self.limits is not None:
       return max(len(self.render(self._fitting(i))) for i in range(min(PROBE, self.cfg.gym.size)))
     return max(len(self.render(self._problem("train", i))) for i in range(self.cfg.gym.size))
 
   def longest_demonstration(self) -> int:
-    """Tokens of the longest demonstration looked at, end of sequence included; 0 where there are
-    none.
+    """Returns the tokens of the longest demonstration, with the end of sequence; 0 without any.
+
+    With `limits`, only the first PROBE demonstrations are looked at.
     """
     if not self.has_demonstrations:
       return 0
@@ -108,40 +110,38 @@ class ReasoningGym(TaskBase):
   def _fitting(self, item: int) -> Problem:
     for attempt in range(PROBE):
       # A fixed walk through the data set, the same on every machine and after every restart.
-      problem = self._problem("train", (item + attempt * 7919) % self.cfg.gym.size)
+      problem = self._problem("train", (item + attempt * STRIDE) % self.cfg.gym.size)
       if self._fits(problem):
         return problem
     raise ConfigError(
         f"rollout.max_prompt_tokens = {self.limits.max_prompt_tokens}, rollout.max_new_tokens = "
         f"{self.limits.max_new_tokens}: task.gym.name = {self.cfg.gym.name!r} hardly gives "
-        "problems that "
-        f"fit; one has a prompt of {len(self.render(problem))} tokens. Fix: a longer row, or "
-        "easier "
-        "task.gym.options.")
+        f"problems that fit; one has a prompt of {len(self.render(problem))} tokens. "
+        "Fix: a longer row, or easier task.gym.options.")
 
   def _fits(self, problem: Problem) -> bool:
     if self.limits is None:
       return True
+    prompt = len(self.render(problem))
     answer = 0 if problem.demonstration is None else len(self.demonstration(problem))
-    return len(self.render(
-        problem)) <= self.limits.max_prompt_tokens and answer <= self.limits.max_new_tokens
+    return prompt <= self.limits.max_prompt_tokens and answer <= self.limits.max_new_tokens
 
   def _problem(self, kind: str, item: int) -> Problem:
     entry = self._entry(kind, item)
     answer = entry["answer"]
     shown = answer if isinstance(answer, str) and answer.strip() else None
-    return Problem(entry["question"], "" if answer is None else str(answer), shown,
-                   f"{kind}-{item}")
+    known = "" if answer is None else str(answer)
+    return Problem(entry["question"], known, shown, f"{kind}-{item}")
 
   def _make_entry(self, kind: str, item: int) -> dict:
     return self._sets[kind][item]
 
 
 def _create(cfg, seed: int, size: int):
-  """A data set of the package.
+  """Returns a data set of the package.
 
   Raises:
-    ConfigError: the package is missing, or refuses name or options.
+    ConfigError: the package is missing, or refuses the name or the options.
   """
   try:
     import reasoning_gym

@@ -1,6 +1,4 @@
-"""Tokenizers are transformers' own, whether they come from a checkpoint, from an alphabet or from
-bytes.
-"""
+"""Tokenizers of transformers: from a checkpoint, from an alphabet, or over bytes."""
 
 import json
 from pathlib import Path
@@ -14,9 +12,10 @@ PAD, EOS = "<pad>", "<eos>"
 
 
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
-  """One token per character of `alphabet`; ids 0 and 1 are padding and end of sequence.
+  """Returns a tokenizer with one token per character of `alphabet`.
 
-  A character outside the alphabet is an error when encoded, never an unknown token.
+  Ids 0 and 1 are padding and end of sequence.
+  A character outside the alphabet is an error in `encode`, never an unknown token.
   """
   vocabulary = {PAD: 0, EOS: 1} | {c: i + 2 for i, c in enumerate(alphabet)}
   tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD))
@@ -26,15 +25,12 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-  """One token per UTF-8 byte, 258 in all: any text, for models that start from nothing; ids 0 and 1
-  as above.
+  """Returns a tokenizer with one token per UTF-8 byte, for models that start from nothing.
+
+  It has 258 ids and encodes any text. Ids 0 and 1 are padding and end of sequence.
   """
-  vocabulary = {
-      PAD: 0,
-      EOS: 1
-  } | {
-      c: i + 2 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
-  }
+  letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+  vocabulary = {PAD: 0, EOS: 1} | {c: i + 2 for i, c in enumerate(letters)}
   tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   tokenizer.decoder = decoders.ByteLevel()
@@ -42,14 +38,14 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(path: str | Path):
-  """The tokenizer of a checkpoint directory, always with a padding id.
+  """Returns the tokenizer of a checkpoint directory, always with a padding id.
 
-  A tokenizer without a padding token pads with its end of sequence: masks are made by their
-  producers and never read from ids, so the two may be equal.
+  A tokenizer without a padding token pads with its end of sequence. The two ids may be equal,
+  because masks are never read from ids.
 
   Raises:
     ConfigError: no such folder, no tokenizer in it, one that cannot be read, or one without an end
-    of sequence.
+      of sequence.
   """
   path = Path(path)
   if not path.is_dir():
@@ -75,11 +71,12 @@ def load_tokenizer(path: str | Path):
 
 
 def stop_ids(tokenizer, path: str | Path | None = None) -> tuple[int, ...]:
-  """Ids that end a completion: the tokenizer's end of sequence, then those of
-  generation_config.json.
+  """Returns the ids that end a completion, without repetitions.
+
+  The tokenizer's end of sequence comes first, then the ids of generation_config.json.
 
   Args:
-    path: checkpoint directory; None: where the tokenizer was loaded from.
+    path: checkpoint directory; None: the folder that the tokenizer was loaded from.
 
   Raises:
     ConfigError: generation_config.json is malformed, or names an id that is no token id.
@@ -92,7 +89,10 @@ def stop_ids(tokenizer, path: str | Path | None = None) -> tuple[int, ...]:
     except (ValueError, AttributeError) as error:
       raise ConfigError(
           f"{file}: no JSON object: {error}. Fix: repair the file or remove it.") from error
-    named = [] if named is None else named if isinstance(named, list) else [named]
+    if named is None:
+      named = []
+    elif not isinstance(named, list):
+      named = [named]
   bad = [i for i in named if isinstance(i, bool) or not isinstance(i, int) or i < 0]
   if bad:
     raise ConfigError(
@@ -101,17 +101,16 @@ def stop_ids(tokenizer, path: str | Path | None = None) -> tuple[int, ...]:
 
 
 def encode(tokenizer, text: str) -> list[int]:
-  """Ids of `text`, without special tokens.
+  """Returns the ids of `text`, without special tokens.
 
   Raises:
     ValueError: a character that a character tokenizer does not know. Sub-word tokenizers cover all
-    text, and need
-      not give it back letter for letter.
+      text, and need not give it back letter for letter.
   """
   ids = tokenizer.encode(text, add_special_tokens=False)
   backend = getattr(tokenizer, "backend_tokenizer", None)
-  if backend is not None and isinstance(backend.model,
-                                        models.WordLevel) and tokenizer.decode(ids) != text:
+  by_characters = backend is not None and isinstance(backend.model, models.WordLevel)
+  if by_characters and tokenizer.decode(ids) != text:
     raise ValueError(
         f"text {text!r} does not survive the tokenizer: it decodes to {tokenizer.decode(ids)!r}")
   return ids

@@ -1,8 +1,12 @@
-"""Answers that need algebra go to worker processes; one that hangs or dies costs its own row a
-verdict, no more.
+"""Worker processes for answers that need algebra.
+
+A worker that hangs or dies leaves one row unscored, and no other. The workers are interpreters of
+their own instead of `multiprocessing` children, which would import the trainer's main module and
+with it JAX, and whose order of hashes could not be fixed.
 """
 
 import atexit
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -21,12 +25,14 @@ from jaxrl_llm.tasks.grading import Question, Verdict, judge
 from jaxrl_llm.types import Reward
 
 WORKER = Path(__file__).with_name("verifier_worker.py")
-START_SECONDS = 120.0  # of a worker, until sympy is imported
-MEMORY = 4 << 30  # bytes of address space of a worker
+START_SECONDS = 120.0  # until a worker has imported sympy
+MEMORY = 4 << 30  # bytes of address space of one worker
 
 
 class Pool:
-  """Persistent processes, begun when first needed; a context manager.
+  """Worker processes that start when first needed and stay; a context manager.
+
+  Several threads may use one pool; their calls follow each other.
 
   Raises:
     ConfigError: math-verify is not installed.
@@ -38,24 +44,27 @@ class Pool:
 
   def decide(self, questions: list[Question], *, workers: int = 2,
              timeout: float = 10.0) -> list[Verdict]:
-    """A verdict for each question, in order.
+    """Returns a verdict for each question, in order.
 
     Args:
       questions: equal ones are asked once.
-      workers: processes used; changes the time alone.
+      workers: number of processes; changes only the time.
       timeout: seconds of wall-clock time for one question; then its worker is killed and replaced.
+
+    Raises:
+      RuntimeError: a worker does not start.
     """
     with self._lock:
       try:
         found = self._run(list(dict.fromkeys(questions)), workers, timeout)
-      # an interrupt too: what a busy worker will still say must meet no later question
+      # Also after an interrupt: a busy worker's late answer must not reach the next question.
       except BaseException:
         self._kill_all()
         raise
     return [found[question] for question in questions]
 
   def close(self) -> None:
-    """Ends the processes; the next use begins new ones."""
+    """Ends the processes; the next use starts new ones."""
     with self._lock:
       self._kill_all()
 
@@ -81,7 +90,7 @@ class Pool:
         self._workers.append(_Worker())
       used = self._workers[:count]
       for worker in used:
-        if waiting and worker.ready and worker.question is None and worker.ask(waiting[0], timeout):
+        if waiting and worker.idle and worker.ask(waiting[0], timeout):
           waiting.popleft()
       for worker, verdict in _wait(used):
         found[worker.question] = verdict
@@ -90,27 +99,26 @@ class Pool:
 
 
 class _Worker:
-  """One process and the question it is at."""
+  """One process, and the question that it works on."""
 
   def __init__(self):
-    # Hash order enters sympy's simplifications: fixed, so that a verdict does not depend on the
-    # process.
+    # sympy's simplifications depend on the order of hashes. It is fixed, so that every process
+    # gives the same verdict.
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
     self.process = subprocess.Popen(
-        [sys.executable, "-P", str(WORKER), str(MEMORY)], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env={
-            **os.environ, "PYTHONHASHSEED": "0"
-        })
+        [sys.executable, "-P", str(WORKER), str(MEMORY)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        env=environment)
     self.question, self.ready, self.dead = None, False, False
     self.deadline = time.monotonic() + START_SECONDS
     self._buffer = b""
 
   def ask(self, question: Question, timeout: float) -> bool:
-    """Hands over a question; False where the process has died since the last one."""
-    text = json.dumps({
-        "gold": question.gold,
-        "prediction": question.prediction,
-        "seconds": timeout
-    })
+    """Sends a question; returns False if the process has died since the last one."""
+    text = json.dumps({**dataclasses.asdict(question), "seconds": timeout})
     try:
       self.process.stdin.write(text.encode() + b"\n")
     except OSError:
@@ -120,14 +128,13 @@ class _Worker:
     return True
 
   def read(self) -> dict | None:
-    """The next message, None while it is incomplete, {"error": ...} where the process ended."""
+    """Returns the next message: None if incomplete, {"error": ...} if the process has ended."""
     chunk = os.read(self.process.stdout.fileno(), 65536)
     if not chunk:
       self.kill()
       code = self.process.returncode
-      return {
-          "error": f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-      }
+      ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+      return {"error": ended}
     self._buffer += chunk
     line, newline, rest = self._buffer.partition(b"\n")
     if not newline:
@@ -135,11 +142,17 @@ class _Worker:
     self._buffer = rest
     return json.loads(line)
 
+  @property
+  def idle(self) -> bool:
+    """Whether it has started and works on no question."""
+    return self.ready and self.question is None
+
   def gone(self) -> bool:
-    return self.dead or (self.question is None and self.ready and self.process.poll() is not None)
+    """Whether it can take no more questions."""
+    return self.dead or (self.idle and self.process.poll() is not None)
 
   def kill(self) -> None:
-    """Idempotent; the exit status stays that of a process that had ended by itself."""
+    """Ends the process, or keeps the exit status if it has ended by itself. Idempotent."""
     self.dead = True
     self.process.kill()
     self.process.wait()
@@ -148,11 +161,12 @@ class _Worker:
 
 
 def _wait(workers: list[_Worker]) -> list[tuple[_Worker, Verdict]]:
-  """Sleeps until a worker speaks or is late; verdicts of the questions that ended by that."""
-  active = [
-      worker for worker in workers
-      if not worker.dead and (worker.question is not None or not worker.ready)
-  ]
+  """Sleeps until a worker answers or is late; returns the verdicts of the questions that ended.
+
+  Raises:
+    RuntimeError: a worker does not start.
+  """
+  active = [worker for worker in workers if not worker.dead and not worker.idle]
   out = []
   with selectors.DefaultSelector() as selector:
     for worker in active:
@@ -187,7 +201,7 @@ def _verdict(message: dict) -> Verdict:
 
 
 def require_math() -> None:
-  """Refuses kind `math` where math-verify is not installed.
+  """Refuses kind `math` if math-verify is not installed.
 
   Raises:
     ConfigError: naming the extra.
@@ -200,24 +214,24 @@ def require_math() -> None:
 
 @functools.cache
 def shared_pool() -> Pool:
-  """The pool that all calls of this process share."""
+  """Returns the pool that all calls of this process share."""
   pool = Pool()
   atexit.register(pool.close)
   return pool
 
 
 def close_all() -> None:
-  """Ends the shared worker processes; also done at exit. The next use begins new ones."""
+  """Ends the shared worker processes; also called at exit. The next use starts new ones."""
   if shared_pool.cache_info().currsize:
     shared_pool().close()
 
 
 def grade_many(kind: str, completions: list[str], answers: list[str], *, workers: int = 2,
                timeout: float = 10.0) -> list[Verdict]:
-  """Verdicts with their rungs, in order; see `grading.judge` for the kinds.
+  """Returns verdicts with their rungs, in order; see `grading.judge` for the kinds.
 
   Args:
-    workers: processes for the questions that need algebra; they are kept for later calls.
+    workers: processes for the questions that need algebra; they stay for later calls.
     timeout: seconds for one such question; then it is unscored ("timeout").
 
   Raises:
@@ -226,22 +240,22 @@ def grade_many(kind: str, completions: list[str], answers: list[str], *, workers
   """
   if kind == "math":
     require_math()
-  verdicts = [
-      judge(kind, completion, answer)
-      for completion, answer in zip(completions, answers, strict=True)
-  ]
-  open_ = [i for i, verdict in enumerate(verdicts) if isinstance(verdict, Question)]
-  if open_:
-    decided = shared_pool().decide([verdicts[i] for i in open_], workers=workers, timeout=timeout)
-    for i, verdict in zip(open_, decided, strict=True):
+  pairs = zip(completions, answers, strict=True)
+  verdicts = [judge(kind, completion, answer) for completion, answer in pairs]
+  undecided = [i for i, verdict in enumerate(verdicts) if isinstance(verdict, Question)]
+  if undecided:
+    questions = [verdicts[i] for i in undecided]
+    decided = shared_pool().decide(questions, workers=workers, timeout=timeout)
+    for i, verdict in zip(undecided, decided, strict=True):
       verdicts[i] = verdict
   return verdicts
 
 
 def verify_many(kind: str, completions: list[str], answers: list[str], *, workers: int = 2,
                 timeout: float = 10.0) -> list[Reward]:
-  """Rewards 1 or 0 of many completions; a row without a verdict carries `unscored_reason`. See
-  `grade_many`.
+  """Returns the rewards of many completions, 1 or 0, in order; see `grade_many`.
+
+  A row without a verdict has an `unscored_reason`.
   """
   graded = grade_many(kind, completions, answers, workers=workers, timeout=timeout)
   return [Reward(float(v.correct), v.correct, v.unscored_reason) for v in graded]

@@ -3,9 +3,8 @@
   verify("numeric", "so it is 1,024 cm", "1024")        -> Reward(1.0, True)
   verify("math", r"so \\boxed{\\frac{1}{2}}", "0.5")      -> Reward(1.0, True)
 
-The kinds are described at `grading.judge`. Countdown and reasoning-gym problems are checked by
-their tasks. Many answers at once are checked faster by `verify_many`, which spreads algebra over
-processes.
+`grading.judge` describes the kinds. Countdown and reasoning-gym problems are checked by their
+tasks. `verify_many` is faster for many answers, because it spreads algebra over processes.
 """
 
 from jaxrl_llm.tasks.grading import KINDS, Verdict
@@ -16,8 +15,9 @@ __all__ = ["KINDS", "Verdict", "close_all", "grade_many", "require_math", "verif
 
 
 def verify(kind: str, completion: str, answer: str, *, timeout: float = 10.0) -> Reward:
-  """The reward of one completion: 1 or 0, or unscored with the reason ("timeout", "crash: ...", "no
-  answer").
+  """Returns the reward of one completion: 1 or 0.
+
+  A row without a verdict has an `unscored_reason` ("timeout", "crash: ...", "no answer").
 
   Args:
     kind: exact, numeric, math or choice.

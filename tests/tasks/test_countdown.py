@@ -1,4 +1,4 @@
-"""The checker of expressions, and problems that it accepts the solutions of."""
+"""The checker of expressions, and problems whose solutions it accepts."""
 
 import re
 import time
@@ -56,7 +56,7 @@ def verdicts(check):
 
 
 def eval_checker(text, numbers, target):
-  """What a whitelist and `eval` would do, powers left out so that it returns."""
+  """A checker by a whitelist and `eval`; it would not return on 9**9**9."""
   try:
     used = [int(n) for n in re.findall(r"\d+", text)]
     return sorted(used) == sorted(numbers) and abs(eval(text) - target) < 1e-5, ""
@@ -90,13 +90,12 @@ def test_reasons(text, reason):
 
 @pytest.mark.parametrize("count,largest", [(2, 2), (3, 20), (6, 99)])
 def test_problems_are_solvable_and_fit(count, largest):
-  task = make_task(
-      TaskConfig(name="countdown", countdown=CountdownConfig(numbers=count, largest=largest)), 0,
-      50)
+  cfg = TaskConfig(name="countdown", countdown=CountdownConfig(numbers=count, largest=largest))
+  task = make_task(cfg, 0, 50)
   for problem in task.batch(0):
     numbers, target = countdown.parse_answer(problem.answer)
-    assert len(numbers) == count and 1 <= min(numbers) and max(
-        numbers) <= largest and 0 < target <= 10 * largest
+    assert len(numbers) == count and 1 <= min(numbers) and max(numbers) <= largest
+    assert 0 < target <= 10 * largest
     assert check_expression(problem.demonstration, numbers, target) == (True, "correct")
     assert task.reward(problem, problem.demonstration).value == 1.0
     assert len(task.render(problem)) <= task.longest_prompt()
@@ -154,7 +153,7 @@ def test_a_checkpoints_tokenizer_gets_a_sentence():
     narrow.batch(0)
 
 
-def test_prompts_above_the_limit_are_drawn_again():
+def test_prompts_above_the_limit_are_replaced():
   cfg = TaskConfig(name="countdown", countdown=CountdownConfig(largest=200), prompt=PromptConfig())
   task = make_task(cfg, 0, 16, tokenizer=tokenizer.byte_tokenizer())
   limit = task.longest_prompt() - 3

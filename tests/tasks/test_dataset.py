@@ -1,9 +1,9 @@
-"""Files to problems: formats, counts, splits, resumption, and every bad input with file and line.
-"""
+"""Files to problems: formats, counts, splits, resumption, and bad inputs with file and line."""
 
 import dataclasses
 import json
 import logging
+from unittest import mock
 
 import pytest
 
@@ -174,10 +174,11 @@ def test_rewards_go_to_the_verifier_together(file, monkeypatch):
   texts = [f"It is {problem.answer}." for problem in problems[:3]] + ["It is 999."]
   assert [r.value for r in task.rewards(problems, texts)] == [1.0, 1.0, 1.0, 0.0]
   assert task.reward(problems[0], texts[0]) == Reward(1.0, True)
-  seen = {}
-  monkeypatch.setattr(verifiers, "verify_many", lambda *args, **kw: seen.update(kw) or [])
+  verify_many = mock.Mock(return_value=[])
+  monkeypatch.setattr(verifiers, "verify_many", verify_many)
   task.rewards(problems, texts)
-  assert seen == {"workers": task.cfg.verifier_workers, "timeout": task.cfg.verifier_timeout}
+  assert verify_many.call_args.kwargs == {
+      "workers": task.cfg.verifier_workers, "timeout": task.cfg.verifier_timeout}
 
 
 GOOD = b'{"problem": "p", "answer": 1}\n'

@@ -1,4 +1,4 @@
-"""Each row once per epoch, from the batch index alone; processes share a batch without overlap."""
+"""Each row once per epoch, by the batch index; processes share a batch without overlap."""
 
 import numpy as np
 import pytest

@@ -1,8 +1,10 @@
-"""What every task promises: purity, shares, held-out problems, lengths, verdicts; own tokenizer or
-a given one.
+"""What every task promises, with its own tokenizer or a given one.
+
+Purity, shares of processes, held-out problems, lengths and verdicts.
 """
 
 import dataclasses
+import functools
 import importlib.util
 import json
 
@@ -13,34 +15,45 @@ from jaxrl_llm.tasks import TASKS, make_task, tokenizer
 from jaxrl_llm.types import Reward
 
 LIMITS = RolloutConfig(max_prompt_tokens=250, max_new_tokens=80)
-CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+CHAT = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}")
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
   file = tmp_path_factory.mktemp("data") / "x.jsonl"
-  file.write_text("".join(
-      json.dumps({
-          "question": f"Add {i} and {i}.",
-          "answer": f"It is <<{i}+{i}={2 * i}>>.\n"
-                    f"#### {2 * i}"
-      }) + "\n" for i in range(30)))
+  rows = []
+  for i in range(30):
+    answer = f"It is <<{i}+{i}={2 * i}>>.\n#### {2 * i}"
+    rows.append(json.dumps({"question": f"Add {i} and {i}.", "answer": answer}) + "\n")
+  file.write_text("".join(rows))
   return str(file)
 
 
 def builder(name, path, given):
-  """Makes the task anew; `given`: with a checkpoint's tokenizer and chat template instead of its
-  own.
+  """Returns a function from a seed to a new task.
+
+  Args:
+    given: use a checkpoint's tokenizer and chat template instead of the task's own.
   """
   if name == "reasoning_gym" and importlib.util.find_spec("reasoning_gym") is None:
     pytest.skip("reasoning-gym is not installed")
   cfg = TaskConfig(name=name, heldout_problems=6, data=DataConfig(path=path, mapping="gsm8k"),
                    gym=GymConfig(size=24), prompt=PromptConfig(style="chat" if given else "plain"))
-  if not given:
-    return lambda seed=0: make_task(cfg, seed, 12, limits=LIMITS)
-  loaded = tokenizer.byte_tokenizer()
-  loaded.chat_template = CHAT
-  return lambda seed=0: make_task(cfg, seed, 12, tokenizer=loaded, limits=LIMITS)
+  loaded = None
+  if given:
+    loaded = tokenizer.byte_tokenizer()
+    loaded.chat_template = CHAT
+
+  def make(seed=0):
+    return make_task(cfg, seed, 12, tokenizer=loaded, limits=LIMITS)
+
+  return make
+
+
+def ids_are_unique(problems) -> bool:
+  return len({p.id for p in problems}) == len({p.prompt for p in problems})
 
 
 def broken_promises(make) -> list[str]:
@@ -48,11 +61,14 @@ def broken_promises(make) -> list[str]:
   task, again, other = make(), make(), make(1)
   batches = [task.batch(i) for i in range(4)]
   heldout = task.heldout(6)
-  problems = [p for batch in batches for p in batch] + heldout
+  trained = [p for batch in batches for p in batch]
+  problems = trained + heldout
   texts = [p.demonstration for p in problems]
+  mixed = ["", texts[1], "7"]
   promises = {
-      "pure": [again.batch(i) for i in (3, 2, 1, 0)][::-1] == batches ==
-              [task.batch(i) for i in range(4)],
+      "pure":
+          [again.batch(i) for i in (3, 2, 1, 0)][::-1] == batches
+          and [task.batch(i) for i in range(4)] == batches,
       "seeded":
           other.batch(0) != batches[0],
       "shares":
@@ -60,23 +76,18 @@ def broken_promises(make) -> list[str]:
       "heldout is the same for every seed":
           heldout == other.heldout(6) and heldout[:3] == task.heldout(3),
       "heldout is not trained on":
-          not {p.prompt for p in heldout} & {p.prompt for b in batches for p in b},
+          not {p.prompt for p in heldout} & {p.prompt for p in trained},
       "prompts fit":
           max(len(task.render(p)) for p in problems) <= LIMITS.max_prompt_tokens,
       "ids are unique":
-          all(
-              len({p.id
-                   for p in part}) == len({p.prompt
-                                           for p in part})
-              for part in (problems, heldout)),
+          ids_are_unique(problems) and ids_are_unique(heldout),
       "demonstrations end":
           task.has_demonstrations
           and all(task.demonstration(p)[-1] == task.tokenizer.eos_token_id for p in problems),
       "demonstrations are right":
           task.rewards(problems, texts) == [Reward(1.0, True)] * len(texts),
       "rewards are those of each":
-          task.rewards(problems[:3], ["", texts[1], "7"]) ==
-          [task.reward(p, t) for p, t in zip(problems[:3], ["", texts[1], "7"], strict=True)],
+          task.rewards(problems[:3], mixed) == list(map(task.reward, problems[:3], mixed)),
       "stop ids":
           task.stop_ids == (task.tokenizer.eos_token_id,),
   }
@@ -92,27 +103,54 @@ def test_promises(name, path, given):
     assert make().tokenizer.decode(make().render(make().batch(0)[0])).startswith("<user>")
 
 
+def stateful_batch(task, batch):
+  calls = []
+
+  def changed(index, *shard):
+    calls.append(index)
+    return batch(len(calls), *shard)
+
+  return changed
+
+
+def whole_batch(task, batch):
+  def changed(index, shard=0, shards=1):
+    return batch(index)
+
+  return changed
+
+
+def trained_heldout(task, heldout):
+  def changed(size):
+    return task.batch(0)[:size]
+
+  return changed
+
+
+def lenient_reward(task, reward):
+  def changed(problem, text):
+    return Reward(1.0, True)
+
+  return changed
+
+
+def wrong(make, method, change, seed=0):
+  """A task with one method replaced by `change(task, method)`."""
+  task = make(seed)
+  setattr(task, method, change(task, getattr(task, method)))
+  return task
+
+
 def test_wrong_tasks_are_rejected(path):
   make = builder("dataset", path, False)
 
-  def wrong(**methods):
-    def build(seed=0):
-      task = make(seed)
-      for name, method in methods.items():
-        setattr(task, name, method(task, getattr(task, name)))
-      return task
-    return build
+  def broken(method, change):
+    return broken_promises(functools.partial(wrong, make, method, change))
 
-  def stateful(task, batch):
-    calls = []
-    return lambda index, *shard: (calls.append(index), batch(len(calls), *shard))[1]
-
-  assert "pure" in broken_promises(wrong(batch=stateful))
-  assert broken_promises(
-      wrong(batch=lambda task, batch: lambda index, shard=0, shards=1: batch(index))) == ["shares"]
-  assert broken_promises(wrong(heldout=lambda task, heldout: lambda size: task.batch(0)[:size]))
-  lenient = lambda task, reward: lambda problem, text: Reward(1.0, True)
-  assert broken_promises(wrong(reward=lenient)) == ["rewards are those of each"]
+  assert "pure" in broken("batch", stateful_batch)
+  assert broken("batch", whole_batch) == ["shares"]
+  assert broken("heldout", trained_heldout)
+  assert broken("reward", lenient_reward) == ["rewards are those of each"]
 
 
 def test_every_choice_of_the_configuration_is_a_task():

@@ -1,5 +1,4 @@
-"""The procedural task: exact answers, disjoint splits, purity, and a tokenizer that loses nothing.
-"""
+"""Chains of digits: exact answers, disjoint splits, purity, and a tokenizer that loses nothing."""
 
 import pytest
 from transformers import AutoTokenizer

@@ -1,6 +1,4 @@
-"""Products with a calculator: demonstrations as a rollout would write them, and no credit for the
-tool's own text.
-"""
+"""Products with a calculator: demonstrations look like rollouts, the tool's text earns nothing."""
 
 import pytest
 
@@ -50,7 +48,7 @@ def test_the_mask_covers_what_the_policy_writes(task):
 
 @pytest.mark.parametrize("task", [TASK, BYTES], ids=["own", "bytes"])
 def test_a_demonstration_is_a_rollout(task):
-  """What the environment inserts behind the call is what the demonstration shows there."""
+  """The environment inserts after the call what the demonstration shows there."""
   for problem in [p for p in task.batch(2) if p.demonstration.startswith("[")][:8]:
     ids, mask = task.demonstration(problem), task.demonstration_mask(problem)
     first = mask.index(False)
@@ -62,28 +60,33 @@ def test_a_demonstration_is_a_rollout(task):
     assert with_tool.turn_end(ids[last:]) == len(ids) - last
 
 
-@pytest.mark.parametrize(("text", "right"), [("=56088", True), ("[123*456]=56088", True),
-                                             ("=1[1+1]=56088", True), ("[1+1]=56088", True),
-                                             ("", False), ("56088", False), ("=", False),
-                                             ("[123*456]", False), ("[123*456]=", False),
-                                             ("[123*456]56088;", False), ("=56088;", False),
-                                             ("56088;=", False), ("=56087", False),
-                                             ("=056088", False), ("=56088[1+1]", False),
-                                             ("=56088=1", False), ("[=56088]", False)])
+RIGHT = ["=56088", "[123*456]=56088", "=1[1+1]=56088", "[1+1]=56088"]
+WRONG = [
+    "", "56088", "=", "[123*456]", "[123*456]=", "[123*456]56088;", "=56088;", "56088;=", "=56087",
+    "=056088", "=56088[1+1]", "=56088=1", "[=56088]"
+]
+
+
+@pytest.mark.parametrize(("text", "right"), [*((text, True) for text in RIGHT),
+                                             *((text, False) for text in WRONG)])
 def test_only_the_policy_s_own_answer_counts(text, right):
   assert TASK.reward(Problem("123*456", "56088", id="123*456"), text).correct is right
 
 
 def test_a_lenient_verifier_would_be_seen():
-  """The verdict over the whole row instead of the policy's text rewards what only the tool wrote.
-  """
-  lenient = lambda problem, text: problem.answer in text
+  """A verifier that reads the whole row would reward a value that only the tool wrote."""
+
+  def lenient(problem, text):
+    return problem.answer in text
+
   problem = Problem("123*456", "56088", id="123*456")
   assert lenient(problem, "[123*456]56088;") and not TASK.reward(problem, "[123*456]").correct
 
 
 def test_train_and_heldout_are_disjoint_in_either_order():
-  key = lambda problem: tuple(sorted(problem.prompt.split("*")))
+  def key(problem):
+    return tuple(sorted(problem.prompt.split("*")))
+
   heldout = {key(p) for p in TASK.heldout(256)}
   assert len(heldout) == 256
   assert not heldout & {key(p) for index in range(100) for p in TASK.batch(index)}

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import pytest
 
@@ -106,6 +107,27 @@ COMPLETIONS = [
     ("\\boxed{" + "{(" * 5000 + "}", "2", False),
 ]
 HANGS = r"9^{9^{9^9}}"
+MATH_VERIFY = r"""
+import os
+LatexExtractionConfig = ExprExtractionConfig = dict
+def parse(text, **_):
+  return text
+def verify(gold, text, **_):
+  print('noise')
+  if 'exit' in text: os._exit(3)
+  return 1 / len(text[len('\\boxed{'):-1]) == 1
+"""
+PARENT = f"""
+import os, sys
+from jaxrl_llm.tasks import verifier_pool
+from jaxrl_llm.tasks.grading import Question
+pool = verifier_pool.shared_pool()
+pool.decide([Question('0.5', '2/4')], workers=1)
+print(pool.pids()[0], flush=True)
+if sys.argv[1] == 'kill':
+  pool._workers[0].ask(Question('1', {HANGS!r}), 1.0)
+  os.kill(os.getpid(), 9)
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,23 +146,22 @@ def children() -> list[str]:
 
 @pytest.fixture(scope="module")
 def verdicts():
-  texts = [(rf"so it is \boxed{{{said}}}.", gold) for gold, said, _ in ANSWERS
-          ] + [c[:2] for c in COMPLETIONS]
-  return verifiers.grade_many("math", *map(list, zip(*texts, strict=True)), timeout=60.0)
+  boxed = [(rf"so it is \boxed{{{said}}}.", gold) for gold, said, _ in ANSWERS]
+  texts, golds = zip(*boxed, *(c[:2] for c in COMPLETIONS), strict=True)
+  return verifiers.grade_many("math", list(texts), list(golds), timeout=60.0)
 
 
 def test_known_pairs(verdicts):
-  expected = [pair[2] for pair in ANSWERS + COMPLETIONS]
-  assert len(expected) >= 60
-  wrong = [(pair, verdict)
-           for pair, verdict, right in zip(ANSWERS + COMPLETIONS, verdicts, expected, strict=True)
-           if verdict.correct != right or verdict.unscored_reason]
+  pairs = ANSWERS + COMPLETIONS
+  assert len(pairs) >= 60
+  wrong = [(pair, verdict) for pair, verdict in zip(pairs, verdicts, strict=True)
+           if verdict.correct != pair[2] or verdict.unscored_reason]
   assert wrong == []
 
 
 def test_every_rung_decides_some_pair(verdicts):
-  assert {verdict.rung for verdict in verdicts
-         } == {"missing", "string", "number", "length", "algebra"}
+  rungs = {verdict.rung for verdict in verdicts}
+  assert rungs == {"missing", "string", "number", "length", "algebra"}
 
 
 def test_string_equality_alone_would_be_caught():
@@ -149,8 +170,9 @@ def test_string_equality_alone_would_be_caught():
 
 def test_number_of_workers_does_not_matter(verdicts):
   texts = [rf"\boxed{{{said}}}" for _, said, _ in ANSWERS[::3]]
-  assert verifiers.grade_many("math", texts, [pair[0] for pair in ANSWERS[::3]], workers=1,
-                              timeout=60.0) == (verdicts[:len(ANSWERS):3])
+  golds = [gold for gold, _, _ in ANSWERS[::3]]
+  by_one = verifiers.grade_many("math", texts, golds, workers=1, timeout=60.0)
+  assert by_one == verdicts[:len(ANSWERS):3]
 
 
 def test_verify():
@@ -194,14 +216,10 @@ def test_a_killed_worker_costs_one_verdict():
 def test_an_exception_in_the_comparison_is_unscored(monkeypatch, tmp_path):
   """So is a process that ends by itself; and what a library prints does not disturb the answers."""
   monkeypatch.setattr(verifier_pool, "WORKER", tmp_path / "worker.py")
-  (tmp_path / "math_verify.py").write_text(
-      "import os\nLatexExtractionConfig = ExprExtractionConfig = dict\nparse = lambda text, **_: "
-      "text\n"
-      "def verify(gold, text, **_):\n  print('noise')\n  if 'exit' in text: os._exit(3)\n"
-      "  return 1 / len(text[len('\\\\boxed{'):-1]) == 1\n")
+  (tmp_path / "math_verify.py").write_text(MATH_VERIFY)
   source = verifier_pool.Path(verifiers.__file__).with_name("verifier_worker.py").read_text()
-  (tmp_path /
-   "worker.py").write_text(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{source}")
+  finds_it = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
+  (tmp_path / "worker.py").write_text(finds_it + source)
   with verifier_pool.Pool() as pool:
     found = pool.decide([Question("a", text) for text in ("x", "", "exit", "y")], workers=1)
   assert [verdict.unscored_reason for verdict in found] == [
@@ -229,15 +247,8 @@ def test_an_interrupt_leaves_no_process(monkeypatch):
 
 def test_processes_end_with_their_parent():
   """Also when it is killed while a worker computes: the worker's own alarm ends that."""
-  code = (
-      "import os, sys\nfrom jaxrl_llm.tasks import verifier_pool\nfrom jaxrl_llm.tasks.grading "
-      "import Question\n"
-      "pool = verifier_pool.shared_pool()\npool.decide([Question('0.5', '2/4')], workers=1)\n"
-      "print(pool.pids()[0], flush=True)\n"
-      f"if sys.argv[1] == 'kill':\n  pool._workers[0].ask(Question('1', {HANGS!r}), 1.0)\n"
-      "  os.kill(os.getpid(), 9)")
-  parents = [subprocess.Popen([sys.executable, "-c", code, how], stdout=subprocess.PIPE, text=True)
-             for how in ("exit", "kill")]
+  parents = [subprocess.Popen([sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE,
+                              text=True) for how in ("exit", "kill")]
   workers = [int(parent.communicate(timeout=100)[0]) for parent in parents]
   assert [parent.returncode for parent in parents] == [0, -9]
   deadline = time.monotonic() + 30
@@ -260,7 +271,7 @@ def test_the_worker_imports_neither_jax_nor_the_package():
 
 
 def test_a_missing_package_is_named(monkeypatch):
-  monkeypatch.setattr(verifier_pool.importlib.util, "find_spec", lambda name: None)
+  monkeypatch.setattr(verifier_pool.importlib.util, "find_spec", mock.Mock(return_value=None))
   with pytest.raises(ConfigError, match=r"pip install 'jaxrl_llm\[math\]'"):
     verifiers.verify_many("math", [r"\boxed{1}"], ["1"])
   assert verifiers.verify("numeric", "5", "5").correct

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.registry import ADVANTAGES, Entry, numbers_class

@@ -1,4 +1,4 @@
-"""Tools that a policy calls while it writes: text in, text out."""
+"""Tools that a policy may call while it generates: text in, text out."""
 
 from jaxrl_llm.rollouts.tools.calculator import Calculator
 from jaxrl_llm.rollouts.tools.isolation import Isolation

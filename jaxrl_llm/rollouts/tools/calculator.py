@@ -1,7 +1,7 @@
-"""Arithmetic without a process: an expression is parsed, each node looked up in a table, and
-computed exactly.
+"""Exact arithmetic inside the trainer's process.
 
-The safe default among the tools: it can neither call, import, allocate nor loop.
+An expression is parsed and each node of its syntax tree is looked up in a table, so it can neither
+call, import, allocate nor loop. This makes it the safe default among the tools.
 """
 
 import ast
@@ -21,7 +21,7 @@ _BINARY = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow
+    ast.Pow: operator.pow,
 }
 _UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 _FUNCTIONS = {"abs": (abs, 1, 1), "min": (min, 1, 64), "max": (max, 1, 64), "round": (round, 1, 2)}
@@ -30,17 +30,19 @@ DIGITS = 12  # significant digits of all other numbers that are not whole
 
 
 class RefusedError(Exception):
-  """An expression outside of the language or its bounds; the message is the tool's output."""
+  """Refuses an expression outside of the language or its bounds; the message is the output."""
 
 
 class Calculator:
-  """Evaluates `+ - * / // % **`, parentheses, abs, min, max and round over exact rational numbers;
-  a tool.
+  """A tool that evaluates expressions over exact rational numbers.
 
-  Decimals are exact (`0.1 + 0.2` is 0.3) and so is division. A whole result is written as one; a
-  decimal that ends within 20 places in full; any other to 12 significant digits (more where the
-  whole part is longer), rounded half to even. `//`, `%` and round follow Python's rules. Exponents
-  are whole numbers.
+  The language has + - * / // % **, parentheses, abs, min, max and round. Decimals are exact
+  (0.1 + 0.2 is 0.3) and so is division. `//`, `%` and round follow Python's rules. Exponents are
+  whole numbers.
+
+  A whole result is written as a whole number, and a decimal that ends within 20 places in full. Any
+  other result is rounded half to even to 12 significant digits, or more if the whole part is
+  longer.
 
   Args:
     max_chars: length of an expression.
@@ -52,8 +54,8 @@ class Calculator:
   """
 
   def __init__(self, *, max_chars: int = 1000, max_bits: int = 4096, max_exponent: int = 1024):
-    # A number of 13,000 bits has fewer than the 4,300 digits that Python writes; parsing deeper
-    # texts fills the stack.
+    # 13,000 bits are fewer than the 4,300 digits that Python writes; parsing a text of more than
+    # 4,000 characters could fill the stack.
     for key, value, high in (("max_chars", max_chars, 4000), ("max_bits", max_bits, 13000),
                              ("max_exponent", max_exponent, 1 << 20)):
       if not isinstance(value, int) or not 1 <= value <= high:
@@ -62,7 +64,7 @@ class Calculator:
     self.max_chars, self.max_bits, self.max_exponent = max_chars, max_bits, max_exponent
 
   def run(self, expression: str) -> ToolResult:
-    """The value, or status `error` and a line that says what is wrong; never raises."""
+    """Returns the value, or status `error` and a line that says what is wrong; never raises."""
     started = time.perf_counter()
     try:
       status, output = "ok", written(self.value(expression))
@@ -74,7 +76,7 @@ class Calculator:
     return [self.run(expression) for expression in expressions]
 
   def close(self) -> None:
-    """Nothing is held."""
+    """Does nothing, because no process or file is open."""
 
   def __enter__(self) -> "Calculator":
     return self
@@ -83,10 +85,10 @@ class Calculator:
     pass
 
   def value(self, expression: str) -> Fraction:
-    """The exact value.
+    """Returns the exact value.
 
     Raises:
-      RefusedError: saying why there is none.
+      RefusedError: there is none; the message says why.
     """
     text = expression.strip()
     if len(text) > self.max_chars:
@@ -114,8 +116,8 @@ class Calculator:
       case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
         function, low, high = _FUNCTIONS[name]
         if not low <= len(node.args) <= high:
-          raise RefusedError(f"{name} takes {low} to {high} numbers" if low <
-                             high else f"{name} takes {low} number")
+          numbers = f"{low} to {high} numbers" if low < high else f"{low} number"
+          raise RefusedError(f"{name} takes {numbers}")
         values = [self._node(arg, text) for arg in node.args]
         if name == "round" and len(values) == 2:
           if values[1].denominator != 1 or abs(values[1]) > 100:
@@ -131,7 +133,7 @@ class Calculator:
     if type(node.value) is not float:
       raise RefusedError(
           "only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
-    # the float has been rounded already
+    # The parsed float is rounded, so the number is read from the text.
     literal = decimal.Decimal(ast.get_source_segment(text, node))
     if literal and abs(literal.adjusted()) > self.max_bits:
       raise RefusedError(f"a number has more than {self.max_bits} bits")
@@ -157,7 +159,7 @@ def _bits(number: Fraction) -> int:
 
 
 def written(number: Fraction) -> str:
-  """A rational number in decimal digits; see `Calculator` for the rounding."""
+  """Returns a rational number in decimal digits; see `Calculator` for the rounding."""
   if number.denominator == 1:
     return str(number.numerator)
   rest, twos, fives = number.denominator, 0, 0
@@ -167,9 +169,8 @@ def written(number: Fraction) -> str:
     rest, fives = rest // 5, fives + 1
   places = max(twos, fives)
   whole = len(str(abs(number.numerator) // number.denominator))
-  if rest == 1 and places <= PLACES:
-    context = decimal.Context(prec=whole + places, rounding=decimal.ROUND_HALF_EVEN)
-  else:
-    context = decimal.Context(prec=max(DIGITS, whole + 6), rounding=decimal.ROUND_HALF_EVEN)
+  in_full = rest == 1 and places <= PLACES
+  precision = whole + places if in_full else max(DIGITS, whole + 6)
+  context = decimal.Context(prec=precision, rounding=decimal.ROUND_HALF_EVEN)
   digits = context.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
-  return f"{digits:f}" if rest == 1 and places <= PLACES else str(digits)
+  return f"{digits:f}" if in_full else str(digits)

@@ -1,21 +1,21 @@
-"""What keeps a program apart from the machine it runs on: names, and a plain statement of what is
-in force.
-"""
+"""The kinds of isolation between a program and its machine, and what each of them means."""
 
 import dataclasses
 
 from jaxrl_llm.fields import ConfigError, did_you_mean
 
+# What each kind of isolation means for a program, and what its absence means.
 HOLDS = {
     "user":
         "a program runs as user 65534, not as the trainer's user",
     "user_namespace":
         "no process of the sandbox has a privilege on the host",
     "processes":
-        "a program sees and signals its own processes alone; the kernel ends all of them with the "
+        "a program sees and signals only its own processes; the kernel ends all of them with the "
         "first",
     "files":
-        "a program sees the interpreter's libraries (read-only) and an empty folder of bounded size",
+        "a program sees the interpreter's libraries (read-only) and an empty folder of bounded "
+        "size",
     "network":
         "a program has no network, not even loopback",
     "ipc":
@@ -26,9 +26,8 @@ HOLDS = {
 LACKS = {
     "user":
         "a program runs as the trainer's user: it can signal the trainer unless processes are "
-        "isolated, and reads "
-        "and writes the trainer's files unless files are; for root, no limit on processes is in "
-        "force",
+        "isolated, and reads and writes the trainer's files unless files are; for root, no limit "
+        "on processes is in force",
     "user_namespace":
         "the process that starts programs has the trainer's privileges, and programs may make "
         "namespaces",
@@ -48,8 +47,9 @@ LACKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Isolation:
-  """True where the system granted it. Limits on time, memory, processes, files and output hold in
-  any case.
+  """Which kinds of isolation the system granted.
+
+  Limits on time, memory, processes, files and output hold in any case.
   """
 
   user: bool = False
@@ -65,22 +65,22 @@ class Isolation:
     return tuple(name for name in NAMES if not getattr(self, name))
 
   def describe(self) -> str:
-    """One line for each kind of isolation: what it means for a program that it is there, or that it
-    is not.
-    """
-    return "\n".join(
-        f"{name}: yes; {HOLDS[name]}." if getattr(self, name) else f"{name}: NO; {LACKS[name]}."
-        for name in NAMES)
+    """Returns one line for each kind: whether it is in force, and what that means."""
+    lines = []
+    for name in NAMES:
+      granted = getattr(self, name)
+      lines.append(f"{name}: yes; {HOLDS[name]}." if granted else f"{name}: NO; {LACKS[name]}.")
+    return "\n".join(lines)
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Isolation))
 
 
 def names(key: str, wanted) -> frozenset[str]:
-  """The names of isolations in `wanted`.
+  """Checks that `wanted` holds only names of `Isolation` fields, and returns them.
 
   Raises:
-    ConfigError: naming the unknown one and all that are known.
+    ConfigError: an unknown name; the message lists the known ones.
   """
   for name in wanted:
     if name not in NAMES:

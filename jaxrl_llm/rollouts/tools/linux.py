@@ -1,11 +1,12 @@
 """System calls that Python 3.11 lacks, and the steps of isolation made of them.
 
-Standard library alone: the worker processes load this file by its path, without the package. Where
-the system refuses a step, OSError (or AttributeError, where the C library has no such call) reaches
-the caller, who goes on without it.
+Only the standard library is used, because the worker processes load this file by its path, without
+the package. If the system refuses a step, OSError reaches the caller, who goes on without the step;
+AttributeError does if the C library has no such call.
 """
 
 import ctypes
+import functools
 import os
 import sys
 import sysconfig
@@ -13,19 +14,21 @@ import tempfile
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
-MS_NOEXEC, MS_NOATIME, MS_NODIRATIME = 8, 1024, 2048  # as ST_* of statvfs
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MS_NOEXEC, MS_NOATIME, MS_NODIRATIME = 8, 1024, 2048  # the same values as ST_* of statvfs
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 REFUSED = (OSError, AttributeError)
 NOBODY = 65534
-HOME = "/tmp"  # of every program, inside the file tree of its worker
+HOME = "/tmp"  # working directory of every program, inside the file tree of its worker
+SYSTEM_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *args) -> int:
-  """A function of the C library; OSError where it returns a negative number."""
+  """Calls a function of the C library; raises OSError if it returns a negative number."""
   result = getattr(_LIBC, name)(*args)
   if result < 0:
     number = ctypes.get_errno()
@@ -38,8 +41,8 @@ def unshare(flags: int) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-  call("prctl", option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0),
-       ctypes.c_ulong(0))
+  unused = [ctypes.c_ulong(0)] * 3
+  call("prctl", option, ctypes.c_ulong(value), *unused)
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
@@ -48,7 +51,7 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -
 
 
 def mapped(number: int) -> bool:
-  """Whether this process's user namespace knows the user and the group of this number."""
+  """Returns whether this process's user namespace knows the user and the group `number`."""
   for name in ("uid_map", "gid_map"):
     try:
       with open(f"/proc/self/{name}") as file:
@@ -61,13 +64,14 @@ def mapped(number: int) -> bool:
 
 
 def enter_user_namespace(with_nobody: bool) -> None:
-  """A user namespace of its own, in which this process is 0; for root, 65534 may stay 65534.
+  """Moves this process into a user namespace of its own, in which it has the id 0.
 
-  Two ids can only be mapped by a process outside of the namespace: a forked helper.
+  With `with_nobody`, which needs root, the id 65534 keeps its number. Two ids can only be mapped by
+  a process outside of the namespace: a forked helper.
 
   Raises:
-    OSError: the system has none; nothing has changed.
-    RuntimeError: the ids could not be mapped; the process is without a name now and must end.
+    OSError: the system has no user namespaces; nothing has changed.
+    RuntimeError: the ids could not be mapped; the process has no user now and must end.
   """
   pid, uid, gid = os.getpid(), os.geteuid(), os.getegid()
   if not with_nobody:
@@ -106,24 +110,20 @@ def write(path: str, text: str) -> None:
 
 
 def library_folders() -> list[str]:
-  """Folders that the interpreter loads modules and shared objects from; none inside another."""
+  """Returns the folders of modules and shared objects; none is inside another."""
   prefix = [] if sys.base_prefix == "/usr" else [f"{sys.base_prefix}/lib"]
-  wanted = [
-      *prefix,
-      sysconfig.get_path("stdlib"),
-      sysconfig.get_path("platstdlib"),
-      sysconfig.get_config_var("LIBDIR"), "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32",
-      "/usr/lib64"
-  ]
+  python = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"),
+            sysconfig.get_config_var("LIBDIR")]
+  wanted = [*prefix, *python, *SYSTEM_FOLDERS]
   found = sorted({os.path.realpath(path) for path in wanted if path and os.path.isdir(path)})
   return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
 
 
 def enter_own_files() -> None:
-  """Replaces the file tree of this mount namespace by an empty one with the interpreter's
-  libraries, read-only.
+  """Replaces the file tree of this mount namespace by one with only the interpreter's libraries.
 
-  No /proc, no /etc, no /dev but null, zero and urandom; `HOME` is an empty folder.
+  The libraries are read-only. There is no /proc and no /etc, /dev has only null, zero and urandom,
+  and `HOME` is an empty folder.
   """
   folders, old = library_folders(), "/.old"
   mount("none", "/", "none", MS_REC | MS_PRIVATE)
@@ -143,14 +143,14 @@ def enter_own_files() -> None:
 
 
 def _fill(folders: list[str], old: str) -> None:
-  for path in ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64"):
+  for path in SYSTEM_FOLDERS:
     if os.path.islink(old + path):
       os.makedirs(os.path.dirname(path), exist_ok=True)
       os.symlink(os.readlink(old + path), path)
   for path in folders:
     os.makedirs(path, exist_ok=True)
     mount(old + path, path, "none", MS_BIND | MS_REC)
-    # A user namespace may not take away noexec and noatime of the mount it copies.
+    # A user namespace may not remove noexec and noatime of the mount that it copies.
     kept = os.statvfs(path).f_flag & (MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)
     mount("none", path, "none", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | kept)
   os.mkdir("/dev")
@@ -161,7 +161,7 @@ def _fill(folders: list[str], old: str) -> None:
 
 
 def drop_privileges(uid: int | None) -> None:
-  """The given user and no capability, for good; for None the same user without capabilities."""
+  """Gives up all capabilities for good and becomes user `uid`; None: stays the same user."""
   for number in range(64):
     try:
       prctl(PR_CAPBSET_DROP, number)
@@ -175,21 +175,21 @@ def drop_privileges(uid: int | None) -> None:
     header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     call("capset", header, sets)
   except REFUSED:
-    pass  # a user without any capability may lack the call, too
+    pass  # a user without any capability may also lack the call
 
 
 def descendants(root: int, proc: int) -> list[int]:
-  """Processes below `root`.
+  """Returns the processes that `root` has started, and theirs, as far as their parents live.
 
   Args:
     proc: handle of the folder /proc, which the caller's file tree may lack.
   """
+  opener = functools.partial(os.open, dir_fd=proc)
   parents = {}
   for name in os.listdir(proc):
     if name.isdigit():
       try:
-        with open(f"{name}/stat", "rb",
-                  opener=lambda path, flags: os.open(path, flags, dir_fd=proc)) as file:
+        with open(f"{name}/stat", "rb", opener=opener) as file:
           parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
       except (OSError, IndexError):
         continue  # it has ended meanwhile
@@ -201,10 +201,10 @@ def descendants(root: int, proc: int) -> list[int]:
 
 
 def remove_tree(path: str) -> None:
-  """Deletes a folder however deep it is and whatever its modes are: subfolders move up before they
-  are emptied.
+  """Deletes a folder, whatever its depth and its modes.
 
-  Symbolic links are deleted, not followed. Nobody else may be writing there any more.
+  Subfolders move up before they are emptied, so that no path gets too long. Symbolic links are
+  deleted, not followed. No other process may still write there.
   """
   os.chmod(path, 0o700)
   number = 0

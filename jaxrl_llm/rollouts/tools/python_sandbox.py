@@ -1,6 +1,4 @@
-"""Programs of a policy, run apart from the trainer: warm worker processes, limits, and a result for
-every program.
-"""
+"""Runs a policy's programs outside of the trainer, in warm worker processes with limits."""
 
 import dataclasses
 import logging
@@ -17,7 +15,7 @@ from jaxrl_llm.rollouts.tools.results import TIMEOUT, ToolResult, interpret
 from jaxrl_llm.rollouts.tools.sandbox_process import GoneError, LateError, WorkerProcess
 
 _LOG = logging.getLogger(__name__)
-GRACE = 2.0  # seconds after the wall-clock limit at which the worker itself counts as hung
+GRACE = 2.0  # seconds after a program's time limit; then the worker itself counts as hung
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +25,13 @@ class Limits:
   Attributes:
     timeout: seconds of wall-clock time.
     cpu_seconds: whole seconds of processor time of one process.
-    memory_mb: MiB of address space of one process; all together use at most `processes` times as
-      much.
+    memory_mb: MiB of address space of one process; all of a program's processes together use at
+      most `processes` times as much.
     processes: processes and threads alive at once, the first included.
     file_mb: MiB of one file.
-    directory_mb: MiB of all its files together, held in memory; in force where `files` are
-      isolated.
+    directory_mb: MiB of all its files together, held in memory; in force if `files` are isolated.
     open_files: file handles of one process.
-    output_chars: characters of output that are kept, half of them from either end.
+    output_chars: characters of output that are kept, half of them from each end.
     code_bytes: size of the program in UTF-8.
   """
 
@@ -55,32 +52,29 @@ class Limits:
       low, high = lowest.get(key, 1), highest.get(key, 1 << 20)
       whole = isinstance(value, int) or (key == "timeout" and isinstance(value, float))
       if not whole or isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(
-            f"PythonSandbox: {key} = {value!r}: allowed is a{'' if key == 'timeout' else ' whole'} "
-            f"number in [{low}, {high}]. Fix: {key}={getattr(type(self), key)}.")
+        kind = "number" if key == "timeout" else "whole number"
+        raise ConfigError(f"PythonSandbox: {key} = {value!r}: allowed is a {kind} in "
+                          f"[{low}, {high}]. Fix: {key}={getattr(type(self), key)}.")
 
 
 class PythonSandbox:
-  """Runs texts as Python programs; a tool (see `results.Tool`), a context manager, safe to use from
-  several threads.
+  """A tool that runs texts as Python programs (see `results.Tool`).
 
-  Each program runs in a fork of a small interpreter that has imported the standard library's usual
-  modules and nothing else, so no state passes from one to the next. Its text result is its standard
-  output and, if it fails, one line that says why; what it writes to its error stream is left out.
-  `random` starts from seed 0 and string hashes are fixed; clock, process ids and the operating
-  system's randomness are not.
+  Several threads may use one sandbox. Each program runs in a fork of a small interpreter that has
+  imported only the standard library's usual modules, so no state passes from one program to the
+  next. The result's text is the program's standard output and, if it fails, one line that says why.
+  Its error stream is left out. `random` starts from seed 0 and string hashes are fixed; the clock,
+  process ids and the operating system's randomness are not.
 
   Args:
-    workers: programs that run at once.
-    require: names of isolations (see `Isolation`) without which no sandbox is made.
-    without: names of isolations that are not to be tried, where a system offers them but they do
-      harm.
+    workers: number of programs that run at once.
+    require: names of `Isolation` fields; without any one of them no sandbox is made.
+    without: names of `Isolation` fields that are not tried, for systems on which they do harm.
     limits: fields of `Limits`.
 
   Raises:
     ConfigError: a limit out of range, an unknown name, a required isolation that the system does
-    not offer, or no
-      worker that starts.
+      not offer, or no worker that starts.
   """
 
   def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (),
@@ -92,8 +86,11 @@ class PythonSandbox:
     self.limits = Limits(**limits)
     required = names("PythonSandbox require", require)
     avoided = names("PythonSandbox without", without)
-    self._settings = dataclasses.asdict(self.limits) | {
-        "without": sorted(avoided), "temporary": tempfile.gettempdir()}
+    self._settings = {
+        **dataclasses.asdict(self.limits),
+        "without": sorted(avoided),
+        "temporary": tempfile.gettempdir(),
+    }
     self._workers = [WorkerProcess(self._settings) for _ in range(workers)]
     self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
     self._lock, self._idle = threading.Lock(), queue.SimpleQueue()
@@ -104,16 +101,14 @@ class PythonSandbox:
       self.close()
       raise ConfigError(
           f"PythonSandbox: a worker did not start: {error}. Fix: leave out the isolation that "
-          "failed by "
-          "`without`, or use the calculator.") from None
+          "failed by `without`, or use the calculator.") from None
     self.isolation: Isolation = granted[0]
     if lacking := sorted(required & set(self.isolation.missing)):
       self.close()
       raise ConfigError(
           f"PythonSandbox: require = {sorted(required)}: this system does not offer "
           f"{', '.join(lacking)}. Fix: run as root or where user namespaces are allowed, or "
-          "require "
-          f"less.\n{self.isolation.describe()}")
+          f"require less.\n{self.isolation.describe()}")
     if self.isolation.missing:
       _LOG.warning("programs are not fully isolated:\n%s", self.isolation.describe())
     self._try_one()
@@ -121,12 +116,11 @@ class PythonSandbox:
       self._idle.put(i)
 
   def run(self, code: str) -> ToolResult:
-    """Runs one program; waits for a free worker first.
+    """Waits for a free worker, then runs one program.
 
-    A worker that dies is replaced, and its program runs once more: nothing is lost if one is
-    killed. So does a program that a signal ended, which may have come from outside (of a system
-    short of memory); what comes again is its own.
-    The two are counted apart: a program may meet both.
+    A worker that dies is replaced, and its program runs once more. A program that a signal ended
+    also runs once more, because the signal may come from outside, for example from a system short
+    of memory; if it is killed again, that is its result. Each case is counted on its own.
 
     Raises:
       RuntimeError: the sandbox is closed.
@@ -157,11 +151,11 @@ class PythonSandbox:
       self._idle.put(index)
 
   def run_many(self, codes: Sequence[str]) -> list[ToolResult]:
-    """Results in the order of the programs; as many run at once as there are workers."""
+    """Returns the results in order; as many programs run at once as there are workers."""
     return list(self._threads.map(self.run, codes))
 
   def pids(self) -> list[int]:
-    """Of the workers' processes, for checks."""
+    """Returns the ids of the workers' processes, for checks."""
     return [worker.process.pid for worker in self._workers]
 
   def close(self) -> None:
@@ -177,19 +171,19 @@ class PythonSandbox:
 
   def _ask(self, worker: WorkerProcess, data: bytes) -> ToolResult:
     if hasattr(self, "isolation") and worker.isolation() != self.isolation:
-      raise GoneError("it is isolated otherwise than the first ones")
+      raise GoneError("its isolation differs from that of the first workers")
     ended = worker.ask(data, self.limits.timeout + GRACE)
     return interpret(ended, cpu_seconds=self.limits.cpu_seconds,
                      output_chars=self.limits.output_chars, directory=worker.directory)
 
   def _try_one(self) -> None:
-    """One program, so that what this system refuses to every program is no result of each.
+    """Runs one program, so that a system on which all would fail is an error of the configuration.
 
     Raises:
       ConfigError: it fails, or cannot import.
     """
     try:
-      # colorsys: read from its file only now
+      # colorsys is not among the modules that workers import before they fork.
       result = self._ask(self._workers[0], b"import colorsys; print(1)")
     except (GoneError, LateError) as error:
       result = ToolResult("unavailable", str(error))
@@ -198,13 +192,12 @@ class PythonSandbox:
       raise ConfigError(
           f"PythonSandbox: a first program ended with {result.status}: {result.output}. Fix: where "
           "`files` are not isolated, user 65534 must be able to read the interpreter's libraries "
-          "(an "
-          "interpreter outside of a private folder, or without=('user',)); else more memory_mb, "
-          "open_files or timeout.")
+          "(an interpreter outside of a private folder, or without=('user',)); else more "
+          "memory_mb, open_files or timeout.")
 
   def _replace(self, index: int) -> None:
     self._workers[index].kill()
-    with self._lock:  # a worker made after close would have nobody to end it
+    with self._lock:  # nobody would end a worker that is made after close
       if self._finalizer.alive:
         self._workers[index] = WorkerProcess(self._settings)
 

@@ -1,6 +1,4 @@
-"""What a tool returns, the protocol of a tool, and the text that a token row gets from a finished
-program.
-"""
+"""The protocol of a tool, its result, and the text that a finished program gives a row."""
 
 import dataclasses
 import os
@@ -18,17 +16,16 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]{4,}")
 
 @dataclasses.dataclass(frozen=True)
 class ToolResult:
-  """One call of a tool.
+  """The result of one call of a tool.
 
   Attributes:
-    status: `ok`; `error` (the text was refused, or the program raised or left with a status other
-      than 0); `timeout` (wall-clock or processor time); `memory`; `killed` (by a signal, which the
-      output names); `unavailable` (the tool
-      itself failed, which says nothing about the text: count it, or void the row).
-    output: what goes into the token row: deterministic for deterministic programs, without
-      addresses or paths.
-    seconds: wall-clock time of the call; differs from run to run, so two results are equal without
-      it.
+    status: one of STATUSES. `error`: the text was refused, or the program raised or left with a
+      status other than 0. `timeout`: wall-clock or processor time was used up. `killed`: by a
+      signal, which the output names. `unavailable`: the tool itself failed, which says nothing
+      about the text; count it, or void the row.
+    output: what goes into the token row. It has no addresses or random paths, so it is
+      deterministic for deterministic programs.
+    seconds: wall-clock time of the call; not compared, because it differs from run to run.
   """
 
   status: str
@@ -42,7 +39,7 @@ class Tool(Protocol):
   def run(self, text: str) -> ToolResult: ...
 
   def run_many(self, texts: Sequence[str]) -> list[ToolResult]:
-    """Results in the order of the texts."""
+    """Returns the results in the order of the texts."""
     ...
 
   def close(self) -> None: ...
@@ -54,14 +51,14 @@ class Tool(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-  """A program that has ended, as the process above it saw it.
+  """How a program ended, as its parent process saw it.
 
   Attributes:
-    wait: status as of `os.waitpid`.
-    late: it was still running at the end of its wall-clock time.
+    wait: status, as from `os.waitpid`.
+    late: whether it was still running at the end of its wall-clock time.
     cpu: seconds of processor time.
-    head: its first output bytes.
-    tail: its last output bytes where some between were left out; None where `head` is all.
+    head: its first output bytes, or all of them.
+    tail: its last output bytes, if some between were dropped; else None.
     err: the last bytes of its error stream.
     seconds: wall-clock time.
   """
@@ -77,32 +74,32 @@ class Finished:
 
 def interpret(ended: Finished, *, cpu_seconds: float, output_chars: int,
               directory: str = "") -> ToolResult:
-  """Status from the wait status, and the row's text.
+  """Returns the result of a program that has ended.
 
-  The program's own bytes touch the status in one place: they tell `memory` from `error` among
-  programs that left with a status other than 0. No output makes a failed program `ok`.
+  The status is that of the kernel, so no output makes a failed program `ok`. The program's own
+  bytes decide only whether a status other than 0 is `memory` or `error`.
 
   Args:
-    directory: above the program's own, where its path is random; taken out of the text.
+    directory: random path of the parent of the program's directory, to be removed from the text;
+      "": there is none.
   """
   status, reason = _outcome(ended, cpu_seconds)
   text = ended.head.decode(errors="replace")
-  # how a program's output begins does not depend on the machine; how far it came does
+  tail = None if ended.tail is None else ended.tail.decode(errors="replace")
   if status == "timeout":
-    text = text if ended.tail is None and len(text) <= output_chars // 2 else text[:output_chars //
-                                                                                   2] + CUT
+    # How far a program came depends on the machine, so only the beginning of its output is kept.
+    half = output_chars // 2
+    if tail is not None or len(text) > half:
+      text = text[:half] + CUT
   else:
-    text = shorten(text, None if ended.tail is None else ended.tail.decode(errors="replace"),
-                   output_chars)
+    text = shorten(text, tail, output_chars)
   if reason:
     text += ("\n" if text and not text.endswith("\n") else "") + reason
   return ToolResult(status, plain(text, directory), ended.seconds)
 
 
 def shorten(head: str, tail: str | None, chars: int) -> str:
-  """At most `chars` characters of the output, from both ends, and a mark between them if any are
-  missing.
-  """
+  """Returns at most `chars` characters of the output, from both ends, with a mark for the rest."""
   if tail is None:
     if len(head) <= chars:
       return head
@@ -111,7 +108,7 @@ def shorten(head: str, tail: str | None, chars: int) -> str:
 
 
 def plain(text: str, directory: str = "") -> str:
-  """Without the addresses of objects and the random path, which differ from run to run."""
+  """Removes the addresses of objects and the random path, which differ from run to run."""
   if directory:
     text = text.replace(f"{directory}/program", "/tmp").replace(directory, "/tmp")
   return _ADDRESS.sub(" at 0x0", text)
@@ -120,9 +117,10 @@ def plain(text: str, directory: str = "") -> str:
 def _outcome(ended: Finished, cpu_seconds: float) -> tuple[str, str]:
   if os.WIFSIGNALED(ended.wait):
     number = os.WTERMSIG(ended.wait)
-    out_of_time = number == signal.SIGXCPU or (number == signal.SIGKILL and
-                                               (ended.late or ended.cpu >= cpu_seconds))
-    return ("timeout", TIMEOUT) if out_of_time else ("killed", f"killed by {_signal_name(number)}")
+    used_up = ended.late or ended.cpu >= cpu_seconds
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and used_up):
+      return "timeout", TIMEOUT
+    return "killed", f"killed by {_signal_name(number)}"
   code = os.WEXITSTATUS(ended.wait)
   if code == 0:
     return "ok", ""

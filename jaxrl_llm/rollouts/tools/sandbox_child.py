@@ -1,8 +1,7 @@
-"""The forked process that becomes a program: gives up what it has, runs the text, leaves with a
-status.
+"""The forked process that becomes a program: gives up what it has, runs the text, and exits.
 
-Standard library alone, loaded by path. Whatever the program does to this file's names, it does to
-its own copy: the status that counts is the one the kernel reports to the parent.
+Only the standard library is used, because this file is loaded by its path. A program can change
+only its own copy of the names here. The status that counts is the kernel's report to the parent.
 """
 
 import atexit
@@ -16,11 +15,14 @@ import types
 
 import linux
 
-leave = os._exit  # kept here, since a program may replace os._exit
+leave = os._exit  # a program may replace os._exit
 
 
 def become(code: bytes, out: int, err: int, directory: str, settings: dict) -> None:
-  """Never returns. File handles other than 0, 1 and 2 are closed, the environment is empty."""
+  """Becomes the program and never returns.
+
+  File handles other than 0, 1 and 2 are closed, and the environment is emptied.
+  """
   os.setsid()
   os.dup2(out, 1)
   os.dup2(err, 2)
@@ -39,34 +41,39 @@ def become(code: bytes, out: int, err: int, directory: str, settings: dict) -> N
 
 
 def limit(settings: dict) -> None:
-  """The kernel's limits, or lower ones that the trainer is under itself.
+  """Sets the kernel's limits, or keeps lower ones that the trainer itself has.
 
-  The one on processes counts all of its user; the others are of each process alone.
+  The limit on processes counts all processes of the user; the others hold for each process.
   """
   mega = 1 << 20
-  for name, soft, hard in (("RLIMIT_CPU", settings["cpu_seconds"], settings["cpu_seconds"] + 1),
-                           ("RLIMIT_AS", settings["memory_mb"] * mega,
-                            settings["memory_mb"] * mega),
-                           ("RLIMIT_FSIZE", settings["file_mb"] * mega, settings["file_mb"] * mega),
-                           ("RLIMIT_NOFILE", settings["open_files"], settings["open_files"]),
-                           ("RLIMIT_NPROC", settings["processes"],
-                            settings["processes"]), ("RLIMIT_SIGPENDING", 64, 64),
-                           ("RLIMIT_CORE", 0, 0), ("RLIMIT_MEMLOCK", 0, 0), ("RLIMIT_MSGQUEUE", 0,
-                                                                             0)):
+  limits = {
+      "RLIMIT_CPU": settings["cpu_seconds"],
+      "RLIMIT_AS": settings["memory_mb"] * mega,
+      "RLIMIT_FSIZE": settings["file_mb"] * mega,
+      "RLIMIT_NOFILE": settings["open_files"],
+      "RLIMIT_NPROC": settings["processes"],
+      "RLIMIT_SIGPENDING": 64,
+      "RLIMIT_CORE": 0,
+      "RLIMIT_MEMLOCK": 0,
+      "RLIMIT_MSGQUEUE": 0,
+  }
+  for name, soft in limits.items():
     if hasattr(resource, name):
       number = getattr(resource, name)
       inherited = resource.getrlimit(number)[1]
+      # The soft limit on processor time sends SIGXCPU; a second later the hard one kills.
+      hard = soft + 1 if name == "RLIMIT_CPU" else soft
       top = hard if inherited == resource.RLIM_INFINITY else min(hard, inherited)
       resource.setrlimit(number, (min(soft, top), top))
 
 
 def execute(text: str) -> int:
-  """Runs a text as `__main__` does, with no state from before; its exit status."""
+  """Runs a text as `__main__`, with no state from before, and returns its exit status."""
   module = types.ModuleType("__main__")
   module.__builtins__ = builtins
   sys.modules["__main__"], sys.argv = module, [""]
   builtins.exit = builtins.quit = sys.exit  # programs use them; without `site` they are missing
-  random.seed(0)  # else programs that draw would give another row each time
+  random.seed(0)  # so that a program with random numbers gives the same row each time
   status = 0
   try:
     exec(compile(text, "<program>", "exec", dont_inherit=True), module.__dict__)
@@ -80,7 +87,7 @@ def execute(text: str) -> int:
 
 
 def left(code) -> int:
-  """The status of sys.exit(code)."""
+  """Returns the exit status of sys.exit(code)."""
   if code is None or isinstance(code, int):
     return (code or 0) & 0xFF
   say(code)
@@ -88,7 +95,7 @@ def left(code) -> int:
 
 
 def say(error) -> None:
-  """One line at the end of the error stream, where it is still open."""
+  """Writes one line at the end of the error stream, if that is still open."""
   try:
     line = describe(error) if isinstance(error, BaseException) else str(error)
   except BaseException:
@@ -104,19 +111,20 @@ def say(error) -> None:
 
 
 def describe(error: BaseException) -> str:
-  """The last line of a traceback, without its further lines."""
+  """Returns the last line of a traceback: the type and the first line of the message."""
   kind = type(error)
-  name = kind.__qualname__ if kind.__module__ in (
-      "builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+  plain = kind.__module__ in ("builtins", "__main__")
+  name = kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
   text = str(error).strip()
   return f"{name}: {text.splitlines()[0]}" if text else name
 
 
 def finish() -> None:
-  """What the interpreter does at its end: waits for threads, runs exit handlers, flushes."""
+  """Does what the interpreter does at its end: waits for threads, runs exit handlers, flushes."""
   threading = sys.modules.get("threading")
-  for step in (threading and threading._shutdown, atexit._run_exitfuncs, sys.stdout and
-               sys.stdout.flush):
+  wait_for_threads = threading and threading._shutdown
+  flush = sys.stdout and sys.stdout.flush
+  for step in (wait_for_threads, atexit._run_exitfuncs, flush):
     try:
       if step:
         step()

@@ -15,13 +15,14 @@ from jaxrl_llm.rollouts.tools.results import Finished
 
 WORKER = Path(__file__).with_name("sandbox_worker.py")
 START_SECONDS = 60.0
-# -I would ignore PYTHONHASHSEED; without the user's variables the rest of it is -s -P.
+# -I would ignore PYTHONHASHSEED. In an environment of only these variables, its other effects are
+# those of -s -P.
 COMMAND = [sys.executable, "-s", "-P", "-S", "-B", str(WORKER)]
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
 
 
 class GoneError(Exception):
-  """The worker has ended, or has said that it cannot work."""
+  """The worker has ended, or reported that it cannot work."""
 
 
 class LateError(Exception):
@@ -29,10 +30,10 @@ class LateError(Exception):
 
 
 class WorkerProcess:
-  """One worker, used by one thread at a time; `kill` may come from any."""
+  """One worker, used by one thread at a time; any thread may call `kill`."""
 
   def __init__(self, settings: dict):
-    self.directory = ""  # of the programs' directories, where their files are not isolated
+    self.directory = ""  # parent of the programs' directories, if files are not isolated
     self.process = subprocess.Popen(
         [*COMMAND, json.dumps(settings)],
         stdin=subprocess.PIPE,
@@ -41,16 +42,15 @@ class WorkerProcess:
         bufsize=0,
         cwd="/",
         env=ENVIRONMENT,
-        # an interrupt from the keyboard is not for it
-        start_new_session=True)
+        start_new_session=True)  # so that an interrupt from the keyboard does not reach it
     self._start_by = time.monotonic() + START_SECONDS
     self._isolation, self._rest, self._busy = None, b"", threading.Lock()
 
   def isolation(self) -> Isolation:
-    """What is in force; waits until the worker has started.
+    """Waits until the worker has started and returns the isolation in force.
 
     Raises:
-      GoneError, LateError: it has not.
+      GoneError, LateError: it did not start.
     """
     if self._isolation is None:
       message = self._line(self._start_by)
@@ -79,18 +79,18 @@ class WorkerProcess:
                     message["seconds"])
 
   def kill(self) -> None:
-    """Ends the worker and all below it; they are gone when this returns. Idempotent."""
+    """Ends the worker and its processes, and returns when they are gone. Idempotent."""
     isolated = self._isolation is None or self._isolation.processes
     if not isolated:
       self._end_by_input()
-    # the supervisor kills the server and waits for the end of its namespace
+    # The supervisor kills the server and waits for the end of its namespace.
     self.process.terminate()
     try:
       self.process.wait(5)
     except subprocess.TimeoutExpired:
       self.process.kill()
       self.process.wait()
-    # a thread that waits for an answer has seen the end by now: no handle is closed under its hands
+    # A thread that waits for an answer has seen the end by now, so none uses the handles.
     with self._busy:
       self.process.stdin.close()
       self.process.stdout.close()
@@ -98,14 +98,12 @@ class WorkerProcess:
       try:
         linux.remove_tree(self.directory)
       except OSError:
-        pass  # the server has removed it, or a process that it could not find still writes there
+        pass  # the server has removed it, or a process that escaped the search still writes there
 
   def _end_by_input(self) -> None:
-    """Without a process namespace the server itself must end what its program has started, so it is
-    asked first.
-    """
+    """Asks the server to end. Without a process namespace only it can end a program's processes."""
     try:
-      self.process.stdin.close()  # nobody waits on this end
+      self.process.stdin.close()  # the server ends when its input does
       self.process.wait(1)
     except (OSError, subprocess.TimeoutExpired):
       pass

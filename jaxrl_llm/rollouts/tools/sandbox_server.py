@@ -1,7 +1,7 @@
-"""What the server of a sandbox does for each program: a directory, a fork, its output, its end.
+"""The server of a sandbox: forks a child for each program, reads its output, and cleans up.
 
-Standard library alone, loaded by path. The server is single-threaded, holds no secret, and reads
-nothing from a program but the bytes of its two streams.
+Only the standard library is used, because this file is loaded by its path. The server is
+single-threaded, holds no secret, and reads only the bytes of a program's two streams.
 """
 
 import json
@@ -15,26 +15,28 @@ import time
 import linux
 import sandbox_child
 
-ANY_CHILD = 0x40000000  # __WALL: those made by clone without SIGCHLD, too
+ANY_CHILD = 0x40000000  # __WALL: also children made by clone without SIGCHLD
 ERR_BYTES = 4096
-SYSTEM_SETTINGS = (  # (isolation that makes it the sandbox's own, file, value)
-    ("", "/proc/self/oom_score_adj", "1000"),  # should memory run out, this goes before the trainer
-    # a program may not nest namespaces
+# (isolation without which the setting would change the host, file, value)
+SYSTEM_SETTINGS = (
+    # If memory runs out, the kernel ends this process before the trainer.
+    ("", "/proc/self/oom_score_adj", "1000"),
+    # A program may not nest namespaces.
     ("user_namespace", "/proc/sys/user/max_user_namespaces", "0"),
-    # Memory that outlives its process and that no limit of a process counts.
+    # System V memory would outlive its process, and no limit of a process counts it.
     ("ipc", "/proc/sys/kernel/shmmni", "0"),
     ("ipc", "/proc/sys/kernel/msgmni", "0"),
     ("ipc", "/proc/sys/kernel/sem", "250 32000 32 0"),
 )
 
 
-def prepare(got: set[str], settings: dict) -> tuple[str, int | None]:
-  """Last steps inside the namespaces; takes from `got` what the system refuses, adds what it
-  grants.
+def isolate(got: set[str], settings: dict) -> tuple[str, int | None]:
+  """Does the last steps of isolation, inside the namespaces, and brings `got` up to date.
 
   Returns:
-    A directory for the programs' directories, or "" where each has `linux.HOME` to itself; and a
-    handle of /proc where processes must be searched for.
+    (directory, proc). `directory` is the parent of the programs' directories, or "" if each
+    program has `linux.HOME` to itself. `proc` is a handle of /proc if processes must be searched
+    for, else None.
   """
   proc = None
   if "processes" not in got and os.path.isdir("/proc/self"):
@@ -59,7 +61,7 @@ def prepare(got: set[str], settings: dict) -> tuple[str, int | None]:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
   except linux.REFUSED:
     pass
-  sys.stdout.reconfigure(line_buffering=True)  # what a program printed before it was killed stays
+  sys.stdout.reconfigure(line_buffering=True)  # keeps what a program prints before it is killed
   if "files" in got:
     return "", proc
   directory = tempfile.mkdtemp(prefix="jaxrl-sandbox-", dir=settings["temporary"])
@@ -68,7 +70,7 @@ def prepare(got: set[str], settings: dict) -> tuple[str, int | None]:
 
 
 class Stream:
-  """The first and the last bytes of a pipe."""
+  """A pipe of which the first and the last bytes are kept."""
 
   def __init__(self, first: int, last: int):
     self.read_end, self.write_end = os.pipe()
@@ -77,7 +79,7 @@ class Stream:
     self.head, self.tail, self.total = bytearray(), bytearray(), 0
 
   def pull(self) -> bool:
-    """Reads what is there; False at its end."""
+    """Reads what is there; returns False if nothing is, or at the end."""
     try:
       chunk = os.read(self.read_end, 1 << 16)
     except BlockingIOError:
@@ -89,7 +91,7 @@ class Stream:
     return bool(chunk)
 
   def close(self) -> tuple[bytes, bytes | None]:
-    """Head and, where bytes between them were dropped, tail; else all bytes and None."""
+    """Returns (head, tail) if bytes between them were dropped, else (all bytes, None)."""
     os.close(self.read_end)
     if self.total > len(self.head) + len(self.tail):
       return bytes(self.head), bytes(self.tail)
@@ -97,19 +99,19 @@ class Stream:
 
 
 class Server:
-  """Answers requests until they end."""
+  """Runs the programs that arrive on a pipe, until it closes."""
 
   def __init__(self, requests: int, answers: int, got: set[str], directory: str, proc: int | None,
                settings: dict):
-    self.requests, self.answers, self.got, self.directory, self.proc = requests, answers, got, directory, proc
+    self.requests, self.answers = requests, answers
+    self.got, self.directory, self.proc = got, directory, proc
     self.settings = settings | {"uid": linux.NOBODY if "user" in got else None}
     if "user" not in got:
-      # this process and the supervisor count among those of their user
+      # This process and the supervisor count among the processes of their user.
       self.settings["processes"] += 2
 
   def run(self) -> None:
-    while (head := self._exactly(8)) and (code := self._exactly(int.from_bytes(head,
-                                                                               "big"))) is not None:
+    while (code := self._request()) is not None:
       home = self._open_home()
       answer = self._execute(code, home)
       self._close_home(home)
@@ -118,6 +120,10 @@ class Server:
       view = memoryview(answer)
       while view:
         view = view[os.write(self.answers, view):]
+
+  def _request(self) -> bytes | None:
+    length = self._exactly(8)
+    return None if length is None else self._exactly(int.from_bytes(length, "big"))
 
   def _exactly(self, count: int) -> bytes | None:
     data = b""
@@ -147,8 +153,7 @@ class Server:
       linux.remove_tree(home)
 
   def _execute(self, code: bytes, home: str) -> bytes | None:
-    """Runs one program to its end or its time limit; None where the requests have ended meanwhile.
-    """
+    """Runs one program to its end or its time limit; returns None if the requests end."""
     keep = 4 * self.settings["output_chars"]  # bytes: a character has at most 4
     out, err = Stream(keep, keep), Stream(0, ERR_BYTES)
     started = time.monotonic()
@@ -156,8 +161,7 @@ class Server:
     if pid == 0:
       try:
         sandbox_child.become(code, out.write_end, err.write_end, home, self.settings)
-      # before the program began: the sandbox tries one program at its start
-      except BaseException as error:
+      except BaseException as error:  # before the program began, as the trial program would show
         sandbox_child.say(error)
       finally:
         sandbox_child.leave(70)
@@ -182,7 +186,7 @@ class Server:
     try:
       handle = os.pidfd_open(pid)
     except linux.REFUSED:
-      handle = None  # then its end is looked for every 5 ms
+      handle = None  # its end is looked for every 5 ms instead
     poll = select.poll()
     poll.register(self.requests, 0)
     for stream in streams:
@@ -208,8 +212,10 @@ class Server:
         os.close(handle)
 
   def _end_all(self, program: int) -> tuple[int, float]:
-    """Kills and reaps every process that the program has started, itself included; its wait status
-    and CPU seconds.
+    """Kills and reaps the program and every process that it has started.
+
+    Returns:
+      (wait status, seconds of processor time) of the program.
     """
     found = None
     while True:
@@ -227,5 +233,5 @@ class Server:
 
   def _victims(self, program: int) -> list[int]:
     if "processes" in self.got:
-      return [-1]  # all of this namespace but this process
+      return [-1]  # all processes of this namespace except this one
     return [-program, program] if self.proc is None else linux.descendants(os.getpid(), self.proc)

@@ -1,15 +1,17 @@
 """A process that runs programs one after the other, each in a fork of itself.
 
-Run by path (`python -s -P -S sandbox_worker.py '{...}'`): neither this package nor JAX is imported.
-Two processes stand above a program. The supervisor enters the namespaces and waits; its child, the
-server, is process 1 of the new process namespace, forks a child per program, ends all that the
-program has left, and reports what the kernel says of it. On SIGTERM the supervisor kills the
-server, and with it the kernel kills every process of the namespace; it ends when the last of them
-is gone. The server ends when its input closes, so that nothing outlives the trainer.
+It is run by its path (`python -s -P -S sandbox_worker.py '{...}'`), so that neither this package
+nor JAX is imported. There are two processes above a program. The supervisor enters the namespaces
+and waits. Its child, the server, is process 1 of the new process namespace: it forks a child for
+each program, ends all processes that the program leaves, and reports what the kernel says of it.
 
-  request: 8 bytes of length, the program in UTF-8
-  answer:  one JSON line (wait, late, cpu, seconds, and the lengths head, tail, err), then that many
-    bytes
+On SIGTERM the supervisor kills the server, and with it the kernel kills every process of the
+namespace; the supervisor ends when the last of them is gone. The server ends when its input closes,
+so that nothing outlives the trainer.
+
+  request  8 bytes of length, then the program in UTF-8
+  answer   one JSON line (wait, late, cpu, seconds, and the lengths head, tail, err), then as many
+           bytes as the lengths say
 """
 
 import gc
@@ -25,13 +27,13 @@ import linux
 import sandbox_server
 
 sys.path.pop(0)
-# Loaded once, so that a program that imports them finds them at once.
+# Imported once here, so that programs need not load them.
 USUAL = ("collections", "datetime", "decimal", "fractions", "heapq", "itertools", "json", "math",
          "re", "statistics")
 
 
 def main() -> None:
-  """The supervisor."""
+  """Runs the supervisor."""
   settings = json.loads(sys.argv[1])
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -53,13 +55,17 @@ def main() -> None:
     serve(requests, answers, got, settings)
   os.close(requests)
   os.close(answers)
-  signal.signal(signal.SIGTERM, lambda *_: os.kill(server, signal.SIGKILL))
+
+  def kill_server(*_):
+    os.kill(server, signal.SIGKILL)
+
+  signal.signal(signal.SIGTERM, kill_server)
   signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
   os.waitpid(server, 0)
 
 
 def namespaces(without: set[str]) -> set[str]:
-  """Enters those that the system offers; their names."""
+  """Enters the namespaces that the system offers, and returns their names."""
   got = set()
   if os.geteuid() == 0 and linux.mapped(linux.NOBODY) and "user" not in without:
     got.add("user")
@@ -69,9 +75,13 @@ def namespaces(without: set[str]) -> set[str]:
       got.add("user_namespace")
     except linux.REFUSED:
       pass
-  for name, flags in (("files", linux.CLONE_NEWNS), ("network", linux.CLONE_NEWNET),
-                      ("ipc", linux.CLONE_NEWIPC | linux.CLONE_NEWUTS), ("processes",
-                                                                         linux.CLONE_NEWPID)):
+  others = {
+      "files": linux.CLONE_NEWNS,
+      "network": linux.CLONE_NEWNET,
+      "ipc": linux.CLONE_NEWIPC | linux.CLONE_NEWUTS,
+      "processes": linux.CLONE_NEWPID,
+  }
+  for name, flags in others.items():
     try:
       if name not in without:
         linux.unshare(flags)
@@ -82,17 +92,17 @@ def namespaces(without: set[str]) -> set[str]:
 
 
 def serve(requests: int, answers: int, got: set[str], settings: dict) -> None:
-  """The server; never returns."""
+  """Runs the server; never returns."""
   try:
-    directory, proc = sandbox_server.prepare(got, settings)
+    directory, proc = sandbox_server.isolate(got, settings)
     ready = {"ready": True, "isolation": sorted(got), "directory": directory}
     os.write(answers, json.dumps(ready).encode() + b"\n")
     gc.collect()
-    gc.freeze()  # a fork that touches no object shares all pages
+    gc.freeze()  # so that a fork shares the pages of all objects that it does not change
     server = sandbox_server.Server(requests, answers, got, directory, proc, settings)
     server.run()
     if directory:
-      linux.remove_tree(directory)  # a trainer that was killed does not
+      linux.remove_tree(directory)  # a trainer that was killed cannot
   except BaseException:
     try:
       os.write(answers, json.dumps({"error": traceback.format_exc()}).encode() + b"\n")

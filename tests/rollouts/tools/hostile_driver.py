@@ -1,8 +1,7 @@
-"""Runs the hostile programs in a sandbox and prints a JSON line for each; itself run under limits
-by test_hostile.py.
+"""Runs the hostile programs in a sandbox and prints a JSON line for each.
 
-As first process of a process namespace where the system offers one: with it, all that a program
-left would end.
+test_hostile.py runs it under limits and, if the system offers one, as the first process of a
+process namespace: when it ends, so does every process that a program left.
 """
 
 import argparse
@@ -15,11 +14,11 @@ import threading
 import time
 import types
 from pathlib import Path
+from unittest import mock
 
 import jaxrl_llm
 
-# The package of the samplers would import JAX, which needs more memory than this process is
-# allowed.
+# The package of the samplers would import JAX, which needs more memory than this process may use.
 stub = types.ModuleType("jaxrl_llm.rollouts")
 stub.__path__ = [str(Path(jaxrl_llm.__file__).parent / "rollouts")]
 sys.modules["jaxrl_llm.rollouts"] = stub
@@ -35,9 +34,8 @@ LIMITS = {
     "memory_mb": 128,
     "processes": 5,
     "directory_mb": 4,
-    "output_chars": 400
+    "output_chars": 400,
 }
-
 
 LOCK = threading.Lock()  # listing a folder takes a handle, which must not be counted
 
@@ -48,7 +46,7 @@ def processes() -> set[int]:
 
 
 def watch() -> None:
-  """Ends everything should a limit fail: this process is the first of its namespace."""
+  """Ends everything if a limit fails, because this process is the first of its namespace."""
   while True:
     if os.getpid() == 1 and len(processes()) > MOST_PROCESSES:
       os._exit(99)
@@ -56,13 +54,16 @@ def watch() -> None:
 
 
 def state() -> dict:
-  """What a program could leave behind."""
+  """Returns everything that a program could leave."""
   folder = tempfile.gettempdir()
   with LOCK:
     handles = sorted(os.listdir("/proc/self/fd"))
-  return {"handles": handles, "files": sorted(os.listdir(folder)),
-          "processes": sorted(processes()) if os.getpid() == 1 else [],
-          "memory segments": len(Path("/proc/sysvipc/shm").read_text().splitlines())}
+  return {
+      "handles": handles,
+      "files": sorted(os.listdir(folder)),
+      "processes": sorted(processes()) if os.getpid() == 1 else [],
+      "memory segments": len(Path("/proc/sysvipc/shm").read_text().splitlines()),
+  }
 
 
 def main() -> None:
@@ -71,8 +72,8 @@ def main() -> None:
   parser.add_argument("--without", default="", help="an isolation to leave out")
   args = parser.parse_args()
   if args.without:
-    # a user who may not read the libraries is no hindrance here
-    PythonSandbox._try_one = lambda self: None
+    # The trial program would fail if the user of programs may not read the libraries.
+    PythonSandbox._try_one = mock.Mock()
   limits = LIMITS | {"without": args.without.split()}
   threading.Thread(target=watch, daemon=True).start()
   listener = socket.socket(socket.AF_UNIX)
@@ -82,13 +83,10 @@ def main() -> None:
   outside.write_text("as it was")
   outside.chmod(0o666)
   before_all = state()
-  with PythonSandbox(workers=1,
-                     **limits) as sandbox, PythonSandbox(workers=1,
-                                                         **limits | {"timeout": 5.0}) as patient:
-    print(json.dumps({
-        "isolation": vars(sandbox.isolation),
-        "missing": sandbox.isolation.missing
-    }), flush=True)
+  longer = limits | {"timeout": 5.0}
+  with PythonSandbox(workers=1, **limits) as sandbox, PythonSandbox(workers=1, **longer) as patient:
+    isolation = {"isolation": vars(sandbox.isolation), "missing": sandbox.isolation.missing}
+    print(json.dumps(isolation), flush=True)
     sandbox.run("'SECRET-OF-ANOTHER'")
     for name in args.programs:
       before = state()
@@ -96,16 +94,16 @@ def main() -> None:
       result = chosen.run(PROGRAMS[name][0].replace("OUTSIDE", repr(str(outside))))
       after = chosen.run("print(sum(range(10)))")
       now = state()
-      print(
-          json.dumps({
-              "name": name,
-              "status": result.status,
-              "output": result.output,
-              "seconds": result.seconds,
-              "next": [after.status, after.output],
-              "outside": outside.read_text(),
-              "changed": [key for key in now if now[key] != before[key]]
-          }), flush=True)
+      outcome = {
+          "name": name,
+          "status": result.status,
+          "output": result.output,
+          "seconds": result.seconds,
+          "next": [after.status, after.output],
+          "outside": outside.read_text(),
+          "changed": [key for key in now if now[key] != before[key]],
+      }
+      print(json.dumps(outcome), flush=True)
   now = state()
   print(json.dumps({"end": [key for key in now if now[key] != before_all[key]]}), flush=True)
 

@@ -1,7 +1,7 @@
 """Programs that mean harm: name -> (program, status it must end with, text its output must hold).
 
-A tuple of statuses where the system may end the program in more than one way. The last ones are
-those that a missing limit would turn against the machine.
+A tuple of statuses means that the system may end the program in any of these ways. The
+programs that would harm the machine if a limit were missing come last.
 """
 
 FORGED = '{"wait": 0, "late": false, "cpu": 0.0, "seconds": 0.0, "head": 2, "tail": null, "err": 0}'
@@ -31,8 +31,8 @@ PROGRAMS = {
     "sleep": ("import time; time.sleep(1000)", "timeout", "time limit"),
     "catches everything": (
         "import signal, time\n"
-        "for s in range(1, 65):\n  try: signal.signal(s, signal.SIG_IGN)\n  except Exception: "
-        "pass\n"
+        "for s in range(1, 65):\n"
+        "  try: signal.signal(s, signal.SIG_IGN)\n  except Exception: pass\n"
         "print('armed')\n"
         "while True:\n  try:\n    while True: time.sleep(0.01)\n  except BaseException: pass",
         "timeout", "armed"),
@@ -60,8 +60,7 @@ PROGRAMS = {
         ("for i in range(10**6): open(str(i), 'w').close()", "error", "No space left"),
     "reads outside": (
         "import os\nfor p in ('/etc/passwd', '/etc/shadow', '/proc/1/environ', '/proc/self/mem', "
-        "'/sys',"
-        " '/root/.ssh', '/home', '/usr/bin', '/dev/mem', OUTSIDE):\n"
+        "'/sys', '/root/.ssh', '/home', '/usr/bin', '/dev/mem', OUTSIDE):\n"
         "  if os.path.exists(p): print('SEEN', p)\nprint('blind')", "ok", "blind"),
     "writes outside":
         (CANNOT +
@@ -140,9 +139,9 @@ PROGRAMS = {
     "shared memory that stays":
         ("import ctypes\nprint(ctypes.CDLL(None).shmget(0, 1 << 20, 0o1600))", "ok", "-1"),
     "privileges": (
-        "import ctypes\nc = ctypes.CDLL(None)\nprint(c.unshare(0x10000000), c.mount(b'x', b'/tmp', "
-        "b'tmpfs',"
-        " 0, b''), c.setuid(0), c.chroot(b'/tmp'), c.umount2(b'/tmp', 2))", "ok", "-1 -1 -1 -1 -1"),
+        "import ctypes\nc = ctypes.CDLL(None)\n"
+        "print(c.unshare(0x10000000), c.mount(b'x', b'/tmp', b'tmpfs', 0, b''), c.setuid(0), "
+        "c.chroot(b'/tmp'), c.umount2(b'/tmp', 2))", "ok", "-1 -1 -1 -1 -1"),
     "raises its limits": ("import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
                           "error", "not allowed to raise"),
     "executes a shell": ("import os; os.execv('/bin/sh', ['sh'])", "error", "FileNotFoundError"),

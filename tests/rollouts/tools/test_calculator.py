@@ -87,9 +87,7 @@ def test_long_expressions_end_quickly_and_never_raise(text):
 
 
 def test_agrees_with_exact_arithmetic_and_rejects_floats():
-  """Random expressions against Fractions built beside them; float arithmetic fails the same
-  comparison.
-  """
+  """Compares random expressions with Fractions; float arithmetic fails the same comparison."""
   rng, wrong = random.Random(0), 0
   for _ in range(200):
     a, b, c = (rng.randint(1, 10**9) for _ in range(3))

@@ -1,6 +1,4 @@
-"""Hostile programs end with the right status, harm nothing, leave nothing, and the same worker goes
-on.
-"""
+"""Hostile programs end with the right status, harm and leave nothing, and the worker goes on."""
 
 import json
 import os
@@ -19,25 +17,22 @@ SECONDS = 60
 
 
 def cap():
-  """Limits from outside, which every process of the sandbox inherits and none can raise."""
+  """Sets limits from outside, which every process of the sandbox inherits and none can raise."""
   for name, value in (("RLIMIT_AS", 1 << 30), ("RLIMIT_CPU", 30), ("RLIMIT_FSIZE", 64 << 20),
                       ("RLIMIT_CORE", 0)):
     resource.setrlimit(getattr(resource, name), (value, value))
 
 
 def driven(*arguments):
-  """The driver's lines by program, "isolation" and "end" besides, and its error stream."""
+  """Returns the driver's lines by program, also "isolation" and "end", and its error stream."""
+  # --kill-child: when this process ends or SECONDS are over, so does all that the driver started.
+  command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
+             str(DRIVER), *arguments]
   with tempfile.TemporaryDirectory() as folder:
-    os.chmod(folder, 0o755)  # but for the sandbox, any user could reach the file in it
-    # --kill-child: when this process ends, or the time below is over, so does all that the driver
-    # has started.
-    done = subprocess.run([
-        "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
-        str(DRIVER), *arguments
-    ], capture_output=True, text=True, timeout=SECONDS, preexec_fn=cap, env={
-        **os.environ, "TMPDIR": folder,
-        "JAXRL_TEST_SECRET": "1"
-    })
+    os.chmod(folder, 0o755)  # so that only the sandbox keeps other users from the file in it
+    environment = {**os.environ, "TMPDIR": folder, "JAXRL_TEST_SECRET": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, preexec_fn=cap,
+                          env=environment)
   lines = [json.loads(line) for line in done.stdout.splitlines()]
   assert lines, done.stderr
   return {line.get("name", next(iter(line))): line for line in lines} | {"stderr": done.stderr}
@@ -46,7 +41,7 @@ def driven(*arguments):
 @pytest.fixture(scope="module")
 def outcomes():
   if os.geteuid() or not shutil.which("unshare"):
-    pytest.skip("without root, nothing holds back a program should the sandbox fail to")
+    pytest.skip("without root, nothing holds back a program if the sandbox fails")
   probe = driven("exit status")
   if missing := probe["isolation"]["missing"]:
     pytest.skip(f"not offered here: {missing}")
@@ -54,7 +49,7 @@ def outcomes():
 
 
 def harm(outcome) -> bool:
-  """Whether a program got at something outside."""
+  """Returns whether a program reached something outside."""
   words = {"DONE", "SEEN", "KILLED", "FOUND"} & set(outcome["output"].split())
   return bool(words) or outcome["outside"] != "as it was"
 

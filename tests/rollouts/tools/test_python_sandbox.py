@@ -1,6 +1,4 @@
-"""The sandbox on harmless programs: results, order, determinism, replacement of workers, and what
-it refuses.
-"""
+"""The sandbox on harmless programs: results, order, determinism, replaced workers, refusals."""
 
 import concurrent.futures
 import dataclasses
@@ -61,8 +59,7 @@ PROGRAMS = {
     "import json; json.loads('{')": (
         "error",
         "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 "
-        "column 2 "
-        "(char 1)"),
+        "column 2 (char 1)"),
     "a b": ("error", "SyntaxError: invalid syntax (<program>, line 1)"),
     "input()": ("error", "EOFError: EOF when reading a line"),
     "exit()": ("ok", ""),
@@ -75,14 +72,23 @@ PROGRAMS = {
     "import threading\nthreading.Thread(target=print, args=('thread',)).start()":
         ("ok", "thread\n"),
     "import atexit\natexit.register(print, 'last')\nprint('first')": ("ok", "first\nlast\n"),
-    "import dataclasses, pickle\n@dataclasses.dataclass\nclass P:\n  x: "
-    "int\nprint(pickle.loads(pickle.dumps(P(3))))":
+    "import dataclasses, pickle\n@dataclasses.dataclass\nclass P:\n  x: int\n"
+    "print(pickle.loads(pickle.dumps(P(3))))":
         ("ok", "P(x=3)\n"),
     "import math, random, re, itertools, collections, fractions, decimal, statistics, datetime, "
-    "heapq, functools,"
-    " string, bisect, cmath, sqlite3, hashlib, ctypes, ssl\nprint('all')": ("ok", "all\n"),
+    "heapq, functools, string, bisect, cmath, sqlite3, hashlib, ctypes, ssl\nprint('all')":
+        ("ok", "all\n"),
     "print('é' * 5000)": ("ok", "é" * 2048 + "\n[... output cut ...]\n" + "é" * 2047 + "\n"),
 }
+# Leaves a process of its own session behind.
+DAEMON = """import os, time
+if os.fork() == 0:
+  os.setsid()
+  if os.fork() == 0:
+    open('pid', 'w')
+    while True: time.sleep(1)
+  os._exit(0)
+print(os.getpid())"""
 
 
 @pytest.mark.parametrize("code", list(PROGRAMS))
@@ -91,9 +97,7 @@ def test_results(sandbox, code):
 
 
 def test_no_state_passes_on(sandbox):
-  """Four programs on each of two workers: with one shared interpreter or folder the later ones
-  would see the first.
-  """
+  """Runs four programs on each of two workers, each of which would see traces of an earlier one."""
   code = (
       "import os, sys, math\nprint('x' in globals(), hasattr(math, 'spoilt'), os.listdir('.'))\n"
       "x = math.spoilt = 1\nopen('f', 'w').close()\nos.environ['A'] = 'b'")
@@ -116,8 +120,8 @@ def test_the_same_program_says_the_same_in_every_process(sandbox):
 
 def test_threads_share_the_workers(sandbox):
   with concurrent.futures.ThreadPoolExecutor(6) as threads:
-    results = list(threads.map(lambda i: sandbox.run(f"print({i})").output, range(30)))
-  assert results == [f"{i}\n" for i in range(30)]
+    results = list(threads.map(sandbox.run, [f"print({i})" for i in range(30)]))
+  assert [r.output for r in results] == [f"{i}\n" for i in range(30)]
 
 
 def test_long_programs_are_refused(sandbox):
@@ -125,17 +129,18 @@ def test_long_programs_are_refused(sandbox):
   assert sandbox.run("#" * 32768).status == "ok"
 
 
-def test_a_killed_worker_loses_nothing(sandbox):
+@pytest.mark.parametrize("which", ["supervisor", "server"])
+def test_a_killed_worker_loses_nothing(sandbox, which):
   """Killed while its program runs, the worker is replaced and the program runs again."""
-  for which in (lambda pid: pid, lambda pid: children(pid)[0]):
-    with concurrent.futures.ThreadPoolExecutor(1) as threads:
-      running = threads.submit(sandbox.run_many,
-                               ["import time; time.sleep(0.5); print('whole')"] * 2)
-      time.sleep(0.2)
-      victim = which(sandbox.pids()[0])
-      os.kill(victim, signal.SIGKILL)
-      assert running.result() == [ToolResult("ok", "whole\n")] * 2
-    assert gone([victim])
+  with concurrent.futures.ThreadPoolExecutor(1) as threads:
+    running = threads.submit(sandbox.run_many,
+                             ["import time; time.sleep(0.5); print('whole')"] * 2)
+    time.sleep(0.2)
+    supervisor = sandbox.pids()[0]
+    victim = supervisor if which == "supervisor" else children(supervisor)[0]
+    os.kill(victim, signal.SIGKILL)
+    assert running.result() == [ToolResult("ok", "whole\n")] * 2
+  assert gone([victim])
 
 
 def test_a_worker_that_dies_twice_makes_the_tool_unavailable(sandbox, monkeypatch):
@@ -161,7 +166,7 @@ def test_a_worker_that_hangs_is_replaced_from_outside(monkeypatch):
 
 
 def test_nothing_outlives_the_trainer():
-  """A trainer killed with SIGKILL while a program runs: workers and programs end by themselves."""
+  """If the trainer is killed with SIGKILL while a program runs, all processes end by themselves."""
   code = ("from hostile_driver import PythonSandbox\ns = PythonSandbox(workers=1, timeout=60.0)\n"
           "print(s.pids()[0], flush=True)\ns.run('import time, os\\nos.fork()\\ntime.sleep(60)')")
   trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
@@ -204,14 +209,10 @@ def test_without_isolation_the_limits_hold_and_nothing_stays(caplog, tmp_path, m
   with sandbox:
     assert set(sandbox.isolation.missing) == ALL
     assert sandbox.run("print(1)") == ToolResult("ok", "1\n")
-    assert sandbox.run(
-        "import os; os.makedirs('a/b/c'); os.chmod('a', 0); print(os.getcwd())").output == "/tmp\n"
-    daemon = (
-        "import os, time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    open('pid', "
-        "'w')\n"
-        "    while True: time.sleep(1)\n  os._exit(0)\nprint(os.getpid())\ntime.sleep({})")
+    locked = "import os; os.makedirs('a/b/c'); os.chmod('a', 0); print(os.getcwd())"
+    assert sandbox.run(locked).output == "/tmp\n"
     for seconds, status in ((0.2, "ok"), (9, "timeout")):
-      result = sandbox.run(daemon.format(seconds))
+      result = sandbox.run(f"{DAEMON}\ntime.sleep({seconds})")
       assert result.status == status
       server, = children(sandbox.pids()[0])
       assert children(server) == []
@@ -248,8 +249,8 @@ def test_a_sandbox_in_which_no_program_can_run_is_refused(sandbox, monkeypatch):
 def test_limits_of_the_trainer_hold_for_programs():
   code = (
       "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
-      "from hostile_driver import PythonSandbox\nwith PythonSandbox(workers=1, open_files=30) as "
-      "s:\n"
+      "from hostile_driver import PythonSandbox\n"
+      "with PythonSandbox(workers=1, open_files=30) as s:\n"
       "  print(s.run('import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))').output)")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                         cwd=Path(__file__).parent)
@@ -271,21 +272,15 @@ def test_root_isolates_fully(sandbox):
       "import os; print(os.getuid(), os.getgid(), os.getgroups())").output == "65534 65534 []\n"
 
 
-@pytest.mark.parametrize(("options", "message"), [({
-    "workers": 0
-}, "workers = 0"), ({
-    "timeout": 0.0
-}, "timeout = 0.0"), ({
-    "memory_mb": 8
-}, "memory_mb = 8"), ({
-    "cpu_seconds": 1.5
-}, "cpu_seconds = 1.5"), ({
-    "require": ["net"]
-}, "allowed are user, "), ({
-    "without": ["network", "x"]
-}, "without = 'x'"), ({
-    "code_bytes": 10**6
-}, "code_bytes = 1000000")])
+@pytest.mark.parametrize(("options", "message"), [
+    ({"workers": 0}, "workers = 0"),
+    ({"timeout": 0.0}, "timeout = 0.0"),
+    ({"memory_mb": 8}, "memory_mb = 8"),
+    ({"cpu_seconds": 1.5}, "cpu_seconds = 1.5"),
+    ({"require": ["net"]}, "allowed are user, "),
+    ({"without": ["network", "x"]}, "without = 'x'"),
+    ({"code_bytes": 10**6}, "code_bytes = 1000000"),
+])
 def test_bad_options(options, message):
   with pytest.raises(ConfigError, match=message):
     PythonSandbox(**options)

@@ -1,14 +1,14 @@
-"""SIGKILL of the sandbox's processes and of the trainer above them: no result changes, nothing
-stays behind.
-"""
+"""SIGKILL of the sandbox's processes and of the trainer: no result changes, no process stays."""
 
 import concurrent.futures
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -34,7 +34,7 @@ def children(pid: int) -> list[int]:
 
 
 def until(found, seconds=10.0):
-  """The first true value of `found()`, or what it is at the end."""
+  """Returns the first true value of `found()`, or its last value if there is none in time."""
   end = time.monotonic() + seconds
   while not (value := found()) and time.monotonic() < end:
     time.sleep(0.01)
@@ -42,13 +42,16 @@ def until(found, seconds=10.0):
 
 
 def gone(pids) -> bool:
-  return until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+  def none_exists():
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+  return until(none_exists)
 
 
 def program(sandbox) -> int:
-  """The process of the program that runs now."""
+  """Returns the process of the program that runs now."""
   server, = children(sandbox.pids()[0])
-  return until(lambda: children(server))[0]
+  return until(functools.partial(children, server))[0]
 
 
 @pytest.mark.parametrize("which", ["supervisor", "server"])
@@ -58,7 +61,7 @@ def test_between_calls(sandbox, which):
   supervisor = sandbox.pids()[0]
   below = [supervisor, *children(supervisor)]
   os.kill(below[0 if which == "supervisor" else 1], signal.SIGKILL)
-  until(lambda: not Path(f"/proc/{below[1]}").exists())
+  gone(below[1:2])
   assert sandbox.run("print(2)") == ToolResult("ok", "2\n")
   assert gone(below) and sandbox.pids() != [supervisor]
   assert len(os.listdir("/proc/self/fd")) == handles
@@ -83,26 +86,31 @@ def test_a_program_killed_from_outside_runs_again(sandbox, monkeypatch):
   assert killed_from_outside(sandbox).status == "killed", "a sandbox that asks once would pass too"
 
 
+PROGRAM = """import os, time
+os.mkdir("kept")
+if os.fork() == 0: os.setsid()
+time.sleep(60)"""
 TRAINER = """from hostile_driver import PythonSandbox
 s = PythonSandbox(workers=2, timeout=60.0, without={without})
 print(*s.pids(), flush=True)
-s.run_many(['import os, time\\nos.mkdir("kept")\\nif os.fork() == 0: os.setsid()\\ntime.sleep(60)'] * 2)"""
+s.run_many([{program!r}] * 2)"""
 
 
 @pytest.mark.parametrize("without", [(), isolation.NAMES], ids=["isolated", "not isolated"])
 def test_a_killed_trainer_leaves_no_process_and_no_folder(without, tmp_path):
-  """While two programs run that have each started another process, in a session of its own, and
-  made a folder.
-  """
-  trainer = subprocess.Popen(
-      [sys.executable, "-c", TRAINER.format(without=tuple(without))], stdout=subprocess.PIPE,
-      text=True, cwd=Path(__file__).parent, env={
-          **os.environ, "TMPDIR": str(tmp_path)
-      })
+  """Two programs run that have each made a folder and started a process in a session of its own."""
+  code = TRAINER.format(without=tuple(without), program=PROGRAM)
+  trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                             cwd=Path(__file__).parent,
+                             env={**os.environ, "TMPDIR": str(tmp_path)})
   supervisors = [int(pid) for pid in trainer.stdout.readline().split()]
   servers = [pid for supervisor in supervisors for pid in children(supervisor)]
-  programs = until(lambda: [p for s in servers for p in children(s) if children(p)] if all(
-      any(children(p) for p in children(s)) for s in servers) else [])
+
+  def parents_of_processes():
+    found = [[p for p in children(server) if children(p)] for server in servers]
+    return [p for pids in found for p in pids] if all(found) else []
+
+  programs = until(parents_of_processes)
   below = [*supervisors, *servers, *programs, *(pid for p in programs for pid in children(p))]
   assert len(supervisors) == 2 and len(below) == 8
   if without:
@@ -117,18 +125,20 @@ def test_a_killed_trainer_leaves_no_process_and_no_folder(without, tmp_path):
 OK, KILLED, GONE = ToolResult("ok", "1\n"), ToolResult("killed", "killed by SIGKILL"), "gone"
 
 
-@pytest.mark.parametrize(("met", "result", "replaced"), [([KILLED, GONE, OK], OK, 1),
-                                                         ([GONE, KILLED, OK], OK, 1),
-                                                         ([GONE, KILLED, KILLED], KILLED, 1),
-                                                         ([KILLED, GONE, KILLED], KILLED, 1),
-                                                         ([KILLED, GONE, GONE], "unavailable", 2),
-                                                         ([GONE, KILLED, GONE], "unavailable", 2),
-                                                         ([GONE, GONE], "unavailable", 2),
-                                                         ([KILLED, KILLED], KILLED, 0)])
+@pytest.mark.parametrize(("met", "result", "replaced"), [
+    ([KILLED, GONE, OK], OK, 1),
+    ([GONE, KILLED, OK], OK, 1),
+    ([GONE, KILLED, KILLED], KILLED, 1),
+    ([KILLED, GONE, KILLED], KILLED, 1),
+    ([KILLED, GONE, GONE], "unavailable", 2),
+    ([GONE, KILLED, GONE], "unavailable", 2),
+    ([GONE, GONE], "unavailable", 2),
+    ([KILLED, KILLED], KILLED, 0),
+])
 def test_a_killed_program_and_a_worker_that_died_are_counted_apart(sandbox, monkeypatch, met,
                                                                    result, replaced):
   """Each kind is met twice before it counts; a result ends the asking."""
-  left, replacements = list(met), []
+  left, replace = list(met), mock.Mock()
 
   def ask(self, worker, data):
     found = left.pop(0)
@@ -137,7 +147,7 @@ def test_a_killed_program_and_a_worker_that_died_are_counted_apart(sandbox, monk
     return found
 
   monkeypatch.setattr(PythonSandbox, "_ask", ask)
-  monkeypatch.setattr(PythonSandbox, "_replace", lambda self, index: replacements.append(index))
+  monkeypatch.setattr(PythonSandbox, "_replace", replace)
   found = sandbox.run("print(1)")
   assert (found.status if isinstance(result, str) else found) == result
-  assert left == [] and len(replacements) == replaced
+  assert left == [] and replace.call_count == replaced

@@ -1,4 +1,4 @@
-"""What every task does in the same way."""
+"""What all tasks share: rendering, demonstrations, stop ids, and rewards one by one."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,19 +11,20 @@ from jaxrl_llm.types import Problem, Reward
 
 @dataclasses.dataclass
 class TaskBase:
-  """Rendering, demonstrations and sharding; a task adds `batch`, `heldout`, `reward` and the two
-  longest lengths.
+  """Base of all tasks.
+
+  A task adds `batch`, `heldout`, `reward`, `longest_prompt` and `longest_demonstration`.
 
   Attributes:
     cfg: what is asked.
-    seed: of the order, or of the draw, of training problems; the held-out ones are the same for
-      every seed.
+    seed: seeds the training problems: their numbers, or their order. Held-out problems are the same
+      for every seed.
     batch_size: problems per batch, over all processes.
     tokenizer: the checkpoint's, or the task's own.
-    limits: prompt and completion parts of a row, tokens; None: unlimited.
+    limits: tokens that a row has for the prompt and for the completion. None: no limit.
   """
 
-  # names of the notation and the tool that rollouts need (rollouts/environment.py)
+  # Names of the notation and the tool that the task's rollouts need (rollouts/environment.py).
   protocol = tool = None
 
   cfg: TaskConfig
@@ -39,7 +40,7 @@ class TaskBase:
     self.prompt_ids: Callable[[str], list[int]] = make_prompter(self.cfg.prompt, self.tokenizer)
 
   def make_tokenizer(self):
-    """The task's own tokenizer, where no checkpoint gives one: bytes cover every text."""
+    """Returns the task's own tokenizer, used without a checkpoint: one token per byte."""
     return tokenizers.byte_tokenizer()
 
   @property
@@ -49,15 +50,15 @@ class TaskBase:
 
   @property
   def has_demonstrations(self) -> bool:
-    """Whether every problem carries a worked completion, so that a warm start is possible."""
+    """Whether every problem has a demonstration, so that a warm start is possible."""
     return True
 
   def render(self, problem: Problem) -> list[int]:
-    """Prompt ids."""
+    """Returns the prompt ids."""
     return self.prompt_ids(problem.prompt)
 
   def demonstration(self, problem: Problem) -> list[int]:
-    """Completion ids of the demonstrated answer, end of sequence included.
+    """Returns the completion ids of the demonstrated answer, with the end of sequence.
 
     Raises:
       ValueError: the problem has none.
@@ -69,13 +70,12 @@ class TaskBase:
     return tokenizers.encode(self.tokenizer, problem.demonstration) + [self.tokenizer.eos_token_id]
 
   def demonstration_mask(self, problem: Problem) -> list[bool]:
-    """True on the ids of `demonstration` that the policy writes, which are those to imitate: all,
-    where no tool is.
+    """Marks the ids of `demonstration` that the policy writes, and so imitates: all without a tool.
     """
     return [True] * len(self.demonstration(problem))
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
-    """The verdict of each pair, in order."""
+    """Returns the reward of each pair, in order."""
     return [self.reward(problem, text) for problem, text in zip(problems, completions, strict=True)]
 
   def reward(self, problem: Problem, completion: str) -> Reward:

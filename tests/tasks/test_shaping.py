@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm.tasks import rewards
+from jaxrl_llm.tasks import shaping
 
 # Group 4: 3 of 4 correct, lengths 2, 4, 6 (mean 4, population std sqrt(8 / 3)); 9: 1 of 2; 1: 2 of
 # 2, equal lengths; 6: none of 2.
@@ -21,53 +21,59 @@ SHORT, LONG = (1 - 0.6 / (1 + np.exp(-z)) for z in (-Z, Z))
     # a single correct row has z = 0; wrong rows stay at 0
     (1.0, [SHORT, 0, 0.7, 0.7, 0, LONG, 0.7, 0.7, 0, 0])])
 def test_grpo_lambda_by_hand(fraction, expected):
-  got = rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.6, fraction=fraction)
+  got = shaping.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.6, fraction=fraction)
   assert got.dtype == np.float32
   np.testing.assert_allclose(got, expected, rtol=1e-6)
   order = np.random.default_rng(0).permutation(len(GROUP))
   np.testing.assert_array_equal(
-      rewards.grpo_lambda(CORRECT[order], LENGTH[order], GROUP[order], alpha=0.6,
+      shaping.grpo_lambda(CORRECT[order], LENGTH[order], GROUP[order], alpha=0.6,
                           fraction=fraction), got[order])
 
 
 def test_grpo_lambda_is_a_rank_not_a_threshold():
   """Groups that all miss any threshold still give the top share; ties go to the smaller id."""
   group, correct = np.repeat([8, 2, 5], 2), np.tile([True, False], 3)
-  got = rewards.grpo_lambda(correct, np.arange(6), group, alpha=0.5, fraction=1 / 3)
+  got = shaping.grpo_lambda(correct, np.arange(6), group, alpha=0.5, fraction=1 / 3)
   np.testing.assert_allclose(got, [1, 0, 0.75, 0, 1, 0])
 
 
 def test_grpo_lambda_leaves_out_rows():
   # group 1 goes; 4 is now all correct and first
   keep = np.array([1, 1, 1, 0, 1, 1, 0, 1, 1, 0], bool)
-  got = rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.6, fraction=1 / 3, keep=keep)
+  got = shaping.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.6, fraction=1 / 3, keep=keep)
   np.testing.assert_allclose(got, [SHORT, 0, 0.7, 0, 0, LONG, 0, 1, 0, 0], rtol=1e-6)
 
 
 def test_the_share_survives_rounding():
   group = np.arange(100)
   # 0.07 * 100 > 7
-  got = rewards.grpo_lambda(np.ones(100, bool), np.ones(100), group, alpha=1.0, fraction=0.07)
+  got = shaping.grpo_lambda(np.ones(100, bool), np.ones(100), group, alpha=1.0, fraction=0.07)
   assert (got == 0.5).sum() == 7
 
 
 def test_overlong_penalty_by_hand():
-  got = rewards.overlong_penalty(np.array([0, 80, 85, 90, 100, 130]), 100, 20)
+  got = shaping.overlong_penalty(np.array([0, 80, 85, 90, 100, 130]), 100, 20)
   assert got.dtype == np.float32
   np.testing.assert_allclose(got, [0, 0, -0.25, -0.5, -1, -1])
-  np.testing.assert_allclose(rewards.overlong_penalty(np.array([90, 130]), 100, 20, 3.0),
+  np.testing.assert_allclose(shaping.overlong_penalty(np.array([90, 130]), 100, 20, 3.0),
                              [-1.5, -3])
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [(lambda: rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=1.5, fraction=0.2),
-      r"alpha = 1.5, allowed is \[0, 1\]"),
-     (lambda: rewards.grpo_lambda(CORRECT, LENGTH, GROUP, alpha=0.5, fraction=-1), "fraction = -1"),
-     (lambda: rewards.grpo_lambda(CORRECT, LENGTH[:3], GROUP, alpha=0.5, fraction=0.2),
-      "shapes differ"),
-     (lambda: rewards.overlong_penalty(LENGTH, 10, 0), r"buffer = 0, allowed is \[1, 10\]"),
-     (lambda: rewards.overlong_penalty(LENGTH, 10, 5, -1), "factor = -1")])
-def test_bad_values_are_named(call, message):
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"alpha": 1.5}, r"alpha = 1.5, allowed is \[0, 1\]"),
+    ({"fraction": -1}, "fraction = -1"),
+    ({"length": LENGTH[:3]}, "shapes differ"),
+])
+def test_bad_values_of_grpo_lambda_are_named(changed, message):
+  good = {"correct": CORRECT, "length": LENGTH, "group_id": GROUP, "alpha": 0.5, "fraction": 0.2}
   with pytest.raises(ValueError, match=message):
-    call()
+    shaping.grpo_lambda(**good | changed)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((10, 0), r"buffer = 0, allowed is \[1, 10\]"),
+    ((10, 5, -1), "factor = -1"),
+])
+def test_bad_values_of_the_overlong_penalty_are_named(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    shaping.overlong_penalty(LENGTH, *arguments)

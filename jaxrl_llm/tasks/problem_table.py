@@ -14,13 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class ProblemTable:
   """Problems of one source, in file order.
 
   Attributes:
     lengths: tokens of each prompt.
-    read, too_long, duplicates: rows read, dropped for their length, dropped for the id of an
-      earlier row.
+    read: number of rows read.
+    too_long: rows dropped for their length.
+    duplicates: rows dropped because an earlier row has the same id.
   """
 
   problems: list[Problem]
@@ -31,8 +32,8 @@ class Table:
 
 
 def load(key: str, path: str, split: str, mapping: Mapping, verifier: str,
-         prompt_ids: Callable[[str], list[int]], limit: int | None) -> Table:
-  """Everything in `path`, whole, in memory.
+         prompt_ids: Callable[[str], list[int]], limit: int | None) -> ProblemTable:
+  """Reads all problems of `path` into memory.
 
   Args:
     key: configuration key that holds `path`.
@@ -41,7 +42,7 @@ def load(key: str, path: str, split: str, mapping: Mapping, verifier: str,
 
   Raises:
     ConfigError: a row that does not convert or repeats an id, with file and line; no row; no prompt
-    that fits.
+      that fits.
   """
   problems, lengths, read, duplicates, too_long, longest = [], [], 0, 0, 0, 0
   seen: dict[str, str] = {}
@@ -69,21 +70,19 @@ def load(key: str, path: str, split: str, mapping: Mapping, verifier: str,
     raise ConfigError(f"{key} = {path!r}: the file has no rows. Fix: a file with problems.")
   if not problems:
     raise ConfigError(
-        f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; the "
-        "longest "
-        f"has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less text in "
-        "task.prompt.")
+        f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; "
+        f"the longest has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less "
+        "text in task.prompt.")
   logger.info(
       "%s: %d rows read, %d repeated, %d prompts above rollout.max_prompt_tokens = %s dropped "
-      "(longest: %d)",
-      path, read, duplicates, too_long, limit, longest)
-  return Table(problems, lengths, read, too_long, duplicates)
+      "(longest: %d)", path, read, duplicates, too_long, limit, longest)
+  return ProblemTable(problems, lengths, read, too_long, duplicates)
 
 
 def _converted(place: str, row: dict, mapping: Mapping, verifier: str) -> Fields:
   try:
     fields = mapping.convert(row)
-    # Against an empty completion: a verdict without a reason, unless the answer itself is at fault.
+    # An empty completion is wrong, not unscored, unless the answer itself is at fault.
     if reason := judge(verifier, "", fields.answer).unscored_reason:
       raise RowError(f"answer {fields.answer!r} for task.data.verifier = {verifier!r}: {reason}")
     return fields

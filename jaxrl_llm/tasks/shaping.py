@@ -21,18 +21,18 @@ class GrpoLambda:
 
 def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *, alpha: float,
                 fraction: float, keep: np.ndarray | None = None) -> np.ndarray:
-  """Rewards with a length penalty in the groups that the policy solves best.
+  """Returns rewards with a length penalty in the groups that the policy solves best.
 
-  Groups are ranked by the fraction of their kept rows that are correct; the first ceil(fraction *
-  groups) pay
+  Groups are ranked by the fraction of their kept rows that are correct. The first
+  ceil(fraction * groups) pay
 
-    r = 1 - alpha * sigmoid((length - mean) / std)   correct rows; mean and population std over the group's correct rows
+    r = 1 - alpha * sigmoid((length - mean) / std)   correct rows
     r = 0                                            other rows
 
-  and the rest pays 1 or 0. The rule is a rank within the batch, not a threshold. Ties go to the
-  smaller group id, so the order of rows changes nothing. With fewer than two correct rows, or equal
-  lengths, r = 1 - alpha / 2.
-  fraction 0: no penalty; 1: every group is penalised.
+  where mean and population std are over the group's correct rows. The other groups pay 1 or 0. The
+  rule is a rank within the batch, not a threshold. Ties go to the smaller group id, so the order of
+  rows changes nothing. With fewer than two correct rows, or equal lengths, r = 1 - alpha / 2.
+  Fraction 0 penalises no group, fraction 1 every group.
 
   Args:
     correct: [B] bool.
@@ -40,7 +40,7 @@ def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *
     group_id: [B] int, arbitrary and unsorted.
     alpha: largest penalty, in [0, 1].
     fraction: share of the groups, in [0, 1]; the method's lambda.
-    keep: [B] bool or None (all); False takes a row out of every statistic, and its reward is 0.
+    keep: [B] bool, or None for all; a row with False enters no statistic and its reward is 0.
 
   Returns:
     [B] f32, to be centred and normalised per group (advantage `grpo`).
@@ -48,14 +48,14 @@ def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *
   Raises:
     ValueError: alpha or fraction is outside [0, 1], or the shapes differ.
 
-  Source: arXiv 2505.18086; methods A4. The paper's alpha, fraction, kind of std and rule for ties
-  are unconfirmed.
+  Source: arXiv 2505.18086. The paper's alpha, fraction, kind of std and rule for ties are
+  unconfirmed.
   """
   for name, value in (("alpha", alpha), ("fraction", fraction)):
     if not 0 <= value <= 1:
       raise ValueError(f"grpo_lambda: {name} = {value}, allowed is [0, 1]")
-  correct, length, group_id = np.asarray(correct,
-                                         bool), np.asarray(length, np.float64), np.asarray(group_id)
+  correct, group_id = np.asarray(correct, bool), np.asarray(group_id)
+  length = np.asarray(length, np.float64)
   keep = np.ones(correct.shape, bool) if keep is None else np.asarray(keep, bool)
   if not correct.shape == length.shape == group_id.shape == keep.shape:
     raise ValueError(f"grpo_lambda: shapes differ: correct {correct.shape}, length {length.shape}, "
@@ -67,19 +67,19 @@ def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *
   # 1e-9 absorbs the rounding of products such as 0.07 * 100 = 7.000000000000001.
   count = math.ceil(fraction * len(groups) - 1e-9)
   for g in groups[np.argsort(-solved, kind="stable")[:count]]:
-    rows = correct & (group_id == g)
-    if rows.any():
-      std = length[rows].std()
-      z = (length[rows] - length[rows].mean()) / std if std > 0 else 0.0
-      rewards[rows] = 1 - alpha * _sigmoid(z)
+    penalised = correct & (group_id == g)
+    if penalised.any():
+      std = length[penalised].std()
+      z = (length[penalised] - length[penalised].mean()) / std if std > 0 else 0.0
+      rewards[penalised] = 1 - alpha * _sigmoid(z)
   return rewards.astype(np.float32)
 
 
 def overlong_penalty(length: np.ndarray, limit: int, buffer: int,
                      factor: float = 1.0) -> np.ndarray:
-  """Added to the reward of completions that come near the limit: 0 up to limit - buffer, then
-  linear, never below
-  -factor.
+  """Returns what is added to the rewards of completions that come near the limit.
+
+  It is 0 up to limit - buffer, then falls linearly, and is never below -factor:
 
     min(0, max(-factor, -factor (length - (limit - buffer)) / buffer))
 
@@ -95,7 +95,7 @@ def overlong_penalty(length: np.ndarray, limit: int, buffer: int,
   Raises:
     ValueError: buffer is outside [1, limit], or factor is negative.
 
-  Source: arXiv 2503.14476, equation 13; methods A11.7.
+  Source: arXiv 2503.14476, equation 13.
   """
   if not 1 <= buffer <= limit:
     raise ValueError(f"overlong_penalty: buffer = {buffer}, allowed is [1, {limit}], the limit")

@@ -13,10 +13,11 @@ import pytest
 
 from jaxrl_llm import parallel, tasks
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
+from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.runs import setup
-from jaxrl_llm.tasks import problem_table, prompts
+from jaxrl_llm.tasks import prompts
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))

@@ -191,8 +191,8 @@ class Model:
       ValueError: the model has no value head.
     """
     if not self.config.value_head:
-      raise ValueError("the model has no value head. Fix: ModelConfig(value_head=True), which a run "
-                       "with a critic sets by itself.")
+      raise ValueError("the model has no value head. Fix: ModelConfig(value_head=True); a run with "
+                       "a critic sets it by itself.")
     return hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
 
   def head(self, params) -> Float[Array, "D V"]:

@@ -63,19 +63,21 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _unsupported(kind: str, hf, raw: dict) -> list[str]:
   """The features in use that would make our logits differ from the checkpoint's."""
-  values = hf.to_dict()
+  names = ("hidden_act", "attention_bias", "mlp_bias", "attention_dropout", "layer_types",
+           "sliding_window", "decoder_sparse_step", "mlp_only_layers")
+  values = {name: getattr(hf, name, None) for name in names}
   rope, moe = hf.rope_parameters, kind == "qwen3_moe"
-  sliding = "sliding_attention" in (values.get("layer_types") or [])
-  sliding = sliding or (moe and values.get("sliding_window"))
-  sparse_step, dense = values.get("decoder_sparse_step"), values.get("mlp_only_layers")
+  sliding = "sliding_attention" in (values["layer_types"] or [])
+  sliding = sliding or (moe and values["sliding_window"])
+  sparse_step, dense = values["decoder_sparse_step"], values["mlp_only_layers"]
   checks = [
-      (values.get("hidden_act") != "silu",
-       f"hidden_act = {values.get('hidden_act')!r} (supported: 'silu')"),
-      (values.get("attention_bias"),
+      (values["hidden_act"] != "silu",
+       f"hidden_act = {values['hidden_act']!r} (supported: 'silu')"),
+      (values["attention_bias"],
        "attention_bias = true (supported: qwen2's biases, only on query, key and value)"),
-      (values.get("mlp_bias"), "mlp_bias = true"),
-      (values.get("attention_dropout"),
-       f"attention_dropout = {values.get('attention_dropout')} (supported: 0)"),
+      (values["mlp_bias"], "mlp_bias = true"),
+      (values["attention_dropout"],
+       f"attention_dropout = {values['attention_dropout']} (supported: 0)"),
       (sliding, "sliding-window attention in use (supported: use_sliding_window = false)"),
       (moe and (sparse_step != 1 or dense),
        f"dense layers among the experts: decoder_sparse_step = {sparse_step}, "

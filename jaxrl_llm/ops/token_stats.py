@@ -55,8 +55,7 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
     head: [D, V] float.
     targets: [..., L] int, ids below V.
     temperature: positive scalar, traced or not; without gradient.
-    top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py. None leaves the rule out of
-      the program; a value that keeps all leaves it in.
+    top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py; None leaves a rule out.
     banned: (tokens [V] bool, positions [..., L] bool): these tokens are never in S at these
       positions, and the other rules see the distribution without them. None bans nothing.
     stats: subset of STATS.
@@ -69,8 +68,7 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   Raises:
     ValueError: a name in `stats` that does not exist.
 
-  Source: dynamic vocabulary pruning, arXiv 2512.23087; sum_pi_squared serves the optimal token
-  baseline, arXiv 2602.07078.
+  Source: arXiv 2512.23087 (vocabulary pruning), arXiv 2602.07078 (use of sum_pi_squared).
   """
   unknown = stats - STATS
   if unknown:
@@ -83,13 +81,13 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   given = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
   rules = {name: jnp.asarray(value) for name, value in given.items() if value is not None}
   temperature, rules = lax.stop_gradient((temperature, rules))
-  wanted = _Wanted(stats, entropy_gradient)
   ids, where = (None, None) if banned is None else (banned[0], chunks(banned[1]))
 
   def chunk(args):
     hidden, targets, where = args
     banned = None if where is None else (ids, where)
-    return _chunk_stats(wanted, hidden, head, targets, temperature, rules, banned)
+    return _chunk_stats(_Wanted(stats, entropy_gradient), hidden, head, targets, temperature,
+                        rules, banned)
 
   def join(x):
     return jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]

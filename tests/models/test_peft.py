@@ -107,5 +107,5 @@ def test_an_adapter_is_not_overwritten(tmp_path):
   hf_checkpoints.make("llama", tmp_path / "base")
   model, _, trained, _ = adapted(tmp_path / "base", ATTENTION, False)
   peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)
-  with pytest.raises(hf.CheckpointError, match="holds an adapter already"):
+  with pytest.raises(hf.CheckpointError, match="already holds an adapter"):
     peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)

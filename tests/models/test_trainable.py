@@ -305,5 +305,5 @@ def test_good_choices_pass(cfg):
 def test_a_pattern_covers_whole_parts():
   many = Model(dataclasses.replace(SHAPE, num_layers=11))
   shapes = jax.eval_shape(many.init, jax.random.key(0))
-  chosen = trainable.plan(shapes, ParametersConfig("selected", patterns=("blocks/1",))).selected
+  chosen = trainable.roles(shapes, ParametersConfig("selected", patterns=("blocks/1",))).selected
   assert {keys[:2] for keys in chosen} == {("blocks", 1)}

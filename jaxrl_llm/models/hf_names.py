@@ -15,9 +15,12 @@ import numpy as np
 
 from jaxrl_llm.models.transformer import Model
 
+# Axes of an Entry, by kind of weight.
 VECTOR, PLAIN, TRANSPOSED = ((0,),), ((0,), (1,)), ((1,), (0,))
 PROJECTION_IN, PROJECTION_OUT, PROJECTION_BIAS = ((1, 2), (0,)), ((2,), (0, 1)), ((0, 1),)
 
+# Our path -> (name of the tensor, axes): of parameters outside the blocks, of any block, of a dense
+# MLP and of a mixture, where {} stands for the expert.
 TOP = {
     "embedding": ("model.embed_tokens.weight", PLAIN),
     "final_norm/scale": ("model.norm.weight", VECTOR),
@@ -100,14 +103,10 @@ class Entry:
     return read(tuple(cuts)).reshape(sizes).transpose(np.argsort(order))[tuple(rest)]
 
 
-def path_name(path) -> str:
-  """A key path of jax.tree_util as text, such as blocks/0/attention/query."""
-  return "/".join(str(getattr(key, "key", key)) for key in path)
-
-
 def by_path(tree) -> dict[str, Any]:
-  """The leaves of a tree by their `path_name`, in the tree's order."""
-  return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+  """The leaves of nested dicts by paths such as blocks/0/attention/query, in the tree's order."""
+  return {jax.tree_util.keystr(keys, simple=True, separator="/"): leaf
+          for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def tensor_table(model: Model) -> list[Entry]:

@@ -112,7 +112,7 @@ def test_pruned_logits_are_finite_and_their_gradient_is_zero_outside(logits):
   np.testing.assert_allclose(np.sum(p, -1), 1, rtol=1e-6)
 
 
-# What dynamic vocabulary pruning (arXiv 2512.23087) promises, in float64 on sets made by the kernel.
+# What dynamic vocabulary pruning (arXiv 2512.23087) promises, in float64 on sets from the kernel.
 # The constants of the bounds are derived here; the paper's are not known to us.
 
 MIN_P = 0.05

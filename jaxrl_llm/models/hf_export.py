@@ -34,7 +34,7 @@ class _Planned(NamedTuple):
 
 def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_bytes: int) -> None:
   """See hf.save_pretrained."""
-  hf_config.model_type(model.config)  # refuses what no architecture computes, before any file
+  hf_config.model_type(model.config)  # raises before anything is written
   leaves = _checked(model, params, dtype)
   directory, writes = Path(path), jax.process_index() == 0
   if writes:

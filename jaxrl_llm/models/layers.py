@@ -38,9 +38,8 @@ def down_std(cfg: ModelConfig) -> float:
 def product(x, matrix):
   """x @ matrix for x [R, S, D] and a matrix [D, F], with a backward pass that is faster on CPU.
 
-  The gradient of the matrix is x^T g if D <= F, else (g^T x)^T, so that the narrower operand is
-  transposed. A transpose on CPU copies its operand, and that copy takes longer than the arithmetic
-  it saves.
+  The gradient of the matrix is x^T g if D <= F, else (g^T x)^T. On CPU a transpose copies its
+  operand, which costs more than its share of the product, so the narrower operand is transposed.
   """
   return x @ matrix
 

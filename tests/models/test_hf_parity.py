@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, SamplerConfig
@@ -112,6 +113,17 @@ def test_round_trip(checkpoint, mesh, tmp_path):
   assert again == model
   assert_same(jax.device_get(back), jax.device_get(params))
   assert jax.tree.map(lambda x: x.sharding, back) == parallel.param_shardings(model, mesh)
+
+
+@pytest.mark.parametrize("max_shard_bytes", [1, 5000])
+def test_shards_smaller_than_a_tensor(max_shard_bytes, tmp_path):
+  model, params, _ = load_pretrained(hf.make("qwen2_tied", tmp_path / "in").directory)
+  save_pretrained(tmp_path / "out", model, params, max_shard_bytes=max_shard_bytes)
+  assert_same(load_pretrained(tmp_path / "out")[1], params)
+  assert hf.stored_names(tmp_path / "out") == hf.stored_names(tmp_path / "in")
+  for file in (tmp_path / "out").glob("*.safetensors"):
+    tensors = load_file(file)
+    assert len(tensors) == 1 or sum(x.nbytes for x in tensors.values()) <= max_shard_bytes
 
 
 @pytest.mark.parametrize("checkpoint", ["qwen2_untied", "qwen3_moe"], indirect=True)

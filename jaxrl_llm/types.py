@@ -1,9 +1,13 @@
-"""Pytrees and protocols that cross a folder, and the dimension letters.
+"""The pytrees and protocols that several packages share, and the dimension letters.
 
-Dimensions: `B` rows (= prompts x group), `G` group size, `L` row length (prompt and completion
-contiguous, right-padded), `V` vocabulary, `D` width, `H` heads, `K` kv-heads, `N` layers; inside
-the network `R` bins of length `S`. Every per-token array is [B, L] and aligned with `tokens`: entry
-t speaks of tokens[t] given tokens[<t].
+Dimensions: `B` rows (= prompts x group size), `G` group size, `P` prompt width, `L` row length
+(prompt and completion are contiguous and right-padded), `V` vocabulary, `D` width, `H` heads, `K`
+kv-heads, `N` layers, `k` experts per token. Inside the network there are `R` rows of `S` tokens.
+
+Every per-token array is [B, L] and aligned with `tokens`: entry t belongs to tokens[t] given
+tokens[<t]. Log-probabilities and entropies are in nats. A *policy token* is a token that the policy
+sampled, where `mask` is True. The other entries are the prompt, tool output and padding; each field
+says below what it holds there.
 """
 
 import dataclasses
@@ -23,9 +27,9 @@ class PromptBatch:
   """Prompts, each repeated `group_size` times on contiguous rows.
 
   Attributes:
-    tokens: [B, P] int32; the prompt from column 0 on, anything after it.
-    prompt_length: [B] int32, tokens of the prompt, at least 1.
-    row_id: [B] int32, unique in the run; seeds the row's sampling noise.
+    tokens: [B, P] int32, the prompt from column 0 on. The columns after it may hold any id.
+    prompt_length: [B] int32, tokens in the prompt, at least 1.
+    row_id: [B] int32, unique in the run. It seeds the row's sampling noise.
     group_id: [B] int32, equal within a group.
   """
 
@@ -37,18 +41,18 @@ class PromptBatch:
 
 @struct.dataclass
 class Sampling:
-  """Traced sampling values: changing one does not recompile. `Sampling.of` takes plain numbers.
+  """Numbers of the sampling rule. They are traced, so changing one does not recompile.
 
-  The rules are applied in the order top_k, top_p, min_p to the distribution at this temperature
-  (ops/vocabulary.py); what they leave is renormalised. The defaults prune nothing, and have the
-  types of what `of` makes, so that both share one program.
+  top_k, top_p and min_p are applied in this order to the distribution at `temperature`, and the
+  kept tokens are renormalised (ops/vocabulary.py). The defaults keep all tokens. They have the
+  dtypes that `of` gives, so that both share one compiled program.
 
   Attributes:
     temperature: scalar f32; 0 means greedy.
-    top_k: scalar int32; only the top_k most likely tokens are drawn; 0 keeps all.
-    top_p: scalar f32; only the most likely tokens that together reach this mass are drawn; 1 keeps
-      all.
-    min_p: scalar f32; tokens with a probability below min_p times the largest are never drawn; 0
+    top_k: scalar int32, keep the top_k most likely tokens; 0 keeps all.
+    top_p: scalar f32, keep the fewest most likely tokens that together reach this probability; 1
+      keeps all.
+    min_p: scalar f32, keep the tokens whose probability is at least min_p times the largest; 0
       keeps all.
   """
 
@@ -60,7 +64,7 @@ class Sampling:
   @classmethod
   def of(cls, temperature: float, *, top_k: int = 0, top_p: float = 1.0,
          min_p: float = 0.0) -> "Sampling":
-    """From plain numbers."""
+    """Converts plain numbers."""
     return cls(jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p), jnp.float32(min_p))
 
 
@@ -73,21 +77,23 @@ class Rollout:
   """Sampled rows.
 
   Attributes:
-    tokens: [B, L] int32; pad id after `length`.
-    mask: [B, L] bool, True exactly on tokens that the policy sampled, the stop token included.
-    length: [B] int32, prompt plus completion tokens.
-    prompt_length: [B] int32.
-    behavior_log_probs: [B, L] f32 of the distribution that was sampled from; 0 where mask is False.
-    truncated: [B] bool, True exactly when the length limit ended the row.
-    stop_reason: [B] int32: STOP_TOKEN (an end of sequence), STOP_LENGTH (a length limit),
-      STOP_STRING (a stop string), STOP_ENVIRONMENT (the environment's own rule) or STOP_TURNS (the
-      limit on policy turns).
-    policy_step: [B] int32, `TrainState.step` of the parameters that sampled.
-    row_id, group_id: [B] int32, from the prompts.
-    turn_id: [B, L] int32, the policy's turns counted from 1, 0 outside of them; None: every row is
-      one turn.
-    void: [B] bool, True where a turn neither called a tool nor answered, and where the tool itself
-      failed; None: no environment was asked.
+    tokens: [B, L] int32, prompt and completion; the pad id from column `length` on.
+    mask: [B, L] bool, True exactly on policy tokens, the stop token included.
+    length: [B] int32, tokens in prompt and completion.
+    prompt_length: [B] int32, tokens in the prompt.
+    behavior_log_probs: [B, L] f32, under the distribution that the token was sampled from; 0 where
+      mask is False.
+    truncated: [B] bool, True exactly where a length limit ended the row.
+    stop_reason: [B] int32, what ended the row: STOP_TOKEN (an end-of-sequence token), STOP_LENGTH
+      (a length limit), STOP_STRING (a stop string), STOP_ENVIRONMENT (the environment's own rule)
+      or STOP_TURNS (the limit on policy turns).
+    policy_step: [B] int32, `TrainState.step` of the parameters that sampled the row.
+    row_id: [B] int32, from the prompts.
+    group_id: [B] int32, from the prompts.
+    turn_id: [B, L] int32, the policy's turn, counted from 1; 0 where mask is False. None where
+      every row is one turn.
+    void: [B] bool, True where the row says nothing about the policy: its last turn neither called a
+      tool nor answered, or the tool itself failed. None without an environment.
   """
 
   tokens: Int[Array, "B L"]
@@ -106,18 +112,22 @@ class Rollout:
 
 @struct.dataclass
 class TokenStats:
-  """Statistics of the next-token distribution at chosen tokens; None where not asked for.
+  """Statistics of the next-token distribution at given tokens; None where not asked for.
+
+  The shape is that of the tokens, [B, L] for whole rows. There column 0, which nothing precedes, is
+  0 (False); prompt and padding columns are either 0 (False) or meaningless.
 
   Attributes:
-    log_probs: f32 of the chosen token, nats; where the vocabulary is pruned, of the renormalised
+    log_probs: f32, of the given token. With a pruned vocabulary: under the renormalised
       distribution.
     entropy: f32, nats.
     sum_pi_squared: f32, sum of squared probabilities.
-    kept_mass: f32, probability of the kept vocabulary before renormalisation.
-    in_support: bool, False where the chosen token is outside the kept vocabulary; its log-prob is
-      then finite, the logit less the kept tokens' normaliser, and a constant.
-    values: f32, the value head's estimate at the state before the token.
-    routing: [N, B, L, k] int32, experts that each layer sent the token to.
+    kept_mass: f32, probability of the kept vocabulary before renormalisation; 1 without pruning.
+    in_support: bool, False where the token is outside the kept vocabulary. Its log-prob is then the
+      logit minus the kept tokens' normaliser: finite, and a constant for gradients.
+    values: f32, the value head's estimate for the state before the token.
+    routing: [N, B, L, k] int32, the experts that each layer sent the token to; padding is routed
+      too.
   """
 
   log_probs: Array
@@ -131,21 +141,23 @@ class TokenStats:
 
 @struct.dataclass
 class AdvantageInputs:
-  """What an advantage may read.
+  """Everything that an advantage may read. No [B, L] field is read where mask is False.
 
   Attributes:
-    rewards: [B] f32; ignored where keep is False.
-    mask: [B, L] bool.
+    rewards: [B] f32, of the whole row; not read where keep is False.
+    mask: [B, L] bool, True on policy tokens.
     tokens: [B, L] int32.
-    group_id: [B] int32, arbitrary and unsorted.
-    keep: [B] bool or None (all); False takes a row out of every statistic.
-    token_rewards: [B, L] f32 added to the outcome reward, which sits on the last policy token (KL
-      in the reward).
-    anchor_log_probs, ref_log_probs: [B, L] f32.
-    sum_pi_squared: [B, L] f32 under the anchor.
-    values: [B, L] f32; values[t] = V(tokens[<t]).
-    correction_weights: [B, L] f32.
-    turn_id: [B, L] int32; 0 outside policy turns, counted from 1.
+    group_id: [B] int32, equal within a group; any integers, in any order.
+    keep: [B] bool, False where the row is dropped from every statistic. None keeps all rows.
+    token_rewards: [B, L] f32, added to the row's reward, which belongs to the last policy token (a
+      KL penalty in the reward). None adds nothing.
+    anchor_log_probs: [B, L] f32, denominator of the ratio; None where not given.
+    ref_log_probs: [B, L] f32, under the KL reference; None where not given.
+    sum_pi_squared: [B, L] f32, under the anchor; None where not given.
+    values: [B, L] f32, values[t] = V(tokens[<t]); None without a critic.
+    correction_weights: [B, L] f32, 0 on rejected tokens; None where not given.
+    turn_id: [B, L] int32, the policy's turn, counted from 1; 0 where mask is False. None where not
+      given.
   """
 
   rewards: Float[Array, " B"]
@@ -164,23 +176,27 @@ class AdvantageInputs:
 
 @struct.dataclass
 class TrainBatch:
-  """One optimizer batch of `policy_loss`.
+  """One optimizer batch of `policy_loss`. All arrays are constants for gradients.
 
   Attributes:
-    rollout: rows.
-    advantages: [B, L] f32, constants.
-    loss_weights: [B, L] f32; loss = sum(loss_weights * per_token_loss).
-    anchor_log_probs: [B, L] f32, the ratio's denominator; None where the anchor is the current
-      policy itself, which then enters as its own detached log-probs.
-    correction_weights: [B, L] f32; 0 on rejected tokens.
-    ref_log_probs: [B, L] f32 of the KL reference, or None where no KL is asked for.
-    values, returns: [B, L] f32 of the rollout's critic and its targets, or None without a critic.
-    regularizer_weights: [B, L] f32 for the KL, entropy and value terms, or None where they are
-      `loss_weights`.
-    estimator_weights: [B, L] f32, a statistic of the whole optimizer batch (m2po), or None where
-      none is needed.
-    in_support: [B, L] bool, False where a token is outside the anchor's pruned vocabulary, or None
-      (all inside).
+    rollout: the rows.
+    advantages: [B, L] f32; 0 where mask is False and on dropped rows.
+    loss_weights: [B, L] f32, with loss = sum(loss_weights * per_token_loss); 0 where mask is False
+      and on dropped rows.
+    anchor_log_probs: [B, L] f32, denominator of the ratio; not read where mask is False. None where
+      the anchor is the current policy: its own detached log-probs are then used.
+    correction_weights: [B, L] f32, 0 on rejected tokens; 1 where mask is False.
+    ref_log_probs: [B, L] f32, under the KL reference; not read where mask is False. None without a
+      KL term.
+    values: [B, L] f32, the critic's estimates at rollout time; not read where mask is False. None
+      without a critic.
+    returns: [B, L] f32, the critic's targets; 0 where mask is False. None without a critic.
+    regularizer_weights: [B, L] f32, weights of the KL, entropy and value terms; 0 where mask is
+      False. None where they are `loss_weights`.
+    estimator_weights: [B, L] f32, what a statistic of the whole optimizer batch gives each token
+      (m2po). None where the estimator needs none.
+    in_support: [B, L] bool, False where the token is outside the anchor's pruned vocabulary. None
+      where all are inside.
   """
 
   rollout: Rollout
@@ -198,8 +214,12 @@ class TrainBatch:
 
 @struct.dataclass
 class SupervisedBatch:
-  """One optimizer batch of `sft_loss`: tokens [B, L] int32, loss_weights [B, L] f32 (0 on prompt
-  and padding).
+  """One optimizer batch of `sft_loss`.
+
+  Attributes:
+    tokens: [B, L] int32, prompt and completion; any id from column `length` on.
+    length: [B] int32, tokens in the row.
+    loss_weights: [B, L] f32, with loss = -sum(loss_weights * log_probs); 0 on prompt and padding.
   """
 
   tokens: Int[Array, "B L"]
@@ -209,7 +229,11 @@ class SupervisedBatch:
 
 @struct.dataclass
 class EstimatorOutput:
-  """per_token_loss: [B, L] f32, finite everywhere, ignored where mask is False; metrics: mergeable.
+  """The result of an estimator.
+
+  Attributes:
+    per_token_loss: [B, L] f32, finite everywhere; ignored where mask is False.
+    metrics: by name, each a Mean, Histogram or Extreme.
   """
 
   per_token_loss: Float[Array, "B L"]
@@ -218,8 +242,13 @@ class EstimatorOutput:
 
 @struct.dataclass
 class TrainState:
-  """step: int32 scalar, optimizer updates so far; params: the trained leaves; opt_state; frozen:
-  the other leaves.
+  """What an optimizer update reads and replaces.
+
+  Attributes:
+    step: scalar int32, optimizer updates so far.
+    params: the trained leaves (models/trainable.py).
+    opt_state: the optimizer's state of `params`.
+    frozen: the leaves that are not trained; None where all are.
   """
 
   step: Int[Array, ""]
@@ -230,52 +259,71 @@ class TrainState:
 
 @struct.dataclass
 class Mean:
-  """A mean that merges exactly: division happens only in the writer."""
+  """A mean that merges exactly across micro-batches and devices: only the writer divides.
+
+  Attributes:
+    total: f32, scalar or vector, the sum of the values.
+    count: f32, of the same shape, how many values were added.
+  """
 
   total: Array
   count: Array
 
   def reduce(self) -> "Mean":
-    """Merge of the entries along a leading axis."""
+    """Merges the entries along a leading axis."""
     return Mean(jnp.sum(self.total, 0), jnp.sum(self.count, 0))
 
 
 @struct.dataclass
 class Histogram:
-  """Counts over fixed edges; counts[i] is the number of values in [edges[i-1], edges[i]), open at
-  both ends.
+  """Counts of values between fixed edges, from which the writer reads quantiles.
 
-  Quantiles are read from it by the writer, so they merge across micro-batches and devices.
+  Attributes:
+    counts: [len(edges) + 1] f32; counts[i] is the number of values in [edges[i-1], edges[i]). The
+      first and the last interval are unbounded.
+    edges: floats, ascending, in the unit of the values.
   """
 
   counts: Array
   edges: tuple = struct.field(pytree_node=False)
 
   def reduce(self) -> "Histogram":
+    """Merges the entries along a leading axis."""
     return self.replace(counts=jnp.sum(self.counts, 0))
 
 
 @struct.dataclass
 class Extreme:
-  """Smallest and largest value seen; (+inf, -inf) where nothing was."""
+  """Smallest and largest value seen.
+
+  Attributes:
+    min: scalar in the values' dtype; +inf where no value was seen.
+    max: scalar in the values' dtype; -inf where no value was seen.
+  """
 
   min: Array
   max: Array
 
   def reduce(self) -> "Extreme":
+    """Merges the entries along a leading axis."""
     return Extreme(jnp.min(self.min, 0), jnp.max(self.max, 0))
 
 
-def merge_metrics(parts: list[dict]) -> dict:
-  """One dict of metrics from several with the same keys."""
-  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+def merge_metrics(metrics: list[dict]) -> dict:
+  """Merges dicts of metrics that have the same names."""
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *metrics)
   return {name: metric.reduce() for name, metric in stacked.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """prompt: text; answer: what the verifier compares with; demonstration: a worked completion, or
-  None; id: unique.
+  """A problem of a task.
+
+  Attributes:
+    prompt: text.
+    answer: what the verifier compares a completion with.
+    demonstration: a worked completion; None where the task has none.
+    id: unique in the task.
   """
 
   prompt: str
@@ -286,12 +334,13 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-  """A verdict on the host.
+  """The verdict on a completion.
 
   Attributes:
     value: the reward; meaningless where `unscored_reason` is set.
     correct: whether the answer is right.
-    unscored_reason: why no verdict exists (counted, and excluded from the gradient), or None.
+    unscored_reason: why there is no verdict; None where there is one. An unscored row is counted,
+      and dropped from the update.
   """
 
   value: float
@@ -300,19 +349,24 @@ class Reward:
 
 
 class Task(Protocol):
-  """A source of problems and their verifier; every method is a pure function of its arguments and
-  the seed.
+  """A source of problems and their verifier. Each method depends only on its arguments and the
+  seed.
 
-  With `updates.overlap` two threads call it at once: one draws the next batch, one evaluates. What
-  a task keeps between calls must bear that.
+  With `updates.overlap` two threads use a task at once, one for the next batch and one for
+  evaluation, so whatever a task keeps between calls must be thread-safe.
   """
 
-  def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]: ...
+  def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
+    """Training problems of batch `index`: the contiguous share of process `shard` of `shards`."""
 
-  def heldout(self, size: int) -> list[Problem]: ...
+  def heldout(self, size: int) -> list[Problem]:
+    """The first `size` held-out problems, the same for every seed."""
 
-  def render(self, problem: Problem) -> list[int]: ...
+  def render(self, problem: Problem) -> list[int]:
+    """Token ids of the prompt."""
 
-  def reward(self, problem: Problem, completion: str) -> Reward: ...
+  def reward(self, problem: Problem, completion: str) -> Reward:
+    """The verdict on one completion, given as text."""
 
-  def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]: ...
+  def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
+    """The verdicts on problems[i] and completions[i], in order."""

@@ -1,9 +1,11 @@
-"""config.json of a Hugging Face checkpoint <-> ModelConfig."""
+"""Converts between config.json of a Hugging Face checkpoint and ModelConfig."""
 
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
 
 from jaxrl_llm.config import ModelConfig, RopeScalingConfig
 from jaxrl_llm.models.safetensors_files import CheckpointError
@@ -12,9 +14,9 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM"
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
-# what a checkpoint does not determine
+# Fields of ModelConfig that a checkpoint does not determine.
 EXECUTION = ("value_head", "scan_layers", "remat", "compute_dtype")
 
 
@@ -22,38 +24,35 @@ def read_config(directory: Path) -> ModelConfig:
   """The shapes of the checkpoint in `directory`.
 
   Raises:
-    CheckpointError: config.json is absent or not readable, its architecture is not supported, or it
-    asks for features
-      that the network lacks; the latter are listed together.
+    CheckpointError: config.json is absent or unreadable, its architecture is not supported, or it
+      asks for features that the network lacks; these are all listed.
   """
-  raw = read_json(directory / "config.json")
+  file = directory / "config.json"
+  raw = read_json(file)
   kind = raw.get("model_type")
   if kind not in ARCHITECTURES:
-    raise CheckpointError(f"{directory / 'config.json'}: model_type = {kind!r} is not supported. "
+    raise CheckpointError(f"{file}: model_type = {kind!r} is not supported. "
                           f"Supported: {', '.join(ARCHITECTURES)}.")
   named = raw.get("architectures") or [ARCHITECTURES[kind]]
   if named != [ARCHITECTURES[kind]]:
-    raise CheckpointError(f"{directory / 'config.json'}: architectures = {named} is not supported. "
+    raise CheckpointError(f"{file}: architectures = {named} is not supported. "
                           f"Supported: {', '.join(ARCHITECTURES.values())}.")
-  from huggingface_hub.errors import StrictDataclassError
-
-  # here: it takes seconds to import, and most runs start from scratch
+  # Imported here because it takes seconds, and most runs start without a checkpoint.
   from transformers import CONFIG_MAPPING
 
   try:
-    # fills in the defaults of the architecture, and old names of keys
+    # transformers fills in the defaults of the architecture and translates old names of keys.
     hf = CONFIG_MAPPING[kind].from_dict(raw)
   except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
-    raise CheckpointError(
-        f"{directory / 'config.json'} is not a valid {kind} config: {error}") from error
+    raise CheckpointError(f"{file} is not a valid {kind} config: {error}") from error
   problems = _unsupported(kind, hf, raw)
   if problems:
-    raise CheckpointError(f"{directory / 'config.json'} asks for what the network lacks: " +
-                          "; ".join(problems) + ".")
+    raise CheckpointError(f"{file} asks for what the network lacks: {'; '.join(problems)}.")
   return _from_hf(kind, hf)
 
 
 def read_json(file: Path) -> dict[str, Any]:
+  """The content of a JSON file; CheckpointError where it is absent or not JSON."""
   if not file.exists():
     raise CheckpointError(f"{file} is not there. Fix: a directory written by save_pretrained.")
   try:
@@ -63,22 +62,26 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def _unsupported(kind: str, hf, raw: dict) -> list[str]:
-  """What would make our logits differ from the checkpoint's."""
-  get = lambda key, default=None: getattr(hf, key, default)
-  rope = hf.rope_parameters
-  sliding = "sliding_attention" in (get("layer_types") or []) or (kind == "qwen3_moe" and
-                                                                  get("sliding_window"))
-  dense_layers = kind == "qwen3_moe" and (get("decoder_sparse_step") != 1 or get("mlp_only_layers"))
+  """The features in use that would make our logits differ from the checkpoint's."""
+  names = ("hidden_act", "attention_bias", "mlp_bias", "attention_dropout", "layer_types",
+           "sliding_window", "decoder_sparse_step", "mlp_only_layers")
+  values = {name: getattr(hf, name, None) for name in names}
+  rope, moe = hf.rope_parameters, kind == "qwen3_moe"
+  sliding = "sliding_attention" in (values["layer_types"] or [])
+  sliding = sliding or (moe and values["sliding_window"])
+  sparse_step, dense = values["decoder_sparse_step"], values["mlp_only_layers"]
   checks = [
-      (get("hidden_act") != "silu", f"hidden_act = {get('hidden_act')!r} (supported: 'silu')"),
-      (get("attention_bias"),
-       "attention_bias = true (supported: the biases of qwen2 on query, key and value alone)"),
-      (get("mlp_bias"), "mlp_bias = true"),
-      (get("attention_dropout"), f"attention_dropout = {get('attention_dropout')} (supported: 0)"),
+      (values["hidden_act"] != "silu",
+       f"hidden_act = {values['hidden_act']!r} (supported: 'silu')"),
+      (values["attention_bias"],
+       "attention_bias = true (supported: qwen2's biases, only on query, key and value)"),
+      (values["mlp_bias"], "mlp_bias = true"),
+      (values["attention_dropout"],
+       f"attention_dropout = {values['attention_dropout']} (supported: 0)"),
       (sliding, "sliding-window attention in use (supported: use_sliding_window = false)"),
-      (dense_layers,
-       f"dense layers among the experts: decoder_sparse_step = {get('decoder_sparse_step')}, "
-       f"mlp_only_layers = {get('mlp_only_layers')} (supported: 1 and [])"),
+      (moe and (sparse_step != 1 or dense),
+       f"dense layers among the experts: decoder_sparse_step = {sparse_step}, "
+       f"mlp_only_layers = {dense} (supported: 1 and [])"),
       (rope["rope_type"] not in ("default", "linear", "llama3"),
        f"rope_type = {rope['rope_type']!r} (supported: default, linear, llama3)"),
       (rope.get("partial_rotary_factor", 1.0) != 1.0, "partial_rotary_factor other than 1"),
@@ -96,23 +99,33 @@ def _from_hf(kind: str, hf) -> ModelConfig:
                                 low_frequency_factor=float(rope["low_freq_factor"]),
                                 high_frequency_factor=float(rope["high_freq_factor"]),
                                 original_length=int(rope["original_max_position_embeddings"]))
-  experts = {} if kind != "qwen3_moe" else dict(
-      num_experts=hf.num_experts, experts_per_token=hf.num_experts_per_tok,
-      expert_width=hf.moe_intermediate_size, normalize_router=hf.norm_topk_prob)
+  experts = {}
+  if kind == "qwen3_moe":
+    experts = dict(num_experts=hf.num_experts, experts_per_token=hf.num_experts_per_tok,
+                   expert_width=hf.moe_intermediate_size, normalize_router=hf.norm_topk_prob)
   return ModelConfig(
-      vocab_size=hf.vocab_size, width=hf.hidden_size, num_layers=hf.num_hidden_layers,
-      num_heads=hf.num_attention_heads, num_kv_heads=hf.num_key_value_heads,
+      vocab_size=hf.vocab_size,
+      width=hf.hidden_size,
+      num_layers=hf.num_hidden_layers,
+      num_heads=hf.num_attention_heads,
+      num_kv_heads=hf.num_key_value_heads,
       head_dim=getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
-      mlp_width=hf.intermediate_size, qkv_bias=kind == "qwen2", qk_norm=kind
-      in ("qwen3", "qwen3_moe"), rope_base=float(rope["rope_theta"]), rope_scaling=scaling,
-      norm_epsilon=float(hf.rms_norm_eps), tie_head=bool(hf.tie_word_embeddings), **experts)
+      mlp_width=hf.intermediate_size,
+      qkv_bias=kind == "qwen2",
+      qk_norm=kind in ("qwen3", "qwen3_moe"),
+      rope_base=float(rope["rope_theta"]),
+      rope_scaling=scaling,
+      norm_epsilon=float(hf.rms_norm_eps),
+      tie_head=bool(hf.tie_word_embeddings),
+      **experts,
+  )
 
 
 def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
-  """The config with the choices that a checkpoint does not determine.
+  """`cfg` with overrides of the fields that a checkpoint does not determine.
 
   Raises:
-    CheckpointError: an override of a shape.
+    CheckpointError: an override of another field.
   """
   wrong = sorted(set(overrides) - set(EXECUTION))
   if wrong:
@@ -127,11 +140,11 @@ def model_type(cfg: ModelConfig) -> str:
   Raises:
     CheckpointError: there is none.
   """
-  kinds = {
+  kinds = {  # (qkv_bias, qk_norm, experts)
       (False, False, False): "llama",
       (True, False, False): "qwen2",
       (False, True, False): "qwen3",
-      (False, True, True): "qwen3_moe"
+      (False, True, True): "qwen3_moe",
   }
   key = (cfg.qkv_bias, cfg.qk_norm, cfg.num_experts > 0)
   if key not in kinds:
@@ -144,29 +157,15 @@ def model_type(cfg: ModelConfig) -> str:
 def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
   """config.json of an export.
 
-  The rotary numbers are written in the form of transformers 5 (`rope_parameters`) and in the older
-  one, likewise the dtype and the number of experts, so that older readers understand the directory
-  too.
+  The rotary numbers, the dtype and the number of experts are written under the keys of transformers
+  5 and under the older ones, so that older readers understand the directory too.
 
   Args:
-    dtype: of the stored weights, as numpy names it.
-    base: config.json that the parameters came from, or {}; keys that ModelConfig does not know are
-      kept.
+    dtype: of the stored weights, by numpy's name.
+    base: config.json that the parameters came from, or {}; its keys that ModelConfig does not know
+      are kept.
   """
   kind = model_type(cfg)
-  scaling = cfg.rope_scaling
-  rope = {
-      "rope_type": "default"
-  } if scaling.name == "none" else {
-      "rope_type": scaling.name,
-      "factor": scaling.factor
-  }
-  if scaling.name == "llama3":
-    rope |= {
-        "low_freq_factor": scaling.low_frequency_factor,
-        "high_freq_factor": scaling.high_frequency_factor,
-        "original_max_position_embeddings": scaling.original_length
-    }
   defaults = {
       "max_position_embeddings": 32768,
       "bos_token_id": None,
@@ -174,7 +173,7 @@ def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
       "pad_token_id": None,
       "attention_dropout": 0.0,
       "use_cache": True,
-      "initializer_range": 0.02
+      "initializer_range": 0.02,
   }
   ours = {
       "architectures": [ARCHITECTURES[kind]],
@@ -191,21 +190,38 @@ def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
       "hidden_act": "silu",
       "rms_norm_eps": cfg.norm_epsilon,
       "tie_word_embeddings": cfg.tie_head,
+  }
+  kept = base if base.get("model_type") == kind else {}
+  return defaults | kept | ours | _rope_keys(cfg) | _expert_keys(cfg)
+
+
+def _rope_keys(cfg: ModelConfig) -> dict[str, Any]:
+  scaling = cfg.rope_scaling
+  rope = {"rope_type": "default"}
+  if scaling.name != "none":
+    rope = {"rope_type": scaling.name, "factor": scaling.factor}
+  if scaling.name == "llama3":
+    rope |= {
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+        "original_max_position_embeddings": scaling.original_length,
+    }
+  return {
       "rope_theta": cfg.rope_base,
       "rope_scaling": None if scaling.name == "none" else rope,
-      "rope_parameters": rope | {
-          "rope_theta": cfg.rope_base
-      },
+      "rope_parameters": rope | {"rope_theta": cfg.rope_base},
   }
-  if cfg.num_experts:
-    ours |= {
-        "num_experts": cfg.num_experts,
-        "num_local_experts": cfg.num_experts,
-        "decoder_sparse_step": 1,
-        "num_experts_per_tok": cfg.experts_per_token,
-        "moe_intermediate_size": cfg.expert_width,
-        "norm_topk_prob": cfg.normalize_router,
-        "mlp_only_layers": []
-    }
-  kept = base if base.get("model_type") == kind else {}
-  return defaults | kept | ours
+
+
+def _expert_keys(cfg: ModelConfig) -> dict[str, Any]:
+  if not cfg.num_experts:
+    return {}
+  return {
+      "num_experts": cfg.num_experts,
+      "num_local_experts": cfg.num_experts,
+      "decoder_sparse_step": 1,
+      "num_experts_per_tok": cfg.experts_per_token,
+      "moe_intermediate_size": cfg.expert_width,
+      "norm_topk_prob": cfg.normalize_router,
+      "mlp_only_layers": [],
+  }

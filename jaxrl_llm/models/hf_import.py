@@ -1,10 +1,12 @@
-"""A Hugging Face checkpoint directory -> parameters, tensor by tensor into their layout."""
+"""Reads parameters from a Hugging Face checkpoint directory, tensor by tensor into their layout."""
 
 import dataclasses
 import functools
+import operator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,21 +14,27 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.models import hf_config
-from jaxrl_llm.models.hf_names import Entry, path_name, tensor_table
+from jaxrl_llm.models.hf_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.safetensors_files import CheckpointError, Weights
 from jaxrl_llm.models.transformer import Model, unconstrained
 
-DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# not safetensors: other programs would take it for a part of the network
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors' names -> numpy's
+# Not a safetensors file, because other programs would take it for a part of the network.
 VALUE_HEAD = "value_head.npy"
-# old checkpoints store these frequencies, which follow from the config
+# Old checkpoints store the rotary frequencies, which follow from the config.
 BUFFER = ".rotary_emb.inv_freq"
 
 
 @dataclasses.dataclass(frozen=True)
 class MappedTensor:
-  """One tensor of the checkpoint: its name, our parameter, its shape and dtype in the file, and the
-  file.
+  """One tensor of the checkpoint.
+
+  Attributes:
+    name: in the checkpoint.
+    path: our parameter that the tensor became, or a part of which it became.
+    shape: as stored.
+    dtype: as stored, by numpy's name.
+    file: name of its safetensors file.
   """
 
   name: str
@@ -43,9 +51,9 @@ class ImportReport:
   Attributes:
     directory: of the checkpoint.
     model_type: the Hugging Face architecture.
-    tensors: every tensor that became (a part of) a parameter.
-    ignored: tensors that carry nothing: stored rotary frequencies, a stored copy of a tied head.
-    initialised: parameters that the checkpoint does not hold (a value head that starts at zero).
+    tensors: every tensor that became a parameter or a part of one.
+    ignored: names of redundant tensors: stored rotary frequencies, a stored copy of a tied head.
+    initialised: paths of parameters that the checkpoint lacks: a value head, which starts at zero.
   """
 
   directory: str
@@ -68,7 +76,8 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
   """See hf.load_pretrained."""
   if dtype is not None and jnp.dtype(dtype).name not in DTYPES.values():
     raise CheckpointError(
-        f"dtype = {dtype!r} is not one of parameters. Supported: {', '.join(DTYPES.values())}.")
+        f"dtype = {dtype!r} is not a dtype of parameters. "
+        f"Supported: {', '.join(DTYPES.values())}.")
   directory = local_directory(path)
   cfg = hf_config.with_execution(hf_config.read_config(directory), overrides)
   model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh),
@@ -76,41 +85,41 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
   _check_tokenizer(directory, cfg.vocab_size)
   weights, table = Weights(directory), tensor_table(model)
   ignored = _check(directory, weights, table, cfg.tie_head)
-  shapes = jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, jax.random.key(0)))
-  shardings = [None] * len(shapes) if mesh is None else jax.tree.leaves(
-      parallel.param_shardings(model, mesh))
+  abstract = jax.eval_shape(model.init, jax.random.key(0))
+  shapes = by_path(abstract)
+  shardings = [None] * len(shapes)
+  if mesh is not None:
+    shardings = jax.tree.leaves(parallel.param_shardings(model, mesh))
   entries, leaves, initialised = {e.path: e for e in table}, [], []
-  for (key, shape), sharding in zip(shapes, shardings, strict=True):
-    if path_name(key) in entries:
-      leaf = _read(weights, entries[path_name(key)], dtype, sharding)
+  for (name, shape), sharding in zip(shapes.items(), shardings, strict=True):
+    if name in entries:
+      leaf = _read(weights, entries[name], dtype, sharding)
     else:
       leaf, stored = _value_head(directory, shape.shape, sharding)
-      initialised += [] if stored else [path_name(key)]
-    # so that no more than one tensor waits in host memory
+      initialised += [] if stored else [name]
+    # Waits, so that no more than one tensor is in host memory.
     leaves.append(jax.block_until_ready(leaf))
     weights.release()
-  structure = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
   mapped = tuple(_mapped(weights, entry, name) for entry in table for _, name in entry.names)
-  return model, jax.tree.unflatten(structure, leaves), ImportReport(
-      str(directory), hf_config.model_type(cfg), mapped, tuple(ignored), tuple(initialised))
+  report = ImportReport(str(directory), hf_config.model_type(cfg), mapped, tuple(ignored),
+                        tuple(initialised))
+  return model, jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
 
 
 def local_directory(path: str | Path) -> Path:
   """The directory itself, or the local copy of a repository of the Hugging Face hub.
 
   Raises:
-    CheckpointError: neither a directory nor a repository that can be reached.
+    CheckpointError: `path` is neither a directory nor a repository that can be reached.
   """
   directory = Path(path)
   if directory.is_dir():
     return directory
-  if directory.is_absolute() or directory.exists() or str(path).startswith(
-      (".", "~")) or str(path).count("/") != 1:
+  hub_name = str(path).count("/") == 1 and not str(path).startswith((".", "~", "/"))
+  if directory.exists() or not hub_name:
     raise CheckpointError(
         f"{path} is not a directory. Fix: a checkpoint directory, or a hub name such as "
         "Qwen/Qwen3-0.6B.")
-  import huggingface_hub  # here: only hub names need it
-
   try:
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
     return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
@@ -121,13 +130,13 @@ def local_directory(path: str | Path) -> Path:
 
 
 def _check_tokenizer(directory: Path, vocab_size: int) -> None:
-  """A tokenizer beside the weights must not make ids that the embedding lacks."""
+  """Raises CheckpointError if a tokenizer beside the weights has ids that the embedding lacks."""
   if not (directory / "tokenizer.json").exists():
     return
   from tokenizers import Tokenizer
 
   ids = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab(with_added_tokens=True)
-  token, largest = max(ids.items(), key=lambda item: item[1], default=("", 0))
+  token, largest = max(ids.items(), key=operator.itemgetter(1), default=("", 0))
   if largest >= vocab_size:
     raise CheckpointError(
         f"{directory / 'tokenizer.json'}: token {token!r} has id {largest}, but the embedding and "
@@ -135,14 +144,13 @@ def _check_tokenizer(directory: Path, vocab_size: int) -> None:
 
 
 def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) -> list[str]:
-  """Every tensor once and in its shape; returns the names that may be ignored.
+  """Checks the tensors against the table; returns the names that may be ignored, sorted.
 
   Raises:
-    CheckpointError: listing everything missing, left over, of a wrong shape or dtype.
+    CheckpointError: tensors are missing, left over, or of a wrong shape or dtype; all are listed.
   """
-  problems, wanted = [], {}
-  for entry in table:
-    wanted |= {name: entry for _, name in entry.names}
+  problems = []
+  wanted = {name: entry for entry in table for _, name in entry.names}
   for name, entry in wanted.items():
     stored = weights.tensors.get(name)
     if stored is None:
@@ -154,8 +162,7 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
     elif stored.dtype not in DTYPES:
       problems.append(
           f"wrong dtype: {name} in {stored.file} is {stored.dtype}, supported are "
-          f"{', '.join(DTYPES)}"
-      )
+          f"{', '.join(DTYPES)}")
   ignored = []
   for name in weights.tensors.keys() - wanted.keys():
     tied_head = tied and name == "lm_head.weight"
@@ -168,28 +175,27 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
     else:
       problems.append(f"left over: {name} in {weights.tensors[name].file}")
   if problems:
+    lines = "\n  ".join(sorted(problems))
     raise CheckpointError(
-        f"{directory} does not fit its config.json ({len(problems)} tensors):\n  " +
-        "\n  ".join(sorted(problems)))
+        f"{directory} does not fit its config.json ({len(problems)} tensors):\n  {lines}")
   return sorted(ignored)
 
 
 def _same(weights: Weights, one: str, other: str, rows: int = 1024) -> bool:
-  """Bitwise equality, a block of rows at a time."""
+  """Whether two tensors are bitwise equal, compared a block of rows at a time."""
   first, second = weights.tensors[one], weights.tensors.get(other)
   if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
     return False
   count = first.shape[0]
-  blocks = [
-      (slice(start, min(start + rows, count)), slice(None)) for start in range(0, count, rows)
-  ]
-  return all(
-      weights.read(one, block).tobytes() == weights.read(other, block).tobytes()
-      for block in blocks)
+  for start in range(0, count, rows):
+    block = (slice(start, min(start + rows, count)), slice(None))
+    if weights.read(one, block).tobytes() != weights.read(other, block).tobytes():
+      return False
+  return True
 
 
 def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
-  """One parameter, each device reading what it holds; equal parts are read once."""
+  """One parameter. Each device's part is read from the file; equal parts are read only once."""
   stored = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
   dtype = stored if dtype is None else jnp.dtype(dtype)
   done: dict[tuple, np.ndarray] = {}
@@ -212,9 +218,7 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
 
 
 def _value_head(directory: Path, shape: tuple[int, ...], sharding) -> tuple[jax.Array, bool]:
-  """The value head that an export stored beside the weights, else zeros, in f32; and whether it was
-  stored.
-  """
+  """(value head in f32, whether it was stored beside the weights); zeros if it was not."""
   value = np.zeros(shape, np.float32)
   stored = (directory / VALUE_HEAD).exists()
   if stored:
@@ -222,11 +226,10 @@ def _value_head(directory: Path, shape: tuple[int, ...], sharding) -> tuple[jax.
     if value.shape != shape:
       raise CheckpointError(
           f"{directory / VALUE_HEAD}: the value head is {list(value.shape)}, but the width makes "
-          "it "
-          f"{list(shape)}. Fix: the file that was exported with these weights.")
+          f"it {list(shape)}. Fix: the file that was exported with these weights.")
   if sharding is None:
     return jnp.asarray(value), stored
-  return jax.make_array_from_callback(shape, sharding, lambda index: value[index]), stored
+  return jax.make_array_from_callback(shape, sharding, value.__getitem__), stored
 
 
 def _mapped(weights: Weights, entry: Entry, name: str) -> MappedTensor:

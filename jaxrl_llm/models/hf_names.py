@@ -1,23 +1,26 @@
-"""The one table from our parameters to the tensors of a Hugging Face checkpoint, for both
-directions.
+"""The table of our parameters and the tensors of a Hugging Face checkpoint, for both directions.
 
-A parameter may be stacked (over layers where they are scanned, over experts) and then comes from
-several tensors; each tensor holds the parameter's remaining axes in another order, some of them
-merged. `axes` says which: the file's first axis is made of ours named first, and so on.
+A parameter that is stacked over scanned layers or over experts comes from several tensors. Each
+tensor holds the parameter's other axes in another order, some of them merged. `axes` lists, for
+each axis of the tensor, the axes of the parameter that are merged into it.
 """
 
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrl_llm.models.transformer import Model
 
+# Axes of an Entry, by kind of weight.
 VECTOR, PLAIN, TRANSPOSED = ((0,),), ((0,), (1,)), ((1,), (0,))
 PROJECTION_IN, PROJECTION_OUT, PROJECTION_BIAS = ((1, 2), (0,)), ((2,), (0, 1)), ((0, 1),)
 
+# Our path -> (name of the tensor, axes): of parameters outside the blocks, of any block, of a dense
+# MLP and of a mixture, where {} stands for the expert.
 TOP = {
     "embedding": ("model.embed_tokens.weight", PLAIN),
     "final_norm/scale": ("model.norm.weight", VECTOR),
@@ -49,11 +52,12 @@ class Entry:
   """One parameter and its tensors.
 
   Attributes:
-    path: ours, joined by "/", as in the report.
-    shape: of the parameter.
-    names: (index into the leading, stacked axes, name of the tensor), in order; one with index ()
-      if not stacked.
-    axes: for each axis of the tensors, which of the remaining axes of the parameter it is made of.
+    path: keys of the parameter, joined by "/".
+    shape: shape of the parameter.
+    names: (index into the stacked axes, name of the tensor) in order. A parameter that is not
+      stacked has one tensor, with index ().
+    axes: for each axis of the tensors, the axes of the parameter, counted after the stacked ones,
+      that are merged into it.
   """
 
   path: str
@@ -63,31 +67,33 @@ class Entry:
 
   @property
   def stacked(self) -> int:
+    """Number of stacked axes, which are the first ones."""
     return len(self.names[0][0])
 
   @property
   def stored_shape(self) -> tuple[int, ...]:
+    """Shape of each tensor."""
     inner = self.shape[self.stacked:]
     return tuple(math.prod(inner[a] for a in group) for group in self.axes)
 
   def to_stored(self, part: np.ndarray) -> np.ndarray:
-    """The parameter without its stacked axes -> the tensor as stored, contiguous."""
-    return np.ascontiguousarray(
-        part.transpose(list(itertools.chain(*self.axes))).reshape(self.stored_shape))
+    """The tensor to store, contiguous, from the parameter without its stacked axes."""
+    order = list(itertools.chain(*self.axes))
+    return np.ascontiguousarray(part.transpose(order).reshape(self.stored_shape))
 
   def from_stored(self, read, index: tuple[slice, ...]) -> np.ndarray:
-    """The part `index` (slices over the inner axes) of the parameter, of as little of the tensor as
-    holds it.
+    """A part of the parameter, reading no more of the tensor than the part needs.
 
     Args:
-      read: slices over the tensor's axes -> array.
+      read: function from slices over the tensor's axes to an array.
+      index: slices over the parameter's axes after the stacked ones.
     """
     inner = self.shape[self.stacked:]
     spans = [s.indices(size)[:2] for s, size in zip(index, inner, strict=True)]
     cuts, sizes, rest = [], [], [slice(None)] * len(inner)
     for group in self.axes:
       start, stop = spans[group[0]]
-      # later axes of a merged one are read whole, then cut
+      # Of merged axes only the first is cut while reading; the others are read whole and cut below.
       block = math.prod(inner[a] for a in group[1:])
       cuts.append(slice(start * block, stop * block))
       sizes += [stop - start, *(inner[a] for a in group[1:])]
@@ -97,21 +103,18 @@ class Entry:
     return read(tuple(cuts)).reshape(sizes).transpose(np.argsort(order))[tuple(rest)]
 
 
-def path_name(path) -> str:
-  """A key path of jax.tree_util as our name: blocks/0/attention/query."""
-  return "/".join(str(getattr(key, "key", key)) for key in path)
+def by_path(tree) -> dict[str, Any]:
+  """The leaves of nested dicts by paths such as blocks/0/attention/query, in the tree's order."""
+  return {jax.tree_util.keystr(keys, simple=True, separator="/"): leaf
+          for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def tensor_table(model: Model) -> list[Entry]:
-  """An Entry for every parameter that a Hugging Face checkpoint holds (all but the value head), in
-  file order.
-  """
+  """An Entry for every parameter but the value head, which checkpoints lack; in file order."""
   cfg = model.config
   layer_table = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
   entries = []
-  for path, leaf in jax.tree_util.tree_leaves_with_path(
-      jax.eval_shape(model.init, jax.random.key(0))):
-    ours = path_name(path)
+  for ours, leaf in by_path(jax.eval_shape(model.init, jax.random.key(0))).items():
     if ours == "value_head":
       continue
     if not ours.startswith("blocks/"):
@@ -132,4 +135,7 @@ def tensor_table(model: Model) -> list[Entry]:
 
 
 def _experts(name: str, experts: int) -> list[tuple[tuple[int, ...], str]]:
-  return [((e,), name.format(e)) for e in range(experts)] if "{}" in name else [((), name)]
+  """(index, name) of each expert's tensor, or one entry with index () if `name` has no expert."""
+  if "{}" not in name:
+    return [((), name)]
+  return [((e,), name.format(e)) for e in range(experts)]

@@ -1,8 +1,9 @@
 """Norm, attention and dense MLP of a decoder block.
 
-Shapes: R rows, S tokens of each, T slots attended to, D width, H heads, K kv-heads, d width of a
-head.
+Shapes: R rows, S tokens per row, T slots attended to, D width, H heads, K kv-heads, d head width.
 """
+
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jaxrl_llm.models import kv_cache
 from jaxrl_llm.models.rope import frequencies, rotate
 
 INIT_STD = 0.02
-CAUSAL_BLOCKS, LEAST_BLOCK = 4, 96  # blocks of `attend_earlier` at most, and tokens of one at least
+MAX_BLOCKS, MIN_BLOCK = 4, 96  # of `attend_earlier`: number of blocks, tokens in one block
 
 
 def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
@@ -29,19 +30,16 @@ def zeros(shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
 
 
 def down_std(cfg: ModelConfig) -> float:
-  """Standard deviation of the projections back into the residual stream, two of which each block
-  adds.
-  """
+  """Initial standard deviation of a projection into the residual stream; each block has two."""
   return INIT_STD / (2 * cfg.num_layers) ** 0.5
 
 
 @jax.custom_vjp
 def product(x, matrix):
-  """x @ matrix for x [R, S, D] and [D, F], with a backward pass that transposes the narrower
-  operand.
+  """x @ matrix for x [R, S, D] and a matrix [D, F], with a backward pass that is faster on CPU.
 
-  The matrix's gradient is x^T g where D <= F, else (g^T x)^T: on a CPU the copy that a transpose
-  takes costs more than its share of the product, and is made of the wider operand otherwise.
+  The gradient of the matrix is x^T g if D <= F, else (g^T x)^T. On CPU a transpose copies its
+  operand, which costs more than its share of the product, so the narrower operand is transposed.
   """
   return x @ matrix
 
@@ -52,8 +50,9 @@ def _product_forward(x, matrix):
 
 def _product_backward(saved, g):
   x, matrix = saved
-  rows, ahead = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
-  d_matrix = rows.T @ ahead if matrix.shape[0] <= matrix.shape[1] else (ahead.T @ rows).T
+  flat_x, flat_g = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+  narrower = matrix.shape[0] <= matrix.shape[1]
+  d_matrix = flat_x.T @ flat_g if narrower else (flat_g.T @ flat_x).T
   return (g @ matrix.T).reshape(x.shape), d_matrix
 
 
@@ -61,7 +60,10 @@ product.defvjp(_product_forward, _product_backward)
 
 
 class RMSNorm(nnx.Module):
-  """x / sqrt(mean(x^2) + epsilon) * scale over the last axis, in f32."""
+  """x / sqrt(mean(x^2) + epsilon) * scale over the last axis, computed in f32.
+
+  Source: arXiv 1910.07467.
+  """
 
   def __init__(self, size: int, axis: str, epsilon: float):
     self.scale = nnx.Param(jnp.ones(size, jnp.float32), axes=(axis,))
@@ -74,16 +76,20 @@ class RMSNorm(nnx.Module):
 
 
 def attend(queries, keys, values, visible):
-  """Softmax attention in f32, each kv-head serving H / K query heads.
+  """Grouped-query attention with the softmax in f32: H / K query heads share a kv-head.
 
   Args:
-    queries: [R, S, H, d];  keys: [R, K, d, T];  values: [R, K, T, d];  visible: [R, S, T] bool.
-      Keys and values may come from a cache in another dtype than the queries'; the products are
-      then in the wider of the two.
+    queries: [R, S, H, d].
+    keys: [R, K, d, T]. A cache may have another dtype than the queries; products are then in the
+      wider of the two.
+    values: [R, K, T, d], in the dtype of the keys.
+    visible: [R, S, T] bool, True on the slots that a token attends to.
 
   Returns:
-    [R, S, H, d] in the queries' dtype. A token that sees nothing (padding) gets the mean of the
-    values.
+    [R, S, H, d] in the dtype of the queries. A token that sees no slot (padding) gets the mean of
+    the values.
+
+  Source: arXiv 2305.13245.
   """
   scores = _scores(queries, keys, visible)
   weights = jax.nn.softmax(scores, -1).astype(_wider(queries, values))
@@ -92,52 +98,58 @@ def attend(queries, keys, values, visible):
 
 
 def attend_earlier(queries, keys, values, visible):
-  """`attend` where no token sees a later column: each block of queries goes over the columns up to
-  its own end alone.
+  """`attend` where no token sees a later column, computed in blocks of queries.
 
-  With n blocks, (n + 1) / 2n of all scores are computed. The results are those of `attend` up to
-  rounding.
+  Each block only reads the columns up to its own end, so that n blocks compute (n + 1) / 2n of all
+  scores. The results are those of `attend` up to rounding.
 
   Args:
     queries, keys, values, visible: as in `attend`, with T = S.
   """
   length = queries.shape[1]
-  blocks = min(CAUSAL_BLOCKS, max(1, length // LEAST_BLOCK))
-  ends = [length * (i + 1) // blocks for i in range(blocks)]
-  parts = [attend(queries[:, a:b], keys[..., :b], values[:, :, :b], visible[:, a:b, :b])
-           for a, b in zip([0, *ends], ends, strict=False)]
-  return jnp.concatenate(parts, 1)
+  count = min(MAX_BLOCKS, max(1, length // MIN_BLOCK))
+  edges = [length * i // count for i in range(count + 1)]
+  blocks = [attend(queries[:, a:b], keys[..., :b], values[:, :, :b], visible[:, a:b, :b])
+            for a, b in itertools.pairwise(edges)]
+  return jnp.concatenate(blocks, 1)
 
 
 def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
-  """`attend` over a row's own slots and over a prompt that it shares, whose keys are read once for
-  all its rows.
+  """`attend` over a row's own slots and over its prompt, whose keys are read once for all its rows.
 
-  Each part gives its largest score m_p, z_p = sum exp(s - m_p) and y_p = sum exp(s - m_p) v; with m
-  = max m_p the output is sum_p exp(m_p - m) y_p / sum_p exp(m_p - m) z_p.
+  Each of the two parts p gives its largest score m_p, z_p = sum exp(s - m_p) and
+  y_p = sum exp(s - m_p) v. With m = max m_p the output is
+
+    sum_p exp(m_p - m) y_p / sum_p exp(m_p - m) z_p
 
   Args:
     queries, keys, values, visible: as in `attend`.
+    prefix: the prompts of the rows.
   """
   length = queries.shape[1]
   prompts, group = prefix.rows.shape
-  own = _partial(queries, keys, values, visible)
+  own_top, own_total, own_mixed = _partial(queries, keys, values, visible)
   grouped = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
   seen = jnp.broadcast_to(prefix.visible[:, None],
                           (prompts, group * length, prefix.visible.shape[1]))
+
+  def by_row(x):
+    """[M, .., G S, ..] -> [R, .., S, ..]."""
+    return x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
+
   shared = _partial(grouped, prefix.keys, prefix.values, seen)
-  back = lambda x: x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
-  parts = (own, tuple(map(back, shared)))
-  top = jnp.maximum(parts[0][0], parts[1][0])
-  scaled = [jnp.exp(part[0] - top) for part in parts]
-  total = sum(scale * part[1] for scale, part in zip(scaled, parts, strict=True))
-  mixed = sum(scale * part[2] for scale, part in zip(scaled, parts, strict=True)) / total
+  shared_top, shared_total, shared_mixed = map(by_row, shared)
+  top = jnp.maximum(own_top, shared_top)
+  own_scale, shared_scale = jnp.exp(own_top - top), jnp.exp(shared_top - top)
+  total = own_scale * own_total + shared_scale * shared_total
+  mixed = (own_scale * own_mixed + shared_scale * shared_mixed) / total
   return mixed.astype(queries.dtype).transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
 def _partial(queries, keys, values, visible):
-  """(largest score, sum of exp, values mixed by exp) over one part of what is attended to, each [R,
-  K, H/K, S, ...].
+  """(largest score, sum of exp, sum of exp times values) over the given slots, in f32.
+
+  Each is [R, K, H/K, S, ...]; `exp` is relative to the largest score.
   """
   scores = _scores(queries, keys, visible)
   top = jnp.max(scores, -1, keepdims=True)
@@ -151,23 +163,19 @@ def _wider(queries, values):
 
 
 def _scores(queries, keys, visible):
-  """[R, K, H/K, S, T] f32 products of queries and keys; the least number where nothing is to be
-  seen.
-  """
+  """Products of queries and keys, [R, K, H/K, S, T] f32; the lowest number where not visible."""
   rows, length, _, size = queries.shape
   kv_heads, slots = keys.shape[1], keys.shape[3]
-  # The query heads of a kv-head are stacked along the length, so that both products are plain
-  # batched ones.
-  stacked = (queries * size**-0.5).reshape(rows, length, kv_heads, -1,
-                                           size).transpose(0, 2, 3, 1, 4)
-  stacked = stacked.reshape(rows, kv_heads, -1, size)
+  # The query heads of a kv-head are stacked along the length: a plain batched product is faster.
+  grouped = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size)
+  stacked = grouped.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
   scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
   scores = scores.reshape(rows, kv_heads, -1, length, slots)
   return jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
 
 
 def _mix(weights, values, dtype=None):
-  """[R, K, H/K, S, d]: values [R, K, T, d] by weights [R, K, H/K, S, T]."""
+  """Values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d]."""
   rows, kv_heads, per, length, slots = weights.shape
   mixed = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
                      preferred_element_type=dtype)
@@ -175,8 +183,9 @@ def _mix(weights, values, dtype=None):
 
 
 class Attention(nnx.Module):
-  """Grouped-query attention with rotary positions; biases (Qwen2) and query and key norms (Qwen3)
-  by config.
+  """Grouped-query attention with rotary positions.
+
+  By config, projections have biases (Qwen2), and queries and keys are normalised (Qwen3).
   """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
@@ -196,7 +205,17 @@ class Attention(nnx.Module):
       self.key_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
 
   def __call__(self, x, positions, visible, layer_cache, index, constrain):
-    """Returns (output [R, S, D], the layer's keys and values after this call)."""
+    """(output [R, S, D], the layer's keys and values after this call).
+
+    Args:
+      x: [R, S, D].
+      positions: [R, S] int32.
+      visible: [R, S, T] bool, as in `attend`.
+      layer_cache: (keys, values) of this layer, with a kv_cache.Prefix as third entry where prompts
+        are shared; None without a cache.
+      index: scalar int32, the slot to write first; None without a cache.
+      constrain: lays an activation out by its logical axes.
+    """
     queries, keys, values = self._project(x)
     if self.cfg.qk_norm:
       queries, keys = self.query_norm(queries), self.key_norm(keys)
@@ -207,9 +226,12 @@ class Attention(nnx.Module):
     queries = constrain(queries, ("rows", "length", "heads", "head_dim"))
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
-    prefix = layer_cache[2:] if layer_cache is not None else ()
-    core = attend_shared if prefix else attend if layer_cache is not None else attend_earlier
-    mixed = core(queries, keys, values, visible, *prefix)
+    if layer_cache is None:
+      mixed = attend_earlier(queries, keys, values, visible)
+    elif len(layer_cache) == 2:
+      mixed = attend(queries, keys, values, visible)
+    else:
+      mixed = attend_shared(queries, keys, values, visible, layer_cache[2])
     out = self.out[...].astype(x.dtype).reshape(-1, x.shape[-1])
     return product(mixed.reshape(*x.shape[:-1], -1), out), (keys, values)
 
@@ -217,17 +239,22 @@ class Attention(nnx.Module):
     """Queries [R, S, H, d], keys and values [R, S, K, d]."""
 
     def project(matrix, bias):
-      # products with matrices are faster on CPU
+      # One product with a matrix is faster on CPU than a contraction over heads.
       flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)
       y = product(x, flat).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
       return y if bias is None else y + bias[...].astype(x.dtype)
 
-    biases = (self.query_bias, self.key_bias, self.value_bias) if self.cfg.qkv_bias else (None,) * 3
-    return tuple(map(project, (self.query, self.key, self.value), biases))
+    if not self.cfg.qkv_bias:
+      return project(self.query, None), project(self.key, None), project(self.value, None)
+    return (project(self.query, self.query_bias), project(self.key, self.key_bias),
+            project(self.value, self.value_bias))
 
 
 class MLP(nnx.Module):
-  """SwiGLU: down(silu(gate(x)) * up(x))."""
+  """SwiGLU: down(silu(gate(x)) * up(x)).
+
+  Source: arXiv 2002.05202.
+  """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     self.gate = weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
@@ -235,6 +262,6 @@ class MLP(nnx.Module):
     self.down = weight(rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain):
-    cast = lambda matrix: matrix[...].astype(x.dtype)
-    inner = jax.nn.silu(product(x, cast(self.gate))) * product(x, cast(self.up))
-    return product(constrain(inner, ("rows", "length", "mlp")), cast(self.down))
+    gate, up, down = (m[...].astype(x.dtype) for m in (self.gate, self.up, self.down))
+    inner = jax.nn.silu(product(x, gate)) * product(x, up)
+    return product(constrain(inner, ("rows", "length", "mlp")), down)

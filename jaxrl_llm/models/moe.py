@@ -1,9 +1,10 @@
 """Mixture-of-experts MLP of Qwen3-MoE: every token reaches its k experts, none is dropped.
 
-Tokens are sorted by expert and multiplied group by group (`jax.lax.ragged_dot`), so that a token's
-result depends on that token alone. On a mesh the experts are divided over `tensor`; no token leaves
-the devices that hold its row.
-Shapes: E experts, k experts per token, F width of an expert.
+Tokens are sorted by expert and multiplied group by group (`jax.lax.ragged_dot`), so that the result
+of a token depends on no other token. On a mesh the experts are divided over the axis `tensor`, and
+no token leaves the devices that hold its row.
+
+Shapes: R rows, S tokens per row, D width, E experts, k experts per token, F width of an expert.
 """
 
 import jax
@@ -33,21 +34,15 @@ class MoE(nnx.Module):
     self.up = weight(rngs, (experts, width, inner), ("experts", "embed", "mlp"))
     self.down = weight(rngs, (experts, inner, width), ("experts", "mlp", "embed"), down_std(cfg))
 
-  def __call__(self, x, constrain, routing=None):
-    """Output, and the experts that each token was sent to.
+  def __call__(self, x, constrain):
+    """(output [R, S, D], the experts that each token was sent to [R, S, k] int32).
 
     Args:
       x: [R, S, D].
       constrain: lays an activation out by its logical axes.
-      routing: [R, S, k] int32, the experts to use instead of the k most probable; their weights are
-        those of the present router. None: the router chooses.
-
-    Returns:
-      (output [R, S, D], routing [R, S, k] int32).
     """
     probabilities = jax.nn.softmax(x.astype(jnp.float32) @ self.router[...].astype(jnp.float32), -1)
-    if routing is None:
-      routing = lax.top_k(probabilities, self.cfg.experts_per_token)[1].astype(jnp.int32)
+    routing = lax.top_k(probabilities, self.cfg.experts_per_token)[1].astype(jnp.int32)
     shares = jnp.take_along_axis(probabilities, routing, -1)
     if self.cfg.normalize_router:
       shares = shares / jnp.sum(shares, -1, keepdims=True)
@@ -57,7 +52,7 @@ class MoE(nnx.Module):
 
 
 def _spread(constrain, x, routing, shares, weights):
-  """`serve` with every device sorting its own rows' tokens for its own experts.
+  """`serve`, where each device sorts the tokens of its own rows for its own experts.
 
   Left to the compiler, the sort would gather all rows on every device.
   """
@@ -71,11 +66,11 @@ def _spread(constrain, x, routing, shares, weights):
   def local(x, routing, shares, gate, up, down):
     if axis is None:
       return serve(x, routing, shares, gate, up, down, 0)
-    # JAX 0.10 takes the permutation of argsort to be equal on all shards; the gather by it would
-    # then lose the other shards' gradient.
+    # JAX 0.10 takes the permutation of argsort to be equal on all shards. Without this cast the
+    # gather by it loses the gradient of the other shards.
     x = lax.pcast(x, axis, to="varying")
-    return lax.psum(serve(x, routing, shares, gate, up, down,
-                          lax.axis_index(axis) * gate.shape[0]), axis)
+    first = lax.axis_index(axis) * gate.shape[0]
+    return lax.psum(serve(x, routing, shares, gate, up, down, first), axis)
 
   return jax.shard_map(local, mesh=mesh, in_specs=(rows, rows, rows, experts, experts, experts),
                        out_specs=rows)(x, routing, shares, *weights)
@@ -84,9 +79,18 @@ def _spread(constrain, x, routing, shares, weights):
 def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[Array, "R S k"],
           gate: Float[Array, "E D F"], up: Float[Array, "E D F"], down: Float[Array, "E F D"],
           first) -> Float[Array, "R S D"]:
-  """The share-weighted sum of what the experts first .. first + E - 1 make of each token, in f32.
+  """Sum of the outputs of each token's experts, weighted by `shares`, in f32.
 
-  Tokens sent to other experts are sorted behind and add nothing.
+  Only the experts first .. first + E - 1 are computed, whose weights are given. Tokens sent to
+  other experts are sorted to the end and add nothing.
+
+  Args:
+    x: [R, S, D].
+    routing: [R, S, k] int32.
+    shares: [R, S, k] f32.
+    gate, up: [E, D, F].
+    down: [E, F, D].
+    first: scalar int.
   """
   count = gate.shape[0]
   chosen = routing.reshape(-1) - first
@@ -94,7 +98,10 @@ def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[
   order = jnp.argsort(chosen, stable=True)
   sizes = jnp.bincount(chosen, length=count + 1)[:count].astype(jnp.int32)
   served = (chosen[order] < count)[:, None]
-  product = lambda x, matrices: jnp.where(served, lax.ragged_dot(x, matrices, sizes), 0)
+
+  def product(x, matrices):
+    return jnp.where(served, lax.ragged_dot(x, matrices, sizes), 0)
+
   entered = x.reshape(-1, x.shape[-1])[order // routing.shape[-1]]
   inner = jax.nn.silu(product(entered, gate)) * product(entered, up)
   left = product(inner, down).astype(jnp.float32)[jnp.argsort(order)]

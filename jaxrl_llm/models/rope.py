@@ -1,4 +1,4 @@
-"""Rotary positions, and the stretching of their frequencies for longer contexts."""
+"""Rotary position embeddings, and the stretching of their frequencies for longer contexts."""
 
 import math
 
@@ -10,16 +10,16 @@ from jaxrl_llm.fields import ConfigError
 
 
 def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Array, " half"]:
-  """Radians per position of each pair of components.
+  """Radians per position of each pair of components, f32.
 
     f_i = base^(-2i / size)
     linear:  f_i / factor
-    llama3:  with r = original_length f_i / (2 pi) (turns within the original context) and
-             s = clip((r - low) / (high - low), 0, 1):   f_i (s + (1 - s) / factor)
+    llama3:  f_i (s + (1 - s) / factor)  with  s = clip((r - low) / (high - low), 0, 1)
+             and r = original_length f_i / (2 pi), turns within the original context
 
   Args:
     size: width of a head.
-    base: of the geometric series.
+    base: base of the geometric series.
     scaling: name and numbers of the stretching.
 
   Raises:
@@ -36,9 +36,8 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     if high <= low:
       raise ConfigError(
-          f"model.rope_scaling.high_frequency_factor = {high} is not above low_frequency_factor = "
-          f"{low}. "
-          "Fix: raise it; published Llama 3 models have 4 and 1.")
+          f"model.rope_scaling.high_frequency_factor = {high} is not above "
+          f"low_frequency_factor = {low}. Fix: raise it; published Llama 3 models have 4 and 1.")
     turns = scaling.original_length * frequency / (2 * math.pi)
     kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
     return frequency * (kept + (1 - kept) / scaling.factor)
@@ -47,11 +46,12 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
 
 def rotate(x: Float[Array, "R S H d"], positions: Int[Array, "R S"],
            frequency: Float[Array, " half"]) -> Float[Array, "R S H d"]:
-  """Rotary position embedding; the two halves of the head are a pair's components, as in Hugging
-  Face's models.
+  """x with pair i rotated by position * frequency[i], in the dtype of x.
+
+  Pair i is (x_i, x_{i + d/2}), as in Hugging Face's models.
   """
   angle = positions[..., None, None].astype(jnp.float32) * frequency
   cos, sin = jnp.cos(angle), jnp.sin(angle)
   first, second = jnp.split(x.astype(jnp.float32), 2, -1)
-  return jnp.concatenate([first * cos - second * sin, second * cos + first * sin],
-                         -1).astype(x.dtype)
+  rotated = [first * cos - second * sin, second * cos + first * sin]
+  return jnp.concatenate(rotated, -1).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Weights of a checkpoint directory: which file holds which tensor, and reading of slices."""
+"""The weights of a checkpoint directory: finds the file of each tensor and reads slices."""
 
 import dataclasses
 import json
@@ -11,14 +11,19 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class CheckpointError(ValueError):
-  """A checkpoint that cannot be read or written as asked: the message names file or tensor, and the
-  fix.
-  """
+  """A checkpoint cannot be read or written; the message names the file or tensor, and the fix."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-  """One tensor of a file: shape as stored, dtype as safetensors names it (F32, F16, BF16, ...)."""
+  """One tensor of a file.
+
+  Attributes:
+    name: in the checkpoint.
+    file: name of the file.
+    shape: as stored.
+    dtype: as safetensors names it: F32, F16, BF16, ...
+  """
 
   name: str
   file: str
@@ -27,15 +32,14 @@ class StoredTensor:
 
 
 class Weights:
-  """Tensors of a checkpoint directory by name. Nothing but the headers is read before `read`.
+  """The tensors of a checkpoint directory. Before `read`, only the headers are read.
 
   Attributes:
-    tensors: name -> StoredTensor.
+    tensors: StoredTensor by name.
 
   Raises:
-    CheckpointError: no safetensors file, a shard that the index names but is absent, a truncated or
-    damaged file, a
-      tensor that its shard does not hold or that two shards hold.
+    CheckpointError: there is no safetensors file; the index names an absent shard; a file is
+      truncated or damaged; a tensor is not in its shard, or is in two shards.
   """
 
   def __init__(self, directory: Path):
@@ -57,20 +61,21 @@ class Weights:
           "Fix: fetch these shards again.")
 
   def read(self, name: str, slices: tuple[slice, ...]) -> np.ndarray:
-    """The part of a tensor that the slices name, in the file's dtype."""
+    """Slices of a tensor, in the file's dtype."""
     file = self.tensors[name].file
     if self._open_file != file:
       self._open_file, self._handle = file, safe_open(self._directory / file, framework="np")
     return self._handle.get_slice(name)[slices]
 
   def release(self) -> None:
-    """Forget the file last read, and with it the pages that it has in memory."""
+    """Closes the file last read, which frees the pages that it has in memory."""
     self._open_file, self._handle = None, None
 
 
 def _read_index(directory: Path) -> dict[str, str]:
-  """Tensor name -> shard; empty for a single file, which goes first where both exist, as in
-  transformers.
+  """The shard of each tensor by name; empty for a single file.
+
+  Where both a single file and an index exist, the single file is read, as in transformers.
   """
   if (directory / SINGLE).exists():
     return {}
@@ -94,13 +99,12 @@ def _read_index(directory: Path) -> dict[str, str]:
 
 
 def _read_header(file: Path) -> list[StoredTensor]:
+  """The tensors of one file."""
   try:
     with safe_open(file, framework="np") as handle:
-      parts = {name: handle.get_slice(name) for name in handle.keys()}
-      return [
-          StoredTensor(name, file.name, tuple(p.get_shape()), p.get_dtype())
-          for name, p in parts.items()
-      ]
+      slices = {name: handle.get_slice(name) for name in handle.keys()}
+      return [StoredTensor(name, file.name, tuple(tensor.get_shape()), tensor.get_dtype())
+              for name, tensor in slices.items()]
   except (SafetensorError, OSError) as error:
     raise CheckpointError(f"{file} ({file.stat().st_size} bytes) is truncated or damaged: {error}. "
                           "Fix: fetch the file again.") from error

@@ -1,13 +1,16 @@
 """Which parameters are trained: all of them, selected ones, or low-rank adapters on frozen weights.
 
-A parameter's path is its keys joined by slashes, `blocks/0/attention/query`
-(`blocks/attention/query` where the layers are stacked and scanned). Trained and frozen parameters
-are two trees; `merge` makes of them what the model reads, so that a gradient with respect to the
-trained tree, an optimizer state and a checkpoint hold nothing of the frozen one.
+A parameter's path is its keys joined by slashes: `blocks/0/attention/query`, or with scanned layers
+`blocks/attention/query`. Trained and frozen parameters are two trees, and `merge` makes of them the
+parameters that the model reads. A gradient, an optimizer state and a checkpoint of the trained tree
+therefore hold nothing of the frozen one.
+
+Source of the adapters: LoRA, arXiv 2106.09685.
 """
 
 import dataclasses
-import functools
+import math
+import operator
 import re
 import zlib
 
@@ -19,8 +22,8 @@ from jax.sharding import NamedSharding
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, ParametersConfig
 
-# Weights that can have an adapter, by the last key: (contracted axes, produced axes). Axes before
-# them are batches: layers of a scanned model, experts.
+# Weights that can have an adapter, by the last key: (number of input axes, number of output axes).
+# Axes before them are batches: scanned layers, experts.
 ADAPTABLE = {
     "query": (1, 2),
     "key": (1, 2),
@@ -30,16 +33,20 @@ ADAPTABLE = {
     "up": (1, 1),
     "down": (1, 1),
     "router": (1, 1),
-    "head": (1, 1)
+    "head": (1, 1),
 }
 LORA_ONLY = ("lora_rank", "lora_alpha", "lora_targets")
 Keys = tuple  # keys of a leaf in the nested dict
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-  """Leaves that are trained themselves, leaves that get an adapter, and the leaf whose rows are
-  trained (or None).
+class Roles:
+  """What is trained where `parameters.train` is not `all`.
+
+  Attributes:
+    selected: leaves that are trained themselves.
+    adapted: leaves that get an adapter.
+    head: the leaf of which some rows are trained, or None.
   """
 
   selected: tuple[Keys, ...] = ()
@@ -48,89 +55,97 @@ class Plan:
 
 
 def path(keys: Keys) -> str:
+  """The path of a leaf."""
   return "/".join(map(str, keys))
 
 
-def plan(params, cfg: ParametersConfig) -> Plan:
-  """Roles of the leaves of `params` (arrays or shapes) where not all are trained.
+def roles(params, cfg: ParametersConfig) -> Roles:
+  """The roles of the leaves of `params` (arrays or shapes); `cfg.train` must not be `all`.
 
   Raises:
-    ConfigError: a pattern matches nothing, roles overlap, a weight has no adapter, a row does not
-    exist, a setting is
-      not read, or nothing would be trained.
+    ConfigError: a pattern matches nothing; a leaf has two roles; an adapted weight cannot have an
+      adapter; a row does not exist; nothing would be trained; a value head would never be trained.
   """
   flat = flatten_dict(params)
   selected = _matches("patterns", cfg.patterns, flat)
   adapted = _matches("lora_targets", cfg.lora_targets, flat) if cfg.train == "lora" else ()
-  head = (("head",) if ("head",) in flat else ("embedding",)) if cfg.head_rows else None
+  head = _head(flat) if cfg.head_rows else None
   for keys in adapted:
     if keys[-1] not in ADAPTABLE or keys[0] == "value_head":
       raise ConfigError(
           f"parameters.lora_targets = {cfg.lora_targets}: {path(keys)} has no adapter; the last "
-          "part of "
-          f"a path must be one of {', '.join(ADAPTABLE)}. Fix: a narrower expression.")
+          f"part of a path must be one of {', '.join(ADAPTABLE)}. Fix: a narrower expression.")
   both = (set(selected) & set(adapted)) | ({head} & (set(selected) | set(adapted)))
   if both:
     raise ConfigError(
         f"parameters: {path(min(both, key=path))} is named twice among patterns, lora_targets and "
-        "head_rows. Fix: one of them only.")
+        "head_rows. Fix: name it in one of them.")
   if head is not None:
     _check_rows(cfg.head_rows, flat[head].shape[1 if head == ("head",) else 0])
   if cfg.train == "selected" and not selected and head is None:
     raise ConfigError(
         "parameters.train = 'selected' with neither patterns nor head_rows: nothing would be "
-        "trained. "
-        f"Fix: parameters.patterns; the paths are {_some(flat)}.")
+        f"trained. Fix: parameters.patterns; the paths are {_some(flat)}.")
   critic = [keys for keys in flat if keys[0] == "value_head" and keys not in selected]
   if critic:
     raise ConfigError(
-        f"parameters.patterns = {cfg.patterns}: {path(critic[0])} starts from random values and "
-        "would "
-        "never be trained. Fix: add 'value_head' to parameters.patterns.")
-  return Plan(selected, adapted, head)
+        f"parameters.patterns = {cfg.patterns}: {path(critic[0])} would never be trained, and "
+        "would stay at its initial value. Fix: add 'value_head' to parameters.patterns.")
+  return Roles(selected, adapted, head)
+
+
+def _head(flat: dict) -> Keys:
+  """The leaf that holds the output head."""
+  return ("head",) if ("head",) in flat else ("embedding",)
 
 
 def check(cfg: ParametersConfig, model) -> None:
-  """Raises ConfigError as `plan` does, and where train = all comes with a setting that it does not
-  read.
+  """Checks the config against the model.
+
+  Raises:
+    ConfigError: as `roles`, or `cfg` sets something that `cfg.train` does not read.
   """
   default = ParametersConfig()
-  unread = ([] if cfg.train != "all" else ["patterns", "head_rows"]) + ([] if cfg.train == "lora"
-                                                                        else [*LORA_ONLY])
+  unread = ["patterns", "head_rows"] if cfg.train == "all" else []
+  unread += LORA_ONLY if cfg.train != "lora" else []
   for name in unread:
     if getattr(cfg, name) != getattr(default, name):
       raise ConfigError(
           f"parameters.{name} = {getattr(cfg, name)!r}: parameters.train = {cfg.train!r} does not "
-          "read "
-          "it. Fix: remove it, or parameters.train=lora.")
+          "read it. Fix: remove it, or parameters.train=lora.")
   if cfg.train != "all":
-    # the key inside: an eager one compiles
-    plan(jax.eval_shape(lambda: model.init(jax.random.key(0))), cfg)
+    roles(_shapes(model), cfg)
+
+
+def _shapes(model):
+  """Shapes of the model's parameters; `eval_shape` also covers the key, which would compile."""
+  return jax.eval_shape(lambda: model.init(jax.random.key(0)))
 
 
 def _matches(field: str, patterns: tuple[str, ...], flat: dict) -> tuple[Keys, ...]:
-  """Leaves in whose path a pattern covers whole parts: `blocks/1` is no part of blocks/10."""
+  """Leaves whose path a pattern matches in whole parts: `blocks/1` does not match blocks/10."""
   found = []
   for pattern in patterns:
     try:
       expression = re.compile(rf"(?:^|/)(?:{pattern})(?:/|$)")
     except re.error as error:
       raise ConfigError(
-          f"parameters.{field} = {pattern!r}: no regular expression ({error}).") from error
+          f"parameters.{field} = {pattern!r} is no regular expression: {error}. "
+          "Fix: its syntax, that of Python's re.") from error
     hits = [keys for keys in flat if expression.search(path(keys))]
     if not hits:
       raise ConfigError(
           f"parameters.{field} = {pattern!r} matches no parameter. Fix: an expression over whole "
-          "parts "
-          f"of the paths {_some(flat)}.")
+          f"parts of the paths {_some(flat)}.")
     found += hits
   return tuple(dict.fromkeys(found))
 
 
 def _some(flat: dict, count: int = 12) -> str:
+  """The first paths, for an error message."""
   names = [path(keys) for keys in flat]
-  return ", ".join(
-      names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
+  more = f" and {len(names) - count} more" if len(names) > count else ""
+  return ", ".join(names[:count]) + more
 
 
 def _check_rows(rows: tuple[int, ...], vocab_size: int) -> None:
@@ -138,94 +153,111 @@ def _check_rows(rows: tuple[int, ...], vocab_size: int) -> None:
   if bad:
     raise ConfigError(
         f"parameters.head_rows = {rows}: {bad[0]} is repeated or no token id. Fix: different ids "
-        "from 0 "
-        f"to {vocab_size - 1}.")
+        f"from 0 to {vocab_size - 1}.")
 
 
 def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[dict, dict | None]:
-  """(trained, frozen) trees of nested dicts; `all` gives (params, None), the same arrays.
+  """(trained, frozen) trees of nested dicts; with `all`, (params, None) without a copy.
 
-  `trained` has entries `selected` (leaves, f32), `lora` (at each adapted leaf {"a": [.., fan_in,
-  r], "b": [.., r, fan_out]}, f32) and `head_rows` [rows, D] f32, each where it is not empty. a is
-  uniform in +-1/sqrt(fan_in), PEFT's default, and b is 0. Frozen leaves keep their dtype.
+  Frozen leaves keep their dtype. The entries of `trained`, each present only if not empty, are
 
-  `head_rows` are rows of the output head; where the head is tied they are rows of the embedding,
-  and training them changes the input side too.
+    selected    the selected leaves, f32
+    lora        {"a": [.., fan_in, r], "b": [.., r, fan_out]} at each adapted leaf, f32; a is
+                uniform in +-1/sqrt(fan_in), PEFT's default, and b is 0
+    head_rows   [rows, D] f32, rows of the output head. Rows of a tied head are rows of the
+                embedding, so that training them changes the input side too.
 
   Args:
-    key: for the adapters; consumed. A leaf's adapter does not depend on which other leaves have
-      one.
+    params: of the model.
+    cfg: what to train.
+    key: for the adapters; consumed. An adapter does not depend on which other leaves have one.
   """
   if cfg.train == "all":
     return params, None
-  ids = jnp.asarray(cfg.head_rows, jnp.int32)
-  rows = lambda keys, leaf: _master(leaf[:, ids].T if keys == ("head",) else leaf[ids])
-  return _divide(params, plan(params, cfg), lambda keys, leaf: _master(leaf),
-                 lambda keys, leaf: _new_adapter(keys, leaf.shape, cfg.lora_rank, key), rows)
+  chosen, flat = roles(params, cfg), flatten_dict(params)
+  selected = {keys: _to_f32(flat[keys]) for keys in chosen.selected}
+  adapters = {
+      keys: _new_adapter(keys, flat[keys].shape, cfg.lora_rank, key) for keys in chosen.adapted
+  }
+  rows = None
+  if chosen.head is not None:
+    ids, head = jnp.asarray(cfg.head_rows, jnp.int32), flat[chosen.head]
+    rows = _to_f32(head[:, ids].T if chosen.head == ("head",) else head[ids])
+  return _trained(selected, adapters, rows), _frozen(flat, chosen)
+
+
+def _trained(selected: dict, adapters: dict, head_rows) -> dict:
+  """The trained tree, from leaves by their keys and the rows of the head, or None."""
+  entries = {}
+  if selected:
+    entries["selected"] = unflatten_dict(selected)
+  if adapters:
+    entries["lora"] = unflatten_dict(adapters)
+  if head_rows is not None:
+    entries["head_rows"] = head_rows
+  return entries
+
+
+def _frozen(flat: dict, chosen: Roles) -> dict:
+  """The frozen tree, from all leaves by their keys."""
+  return unflatten_dict({keys: x for keys, x in flat.items() if keys not in chosen.selected})
 
 
 def frozen_of(params, cfg: ParametersConfig):
-  """The frozen tree of `split`: the same arrays, nothing computed."""
+  """The frozen tree of `split`, without computing the trained one."""
   if cfg.train == "all":
     return None
-  return _divide(params, plan(params, cfg), *[lambda *_: None] * 3)[1]
+  return _frozen(flatten_dict(params), roles(params, cfg))
 
 
 def axes_of(axes, shapes, cfg: ParametersConfig) -> tuple:
-  """Logical axes of the trees of `split`, from those of the parameters (tuples of names) and their
-  shapes.
+  """Logical axes of the trees of `split`.
+
+  Args:
+    axes: logical axes of the parameters, a tuple of names at each leaf.
+    shapes: of the parameters.
+    cfg: what to train.
   """
   if cfg.train == "all":
     return axes, None
-
-  def adapter(keys, names):
-    batch, (inner, _) = _batch(keys, len(names)), ADAPTABLE[keys[-1]]
-    return {
-        "a": (*names[:batch], names[batch], "rank"),
-        "b": (*names[:batch], "rank", names[batch + inner])
-    }
-
-  return _divide(axes, plan(shapes, cfg), lambda keys, names: names, adapter, lambda *_:
-                 ("head_rows", "embed"))
+  chosen, flat = roles(shapes, cfg), flatten_dict(axes)
+  selected = {keys: flat[keys] for keys in chosen.selected}
+  adapters = {keys: _adapter_axes(keys, flat[keys]) for keys in chosen.adapted}
+  rows = None if chosen.head is None else ("head_rows", "embed")
+  return _trained(selected, adapters, rows), _frozen(flat, chosen)
 
 
-def _divide(tree, roles: Plan, leaf, adapter, rows):
-  """The trees of `split` with leaves made by three functions of (keys, leaf)."""
-  flat = flatten_dict(tree)
-  trained = {}
-  if roles.selected:
-    trained["selected"] = unflatten_dict({keys: leaf(keys, flat[keys]) for keys in roles.selected})
-  if roles.adapted:
-    trained["lora"] = unflatten_dict({keys: adapter(keys, flat[keys]) for keys in roles.adapted})
-  if roles.head:
-    trained["head_rows"] = rows(roles.head, flat[roles.head])
-  return trained, unflatten_dict({
-      keys: x for keys, x in flat.items() if keys not in roles.selected
-  })
-
-
-def _master(x):
+def _to_f32(x):
+  """x in at least f32."""
   return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _batch(keys: Keys, rank: int) -> int:
+  """Number of batch axes of a weight of this rank."""
   return rank - sum(ADAPTABLE[keys[-1]])
 
 
+def _adapter_axes(keys: Keys, names: tuple[str, ...]) -> dict:
+  """Logical axes of an adapter, from those of its weight."""
+  batch, (inner, _) = _batch(keys, len(names)), ADAPTABLE[keys[-1]]
+  return {"a": (*names[:batch], names[batch], "rank"),
+          "b": (*names[:batch], "rank", names[batch + inner])}
+
+
 def _new_adapter(keys: Keys, shape: tuple[int, ...], rank: int, key: jax.Array) -> dict:
+  """An adapter before training, for a weight of this shape."""
   batch, (inner, _) = _batch(keys, len(shape)), ADAPTABLE[keys[-1]]
-  size = lambda dims: functools.reduce(int.__mul__, dims, 1)
-  fan_in, fan_out = size(shape[batch:batch + inner]), size(shape[batch + inner:])
+  fan_in, fan_out = math.prod(shape[batch:batch + inner]), math.prod(shape[batch + inner:])
   bound = fan_in**-0.5
-  a = jax.random.uniform(jax.random.fold_in(key, zlib.crc32(path(keys).encode())),
-                         (*shape[:batch], fan_in, rank), jnp.float32, -bound, bound)
+  own_key = jax.random.fold_in(key, zlib.crc32(path(keys).encode()))
+  a = jax.random.uniform(own_key, (*shape[:batch], fan_in, rank), jnp.float32, -bound, bound)
   return {"a": a, "b": jnp.zeros((*shape[:batch], rank, fan_out), jnp.float32)}
 
 
 def merge(trained, frozen, cfg: ParametersConfig):
   """The parameters that the model reads: W + (alpha / r) a b in f32 where there is an adapter.
 
-  Leaves that nothing changes are the same arrays; an adapter with b = 0 changes no value.
+  All other leaves are the same arrays. An adapter with b = 0 changes no value.
   """
   if cfg.train == "all":
     return trained
@@ -233,55 +265,57 @@ def merge(trained, frozen, cfg: ParametersConfig):
 
 
 def make_merge(model, cfg: ParametersConfig, mesh):
-  """`merge` for a mesh, of anything with `params` (trained) and `frozen`: a TrainState, a Start.
+  """`merge` on a mesh, as a function of anything with `params` (trained) and `frozen`.
 
-  Only leaves that an adapter or a row changes are computed; the others are the same arrays.
+  Only the leaves that an adapter or trained rows change are computed; the others are the same
+  arrays.
   """
   if cfg.train == "all":
-    return lambda state: state.params
+    return operator.attrgetter("params")
   laid_out = flatten_dict(parallel.param_shardings(model, mesh))
 
   @jax.jit
   def merge_parameters(trained, bases):
     computed = flatten_dict(_computed(trained, bases, cfg))
     return unflatten_dict({
-        k: jax.lax.with_sharding_constraint(x, laid_out[k]) for k, x in computed.items()
+        keys: jax.lax.with_sharding_constraint(x, laid_out[keys]) for keys, x in computed.items()
     })
 
-  return lambda state: _assemble(state.params, state.frozen,
-                                 merge_parameters(state.params, _bases(state.params, state.frozen)))
+  def merged(state):
+    computed = merge_parameters(state.params, _bases(state.params, state.frozen))
+    return _assemble(state.params, state.frozen, computed)
+
+  return merged
 
 
 def _bases(trained, frozen) -> dict:
-  """Frozen leaves that trained ones change."""
+  """The frozen leaves to which an adapter or trained rows are applied."""
   flat = flatten_dict(frozen)
   changed = {keys[:-1] for keys in flatten_dict(trained.get("lora", {}))}
   if "head_rows" in trained:
-    changed.add(("head",) if ("head",) in flat else ("embedding",))
+    changed.add(_head(flat))
   return unflatten_dict({keys: flat[keys] for keys in changed})
 
 
 def _computed(trained, bases, cfg: ParametersConfig) -> dict:
+  """The leaves of `bases` with adapters and trained rows applied, f32."""
   flat, adapters = flatten_dict(bases), flatten_dict(trained.get("lora", {}))
   scale = cfg.lora_alpha / cfg.lora_rank
   out = {}
   for keys, leaf in flat.items():
     if (*keys, "a") in adapters:
       delta = jnp.matmul(adapters[*keys, "a"], adapters[*keys, "b"], precision="highest")
-      out[keys] = _master(leaf) + scale * delta.reshape(leaf.shape)
+      out[keys] = _to_f32(leaf) + scale * delta.reshape(leaf.shape)
     else:
       ids = jnp.asarray(cfg.head_rows, jnp.int32)
-      rows, head = trained["head_rows"], _master(leaf)
+      rows, head = trained["head_rows"], _to_f32(leaf)
       out[keys] = head.at[:, ids].set(rows.T) if keys == ("head",) else head.at[ids].set(rows)
   return unflatten_dict(out)
 
 
-def _assemble(trained, frozen, computed):
-  return unflatten_dict({
-      **flatten_dict(frozen),
-      **flatten_dict(trained.get("selected", {})),
-      **flatten_dict(computed)
-  })
+def _assemble(trained, frozen, computed) -> dict:
+  leaves = flatten_dict(frozen) | flatten_dict(trained.get("selected", {}))
+  return unflatten_dict(leaves | flatten_dict(computed))
 
 
 def shapes_of(model, cfg: ParametersConfig) -> tuple:
@@ -291,6 +325,9 @@ def shapes_of(model, cfg: ParametersConfig) -> tuple:
 
 def shardings(model, cfg: ParametersConfig, mesh) -> tuple:
   """NamedSharding of each leaf of the trees of `split`."""
-  axes = axes_of(model.logical_axes(), jax.eval_shape(model.init, jax.random.key(0)), cfg)
-  return jax.tree.map(lambda x, a: NamedSharding(mesh, parallel.spec(a, x.shape, mesh)),
-                      shapes_of(model, cfg), axes)
+
+  def sharding(x, axes):
+    return NamedSharding(mesh, parallel.spec(axes, x.shape, mesh))
+
+  axes = axes_of(model.logical_axes(), _shapes(model), cfg)
+  return jax.tree.map(sharding, shapes_of(model, cfg), axes)

@@ -1,13 +1,11 @@
-"""Decoder of the Qwen2, Qwen3, Llama 3 and Qwen3-MoE shapes: pre-norm blocks of attention and
-SwiGLU or experts.
+"""Decoder of the Qwen2, Qwen3, Llama 3 and Qwen3-MoE shapes.
 
-Modules are Flax NNX; everybody outside uses `Model`, pure functions over a nested dict of
-parameters. One block serves
+Its blocks are pre-norm, with attention and then SwiGLU or experts. The modules are Flax NNX; other
+packages use `Model`, pure functions over a nested dict of parameters. The same block serves
 training, prefill and decode: positions and segments are explicit, and a cache, where given,
-  supplies the keys and
-values of earlier tokens.
+supplies the keys and values of earlier tokens.
 
-Shapes: R rows, S tokens of each, D width, N layers, k experts per token.
+Shapes: R rows, S tokens per row, D width, V vocabulary, N layers, k experts per token.
 """
 
 import dataclasses
@@ -30,12 +28,13 @@ Constrain = Callable[[Array, tuple], Array]
 
 
 def unconstrained(x: Array, axes: tuple) -> Array:
-  """Activation layout on a single device: none."""
+  """`x` itself: on a single device activations need no layout."""
   del axes
   return x
 
 
 class Block(nnx.Module):
+  """x + attention(norm(x)), and then x + mlp(norm(x))."""
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     self.attention_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
@@ -43,19 +42,23 @@ class Block(nnx.Module):
     self.mlp_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
     self.mlp = MoE(cfg, rngs) if cfg.num_experts else MLP(cfg, rngs)
 
-  def __call__(self, x, positions, visible, layer_cache, index, routing, constrain):
+  def __call__(self, x, positions, visible, layer_cache, index, constrain):
+    """(x [R, S, D], (the layer's keys and values, routing [R, S, k] or None without experts)).
+
+    Arguments as `Attention.__call__`.
+    """
     mixed, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
                                         index, constrain)
     x = constrain(x + mixed, ("rows", "length", "embed_activation"))
     if isinstance(self.mlp, MoE):
-      change, routing = self.mlp(self.mlp_norm(x), constrain, routing)
+      change, routing = self.mlp(self.mlp_norm(x), constrain)
     else:
-      change = self.mlp(self.mlp_norm(x), constrain)
+      change, routing = self.mlp(self.mlp_norm(x), constrain), None
     return constrain(x + change, ("rows", "length", "embed_activation")), (layer_cache, routing)
 
 
 class Transformer(nnx.Module):
-  """Embedding, blocks, final norm. Blocks are a list, or one stacked block where `scan_layers`."""
+  """Embedding, blocks, final norm; with `scan_layers` the blocks are one stacked block."""
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     self.cfg = cfg
@@ -66,62 +69,65 @@ class Transformer(nnx.Module):
     if cfg.value_head:
       self.value_head = zeros((cfg.width,), ("embed",))
     if cfg.scan_layers:
-      self.blocks = nnx.vmap(lambda r: Block(cfg, r))(rngs.split(cfg.num_layers))
+      self.blocks = nnx.vmap(functools.partial(Block, cfg))(rngs.split(cfg.num_layers))
     else:
       self.blocks = nnx.List([Block(cfg, rngs) for _ in range(cfg.num_layers)])
 
-  def __call__(self, inputs, positions, segments, cache, routing, constrain):
+  def __call__(self, inputs, positions, segments, cache, constrain):
+    """As `Model.hidden_and_routing`."""
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
     x = constrain(x.astype(dtype), ("rows", "length", "embed_activation"))
-    index = None
-    seen = (positions, segments)
+    index = layers = None
+    key_positions, key_segments = positions, segments
     if cache is not None:
-      index, cache = cache.index, kv_cache.note(cache, positions, segments)
-      seen = (cache.positions, cache.segments)
-    visible = (seen[0][:, None] <= positions[..., None]) & (
-        seen[1][:, None] == segments[..., None]) & (segments[..., None] > 0)
+      index, cache = cache.index, kv_cache.record(cache, positions, segments)
+      key_positions, key_segments = cache.positions, cache.segments
+      layers = (cache.keys, cache.values)
+      if cache.prefix is not None:
+        layers += (cache.prefix,)
+    not_later = key_positions[:, None] <= positions[..., None]
+    same_segment = key_segments[:, None] == segments[..., None]
+    visible = not_later & same_segment & (segments[..., None] > 0)
     run = self._scanned if self.cfg.scan_layers else self._unrolled
-    layers = None if cache is None else (cache.keys, cache.values)
-    if cache is not None and cache.prefix is not None:
-      layers += (cache.prefix,)
-    x, (layers, routing) = run(x, positions, visible, layers, index, routing, constrain)
+    x, (layers, routing) = run(x, positions, visible, layers, index, constrain)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
     return self.final_norm(x), cache, routing
 
-  def _unrolled(self, x, positions, visible, layers, index, routing, constrain):
-    keys, values, routed = [], [], []
+  def _unrolled(self, x, positions, visible, layers, index, constrain):
+    keys, values, routing = [], [], []
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
-      layer = None if layers is None else tuple(part[i] for part in layers)
-      given = None if routing is None else routing[i]
-      x, ((k, v), used) = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible,
-                                                                      layer, index, given)
+      layer = None if layers is None else tuple(entry[i] for entry in layers)
+      run = _rematerialised(self.cfg, graph, constrain)
+      x, ((k, v), used) = run(state, x, positions, visible, layer, index)
       keys.append(k)
       values.append(v)
-      routed.append(used)
-    return x, ((tuple(keys), tuple(values)), jnp.stack(routed) if self.cfg.num_experts else None)
+      routing.append(used)
+    return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None)
 
-  def _scanned(self, x, positions, visible, layers, index, routing, constrain):
+  def _scanned(self, x, positions, visible, layers, index, constrain):
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 
     def body(x, layer):
-      state, cached, given = layer
-      x, (new, used) = run(state, x, positions, visible, cached, index, given)
-      return x, (None if cached is None else new, used)
+      state, cached = layer
+      x, (new, routing) = run(state, x, positions, visible, cached, index)
+      return x, (None if cached is None else new, routing)
 
-    return lax.scan(body, x, (state, layers, routing))
+    return lax.scan(body, x, (state, layers))
 
 
 def _rematerialised(cfg: ModelConfig, graph, constrain):
-  """The block as a function of its state; `dots` keeps products with weights and recomputes the
-  rest.
+  """The block as a function of its state, with the rematerialisation that `cfg.remat` names.
+
+  `full` recomputes the whole block in the backward pass; `dots` keeps the products with weights and
+  recomputes the rest.
   """
 
-  def run(state, x, positions, visible, layer, index, routing):
-    return nnx.merge(graph, state)(x, positions, visible, layer, index, routing, constrain)
+  def run(state, x, positions, visible, layer, index):
+    return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain)
 
   if cfg.remat == "none":
     return run
@@ -131,14 +137,15 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """Pure functions over params, a nested dict of arrays. Hashable: a static argument of jitted
-  functions.
+  """The policy network as pure functions over params, a nested dict of arrays.
+
+  A Model is hashable, so that it can be a static argument of jitted functions.
 
   Attributes:
     config: shapes.
-    constrain: lays an activation out by its logical axes (parallel.Layout), or leaves it alone.
-    origin: the checkpoint directory that the shapes were read from, or None. An export takes from
-      it what the shapes do not say. Two models that differ in it alone are equal.
+    constrain: lays an activation out by its logical axes (parallel.Layout), or leaves it as it is.
+    origin: the checkpoint directory that the shapes were read from, or None. An export copies what
+      the shapes do not say from there. It is ignored when two models are compared.
   """
 
   config: ModelConfig
@@ -146,75 +153,64 @@ class Model:
   origin: str | None = dataclasses.field(default=None, compare=False)
 
   def init(self, key: Array):
-    """Random f32 parameters. The key is consumed."""
+    """Random f32 parameters; the key is consumed."""
     return nnx.to_pure_dict(nnx.state(Transformer(self.config, nnx.Rngs(params=key)), nnx.Param))
 
-  def hidden(
-      self, params, inputs: Array, positions: Int[Array, "R S"], segments: Int[Array, "R S"], *,
-      cache: KVCache | None = None,
-      routing: Int[Array, "N R S k"] | None = None) -> tuple[Float[Array, "R S D"], KVCache | None]:
-    """Final hidden states in the compute dtype, and the cache with these tokens entered.
+  def hidden(self, params, inputs: Array, positions: Int[Array, "R S"],
+             segments: Int[Array, "R S"], *,
+             cache: KVCache | None = None) -> tuple[Float[Array, "R S D"], KVCache | None]:
+    """(final hidden states [R, S, D] in the compute dtype, the cache with these tokens entered).
 
     Args:
       params: from `init`, or of the same shapes in another float dtype.
-      inputs: ids [R, S] or embeddings [R, S, D].
-      positions: of each token in its segment, rising along the row; a token sees positions up to
-        its own in its own segment.
-      segments: 0 marks padding, which nothing sees.
-      cache: slots that the tokens are written to and read from, or None to attend within `inputs`
-        alone.
-      routing: experts to send the tokens to, as `hidden_and_routing` returned them; None lets the
-        router choose.
-
-    Raises:
-      ValueError: routing given to a model without experts.
+      inputs: ids [R, S] int, or embeddings [R, S, D] float.
+      positions: [R, S] int, position of each token in its segment, rising along the row. A token
+        sees the positions up to its own in its own segment.
+      segments: [R, S] int; 0 marks padding, which no token sees.
+      cache: slots to write these tokens to and to read earlier ones from; None where `inputs` is
+        all there is.
     """
-    return self.hidden_and_routing(params, inputs, positions, segments, cache=cache,
-                                   routing=routing)[:2]
+    return self.hidden_and_routing(params, inputs, positions, segments, cache=cache)[:2]
 
   def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
-                         segments: Int[Array, "R S"], *, cache: KVCache | None = None,
-                         routing: Int[Array, "N R S k"] | None = None):
-    """As `hidden`, with the experts that served: (hidden, cache, routing [N, R, S, k] int32, None
-    without experts).
+                         segments: Int[Array, "R S"], *, cache: KVCache | None = None):
+    """`hidden`, and the experts that each layer sent each token to.
+
+    Returns:
+      (hidden, cache, routing [N, R, S, k] int32, or None without experts).
     """
-    if routing is not None and not self.config.num_experts:
-      raise ValueError(
-          "routing was given, but model.num_experts = 0. Fix: pass routing to a model with experts "
-          "only."
-      )
     graph, axes_state = _structure(self.config)
-    state = jax.tree.map(lambda leaf: leaf, axes_state)
+    state = jax.tree.map(lambda leaf: leaf, axes_state)  # a copy: the cached state stays abstract
     nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(graph, state)(inputs, positions, segments, cache, routing, self.constrain)
+    return nnx.merge(graph, state)(inputs, positions, segments, cache, self.constrain)
 
   def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
-    """hidden . value_head in f32: the value of the state after each token, 0 everywhere at first.
+    """Value of the state after each token, hidden . value_head in f32; 0 before training.
 
     Raises:
       ValueError: the model has no value head.
     """
     if not self.config.value_head:
-      raise ValueError("the model has no value head. Fix: model.value_head=true.")
+      raise ValueError("the model has no value head. Fix: ModelConfig(value_head=True); a run with "
+                       "a critic sets it by itself.")
     return hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
 
   def head(self, params) -> Float[Array, "D V"]:
-    """The output projection; the transposed embedding where tied."""
+    """The output projection [D, V]; with a tied head, the transposed embedding."""
     return params["embedding"].T if self.config.tie_head else params["head"]
 
   def logical_axes(self):
-    """Pytree like params whose leaves are tuples of axis names, for parallel.py."""
+    """Pytree like params with a tuple of axis names at each leaf, for parallel.py."""
     _, state = _structure(self.config)
-    stacked = lambda path: self.config.scan_layers and path[0] == "blocks"
-    flat = {
-        path: (("layers",) if stacked(path) else ()) + variable.axes
-        for path, variable in nnx.to_flat_state(state)
-    }
+    flat = {}
+    for path, variable in nnx.to_flat_state(state):
+      stacked = self.config.scan_layers and path[0] == "blocks"
+      flat[path] = ("layers", *variable.axes) if stacked else variable.axes
     return nnx.traversals.unflatten_mapping(flat)
 
 
 @functools.cache
 def _structure(cfg: ModelConfig):
-  """(graph definition, abstract parameter state) of the network; no array is made."""
+  """(graph definition, abstract parameter state) of the network; no array is allocated."""
   abstract = nnx.eval_shape(lambda: Transformer(cfg, nnx.Rngs(params=0)))
   return nnx.split(abstract)

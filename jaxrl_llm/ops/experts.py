@@ -7,16 +7,15 @@ from jaxrl_llm.types import Mean
 
 
 def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"], num_experts: int) -> Mean:
-  """Share of the (layer, token) pairs that each expert serves; k / E everywhere where the load is
-  even.
+  """Share of the (layer, token) pairs that each expert serves; k / E everywhere if balanced.
 
   Args:
-    routing: experts of each layer and token, from `Model.hidden_and_routing`.
-    mask: the tokens that count.
+    routing: [N, R, S, k] int32, from `Model.hidden_and_routing`.
+    mask: [R, S] bool, True on the tokens that count.
     num_experts: E.
 
   Returns:
-    Mean with total and count [E]; the shares sum to k.
+    Mean with f32 total and count [E]; the shares sum to k.
   """
   used = jnp.any(routing[..., None] == jnp.arange(num_experts), -2) & mask[None, ..., None]
   total = jnp.sum(used, (0, 1, 2)).astype(jnp.float32)

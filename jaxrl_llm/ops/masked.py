@@ -7,20 +7,21 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from jaxrl_llm.types import Extreme, Histogram, Mean
 
-# Fixed edges for log-ratio quantiles: dense around 0, where ratios live.
+# Fixed edges for quantiles of log-ratios in nats, dense around 0, where most of them lie.
 _POSITIVE_EDGES = tuple(float(f"{x:.3g}") for x in (10 ** (e / 6) for e in range(-30, 7)))
 LOG_RATIO_EDGES = tuple(-x for x in reversed(_POSITIVE_EDGES)) + (0.0,) + _POSITIVE_EDGES
 
 
 def masked(values: Array, mask: Array) -> Array:
-  """`values` in at least f32 where `mask`, 0 elsewhere, whatever stood there (NaN included), also
-  in the gradient.
+  """`values` where `mask`, 0 elsewhere, in at least f32.
+
+  A masked entry, NaN included, reaches neither the result nor the gradient.
   """
   return jnp.where(mask, values, 0).astype(jnp.promote_types(jnp.result_type(values), jnp.float32))
 
 
 def safe_divide(total: Array, count: Array) -> Array:
-  """total / count, and 0 where count is 0; free of NaN in both directions."""
+  """total / count, and 0 where count is 0; neither the value nor the gradient is ever NaN."""
   return jnp.where(count > 0, total / jnp.where(count > 0, count, 1), 0.0)
 
 
@@ -31,42 +32,45 @@ def row_mean(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Arr
 
 
 def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
-  """(values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere; var is Bessel's (0
-  for one entry).
+  """(values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere.
+
+  The variance divides by count - 1; of a single entry it is 0.
   """
   count = jnp.sum(mask).astype(jnp.float32)
   centred = masked(values, mask)
-  # the second pass removes the first mean's rounding, which 1 / sqrt(epsilon) would magnify
+  # The second pass removes the rounding of the first mean, which 1 / sqrt(epsilon) would magnify.
   for _ in range(2):
     centred = masked(centred - safe_divide(jnp.sum(centred), count), mask)
   return centred * lax.rsqrt(safe_divide(jnp.sum(jnp.square(centred)), count - 1) + epsilon)
 
 
 def group_index(group_id: Int[Array, " B"]) -> Int[Array, " B"]:
-  """Dense group numbers 0, 1, ... for ids that are arbitrary and unsorted."""
+  """Group numbers 0, 1, ... without gaps, for ids that may be any integers in any order."""
   return jnp.unique(group_id, return_inverse=True, size=group_id.shape[0])[1]
 
 
 def group_sum(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Array, "B *D"]:
   """For each row, the sum over the rows of its group; per column where values is [B, L].
 
-  Ids are arbitrary and unsorted.
+  Args:
+    values: [B] or [B, L].
+    group_id: [B] int, any integers in any order.
   """
   index = group_index(group_id)
   return jax.ops.segment_sum(values, index, num_segments=values.shape[0])[index]
 
 
 def group_max(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Array, "B *D"]:
-  """As `group_sum`, the largest value."""
+  """For each row, the largest value among the rows of its group; arguments as `group_sum`."""
   index = group_index(group_id)
   return jax.ops.segment_max(values, index, num_segments=values.shape[0])[index]
 
 
 def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Float[Array, "B *D"]:
-  """As `group_sum`, over the other rows of the group; exactly 0 where there is none.
+  """For each row, the sum over the other rows of its group; arguments as `group_sum`.
 
-  Sums of what stands before and after the row within its group: subtracting the row from the
-  group's sum would leave rounding of the size of the row, however small the others are.
+  It is exactly 0 where there are no others. The rows before and after the row are summed: the
+  group's sum minus the row would carry the rounding of a large row into a small result.
   """
   order = jnp.argsort(group_id, stable=True)
   sorted_id, ordered = group_id[order], values[order]
@@ -78,9 +82,7 @@ def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Fl
 
 
 def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:
-  """Along axis 0, the sum of the earlier rows of the segment; `first` marks each segment's first
-  row.
-  """
+  """Sum of the earlier rows of the same segment; `first` is True on each segment's first row."""
   flags = jnp.broadcast_to(first.reshape((-1,) + (1,) * (values.ndim - 1)), values.shape)
 
   def join(left, right):
@@ -91,7 +93,7 @@ def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:
 
 
 def pair_index(first: Int[Array, " B"], second: Int[Array, " B"]) -> Int[Array, " B"]:
-  """Dense numbers below B, equal exactly where both `first` and `second` are equal; one sort."""
+  """Numbers 0, 1, ... without gaps, equal exactly where both `first` and `second` are equal."""
   order = jnp.lexsort((second, first))
   changes = (first[order][1:] != first[order][:-1]) | (second[order][1:] != second[order][:-1])
   number = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes, dtype=jnp.int32)])
@@ -99,21 +101,19 @@ def pair_index(first: Int[Array, " B"], second: Int[Array, " B"]) -> Int[Array, 
 
 
 def mean(values: Array, mask: Array) -> Mean:
-  """Mergeable mean over masked entries."""
+  """Mergeable mean over the masked entries."""
   return Mean(jnp.sum(masked(values, mask)), jnp.sum(mask).astype(jnp.float32))
 
 
 def extreme(values: Array, mask: Array) -> Extreme:
-  """Mergeable smallest and largest masked entry, in the values' own type."""
+  """Mergeable smallest and largest masked entry, in the dtype of `values`."""
   infinity = jnp.asarray(jnp.inf, values.dtype)
   return Extreme(jnp.min(jnp.where(mask, values, infinity)),
                  jnp.max(jnp.where(mask, values, -infinity)))
 
 
 def histogram(values: Array, mask: Array, edges: tuple[float, ...] = LOG_RATIO_EDGES) -> Histogram:
-  """Counts (f32) of masked values between fixed edges, which are compared in the values' own type.
-  """
+  """Mergeable f32 counts of the masked values between `edges`, compared in their own dtype."""
   index = jnp.searchsorted(jnp.asarray(edges, values.dtype), values.reshape(-1), side="right")
-  counts = jnp.zeros(len(edges) + 1,
-                     jnp.float32).at[index].add(mask.reshape(-1).astype(jnp.float32))
-  return Histogram(counts, edges)
+  ones = mask.reshape(-1).astype(jnp.float32)
+  return Histogram(jnp.zeros(len(edges) + 1, jnp.float32).at[index].add(ones), edges)

@@ -1,12 +1,12 @@
 """Prefix scans over the policy tokens of a row: `jax.lax.associative_scan` along the last axis.
 
-Tokens whose mask is False are skipped: they add nothing to a sum, never are a minimum, and do not
-advance a position. With `axis_name`, inside `shard_map` with the length axis sharded, each shard
-scans its part and one all-gather of the per-shard totals supplies what came before.
+Tokens whose mask is False are skipped: they add nothing to a sum, are never a minimum, and do not
+advance a position. With `axis_name`, inside a `shard_map` that shards the length axis, each shard
+scans its own part, and one all-gather of the shards' totals supplies what precedes it.
 
-Differentiate none of these: a prefix statistic belongs under `stop_gradient`
-(objective/estimators/common.py). The minimum in particular ties on-policy, where its gradient is
-split by the shape of the scan tree.
+Do not differentiate these functions: estimators put every prefix statistic under `stop_gradient`
+(objective/README.md). The minimum in particular has ties on-policy, and the shape of the scan tree
+would decide how they share the gradient.
 """
 
 import jax.numpy as jnp
@@ -16,7 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
                          axis_name: str | None = None) -> Float[Array, "*B L"]:
-  """c_t = sum over i <= t with mask_i of log_ratio_i: inclusive.
+  """Sum of the log-ratios up to and including each token.
+
+    c_t = sum of log_ratio_i over i <= t with mask_i
 
   Args:
     log_ratio: [..., L] float, nats; ignored where mask is False. Sums run in f32 (f64 for f64
@@ -25,9 +27,9 @@ def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B 
     axis_name: mapped axis over which L is sharded, or None.
 
   Returns:
-    [..., L]; at a masked position the value of the last policy token before it, 0 if there is none.
+    [..., L]. Where mask is False: the value of the last policy token before it, 0 if there is none.
 
-  Source: methods E2, after CTPO, arXiv 2605.07331.
+  Source: CTPO, arXiv 2605.07331.
   """
   values = jnp.where(mask, log_ratio, 0).astype(_accumulator(log_ratio))
   local = lax.associative_scan(jnp.add, values, axis=-1)
@@ -38,19 +40,18 @@ def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B 
 
 def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
                axis_name: str | None = None) -> Float[Array, "*B L"]:
-  """m_t = min over i < t with mask_i of log_ratio_i: exclusive; 0 where no policy token precedes.
+  """Smallest log-ratio before each token; arguments as `cumulative_log_ratio`.
 
-  Args and sharding as `cumulative_log_ratio`.
+    m_t = min of log_ratio_i over i < t with mask_i, 0 where there is no such i
 
-  Source: methods E2, after MinPRO, arXiv 2601.22718 (the empty prefix counts as ratio 1, a
-  convention of ours).
+  Source: MinPRO, arXiv 2601.22718. The value 0 (ratio 1) of an empty prefix is our convention.
   """
   values = jnp.where(mask, log_ratio, jnp.inf).astype(_accumulator(log_ratio))
   inclusive = lax.associative_scan(jnp.minimum, values, axis=-1)
   shifted = jnp.concatenate([jnp.full_like(inclusive[..., :1], jnp.inf), inclusive[..., :-1]], -1)
   if axis_name is not None:
-    shifted = jnp.minimum(shifted,
-                          _before(inclusive[..., -1], jnp.min, jnp.inf, axis_name)[..., None])
+    earlier = _before(inclusive[..., -1], jnp.min, jnp.inf, axis_name)
+    shifted = jnp.minimum(shifted, earlier[..., None])
   return jnp.where(jnp.isposinf(shifted), 0.0, shifted)
 
 
@@ -67,7 +68,7 @@ def _accumulator(x: Array):
 
 
 def _before(total: Array, reduce, identity, axis_name: str) -> Array:
-  """The reduction of `total` over all shards that lie before this one."""
+  """`reduce` of the totals of all shards that precede this one, `identity` for the first."""
   totals = lax.all_gather(total, axis_name)
   earlier = jnp.arange(totals.shape[0]) < lax.axis_index(axis_name)
   earlier = earlier.reshape((-1,) + (1,) * (totals.ndim - 1))

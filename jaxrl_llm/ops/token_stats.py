@@ -1,9 +1,7 @@
-"""Statistics of the next-token distribution at chosen tokens, without ever holding the logits of a
-whole batch.
+"""Statistics of the next-token distribution at given tokens, without the logits of a whole batch.
 
-Hidden states are cut into chunks along the length; a chunk's logits live only inside one step of a
-scan. The backward
-pass is our own: it makes them once more, and from them the gradient of everything asked for.
+Hidden states are cut into chunks along the length, and a chunk's logits live only inside one step
+of a scan. A backward pass of our own computes them a second time instead of storing them.
 """
 
 import functools
@@ -18,12 +16,12 @@ from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.types import TokenStats
 
 CHUNK = 1024  # tokens per chunk; at V = 151,936 a chunk of f32 logits takes 0.6 GB
-# log_probs always returned
+# Allowed names of `stats`; log_probs is returned in any case.
 STATS = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})
 
 
 class _Wanted(NamedTuple):
-  """What changes the program."""
+  """The static choices of `token_stats`, which change the compiled program."""
 
   stats: frozenset[str]
   entropy_gradient: bool
@@ -31,9 +29,7 @@ class _Wanted(NamedTuple):
 
 def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"],
                   temperature) -> Float[Array, "... V"]:
-  """Logits divided by the temperature, f32 (f64 for f64 input): the one definition that sampler and
-  scorer share.
-  """
+  """Logits divided by the temperature, in f32 (f64 for f64 input), for sampler and scorer alike."""
   logits = jnp.einsum("...d,dv->...v", hidden, head.astype(hidden.dtype),
                       preferred_element_type=_accumulator(hidden))
   return logits / temperature
@@ -43,40 +39,36 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
                 targets: Int[Array, "*B L"], *, temperature, top_k=None, top_p=None, min_p=None,
                 banned: tuple[Bool[Array, " V"], Bool[Array, "*B L"]] | None = None,
                 stats: frozenset[str] = frozenset(), entropy_gradient: bool = False) -> TokenStats:
-  """Log-probability of `targets` under softmax(hidden @ head / temperature), and further statistics
-  asked for.
+  """Log-probabilities of `targets`, and further statistics of softmax(hidden @ head / temperature).
 
-  Where top_k, top_p, min_p or banned is given, the distribution is p_S, renormalised over the kept
-  tokens S:
+  With top_k, top_p, min_p or banned, the distribution is p_S, renormalised over the kept tokens S:
 
-    log p_S(a) = z_a - lse_S(z)          gradient in z: 1[k = a] - p_S(k) for k in S, exactly 0 outside
-    entropy, sum_pi_squared              of p_S
-    kept_mass = exp(lse_S(z) - lse(z))   1 without pruning
+    log p_S(a) = z_a - lse_S(z)         d log p_S(a) / dz_k = 1[k = a] - p_S(k), exactly 0 outside S
+    entropy, sum_pi_squared             of p_S
+    kept_mass = exp(lse_S(z) - lse(z))  1 without pruning
 
-  A target outside S has in_support False; its log-prob z_a - lse_S(z) is finite and a constant. So
-  is the set S.
+  The set S is a constant for gradients. A target outside S has in_support False, and its log-prob
+  z_a - lse_S(z) is finite and a constant.
 
   Args:
-    hidden: [..., L, D].
-    head: [D, V].
+    hidden: [..., L, D] float.
+    head: [D, V] float.
     targets: [..., L] int, ids below V.
     temperature: positive scalar, traced or not; without gradient.
-    top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py; None, unlike the value that
-      keeps all, leaves the rule out of the program.
-    banned: (tokens [V], at the positions [..., L]) that are never in S; the other rules see the
-      distribution without them. None: nowhere.
+    top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py; None leaves a rule out.
+    banned: (tokens [V] bool, positions [..., L] bool): these tokens are never in S at these
+      positions, and the other rules see the distribution without them. None bans nothing.
     stats: subset of STATS.
-    entropy_gradient: let gradients flow through `entropy`; off where it is only logged.
-      sum_pi_squared and kept_mass never carry any.
+    entropy_gradient: lets gradients flow through `entropy`; leave it off where entropy is only
+      logged. sum_pi_squared and kept_mass never carry a gradient.
 
   Returns:
-    TokenStats shaped as `targets`; f32 (f64 for f64 input), in_support bool.
+    TokenStats shaped as `targets`, in f32 (f64 for f64 input); in_support is bool.
 
   Raises:
     ValueError: a name in `stats` that does not exist.
 
-  Source: methods E23.2, after dynamic vocabulary pruning, arXiv 2512.23087; A1.1 for
-  sum_pi_squared.
+  Source: arXiv 2512.23087 (vocabulary pruning), arXiv 2602.07078 (use of sum_pi_squared).
   """
   unknown = stats - STATS
   if unknown:
@@ -84,20 +76,23 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   length = targets.shape[-1]
   steps = min(length, -(-targets.size // CHUNK))
   width = -(-length // steps)
-  chunks = lambda x: _split_length(x, targets.ndim - 1, steps, width)
+  chunks = functools.partial(_split_length, axis=targets.ndim - 1, steps=steps, width=width)
   temperature = jnp.asarray(temperature, _accumulator(hidden))
   given = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
   rules = {name: jnp.asarray(value) for name, value in given.items() if value is not None}
   temperature, rules = lax.stop_gradient((temperature, rules))
-  one = functools.partial(_chunk_stats, _Wanted(stats, entropy_gradient))
   ids, where = (None, None) if banned is None else (banned[0], chunks(banned[1]))
 
   def chunk(args):
     hidden, targets, where = args
-    return one(hidden, head, targets, temperature, rules, None if where is None else (ids, where))
+    banned = None if where is None else (ids, where)
+    return _chunk_stats(_Wanted(stats, entropy_gradient), hidden, head, targets, temperature,
+                        rules, banned)
+
+  def join(x):
+    return jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]
 
   out = lax.map(chunk, (chunks(hidden), chunks(targets), where))
-  join = lambda x: jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]
   return TokenStats(**{name: join(value) for name, value in out.items()})
 
 
@@ -119,25 +114,26 @@ def _forward(wanted, hidden, head, targets, temperature, rules, banned):
   if "sum_pi_squared" in wanted.stats:
     out["sum_pi_squared"] = jnp.sum(jnp.exp(2 * (logits - normaliser[..., None])), -1)
   if "kept_mass" in wanted.stats:
-    lost = jnp.zeros_like(normaliser) if in_support is None else jax.nn.logsumexp(whole,
-                                                                                  -1) - normaliser
-    out["kept_mass"] = jnp.exp(-jnp.maximum(lost, 0))  # rounding alone would lift it above 1
+    if in_support is None:
+      lost = jnp.zeros_like(normaliser)
+    else:
+      lost = jax.nn.logsumexp(whole, -1) - normaliser
+    out["kept_mass"] = jnp.exp(-jnp.maximum(lost, 0))  # rounding could lift it above 1
   if "in_support" in wanted.stats:
     out["in_support"] = jnp.ones(targets.shape, bool) if in_support is None else in_support
   return out, (hidden, head, targets, temperature, rules, banned, normaliser, out.get("entropy"))
 
 
 def _backward(wanted, saved, cotangents):
-  """d log p / dz = 1[k = a] - p;  dH / dz = -p (log p + H): both 0 outside the kept tokens, where p
-  is.
-  """
+  """d log p / dz_k = 1[k = a] - p_k;  dH / dz_k = -p_k (log p_k + H). Outside S, p_k = 0."""
   hidden, head, targets, temperature, rules, banned, normaliser, entropy = saved
   logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
   log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)
   chosen = jnp.arange(head.shape[1]) == targets[..., None]
-  d_log_probs = cotangents["log_probs"] if in_support is None else jnp.where(
-      in_support, cotangents["log_probs"], 0)
+  d_log_probs = cotangents["log_probs"]
+  if in_support is not None:
+    d_log_probs = jnp.where(in_support, d_log_probs, 0)
   d_logits = d_log_probs[..., None] * (chosen - p)
   if "entropy" in wanted.stats and wanted.entropy_gradient:
     d_logits -= cotangents["entropy"][..., None] * p * (log_p + entropy[..., None])
@@ -152,23 +148,22 @@ _chunk_stats.defvjp(_forward, _backward)
 
 
 def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Array | None]:
-  """(logits of the kept tokens, whether each target is one of them); the logits and None without a
-  rule.
-  """
+  """(logits of the kept tokens, whether each target is kept); without a rule, (logits, None)."""
   if not rules and banned is None:
     return logits, None
   if banned is None:
     keep = vocabulary.support(logits, **rules)
   else:
     ids, where = banned
-    allowed = ~(where[..., None] & ids)
-    # A threshold below every allowed token would keep banned ones as well.
-    keep = allowed & vocabulary.support(vocabulary.prune(logits, allowed), **
-                                        rules) if rules else allowed
+    keep = allowed = ~(where[..., None] & ids)
+    if rules:
+      # `allowed &` because a threshold below every allowed token would keep banned ones as well.
+      keep = allowed & vocabulary.support(vocabulary.prune(logits, allowed), **rules)
   return vocabulary.prune(logits, keep), _at(keep, targets)
 
 
 def _at(x: Array, targets: Array) -> Array:
+  """The entries of x [..., V] at `targets`."""
   return jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
 
 
@@ -177,8 +172,9 @@ def _accumulator(x: Array):
 
 
 def _split_length(x: Array, axis: int, steps: int, width: int) -> Array:
-  """[.., L, ..] -> [steps, .., width, ..] along `axis`, zero-padded. Rows stay whole, so that none
-  changes device.
+  """[.., L, ..] -> [steps, .., width, ..] along `axis`, zero-padded.
+
+  The split is along the length, so that no row moves to another device.
   """
   padding = [(0, 0)] * x.ndim
   padding[axis] = (0, steps * width - x.shape[axis])

@@ -18,7 +18,7 @@ LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32
+    "original_max_position_embeddings": 32,
 }
 STDS = {"embed_tokens": 0.1, "q_proj": 0.5, "k_proj": 0.5}
 FAMILIES = {
@@ -44,7 +44,7 @@ class Checkpoint:
 
 @functools.cache
 def quiet():
-  """Single-threaded, because tests run beside each other; and without progress bars."""
+  """Makes transformers silent, and single-threaded because tests run beside each other."""
   import torch
   import transformers
 
@@ -56,7 +56,9 @@ def quiet():
 
 
 def make(family: str, directory: Path, dtype="float32", **save) -> Checkpoint:
-  """Weights of std 0.1 to 0.5, norms and biases away from 1 and 0, so that nothing ties or cancels.
+  """Writes a checkpoint whose random weights make every parameter count.
+
+  Weights have std 0.1 to 0.5; norms and biases are away from 1 and 0.
   """
   import torch
   import transformers
@@ -84,7 +86,7 @@ def reload(directory: Path, dtype="auto"):
 
 
 def stored_names(directory: Path) -> list[str]:
-  """Of all tensors in all files."""
+  """Names of all tensors in all files, sorted."""
   names = []
   for file in directory.glob("*.safetensors"):
     with safe_open(file, framework="np") as handle:

@@ -1,6 +1,4 @@
-"""What cannot be read is refused with the file or tensor named, and everything wrong is listed at
-once.
-"""
+"""Bad checkpoints are refused: the error names file or tensor, and lists everything wrong."""
 
 import json
 import shutil
@@ -36,10 +34,8 @@ def copy(tmp_path):
 def edit(directory, **changes):
   """Change keys of config.json; None removes one."""
   config = json.loads((directory / "config.json").read_text()) | changes
-  (directory / "config.json").write_text(
-      json.dumps({
-          k: v for k, v in config.items() if v is not None
-      }))
+  kept = {key: value for key, value in config.items() if value is not None}
+  (directory / "config.json").write_text(json.dumps(kept))
 
 
 def retensor(directory, change):
@@ -56,40 +52,18 @@ def refused(directory, *parts, **more):
 
 
 @pytest.mark.parametrize(("changes", "parts"), [
-    ({
-        "model_type": "gpt2"
-    }, ("model_type = 'gpt2'", "llama, qwen2, qwen3, qwen3_moe")),
-    ({
-        "model_type": None
-    }, ("model_type = None", "llama, qwen2, qwen3, qwen3_moe")),
-    ({
-        "architectures": ["Qwen3ForSequenceClassification"]
-    }, ("Qwen3ForSequenceClassification", "Qwen3ForCausalLM")),
-    ({
-        "hidden_act": "gelu",
-        "attention_bias": True
-    }, ("hidden_act = 'gelu'", "attention_bias = true")),
-    ({
-        "use_sliding_window": True,
-        "sliding_window": 8,
-        "max_window_layers": 1,
-        "layer_types": None
-    }, ("sliding-window attention in use",)),
-    ({
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 1e4,
-            "factor": 4.0
-        }
-    }, ("rope_type = 'yarn'", "llama3")),
-    ({
-        "quantization_config": {
-            "quant_method": "fp8"
-        }
-    }, ("quantization_config",)),
-    ({
-        "hidden_size": "wide"
-    }, ("config.json is not a valid qwen3 config", "hidden_size")),
+    ({"model_type": "gpt2"}, ("model_type = 'gpt2'", "llama, qwen2, qwen3, qwen3_moe")),
+    ({"model_type": None}, ("model_type = None", "llama, qwen2, qwen3, qwen3_moe")),
+    ({"architectures": ["Qwen3ForSequenceClassification"]},
+     ("Qwen3ForSequenceClassification", "Qwen3ForCausalLM")),
+    ({"hidden_act": "gelu", "attention_bias": True},
+     ("hidden_act = 'gelu'", "attention_bias = true")),
+    ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None},
+     ("sliding-window attention in use",)),
+    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
+     ("rope_type = 'yarn'", "llama3")),
+    ({"quantization_config": {"quant_method": "fp8"}}, ("quantization_config",)),
+    ({"hidden_size": "wide"}, ("config.json is not a valid qwen3 config", "hidden_size")),
 ], ids=lambda x: next(iter(x)) if isinstance(x, dict) else "")
 def test_configs(single, copy, changes, parts):
   directory = copy(single)
@@ -122,26 +96,30 @@ def test_everything_wrong_is_listed_at_once(single, copy):
     del tensors["model.norm.weight"]
     tensors["lm_head.weight"] = tensors["lm_head.weight"][:-3].copy()
     tensors["model.layers.0.self_attn.q_proj.bias"] = np.zeros(64, np.float32)
-    tensors["model.layers.1.mlp.up_proj.weight"] = tensors[
-        "model.layers.1.mlp.up_proj.weight"].astype(np.int8)
+    up = "model.layers.1.mlp.up_proj.weight"
+    tensors[up] = tensors[up].astype(np.int8)
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(8, np.float32)  # harmless
 
   retensor(directory, change)
   refused(
       directory, "(4 tensors)", "missing: model.norm.weight (for final_norm/scale, shape [32])",
-      "wrong shape: lm_head.weight in model.safetensors is [45, 32], but config.json makes it [48, "
-      "32]",
+      "wrong shape: lm_head.weight in model.safetensors is [45, 32], "
+      "but config.json makes it [48, 32]",
       "left over: model.layers.0.self_attn.q_proj.bias in model.safetensors",
       "wrong dtype: model.layers.1.mlp.up_proj.weight in model.safetensors is I8")
 
 
 def test_tied_head_that_is_stored_too(copy, tmp_path):
   directory = hf.make("qwen3_tied", tmp_path / "tied").directory
-  put = lambda scale: lambda tensors: tensors.update(
-      {"lm_head.weight": tensors["model.embed_tokens.weight"] * scale})
-  retensor(directory, put(np.float32(1)))
+
+  def store(scale):
+    tensors = load_file(directory / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] * np.float32(scale)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+  store(1)
   assert load_pretrained(directory)[2].ignored == ("lm_head.weight",)
-  retensor(directory, put(np.float32(2)))
+  store(2)
   refused(directory, "lm_head.weight differs from the embedding", "tie_word_embeddings")
   edit(directory, tie_word_embeddings=False)
   assert load_pretrained(directory)[0].config.tie_head is False
@@ -212,14 +190,10 @@ def test_exports(single, tmp_path):
   model, params, _ = load_pretrained(single, value_head=True)
   with pytest.raises(CheckpointError, match=r"already holds config\.json, model\.safetensors"):
     save_pretrained(single, model, params)
-  wrong = {
-      **{
-          k: v for k, v in params.items() if k != "final_norm"
-      }, "embedding": params["embedding"][:3]
-  }
-  with pytest.raises(
-      CheckpointError,
-      match=r"missing: final_norm/scale \[32\]\n.*wrong shape: embedding is \[3, 32\]"):
+  wrong = {**params, "embedding": params["embedding"][:3]}
+  del wrong["final_norm"]
+  message = r"missing: final_norm/scale \[32\]\n.*wrong shape: embedding is \[3, 32\]"
+  with pytest.raises(CheckpointError, match=message):
     save_pretrained(tmp_path / "wrong", model, wrong)
   with pytest.raises(CheckpointError, match="int8"):
     save_pretrained(tmp_path / "wrong", model, params, dtype="int8")
@@ -247,21 +221,14 @@ def test_what_an_export_carries_over(single, copy, tmp_path):
 
   save_pretrained(tmp_path / "out", model, params, tokenizer=Tokens(), dtype="bfloat16")
   config = json.loads((tmp_path / "out" / "config.json").read_text())
-  assert {
-      k: config[k]
-      for k in ("eos_token_id", "pad_token_id", "max_position_embeddings", "note", "torch_dtype")
-  } == {
-      "eos_token_id": 7,
-      "pad_token_id": 3,
-      "max_position_embeddings": 99,
-      "note": "kept",
-      "torch_dtype": "bfloat16"
-  }
+  expected = {"eos_token_id": 7, "pad_token_id": 3, "max_position_embeddings": 99, "note": "kept",
+              "torch_dtype": "bfloat16"}
+  assert config == config | expected
   assert {p.name for p in (tmp_path / "out").iterdir()} == {
       "config.json", "generation_config.json", "model.safetensors", "tokenizer_config.json",
       "value_head.npy"
   }
   again, back, report = load_pretrained(tmp_path / "out", value_head=True)
   np.testing.assert_array_equal(back["value_head"], np.arange(32.0))
-  assert again == Model(model.config) and report.initialised == () and hf.reload(
-      tmp_path / "out").config.note == "kept"
+  assert again == Model(model.config) and report.initialised == ()
+  assert hf.reload(tmp_path / "out").config.note == "kept"

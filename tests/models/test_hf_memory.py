@@ -92,11 +92,8 @@ def shards(directory):
     save_file({str(n): noise[:np.prod(shapes[n])].reshape(shapes[n]) for n in names},
               directory / file)
     weight_map |= {str(n): file for n in names}
-  (directory / "model.safetensors.index.json").write_text(
-      json.dumps({
-          "metadata": {},
-          "weight_map": weight_map
-      }))
+  index = {"metadata": {}, "weight_map": weight_map}
+  (directory / "model.safetensors.index.json").write_text(json.dumps(index))
   (directory / "config.json").write_text(json.dumps(CONFIG))
 
 

@@ -1,6 +1,4 @@
-"""Checkpoints of every family against transformers: logits, log-probabilities, greedy
-continuations, round trips.
-"""
+"""Checkpoints of every family against transformers: logits, continuations, round trips."""
 
 import functools
 
@@ -10,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, SamplerConfig
@@ -28,7 +27,7 @@ def mesh():
 
 @pytest.fixture(scope="module", params=hf.FAMILIES)
 def checkpoint(request, tmp_path_factory):
-  """Every family, in one file or sharded by turns, in f32."""
+  """Every family in f32, alternately in one file and in shards."""
   size = "20KB" if list(hf.FAMILIES).index(request.param) % 2 else "1GB"
   return hf.make(request.param, tmp_path_factory.mktemp(request.param), max_shard_size=size)
 
@@ -38,8 +37,13 @@ def forward(model):
   """params -> logits [ROWS, LENGTH, V] of `inputs()`."""
   ids = jnp.asarray(inputs())
   positions = jnp.broadcast_to(jnp.arange(LENGTH), ids.shape)
-  return jax.jit(lambda params: (model.hidden(params, ids, positions, jnp.ones_like(ids))[0] @
-                                 model.head(params).astype(jnp.float32)))
+
+  @jax.jit
+  def logits(params):
+    hidden, _ = model.hidden(params, ids, positions, jnp.ones_like(ids))
+    return hidden @ model.head(params).astype(jnp.float32)
+
+  return logits
 
 
 def inputs():
@@ -53,11 +57,13 @@ def assert_equal_logits(ours, theirs):
 
 
 def assert_same(tree, other):
-  jax.tree.map(
-      lambda x, y: np.testing.assert_array_equal(
-          np.asarray(x).view(np.uint8),
-          np.asarray(y).view(np.uint8)), tree, other)
-  assert jax.tree.map(lambda x: x.dtype, tree) == jax.tree.map(lambda x: x.dtype, other)
+  """Bitwise, dtypes included."""
+
+  def assert_leaf(x, y):
+    assert x.dtype == y.dtype
+    np.testing.assert_array_equal(np.asarray(x).view(np.uint8), np.asarray(y).view(np.uint8))
+
+  jax.tree.map(assert_leaf, tree, other)
 
 
 def test_logits(checkpoint):
@@ -74,17 +80,15 @@ def test_logits(checkpoint):
 
 
 def test_greedy_continuation(checkpoint):
-  """Prompts of different lengths, together in one padded batch, through prefill, cache and decode
-  loop.
-  """
+  """Prompts of different lengths in one padded batch, through prefill, cache and decode loop."""
   model, params, _ = load_pretrained(checkpoint.directory)
   length = jnp.asarray([len(p) for p in PROMPTS])
   tokens = jnp.asarray([p + [0] * (max(map(len, PROMPTS)) - len(p)) for p in PROMPTS])
   rows = jnp.arange(len(PROMPTS))
+  prompts = PromptBatch(tokens, length, rows, rows)
   cfg = SamplerConfig(group_size=1, max_new_tokens=NEW, window=NEW, stop_ids=(), pad_id=0)
-  run = jax.jit(lambda params: generate(params, PromptBatch(tokens, length, rows, rows),
-                                        jax.random.key(0), Sampling.of(0.0), model=model, cfg=cfg))
-  rollout = jax.device_get(run(params))
+  run = jax.jit(functools.partial(generate, model=model, cfg=cfg))
+  rollout = jax.device_get(run(params, prompts, jax.random.key(0), Sampling.of(0.0)))
   seen = set()
   for row, prompt in enumerate(PROMPTS):
     ours = rollout.tokens[row, len(prompt):len(prompt) + NEW].tolist()
@@ -94,9 +98,7 @@ def test_greedy_continuation(checkpoint):
 
 
 def test_round_trip(checkpoint, mesh, tmp_path):
-  """In on a mesh with scanned layers, changed a little, out in shards, back on one device without
-  scanning.
-  """
+  """Read on a mesh with scanned layers, changed, written in shards, read on one device unrolled."""
   model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh, scan_layers=True)
   params = jax.tree.map(lambda x: x + 0.01 * jnp.cos(100 * x), params)
   save_pretrained(tmp_path / "out", model, params, max_shard_bytes=20_000)
@@ -113,6 +115,17 @@ def test_round_trip(checkpoint, mesh, tmp_path):
   assert jax.tree.map(lambda x: x.sharding, back) == parallel.param_shardings(model, mesh)
 
 
+@pytest.mark.parametrize("max_shard_bytes", [1, 5000])
+def test_shards_smaller_than_a_tensor(max_shard_bytes, tmp_path):
+  model, params, _ = load_pretrained(hf.make("qwen2_tied", tmp_path / "in").directory)
+  save_pretrained(tmp_path / "out", model, params, max_shard_bytes=max_shard_bytes)
+  assert_same(load_pretrained(tmp_path / "out")[1], params)
+  assert hf.stored_names(tmp_path / "out") == hf.stored_names(tmp_path / "in")
+  for file in (tmp_path / "out").glob("*.safetensors"):
+    tensors = load_file(file)
+    assert len(tensors) == 1 or sum(x.nbytes for x in tensors.values()) <= max_shard_bytes
+
+
 @pytest.mark.parametrize("checkpoint", ["qwen2_untied", "qwen3_moe"], indirect=True)
 def test_on_a_mesh(checkpoint, mesh):
   model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh)
@@ -126,8 +139,8 @@ def test_on_a_mesh(checkpoint, mesh):
 def test_dtypes(dtype, tmp_path):
   hf.make("qwen2_tied", tmp_path / "in", dtype=dtype)
   model, params, report = load_pretrained(tmp_path / "in")
-  assert {x.dtype.name for x in jax.tree.leaves(params)} == {dtype
-                                                            } == {t.dtype for t in report.tensors}
+  assert {x.dtype.name for x in jax.tree.leaves(params)} == {dtype}
+  assert {t.dtype for t in report.tensors} == {dtype}
   _, full, _ = load_pretrained(tmp_path / "in", dtype="float32")
   assert_same(full, jax.tree.map(lambda x: np.asarray(x).astype(np.float32), params))
   assert_equal_logits(

@@ -1,6 +1,4 @@
-"""The faster forms of attention and of products with weights are the plain ones, in value and in
-gradient.
-"""
+"""The faster attention and products give the values and gradients of the plain ones."""
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +10,33 @@ from jaxrl_llm.models import layers
 
 def operands(length: int, rows=2, heads=4, kv_heads=2, size=8):
   rng = np.random.default_rng(length)
-  draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
   columns = np.arange(length)
-  # two, then padding
+  # Two segments, then padding.
   segments = (columns >= length // 3).astype(int) + 1 - 2 * (columns >= length - 5)
   same = (segments[:, None] == segments[None]) & (segments[:, None] > 0)
   visible = np.broadcast_to(same & (columns[:, None] >= columns[None]), (rows, length, length))
-  return (draw(rows, length, heads, size), draw(rows, kv_heads, size, length),
-          draw(rows, kv_heads, length, size), visible, draw(rows, length, heads, size))
+  return (normal(rows, length, heads, size), normal(rows, kv_heads, size, length),
+          normal(rows, kv_heads, length, size), visible, normal(rows, length, heads, size))
 
 
 def value_and_gradients(attention, queries, keys, values, visible, weights):
-  seen = np.any(visible, -1)[..., None, None]  # what padding gives is read by nobody
-  loss = lambda *x: jnp.sum(jnp.where(seen, attention(*x, visible), 0) * weights)
+  seen = np.any(visible, -1)[..., None, None]  # the output at padding is not read
+
+  def loss(*x):
+    return jnp.sum(jnp.where(seen, attention(*x, visible), 0) * weights)
+
   return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(queries, keys, values)
 
 
 @pytest.mark.parametrize(("length", "blocks"), [(95, 1), (193, 2), (400, 4)])
 def test_attention_in_blocks_is_attention(length, blocks):
   given = operands(length)
-  assert jax.make_jaxpr(
-      layers.attend_earlier)(*given[:4]).pretty_print().count("dot_general[") == 2 * blocks
+  program = jax.make_jaxpr(layers.attend_earlier)(*given[:4]).pretty_print()
+  assert program.count("dot_general[") == 2 * blocks
   got, expected = (value_and_gradients(f, *given) for f in (layers.attend_earlier, layers.attend))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), got, expected)
 
@@ -48,11 +52,13 @@ def test_a_mask_that_looks_ahead_is_not_for_blocks():
 @pytest.mark.parametrize("shape", [(6, 9), (9, 6), (7, 7)])
 def test_gradients_of_a_product(shape):
   rng = np.random.default_rng(0)
-  x, matrix, weights = rng.normal(size=(2, 5, shape[0])), rng.normal(size=shape), rng.normal(
-      size=(2, 5, shape[1]))
+  x, matrix = rng.normal(size=(2, 5, shape[0])), rng.normal(size=shape)
+  weights = rng.normal(size=(2, 5, shape[1]))
+
+  def gradients(product):
+    return jax.grad(lambda x, m: jnp.sum(jnp.sin(product(x, m)) * weights), (0, 1))(x, matrix)
+
   with jax.enable_x64(True):
-    gradients = lambda f: jax.grad(lambda x, m: jnp.sum(jnp.sin(f(x, m)) * weights),
-                                   (0, 1))(x, matrix)
     got, expected = gradients(layers.product), gradients(lambda x, m: x @ m)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), got, expected)
   wrong = jax.tree.map(lambda a: a[::-1], got)

@@ -16,34 +16,35 @@ from jaxrl_llm.models import hf, peft, trainable
 
 LORA = ParametersConfig("lora", lora_rank=3, lora_alpha=12.0)
 ATTENTION = dataclasses.replace(LORA, lora_targets=("attention/(query|key|value|out)",))
-CASES = {
+SOME_AND_HEAD = dataclasses.replace(LORA, lora_targets=("attention/query", "mlp/down", "head"))
+ONE_LAYER = dataclasses.replace(LORA, lora_targets=("blocks/1/mlp", "attention/out"))
+CASES = {  # family, what has an adapter, whether layers are scanned
     "qwen3_tied": ("qwen3_tied", LORA, False),
     "qwen3_scanned": ("qwen3_tied", LORA, True),
-    "qwen2": ("qwen2_untied",
-              dataclasses.replace(LORA,
-                                  lora_targets=("attention/query", "mlp/down", "head")), False),
-    "llama_one_layer":
-        ("llama", dataclasses.replace(LORA, lora_targets=("blocks/1/mlp", "attention/out")), False),
+    "qwen2": ("qwen2_untied", SOME_AND_HEAD, False),
+    "llama_one_layer": ("llama", ONE_LAYER, False),
     "qwen3_moe": ("qwen3_moe", ATTENTION, False),
 }
 IDS = np.random.default_rng(0).integers(0, hf_checkpoints.VOCAB, (2, 9))
 
 
 def adapted(directory, cfg, scan):
-  """(model, its parameters, trained and frozen trees) with adapters whose every number is random.
-  """
+  """(model, parameters, trained tree, frozen tree), the adapters filled with random numbers."""
   model, params, _ = hf.load_pretrained(directory, scan_layers=scan)
   trained, frozen = trainable.split(params, cfg, jax.random.key(0))
   rng = np.random.default_rng(1)
-  noise = lambda x: jnp.asarray(0.2 * rng.standard_normal(x.shape), jnp.float32)
+
+  def noise(x):
+    return jnp.asarray(0.2 * rng.standard_normal(x.shape), jnp.float32)
+
   return model, params, jax.tree.map(noise, trained), frozen
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def logits(params, model):
   positions = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
-  return model.hidden(params, jnp.asarray(IDS), positions, jnp.ones(
-      IDS.shape, jnp.int32))[0] @ model.head(params)
+  segments = jnp.ones(IDS.shape, jnp.int32)
+  return model.hidden(params, jnp.asarray(IDS), positions, segments)[0] @ model.head(params)
 
 
 def with_peft(checkpoint, adapter):
@@ -65,8 +66,8 @@ def test_peft_computes_what_the_merged_parameters_do(case, tmp_path):
   np.testing.assert_allclose(theirs, ours, atol=1e-4 * max(1.0, np.abs(ours).max()))
   assert np.abs(ours - np.asarray(logits(params, model))).max() > 0.1  # the adapters matter
   wrong = dataclasses.replace(cfg, lora_alpha=cfg.lora_alpha * 1.1)  # and so does their scale
-  assert np.abs(theirs -
-                np.asarray(logits(trainable.merge(trained, frozen, wrong), model))).max() > 1e-2
+  others = np.asarray(logits(trainable.merge(trained, frozen, wrong), model))
+  assert np.abs(theirs - others).max() > 1e-2
 
 
 def test_the_files_are_those_that_peft_writes(tmp_path):
@@ -78,12 +79,13 @@ def test_the_files_are_those_that_peft_writes(tmp_path):
   model, _, trained, _ = adapted(tmp_path / "base", LORA, True)
   peft.save_adapter(tmp_path / "ours", model, trained["lora"], rank=3, alpha=12.0)
   targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-  get_peft_model(checkpoint.network,
-                 LoraConfig(r=3, lora_alpha=12, target_modules=targets,
-                            task_type="CAUSAL_LM")).save_pretrained(tmp_path / "theirs")
-  shapes = lambda folder: {
-      k: v.shape for k, v in load_file(tmp_path / folder / peft.WEIGHTS).items()
-  }
+  config = LoraConfig(r=3, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM")
+  get_peft_model(checkpoint.network, config).save_pretrained(tmp_path / "theirs")
+
+  def shapes(folder):
+    tensors = load_file(tmp_path / folder / peft.WEIGHTS)
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
   assert shapes("ours") == shapes("theirs")
   ours, theirs = (
       json.loads((tmp_path / folder / peft.CONFIG).read_text()) for folder in ("ours", "theirs"))
@@ -107,5 +109,5 @@ def test_an_adapter_is_not_overwritten(tmp_path):
   hf_checkpoints.make("llama", tmp_path / "base")
   model, _, trained, _ = adapted(tmp_path / "base", ATTENTION, False)
   peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)
-  with pytest.raises(hf.CheckpointError, match="holds an adapter already"):
+  with pytest.raises(hf.CheckpointError, match="already holds an adapter"):
     peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)

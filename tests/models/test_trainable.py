@@ -1,6 +1,4 @@
-"""What is not trained does not move, adapters that have learned nothing change nothing, and bad
-choices are refused.
-"""
+"""Frozen parameters do not move, untrained adapters change nothing, bad choices are refused."""
 
 import dataclasses
 import functools
@@ -34,16 +32,13 @@ SHAPE = ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_h
                     mlp_width=24, tie_head=False)
 MODEL = Model(SHAPE)
 LORA = ParametersConfig("lora", lora_rank=2, lora_alpha=8.0)
+MORE = dataclasses.replace(LORA, lora_targets=("attention/query", "blocks/1/mlp/down"),
+                           patterns=("final_norm",), head_rows=(3, 11))
 CHOICES = {
-    "lora":
-        LORA,
-    "lora and more":
-        dataclasses.replace(LORA, lora_targets=("attention/query", "blocks/1/mlp/down"),
-                            patterns=("final_norm",), head_rows=(3, 11)),
-    "selected":
-        ParametersConfig("selected", patterns=("blocks/1/attention", "mlp_norm")),
-    "rows":
-        ParametersConfig("selected", head_rows=(0, 5)),
+    "lora": LORA,
+    "lora and more": MORE,
+    "selected": ParametersConfig("selected", patterns=("blocks/1/attention", "mlp_norm")),
+    "rows": ParametersConfig("selected", head_rows=(0, 5)),
 }
 TX = make_optimizer(OptimizerConfig(learning_rate=1e-2, weight_decay=0.1))
 
@@ -57,8 +52,8 @@ def batch(rows=8, length=7):
   rng = np.random.default_rng(0)
   tokens = rng.integers(0, 16, (rows, length)).astype(np.int32)
   weights = np.full((rows, length), 1 / rows / length, np.float32)
-  return jax.tree.map(jnp.asarray, SupervisedBatch(tokens, np.full(rows, length, np.int32),
-                                                   weights))
+  whole = SupervisedBatch(tokens, np.full(rows, length, np.int32), weights)
+  return jax.tree.map(jnp.asarray, whole)
 
 
 def trained_for(cfg, steps=2, mesh=None, micro_batches=1, model=MODEL):
@@ -68,8 +63,8 @@ def trained_for(cfg, steps=2, mesh=None, micro_batches=1, model=MODEL):
   trained, frozen = trainable.split(start, cfg, jax.random.key(1))
   state = init_state(jax.tree.map(jnp.copy, trained), TX, frozen)
   state = jax.device_put(state, state_shardings(model, TX, mesh, cfg))
-  step = make_train_step(sft_loss, model, TX, StepConfig(micro_batches=micro_batches,
-                                                         parameters=cfg), mesh)
+  step_cfg = StepConfig(micro_batches=micro_batches, parameters=cfg)
+  step = make_train_step(sft_loss, model, TX, step_cfg, mesh)
   for _ in range(steps):
     state, metrics = step(state, jax.device_put(batch(), parallel.rows(mesh)))
   assert float(metrics["optimizer/grad_norm"].total) > 0
@@ -86,25 +81,20 @@ def moved(before, after) -> set[str]:
   return {name for name in before if not np.array_equal(before[name], after[name])}
 
 
-def expected_to_move(cfg) -> set[str]:
-  """Paths that a config trains, told independently of the code that divides them."""
-  blocks = {
-      f"blocks/{n}/{leaf}" for n in (0, 1)
-      for leaf in ("attention/query", "attention/key", "attention/value", "attention/out",
-                   "mlp/gate", "mlp/up", "mlp/down")
-  }
-  return {
-      "lora": blocks,
-      "lora and more": {
-          "blocks/0/attention/query", "blocks/1/attention/query", "blocks/1/mlp/down",
-          "final_norm/scale", "head"
-      },
-      "selected": {name for name in blocks if name.startswith("blocks/1/attention/")} | {
-          "blocks/1/attention/query_norm/scale", "blocks/1/attention/key_norm/scale",
-          "blocks/0/mlp_norm/scale", "blocks/1/mlp_norm/scale"
-      },
-      "rows": {"head"},
-  }[cfg]
+def expected_to_move(choice) -> set[str]:
+  """Paths that a choice trains, listed independently of the code that divides them."""
+  weights = ("attention/query", "attention/key", "attention/value", "attention/out", "mlp/gate",
+             "mlp/up", "mlp/down")
+  if choice == "lora":
+    return {f"blocks/{n}/{weight}" for n in (0, 1) for weight in weights}
+  if choice == "lora and more":
+    return {"blocks/0/attention/query", "blocks/1/attention/query", "blocks/1/mlp/down",
+            "final_norm/scale", "head"}
+  if choice == "selected":
+    norms = {"blocks/1/attention/query_norm/scale", "blocks/1/attention/key_norm/scale",
+             "blocks/0/mlp_norm/scale", "blocks/1/mlp_norm/scale"}
+    return norms | {f"blocks/1/{weight}" for weight in weights if weight.startswith("attention")}
+  return {"head"}
 
 
 def check_only(choice, start, merged):
@@ -162,20 +152,26 @@ def test_merged_weights_are_w_plus_scaled_a_b(scan):
   rng = np.random.default_rng(0)
   trained = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32), trained)
   merged = trainable.merge(trained, frozen, cfg)
-  inside = lambda tree: tree["blocks"] if scan else tree["blocks"][1]
-  block, new, adapters = inside(params), inside(merged), inside(trained["lora"])
-  expected = {
-      ("attention", "query"):
-          lambda a, b: np.einsum("...ir,...rhd->...ihd", a, b.reshape(*b.shape[:-1], 4, 8)),
-      ("attention", "out"):
-          lambda a, b: np.einsum("...hdr,...ro->...hdo", a.reshape(*a.shape[:-2], 4, 8, 2), b),
-      ("mlp", "down"):
-          lambda a, b: np.einsum("...ir,...ro->...io", a, b),
-  }
-  for (part, name), product in expected.items():
-    a, b = (np.asarray(adapters[part][name][k]) for k in ("a", "b"))
-    np.testing.assert_allclose(new[part][name], block[part][name] + 8.0 / 2 * product(a, b),
-                               atol=1e-4)
+
+  def weight(tree, kind, name):
+    return (tree["blocks"] if scan else tree["blocks"][1])[kind][name]
+
+  def check(kind, name, product):
+    """`product` is a function of (a, b)."""
+    before, after = weight(params, kind, name), weight(merged, kind, name)
+    adapter = weight(trained["lora"], kind, name)
+    change = product(np.asarray(adapter["a"]), np.asarray(adapter["b"]))
+    np.testing.assert_allclose(after, before + 8.0 / 2 * change, atol=1e-4)
+
+  def query(a, b):
+    return np.einsum("...ir,...rhd->...ihd", a, b.reshape(*b.shape[:-1], 4, 8))
+
+  def out(a, b):
+    return np.einsum("...hdr,...ro->...hdo", a.reshape(*a.shape[:-2], 4, 8, 2), b)
+
+  check("attention", "query", query)
+  check("attention", "out", out)
+  check("mlp", "down", np.matmul)
 
 
 def test_experts_have_adapters_of_their_own():
@@ -190,14 +186,16 @@ def test_experts_have_adapters_of_their_own():
   np.testing.assert_array_equal(changed.any((1, 2)), [False, True, False])
 
 
-def test_an_adapter_depends_on_its_path_alone():
-  many = trainable.split(params_of(), LORA, jax.random.key(1))[0]["lora"]
-  one = trainable.split(params_of(), dataclasses.replace(LORA, lora_targets=("blocks/1/mlp/up",)),
-                         jax.random.key(1))[0]["lora"]
-  np.testing.assert_array_equal(one["blocks"][1]["mlp"]["up"]["a"],
-                                many["blocks"][1]["mlp"]["up"]["a"])
-  assert not np.array_equal(many["blocks"][0]["mlp"]["up"]["a"],
-                            many["blocks"][1]["mlp"]["up"]["a"])
+def test_an_adapter_depends_only_on_its_path():
+
+  def adapters(cfg):
+    return flatten_dict(trainable.split(params_of(), cfg, jax.random.key(1))[0]["lora"])
+
+  many = adapters(LORA)
+  one = adapters(dataclasses.replace(LORA, lora_targets=("blocks/1/mlp/up",)))
+  keys = ("blocks", 1, "mlp", "up", "a")
+  np.testing.assert_array_equal(one[keys], many[keys])
+  assert not np.array_equal(many["blocks", 0, "mlp", "up", "a"], many[keys])
 
 
 def test_frozen_parameters_keep_their_dtype_and_trained_ones_are_f32():
@@ -227,8 +225,7 @@ def test_only_what_is_chosen_moves(choice):
   cfg = CHOICES[choice]
   start, state = trained_for(cfg, micro_batches=2)
   check_only(choice, start, trainable.merge(state.params, state.frozen, cfg))
-  # Reference policy and states share the frozen leaves: donated, they would be gone after the first
-  # step.
+  # The reference policy shares the frozen leaves; if donated, the first step would free them.
   assert moved(state.frozen, trainable.frozen_of(start, cfg)) == set()
 
 
@@ -264,9 +261,8 @@ def test_eight_devices_follow_one_device():
   assert "tensor" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["b"].sharding.spec)
   merged = trainable.make_merge(MODEL, cfg, mesh)(eight)
   shardings = parallel.param_shardings(MODEL, mesh)
-  assert all(
-      jax.tree.leaves(
-          jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), merged, shardings)))
+  equal = jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), merged, shardings)
+  assert all(jax.tree.leaves(equal))
   assert merged["embedding"] is eight.frozen["embedding"]
   expected = trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg)
   np.testing.assert_allclose(logits(jax.device_get(merged)), logits(expected), atol=1e-5)
@@ -275,23 +271,20 @@ def test_eight_devices_follow_one_device():
 # --- refusals
 
 
-@pytest.mark.parametrize(
-    "cfg,message",
-    [
-        (ParametersConfig("selected",
-                          patterns=("atention",)), "matches no parameter.*blocks/0/attention/key"),
-        # whole parts of a path only
-        (ParametersConfig("selected", patterns=("attent",)), "matches no parameter"),
-        (ParametersConfig("selected", patterns=("(",)), "no regular expression"),
-        (ParametersConfig("selected"), "nothing would be trained"),
-        (ParametersConfig("selected", patterns=("head",), head_rows=(1,)), "head is named twice"),
-        (ParametersConfig("lora", patterns=("mlp",)), "blocks/0/mlp/down is named twice"),
-        (ParametersConfig("lora", lora_targets=("attention",)), "norm/scale has no adapter"),
-        (ParametersConfig("selected", head_rows=(1, 1)), "1 is repeated"),
-        (ParametersConfig("selected", head_rows=(16,)), "ids from 0 to 15"),
-        (ParametersConfig(patterns=("mlp",)), "parameters.train = 'all' does not read it"),
-        (ParametersConfig("selected", patterns=("mlp",), lora_rank=2), "lora_rank = 2"),
-    ])
+@pytest.mark.parametrize("cfg,message", [
+    (ParametersConfig("selected", patterns=("atention",)),
+     "matches no parameter.*blocks/0/attention/key"),
+    (ParametersConfig("selected", patterns=("attent",)), "matches no parameter"),  # whole parts
+    (ParametersConfig("selected", patterns=("(",)), "no regular expression"),
+    (ParametersConfig("selected"), "nothing would be trained"),
+    (ParametersConfig("selected", patterns=("head",), head_rows=(1,)), "head is named twice"),
+    (ParametersConfig("lora", patterns=("mlp",)), "blocks/0/mlp/down is named twice"),
+    (ParametersConfig("lora", lora_targets=("attention",)), "norm/scale has no adapter"),
+    (ParametersConfig("selected", head_rows=(1, 1)), "1 is repeated"),
+    (ParametersConfig("selected", head_rows=(16,)), "ids from 0 to 15"),
+    (ParametersConfig(patterns=("mlp",)), "parameters.train = 'all' does not read it"),
+    (ParametersConfig("selected", patterns=("mlp",), lora_rank=2), "lora_rank = 2"),
+])
 def test_a_choice_that_cannot_be_meant_is_refused(cfg, message):
   with pytest.raises(ConfigError, match=message):
     trainable.check(cfg, MODEL)
@@ -305,5 +298,5 @@ def test_good_choices_pass(cfg):
 def test_a_pattern_covers_whole_parts():
   many = Model(dataclasses.replace(SHAPE, num_layers=11))
   shapes = jax.eval_shape(many.init, jax.random.key(0))
-  chosen = trainable.plan(shapes, ParametersConfig("selected", patterns=("blocks/1",))).selected
+  chosen = trainable.roles(shapes, ParametersConfig("selected", patterns=("blocks/1",))).selected
   assert {keys[:2] for keys in chosen} == {("blocks", 1)}

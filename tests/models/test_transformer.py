@@ -1,6 +1,4 @@
-"""The network: one block in training, prefill and decode; causality; segments; layouts that must
-not matter.
-"""
+"""The network: whole rows and cached ones, causality, segments, and choices of execution."""
 
 import dataclasses
 import functools
@@ -47,9 +45,13 @@ def test_causality_by_gradient():
   params = model.init(jax.random.key(0))
   ids, positions, segments = inputs(rows=1)
   embedded = params["embedding"][ids]
-  at = jax.jit(
-      jax.grad(
-          lambda e, t: jnp.sum(jnp.sin(model.hidden(params, e, positions, segments)[0][0, t]))))
+
+  @jax.jit
+  @jax.grad
+  def at(embedded, t):
+    hidden, _ = model.hidden(params, embedded, positions, segments)
+    return jnp.sum(jnp.sin(hidden[0, t]))
+
   for t in (0, 4, 9):
     gradient = at(embedded, t)
     moved = np.any(np.asarray(gradient[0]) != 0, -1)
@@ -64,19 +66,20 @@ def test_segments_do_not_see_each_other():
   segments = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]])
   packed, _ = hidden(model)(params, ids, positions, segments)
   for start, end in ((0, 4), (4, 9)):
-    alone, _ = hidden(model)(params, ids[:, start:end], positions[:, start:end],
-                             jnp.ones((1, end - start), jnp.int32))
-    np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
+    single, _ = hidden(model)(params, ids[:, start:end], positions[:, start:end],
+                              jnp.ones((1, end - start), jnp.int32))
+    np.testing.assert_allclose(packed[:, start:end], single, atol=2e-5)
 
 
 def test_padding_changes_nothing():
   model = Model(CONFIG)
   params = model.init(jax.random.key(0))
   ids, positions, segments = inputs()
-  longer, _ = hidden(model)(params, *(jnp.pad(x, ((0, 0), (0, 4)), constant_values=c)
-                                     for x, c in ((ids, 7), (positions, 3), (segments, 0))))
-  np.testing.assert_allclose(longer[:, :10],
-                             hidden(model)(params, ids, positions, segments)[0], atol=2e-5)
+  padded = [jnp.pad(x, ((0, 0), (0, 4)), constant_values=c)
+            for x, c in ((ids, 7), (positions, 3), (segments, 0))]
+  longer, _ = hidden(model)(params, *padded)
+  shorter, _ = hidden(model)(params, ids, positions, segments)
+  np.testing.assert_allclose(longer[:, :10], shorter, atol=2e-5)
   assert np.all(np.isfinite(longer))
 
 
@@ -88,11 +91,12 @@ def test_execution_choices_change_neither_value_nor_gradient(change):
   theirs = params
   if other.config.scan_layers:
     blocks = params["blocks"]
-    theirs = {
-        **params, "blocks":
-            jax.tree.map(lambda *x: jnp.stack(x), *(blocks[i] for i in sorted(blocks)))
-    }
-  run = lambda m: jax.jit(jax.value_and_grad(lambda p: jnp.sum(jnp.sin(m.hidden(p, *inputs())[0]))))
+    blocks = jax.tree.map(lambda *x: jnp.stack(x), *(blocks[i] for i in sorted(blocks)))
+    theirs = {**params, "blocks": blocks}
+
+  def run(model):
+    return jax.jit(jax.value_and_grad(lambda p: jnp.sum(jnp.sin(model.hidden(p, *inputs())[0]))))
+
   value, gradient = run(model)(params)
   other_value, other_gradient = run(other)(theirs)
   np.testing.assert_allclose(other_value, value, rtol=1e-5)
@@ -110,7 +114,7 @@ def test_axes_cover_the_parameters():
 
 
 def test_positions_are_relative():
-  """Rotary attention depends on differences of positions alone."""
+  """Rotary attention depends only on differences of positions."""
   model = Model(CONFIG)
   params = model.init(jax.random.key(0))
   ids, positions, segments = inputs()

@@ -1,5 +1,6 @@
 """Prefix kernels against loops, and with the length axis sharded."""
 
+import functools
 import math
 import re
 
@@ -26,6 +27,18 @@ def loop(log_ratio, mask):
   return total, smallest, index
 
 
+def token_index(log_ratio, mask, **options):
+  """`prefix.token_index` with the arguments of the other kernels."""
+  return prefix.token_index(mask, **options)
+
+
+KERNELS = {
+    "cumulative_log_ratio": prefix.cumulative_log_ratio,
+    "prefix_min": prefix.prefix_min,
+    "token_index": token_index,
+}
+
+
 def rows(seed, shape=(6, 24)):
   rng = np.random.default_rng(seed)
   mask = rng.random(shape) < 0.7
@@ -37,9 +50,8 @@ def rows(seed, shape=(6, 24)):
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_the_loop(seed):
   log_ratio, mask = rows(seed)
-  got = (prefix.cumulative_log_ratio(log_ratio,
-                                     mask), prefix.prefix_min(log_ratio,
-                                                              mask), prefix.token_index(mask))
+  got = (prefix.cumulative_log_ratio(log_ratio, mask), prefix.prefix_min(log_ratio, mask),
+         prefix.token_index(mask))
   for a, b in zip(got, loop(log_ratio, mask), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -61,17 +73,13 @@ def test_sharded_length_equals_whole():
   log_ratio, mask = rows(4, (4, 32))
   mesh = Mesh(np.array(jax.devices()[:8]), ("sequence",))
   spec = PartitionSpec(None, "sequence")
-  for kernel in (prefix.cumulative_log_ratio, prefix.prefix_min,
-                 lambda r, m, **k: prefix.token_index(m, **k)):
-    sharded = jax.jit(jax.shard_map(lambda r, m, f=kernel: f(r, m, axis_name="sequence"), mesh=mesh,
-                                    in_specs=(spec, spec), out_specs=spec))
-    np.testing.assert_allclose(sharded(log_ratio, mask), kernel(log_ratio, mask), rtol=1e-5,
-                               atol=1e-6)
-    local = jax.jit(
-        jax.shard_map(lambda r, m, f=kernel: f(r, m), mesh=mesh, in_specs=(spec, spec),
-                      out_specs=spec))
-    assert not np.allclose(local(log_ratio, mask), kernel(
-        log_ratio, mask)), "without axis_name a shard starts afresh"
+  on_mesh = functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+  for kernel in KERNELS.values():
+    whole = kernel(log_ratio, mask)
+    sharded = jax.jit(on_mesh(functools.partial(kernel, axis_name="sequence")))
+    np.testing.assert_allclose(sharded(log_ratio, mask), whole, rtol=1e-5, atol=1e-6)
+    local = jax.jit(on_mesh(kernel))(log_ratio, mask)
+    assert not np.allclose(local, whole), "without axis_name a shard starts afresh"
 
 
 def test_scans_are_associative_scans():
@@ -88,16 +96,14 @@ def test_long_rows_are_precise():
                                              jnp.ones(log_ratio.shape, bool))
   assert np.max(np.abs(got - exact)) < 2e-5
   one_by_one = np.cumsum(log_ratio, -1, dtype=np.float32)
-  assert np.max(np.abs(got - exact)) < 0.2 * np.max(
-      np.abs(one_by_one - exact)), "a tree of sums beats a running sum"
+  running_error = np.max(np.abs(one_by_one - exact))
+  assert np.max(np.abs(got - exact)) < 0.2 * running_error, "a tree of sums beats a running sum"
   half = prefix.cumulative_log_ratio(jnp.zeros((1, 4), jnp.bfloat16), jnp.ones((1, 4), bool))
   assert half.dtype == jnp.float32, "half precision would not do"
 
 
 def gathered(kernel, shape) -> list[int]:
-  """Sizes of the results of all cross-device exchanges in the compiled program, length sharded over
-  8 devices.
-  """
+  """Sizes of the results of all exchanges between 8 devices over which the length is sharded."""
   mesh = Mesh(np.array(jax.devices()[:8]), ("sequence",))
   spec = PartitionSpec(None, "sequence")
   sharding = NamedSharding(mesh, spec)
@@ -105,18 +111,16 @@ def gathered(kernel, shape) -> list[int]:
                jax.ShapeDtypeStruct(shape, bool, sharding=sharding))
   run = jax.shard_map(kernel, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
   text = jax.jit(run).lower(*arguments).compile().as_text()
-  exchange = r"= \(?\w+\[([0-9,]*)\].* (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\("
+  exchanges = "all-gather|all-reduce|all-to-all|collective-permute"
+  exchange = rf"= \(?\w+\[([0-9,]*)\].* ({exchanges})(?:-start)?\("
   return [math.prod(map(int, found[0].split(","))) for found in re.findall(exchange, text)]
-
-
-KERNELS = {"cumulative_log_ratio": prefix.cumulative_log_ratio, "prefix_min": prefix.prefix_min,
-           "token_index": lambda r, m, **k: prefix.token_index(m, **k)}
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_shards_exchange_their_totals_and_nothing_else(name):
   shape = (4, 1024)
-  assert gathered(lambda r, m: KERNELS[name](r, m, axis_name="sequence"), shape) == [8 * shape[0]]
+  kernel = functools.partial(KERNELS[name], axis_name="sequence")
+  assert gathered(kernel, shape) == [8 * shape[0]]
 
   def wasteful(r, m):
     """Gathers the whole length, scans it, and keeps its own part."""

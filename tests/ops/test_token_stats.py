@@ -1,5 +1,6 @@
 """Chunked token statistics against the whole softmax."""
 
+import functools
 import math
 import re
 
@@ -20,16 +21,41 @@ def arrays(seed=0, rows=3, length=37, width=8, vocabulary=19):
 
 
 def whole(hidden, head, targets, temperature):
+  """(log-probabilities, entropies) from the logits of the whole batch."""
   log_p = jax.nn.log_softmax(hidden @ head / temperature)
-  return jnp.take_along_axis(log_p, targets[..., None],
-                             -1)[..., 0], -jnp.sum(jnp.exp(log_p) * log_p, -1)
+  return at(log_p, targets), -jnp.sum(jnp.exp(log_p) * log_p, -1)
+
+
+def at(x, targets):
+  return jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
+
+
+def cosines(targets):
+  """Weights of both signs, one per token."""
+  return jnp.cos(jnp.arange(targets.size)).reshape(targets.shape)
+
+
+def total(stats, targets):
+  """A loss that every statistic with a gradient enters."""
+  inside = jnp.where(stats.in_support, stats.log_probs, 0)
+  return jnp.sum(cosines(targets) * (inside + 0.3 * stats.entropy))
+
+
+def slope(run, targets):
+  """(hidden, head, ...) -> ((loss, statistics), gradients in hidden and head)."""
+
+  def loss(*arguments):
+    stats = run(*arguments)
+    return total(stats, targets), stats
+
+  return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
 
 
 @pytest.mark.parametrize("chunk", [1, 10, 64, 4096])
 def test_chunks_change_neither_values_nor_gradients(monkeypatch, chunk):
   monkeypatch.setattr(token_stats, "CHUNK", chunk)
   hidden, head, targets = arrays()
-  weights = jnp.cos(jnp.arange(targets.size)).reshape(targets.shape)
+  weights = cosines(targets)
 
   def chunked(hidden, head):
     out = token_stats.token_stats(hidden, head, targets, temperature=0.7,
@@ -46,9 +72,12 @@ def test_chunks_change_neither_values_nor_gradients(monkeypatch, chunk):
 
 def test_logged_entropy_has_no_gradient():
   hidden, head, targets = arrays()
-  entropy = lambda h, on: jnp.sum(
-      token_stats.token_stats(h, head, targets, temperature=1.0, entropy_gradient=on, stats=
-                              frozenset({"entropy"})).entropy)
+
+  def entropy(hidden, on):
+    out = token_stats.token_stats(hidden, head, targets, temperature=1.0, entropy_gradient=on,
+                                  stats=frozenset({"entropy"}))
+    return jnp.sum(out.entropy)
+
   assert np.all(jax.grad(entropy)(hidden, False) == 0)
   assert np.any(jax.grad(entropy)(hidden, True) != 0)
 
@@ -56,10 +85,13 @@ def test_logged_entropy_has_no_gradient():
 def test_no_array_of_batch_by_vocabulary(monkeypatch):
   monkeypatch.setattr(token_stats, "CHUNK", 64)
   hidden, head, targets = arrays(rows=4, length=64, vocabulary=101)
-  loss = lambda h, w: jnp.sum(token_stats.token_stats(h, w, targets, temperature=1.0).log_probs)
+
+  def loss(hidden, head):
+    return jnp.sum(token_stats.token_stats(hidden, head, targets, temperature=1.0).log_probs)
+
   text = jax.jit(jax.grad(loss, (0, 1))).lower(hidden, head).compile().as_text()
-  biggest = max(
-      math.prod(map(int, shape.split(","))) for shape in re.findall(r"f32\[([0-9,]+)\]", text))
+  shapes = re.findall(r"f32\[([0-9,]+)\]", text)
+  biggest = max(math.prod(map(int, shape.split(","))) for shape in shapes)
   assert biggest < targets.size * head.shape[1], "an array as large as the batch's logits exists"
 
 
@@ -74,51 +106,44 @@ def whole_pruned(hidden, head, targets, temperature, rules):
   p = jax.nn.softmax(logits)
   kept_mass = jnp.sum(jnp.where(keep, p, 0), -1)
   p_s = jnp.where(keep, p, 0) / kept_mass[..., None]
-  at = lambda x: jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
-  log_probs = at(jax.nn.log_softmax(logits)) - jnp.log(kept_mass)
+  log_probs = at(jax.nn.log_softmax(logits), targets) - jnp.log(kept_mass)
   entropy = -jnp.sum(p_s * jnp.log(jnp.where(keep, p_s, 1)), -1)
-  return TokenStats(log_probs, entropy, jnp.sum(p_s**2, -1), kept_mass, at(keep))
+  return TokenStats(log_probs, entropy, jnp.sum(p_s**2, -1), kept_mass, at(keep, targets))
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
 def test_pruned_statistics_and_gradients(monkeypatch, rules):
   monkeypatch.setattr(token_stats, "CHUNK", 32)
   hidden, head, targets = arrays(seed=1)
-  weights = jnp.cos(jnp.arange(targets.size)).reshape(targets.shape)
 
-  def loss(run):
-    def run_loss(hidden, head):
-      out = run(hidden, head)
-      return jnp.sum(weights *
-                     (jnp.where(out.in_support, out.log_probs, 0) + 0.3 * out.entropy)), out
-    return jax.jit(jax.value_and_grad(run_loss, (0, 1), has_aux=True))
+  def chunked(hidden, head):
+    return token_stats.token_stats(hidden, head, targets, temperature=0.7, stats=ALL,
+                                   entropy_gradient=True, **rules)
 
-  got, expected = (loss(run)(hidden, head)
-                   for run in (lambda h, w: token_stats.token_stats(
-                       h, w, targets, temperature=0.7, stats=ALL, entropy_gradient=True, **rules),
-                               lambda h, w: whole_pruned(h, w, targets, 0.7, rules)))
-  assert not np.all(got[0][1].in_support) and np.any(got[0][1].in_support)
+  def direct(hidden, head):
+    return whole_pruned(hidden, head, targets, 0.7, rules)
+
+  got, expected = (slope(run, targets)(hidden, head) for run in (chunked, direct))
+  pruned = got[0][1]
+  assert not np.all(pruned.in_support) and np.any(pruned.in_support)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), got, expected)
   unpruned = token_stats.token_stats(hidden, head, targets, temperature=0.7, stats=ALL)
   for name in ALL - {"in_support"}:
-    assert np.any(np.abs(getattr(unpruned, name) -
-                         getattr(got[0][1], name)) > 1e-2), f"{name} notices the pruning"
+    change = np.abs(getattr(unpruned, name) - getattr(pruned, name))
+    assert np.any(change > 1e-2), f"{name} notices the pruning"
 
 
 def whole_banned(hidden, head, targets, temperature, rules, ids, where):
-  """`whole_pruned` of the distribution without the banned tokens, built by leaving them out of
-  every sum.
-  """
+  """`whole_pruned` without the banned tokens, which are left out of every sum."""
   logits = hidden @ head / temperature
   allowed = ~(where[..., None] & ids)
   keep = allowed & vocabulary.support(jnp.where(allowed, logits, -jnp.inf), **rules)
   whole, p = jnp.sum(jnp.exp(logits), -1), jnp.where(keep, jnp.exp(logits), 0)
   p_s = p / jnp.sum(p, -1, keepdims=True)
-  at = lambda x: jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
   entropy = -jnp.sum(p_s * jnp.log(jnp.where(keep, p_s, 1)), -1)
-  return TokenStats(
-      at(logits) - jnp.log(jnp.sum(p, -1)), entropy, jnp.sum(p_s**2, -1),
-      jnp.sum(p, -1) / whole, at(keep))
+  kept = jnp.sum(p, -1)
+  return TokenStats(at(logits, targets) - jnp.log(kept), entropy, jnp.sum(p_s**2, -1),
+                    kept / whole, at(keep, targets))
 
 
 WRONG = {
@@ -129,54 +154,51 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("rules", [{}, {
-    "min_p": 0.1
-}, {
-    "top_k": 17
-}, {
-    "top_k": 5,
-    "top_p": 0.9,
-    "min_p": 0.02
-}], ids=str)
+def as_float64(hidden, head, targets):
+  return (*(jnp.asarray(np.asarray(x, np.float64)) for x in (hidden, head)), targets)
+
+
+@pytest.mark.parametrize("rules", [{}, {"min_p": 0.1}, {"top_k": 17},
+                                   {"top_k": 5, "top_p": 0.9, "min_p": 0.02}], ids=str)
 def test_banned_tokens_in_float64(monkeypatch, rules):
-  """Statistics and gradients are those that autodiff finds without our backward pass; a shifted ban
-  is told apart.
+  """Statistics and gradients are those of autodiff without our backward pass.
+
+  A ban at other places or of other tokens does not pass.
   """
   monkeypatch.setattr(token_stats, "CHUNK", 32)
   with jax.enable_x64(True):
-    hidden, head, targets = (
-        jnp.asarray(np.asarray(x, np.float64) if i < 2 else x) for i, x in enumerate(arrays(2)))
-    ids, where = jnp.arange(19) % 6 == 1, jnp.asarray(np.arange(37) % 5 < 2) & jnp.ones(
-        targets.shape, bool)
-    weights = jnp.cos(jnp.arange(targets.size)).reshape(targets.shape)
+    hidden, head, targets = as_float64(*arrays(2))
+    ids = jnp.arange(19) % 6 == 1
+    where = jnp.broadcast_to(np.arange(37) % 5 < 2, targets.shape)
 
-    def loss(run):
-      def run_loss(hidden, head, banned):
-        out = run(hidden, head, banned)
-        return jnp.sum(weights *
-                       (jnp.where(out.in_support, out.log_probs, 0) + 0.3 * out.entropy)), out
-      return jax.jit(jax.value_and_grad(run_loss, (0, 1), has_aux=True))
+    def chunked(hidden, head, banned):
+      return token_stats.token_stats(hidden, head, targets, temperature=0.7, banned=banned,
+                                     stats=ALL, entropy_gradient=True, **rules)
 
-    ours = loss(lambda h, w, banned: token_stats.token_stats(
-        h, w, targets, temperature=0.7, banned=banned, stats=ALL, entropy_gradient=True, **rules))
-    expected = loss(lambda h, w, banned: whole_banned(h, w, targets, 0.7, rules, *banned))(
-        hidden, head, (ids, where))
-    close = lambda got: jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), got, expected)
+    def direct(hidden, head, banned):
+      return whole_banned(hidden, head, targets, 0.7, rules, *banned)
+
+    ours = slope(chunked, targets)
+    expected = slope(direct, targets)(hidden, head, (ids, where))
+
+    def assert_expected(got):
+      jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), got,
+                   expected)
+
     got = ours(hidden, head, (ids, where))
-    close(got)
+    assert_expected(got)
     outside = where & ids[targets]
     assert outside.any() and not np.any(got[0][1].in_support & outside), "some targets are banned"
     for name, wrong in WRONG.items():
       with pytest.raises(AssertionError):
-        close(ours(hidden, head, wrong(ids, where)))
+        assert_expected(ours(hidden, head, wrong(ids, where)))
         pytest.fail(f"{name}: the comparison is blind", pytrace=False)
 
 
 def test_a_banned_logit_has_no_gradient():
   """The identity for a head: gradients are those of the logits; a banned target is a constant."""
-  logits, banned = jnp.asarray([[[2.0, 1.9, 0.5,
-                                  -3.0]]]), (jnp.arange(4) == 0, jnp.ones((1, 1), bool))
+  logits = jnp.asarray([[[2.0, 1.9, 0.5, -3.0]]])
+  banned = (jnp.arange(4) == 0, jnp.ones((1, 1), bool))
 
   @jax.jit
   def run(target, top_k):
@@ -196,8 +218,7 @@ def test_a_banned_logit_has_no_gradient():
 
 
 def test_gradient_is_exactly_zero_outside_the_support():
-  """With the identity for a head, the gradient in the hidden state is the gradient in the logits.
-  """
+  """With the identity for a head, the gradient in the hidden state is that in the logits."""
   logits = jnp.asarray([[[2.0, 1.9, 0.5, -3.0]]])
 
   def log_prob(logits, target, min_p):
@@ -219,12 +240,14 @@ def test_gradient_is_exactly_zero_outside_the_support():
 
 def test_statistics_without_gradient():
   hidden, head, targets = arrays()
-  total = lambda h, name: jnp.sum(
-      getattr(token_stats.token_stats(h, head, targets, temperature=1.0, min_p=0.1, stats=ALL), name
-             ))
+
+  def summed(hidden, name):
+    out = token_stats.token_stats(hidden, head, targets, temperature=1.0, min_p=0.1, stats=ALL)
+    return jnp.sum(getattr(out, name))
+
   for name in ("sum_pi_squared", "kept_mass", "entropy"):
-    assert np.all(jax.grad(total)(hidden, name) == 0)
-  assert np.any(jax.grad(total)(hidden, "log_probs") != 0)
+    assert np.all(jax.grad(summed)(hidden, name) == 0)
+  assert np.any(jax.grad(summed)(hidden, "log_probs") != 0)
 
 
 def test_values_that_keep_all_change_nothing():
@@ -240,31 +263,39 @@ def test_values_that_keep_all_change_nothing():
 def test_no_rule_costs_nothing():
   """Arrays over the vocabulary in the traced program, V = 19: the fewest without a rule."""
   hidden, head, targets = arrays(length=4)
-  count = lambda **rules: str(jax.make_jaxpr(lambda h: token_stats.token_stats(
-      h, head, targets, temperature=1.0, **rules).log_probs)(hidden)).count("19]")
+
+  def count(**rules):
+    run = functools.partial(token_stats.token_stats, head=head, targets=targets, temperature=1.0)
+    return str(jax.make_jaxpr(lambda h: run(h, **rules).log_probs)(hidden)).count("19]")
+
   banned = (jnp.arange(19) == 3, jnp.ones(targets.shape, bool))
   assert count() < count(min_p=0.1) < count(top_k=3) and count() < count(banned=banned)
 
 
 def test_long_tails_stay_finite():
-  """Logits of +-3e4, as half precision can hold, give finite statistics and gradients, in and out
-  of the support.
-  """
+  """Logits of +-3e4, as half precision can hold, give finite statistics and gradients."""
   hidden = jnp.asarray([[[3e4, -3e4, 0.0], [0.0, 0.0, 0.0]]])
-  run = lambda h, target: token_stats.token_stats(h, jnp.eye(3), jnp.full(
-      (1, 2), target), temperature=1.0, min_p=1e-6, stats=ALL, entropy_gradient=True)
-  for target in range(3):
+
+  def run(hidden, target):
+    return token_stats.token_stats(hidden, jnp.eye(3), jnp.full((1, 2), target), temperature=1.0,
+                                   min_p=1e-6, stats=ALL, entropy_gradient=True)
+
+  def loss(hidden, target):
     out = run(hidden, target)
-    gradient = jax.grad(lambda h, t=target: jnp.sum(run(h, t).log_probs + run(h, t).entropy))(
-        hidden)
+    return jnp.sum(out.log_probs + out.entropy)
+
+  for target in range(3):  # in the support and outside
+    out, gradient = run(hidden, target), jax.grad(loss)(hidden, target)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((out, gradient)))
 
 
 def test_float64_stays_float64():
   with jax.enable_x64(True):
-    hidden, head, targets = (
-        jnp.asarray(np.asarray(x, np.float64) if i < 2 else x) for i, x in enumerate(arrays()))
-    run = lambda h: token_stats.token_stats(h, head, targets, temperature=0.7, min_p=0.1, stats=ALL)
+    hidden, head, targets = as_float64(*arrays())
+
+    def run(hidden):
+      return token_stats.token_stats(hidden, head, targets, temperature=0.7, min_p=0.1, stats=ALL)
+
     out, expected = run(hidden), whole_pruned(hidden, head, targets, 0.7, {"min_p": 0.1})
     assert {x.dtype for x in jax.tree.leaves(out)} == {np.dtype("float64"), np.dtype("bool")}
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), out,
@@ -278,8 +309,8 @@ def test_unknown_statistic_is_refused():
 
 
 def test_masked_helpers():
-  values, mask = jnp.asarray([[1.0, jnp.nan], [jnp.nan, jnp.nan]]), jnp.asarray([[True, False],
-                                                                                 [False, False]])
+  values = jnp.asarray([[1.0, jnp.nan], [jnp.nan, jnp.nan]])
+  mask = jnp.asarray([[True, False], [False, False]])
   np.testing.assert_array_equal(masked.row_mean(values, mask), [[1.0], [0.0]])
   assert np.all(np.isfinite(jax.grad(lambda v: jnp.sum(masked.row_mean(v, mask)))(values)))
   groups = jnp.asarray([7, -2, 7, 5])

@@ -7,40 +7,23 @@ import pytest
 
 from jaxrl_llm.ops import vocabulary
 
-RULES = [{}, {
-    "min_p": 0.0
-}, {
-    "min_p": 0.2
-}, {
-    "min_p": 1.0
-}, {
-    "top_k": 0
-}, {
-    "top_k": 1
-}, {
-    "top_k": 4
-}, {
-    "top_k": 99
-}, {
-    "top_p": 1.0
-}, {
-    "top_p": 0.6
-}, {
-    "top_p": 0.0
-}, {
-    "top_k": 4,
-    "top_p": 0.7
-}, {
-    "top_k": 5,
-    "min_p": 0.1
-}, {
-    "top_p": 0.9,
-    "min_p": 0.3
-}, {
-    "top_k": 6,
-    "top_p": 0.8,
-    "min_p": 0.15
-}]
+RULES = [
+    {},
+    {"min_p": 0.0},
+    {"min_p": 0.2},
+    {"min_p": 1.0},
+    {"top_k": 0},
+    {"top_k": 1},
+    {"top_k": 4},
+    {"top_k": 99},
+    {"top_p": 1.0},
+    {"top_p": 0.6},
+    {"top_p": 0.0},
+    {"top_k": 4, "top_p": 0.7},
+    {"top_k": 5, "min_p": 0.1},
+    {"top_p": 0.9, "min_p": 0.3},
+    {"top_k": 6, "top_p": 0.8, "min_p": 0.15},
+]
 
 
 def softmax(z):
@@ -50,9 +33,7 @@ def softmax(z):
 
 
 def loop(z, top_k=0, top_p=1.0, min_p=0.0):
-  """The kept tokens of one distribution without ties: top-k, then top-p of what is left, then min-p
-  of that.
-  """
+  """The kept tokens of one distribution without ties: top-k, then top-p, then min-p."""
   p = softmax(z)
   order = [int(i) for i in np.argsort(-p, kind="stable")]
   if top_k:
@@ -82,7 +63,7 @@ def test_order_of_the_rules_shows(logits):
   assert np.any(swapped != vocabulary.support(logits, top_k=4, top_p=0.7))
 
 
-def test_ties_share_their_fate():
+def test_equal_logits_are_kept_or_removed_together():
   z = jnp.asarray([1.0, 3.0, 2.0, 2.0, 0.0, 2.0])
   tied = [False, True, True, True, False, True]
   np.testing.assert_array_equal(vocabulary.support(z, top_k=2), tied)
@@ -93,37 +74,37 @@ def test_ties_share_their_fate():
 
 def test_sorts_only_where_asked():
   z = jnp.zeros((2, 5))
-  sorts = lambda **rules: "sort" in str(
-      jax.make_jaxpr(lambda z, r: vocabulary.support(z, **r))(z, rules))
+
+  def sorts(**rules):
+    return "sort" in str(jax.make_jaxpr(lambda z, r: vocabulary.support(z, **r))(z, rules))
+
   assert not sorts(min_p=0.1) and not sorts()
   assert sorts(top_k=3) and sorts(top_p=0.5)
-  names = {
-      e.primitive.name
-      for e in jax.make_jaxpr(lambda z, p: vocabulary.support(z, top_p=p))(z, 0.5).jaxpr.eqns
-  }
+  jaxpr = jax.make_jaxpr(lambda z, p: vocabulary.support(z, top_p=p))(z, 0.5).jaxpr
+  names = {equation.primitive.name for equation in jaxpr.eqns}
   assert "cond" in names and "sort" not in names, "the sort is inside the branch"
 
 
-@pytest.mark.parametrize("rules,on", [({}, False), ({
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0
-}, False), ({
-    "top_k": 1
-}, True), ({
-    "top_p": 0.9
-}, True), ({
-    "min_p": 1e-6
-}, True)], ids=str)
+@pytest.mark.parametrize("rules,on", [
+    ({}, False),
+    ({"top_k": 0, "top_p": 1.0, "min_p": 0.0}, False),
+    ({"top_k": 1}, True),
+    ({"top_p": 0.9}, True),
+    ({"min_p": 1e-6}, True),
+], ids=str)
 def test_active(rules, on):
   assert vocabulary.active(**rules) == on
 
 
 def test_pruned_logits_are_finite_and_their_gradient_is_zero_outside(logits):
   keep = vocabulary.support(logits, min_p=0.2)
-  entropy = lambda z: -jnp.sum(jax.nn.softmax(z) * jax.nn.log_softmax(z))
-  value, gradient = jax.value_and_grad(
-      lambda z: entropy(vocabulary.prune(z, vocabulary.support(z, min_p=0.2))))(logits)
+
+  @jax.value_and_grad
+  def entropy(z):
+    z = vocabulary.prune(z, vocabulary.support(z, min_p=0.2))
+    return -jnp.sum(jax.nn.softmax(z) * jax.nn.log_softmax(z))
+
+  value, gradient = entropy(logits)
   assert np.isfinite(value) and np.all(np.isfinite(gradient))
   assert np.all(np.asarray(gradient)[~keep] == 0) and np.any(np.asarray(gradient)[keep] != 0)
   p = jax.nn.softmax(vocabulary.prune(logits, keep))
@@ -131,7 +112,8 @@ def test_pruned_logits_are_finite_and_their_gradient_is_zero_outside(logits):
   np.testing.assert_allclose(np.sum(p, -1), 1, rtol=1e-6)
 
 
-# What dynamic vocabulary pruning promises (methods E23.5), in float64 on sets made by the kernel.
+# What dynamic vocabulary pruning (arXiv 2512.23087) promises, in float64 on sets from the kernel.
+# The constants of the bounds are derived here; the paper's are not known to us.
 
 MIN_P = 0.05
 
@@ -150,8 +132,9 @@ def states(seed, count=300, width=30, scale=2.0):
 
 @pytest.mark.parametrize("bound", [0.01, 0.3, 1.0])
 def test_mismatch_envelope(bound):
-  """|log p' - log p| <= log(p + (1 - p) e^{2E}) <= min(2E, (1 - p)(e^{2E} - 1)) for logit noise
-  within E.
+  """With logit noise within E, log p changes by at most log(p + (1 - p) e^{2E}).
+
+  That is at most min(2E, (1 - p)(e^{2E} - 1)).
   """
   z, rng = states(1, width=5), np.random.default_rng(2)
   p = softmax(z)
@@ -174,13 +157,11 @@ def test_distances_between_the_whole_and_the_pruned_distribution():
   """TV(p, p_S) = 1 - Z and KL(p_S || p) = -log Z."""
   p, p_s, kept, mass = pruned(states(3))
   np.testing.assert_allclose(0.5 * np.sum(np.abs(p - p_s), -1), 1 - mass, atol=1e-12)
-  np.testing.assert_allclose(
-      np.sum(np.where(kept, p_s * np.log(np.where(kept, p_s / p, 1)), 0), -1), -np.log(mass),
-      atol=1e-12)
+  divergence = np.sum(np.where(kept, p_s * np.log(np.where(kept, p_s / p, 1)), 0), -1)
+  np.testing.assert_allclose(divergence, -np.log(mass), atol=1e-12)
   assert np.max(1 - mass) > 0.05, "something is pruned"
-  unnormalised = np.where(kept, p, 0)
-  assert np.any(np.abs(0.5 * np.sum(np.abs(p - unnormalised), -1) -
-                       (1 - mass)) > 1e-2), "renormalising matters"
+  unnormalised = 0.5 * np.sum(np.abs(p - np.where(kept, p, 0)), -1)
+  assert np.any(np.abs(unnormalised - (1 - mass)) > 1e-2), "renormalising matters"
 
 
 @pytest.mark.parametrize("min_p", [0.01, 0.05, 0.3])
@@ -193,8 +174,9 @@ def test_tail_mass_bound(min_p):
 
 
 def test_ratio_identity_and_the_bias_of_one_sided_pruning():
-  """pi_S / mu_S = (pi / mu) Z_mu / Z_pi on a common set; its mean under mu_S is 1, that of pi /
-  mu_S is Z_pi.
+  """pi_S / mu_S = (pi / mu) Z_mu / Z_pi on a common set, with mean 1 under mu_S.
+
+  The mean of pi / mu_S is Z_pi.
   """
   z = states(5)
   mu, mu_s, kept, mass_mu = pruned(z)
@@ -209,5 +191,5 @@ def test_ratio_identity_and_the_bias_of_one_sided_pruning():
   one_sided = np.divide(pi, mu_s, out=np.zeros_like(pi), where=kept)
   np.testing.assert_allclose(np.sum(mu_s * one_sided, -1)[same], mass_pi[same], atol=1e-12)
   assert np.min(mass_pi[same]) < 0.95, "the bias is visible"
-  assert np.any(np.abs(np.sum(mu_s * ratio, -1)[~same] -
-                       1) > 1e-3), "unequal sets break the mean of 1"
+  mean = np.sum(mu_s * ratio, -1)[~same]
+  assert np.any(np.abs(mean - 1) > 1e-3), "unequal sets break the mean of 1"

@@ -16,6 +16,7 @@ setup(
         "absl-py>=2.1,<3",
         "chex>=0.1.90,<0.2",
         "flax>=0.12,<0.13",
+        "huggingface-hub>=1.0,<3",
         "jax>=0.10,<0.12",
         "jaxtyping>=0.3,<0.4",
         "jinja2>=3.1,<4",

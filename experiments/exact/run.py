@@ -70,7 +70,7 @@ def estimator_cells() -> list[tuple]:
           for name, cfg in studies.as_published().items()]
 
 
-def measure(instances: int, group_instances: int) -> dict[str, list[studies.Row]]:
+def measure(instances: int, group_instances: int) -> dict[str, list[studies.TableRow]]:
   group = {"group_size": GROUP_SIZE, "instances": group_instances, **GROUP}
   single = {"instances": instances, **SINGLE}
   exact, sampled = studies.group_study, studies.sampled_group_study
@@ -104,7 +104,7 @@ def number(mean: float, error: float = float("nan")) -> str:
   return f"{mean:.3g} ± {error:.1g}" if error > ROUNDING else f"{mean:.3g}"
 
 
-def across(rows: list[studies.Row], metric: str, key: str) -> str:
+def across(rows: list[studies.TableRow], metric: str, key: str) -> str:
   """One metric: a row per method, a column per drift or horizon."""
   columns = sorted({getattr(row, key) for row in rows})
   cells = {
@@ -115,7 +115,7 @@ def across(rows: list[studies.Row], metric: str, key: str) -> str:
                         [(m, *(cells[m, c] for c in columns)) for m in methods])
 
 
-def down(rows: list[studies.Row]) -> str:
+def down(rows: list[studies.TableRow]) -> str:
   """All metrics, a row per method."""
   return markdown_table(
       ("", *studies.METRICS),
@@ -138,7 +138,7 @@ def window_table(windows: dict[str, monte_carlo.Window]) -> str:
   return markdown_table(("share outside", *(f"t = {t}" for t in POSITIONS)), rows)
 
 
-def sections(rows: dict[str, list[studies.Row]], windows, instances: int,
+def sections(rows: dict[str, list[studies.TableRow]], windows, instances: int,
              group_instances: int) -> dict[str, str]:
   """Heading -> text, in the order of the table."""
   low, high = studies.log_ratio_range(horizon=6, drifts=DRIFTS, instances=instances, **SINGLE)
@@ -185,7 +185,7 @@ def sections(rows: dict[str, list[studies.Row]], windows, instances: int,
   }
 
 
-def write_csv(rows: dict[str, list[studies.Row]], path: Path) -> None:
+def write_csv(rows: dict[str, list[studies.TableRow]], path: Path) -> None:
   header = [*FIELDS, *(f"{m}{suffix}" for m in studies.METRICS for suffix in ("", "_error"))]
   with open(path, "w", newline="") as file:
     writer = csv.writer(file, lineterminator="\n")

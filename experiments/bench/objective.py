@@ -3,9 +3,10 @@
   python experiments/bench/objective.py
   python experiments/bench/objective.py --estimators=gspo,m2po --reps 5 --json out.json
 
-Both are jitted and take turns in one process. The objective is everything that depends on the choice
-of method: advantages and weights of the rollout batch, then the weighted loss and its gradient with
-respect to the log-probs. Target: at most 2 % of the time of the train step that it is part of.
+Both are jitted and take turns in one process. The objective is everything that depends on the
+choice of method: advantages and weights of the rollout batch, then the weighted loss and its
+gradient with respect to the log-probs. Target: at most 2 % of the time of the train step that it is
+part of.
 """
 
 import argparse

@@ -3,10 +3,10 @@
   python experiments/bench/overlap.py
   python experiments/bench/overlap.py --sleep 0.5 --width 128 --json out.json
 
-With overlap the next batch is sampled during the updates. The policy is small and untrained, on sums
-of two digits, on the first device, with `updates.staleness` = 1. The verifier sleeps once per batch
-and then answers as usual. Both settings take turns in one process, so that a slow moment of the
-machine meets both. A repetition is `--count` iterations after one that is not counted. As in
+With overlap the next batch is sampled during the updates. The policy is small and untrained, the
+task sums of two digits, on the first device, with `updates.staleness` = 1. The verifier sleeps once
+per batch and then answers as usual. Both settings take turns in one process, so that a slow moment
+of the machine meets both. A repetition is `--count` iterations after one that is not counted. As in
 training, the metrics of an iteration are fetched after the next one is dispatched.
 
 The ratio is time without overlap over time with it. At most one batch is sampled ahead, so on one
@@ -32,7 +32,6 @@ from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.warm_start import Start
 
 import measure
-
 
 DRAW_TIMES = ("time/rollout", "time/verify", "time/waited")
 

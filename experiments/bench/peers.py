@@ -1,8 +1,8 @@
 """Times workload W in rounds of ours, google-tunix and TRL, each in a process of its own.
 
-Each library has an environment of its own. The peers' scripts are not part of this repository: the folder `--peer-dir` has tunix_grpo.py and
-trl_grpo.py, which print the seconds of each step. Nothing is imported from the peers, and this
-process starts no device.
+Each library has an environment of its own. The peers' scripts are not part of this repository: the
+folder `--peer-dir` has tunix_grpo.py and trl_grpo.py, which print the seconds of each step. Nothing
+is imported from the peers, and this process starts no device.
 """
 
 import argparse

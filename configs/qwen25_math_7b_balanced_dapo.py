@@ -24,7 +24,7 @@ Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and
 arXiv 2605.04077, second-hand.
 Not run here.
 
-Source: model, data and method are those of arXiv 2605.04077, second-hand. Learning rate, batch and
+Source: model, data and method are from arXiv 2605.04077, second-hand. Learning rate, batch and
 group size, lengths and evaluation are unconfirmed: those lines say "ours".
 """
 

@@ -64,7 +64,7 @@ def sizes(cfg) -> dict[str, float]:
   count = parameter_count(cfg.pretrained)
   devices = cfg.mesh.fsdp * cfg.mesh.tensor
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  # f32: parameters, gradients, two moments, the starting parameters, those of stale samplers
+  # f32: parameters, gradients, two moments, the starting parameters, stale samplers
   state = 4 * (5 + cfg.updates.staleness) * count
   cache = 2 * 2 * m.num_layers * m.num_kv_heads * m.head_dim * length
   inputs = 2 * m.num_layers * m.width * length  # remat=full keeps the input of each block
@@ -191,7 +191,7 @@ def test_prompts_and_columns_can_be_read(path):
 
 @pytest.mark.parametrize("stem", ["qwen3_4b_ctpo_deepscaler", "qwen3_14b_ctpo_deepscaler"])
 def test_ctpo_has_the_numbers_of_its_script(stem):
-  """Those of the training script of arXiv 2605.07331."""
+  """The training script of arXiv 2605.07331."""
   cfg = ready(ROOT / "configs" / f"{stem}.py")
   e, o, r = cfg.estimator, cfg.optimizer, cfg.rollout
   assert (e.log_low, e.log_high, e.log_dual, e.power) == (0.025, 0.05, 0.05, 0.5)
@@ -216,7 +216,7 @@ def test_a_recipe_that_was_published_with_tools_says_that_it_has_none(stem):
 
 
 def test_tempo_has_the_numbers_of_its_script():
-  """Those of the scripts of arXiv 2509.18314."""
+  """The scripts of arXiv 2509.18314."""
   cfg = ready(ROOT / "configs/qwen3_1_7b_tempo_math.py")
   r = cfg.rollout
   assert (r.prompts, r.group_size, r.prompts // cfg.updates.optimizer_batches) == (512, 7, 64)

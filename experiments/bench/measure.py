@@ -64,7 +64,7 @@ def model_flops(shape: workload.Shape) -> dict[str, float]:
 
 
 def tokens(shape: workload.Shape) -> dict[str, int]:
-  """Returns the tokens of each part: the new ones for generation, else those of whole rows."""
+  """Returns the tokens of each part: new tokens for generation, else whole rows."""
   new, whole = shape.rows * shape.new, shape.rows * (shape.prompt + shape.new)
   return {
       "generation": new,

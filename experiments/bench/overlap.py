@@ -33,7 +33,7 @@ from jaxrl_llm.runs.warm_start import Start
 
 import measure
 
-DRAW_TIMES = ("time/rollout", "time/verify", "time/waited")
+BATCH_TIMES = ("time/rollout", "time/verify", "time/waited")
 
 
 class Sleeping:
@@ -82,23 +82,23 @@ def repetition(parts: setup.Parts, run, start: Start, count: int, ahead: Ahead |
 def compare(parts: setup.Parts, reps: int, count: int) -> dict:
   """Times repetitions without and with overlap in turn, after one of each that compiles.
 
-  `draws` has the seconds that the last rollout batch of each repetition took.
+  `draws` has the seconds that the parts of the last rollout batch of each repetition took.
   """
   start = Start(parts.model.init(jax.random.key(0)), None)
-  run, seconds, draws = first_run(parts, start), {"without": [], "with": []}, []
+  run, seconds, batches = first_run(parts, start), {"without": [], "with": []}, []
   for rep in range(reps + 1):
     for way, times in seconds.items():
       with Ahead() if way == "with" else contextlib.nullcontext() as ahead:
         taken, values, run = repetition(parts, run, start, count, ahead)
       if rep:
         times.append(taken)
-        draws.append({"way": way} | {name: values.get(name) for name in DRAW_TIMES})
+        batches.append({"way": way} | {name: values.get(name) for name in BATCH_TIMES})
   medians = {way: float(np.median(times)) for way, times in seconds.items()}
   return {
       "seconds": seconds,
       "medians": medians,
       "ratio": medians["without"] / medians["with"],
-      "draws": draws,
+      "draws": batches,
   }
 
 

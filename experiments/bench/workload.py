@@ -1,7 +1,7 @@
 """Workload W: one GRPO iteration of a small decoder, from the functions that a run uses.
 
 Every row samples `new` tokens, because its stop id is beyond the vocabulary. Dimension letters are
-those of jaxrl_llm/types.py; B = prompts * group rows.
+defined in jaxrl_llm/types.py; B = prompts * group rows.
 """
 
 import dataclasses

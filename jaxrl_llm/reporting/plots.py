@@ -1,4 +1,4 @@
-"""Figures of one run and of several, drawn without pyplot's global state."""
+"""Figures of one run and of several, without pyplot's global state."""
 
 import os
 from typing import BinaryIO

@@ -3,6 +3,9 @@
 import html.parser
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from jaxrl_llm.reporting.tables import markdown_table, summary_table
 from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
 from jaxrl_llm.types import Extreme, Histogram, Mean, merge_metrics
 
+ROOT = Path(__file__).parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -310,3 +314,12 @@ def test_report_refuses_samples_with_unequal_lengths(tmp_path):
     json.dump({"before": [sample("1+1=", ["2"], [0.0, 1.0], True)], "after": []}, file)
   with pytest.raises(RunError, match=r"samples.json.*1 pieces, 2 log-ratios"):
     write_report(workdir)
+
+
+def test_a_build_ships_the_templates(tmp_path):
+  pytest.importorskip("setuptools")
+  command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path)]
+  subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+  templates = "jaxrl_llm/reporting/templates"
+  built = {path.name for path in (tmp_path / templates).iterdir()}
+  assert built == {path.name for path in (ROOT / templates).iterdir()} >= {"page.html", "style.css"}

@@ -5,12 +5,11 @@ from setuptools import find_packages, setup
 setup(
     name="jaxrl_llm",
     version="0.1.0",
-    description=
-    "Reinforcement learning of language models in JAX: off-policy correction and credit "
-    "assignment, "
-    "side by side",
+    description="Reinforcement learning of language models in JAX: off-policy correction and "
+    "credit assignment, side by side",
     license="Apache-2.0",
     packages=find_packages(include=["jaxrl_llm", "jaxrl_llm.*"]),
+    package_data={"jaxrl_llm.reporting": ["templates/*"]},
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1,<3",

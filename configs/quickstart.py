@@ -1,4 +1,4 @@
-"""A small policy learns by RL to work a chain of arithmetic step by step, on a laptop.
+"""Teaches a small policy by RL to work out a chain of arithmetic step by step, on a laptop.
 
   python experiments/main.py --config=configs/quickstart.py --workdir=runs/quickstart
   python experiments/main.py --config=configs/quickstart.py:ctpo --config.seed=1 --workdir=runs/ctpo

@@ -1,12 +1,11 @@
-"""A small policy learns by RL to call a calculator: products of three-digit numbers, which it
-cannot work out itself.
+r"""Teaches a small policy by RL to call a calculator for products of three-digit numbers.
 
   python experiments/main.py --config=configs/quickstart_tools.py:ctpo --workdir=runs/tools_ctpo
-  python experiments/main.py --config=configs/quickstart_tools.py:otb --config.seed=1
-  --workdir=runs/tools_otb
+  python experiments/main.py --config=configs/quickstart_tools.py:otb --config.seed=1 \
+    --workdir=runs/tools_otb
 
-The warm start imitates demonstrations of which 30 % call the tool and the others state the product
-outright.
+The policy is too small to work out the products itself. The warm start imitates demonstrations, of
+which 30 % call the tool and the others state the product outright.
 """
 
 from jaxrl_llm import presets

@@ -1,22 +1,26 @@
-"""Qwen2.5-0.5B-Instruct on GSM8K: the recipe to begin with, for one GPU or one TPU chip.
+r"""Qwen2.5-0.5B-Instruct on GSM8K: the recipe to begin with, for one GPU or one TPU chip.
 
   python experiments/main.py --config=configs/qwen25_0_5b_gsm8k.py --workdir=runs/qwen25_0_5b_gsm8k
-  python experiments/main.py --config=configs/qwen25_0_5b_gsm8k.py:minpro
-  --workdir=runs/qwen25_0_5b_minpro
+  python experiments/main.py --config=configs/qwen25_0_5b_gsm8k.py:minpro \
+    --workdir=runs/qwen25_0_5b_minpro
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       0.494 billion
-  training state   9.88 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
-  cache            0.011 GB in bf16 for a row of 896 tokens, 2.82 GB for the 256 rows that are drawn at once
-  backward pass    0.132 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
-  1 device         12.7 GB in all while sampling, 10.9 GB in all while updating 8 rows at once
+  training state   9.88 GB, 20 bytes a parameter in f32: parameters,
+                   gradients, Adam's moments, the starting parameters
+  cache            0.011 GB in bf16 for a row of 896 tokens,
+                   2.82 GB for the 256 rows that are sampled at once
+  backward pass    0.132 GB a row: inputs of all blocks in bf16,
+                   scores (f32 and bf16) and MLP of one block
+  1 device         12.7 GB in all while sampling,
+                   10.9 GB in all while updating 8 rows at once
 The logits of a decode step and of a chunk of the loss add 0.2 GB and 0.6 GB.
 
 Published: nothing; the recipe is ours. Any preset runs on it.
 Not run here.
 
-Source: the instruction is that of Qwen2.5-Math's evaluation, methods V4 [code]; data, V3 [code].
-All else is ours.
+Source: the instruction is read in the evaluation code of Qwen2.5-Math (arXiv 2409.12122), the
+columns in the data files of GSM8K (arXiv 2110.14168). All else is ours.
 """
 
 from jaxrl_llm import presets

@@ -1,28 +1,31 @@
-r"""Optimal token baseline (OTB) on Qwen2.5-7B: the single-turn variant of a recipe that was
-published with tools.
+r"""Optimal token baseline (OTB) on Qwen2.5-7B: single-turn variant of a recipe with tools.
 
   python experiments/main.py --config=configs/qwen25_7b_otb.py --workdir=runs/qwen25_7b_otb
   python experiments/main.py --config=configs/qwen25_7b_otb.py --config.rollout.group_size=4 \
     --config.updates.micro_batches=16 --workdir=runs/qwen25_7b_otb_n4
   python experiments/main.py --config=configs/qwen25_7b_otb.py:grpo --workdir=runs/qwen25_7b_grpo
 
-The published runs on this model let the policy run Python in up to 5 turns per problem. Turns and a
-Python sandbox are
-in the package, but a task of problems from a file has no tool: here a problem is answered in one
-  turn, without code.
+The published runs let the policy run Python in up to 5 turns per problem. The package has turns and
+a Python sandbox, but a task of problems from a file has no tool: here a problem is answered in one
+turn, without code.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       7.62 billion
-  training state   152 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
-  cache            0.528 GB in bf16 for a row of 9,216 tokens, 1,082 GB for the 2,048 rows that are drawn at once
-  backward pass    17.2 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
-  32 devices       38.6 GB each while sampling, 21.9 GB each while updating 32 rows at once
+  training state   152 GB, 20 bytes a parameter in f32: parameters,
+                   gradients, Adam's moments, the starting parameters
+  cache            0.528 GB in bf16 for a row of 9,216 tokens,
+                   1,082 GB for the 2,048 rows that are sampled at once
+  backward pass    17.2 GB a row: inputs of all blocks in bf16,
+                   scores (f32 and bf16) and MLP of one block
+  32 devices       38.6 GB each while sampling,
+                   21.9 GB each while updating 32 rows at once
 
-Published: a group of 4 matches a group of 32 with more than 65 % fewer tokens: arXiv 2602.07078,
-abstract, methods A1.10 [paper]; 66 % with tools, 62 % in a single turn: its project page [2nd]. The
-table behind it is unconfirmed. Not run here.
+Published: a group of 4 matches a group of 32 with more than 65 % fewer tokens (arXiv 2602.07078,
+abstract); 66 % with tools and 62 % in a single turn (its project page, second-hand). The table that
+these come from is unconfirmed.
+Not run here.
 
-Source: methods A1.10, the setting with tools [2nd], unless a line says "ours".
+Source: the setting with tools of arXiv 2602.07078, second-hand, unless a line says "ours".
 """
 
 from jaxrl_llm import presets

@@ -1,29 +1,31 @@
 r"""Balanced aggregation on Qwen2.5-Math-7B with DAPO-Math-17k.
 
-  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py
-  --workdir=runs/balanced python experiments/main.py
-  --config=configs/qwen25_math_7b_balanced_dapo.py --config.aggregation.name=token \
-    --workdir=runs/token
-  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py
-  --config.aggregation.name=sequence \
-    --workdir=runs/sequence
+  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py --workdir=runs/math_7b
+  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py \
+    --config.aggregation.name=token --workdir=runs/math_7b_token
+  python experiments/main.py --config=configs/qwen25_math_7b_balanced_dapo.py \
+    --config.aggregation.name=sequence --workdir=runs/math_7b_sequence
 
 The three commands are the columns of the published table.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       7.62 billion
-  training state   152 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
-  cache            0.235 GB in bf16 for a row of 4,096 tokens, 481 GB for the 2,048 rows that are drawn at once
-  backward pass    4.11 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
-  16 devices       39.6 GB each while sampling, 13.6 GB each while updating 16 rows at once
+  training state   152 GB, 20 bytes a parameter in f32: parameters,
+                   gradients, Adam's moments, the starting parameters
+  cache            0.235 GB in bf16 for a row of 4,096 tokens,
+                   481 GB for the 2,048 rows that are sampled at once
+  backward pass    4.11 GB a row: inputs of all blocks in bf16,
+                   scores (f32 and bf16) and MLP of one block
+  16 devices       39.6 GB each while sampling,
+                   13.6 GB each while updating 16 rows at once
 
 Published: .3424 (mean per sequence .3446, which is the best here; token mean .3364).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.
-arXiv 2605.04077, methods A3.3 [2nd].
+arXiv 2605.04077, second-hand.
 Not run here.
 
-Source: model, data and method, A3 [2nd]. Learning rate, batch and group size, lengths and
-evaluation are unconfirmed: those lines say "ours".
+Source: model, data and method are from arXiv 2605.04077, second-hand. Learning rate, batch and
+group size, lengths and evaluation are unconfirmed: those lines say "ours".
 """
 
 from jaxrl_llm import presets

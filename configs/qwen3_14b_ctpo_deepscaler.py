@@ -1,31 +1,32 @@
-"""CTPO on Qwen3-14B with DeepScaleR: the single-turn variant of a recipe that was published with
-tools.
+"""CTPO on Qwen3-14B with DeepScaleR: single-turn variant of a recipe with tools.
 
   python experiments/main.py --config=configs/qwen3_14b_ctpo_deepscaler.py --workdir=runs/ctpo
   python experiments/main.py --config=configs/qwen3_14b_ctpo_deepscaler.py:gspo --workdir=runs/gspo
 
-The published runs let the policy run Python in up to 5 turns per problem. Turns and a Python
-sandbox are in the
-package, but a task of problems from a file has no tool: here a problem is answered in one turn,
-  without code, and the
-published number is not what this file can be expected to reach. A completion has the 8,000 tokens
-that the published one shares with tool output.
+The published runs let the policy run Python in up to 5 turns per problem. The package has turns and
+a Python sandbox, but a task of problems from a file has no tool: here a problem is answered in one
+turn, without code. So this file cannot be expected to reach the published number. A completion has
+the 8,000 tokens that the published one shares with tool output.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       14.8 billion
-  training state   295 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
-  cache            1.48 GB in bf16 for a row of 9,024 tokens, 6,056 GB for the 4,096 rows that are drawn at once
-  backward pass    24.2 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
-  128 devices      49.6 GB each while sampling, 26.5 GB each while updating 128 rows at once
-Attention holds all scores of a row, and the sampler draws all rows of an iteration together: this
+  training state   295 GB, 20 bytes a parameter in f32: parameters,
+                   gradients, Adam's moments, the starting parameters
+  cache            1.48 GB in bf16 for a row of 9,024 tokens,
+                   6,056 GB for the 4,096 rows that are sampled at once
+  backward pass    24.2 GB a row: inputs of all blocks in bf16,
+                   scores (f32 and bf16) and MLP of one block
+  128 devices      49.6 GB each while sampling,
+                   26.5 GB each while updating 128 rows at once
+Attention holds all scores of a row, and the sampler holds all rows of an iteration at once: this
 sets the number of devices, more than the size of the model does.
 
-Published: 58.8 (GSPO 55.5, bounds that do not grow with t 55.7): avg@32 with tools, mean of AIME25,
-AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, methods E30.1 [2nd]. The GRPO row and the numbers of
-each benchmark are unconfirmed.
+Published: 58.8 (GSPO 55.5, bounds that do not grow with t 55.7).
+avg@32 with tools, mean of AIME25, AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, second-hand. The
+GRPO row and the numbers of each benchmark are unconfirmed.
 Not run here.
 
-Source: methods E29.1 (training script, [code]) unless a line says "ours".
+Source: the training script of arXiv 2605.07331 unless a line says "ours".
 """
 
 from jaxrl_llm import presets
@@ -44,8 +45,8 @@ def get_config(preset: str = PRESET):
   config.task.update(name="dataset", heldout_problems=256)
   config.task.data.update(path="agentica-org/DeepScaleR-Preview-Dataset", split="train",
                           mapping="deepscaler")
-  # The bare problem as one user message, thinking off. Graded by the last box alone (ours; there:
-  # any of 3 graders).
+  # The bare problem as one user message, thinking off. Only the last box is graded (ours; there any
+  # of three graders).
   config.task.prompt.update(style="chat", arguments='{"enable_thinking": false}')
   config.task.verifier_workers = 16  # ours
   config.rollout.update(prompts=512, group_size=8, max_new_tokens=8000, temperature=1.0)

@@ -1,29 +1,31 @@
 r"""Balanced aggregation on Qwen3-1.7B with DAPO-Math-17k.
 
   python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py --workdir=runs/balanced
-  python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py
-  --config.aggregation.name=token \
-    --workdir=runs/token
-  python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py
-  --config.aggregation.name=sequence \
-    --workdir=runs/sequence
+  python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py \
+    --config.aggregation.name=token --workdir=runs/token
+  python experiments/main.py --config=configs/qwen3_1_7b_balanced_dapo.py \
+    --config.aggregation.name=sequence --workdir=runs/sequence
 
 The three commands are the columns of the published table.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       1.72 billion
-  training state   34.4 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
-  cache            1.06 GB in bf16 for a row of 9,216 tokens, 2,165 GB for the 2,048 rows that are drawn at once
-  backward pass    9.55 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
-  32 devices       68.7 GB each while sampling, 10.6 GB each while updating 32 rows at once
+  training state   34.4 GB, 20 bytes a parameter in f32: parameters,
+                   gradients, Adam's moments, the starting parameters
+  cache            1.06 GB in bf16 for a row of 9,216 tokens,
+                   2,165 GB for the 2,048 rows that are sampled at once
+  backward pass    9.55 GB a row: inputs of all blocks in bf16,
+                   scores (f32 and bf16) and MLP of one block
+  32 devices       68.7 GB each while sampling,
+                   10.6 GB each while updating 32 rows at once
 
 Published: .4695, the best (mean per sequence .4481, token mean .4360).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.
-arXiv 2605.04077, methods A3.3 [2nd].
+arXiv 2605.04077, second-hand.
 Not run here.
 
-Source: model, data and method, A3 [2nd]. Learning rate, batch and group size, lengths and
-evaluation are unconfirmed: those lines say "ours".
+Source: model, data and method are from arXiv 2605.04077, second-hand. Learning rate, batch and
+group size, lengths and evaluation are unconfirmed: those lines say "ours".
 """
 
 from jaxrl_llm import presets

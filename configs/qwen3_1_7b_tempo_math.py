@@ -1,23 +1,27 @@
 """TEMPO on Qwen3-1.7B with MATH.
 
-  python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py
-  --workdir=runs/qwen3_1_7b_tempo_math python experiments/main.py
-  --config=configs/qwen3_1_7b_tempo_math.py:grpo --workdir=runs/qwen3_1_7b_grpo_math
+  python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py --workdir=runs/tempo
+  python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py:grpo --workdir=runs/grpo
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       1.72 billion
-  training state   34.4 GB in f32: parameters, gradients, Adam's moments, the start: 20 bytes a parameter
-  cache            1.06 GB in bf16 for a row of 9,216 tokens, 3,788 GB for the 3,584 rows that are drawn at once
-  backward pass    9.55 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
-  64 devices       59.7 GB each while sampling, 10.1 GB each while updating 64 rows at once
+  training state   34.4 GB, 20 bytes a parameter in f32: parameters,
+                   gradients, Adam's moments, the starting parameters
+  cache            1.06 GB in bf16 for a row of 9,216 tokens,
+                   3,788 GB for the 3,584 rows that are sampled at once
+  backward pass    9.55 GB a row: inputs of all blocks in bf16,
+                   scores (f32 and bf16) and MLP of one block
+  64 devices       59.7 GB each while sampling,
+                   10.1 GB each while updating 64 rows at once
 The published script runs on one GPU; the sampler here holds the cache of all rows at once.
 
-Published: MATH 87.6 -> 91.0 and 1.4 times faster; which model and baseline is not stated,
-presumably Qwen3-4B against GRPO (unconfirmed). arXiv 2509.18314, methods A2.4 [2nd]. The table of
-Qwen3-1.7B is unconfirmed. Not run here.
+Published: MATH 87.6 -> 91.0 and 1.4 times faster. Model and baseline are not stated, presumably
+Qwen3-4B against GRPO (unconfirmed). arXiv 2509.18314, second-hand. The table of Qwen3-1.7B is
+unconfirmed.
+Not run here.
 
-Source: methods A2.4 (scripts, [code]) unless a line says "ours". The length of completions is 8,192
-in the present script, 2,048 in its first release, and about 1,024 in the paper's table
+Source: the scripts of arXiv 2509.18314 unless a line says "ours". Completions have up to 8,192
+tokens in the present script, 2,048 in its first release, and about 1,024 in the paper's table
 (unconfirmed).
 """
 
@@ -30,14 +34,14 @@ PRESET = "tempo"
 def get_config(preset: str = PRESET):
   config = base_config()
   config.pretrained = "Qwen/Qwen3-1.7B"
-  config.iterations = 220  # 15 epochs; "about 220" [2nd]
-  # ours: of the 500, what 64 devices divide
+  config.iterations = 220  # 15 epochs, "about 220" (second-hand)
+  # ours: of the 500 problems, a number that 64 devices divide
   config.task.update(name="dataset", heldout_problems=448)
   # hub name: ours
   config.task.data.update(path="DigitalLearningGmbH/MATH-lighteval", split="train", mapping="math")
   config.task.data.update(heldout_path="HuggingFaceH4/MATH-500", heldout_split="test")  # ours
-  # The suffix asks for a box in the published script too, the words are ours. Thinking is on where
-  # it evaluates.
+  # The published script's suffix asks for a box too; the words are ours. Thinking is on in its
+  # evaluation.
   config.task.prompt.update(style="chat", suffix="\n\nPut your final answer within \\boxed{}.",
                             arguments='{"enable_thinking": true}')
   config.task.verifier_workers = 16  # ours

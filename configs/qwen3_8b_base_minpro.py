@@ -1,26 +1,30 @@
 """MinPRO on Qwen3-8B-Base with DAPO-Math-17k.
 
-  python experiments/main.py --config=configs/qwen3_8b_base_minpro.py
-  --workdir=runs/qwen3_8b_base_minpro python experiments/main.py
-  --config=configs/qwen3_8b_base_minpro.py:cispo --workdir=runs/qwen3_8b_base_cispo
+  python experiments/main.py --config=configs/qwen3_8b_base_minpro.py --workdir=runs/minpro
+  python experiments/main.py --config=configs/qwen3_8b_base_minpro.py:cispo --workdir=runs/cispo
 
-The published runs are off-policy because rollouts are delayed by two or more iterations: here the
+The published runs are off-policy because rollouts are delayed by two or more iterations. Here the
 sampler's parameters are two iterations old, and each rollout batch gives one optimizer step.
 
 Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
   parameters       8.19 billion
-  training state   229 GB in f32: parameters, gradients, Adam's moments, the start, 2 older: 28 bytes a parameter
-  cache            1.36 GB in bf16 for a row of 9,216 tokens, 1,392 GB for the 1,024 rows that are drawn at once
-  backward pass    19.7 GB a row: bf16 inputs of all blocks; scores (f32, bf16) and MLP of one block
-  64 devices       25.3 GB each while sampling, 23.3 GB each while updating 64 rows at once
+  training state   229 GB, 28 bytes a parameter in f32: parameters,
+                   gradients, Adam's moments, the starting parameters, 2 older ones
+  cache            1.36 GB in bf16 for a row of 9,216 tokens,
+                   1,392 GB for the 1,024 rows that are sampled at once
+  backward pass    19.7 GB a row: inputs of all blocks in bf16,
+                   scores (f32 and bf16) and MLP of one block
+  64 devices       25.3 GB each while sampling,
+                   23.3 GB each while updating 64 rows at once
 
 Published: 59.4, mean pass@1 of AIME24, AIME25, AMC23, MATH-500, Minerva, OlympiadBench and GSM8K,
-best of all baselines. arXiv 2601.22718, methods E30.2 [2nd]. An independent run on DAPO-Math-17k:
-29.72 against 23.96 of GRPO, best avg@16 of AIME24 to AIME26. arXiv 2606.10968, methods E30.3
-[paper]. Not run here.
+best of all baselines (arXiv 2601.22718, second-hand). An independent run on DAPO-Math-17k: 29.72
+against 23.96 of GRPO, best avg@16 of AIME24 to AIME26 (arXiv 2606.10968).
+Not run here.
 
-Source: model E29.2 [2nd]; data, lengths and evaluation E29.3 [paper], the independent run. Batch
-sizes, clip bounds, learning rate and the grid of delays are unconfirmed; those lines say "ours".
+Source: the model is from arXiv 2601.22718, second-hand; data, lengths and evaluation are from the
+independent run, arXiv 2606.10968. Batch sizes, clip bounds, learning rate and the grid of delays
+are unconfirmed: those lines say "ours".
 """
 
 from jaxrl_llm import presets

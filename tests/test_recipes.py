@@ -1,10 +1,9 @@
-"""Every file in configs/ loads, passes the checks of a run, and its header says what the config
-says.
-"""
+"""Every file in configs/ loads and passes the checks of a run; its header agrees with it."""
 
 import dataclasses
 import functools
 import importlib.util
+import operator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,29 +22,25 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 RECIPES = [path for path in FILES if not path.name.startswith("quickstart")]
 
-# Shapes of the public checkpoints, from their config.json, and the billions of parameters that
-# their cards state.
+# Public checkpoints: billions of parameters by their cards, and shapes by their config.json.
 _QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)
 _QWEN25 = dict(qk_norm=False, qkv_bias=True)
 _7B = dict(_QWEN25, num_layers=28, width=3584, num_heads=28, num_kv_heads=4, head_dim=128,
            mlp_width=18_944, vocab_size=152_064, tie_head=False)
 SHAPES = {
-    "Qwen/Qwen3-1.7B": (1.7,
-                        dict(_QWEN3, num_layers=28, width=2048, num_heads=16, num_kv_heads=8,
-                             mlp_width=6144)),
-    "Qwen/Qwen3-4B": (4.0,
-                      dict(_QWEN3, num_layers=36, width=2560, num_heads=32, num_kv_heads=8,
-                           mlp_width=9728)),
-    "Qwen/Qwen3-8B-Base": (8.2,
-                           dict(_QWEN3, num_layers=36, width=4096, num_heads=32, num_kv_heads=8,
-                                mlp_width=12_288, tie_head=False)),
-    "Qwen/Qwen3-14B": (14.8,
-                       dict(_QWEN3, num_layers=40, width=5120, num_heads=40, num_kv_heads=8,
-                            mlp_width=17_408, tie_head=False)),
-    "Qwen/Qwen2.5-0.5B-Instruct": (0.5,
-                                   dict(_QWEN25, num_layers=24, width=896, num_heads=14,
-                                        num_kv_heads=2, head_dim=64, mlp_width=4864,
-                                        vocab_size=151_936)),
+    "Qwen/Qwen3-1.7B": (1.7, dict(
+        _QWEN3, num_layers=28, width=2048, num_heads=16, num_kv_heads=8, mlp_width=6144)),
+    "Qwen/Qwen3-4B": (4.0, dict(
+        _QWEN3, num_layers=36, width=2560, num_heads=32, num_kv_heads=8, mlp_width=9728)),
+    "Qwen/Qwen3-8B-Base": (8.2, dict(
+        _QWEN3, num_layers=36, width=4096, num_heads=32, num_kv_heads=8, mlp_width=12_288,
+        tie_head=False)),
+    "Qwen/Qwen3-14B": (14.8, dict(
+        _QWEN3, num_layers=40, width=5120, num_heads=40, num_kv_heads=8, mlp_width=17_408,
+        tie_head=False)),
+    "Qwen/Qwen2.5-0.5B-Instruct": (0.5, dict(
+        _QWEN25, num_layers=24, width=896, num_heads=14, num_kv_heads=2, head_dim=64,
+        mlp_width=4864, vocab_size=151_936)),
     "Qwen/Qwen2.5-7B": (7.6, _7B),
     "Qwen/Qwen2.5-Math-7B": (7.6, _7B),
 }
@@ -65,47 +60,45 @@ def parameter_count(pretrained: str) -> int:
 
 
 def sizes(cfg) -> dict[str, float]:
-  """Bytes, and counts, of what the header states; over all devices unless said otherwise."""
+  """Numbers of the header: bytes over all devices, or on one device if it says so, and COUNTS."""
   m, length = ModelConfig(**SHAPES[cfg.pretrained][1]), cfg.row_length
   count = parameter_count(cfg.pretrained)
   devices = cfg.mesh.fsdp * cfg.mesh.tensor
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  # f32: parameters, gradients, two moments; the start, which the report is drawn from; what stale
-  # samplers use.
+  # f32: parameters, gradients, two moments, the starting parameters, stale samplers
   state = 4 * (5 + cfg.updates.staleness) * count
   cache = 2 * 2 * m.num_layers * m.num_kv_heads * m.head_dim * length
   inputs = 2 * m.num_layers * m.width * length  # remat=full keeps the input of each block
-  # scores in f32 and as weights; the MLP
-  block = (4 + 2) * m.num_heads * length**2 + 2 * 3 * m.mlp_width * length
+  scores = (4 + 2) * m.num_heads * length**2  # in f32, and as bf16 weights
+  block = scores + 2 * 3 * m.mlp_width * length
   return dict(count=count, state=state, cache=cache, rows=cfg.rows, length=length,
               backward=inputs + block, devices=devices, micro_rows=micro_rows,
               stale=cfg.updates.staleness, sampling=(state + cfg.rows * cache) / devices,
               updating=(state + micro_rows * (inputs + block)) / devices)
 
 
+def number(x: float) -> str:
+  return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
 def estimate(cfg) -> str:
   """The lines of the header that start with "Estimate"."""
-  s = {name: value / 1e9 if name not in COUNTS else value
+  s = {name: value if name in COUNTS else number(value / 1e9)
        for name, value in sizes(cfg).items()}
-  number = lambda x: f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
-  every = "each" if s["devices"] > 1 else "in all"
-  return "\n".join([
-      "Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):",
-      f"  parameters       {number(s['count'])} billion",
-      f"  training state   {number(s['state'])} GB in f32: parameters, gradients, Adam's moments, "
-      "the start"
-      + (f", {s['stale']} older" if s["stale"] else "") +
-      f": {20 + 4 * s['stale']} bytes a parameter",
-      f"  cache            {number(s['cache'])} GB in bf16 for a row of {s['length']:,} tokens, "
-      f"{number(s['cache'] * s['rows'])} GB for the {s['rows']:,} rows that are drawn at once",
-      f"  backward pass    {number(s['backward'])} GB a row: bf16 inputs of all blocks; scores "
-      "(f32, bf16) and MLP of "
-      "one block",
-      f"  {s['devices']} device{'s' if s['devices'] > 1 else ' '}".ljust(19) +
-      f"{number(s['sampling'])} GB {every} while sampling, {number(s['updating'])} GB {every} "
-      "while updating "
-      f"{s['micro_rows']} rows at once",
-  ])
+  total = number(sizes(cfg)["cache"] * s["rows"] / 1e9)
+  each = "each" if s["devices"] > 1 else "in all"
+  older = f", {s['stale']} older ones" if s["stale"] else ""
+  devices = f"{s['devices']} device{'s' if s['devices'] > 1 else ''}"
+  return f"""Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
+  parameters       {s['count']} billion
+  training state   {s['state']} GB, {20 + 4 * s['stale']} bytes a parameter in f32: parameters,
+                   gradients, Adam's moments, the starting parameters{older}
+  cache            {s['cache']} GB in bf16 for a row of {s['length']:,} tokens,
+                   {total} GB for the {s['rows']:,} rows that are sampled at once
+  backward pass    {s['backward']} GB a row: inputs of all blocks in bf16,
+                   scores (f32 and bf16) and MLP of one block
+  {devices:<17}{s['sampling']} GB {each} while sampling,
+                   {s['updating']} GB {each} while updating {s['micro_rows']} rows at once"""
 
 
 def ready(path: Path, *preset: str):
@@ -116,7 +109,7 @@ def ready(path: Path, *preset: str):
 
 COUNTS = ("rows", "length", "devices", "micro_rows", "stale")  # the others are bytes or parameters
 
-every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=operator.attrgetter("stem"))
 
 
 def test_there_are_recipes():
@@ -124,17 +117,16 @@ def test_there_are_recipes():
   assert {ready(path).pretrained for path in RECIPES} == SHAPES.keys()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=operator.attrgetter("stem"))
 def test_every_file_takes_every_preset(path):
   default = ready(path)
   for name, keys in PRESETS.items():
     cfg = ready(path, name)
-    assert (cfg.estimator.name, cfg.advantage.name) == (keys["estimator.name"],
-                                                        keys["advantage.name"])
-    # A preset is a choice of components: what is asked of the policy, and at which size, is the
-    # file's.
-    assert (cfg.task, cfg.rollout, cfg.optimizer) == (default.task, default.rollout,
-                                                      default.optimizer)
+    assert cfg.estimator.name == keys["estimator.name"]
+    assert cfg.advantage.name == keys["advantage.name"]
+    # A preset chooses components; the file chooses task, sizes and optimizer.
+    same = ("task", "rollout", "optimizer")
+    assert [getattr(cfg, x) for x in same] == [getattr(default, x) for x in same]
   with pytest.raises(ConfigError, match=r"'grop'.*Did you mean 'grpo'"):
     load(path).get_config("grop")
 
@@ -149,6 +141,7 @@ def test_the_default_is_the_preset_that_the_file_names(path):
 @every_recipe
 def test_the_header_is_a_lab_record(path):
   header = load(path).__doc__
+  assert max(map(len, path.read_text().splitlines())) <= 100
   command = f"python experiments/main.py --config=configs/{path.name} --workdir="
   assert header.splitlines()[2].strip().startswith(command)
   for line in header.splitlines():
@@ -163,8 +156,8 @@ def test_the_estimate_is_that_of_the_config(path):
   # The text would notice a change of rows, of lengths or of the model.
   r = cfg.rollout
   for change in (dict(max_new_tokens=r.max_new_tokens + 64), dict(group_size=2 * r.group_size)):
-    assert estimate(dataclasses.replace(cfg, rollout=dataclasses.replace(r,
-                                                                         **change))) not in header
+    changed = dataclasses.replace(cfg, rollout=dataclasses.replace(r, **change))
+    assert estimate(changed) not in header
   other = "Qwen/Qwen3-1.7B" if cfg.pretrained != "Qwen/Qwen3-1.7B" else "Qwen/Qwen3-4B"
   assert estimate(dataclasses.replace(cfg, pretrained=other)) not in header
 
@@ -175,12 +168,8 @@ def test_the_devices_of_the_header_hold_the_run(path):
   s, (_, shape) = sizes(cfg), SHAPES[cfg.pretrained]
   assert max(s["sampling"], s["updating"]) < (16e9 if s["devices"] == 1 else 80e9)
   assert shape["width"] % cfg.mesh.fsdp == 0, "parameters would be replicated"
-  parallel.check(
-      cfg, SimpleNamespace(shape={
-          "data": 1,
-          "fsdp": cfg.mesh.fsdp,
-          "tensor": cfg.mesh.tensor
-      }))
+  mesh = SimpleNamespace(shape={"data": 1, "fsdp": cfg.mesh.fsdp, "tensor": cfg.mesh.tensor})
+  parallel.check(cfg, mesh)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -203,24 +192,24 @@ def test_prompts_and_columns_can_be_read(path):
 
 @pytest.mark.parametrize("stem", ["qwen3_4b_ctpo_deepscaler", "qwen3_14b_ctpo_deepscaler"])
 def test_ctpo_has_the_numbers_of_its_script(stem):
-  """Methods E29.1 and E3.2."""
+  """The training script of arXiv 2605.07331."""
   cfg = ready(ROOT / "configs" / f"{stem}.py")
   e, o, r = cfg.estimator, cfg.optimizer, cfg.rollout
   assert (e.log_low, e.log_high, e.log_dual, e.power) == (0.025, 0.05, 0.05, 0.5)
-  assert (cfg.correction.level, cfg.correction.cap, cfg.correction.batch_normalize) == ("sequence",
-                                                                                        5.0, False)
-  assert (o.learning_rate, o.warmup_steps, o.b1, o.b2, o.weight_decay,
-          o.max_grad_norm) == (1e-6, 0, .9, .999, .01, 1.)
+  c = cfg.correction
+  assert (c.level, c.cap, c.batch_normalize) == ("sequence", 5.0, False)
+  assert (o.learning_rate, o.warmup_steps, o.b1, o.b2) == (1e-6, 0, 0.9, 0.999)
+  assert (o.weight_decay, o.max_grad_norm) == (0.01, 1.0)
   assert (r.prompts, r.group_size, r.max_new_tokens, r.temperature) == (512, 8, 8000, 1.0)
   assert r.prompts // cfg.updates.optimizer_batches == 32
-  assert (cfg.iterations, cfg.evaluation.every, cfg.checkpoint.every,
-          cfg.evaluation.samples) == (305, 20, 20, 32)
+  assert (cfg.iterations, cfg.checkpoint.every) == (305, 20)
+  assert (cfg.evaluation.every, cfg.evaluation.samples) == (20, 32)
 
 
-@pytest.mark.parametrize("stem",
-                         ["qwen3_4b_ctpo_deepscaler", "qwen3_14b_ctpo_deepscaler", "qwen25_7b_otb"])
+@pytest.mark.parametrize(
+    "stem", ["qwen3_4b_ctpo_deepscaler", "qwen3_14b_ctpo_deepscaler", "qwen25_7b_otb"])
 def test_a_recipe_that_was_published_with_tools_says_that_it_has_none(stem):
-  """True as long as its task has no tool; a run with turns would be refused."""
+  """Its task has no tool, so that a run with turns would be refused."""
   says = " ".join(load(ROOT / "configs" / f"{stem}.py").__doc__.split())
   cfg = ready(ROOT / "configs" / f"{stem}.py")
   assert tasks.TASKS[cfg.task.name].tool is None and cfg.rollout.max_turns == 0
@@ -228,7 +217,7 @@ def test_a_recipe_that_was_published_with_tools_says_that_it_has_none(stem):
 
 
 def test_tempo_has_the_numbers_of_its_script():
-  """Methods A2.4."""
+  """The scripts of arXiv 2509.18314."""
   cfg = ready(ROOT / "configs/qwen3_1_7b_tempo_math.py")
   r = cfg.rollout
   assert (r.prompts, r.group_size, r.prompts // cfg.updates.optimizer_batches) == (512, 7, 64)

@@ -1,5 +1,6 @@
-"""Time workload W: generation, scoring, train step and the whole iteration; with `--peers`, beside
-other libraries.
+"""Times workload W: generation, scoring, train step and the whole iteration.
+
+With `--peers` other libraries run beside ours.
 
   python experiments/bench/iteration.py
   python experiments/bench/iteration.py --peers --peer-dir DIR --tunix-python PATH --trl-python PATH
@@ -23,7 +24,7 @@ LABELS = {
     "scoring": "scoring, not in iteration",
     "iteration": "whole iteration",
     "iteration_generation": "  until rollout on host",
-    "ragged_generation": "generation, ragged*"
+    "ragged_generation": "generation, ragged*",
 }
 MODEL_SIZES = ("vocab_size", "width", "num_layers", "num_heads", "num_kv_heads", "head_dim",
                "mlp_width")
@@ -37,9 +38,10 @@ def arguments() -> argparse.Namespace:
   parser.add_argument("--micro", type=int,
                       help="micro-batches of the train step (default: the fastest of a trial)")
   parser.add_argument("--parts", default=",".join(workload.PARTS),
-                      help="what is timed (default: all)")
-  parser.add_argument("--json", type=Path, help="file that all numbers are written to")
-  parser.add_argument("--scan-layers", action="store_true", help="stack the blocks and scan")
+                      help="names of the parts to time, separated by commas (default: all)")
+  parser.add_argument("--json", type=Path, help="file of all numbers")
+  parser.add_argument("--scan-layers", action="store_true",
+                      help="stack the blocks and scan over them")
   parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"),
                       help="compute dtype")
   shape = workload.Shape()
@@ -65,34 +67,43 @@ def shape_of(args: argparse.Namespace) -> workload.Shape:
 
 
 def run(args: argparse.Namespace) -> dict:
-  """All numbers of one benchmark."""
+  """Returns all numbers of one benchmark."""
   shape = shape_of(args)
   programs = workload.build(shape, args.micro or 1)
   state, trials = workload.start(programs), {}
   if args.micro is None:
     programs, state, trials = measure.fastest_micro(programs, state)
   side, peak = measure.peak_flops(args.dtype)
+  counts = measure.counts(programs, state.params)  # before the train step donates the state
   return {
-      "environment": measure.environment(), "shape": dataclasses.asdict(shape), "reps": args.reps,
-      "micro": programs.micro, "micro_trials": trials, "peak_side": side, "peak_flops": peak,
-      "counts": measure.counts(programs, state.params),  # before the state is donated
+      "environment": measure.environment(),
+      "shape": dataclasses.asdict(shape),
+      "reps": args.reps,
+      "micro": programs.micro,
+      "micro_trials": trials,
+      "peak_side": side,
+      "peak_flops": peak,
+      "counts": counts,
       "seconds": measure.measure(programs, state, tuple(args.parts.split(",")), args.reps),
-      "flops": measure.model_flops(shape), "tokens": measure.tokens(shape),
-      "ragged_new": workload.ragged_lengths(shape).tolist()}
+      "flops": measure.model_flops(shape),
+      "tokens": measure.tokens(shape),
+      "ragged_new": workload.ragged_lengths(shape).tolist(),
+  }
 
 
 def report(result: dict) -> str:
-  """The numbers as text: medians, then smallest and largest."""
+  """Returns the numbers as text: medians, smallest and largest."""
   env, shape = result["environment"], result["shape"]
   trials = ", ".join(f"{n}: {s:.2f} s" for n, s in result["micro_trials"].items())
+  tried = f" (train step, once each: {trials})" if trials else ""
   lines = [
       f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of "
       f"{env['cpus']} CPUs",
       f"peak {shape['model']['compute_dtype']} GEMM {result['peak_side']}^3: "
-      f"{result['peak_flops'] / 1e9:.0f} "
-      "GFLOP/s", f"micro-batches: {result['micro']}" +
-      (f" (train step, once each: {trials})" if trials else ""), "",
-      f"{'part':<28}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'GFLOP':>9}{'of peak':>9}"
+      f"{result['peak_flops'] / 1e9:.0f} GFLOP/s",
+      f"micro-batches: {result['micro']}{tried}",
+      "",
+      f"{'part':<28}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'GFLOP':>9}{'of peak':>9}",
   ]
   for part, values in result["seconds"].items():
     label = LABELS.get(part, part.replace("_", " "))
@@ -106,12 +117,9 @@ def report(result: dict) -> str:
 
 
 def _counts(name: str, counts: dict) -> str:
-  return (
-      f"{name + ' lengths':<16} wasted slot-steps {counts['wasted_slot_steps']:.1%}, cache bytes "
-      "read over needed "
-      f"{counts['read_over_needed']:.2f}, padded tokens of the train step "
-      f"{counts['padded_tokens']:.1%}"
-  )
+  return (f"{name + ' lengths':<16} wasted slot-steps {counts['wasted_slot_steps']:.1%}, "
+          f"cache bytes read over needed {counts['read_over_needed']:.2f}, "
+          f"padded tokens of the train step {counts['padded_tokens']:.1%}")
 
 
 def main() -> None:

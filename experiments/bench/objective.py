@@ -1,13 +1,12 @@
-"""Time the objective (advantage, aggregation, estimator with its gradient) against the train step
-on workload W.
+"""Times the objective (advantage, aggregation, estimator) against the train step, on workload W.
 
   python experiments/bench/objective.py
   python experiments/bench/objective.py --estimators=gspo,m2po --reps 5 --json out.json
 
-Both are jitted and called in turn in one process. The objective is everything that depends on the
+Both are jitted and take turns in one process. The objective is everything that depends on the
 choice of method: advantages and weights of the rollout batch, then the weighted loss and its
-  gradient with respect to the log-probs. It
-must cost at most 2 % of the train step that it is part of.
+gradient with respect to the log-probs. Target: at most 2 % of the time of the train step that it is
+part of.
 """
 
 import argparse
@@ -30,15 +29,14 @@ TARGET = 0.02
 
 
 def objective(programs, name: str):
-  """(rollout, rewards, log_probs) -> (loss, gradient with respect to log_probs)."""
-  anchor_of = estimators.spec(name).anchor
+  """Returns f(rollout, rewards, log_probs, anchor) -> (loss, gradient over log_probs), jitted."""
+  anchor_of, estimator = estimators.spec(name).anchor, estimators.get_estimator(name)
 
   def run(rollout, rewards, log_probs, anchor):
     (batch,), _ = programs.batches(rollout, rewards, jnp.ones(len(rewards), bool), Scores(anchor))
 
     def loss(log_probs):
       denominator = rollout.behavior_log_probs if anchor_of == "behavior" else anchor
-      estimator = estimators.get_estimator(name)
       out = estimator(log_probs, denominator, batch.advantages, rollout.mask, EstimatorConfig(name))
       return jnp.sum(batch.loss_weights * jnp.where(rollout.mask, out.per_token_loss, 0))
 
@@ -48,9 +46,9 @@ def objective(programs, name: str):
 
 
 def compare(programs, names: list[str], reps: int) -> list[dict]:
-  """Seconds of each objective and of the train step, alternated."""
+  """Times each objective and the train step in turn."""
   state = workload.start(programs)
-  rollout = workload.rollout(programs, state.params, 0)
+  rollout, _ = workload.rollout(programs, state.params, 0)
   host = jax.device_get(rollout)
   rewards = jnp.asarray(workload.even_share(host.tokens, host.mask))
   anchor = rollout.behavior_log_probs
@@ -60,26 +58,34 @@ def compare(programs, names: list[str], reps: int) -> list[dict]:
   times = {name: [] for name in [*names, "train_step"]}
   for rep in range(reps + 1):  # the first compiles
     for name, run in runs.items():
-      spent = measure.seconds(lambda run=run: run(rollout, rewards, log_probs, anchor))[0]
+      spent, _ = measure.seconds(run, rollout, rewards, log_probs, anchor)
       if rep:
         times[name].append(spent)
-    spent, (state, _) = measure.seconds(lambda state=state: programs.step(state, batch))
+    spent, (state, _) = measure.seconds(programs.step, state, batch)
     if rep:
       times["train_step"].append(spent)
   step = float(np.median(times["train_step"]))
-  return [{"estimator": name, "seconds": times[name], "median": float(np.median(times[name])),
-           "train_step_median": step, "train_step_seconds": times["train_step"],
-           "share": float(np.median(times[name])) / step, "target": TARGET} for name in names]
+  return [{
+      "estimator": name,
+      "seconds": times[name],
+      "median": float(np.median(times[name])),
+      "train_step_median": step,
+      "train_step_seconds": times["train_step"],
+      "share": float(np.median(times[name])) / step,
+      "target": TARGET,
+  } for name in names]
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--estimators", default="ctpo,minpro")
-  parser.add_argument("--reps", type=int, default=7)
+  parser.add_argument("--estimators", default="ctpo,minpro",
+                      help="names, separated by commas (default ctpo,minpro)")
+  parser.add_argument("--reps", type=int, default=7, help="measured calls of each (default 7)")
   parser.add_argument("--micro", type=int, default=16,
                       help="micro-batches of the train step (default 16, its fastest)")
-  parser.add_argument("--json", type=Path, default=RESULT)
+  parser.add_argument("--json", type=Path, default=RESULT,
+                      help="file of all numbers (default results/objective.json)")
   args = parser.parse_args()
   environment = measure.environment()
   rows = compare(workload.build(workload.Shape(), args.micro), args.estimators.split(","),
@@ -88,10 +94,9 @@ def main() -> None:
   args.json.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
   print("| estimator | objective, ms | train step, ms | share | target |\n|---|---|---|---|---|")
   for row in rows:
-    print(
-        f"| {row['estimator']} | {1e3 * row['median']:.2f} | {1e3 * row['train_step_median']:.0f} "
-        "| "
-        f"{100 * row['share']:.2f} % | {100 * TARGET:.0f} % |")
+    print(f"| {row['estimator']} | {1e3 * row['median']:.2f} "
+          f"| {1e3 * row['train_step_median']:.0f} | {100 * row['share']:.2f} % "
+          f"| {100 * TARGET:.0f} % |")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
-"""Time an iteration whose verifier sleeps, with and without the next batch drawn meanwhile
-(`updates.overlap`).
+"""Times an iteration whose verifier sleeps, with and without `updates.overlap`.
 
   python experiments/bench/overlap.py
   python experiments/bench/overlap.py --sleep 0.5 --width 128 --json out.json
 
-A small policy on sums of two digits, on the first device, `updates.staleness` = 1, parameters as
-they were initialised: what is learnt does not matter here. The verifier sleeps once per batch and
-  then answers as ever. Both ways are run in
-turn in one process, so that a slower or faster moment of the machine meets both. A repetition is
-`--count` iterations after one that is not counted; as in training, the metrics of each are fetched
-once the next one has been dispatched.
+With overlap the next batch is sampled during the updates. The policy is small and untrained, the
+task sums of two digits, on the first device, with `updates.staleness` = 1. The verifier sleeps once
+per batch and then answers as usual. Both settings take turns in one process, so that a slow moment
+of the machine meets both. A repetition is `--count` iterations after one that is not counted. As in
+training, the metrics of an iteration are fetched after the next one is dispatched.
 
-The ratio is time without overlap over time with it. One draw at most is in flight, so on one device
-it cannot exceed (generation + verification + training) / (generation + the longer of the two
-others).
+The ratio is time without overlap over time with it. At most one batch is sampled ahead, so on one
+device the ratio cannot exceed (generation + verification + training) / (generation + the longer of
+the other two).
 """
 
 import argparse
@@ -34,6 +32,8 @@ from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.warm_start import Start
 
 import measure
+
+BATCH_TIMES = ("time/rollout", "time/verify", "time/waited")
 
 
 class Sleeping:
@@ -65,7 +65,7 @@ def build(args: argparse.Namespace) -> setup.Parts:
 
 
 def repetition(parts: setup.Parts, run, start: Start, count: int, ahead: Ahead | None):
-  """(seconds of an iteration, mean of `count`; values of the last; the run)."""
+  """Returns (seconds of an iteration, mean of `count`; the last one's values; the new run)."""
   pending = None
   for index in range(count + 1):
     run, steps, values, _ = iterate(parts, run, start.params, index + 1, ahead)
@@ -80,26 +80,25 @@ def repetition(parts: setup.Parts, run, start: Start, count: int, ahead: Ahead |
 
 
 def compare(parts: setup.Parts, reps: int, count: int) -> dict:
-  """Seconds of each repetition, both ways in turn after one of each that compiles; times of a
-  draw's own parts.
+  """Times repetitions without and with overlap in turn, after one of each that compiles.
+
+  `draws` has the seconds that the parts of the last rollout batch of each repetition took.
   """
   start = Start(parts.model.init(jax.random.key(0)), None)
-  run, seconds, draws = first_run(parts, start), {"without": [], "with": []}, []
+  run, seconds, batches = first_run(parts, start), {"without": [], "with": []}, []
   for rep in range(reps + 1):
     for way, times in seconds.items():
       with Ahead() if way == "with" else contextlib.nullcontext() as ahead:
         taken, values, run = repetition(parts, run, start, count, ahead)
       if rep:
         times.append(taken)
-        draws.append(
-            {"way": way} |
-            {name: values.get(name) for name in ("time/rollout", "time/verify", "time/waited")})
+        batches.append({"way": way} | {name: values.get(name) for name in BATCH_TIMES})
   medians = {way: float(np.median(times)) for way, times in seconds.items()}
   return {
       "seconds": seconds,
       "medians": medians,
       "ratio": medians["without"] / medians["with"],
-      "draws": draws
+      "draws": batches,
   }
 
 
@@ -110,22 +109,18 @@ def main() -> None:
   for name, default in sizes.items():
     parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
   parser.add_argument("--sleep", type=float, default=0.3,
-                      help="of the verifier, per batch, seconds (default 0.3)")
-  parser.add_argument("--json", type=Path, help="file that all numbers are written to")
+                      help="seconds that the verifier sleeps per batch (default 0.3)")
+  parser.add_argument("--json", type=Path, help="file of all numbers")
   args = parser.parse_args()
   result = compare(build(args), args.reps, args.count)
   result |= {
       "environment": measure.environment(),
       "sleep": args.sleep,
-      "sizes": {
-          n: getattr(args, n) for n in sizes
-      }
+      "sizes": {name: getattr(args, name) for name in sizes},
   }
   for way, times in result["seconds"].items():
-    print(
-        f"{way:<8} overlap: {result['medians'][way]:.3f} s an iteration ({min(times):.3f} to "
-        f"{max(times):.3f})"
-    )
+    print(f"{way:<8} overlap: {result['medians'][way]:.3f} s an iteration "
+          f"({min(times):.3f} to {max(times):.3f})")
   print(f"without / with: {result['ratio']:.2f}")
   if args.json:
     args.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,9 +1,8 @@
-"""Workload W beside other libraries: rounds of ours, google-tunix, TRL, each in its own process and
-environment.
+"""Times workload W in rounds of ours, google-tunix and TRL, each in a process of its own.
 
-The peers' scripts are not part of this repository: `--peer-dir` holds tunix_grpo.py and
-trl_grpo.py, which print the seconds of each step. Nothing is imported from the peers, and this
-process starts no device.
+Each library has an environment of its own. The peers' scripts are not part of this repository: the
+folder `--peer-dir` has tunix_grpo.py and trl_grpo.py, which print the seconds of each step. Nothing
+is imported from the peers, and this process starts no device.
 """
 
 import argparse
@@ -20,8 +19,7 @@ from pathlib import Path
 import numpy as np
 
 NAMES = {"ours": "jaxrl_llm", "tunix": "google-tunix", "trl": "TRL"}
-# Steps that a peer's steady figure leaves out: of tunix the first two intervals and the last, of
-# TRL the first step.
+# First steps that are not counted. Of tunix the last interval is not counted either.
 UNSTEADY = {"tunix": 2, "trl": 1}
 
 
@@ -40,11 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-  """One process: seconds of its steady whole iterations, and of generation where it shows them
-  separately.
+  """Seconds of one process.
 
-  `ragged`: of generation with planted lengths; None where lengths cannot be planted: the
-  fixed-length time counts.
+  Attributes:
+    iteration: of each whole iteration that counts.
+    generation: of each generation.
+    ragged: of each generation with planted lengths; None if lengths cannot be planted, then the
+      time of fixed lengths counts.
   """
 
   iteration: list[float]
@@ -57,7 +57,9 @@ class Timing:
 
 
 def parse_tunix(text: str) -> Timing:
-  """`tunix_grpo.py --what sampler,grpo`: intervals between reward calls; calls of its sampler
+  """Reads the output of `tunix_grpo.py --what sampler,grpo`.
+
+  An iteration is the interval between two reward calls; a generation is a call of the sampler
   without log-probs.
   """
   steps = _list_after(r"seconds to 1st reward call.*?:", text)
@@ -67,10 +69,10 @@ def parse_tunix(text: str) -> Timing:
 
 
 def parse_trl(text: str) -> Timing:
-  """`trl_grpo.py --what grpo`: each step, and its part until the reward call."""
-  return Timing(
-      _list_after(r"step seconds:", text)[UNSTEADY["trl"]:],
-      _list_after(r"of which until the reward call \(generation\):", text)[UNSTEADY["trl"]:])
+  """Reads the output of `trl_grpo.py --what grpo`: steps, and their parts until the reward call."""
+  steps = _list_after(r"step seconds:", text)
+  generation = _list_after(r"of which until the reward call \(generation\):", text)
+  return Timing(steps[UNSTEADY["trl"]:], generation[UNSTEADY["trl"]:])
 
 
 def _list_after(label: str, text: str) -> list[float]:
@@ -81,7 +83,7 @@ def _list_after(label: str, text: str) -> list[float]:
 
 
 def _run(command: list[str]) -> str:
-  """Standard output; without our own module path, which must not reach a peer's environment."""
+  """Returns the standard output; our PYTHONPATH must not reach a peer's environment."""
   env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
   done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
   if done.returncode:
@@ -91,47 +93,39 @@ def _run(command: list[str]) -> str:
 
 
 def time_ours(args, script: Path, micro: int | None) -> tuple[Timing, dict]:
-  """(timing, all numbers) of a fresh process that runs whole iterations, and generation with
-  planted lengths.
-  """
+  """Returns (timing, all numbers) of a fresh process that runs `script`."""
   with tempfile.TemporaryDirectory() as folder:
     out = Path(folder) / "ours.json"
     command = [
-        sys.executable,
-        str(script), "--parts", "ragged_generation,iteration", "--reps",
-        str(args.reps), "--json",
-        str(out), "--dtype", args.dtype, "--window",
-        str(args.window), *_flags(args, "prompts", "group", "prompt", "new")
+        sys.executable, str(script), "--parts", "ragged_generation,iteration", "--json", str(out),
+        *_flags(args, "reps", "dtype", "window", "prompts", "group", "prompt", "new"),
     ]
     command += ["--scan-layers"] * args.scan_layers + (["--micro", str(micro)] if micro else [])
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     result = json.loads(out.read_text())
   seconds = result["seconds"]
-  return Timing(seconds["iteration"], seconds["iteration_generation"],
-                seconds["ragged_generation"]), result
+  timing = Timing(seconds["iteration"], seconds["iteration_generation"],
+                  seconds["ragged_generation"])
+  return timing, result
 
 
 def time_tunix(args, micro: int) -> Timing:
   steps = args.reps + UNSTEADY["tunix"]
-  return parse_tunix(
-      _run([
-          args.tunix_python,
-          str(args.peer_dir / "tunix_grpo.py"), "--what", "sampler,grpo", "--steps",
-          str(steps), "--reps", "2", "--micro",
-          str(micro), *_peer_sizes(args)
-      ]))
+  command = [
+      args.tunix_python, str(args.peer_dir / "tunix_grpo.py"), "--what", "sampler,grpo",
+      "--steps", str(steps), "--reps", "2", "--micro", str(micro), *_peer_sizes(args),
+  ]
+  return parse_tunix(_run(command))
 
 
 def time_trl(args, micro: int) -> Timing:
+  steps = args.reps + UNSTEADY["trl"]
   threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  return parse_trl(
-      _run([
-          args.trl_python,
-          str(args.peer_dir / "trl_grpo.py"), "--what", "grpo", "--threads",
-          str(threads), "--steps",
-          str(args.reps + UNSTEADY["trl"]), "--micro",
-          str(micro), *_peer_sizes(args)
-      ]))
+  command = [
+      args.trl_python, str(args.peer_dir / "trl_grpo.py"), "--what", "grpo", "--threads",
+      str(threads), "--steps", str(steps), "--micro", str(micro), *_peer_sizes(args),
+  ]
+  return parse_trl(_run(command))
 
 
 def _flags(args, *names: str) -> list[str]:
@@ -143,7 +137,7 @@ def _peer_sizes(args) -> list[str]:
 
 
 def _best(timer, args, choices: str) -> tuple[int, dict[int, float]]:
-  """(micro-batch size, median seconds of each trial); a single choice needs no trial."""
+  """Returns (micro-batch size, median seconds of each trial); a single choice needs no trial."""
   sizes = [int(size) for size in choices.split(",")]
   if len(sizes) == 1:
     return sizes[0], {}
@@ -153,9 +147,7 @@ def _best(timer, args, choices: str) -> tuple[int, dict[int, float]]:
 
 
 def compare(args, script: Path) -> dict:
-  """All rounds. In each, ours, tunix and TRL follow one another; peers without a `--...-python` are
-  left out.
-  """
+  """Returns all rounds, each of ours, tunix and TRL; a peer without its Python is left out."""
   timers = {name: timer for name, timer in (("tunix", time_tunix), ("trl", time_trl))
             if getattr(args, f"{name}_python")}
   if not timers or not args.peer_dir:
@@ -183,33 +175,35 @@ def compare(args, script: Path) -> dict:
       "rounds": rounds,
       "ratios": [_ratios(r) for r in rounds],
       "ragged_new": ours["ragged_new"],
-      "counts": ours["counts"]
+      "counts": ours["counts"],
   }
 
 
 def _ratios(once: dict) -> dict[str, float]:
-  """Speed of ours over the faster peer's, by what is compared: medians within one round.
+  """Returns the faster peer's median over ours within one round, by what is compared.
 
-  With ragged lengths the same useful tokens are drawn by all; a peer needs its fixed-length time
-  for them.
+  With ragged lengths the same useful tokens count for all; a peer needs its fixed-length time for
+  them.
   """
-  fastest = lambda part: min(
-      np.median(timing[part]) for name, timing in once.items() if name != "ours")
-  ours = {part: np.median(seconds) for part, seconds in once["ours"].items()}
-  return {"iteration": float(fastest("iteration") / ours["iteration"]),
-          "generation": float(fastest("generation") / ours["generation"]),
-          "ragged generation": float(fastest("generation") / ours["ragged"])}
+  ours, peers = once["ours"], [timing for name, timing in once.items() if name != "ours"]
+  fastest = {part: min(np.median(timing[part]) for timing in peers)
+             for part in ("iteration", "generation")}
+  return {
+      "iteration": float(fastest["iteration"] / np.median(ours["iteration"])),
+      "generation": float(fastest["generation"] / np.median(ours["generation"])),
+      "ragged generation": float(fastest["generation"] / np.median(ours["ragged"])),
+  }
 
 
 def _trials(seconds: dict | None) -> str:
-  return " (" + ", ".join(
-      f"{size}: {s:.2f} s" for size, s in seconds.items()) + ")" if seconds else ""
+  if not seconds:
+    return ""
+  return " (" + ", ".join(f"{size}: {s:.2f} s" for size, s in seconds.items()) + ")"
 
 
 def report(result: dict) -> str:
-  """One line per library over all rounds, then the ratios over the rounds."""
-  sizes, env = result["shape"], result["environment"]
-  rows, useful = sizes["prompts"] * sizes["group"], sum(result["ragged_new"])
+  """Returns one line per library over all rounds, then the ratios over the rounds."""
+  env = result["environment"]
   units = {"ours": "micro-batches", "tunix": "prompts each", "trl": "rows each"}
   micro = ", ".join(f"{NAMES[name]} {size} {units[name]}{_trials(result['micro_trials'].get(name))}"
                     for name, size in result["micro"].items())
@@ -217,32 +211,32 @@ def report(result: dict) -> str:
       "",
       f"jax {env['jax']} on {env['device']} ({env['backend']}), {env['cpus_usable']} of "
       f"{env['cpus']} CPUs",
-      f"micro-batches: {micro}", "",
-      f"{'whole iteration':<16}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}{'generation tok/s':>18}"
-      f"{'ragged*':>9}"
-  ]
-  for name in result["rounds"][0]:
-    every = lambda part, name=name: [s for once in result["rounds"] for s in once[name][part]]
-    whole, generation = every("iteration"), np.median(every("generation"))
-    ragged = np.median(every("ragged")) if name == "ours" else generation
-    median = np.median(whole)
-    lines.append(
-        f"{NAMES[name]:<16}{median:>8.3f}s{min(whole):>8.3f}s{max(whole):>8.3f}s"
-        f"{rows * (sizes['prompt'] + sizes['new']) / median:>9.0f}{rows * sizes['new'] / generation:>18.0f}"
-        f"{useful / ragged:>9.0f}")
-  lines.append(
+      f"micro-batches: {micro}",
+      "",
+      f"{'whole iteration':<16}{'median':>9}{'min':>9}{'max':>9}{'tok/s':>9}"
+      f"{'generation tok/s':>18}{'ragged*':>9}",
+      *(_line(result, name) for name in result["rounds"][0]),
       "* generation of planted lengths, mean/max 0.4: useful tok/s; peers need their fixed-length "
-      "time"
-  )
+      "time",
+  ]
   for name in result["ratios"][0]:
     ratio = [each[name] for each in result["ratios"]]
-    lines.append(
-        f"{name}: speed of ours over the faster peer's, median {np.median(ratio):.2f}, min "
-        f"{min(ratio):.2f}, "
-        f"max {max(ratio):.2f} of {len(ratio)} rounds")
+    lines.append(f"{name}: speed of ours over the faster peer's, median {np.median(ratio):.2f}, "
+                 f"min {min(ratio):.2f}, max {max(ratio):.2f} of {len(ratio)} rounds")
   for name, counts in result["counts"].items():
-    lines.append(
-        f"ours, {name} lengths: wasted slot-steps {counts['wasted_slot_steps']:.1%}, cache bytes "
-        "read over "
-        f"needed {counts['read_over_needed']:.2f}")
+    lines.append(f"ours, {name} lengths: wasted slot-steps {counts['wasted_slot_steps']:.1%}, "
+                 f"cache bytes read over needed {counts['read_over_needed']:.2f}")
   return "\n".join(lines)
+
+
+def _line(result: dict, name: str) -> str:
+  """Returns the line of one library: its seconds over all rounds, and rates at their medians."""
+  every = {part: [s for once in result["rounds"] for s in once[name][part] or ()]
+           for part in ("iteration", "generation", "ragged")}
+  sizes, whole = result["shape"], every["iteration"]
+  rows, useful = sizes["prompts"] * sizes["group"], sum(result["ragged_new"])
+  generation = np.median(every["generation"])
+  ragged = np.median(every["ragged"]) if every["ragged"] else generation
+  rate = rows * (sizes["prompt"] + sizes["new"]) / np.median(whole)
+  return (f"{NAMES[name]:<16}{np.median(whole):>8.3f}s{min(whole):>8.3f}s{max(whole):>8.3f}s"
+          f"{rate:>9.0f}{rows * sizes['new'] / generation:>18.0f}{useful / ragged:>9.0f}")

@@ -1,17 +1,18 @@
-"""Executions per second of trivial programs in the Python sandbox.
+"""Measures executions per second of trivial programs in the Python sandbox.
 
   python experiments/bench/sandbox.py
   python experiments/bench/sandbox.py --workers 4 --programs 200 --repeats 9 --json out.json
 
-Every repetition runs each row once, in turn, so that a slower moment of the machine meets all rows.
-Workers are started before and not counted; `interpreter` starts a new `python -I -S` per program
-instead, with no limit at all.
+Every repetition runs each row once, in turn, so that a slow moment of the machine meets all rows.
+The start of the workers is not counted. The row `interpreter` starts a new `python -I -S` for every
+program instead, without any limit.
 
 Target: the row `sandbox` reaches at least 100 executions per second on 2 cores.
 """
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import platform
@@ -27,22 +28,29 @@ PROGRAM = "print(6 * 7)"
 
 
 def interpreter(codes: list[str], workers: int) -> list[str]:
-  """Outputs of a new interpreter for each program."""
+  """Returns the outputs of a new interpreter for each program."""
   with concurrent.futures.ThreadPoolExecutor(workers) as threads:
-    return list(
-        threads.map(
-            lambda code: subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=
-                                        True, text=True, check=True).stdout, codes))
+    return list(threads.map(interpret, codes))
+
+
+def interpret(code: str) -> str:
+  """Returns the output of a new interpreter."""
+  command = [sys.executable, "-I", "-S", "-c", code]
+  return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def rates(workers: int, programs: int, repeats: int) -> dict[str, list[float]]:
-  """Executions per second of each row, one number for each repetition; raises if a program's output
-  is wrong.
-  """
+  """Returns executions per second, by row and repetition; raises if an output is wrong."""
   with PythonSandbox(workers) as sandbox, PythonSandbox(1) as single:
-    rows = {"sandbox": lambda codes: [result.output for result in sandbox.run_many(codes)],
-            "one worker": lambda codes: [single.run(code).output for code in codes],
-            "interpreter": lambda codes: interpreter(codes, workers)}
+
+    def parallel(codes):
+      return [result.output for result in sandbox.run_many(codes)]
+
+    def sequential(codes):
+      return [single.run(code).output for code in codes]
+
+    rows = {"sandbox": parallel, "one worker": sequential,
+            "interpreter": functools.partial(interpreter, workers=workers)}
     found = {name: [] for name in rows}
     for _ in range(repeats):
       for name, run in rows.items():
@@ -65,11 +73,11 @@ def table(found: dict[str, list[float]]) -> str:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--workers", type=int, default=2, help="programs at once (default 2)")
+  parser.add_argument("--workers", type=int, default=2, help="workers of the sandbox (default 2)")
   parser.add_argument("--programs", type=int, default=100,
                       help="programs per repetition and row (default 100)")
   parser.add_argument("--repeats", type=int, default=5, help="repetitions (default 5)")
-  parser.add_argument("--json", type=Path, help="file that all numbers are written to")
+  parser.add_argument("--json", type=Path, help="file of all numbers")
   args = parser.parse_args()
   for name in ("workers", "programs", "repeats"):
     if getattr(args, name) < 1:
@@ -77,10 +85,11 @@ def main() -> None:
   found = rates(args.workers, args.programs, args.repeats)
   print(table(found))
   if args.json:
-    args.json.write_text(json.dumps({
-        "workers": args.workers, "programs": args.programs, "executions_per_second": found,
-        "environment": {"python": platform.python_version(), "system": platform.platform(),
-                        "cores": len(os.sched_getaffinity(0))}}, indent=1) + "\n")
+    environment = {"python": platform.python_version(), "system": platform.platform(),
+                   "cores": len(os.sched_getaffinity(0))}
+    result = {"workers": args.workers, "programs": args.programs, "executions_per_second": found,
+              "environment": environment}
+    args.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Workload W: one GRPO iteration of a small decoder, built from the functions of the package that a
-run uses.
+"""Workload W: one GRPO iteration of a small decoder, from the functions that a run uses.
 
-Every row draws `new` tokens: its stop id lies beyond the vocabulary and is never drawn. Dimension
-letters as in jaxrl_llm/types.py; B = prompts * group rows.
+Every row samples `new` tokens, because its stop id is beyond the vocabulary. Dimension letters are
+defined in jaxrl_llm/types.py; B = prompts * group rows.
 """
 
 import dataclasses
@@ -54,60 +53,83 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-  """The compiled parts of an iteration, for one number of micro-batches."""
+  """The compiled parts of an iteration, for one number of micro-batches.
+
+  Attributes:
+    shape, micro, mesh, model, tx: sizes, number of micro-batches, and what the parts are made of.
+    sample: (params, prompts, key, sampling, max_new) -> (Rollout, Stats): the engine, in which a
+      group shares its prompt.
+    single: (params, prompts, key, sampling) -> Rollout: `generate`, one program.
+    batches: (rollout, rewards, keep, scores) -> ([TrainBatch], metrics).
+    score: (params, rollout, sampling) -> TokenStats.
+    step: (state, batch) -> (state, metrics).
+  """
 
   shape: Shape
   micro: int
   mesh: Any
   model: Model
   tx: Any
-  # (params, prompts, key, sampling, max_new) -> (Rollout, Stats): the engine, prompts shared by
-  # groups
   sample: Any
-  single: Any  # (params, prompts, key, sampling) -> Rollout: `generate`, one program
-  batches: Any  # (rollout, rewards, keep, scores) -> ([TrainBatch], metrics)
-  score: Any  # (params, rollout, sampling) -> TokenStats
-  step: Any  # (state, batch) -> (state, metrics)
+  single: Any
+  batches: Any
+  score: Any
+  step: Any
 
 
 def build(shape: Shape, micro: int) -> Programs:
-  """Programs on the first device; nothing is compiled yet."""
+  """Returns the programs for the first device; nothing is compiled yet."""
   mesh = parallel.make_mesh(config_lib.MeshConfig(), jax.devices()[:1])
   model = Model(shape.model, parallel.Layout(mesh))
   tx = make_optimizer(config_lib.OptimizerConfig(learning_rate=1e-5, max_grad_norm=1.0))
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   never = SamplerConfig(shape.group, shape.new, shape.window, stop_ids=(shape.model.vocab_size,))
-  batches = functools.partial(optimizer_batches, cfg=config_lib.BatchConfig(
-      shape.group, 1, config_lib.AdvantageConfig("grpo"), config_lib.AggregationConfig("sequence")))
+  batch_cfg = config_lib.BatchConfig(shape.group, 1, config_lib.AdvantageConfig("grpo"),
+                                     config_lib.AggregationConfig("sequence"))
   cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo"), max_new_tokens=shape.new), micro)
   sizes = engine.EngineConfig(shape.group, shape.new, shape.rows, window=shape.window,
                               stop_ids=never.stop_ids, compact=2, shared_prefix=True)
-  sample = lambda params, prompts, key, sampling, max_new: engine.run(
-      params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh, max_new=max_new)
-  return Programs(shape, micro, mesh, model, tx, sample,
-                  by_rows(functools.partial(generate, model=model, cfg=never)), jax.jit(batches),
-                  by_rows(functools.partial(score, model=model, cfg=cfg)),
-                  make_train_step(policy_loss, model, tx, cfg, mesh))
+
+  def sample(params, prompts, key, sampling, max_new):
+    return engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh,
+                      max_new=max_new)
+
+  return Programs(
+      shape,
+      micro,
+      mesh,
+      model,
+      tx,
+      sample=sample,
+      single=by_rows(functools.partial(generate, model=model, cfg=never)),
+      batches=jax.jit(functools.partial(optimizer_batches, cfg=batch_cfg)),
+      score=by_rows(functools.partial(score, model=model, cfg=cfg)),
+      step=make_train_step(policy_loss, model, tx, cfg, mesh),
+  )
 
 
 def with_micro(programs: Programs, micro: int) -> Programs:
-  """The same with another number of micro-batches; generation and weighting stay compiled."""
+  """Returns the same for other micro-batches; generation and weighting stay compiled."""
   other = build(programs.shape, micro)
   return dataclasses.replace(other, sample=programs.sample, single=programs.single,
                              batches=programs.batches)
 
 
 def start(programs: Programs):
-  """Fresh TrainState with random parameters, laid out as a step leaves it: another layout would
-  compile anew.
+  """Returns a TrainState with random parameters, in the layout in which a step leaves it.
+
+  With another layout the second step would compile again.
   """
-  init = lambda key: init_state(programs.model.init(key), programs.tx)
-  return jax.jit(init, out_shardings=state_shardings(programs.model, programs.tx,
-                                                     programs.mesh))(jax.random.key(0))
+
+  def init(key):
+    return init_state(programs.model.init(key), programs.tx)
+
+  shardings = state_shardings(programs.model, programs.tx, programs.mesh)
+  return jax.jit(init, out_shardings=shardings)(jax.random.key(0))
 
 
 def prompts(programs: Programs, index: int) -> PromptBatch:
-  """Iteration `index`'s random prompts, each on `group` rows."""
+  """Returns the random prompts of iteration `index`, each on `group` rows."""
   shape = programs.shape
   ids = np.random.default_rng(index).integers(FIRST_ID, shape.model.vocab_size,
                                               (shape.prompts, shape.prompt))
@@ -119,39 +141,43 @@ def prompts(programs: Programs, index: int) -> PromptBatch:
 
 
 def even_share(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
-  """The synthetic reward [B]: share of even ids in each completion, on the host."""
+  """Returns the synthetic reward [B]: the share of even ids in each completion, on the host."""
   return np.array([np.mean(row[where] % 2 == 0) for row, where in zip(tokens, mask, strict=True)],
                   np.float32)
 
 
 def rollout(programs: Programs, params, index: int, max_new=None) -> tuple[Rollout, engine.Stats]:
-  """One generation; max_new: [B], where each row ends, None: all at `new`."""
+  """Runs one generation; `max_new` [B] says where each row ends, None: all at `new`."""
   return programs.sample(params, prompts(programs, index), jax.random.key(index),
                          Sampling(jnp.float32(1.0)), max_new)
 
 
-def train_batch(programs: Programs, drawn: Rollout, host: Rollout):
-  """Rewards, advantages and weights. The anchor is the current policy, so nothing is scored."""
+def train_batch(programs: Programs, on_device: Rollout, host: Rollout):
+  """Computes rewards, advantages and weights of a rollout that is on the device and on the host.
+
+  The anchor is the current policy, so nothing is scored.
+  """
   rewards = even_share(host.tokens, host.mask)
   rewards, keep = parallel.to_global((rewards, np.ones(len(rewards), bool)), programs.mesh)
-  (batch,), _ = programs.batches(drawn, rewards, keep, Scores())
+  (batch,), _ = programs.batches(on_device, rewards, keep, Scores())
   return batch
 
 
 def iteration(programs: Programs, state, index: int):
-  """((new state, metrics), seconds until the rollout is on the host)."""
+  """Returns ((new state, metrics), seconds until the rollout is on the host)."""
   begin = time.perf_counter()
-  drawn, _ = rollout(programs, state.params, index)
-  host = parallel.gather_host(drawn)
+  on_device, _ = rollout(programs, state.params, index)
+  host = parallel.gather_host(on_device)
   sampled = time.perf_counter() - begin
-  return programs.step(state, train_batch(programs, drawn, host)), sampled
+  return programs.step(state, train_batch(programs, on_device, host)), sampled
 
 
 def ragged_lengths(shape: Shape) -> np.ndarray:
-  """[B] new tokens per row, 1 to `new`, mean / max = 0.4: quantiles of u^1.5, dealt to the rows by
-  a seed.
+  """Returns the new tokens of each row, [B], 1 to `new`, with mean / max = 0.4.
+
+  They are quantiles of u^1.5, u uniform, in a seeded order.
   """
   quantiles = (np.arange(shape.rows) + 0.5) / shape.rows
-  lengths = np.ceil(shape.new * quantiles ** (1 / MEAN_OVER_MAX - 1)).astype(int)
+  lengths = np.ceil(shape.new * quantiles**(1 / MEAN_OVER_MAX - 1)).astype(int)
   lengths[-1] = shape.new
   return np.random.default_rng(0).permutation(lengths)

@@ -1,14 +1,14 @@
-"""The exact laboratory's tables and figures: bias and variance of every estimator where the truth
-can be enumerated.
+"""Writes the tables and figures of the exact laboratory: bias and variance of every estimator.
 
   python experiments/exact/run.py
 
-Writes table.md, table.csv and the figures into --out, and, where that is the default, the tables of
-README.md.
+The files table.md, table.csv and the figures go into --out. With the default --out the tables of
+README.md are replaced too.
 """
 
 import argparse
 import csv
+import itertools
 import time
 from pathlib import Path
 
@@ -35,6 +35,7 @@ WINDOWS = {"sqrt(t)": (SQRT, (0.02, 0.05, 0.1)), "fixed [0.8, 1.2]": (FIXED, (0.
 WALKS = {"length": 4000, "rows": 2000, "seed": 0}
 ROUNDING = 1e-7  # of the float32 counts in some advantages and aggregations
 POSITIONS = (1, 10, 100, 1000, 4000)
+README_SECTIONS = 4  # of table.md, from the first
 MARKERS = ("<!-- written by run.py: begin -->", "<!-- written by run.py: end -->")
 FIELDS = ("study", "kind", "method", "advantage", "aggregation", "drift", "horizon", "group",
           "instances")
@@ -45,8 +46,9 @@ def aggregation(name: str) -> AggregationConfig:
 
 
 def advantage_cells() -> list[tuple]:
-  """Every registered advantage that can be supplied, and the options of otb; on-policy, so no ratio
-  matters.
+  """Returns a cell per registered advantage whose inputs exist, and per option of otb.
+
+  The study is on-policy, so the estimator's ratio does not matter.
   """
   configs = {
       name: AdvantageConfig(name)
@@ -61,42 +63,39 @@ def advantage_cells() -> list[tuple]:
 
 
 def aggregation_cells() -> list[tuple]:
+  """Returns a cell per registered aggregation, with two advantages."""
   return [(f"{a}, {name}", EstimatorConfig("reinforce"), AdvantageConfig(a), aggregation(name))
           for a in ("grpo", "rloo") for name in studies.aggregation_names()]
 
 
 def estimator_cells() -> list[tuple]:
+  """Returns a cell per registered estimator."""
   return [(name, cfg, AdvantageConfig("grpo"), aggregation("sequence"))
           for name, cfg in studies.as_published().items()]
 
 
-def measure(instances: int, group_instances: int) -> dict[str, list[studies.Row]]:
+def measure(instances: int, group_instances: int) -> dict[str, list[studies.TableRow]]:
+  """Returns the rows of every study by its name."""
   group = {"group_size": GROUP_SIZE, "instances": group_instances, **GROUP}
   single = {"instances": instances, **SINGLE}
-  exact, sampled = studies.group_study, studies.sampled_group_study
-  return {
-      "weights":
-          studies.single_study("weights", studies.WEIGHTS, horizons=(6,), drifts=DRIFTS, **single),
-      "published":
-          studies.single_study("published", studies.as_published(), horizons=(6,), drifts=DRIFTS,
-                               **single),
-      "length":
-          studies.single_study("length", studies.WEIGHTS, horizons=HORIZONS, drifts=(OFF_POLICY,),
-                               **single),
-      "advantages":
-          exact("advantages", advantage_cells(), drift=ON_POLICY, **group),
-      "aggregations":
-          exact("aggregations", aggregation_cells(), drift=ON_POLICY, **group),
-      "estimators":
-          exact("estimators", estimator_cells(), drift=OFF_POLICY, **group),
-      "large groups":
-          sampled("large groups", [c for c in advantage_cells() if c[0] in LARGE], drift=ON_POLICY,
-                  group_size=LARGE_GROUP, samples=SAMPLES, **GROUP),
-  }
+  published = studies.as_published()
+  large = [cell for cell in advantage_cells() if cell[0] in LARGE]
+  rows = [
+      studies.single_study("weights", studies.WEIGHTS, horizons=(6,), drifts=DRIFTS, **single),
+      studies.single_study("published", published, horizons=(6,), drifts=DRIFTS, **single),
+      studies.single_study("length", studies.WEIGHTS, horizons=HORIZONS, drifts=(OFF_POLICY,),
+                           **single),
+      studies.group_study("advantages", advantage_cells(), drift=ON_POLICY, **group),
+      studies.group_study("aggregations", aggregation_cells(), drift=ON_POLICY, **group),
+      studies.group_study("estimators", estimator_cells(), drift=OFF_POLICY, **group),
+      studies.sampled_group_study("large groups", large, drift=ON_POLICY, group_size=LARGE_GROUP,
+                                  samples=SAMPLES, **GROUP),
+  ]
+  return {study[0].study: study for study in rows}
 
 
 def number(mean: float, error: float = float("nan")) -> str:
-  """Three significant digits; an exact 0 shows as such, whatever rounding leaves of it."""
+  """Returns three significant digits; what rounding leaves of an exact 0 is shown as 0."""
   if np.isnan(mean):
     return "-"
   if abs(mean) < ROUNDING and not error > ROUNDING:
@@ -104,19 +103,23 @@ def number(mean: float, error: float = float("nan")) -> str:
   return f"{mean:.3g} ± {error:.1g}" if error > ROUNDING else f"{mean:.3g}"
 
 
-def across(rows: list[studies.Row], metric: str, key: str) -> str:
-  """One metric: a row per method, a column per drift or horizon."""
+def across(rows: list[studies.TableRow], metric: str, key: str) -> str:
+  """Returns the table of one metric: a row per method, a column per drift or horizon (`key`)."""
   columns = sorted({getattr(row, key) for row in rows})
-  cells = {
-      (row.method, getattr(row, key)): number(row.mean[metric], row.error[metric]) for row in rows
-  }
+  cells = {(row.method, getattr(row, key)): number(row.mean[metric], row.error[metric])
+           for row in rows}
   methods = dict.fromkeys(row.method for row in rows)
   return markdown_table((metric, *(f"{key} {c:g}" for c in columns)),
                         [(m, *(cells[m, c] for c in columns)) for m in methods])
 
 
-def down(rows: list[studies.Row]) -> str:
-  """All metrics, a row per method."""
+def grid(rows: list[studies.TableRow], key: str) -> str:
+  """Returns the tables of the four main metrics, one below the other."""
+  return "\n".join(across(rows, m, key) for m in ("bias", "variance", "cosine", "effective"))
+
+
+def down(rows: list[studies.TableRow]) -> str:
+  """Returns the table of all metrics: a row per method."""
   return markdown_table(
       ("", *studies.METRICS),
       [(row.method, *(number(row.mean[m], row.error[m]) for m in studies.METRICS)) for row in rows])
@@ -129,73 +132,66 @@ def identity_table(instances: int) -> str:
 
 
 def window_table(windows: dict[str, monte_carlo.Window]) -> str:
-  rows = []
+  rows, at = [], [t - 1 for t in POSITIONS]
   for label, window in windows.items():
-    at = [t - 1 for t in POSITIONS]
+    simulated = zip(window.simulated[at], window.error[at], strict=True)
     rows.append((f"{label}: closed form", *(f"{x:.3f}" for x in window.closed_form[at])))
-    rows.append((f"{label}: Monte Carlo", *(
-        f"{x:.3f} ± {e:.3f}" for x, e in zip(window.simulated[at], window.error[at], strict=True))))
+    rows.append((f"{label}: Monte Carlo", *(f"{x:.3f} ± {error:.3f}" for x, error in simulated)))
   return markdown_table(("share outside", *(f"t = {t}" for t in POSITIONS)), rows)
 
 
-def sections(rows: dict[str, list[studies.Row]], windows, instances: int,
-             group_instances: int) -> dict[str, str]:
-  """Heading -> text, in the order of the table."""
-  low, high = studies.log_ratio_range(horizon=6, drifts=DRIFTS, instances=instances, **SINGLE)
-  clamps = (
-      f"Cumulative log-ratios lie in [{low:.1f}, {high:.1f}]; the clamps act beyond "
-      f"±{LOG_RATIO_BOUND:g}, and "
-      f"from {LOG_WEIGHT_BOUND:g} up on a prefix.")
+def sections(rows: dict[str, list[studies.TableRow]], windows: dict[str, monte_carlo.Window],
+             instances: int, group_instances: int) -> dict[str, str]:
+  """Returns the text of each section by its heading, in the order of table.md."""
   count = f"{group_instances} instances, every multiset of {GROUP_SIZE} among 31 sequences"
-  grid = lambda name, key, metrics: "\n".join(across(rows[name], m, key) for m in metrics)
-  missing = {
-      n: exact_group.not_supplied(n) for n in advantages.names() if exact_group.not_supplied(n)
-  }
+  low, high = studies.log_ratio_range(horizon=6, drifts=DRIFTS, instances=instances, **SINGLE)
+  clamps = (f"Cumulative log-ratios lie in [{low:.1f}, {high:.1f}]; the clamps act beyond "
+            f"±{LOG_RATIO_BOUND:g}, and from {LOG_WEIGHT_BOUND:g} up on a prefix.")
+  missing = {name: exact_group.not_supplied(name) for name in advantages.names()}
+  missing = {name: inputs for name, inputs in missing.items() if inputs}
   left_out = f" Left out for want of inputs: {missing}." if missing else ""
   slopes = "; ".join(f"{label}: {w.slope:.3f}, {w.drift:.2e}" for label, w in windows.items())
-  main = ("bias", "variance", "cosine", "effective")
-  return {
-      "Weights, no window (exact)":
-          f"V = 3, T = 6, {instances} instances. {clamps}\n\n{grid('weights', 'drift', main)}",
-      "Stated targets (exact)":
-          f"V = 3, T = 4 with a stop token, drift 0.6, {instances} instances.\n\n" +
-          identity_table(instances),
-      "Group advantages (exact)":
-          f"Estimator reinforce, drift {ON_POLICY:g}, aggregation sequence_sum; {count}."
-          f"{left_out}\n\n{down(rows['advantages'])}",
-      "Aggregations (exact)":
-          f"Estimator reinforce, drift {ON_POLICY:g}; {count}.\n\n{down(rows['aggregations'])}",
-      "Estimators as registered, single sequences (exact)":
-          f"V = 3, T = 6, {instances} instances, default "
-          f"numbers.\n\n{grid('published', 'drift', main)}",
-      "Weights against length (exact)":
-          f"V = 3, drift {OFF_POLICY:g}, {instances} instances.\n\n" +
-          grid("length", "horizon", main),
-      "Estimators as registered, groups (exact)":
-          f"Advantage grpo, aggregation sequence, drift {OFF_POLICY:g}; "
-          f"{count}.\n\n{down(rows['estimators'])}",
-      "Larger groups (Monte Carlo)":
+  parts = {
+      "Weights, no window (exact)": (
+          f"V = 3, T = 6, {instances} instances. {clamps}", grid(rows["weights"], "drift")),
+      "Stated targets (exact)": (
+          f"V = 3, T = 4 with a stop token, drift 0.6, {instances} instances.",
+          identity_table(instances)),
+      "Group advantages (exact)": (
+          f"Estimator reinforce, drift {ON_POLICY:g}, aggregation sequence_sum; {count}.{left_out}",
+          down(rows["advantages"])),
+      "Aggregations (exact)": (
+          f"Estimator reinforce, drift {ON_POLICY:g}; {count}.", down(rows["aggregations"])),
+      "Estimators as registered, single sequences (exact)": (
+          f"V = 3, T = 6, {instances} instances, default numbers.",
+          grid(rows["published"], "drift")),
+      "Weights against length (exact)": (
+          f"V = 3, drift {OFF_POLICY:g}, {instances} instances.", grid(rows["length"], "horizon")),
+      "Estimators as registered, groups (exact)": (
+          f"Advantage grpo, aggregation sequence, drift {OFF_POLICY:g}; {count}.",
+          down(rows["estimators"])),
+      "Larger groups (Monte Carlo)": (
           f"As the group advantages, with {LARGE_GROUP} rows a group: {SAMPLES} sampled groups of "
-          "1 instance; ± is the "
-          f"sampling error (jackknife).\n\n{down(rows['large groups'])}",
-      "Windows over long sequences (closed form and Monte Carlo)":
+          "1 instance; ± is the sampling error (jackknife).", down(rows["large groups"])),
+      "Windows over long sequences (closed form and Monte Carlo)": (
           f"{WALKS['rows']} simulated rows. Slope of log std(L_t) against log t, and mean of L_T / "
-          f"T: {slopes}.\n\n"
-          + window_table(windows),
+          f"T: {slopes}.", window_table(windows)),
   }
+  return {title: f"{head}\n\n{table}" for title, (head, table) in parts.items()}
 
 
-def write_csv(rows: dict[str, list[studies.Row]], path: Path) -> None:
+def write_csv(rows: dict[str, list[studies.TableRow]], path: Path) -> None:
   header = [*FIELDS, *(f"{m}{suffix}" for m in studies.METRICS for suffix in ("", "_error"))]
   with open(path, "w", newline="") as file:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
-    for row in (r for part in rows.values() for r in part):
+    for row in itertools.chain.from_iterable(rows.values()):
       numbers = (f"{values[m]:.10g}" for m in studies.METRICS for values in (row.mean, row.error))
       writer.writerow([*(getattr(row, f) for f in FIELDS), *numbers])
 
 
 def write_readme(text: str) -> None:
+  """Replaces the part of README.md between the markers."""
   path = HERE / "README.md"
   before, rest = path.read_text().split(MARKERS[0])
   path.write_text(f"{before}{MARKERS[0]}\n\n{text}\n{MARKERS[1]}{rest.split(MARKERS[1])[1]}")
@@ -211,32 +207,33 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--instances", type=positive, default=30,
-                      help="random problems of the single-sequence tables")
+                      help="random instances of the single-sequence tables (default 30)")
   parser.add_argument("--group-instances", type=positive, default=5,
-                      help="random problems of the group tables")
-  parser.add_argument("--out", type=Path, default=HERE / "results")
+                      help="random instances of the group tables (default 5)")
+  parser.add_argument("--out", type=Path, default=HERE / "results",
+                      help="folder of the files (default: results beside this file)")
   args = parser.parse_args()
   args.out.mkdir(parents=True, exist_ok=True)
   rows = measure(args.instances, args.group_instances)
-  windows = {f"{label}, sigma {sigma:g}": window for label, (cfg, sigmas) in WINDOWS.items()
-             for sigma, window in monte_carlo.window_study(cfg, sigmas=sigmas, **WALKS).items()}
+  windows = {}
+  for label, (cfg, sigmas) in WINDOWS.items():
+    for sigma, window in monte_carlo.window_study(cfg, sigmas=sigmas, **WALKS).items():
+      windows[f"{label}, sigma {sigma:g}"] = window
   variances = studies.ratio_variances(horizon=6, drift=0.6, instances=args.instances, **SINGLE)
   figures.plot_drift(rows["weights"], args.out / "drift.png")
   figures.plot_ratio_variance(variances, args.out / "ratio_variance.png")
   figures.plot_windows(windows, args.out / "windows.png")
-  text = {title: f"## {title}\n\n{body}" for title, body in
-          sections(rows, windows, args.instances, args.group_instances).items()}
+  bodies = sections(rows, windows, args.instances, args.group_instances)
+  text = [f"## {title}\n\n{body}" for title, body in bodies.items()]
   made_by = (
       f"Written by `run.py --instances {args.instances} --group-instances {args.group_instances}`, "
-      "seed 0; jax "
-      f"{jax.__version__}, {time.process_time():.0f} s of processor time; "
+      f"seed 0; jax {jax.__version__}, {time.process_time():.0f} s of processor time; "
       f"{len(estimators.names())} estimators, {len(advantages.names())} advantages.\n\n")
   write_csv(rows, args.out / "table.csv")
-  (args.out / "table.md").write_text("# Exact bias and variance\n\n" + made_by +
-                                     "\n".join(text.values()))
+  (args.out / "table.md").write_text("# Exact bias and variance\n\n" + made_by + "\n".join(text))
   if args.out == HERE / "results":
-    write_readme(made_by + "\n".join(list(text.values())[:4]))
-  print(made_by + "\n".join(text.values()))
+    write_readme(made_by + "\n".join(text[:README_SECTIONS]))
+  print(made_by + "\n".join(text))
 
 
 if __name__ == "__main__":

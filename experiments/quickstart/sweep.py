@@ -1,10 +1,10 @@
-"""The quickstart's table and figure: three seeds of one preset, its control with permuted rewards,
-and other ratios.
+"""Runs the quickstart's experiment and writes its table and figure.
 
   python experiments/quickstart/sweep.py --runs=runs/quickstart_sweep
 
-Runs that are finished under --runs are not run again. Runs of one seed share its warm start, which
-depends on the seed alone. Writes results.md and curves.png beside this file.
+The experiment is three seeds of one preset, the same seeds with permuted rewards as control, and
+one seed of other presets. Finished runs under --runs are not run again. Runs of one seed share the
+warm start, which depends only on the seed. Writes results.md and curves.png beside this file.
 """
 
 import argparse
@@ -20,22 +20,29 @@ from jaxrl_llm.reporting import plots, reader, tables
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
 DEFAULT = "grpo"
+HEADER = ("run", "held-out accuracy after the warm start, %", "at the end, %",
+          "tokens without gradient, mean %", "correct rollouts in the last iteration",
+          "RL, seconds")
 OTHERS = ("reinforce", "rloo", "dr_grpo", "gspo", "seq_is", "ctpo", "minpro")
 
 
 def cells() -> dict[str, list[str]]:
-  """Name of each run -> its arguments beyond --workdir."""
-  config = lambda preset: f"--config=configs/quickstart.py:{preset}"
-  out = {f"{DEFAULT}_seed{s}": [config(DEFAULT), f"--config.seed={s}"] for s in SEEDS}
-  out |= {
-      f"permuted_seed{s}": [
-          config(DEFAULT), f"--config.seed={s}", "--config.task.shuffle_rewards=True"
-      ] for s in SEEDS
-  }
-  return out | {f"{preset}_seed0": [config(preset), "--config.seed=0"] for preset in OTHERS}
+  """Returns the arguments of each run, without --workdir, by its name."""
+  out = {}
+  for seed in SEEDS:
+    arguments = [_config(DEFAULT), f"--config.seed={seed}"]
+    out[f"{DEFAULT}_seed{seed}"] = arguments
+    out[f"permuted_seed{seed}"] = [*arguments, "--config.task.shuffle_rewards=True"]
+  others = {f"{preset}_seed0": [_config(preset), "--config.seed=0"] for preset in OTHERS}
+  return dict(sorted(out.items())) | others  # the seeds of the default preset, then its control
+
+
+def _config(preset: str) -> str:
+  return f"--config=configs/quickstart.py:{preset}"
 
 
 def run(name: str, arguments: list[str], runs: Path) -> None:
+  """Runs main.py unless the run is finished, with the warm start of the seed if there is one."""
   workdir = runs / name
   if (workdir / "report.html").exists():
     return
@@ -46,41 +53,38 @@ def run(name: str, arguments: list[str], runs: Path) -> None:
                  check=True)
 
 
-def row(name: str, finished: reader.Run) -> list[str]:
+def row(name: str, finished: reader.RunFolder) -> list[str]:
+  """Returns the cells below HEADER."""
   accuracy = finished.series("eval/accuracy")[1]
-  mean = lambda key: float(np.mean(finished.series(key)[1]))
-  seconds = finished.series("time/iteration")[1]
-  return [
-      name, f"{100 * accuracy[0]:.1f}", f"{100 * accuracy[-1]:.1f}",
-      f"{100 * mean('clip/dropped'):.2f}", f"{finished.series('reward/correct')[1][-1]:.3f}",
-      f"{np.sum(seconds):.0f}"
-  ]
+  dropped = float(np.mean(finished.series("clip/dropped")[1]))
+  correct = finished.series("reward/correct")[1]
+  seconds = np.sum(finished.series("time/iteration")[1])
+  return [name, f"{100 * accuracy[0]:.1f}", f"{100 * accuracy[-1]:.1f}", f"{100 * dropped:.2f}",
+          f"{correct[-1]:.3f}", f"{seconds:.0f}"]
 
 
-def pairs(finished: dict[str, reader.Run]) -> str:
-  """The README's table: accuracy after the warm start -> at the end, with the rewards as verified
-  and permuted.
-  """
-  ends = lambda r: [f"{100 * a:.1f} %" for a in r.series("eval/accuracy")[1][[0, -1]]]
-  rows = [[
-      str(s), *(" → ".join(ends(finished[f"{kind}_seed{s}"])) for kind in (DEFAULT, "permuted"))
-  ] for s in SEEDS]
+def pairs(finished: dict[str, reader.RunFolder]) -> str:
+  """Returns the README's table: accuracy after the warm start -> at the end, by seed."""
+  rows = [[str(seed), *(_ends(finished[f"{kind}_seed{seed}"]) for kind in (DEFAULT, "permuted"))]
+          for seed in SEEDS]
   return tables.markdown_table(["seed", "rewards as verified", "rewards permuted (control)"], rows)
+
+
+def _ends(run: reader.RunFolder) -> str:
+  first, last = run.series("eval/accuracy")[1][[0, -1]]
+  return f"{100 * first:.1f} % → {100 * last:.1f} %"
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_sweep"))
+  parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_sweep"),
+                      help="folder of the runs (default runs/quickstart_sweep)")
   runs = parser.parse_args().runs
   for name, arguments in cells().items():
     run(name, arguments, runs)
   finished = {name: reader.read_run(runs / name) for name in cells()}
-  header = [
-      "run", "held-out accuracy after the warm start, %", "at the end, %",
-      "tokens without gradient, mean %", "correct rollouts in the last iteration", "RL, seconds"
-  ]
-  table = tables.markdown_table(header, [row(name, r) for name, r in finished.items()])
+  table = tables.markdown_table(HEADER, [row(name, r) for name, r in finished.items()])
   made_by = [r.environment for r in finished.values()]
   commits = sorted({str(e.get("git_commit"))[:10] for e in made_by})
   text = (

@@ -1,8 +1,8 @@
-"""Tabular policies over a token tree: every sequence enumerated, so that expectations are sums.
+"""Tabular policies over a token tree, small enough to enumerate: expectations are sums.
 
-A problem may carry leading axes (drifts, instances); every function broadcasts over them. All
-arrays are float64, on the host. Sequences are single-turn and have no prompt, so `mask` is True
-from position 0 up to the end.
+A case may have leading axes (drifts, instances); every function broadcasts over them. All arrays
+are float64, on the host. Sequences have one turn and no prompt, so `mask` is True from position 0
+to the end of the sequence. The formulas are own derivations; they hold for any softmax policy.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ class Tree:
   """Every sequence of a vocabulary up to a horizon.
 
   Attributes:
-    tokens: [N, T] int32; 0 behind the end.
+    tokens: [N, T] int32; 0 after the end.
     mask: [N, T] bool.
-    node: [N, T] int32, index of the prefix that precedes the token; 0 behind the end.
+    node: [N, T] int32, index of the prefix before the token; 0 after the end.
     num_nodes: number of prefixes.
     vocabulary: V.
   """
@@ -32,7 +32,7 @@ class Tree:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class Case:
   """A target policy pi, a behavior policy mu, and outcome rewards.
 
   Attributes:
@@ -60,7 +60,8 @@ def make_tree(vocabulary: int, horizon: int, *, stop: bool = False) -> Tree:
   """
   if vocabulary < 2 or horizon < 1:
     raise ValueError(f"vocabulary {vocabulary} and horizon {horizon}: at least 2 and 1 are needed.")
-  prefixes, path, count, done = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int32), 0, []
+  # Rows are the unfinished sequences of length t, and the indices of the prefixes on their way.
+  prefixes, path, count, ended = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int32), 0, []
   for t in range(horizon):
     ids = count + np.arange(len(prefixes), dtype=np.int32)
     count += len(prefixes)
@@ -68,21 +69,22 @@ def make_tree(vocabulary: int, horizon: int, *, stop: bool = False) -> Tree:
     tokens = np.column_stack([np.repeat(prefixes, vocabulary, 0), token])
     nodes = np.column_stack([np.repeat(path, vocabulary, 0), np.repeat(ids, vocabulary)])
     ends = np.full(len(token), t == horizon - 1) | (stop & (token == vocabulary - 1))
-    pad = lambda x, ends=ends, short=horizon - 1 - t: np.pad(x[ends], ((0, 0), (0, short)))
-    done.append((pad(tokens), pad(nodes), pad(np.ones_like(tokens, bool))))
+    arrays = (tokens, nodes, np.ones_like(tokens, bool))
+    ended.append([np.pad(x[ends], ((0, 0), (0, horizon - 1 - t))) for x in arrays])
     prefixes, path = tokens[~ends], nodes[~ends]
-  tokens, nodes, mask = (np.concatenate(parts) for parts in zip(*done, strict=True))
+  tokens, nodes, mask = (np.concatenate(pieces) for pieces in zip(*ended, strict=True))
   return Tree(tokens, mask, nodes, count, vocabulary)
 
 
-def random_problem(tree: Tree, drifts, instances: int, seed: int) -> Problem:
-  """Problems with leading axes [drifts, instances].
+def random_case(tree: Tree, drifts, instances: int, seed: int) -> Case:
+  """Returns a case with leading axes [drifts, instances].
 
-    behavior logits ~ N(0, 1);  target logits = behavior logits + drift * N(0, 1);  rewards ~
-    Bernoulli(1/2)
+    behavior logits ~ N(0, 1)
+    target logits   = behavior logits + drift * N(0, 1)
+    rewards         ~ Bernoulli(1/2), not all equal
 
-  An instance keeps its behavior policy, direction and rewards at every drift, as if the target had
-  moved on from one batch of samples. Rewards that are all equal are drawn again.
+  An instance has the same behavior policy, direction and rewards at every drift, as if the target
+  had moved on from one batch of samples.
   """
   rngs = [np.random.default_rng([seed, i]) for i in range(instances)]
   behavior, direction = (np.asarray(
@@ -90,14 +92,14 @@ def random_problem(tree: Tree, drifts, instances: int, seed: int) -> Problem:
   rewards = [_binary_rewards(r, len(tree.tokens)) for r in rngs]
   drifts = np.asarray(drifts, np.float64)
   target = behavior + drifts[:, None, None, None] * direction
-  return Problem(tree, target, np.broadcast_to(behavior, target.shape),
-                 np.broadcast_to(rewards, (len(drifts), instances, len(tree.tokens))))
+  return Case(tree, target, np.broadcast_to(behavior, target.shape),
+              np.broadcast_to(rewards, (len(drifts), instances, len(tree.tokens))))
 
 
-def select(problem: Problem, *index: int) -> Problem:
-  """One entry of the leading axes."""
-  return Problem(problem.tree, problem.target_logits[index], problem.behavior_logits[index],
-                 problem.rewards[index])
+def select(case: Case, *index: int) -> Case:
+  """Returns one entry of the leading axes."""
+  return Case(case.tree, case.target_logits[index], case.behavior_logits[index],
+              case.rewards[index])
 
 
 def _binary_rewards(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -108,22 +110,30 @@ def _binary_rewards(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
+  """Returns the log-probs of logits over the last axis."""
   shifted = logits - logits.max(-1, keepdims=True)
   return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def token_log_probs(tree: Tree, logits: np.ndarray) -> np.ndarray:
-  """[..., N, T] log-prob of each token; 0 behind the end."""
+  """Returns the log-prob of each token, [..., N, T]; 0 after the end."""
   return np.where(tree.mask, log_softmax(logits)[..., tree.node, tree.tokens], 0.0)
 
 
 def sequence_probs(tree: Tree, logits: np.ndarray) -> np.ndarray:
-  """[..., N], summing to 1."""
+  """Returns the probability of each sequence, [..., N]; the sum over N is 1."""
   return np.exp(token_log_probs(tree, logits).sum(-1))
 
 
 def policy_gradient(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-  """grad over the logits of J = sum over sequences of pi(y) R(y): [..., num_nodes, V], by autodiff.
+  """Returns the gradient of J = sum over sequences of pi(y) R(y), by autodiff.
+
+  Args:
+    logits: [..., num_nodes, V], of pi.
+    rewards: [..., N].
+
+  Returns:
+    [..., num_nodes, V], over the logits.
   """
 
   def objective(one, outcome):
@@ -136,31 +146,30 @@ def policy_gradient(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.n
 
 
 def prefix_probs(tree: Tree, logits: np.ndarray) -> np.ndarray:
-  """Probability that the policy `logits` visits each prefix: [..., num_nodes]."""
+  """Returns the probability that the policy visits each prefix, [..., num_nodes]."""
   return edge_sum(tree, _every_token(tree, sequence_probs(tree, logits))).sum(-1)
 
 
 def edge_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-  """Q(s, a) [..., num_nodes, V] of the policy `logits`: expected reward after the token."""
+  """Returns Q(s, a), [..., num_nodes, V]: the policy's expected reward after prefix and token."""
   probs = sequence_probs(tree, logits)
-  return edge_sum(tree, _every_token(tree, probs * rewards)) / edge_sum(
-      tree, _every_token(tree, probs))
+  rewarded = edge_sum(tree, _every_token(tree, probs * rewards))
+  return rewarded / edge_sum(tree, _every_token(tree, probs))
 
 
 def action_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-  """Q(s_t, a_t) [..., N, T] along every sequence; 0 behind the end."""
+  """Returns Q(s_t, a_t) along every sequence, [..., N, T]; 0 after the end."""
   return np.where(tree.mask, edge_values(tree, logits, rewards)[..., tree.node, tree.tokens], 0.0)
 
 
 def state_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-  """V(s_t) [..., N, T] of the policy `logits`: expected reward before the token; 0 behind the end.
-  """
+  """Returns V(s_t), the policy's expected reward before the token, [..., N, T]; 0 after the end."""
   values = np.sum(np.exp(log_softmax(logits)) * edge_values(tree, logits, rewards), -1)
   return np.where(tree.mask, values[..., tree.node], 0.0)
 
 
 def edge_sum(tree: Tree, values: np.ndarray) -> np.ndarray:
-  """Sums [..., N, T] over the sequences that share (prefix, token): [..., num_nodes, V]."""
+  """Sums [..., N, T] over the sequences that share prefix and token: [..., num_nodes, V]."""
   size = tree.num_nodes * tree.vocabulary
   flat = _flat(np.where(tree.mask, values, 0.0), 2)
   index = np.arange(len(flat))[:, None, None] * size + tree.node * tree.vocabulary + tree.tokens
@@ -169,16 +178,23 @@ def edge_sum(tree: Tree, values: np.ndarray) -> np.ndarray:
 
 
 def score_sum(tree: Tree, logits: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-  """sum over sequences and tokens of coefficient * grad log pi(token): [..., num_nodes, V] over the
-  logits.
+  """Sums coefficient * grad log pi(token) over sequences and tokens.
+
+  Args:
+    logits: [..., num_nodes, V], of pi.
+    coefficients: [..., N, T].
+
+  Returns:
+    [..., num_nodes, V], over the logits.
   """
   edges = edge_sum(tree, coefficients)
   return edges - edges.sum(-1, keepdims=True) * np.exp(log_softmax(logits))
 
 
 def score_energy(tree: Tree, logits: np.ndarray) -> np.ndarray:
-  """||grad log pi(token)||^2 over the logits, 1 - 2 pi(a) + sum_v pi(v)^2: [..., N, T]; 0 behind
-  the end.
+  """Returns ||grad log pi(token)||^2 over the logits, [..., N, T]; 0 after the end.
+
+    ||grad log pi(a)||^2 = 1 - 2 pi(a) + sum_v pi(v)^2
   """
   probs = np.exp(log_softmax(logits))
   energy = 1 - 2 * probs + np.square(probs).sum(-1, keepdims=True)
@@ -186,10 +202,10 @@ def score_energy(tree: Tree, logits: np.ndarray) -> np.ndarray:
 
 
 def _every_token(tree: Tree, values: np.ndarray) -> np.ndarray:
-  """A value of each sequence [..., N] at every column: [..., N, T]."""
+  """Repeats the value of each sequence, [..., N], at every column: [..., N, T]."""
   return np.broadcast_to(values[..., None], (*values.shape, tree.tokens.shape[1]))
 
 
 def _flat(x: np.ndarray, keep: int) -> np.ndarray:
-  """The leading axes as one, the last `keep` as they are."""
+  """Merges all axes but the last `keep` into one."""
   return np.asarray(x).reshape(-1, *x.shape[x.ndim - keep:])

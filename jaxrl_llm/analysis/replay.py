@@ -1,14 +1,14 @@
-"""One batch of frozen rollouts through every estimator: what each clips, weighs and would do to the
-parameters.
+"""Replays one batch of frozen rollouts through every estimator.
 
-All estimators see the same tokens, advantages and weights; only the ratio differs. The gradient of
-a loss that depends on the parameters through log-probs alone is a product with the coefficients
-dloss / dlog pi, so the network is compiled once, not once per estimator.
+The result says what each estimator clips, how it weights tokens and which gradient it gives. All
+estimators see the same tokens, advantages and weights; only the ratio differs. The losses depend on
+the parameters through log-probs only, so a gradient is a product with dloss / dlog pi, and the
+network is compiled once instead of once per estimator.
 
-Where the run prunes the vocabulary or forbids early stop tokens, tokens outside the current
-policy's set have neither ratio nor gradient, as in `policy_loss`; their weights stay in the
-denominators. `policy_loss` skips those outside the anchor's set, too: which these are is not saved
-with the rollouts, so that here they take part.
+The run may prune the vocabulary or forbid early stop tokens. Then tokens outside the current
+policy's vocabulary have neither ratio nor gradient, as in `policy_loss`; their weights stay in the
+denominators. `policy_loss` also skips tokens outside the anchor's vocabulary. Saved rollouts do not
+tell which these are, so here they take part.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from jaxrl_llm.ops import prefix
 from jaxrl_llm.training.batches import weighed_batch, with_weights
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
-from jaxrl_llm.types import TokenStats, TrainBatch
+from jaxrl_llm.types import Rollout, TokenStats, TrainBatch
 
-BUCKETS = 12  # of token positions, log-spaced
+BUCKETS = 12  # of token positions, log-spaced; at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +40,13 @@ class Replayed:
   Attributes:
     name: of the estimator.
     anchor: `recomputed` or `behavior`.
-    clip: shares of the policy tokens inside the vocabulary, by the names of `clip_counts`.
-    effective_share: effective sample size of the token weights |coefficient / advantage|, over
-      their number.
+    clip: shares of the policy tokens inside the vocabulary: "high" (above the window), "low"
+      (below it), "dual" (beyond the dual clip) and "dropped" (without gradient).
+    effective_share: effective sample size of the token weights |coefficient / advantage|, divided
+      by their number.
     norm: of the gradient with respect to the parameters.
-    gradient: [P] f32.
-    dropped_by_position: share of tokens without gradient, per bucket.
+    gradient: [P] f32, over the trained parameters.
+    dropped_by_position: [K], share of tokens without gradient in each bucket of positions.
   """
 
   name: str
@@ -59,14 +60,14 @@ class Replayed:
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-  """All estimators, and the drift that they met.
+  """All estimators, and the drift between the sampling and the current policy.
 
   Attributes:
     estimators: one entry each.
-    cosine: [E, E] between gradients; NaN where one is zero.
-    position: [K] geometric middle of each bucket, policy tokens from 1.
-    count: [K] tokens inside the vocabulary.
-    mean, std: [K] of the cumulative log-ratio current / behavior, nats.
+    cosine: [E, E], between gradients; NaN where one is zero.
+    position: [K], geometric middle of each bucket; the first policy token has position 1.
+    count: [K], tokens inside the vocabulary.
+    mean, std: [K], of the cumulative log-ratio of current and behavior policy, nats.
   """
 
   estimators: list[Replayed]
@@ -79,50 +80,57 @@ class Replay:
 
 def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_batches: int,
            stop_ids: tuple[int, ...] = ()) -> Replay:
-  """Every registered estimator on one optimizer batch made of all rows.
+  """Puts all rows, as one optimizer batch, through every registered estimator.
 
   Args:
+    frozen: the rows.
     params: the current policy.
-    scores: what the run's advantage needs; its anchor is replaced by the frozen ones.
-    cfg: resolved; its advantage, aggregation and temperature are used, its estimator and correction
-      are not.
-    micro_batches: parts of the rows that go through the network at a time.
-    stop_ids: the task's, which `rollout.min_new_tokens` reads.
+    scores: statistics that the run's advantage needs; the anchor is taken from `frozen`.
+    model: of the run.
+    cfg: resolved; advantage, aggregation and temperature are used, estimator and correction are
+      not.
+    micro_batches: number of parts in which the rows go through the network.
+    stop_ids: the task's, for `rollout.min_new_tokens`.
   """
   batch = _batch(frozen, scores, cfg)
-  step = StepConfig(
-      dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce"), stop_ids=stop_ids),
-      micro_batches)
-  stats = jax.jit(functools.partial(policy_stats, model=model, cfg=step.loss))(params, batch)
-  gradient = jax.jit(
-      lambda p, b: ravel_pytree(gradients(p, b, loss=_linear, model=model, cfg=step)[1])[0])
+  loss = dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce"), stop_ids=stop_ids)
+  stats = jax.jit(functools.partial(policy_stats, model=model, cfg=loss))(params, batch)
+  gradient = _gradient_function(model, StepConfig(loss, micro_batches))
   edges, bucket = _buckets(batch.rollout.mask)
   batch = _inside(batch, stats)
-  log_probs, mask = stats.log_probs, np.asarray(batch.rollout.mask)
+  mask = np.asarray(batch.rollout.mask)
+  anchors = {"behavior": batch.rollout.behavior_log_probs,
+             "recomputed": jnp.asarray(frozen.anchor_log_probs)}
   entries = []
   for name in estimators.names():
-    spec = estimators.spec(name)
-    anchor = batch.rollout.behavior_log_probs if spec.anchor == "behavior" else jnp.asarray(
-        frozen.anchor_log_probs)
-    coefficient, clip = _coefficients(name, log_probs, anchor, batch)
+    anchor = estimators.spec(name).anchor
+    coefficient, clip = _coefficients(name, stats.log_probs, anchors[anchor], batch)
     flat = np.asarray(gradient(params, batch.replace(loss_weights=coefficient)))
     counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
     dropped = (np.asarray(coefficient) == 0) & counted
     entries.append(
-        Replayed(name, spec.anchor, clip, _effective_share(coefficient, batch, counted),
-                 float(np.linalg.norm(flat)), flat, _bucket_mean(dropped, bucket, counted)))
-  cumulative = np.asarray(
-      prefix.cumulative_log_ratio(
-          masked_log_ratio(log_probs, batch.rollout.behavior_log_probs, batch.rollout.mask),
-          batch.rollout.mask))
-  mean = _bucket_mean(cumulative, bucket, mask)
-  std = np.sqrt(np.maximum(_bucket_mean(np.square(cumulative), bucket, mask) - np.square(mean), 0))
-  return Replay(entries, cosines([e.gradient for e in entries]),
-                np.sqrt(edges[:-1] * np.maximum(edges[1:] - 1, 1)),
-                np.bincount(bucket[mask], minlength=len(edges) - 1), mean, std)
+        Replayed(
+            name=name,
+            anchor=anchor,
+            clip=clip,
+            effective_share=_effective_share(coefficient, batch, counted),
+            norm=float(np.linalg.norm(flat)),
+            gradient=flat,
+            dropped_by_position=_bucket_mean(dropped, bucket, counted),
+        ))
+  mean, std = _drift(stats.log_probs, batch.rollout, bucket)
+  return Replay(
+      estimators=entries,
+      cosine=cosines([entry.gradient for entry in entries]),
+      position=np.sqrt(edges[:-1] * np.maximum(edges[1:] - 1, 1)),
+      count=np.bincount(bucket[mask], minlength=len(edges) - 1),
+      mean=mean,
+      std=std,
+  )
 
 
 def _batch(frozen: Frozen, scores: Scores, cfg: Config) -> TrainBatch:
+  """Returns the rows as one optimizer batch, with the run's weights and without correction."""
   plain = dataclasses.replace(cfg.batch, parts=1, correction=type(cfg.correction)())
   keep = jnp.asarray(frozen.keep)
   scores = scores.replace(anchor_log_probs=jnp.asarray(frozen.anchor_log_probs))
@@ -131,29 +139,34 @@ def _batch(frozen: Frozen, scores: Scores, cfg: Config) -> TrainBatch:
 
 
 def _inside(batch: TrainBatch, stats: TokenStats) -> TrainBatch:
-  """The batch without the tokens outside the current policy's set; advantages and weights as they
-  are.
-  """
+  """Masks the tokens outside the current policy's vocabulary; weights stay as they are."""
   if stats.in_support is None:
     return batch
   return batch.replace(rollout=batch.rollout.replace(mask=batch.rollout.mask & stats.in_support))
 
 
+def _gradient_function(model, cfg: StepConfig):
+  """Returns f(params, batch) -> gradient [P] of sum(loss_weights * log pi)."""
+
+  def gradient(params, batch: TrainBatch):
+    _, tree = gradients(params, batch, loss=_linear, model=model, cfg=cfg)
+    return ravel_pytree(tree)[0]
+
+  return jax.jit(gradient)
+
+
 def _linear(params, batch: TrainBatch, *, model, cfg):
-  """sum(coefficient log pi); the coefficients, which are minus those of methods E1, lie in
-  `loss_weights`.
-  """
-  return jnp.sum(batch.loss_weights *
-                 policy_stats(params, batch, model=model, cfg=cfg).log_probs), {}
+  """Returns the loss sum(loss_weights * log pi), where `loss_weights` holds dloss / dlog pi."""
+  log_probs = policy_stats(params, batch, model=model, cfg=cfg).log_probs
+  return jnp.sum(batch.loss_weights * log_probs), {}
 
 
 def _coefficients(name: str, log_probs, anchor, batch: TrainBatch):
-  """(d loss / d log pi [B, L], clip shares)."""
-  mask = batch.rollout.mask
+  """Returns (dloss / dlog pi [B, L], clip shares) of an estimator with its default numbers."""
+  mask, call = batch.rollout.mask, estimators.get_estimator(name)
 
   def loss(log_probs):
-    out = estimators.get_estimator(name)(log_probs, anchor, batch.advantages, mask,
-                                         EstimatorConfig(name))
+    out = call(log_probs, anchor, batch.advantages, mask, EstimatorConfig(name))
     return jnp.sum(batch.loss_weights * jnp.where(mask, out.per_token_loss, 0)), out.metrics
 
   coefficient, metrics = jax.jit(jax.grad(loss, has_aux=True))(log_probs)
@@ -166,17 +179,28 @@ def _coefficients(name: str, log_probs, anchor, batch: TrainBatch):
 
 
 def _effective_share(coefficient, batch: TrainBatch, counted: np.ndarray) -> float:
-  """(sum w)^2 / (n sum w^2) of w = |coefficient / (weight advantage)| over the tokens that carry an
-  advantage.
+  """Returns (sum w)^2 / (n sum w^2) over the n `counted` tokens.
+
+    w = |coefficient / (loss_weight * advantage)|
   """
-  weight = np.abs(
-      np.asarray(coefficient)[counted] / np.asarray(batch.advantages * batch.loss_weights)[counted])
+  plain = np.asarray(batch.advantages * batch.loss_weights)[counted]
+  weight = np.abs(np.asarray(coefficient)[counted] / plain)
   squares = np.sum(np.square(weight, dtype=np.float64))
-  return float(np.sum(weight, dtype=np.float64) ** 2 / (len(weight) * squares)) if squares else 0.0
+  return float(np.sum(weight, dtype=np.float64)**2 / (len(weight) * squares)) if squares else 0.0
+
+
+def _drift(log_probs, rollout: Rollout, bucket: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (mean, std) of the cumulative log-ratio of current and behavior policy, per bucket."""
+  log_ratio = masked_log_ratio(log_probs, rollout.behavior_log_probs, rollout.mask)
+  cumulative = np.asarray(prefix.cumulative_log_ratio(log_ratio, rollout.mask))
+  mask = np.asarray(rollout.mask)
+  mean = _bucket_mean(cumulative, bucket, mask)
+  variance = _bucket_mean(np.square(cumulative), bucket, mask) - np.square(mean)
+  return mean, np.sqrt(np.maximum(variance, 0))
 
 
 def cosines(gradients_: list[np.ndarray]) -> np.ndarray:
-  """[E, E] cosines; NaN in the row and column of a zero gradient."""
+  """Returns the cosines between gradients, [E, E]; NaN in the row and column of a zero gradient."""
   stacked = np.stack(gradients_).astype(np.float64)
   with np.errstate(invalid="ignore", divide="ignore"):
     unit = stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
@@ -184,19 +208,18 @@ def cosines(gradients_: list[np.ndarray]) -> np.ndarray:
 
 
 def _buckets(mask) -> tuple[np.ndarray, np.ndarray]:
-  """(edges [K + 1] of log-spaced token positions from 1, bucket [B, L] of each token)."""
+  """Returns (edges [K + 1] of log-spaced token positions from 1, bucket [B, L] of each token)."""
   position = np.asarray(prefix.token_index(mask))
   longest = max(1, int(position.max()))
   edges = np.arange(1, longest + 2)
   if longest > BUCKETS:
     edges = np.unique(np.round(np.geomspace(1, longest + 1, BUCKETS + 1)).astype(int))
-  return edges.astype(float), np.clip(
-      np.searchsorted(edges, position, side="right") - 1, 0,
-      len(edges) - 2)
+  bucket = np.searchsorted(edges, position, side="right") - 1
+  return edges.astype(float), np.clip(bucket, 0, len(edges) - 2)
 
 
 def _bucket_mean(values: np.ndarray, bucket: np.ndarray, where: np.ndarray) -> np.ndarray:
-  """[K] means; NaN for an empty bucket."""
+  """Returns the mean of each bucket over the tokens of `where`, [K]; NaN for an empty bucket."""
   size = int(bucket.max()) + 1
   count = np.bincount(bucket[where], minlength=size).astype(float)
   total = np.bincount(bucket[where], weights=values[where].astype(np.float64), minlength=size)

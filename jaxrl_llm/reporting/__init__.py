@@ -1,3 +1,1 @@
-"""What a run leaves behind and how it is read: metrics writers, run reader, tables, plots, HTML
-report.
-"""
+"""What a run leaves on disk and how it is read: metrics, rollouts, tables, figures, HTML report."""

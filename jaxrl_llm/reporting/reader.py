@@ -1,7 +1,8 @@
-"""Reads a run's folder back; the inverse of `writers.py`."""
+"""Reads the files of a run's folder; the inverse of `writers.py`."""
 
 import dataclasses
 import json
+import operator
 import os
 import re
 from typing import Any
@@ -16,13 +17,13 @@ class RunError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-  """One run, read from its folder.
+class RunFolder:
+  """One run as its folder describes it; the run may still be going on.
 
   Attributes:
     workdir: the folder.
     config: resolved configuration, nested.
-    environment: versions, devices, git commit; empty if none was written.
+    environment: versions, devices, git commit; empty if the file is missing.
     metrics: one dict per iteration, sorted; key "iteration" is an int, all others are floats.
   """
 
@@ -32,45 +33,49 @@ class Run:
   metrics: list[dict[str, Any]]
 
   def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Iterations that logged `name`, and its values there; both empty if none did."""
+    """Returns (iterations [I] int that logged `name`, its values [I] float)."""
     lines = [line for line in self.metrics if name in line]
-    return np.array([line["iteration"] for line in lines],
-                    int), np.array([line[name] for line in lines], float)
+    iterations = np.array([line["iteration"] for line in lines], int)
+    return iterations, np.array([line[name] for line in lines], float)
 
   def rollout_iterations(self) -> list[int]:
-    """Iterations whose rollouts were kept, sorted."""
+    """Returns the iterations whose rollouts were kept, sorted."""
     folder = os.path.join(self.workdir, "rollouts")
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted(
-        int(found[1]) for found in (re.fullmatch(r"iteration_(\d+)\.jsonl", name)
-                                    for name in names) if found)
+    matches = [re.fullmatch(r"iteration_(\d+)\.jsonl", name) for name in names]
+    return sorted(int(match[1]) for match in matches if match)
 
   def rollouts(self, iteration: int) -> list[dict[str, Any]]:
-    """Rows as written. A non-finite number is the text "nan", "inf" or "-inf", which `np.asarray(x,
-    float)` reads.
+    """Returns the rows of an iteration as written.
+
+    A non-finite number is the text "nan", "inf" or "-inf", which `np.asarray(x, float)` reads.
     """
     return read_lines(rollout_path(self.workdir, iteration))
 
 
 def rollout_path(workdir: str | os.PathLike, iteration: int) -> str:
+  """Returns the path of the rollouts of one iteration."""
   return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}.jsonl")
 
 
-def read_run(workdir: str | os.PathLike) -> Run:
-  """The run in `workdir`; also works while it is being written.
+def read_run(workdir: str | os.PathLike) -> RunFolder:
+  """Reads the run in `workdir`, also while the run is writing.
 
   Raises:
-    RunError: no configuration or metrics there, or a line that is not what the writer writes.
+    RunError: config.json or metrics.jsonl is missing, or a line is not what the writer writes.
   """
   workdir = os.fspath(workdir)
   environment = os.path.join(workdir, "environment.json")
-  return Run(workdir, read_json(os.path.join(workdir, "config.json")),
-             read_json(environment) if os.path.exists(environment) else {},
-             read_metrics(os.path.join(workdir, "metrics.jsonl")))
+  return RunFolder(
+      workdir,
+      config=read_json(os.path.join(workdir, "config.json")),
+      environment=read_json(environment) if os.path.exists(environment) else {},
+      metrics=read_metrics(os.path.join(workdir, "metrics.jsonl")),
+  )
 
 
 def read_metrics(path: str) -> list[dict[str, Any]]:
-  """Lines of metrics.jsonl, sorted by iteration, non-finite numbers turned back."""
+  """Reads metrics.jsonl: one dict per line, sorted by iteration; all values but it are floats."""
   lines, line_of = [], {}
   for number, raw in enumerate(read_lines(path), 1):
     iteration = raw.get("iteration")
@@ -85,19 +90,20 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
         name: item if name == "iteration" else _number(item, f"{path}, line {number}: {name}")
         for name, item in raw.items()
     })
-  return sorted(lines, key=lambda line: line["iteration"])
+  return sorted(lines, key=operator.itemgetter("iteration"))
 
 
 def read_lines(path: str) -> list[dict[str, Any]]:
-  """Objects of a .jsonl file. A last line without its newline is torn, or still being written, and
-  is left out.
+  """Reads the objects of a .jsonl file.
+
+  A last line without its newline is left out: a crash tore it, or it is still being written.
   """
   complete = _text(path).split("\n")[:-1]
   return [_parse(line, path, number) for number, line in enumerate(complete, 1)]
 
 
 def read_json(path: str) -> dict[str, Any]:
-  """The object in a .json file."""
+  """Reads the object in a .json file."""
   return _parse(_text(path), path)
 
 
@@ -110,7 +116,7 @@ def _text(path: str) -> str:
 
 
 def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
-  """The object in `text`, which is line `number` of the file, or all of it."""
+  """Parses one object; `text` is line `number` of the file, or without `number` all of it."""
   where = path if number is None else f"{path}, line {number}"
   try:
     parsed = json.loads(text, parse_constant=_refuse)

@@ -8,17 +8,18 @@ QUANTILES = {"p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 
 
 def summarize(metrics: dict[str, Mean | Histogram | Extreme]) -> dict[str, float]:
-  """Flat dict of floats, ready for `MetricsWriter.write`.
+  """Returns a flat dict of floats, ready for `MetricsWriter.write`.
 
   A scalar Mean gives `name`; a vector Mean gives `name/bucket_0`, `name/bucket_1`, ...; a Histogram
-  gives `name/p05`, p25, p50, p75, p95; an Extreme gives `name/min` and `name/max`. What saw no
-  value has no key: absent is not zero.
+  gives `name/p05`, p25, p50, p75, p95; an Extreme gives `name/min` and `name/max`. A metric that
+  saw no value has no key, because absent is not zero.
 
   Args:
     metrics: name to merged metric; arrays of numpy, or of JAX already fetched to the host.
 
   Raises:
     TypeError: a metric of another type.
+    ValueError: a Mean of rank 2 or more, or a Histogram with a wrong number of bins.
   """
   values = {}
   for name, metric in metrics.items():
@@ -38,10 +39,8 @@ def _mean(name: str, metric: Mean) -> dict[str, float]:
   total, count = np.broadcast_arrays(np.asarray(metric.total, np.float64),
                                      np.asarray(metric.count, np.float64))
   if total.ndim > 1:
-    raise ValueError(
-        f"metric {name} has shape {total.shape}; a Mean is a scalar or a vector over position "
-        "buckets."
-    )
+    raise ValueError(f"metric {name} has shape {total.shape}; a Mean is a scalar or a vector over "
+                     "position buckets.")
   if total.ndim == 0:
     return {name: float(total / count)} if count != 0 else {}
   return {
@@ -50,14 +49,12 @@ def _mean(name: str, metric: Mean) -> dict[str, float]:
 
 
 def _quantiles(name: str, metric: Histogram) -> dict[str, float]:
-  """Linear within a bin; the two open end bins are collapsed onto the outermost edges."""
+  """Interpolates linearly within a bin; an open end bin counts as its outermost edge."""
   counts = np.asarray(metric.counts, np.float64)
   edges = np.asarray(metric.edges, np.float64)
   if counts.shape != (len(edges) + 1,):
-    raise ValueError(
-        f"metric {name}: {len(edges)} edges bound {len(edges) + 1} bins; counts has shape "
-        f"{counts.shape}."
-    )
+    raise ValueError(f"metric {name}: {len(edges)} edges bound {len(edges) + 1} bins; counts has "
+                     f"shape {counts.shape}.")
   cumulative = np.concatenate([[0.0], np.cumsum(counts)])
   if cumulative[-1] == 0:
     return {}

@@ -1,53 +1,53 @@
-"""Runs as text."""
+"""Tables in Markdown, and the summary of a run."""
 
 from typing import Any
 
 import numpy as np
 
-from jaxrl_llm.reporting.reader import Run
+from jaxrl_llm.reporting.reader import RunFolder
 
 MISSING = "-"
 
 
-def summary_table(run: Run) -> str:
-  """Two columns in Markdown, aligned so that it reads as plain text too; what the run lacks is "-".
+def summary_table(run: RunFolder) -> str:
+  """Returns two columns in Markdown, aligned to read as plain text; "-" where the run has no value.
   """
   return markdown_table(("", "value"), summary_rows(run))
 
 
-def summary_rows(run: Run) -> list[tuple[str, str]]:
-  """(name, text) pairs of the table."""
-  rows = [("estimator", _setting(run, "estimator", "name")),
-          ("advantage", _setting(run, "advantage", "name")),
-          ("aggregation", _setting(run, "aggregation", "name"))]
+def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
+  """Returns the (name, text) pairs of the summary."""
+  rows = [
+      ("estimator", _setting(run, "estimator", "name")),
+      ("advantage", _setting(run, "advantage", "name")),
+      ("aggregation", _setting(run, "aggregation", "name")),
+  ]
   if "anchor" in run.config.get("updates", {}):
     rows.append(("anchor", _setting(run, "updates", "anchor")))
   seconds, gap = _finite(run, "time/iteration"), _mean(run, "mismatch/absolute")
-  metered = [] if np.isnan(gap) else [("sampler against trainer, nats per token", _format(gap))]
+  mismatch = [] if np.isnan(gap) else [("sampler against trainer, nats per token", _format(gap))]
   return rows + [
       ("seed", _setting(run, "seed")),
       ("held-out accuracy", _first_last_best(run, "eval/accuracy")),
       ("reward of rollouts", _first_last(run, "reward/correct")),
       ("dropped by clipping, mean share", _format(_mean(run, "clip/dropped"))),
       ("entropy at the end, nats", _format(_last(run, "policy/entropy"))),
-      *metered,
+      *mismatch,
       ("wall time", _duration(np.sum(seconds)) if len(seconds) else MISSING),
       ("iterations", str(sum(line["iteration"] > 0 for line in run.metrics))),
   ]
 
 
 def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-  """Markdown table with padded columns; `|` inside a cell is escaped.
+  """Returns a Markdown table with padded columns; `|` inside a cell is escaped.
 
   Raises:
-    ValueError: a row with another number of cells than the header.
+    ValueError: a row and the header have different numbers of cells.
   """
   for row in rows:
     if len(row) != len(header):
       raise ValueError(f"row {row!r} has {len(row)} cells; the header has {len(header)}.")
-  cells = [
-      [str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, *rows)
-  ]
+  cells = [[_cell(item) for item in row] for row in (header, *rows)]
   widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(header))]
   padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
   lines = ["| " + " | ".join(row) + " |" for row in padded]
@@ -55,7 +55,11 @@ def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
   return "\n".join(lines) + "\n"
 
 
-def _setting(run: Run, *keys: str) -> str:
+def _cell(item) -> str:
+  return str(item).replace("|", "\\|").replace("\n", " ")
+
+
+def _setting(run: RunFolder, *keys: str) -> str:
   item = run.config
   for key in keys:
     if not isinstance(item, dict) or key not in item:
@@ -64,27 +68,27 @@ def _setting(run: Run, *keys: str) -> str:
   return str(item)
 
 
-def _finite(run: Run, name: str) -> np.ndarray:
+def _finite(run: RunFolder, name: str) -> np.ndarray:
   values = run.series(name)[1]
   return values[np.isfinite(values)]
 
 
-def _mean(run: Run, name: str) -> float:
+def _mean(run: RunFolder, name: str) -> float:
   values = _finite(run, name)
   return np.mean(values) if len(values) else np.nan
 
 
-def _last(run: Run, name: str) -> float:
+def _last(run: RunFolder, name: str) -> float:
   values = run.series(name)[1]
   return values[-1] if len(values) else np.nan
 
 
-def _first_last(run: Run, name: str) -> str:
+def _first_last(run: RunFolder, name: str) -> str:
   values = run.series(name)[1]
   return f"{_format(values[0])} -> {_format(values[-1])}" if len(values) else MISSING
 
 
-def _first_last_best(run: Run, name: str) -> str:
+def _first_last_best(run: RunFolder, name: str) -> str:
   iterations, values = run.series(name)
   text = _first_last(run, name)
   if not np.isfinite(values).any():
@@ -100,4 +104,6 @@ def _format(value: float) -> str:
 def _duration(seconds: float) -> str:
   minutes, rest = divmod(round(float(seconds)), 60)
   hours, minutes = divmod(minutes, 60)
-  return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
+  if hours:
+    return f"{hours} h {minutes:02d} min"
+  return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""Writes a run's folder: metrics as JSON lines and TensorBoard events, rollouts as JSON lines."""
+"""Writes metrics as JSON lines and TensorBoard events, and rollouts as JSON lines."""
 
 import glob
 import json
@@ -14,8 +14,8 @@ from jaxrl_llm.reporting.reader import read_metrics, rollout_path
 class MetricsWriter:
   """Appends to workdir/metrics.jsonl, the record, and to workdir/tensorboard, a copy of it.
 
-  A line is on disk when `write` returns. A line torn by a crash is dropped when the file is opened
-  again.
+  A line is on disk when `write` returns. A line that a crash left incomplete is dropped when the
+  file is opened again.
   """
 
   def __init__(self, workdir: str | os.PathLike):
@@ -26,7 +26,7 @@ class MetricsWriter:
     self._tensorboard = Writer(self._events)
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
-    """One line of finite or non-finite numbers; at most one per iteration."""
+    """Appends one line of numbers, finite or not; call it at most once per iteration."""
     if "iteration" in values:
       raise ValueError("a metric cannot be named `iteration`: the line has that key already.")
     self._file.write(_line(iteration, values).encode())
@@ -36,9 +36,7 @@ class MetricsWriter:
     self._tensorboard.flush()
 
   def cut_back(self, iteration: int) -> None:
-    """Forgets all iterations after `iteration`, in both records; call it before resuming from a
-    checkpoint.
-    """
+    """Drops all iterations after `iteration` from both files, before a run resumes there."""
     lines = [dict(line) for line in read_metrics(self._path) if line["iteration"] <= iteration]
     kept = [(line.pop("iteration"), line) for line in lines]
     self.close()
@@ -61,8 +59,9 @@ class MetricsWriter:
 
 
 def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[str, Any]]) -> str:
-  """Writes rows to workdir/rollouts/iteration_00012.jsonl, whole or not at all, and returns the
-  path.
+  """Writes the rows of iteration 12 to workdir/rollouts/iteration_00012.jsonl; returns the path.
+
+  The file appears complete or not at all.
 
   Args:
     workdir: the run's folder.
@@ -76,7 +75,7 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
 
 
 def write_atomically(path: str | os.PathLike, text: str) -> None:
-  """Replaces the file at `path`: a reader sees the old text or the new one, also after a crash."""
+  """Replaces the file at `path`; a reader sees the old or the new text, even after a crash."""
   temporary = f"{os.fspath(path)}.tmp"
   with open(temporary, "wb") as file:
     file.write(text.encode(errors="replace"))
@@ -93,9 +92,8 @@ def _open_after_last_line(path: str):
 
 
 def _line(iteration: int, values: dict[str, float]) -> str:
-  return _dumps({"iteration": int(iteration)} | {
-      name: _plain(float(value)) for name, value in values.items()
-  })
+  numbers = {name: _plain(float(value)) for name, value in values.items()}
+  return _dumps({"iteration": int(iteration)} | numbers)
 
 
 def _dumps(item: dict[str, Any]) -> str:
@@ -103,8 +101,9 @@ def _dumps(item: dict[str, Any]) -> str:
 
 
 def _plain(item, digits: int | None = None):
-  """Strict JSON: arrays to lists, non-finite floats to the texts "nan", "inf", "-inf", the others
-  rounded.
+  """Converts arrays to lists and non-finite floats to "nan", "inf" and "-inf", for strict JSON.
+
+  Other floats are rounded to `digits` significant digits; None keeps them.
   """
   if hasattr(item, "tolist"):
     item = item.tolist()

@@ -1,6 +1,7 @@
 """Replay of a real, tiny run: its gradients, clip shares and curves against direct computations."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -43,20 +44,27 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def setting(workdir):
-  """(parts, frozen rows of iteration 3, parameters after iteration 4, the replay of one on the
-  other).
-  """
+  """(parts, frozen rows of iteration 3, parameters after iteration 4, their replay)."""
   run = read_run(workdir)
   parts = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
   rows = frozen.load(run, 3, parts.cfg, 0)
   at, params = saved.restore_trained(parts, workdir)
   assert at == 4
-  return parts, rows, params, replay.replay(rows, params, Scores(), model=parts.model,
-                                            cfg=parts.cfg, micro_batches=4)
+  result = replay.replay(rows, params, Scores(), model=parts.model, cfg=parts.cfg, micro_batches=4)
+  return parts, rows, params, result
 
 
 def entry(result, name):
   return next(e for e in result.estimators if e.name == name)
+
+
+def loss_gradient(name, parts, params, batch, rows, loss) -> np.ndarray:
+  """The gradient of the estimator's own `policy_loss`, flat."""
+  anchor = rows.rollout.behavior_log_probs if name == "minpro" else rows.anchor_log_probs
+  cfg = StepConfig(dataclasses.replace(loss, estimator=EstimatorConfig(name)))
+  compute = functools.partial(gradients, loss=policy_loss, model=parts.model, cfg=cfg)
+  _, tree = jax.jit(compute)(params, batch.replace(anchor_log_probs=jnp.asarray(anchor)))
+  return np.asarray(ravel_pytree(tree)[0])
 
 
 def test_every_estimator_is_there_and_the_policies_differ(setting):
@@ -75,46 +83,33 @@ def test_every_estimator_is_there_and_the_policies_differ(setting):
 def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   parts, rows, params, result = setting
   batch = replay._batch(rows, Scores(), parts.cfg)
-  anchor = batch.rollout.behavior_log_probs if name == "minpro" else jnp.asarray(
-      rows.anchor_log_probs)
-  cfg = StepConfig(dataclasses.replace(parts.cfg.loss, estimator=EstimatorConfig(name)))
-  direct = jax.jit(lambda p, b: gradients(p, b, loss=policy_loss, model=parts.model, cfg=cfg)[1])(
-      params, batch.replace(anchor_log_probs=anchor))
-  flat = np.asarray(ravel_pytree(direct)[0])
+  flat = loss_gradient(name, parts, params, batch, rows, parts.cfg.loss)
   np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
   other = entry(result, "reinforce").gradient
-  assert not np.allclose(other, flat, rtol=1e-4,
-                         atol=1e-6), "another estimator's gradient would pass too"
+  assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "another estimator would pass too"
 
 
 def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monkeypatch):
-  """Rows drawn without a rule, replayed for a run that prunes and forbids early stops."""
+  """The rows were sampled without a rule; the replay prunes and forbids early stops."""
   parts, rows, params, _ = setting
   cfg = dataclasses.replace(parts.cfg, vocabulary=VocabularyConfig(top_p=0.8),
                             rollout=dataclasses.replace(parts.cfg.rollout, min_new_tokens=3))
   loss = dataclasses.replace(cfg.loss, stop_ids=parts.task.stop_ids)
   monkeypatch.setattr(estimators, "names", lambda: ["ctpo", "minpro"])
-  again = lambda: replay.replay(rows, params, Scores(), model=parts.model, cfg=cfg, micro_batches=4,
-                                stop_ids=parts.task.stop_ids)
+  again = functools.partial(replay.replay, rows, params, Scores(), model=parts.model, cfg=cfg,
+                            micro_batches=4, stop_ids=parts.task.stop_ids)
   result, batch = again(), replay._batch(rows, Scores(), cfg)
-  inside = jax.jit(lambda p, b: policy_stats(p, b, model=parts.model, cfg=loss).in_support)(params,
-                                                                                            batch)
-  mask = np.asarray(rows.rollout.mask)
+  stats = jax.jit(functools.partial(policy_stats, model=parts.model, cfg=loss))(params, batch)
+  inside, mask = stats.in_support, np.asarray(rows.rollout.mask)
   assert 0.02 < np.mean(~np.asarray(inside)[mask]) < 0.5
   assert result.count.sum() == (mask & np.asarray(inside)).sum()
   monkeypatch.setattr(replay, "_inside", lambda batch, stats: batch)
   wrong = again()
   for name in estimators.names():
-    anchor = batch.rollout.behavior_log_probs if name == "minpro" else jnp.asarray(
-        rows.anchor_log_probs)
-    step = StepConfig(dataclasses.replace(loss, estimator=EstimatorConfig(name)))
-    direct = jax.jit(
-        lambda p, b, step=step: gradients(p, b, loss=policy_loss, model=parts.model, cfg=step)[1])(
-            params, batch.replace(anchor_log_probs=anchor))
-    flat = np.asarray(ravel_pytree(direct)[0])
+    flat = loss_gradient(name, parts, params, batch, rows, loss)
     np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
-    assert not np.allclose(entry(wrong, name).gradient, flat, rtol=1e-4,
-                           atol=1e-6), "all tokens would pass too"
+    other = entry(wrong, name).gradient
+    assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "all tokens would pass too"
 
 
 def test_drift_by_position_equals_a_loop(setting):
@@ -149,10 +144,11 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
 
 
 def test_what_cannot_be_replayed(workdir):
-  for arguments, message in (((9, None),
-                              "--iteration=9: the run keeps rollouts of iterations 1 to 4"),
-                             ((3, 2),
-                              "--checkpoint=2 is older than the rollouts of --iteration=3")):
+  refused = {
+      (9, None): "--iteration=9: the run keeps rollouts of iterations 1 to 4",
+      (3, 2): "--checkpoint=2 is older than the rollouts of --iteration=3",
+  }
+  for arguments, message in refused.items():
     with pytest.raises(RunError, match=message):
       replay_run.run(workdir, *arguments)
   with pytest.raises(RunError, match=r"config\.json"):

@@ -1,8 +1,11 @@
-"""Numbers survive merging, crashes and the way back from disk; what is shown is escaped."""
+"""Metrics through merging, writing, crashes and reading; tables, figures and the HTML report."""
 
 import html.parser
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +13,13 @@ import pytest
 from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.reporting.html import write_report
 from jaxrl_llm.reporting.plots import plot_compare, plot_run
-from jaxrl_llm.reporting.reader import Run, RunError, read_run
+from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
 from jaxrl_llm.reporting.tables import markdown_table, summary_table
 from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
 from jaxrl_llm.types import Extreme, Histogram, Mean, merge_metrics
 
+ROOT = Path(__file__).parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -26,19 +30,14 @@ def write_run(workdir, *, iterations=4, **changes) -> str:
     json.dump(to_dict(Config()) | changes, file)
   writer = MetricsWriter(workdir)
   writer.write(0, {"eval/accuracy": 0.25})
-  names = [
-      "reward/correct", "policy/entropy", "optimizer/grad_norm", "clip/dropped", "kl/current_anchor"
-  ]
+  names = ("reward/correct", "policy/entropy", "optimizer/grad_norm", "clip/dropped",
+           "kl/current_anchor")
   for i in range(1, iterations + 1):
-    values = {
-        name: i / 8 for name in names
-    } | {
-        f"log_ratio/{label}": q - 0.5 for label, q in QUANTILES.items()
-    }
-    writer.write(
-        i, values | {"time/iteration": 30.0} | ({
-            "eval/accuracy": 1 / i
-        } if i % 2 == 0 else {}))
+    values = {name: i / 8 for name in names}
+    values |= {f"log_ratio/{label}": q - 0.5 for label, q in QUANTILES.items()}
+    if i % 2 == 0:
+      values["eval/accuracy"] = 1 / i
+    writer.write(i, values | {"time/iteration": 30.0})
   writer.close()
   return os.fspath(workdir)
 
@@ -90,7 +89,7 @@ def test_what_saw_nothing_has_no_key():
   empty = {
       "mean": Mean(0.0, 0.0),
       "histogram": Histogram(np.zeros(3), (0.0, 1.0)),
-      "extreme": Extreme(np.inf, -np.inf)
+      "extreme": Extreme(np.inf, -np.inf),
   }
   assert summarize(empty) == {}
   assert summarize({"x": Extreme(-1.0, 2.0)}) == {"x/min": -1.0, "x/max": 2.0}
@@ -114,9 +113,8 @@ def test_cut_back_drops_later_lines_and_a_torn_tail_in_both_records(tmp_path):
   writer.close()
   assert [json.loads(line)["iteration"] for line in lines_of(workdir)] == [0, 1, 2, 3]
   events = EventAccumulator(os.path.join(workdir, "tensorboard")).Reload()
-  scalars = [
-      (event.step, event.tensor_proto.float_val[0]) for event in events.Tensors("reward/correct")
-  ]
+  tensors = events.Tensors("reward/correct")
+  scalars = [(event.step, event.tensor_proto.float_val[0]) for event in tensors]
   assert scalars == [(1, 0.125), (2, 0.25), (3, 0.875)]
 
 
@@ -152,20 +150,17 @@ def test_rollouts_come_back_rounded(tmp_path):
   rows = [{
       "prompt": "1+1=\n",
       "mask": np.array([True, False]),
-      "log_probs": np.array([-1.23456789, -np.inf])
+      "log_probs": np.array([-1.23456789, -np.inf]),
   }]
   workdir = write_run(tmp_path / "run")
   assert write_rollouts(workdir, 12, rows).endswith("rollouts/iteration_00012.jsonl")
   write_rollouts(workdir, 3, rows)
   run = read_run(workdir)
   assert run.rollout_iterations() == [3, 12]
-  assert run.rollouts(12) == [{
-      "prompt": "1+1=\n",
-      "mask": [True, False],
-      "log_probs": [-1.23457, "-inf"]
-  }]
-  assert sorted(os.listdir(tmp_path /
-                           "run/rollouts")) == ["iteration_00003.jsonl", "iteration_00012.jsonl"]
+  written = {"prompt": "1+1=\n", "mask": [True, False], "log_probs": [-1.23457, "-inf"]}
+  assert run.rollouts(12) == [written]
+  names = sorted(os.listdir(tmp_path / "run/rollouts"))
+  assert names == ["iteration_00003.jsonl", "iteration_00012.jsonl"]
 
 
 @pytest.mark.parametrize("bad, cause", [
@@ -202,7 +197,7 @@ def test_summary_table_tells_first_last_and_best(tmp_path):
 
 
 def test_summary_table_of_an_empty_run_shows_dashes():
-  text = summary_table(Run("nowhere", {}, {}, []))
+  text = summary_table(RunFolder("nowhere", {}, {}, []))
   assert text.count(" - ") == 9 and "nan" not in text and "anchor" not in text
 
 
@@ -213,21 +208,20 @@ def test_markdown_table_refuses_a_ragged_row():
 
 def test_plots_are_png_and_leave_out_absent_panels(tmp_path):
   run = read_run(write_run(tmp_path / "run"))
-  only_accuracy = Run(run.workdir, run.config, {}, run.metrics[:1])
+  only_accuracy = RunFolder(run.workdir, run.config, {}, run.metrics[:1])
   plot_run(run, tmp_path / "all.png")
   plot_run(only_accuracy, tmp_path / "one.png")
-  plot_run(Run("nowhere", {}, {}, []), tmp_path / "none.png")
+  plot_run(RunFolder("nowhere", {}, {}, []), tmp_path / "none.png")
   plot_compare({"a": run, "b": only_accuracy}, tmp_path / "compare.png")
-  data = {
-      name: (tmp_path / f"{name}.png").read_bytes() for name in ("all", "one", "none", "compare")
-  }
+  names = ("all", "one", "none", "compare")
+  data = {name: (tmp_path / f"{name}.png").read_bytes() for name in names}
   assert all(image.startswith(PNG) and len(image) > 1000 for image in data.values())
   width = {name: int.from_bytes(image[16:20], "big") for name, image in data.items()}
   assert width["all"] == 3 * width["one"]
 
 
 class Page(html.parser.HTMLParser):
-  """Tags, attributes and text; asserts that what opens also closes."""
+  """Tags, attributes and text of a page; every tag that opens must close."""
 
   def __init__(self, text: str):
     super().__init__()
@@ -260,34 +254,53 @@ def sample(prompt, pieces, log_ratio, correct):
   }
 
 
+def page_with(workdir, before: list[dict], after: list[dict]) -> tuple[str, Page]:
+  """The report with these samples: its HTML, and what a browser makes of it."""
+  with open(os.path.join(workdir, "samples.json"), "w") as file:
+    json.dump({"before": before, "after": after}, file)
+  with open(write_report(workdir)) as file:
+    text = file.read()
+  return text, Page(text)
+
+
 def test_report_escapes_samples_and_config_and_needs_nothing_from_outside(tmp_path):
   attack = "<script>alert(1)</script>"
   workdir = write_run(tmp_path / "run", plugins=[attack])
-  samples = {
-      "before": [
+  text, page = page_with(
+      workdir,
+      before=[
           sample("1+1=", [attack, "3"], [-5.0, 0.25], False),
-          sample("4+4=", ["8"], [0.0], True)
+          sample("4+4=", ["8"], [0.0], True),
       ],
-      "after": [sample("9+9=", ["18"], [0.5], True),
-                sample("1+1=", ["2"], [float(1)], True)]
-  }
-  with open(os.path.join(workdir, "samples.json"), "w") as file:
-    json.dump(samples, file)
-  with open(write_report(workdir)) as file:
-    text = file.read()
-  page = Page(text)
+      after=[
+          sample("9+9=", ["18"], [0.5], True),
+          sample("1+1=", ["2"], [float(1)], True),
+      ],
+  )
   assert "&lt;script&gt;" in text and "script" not in page.tags and "link" not in page.tags
   assert attack in page.text
-  assert all(
-      value.startswith("data:image/png;base64,")
-      for name, value in page.attributes
-      if name in ("src", "href"))
-  assert ("title",
-          "-5.000") in page.attributes and ("style",
-                                            "background:rgba(218, 54, 51, 0.70)") in page.attributes
-  assert page.text.count("correct") - page.text.count("incorrect") == 4 and page.text.count(
-      "✗ incorrect") == 1
+  sources = [value for name, value in page.attributes if name in ("src", "href")]
+  assert all(source.startswith("data:image/png;base64,") for source in sources)
+  assert ("title", "-5.000") in page.attributes
+  assert ("style", "background:rgba(218, 54, 51, 0.70)") in page.attributes
+  assert page.text.count("correct") - page.text.count("incorrect") == 4
+  assert page.text.count("✗ incorrect") == 1
   assert page.tags.count("section") == 3 and page.text.count("no sample for this prompt") == 2
+
+
+def test_report_shows_every_character_of_prompts_answers_tokens_and_names(tmp_path):
+  """Markup, quotes and templates in a text are text; a template adds no white space to tokens."""
+  odd = """<b>&amp;</b> "a" 'b' {{ title }} {% raw %} </p>"""
+  workdir = write_run(tmp_path / "a&b <i>", task={"name": odd})
+  pieces = [odd, " x ", "\n", "<", "&", '"', "'"]
+  entry = sample(odd, pieces, [0.5, None, -0.5, 0.0, 1.0, "inf", "nan"], True)
+  text, page = page_with(workdir, [entry | {"answer": odd}], [])
+  assert page.text.count(odd) == 5  # subtitle, changed key, prompt, answer, token
+  assert f"{odd} x ↵\n<&\"'" in page.text
+  assert "a&b <i>" in page.text and page.tags.count("b") == 1  # the mark of a correct answer
+  assert ("title", "+0.500") in page.attributes and ("class", "tool") in page.attributes
+  assert ("style", "background:rgba(128, 128, 128, 0.4)") in page.attributes
+  assert "{{ title }}" in text and text.count("<b>") == 0
 
 
 def test_report_says_that_samples_are_missing(tmp_path):
@@ -301,3 +314,12 @@ def test_report_refuses_samples_with_unequal_lengths(tmp_path):
     json.dump({"before": [sample("1+1=", ["2"], [0.0, 1.0], True)], "after": []}, file)
   with pytest.raises(RunError, match=r"samples.json.*1 pieces, 2 log-ratios"):
     write_report(workdir)
+
+
+def test_a_build_ships_the_templates(tmp_path):
+  pytest.importorskip("setuptools")
+  command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path)]
+  subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+  templates = "jaxrl_llm/reporting/templates"
+  built = {path.name for path in (tmp_path / templates).iterdir()}
+  assert built == {path.name for path in (ROOT / templates).iterdir()} >= {"page.html", "style.css"}

@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl_llm.analysis import frozen
 from jaxrl_llm.reporting import html, writers
-from jaxrl_llm.reporting.reader import Run, RunError
+from jaxrl_llm.reporting.reader import RunError, RunFolder
 from jaxrl_llm.runs import collect, evaluate
 from jaxrl_llm.runs.collect import Verdicts
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
@@ -42,7 +42,8 @@ def verdicts() -> Verdicts:
 
 def saved(tmp_path, rows):
   writers.write_rollouts(tmp_path, 1, rows)
-  return frozen.load(Run(str(tmp_path), {}, {}, []), 1, types.SimpleNamespace(row_length=LENGTH), 0)
+  run = RunFolder(str(tmp_path), {}, {}, [])
+  return frozen.load(run, 1, types.SimpleNamespace(row_length=LENGTH), 0)
 
 
 def rows_of(drawn):
@@ -84,7 +85,7 @@ def test_the_report_shows_tool_text_apart(monkeypatch):
   inside = slice(TOOL.start - PROMPT, TOOL.stop - PROMPT)
   assert shown[0]["log_ratio"][inside] == [None] * 3 and shown[0]["log_ratio"].count(None) == 3
   assert set(shown[0]["log_ratio"]) == {None, 0.25} and set(shown[2]["log_ratio"]) == {0.25}
-  page = html._completion("after", shown[0])
+  page = html.render("completion.html", title="after", completion=html.completion(shown[0]))
   assert "".join(f'<span class="tool" title="tool">{c}</span>' for c in "42;") in page
   assert page.count('class="tool"') == 3 and page.count('title="+0.250"') == len(
       TEXT[0]) - PROMPT - 3

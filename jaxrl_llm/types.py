@@ -7,13 +7,16 @@ t speaks of tokens[t] given tokens[<t].
 """
 
 import dataclasses
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
+
+if TYPE_CHECKING:
+  from transformers import PreTrainedTokenizerBase
 
 Params = Any  # nested dict of arrays
 
@@ -306,6 +309,9 @@ class Task(Protocol):
   With `updates.overlap` two threads call it at once: one draws the next batch, one evaluates. What
   a task keeps between calls must bear that.
   """
+
+  tokenizer: "PreTrainedTokenizerBase"
+  stop_ids: tuple[int, ...]
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]: ...
 

@@ -22,16 +22,19 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, StepConfig
 from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.reporting.tables import markdown_table
-from jaxrl_llm.runs import collect, saved, setup
+from jaxrl_llm.runs import saved, setup
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
+from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.training.meter import counted
 from jaxrl_llm.training.score import score
-from jaxrl_llm.types import Sampling, merge_metrics
+from jaxrl_llm.types import Rollout, Sampling, Task, merge_metrics
 
 HERE = Path(__file__).parent
 NUMERICS = {
@@ -74,48 +77,56 @@ def meter(params, rollout, sampling, *, scorer) -> dict:
 def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None) -> dict:
   """Settings and, per numerics and min_p, COLUMNS of each key and all metrics of the rows together.
   """
-  run = saved.parts_of(workdir)
-  run.close()
-  cfg, devices = run.cfg, list(run.mesh.devices.flat)
+  cfg, _, learner = saved.build_learner(workdir)
+  devices = list(learner.mesh.devices.flat)
   configs = {name: setup.resolve(with_numerics(cfg, options)) for name, options in NUMERICS.items()}
-  base = setup.build(configs["float32"], devices)
-  base.close()  # it draws nothing
-  iteration, params = saved.restore_trained(base, workdir, checkpoint)
-  loss = dataclasses.replace(base.cfg.loss, stop_ids=base.task.stop_ids)
-  scorer = functools.partial(score, model=base.model, cfg=StepConfig(loss),
-                             stats=frozenset({"in_support"}), rules=frozenset({"min_p"}))
-  metered = jax.jit(functools.partial(meter, scorer=scorer))
+  base, task, learner = setup.build_learner(configs["float32"], devices)
+  iteration, params = saved.restore_trained(base, learner, workdir, checkpoint)
   temperature = cfg.rollout.temperature if temperature is None else temperature
-  prompts = [
-      collect.prompt_batch(base, base.task.batch(k), cfg.rollout.group_size, k * cfg.rows)
-      for k in range(keys)
-  ]
+  scorer = functools.partial(
+      score, model=learner.model,
+      cfg=StepConfig(dataclasses.replace(base.loss, stop_ids=task.stop_ids)),
+      stats=frozenset({"in_support"}), rules=frozenset({"min_p"}))
+  metered = jax.jit(functools.partial(meter, scorer=scorer))
   lines = []
   for name, changed in configs.items():
-    with contextlib.closing(setup.build(changed, devices)) as parts:
-      drawing = parts.to_sampler(params)
+    cfg, task, _, sampler = setup.build(changed, devices)
+    with contextlib.closing(sampler):
+      prepared = sampler.prepare(params)
       for rule, min_p in MIN_P.items():
         sampling, found = Sampling.of(temperature, min_p=min_p), []
-        for k in range(keys):
-          rollout, _ = parts.sample(drawing, prompts[k], collect.iteration_key(cfg.seed, k),
-                                    sampling)
+        for key in range(keys):
+          rollout = sample(cfg, task, sampler, prepared, sampling, key)
           found.append(jax.device_get(metered(params, rollout, sampling)))
-        pooled = jax.device_get(merge_metrics(found))
-        keyed = [{column: summarize(each)[column] for column in COLUMNS.values()} for each in found]
-        lines.append({
-            "numerics": name,
-            "min_p": rule,
-            "keys": keyed,
-            "all": summarize(pooled),
-            "tokens": float(pooled["mismatch/absolute"].count),
-            "tokens_by_probability": pooled["mismatch/absolute/by_probability"].count.tolist()
-        })
+        lines.append({"numerics": name, "min_p": rule, **pooled(found)})
   return {
       "iteration": iteration,
       "temperature": temperature,
       "keys": keys,
       "rows_per_key": cfg.rows,
-      "lines": lines
+      "lines": lines,
+  }
+
+
+def sample(cfg: Config, task: Task, sampler: Sampler, params, sampling: Sampling,
+           key: int) -> Rollout:
+  """The rows of the task's batch and the sampling key that `key` numbers."""
+  prompts = prompt_batch(task, task.batch(key), cfg.rollout.max_prompt_tokens,
+                         group_size=cfg.rollout.group_size, first_row=key * cfg.rows)
+  rollout, _ = sampler.sample(params, parallel.to_global(prompts, sampler.mesh),
+                              iteration_key(cfg.seed, key), sampling)
+  return rollout
+
+
+def pooled(found: list[dict]) -> dict:
+  """Metrics of each key, and of the rows of all keys together."""
+  merged = jax.device_get(merge_metrics(found))
+  summaries = [summarize(metrics) for metrics in found]
+  return {
+      "keys": [{column: summary[column] for column in COLUMNS.values()} for summary in summaries],
+      "all": summarize(merged),
+      "tokens": float(merged["mismatch/absolute"].count),
+      "tokens_by_probability": merged["mismatch/absolute/by_probability"].count.tolist(),
   }
 
 

@@ -19,25 +19,29 @@ from jaxrl_llm.config import Config, ConfigError, ParametersConfig, WarmStartCon
 from jaxrl_llm.reporting.metrics_at_k import bootstrap_interval, maj_at_k, pass_at_k
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
-from jaxrl_llm.runs import collect, saved, setup, workdir
+from jaxrl_llm.models import hf
+from jaxrl_llm.runs import saved, setup, workdir
 from jaxrl_llm.runs.evaluate import sample_rows
-from jaxrl_llm.runs.setup import Parts
+from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.runs.setup import Built
+from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.tasks.grading import answer_key
-from jaxrl_llm.types import Problem, Sampling
+from jaxrl_llm.types import Params, Rollout, Sampling, Task
 
 MOST_SAMPLES = 4096  # row id = problem * MOST_SAMPLES + sample
 FIXES = "Fix: another --out, or the flags that it was begun with."
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-  """What is drawn.
+class Settings:
+  """What is sampled.
 
   Attributes:
-    samples: n, per problem, at most 4096.
-    temperature, top_p, top_k, min_p: see `types.Sampling`; temperature 0 is greedy, and then n is
-      best 1.
-    batch: rows drawn at once; changes speed and memory only.
+    samples: per problem, at most 4096.
+    temperature, top_p, top_k, min_p: see `types.Sampling`. Temperature 0 is greedy; one sample says
+      it all then.
+    batch: rows sampled at once; changes speed and memory only.
     seed: of the samples.
   """
 
@@ -58,8 +62,8 @@ class Plan:
 
 
 def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,
-             devices=None) -> tuple[Parts, Any]:
-  """(parts, parameters) of a run's checkpoint; the parts are the caller's to close.
+             devices=None) -> tuple[Built, Params]:
+  """(built, parameters) of a run's checkpoint. The caller closes the sampler.
 
   Args:
     override: its task, mesh, and lengths of prompts and completions replace the run's; None: all as
@@ -70,42 +74,42 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
     ConfigError: no run, no such checkpoint, or a task that does not fit the model.
     TornCheckpointsError: the checkpoint cannot be read.
   """
-  parts = saved.parts_of(folder, devices)
-  if override is not None:
-    parts.close()
-    run, theirs = parts.cfg, override.rollout
-    rollout = dataclasses.replace(run.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
+  cfg, kept = saved.read_config(folder, devices)
+  if override is None:
+    built = setup.build(cfg, kept)
+  else:
+    theirs = override.rollout
+    rollout = dataclasses.replace(cfg.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
                                   max_new_tokens=theirs.max_new_tokens, window=theirs.window)
-    parts = _build(
-        dataclasses.replace(run, task=override.task, mesh=override.mesh, rollout=rollout), devices)
-  return parts, saved.restore_trained(parts, folder, checkpoint)[1]
+    changed = dataclasses.replace(cfg, task=override.task, mesh=override.mesh, rollout=rollout)
+    built = _build(changed, devices)
+  return built, saved.restore_trained(built.cfg, built.learner, folder, checkpoint)[1]
 
 
-def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Parts, Any]:
-  """(parts, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`.
-
-  The parts are the caller's to close.
+def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, Params]:
+  """(built, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`. The
+  caller closes the sampler.
 
   Raises:
     ConfigError: the task does not fit the model.
     CheckpointError: the directory cannot be read.
   """
-  from jaxrl_llm.models import hf
-
-  parts = _build(dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig()),
-                 devices)
-  return parts, hf.load_pretrained(path, mesh=parts.mesh)[1]
+  changed = dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig())
+  built = _build(changed, devices)
+  return built, hf.load_pretrained(path, mesh=built.learner.mesh)[1]
 
 
-def _build(cfg: Config, devices=None) -> Parts:
+def _build(cfg: Config, devices=None) -> Built:
+  """`setup.build` without a warm start, whose demonstrations the task may lack."""
   return setup.build(setup.resolve(dataclasses.replace(cfg, warm_start=WarmStartConfig())), devices)
 
 
-def run(parts: Parts, params, plan: Plan, out: str | Path, source: dict[str,
-                                                                        Any]) -> dict[str, Any]:
-  """Draw what is missing in `out`, and write metrics.json and table.md there.
+def run(cfg: Config, task: Task, sampler: Sampler, params: Params, settings: Settings,
+        out: str | Path, source: dict[str, Any]) -> dict[str, Any]:
+  """Samples what is missing in `out`, and writes metrics.json and table.md there.
 
   Args:
+    params: as the model reads them.
     source: JSON-able; what the parameters are, compared on resuming.
 
   Returns:
@@ -114,21 +118,18 @@ def run(parts: Parts, params, plan: Plan, out: str | Path, source: dict[str,
   Raises:
     ConfigError: `out` holds samples of other settings, or a damaged line.
   """
-  out, cfg = Path(out), parts.cfg
-  settings = {
+  out = Path(out)
+  _claim(out, {
       "source": source,
-      "plan": _without(dataclasses.asdict(plan), "batch"),
+      "plan": _without(dataclasses.asdict(settings), "batch"),
       "task": _without(to_dict(cfg.task), "verifier_workers", "shuffle_rewards"),
       "max_prompt_tokens": cfg.rollout.max_prompt_tokens,
-      "max_new_tokens": cfg.rollout.max_new_tokens
-  }
-  _claim(out, settings)
-  problems = parts.task.heldout(cfg.task.heldout_problems)
+      "max_new_tokens": cfg.rollout.max_new_tokens,
+  })
   path = out / "samples.jsonl"
-  done = read_samples(path)
-  _draw(parts, params, plan, problems, set(done), path)
+  _sample_missing(cfg, task, sampler, params, settings, path)
   lines = read_samples(path)
-  metrics = summarize([lines[index] for index in range(len(problems))], plan.seed)
+  metrics = summarize([lines[index] for index in sorted(lines)], settings.seed)
   write_atomically(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
   write_atomically(out / "table.md", table(metrics))
   return metrics
@@ -173,38 +174,42 @@ def read_samples(path: Path) -> dict[int, dict]:
   return found
 
 
-def _draw(parts: Parts, params, plan: Plan, problems: list[Problem], done: set[int],
-          path: Path) -> None:
-  """Append a line for each problem that has none, as soon as its samples are complete."""
-  rows = [(p, s) for p in range(len(problems)) if p not in done for s in range(plan.samples)]
-  key = jax.random.key(plan.seed)
-  sampling = Sampling.of(plan.temperature, top_k=plan.top_k, top_p=plan.top_p, min_p=plan.min_p)
-  kind = getattr(parts.task, "verifier", None)
+def _sample_missing(cfg: Config, task: Task, sampler: Sampler, params: Params, settings: Settings,
+                    path: Path) -> None:
+  """Appends a line for each problem that has none, as soon as its samples are complete."""
+  problems, done = task.heldout(cfg.task.heldout_problems), read_samples(path)
+  rows = [(p, s) for p in range(len(problems)) if p not in done for s in range(settings.samples)]
+  key = jax.random.key(settings.seed)
+  sampling = Sampling.of(settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
+                         min_p=settings.min_p)
+  kind = getattr(task, "verifier", None)
   gathered: dict[int, list[dict]] = {}
   with open(path, "ab") as file:
     file.truncate(path.read_bytes().rfind(b"\n") + 1)
-    for begin in range(0, len(rows), plan.batch):
-      batch = rows[begin:begin + plan.batch]
+    for begin in range(0, len(rows), settings.batch):
+      batch = rows[begin:begin + settings.batch]
       asked = [problems[p] for p, _ in batch]
       row_id = np.array([p * MOST_SAMPLES + s for p, s in batch], np.int32)
-      host = sample_rows(parts, params, asked, row_id, key, sampling, piece=plan.batch)
-      verdicts = collect.verify(parts, asked, host)
+      prompts = prompt_batch(task, asked, cfg.rollout.max_prompt_tokens).replace(row_id=row_id)
+      host = sample_rows(sampler, params, prompts, key, sampling, piece=settings.batch)
+      verdicts = verify(task, sampler.environment, cfg.rollout, asked, host)
       for row, (p, _) in enumerate(batch):
         gathered.setdefault(p, []).append(_sample(verdicts, host, row, kind))
-        if len(gathered[p]) == plan.samples:
+        if len(gathered[p]) == settings.samples:
           line = {
               "index": p,
               "id": problems[p].id,
               "prompt": problems[p].prompt,
               "answer": problems[p].answer,
-              "samples": gathered.pop(p)
+              "samples": gathered.pop(p),
           }
           file.write((json.dumps(line, ensure_ascii=False) + "\n").encode(errors="replace"))
       file.flush()
       os.fsync(file.fileno())
 
 
-def _sample(verdicts: collect.Verdicts, host, row: int, kind: str | None) -> dict:
+def _sample(verdicts: Verdicts, host: Rollout, row: int, kind: str | None) -> dict:
+  """JSON-able record of one sample; `kind` is the task's verifier, which says how answers look."""
   text = verdicts.texts[row]
   return {
       "completion": text,
@@ -212,8 +217,8 @@ def _sample(verdicts: collect.Verdicts, host, row: int, kind: str | None) -> dic
       "reward": float(verdicts.rewards[row]),
       "length": int(host.length[row] - host.prompt_length[row]),
       "truncated": bool(host.truncated[row]),
-      "unscored_reason": verdicts.rows[row].unscored_reason,
-      "answer": answer_key(text, kind)
+      "unscored_reason": verdicts.given[row].unscored_reason,
+      "answer": answer_key(text, kind),
   }
 
 

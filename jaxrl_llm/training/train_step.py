@@ -10,7 +10,7 @@ from jax import lax
 from jaxrl_llm import parallel
 from jaxrl_llm.config import OptimizerConfig, ParametersConfig, StepConfig, WarmStartConfig
 from jaxrl_llm.models import trainable
-from jaxrl_llm.training import prepare
+from jaxrl_llm.training.estimator_weights import needs_weights, with_estimator_weights
 from jaxrl_llm.training.micro_batches import split_rows
 from jaxrl_llm.types import Mean, TrainState
 
@@ -80,9 +80,9 @@ def train_step(state: TrainState, batch, *, loss, model, tx,
     (new state, mergeable metrics with `loss/total` and `optimizer/grad_norm`, the norm before
     clipping).
   """
-  if prepare.needed(batch, cfg):
-    batch = prepare.prepare(trainable.merge(state.params, state.frozen, cfg.parameters), batch,
-                            model=model, cfg=cfg)
+  if needs_weights(batch, cfg):
+    params = trainable.merge(state.params, state.frozen, cfg.parameters)
+    batch = with_estimator_weights(params, batch, model=model, cfg=cfg)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
                                       frozen=state.frozen)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)

@@ -69,8 +69,8 @@ def test_a_run_whose_draws_had_devices_of_their_own_can_be_measured(tmp_path, mo
   (tmp_path / "config.json").write_text(json.dumps(to_dict(cfg)))
   monkeypatch.setattr(run, "NUMERICS", {"float32": {}})
   monkeypatch.setattr(run, "MIN_P", {"0": 0.0})
-  monkeypatch.setattr(run.saved, "restore_trained", lambda parts, *_:
-                      (3, parts.model.init(jax.random.key(0))))
+  monkeypatch.setattr(run.saved, "restore_trained", lambda cfg, learner, *_:
+                      (3, learner.model.init(jax.random.key(0))))
   result = run.measure(tmp_path, "latest", 2, None)
   assert result["iteration"] == 3 and len(result["lines"]) == 1
   assert result["lines"][0]["all"]["mismatch/absolute"] < 1e-5

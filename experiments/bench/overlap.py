@@ -18,7 +18,6 @@ others).
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import time
 from pathlib import Path
@@ -29,8 +28,9 @@ import numpy as np
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.runs import setup
-from jaxrl_llm.runs.iteration import first_run, iterate
+from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.overlap import Ahead
+from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.warm_start import Start
 
 import measure
@@ -50,7 +50,7 @@ class Sleeping:
     return self._task.rewards(problems, completions)
 
 
-def build(args: argparse.Namespace) -> setup.Parts:
+def build(args: argparse.Namespace) -> setup.Built:
   config = base_config()
   config.iterations = 10**6
   config.model.update(vocab_size=17, width=args.width, num_layers=args.layers, num_heads=4,
@@ -60,15 +60,15 @@ def build(args: argparse.Namespace) -> setup.Parts:
                         max_new_tokens=args.new, window=args.new)
   config.updates.update(optimizer_batches=4, staleness=1, overlap=True)
   presets.apply(config, "grpo")
-  parts = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
-  return dataclasses.replace(parts, task=Sleeping(parts.task, args.sleep))
+  built = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  return built._replace(task=Sleeping(built.task, args.sleep))
 
 
-def repetition(parts: setup.Parts, run, start: Start, count: int, ahead: Ahead | None):
+def repetition(built: setup.Built, run, start: Start, count: int, ahead: Ahead | None):
   """(seconds of an iteration, mean of `count`; values of the last; the run)."""
   pending = None
   for index in range(count + 1):
-    run, steps, values, _ = iterate(parts, run, start.params, index + 1, ahead)
+    run, steps, values, _ = iterate(*built, run, start.params, index + 1, ahead)
     if pending is not None:
       jax.device_get(pending)
     if index == 0:
@@ -79,16 +79,18 @@ def repetition(parts: setup.Parts, run, start: Start, count: int, ahead: Ahead |
   return seconds, values, run
 
 
-def compare(parts: setup.Parts, reps: int, count: int) -> dict:
+def compare(built: setup.Built, reps: int, count: int) -> dict:
   """Seconds of each repetition, both ways in turn after one of each that compiles; times of a
   draw's own parts.
   """
-  start = Start(parts.model.init(jax.random.key(0)), None)
-  run, seconds, draws = first_run(parts, start), {"without": [], "with": []}, []
+  start = Start(built.learner.model.init(jax.random.key(0)), None)
+  run = first_state(built.cfg, built.learner, start)
+  seconds, draws = {"without": [], "with": []}, []
   for rep in range(reps + 1):
     for way, times in seconds.items():
-      with Ahead() if way == "with" else contextlib.nullcontext() as ahead:
-        taken, values, run = repetition(parts, run, start, count, ahead)
+      with (Ahead(built.cfg, built.task, built.sampler)
+            if way == "with" else contextlib.nullcontext()) as ahead:
+        taken, values, run = repetition(built, run, start, count, ahead)
       if rep:
         times.append(taken)
         draws.append(

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 
 from jaxrl_llm.config import Config, ConfigError, ParametersConfig, WarmStartConfig, to_dict
+from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.metrics_at_k import bootstrap_interval, maj_at_k, pass_at_k
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
-from jaxrl_llm.models import hf
 from jaxrl_llm.runs import saved, setup, workdir
 from jaxrl_llm.runs.evaluate import sample_rows
 from jaxrl_llm.runs.prompt_batch import prompt_batch

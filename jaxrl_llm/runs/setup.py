@@ -95,8 +95,8 @@ def _check_task(cfg: Config, task: Task) -> None:
   task.heldout(cfg.task.heldout_problems)
   size = len(task.tokenizer)
   if size > cfg.model.vocab_size:
-    raise ConfigError(f"model.vocab_size = {cfg.model.vocab_size}: the tokenizer has {size} tokens. "
-                      f"Fix: model.vocab_size >= {size}.")
+    raise ConfigError(f"model.vocab_size = {cfg.model.vocab_size}: the tokenizer has {size} "
+                      f"tokens. Fix: model.vocab_size >= {size}.")
 
 
 def _check_lengths(cfg: Config, task: Task) -> None:

@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 def run(cfg: Config, directory: str | Path) -> dict[str, float]:
-  """Trains as `cfg` says, in `directory`. Started again there, it goes on after the last checkpoint.
+  """Trains as `cfg` says, in `directory`; started again there, goes on after the last checkpoint.
 
   Returns:
     The last evaluation's metrics.

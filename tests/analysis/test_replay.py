@@ -1,6 +1,7 @@
 """Replay of a real, tiny run: its gradients, clip shares and curves against direct computations."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +48,10 @@ def setting(workdir):
   other).
   """
   run = read_run(workdir)
-  parts = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
+  cfg, task, learner, _ = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
+  parts = types.SimpleNamespace(cfg=cfg, task=task, model=learner.model)
   rows = frozen.load(run, 3, parts.cfg, 0)
-  at, params = saved.restore_trained(parts, workdir)
+  at, params = saved.restore_trained(cfg, learner, workdir)
   assert at == 4
   return parts, rows, params, replay.replay(rows, params, Scores(), model=parts.model,
                                             cfg=parts.cfg, micro_batches=4)

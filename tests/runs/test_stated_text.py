@@ -2,16 +2,16 @@
 last, no code.
 """
 
-import types
+import functools
 
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import Config, RolloutConfig
+from jaxrl_llm.config import RolloutConfig
 from jaxrl_llm.rollouts.environment import Stop, ToolEnvironment
 from jaxrl_llm.rollouts.protocols import Fence
 from jaxrl_llm.rollouts.tools import ToolResult
-from jaxrl_llm.runs import collect
+from jaxrl_llm.runs.verdicts import completions
 from jaxrl_llm.tasks.grading import last_boxed
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN, STOP_TURNS, Rollout
@@ -75,13 +75,11 @@ def test_the_code_of_calls_is_not_graded(what):
   turns, output, reason, text, box = CASES[what]
   environment, rollout = played(turns, output)
   assert rollout.stop_reason[0] == reason and not rollout.void[0]
-  parts = types.SimpleNamespace(cfg=Config(rollout=RolloutConfig(max_turns=MAX_TURNS)),
-                                tokenizer=TOKENIZER, environment=environment)
-  assert collect.completions(parts, rollout) == [text] and last_boxed(text) == box
+  read = functools.partial(completions, TOKENIZER, environment, RolloutConfig(max_turns=MAX_TURNS))
+  assert read(rollout) == [text] and last_boxed(text) == box
   environment.protocol = _Careless()
   if BOX in "".join(turns) and what not in ("answered in the end", "printed"):
-    assert last_boxed(collect.completions(
-        parts, rollout)[0]) == "2", "a verifier that reads all would pass too"
+    assert last_boxed(read(rollout)[0]) == "2", "a verifier that reads all would pass too"
 
 
 class _Careless(Fence):

@@ -66,7 +66,7 @@ def main(_):
 def parse_flags(argv):
   try:
     return app.parse_flags_with_usage(argv)
-  # an unknown section; unknown keys of a known one are refused by `from_dict`
+  # An unknown section. `from_dict` refuses unknown keys of a known one.
   except KeyError as error:
     raise config_lib.ConfigError(f"unknown key: {error.args[0]}") from error
 

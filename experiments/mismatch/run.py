@@ -5,9 +5,9 @@ does to it.
   python experiments/mismatch/run.py runs/quickstart --temperature=2
 
 Nothing is trained. The run's newest policy samples batches of the run's task in each numerics,
-unpruned and with dynamic vocabulary pruning on both sides, and the trainer's numerics score what
-was drawn. Keys and problems are the same in every line. Prints the tables and writes mismatch.json
-into the run's folder; with --record also results.json and the tables of README.md beside this file.
+unpruned and with dynamic vocabulary pruning on both sides, and the trainer's numerics score the
+rows. Keys and problems are the same in every line. Prints the tables and writes mismatch.json into
+the run's folder; with --record also results.json and the tables of README.md beside this file.
 """
 
 import argparse
@@ -44,7 +44,7 @@ NUMERICS = {
     "int8": {"quantization": "int8"},
     "int8, bfloat16": {"quantization": "int8", "dtype": "bfloat16"},
 }
-# min_p: arXiv 2512.23087 (unconfirmed); 5 % of the largest
+# min_p of arXiv 2512.23087 (unconfirmed), and 5 % of the largest probability
 PUBLISHED, BITING = float(np.exp(-13)), float(np.exp(-3))
 MIN_P = {"0": 0.0, "e^-13": PUBLISHED, "e^-3": BITING}
 COLUMNS = {
@@ -138,32 +138,33 @@ def interval(values: list[float]) -> str:
 def tables(result: dict) -> str:
   """Markdown: the meter, and where the gap lies."""
   lines, edges = result["lines"], (0, *PROBABILITY_EDGES, 1)
-  spread = lambda line, name: interval([key[name] for key in line["keys"]])
-  meter = markdown_table(("numerics", "min_p", *COLUMNS),
-                         [(line["numerics"], line["min_p"], *(spread(line, name)
-                                                              for name in COLUMNS.values()))
-                          for line in lines])
   spans = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges)]
-  bucket = lambda line, name, i: line["all"].get(f"mismatch/{name}/by_probability/bucket_{i}")
-  cell = lambda line, i: "-" if bucket(line, "k1", i) is None else (
-      f"{bucket(line, 'absolute', i):.2g} / {-bucket(line, 'k1', i):+.1g}")
-  where = markdown_table(("numerics", "min_p", *spans),
-                         [(line["numerics"], line["min_p"], *(cell(line, i)
-                                                              for i in range(len(spans))))
-                          for line in lines])
-  count = markdown_table(("min_p", *spans),
-                         [(line["min_p"], *(f"{n:.0f}"
-                                            for n in line["tokens_by_probability"]))
-                          for line in lines[:len(MIN_P)]])
-  head = (
-      f"Iteration {result['iteration']}, temperature {result['temperature']:g}, {result['keys']} "
-      "keys of "
-      f"{result['rows_per_key']} rows; mean ± standard deviation over keys, nats. d = scored - "
-      "sampled."
-  )
-  return (f"{head}\n\n{meter}\n"
-          f"Mean |d| / mean d by the sampler's probability of the token, all keys:\n\n{where}\n"
-          f"Tokens in these buckets, float32:\n\n{count}")
+  meter_rows, where_rows, count_rows = [], [], []
+  for line in lines:
+    spreads = [interval([key[name] for key in line["keys"]]) for name in COLUMNS.values()]
+    meter_rows.append((line["numerics"], line["min_p"], *spreads))
+    cells = [bucket_cell(line["all"], index) for index in range(len(spans))]
+    where_rows.append((line["numerics"], line["min_p"], *cells))
+  for line in lines[:len(MIN_P)]:
+    count_rows.append((line["min_p"], *(f"{n:.0f}" for n in line["tokens_by_probability"])))
+  meter_table = markdown_table(("numerics", "min_p", *COLUMNS), meter_rows)
+  where_table = markdown_table(("numerics", "min_p", *spans), where_rows)
+  count_table = markdown_table(("min_p", *spans), count_rows)
+  head = (f"Iteration {result['iteration']}, temperature {result['temperature']:g}, "
+          f"{result['keys']} keys of {result['rows_per_key']} rows; mean ± standard deviation over "
+          "keys, nats. d = scored - sampled.")
+  return (f"{head}\n\n{meter_table}\n"
+          "Mean |d| / mean d by the sampler's probability of the token, all keys:\n\n"
+          f"{where_table}\n"
+          f"Tokens in these buckets, float32:\n\n{count_table}")
+
+
+def bucket_cell(metrics: dict, index: int) -> str:
+  """Mean |d| / mean d of a bucket of probabilities; "-" if it is empty."""
+  k1 = metrics.get(f"mismatch/k1/by_probability/bucket_{index}")
+  if k1 is None:
+    return "-"
+  return f"{metrics[f'mismatch/absolute/by_probability/bucket_{index}']:.2g} / {-k1:+.1g}"
 
 
 def record(result: dict, text: str) -> None:
@@ -177,8 +178,7 @@ def record(result: dict, text: str) -> None:
   if begin not in content:
     raise ConfigError(
         f"--record: README.md has no tables of temperature {temperature}. Fix: add the lines "
-        f"{begin} and "
-        f"{end}.")
+        f"{begin} and {end}.")
   before, rest = content.split(begin)
   readme.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
 

@@ -1,16 +1,15 @@
-"""Several samples per held-out problem, from a run's checkpoint or a Hugging Face directory;
-resumable.
+"""Samples several completions per held-out problem and measures them; can be interrupted.
 
-A folder holds settings.json (what is asked), samples.jsonl (a line per finished problem),
-metrics.json and table.md. Sample s of problem p is the same for every batch size, number of samples
-and interruption.
+The parameters come from a run's checkpoint or a Hugging Face directory. The folder that is written
+holds settings.json, samples.jsonl (a line per finished problem), metrics.json and table.md. Sample
+s of problem p is the same for every batch size, number of samples and interruption.
 """
 
 import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -140,6 +139,7 @@ def _without(values: dict, *names: str) -> dict:
 
 
 def _claim(out: Path, settings: dict) -> None:
+  """Writes settings.json into a new folder; refuses one with other settings."""
   path, settings = out / "settings.json", json.loads(json.dumps(settings))
   if path.exists():
     try:
@@ -155,7 +155,7 @@ def _claim(out: Path, settings: dict) -> None:
 
 
 def read_samples(path: Path) -> dict[int, dict]:
-  """Lines of samples.jsonl by problem; a last line torn by an interruption is dropped.
+  """The lines of samples.jsonl by problem. A last line torn by an interruption is dropped.
 
   Raises:
     ConfigError: another line is damaged.
@@ -169,7 +169,7 @@ def read_samples(path: Path) -> dict[int, dict]:
       found[line["index"]] = line
     except (ValueError, KeyError, TypeError) as error:
       raise ConfigError(
-          f"{path}, line {number}: {error!r}. Fix: remove the line; its problem is drawn "
+          f"{path}, line {number}: {error!r}. Fix: remove the line; its problem is sampled "
           "again.") from error
   return found
 
@@ -226,78 +226,95 @@ def summarize(lines: list[dict], seed: int = 0) -> dict[str, dict]:
   """Metrics of a benchmark: {"value", "low", "high"}, with 95 % intervals of a bootstrap over
   problems.
 
-  avg@n: over scored samples, n per problem. pass@k: unbiased, k in powers of two up to n. maj@k: of
-  the first k samples; right answers are one group, wrong ones are grouped by their text. A problem
-  with fewer than k scored samples is left out of pass@k, one without any out of all three; unscored
-  samples do not vote. Lengths are in tokens, the stop token included; distinct answers are per
-  problem.
+  - avg@n: share of correct ones among scored samples, n per problem.
+  - pass@k: unbiased, for powers of two up to n. A problem with fewer than k scored samples is left
+    out.
+  - maj@k: of the first k samples. Right answers are one group, wrong ones are grouped by their
+    text, and unscored samples do not vote.
+
+  A problem without any scored sample is left out of all three. Lengths are in tokens, the stop
+  token included; distinct answers are per problem.
   """
   samples = [line["samples"] for line in lines]
   n = max(map(len, samples))
-  scored = [[s for s in own if s["unscored_reason"] is None] for own in samples]
+  scored = [[s for s in row if s["unscored_reason"] is None] for row in samples]
   correct = np.full((len(lines), n), np.nan)
-  for row, own in enumerate(scored):
-    correct[row, :len(own)] = [s["correct"] for s in own]
-  interval = lambda values: dict(
-      zip(("low", "high"), bootstrap_interval(values, seed=seed), strict=True))
-  out = {
-      f"avg@{n}": {
-          "value": _mean(np.nanmean(correct[~np.isnan(correct[:, 0])], 1)),
-          **interval(correct)
-      }
-  }
+  for row, of_problem in enumerate(scored):
+    correct[row, :len(of_problem)] = [s["correct"] for s in of_problem]
+  found = {f"avg@{n}": _Values(np.nanmean(correct[~np.isnan(correct[:, 0])], 1), correct)}
   powers = [2**i for i in range(n.bit_length())]
   for k in powers:
-    values = np.array([
-        pass_at_k(len(own), sum(s["correct"]
-                                for s in own), k) if len(own) >= k else np.nan
-        for own in scored
-    ])
-    out[f"pass@{k}"] = {"value": _mean(values), **interval(values)}
-  for k in [k for k in powers if k > 1]:
-    values = np.array([_vote(own[:k]) for own in samples])
-    out[f"maj@{k}"] = {"value": _mean(values), **interval(values)}
-  flat = [s for own in samples for s in own]
-  lengths, right = np.array([s["length"] for s in flat],
-                            float), np.array([s["correct"] for s in flat])
-  plain = {
-      "mean length":
-          _mean(lengths),
-      "mean length of correct samples":
-          _mean(lengths[right]),
-      "truncated share":
-          _mean(np.array([s["truncated"] for s in flat], float)),
-      "samples without an answer":
-          _mean(np.array([s["answer"] is None for s in flat], float)),
-      "distinct answers":
-          _mean(np.array([len({s["answer"] for s in own} - {None}) for own in samples], float)),
-      "unscored samples":
-          sum(s["unscored_reason"] is not None for s in flat),
-      "problems":
-          len(lines),
-  }
-  plain |= {f"unscored: {why}": sum(s["unscored_reason"] == why for s in flat)
-            for why in sorted({s["unscored_reason"] for s in flat} - {None})}
-  out |= {name: {"value": value, "low": None, "high": None} for name, value in plain.items()}
+    values = np.array([_pass(of_problem, k) for of_problem in scored])
+    found[f"pass@{k}"] = _Values(values, values)
+  for k in powers[1:]:
+    values = np.array([_vote(row[:k]) for row in samples])
+    found[f"maj@{k}"] = _Values(values, values)
+  out = {}
+  for name, (values, resampled) in found.items():
+    low, high = bootstrap_interval(resampled, seed=seed)
+    out[name] = {"value": _mean(values), "low": low, "high": high}
+  for name, value in _plain(samples).items():
+    out[name] = {"value": value, "low": None, "high": None}
   return {name: {key: None if x is None or np.isnan(x) else x for key, x in entry.items()}
           for name, entry in out.items()}
 
 
+class _Values(NamedTuple):
+  """Values whose mean is a metric, and the array that its bootstrap resamples by problem."""
+
+  values: np.ndarray
+  resampled: np.ndarray
+
+
+def _plain(samples: list[list[dict]]) -> dict[str, float]:
+  """Means and counts without an interval; `samples` are those of each problem."""
+  flat = [sample for row in samples for sample in row]
+  lengths = np.array([s["length"] for s in flat], float)
+  right = np.array([s["correct"] for s in flat])
+  answers = [{s["answer"] for s in row} - {None} for row in samples]
+  reasons = [s["unscored_reason"] for s in flat if s["unscored_reason"] is not None]
+  plain = {
+      "mean length": _mean(lengths),
+      "mean length of correct samples": _mean(lengths[right]),
+      "truncated share": _mean(np.array([s["truncated"] for s in flat], float)),
+      "samples without an answer": _mean(np.array([s["answer"] is None for s in flat], float)),
+      "distinct answers": _mean(np.array([len(distinct) for distinct in answers], float)),
+      "unscored samples": len(reasons),
+      "problems": len(samples),
+  }
+  return plain | {f"unscored: {why}": reasons.count(why) for why in sorted(set(reasons))}
+
+
+def _pass(scored: list[dict], k: int) -> float:
+  """pass@k of a problem; NaN with fewer than k scored samples."""
+  if len(scored) < k:
+    return float("nan")
+  return pass_at_k(len(scored), sum(s["correct"] for s in scored), k)
+
+
 def _vote(samples: list[dict]) -> float:
+  """maj@k of a problem's first k samples; NaN if none is scored."""
   scored = [s for s in samples if s["unscored_reason"] is None]
   keys = [("right",) if s["correct"] else s["answer"] for s in scored]
   return maj_at_k(keys, [s["correct"] for s in scored]) if scored else float("nan")
 
 
 def _mean(values: np.ndarray) -> float:
+  """The mean of the values that are not NaN; NaN if there is none."""
   values = values[~np.isnan(values)]
   return float(np.mean(values)) if len(values) else float("nan")
 
 
 def table(metrics: dict[str, dict]) -> str:
   """Markdown; "-" where there is no value or interval."""
-  number = lambda x: "-" if x is None else f"{x:.4g}"
-  rows = [(name, number(entry["value"]),
-           "-" if entry["low"] is None else f"{number(entry['low'])} to {number(entry['high'])}")
-          for name, entry in metrics.items()]
+  rows = []
+  for name, entry in metrics.items():
+    interval = "-"
+    if entry["low"] is not None:
+      interval = f"{_number(entry['low'])} to {_number(entry['high'])}"
+    rows.append((name, _number(entry["value"]), interval))
   return markdown_table(("", "value", "95 % interval"), rows)
+
+
+def _number(value: float | None) -> str:
+  return "-" if value is None else f"{value:.4g}"

@@ -7,37 +7,47 @@ from jaxrl_llm.types import Problem, Rollout
 
 
 def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[str, float]:
-  """Statistics of a rollout batch that need no parameters; shares are of kept rows, lengths in
-  tokens.
+  """Statistics of a rollout batch that need no parameters. Lengths are in tokens.
 
-  With turns, too: policy turns per row, the share of void rows (which are unscored as well), tokens
-  of the tools.
+  `reward/mean` and `reward/correct` are means over kept rows. With turns there are also the policy
+  turns per row, the share of void rows (which count as unscored too) and the tokens of tools.
   """
   keep, correct = verdicts.keep, verdicts.correct
   new = (rollout.length - rollout.prompt_length).astype(np.float64)
   groups = correct.reshape(-1, group_size)
-  share = lambda x, where: float(np.mean(x[where])) if np.any(where) else float("nan")
-  turns = {} if rollout.turn_id is None else {
-      "rollout/turns": float(np.mean(rollout.turn_id.max(1))),
-      "rollout/void": float(np.mean(rollout.void)),
-      "tool/tokens": float(np.sum(new) - np.sum(rollout.mask))
-  }
+  turns = {}
+  if rollout.turn_id is not None:
+    turns = {
+        "rollout/turns": float(np.mean(rollout.turn_id.max(1))),
+        "rollout/void": float(np.mean(rollout.void)),
+        "tool/tokens": float(np.sum(new) - np.sum(rollout.mask)),
+    }
   return turns | {
-      "reward/mean": share(verdicts.rewards, keep), "reward/correct": share(correct, keep),
-      "reward/unscored": float(np.mean(~keep)), "reward/solve_all": float(np.mean(groups.all(1))),
-      "reward/solve_none": float(np.mean(~groups.any(1))), "rollout/length": float(np.mean(new)),
-      "rollout/truncated": float(np.mean(rollout.truncated)), "rollout/tokens": float(np.sum(new)),
-      # Share of the row slots of a decode step that belong to rows which had ended already.
+      "reward/mean": float(np.mean(verdicts.rewards[keep])) if keep.any() else float("nan"),
+      "reward/correct": float(np.mean(correct[keep])) if keep.any() else float("nan"),
+      "reward/unscored": float(np.mean(~keep)),
+      "reward/solve_all": float(np.mean(groups.all(1))),
+      "reward/solve_none": float(np.mean(~groups.any(1))),
+      "rollout/length": float(np.mean(new)),
+      "rollout/truncated": float(np.mean(rollout.truncated)),
+      "rollout/tokens": float(np.sum(new)),
+      # Share of a decode step's row slots that belong to rows which had ended already.
       "rollout/wasted_steps": float(1 - np.sum(new) / (len(new) * max(1.0, np.max(new)))),
   }
 
 
 def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
                  anchor: np.ndarray | None, rewards: np.ndarray, keep: np.ndarray) -> list[dict]:
-  """JSON-able rows of a batch; per-token lists cover the row's `length` tokens.
+  """A JSON-able record of each row. Per-token lists cover the row's `length` tokens.
 
   `reward` is the verifier's; `trained_reward` and `keep` are what the update read, after shaping.
-  Rows with turns also have `turn_id` per token, 0 outside of the policy's turns, and `void`.
+  Rows with turns also have `void`, and `turn_id` per token, which is 0 outside the policy's turns.
+
+  Args:
+    problems: one per group.
+    rollout: on the host.
+    anchor: [B, L] log-probs of the anchor, or None.
+    rewards, keep: [B], after shaping.
   """
   group = len(verdicts.texts) // len(problems)
   out = []
@@ -61,7 +71,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
         "tokens": rollout.tokens[row, :n].tolist(),
         "mask": rollout.mask[row, :n].astype(int).tolist(),
         "behavior_log_probs": rollout.behavior_log_probs[row, :n].tolist(),
-        "anchor_log_probs": None if anchor is None else anchor[row, :n].tolist()
+        "anchor_log_probs": None if anchor is None else anchor[row, :n].tolist(),
     })
     if rollout.turn_id is not None:
       out[-1] |= {"turn_id": rollout.turn_id[row, :n].tolist(), "void": bool(rollout.void[row])}

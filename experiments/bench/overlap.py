@@ -1,4 +1,4 @@
-"""Time an iteration whose verifier sleeps, with and without the next batch drawn meanwhile
+"""Time an iteration whose verifier sleeps, with and without sampling the next batch meanwhile
 (`updates.overlap`).
 
   python experiments/bench/overlap.py
@@ -6,13 +6,12 @@
 
 A small policy on sums of two digits, on the first device, `updates.staleness` = 1, parameters as
 they were initialised: what is learnt does not matter here. The verifier sleeps once per batch and
-  then answers as ever. Both ways are run in
-turn in one process, so that a slower or faster moment of the machine meets both. A repetition is
-`--count` iterations after one that is not counted; as in training, the metrics of each are fetched
-once the next one has been dispatched.
+then answers as ever. Both ways are run in turn in one process, so that a slower or faster moment of
+the machine meets both. A repetition is `--count` iterations after one that is not counted; as in
+training, the metrics of each are fetched once the next one has been dispatched.
 
-The ratio is time without overlap over time with it. One draw at most is in flight, so on one device
-it cannot exceed (generation + verification + training) / (generation + the longer of the two
+The ratio is time without overlap over time with it. At most one batch is sampled ahead, so on one
+device it cannot exceed (generation + verification + training) / (generation + the longer of the two
 others).
 """
 
@@ -80,8 +79,8 @@ def repetition(built: setup.Built, run, start: Start, count: int, ahead: Ahead |
 
 
 def compare(built: setup.Built, reps: int, count: int) -> dict:
-  """Seconds of each repetition, both ways in turn after one of each that compiles; times of a
-  draw's own parts.
+  """Seconds of each repetition, both ways in turn after one of each that compiles; and the times
+  of sampling, verifying and waiting.
   """
   start = Start(built.learner.model.init(jax.random.key(0)), None)
   run = first_state(built.cfg, built.learner, start)

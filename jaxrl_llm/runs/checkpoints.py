@@ -1,4 +1,4 @@
-"""Checkpoints by Orbax. Each is complete or absent; a torn one is passed over for the one before."""
+"""Checkpoints by Orbax. Each is complete or absent; after a torn one, the one before is read."""
 
 import logging
 import shutil

@@ -1,8 +1,10 @@
 """One iteration: sample, verify, score, shape, weigh, update."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from jaxrl_llm import parallel
@@ -18,7 +20,7 @@ from jaxrl_llm.runs.shaping import trained_rewards
 from jaxrl_llm.training import pipo
 from jaxrl_llm.training.pipo import PipoState
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.types import Params, Task, TrainBatch, TrainState
+from jaxrl_llm.types import Params, Rollout, Task, TrainBatch, TrainState
 
 
 class DeviceMetrics(NamedTuple):
@@ -51,6 +53,22 @@ class Iteration(NamedTuple):
   rows: list[dict]
 
 
+class Policy(NamedTuple):
+  """params: as the model reads them; step: int32 scalar, their optimizer step."""
+
+  params: Params
+  step: jax.Array
+
+
+class Replayed(NamedTuple):
+  """What PIPO's step leaves: the state to update, what to keep, and metrics."""
+
+  state: TrainState
+  kept: PipoState | None
+  metrics: dict | None
+  values: dict[str, float]
+
+
 def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
             ref_params: Params, iteration: int, ahead: Ahead | None = None) -> Iteration:
   """One rollout batch and its updates.
@@ -62,45 +80,65 @@ def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Ru
     ahead: samples the next batch meanwhile, unless this is the last iteration. Needs
       `updates.staleness`.
   """
-  params, policy, aged = learner.merged(run.state), run.sampling_state(), run.aged()
-  policy_params = learner.merged(policy) if run.stale else params
-  score = functools.partial(score_rollout, learner.scoring, params, ref_params, own=not run.stale)
-  if ahead is None and not cfg.dynamic_sampling.enabled:
-    prepared = sampler.prepare(policy_params)
-    dispatched = dispatch(cfg, task, sampler, prepared, policy.step, run.cursor)
-    # Dispatched before the host waits for the rows, so that it overlaps with their verification.
-    scores = score(dispatched.rollout)
-    batch = verified(cfg, task, sampler.environment, dispatched)
-  elif ahead is None:
-    batch = sample_batch(cfg, task, sampler, policy_params, policy.step, run.cursor)
-    scores = score(batch.rollout)
-  else:
-    batch = ahead.take(policy_params, policy.step, run.cursor)
-    if iteration < cfg.iterations:
-      following = aged.sampling_state()
-      ahead.begin(learner.merged(following), following.step, batch.cursor)
-    scores = score(batch.rollout)
+  current, aged, following = _policy(learner, run.state), run.aged(), None
+  policy = _policy(learner, run.sampling_state()) if run.stale else current
+  if ahead is not None and iteration < cfg.iterations:
+    following = _policy(learner, aged.sampling_state())
+  score = functools.partial(score_rollout, learner.scoring, current.params, ref_params,
+                            own=policy is current)
+  batch, scores = _sample_and_score(cfg, task, sampler, score, policy, run.cursor, ahead, following)
 
   rewards, keep = trained_rewards(cfg, batch.verdicts, batch.host, iteration)
   values = _host_values(cfg, batch, run, rewards, keep)
   on_device = parallel.to_global((rewards, keep), learner.mesh)
   batches, metrics = learner.batches(batch.rollout, *on_device, scores)
   if learner.scoring.meter is not None and scores.own is None:
-    metrics |= learner.scoring.meter(policy_params, batch.rollout, learner.scoring.sampling)
+    metrics |= learner.scoring.meter(policy.params, batch.rollout, learner.scoring.sampling)
 
-  state, replay_metrics, kept, replay_values = run.state, None, None, {}
+  replayed = Replayed(run.state, None, None, {})
   if learner.replay is not None:
     whole = learner.replay.batch(batch.rollout, *on_device, scores)
-    state, replay_metrics, kept, replay_values = _replay(cfg.pipo, learner.replay, run, whole,
-                                                         values["reward/mean"])
-  steps = []
+    replayed = _replay(cfg.pipo, learner.replay, run, whole, values["reward/mean"])
+  state, steps = replayed.state, []
   for optimizer_batch in batches:
     state, step_metrics = learner.step(state, optimizer_batch)
     steps.append(step_metrics)
-  values |= {"step": (iteration - 1) * cfg.updates.optimizer_batches + len(steps)} | replay_values
-  return Iteration(RunState(state, batch.cursor, kept, aged.stale),
-                   DeviceMetrics(steps, metrics, replay_metrics), values,
+
+  updates = (iteration - 1) * cfg.updates.optimizer_batches + len(steps)
+  return Iteration(RunState(state, batch.cursor, replayed.kept, aged.stale),
+                   DeviceMetrics(steps, metrics, replayed.metrics),
+                   values | {"step": updates} | replayed.values,
                    _records(batch, scores, rewards, keep))
+
+
+def _policy(learner: Learner, state: TrainState) -> Policy:
+  return Policy(learner.merged(state), state.step)
+
+
+def _sample_and_score(cfg: Config, task: Task, sampler: Sampler, score: Callable[[Rollout], Scores],
+                      policy: Policy, cursor: int, ahead: Ahead | None,
+                      following: Policy | None) -> tuple[RolloutBatch, Scores]:
+  """A verified batch of `policy`, and its scores.
+
+  Args:
+    score: dispatches the passes over a rollout.
+    ahead: where the batch is pending, if anything is sampled ahead.
+    following: the policy that samples the next batch ahead; None: nothing does.
+  """
+  if ahead is None and not cfg.dynamic_sampling.enabled:
+    prepared = sampler.prepare(policy.params)
+    dispatched = dispatch(cfg, task, sampler, prepared, policy.step, cursor)
+    # Scores are dispatched before the host waits for the rows, so that the devices compute them
+    # while the host verifies. Here all rows are kept; dynamic sampling may drop some.
+    scores = score(dispatched.rollout)
+    return verified(cfg, task, sampler.environment, dispatched), scores
+  if ahead is None:
+    batch = sample_batch(cfg, task, sampler, policy.params, policy.step, cursor)
+  else:
+    batch = ahead.take(policy.params, policy.step, cursor)
+  if following is not None:
+    ahead.begin(following.params, following.step, batch.cursor)
+  return batch, score(batch.rollout)
 
 
 def _host_values(cfg: Config, batch: RolloutBatch, run: RunState, rewards: np.ndarray,
@@ -124,21 +162,18 @@ def _records(batch: RolloutBatch, scores: Scores, rewards: np.ndarray,
 
 
 def _replay(cfg: PipoConfig, replay: Replay, run: RunState, whole: TrainBatch,
-            fresh: float) -> tuple[TrainState, dict | None, PipoState, dict[str, float]]:
-  """PIPO's step on the previous batch.
+            fresh: float) -> Replayed:
+  """PIPO's step on the previous batch, unless `pipo.progress` says to take none.
 
   Args:
     whole: the fresh batch, kept for the next iteration.
     fresh: its mean reward.
-
-  Returns:
-    (state, metrics of the step or None if it was not taken, what to keep, host values)
   """
   kept = pipo.remember(run.pipo, whole, fresh)
   found = pipo.progress(np.asarray(run.pipo.means), int(run.pipo.count), fresh, cfg)
   if found is None:
-    return run.state, None, kept, {}
+    return Replayed(run.state, kept, None, {})
   xi, weight = found
   previous = run.pipo.batch.replace(advantages=weight * run.pipo.batch.advantages)
   state, metrics = replay.step(run.state, previous)
-  return state, metrics, kept, {"pipo/xi": xi, "pipo/weight": weight}
+  return Replayed(state, kept, metrics, {"pipo/xi": xi, "pipo/weight": weight})

@@ -60,10 +60,10 @@ def build_learner(workdir: str | Path, devices=None) -> tuple[Config, Task, Lear
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:
-  """The iteration of a checkpoint: the newest one, or the one named.
+  """The iteration of a run's checkpoint: the newest, or the named one.
 
   Raises:
-    ConfigError: it does not exist; the message lists those that do.
+    ConfigError: it does not exist; the message lists the checkpoints there are.
   """
   found = checkpoints.iterations(Path(workdir))
   if not found:

@@ -1,5 +1,5 @@
-"""From a Config to what a run is made of. What can be refused is refused here or in `resolve`,
-before anything compiles.
+"""Builds what a run needs from its Config. Every refusal happens here or in `resolve`, before
+anything compiles.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ def build(cfg: Config, devices=None) -> Built:
   """Everything that a run needs, for a resolved config. The caller closes the sampler.
 
   Args:
-    devices: those of the run; None: all.
+    devices: of the run; None: all there are.
 
   Raises:
     ConfigError: as `build_learner`, or the tool does not start.

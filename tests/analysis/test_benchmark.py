@@ -108,7 +108,7 @@ def run_benchmark(built, params, settings, out, source="a"):
 
 
 @pytest.fixture(scope="module")
-def drawn(built, params, tmp_path_factory):
+def finished(built, params, tmp_path_factory):
   """Folder of a finished benchmark."""
   out = tmp_path_factory.mktemp("benchmark") / "out"
   run_benchmark(built, params, SETTINGS, out)
@@ -123,8 +123,8 @@ def by_problem(out) -> dict[int, dict]:
   return benchmark.read_samples(out / "samples.jsonl")
 
 
-def test_every_problem_has_its_line(drawn, built):
-  lines = by_problem(drawn)
+def test_every_problem_has_its_line(finished, built):
+  lines = by_problem(finished)
   assert sorted(lines) == list(range(10))
   assert [lines[i]["prompt"] for i in range(10)] == [p.prompt for p in built.task.heldout(10)]
   for line in lines.values():
@@ -135,8 +135,8 @@ def test_every_problem_has_its_line(drawn, built):
   assert len({s["completion"] for line in lines.values() for s in line["samples"]}) > 10
 
 
-def test_samples_do_not_depend_on_batch_or_number(drawn, built, params, tmp_path):
-  lines = by_problem(drawn)
+def test_samples_do_not_depend_on_batch_or_number(finished, built, params, tmp_path):
+  lines = by_problem(finished)
   run_benchmark(built, params, dataclasses.replace(SETTINGS, batch=4), tmp_path / "batch")
   assert by_problem(tmp_path / "batch") == lines
   run_benchmark(built, params, dataclasses.replace(SETTINGS, samples=1), tmp_path / "one")
@@ -146,7 +146,7 @@ def test_samples_do_not_depend_on_batch_or_number(drawn, built, params, tmp_path
   assert by_problem(tmp_path / "seed") != lines
 
 
-def test_an_interrupted_benchmark_goes_on(drawn, built, params, tmp_path):
+def test_an_interrupted_benchmark_goes_on(finished, built, params, tmp_path):
   calls = []
 
   def sample(*arguments):
@@ -162,19 +162,19 @@ def test_an_interrupted_benchmark_goes_on(drawn, built, params, tmp_path):
   with open(out / "samples.jsonl", "a") as file:
     file.write('{"index": 9, "sam')
   run_benchmark(built, params, SETTINGS, out)
-  assert by_problem(out) == by_problem(drawn)
-  assert (out / "table.md").read_text() == (drawn / "table.md").read_text()
+  assert by_problem(out) == by_problem(finished)
+  assert (out / "table.md").read_text() == (finished / "table.md").read_text()
   before = (out / "samples.jsonl").read_bytes()
   # all is there: nothing is sampled
   run_benchmark(sampling_with(built, None), params, SETTINGS, out)
   assert (out / "samples.jsonl").read_bytes() == before
 
 
-def test_other_settings_are_refused(drawn, built, params):
+def test_other_settings_are_refused(finished, built, params):
   for settings, source in ((dataclasses.replace(SETTINGS, temperature=0.5), "a"), (SETTINGS, "b")):
     with pytest.raises(
         ConfigError, match=r"other settings:\n  (plan.temperature: 1.0 there|source.workdir: 'a')"):
-      run_benchmark(built, params, settings, drawn, source)
+      run_benchmark(built, params, settings, finished, source)
 
 
 def test_a_damaged_line_is_named(tmp_path):
@@ -242,13 +242,13 @@ def test_all_right_answers_vote_together():
   assert benchmark.summarize([line(0, "ABCbbb--")])["maj@8"]["value"] == 1.0
 
 
-def test_table_and_metrics(drawn):
-  metrics = json.loads((drawn / "metrics.json").read_text())
+def test_table_and_metrics(finished):
+  metrics = json.loads((finished / "metrics.json").read_text())
   assert metrics["pass@1"]["value"] == pytest.approx(metrics["avg@3"]["value"])
   assert metrics["pass@2"]["value"] >= metrics["pass@1"]["value"]
   for entry in metrics.values():
     assert entry["low"] is None or entry["low"] <= entry["value"] <= entry["high"]
-  text = (drawn / "table.md").read_text()
+  text = (finished / "table.md").read_text()
   assert all(
       f"| {name} " in text for name in ("avg@3", "pass@1", "pass@2", "maj@2", "unscored samples"))
   assert not any(math.isnan(entry["value"] or 0.0) for entry in metrics.values())
@@ -280,23 +280,23 @@ def test_load_run(run_folder, built, params):
     benchmark.load_run(run_folder, 3, devices=one)
 
 
-def test_load_directory(built, params, drawn, tmp_path):
-  """An exported policy draws what the run's own parameters drew."""
+def test_load_directory(built, params, finished, tmp_path):
+  """An exported policy samples what the run's own parameters do."""
   save_pretrained(tmp_path / "hf", built.learner.model, params, tokenizer=built.task.tokenizer)
   config = tiny.get_config()
   config.task.heldout_problems = 10
   loaded, found = benchmark.load_directory(tmp_path / "hf", from_dict(config), jax.devices()[:1])
   run_benchmark(loaded, found, SETTINGS, tmp_path / "out", "hf")
-  assert by_problem(tmp_path / "out") == by_problem(drawn)
+  assert by_problem(tmp_path / "out") == by_problem(finished)
 
 
-def test_command(run_folder, drawn, tmp_path):
-  """The real command on one device draws what the function drew."""
+def test_command(run_folder, finished, tmp_path):
+  """The real command on one device samples what the function does."""
   env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
   done = subprocess.run([
       sys.executable, "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}",
       "--samples=3", "--temperature=1.0", "--batch=10", "--seed=5"
   ], cwd=Path(__file__).parents[2], env=env, text=True, capture_output=True, timeout=300)
   assert done.returncode == 0, done.stderr
-  assert by_problem(tmp_path) == by_problem(drawn)
-  assert done.stdout.strip() == (drawn / "table.md").read_text().strip()
+  assert by_problem(tmp_path) == by_problem(finished)
+  assert done.stdout.strip() == (finished / "table.md").read_text().strip()

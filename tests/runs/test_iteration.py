@@ -99,7 +99,7 @@ def _through_a_checkpoint(made, tree, iteration, folder):
   return found
 
 
-def test_the_engine_draws_what_the_single_program_draws(history):
+def test_the_engine_samples_what_the_single_program_samples(history):
   """`rollout.slots` changes how rows are scheduled, not what they say."""
   _, start, *_ = history
   made = built(**{"rollout.slots": 8, "rollout.chunk": 2})

@@ -195,8 +195,8 @@ def test_training_everything_needs_no_start(tmp_path):
   same(saved.restore_trained(built.cfg, built.learner, workdir)[1], going.state.params)
 
 
-def test_a_run_that_drew_in_int8_is_read_without_the_library(tmp_path, monkeypatch):
-  """And one with a shared prompt cache on any number of devices: nobody draws as the run did."""
+def test_a_run_that_sampled_in_int8_is_read_without_the_library(tmp_path, monkeypatch):
+  """And one with a shared prompt cache on any number of devices: nobody samples as the run did."""
   cfg = config({}, warm_start={"steps": 0})
   cfg = dataclasses.replace(
       cfg, rollout=dataclasses.replace(cfg.rollout, quantization="int8", slots=8,

@@ -46,16 +46,16 @@ def saved(tmp_path, rows):
   return frozen.load(Run(str(tmp_path), {}, {}, []), 1, types.SimpleNamespace(row_length=LENGTH), 0)
 
 
-def rows_of(drawn):
+def rows_of(given):
   problems = [Problem(text[:PROMPT], "") for text in TEXT]
   made = verdicts()
-  return rollout_rows(problems, made, drawn, None, made.rewards, made.keep)
+  return rollout_rows(problems, made, given, None, made.rewards, made.keep)
 
 
 def test_turns_are_read_back(tmp_path):
-  drawn, back = rollout(), saved(tmp_path, rows_of(rollout())).rollout
+  given, back = rollout(), saved(tmp_path, rows_of(rollout())).rollout
   for name in ("tokens", "mask", "turn_id", "void", "length", "behavior_log_probs", "stop_reason"):
-    np.testing.assert_array_equal(getattr(back, name), getattr(drawn, name), err_msg=name)
+    np.testing.assert_array_equal(getattr(back, name), getattr(given, name), err_msg=name)
 
 
 def test_rows_of_one_turn_need_no_turns(tmp_path):
@@ -73,12 +73,12 @@ def test_a_row_without_its_turns_is_refused(tmp_path):
 
 
 def test_the_report_shows_tool_text_apart(monkeypatch):
-  drawn = rollout()
+  given = rollout()
   change = iter((np.full((3, LENGTH), 0.25), np.zeros((3, LENGTH))))
   monkeypatch.setattr(evaluate, "_log_probs", lambda *_: next(change))
   problems = [Problem(text[:PROMPT], "42") for text in TEXT]
   evaluation = evaluate.Evaluation(problems,
-                                   verdicts().correct, TEXT, jax.tree.map(np.asarray, drawn), {})
+                                   verdicts().correct, TEXT, jax.tree.map(np.asarray, given), {})
   shown = evaluate.samples(None, TOKENIZER, None, None, evaluation, 3)
   assert shown[0]["pieces"] == list(TEXT[0][PROMPT:])
   inside = slice(TOOL.start - PROMPT, TOOL.stop - PROMPT)

@@ -30,19 +30,19 @@ class Prints:
 
 
 def played(turns, output):
-  """(environment, row) of a policy that draws these texts; a turn that is not over with its text is
+  """(environment, row) of a policy that samples these texts; a turn that is not over with its text is
   cut there.
   """
   environment = ToolEnvironment(TOKENIZER, Prints(output), Fence(),
                                 eos_ids=(TOKENIZER.eos_token_id,), max_output_tokens=200)
   ids, turn_id, reason, void = [0] * PROMPT, [0] * PROMPT, STOP_LENGTH, False
   for number, text in enumerate(turns, 1):
-    drawn = TOKENIZER.encode(text, add_special_tokens=False)
-    kept = environment.turn_end(drawn)
-    drawn = drawn[:kept]
-    outcome = None if kept is None else environment.step(0, drawn, last=number == MAX_TURNS)
+    sampled = TOKENIZER.encode(text, add_special_tokens=False)
+    kept = environment.turn_end(sampled)
+    sampled = sampled[:kept]
+    outcome = None if kept is None else environment.step(0, sampled, last=number == MAX_TURNS)
     inserted = [] if outcome is None else [*outcome.ids]
-    ids, turn_id = ids + drawn + inserted, turn_id + [number] * len(drawn) + [0] * len(inserted)
+    ids, turn_id = ids + sampled + inserted, turn_id + [number] * len(sampled) + [0] * len(inserted)
     if isinstance(outcome, Stop):
       reason, void = outcome.reason, outcome.void
   padded = lambda x: np.array([x + [0] * (WIDTH - len(x))], np.int32)

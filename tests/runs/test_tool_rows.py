@@ -1,4 +1,4 @@
-"""Rows with a real tool, from the engine to the loss: what the policy did not draw counts nowhere.
+"""Rows with a real tool, from the engine to the loss: what the policy did not sample counts nowhere.
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ def params(built):
 
 
 @pytest.fixture(scope="module")
-def drawn(built, params):
+def sampled(built, params):
   return sampled_again(built, params)
 
 
@@ -111,8 +111,8 @@ def sampled_again(built, params):
 
 
 @pytest.fixture(scope="module")
-def scores(built, params, drawn):
-  stats = built.learner.scoring.score(params, drawn.rollout, built.learner.scoring.sampling)
+def scores(built, params, sampled):
+  stats = built.learner.scoring.score(params, sampled.rollout, built.learner.scoring.sampling)
   rng = np.random.default_rng(5)
   # a reference of its own
   noise = jnp.asarray(rng.normal(0, 0.2, stats.log_probs.shape), jnp.float32)
@@ -122,8 +122,8 @@ def scores(built, params, drawn):
 
 # Rows.
 
-def drawn_by_the_policy(built, params, host) -> bool:
-  """Whether each token under the mask is the one that the row's noise draws from the network behind
+def sampled_by_the_policy(built, params, host) -> bool:
+  """Whether each token under the mask is the one that the row's noise samples from the network behind
   its prefix.
   """
   model, sampling, width = built.learner.model, built.sampler.sampling, host.tokens.shape[1]
@@ -148,8 +148,8 @@ def pieces(host, row):
   return out
 
 
-def test_the_mask_covers_what_the_policy_drew_and_nothing_else(built, params, drawn):
-  host, tokenizer = drawn.host, built.task.tokenizer
+def test_the_mask_covers_what_the_policy_sampled_and_nothing_else(built, params, sampled):
+  host, tokenizer = sampled.host, built.task.tokenizer
   encode = functools.partial(tokenizer.encode, add_special_tokens=False)
   np.testing.assert_array_equal(host.mask, host.turn_id > 0)
   assert not np.any(host.behavior_log_probs[~host.mask]) and np.all(
@@ -168,7 +168,7 @@ def test_the_mask_covers_what_the_policy_drew_and_nothing_else(built, params, dr
         inserted += 1
   assert inserted > 8 and len({len(pieces(host, row)) for row in range(len(host.tokens))}) >= 3
   scoring = built.learner.scoring
-  scored = np.asarray(scoring.score(params, drawn.rollout, scoring.sampling).log_probs)
+  scored = np.asarray(scoring.score(params, sampled.rollout, scoring.sampling).log_probs)
   np.testing.assert_allclose(host.behavior_log_probs[host.mask], scored[host.mask], atol=2e-5)
 
 
@@ -184,18 +184,18 @@ def rendered_again(built, host):
   return host.replace(tokens=tokens)
 
 
-def test_ids_are_those_drawn_and_never_encoded_again(built, params, drawn):
-  again = rendered_again(built, drawn.host)
-  assert np.any(again.tokens != drawn.host.tokens), "no turn that would be written otherwise"
-  assert drawn_by_the_policy(built, params, drawn.host)
-  assert not drawn_by_the_policy(built, params, again)
+def test_ids_are_those_drawn_and_never_encoded_again(built, params, sampled):
+  again = rendered_again(built, sampled.host)
+  assert np.any(again.tokens != sampled.host.tokens), "no turn that would be written otherwise"
+  assert sampled_by_the_policy(built, params, sampled.host)
+  assert not sampled_by_the_policy(built, params, again)
 
 
-def test_a_tool_that_blocks_delays_its_own_row_alone(built, params, drawn, monkeypatch):
+def test_a_tool_that_blocks_delays_its_own_row_alone(built, params, sampled, monkeypatch):
   """It answers once every other row that the environment ends has ended: were they to wait for it,
   none would.
   """
-  host, local, step = drawn.host, threading.local(), environment.ToolEnvironment.step
+  host, local, step = sampled.host, threading.local(), environment.ToolEnvironment.step
   slow = next(b for b in range(len(host.tokens)) if host.turn_id[b].max() > 1 and not host.void[b])
   others = set(host.row_id[(host.stop_reason != STOP_LENGTH) &
                            (host.row_id != host.row_id[slow])].tolist())
@@ -261,20 +261,20 @@ def test_an_output_that_is_the_answer_ends_the_row_and_is_read(built, params, mo
   for row, text in enumerate(again.verdicts.texts):
     ours = built.task.tokenizer.decode(host.tokens[row][host.mask[row]])
     assert text == (ours + "?;" if answered[row] else ours.removesuffix("<eos>"))
-  assert drawn_by_the_policy(built, params, host)
+  assert sampled_by_the_policy(built, params, host)
 
 
 # The loss.
 
-def off_policy(drawn, seed=0):
+def off_policy(sampled, seed=0):
   """Log-probs of a policy that has moved since: finite everywhere, tool text included."""
   rng = np.random.default_rng(seed)
-  return jnp.asarray(drawn.host.behavior_log_probs + rng.normal(0, 0.3, drawn.host.mask.shape),
+  return jnp.asarray(sampled.host.behavior_log_probs + rng.normal(0, 0.3, sampled.host.mask.shape),
                      jnp.float32)
 
 
-def rewards_of(drawn):
-  return jnp.asarray(np.random.default_rng(1).integers(0, 2, len(drawn.host.mask)), jnp.float32)
+def rewards_of(sampled):
+  return jnp.asarray(np.random.default_rng(1).integers(0, 2, len(sampled.host.mask)), jnp.float32)
 
 
 @functools.cache
@@ -300,8 +300,8 @@ PRESETS = ("gspo", "seq_is", "ctpo", "minpro", "gmpo", "topr", "otb", "tir_otb",
            "deepseek")
 
 
-def arguments(drawn, scores):
-  return (off_policy(drawn), drawn.rollout, rewards_of(drawn), jnp.asarray(drawn.verdicts.keep),
+def arguments(sampled, scores):
+  return (off_policy(sampled), sampled.rollout, rewards_of(sampled), jnp.asarray(sampled.verdicts.keep),
           scores)
 
 
@@ -328,19 +328,19 @@ def blind(preset, given, hole) -> bool:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_numbers_on_tool_text_change_nothing(preset, drawn, scores):
-  given, hole = arguments(drawn, scores), ~drawn.host.mask
+def test_numbers_on_tool_text_change_nothing(preset, sampled, scores):
+  given, hole = arguments(sampled, scores), ~sampled.host.mask
   assert blind(preset, given, hole)
   at = np.arange(hole.shape[1])
-  whole = (at >= drawn.host.prompt_length[:, None]) & (at < drawn.host.length[:, None])
+  whole = (at >= sampled.host.prompt_length[:, None]) & (at < sampled.host.length[:, None])
   wrong = (given[0], given[1].replace(mask=jnp.asarray(whole)), *given[2:])
   assert not blind(preset, wrong, hole), "a mask that covers the tool's text would pass too"
 
 
-def squeezed(drawn, log_probs, rollout, rewards, keep, scores):
+def squeezed(sampled, log_probs, rollout, rewards, keep, scores):
   """The same rows without the tool's text; and the order of columns that does it."""
   outside = ~np.asarray(rollout.mask) & (np.arange(rollout.mask.shape[1])
-                                         >= drawn.host.prompt_length[:, None])
+                                         >= sampled.host.prompt_length[:, None])
   order = np.argsort(outside, 1, kind="stable")
   move = lambda x: jnp.take_along_axis(x, order, 1) if x.ndim == 2 else x
   rollout = jax.tree.map(move, rollout)
@@ -348,18 +348,18 @@ def squeezed(drawn, log_probs, rollout, rewards, keep, scores):
 
 
 @pytest.mark.parametrize("preset", [p for p in PRESETS if p not in ("otb", "tempo")])
-def test_ratios_and_positions_skip_tool_text(preset, drawn, scores):
+def test_ratios_and_positions_skip_tool_text(preset, sampled, scores):
   """otb compares columns, tempo prefixes of the row: what the tool said is part of these."""
-  given = arguments(drawn, scores)
+  given = arguments(sampled, scores)
   value, gradient = program(preset)(*given)
-  shorter, order = squeezed(drawn, *given)
+  shorter, order = squeezed(sampled, *given)
   got, moved = program(preset)(*shorter)
   np.testing.assert_allclose(got, value, rtol=1e-5)
   np.testing.assert_allclose(moved, np.take_along_axis(np.asarray(gradient), order, 1), rtol=1e-4,
                              atol=1e-7)
 
 
-def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(built, params, drawn, scores):
+def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(built, params, sampled, scores):
   """The real scorer, batches and loss: the parameters' gradient, to the bit."""
   cfg = built.cfg
 
@@ -370,33 +370,33 @@ def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(built, params
     loss = functools.partial(loss_lib.policy_loss, model=built.learner.model, cfg=cfg.loss)
     return jax.grad(lambda p: loss(p, batch)[0])(moved)
 
-  _, *given = arguments(drawn, scores)
-  changed = gradient(params, *spoiled((off_policy(drawn), *given), ~drawn.host.mask)[1:])
+  _, *given = arguments(sampled, scores)
+  changed = gradient(params, *spoiled((off_policy(sampled), *given), ~sampled.host.mask)[1:])
   plain = gradient(params, *given)
   jax.tree.map(np.testing.assert_array_equal, plain, changed)
   assert any(np.any(x) for x in jax.tree.leaves(plain))
 
 
-def test_a_void_row_is_left_out_and_counted(drawn, scores):
+def test_a_void_row_is_left_out_and_counted(sampled, scores):
   """Its tool was out of order, which says nothing about the policy: its reward counts nowhere, no
   token of it moves.
   """
-  host, keep = drawn.host, drawn.verdicts.keep
+  host, keep = sampled.host, sampled.verdicts.keep
   np.testing.assert_array_equal(keep, ~host.void)
   assert 1 < host.void.sum() < len(keep) / 2 and np.all(
       host.stop_reason[host.void] == STOP_ENVIRONMENT)
-  metrics = host_metrics(drawn.verdicts, host, 8)
+  metrics = host_metrics(sampled.verdicts, host, 8)
   assert metrics["reward/unscored"] == metrics["rollout/void"] == np.mean(
       host.void) and metrics["rollout/turns"] > 1
   assert metrics["tool/tokens"] == sum(
       len(ids) for b in range(len(keep)) for turn, ids in pieces(host, b) if not turn)
-  rows = rollout_rows(drawn.problems, drawn.verdicts, host, None, drawn.verdicts.rewards, keep)
+  rows = rollout_rows(sampled.problems, sampled.verdicts, host, None, sampled.verdicts.rewards, keep)
   assert [row["void"] for row in rows] == list(host.void) and [row["keep"] for row in rows
                                                               ] == list(keep)
   turns = zip(host.turn_id, host.length, strict=True)
   assert [row["turn_id"] for row in rows] == [turn[:n].tolist() for turn, n in turns]
 
-  log_probs, rollout, rewards, kept, scores = arguments(drawn, scores)
+  log_probs, rollout, rewards, kept, scores = arguments(sampled, scores)
   for preset in ("ctpo", "otb"):
     value, gradient = program(preset)(log_probs, rollout, rewards, kept, scores)
     other = program(preset)(log_probs, rollout, jnp.where(host.void, 9, rewards), kept, scores)

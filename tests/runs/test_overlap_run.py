@@ -1,4 +1,4 @@
-"""Through the command: batches sampled ahead, a kill and a new start leave what a run without them does."""
+"""Through the command: sampling ahead, a kill and a new start change nothing that a run leaves."""
 
 import command
 import tiny

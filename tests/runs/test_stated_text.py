@@ -30,8 +30,8 @@ class Prints:
 
 
 def played(turns, output):
-  """(environment, row) of a policy that samples these texts; a turn that is not over with its text is
-  cut there.
+  """(environment, row) of a policy that samples these texts. A turn that does not end with its text
+  is cut there.
   """
   environment = ToolEnvironment(TOKENIZER, Prints(output), Fence(),
                                 eos_ids=(TOKENIZER.eos_token_id,), max_output_tokens=200)

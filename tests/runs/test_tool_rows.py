@@ -1,5 +1,4 @@
-"""Rows with a real tool, from the engine to the loss: what the policy did not sample counts nowhere.
-"""
+"""Rows with a real tool, from engine to loss: what the policy did not sample counts nowhere."""
 
 import dataclasses
 import functools
@@ -123,8 +122,8 @@ def scores(built, params, sampled):
 # Rows.
 
 def sampled_by_the_policy(built, params, host) -> bool:
-  """Whether each token under the mask is the one that the row's noise samples from the network behind
-  its prefix.
+  """Whether each token under the mask is the one that the row's noise samples from the network
+  after its prefix.
   """
   model, sampling, width = built.learner.model, built.sampler.sampling, host.tokens.shape[1]
   at = jnp.broadcast_to(jnp.arange(width), host.tokens.shape)
@@ -301,8 +300,8 @@ PRESETS = ("gspo", "seq_is", "ctpo", "minpro", "gmpo", "topr", "otb", "tir_otb",
 
 
 def arguments(sampled, scores):
-  return (off_policy(sampled), sampled.rollout, rewards_of(sampled), jnp.asarray(sampled.verdicts.keep),
-          scores)
+  keep = jnp.asarray(sampled.verdicts.keep)
+  return off_policy(sampled), sampled.rollout, rewards_of(sampled), keep, scores
 
 
 def spoiled(given, hole):
@@ -390,9 +389,10 @@ def test_a_void_row_is_left_out_and_counted(sampled, scores):
       host.void) and metrics["rollout/turns"] > 1
   assert metrics["tool/tokens"] == sum(
       len(ids) for b in range(len(keep)) for turn, ids in pieces(host, b) if not turn)
-  rows = rollout_rows(sampled.problems, sampled.verdicts, host, None, sampled.verdicts.rewards, keep)
-  assert [row["void"] for row in rows] == list(host.void) and [row["keep"] for row in rows
-                                                              ] == list(keep)
+  verdicts = sampled.verdicts
+  rows = rollout_rows(sampled.problems, verdicts, host, None, verdicts.rewards, keep)
+  assert [row["void"] for row in rows] == list(host.void)
+  assert [row["keep"] for row in rows] == list(keep)
   turns = zip(host.turn_id, host.length, strict=True)
   assert [row["turn_id"] for row in rows] == [turn[:n].tolist() for turn, n in turns]
 

@@ -25,12 +25,14 @@ import jax
 import numpy as np
 
 from jaxrl_llm import presets
-from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.config import Config, base_config, from_dict
 from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.overlap import Ahead
-from jaxrl_llm.runs.run_state import first_state
-from jaxrl_llm.runs.warm_start import Start
+from jaxrl_llm.runs.run_state import RunState, first_state
+from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.types import Params, Task
 
 import measure
 
@@ -63,11 +65,12 @@ def build(args: argparse.Namespace) -> setup.Built:
   return built._replace(task=Sleeping(built.task, args.sleep))
 
 
-def repetition(built: setup.Built, run, start: Start, count: int, ahead: Ahead | None):
+def repetition(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
+               ref_params: Params, count: int, ahead: Ahead | None):
   """(seconds of an iteration, mean of `count`; values of the last; the run)."""
   pending = None
   for index in range(count + 1):
-    run, steps, values, _ = iterate(*built, run, start.params, index + 1, ahead)
+    run, steps, values, _ = iterate(cfg, task, learner, sampler, run, ref_params, index + 1, ahead)
     if pending is not None:
       jax.device_get(pending)
     if index == 0:
@@ -78,18 +81,20 @@ def repetition(built: setup.Built, run, start: Start, count: int, ahead: Ahead |
   return seconds, values, run
 
 
-def compare(built: setup.Built, reps: int, count: int) -> dict:
+def compare(cfg: Config, task: Task, learner: Learner, sampler: Sampler, reps: int,
+            count: int) -> dict:
   """Seconds of each repetition, both ways in turn after one of each that compiles; and the times
   of sampling, verifying and waiting.
   """
-  start = Start(built.learner.model.init(jax.random.key(0)), None)
-  run = first_state(built.cfg, built.learner, start)
+  start = Start(learner.model.init(jax.random.key(0)), None)
+  run = first_state(cfg, learner, start)
   seconds, draws = {"without": [], "with": []}, []
   for rep in range(reps + 1):
     for way, times in seconds.items():
-      with (Ahead(built.cfg, built.task, built.sampler)
-            if way == "with" else contextlib.nullcontext()) as ahead:
-        taken, values, run = repetition(built, run, start, count, ahead)
+      overlapped = way == "with"
+      with Ahead(cfg, task, sampler) if overlapped else contextlib.nullcontext() as ahead:
+        taken, values, run = repetition(cfg, task, learner, sampler, run, start.params, count,
+                                        ahead)
       if rep:
         times.append(taken)
         draws.append(
@@ -114,7 +119,8 @@ def main() -> None:
                       help="of the verifier, per batch, seconds (default 0.3)")
   parser.add_argument("--json", type=Path, help="file that all numbers are written to")
   args = parser.parse_args()
-  result = compare(build(args), args.reps, args.count)
+  cfg, task, learner, sampler = build(args)
+  result = compare(cfg, task, learner, sampler, args.reps, args.count)
   result |= {
       "environment": measure.environment(),
       "sleep": args.sleep,

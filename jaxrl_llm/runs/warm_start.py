@@ -41,7 +41,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   Args:
     tokenizer: of the checkpoint in `pretrained`; unread without one.
   """
-  path, saves_nothing = Path(workdir) / "warm_start", cfg.pretrained and not cfg.warm_start.steps
+  path = Path(workdir) / "warm_start"
   if path.exists():
     like = {"trained": _abstract(cfg, learner).params}
     trained = checkpoints.restore_part(path, like)["trained"]
@@ -49,7 +49,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   start = _initial_split(cfg, learner)
   if cfg.warm_start.steps:
     start = start._replace(params=_train(cfg, learner, tokenizer, start))
-  if not saves_nothing:
+  if cfg.warm_start.steps or not cfg.pretrained:
     tree = {"trained": start.params}
     if start.frozen is not None and not cfg.pretrained:
       tree["frozen"] = start.frozen

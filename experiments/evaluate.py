@@ -1,8 +1,7 @@
-"""Draw several samples per held-out problem and report avg@k, pass@k and maj@k with intervals.
+"""Sample several completions per held-out problem; report avg@k, pass@k and maj@k with intervals.
 
   python experiments/evaluate.py --workdir=runs/a --out=runs/a/evaluation --samples=8
-  --temperature=0.6 python experiments/evaluate.py --pretrained=DIR --config=configs/math.py
-  --out=evaluation/math
+  python experiments/evaluate.py --pretrained=DIR --config=configs/math.py --out=evaluation/math
 
 A run brings its own task; with --config, the task, the row's lengths and the mesh of that config
 take its place. A Hugging Face directory needs --config. Started again with the same flags, it goes
@@ -32,19 +31,19 @@ _PRETRAINED = flags.DEFINE_string("pretrained", None,
 _OUT = flags.DEFINE_string("out", None, "Folder for samples, metrics and table.")
 _SAMPLES = flags.DEFINE_integer("samples", 8, "Samples per problem.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature; 0: greedy.")
-_TOP_P = flags.DEFINE_float("top_p", 1.0, "Draw among the likeliest tokens of this mass; 1: all.")
-_TOP_K = flags.DEFINE_integer("top_k", 0, "Draw among this many likeliest tokens; 0: all.")
+_TOP_P = flags.DEFINE_float("top_p", 1.0, "Sample only the likeliest tokens of this mass; 1: all.")
+_TOP_K = flags.DEFINE_integer("top_k", 0, "Sample only this many likeliest tokens; 0: all.")
 _MIN_P = flags.DEFINE_float("min_p", 0.0,
-                            "Draw no token below this share of the likeliest one's probability.")
-_BATCH = flags.DEFINE_integer("batch", 64, "Rows drawn at once.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
+                            "Sample no token below this share of the likeliest one's probability.")
+_BATCH = flags.DEFINE_integer("batch", 64, "Rows sampled at once.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the samples.")
 flags.mark_flag_as_required("out")
 
 
 def main(_):
   logging.set_verbosity(logging.WARNING)
-  plan = benchmark.Plan(_SAMPLES.value, _TEMPERATURE.value, _TOP_P.value, _TOP_K.value,
-                        _MIN_P.value, _BATCH.value, _SEED.value)
+  settings = benchmark.Settings(_SAMPLES.value, _TEMPERATURE.value, _TOP_P.value, _TOP_K.value,
+                                _MIN_P.value, _BATCH.value, _SEED.value)
   cfg = None if _CONFIG.value is None else config_lib.from_dict(_CONFIG.value)
   if (_WORKDIR.value is None) == (_PRETRAINED.value is None):
     raise config_lib.ConfigError(
@@ -52,20 +51,22 @@ def main(_):
   if _WORKDIR.value is not None:
     iteration = saved.choose(_WORKDIR.value, _CHECKPOINT.value)
     source = {"workdir": _WORKDIR.value, "checkpoint": iteration}
-    parts, params = benchmark.load_run(_WORKDIR.value, iteration, cfg)
+    built, params = benchmark.load_run(_WORKDIR.value, iteration, cfg)
   elif cfg is None:
     raise config_lib.ConfigError("--pretrained needs a task. Fix: add --config.")
   else:
     source = {"pretrained": _PRETRAINED.value}
-    parts, params = benchmark.load_directory(_PRETRAINED.value, cfg)
-  with contextlib.closing(parts):
-    print(benchmark.table(benchmark.run(parts, params, plan, _OUT.value, source)))
+    built, params = benchmark.load_directory(_PRETRAINED.value, cfg)
+  cfg, task, _, sampler = built
+  with contextlib.closing(sampler):
+    metrics = benchmark.run(cfg, task, sampler, params, settings, _OUT.value, source)
+  print(benchmark.table(metrics))
 
 
 def parse_flags(argv):
   try:
     return app.parse_flags_with_usage(argv)
-  # an unknown section; unknown keys of a known one are refused by `from_dict`
+  # An unknown section. `from_dict` refuses unknown keys of a known one.
   except KeyError as error:
     raise config_lib.ConfigError(f"unknown key: {error.args[0]}") from error
 

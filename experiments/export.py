@@ -19,8 +19,8 @@ _CHECKPOINT = flags.DEFINE_string("checkpoint", "latest",
                                   "Iteration of the checkpoint, or `latest`.")
 _DTYPE = flags.DEFINE_enum(
     "dtype", None, ["float32", "bfloat16", "float16"],
-    "Of the stored weights; as they are trained where left out. An adapter is float32.")
-_ADAPTER = flags.DEFINE_bool("adapter", False, "Write the low-rank adapter alone.")
+    "Type of the stored weights; default: as they are trained. An adapter is float32.")
+_ADAPTER = flags.DEFINE_bool("adapter", False, "Write only the low-rank adapter.")
 flags.mark_flags_as_required(["workdir", "out"])
 
 

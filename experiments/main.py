@@ -11,13 +11,12 @@ from ml_collections import config_flags
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.runs import trainer
 
-# Unknown keys and wrong types are accepted here and refused by `from_dict`, whose messages name the
-# range and the fix.
+# Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
 _CONFIG = config_flags.DEFINE_config_file("config", None,
                                           "Config file: `path.py` or `path.py:preset`.",
                                           lock_config=False, accept_new_attributes=True)
-_WORKDIR = flags.DEFINE_string("workdir", None,
-                               "Folder of the run; an interrupted run goes on where it was.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of the run; an interrupted run goes on from its last checkpoint.")
 flags.mark_flags_as_required(["config", "workdir"])
 
 
@@ -29,7 +28,7 @@ def main(_):
 def parse_flags(argv):
   try:
     return app.parse_flags_with_usage(argv)
-  # an unknown section; unknown keys of a known one are refused by `from_dict`
+  # An unknown section. `from_dict` refuses unknown keys of a known one.
   except KeyError as error:
     raise config_lib.ConfigError(f"unknown key: {error.args[0]}") from error
 

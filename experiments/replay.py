@@ -21,8 +21,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("workdir", type=Path)
-  parser.add_argument("--iteration", type=int, help="whose rollouts")
-  parser.add_argument("--checkpoint", type=int, help="whose parameters are the current policy")
+  parser.add_argument("--iteration", type=int, help="iteration of the rollouts")
+  parser.add_argument("--checkpoint", type=int,
+                      help="iteration of the checkpoint whose parameters are the current policy")
   arguments = parser.parse_args()
   try:
     print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint))

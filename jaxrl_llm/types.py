@@ -11,13 +11,16 @@ says below what it holds there.
 """
 
 import dataclasses
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
+
+if TYPE_CHECKING:
+  from transformers import PreTrainedTokenizerBase
 
 Params = Any  # nested dict of arrays
 
@@ -355,6 +358,9 @@ class Task(Protocol):
   With `updates.overlap` two threads use a task at once, one for the next batch and one for
   evaluation, so whatever a task keeps between calls must be thread-safe.
   """
+
+  tokenizer: "PreTrainedTokenizerBase"
+  stop_ids: tuple[int, ...]
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
     """Training problems of batch `index`: the contiguous share of process `shard` of `shards`."""

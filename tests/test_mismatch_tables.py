@@ -67,8 +67,8 @@ def test_a_run_with_rollout_devices_can_be_measured(tmp_path, monkeypatch):
   monkeypatch.setattr(run, "NUMERICS", {"float32": {}})
   monkeypatch.setattr(run, "MIN_P", {"0": 0.0})
 
-  def restored(parts, *_):
-    return 3, parts.model.init(jax.random.key(0))
+  def restored(cfg, learner, *_):
+    return 3, learner.model.init(jax.random.key(0))
 
   monkeypatch.setattr(run.saved, "restore_trained", restored)
   result = run.measure(tmp_path, "latest", 2, None)

@@ -16,7 +16,6 @@ the other two).
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import time
 from pathlib import Path
@@ -25,11 +24,14 @@ import jax
 import numpy as np
 
 from jaxrl_llm import presets
-from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.config import Config, base_config, from_dict
 from jaxrl_llm.runs import setup
-from jaxrl_llm.runs.iteration import first_run, iterate
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.overlap import Ahead
-from jaxrl_llm.runs.warm_start import Start
+from jaxrl_llm.runs.run_state import RunState, first_state
+from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.types import Params, Task
 
 import measure
 
@@ -50,7 +52,7 @@ class Sleeping:
     return self._task.rewards(problems, completions)
 
 
-def build(args: argparse.Namespace) -> setup.Parts:
+def build(args: argparse.Namespace) -> setup.Built:
   config = base_config()
   config.iterations = 10**6
   config.model.update(vocab_size=17, width=args.width, num_layers=args.layers, num_heads=4,
@@ -60,15 +62,16 @@ def build(args: argparse.Namespace) -> setup.Parts:
                         max_new_tokens=args.new, window=args.new)
   config.updates.update(optimizer_batches=4, staleness=1, overlap=True)
   presets.apply(config, "grpo")
-  parts = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
-  return dataclasses.replace(parts, task=Sleeping(parts.task, args.sleep))
+  built = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  return built._replace(task=Sleeping(built.task, args.sleep))
 
 
-def repetition(parts: setup.Parts, run, start: Start, count: int, ahead: Ahead | None):
+def repetition(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
+               ref_params: Params, count: int, ahead: Ahead | None):
   """Returns (seconds of an iteration, mean of `count`; the last one's values; the new run)."""
   pending = None
   for index in range(count + 1):
-    run, steps, values, _ = iterate(parts, run, start.params, index + 1, ahead)
+    run, steps, values, _ = iterate(cfg, task, learner, sampler, run, ref_params, index + 1, ahead)
     if pending is not None:
       jax.device_get(pending)
     if index == 0:
@@ -79,17 +82,21 @@ def repetition(parts: setup.Parts, run, start: Start, count: int, ahead: Ahead |
   return seconds, values, run
 
 
-def compare(parts: setup.Parts, reps: int, count: int) -> dict:
+def compare(cfg: Config, task: Task, learner: Learner, sampler: Sampler, reps: int,
+            count: int) -> dict:
   """Times repetitions without and with overlap in turn, after one of each that compiles.
 
   `draws` has the seconds that the parts of the last rollout batch of each repetition took.
   """
-  start = Start(parts.model.init(jax.random.key(0)), None)
-  run, seconds, batches = first_run(parts, start), {"without": [], "with": []}, []
+  start = Start(learner.model.init(jax.random.key(0)), None)
+  run = first_state(cfg, learner, start)
+  seconds, batches = {"without": [], "with": []}, []
   for rep in range(reps + 1):
     for way, times in seconds.items():
-      with Ahead() if way == "with" else contextlib.nullcontext() as ahead:
-        taken, values, run = repetition(parts, run, start, count, ahead)
+      overlapped = way == "with"
+      with Ahead(cfg, task, sampler) if overlapped else contextlib.nullcontext() as ahead:
+        taken, values, run = repetition(cfg, task, learner, sampler, run, start.params, count,
+                                        ahead)
       if rep:
         times.append(taken)
         batches.append({"way": way} | {name: values.get(name) for name in BATCH_TIMES})
@@ -112,7 +119,8 @@ def main() -> None:
                       help="seconds that the verifier sleeps per batch (default 0.3)")
   parser.add_argument("--json", type=Path, help="file of all numbers")
   args = parser.parse_args()
-  result = compare(build(args), args.reps, args.count)
+  cfg, task, learner, sampler = build(args)
+  result = compare(cfg, task, learner, sampler, args.reps, args.count)
   result |= {
       "environment": measure.environment(),
       "sleep": args.sleep,

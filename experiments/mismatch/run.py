@@ -5,9 +5,9 @@ does to it.
   python experiments/mismatch/run.py runs/quickstart --temperature=2
 
 Nothing is trained. The run's newest policy samples batches of the run's task in each numerics,
-unpruned and with dynamic vocabulary pruning on both sides, and the trainer's numerics score what
-was drawn. Keys and problems are the same in every line. Prints the tables and writes mismatch.json
-into the run's folder; with --record also results.json and the tables of README.md beside this file.
+unpruned and with dynamic vocabulary pruning on both sides, and the trainer's numerics score the
+rows. Keys and problems are the same in every line. Prints the tables and writes mismatch.json into
+the run's folder; with --record also results.json and the tables of README.md beside this file.
 """
 
 import argparse
@@ -22,16 +22,19 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, StepConfig
 from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.reporting.tables import markdown_table
-from jaxrl_llm.runs import collect, saved, setup
+from jaxrl_llm.runs import saved, setup
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
+from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.training.meter import counted
 from jaxrl_llm.training.score import score
-from jaxrl_llm.types import Sampling, merge_metrics
+from jaxrl_llm.types import Rollout, Sampling, Task, merge_metrics
 
 HERE = Path(__file__).parent
 NUMERICS = {
@@ -41,7 +44,7 @@ NUMERICS = {
     "int8": {"quantization": "int8"},
     "int8, bfloat16": {"quantization": "int8", "dtype": "bfloat16"},
 }
-# min_p: arXiv 2512.23087 (unconfirmed); 5 % of the largest
+# min_p of arXiv 2512.23087 (unconfirmed), and 5 % of the largest probability
 PUBLISHED, BITING = float(np.exp(-13)), float(np.exp(-3))
 MIN_P = {"0": 0.0, "e^-13": PUBLISHED, "e^-3": BITING}
 COLUMNS = {
@@ -74,48 +77,56 @@ def meter(params, rollout, sampling, *, scorer) -> dict:
 def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None) -> dict:
   """Settings and, per numerics and min_p, COLUMNS of each key and all metrics of the rows together.
   """
-  run = saved.parts_of(workdir)
-  run.close()
-  cfg, devices = run.cfg, list(run.mesh.devices.flat)
+  cfg, _, learner = saved.build_learner(workdir)
+  devices = list(learner.mesh.devices.flat)
   configs = {name: setup.resolve(with_numerics(cfg, options)) for name, options in NUMERICS.items()}
-  base = setup.build(configs["float32"], devices)
-  base.close()  # it draws nothing
-  iteration, params = saved.restore_trained(base, workdir, checkpoint)
-  loss = dataclasses.replace(base.cfg.loss, stop_ids=base.task.stop_ids)
-  scorer = functools.partial(score, model=base.model, cfg=StepConfig(loss),
-                             stats=frozenset({"in_support"}), rules=frozenset({"min_p"}))
-  metered = jax.jit(functools.partial(meter, scorer=scorer))
+  base, task, learner = setup.build_learner(configs["float32"], devices)
+  iteration, params = saved.restore_trained(base, learner, workdir, checkpoint)
   temperature = cfg.rollout.temperature if temperature is None else temperature
-  prompts = [
-      collect.prompt_batch(base, base.task.batch(k), cfg.rollout.group_size, k * cfg.rows)
-      for k in range(keys)
-  ]
+  scorer = functools.partial(
+      score, model=learner.model,
+      cfg=StepConfig(dataclasses.replace(base.loss, stop_ids=task.stop_ids)),
+      stats=frozenset({"in_support"}), rules=frozenset({"min_p"}))
+  metered = jax.jit(functools.partial(meter, scorer=scorer))
   lines = []
   for name, changed in configs.items():
-    with contextlib.closing(setup.build(changed, devices)) as parts:
-      drawing = parts.to_sampler(params)
+    cfg, task, _, sampler = setup.build(changed, devices)
+    with contextlib.closing(sampler):
+      prepared = sampler.prepare(params)
       for rule, min_p in MIN_P.items():
         sampling, found = Sampling.of(temperature, min_p=min_p), []
-        for k in range(keys):
-          rollout, _ = parts.sample(drawing, prompts[k], collect.iteration_key(cfg.seed, k),
-                                    sampling)
+        for key in range(keys):
+          rollout = sample(cfg, task, sampler, prepared, sampling, key)
           found.append(jax.device_get(metered(params, rollout, sampling)))
-        pooled = jax.device_get(merge_metrics(found))
-        keyed = [{column: summarize(each)[column] for column in COLUMNS.values()} for each in found]
-        lines.append({
-            "numerics": name,
-            "min_p": rule,
-            "keys": keyed,
-            "all": summarize(pooled),
-            "tokens": float(pooled["mismatch/absolute"].count),
-            "tokens_by_probability": pooled["mismatch/absolute/by_probability"].count.tolist()
-        })
+        lines.append({"numerics": name, "min_p": rule, **pooled(found)})
   return {
       "iteration": iteration,
       "temperature": temperature,
       "keys": keys,
       "rows_per_key": cfg.rows,
-      "lines": lines
+      "lines": lines,
+  }
+
+
+def sample(cfg: Config, task: Task, sampler: Sampler, params, sampling: Sampling,
+           key: int) -> Rollout:
+  """The rows of the task's batch and the sampling key that `key` numbers."""
+  prompts = prompt_batch(task, task.batch(key), cfg.rollout.max_prompt_tokens,
+                         group_size=cfg.rollout.group_size, first_row=key * cfg.rows)
+  rollout, _ = sampler.sample(params, parallel.to_global(prompts, sampler.mesh),
+                              iteration_key(cfg.seed, key), sampling)
+  return rollout
+
+
+def pooled(found: list[dict]) -> dict:
+  """Metrics of each key, and of the rows of all keys together."""
+  merged = jax.device_get(merge_metrics(found))
+  summaries = [summarize(metrics) for metrics in found]
+  return {
+      "keys": [{column: summary[column] for column in COLUMNS.values()} for summary in summaries],
+      "all": summarize(merged),
+      "tokens": float(merged["mismatch/absolute"].count),
+      "tokens_by_probability": merged["mismatch/absolute/by_probability"].count.tolist(),
   }
 
 
@@ -127,32 +138,33 @@ def interval(values: list[float]) -> str:
 def tables(result: dict) -> str:
   """Markdown: the meter, and where the gap lies."""
   lines, edges = result["lines"], (0, *PROBABILITY_EDGES, 1)
-  spread = lambda line, name: interval([key[name] for key in line["keys"]])
-  meter = markdown_table(("numerics", "min_p", *COLUMNS),
-                         [(line["numerics"], line["min_p"], *(spread(line, name)
-                                                              for name in COLUMNS.values()))
-                          for line in lines])
   spans = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges)]
-  bucket = lambda line, name, i: line["all"].get(f"mismatch/{name}/by_probability/bucket_{i}")
-  cell = lambda line, i: "-" if bucket(line, "k1", i) is None else (
-      f"{bucket(line, 'absolute', i):.2g} / {-bucket(line, 'k1', i):+.1g}")
-  where = markdown_table(("numerics", "min_p", *spans),
-                         [(line["numerics"], line["min_p"], *(cell(line, i)
-                                                              for i in range(len(spans))))
-                          for line in lines])
-  count = markdown_table(("min_p", *spans),
-                         [(line["min_p"], *(f"{n:.0f}"
-                                            for n in line["tokens_by_probability"]))
-                          for line in lines[:len(MIN_P)]])
-  head = (
-      f"Iteration {result['iteration']}, temperature {result['temperature']:g}, {result['keys']} "
-      "keys of "
-      f"{result['rows_per_key']} rows; mean ± standard deviation over keys, nats. d = scored - "
-      "sampled."
-  )
-  return (f"{head}\n\n{meter}\n"
-          f"Mean |d| / mean d by the sampler's probability of the token, all keys:\n\n{where}\n"
-          f"Tokens in these buckets, float32:\n\n{count}")
+  meter_rows, where_rows, count_rows = [], [], []
+  for line in lines:
+    spreads = [interval([key[name] for key in line["keys"]]) for name in COLUMNS.values()]
+    meter_rows.append((line["numerics"], line["min_p"], *spreads))
+    cells = [bucket_cell(line["all"], index) for index in range(len(spans))]
+    where_rows.append((line["numerics"], line["min_p"], *cells))
+  for line in lines[:len(MIN_P)]:
+    count_rows.append((line["min_p"], *(f"{n:.0f}" for n in line["tokens_by_probability"])))
+  meter_table = markdown_table(("numerics", "min_p", *COLUMNS), meter_rows)
+  where_table = markdown_table(("numerics", "min_p", *spans), where_rows)
+  count_table = markdown_table(("min_p", *spans), count_rows)
+  head = (f"Iteration {result['iteration']}, temperature {result['temperature']:g}, "
+          f"{result['keys']} keys of {result['rows_per_key']} rows; mean ± standard deviation over "
+          "keys, nats. d = scored - sampled.")
+  return (f"{head}\n\n{meter_table}\n"
+          "Mean |d| / mean d by the sampler's probability of the token, all keys:\n\n"
+          f"{where_table}\n"
+          f"Tokens in these buckets, float32:\n\n{count_table}")
+
+
+def bucket_cell(metrics: dict, index: int) -> str:
+  """Mean |d| / mean d of a bucket of probabilities; "-" if it is empty."""
+  k1 = metrics.get(f"mismatch/k1/by_probability/bucket_{index}")
+  if k1 is None:
+    return "-"
+  return f"{metrics[f'mismatch/absolute/by_probability/bucket_{index}']:.2g} / {-k1:+.1g}"
 
 
 def record(result: dict, text: str) -> None:
@@ -166,8 +178,7 @@ def record(result: dict, text: str) -> None:
   if begin not in content:
     raise ConfigError(
         f"--record: README.md has no tables of temperature {temperature}. Fix: add the lines "
-        f"{begin} and "
-        f"{end}.")
+        f"{begin} and {end}.")
   before, rest = content.split(begin)
   readme.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
 

@@ -1,4 +1,4 @@
-"""Checkpoints by Orbax: complete or absent, and a torn newest one gives way to its predecessor."""
+"""Checkpoints by Orbax. Each is complete or absent; after a torn one, the one before is read."""
 
 import logging
 import shutil
@@ -17,11 +17,10 @@ class TornCheckpointsError(RuntimeError):
 
 
 class Checkpoints:
-  """`workdir/checkpoints/<iteration>`: every stateful part of a run after that iteration, as one
-  tree.
+  """A run's checkpoints, `workdir/checkpoints/<iteration>`, each written after that iteration.
 
-  Its entry `train` is the TrainState without frozen leaves, which are those that the run started
-  from.
+  A checkpoint is the tree of `RunState.saved`. Its entry `train` is the TrainState without frozen
+  leaves, which are the start's.
   """
 
   def __init__(self, workdir: Path, cfg: CheckpointConfig):
@@ -37,13 +36,13 @@ class Checkpoints:
     return self._manager.latest_step()
 
   def restore(self, like):
-    """(iteration, tree) of the newest checkpoint that can be read, or None where none exists.
+    """(iteration, tree) of the newest checkpoint that can be read, or None if there is none.
 
-    A checkpoint that cannot be read is removed with a warning, so that its iteration can be saved
-    again.
+    A checkpoint that cannot be read is moved to `workdir/torn_checkpoint_<iteration>` with a
+    warning, so that its iteration can be saved again.
 
     Args:
-      like: abstract tree with shardings.
+      like: tree of shapes, dtypes and shardings.
 
     Raises:
       TornCheckpointsError: checkpoints exist and none can be read.
@@ -56,8 +55,7 @@ class Checkpoints:
         reason = str(error).strip().split("\n")[0][:200]
         logger.warning(
             "checkpoint %s is torn and was set aside (%s: %s); falling back to the one before",
-            self._directory / str(iteration),
-            type(error).__name__, reason)
+            self._directory / str(iteration), type(error).__name__, reason)
         shutil.move(self._directory / str(iteration),
                     self._directory.parent / f"torn_checkpoint_{iteration}")
         self._manager.reload()
@@ -72,30 +70,29 @@ class Checkpoints:
 
 
 def save_params(path: Path, params) -> None:
-  """Parameters alone, written completely or not at all."""
+  """Writes parameters, completely or not at all."""
   with ocp.StandardCheckpointer() as checkpointer:
     checkpointer.save(Path(path).resolve(), params)
 
 
 def iterations(workdir: Path) -> list[int]:
-  """Iterations with a complete checkpoint, in order; an unfinished one has another name until it is
-  complete.
-  """
+  """Iterations with a complete checkpoint, in order. Orbax gives unfinished ones another name."""
   directory = Path(workdir) / "checkpoints"
-  return sorted(
-      int(p.name) for p in directory.iterdir() if p.name.isdigit()) if directory.is_dir() else []
+  if not directory.is_dir():
+    return []
+  return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
 
 
 def restore_part(path: Path, like):
-  """The entries of a saved tree that `like` has; the others are not read.
+  """Reads the entries of a saved tree that `like` has, and no others.
 
   Args:
     path: what `save_params` wrote, or `checkpoints/<iteration>/default`.
-    like: abstract tree with shardings.
+    like: tree of shapes, dtypes and shardings.
 
   Raises:
-    TornCheckpointsError: the saved tree lacks a leaf of `like`: it was written under another
-    configuration.
+    TornCheckpointsError: the saved tree lacks a leaf of `like`, because it was written under
+      another configuration.
   """
   args = ocp.args.PyTreeRestore(item=like,
                                 restore_args=ocp.checkpoint_utils.construct_restore_args(like),
@@ -115,6 +112,8 @@ def restore_part(path: Path, like):
 
 
 def abstract(tree, shardings):
-  """Shapes, dtypes and shardings of what is to be restored."""
-  return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree,
-                      shardings)
+  """`tree` as shapes and dtypes with these shardings: what `restore` and `restore_part` read."""
+  def of_leaf(x, sharding):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+  return jax.tree.map(of_leaf, tree, shardings)

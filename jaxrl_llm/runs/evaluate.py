@@ -4,22 +4,30 @@ import dataclasses
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
+from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
+from jaxrl_llm.config import Config
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
-from jaxrl_llm.runs import collect
-from jaxrl_llm.runs.setup import Parts
-from jaxrl_llm.types import Problem, Rollout, Sampling
+from jaxrl_llm.runs.learner import Learner
+from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.runs.verdicts import verify
+from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling, Task
 
 __all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics", "samples"]
 
-# noise of sampled evaluations is none of the rollouts', whose row ids may be the same
+# Folded into the key, so that evaluation rows do not reuse the noise of rollout rows with the same
+# id.
 SAMPLES_KEY = 0xE7A1
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """problems, correct and texts are aligned with the rows of `rollout`, which is on the host."""
+  """A greedy evaluation; `problems`, `correct` and `texts` are aligned with the rows of `rollout`,
+  which is on the host.
+  """
 
   problems: list[Problem]
   correct: np.ndarray
@@ -28,116 +36,131 @@ class Evaluation:
   metrics: dict[str, float]
 
 
-def evaluate(parts: Parts, params, *, piece: int | None = None) -> Evaluation:
-  """Greedy completions of the held-out problems; `eval/accuracy` is the share of scored ones that
-  is right.
+def evaluate(cfg: Config, task: Task, sampler: Sampler, params: Params, *,
+             piece: int | None = None) -> Evaluation:
+  """Greedy completions of the held-out problems. `eval/accuracy` is the share of correct ones among
+  those with a verdict.
 
   Args:
-    piece: rows computed at once, which bounds the memory and changes nothing else; None: those of
-      an iteration.
+    params: as the model reads them.
+    piece: rows computed at once, which bounds the memory and changes nothing else; None: the rows
+      of an iteration.
   """
-  problems = parts.task.heldout(parts.cfg.task.heldout_problems)
-  host = sample_rows(parts, params, problems, np.arange(len(problems)),
-                     collect.iteration_key(parts.cfg.seed, 0), Sampling.of(0.0), piece=piece)
-  verdicts = collect.verify(parts, problems, host)
-  scored = verdicts.keep
+  problems = task.heldout(cfg.task.heldout_problems)
+  prompts = prompt_batch(task, problems, cfg.rollout.max_prompt_tokens)
+  host = sample_rows(sampler, params, prompts, iteration_key(cfg.seed, 0), Sampling.of(0.0),
+                     piece=piece or cfg.rows)
+  verdicts = verify(task, sampler.environment, cfg.rollout, problems, host)
   metrics = {
-      "eval/accuracy": float(np.mean(verdicts.correct[scored])) if scored.any() else float("nan"),
+      "eval/accuracy": _mean(verdicts.correct[verdicts.keep]),
       "eval/length": float(np.mean(host.length - host.prompt_length)),
       "eval/truncated": float(np.mean(host.truncated)),
-      "eval/unscored": float(np.mean(~scored))
+      "eval/unscored": float(np.mean(~verdicts.keep)),
   }
   return Evaluation(problems, verdicts.correct, verdicts.texts, host, metrics)
 
 
-def sampled_metrics(parts: Parts, params, iteration: int, *,
+def sampled_metrics(cfg: Config, task: Task, sampler: Sampler, params: Params, iteration: int, *,
                     piece: int | None = None) -> dict[str, float]:
   """`eval/avg@n` and `eval/pass@n` of n = evaluation.samples completions per held-out problem;
-  empty where n is 0.
+  empty if n is 0.
 
-  Both are means over problems; samples without a verdict are left out, and problems without any
-  verdict too.
-  """
-  cfg = parts.cfg.evaluation
-  if not cfg.samples:
-    return {}
-  problems = parts.task.heldout(parts.cfg.task.heldout_problems)
-  repeated = [problem for problem in problems for _ in range(cfg.samples)]
-  key = jax.random.fold_in(collect.iteration_key(parts.cfg.seed, iteration), SAMPLES_KEY)
-  host = sample_rows(parts, params, repeated, np.arange(len(repeated)), key,
-                     Sampling.of(cfg.temperature), piece=piece)
-  verdicts = collect.verify(parts, repeated, host)
-  correct, kept = (x.reshape(len(problems), cfg.samples) for x in (verdicts.correct, verdicts.keep))
-  count = kept.sum(1)
-  some = count > 0
-  mean = lambda values: float(np.mean(values)) if len(values) else float("nan")
-  return {f"eval/avg@{cfg.samples}": mean(correct.sum(1)[some] / count[some]),
-          f"eval/pass@{cfg.samples}": mean(correct.any(1)[some])}
-
-
-def sample_rows(parts: Parts, params, problems: list[Problem], row_id: np.ndarray, key: jax.Array,
-                sampling: Sampling, *, piece: int | None = None) -> Rollout:
-  """One completion per row, in pieces of equal shape; the last is padded. The key is consumed.
+  Both are means over problems. Samples without a verdict are left out, and so are problems without
+  any verdict.
 
   Args:
-    problems: one per row.
-    row_id: int [B]; a row's noise is that of (key, row id), whatever the piece.
-    piece: rows at once, raised to a multiple of the devices that hold rows; None: those of an
-      iteration.
+    piece: as in `evaluate`.
+  """
+  samples = cfg.evaluation.samples
+  if not samples:
+    return {}
+  problems = task.heldout(cfg.task.heldout_problems)
+  repeated = [problem for problem in problems for _ in range(samples)]
+  prompts = prompt_batch(task, repeated, cfg.rollout.max_prompt_tokens)
+  key = jax.random.fold_in(iteration_key(cfg.seed, iteration), SAMPLES_KEY)
+  host = sample_rows(sampler, params, prompts, key, Sampling.of(cfg.evaluation.temperature),
+                     piece=piece or cfg.rows)
+  verdicts = verify(task, sampler.environment, cfg.rollout, repeated, host)
+  correct = verdicts.correct.reshape(-1, samples)
+  count = verdicts.keep.reshape(-1, samples).sum(1)
+  some = count > 0
+  return {
+      f"eval/avg@{samples}": _mean(correct.sum(1)[some] / count[some]),
+      f"eval/pass@{samples}": _mean(correct.any(1)[some]),
+  }
+
+
+def _mean(values: np.ndarray) -> float:
+  """The mean; NaN of nothing."""
+  return float(np.mean(values)) if len(values) else float("nan")
+
+
+def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax.Array,
+                sampling: Sampling, *, piece: int) -> Rollout:
+  """Samples one completion per prompt, in pieces of equal shape; the last one is padded.
+
+  Args:
+    params: as the model reads them.
+    prompts: B rows on the host. A row's noise depends on (key, row id) only, not on its piece.
+    key: consumed.
+    piece: rows at once, rounded up to divide over the devices that hold rows.
 
   Returns:
-    The rows on the host, without padding.
+    The rows on the host, without padding; their group ids count from 0.
   """
-  shards = parts.mesh.shape["data"] * parts.mesh.shape["fsdp"]
-  size = -(-min(piece or parts.cfg.rows, len(problems)) // shards) * shards
+  count = len(prompts.row_id)
+  size = _padded(min(piece, count), sampler.mesh)
   found = []
-  for begin in range(0, len(problems), size):
-    at = np.minimum(np.arange(begin, begin + size), len(problems) - 1)
-    prompts = collect.prompt_batch(parts, [problems[i] for i in at], 1, 0)
-    prompts = prompts.replace(
-        row_id=parallel.to_global(np.asarray(row_id)[at].astype(np.int32), parts.mesh))
-    rollout = parallel.gather_host(parts.sample_heldout(params, prompts, key, sampling))
-    found.append(jax.tree.map(lambda x, n=len(problems) - begin: x[:n], rollout))
-  rows = jax.tree.map(lambda *x: np.concatenate(x), *found)
-  return rows.replace(group_id=np.arange(len(problems), dtype=np.int32))
+  for begin in range(0, count, size):
+    at = np.minimum(np.arange(begin, begin + size), count - 1)
+    rows = _rows(prompts, at).replace(group_id=np.arange(size, dtype=np.int32))
+    rollout = sampler.sample_heldout(params, parallel.to_global(rows, sampler.mesh), key, sampling)
+    found.append(_rows(parallel.gather_host(rollout), slice(count - begin)))
+  whole = jax.tree.map(lambda *x: np.concatenate(x), *found)
+  return whole.replace(group_id=np.arange(count, dtype=np.int32))
 
 
-def samples(parts: Parts, params, other_params, evaluation: Evaluation, count: int) -> list[dict]:
-  """The first `count` rows with, per completion token, log-prob under `params` minus that under
-  `other_params`.
+def _rows(tree, index):
+  """The rows that `index` (integers or a slice) selects from each array."""
+  return jax.tree.map(lambda x: x[index], tree)
 
-  It is None for tokens of a tool.
+
+def _padded(rows: int, mesh: Mesh) -> int:
+  """`rows`, rounded up to divide over the devices that hold rows."""
+  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  return -(-rows // shards) * shards
+
+
+def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params,
+            other_params: Params, evaluation: Evaluation, count: int) -> list[dict]:
+  """JSON-able records of the first `count` rows of an evaluation.
+
+  Per completion token, `log_ratio` is its log-prob under `params` minus that under `other_params`,
+  nats; None for tokens of a tool.
   """
   count = min(count, len(evaluation.problems))
-  log_probs = [_log_probs(parts, p, evaluation.rollout, count) for p in (params, other_params)]
   host = evaluation.rollout
+  change = (_log_probs(learner, params, host, count)
+            - _log_probs(learner, other_params, host, count))
   out = []
   for row in range(count):
     problem, inside = evaluation.problems[row], slice(host.prompt_length[row], host.length[row])
-    change = (log_probs[0] - log_probs[1])[row][inside].tolist()
+    log_ratio, mask = change[row][inside].tolist(), host.mask[row][inside]
     out.append({
-        "prompt":
-            problem.prompt,
-        "answer":
-            problem.answer,
-        "completion":
-            evaluation.texts[row],
-        "correct":
-            bool(evaluation.correct[row]),
-        "truncated":
-            bool(host.truncated[row]),
-        "pieces": [parts.tokenizer.decode([t]) for t in host.tokens[row][inside].tolist()],
-        "log_ratio": [
-            x if ours else None for x, ours in zip(change, host.mask[row][inside], strict=True)
-        ]
+        "prompt": problem.prompt,
+        "answer": problem.answer,
+        "completion": evaluation.texts[row],
+        "correct": bool(evaluation.correct[row]),
+        "truncated": bool(host.truncated[row]),
+        "pieces": [tokenizer.decode([token]) for token in host.tokens[row][inside].tolist()],
+        "log_ratio": [x if m else None for x, m in zip(log_ratio, mask, strict=True)],
     })
   return out
 
 
-def _log_probs(parts: Parts, params, rollout: Rollout, count: int) -> np.ndarray:
-  """[count, L] of the first rows at temperature 1, in the fewest rows that divide over the devices.
-  """
-  shards = parts.mesh.shape["data"] * parts.mesh.shape["fsdp"]
-  at = np.minimum(np.arange(-(-count // shards) * shards), count - 1)
-  rows = parallel.to_global(jax.tree.map(lambda x: x[at], rollout), parts.mesh)
-  return parallel.gather_host(parts.score_heldout(params, rows, Sampling.of(1.0)).log_probs)[:count]
+def _log_probs(learner: Learner, params: Params, rollout: Rollout, count: int) -> np.ndarray:
+  """[count, L] log-probs of the first rows at temperature 1."""
+  at = np.minimum(np.arange(_padded(count, learner.mesh)), count - 1)
+  rows = parallel.to_global(_rows(rollout, at), learner.mesh)
+  stats = learner.scoring.score_heldout(params, rows, Sampling.of(1.0))
+  return parallel.gather_host(stats.log_probs)[:count]

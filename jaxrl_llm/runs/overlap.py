@@ -1,99 +1,98 @@
-"""The next iteration's draw in a thread of its own, while this iteration trains.
+"""The next iteration's rollouts in a thread of their own, while this iteration trains.
 
-A draw is a pure function of (parameters, cursor, seed). With `updates.staleness` >= 1 its
-parameters exist before the updates of the iteration in front of it, so that drawing early changes
-no result, and a draw that a killed run lost is made again. The one exception is that of every run
-with `rollout.tool_chunks=none`: when a tool answers then decides which rows decode together, so
-that runs agree up to rounding, overlap or not.
+A rollout batch is a pure function of (parameters, cursor, seed). With `updates.staleness` >= 1 its
+parameters exist before the updates of the iteration before, so sampling early changes no result,
+and a batch that a killed run lost is sampled again. With `rollout.tool_chunks=none` runs agree only
+up to rounding, with or without overlap: which rows decode together depends on when a tool answers.
 """
 
 import concurrent.futures
 import dataclasses
-import threading
 import time
 
-from jaxrl_llm.runs.draw import Draw, draw
-from jaxrl_llm.runs.setup import Parts
+import jax
+
+from jaxrl_llm.config import Config
+from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, sample_batch, verified
+from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.types import Params, Task
 
 
 class Ahead:
-  """At most one draw in flight; a context manager. One serves one run, and is called from one
-  thread.
+  """Samples at most one batch ahead. A context manager for one run, called from one thread.
 
-  What runs in the draw's thread: prompts, sampling, tools, verification. It launches no program
-  with collectives but on `Parts.rollout_mesh`, which `parallel.check` keeps to itself where there
-  are several devices. Evaluations and checkpoints may go on beside it.
+  Prompts, sampling, tools and verification run in the batch's own thread. It launches programs with
+  collectives only on `Sampler.rollout_mesh`: with several devices, `parallel.check` allows overlap
+  only if they do nothing else. Evaluations and checkpoints may run at the same time.
   """
 
-  def __init__(self):
-    self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="draw")
-    self._flying, self._cursor = None, 0
+  def __init__(self, cfg: Config, task: Task, sampler: Sampler):
+    self._cfg, self._task, self._sampler = cfg, task, sampler
+    self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="rollouts")
+    self._pending, self._cursor = None, 0
 
-  def draw(self, parts: Parts, params, step, cursor: int, then=None) -> Draw:
-    """As `draw.draw`; the draw in flight where there is one, which `begin` was given the same
-    arguments for.
+  def take(self, params: Params, step: jax.Array, cursor: int) -> RolloutBatch:
+    """As `sample_batch`; the pending batch, which `begin` was given the same arguments for.
 
-    None is in flight in the first iteration, and in the first after a restart: it is made now, in
-    the caller's thread.
-
-    Args:
-      then: called where the draw is made now. One in flight was sampled while the caller's
-        parameters still changed, so that there was nothing to score it with.
+    In the first iteration, and in the first one after a restart, nothing is pending: the batch is
+    sampled now, in the caller's thread.
 
     Returns:
-      The draw; its metric `time/waited` is the time in this call, seconds, `time/rollout` that of
-      the sampling itself.
+      The batch. Its metric `time/waited` is the time in this call, seconds; `time/rollout` is the
+      time that sampling took.
 
     Raises:
-      ValueError: the draw in flight begins at another cursor.
-      What the draw raised in its thread.
+      ValueError: the pending batch begins at another cursor.
+      What sampling raised in its thread.
     """
     begin = time.perf_counter()
-    if self._flying is None:
-      found = draw(parts, params, step, cursor, then)
+    if self._pending is None:
+      batch = sample_batch(self._cfg, self._task, self._sampler, params, step, cursor)
     elif self._cursor != cursor:
-      raise ValueError(
-          f"the draw in flight begins at task batch {self._cursor}, batch {cursor} was asked for. "
-          "Fix: an Ahead for each run.")
+      raise ValueError(f"the pending batch begins at task batch {self._cursor}, batch {cursor} was "
+                       "asked for. Fix: an Ahead for each run.")
     else:
-      flying, self._flying = self._flying, None
-      found = flying.result()
-    return dataclasses.replace(found,
-                               metrics=found.metrics | {"time/waited": time.perf_counter() - begin})
+      pending, self._pending = self._pending, None
+      batch = pending.result()
+    waited = time.perf_counter() - begin
+    return dataclasses.replace(batch, metrics=batch.metrics | {"time/waited": waited})
 
-  def begin(self, parts: Parts, params, step, cursor: int) -> None:
-    """Begin the next draw.
+  def begin(self, params: Params, step: jax.Array, cursor: int) -> None:
+    """Begins to sample the next batch.
 
-    On devices that train too, a generation of one program is enqueued when this returns, so that it
-    stands in front of the updates and its verification runs beside them. The chunks of the engine
-    and the repetitions of dynamic sampling come between the updates as it happens.
+    If one program samples on the devices that train, it is enqueued before this returns, so it runs
+    before the updates, and its verification beside them. The engine's chunks and the repetitions of
+    dynamic sampling come between the updates as it happens.
 
     Args:
-      params, step: of the policy, in arrays that nothing donates.
-      cursor: index of the draw's first task batch: where the draw before ended.
+      params, step: the sampling policy, in arrays that nothing donates.
+      cursor: index of the batch's first task batch: where the batch before ended.
 
     Raises:
-      ValueError: one is in flight.
+      ValueError: a batch is pending.
     """
-    if self._flying is not None:
-      raise ValueError(f"a draw from task batch {self._cursor} is in flight. Fix: take it first.")
-    enqueued = threading.Event()
+    if self._pending is not None:
+      raise ValueError(f"a batch from task batch {self._cursor} is pending. Fix: take it first.")
+    cfg, self._cursor = self._cfg, cursor
+    if cfg.rollout.slots or cfg.dynamic_sampling.enabled or cfg.mesh.rollout:
+      self._pending = self._pool.submit(sample_batch, cfg, self._task, self._sampler, params, step,
+                                        cursor)
+    else:
+      enqueued = self._pool.submit(self._dispatch, params, step, cursor)
+      self._pending = self._pool.submit(self._verified, enqueued)
+      concurrent.futures.wait([enqueued])
 
-    def make() -> Draw:
-      try:
-        return draw(parts, params, step, cursor, lambda rollout: enqueued.set())
-      finally:
-        enqueued.set()
+  def _dispatch(self, params: Params, step: jax.Array, cursor: int) -> Dispatched:
+    params = self._sampler.prepare(params)
+    return dispatch(self._cfg, self._task, self._sampler, params, step, cursor)
 
-    self._flying, self._cursor = self._pool.submit(make), cursor
-    cfg = parts.cfg
-    if not (cfg.rollout.slots or cfg.dynamic_sampling.enabled or cfg.mesh.rollout):
-      enqueued.wait()
+  def _verified(self, enqueued: concurrent.futures.Future) -> RolloutBatch:
+    return verified(self._cfg, self._task, self._sampler.environment, enqueued.result())
 
   def close(self) -> None:
-    """Waits for the draw in flight, which cannot be interrupted, and forgets it."""
+    """Waits for the pending batch, which cannot be interrupted, and drops it."""
     self._pool.shutdown()
-    self._flying = None
+    self._pending = None
 
   def __enter__(self):
     return self

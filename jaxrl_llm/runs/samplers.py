@@ -1,22 +1,100 @@
-"""The samplers of a run: which program draws, in which numerics, on which devices, with which
-tools.
-"""
+"""What a run samples with: programs, numerics, devices and tools."""
 
 import dataclasses
 import functools
+from typing import Protocol
 
 import jax
+from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, SamplerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import engine, generate, numerics
 from jaxrl_llm.rollouts.environment import Environment, StopStrings, make_environment
+from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling, Task
 
 
-def make_run_environment(cfg: Config, task) -> Environment | None:
-  """What ends turns in a run, for training and evaluation alike; None where rows end by stop token
-  and length alone.
+class PrepareFn(Protocol):
+  """Prepares parameters for `Sampler.sample`."""
+
+  def __call__(self, params: Params) -> Params: ...
+
+
+class SampleFn(Protocol):
+  """Samples `rollout.group_size` rows of each prompt; the metrics are host values."""
+
+  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array,
+               sampling: Sampling) -> tuple[Rollout, dict[str, float]]: ...
+
+
+class HeldoutFn(Protocol):
+  """Samples one row of each prompt."""
+
+  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array,
+               sampling: Sampling) -> Rollout: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampler:
+  """What a run samples with. Programs are compiled on first use.
+
+  Attributes:
+    sampling: temperature and vocabulary of the training rollouts.
+    mesh: the devices that train; prompts are placed there, and rollouts come back to them.
+    rollout_mesh: the devices that sample: `mesh`, unless mesh.rollout sets some apart.
+    environment: ends turns by tools or stop strings, in training and evaluation; None without
+      either.
+    prepare: quantizes parameters for `sample` and copies them to `rollout_mesh`. Call it once per
+      iteration.
+    sample: training rollouts, in the rollout's numerics.
+    sample_heldout: evaluation, in the trainer's numerics on the devices that train.
+  """
+
+  sampling: Sampling
+  mesh: Mesh
+  rollout_mesh: Mesh
+  environment: Environment | None
+  prepare: PrepareFn
+  sample: SampleFn
+  sample_heldout: HeldoutFn
+
+  def close(self) -> None:
+    """Ends the tool's processes. A second call does nothing."""
+    if self.environment is not None:
+      self.environment.close()
+
+
+def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> Sampler:
+  """The sampler of a run, which the caller closes.
+
+  Args:
+    mesh, rollout_mesh: the devices that train and that sample; the same object if they are the
+      same devices.
+
+  Raises:
+    ConfigError: the tool does not start, or does not fit the tokenizer.
+  """
+  environment = make_run_environment(cfg, task)
+  return Sampler(
+      sampling=sampling_of(cfg, "sampler"),
+      mesh=mesh,
+      rollout_mesh=rollout_mesh,
+      environment=environment,
+      prepare=_make_prepare(cfg, model, mesh, rollout_mesh),
+      sample=_training_sampler(cfg, model, task, environment, mesh, rollout_mesh),
+      sample_heldout=_heldout_sampler(cfg, model, task, environment, mesh),
+  )
+
+
+def sampling_of(cfg: Config, side: str) -> Sampling:
+  """Temperature and vocabulary of a side, `sampler` or `trainer`; see `vocabulary.side`."""
+  rules = cfg.vocabulary.rules if cfg.vocabulary.side in ("both", side) else {}
+  return Sampling.of(cfg.rollout.temperature, **rules)
+
+
+def make_run_environment(cfg: Config, task: Task) -> Environment | None:
+  """The environment that ends turns; None if rows end by stop token and length only.
 
   The Python sandbox has as many workers as the engine has threads.
 
@@ -33,80 +111,83 @@ def make_run_environment(cfg: Config, task) -> Environment | None:
                           max_output_tokens=r.max_tool_tokens, **options)
 
 
-def sampler_parameters(cfg: Config, model: Model, mesh, drawing):
-  """parameters -> those that `training_sampler` reads; the same arrays where numerics and devices
-  are the trainer's.
-
-  Args:
-    mesh, drawing: devices that train and that draw.
+def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> PrepareFn:
+  """Makes `Sampler.prepare`, which returns its argument if numerics and devices are the trainer's.
   """
-  there = lambda params: params if drawing is mesh else parallel.transfer(
-      params, parallel.replicated(drawing))
-  if not numerics.changes_params(model, cfg.rollout):
-    return there
-  rounded = jax.jit(lambda params: numerics.rollout_numerics(model, params, cfg.rollout)[1])
+  def copied(params):
+    if rollout_mesh is mesh:
+      return params
+    return parallel.transfer(params, parallel.replicated(rollout_mesh))
 
-  def made(params):
-    params = there(params)
+  def rollout_numerics(params):
+    return numerics.rollout_numerics(model, params, cfg.rollout)[1]
+
+  if not numerics.changes_params(model, cfg.rollout):
+    return copied
+  rounded = jax.jit(rollout_numerics)
+
+  def prepare(params):
+    params = copied(params)
     return parallel.transfer(rounded(params), jax.tree.map(lambda x: x.sharding, params))
 
-  return made
+  return prepare
 
 
-def training_sampler(cfg: Config, model: Model, task, environment: Environment | None, mesh,
-                     drawing):
-  """(params, prompts, key, sampling) -> (Rollout, host metrics): `rollout.group_size` rows of each
-  prompt.
-
-  In the rollout's numerics, with parameters from `sampler_parameters`; prompts go to the devices
-  that draw, and rows come back to those that train.
-
-  Args:
-    mesh, drawing: devices that train and that draw.
+def _training_sampler(cfg: Config, model: Model, task: Task, environment: Environment | None,
+                      mesh: Mesh, rollout_mesh: Mesh) -> SampleFn:
+  """Makes `Sampler.sample`. Prompts go to the devices that sample, rows back to those that train.
   """
   group, model = cfg.rollout.group_size, numerics.rollout_model(model, cfg.rollout)
-  if drawing is mesh:
+  if rollout_mesh is mesh:
     return _sampler(cfg, model, task, environment, mesh, group)
-  model = dataclasses.replace(model, constrain=parallel.Layout(drawing))
-  there = _sampler(cfg, model, task, environment, drawing, group)
+  model = dataclasses.replace(model, constrain=parallel.Layout(rollout_mesh))
+  sample_there = _sampler(cfg, model, task, environment, rollout_mesh, group)
 
   def sample(params, prompts, key, sampling):
-    rollout, metrics = there(params, parallel.transfer(prompts, parallel.rows(drawing)), key,
-                             sampling)
+    prompts = parallel.transfer(prompts, parallel.rows(rollout_mesh))
+    rollout, metrics = sample_there(params, prompts, key, sampling)
     return parallel.transfer(rollout, parallel.rows(mesh)), metrics
 
   return sample
 
 
-def heldout_sampler(cfg: Config, model: Model, task, environment: Environment | None, mesh):
-  """(params, prompts, key, sampling) -> Rollout, one row of each prompt, in the trainer's numerics
-  and on its devices.
-
-  Evaluation speaks of the trained policy, with tools or stop strings where training has them.
-  """
+def _heldout_sampler(cfg: Config, model: Model, task: Task, environment: Environment | None,
+                     mesh: Mesh) -> HeldoutFn:
+  """Makes `Sampler.sample_heldout`, with tools and stop strings as in training."""
   if environment is None:
     return _program(cfg, model, task, mesh, 1)
   sample = _sampler(cfg, model, task, environment, mesh, 1)
-  return lambda *arguments: sample(*arguments)[0]
+
+  def sample_heldout(params, prompts, key, sampling):
+    rollout, _ = sample(params, prompts, key, sampling)
+    return rollout
+
+  return sample_heldout
 
 
-def _sampler(cfg: Config, model: Model, task, environment: Environment | None, mesh, group: int):
-  """One compiled program, or the engine's host loop where `rollout.slots` is set: tools and stop
-  strings need it.
+def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | None, mesh: Mesh,
+             group: int) -> SampleFn:
+  """One compiled program, or the engine's host loop with rollout.slots, which tools and stop
+  strings need.
   """
   r = cfg.rollout
   if not r.slots:
     program = _program(cfg, model, task, mesh, group)
-    return lambda *arguments: (program(*arguments), {})
+
+    def sample_without_metrics(params, prompts, key, sampling):
+      return program(params, prompts, key, sampling), {}
+
+    return sample_without_metrics
+
   turns = {} if environment is None else {"environment": environment, "tool_chunks": 0}
   if r.max_turns:
     turns |= {
         "max_turns": r.max_turns,
         "max_turn_tokens": r.max_turn_tokens,
         "tool_workers": r.tool_workers,
-        "tool_chunks": r.tool_chunks
+        "tool_chunks": r.tool_chunks,
     }
-  # A group of one shares with nobody, and may be drawn on several devices.
+  # A group of one row has no prefix to share, so it may run on several devices.
   sizes = engine.EngineConfig(group, r.max_new_tokens, r.slots, min(r.chunk, r.max_new_tokens),
                               r.window, task.stop_ids, task.tokenizer.pad_token_id,
                               min_new_tokens=r.min_new_tokens, compact=r.compaction,
@@ -115,8 +196,11 @@ def _sampler(cfg: Config, model: Model, task, environment: Environment | None, m
   def sample(params, prompts, key, sampling):
     rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh,
                                 **turns)
-    metrics = {"rollout/wasted_slots": stats.waste, "rollout/chunks": float(stats.chunks),
-               "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed)}
+    metrics = {
+        "rollout/wasted_slots": stats.waste,
+        "rollout/chunks": float(stats.chunks),
+        "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed),
+    }
     if r.stop_strings:
       rollout = rollout.replace(turn_id=None, void=None)  # each row is one turn, as without them
     if r.max_turns:
@@ -126,8 +210,8 @@ def _sampler(cfg: Config, model: Model, task, environment: Environment | None, m
   return sample
 
 
-def _program(cfg: Config, model: Model, task, mesh, group: int):
-  """The single program: (params, prompts, key, sampling) -> Rollout."""
+def _program(cfg: Config, model: Model, task: Task, mesh: Mesh, group: int) -> HeldoutFn:
+  """One compiled program that samples `group` rows of each prompt."""
   r = cfg.rollout
   sizes = SamplerConfig(group, r.max_new_tokens, r.window, task.stop_ids,
                         task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens)

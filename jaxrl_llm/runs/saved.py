@@ -6,22 +6,26 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
+
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, from_saved
+from jaxrl_llm.config import Config, ConfigError, from_saved
 from jaxrl_llm.models import hf, peft, trainable
 from jaxrl_llm.runs import checkpoints, setup
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
-from jaxrl_llm.runs.setup import Parts
-from jaxrl_llm.runs.warm_start import Start, frozen_start
+from jaxrl_llm.runs.learner import Learner, Start
+from jaxrl_llm.runs.warm_start import frozen_start
+from jaxrl_llm.types import Params, Task
 
 
-def parts_of(workdir: str | Path, devices=None) -> Parts:
-  """Parts for the config that lies in the folder, to look at what was trained.
+def read_config(workdir: str | Path, devices=None) -> tuple[Config, list[jax.Device]]:
+  """(resolved config, devices) to inspect a run with; arguments of `setup.build`.
 
-  Nothing is drawn ahead or on devices set apart for it, and nothing as the run drew where that
-  needs a library or a
-  number of devices: `sample` rounds no weights and shares no prompt cache. The parts are the
-    caller's to close.
+  Overlap, rollout devices, quantization and shared_prefix are off, so that a run can be read on one
+  device without optional libraries.
+
+  Args:
+    devices: the devices at hand; None: all. Those that the run used for rollouts only are left out.
 
   Raises:
     ConfigError: the folder is no run's.
@@ -30,111 +34,117 @@ def parts_of(workdir: str | Path, devices=None) -> Parts:
   if not path.exists():
     raise ConfigError(
         f"--workdir={workdir}: no config.json there, so it is no run's folder. Fix: the --workdir "
-        "of a "
-        "run of experiments/main.py.")
+        "of a run of experiments/main.py.")
   try:
     content = json.loads(path.read_text())
   except ValueError as error:
     raise ConfigError(f"{path}: {error}. Fix: the folder of another run.") from error
   cfg = from_saved(content)
-  kept = parallel.training_devices(cfg.mesh, devices)
+  training_devices = parallel.training_devices(cfg.mesh, devices)
   cfg = dataclasses.replace(
-      cfg, updates=dataclasses.replace(cfg.updates, overlap=False),
+      cfg,
+      updates=dataclasses.replace(cfg.updates, overlap=False),
       rollout=dataclasses.replace(cfg.rollout, quantization="none", shared_prefix=False),
-      mesh=dataclasses.replace(cfg.mesh, rollout=0))
-  return setup.build(setup.resolve(cfg), kept)
+      mesh=dataclasses.replace(cfg.mesh, rollout=0),
+  )
+  return setup.resolve(cfg), training_devices
+
+
+def build_learner(workdir: str | Path, devices=None) -> tuple[Config, Task, Learner]:
+  """The config, task and learner of a run, as `read_config` changes them. Nothing is to be closed.
+
+  Raises:
+    ConfigError: the folder is no run's.
+  """
+  return setup.build_learner(*read_config(workdir, devices))
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:
-  """The iteration of a checkpoint: the newest one, or the one named.
+  """The iteration of a run's checkpoint: the newest, or the named one.
 
   Raises:
-    ConfigError: it does not exist; the message lists those that do.
+    ConfigError: it does not exist; the message lists the checkpoints there are.
   """
   found = checkpoints.iterations(Path(workdir))
   if not found:
     raise ConfigError(
         f"{Path(workdir) / 'checkpoints'}: no checkpoint there. Fix: the --workdir of a run that "
-        "reached "
-        "its first one.")
+        "reached its first one.")
   if which == "latest":
     return found[-1]
   if str(which).isdigit() and int(which) in found:
     return int(which)
   raise ConfigError(
       f"--checkpoint={which}: {workdir} has checkpoints of iterations "
-      f"{', '.join(map(str, found))}. "
-      "Fix: one of them, or latest.")
+      f"{', '.join(map(str, found))}. Fix: one of them, or latest.")
 
 
-def restore_start(parts: Parts, workdir: str | Path,
+def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
                   which: str | int = "latest") -> tuple[int, Start]:
-  """(iteration, trained and frozen parameters) of a checkpoint, laid out for `parts.mesh`; no
-  optimizer state is read.
+  """(iteration, trained and frozen parameters) of a checkpoint, laid out for the learner's mesh.
+
+  No optimizer state is read.
 
   Raises:
     ConfigError: no such checkpoint.
     TornCheckpointsError: it cannot be read.
   """
   workdir, iteration = Path(workdir), choose(workdir, which)
-  cfg = parts.cfg.parameters
-  like = checkpoints.abstract(trainable.shapes_of(parts.model, cfg)[0],
-                              trainable.shardings(parts.model, cfg, parts.mesh)[0])
+  shapes, _ = trainable.shapes_of(learner.model, cfg.parameters)
+  layout, _ = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
+  like = {"train": {"params": checkpoints.abstract(shapes, layout)}}
   path = workdir / "checkpoints" / str(iteration) / "default"
   try:
-    tree = checkpoints.restore_part(path, {"train": {"params": like}})
+    tree = checkpoints.restore_part(path, like)
   except Exception as error:  # Orbax raises many types for a torn directory
     reason = str(error).strip().split("\n")[0][:200]
     raise TornCheckpointsError(
         f"{path.parent} cannot be read ({type(error).__name__}: {reason}). Fix: another of the "
         f"checkpoints {checkpoints.iterations(workdir)}.") from error
-  return iteration, Start(tree["train"]["params"], frozen_start(parts, workdir))
+  return iteration, Start(tree["train"]["params"], frozen_start(cfg, learner, workdir))
 
 
-def restore_trained(parts: Parts, workdir: str | Path,
-                    which: str | int = "latest") -> tuple[int, dict]:
-  """(iteration, parameters that the model reads) of a checkpoint; raises as `restore_start` does.
-  """
-  iteration, start = restore_start(parts, workdir, which)
-  return iteration, parts.merged(start)
+def restore_trained(cfg: Config, learner: Learner, workdir: str | Path,
+                    which: str | int = "latest") -> tuple[int, Params]:
+  """(iteration, parameters that the model reads) of a checkpoint; raises as `restore_start`."""
+  iteration, start = restore_start(cfg, learner, workdir, which)
+  return iteration, learner.merged(start)
 
 
 def export(workdir: str | Path, out: str | Path, which: str | int = "latest",
            dtype: str | None = None) -> int:
-  """Write a checkpoint's parameters, adapters merged, as a Hugging Face directory with tokenizer;
-  its iteration.
+  """Writes a checkpoint's parameters, adapters merged, as a Hugging Face directory with tokenizer;
+  returns its iteration.
 
   Raises:
     ConfigError, TornCheckpointsError: as `restore_start`.
-    CheckpointError: as `hf.save_pretrained`, such as a directory that holds a checkpoint.
+    CheckpointError: as `hf.save_pretrained`, for example because `out` holds a checkpoint.
   """
-  parts = parts_of(workdir)
-  parts.close()  # nothing is drawn
-  iteration, params = restore_trained(parts, workdir, which)
-  hf.save_pretrained(out, parts.model, params, tokenizer=parts.tokenizer, dtype=dtype)
+  cfg, task, learner = build_learner(workdir)
+  iteration, params = restore_trained(cfg, learner, workdir, which)
+  hf.save_pretrained(out, learner.model, params, tokenizer=task.tokenizer, dtype=dtype)
   return iteration
 
 
 def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "latest",
                    dtype: str = "float32") -> int:
-  """Write a checkpoint's adapters in the format of PEFT; its iteration.
+  """Writes a checkpoint's adapters in the format of PEFT; returns its iteration.
 
   Raises:
-    ConfigError: the run trains something else beside adapters, which the format does not hold;
-    another dtype.
+    ConfigError: the run trains more than adapters, which the format does not hold; another dtype
+      than float32.
     TornCheckpointsError, CheckpointError: as `restore_start` and `peft.save_adapter`.
   """
-  parts = parts_of(workdir)
-  parts.close()  # nothing is drawn
-  cfg = parts.cfg.parameters
-  if cfg.train != "lora" or cfg.patterns or cfg.head_rows:
+  cfg, _, learner = build_learner(workdir)
+  p = cfg.parameters
+  if p.train != "lora" or p.patterns or p.head_rows:
     raise ConfigError(
-        f"--adapter: the run has parameters.train = {cfg.train!r}, patterns = {cfg.patterns} and "
-        f"head_rows = {cfg.head_rows}; an adapter directory holds low-rank adapters alone. "
+        f"--adapter: the run has parameters.train = {p.train!r}, patterns = {p.patterns} and "
+        f"head_rows = {p.head_rows}; an adapter directory holds only low-rank adapters. "
         "Fix: leave --adapter out.")
   if dtype != "float32":
     raise ConfigError(f"--dtype={dtype}: an adapter is stored in float32. Fix: leave --dtype out.")
-  iteration, start = restore_start(parts, workdir, which)
-  peft.save_adapter(out, parts.model, start.params["lora"], rank=cfg.lora_rank,
-                    alpha=cfg.lora_alpha, base=parts.cfg.pretrained)
+  iteration, start = restore_start(cfg, learner, workdir, which)
+  peft.save_adapter(out, learner.model, start.params["lora"], rank=p.lora_rank, alpha=p.lora_alpha,
+                    base=cfg.pretrained)
   return iteration

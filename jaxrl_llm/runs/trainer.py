@@ -1,4 +1,4 @@
-"""The loop: sample, verify, score, weigh, update; evaluate and checkpoint; report."""
+"""The loop over iterations: train, evaluate, write, checkpoint; and the report at the end."""
 
 import contextlib
 import json
@@ -6,7 +6,9 @@ import logging
 import math
 import time
 from pathlib import Path
+from typing import NamedTuple
 
+import jax
 from tqdm import tqdm
 
 from jaxrl_llm import parallel
@@ -15,21 +17,41 @@ from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import html, plots, reader, summary, tables, writers
 from jaxrl_llm.runs import evaluate, setup, workdir
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
-from jaxrl_llm.runs.draw import DriedUpError
-from jaxrl_llm.runs.iteration import Run, abstract_saved, first_run, iterate, restored
+from jaxrl_llm.runs.dynamic_sampling import DriedUpError
+from jaxrl_llm.runs.iteration import DeviceMetrics, iterate
+from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.overlap import Ahead
-from jaxrl_llm.runs.warm_start import Start, progress, warm_start
+from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
+from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.runs.warm_start import progress, warm_start
 from jaxrl_llm.training.train_step import NonFiniteError
-from jaxrl_llm.types import TrainState
+from jaxrl_llm.types import Params, Task, TrainState, merge_metrics
 
-# What ends a run with a message, not a traceback.
+# What ends a run with a message instead of a traceback.
 RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError)
 SAMPLES = 12  # held-out completions shown in the report
 logger = logging.getLogger(__name__)
+merged_metrics = jax.jit(merge_metrics)
+
+
+class Outputs(NamedTuple):
+  """Where a run writes: its folder, and what keeps files open in it."""
+
+  directory: Path
+  checkpoints: Checkpoints
+  writer: writers.MetricsWriter
+
+
+class Line(NamedTuple):
+  """An iteration's metrics before they are written; see `Iteration`."""
+
+  iteration: int
+  metrics: DeviceMetrics
+  values: dict[str, float]
 
 
 def run(cfg: Config, directory: str | Path) -> dict[str, float]:
-  """Train as `cfg` says, in `directory`; started again there, go on where the last checkpoint was.
+  """Trains as `cfg` says, in `directory`; started again there, goes on after the last checkpoint.
 
   Returns:
     The last evaluation's metrics.
@@ -39,111 +61,117 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     CheckpointError: the weights of `pretrained` cannot be read.
     NonFiniteError: naming iteration and optimizer step.
   """
-  cfg = setup.resolve(cfg)
-  workdir.check(directory, cfg)
-  with contextlib.closing(setup.build(cfg)) as parts:
-    return _run(parts, workdir.claim(directory, cfg))
+  resolved = setup.resolve(cfg)
+  workdir.check(directory, resolved)
+  cfg, task, learner, sampler = setup.build(resolved)
+  with contextlib.closing(sampler):
+    return _run(cfg, task, learner, sampler, workdir.claim(directory, resolved))
 
 
-def _run(parts: setup.Parts, directory: Path) -> dict[str, float]:
-  cfg = parts.cfg
+def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler,
+         directory: Path) -> dict[str, float]:
+  """Warm start, all iterations and the report, in a folder that is the run's."""
   workdir.write_environment(directory)
-  parts.tokenizer.save_pretrained(directory / "tokenizer")
-  start = warm_start(parts, directory)
-  start_params = parts.merged(start)
-  checkpoints = Checkpoints(directory, cfg.checkpoint)
-  writer = writers.MetricsWriter(directory)
-  try:
-    with Ahead() if cfg.updates.overlap else contextlib.nullcontext() as ahead:
-      state = _train(parts, start, start_params, checkpoints, writer, directory, ahead)
-  finally:
-    checkpoints.close()
-    writer.close()
-  return _report(parts, start_params, parts.merged(state), directory)
+  task.tokenizer.save_pretrained(directory / "tokenizer")
+  start = warm_start(cfg, learner, task.tokenizer, directory)
+  start_params = learner.merged(start)
+  with contextlib.closing(writers.MetricsWriter(directory)) as writer:
+    with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
+      outputs = Outputs(directory, checkpoints, writer)
+      state = _train(cfg, task, learner, sampler, start, start_params, outputs)
+  return _report(cfg, task, learner, sampler, start_params, learner.merged(state), directory)
 
 
-def _train(parts: setup.Parts, start: Start, start_params, checkpoints: Checkpoints, writer,
-           directory: Path, ahead: Ahead | None):
-  """All iterations that are left; returns the final state."""
-  cfg = parts.cfg
-  run, done = _restore_or_start(parts, start, checkpoints, writer)
+def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, start: Start,
+           start_params: Params, outputs: Outputs) -> TrainState:
+  """Runs the iterations that are left; returns the final state."""
+  run, done = _restore_or_start(cfg, task, learner, sampler, start, outputs)
   bar = progress(range(done + 1, cfg.iterations + 1), cfg.estimator.name, initial=done,
                  total=cfg.iterations)
-  accuracy = "-"
-  pending, clock = None, time.perf_counter()
-  for iteration in bar:
-    run, steps, values, rows = iterate(parts, run, start_params, iteration, ahead)
-    # The devices are busy with this iteration's updates while the host writes the one before.
-    if pending is not None:
-      _write(parts, writer, checkpoints, *pending)
-    writers.write_rollouts(directory, iteration, rows)
-    if iteration % cfg.evaluation.every == 0 or iteration == cfg.iterations:
-      values |= _evaluated(parts, run.state, iteration)
-      accuracy = f"{values['eval/accuracy']:.3f}"
-    values["time/iteration"], clock = time.perf_counter() - clock, time.perf_counter()
-    pending = (iteration, steps, values)
-    bar.set_postfix_str(f"reward {values['reward/mean']:.3f}, accuracy {accuracy}", refresh=False)
-    if iteration % cfg.checkpoint.every == 0 or iteration == cfg.iterations:
-      _write(parts, writer, checkpoints, *pending)
-      pending = None
-      checkpoints.save(iteration, run.saved())
+  pending, accuracy, clock = None, "-", time.perf_counter()
+  with Ahead(cfg, task, sampler) if cfg.updates.overlap else contextlib.nullcontext() as ahead:
+    for iteration in bar:
+      run, metrics, values, rows = iterate(cfg, task, learner, sampler, run, start_params,
+                                           iteration, ahead)
+      # The devices are busy with this iteration's updates while the host writes the one before.
+      if pending is not None:
+        _write(outputs, pending)
+      writers.write_rollouts(outputs.directory, iteration, rows)
+      last = iteration == cfg.iterations
+      if last or iteration % cfg.evaluation.every == 0:
+        values |= _evaluated(cfg, task, sampler, learner.merged(run.state), iteration)
+        accuracy = f"{values['eval/accuracy']:.3f}"
+      values["time/iteration"], clock = time.perf_counter() - clock, time.perf_counter()
+      pending = Line(iteration, metrics, values)
+      bar.set_postfix_str(f"reward {values['reward/mean']:.3f}, accuracy {accuracy}", refresh=False)
+      if last or iteration % cfg.checkpoint.every == 0:
+        _write(outputs, pending)
+        pending = None
+        outputs.checkpoints.save(iteration, run.saved())
   return run.state
 
 
-def _restore_or_start(parts: setup.Parts, start: Start, checkpoints: Checkpoints,
-                      writer) -> tuple[Run, int]:
-  """(run, finished iterations): the newest readable checkpoint, or the warm start with its
-  evaluation.
+def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sampler, start: Start,
+                      outputs: Outputs) -> tuple[RunState, int]:
+  """(run, finished iterations) of the newest readable checkpoint; without one, of the warm start,
+  which is evaluated and saved as iteration 0.
   """
-  found = checkpoints.restore(abstract_saved(parts))
+  found = outputs.checkpoints.restore(abstract_saved(cfg, learner))
   if found is not None:
     iteration, tree = found
-    writer.cut_back(iteration)
+    outputs.writer.cut_back(iteration)
     logger.info("resumed after iteration %d", iteration)
-    return restored(tree, start), iteration
-  writer.cut_back(-1)
-  run = first_run(parts, start)
-  metrics = _evaluated(parts, run.state, 0)
-  writer.write(0, metrics)
+    return restored_state(tree, start), iteration
+  outputs.writer.cut_back(-1)
+  run = first_state(cfg, learner, start)
+  metrics = _evaluated(cfg, task, sampler, learner.merged(run.state), 0)
+  outputs.writer.write(0, metrics)
   tqdm.write(f"after the warm start: held-out accuracy {metrics['eval/accuracy']:.3f}")
-  checkpoints.save(0, run.saved())
+  outputs.checkpoints.save(0, run.saved())
   return run, 0
 
 
-def _evaluated(parts: setup.Parts, state: TrainState, iteration: int) -> dict[str, float]:
-  params = parts.merged(state)
-  return evaluate.evaluate(parts, params).metrics | evaluate.sampled_metrics(
-      parts, params, iteration)
+def _evaluated(cfg: Config, task: Task, sampler: Sampler, params: Params,
+               iteration: int) -> dict[str, float]:
+  """Metrics of the greedy evaluation and of the sampled one."""
+  greedy = evaluate.evaluate(cfg, task, sampler, params).metrics
+  return greedy | evaluate.sampled_metrics(cfg, task, sampler, params, iteration)
 
 
-def _write(parts: setup.Parts, writer, checkpoints: Checkpoints, iteration: int, device,
-           values: dict) -> None:
-  """Fetch an iteration's metrics and write its line; stop the run where the loss or gradient is not
-  finite.
+def _write(outputs: Outputs, line: Line) -> None:
+  """Fetches an iteration's metrics and writes its line.
+
+  Raises:
+    NonFiniteError: a loss or gradient is not finite. The line is written first.
   """
-  steps, correction, replayed = device
-  if replayed is not None:
-    values |= {"pipo/loss": float(replayed["loss/total"].total)}
-  each = parallel.gather_host([
-      (m["loss/total"].total, m["optimizer/grad_norm"].total) for m in steps
-  ])
-  merged = summary.summarize(parallel.gather_host({**parts.merge(steps), **correction}))
-  writer.write(iteration, {**values, **merged})
-  for k, (loss, norm) in enumerate(each):
+  steps, batch, replay = line.metrics
+  values = dict(line.values)
+  if replay is not None:
+    values["pipo/loss"] = float(replay["loss/total"].total)
+  each = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
+                               for step in steps])
+  merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
+  outputs.writer.write(line.iteration, values | merged)
+  for step, (loss, norm) in enumerate(each, start=values["step"] - len(steps) + 1):
     if not (math.isfinite(loss) and math.isfinite(norm)):
-      step = values["step"] - len(steps) + k + 1
       raise NonFiniteError(
-          f"iteration {iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm = "
-          f"{float(norm)}. The last good checkpoint is that of iteration {checkpoints.latest()}. "
-          "Fix: "
-          "a smaller optimizer.learning_rate, or a bounded ratio; a new --workdir.")
+          f"iteration {line.iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm "
+          f"= {float(norm)}. The last good checkpoint is that of iteration "
+          f"{outputs.checkpoints.latest()}. Fix: a smaller optimizer.learning_rate, or a bounded "
+          "ratio; a new --workdir.")
 
 
-def _report(parts: setup.Parts, start_params, params, directory: Path) -> dict[str, float]:
-  """Samples before and after, plot, report.html and the summary on the screen."""
-  before, after = evaluate.evaluate(parts, start_params), evaluate.evaluate(parts, params)
-  shown = {"before": evaluate.samples(parts, params, start_params, before, SAMPLES),
-           "after": evaluate.samples(parts, params, start_params, after, SAMPLES)}
+def _report(cfg: Config, task: Task, learner: Learner, sampler: Sampler, start_params: Params,
+            params: Params, directory: Path) -> dict[str, float]:
+  """Writes samples before and after, plot and report.html, and prints the summary; returns the
+  metrics of the last evaluation.
+  """
+  before = evaluate.evaluate(cfg, task, sampler, start_params)
+  after = evaluate.evaluate(cfg, task, sampler, params)
+  shown = {
+      name: evaluate.samples(learner, task.tokenizer, params, start_params, evaluation, SAMPLES)
+      for name, evaluation in (("before", before), ("after", after))
+  }
   writers.write_atomically(directory / "samples.json", json.dumps(shown))
   finished = reader.read_run(directory)
   plots.plot_run(finished, directory / "curves.png")

@@ -1,22 +1,21 @@
-"""Supervised training on demonstrations, before the first rollout; the result is cached in the
-workdir.
-"""
+"""Supervised training on demonstrations before the first rollout, cached in the run's folder."""
 
+import functools
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import AggregationConfig, StepConfig
+from jaxrl_llm.config import AggregationConfig, Config, StepConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.runs import checkpoints
-from jaxrl_llm.runs.setup import Parts
+from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.training.train_step import (
   NonFiniteError,
@@ -26,113 +25,119 @@ from jaxrl_llm.training.train_step import (
   state_shardings,
   warm_start_schedule,
 )
-from jaxrl_llm.types import SupervisedBatch
+from jaxrl_llm.types import Params, SupervisedBatch, Task
 
-SEED_OFFSET = 1_000_003  # demonstrations are drawn from another stream of problems than rollouts
+SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems than rollouts
 ADAPTER_KEY = 0x10A
 
 
-class Start(NamedTuple):
-  """Parameters that a run starts from: the trained tree and the frozen one of `trainable.split`."""
+def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
+               workdir: Path) -> Start:
+  """The start of a run: `warm_start.steps` updates of the trained parameters.
 
-  params: Any
-  frozen: Any
+  It is kept in `workdir/warm_start` and read from there if the run is started again. With
+  `pretrained`, only the trained leaves are saved, and nothing if warm_start.steps = 0.
 
-
-def warm_start(parts: Parts, workdir: Path) -> Start:
-  """The start after `warm_start.steps` updates of the trained parameters.
-
-  They are kept in `workdir/warm_start`; of a checkpoint to start from (`pretrained`) only what the
-  updates changed is, and nothing where there are none.
+  Args:
+    tokenizer: of the checkpoint in `pretrained`; unread without one.
   """
-  cfg, path = parts.cfg, Path(workdir) / "warm_start"
-  layout = trainable.shardings(parts.model, cfg.parameters, parts.mesh)
+  path = Path(workdir) / "warm_start"
   if path.exists():
-    trained = checkpoints.restore_part(path, {"trained": _like(parts, layout)[0]})["trained"]
-    return Start(trained, frozen_start(parts, workdir))
-  start = _initial_split(parts, layout)
+    like = {"trained": _abstract(cfg, learner).params}
+    trained = checkpoints.restore_part(path, like)["trained"]
+    return Start(trained, frozen_start(cfg, learner, workdir))
+  start = _initial_split(cfg, learner)
   if cfg.warm_start.steps:
-    start = start._replace(params=_train(parts, *start))
+    start = start._replace(params=_train(cfg, learner, tokenizer, start))
   if cfg.warm_start.steps or not cfg.pretrained:
-    kept = {"trained": start.params}
-    checkpoints.save_params(
-        path, kept if cfg.pretrained or start.frozen is None else kept | {"frozen": start.frozen})
+    tree = {"trained": start.params}
+    if start.frozen is not None and not cfg.pretrained:
+      tree["frozen"] = start.frozen
+    checkpoints.save_params(path, tree)
   return start
 
 
-def frozen_start(parts: Parts, workdir: Path):
-  """The frozen parameters of a run: those of `pretrained`, or the random ones in its folder; None
-  where there are none.
+def frozen_start(cfg: Config, learner: Learner, workdir: Path) -> Params | None:
+  """The frozen parameters of a run: `pretrained`'s, or the random ones in its folder; None if all
+  are trained.
 
   Raises:
     FileNotFoundError: the folder does not hold them.
   """
-  cfg, path = parts.cfg, Path(workdir) / "warm_start"
+  path = Path(workdir) / "warm_start"
   if cfg.parameters.train == "all":
     return None
   if cfg.pretrained:
-    return trainable.frozen_of(initial(parts), cfg.parameters)
+    return trainable.frozen_of(initial(cfg, learner), cfg.parameters)
   if not path.exists():
     raise FileNotFoundError(
         f"{path}: no such folder, so the frozen parameters are unknown. Fix: a run's --workdir.")
-  layout = trainable.shardings(parts.model, cfg.parameters, parts.mesh)
-  return checkpoints.restore_part(path, {"frozen": _like(parts, layout)[1]})["frozen"]
+  return checkpoints.restore_part(path, {"frozen": _abstract(cfg, learner).frozen})["frozen"]
 
 
-def _like(parts: Parts, layout):
-  shapes = trainable.shapes_of(parts.model, parts.cfg.parameters)
-  return tuple(checkpoints.abstract(x, s) for x, s in zip(shapes, layout, strict=True))
+def _abstract(cfg: Config, learner: Learner) -> Start:
+  """Shapes, dtypes and shardings of a start."""
+  shapes = trainable.shapes_of(learner.model, cfg.parameters)
+  layout = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
+  return Start(*(checkpoints.abstract(x, s) for x, s in zip(shapes, layout, strict=True)))
 
 
-def initial(parts: Parts):
+def initial(cfg: Config, learner: Learner) -> Params:
   """All parameters before any update: `pretrained`'s, or random ones.
 
-  Those of a checkpoint keep its dtype where some stay frozen; where all are trained they become
-  f32.
+  If all of a checkpoint's parameters are trained, they become f32; otherwise they keep its dtype.
   """
-  cfg = parts.cfg
   if not cfg.pretrained:
-    layout = parallel.param_shardings(parts.model, parts.mesh)
-    return jax.jit(parts.model.init, out_shardings=layout)(jax.random.key(cfg.seed))
+    layout = parallel.param_shardings(learner.model, learner.mesh)
+    return jax.jit(learner.model.init, out_shardings=layout)(jax.random.key(cfg.seed))
   dtype = "float32" if cfg.parameters.train == "all" else None
-  model = parts.model.config
-  _, params, _ = hf.load_pretrained(cfg.pretrained, mesh=parts.mesh, dtype=dtype,
+  model = learner.model.config
+  _, params, _ = hf.load_pretrained(cfg.pretrained, mesh=learner.mesh, dtype=dtype,
                                     value_head=model.value_head, scan_layers=model.scan_layers,
                                     remat=model.remat, compute_dtype=model.compute_dtype)
   return params
 
 
-def _initial_split(parts: Parts, layout) -> Start:
+def _initial_split(cfg: Config, learner: Learner) -> Start:
   """`trainable.split` of `initial`: frozen leaves are the same arrays, trained ones are laid out
   for the mesh.
   """
-  cfg = parts.cfg
-  params = initial(parts)
+  params = initial(cfg, learner)
   if cfg.parameters.train == "all":
     return Start(params, None)
+  layout, _ = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
+
+  def trained_leaves(params, key):
+    return trainable.split(params, cfg.parameters, key)[0]
+
   # Adapters have a key of their own, so that they do not repeat the random numbers of parameters.
   key = jax.random.fold_in(jax.random.key(cfg.seed), ADAPTER_KEY)
-  divide = jax.jit(lambda p, k: trainable.split(p, cfg.parameters, k)[0], out_shardings=layout[0])
-  return Start(divide(params, key), trainable.frozen_of(params, cfg.parameters))
+  trained = jax.jit(trained_leaves, out_shardings=layout)(params, key)
+  return Start(trained, trainable.frozen_of(params, cfg.parameters))
 
 
-def _train(parts: Parts, trained, frozen):
-  cfg = parts.cfg.warm_start
-  tx = make_optimizer(parts.cfg.optimizer, warm_start_schedule(cfg))
-  layout = state_shardings(parts.model, tx, parts.mesh, parts.cfg.parameters).replace(frozen=None)
-  state = jax.jit(lambda p: init_state(p, tx), out_shardings=layout)(trained).replace(frozen=frozen)
+def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
+           start: Start) -> Params:
+  """The trained leaves after `warm_start.steps` updates.
+
+  Raises:
+    NonFiniteError: a gradient is not finite; nothing is saved.
+  """
+  warm, model, mesh = cfg.warm_start, learner.model, learner.mesh
+  optimizer = make_optimizer(cfg.optimizer, warm_start_schedule(warm))
+  layout = state_shardings(model, optimizer, mesh, cfg.parameters).replace(frozen=None)
+  init = jax.jit(functools.partial(init_state, tx=optimizer), out_shardings=layout)
+  state = init(start.params).replace(frozen=start.frozen)
   step = make_train_step(
-      sft_loss, parts.model, tx,
-      StepConfig(micro_batches=cfg.micro_batches, parameters=parts.cfg.parameters), parts.mesh)
-  task = make_task(parts.cfg.task, parts.cfg.seed + SEED_OFFSET, cfg.batch_size,
-                   tokenizer=parts.tokenizer if parts.cfg.pretrained else None,
-                   limits=parts.cfg.rollout)
-  weigh = jax.jit(weighed, out_shardings=parallel.rows(parts.mesh))
-  bar = progress(range(cfg.steps), "warm start")
-  norms = []
+      sft_loss, model, optimizer,
+      StepConfig(micro_batches=warm.micro_batches, parameters=cfg.parameters), mesh)
+  task = make_task(cfg.task, cfg.seed + SEED_OFFSET, warm.batch_size,
+                   tokenizer=tokenizer if cfg.pretrained else None, limits=cfg.rollout)
+  weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
+  bar, norms = progress(range(warm.steps), "warm start"), []
   for index in bar:
-    state, metrics = step(state,
-                          weigh(parallel.to_global(demonstrations(parts, task, index), parts.mesh)))
+    batch = parallel.to_global(demonstrations(task, index, cfg.row_length), mesh)
+    state, metrics = step(state, weigh(batch))
     norms.append(metrics["optimizer/grad_norm"].total)
     if index % 50 == 49:
       loss = metrics["loss/sft"]
@@ -150,11 +155,11 @@ def progress(steps, description: str, **options) -> tqdm:
   return tqdm(steps, desc=description, mininterval=0.5 if sys.stderr.isatty() else 10.0, **options)
 
 
-def demonstrations(parts: Parts, task, index: int) -> SupervisedBatch:
-  """This process's rows prompt + worked completion; `loss_weights` are 1 on tokens of the
-  completion.
+def demonstrations(task: Task, index: int, width: int) -> SupervisedBatch:
+  """This process's rows of a task batch: prompt and worked completion, `width` columns.
+
+  `loss_weights` are 1 on tokens of the completion.
   """
-  width = parts.cfg.row_length
   problems = task.batch(index)
   tokens = np.full((len(problems), width), task.tokenizer.pad_token_id, np.int32)
   mask = np.zeros((len(problems), width), bool)
@@ -164,8 +169,7 @@ def demonstrations(parts: Parts, task, index: int) -> SupervisedBatch:
     if end > width:
       raise ValueError(
           f"the demonstration of {problem.prompt!r} makes a row of {end} tokens, the limit is "
-          f"{width} "
-          "(rollout.max_prompt_tokens + rollout.max_new_tokens)")
+          f"{width} (rollout.max_prompt_tokens + rollout.max_new_tokens)")
     tokens[row, :end] = prompt + completion
     mask[row, len(prompt):end] = task.demonstration_mask(problem)
   length = mask.shape[1] - np.argmax(mask[:, ::-1], 1)

@@ -1,4 +1,4 @@
-"""A run's folder: what was run, with what, and the refusal to mix two runs."""
+"""A run's folder: its config and environment, and the refusal to mix two runs."""
 
 import json
 import os
@@ -18,8 +18,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers"
 
 
 def claim(workdir: str | Path, cfg: Config) -> Path:
-  """Make the folder and write config.json, or find the same config there; raises as `check` does.
-  """
+  """Makes the folder and writes config.json, unless the same config is there; raises as `check`."""
   check(workdir, cfg)
   workdir = Path(workdir)
   path = workdir / "config.json"
@@ -30,10 +29,10 @@ def claim(workdir: str | Path, cfg: Config) -> Path:
 
 
 def check(workdir: str | Path, cfg: Config) -> None:
-  """The folder is new, or holds the same config.
+  """Refuses a folder that holds another config.
 
   Raises:
-    ConfigError: it holds another one; the differences are listed.
+    ConfigError: listing the differences.
   """
   path = Path(workdir) / "config.json"
   if not path.exists():
@@ -54,7 +53,7 @@ def _as_json(cfg: Config) -> dict:
 
 
 def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:
-  """`key: in the workdir, now` for each leaf that differs."""
+  """A line for each leaf that differs: its key, `theirs` (in the workdir) and `mine` (now)."""
   out = []
   for key in sorted(theirs.keys() | mine.keys()):
     a, b = theirs.get(key, "absent"), mine.get(key, "absent")
@@ -66,6 +65,7 @@ def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:
 
 
 def write_environment(workdir: Path) -> None:
+  """Writes environment.json: versions, devices and the git commit."""
   versions = {}
   for name in PACKAGES:
     try:
@@ -80,18 +80,23 @@ def write_environment(workdir: Path) -> None:
       "packages": versions,
       "devices": devices,
       "backend": jax.default_backend(),
-      "git_commit": _commit()
+      "git_commit": _commit(),
   }
   write_atomically(workdir / "environment.json", json.dumps(content, indent=2) + "\n")
 
 
 def _commit() -> str | None:
-  """Commit of the source tree, marked where it has changes; None outside a checkout."""
-  git = lambda *args: subprocess.run([
-      "git", "-C", str(Path(__file__).parent), *args
-  ], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+  """Commit of the source tree, marked "+changes" if files differ from it; None outside a checkout.
+  """
   try:
-    return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain",
-                                                         "--untracked-files=no") else "")
+    commit = _git("rev-parse", "HEAD")
+    return commit + "+changes" if _git("status", "--porcelain", "--untracked-files=no") else commit
   except (OSError, subprocess.SubprocessError):
     return None
+
+
+def _git(*arguments: str) -> str:
+  """The output of a git command in the source tree."""
+  command = ["git", "-C", str(Path(__file__).parent), *arguments]
+  done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+  return done.stdout.strip()

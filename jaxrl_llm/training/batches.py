@@ -1,5 +1,7 @@
 """From a scored rollout batch to optimizer batches."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -20,22 +22,22 @@ from jaxrl_llm.types import AdvantageInputs, TrainBatch
 
 def weighed_batch(rollout, rewards, keep, scores: Scores, *,
                   cfg: BatchConfig) -> tuple[TrainBatch, dict]:
-  """Correction weights and advantages of the whole rollout batch, over whole groups; loss_weights
-  are still None.
+  """Correction weights and advantages of the whole rollout batch, over whole groups.
 
   Args:
     rollout: B rows, groups contiguous.
-    rewards, keep: [B].
-    scores: `anchor_log_probs` None where the anchor is the current policy of the only optimizer
-      batch.
+    rewards: [B] f32.
+    keep: [B] bool.
+    scores: of the rollout.
 
   Returns:
-    (TrainBatch, metrics of correction, reward and advantage).
+    (TrainBatch whose loss_weights are still None, metrics of correction, mismatch, KL and
+    advantage).
   """
-  mask = rollout.mask
-  # Where the anchor is the current policy there is nothing to correct against but the behavior
-  # itself: weight 1.
-  anchor = rollout.behavior_log_probs if scores.anchor_log_probs is None else scores.anchor_log_probs
+  mask, anchor = rollout.mask, scores.anchor_log_probs
+  if anchor is None:
+    # The anchor is the current policy. Against the behavior itself every correction weight is 1.
+    anchor = rollout.behavior_log_probs
   live = mask & keep[:, None]
   live = live if scores.in_support is None else live & scores.in_support
   weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, live, cfg.correction)
@@ -62,43 +64,43 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
 
 
 def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
-  """`batch` as one optimizer batch: the weights of its aggregation, computed over all its rows."""
+  """`batch` as one optimizer batch, with the weights of its aggregation over all its rows."""
   mask = batch.rollout.mask
   weights = aggregation.loss_weights(mask, batch.advantages, batch.rollout.group_id,
                                      cfg.aggregation, keep)
-  plain = aggregation.regularizer_weights(mask, cfg.aggregation,
-                                          keep) if cfg.aggregation.name == "balanced" else None
+  plain = None
+  if cfg.aggregation.name == "balanced":
+    plain = aggregation.regularizer_weights(mask, cfg.aggregation, keep)
   return batch.replace(loss_weights=weights, regularizer_weights=plain)
 
 
 def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
                       cfg: BatchConfig) -> tuple[list[TrainBatch], dict]:
-  """Advantages over whole groups, then `cfg.parts` batches of whole groups with weights of their
-  own.
+  """Divides a rollout into `cfg.parts` optimizer batches of whole groups.
 
-  Arguments and metrics as `weighed_batch`.
+  Advantages are computed over the rollout, weights over each optimizer batch. Arguments and metrics
+  are those of `weighed_batch`.
 
   Returns:
-    (list of TrainBatch, metrics). Part k takes groups k, k + parts, ... .
+    (list of TrainBatch, metrics). Batch k takes groups k, k + parts, ... .
   """
   whole, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   batches = []
   for k in range(cfg.parts):
-    part, part_keep = jax.tree.map(lambda x, k=k: _whole_groups(x, k, cfg), (whole, keep))
+    take = functools.partial(_whole_groups, k=k, cfg=cfg)
+    part, part_keep = jax.tree.map(take, (whole, keep))
     batches.append(with_weights(part, part_keep, cfg))
   return batches, metrics
 
 
 def replayed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> TrainBatch:
-  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages, to be kept for
-  one iteration.
-  """
+  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages."""
   batch, _ = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   scaled = scaled_advantages(batch, keep, group=advantage_table.spec(cfg.advantage.name).group)
   return with_weights(batch.replace(advantages=scaled), keep, cfg)
 
 
 def _whole_groups(x: jax.Array, k: int, cfg: BatchConfig) -> jax.Array:
-  """Rows of every `parts`-th group: an equal share of each shard."""
+  """The rows of groups k, k + parts, ...: an equal share of each shard."""
   groups = x.reshape(-1, cfg.parts, cfg.group_size, *x.shape[1:])
   return groups[:, k].reshape(-1, *x.shape[1:])

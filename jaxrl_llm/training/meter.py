@@ -1,7 +1,6 @@
 """The mismatch meter's own pass: a few rows scored under the parameters that sampled them.
 
-Where a pass over all rows has been made with those parameters, `batches.weighed_batch` reads the
-meter from it.
+If a pass over all rows was made with those parameters, `batches.weighed_batch` uses it instead.
 """
 
 import jax
@@ -13,15 +12,15 @@ from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
 
 def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) -> dict:
-  """Metrics of objective/mismatch.py on `rows` rows, row k B // rows for each k: many prompts.
+  """Metrics of objective/mismatch.py on some rows of a rollout, spread over its prompts.
 
   Args:
-    params: those that sampled.
+    params: the parameters that sampled.
     rollout: B rows.
-    sampling: what the trainer scores with. Where it prunes another vocabulary than the sampler, the
-      gap contains the logarithm of the kept mass.
+    sampling: temperature and vocabulary that the trainer scores with. If the sampler's vocabulary
+      is another one, the gap contains the logarithm of the kept mass.
     scorer: (params, rollout, sampling) -> TokenStats in the trainer's numerics.
-    rows: at most B.
+    rows: how many, at most B; row k B // rows for each k.
   """
   at = np.arange(rows) * rollout.tokens.shape[0] // rows
   some = jax.tree.map(lambda x: x[at], rollout)
@@ -30,8 +29,8 @@ def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) ->
 
 
 def counted(stats: TokenStats, rollout: Rollout) -> jax.Array:
-  """[B, L] bool: sampled tokens that the scorer's vocabulary keeps. A row without a valid reward
-  counts.
+  """[B, L] bool, True on sampled tokens that the scorer's vocabulary keeps. Rows without a valid
+  reward count too.
   """
   return rollout.mask if stats.in_support is None else jnp.logical_and(
       rollout.mask, stats.in_support)

@@ -1,17 +1,15 @@
 """PIPO: after each rollout batch, one more step on the batch before, weighted by whether the reward
 rose since.
 
-Source: arXiv 2604.00860 (v4-v5 form: a leaky rectifier, no clamp beyond `xi_clip`, which is ours);
-methods A7.
+Source: arXiv 2604.00860, in the form of its versions 4 and 5: a leaky rectifier without a clamp.
+`xi_clip` is ours.
 """
-
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.config import PipoConfig
 from jaxrl_llm.ops import masked
@@ -25,22 +23,28 @@ class PipoState:
   """What the next iteration needs; part of a checkpoint.
 
   Attributes:
-    means: [K] f32, mean rewards of the last batches, the newest last.
-    count: int32, batches seen.
-    batch: the previous rollout batch as one TrainBatch, its advantages scaled; zeros before the
-      first.
+    means: [K] f32, mean rewards of the last K batches, the newest last.
+    count: scalar int32, batches seen.
+    batch: the previous rollout batch as one TrainBatch with scaled advantages; zeros at first.
   """
 
   means: Float[Array, " K"]
-  count: Any
+  count: Int[Array, ""]
   batch: TrainBatch
 
 
 def scaled_advantages(batch: TrainBatch, keep, *, group: bool) -> Float[Array, "B L"]:
-  """a_i = G A_i / sum over the group of |A_j|, A_i the masked mean of a row's advantages, broadcast
-  to its tokens.
+  """Scales the advantages of each group to mean absolute value 1, as constants.
 
-  Advantages that compare no group (`group` False: a critic's) stay as they are. G counts kept rows.
+    a_i = G A_i / sum over the group of |A_j|
+
+  A_i is the masked mean of a row's advantages, a_i is broadcast to its tokens, and G counts kept
+  rows.
+
+  Args:
+    batch: B rows.
+    keep: [B] bool.
+    group: False for advantages that compare no group (a critic's), which stay as they are.
   """
   if not group:
     return batch.advantages
@@ -54,13 +58,12 @@ def scaled_advantages(batch: TrainBatch, keep, *, group: bool) -> Float[Array, "
 
 def progress(means: np.ndarray, count: int, fresh: float,
              cfg: PipoConfig) -> tuple[float, float] | None:
-  """(xi, phi(xi)) of a fresh batch's mean reward against the last K, or None where no step is
-  taken.
+  """(xi, phi(xi)) of a fresh batch's mean reward against the last K, or None to take no step.
 
-    xi = (fresh - mean) / (std + 1e-6), sample std;   phi(x) = x where x >= 0, else negative_slope x
+    xi = (fresh - mean) / (std + 1e-6), sample std;   phi(x) = x if x >= 0, else negative_slope x
 
-  None: fewer than K batches seen, |xi| below the threshold, or a fresh mean that is not finite
-  (nothing scored).
+  No step is taken if fewer than K batches were seen, |xi| is below the threshold, or the fresh mean
+  is not finite (nothing was scored).
   """
   if count < cfg.history or not np.isfinite(fresh):
     return None
@@ -73,8 +76,8 @@ def progress(means: np.ndarray, count: int, fresh: float,
 
 
 def remember(state: PipoState, batch: TrainBatch, fresh: float) -> PipoState:
-  """`state` with this batch in place of the one before; a mean that is not finite leaves the
-  history alone.
+  """`state` with this batch and its mean reward `fresh`; a mean that is not finite is left out of
+  the history.
   """
   if not np.isfinite(fresh):
     return state.replace(batch=batch)

@@ -1,4 +1,4 @@
-"""Statistics of sampled rows under given parameters: the anchor, the reference."""
+"""Log-probs and other statistics of sampled rows under given parameters."""
 
 import jax.numpy as jnp
 from flax import struct
@@ -13,15 +13,16 @@ from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
 @struct.dataclass
 class Scores:
-  """What the passes over a rollout found, each [B, L], or None where nothing reads it.
+  """Scores of a rollout. Each is [B, L], or None if nothing reads it.
 
   Attributes:
-    anchor_log_probs: None where the anchor is the current policy of the one optimizer batch.
-    ref_log_probs: of the KL reference.
-    sum_pi_squared, values: f32 under the parameters that scored the anchor.
+    anchor_log_probs: f32, nats; None if the anchor is the current policy, which there is when the
+      rollout makes one optimizer batch.
+    ref_log_probs: f32, nats, of the KL reference.
+    sum_pi_squared, values: f32, under the parameters that scored the anchor.
     in_support: bool, False outside the anchor's pruned vocabulary.
-    own: log_probs and in_support under the very parameters that sampled, for the mismatch meter;
-      None where no pass over all rows was made with them.
+    own: log_probs and in_support under the parameters that sampled, for the mismatch meter; None if
+      no pass over all rows was made with them.
   """
 
   anchor_log_probs: Array | None = None
@@ -32,29 +33,32 @@ class Scores:
   own: TokenStats | None = None
 
 
-RULES = frozenset({"top_k", "top_p", "min_p"})
+RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may prune
 
 
 def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfig,
           stats: frozenset[str] = frozenset(), rules: frozenset[str] = RULES) -> TokenStats:
-  """TokenStats [B, L] of `rollout.tokens`, at the sampler's temperature and support; entry 0 is 0.
+  """TokenStats [B, L] of `rollout.tokens` at a sampler's temperature and vocabulary; entry 0 is 0.
 
   Args:
     params: of `model`.
-    rollout: rows; prompt and padding positions are scored too, and mean nothing.
+    rollout: B rows. Prompt and padding positions are scored too, and mean nothing.
     sampling: as the sampler's; a temperature of 0 (greedy) is scored at 1.
-    cfg: `micro_batches` parts of the rows are scored one after the other, without the stop tokens
-      that `loss.min_new_tokens` forbids. With `loss.max_new_tokens`, completions alone are scored,
-      the rest is 0.
+    cfg: the rows are scored in `micro_batches` parts, one after the other, without the stop tokens
+      that `loss.min_new_tokens` forbids. With `loss.max_new_tokens`, only completions are scored
+      and the rest is 0.
     stats: further statistics, see ops/token_stats.py, and `values`.
-    rules: names of those in `sampling` that may prune; others are left out of the program, and
-      their values unread.
+    rules: fields of `sampling` that may prune. The others are left out of the program, and their
+      values are not read.
   """
   temperature = jnp.where(sampling.temperature == 0, 1.0, sampling.temperature)
   values = {name: getattr(sampling, name) for name in sorted(rules)}
-  run = lambda rows: row_stats(params, rows.tokens, rows.length, model=model, temperature=
-                               temperature, stats=stats, banned=stop_rule(rows, cfg.loss),
-                               completion=completion_of(rows, cfg.loss), **values)
+
+  def run(rows: Rollout) -> TokenStats:
+    return row_stats(params, rows.tokens, rows.length, model=model, temperature=temperature,
+                     stats=stats, banned=stop_rule(rows, cfg.loss),
+                     completion=completion_of(rows, cfg.loss), **values)
+
   if cfg.micro_batches == 1:
     return run(rollout)
   return join_rows(lax.map(run, split_rows(rollout, cfg.micro_batches)))

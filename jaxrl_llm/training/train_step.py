@@ -10,45 +10,49 @@ from jax import lax
 from jaxrl_llm import parallel
 from jaxrl_llm.config import OptimizerConfig, ParametersConfig, StepConfig, WarmStartConfig
 from jaxrl_llm.models import trainable
-from jaxrl_llm.training import prepare
+from jaxrl_llm.training.estimator_weights import needs_weights, with_estimator_weights
 from jaxrl_llm.training.micro_batches import split_rows
 from jaxrl_llm.types import Mean, TrainState
 
 
 class NonFiniteError(RuntimeError):
-  """The loss or the gradient is not a number; the last good checkpoint stands."""
+  """The loss or the gradient is not finite; the last good checkpoint stands."""
 
 
-def make_optimizer(cfg: OptimizerConfig, learning_rate=None) -> optax.GradientTransformation:
-  """AdamW behind a global-norm clip; `learning_rate` (number or schedule) replaces the config's."""
+def make_optimizer(
+    cfg: OptimizerConfig,
+    learning_rate: float | optax.Schedule | None = None) -> optax.GradientTransformation:
+  """AdamW after a global-norm clip; `learning_rate` (number or schedule) replaces the config's."""
   if learning_rate is None:
-    learning_rate = (optax.linear_schedule(0.0, cfg.learning_rate, cfg.warmup_steps)
-                     if cfg.warmup_steps else cfg.learning_rate)
+    learning_rate = cfg.learning_rate
+    if cfg.warmup_steps:
+      learning_rate = optax.linear_schedule(0.0, cfg.learning_rate, cfg.warmup_steps)
   return optax.chain(
       optax.clip_by_global_norm(cfg.max_grad_norm),
       optax.adamw(learning_rate, b1=cfg.b1, b2=cfg.b2, weight_decay=cfg.weight_decay))
 
 
-def warm_start_schedule(cfg: WarmStartConfig):
+def warm_start_schedule(cfg: WarmStartConfig) -> optax.Schedule:
   """Linear warm-up over a twentieth of the steps, cosine decay to a tenth of the peak."""
   return optax.warmup_cosine_decay_schedule(0.0, cfg.learning_rate, max(1, cfg.steps // 20),
                                             max(2, cfg.steps), cfg.learning_rate / 10)
 
 
 def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainState:
-  """State before the first update; `params` and `frozen` as `trainable.split` gives them."""
+  """The state before the first update; `params` and `frozen` as `trainable.split` gives them."""
   return TrainState(jnp.int32(0), params, tx.init(params), frozen)
 
 
 def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None):
   """((loss, metrics), gradient) of a whole optimizer batch, summed over `cfg.micro_batches`.
 
-  `loss` is additive over rows, its weights having been computed on the whole batch, so the split
+  The weights of `loss` were computed on the whole batch, so it is additive over rows and the split
   changes nothing.
 
   Args:
-    params: the trained leaves; the gradient is with respect to them.
-    frozen: the other ones.
+    params: the trained leaves, which the gradient is taken for.
+    batch, loss, model, cfg: as in `train_step`.
+    frozen: the other leaves.
   """
   def of_trained(trained, rows):
     return loss(trainable.merge(trained, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
@@ -71,18 +75,17 @@ def train_step(state: TrainState, batch, *, loss, model, tx,
   """One update.
 
   Args:
-    state: current state; its frozen leaves are those of the new one.
+    state: the current state; the new one has the same frozen leaves.
     batch: pytree whose leaves lead with rows; `loss` knows its type.
-    loss: loss(params, batch, *, model, cfg) -> (scalar, metrics), additive over rows.
+    loss: (params, batch, *, model, cfg) -> (scalar, metrics), additive over rows.
     model, tx, cfg: static.
 
   Returns:
-    (new state, mergeable metrics with `loss/total` and `optimizer/grad_norm`, the norm before
-    clipping).
+    (new state, mergeable metrics). `optimizer/grad_norm` is the norm before clipping.
   """
-  if prepare.needed(batch, cfg):
-    batch = prepare.prepare(trainable.merge(state.params, state.frozen, cfg.parameters), batch,
-                            model=model, cfg=cfg)
+  if needs_weights(batch, cfg):
+    params = trainable.merge(state.params, state.frozen, cfg.parameters)
+    batch = with_estimator_weights(params, batch, model=model, cfg=cfg)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
                                       frozen=state.frozen)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
@@ -96,19 +99,28 @@ def train_step(state: TrainState, batch, *, loss, model, tx,
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:
-  """Layout of a state: optimizer moments lie as their parameters do, counters are replicated."""
+  """Shardings of a state: optimizer moments lie as their parameters do, counters are replicated."""
   trained, frozen = trainable.shardings(model, cfg, mesh)
+  whole = parallel.replicated(mesh)
+
+  def of_parameter(moment, sharding):
+    return sharding
+
+  def of_counter(counter):
+    return whole
+
   moments = jax.eval_shape(tx.init, trainable.shapes_of(model, cfg)[0])
-  opt_state = optax.tree_map_params(tx, lambda _, sharding: sharding, moments, trained,
-                                    transform_non_params=lambda _: parallel.replicated(mesh))
-  return TrainState(parallel.replicated(mesh), trained, opt_state, frozen)
+  opt_state = optax.tree_map_params(tx, of_parameter, moments, trained,
+                                    transform_non_params=of_counter)
+  return TrainState(whole, trained, opt_state, frozen)
 
 
 def make_train_step(loss, model, tx, cfg: StepConfig, mesh):
-  """`train_step` compiled for a mesh: state sharded, batch rows over the data axes.
+  """`train_step` compiled for a mesh, as (state, batch) -> (state, metrics).
 
-  Step, trained leaves and optimizer state are donated. Frozen leaves are not: they pass through
-  untouched, so that they may be shared with other states and with the reference policy.
+  The state is sharded, and batch rows are spread over the data axes. Step, trained leaves and
+  optimizer state are donated. Frozen leaves are not, so that other states and the reference policy
+  may share them.
   """
   model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
   whole = state_shardings(model, tx, mesh, cfg.parameters)

@@ -15,21 +15,22 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.analysis import benchmark
-from jaxrl_llm.analysis.benchmark import Plan
+from jaxrl_llm.analysis.benchmark import Settings
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import save_pretrained
 from jaxrl_llm.runs import evaluate, setup, workdir
 from jaxrl_llm.runs.checkpoints import Checkpoints
-from jaxrl_llm.runs.iteration import first_run
+from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.warm_start import Start
-from jaxrl_llm.types import Reward
+from jaxrl_llm.types import Reward, Sampling
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 import tiny
 
 
 @pytest.fixture(scope="module")
-def parts():
+def built():
   config = tiny.get_config()
   config.evaluation.samples = 3
   config.task.heldout_problems = 10
@@ -37,83 +38,95 @@ def parts():
 
 
 @pytest.fixture(scope="module")
-def params(parts):
-  return parts.model.init(jax.random.key(3))
+def params(built):
+  return built.learner.model.init(jax.random.key(3))
 
 
 @pytest.mark.parametrize("run", [
     lambda *a, **k: evaluate.evaluate(*a, **k).metrics,
     lambda *a, **k: evaluate.sampled_metrics(*a, 2, **k)
 ], ids=["greedy", "sampled"])
-def test_evaluation_does_not_depend_on_the_piece(run, parts, params):
-  whole = run(parts, params, piece=10)
+def test_evaluation_does_not_depend_on_the_piece(run, built, params):
+  cfg, task, _, sampler = built
+  whole = run(cfg, task, sampler, params, piece=10)
   assert whole and all(np.isfinite(list(whole.values())))
-  assert run(parts, params, piece=4) == whole
+  assert run(cfg, task, sampler, params, piece=4) == whole
 
 
-def test_rows_keep_their_noise_in_another_order(parts, params):
-  problems = parts.task.heldout(10)
-  ids = np.arange(10)
-  draw = lambda order, piece: evaluate.sample_rows(parts, params, [problems[i] for i in order], ids[
-      order], jax.random.key(1), evaluate.Sampling.of(1.0), piece=piece)
+def test_rows_keep_their_noise_in_another_order(built, params):
+  prompts = prompt_batch(built.task, built.task.heldout(10), built.cfg.rollout.max_prompt_tokens)
+
+  def sample(prompts, piece):
+    return evaluate.sample_rows(built.sampler, params, prompts, jax.random.key(1), Sampling.of(1.0),
+                                piece=piece)
+
   order = np.arange(10)[::-1]
-  one, other = draw(ids, 10), draw(order, 4)
+  one, other = sample(prompts, 10), sample(jax.tree.map(lambda x: x[order], prompts), 4)
   np.testing.assert_array_equal(one.tokens[order], other.tokens)
   np.testing.assert_array_equal(one.row_id[order], other.row_id)
   # A noise that follows the place in the batch would be caught.
   assert (one.tokens != other.tokens).any()
 
 
-def test_sampled_metrics_leave_unscored_rows_out(parts, params):
+def test_sampled_metrics_leave_unscored_rows_out(built, params):
   class HalfScored:
     def __getattr__(self, name):
-      return getattr(parts.task, name)
+      return getattr(built.task, name)
 
     def rewards(self, problems, texts):
       one = [Reward(1.0, True), Reward(0.0, False), Reward(0.0, False, "timeout")]
       return [Reward(0.0, False, "timeout")] * 3 + one * (len(texts) // 3 - 1)
 
-  found = evaluate.sampled_metrics(dataclasses.replace(parts, task=HalfScored()), params, 1,
-                                   piece=10)
+  found = evaluate.sampled_metrics(built.cfg, HalfScored(), built.sampler, params, 1, piece=10)
   assert found == {"eval/avg@3": 0.5, "eval/pass@3": 1.0}
 
 
-def test_no_samples_no_metrics(parts, params):
-  cfg = dataclasses.replace(parts.cfg, evaluation=dataclasses.replace(parts.cfg.evaluation,
+def test_no_samples_no_metrics(built, params):
+  cfg = dataclasses.replace(built.cfg, evaluation=dataclasses.replace(built.cfg.evaluation,
                                                                       samples=0))
-  assert evaluate.sampled_metrics(dataclasses.replace(parts, cfg=cfg), params, 1) == {}
+  assert evaluate.sampled_metrics(cfg, built.task, built.sampler, params, 1) == {}
 
 
-def test_samples_score_the_shown_rows(parts, params):
-  other = parts.model.init(jax.random.key(4))
-  shown = evaluate.samples(parts, params, other, evaluate.evaluate(parts, params), 3)
+def test_samples_score_the_shown_rows(built, params):
+  other = built.learner.model.init(jax.random.key(4))
+  cfg, task, learner, sampler = built
+  evaluation = evaluate.evaluate(cfg, task, sampler, params)
+  shown = evaluate.samples(learner, task.tokenizer, params, other, evaluation, 3)
   assert len(shown) == 3 and json.dumps(shown)
   assert any(any(row["log_ratio"]) for row in shown)
-  same = evaluate.samples(parts, params, params, evaluate.evaluate(parts, params), 3)
+  same = evaluate.samples(learner, task.tokenizer, params, params, evaluation, 3)
   assert not any(any(row["log_ratio"]) for row in same)
 
 
 # --- benchmarks
 
-PLAN = Plan(samples=3, temperature=1.0, batch=10, seed=5)
+SETTINGS = Settings(samples=3, temperature=1.0, batch=10, seed=5)
+
+
+def run_benchmark(built, params, settings, out, source="a"):
+  benchmark.run(built.cfg, built.task, built.sampler, params, settings, out, {"workdir": source})
 
 
 @pytest.fixture(scope="module")
-def drawn(parts, params, tmp_path_factory):
+def finished(built, params, tmp_path_factory):
   """Folder of a finished benchmark."""
   out = tmp_path_factory.mktemp("benchmark") / "out"
-  benchmark.run(parts, params, PLAN, out, {"workdir": "a"})
+  run_benchmark(built, params, SETTINGS, out)
   return out
+
+
+def sampling_with(built, sample_heldout):
+  return built._replace(sampler=dataclasses.replace(built.sampler, sample_heldout=sample_heldout))
 
 
 def by_problem(out) -> dict[int, dict]:
   return benchmark.read_samples(out / "samples.jsonl")
 
 
-def test_every_problem_has_its_line(drawn, parts):
-  lines = by_problem(drawn)
+def test_every_problem_has_its_line(finished, built):
+  lines = by_problem(finished)
   assert sorted(lines) == list(range(10))
-  assert [lines[i]["prompt"] for i in range(10)] == [p.prompt for p in parts.task.heldout(10)]
+  assert [lines[i]["prompt"] for i in range(10)] == [p.prompt for p in built.task.heldout(10)]
   for line in lines.values():
     assert len(line["samples"]) == 3
     for sample in line["samples"]:
@@ -122,50 +135,46 @@ def test_every_problem_has_its_line(drawn, parts):
   assert len({s["completion"] for line in lines.values() for s in line["samples"]}) > 10
 
 
-def test_samples_do_not_depend_on_batch_or_number(drawn, parts, params, tmp_path):
-  lines = by_problem(drawn)
-  benchmark.run(parts, params, dataclasses.replace(PLAN, batch=4), tmp_path / "batch",
-                {"workdir": "a"})
+def test_samples_do_not_depend_on_batch_or_number(finished, built, params, tmp_path):
+  lines = by_problem(finished)
+  run_benchmark(built, params, dataclasses.replace(SETTINGS, batch=4), tmp_path / "batch")
   assert by_problem(tmp_path / "batch") == lines
-  benchmark.run(parts, params, dataclasses.replace(PLAN, samples=1), tmp_path / "one",
-                {"workdir": "a"})
+  run_benchmark(built, params, dataclasses.replace(SETTINGS, samples=1), tmp_path / "one")
   assert [line["samples"] for line in by_problem(tmp_path / "one").values()] == [
       lines[i]["samples"][:1] for i in range(10)]
-  benchmark.run(parts, params, dataclasses.replace(PLAN, seed=6), tmp_path / "seed",
-                {"workdir": "a"})
+  run_benchmark(built, params, dataclasses.replace(SETTINGS, seed=6), tmp_path / "seed")
   assert by_problem(tmp_path / "seed") != lines
 
 
-def test_an_interrupted_benchmark_goes_on(drawn, parts, params, tmp_path):
+def test_an_interrupted_benchmark_goes_on(finished, built, params, tmp_path):
   calls = []
 
   def sample(*arguments):
     calls.append(1)
     if len(calls) == 3:
       raise KeyboardInterrupt
-    return parts.sample_heldout(*arguments)
+    return built.sampler.sample_heldout(*arguments)
 
   out = tmp_path / "out"
   with pytest.raises(KeyboardInterrupt):
-    benchmark.run(dataclasses.replace(parts, sample_heldout=sample), params, PLAN, out,
-                  {"workdir": "a"})
+    run_benchmark(sampling_with(built, sample), params, SETTINGS, out)
   assert len(by_problem(out)) == 6  # two batches of 10 rows hold six whole problems
   with open(out / "samples.jsonl", "a") as file:
     file.write('{"index": 9, "sam')
-  benchmark.run(parts, params, PLAN, out, {"workdir": "a"})
-  assert by_problem(out) == by_problem(drawn)
-  assert (out / "table.md").read_text() == (drawn / "table.md").read_text()
+  run_benchmark(built, params, SETTINGS, out)
+  assert by_problem(out) == by_problem(finished)
+  assert (out / "table.md").read_text() == (finished / "table.md").read_text()
   before = (out / "samples.jsonl").read_bytes()
-  nothing = dataclasses.replace(parts, sample_heldout=None)  # all is there: nothing is drawn
-  benchmark.run(nothing, params, PLAN, out, {"workdir": "a"})
+  # all is there: nothing is sampled
+  run_benchmark(sampling_with(built, None), params, SETTINGS, out)
   assert (out / "samples.jsonl").read_bytes() == before
 
 
-def test_other_settings_are_refused(drawn, parts, params):
-  for plan, source in ((dataclasses.replace(PLAN, temperature=0.5), "a"), (PLAN, "b")):
+def test_other_settings_are_refused(finished, built, params):
+  for settings, source in ((dataclasses.replace(SETTINGS, temperature=0.5), "a"), (SETTINGS, "b")):
     with pytest.raises(
         ConfigError, match=r"other settings:\n  (plan.temperature: 1.0 there|source.workdir: 'a')"):
-      benchmark.run(parts, params, plan, drawn, {"workdir": source})
+      run_benchmark(built, params, settings, finished, source)
 
 
 def test_a_damaged_line_is_named(tmp_path):
@@ -177,9 +186,9 @@ def test_a_damaged_line_is_named(tmp_path):
 @pytest.mark.parametrize("name, value", [("samples", 0), ("samples", 5000), ("temperature", -1.0),
                                          ("top_p", 0.0), ("batch", 0), ("min_p", 1.5),
                                          ("top_k", -1), ("seed", -1)])
-def test_plans_out_of_range(name, value):
+def test_settings_out_of_range(name, value):
   with pytest.raises(ConfigError, match=f"--{name}={value}: allowed are"):
-    Plan(**{name: value})
+    Settings(**{name: value})
 
 
 def line(index: int, votes: str, unscored: int = 0) -> dict:
@@ -233,32 +242,33 @@ def test_all_right_answers_vote_together():
   assert benchmark.summarize([line(0, "ABCbbb--")])["maj@8"]["value"] == 1.0
 
 
-def test_table_and_metrics(drawn):
-  metrics = json.loads((drawn / "metrics.json").read_text())
+def test_table_and_metrics(finished):
+  metrics = json.loads((finished / "metrics.json").read_text())
   assert metrics["pass@1"]["value"] == pytest.approx(metrics["avg@3"]["value"])
   assert metrics["pass@2"]["value"] >= metrics["pass@1"]["value"]
   for entry in metrics.values():
     assert entry["low"] is None or entry["low"] <= entry["value"] <= entry["high"]
-  text = (drawn / "table.md").read_text()
+  text = (finished / "table.md").read_text()
   assert all(
       f"| {name} " in text for name in ("avg@3", "pass@1", "pass@2", "maj@2", "unscored samples"))
   assert not any(math.isnan(entry["value"] or 0.0) for entry in metrics.values())
 
 
 @pytest.fixture(scope="module")
-def run_folder(parts, params, tmp_path_factory):
+def run_folder(built, params, tmp_path_factory):
   """A run's folder with the checkpoint of iteration 4."""
-  folder = workdir.claim(tmp_path_factory.mktemp("run") / "a", parts.cfg)
-  checkpoints = Checkpoints(folder, parts.cfg.checkpoint)
-  checkpoints.save(4, first_run(parts, Start(params, None)).saved())
+  folder = workdir.claim(tmp_path_factory.mktemp("run") / "a", built.cfg)
+  checkpoints = Checkpoints(folder, built.cfg.checkpoint)
+  state = first_state(built.cfg, built.learner, Start(params, None))
+  checkpoints.save(4, state.saved())
   checkpoints.close()
   return folder
 
 
-def test_load_run(run_folder, parts, params):
+def test_load_run(run_folder, built, params):
   one = jax.devices()[:1]
   loaded, found = benchmark.load_run(run_folder, devices=one)
-  assert loaded.cfg == parts.cfg
+  assert loaded.cfg == built.cfg
   for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(params), strict=True):
     np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
   other = tiny.get_config()
@@ -270,23 +280,23 @@ def test_load_run(run_folder, parts, params):
     benchmark.load_run(run_folder, 3, devices=one)
 
 
-def test_load_directory(parts, params, drawn, tmp_path):
-  """An exported policy draws what the run's own parameters drew."""
-  save_pretrained(tmp_path / "hf", parts.model, params, tokenizer=parts.tokenizer)
+def test_load_directory(built, params, finished, tmp_path):
+  """An exported policy samples what the run's own parameters do."""
+  save_pretrained(tmp_path / "hf", built.learner.model, params, tokenizer=built.task.tokenizer)
   config = tiny.get_config()
   config.task.heldout_problems = 10
   loaded, found = benchmark.load_directory(tmp_path / "hf", from_dict(config), jax.devices()[:1])
-  benchmark.run(loaded, found, PLAN, tmp_path / "out", {"pretrained": "hf"})
-  assert by_problem(tmp_path / "out") == by_problem(drawn)
+  run_benchmark(loaded, found, SETTINGS, tmp_path / "out", "hf")
+  assert by_problem(tmp_path / "out") == by_problem(finished)
 
 
-def test_command(run_folder, drawn, tmp_path):
-  """The real command on one device draws what the function drew."""
+def test_command(run_folder, finished, tmp_path):
+  """The real command on one device samples what the function does."""
   env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
   done = subprocess.run([
       sys.executable, "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}",
       "--samples=3", "--temperature=1.0", "--batch=10", "--seed=5"
   ], cwd=Path(__file__).parents[2], env=env, text=True, capture_output=True, timeout=300)
   assert done.returncode == 0, done.stderr
-  assert by_problem(tmp_path) == by_problem(drawn)
-  assert done.stdout.strip() == (drawn / "table.md").read_text().strip()
+  assert by_problem(tmp_path) == by_problem(finished)
+  assert done.stdout.strip() == (finished / "table.md").read_text().strip()

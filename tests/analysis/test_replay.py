@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -46,9 +47,10 @@ def workdir(tmp_path_factory):
 def setting(workdir):
   """(parts, frozen rows of iteration 3, parameters after iteration 4, their replay)."""
   run = read_run(workdir)
-  parts = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
+  cfg, task, learner, _ = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
+  parts = types.SimpleNamespace(cfg=cfg, task=task, model=learner.model)
   rows = frozen.load(run, 3, parts.cfg, 0)
-  at, params = saved.restore_trained(parts, workdir)
+  at, params = saved.restore_trained(cfg, learner, workdir)
   assert at == 4
   result = replay.replay(rows, params, Scores(), model=parts.model, cfg=parts.cfg, micro_batches=4)
   return parts, rows, params, result

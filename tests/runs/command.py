@@ -10,7 +10,7 @@ import jax
 
 from jaxrl_llm.runs import saved
 from jaxrl_llm.runs.checkpoints import Checkpoints
-from jaxrl_llm.runs.iteration import abstract_saved
+from jaxrl_llm.runs.run_state import abstract_saved
 
 ROOT = Path(__file__).parents[2]
 TINY = "tests/runs/tiny.py"
@@ -92,10 +92,10 @@ def checkpoint_iterations(workdir: Path) -> list[int]:
 
 def last_state(workdir: Path):
   """(iteration, train state on the host) of the newest checkpoint that can be read."""
-  parts = saved.parts_of(workdir, jax.devices()[:1])
-  checkpoints = Checkpoints(workdir, parts.cfg.checkpoint)
+  cfg, _, learner = saved.build_learner(workdir, jax.devices()[:1])
+  checkpoints = Checkpoints(workdir, cfg.checkpoint)
   try:
-    iteration, tree = checkpoints.restore(abstract_saved(parts))
+    iteration, tree = checkpoints.restore(abstract_saved(cfg, learner))
   finally:
     checkpoints.close()
   return iteration, jax.device_get(tree["train"])

@@ -237,15 +237,15 @@ def tiny_with(overrides: dict) -> dict:
   return values
 
 
-def built(values: dict) -> setup.Parts:
+def built_of(values: dict) -> setup.Built:
   return setup.build(setup.resolve(from_dict(values)), jax.devices()[:1])
 
 
 def test_tiny_config_is_accepted(compiled):
   """Every refusal below is one change away from it."""
-  parts = built(tiny_with({}))
+  built = built_of(tiny_with({}))
   jax.clear_caches()
-  jax.jit(parts.model.init).lower(jax.random.key(0))
+  jax.jit(built.learner.model.init).lower(jax.random.key(0))
   assert compiled, "the listener heard no compilation: the tests below would pass without reason"
 
 

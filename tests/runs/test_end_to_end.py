@@ -64,9 +64,9 @@ def commands(files, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(commands):
-  """(parts, final parameters) of the run, on one device."""
-  parts = saved.parts_of(commands / "run", jax.devices()[:1])
-  return parts, saved.restore_trained(parts, commands / "run")[1]
+  """(model, final parameters) of the run, on one device."""
+  cfg, _, learner = saved.build_learner(commands / "run", jax.devices()[:1])
+  return learner.model, saved.restore_trained(cfg, learner, commands / "run")[1]
 
 
 def ids_of_prompts(tokenizer) -> np.ndarray:
@@ -131,10 +131,10 @@ def last_number(text: str) -> str | None:
 
 
 def test_transformers_and_the_importer_compute_what_the_run_does(commands, files, trained):
-  parts, params = trained
+  model, params = trained
   tokenizer = AutoTokenizer.from_pretrained(commands / "exported")
   ids = ids_of_prompts(tokenizer)
-  ours = our_logits(parts.model, params, ids)
+  ours = our_logits(model, params, ids)
   assert far(hf_checkpoints.logits(hf_checkpoints.reload(commands / "exported"), ids),
              ours) < RELATIVE
   model, loaded, _ = load_pretrained(commands / "exported")
@@ -187,8 +187,8 @@ def test_a_hub_name_is_its_local_copy(commands, files, monkeypatch):
   config = chat.get_config()
   config.pretrained, config.task.data.path = "owner/qwen3", str(files[1])
   cfg = setup.resolve(from_dict(config))
-  parts = setup.build(cfg, jax.devices()[:1])
+  built = setup.build(cfg, jax.devices()[:1])
   assert set(asked) == {"owner/qwen3"}
-  assert parts.cfg.model.width == 32 and parts.task.stop_ids == (2, 0)
+  assert built.cfg.model.width == 32 and built.task.stop_ids == (2, 0)
   with pytest.raises(ConfigError, match="owner/other/name"):
     setup.build(dataclasses.replace(cfg, pretrained="owner/other/name"), jax.devices()[:1])

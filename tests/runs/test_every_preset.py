@@ -14,7 +14,9 @@ from jaxrl_llm.config import from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.reporting import summary
 from jaxrl_llm.runs import setup
-from jaxrl_llm.runs.iteration import first_run, iterate
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.run_state import first_state
+from jaxrl_llm.runs.trainer import merged_metrics
 from jaxrl_llm.runs.warm_start import Start
 
 ITERATIONS, BATCHES = 5, 4
@@ -49,40 +51,40 @@ def smallest(preset: str):
 
 @pytest.mark.parametrize("preset", presets.PRESETS)
 def test_twenty_steps(preset):
-  parts = setup.build(setup.resolve(from_dict(smallest(preset))), jax.devices()[:1])
-  params = parts.model.init(jax.random.key(0))
-  run = first_run(parts, Start(*split(params, parts.cfg.parameters)))
+  built = setup.build(setup.resolve(from_dict(smallest(preset))), jax.devices()[:1])
+  params = built.learner.model.init(jax.random.key(0))
+  run = first_state(built.cfg, built.learner, Start(*split(params, built.cfg.parameters)))
   norms = []
   for iteration in range(1, ITERATIONS + 1):
-    run, (steps, extra, _), values, rows = iterate(parts, run, params, iteration)
-    metrics = summary.summarize(parallel.gather_host({**parts.merge(steps), **extra}))
+    run, (steps, extra, _), values, rows = iterate(*built, run, params, iteration)
+    metrics = summary.summarize(parallel.gather_host({**merged_metrics(steps), **extra}))
     bad = {name: x for name, x in {**metrics, **values}.items() if not math.isfinite(x)}
     assert not bad, f"iteration {iteration}"
     norms += [float(step["optimizer/grad_norm"].total) for step in steps]
-    assert len(rows) == parts.cfg.rows
+    assert len(rows) == built.cfg.rows
   assert int(run.state.step) == ITERATIONS * BATCHES + (values.get("pipo/xi") is not None and
-                                                        _replays(parts, values))
+                                                        _replays(built, values))
   assert max(norms) > 0
-  moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), parts.merged(run.state), params)
+  moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), built.learner.merged(run.state),
+                       params)
   assert max(jax.tree.leaves(moved)) > 1e-4
 
 
-def _replays(parts, values) -> int:
+def _replays(built, values) -> int:
   """PIPO's extra steps: one per iteration once its history is full."""
-  return ITERATIONS - parts.cfg.pipo.history
+  return ITERATIONS - built.cfg.pipo.history
 
 
 def test_experts_train_and_report_their_load():
   """A mixture of experts through the same steps: shares sum to the experts of a token."""
   config = smallest("grpo")
   config.model.update(num_experts=4, experts_per_token=2, expert_width=8)
-  parts = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
-  params = parts.model.init(jax.random.key(0))
-  _, (steps, *_), _, _ = iterate(parts, first_run(parts,
-                                                  Start(*split(params, parts.cfg.parameters))),
-                                 params, 1)
+  built = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  params = built.learner.model.init(jax.random.key(0))
+  run = first_state(built.cfg, built.learner, Start(*split(params, built.cfg.parameters)))
+  _, (steps, *_), _, _ = iterate(*built, run, params, 1)
   load = [
-      summary.summarize(parallel.gather_host(parts.merge(steps)))[f"moe/load/bucket_{e}"]
+      summary.summarize(parallel.gather_host(merged_metrics(steps)))[f"moe/load/bucket_{e}"]
       for e in range(4)
   ]
   np.testing.assert_allclose(sum(load), 2.0, rtol=1e-5)

@@ -11,11 +11,12 @@ from jaxrl_llm.models.trainable import split
 from jaxrl_llm.presets import apply
 from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.checkpoints import Checkpoints
-from jaxrl_llm.runs.iteration import abstract_saved, first_run, iterate, restored
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.runs.warm_start import Start, warm_start
 
 
-def parts(**overrides):
+def built(**overrides):
   """PIPO on dynamically sampled groups by an older policy: a batch, means, parameters, and a cursor
   that runs ahead.
   """
@@ -36,17 +37,17 @@ def parts(**overrides):
 
 @pytest.fixture(scope="module")
 def history():
-  """(parts, start, the run after each of 5 iterations, host values of each)."""
-  made = parts()
-  start = Start(*split(made.model.init(jax.random.key(0)), made.cfg.parameters))
-  return made, start, *_go_on(made, first_run(made, start), start, range(1, 6))
+  """(built, start, the run after each of 5 iterations, host values of each)."""
+  made = built()
+  start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
+  return made, start, *_go_on(made, first_state(made.cfg, made.learner, start), start, range(1, 6))
 
 
 def _go_on(made, run, start, iterations):
   runs, values = [], []
   for iteration in iterations:
     # The next iteration donates this one's state: keep a copy on the host.
-    run, _, host, rows = iterate(made, run, start.params, iteration)
+    run, _, host, rows = iterate(*made, run, start.params, iteration)
     runs.append((jax.device_get(run.saved()), run.cursor))
     values.append(host | {"policy_step": {row["policy_step"] for row in rows}})
   return runs, values
@@ -77,34 +78,36 @@ def test_the_cursor_runs_ahead_of_the_iterations(history):
 def test_a_restored_run_goes_on_bit_for_bit(history, at, tmp_path):
   made, start, runs, _ = history
   found = _through_a_checkpoint(made, runs[at - 1][0], at, tmp_path)
-  again, _ = _go_on(made, restored(found, start), start, range(at + 1, 6))
+  again, _ = _go_on(made, restored_state(found, start), start, range(at + 1, 6))
   jax.tree.map(np.testing.assert_array_equal, again[-1][0], runs[-1][0])
 
 
 def test_a_run_that_forgot_its_cursor_is_told_apart(history, tmp_path):
   made, start, runs, _ = history
   found = _through_a_checkpoint(made, runs[0][0], 1, tmp_path)
-  again, _ = _go_on(made, restored({**found, "cursor": np.int32(1)}, start), start, range(2, 6))
+  forgetful = restored_state({**found, "cursor": np.int32(1)}, start)
+  again, _ = _go_on(made, forgetful, start, range(2, 6))
   assert again[-1][1] != runs[-1][1]
 
 
 def _through_a_checkpoint(made, tree, iteration, folder):
   checkpoints = Checkpoints(folder, made.cfg.checkpoint)
   checkpoints.save(iteration, tree)
-  at, found = checkpoints.restore(abstract_saved(made))
+  at, found = checkpoints.restore(abstract_saved(made.cfg, made.learner))
   checkpoints.close()
   assert at == iteration
   return found
 
 
-def test_the_engine_draws_what_the_single_program_draws(history):
+def test_the_engine_samples_what_the_single_program_samples(history):
   """`rollout.slots` changes how rows are scheduled, not what they say."""
   _, start, *_ = history
-  made = parts(**{"rollout.slots": 8, "rollout.chunk": 2})
-  run = first_run(made, start)
-  run, _, host, rows = iterate(made, run, start.params, 1)
-  whole = parts()
-  _, _, _, expected = iterate(whole, first_run(whole, start), start.params, 1)
+  made = built(**{"rollout.slots": 8, "rollout.chunk": 2})
+  run = first_state(made.cfg, made.learner, start)
+  run, _, host, rows = iterate(*made, run, start.params, 1)
+  whole = built()
+  run = first_state(whole.cfg, whole.learner, start)
+  _, _, _, expected = iterate(*whole, run, start.params, 1)
   assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
   np.testing.assert_allclose(np.concatenate([row["behavior_log_probs"] for row in rows]),
                              np.concatenate([row["behavior_log_probs"] for row in expected]),
@@ -116,7 +119,7 @@ def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
   """Turns, voids and the tool's text reach the update: tool tokens are in the row and outside its
   mask.
   """
-  made = parts(
+  made = built(
       **{
           "task.name": "tool_arithmetic",
           "task.num_terms": 6,
@@ -139,8 +142,8 @@ def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
           "warm_start.batch_size": 16,
           "warm_start.learning_rate": 2e-2
       })
-  start = warm_start(made, tmp_path)
-  _, _, host, rows = iterate(made, first_run(made, start), start.params, 1)
+  start = warm_start(made.cfg, made.learner, made.task.tokenizer, tmp_path)
+  _, _, host, rows = iterate(*made, first_state(made.cfg, made.learner, start), start.params, 1)
   called = [row for row in rows if len(row["tokens"]) > sum(row["mask"]) + row["prompt_length"]]
   assert called and host["tool/calls"] >= len(called)
   for row in called:
@@ -148,6 +151,6 @@ def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
         t for t, m in list(zip(row["tokens"], row["mask"], strict=True))[row["prompt_length"]:]
         if not m
     ]
-    text = made.tokenizer.decode(inserted)
+    text = made.task.tokenizer.decode(inserted)
     assert text.endswith(";") and "]" in row["completion"] and ";" not in row["completion"].split(
         "]")[1]

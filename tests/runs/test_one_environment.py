@@ -83,21 +83,18 @@ def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
     raise SampledError
 
   monkeypatch.setattr(samplers.engine, "run", run)
-  parts = setup.build(configured(**{
-      "rollout.shared_prefix": True,
-      "mesh.data": 1
-  }),
-                      jax.devices()[:1])
+  cfg = configured(**{"rollout.shared_prefix": True, "mesh.data": 1})
+  built = setup.build(cfg, jax.devices()[:1])
   try:
     below = descendants() - before
     assert len(made) == 1 and len(made[0].pids()) == WORKERS and set(made[0].pids()) < below
-    for sample in (parts.sample, parts.sample_heldout):
+    for sample in (built.sampler.sample, built.sampler.sample_heldout):
       with pytest.raises(SampledError):
         sample(None, None, None, None)
   finally:
-    parts.close()
+    built.sampler.close()
   assert gone(below)
-  parts.close()
+  built.sampler.close()
   assert [options["environment"].tool for options in asked] == made * 2
   assert [options["tool_workers"] for options in asked] == [WORKERS] * 2
   sizes = [(options["cfg"].group_size, options["cfg"].shared_prefix) for options in asked]
@@ -108,7 +105,7 @@ def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
 def test_a_run_that_fails_leaves_no_process(monkeypatch, tmp_path):
   before, below = descendants(), set()
 
-  def warm_start(parts, directory):
+  def warm_start(cfg, learner, tokenizer, directory):
     below.update(descendants() - before)
     raise SampledError
 
@@ -119,14 +116,14 @@ def test_a_run_that_fails_leaves_no_process(monkeypatch, tmp_path):
 
 
 def test_a_run_without_tools_has_nothing_to_close():
-  parts = setup.build(
+  built = setup.build(
       configured(**{
           "rollout.max_turns": 0,
           "rollout.max_tool_tokens": 256,
           "rollout.tool_workers": 4
       }))
-  assert parts.environment is None and made == []
-  parts.close()
+  assert built.sampler.environment is None and made == []
+  built.sampler.close()
 
 
 def test_workers_without_turns_are_refused():
@@ -140,9 +137,9 @@ def test_workers_without_turns_are_refused():
 def test_a_tool_of_one_s_own_is_given_no_workers(monkeypatch):
   """Only the sandbox's arguments are known."""
   monkeypatch.setattr(Programs, "tool", "calculator")
-  parts = setup.build(configured())
-  assert isinstance(parts.environment.tool, environment.Calculator) and made == []
-  parts.close()
+  built = setup.build(configured())
+  assert isinstance(built.sampler.environment.tool, environment.Calculator) and made == []
+  built.sampler.close()
 
 
 def test_parameters_are_rounded_where_they_go_to_the_sampler():
@@ -153,10 +150,10 @@ def test_parameters_are_rounded_where_they_go_to_the_sampler():
       "rollout.tool_workers": 4,
       "mesh.data": 1
   }
-  parts = setup.build(configured(**options, **{"rollout.dtype": "bfloat16"}), jax.devices()[:1])
-  params = parts.model.init(jax.random.key(0))
-  kinds = {keys[-1]: x.dtype for keys, x in flatten_dict(parts.to_sampler(params)).items()}
+  built = setup.build(configured(**options, **{"rollout.dtype": "bfloat16"}), jax.devices()[:1])
+  params = built.learner.model.init(jax.random.key(0))
+  kinds = {keys[-1]: x.dtype for keys, x in flatten_dict(built.sampler.prepare(params)).items()}
   assert kinds["scale"] == jnp.float32 and {kinds[name] for name in ("query", "up")
                                            } == {jnp.dtype("bfloat16")}
   plain = setup.build(configured(**options), jax.devices()[:1])
-  assert plain.to_sampler(params) is params
+  assert plain.sampler.prepare(params) is params

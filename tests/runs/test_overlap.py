@@ -1,5 +1,6 @@
-"""A batch drawn while the one before trains is the batch that would have been drawn after it."""
+"""A batch sampled while the one before trains is the one that would have been sampled after it."""
 
+import contextlib
 import re
 import threading
 import types
@@ -7,16 +8,18 @@ import types
 import jax
 import numpy as np
 import pytest
-import test_draw
+import test_rollout_batch
 
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.presets import apply
-from jaxrl_llm.runs import draw as draw_lib
 from jaxrl_llm.runs import saved, setup, workdir
 from jaxrl_llm.runs.checkpoints import Checkpoints
-from jaxrl_llm.runs.iteration import abstract_saved, first_run, iterate, restored
+from jaxrl_llm.runs.dynamic_sampling import DriedUpError
+from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.overlap import Ahead
+from jaxrl_llm.runs.rollout_batch import sample_batch
+from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.runs.warm_start import Start
 
 ITERATIONS = 5
@@ -30,7 +33,7 @@ LORA = {"parameters.train": "lora", "updates.staleness": 2}
 SHARED = {"rollout.slots": 8, "rollout.shared_prefix": True}
 
 
-def parts(devices=1, **overrides):
+def built(devices=1, **overrides):
   config = base_config()
   config.iterations = ITERATIONS
   config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
@@ -45,7 +48,7 @@ def parts(devices=1, **overrides):
 
 
 def start_of(made):
-  params = jax.jit(made.model.init, out_shardings=None)(jax.random.key(0))
+  params = jax.jit(made.learner.model.init, out_shardings=None)(jax.random.key(0))
   return Start(*split(params, made.cfg.parameters, jax.random.key(1)))
 
 
@@ -54,18 +57,21 @@ def go_on(made, run, start, iterations, ahead, before=lambda run: None):
   out = []
   for iteration in iterations:
     before(run)
-    run, _, values, rows = iterate(made, run, made.merged(start), iteration, ahead)
+    run, _, values, rows = iterate(*made, run, made.learner.merged(start), iteration, ahead)
     timeless = {k: v for k, v in values.items() if not k.startswith("time/")}
     out.append((jax.device_get(run.saved()), run.cursor, rows, timeless))
   return out
 
 
-def from_the_start(made, ahead=None):
+def ahead_of(made, kind=Ahead):
+  return kind(made.cfg, made.task, made.sampler)
+
+
+def from_the_start(made, ahead=None, before=lambda run: None):
   start = start_of(made)
-  if ahead is None:
-    return go_on(made, first_run(made, start), start, range(1, ITERATIONS + 1), None)
-  with ahead:
-    return go_on(made, first_run(made, start), start, range(1, ITERATIONS + 1), ahead)
+  run = first_state(made.cfg, made.learner, start)
+  with ahead or contextlib.nullcontext():
+    return go_on(made, run, start, range(1, ITERATIONS + 1), ahead, before)
 
 
 def assert_same(found, expected):
@@ -78,8 +84,8 @@ def assert_same(found, expected):
 
 @pytest.fixture(scope="module", params=[PIPO, LORA], ids=["dynamic sampling and PIPO", "LoRA"])
 def case(request):
-  """(parts, what each iteration of a run without overlap left)."""
-  made = parts(**request.param)
+  """(built, what each iteration of a run without overlap left)."""
+  made = built(**request.param)
   return made, from_the_start(made)
 
 
@@ -88,74 +94,74 @@ def test_overlap_changes_nothing(case):
   steps = [{row["policy_step"] for row in rows} for _, _, rows, _ in expected]
   assert len({tuple(step) for step in steps
              }) >= ITERATIONS - made.cfg.updates.staleness, "the sampler never moved"
-  ahead = Ahead()
+  ahead = ahead_of(made)
   assert_same(from_the_start(made, ahead), expected)
   assert ahead._pool._shutdown
 
 
-def test_the_last_iteration_begins_no_draw(case):
+def test_the_last_iteration_begins_no_batch(case):
   made, _ = case
   begun = []
 
   class Counted(Ahead):
-    def begin(self, parts, params, step, cursor):
+    def begin(self, params, step, cursor):
       begun.append(cursor)
-      super().begin(parts, params, step, cursor)
+      super().begin(params, step, cursor)
 
-  from_the_start(made, Counted())
+  from_the_start(made, ahead_of(made, Counted))
   assert len(begun) == ITERATIONS - 1
 
 
-def test_a_restarted_run_draws_the_lost_batch_again(case, tmp_path):
+def test_a_restarted_run_samples_the_lost_batch_again(case, tmp_path):
   made, expected = case
   start = start_of(made)
-  with Ahead() as ahead:
-    go_on(made, first_run(made, start), start, range(1, 3), ahead)
-    assert ahead._flying is not None
+  with ahead_of(made) as ahead:
+    go_on(made, first_state(made.cfg, made.learner, start), start, range(1, 3), ahead)
+    assert ahead._pending is not None
   checkpoints = Checkpoints(tmp_path, made.cfg.checkpoint)
   checkpoints.save(2, expected[1][0])
-  _, tree = checkpoints.restore(abstract_saved(made))
+  _, tree = checkpoints.restore(abstract_saved(made.cfg, made.learner))
   checkpoints.close()
-  with Ahead() as ahead:
-    assert_same(go_on(made, restored(tree, start), start, range(3, ITERATIONS + 1), ahead),
+  with ahead_of(made) as ahead:
+    assert_same(go_on(made, restored_state(tree, start), start, range(3, ITERATIONS + 1), ahead),
                 expected[2:])
 
 
 class OlderParameters(Ahead):
-  """Wrong: every draw takes the parameters that the first one took."""
+  """Wrong: every batch is sampled with the parameters of the first one."""
 
   first = None
 
-  def begin(self, parts, params, step, cursor):
+  def begin(self, params, step, cursor):
     self.first = self.first or (jax.tree.map(np.asarray, params), step)
-    super().begin(parts, *self.first, cursor)
+    super().begin(*self.first, cursor)
 
 
 class NextCursor(Ahead):
-  """Wrong: the draw begins one batch too far."""
+  """Wrong: sampling begins one task batch too far."""
 
-  def begin(self, parts, params, step, cursor):
-    super().begin(parts, params, step, cursor + 1)
+  def begin(self, params, step, cursor):
+    super().begin(params, step, cursor + 1)
     self._cursor = cursor
 
 
 class UpdatedParameters(Ahead):
-  """Wrong: a draw begun late, with the parameters that the updates left."""
+  """Wrong: a batch begun late, with the parameters that the updates left."""
 
-  def begin(self, parts, params, step, cursor):
+  def begin(self, params, step, cursor):
     pass
 
-  def draw(self, parts, params, step, cursor, then=None):
-    return super().draw(parts, parts.merged(self.newest), self.newest.step, cursor, then)
+  def take(self, params, step, cursor):
+    return super().take(self.merged(self.newest), self.newest.step, cursor)
 
 
 @pytest.mark.parametrize("wrong", [OlderParameters, NextCursor, UpdatedParameters])
-def test_wrong_draws_are_told_apart(wrong, case):
+def test_wrong_batches_are_told_apart(wrong, case):
   made, expected = case
-  start = start_of(made)
-  with wrong() as ahead:
-    note = lambda run: setattr(ahead, "newest", jax.device_get(run.state))
-    found = go_on(made, first_run(made, start), start, range(1, ITERATIONS + 1), ahead, note)
+  ahead = ahead_of(made, wrong)
+  ahead.merged = made.learner.merged
+  found = from_the_start(made, ahead,
+                         lambda run: setattr(ahead, "newest", jax.device_get(run.state)))
   with pytest.raises(AssertionError):
     assert_same(found, expected)
 
@@ -163,16 +169,17 @@ def test_wrong_draws_are_told_apart(wrong, case):
 # --- two meshes
 
 
-def test_devices_that_only_draw_give_the_same_run():
-  """Four train and four draw, with overlap; four do both, without."""
-  apart = parts(8, **{"mesh.rollout": 4, "mesh.fsdp": 2})
-  train, drawing = (set(mesh.devices.flat) for mesh in (apart.mesh, apart.rollout_mesh))
-  assert len(train) == len(drawing) == 4 and not train & drawing
-  there = jax.tree.leaves(apart.to_sampler(start_of(apart).params))
-  assert all(leaf.sharding.device_set == drawing for leaf in there)
-  found = from_the_start(apart, Ahead())
+def test_devices_that_only_sample_give_the_same_run():
+  """Four train and four sample, with overlap; four do both, without."""
+  apart = built(8, **{"mesh.rollout": 4, "mesh.fsdp": 2})
+  train = set(apart.learner.mesh.devices.flat)
+  rollout = set(apart.sampler.rollout_mesh.devices.flat)
+  assert len(train) == len(rollout) == 4 and not train & rollout
+  there = jax.tree.leaves(apart.sampler.prepare(start_of(apart).params))
+  assert all(leaf.sharding.device_set == rollout for leaf in there)
+  found = from_the_start(apart, ahead_of(apart))
   assert_same(found, from_the_start(apart))
-  together = from_the_start(parts(4, **{"mesh.fsdp": 2, "updates.overlap": False}))
+  together = from_the_start(built(4, **{"mesh.fsdp": 2, "updates.overlap": False}))
   for (tree, _, rows, _), (tree_, _, rows_, _) in zip(found, together, strict=True):
     assert [row["tokens"] for row in rows] == [row["tokens"] for row in rows_]
     assert [row["policy_step"] for row in rows] == [row["policy_step"] for row in rows_]
@@ -211,7 +218,7 @@ def test_devices_that_only_draw_give_the_same_run():
 ])
 def test_refused_with_the_fix(devices, overrides, texts):
   with pytest.raises(ConfigError) as error:
-    parts(devices, **overrides)
+    built(devices, **overrides)
   for text in texts:
     assert text in str(error.value)
 
@@ -224,116 +231,122 @@ def test_refused_with_the_fix(devices, overrides, texts):
 ])
 def test_the_devices_that_an_error_names_can_be_set_apart(devices, overrides, fix):
   with pytest.raises(ConfigError) as error:
-    parts(devices, **overrides)
+    built(devices, **overrides)
   told = {key: int(value) for key, value in re.findall(r"(mesh\.\w+)=(-?\d+)", str(error.value))}
   assert told == fix
-  made = parts(devices, **overrides | told)
-  assert made.rollout_mesh.size == fix["mesh.rollout"] == devices - made.mesh.size
+  made = built(devices, **overrides | told)
+  assert made.sampler.rollout_mesh.size == fix["mesh.rollout"] == devices - made.learner.mesh.size
   if fix["mesh.rollout"] > 1:
     with pytest.raises(ConfigError, match=r"does not divide|make \d+ devices"):
-      parts(devices, **overrides | told | {"mesh.rollout": 1})
+      built(devices, **overrides | told | {"mesh.rollout": 1})
 
 
 @pytest.mark.parametrize("overrides", [{"mesh.rollout": 2}, {"updates.overlap": False}])
 def test_a_shared_prefix_that_was_refused_can_be_switched_off(overrides):
-  made = parts(4, **SHARED | overrides | {"rollout.shared_prefix": False})
-  assert made.rollout_mesh.size == overrides.get("mesh.rollout", 4)
+  made = built(4, **SHARED | overrides | {"rollout.shared_prefix": False})
+  assert made.sampler.rollout_mesh.size == overrides.get("mesh.rollout", 4)
 
 
 def test_several_processes_are_refused(monkeypatch):
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   with pytest.raises(ConfigError, match=r"mesh\.rollout = 4 with 2 processes"):
-    parts(8, **{"mesh.rollout": 4})
+    built(8, **{"mesh.rollout": 4})
 
 
 @pytest.mark.parametrize("devices, left", [(8, 4), (4, 4), (1, 1)])
 def test_a_run_is_read_on_the_devices_that_train_or_on_all_there_are(devices, left, tmp_path):
-  """Reading draws nothing ahead: no rule of overlap stands in its way."""
-  workdir.claim(tmp_path, parts(8, **{"mesh.rollout": 4}).cfg)
-  made = saved.parts_of(tmp_path, jax.devices()[:devices])
-  assert made.mesh.size == left and made.rollout_mesh is made.mesh and not made.cfg.updates.overlap
+  """Reading samples nothing ahead: no rule of overlap stands in its way."""
+  workdir.claim(tmp_path, built(8, **{"mesh.rollout": 4}).cfg)
+  made = setup.build(*saved.read_config(tmp_path, jax.devices()[:devices]))
+  assert made.learner.mesh.size == left and not made.cfg.updates.overlap
+  assert made.sampler.rollout_mesh is made.learner.mesh
 
 
 # --- the thread, with a sampler and a task made of tables
+
+def settings(enabled=False, made=None, **options):
+  """(config, task, sampler); dynamic sampling if `enabled`."""
+  cfg = test_rollout_batch.config(enabled, **options)
+  return cfg, test_rollout_batch.TableTask(), made or test_rollout_batch.sampler()
 
 
 class InTheCallersThread(Ahead):
   """Wrong: nothing overlaps."""
 
-  def begin(self, parts, params, step, cursor):
-    found = draw_lib.draw(parts, params, step, cursor)
-    self._flying, self._cursor = types.SimpleNamespace(result=lambda: found), cursor
+  def begin(self, params, step, cursor):
+    batch = sample_batch(self._cfg, self._task, self._sampler, params, step, cursor)
+    self._pending, self._cursor = types.SimpleNamespace(result=lambda: batch), cursor
 
 
-def overlapped(ahead, seconds):
-  """A draw whose verification ends only once its caller has gone on; raises where it waits longer
+def overlapped(kind, seconds):
+  """A batch whose verification ends only once its caller has gone on; raises if it waits longer
   than `seconds`.
   """
-  made = test_draw.parts(enabled=False)
-  gone_on, verify = threading.Event(), made.task.rewards
+  cfg, task, sampler = settings()
+  gone_on, verify = threading.Event(), task.rewards
 
   def rewards(problems, completions):
     if not gone_on.wait(seconds):
       raise TimeoutError("the caller did not go on")
     return verify(problems, completions)
 
-  made.task.rewards = rewards
-  with ahead:
-    ahead.begin(made, None, 11, 1)
+  task.rewards = rewards
+  with kind(cfg, task, sampler) as ahead:
+    ahead.begin(None, 11, 1)
     gone_on.set()
-    return ahead.draw(made, None, 11, 1)
+    return ahead.take(None, 11, 1)
 
 
 def test_verification_runs_beside_the_caller():
-  found = overlapped(Ahead(), 30.0)
-  expected = draw_lib.draw(test_draw.parts(enabled=False), None, 11, 1)
+  found = overlapped(Ahead, 30.0)
+  expected = sample_batch(*settings(), None, 11, 1)
   jax.tree.map(np.testing.assert_array_equal, found.host, expected.host)
   np.testing.assert_array_equal(found.verdicts.rewards, expected.verdicts.rewards)
   assert found.cursor == expected.cursor == 2
   assert set(found.metrics) == {*expected.metrics, "time/waited"}
   with pytest.raises(TimeoutError):
-    overlapped(InTheCallersThread(), 0.05)
+    overlapped(InTheCallersThread, 0.05)
 
 
 def test_one_program_is_enqueued_before_the_caller_goes_on():
-  made, order = test_draw.parts(enabled=False), []
-  sample = made.sample
-  made.sample = lambda *arguments: (threading.Event().wait(0.05), sample(*arguments),
-                                    order.append("sampled"))[1]
-  with Ahead() as ahead:
-    ahead.begin(made, None, 0, 1)
+  order = []
+
+  def sample(*arguments):
+    threading.Event().wait(0.05)
+    order.append("sampled")
+    return test_rollout_batch.table_sample(*arguments)
+
+  with Ahead(*settings(made=test_rollout_batch.sampler(sample))) as ahead:
+    ahead.begin(None, 0, 1)
     order.append("went on")
-    ahead.draw(made, None, 0, 1)
+    ahead.take(None, 0, 1)
   assert order == ["sampled", "went on"]
 
 
-@pytest.mark.parametrize("enabled", [True, False], ids=["draws repeated", "one draw"])
-def test_what_a_draw_raises_ends_the_iteration_that_takes_it(enabled):
-  made = test_draw.parts(enabled, max_draws=2)
-  if not enabled:
-    made.sample = lambda *_: 1 / 0
-  with pytest.raises((draw_lib.DriedUpError, ZeroDivisionError)) as expected:
-    draw_lib.draw(made, None, 0, 1)
-  with Ahead() as ahead:
-    ahead.begin(made, None, 0, 1)
+@pytest.mark.parametrize("enabled", [True, False], ids=["several batches", "one batch"])
+def test_what_sampling_raises_ends_the_iteration_that_takes_the_batch(enabled):
+  failing = None if enabled else test_rollout_batch.sampler(lambda *_: 1 / 0)
+  made = settings(enabled, failing, max_draws=2)
+  with pytest.raises((DriedUpError, ZeroDivisionError)) as expected:
+    sample_batch(*made, None, 0, 1)
+  with Ahead(*made) as ahead:
+    ahead.begin(None, 0, 1)
     with pytest.raises(type(expected.value)) as error:
-      ahead.draw(made, None, 0, 1)
+      ahead.take(None, 0, 1)
   assert str(error.value) == str(expected.value)
 
 
-def test_at_most_one_draw_of_one_run_is_in_flight():
-  made = test_draw.parts(enabled=False)
-  with Ahead() as ahead:
-    ahead.begin(made, None, 0, 1)
-    with pytest.raises(ValueError, match="task batch 1 is in flight"):
-      ahead.begin(made, None, 0, 2)
+def test_at_most_one_batch_of_one_run_is_pending():
+  with Ahead(*settings()) as ahead:
+    ahead.begin(None, 0, 1)
+    with pytest.raises(ValueError, match="task batch 1 is pending"):
+      ahead.begin(None, 0, 2)
     with pytest.raises(ValueError, match="begins at task batch 1, batch 3 was asked for"):
-      ahead.draw(made, None, 0, 3)
-    assert ahead.draw(made, None, 0, 1).cursor == 2
+      ahead.take(None, 0, 3)
+    assert ahead.take(None, 0, 1).cursor == 2
 
 
-def test_a_draw_that_is_not_in_flight_is_made_and_scored_at_once():
-  made, seen = test_draw.parts(enabled=False), []
-  with Ahead() as ahead:
-    found = ahead.draw(made, None, 0, 1, seen.append)
-  assert len(seen) == 1 and seen[0] is found.rollout
+def test_a_batch_that_is_not_pending_is_sampled_at_once():
+  with Ahead(*settings()) as ahead:
+    batch = ahead.take(None, 0, 1)
+  assert batch.cursor == 2 and "time/waited" in batch.metrics

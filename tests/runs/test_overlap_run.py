@@ -1,4 +1,4 @@
-"""Through the command: draws ahead, a kill and a new start leave what a run without them leaves."""
+"""Through the command: sampling ahead, a kill and a new start change nothing that a run leaves."""
 
 import command
 import tiny
@@ -11,7 +11,7 @@ def test_killed_run_that_draws_ahead_equals_the_whole_run_that_does_not(tmp_path
   whole, killed, cache = (tmp_path / name for name in ("whole", "killed", "compiled"))
   command.succeed(command.start(whole, STALE, cache=cache))
   begin = lambda: command.start(killed, STALE, "updates.overlap=True", cache=cache)
-  # After the line of iteration 3 the newest checkpoint is that of 2 or 4; a draw is in flight, or
+  # After the line of iteration 3 the newest checkpoint is that of 2 or 4; a batch is pending, or
   # about to be.
   kill_when(begin(), lambda: len(command.metrics_lines(killed)) > 3, 0.0)
   kept = command.rollout_files(killed)[:2]

@@ -57,7 +57,7 @@ def killed_twice(workdir, cache):
   before = [path.stat().st_mtime_ns for path in command.rollout_files(workdir)[:saved]]
   command.succeed(command.start(workdir, cache=cache))
   after = [path.stat().st_mtime_ns for path in command.rollout_files(workdir)[:saved]]
-  assert saved >= 2 and before == after, "the run began again instead of going on from its checkpoint"
+  assert saved >= 2 and before == after, "the run began again, not from its checkpoint"
   return workdir
 
 

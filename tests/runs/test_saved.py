@@ -16,9 +16,9 @@ from flax.traverse_util import flatten_dict
 from jaxrl_llm.config import ConfigError, ParametersConfig, from_dict, to_dict
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
-from jaxrl_llm.runs import checkpoints, saved, setup
+from jaxrl_llm.runs import checkpoints, samplers, saved, setup
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError, iterations
-from jaxrl_llm.runs.iteration import abstract_saved, first_run, restored
+from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.runs.warm_start import warm_start
 
 LORA = {"train": "lora", "lora_rank": 2}
@@ -44,7 +44,7 @@ def config(parameters_config, **top):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-  """(folder, parts, start, run): a LoRA run after its warm start and one checkpoint of changed
+  """(folder, built, start, run): a LoRA run after its warm start and one checkpoint of changed
   adapters.
   """
   return begin(tmp_path_factory.mktemp("lora") / "run", config(LORA))
@@ -53,16 +53,16 @@ def run(tmp_path_factory):
 def begin(folder, cfg, iteration=3):
   folder.mkdir()
   (folder / "config.json").write_text(json.dumps(to_dict(cfg)))
-  parts = saved.parts_of(folder, jax.devices()[:1])
-  start = warm_start(parts, folder)
-  going = first_run(parts, start)
+  built = setup.build(*saved.read_config(folder, jax.devices()[:1]))
+  start = warm_start(built.cfg, built.learner, built.task.tokenizer, folder)
+  going = first_state(built.cfg, built.learner, start)
   changed = jax.tree.map(lambda x: x + 0.01, going.state.params)
   going = dataclasses.replace(going, state=going.state.replace(params=changed))
-  checkpoints = Checkpoints(folder, parts.cfg.checkpoint)
-  checkpoints.save(0, first_run(parts, start).saved())
+  checkpoints = Checkpoints(folder, built.cfg.checkpoint)
+  checkpoints.save(0, first_state(built.cfg, built.learner, start).saved())
   checkpoints.save(iteration, going.saved())
   checkpoints.close()
-  return folder, parts, start, going
+  return folder, built, start, going
 
 
 def same(a, b):
@@ -76,9 +76,9 @@ def saved_keys(folder) -> list[str]:
 
 
 def test_the_warm_start_trains_the_adapters_alone(run):
-  _, parts, start, _ = run
-  fresh = trainable.frozen_of(
-      jax.jit(parts.model.init)(jax.random.key(parts.cfg.seed)), parts.cfg.parameters)
+  _, built, start, _ = run
+  initial = jax.jit(built.learner.model.init)(jax.random.key(built.cfg.seed))
+  fresh = trainable.frozen_of(initial, built.cfg.parameters)
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), start.frozen, fresh)
   assert all(
       float(jnp.abs(x).max()) > 0
@@ -87,60 +87,60 @@ def test_the_warm_start_trains_the_adapters_alone(run):
 
 
 def test_the_warm_start_is_taken_from_the_folder_to_the_bit(run):
-  folder, parts, start, _ = run
-  again = warm_start(parts, folder)
+  folder, built, start, _ = run
+  again = warm_start(built.cfg, built.learner, built.task.tokenizer, folder)
   same((again.params, again.frozen), (start.params, start.frozen))
 
 
 def test_a_checkpoint_holds_no_frozen_parameter(run):
-  folder, parts, start, going = run
+  folder, built, start, going = run
   keys = saved_keys(folder)
   assert any("'lora'" in key for key in keys) and not any("embedding" in key for key in keys)
-  checkpoints = Checkpoints(folder, parts.cfg.checkpoint)
-  iteration, tree = checkpoints.restore(abstract_saved(parts))
+  checkpoints = Checkpoints(folder, built.cfg.checkpoint)
+  iteration, tree = checkpoints.restore(abstract_saved(built.cfg, built.learner))
   checkpoints.close()
-  back = restored(tree, start)
+  back = restored_state(tree, start)
   assert iteration == 3
   same(back.state, going.state)
 
 
 def test_restored_parameters_are_those_of_the_run(run):
-  folder, parts, start, going = run
-  iteration, params = saved.restore_trained(parts, folder)
+  folder, built, start, going = run
+  iteration, params = saved.restore_trained(built.cfg, built.learner, folder)
   assert iteration == 3
-  same(params, parts.merged(going.state))
-  first, before = saved.restore_trained(parts, folder, "0")
+  same(params, built.learner.merged(going.state))
+  first, before = saved.restore_trained(built.cfg, built.learner, folder, "0")
   assert first == 0
-  same(before, parts.merged(start))
+  same(before, built.learner.merged(start))
   differ = jax.tree.map(lambda a, b: bool((a != b).any()), params, before)
   assert differ["blocks"][0]["attention"]["query"] and not differ["embedding"]
 
 
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, tmp_path):
-  folder, parts, *_ = run
+  folder, built, *_ = run
   with pytest.raises(ConfigError, match="iterations 0, 3"):
-    saved.restore_trained(parts, folder, "7")
+    saved.restore_trained(built.cfg, built.learner, folder, "7")
   with pytest.raises(ConfigError, match="no checkpoint"):
     saved.choose(tmp_path)
   with pytest.raises(ConfigError, match="no run's folder"):
-    saved.parts_of(tmp_path)
+    saved.read_config(tmp_path)
   copy = tmp_path / "torn"
   shutil.copytree(folder, copy)
   shutil.rmtree(copy / "checkpoints" / "3" / "default")
   with pytest.raises(TornCheckpointsError, match=r"another of the checkpoints \[0, 3\]"):
-    saved.restore_trained(parts, copy)
+    saved.restore_trained(built.cfg, built.learner, copy)
   assert iterations(copy) == [0, 3]  # reading sets nothing aside
 
 
 def test_the_exported_directory_computes_what_the_run_does(run, tmp_path):
-  folder, parts, _, going = run
+  folder, built, _, going = run
   assert saved.export(folder, tmp_path / "out") == 3
   model, params, _ = hf.load_pretrained(tmp_path / "out")
-  same(params, parts.merged(going.state))
-  assert model.config == parts.model.config
+  same(params, built.learner.merged(going.state))
+  assert model.config == built.learner.model.config
   with pytest.raises(CheckpointError):
     saved.export(folder, tmp_path / "out")
-  wrong = parts.merged(
+  wrong = built.learner.merged(
       going.state.replace(params=jax.tree.map(lambda x: x + 1e-3, going.state.params)))
   with pytest.raises(AssertionError):
     same(params, wrong)
@@ -149,11 +149,11 @@ def test_the_exported_directory_computes_what_the_run_does(run, tmp_path):
 def test_an_adapter_and_its_base_are_the_merged_parameters(run, tmp_path):
   from safetensors.numpy import load_file
 
-  folder, parts, _, going = run
+  folder, built, _, going = run
   saved.export_adapter(folder, tmp_path / "adapter")
   tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
   a, b = (tensors[f"base_model.model.model.layers.0.mlp.down_proj.lora_{x}.weight"] for x in "AB")
-  expected = parts.merged(going.state)["blocks"][0]["mlp"]["down"]
+  expected = built.learner.merged(going.state)["blocks"][0]["mlp"]["down"]
   base = np.asarray(going.state.frozen["blocks"][0]["mlp"]["down"])
   np.testing.assert_allclose(base + 16.0 / 2 * (b @ a).T, expected, atol=1e-5)
   with pytest.raises(ConfigError, match="stored in float32"):
@@ -170,33 +170,33 @@ def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
       "train": "selected",
       "patterns": ("final_norm",)
   }, pretrained=str(tmp_path / "base"), warm_start={"steps": 0})
-  workdir, parts, start, going = begin(tmp_path / "second", cfg)
+  workdir, built, start, going = begin(tmp_path / "second", cfg)
   assert not (workdir / "warm_start").exists()
   assert start.params["selected"]["final_norm"]["scale"].dtype == jnp.float32
   assert {x.dtype for x in jax.tree.leaves(start.frozen)} == {jnp.dtype(jnp.bfloat16)}
-  _, params = saved.restore_trained(parts, workdir)
-  same(params, parts.merged(going.state))
+  _, params = saved.restore_trained(built.cfg, built.learner, workdir)
+  same(params, built.learner.merged(going.state))
   # keys that we do not read come along from the base
   config_file = tmp_path / "base" / "config.json"
   config_file.write_text(json.dumps(json.loads(config_file.read_text()) | {"bos_token_id": 5}))
   saved.export(workdir, tmp_path / "again")
   assert json.loads((tmp_path / "again" / "config.json").read_text())["bos_token_id"] == 5
   same(hf.load_pretrained(tmp_path / "again")[1], params)
-  with pytest.raises(ConfigError, match="adapters alone"):
+  with pytest.raises(ConfigError, match="holds only low-rank adapters"):
     saved.export_adapter(workdir, tmp_path / "none")
 
 
 def test_training_everything_needs_no_start(tmp_path):
-  workdir, parts, start, going = begin(tmp_path / "all", config({}, warm_start={"steps": 0}))
-  assert start.frozen is None and parts.cfg.parameters == ParametersConfig()
+  workdir, built, start, going = begin(tmp_path / "all", config({}, warm_start={"steps": 0}))
+  assert start.frozen is None and built.cfg.parameters == ParametersConfig()
   # what a checkpoint of adapters must not hold
   assert any("embedding" in key for key in saved_keys(workdir))
   shutil.rmtree(workdir / "warm_start")
-  same(saved.restore_trained(parts, workdir)[1], going.state.params)
+  same(saved.restore_trained(built.cfg, built.learner, workdir)[1], going.state.params)
 
 
-def test_a_run_that_drew_in_int8_is_read_without_the_library(tmp_path, monkeypatch):
-  """And one with a shared prompt cache on any number of devices: nobody draws as the run did."""
+def test_a_run_that_sampled_in_int8_is_read_without_the_library(tmp_path, monkeypatch):
+  """And one with a shared prompt cache on any number of devices: nobody samples as the run did."""
   cfg = config({}, warm_start={"steps": 0})
   cfg = dataclasses.replace(
       cfg, rollout=dataclasses.replace(cfg.rollout, quantization="int8", slots=8,
@@ -204,23 +204,28 @@ def test_a_run_that_drew_in_int8_is_read_without_the_library(tmp_path, monkeypat
   monkeypatch.setitem(sys.modules, "qwix", None)
   with pytest.raises(ConfigError, match="needs qwix"):
     setup.resolve(cfg)
-  workdir, parts, _, going = begin(tmp_path / "run", cfg)
-  assert parts.cfg.rollout == dataclasses.replace(cfg.rollout, quantization="none",
+  workdir, built, _, going = begin(tmp_path / "run", cfg)
+  assert built.cfg.rollout == dataclasses.replace(cfg.rollout, quantization="none",
                                                   shared_prefix=False)
-  assert saved.parts_of(workdir, jax.devices()[:4]).rollout_mesh.size == 4
+  wide = setup.build(*saved.read_config(workdir, jax.devices()[:4]))
+  assert wide.sampler.rollout_mesh.size == 4
   assert saved.export(workdir, tmp_path / "out") == 3
-  same(hf.load_pretrained(tmp_path / "out")[1], parts.merged(going.state))
+  same(hf.load_pretrained(tmp_path / "out")[1], built.learner.merged(going.state))
 
 
-def test_an_export_leaves_no_tool_running(run, tmp_path, monkeypatch):
-  """Also where it is refused."""
-  folder, closed = run[0], []
-  monkeypatch.setattr(setup.Parts, "close", lambda parts: closed.append(parts))
-  for refused in (lambda: saved.export(folder, tmp_path / "out", "7"),
-                  lambda: saved.export_adapter(folder, tmp_path / "out", dtype="bfloat16")):
-    with pytest.raises(ConfigError):
-      refused()
-    assert closed and closed.pop().cfg == run[1].cfg
+def test_an_export_starts_no_tool(run, tmp_path, monkeypatch):
+  """Nothing is sampled, so there is nothing to close, also if the export is refused."""
+  def unexpected(*_):
+    raise AssertionError("an environment was made")
+
+  monkeypatch.setattr(samplers, "make_run_environment", unexpected)
+  folder, built, *_ = run
+  with pytest.raises(AssertionError):
+    setup.build(built.cfg, jax.devices()[:1])
+  assert saved.export(folder, tmp_path / "out") == 3
+  saved.export_adapter(folder, tmp_path / "adapter")
+  with pytest.raises(ConfigError):
+    saved.export(folder, tmp_path / "none", "7")
 
 
 def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):

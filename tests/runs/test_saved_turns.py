@@ -9,8 +9,9 @@ import pytest
 from jaxrl_llm.analysis import frozen
 from jaxrl_llm.reporting import html, writers
 from jaxrl_llm.reporting.reader import RunError, RunFolder
-from jaxrl_llm.runs import collect, evaluate
-from jaxrl_llm.runs.collect import Verdicts
+from jaxrl_llm.runs import evaluate
+from jaxrl_llm.runs.records import rollout_rows
+from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
 from jaxrl_llm.types import Problem, Reward, Rollout
 
@@ -46,16 +47,16 @@ def saved(tmp_path, rows):
   return frozen.load(run, 1, types.SimpleNamespace(row_length=LENGTH), 0)
 
 
-def rows_of(drawn):
+def rows_of(given):
   problems = [Problem(text[:PROMPT], "") for text in TEXT]
   made = verdicts()
-  return collect.rollout_rows(problems, made, drawn, None, made.rewards, made.keep)
+  return rollout_rows(problems, made, given, None, made.rewards, made.keep)
 
 
 def test_turns_are_read_back(tmp_path):
-  drawn, back = rollout(), saved(tmp_path, rows_of(rollout())).rollout
+  given, back = rollout(), saved(tmp_path, rows_of(rollout())).rollout
   for name in ("tokens", "mask", "turn_id", "void", "length", "behavior_log_probs", "stop_reason"):
-    np.testing.assert_array_equal(getattr(back, name), getattr(drawn, name), err_msg=name)
+    np.testing.assert_array_equal(getattr(back, name), getattr(given, name), err_msg=name)
 
 
 def test_rows_of_one_turn_need_no_turns(tmp_path):
@@ -73,14 +74,13 @@ def test_a_row_without_its_turns_is_refused(tmp_path):
 
 
 def test_the_report_shows_tool_text_apart(monkeypatch):
-  drawn = rollout()
+  given = rollout()
   change = iter((np.full((3, LENGTH), 0.25), np.zeros((3, LENGTH))))
   monkeypatch.setattr(evaluate, "_log_probs", lambda *_: next(change))
   problems = [Problem(text[:PROMPT], "42") for text in TEXT]
-  shown = evaluate.samples(
-      types.SimpleNamespace(tokenizer=TOKENIZER), None, None,
-      evaluate.Evaluation(problems,
-                          verdicts().correct, TEXT, jax.tree.map(np.asarray, drawn), {}), 3)
+  evaluation = evaluate.Evaluation(problems,
+                                   verdicts().correct, TEXT, jax.tree.map(np.asarray, given), {})
+  shown = evaluate.samples(None, TOKENIZER, None, None, evaluation, 3)
   assert shown[0]["pieces"] == list(TEXT[0][PROMPT:])
   inside = slice(TOOL.start - PROMPT, TOOL.stop - PROMPT)
   assert shown[0]["log_ratio"][inside] == [None] * 3 and shown[0]["log_ratio"].count(None) == 3

@@ -2,16 +2,16 @@
 last, no code.
 """
 
-import types
+import functools
 
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import Config, RolloutConfig
+from jaxrl_llm.config import RolloutConfig
 from jaxrl_llm.rollouts.environment import Stop, ToolEnvironment
 from jaxrl_llm.rollouts.protocols import Fence
 from jaxrl_llm.rollouts.tools import ToolResult
-from jaxrl_llm.runs import collect
+from jaxrl_llm.runs.verdicts import completions
 from jaxrl_llm.tasks.grading import last_boxed
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN, STOP_TURNS, Rollout
@@ -30,19 +30,19 @@ class Prints:
 
 
 def played(turns, output):
-  """(environment, row) of a policy that draws these texts; a turn that is not over with its text is
-  cut there.
+  """(environment, row) of a policy that samples these texts. A turn that does not end with its text
+  is cut there.
   """
   environment = ToolEnvironment(TOKENIZER, Prints(output), Fence(),
                                 eos_ids=(TOKENIZER.eos_token_id,), max_output_tokens=200)
   ids, turn_id, reason, void = [0] * PROMPT, [0] * PROMPT, STOP_LENGTH, False
   for number, text in enumerate(turns, 1):
-    drawn = TOKENIZER.encode(text, add_special_tokens=False)
-    kept = environment.turn_end(drawn)
-    drawn = drawn[:kept]
-    outcome = None if kept is None else environment.step(0, drawn, last=number == MAX_TURNS)
+    sampled = TOKENIZER.encode(text, add_special_tokens=False)
+    kept = environment.turn_end(sampled)
+    sampled = sampled[:kept]
+    outcome = None if kept is None else environment.step(0, sampled, last=number == MAX_TURNS)
     inserted = [] if outcome is None else [*outcome.ids]
-    ids, turn_id = ids + drawn + inserted, turn_id + [number] * len(drawn) + [0] * len(inserted)
+    ids, turn_id = ids + sampled + inserted, turn_id + [number] * len(sampled) + [0] * len(inserted)
     if isinstance(outcome, Stop):
       reason, void = outcome.reason, outcome.void
   padded = lambda x: np.array([x + [0] * (WIDTH - len(x))], np.int32)
@@ -75,13 +75,11 @@ def test_the_code_of_calls_is_not_graded(what):
   turns, output, reason, text, box = CASES[what]
   environment, rollout = played(turns, output)
   assert rollout.stop_reason[0] == reason and not rollout.void[0]
-  parts = types.SimpleNamespace(cfg=Config(rollout=RolloutConfig(max_turns=MAX_TURNS)),
-                                tokenizer=TOKENIZER, environment=environment)
-  assert collect.completions(parts, rollout) == [text] and last_boxed(text) == box
+  read = functools.partial(completions, TOKENIZER, environment, RolloutConfig(max_turns=MAX_TURNS))
+  assert read(rollout) == [text] and last_boxed(text) == box
   environment.protocol = _Careless()
   if BOX in "".join(turns) and what not in ("answered in the end", "printed"):
-    assert last_boxed(collect.completions(
-        parts, rollout)[0]) == "2", "a verifier that reads all would pass too"
+    assert last_boxed(read(rollout)[0]) == "2", "a verifier that reads all would pass too"
 
 
 class _Careless(Fence):

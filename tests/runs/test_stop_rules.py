@@ -6,9 +6,13 @@ import pytest
 
 from jaxrl_llm.config import ConfigError, LossConfig, base_config, from_dict
 from jaxrl_llm.rollouts.environment import before_stop
-from jaxrl_llm.runs import collect, setup
+from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.evaluate import sample_rows
-from jaxrl_llm.runs.iteration import first_run, iterate
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.run_state import first_state
+from jaxrl_llm.runs.samplers import sampling_of
+from jaxrl_llm.runs.verdicts import completions
 from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.types import STOP_LENGTH, STOP_STRING, STOP_TOKEN, Sampling
 
@@ -38,13 +42,14 @@ def configured(**overrides):
 
 
 def iterated(**overrides):
-  """(parts, parameters, metrics of the step, rows) of one iteration from sharp random parameters.
+  """(built, parameters, metrics of the step, rows) of one iteration from sharp random parameters.
   """
-  parts = setup.build(configured(**overrides), jax.devices()[:1])
-  params = jax.tree.map(lambda x: 6 * x if x.ndim > 1 else x, parts.model.init(jax.random.key(0)))
-  start = Start(params, None)
-  _, ((metrics,), *_), _, rows = iterate(parts, first_run(parts, start), params, 1)
-  return parts, params, jax.device_get(metrics), rows
+  built = setup.build(configured(**overrides), jax.devices()[:1])
+  params = jax.tree.map(lambda x: 6 * x if x.ndim > 1 else x,
+                        built.learner.model.init(jax.random.key(0)))
+  run = first_state(built.cfg, built.learner, Start(params, None))
+  _, ((metrics,), *_), _, rows = iterate(*built, run, params, 1)
+  return built, params, jax.device_get(metrics), rows
 
 
 @pytest.fixture(scope="module")
@@ -71,34 +76,35 @@ def test_a_loss_that_prunes_by_min_p_alone_is_told_apart(monkeypatch):
 
 
 def test_rows_end_with_a_stop_string_and_keep_it(finished):
-  parts, _, _, rows = finished
+  built, _, _, rows = finished
   ended = [row for row in rows if row["stop_reason"] == STOP_STRING]
   assert ended and {row["stop_reason"] for row in rows} == {STOP_STRING, STOP_TOKEN, STOP_LENGTH}
   for row in rows:
     new = row["tokens"][row["prompt_length"]:]
-    text = parts.tokenizer.decode(new)
+    text = built.task.tokenizer.decode(new)
     found = any(string in text for string in STRINGS)
     assert found == (row["stop_reason"] == STOP_STRING) and not (found and row["truncated"])
     assert row["mask"][row["prompt_length"]:] == [1] * len(new) and len(
         row["behavior_log_probs"]) == len(row["tokens"])
     if found:
-      assert text.endswith(STRINGS) and not any(string in parts.tokenizer.decode(new[:-1])
+      assert text.endswith(STRINGS) and not any(string in built.task.tokenizer.decode(new[:-1])
                                                 for string in STRINGS)
       assert row["completion"] == text.removesuffix("1").removesuffix(
           "2+") and row["completion"] != text
-    assert parts.task.stop_ids[0] not in new[:LEAST]
+    assert built.task.stop_ids[0] not in new[:LEAST]
 
 
 def test_evaluation_ends_rows_in_the_same_way(finished):
-  parts, params, *_ = finished
-  problems = parts.task.heldout(8) * 4
-  host = sample_rows(parts, params, problems, np.arange(32), jax.random.key(3), Sampling.of(1.0))
+  built, params, *_ = finished
+  cfg = built.cfg.rollout
+  prompts = prompt_batch(built.task, built.task.heldout(8) * 4, cfg.max_prompt_tokens)
+  host = sample_rows(built.sampler, params, prompts, jax.random.key(3), Sampling.of(1.0), piece=32)
   ended = host.stop_reason == STOP_STRING
-  texts = collect.completions(parts, host)
+  texts = completions(built.task.tokenizer, built.sampler.environment, cfg, host)
   assert ended.any() and host.turn_id is None
   assert not any(string in text for text in texts for string in STRINGS)
   early = host.mask & (np.arange(host.tokens.shape[1]) - host.prompt_length[:, None] < LEAST)
-  assert not np.isin(host.tokens[early], parts.task.stop_ids).any() and (host.stop_reason
+  assert not np.isin(host.tokens[early], built.task.stop_ids).any() and (host.stop_reason
                                                                          == STOP_TOKEN).any()
 
 
@@ -154,4 +160,4 @@ def test_each_side_gets_all_rules(side, sampler, loss):
   assert cfg.loss.rules == (rules if loss else {}) and cfg.loss.min_new_tokens == LEAST
   for name, pruned in (("sampler", sampler), ("trainer", loss)):
     expected = Sampling.of(0.8, **(rules if pruned else {}))
-    assert jax.tree.map(float, setup._sampling(cfg, name)) == jax.tree.map(float, expected)
+    assert jax.tree.map(float, sampling_of(cfg, name)) == jax.tree.map(float, expected)

@@ -47,7 +47,7 @@ def sampler(least):
 
 
 @functools.cache
-def drawn(how, rules, least) -> Rollout:
+def sampled(how, rules, least) -> Rollout:
   sampling = Sampling.of(TEMPERATURE, **RULES[rules])
   if how == "generate":
     return jax.device_get(sampler(least)(PARAMS, prompts(), KEY, sampling))
@@ -86,7 +86,7 @@ def gap(log_probs, rollout) -> float:
 @pytest.mark.parametrize("how", ["generate", "engine"])
 @pytest.mark.parametrize(("rules", "least"), CASES)
 def test_sampler_scorer_and_loss_agree(how, rules, least):
-  rollout = drawn(how, rules, least)
+  rollout = sampled(how, rules, least)
   scored = scorer(least)(PARAMS, rollout, Sampling.of(TEMPERATURE, **RULES[rules]))
   ours = loss_stats(loss_config(rules, least))(PARAMS, batch_of(rollout))
   assert gap(scored.log_probs, rollout) < TOLERANCE and gap(ours.log_probs, rollout) < TOLERANCE
@@ -105,7 +105,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_loss_with_another_distribution_is_told_apart(wrong):
-  rollout = drawn("generate", "all", LEAST)
+  rollout = sampled("generate", "all", LEAST)
   ours = loss_stats(WRONG[wrong](loss_config("all", LEAST)))(PARAMS, batch_of(rollout))
   assert gap(ours.log_probs, rollout) > 1e-2
 
@@ -113,17 +113,17 @@ def test_a_loss_with_another_distribution_is_told_apart(wrong):
 @pytest.mark.parametrize("how", ["generate", "engine"])
 def test_no_row_ends_before_the_least_length(how):
   """And rows are those of the other sampler; without the rule some are shorter."""
-  rollout, free = drawn(how, "none", LEAST), drawn(how, "none", 0)
+  rollout, free = sampled(how, "none", LEAST), sampled(how, "none", 0)
   new = lambda r: r.length - r.prompt_length
   assert new(rollout).min() > LEAST > new(free).min() and new(rollout).min() < NEW
-  np.testing.assert_array_equal(rollout.tokens, drawn("generate", "none", LEAST).tokens)
+  np.testing.assert_array_equal(rollout.tokens, sampled("generate", "none", LEAST).tokens)
 
 
 def test_a_stop_token_where_it_is_banned_is_no_token_of_the_policy():
   """Rows of a sampler without the rule: early stops are outside, counted, finite, and have no
   gradient.
   """
-  rollout, cfg = drawn("generate", "none", 0), loss_config("none", LEAST)
+  rollout, cfg = sampled("generate", "none", 0), loss_config("none", LEAST)
   early = rollout.mask & (rollout.tokens == EOS) & np.asarray(stop_rule(rollout, cfg)[1])
   scored = scorer(LEAST)(PARAMS, rollout, Sampling.of(TEMPERATURE))
   np.testing.assert_array_equal(~scored.in_support & rollout.mask, early)
@@ -171,4 +171,4 @@ def test_places_count_what_an_environment_inserts():
 
 def test_a_rule_without_stop_tokens_is_refused():
   with pytest.raises(ValueError, match="Fix: the task's stop_ids"):
-    stop_rule(drawn("generate", "none", 0), LossConfig(min_new_tokens=2))
+    stop_rule(sampled("generate", "none", 0), LossConfig(min_new_tokens=2))

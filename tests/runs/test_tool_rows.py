@@ -1,5 +1,4 @@
-"""Rows with a real tool, from the engine to the loss: what the policy did not draw counts nowhere.
-"""
+"""Rows with a real tool, from engine to loss: what the policy did not sample counts nowhere."""
 
 import dataclasses
 import functools
@@ -24,8 +23,10 @@ from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.drawing import draw, row_keys
 from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, ToolResult
-from jaxrl_llm.runs import collect, setup
-from jaxrl_llm.runs import draw as draw_lib
+from jaxrl_llm.runs import setup
+from jaxrl_llm.runs.prompt_batch import iteration_key
+from jaxrl_llm.runs.records import host_metrics, rollout_rows
+from jaxrl_llm.runs.rollout_batch import sample_batch
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
@@ -85,7 +86,7 @@ def config(preset="ctpo"):
 
 
 @pytest.fixture(scope="module")
-def parts():
+def built():
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(environment.TOOLS, "calculator", (Fails, "expression"))
     patch.setitem(tasks.TASKS, "tool_arithmetic", Merged)
@@ -93,19 +94,24 @@ def parts():
 
 
 @pytest.fixture(scope="module")
-def params(parts):
+def params(built):
   # far from uniform
-  return jax.tree.map(lambda x: 3 * x if x.ndim > 1 else x, parts.model.init(jax.random.key(0)))
+  initial = built.learner.model.init(jax.random.key(0))
+  return jax.tree.map(lambda x: 3 * x if x.ndim > 1 else x, initial)
 
 
 @pytest.fixture(scope="module")
-def drawn(parts, params):
-  return draw_lib.draw(parts, params, 0, 1)
+def sampled(built, params):
+  return sampled_again(built, params)
+
+
+def sampled_again(built, params):
+  return sample_batch(built.cfg, built.task, built.sampler, params, 0, 1)
 
 
 @pytest.fixture(scope="module")
-def scores(parts, params, drawn):
-  stats = parts.score(params, drawn.rollout, parts.scoring)
+def scores(built, params, sampled):
+  stats = built.learner.scoring.score(params, sampled.rollout, built.learner.scoring.sampling)
   rng = np.random.default_rng(5)
   # a reference of its own
   noise = jnp.asarray(rng.normal(0, 0.2, stats.log_probs.shape), jnp.float32)
@@ -115,15 +121,15 @@ def scores(parts, params, drawn):
 
 # Rows.
 
-def drawn_by_the_policy(parts, params, host) -> bool:
-  """Whether each token under the mask is the one that the row's noise draws from the network behind
-  its prefix.
+def sampled_by_the_policy(built, params, host) -> bool:
+  """Whether each token under the mask is the one that the row's noise samples from the network
+  after its prefix.
   """
-  model, sampling, width = parts.model, parts.sampling, host.tokens.shape[1]
+  model, sampling, width = built.learner.model, built.sampler.sampling, host.tokens.shape[1]
   at = jnp.broadcast_to(jnp.arange(width), host.tokens.shape)
   hidden, _ = model.hidden(params, jnp.asarray(host.tokens), at,
                            (at < host.length[:, None]).astype(jnp.int32))
-  keys = row_keys(collect.iteration_key(parts.cfg.seed, 1), host.row_id)
+  keys = row_keys(iteration_key(built.cfg.seed, 1), host.row_id)
   step = jax.jit(
       lambda h, t: draw(h, model.head(params), keys, jnp.full(len(keys), t), sampling)[0])
   expected = np.stack(
@@ -141,8 +147,9 @@ def pieces(host, row):
   return out
 
 
-def test_the_mask_covers_what_the_policy_drew_and_nothing_else(parts, params, drawn):
-  host, encode = drawn.host, functools.partial(parts.tokenizer.encode, add_special_tokens=False)
+def test_the_mask_covers_what_the_policy_sampled_and_nothing_else(built, params, sampled):
+  host, tokenizer = sampled.host, built.task.tokenizer
+  encode = functools.partial(tokenizer.encode, add_special_tokens=False)
   np.testing.assert_array_equal(host.mask, host.turn_id > 0)
   assert not np.any(host.behavior_log_probs[~host.mask]) and np.all(
       host.behavior_log_probs[host.mask] < 0)
@@ -154,38 +161,40 @@ def test_the_mask_covers_what_the_policy_drew_and_nothing_else(parts, params, dr
     for (turn, ids), (answered, answer) in itertools.pairwise(runs):
       assert (turn > 0) != (answered > 0)
       if turn:  # what was inserted is the answer to the call that the turn ends with
-        shown = Inline().body(Calculator().run(Inline().find(parts.tokenizer.decode(ids)).argument))
-        assert answer == encode(shown) + encode(";") and "]" in parts.tokenizer.decode(ids[-1:])
+        argument = Inline().find(tokenizer.decode(ids)).argument
+        shown = Inline().body(Calculator().run(argument))
+        assert answer == encode(shown) + encode(";") and "]" in tokenizer.decode(ids[-1:])
         inserted += 1
   assert inserted > 8 and len({len(pieces(host, row)) for row in range(len(host.tokens))}) >= 3
-  scored = np.asarray(parts.score(params, drawn.rollout, parts.scoring).log_probs)
+  scoring = built.learner.scoring
+  scored = np.asarray(scoring.score(params, sampled.rollout, scoring.sampling).log_probs)
   np.testing.assert_allclose(host.behavior_log_probs[host.mask], scored[host.mask], atol=2e-5)
 
 
-def rendered_again(parts, host):
+def rendered_again(built, host):
   """Turns put back as the tokenizer would write their text: what a chat template does to them."""
   tokens = host.tokens.copy()
   for row in range(len(tokens)):
     for turn in range(1, host.turn_id[row].max() + 1):
       at = np.flatnonzero(host.turn_id[row] == turn)
-      ids = parts.tokenizer.encode(parts.tokenizer.decode(tokens[row, at]),
+      ids = built.task.tokenizer.encode(built.task.tokenizer.decode(tokens[row, at]),
                                    add_special_tokens=False)
       tokens[row, at[:len(ids)]] = ids
   return host.replace(tokens=tokens)
 
 
-def test_ids_are_those_drawn_and_never_encoded_again(parts, params, drawn):
-  again = rendered_again(parts, drawn.host)
-  assert np.any(again.tokens != drawn.host.tokens), "no turn that would be written otherwise"
-  assert drawn_by_the_policy(parts, params, drawn.host)
-  assert not drawn_by_the_policy(parts, params, again)
+def test_ids_are_those_drawn_and_never_encoded_again(built, params, sampled):
+  again = rendered_again(built, sampled.host)
+  assert np.any(again.tokens != sampled.host.tokens), "no turn that would be written otherwise"
+  assert sampled_by_the_policy(built, params, sampled.host)
+  assert not sampled_by_the_policy(built, params, again)
 
 
-def test_a_tool_that_blocks_delays_its_own_row_alone(parts, params, drawn, monkeypatch):
+def test_a_tool_that_blocks_delays_its_own_row_alone(built, params, sampled, monkeypatch):
   """It answers once every other row that the environment ends has ended: were they to wait for it,
   none would.
   """
-  host, local, step = drawn.host, threading.local(), environment.ToolEnvironment.step
+  host, local, step = sampled.host, threading.local(), environment.ToolEnvironment.step
   slow = next(b for b in range(len(host.tokens)) if host.turn_id[b].max() > 1 and not host.void[b])
   others = set(host.row_id[(host.stop_reason != STOP_LENGTH) &
                            (host.row_id != host.row_id[slow])].tolist())
@@ -206,13 +215,13 @@ def test_a_tool_that_blocks_delays_its_own_row_alone(parts, params, drawn, monke
 
   monkeypatch.setattr(Fails, "before", staticmethod(block))
   monkeypatch.setattr(environment.ToolEnvironment, "step", noted)
-  again = draw_lib.draw(parts, params, 0, 1).host
+  again = sampled_again(built, params).host
   assert in_time == [True] and len(others) > len(host.tokens) / 2
   for name in ("tokens", "mask", "turn_id", "length", "stop_reason", "void"):
     np.testing.assert_array_equal(getattr(again, name), getattr(host, name))
 
 
-def test_killed_workers_of_a_sandbox_lose_nothing(parts, params, monkeypatch):
+def test_killed_workers_of_a_sandbox_lose_nothing(built, params, monkeypatch):
   """All of them at once, while a program runs: it runs again, and the rows are the same."""
   calls, kill_at = itertools.count(1), [0]
 
@@ -225,22 +234,22 @@ def test_killed_workers_of_a_sandbox_lose_nothing(parts, params, monkeypatch):
   monkeypatch.setattr(Fails, "run", run)
   with PythonSandbox(workers=2, timeout=5.0) as sandbox:
     before = sandbox.pids()
-    expected = draw_lib.draw(parts, params, 0, 1).host
+    expected = sampled_again(built, params).host
     made = next(calls) - 1
     assert made > 8 and sandbox.pids() == before
     kill_at[0] = made + 4
-    host = draw_lib.draw(parts, params, 0, 1).host
+    host = sampled_again(built, params).host
     assert sandbox.pids() != before, "no worker had to be replaced"
   assert not np.any(host.void)
   for name in ("tokens", "mask", "turn_id", "length", "stop_reason"):
     np.testing.assert_array_equal(getattr(host, name), getattr(expected, name))
 
 
-def test_an_output_that_is_the_answer_ends_the_row_and_is_read(parts, params, monkeypatch):
+def test_an_output_that_is_the_answer_ends_the_row_and_is_read(built, params, monkeypatch):
   """Its ids are not the policy's; the verifier reads them behind the policy's text."""
   monkeypatch.setattr(Inline, "finished", lambda self, text: "?" in text)
-  again = draw_lib.draw(parts, params, 0, 1)
-  host, tail = again.host, parts.tokenizer.encode("?") + parts.tokenizer.encode(";")
+  again = sampled_again(built, params)
+  host, tail = again.host, built.task.tokenizer.encode("?") + built.task.tokenizer.encode(";")
   last = np.array([np.flatnonzero(mask)[-1] for mask in host.mask]) + 1
   answered = host.length > last
   assert 4 < answered.sum() < len(last) - 4 and not np.any(host.void & answered)
@@ -249,22 +258,22 @@ def test_an_output_that_is_the_answer_ends_the_row_and_is_read(parts, params, mo
     assert host.tokens[row, at:host.length[row]].tolist() == tail
     assert not np.any(host.turn_id[row, at:]) and not np.any(host.behavior_log_probs[row, at:])
   for row, text in enumerate(again.verdicts.texts):
-    ours = parts.tokenizer.decode(host.tokens[row][host.mask[row]])
+    ours = built.task.tokenizer.decode(host.tokens[row][host.mask[row]])
     assert text == (ours + "?;" if answered[row] else ours.removesuffix("<eos>"))
-  assert drawn_by_the_policy(parts, params, host)
+  assert sampled_by_the_policy(built, params, host)
 
 
 # The loss.
 
-def off_policy(drawn, seed=0):
+def off_policy(sampled, seed=0):
   """Log-probs of a policy that has moved since: finite everywhere, tool text included."""
   rng = np.random.default_rng(seed)
-  return jnp.asarray(drawn.host.behavior_log_probs + rng.normal(0, 0.3, drawn.host.mask.shape),
+  return jnp.asarray(sampled.host.behavior_log_probs + rng.normal(0, 0.3, sampled.host.mask.shape),
                      jnp.float32)
 
 
-def rewards_of(drawn):
-  return jnp.asarray(np.random.default_rng(1).integers(0, 2, len(drawn.host.mask)), jnp.float32)
+def rewards_of(sampled):
+  return jnp.asarray(np.random.default_rng(1).integers(0, 2, len(sampled.host.mask)), jnp.float32)
 
 
 @functools.cache
@@ -290,9 +299,9 @@ PRESETS = ("gspo", "seq_is", "ctpo", "minpro", "gmpo", "topr", "otb", "tir_otb",
            "deepseek")
 
 
-def arguments(drawn, scores):
-  return (off_policy(drawn), drawn.rollout, rewards_of(drawn), jnp.asarray(drawn.verdicts.keep),
-          scores)
+def arguments(sampled, scores):
+  keep = jnp.asarray(sampled.verdicts.keep)
+  return off_policy(sampled), sampled.rollout, rewards_of(sampled), keep, scores
 
 
 def spoiled(given, hole):
@@ -318,19 +327,19 @@ def blind(preset, given, hole) -> bool:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_numbers_on_tool_text_change_nothing(preset, drawn, scores):
-  given, hole = arguments(drawn, scores), ~drawn.host.mask
+def test_numbers_on_tool_text_change_nothing(preset, sampled, scores):
+  given, hole = arguments(sampled, scores), ~sampled.host.mask
   assert blind(preset, given, hole)
   at = np.arange(hole.shape[1])
-  whole = (at >= drawn.host.prompt_length[:, None]) & (at < drawn.host.length[:, None])
+  whole = (at >= sampled.host.prompt_length[:, None]) & (at < sampled.host.length[:, None])
   wrong = (given[0], given[1].replace(mask=jnp.asarray(whole)), *given[2:])
   assert not blind(preset, wrong, hole), "a mask that covers the tool's text would pass too"
 
 
-def squeezed(drawn, log_probs, rollout, rewards, keep, scores):
+def squeezed(sampled, log_probs, rollout, rewards, keep, scores):
   """The same rows without the tool's text; and the order of columns that does it."""
   outside = ~np.asarray(rollout.mask) & (np.arange(rollout.mask.shape[1])
-                                         >= drawn.host.prompt_length[:, None])
+                                         >= sampled.host.prompt_length[:, None])
   order = np.argsort(outside, 1, kind="stable")
   move = lambda x: jnp.take_along_axis(x, order, 1) if x.ndim == 2 else x
   rollout = jax.tree.map(move, rollout)
@@ -338,56 +347,56 @@ def squeezed(drawn, log_probs, rollout, rewards, keep, scores):
 
 
 @pytest.mark.parametrize("preset", [p for p in PRESETS if p not in ("otb", "tempo")])
-def test_ratios_and_positions_skip_tool_text(preset, drawn, scores):
+def test_ratios_and_positions_skip_tool_text(preset, sampled, scores):
   """otb compares columns, tempo prefixes of the row: what the tool said is part of these."""
-  given = arguments(drawn, scores)
+  given = arguments(sampled, scores)
   value, gradient = program(preset)(*given)
-  shorter, order = squeezed(drawn, *given)
+  shorter, order = squeezed(sampled, *given)
   got, moved = program(preset)(*shorter)
   np.testing.assert_allclose(got, value, rtol=1e-5)
   np.testing.assert_allclose(moved, np.take_along_axis(np.asarray(gradient), order, 1), rtol=1e-4,
                              atol=1e-7)
 
 
-def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(parts, params, drawn, scores):
+def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(built, params, sampled, scores):
   """The real scorer, batches and loss: the parameters' gradient, to the bit."""
-  cfg = parts.cfg
+  cfg = built.cfg
 
   @jax.jit
   def gradient(params, rollout, rewards, keep, scores):
     (batch,), _ = optimizer_batches(rollout, rewards, keep, scores, cfg=cfg.batch)
     moved = jax.tree.map(lambda x: 1.02 * x, params)
-    return jax.grad(lambda p: loss_lib.policy_loss(p, batch, model=parts.model, cfg=cfg.loss)[0])(
-        moved)
+    loss = functools.partial(loss_lib.policy_loss, model=built.learner.model, cfg=cfg.loss)
+    return jax.grad(lambda p: loss(p, batch)[0])(moved)
 
-  _, *given = arguments(drawn, scores)
-  changed = gradient(params, *spoiled((off_policy(drawn), *given), ~drawn.host.mask)[1:])
+  _, *given = arguments(sampled, scores)
+  changed = gradient(params, *spoiled((off_policy(sampled), *given), ~sampled.host.mask)[1:])
   plain = gradient(params, *given)
   jax.tree.map(np.testing.assert_array_equal, plain, changed)
   assert any(np.any(x) for x in jax.tree.leaves(plain))
 
 
-def test_a_void_row_is_left_out_and_counted(drawn, scores):
+def test_a_void_row_is_left_out_and_counted(sampled, scores):
   """Its tool was out of order, which says nothing about the policy: its reward counts nowhere, no
   token of it moves.
   """
-  host, keep = drawn.host, drawn.verdicts.keep
+  host, keep = sampled.host, sampled.verdicts.keep
   np.testing.assert_array_equal(keep, ~host.void)
   assert 1 < host.void.sum() < len(keep) / 2 and np.all(
       host.stop_reason[host.void] == STOP_ENVIRONMENT)
-  metrics = collect.host_metrics(drawn.verdicts, host, 8)
+  metrics = host_metrics(sampled.verdicts, host, 8)
   assert metrics["reward/unscored"] == metrics["rollout/void"] == np.mean(
       host.void) and metrics["rollout/turns"] > 1
   assert metrics["tool/tokens"] == sum(
       len(ids) for b in range(len(keep)) for turn, ids in pieces(host, b) if not turn)
-  rows = collect.rollout_rows(drawn.problems, drawn.verdicts, host, None, drawn.verdicts.rewards,
-                              keep)
-  assert [row["void"] for row in rows] == list(host.void) and [row["keep"] for row in rows
-                                                              ] == list(keep)
+  verdicts = sampled.verdicts
+  rows = rollout_rows(sampled.problems, verdicts, host, None, verdicts.rewards, keep)
+  assert [row["void"] for row in rows] == list(host.void)
+  assert [row["keep"] for row in rows] == list(keep)
   turns = zip(host.turn_id, host.length, strict=True)
   assert [row["turn_id"] for row in rows] == [turn[:n].tolist() for turn, n in turns]
 
-  log_probs, rollout, rewards, kept, scores = arguments(drawn, scores)
+  log_probs, rollout, rewards, kept, scores = arguments(sampled, scores)
   for preset in ("ctpo", "otb"):
     value, gradient = program(preset)(log_probs, rollout, rewards, kept, scores)
     other = program(preset)(log_probs, rollout, jnp.where(host.void, 9, rewards), kept, scores)

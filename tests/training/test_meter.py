@@ -13,14 +13,25 @@ import pytest
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.models import Model
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.reporting.summary import summarize
-from jaxrl_llm.runs import collect, setup
-from jaxrl_llm.runs.iteration import _score, first_run, iterate
+from jaxrl_llm.runs import setup
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.run_state import first_state
+from jaxrl_llm.runs.scoring import (
+  BEHAVIOR,
+  CURRENT,
+  RECOMPUTED,
+  make_meter,
+  make_scoring,
+  score_rollout,
+)
 from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.training.meter import counted, meter
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.types import Rollout, TokenStats
+from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
 
 def resolved(**overrides):
@@ -36,15 +47,16 @@ def resolved(**overrides):
   return setup.resolve(from_dict(config))
 
 
-def parts(**overrides):
+def built(**overrides):
   return setup.build(resolved(**overrides), jax.devices()[:1])
 
 
 def begin(made):
   """Parameters far enough from 0 for numerics to show, and the run before its first iteration."""
-  params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, made.model.init(jax.random.key(0)))
+  params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x,
+                        made.learner.model.init(jax.random.key(0)))
   start = Start(*split(params, made.cfg.parameters))
-  return first_run(made, start), start
+  return first_state(made.cfg, made.learner, start), start
 
 
 def metered(metrics) -> dict:
@@ -59,14 +71,26 @@ def unexpected(*_):
   raise AssertionError("a pass that nothing asked for")
 
 
+def with_scoring(made, **changes):
+  scoring = dataclasses.replace(made.learner.scoring, **changes)
+  return made._replace(learner=dataclasses.replace(made.learner, scoring=scoring))
+
+
+def sampled(made, start) -> Rollout:
+  prompts = prompt_batch(made.task, made.task.batch(1), 4, group_size=4, first_row=16)
+  rollout, _ = made.sampler.sample(start.params, parallel.to_global(prompts, made.learner.mesh),
+                                   iteration_key(0, 1), made.sampler.sampling)
+  return rollout
+
+
 @pytest.fixture(scope="module")
 def anchored():
   """A run whose anchor pass, with the parameters that sampled, serves; a pass of the meter's own
   would be noticed.
   """
-  made = dataclasses.replace(parts(), meter=unexpected)
+  made = with_scoring(built(), meter=unexpected)
   run, start = begin(made)
-  _, (_, metrics, _), _, rows = iterate(made, run, start.params, 1)
+  _, (_, metrics, _), _, rows = iterate(*made, run, start.params, 1)
   return made, start, metrics, rows
 
 
@@ -79,22 +103,19 @@ def test_the_anchors_pass_serves_for_all_rows(anchored):
 
 def test_rows_without_a_valid_reward_count(anchored):
   made, start, metrics, _ = anchored
-  problems = made.task.batch(1)
-  prompts = collect.prompt_batch(made, problems, 4, 16)
-  rollout, _ = made.sample(start.params, prompts, collect.iteration_key(0, 1), made.sampling)
-  stats = made.score(start.params, rollout, made.scoring)
+  rollout = sampled(made, start)
+  stats = made.learner.scoring.score(start.params, rollout, made.learner.scoring.sampling)
   scores = Scores(stats.log_probs, own=TokenStats(stats.log_probs))
   for keep in (np.ones(16, bool), np.zeros(16, bool)):
-    rewards, keep = parallel.to_global((np.zeros(16, np.float32), keep), made.mesh)
-    found = made.batches(rollout, rewards, keep, scores)[1]
+    rewards, keep = parallel.to_global((np.zeros(16, np.float32), keep), made.learner.mesh)
+    found = made.learner.batches(rollout, rewards, keep, scores)[1]
     assert found["mismatch/absolute"].count == np.sum(rollout.mask) > 0
     assert metered(found).keys() == metered(metrics).keys()
 
 
 def test_tokens_outside_the_scorers_vocabulary_do_not_count(anchored):
   made, start, _, _ = anchored
-  rollout = made.sample(start.params, collect.prompt_batch(made, made.task.batch(1), 4, 16),
-                        collect.iteration_key(0, 1), made.sampling)[0]
+  rollout = sampled(made, start)
   inside = jnp.arange(rollout.mask.shape[1]) % 2 == 0
   kept = counted(TokenStats(None, in_support=jnp.broadcast_to(inside, rollout.mask.shape)), rollout)
   np.testing.assert_array_equal(kept, np.asarray(rollout.mask) & np.asarray(inside))
@@ -103,21 +124,22 @@ def test_tokens_outside_the_scorers_vocabulary_do_not_count(anchored):
 
 def test_old_parameters_are_compared_with_themselves():
   """The policy that trains has moved on: under its parameters the gap would be drift."""
-  made = parts(**{"updates.staleness": 1, "rollout.meter_rows": 8})
+  made = built(**{"updates.staleness": 1, "rollout.meter_rows": 8})
   run, start = begin(made)
   seen = []
-  spied = dataclasses.replace(
-      made, meter=lambda *arguments: seen.append(arguments) or made.meter(*arguments))
-  run, *_ = iterate(spied, run, start.params, 1)
+  meter_ = made.learner.scoring.meter
+  spied = with_scoring(
+      made, meter=lambda *arguments: seen.append(arguments) or meter_(*arguments))
+  run, *_ = iterate(*spied, run, start.params, 1)
   # an update, whatever the rewards were
   current = jax.tree.map(lambda x: 1.1 * x, run.state.params)
   run = dataclasses.replace(run, state=run.state.replace(params=jax.tree.map(jnp.copy, current)))
-  _, (_, metrics, _), values, _ = iterate(spied, run, start.params, 2)
+  _, (_, metrics, _), values, _ = iterate(*spied, run, start.params, 2)
   found = summarize(jax.device_get(metered(metrics)))
   assert values["rollout/staleness"] > 0
   assert found["mismatch/absolute"] < 1e-6
   _, rollout, scoring = seen[-1]
-  wrong = summarize(jax.device_get(made.meter(current, rollout, scoring)))
+  wrong = summarize(jax.device_get(made.learner.scoring.meter(current, rollout, scoring)))
   assert wrong["mismatch/absolute"] > 1e-4
   step = len(rollout.mask) // 8
   # of each group, not of the first alone
@@ -127,13 +149,13 @@ def test_old_parameters_are_compared_with_themselves():
 @pytest.fixture(scope="module")
 def rounded():
   """A run in int8, whose anchor is the behavior: the meter's own pass."""
-  made = parts(**{
+  made = built(**{
       "estimator.name": "minpro",
       "rollout.quantization": "int8",
       "rollout.meter_rows": 16
   })
   run, start = begin(made)
-  return made, start, iterate(made, run, start.params, 1)
+  return made, start, iterate(*made, run, start.params, 1)
 
 
 def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
@@ -144,12 +166,10 @@ def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
 
 def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
   """Nothing reads the anchor's set there: the meter's few rows are all that is scored."""
-  made = dataclasses.replace(parts(**{
-      "estimator.name": "minpro",
-      "vocabulary.top_p": 0.9
-  }), score=unexpected)
+  made = built(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9})
+  made = with_scoring(made, score=unexpected)
   run, start = begin(made)
-  _, (_, metrics, _), _, rows = iterate(made, run, start.params, 1)
+  _, (_, metrics, _), _, rows = iterate(*made, run, start.params, 1)
   assert metrics["mismatch/row"].count == made.cfg.rollout.meter_rows < len(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-5
 
@@ -177,12 +197,17 @@ def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
 def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides, passes):
   cfg, calls, one = resolved(**{"vocabulary.top_p": 0.9}, **overrides), [], jnp.ones(())
   stats = TokenStats(one, sum_pi_squared=one, in_support=one)
-  made = types.SimpleNamespace(cfg=cfg, scoring=None, meter=unexpected, score_reference=unexpected,
-                               score=lambda *_: calls.append(1) or stats)
-  scores = _score(made, None, None, types.SimpleNamespace(behavior_log_probs=2 * one), own=True)
+  scoring = make_scoring(cfg, Model(cfg.model), parallel.make_mesh(cfg.mesh, jax.devices()[:1]), ())
+  assert scoring.score_reference is None
+  scoring = dataclasses.replace(scoring, meter=unexpected,
+                                score=lambda *_: calls.append(1) or stats)
+  scores = score_rollout(scoring, None, None, types.SimpleNamespace(behavior_log_probs=2 * one),
+                         own=True)
   assert len(calls) == passes
   recomputed = not overrides
-  anchor = 1 if recomputed else 2 if cfg.updates.anchor == "behavior" else None
+  behavior = cfg.updates.anchor == "behavior"
+  assert scoring.anchor == (RECOMPUTED if recomputed else BEHAVIOR if behavior else CURRENT)
+  anchor = 1 if recomputed else 2 if behavior else None
   assert scores.anchor_log_probs == anchor and (scores.in_support is not None) == recomputed
   assert (scores.own is None) == (not passes), "the meter reads a pass where there is one"
 
@@ -202,28 +227,27 @@ def test_the_meters_rows_are_spread_over_the_whole_batch(rows, expected):
 
 def test_an_evaluation_keeps_the_trainers_numerics(rounded):
   made, start, _ = rounded
-  prompts = collect.prompt_batch(made, made.task.heldout(8), 1, 0)
-  rollout = made.sample_heldout(start.params, prompts, jax.random.key(0), collect.sampling(1.0))
-  found = summarize(
-      jax.device_get(
-          setup._meter(
-              dataclasses.replace(made.cfg,
-                                  rollout=dataclasses.replace(made.cfg.rollout, meter_rows=8)),
-              made.mesh, made.score_heldout)(start.params, rollout, collect.sampling(1.0))))
+  scoring, mesh, sampling = made.learner.scoring, made.learner.mesh, Sampling.of(1.0)
+  prompts = parallel.to_global(prompt_batch(made.task, made.task.heldout(8), 4), mesh)
+  rollout = made.sampler.sample_heldout(start.params, prompts, jax.random.key(0), sampling)
+  eight = dataclasses.replace(made.cfg,
+                              rollout=dataclasses.replace(made.cfg.rollout, meter_rows=8))
+  metrics = make_meter(eight, mesh, scoring.score_heldout)(start.params, rollout, sampling)
+  found = summarize(jax.device_get(metrics))
   assert max(found["mismatch/range/max"], -found["mismatch/range/min"]) < 1e-5
 
 
 def test_no_rows_no_meter():
-  made = parts(**{"rollout.meter_rows": 0})
-  assert made.meter is None
+  made = built(**{"rollout.meter_rows": 0})
+  assert made.learner.scoring.meter is None
   run, start = begin(made)
-  assert metered(iterate(made, run, start.params, 1)[1][1]) == {}
+  assert metered(iterate(*made, run, start.params, 1)[1][1]) == {}
 
 
 def test_more_rows_than_there_are_and_rows_on_devices():
   """As many as there are; and whole multiples of the devices."""
-  cfg = parts().cfg
-  shapes = lambda rows, devices: setup._meter(
+  cfg = built().cfg
+  shapes = lambda rows, devices: make_meter(
       dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, meter_rows=rows)),
       parallel.make_mesh(cfg.mesh if devices == 1 else dataclasses.replace(cfg.mesh, data=devices),
                          jax.devices()[:devices]), None).__wrapped__.keywords["rows"]

@@ -27,8 +27,8 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss, sft_loss
-from jaxrl_llm.training import prepare
 from jaxrl_llm.training.batches import optimizer_batches
+from jaxrl_llm.training.estimator_weights import needs_weights, with_estimator_weights
 from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import (
@@ -132,8 +132,8 @@ def test_statistics_of_the_whole_batch_survive_micro_batches():
     other, other_metrics = prepared_step(config("m2po", parts))(state, batch)
     # Adam divides by the gradient's size, so that only the moments show its rounding as it is.
     assert_close((other.opt_state[1][0].mu, other_metrics), (whole.opt_state[1][0].mu, metrics))
-  weights = jax.jit(functools.partial(prepare.prepare, model=MODEL, cfg=config("m2po")))(params,
-                                                                                         batch)
+  weigh = functools.partial(with_estimator_weights, model=MODEL, cfg=config("m2po"))
+  weights = jax.jit(weigh)(params, batch)
   kept, live = np.asarray(weights.estimator_weights) > 0, np.asarray(batch.rollout.mask)
   assert 0.1 < kept.sum() / live.sum() < 0.9
   # The wrong way, each micro-batch by its own threshold: `gradients` alone prepares nothing.
@@ -143,8 +143,8 @@ def test_statistics_of_the_whole_batch_survive_micro_batches():
 
 def test_only_estimators_that_ask_for_statistics_get_the_extra_pass():
   (batch,), _ = recorded_batches()
-  assert prepare.needed(batch, config("m2po")) and not prepare.needed(batch, config("ctpo"))
-  assert not prepare.needed(SupervisedBatch(None, None, None), config("m2po"))
+  assert needs_weights(batch, config("m2po")) and not needs_weights(batch, config("ctpo"))
+  assert not needs_weights(SupervisedBatch(None, None, None), config("m2po"))
 
 
 def test_row_order_and_padding_change_nothing():

@@ -1,0 +1,78 @@
+"""What a run writes about a rollout batch: metrics of the host, and a record of each row."""
+
+import numpy as np
+
+from jaxrl_llm.runs.verdicts import Verdicts
+from jaxrl_llm.types import Problem, Rollout
+
+
+def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[str, float]:
+  """Statistics of a rollout batch that need no parameters. Lengths are in tokens.
+
+  `reward/mean` and `reward/correct` are means over kept rows. With turns there are also the policy
+  turns per row, the share of void rows (which count as unscored too) and the tokens of tools.
+  """
+  keep, correct = verdicts.keep, verdicts.correct
+  new = (rollout.length - rollout.prompt_length).astype(np.float64)
+  groups = correct.reshape(-1, group_size)
+  turns = {}
+  if rollout.turn_id is not None:
+    turns = {
+        "rollout/turns": float(np.mean(rollout.turn_id.max(1))),
+        "rollout/void": float(np.mean(rollout.void)),
+        "tool/tokens": float(np.sum(new) - np.sum(rollout.mask)),
+    }
+  return turns | {
+      "reward/mean": float(np.mean(verdicts.rewards[keep])) if keep.any() else float("nan"),
+      "reward/correct": float(np.mean(correct[keep])) if keep.any() else float("nan"),
+      "reward/unscored": float(np.mean(~keep)),
+      "reward/solve_all": float(np.mean(groups.all(1))),
+      "reward/solve_none": float(np.mean(~groups.any(1))),
+      "rollout/length": float(np.mean(new)),
+      "rollout/truncated": float(np.mean(rollout.truncated)),
+      "rollout/tokens": float(np.sum(new)),
+      # Share of a decode step's row slots that belong to rows which had ended already.
+      "rollout/wasted_steps": float(1 - np.sum(new) / (len(new) * max(1.0, np.max(new)))),
+  }
+
+
+def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
+                 anchor: np.ndarray | None, rewards: np.ndarray, keep: np.ndarray) -> list[dict]:
+  """A JSON-able record of each row. Per-token lists cover the row's `length` tokens.
+
+  `reward` is the verifier's; `trained_reward` and `keep` are what the update read, after shaping.
+  Rows with turns also have `void`, and `turn_id` per token, which is 0 outside the policy's turns.
+
+  Args:
+    problems: one per group.
+    rollout: on the host.
+    anchor: [B, L] log-probs of the anchor, or None.
+    rewards, keep: [B], after shaping.
+  """
+  group = len(verdicts.texts) // len(problems)
+  out = []
+  for row, text in enumerate(verdicts.texts):
+    problem, reward, n = problems[row // group], verdicts.given[row], int(rollout.length[row])
+    out.append({
+        "row_id": int(rollout.row_id[row]),
+        "group_id": int(rollout.group_id[row]),
+        "policy_step": int(rollout.policy_step[row]),
+        "prompt": problem.prompt,
+        "completion": text,
+        "answer": problem.answer,
+        "reward": float(verdicts.rewards[row]),
+        "correct": bool(verdicts.correct[row]),
+        "trained_reward": float(rewards[row]),
+        "keep": bool(keep[row]),
+        "unscored_reason": reward.unscored_reason,
+        "truncated": bool(rollout.truncated[row]),
+        "stop_reason": int(rollout.stop_reason[row]),
+        "prompt_length": int(rollout.prompt_length[row]),
+        "tokens": rollout.tokens[row, :n].tolist(),
+        "mask": rollout.mask[row, :n].astype(int).tolist(),
+        "behavior_log_probs": rollout.behavior_log_probs[row, :n].tolist(),
+        "anchor_log_probs": None if anchor is None else anchor[row, :n].tolist(),
+    })
+    if rollout.turn_id is not None:
+      out[-1] |= {"turn_id": rollout.turn_id[row, :n].tolist(), "void": bool(rollout.void[row])}
+  return out

@@ -1,0 +1,127 @@
+"""The state that goes from one iteration to the next, and its shape in a checkpoint."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import Config
+from jaxrl_llm.models import trainable
+from jaxrl_llm.rollouts import engine
+from jaxrl_llm.runs.checkpoints import abstract
+from jaxrl_llm.runs.learner import Learner, Start
+from jaxrl_llm.runs.scoring import score_rollout
+from jaxrl_llm.training.pipo import PipoState
+from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.types import PromptBatch, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+  """Everything that the next iteration depends on.
+
+  Attributes:
+    state: trained parameters and optimizer.
+    cursor: index of the next task batch, from which row ids follow.
+    pipo: the batch and mean rewards that PIPO keeps, or None.
+    stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
+      oldest first.
+  """
+
+  state: TrainState
+  cursor: int
+  pipo: PipoState | None
+  stale: tuple[TrainState, ...] = ()
+
+  def sampling_state(self) -> TrainState:
+    """Step and parameters of the policy that samples in the next iteration."""
+    return self.stale[0].replace(frozen=self.state.frozen) if self.stale else self.state
+
+  def aged(self) -> "RunState":
+    """The stale copies as the iteration leaves them: the current parameters in, the oldest out.
+
+    Call it before the updates, which donate the current parameters.
+    """
+    stale = (*self.stale[1:], _snapshot(self.state)) if self.stale else ()
+    return dataclasses.replace(self, stale=stale)
+
+  def saved(self) -> dict:
+    """What a checkpoint holds. Frozen parameters are left out: they are the start's."""
+    tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
+    if self.stale:
+      tree["stale"] = list(self.stale)
+    if self.pipo is not None:
+      tree["pipo"] = self.pipo
+    return tree
+
+
+def first_state(cfg: Config, learner: Learner, start: Start) -> RunState:
+  """The state before the first iteration.
+
+  Trained leaves are copied, so that `start` survives the updates; frozen ones are shared.
+  """
+  def init(trained):
+    return init_state(jax.tree.map(jnp.copy, trained), learner.optimizer)
+
+  state = jax.jit(init, out_shardings=_layout(cfg, learner))(start.params)
+  stale = tuple(_snapshot(state) for _ in range(cfg.updates.staleness))
+  return RunState(state.replace(frozen=start.frozen), 1, _zeros(_abstract_pipo(cfg, learner)),
+                  stale)
+
+
+def restored_state(tree: dict, start: Start) -> RunState:
+  """The state that `RunState.saved` wrote, with the frozen parameters of the start."""
+  return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
+                  tree.get("pipo"), tuple(tree.get("stale", ())))
+
+
+def abstract_saved(cfg: Config, learner: Learner) -> dict:
+  """Shapes, dtypes and shardings of `RunState.saved`."""
+  trained, _ = trainable.shapes_of(learner.model, cfg.parameters)
+  shapes = jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained)
+  train = abstract(shapes, _layout(cfg, learner))
+  tree = {"train": train, "cursor": np.asarray(0, np.int32)}
+  if cfg.updates.staleness:
+    tree["stale"] = [train.replace(opt_state=None)] * cfg.updates.staleness
+  pipo = _abstract_pipo(cfg, learner)
+  return tree if pipo is None else tree | {"pipo": pipo}
+
+
+def _layout(cfg: Config, learner: Learner) -> TrainState:
+  """Shardings of a state without its frozen leaves."""
+  whole = state_shardings(learner.model, learner.optimizer, learner.mesh, cfg.parameters)
+  return whole.replace(frozen=None)
+
+
+def _snapshot(state: TrainState) -> TrainState:
+  """Copies step and trained parameters, because an update donates the state's arrays."""
+  return jax.tree.map(jnp.copy, TrainState(state.step, state.params, None))
+
+
+def _zeros(shapes):
+  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), shapes)
+
+
+def _abstract_pipo(cfg: Config, learner: Learner) -> PipoState | None:
+  """Shapes of what PIPO keeps, by tracing the functions that make it; None without PIPO."""
+  if learner.replay is None:
+    return None
+  per_row = jax.ShapeDtypeStruct((cfg.rows,), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((cfg.rows, cfg.rollout.max_prompt_tokens), jnp.int32)
+  sizes = engine.EngineConfig(max_new_tokens=cfg.rollout.max_new_tokens)
+  rollout = engine.rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
+                                 turns=cfg.rollout.max_turns > 0)
+  params = jax.eval_shape(learner.model.init, jax.random.key(0))
+  scores = jax.eval_shape(functools.partial(score_rollout, learner.scoring), params, params,
+                          rollout)
+  batch = jax.eval_shape(learner.replay.batch, rollout,
+                         jax.ShapeDtypeStruct((cfg.rows,), jnp.float32),
+                         jax.ShapeDtypeStruct((cfg.rows,), bool), scores)
+  state = PipoState(jax.ShapeDtypeStruct((cfg.pipo.history,), jnp.float32),
+                    jax.ShapeDtypeStruct((), jnp.int32), batch)
+  rows, whole = parallel.rows(learner.mesh), parallel.replicated(learner.mesh)
+  shardings = PipoState(whole, whole, jax.tree.map(lambda _: rows, batch))
+  return abstract(state, shardings)

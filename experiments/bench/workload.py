@@ -80,8 +80,8 @@ def build(shape: Shape, micro: int) -> Programs:
   batches = functools.partial(optimizer_batches, cfg=config_lib.BatchConfig(
       shape.group, 1, config_lib.AdvantageConfig("grpo"), config_lib.AggregationConfig("sequence")))
   cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo"), max_new_tokens=shape.new), micro)
-  sizes = engine.EngineConfig(shape.group, shape.new, shape.rows, window=shape.window,
-                              stop_ids=never.stop_ids, compact=2, shared_prefix=True)
+  sizes = engine.EngineConfig(**dataclasses.asdict(never), slots=shape.rows, compact=2,
+                              shared_prefix=True)
   sample = lambda params, prompts, key, sampling, max_new: engine.run(
       params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh, max_new=max_new)
   return Programs(shape, micro, mesh, model, tx, sample,

@@ -14,6 +14,10 @@ from jaxrl_llm.models import kv_cache
 from jaxrl_llm.models.rope import frequencies, rotate
 
 INIT_STD = 0.02
+# Matrices of a block, by the last key of their path: (contracted axes, produced axes). Axes before
+# them are batches: layers of a scanned model, experts.
+MATRICES = {"query": (1, 2), "key": (1, 2), "value": (1, 2), "out": (2, 1), "gate": (1, 1),
+            "up": (1, 1), "down": (1, 1)}
 CAUSAL_BLOCKS, LEAST_BLOCK = 4, 96  # blocks of `attend_earlier` at most, and tokens of one at least
 
 

@@ -20,19 +20,8 @@ import jax.numpy as jnp
 from jaxrl_llm.config import DEFAULT, ConfigError, ModelConfig, RolloutConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.models.kv_cache import CachedConfig
+from jaxrl_llm.models.layers import MATRICES
 from jaxrl_llm.rollouts.decoding import FULL_PRECISION
-
-# Matrices that are rounded, by the last key: (contracted axes, produced axes). Axes before them are
-# batches: layers of a scanned model, experts.
-MATRICES = {
-    "query": (1, 2),
-    "key": (1, 2),
-    "value": (1, 2),
-    "out": (2, 1),
-    "gate": (1, 1),
-    "up": (1, 1),
-    "down": (1, 1)
-}
 
 
 def resolve(cfg: RolloutConfig, model: ModelConfig) -> RolloutConfig:

@@ -215,7 +215,7 @@ def scorer(model):
 def sampled(cfg: RolloutConfig, model=MODEL, params=PARAMS):
   model, params = numerics.rollout_numerics(model, params, cfg)
   if cfg.slots:
-    sizes = engine.EngineConfig(4, NEW, cfg.slots, 4, NEW + 3, (3,), 0, compact=False,
+    sizes = engine.EngineConfig(4, NEW, NEW + 3, (3,), 0, slots=cfg.slots, chunk=4, compact=0,
                                 shared_prefix=cfg.shared_prefix)
     return jax.device_get(engine.run(params, prompts(), KEY, SAMPLING, model=model, cfg=sizes)[0])
   cfg = SamplerConfig(4, NEW, NEW, (3,), 0)

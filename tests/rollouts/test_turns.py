@@ -16,10 +16,11 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, StepConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model
-from jaxrl_llm.rollouts import decoding, engine, turns
-from jaxrl_llm.rollouts.drawing import draw, row_keys
+from jaxrl_llm.rollouts import decoding, engine
+from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.environment import Continue, Stop, ToolEnvironment
+from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.tasks.tokenizer import character_tokenizer, encode
 from jaxrl_llm.training.score import score
@@ -116,7 +117,7 @@ def whole(tokens, length, keys):
   at = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   hidden, _ = MODEL.hidden(PARAMS, tokens, at, (at < length[:, None]).astype(jnp.int32))
   last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], 1)[:, 0]
-  return draw(last, MODEL.head(PARAMS), keys, length, SAMPLING)
+  return sample_token(last, MODEL.head(PARAMS), keys, length, SAMPLING)
 
 
 def take(row: Row, token: int, log_prob: float, environment, max_turns: int,
@@ -231,21 +232,32 @@ def ended_by_call(row: Row) -> bool:
   return row.begin < len(row.ids) and row.ids[-1] in CALLS
 
 
+real_forget, real_go_on = decoding._forget, Book.go_on
+
+
+def forget_nothing(cache, position):
+  return cache
+
+
+def forget_too_much(cache, position):
+  return real_forget(cache, position - 1)
+
+
+def skip(self, row, ids):
+  real_go_on(self, row, ids)
+  self.cursor[row] = self.count[row]
+
+
+def late_limit(self, row):
+  return np.minimum(self.limit[row], self.begin[row] + 15)
+
+
 WRONG = {
-    "what was dropped stays visible": (decoding, "_forget", lambda cache, position: cache),
-    "forgets one slot too many":
-        (decoding, "_forget", lambda cache, position: real_forget(cache, position - 1)),
-    "the answer is not fed":
-        (turns.Turns, "_append", lambda self, flight, row, ids: skip(self, flight, row, ids)),
-    "a turn's limit comes one token late":
-        (turns.Turns, "most", lambda self, row: self.begin[row] + 15),
+    "what was dropped stays visible": (decoding, "_forget", forget_nothing),
+    "forgets one column too many": (decoding, "_forget", forget_too_much),
+    "the answer is not fed": (Book, "go_on", skip),
+    "a turn's limit comes one token late": (Book, "turn_limit", late_limit),
 }
-real_forget, real_append = decoding._forget, turns.Turns._append
-
-
-def skip(self, flight, row, ids):
-  real_append(self, flight, row, ids)
-  flight.base[row] = flight.count[row]
 
 
 @pytest.mark.parametrize("name", WRONG)

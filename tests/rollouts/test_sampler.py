@@ -116,7 +116,7 @@ def test_eight_devices_sample_the_same():
 
 
 def test_row_layout():
-  """Prompt and completion contiguous, then padding; mask exactly on sampled tokens, EOS included."""
+  """Prompt and completion contiguous, then padding; mask exactly on sampled tokens, EOS too."""
   batch = prompts(rows=32)
   rollout = jax.device_get(sampler()(PARAMS, batch, KEY, at(1.0)))
   ended = 0

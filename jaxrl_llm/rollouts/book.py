@@ -94,8 +94,8 @@ class Book:
     self.turn_id = np.zeros((rows, size), np.int32)
     self.count, self.cursor = np.zeros(rows, int), np.zeros(rows, int)
     self.reason, self.void = np.full(rows, GOES_ON), np.zeros(rows, bool)
-    self.turn, self.begin, self.checked = np.ones(rows, int), np.zeros(rows, int), np.zeros(
-        rows, int)
+    self.turn, self.begin = np.ones(rows, int), np.zeros(rows, int)
+    self.checked = np.zeros(rows, int)
     self.waiting, self.admitted, self.stats = np.zeros(rows, bool), 0, Stats()
     self._lost = np.zeros(rows, int)  # tokens to feed again, not yet counted as replayed
 

@@ -11,7 +11,7 @@ row's cache token by token, in the same chunks in which other rows sample.
   book.py    what the host knows of each row, and the rules by which it goes on or ends
   turns.py   an environment ends turns and answers them in threads; touches the book only
   ring.py    slots and cache on the device; reads the book
-  decoding.py, sizes.py    the compiled programs, and their sizes
+  decoding.py, chunk.py, sizes.py    the compiled programs, and their sizes
 """
 
 import jax
@@ -23,7 +23,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import sizes, turns
 from jaxrl_llm.rollouts.assembly import assemble, rollout_shape
 from jaxrl_llm.rollouts.book import Book, Stats
-from jaxrl_llm.rollouts.decoding import Sampled
+from jaxrl_llm.rollouts.chunk import Sampled
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.ring import Ring
 from jaxrl_llm.rollouts.sizes import EngineConfig, programs

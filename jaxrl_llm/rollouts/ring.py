@@ -12,6 +12,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts import decoding, sizes
 from jaxrl_llm.rollouts.book import Book
+from jaxrl_llm.rollouts.chunk import ChunkInputs, Sampled, Shared
 from jaxrl_llm.rollouts.sizes import EngineConfig
 from jaxrl_llm.types import Sampling
 
@@ -43,7 +44,7 @@ class PromptStore:
     return places, new, rows[np.cumprod(np.isin(group, self.group)).astype(bool)]
 
   def maps(self, row, live) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns `rows`, `prompt` and `lane` of `decoding.Shared` for rows [S], of which some live.
+    """Returns `rows`, `prompt` and `lane` of `chunk.Shared` for rows [S], of which some live.
 
     A row's lane is its number in its group.
     """
@@ -110,8 +111,8 @@ class Ring:
       if first == self.wave[1]:
         self._prefill()
       rows = np.arange(first, min(first + len(free), self.wave[1]))
-      rows = self._copy_prompts(rows, free) if self.store is None else self._share_prompts(
-          rows, free)
+      enter_prompts = self._copy_prompts if self.store is None else self._share_prompts
+      rows = enter_prompts(rows, free)
       if not len(rows):
         break
       slots, free = free[:len(rows)], free[len(rows):]
@@ -213,7 +214,7 @@ class Ring:
 
   # Decoding.
 
-  def decode(self) -> tuple[np.ndarray, decoding.Sampled]:
+  def decode(self) -> tuple[np.ndarray, Sampled]:
     """Decodes one chunk; returns ([S] row of each slot, what the slots sampled, on the host)."""
     live, active = self.live(), self.active()
     row = np.where(live, self.row, 0)
@@ -222,12 +223,12 @@ class Ring:
     per_row = (token, position, np.where(active, self.book.left(row), 0),
                self.cfg.min_new_tokens - self.book.cursor[row], self.book.prompts.row_id[row],
                *given)
-    inputs = decoding.ChunkInputs(np.int32(self.width + self.used), np.int32(self._steps()),
-                                  np.int32(min(self._quota(live.sum()), active.sum())),
-                                  *(x.astype(np.int32) for x in per_row))
+    quota = min(self._quota(live.sum()), active.sum())
+    inputs = ChunkInputs(np.int32(self.width + self.used), np.int32(self._steps()), np.int32(quota),
+                         *(x.astype(np.int32) for x in per_row))
     shared = None
     if self.store is not None:
-      shared = decoding.Shared(self.store.cache, *self._put(self.store.maps(row, live)))
+      shared = Shared(self.store.cache, *self._put(self.store.maps(row, live)))
     self.cache, sampled = self.programs.decode(self.params, self.cache, shared, self._put(inputs),
                                                self.key, self.sampling)
     sampled = jax.device_get(sampled)
@@ -249,7 +250,7 @@ class Ring:
     smaller = [size for size in self.batch_sizes if size < len(self.row)]
     return live - smaller[0] if smaller and live > smaller[0] else live
 
-  def _count(self, sampled: decoding.Sampled, seen: np.ndarray) -> None:
+  def _count(self, sampled: Sampled, seen: np.ndarray) -> None:
     """Counts a chunk.
 
     Args:

@@ -2,7 +2,7 @@
 
 The end of a turn is found between two chunks, so a row may have sampled some tokens too many. They
 are dropped from the book, and their entries in the cache are forgotten once the row goes on
-(`decoding._forget`). The noise of a token depends on its position only, so chunks of one step would
+(`chunk._forget`). The noise of a token depends on its position only, so chunks of one step would
 have sampled the same tokens.
 
 The moment at which an answer is entered decides which rows share a chunk and where in the ring a

@@ -16,7 +16,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.rollouts import decoding, engine, generate, sizes
+from jaxrl_llm.rollouts import chunk, decoding, engine, generate, sizes
 from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.ring import Ring
@@ -150,7 +150,7 @@ def test_rules_are_those_of_generate():
     assert_same(run(sampling=Sampling.of(**rules))[0], reference(**rules))
 
 
-real_sample, real_shift = decoding.sample_token, kv_cache.shift
+real_sample, real_shift = chunk.sample_token, kv_cache.shift
 real_put, real_prefix = kv_cache.put_rows, kv_cache.prefix
 
 
@@ -175,8 +175,8 @@ def put_other_rows(cache, other, to, source, count):
 
 
 WRONG = {
-    "noise by slot": (decoding, "row_keys", slot_keys),
-    "position not kept": (decoding, "sample_token", position_in_chunk),
+    "noise by slot": (chunk, "row_keys", slot_keys),
+    "position not kept": (chunk, "sample_token", position_in_chunk),
     "a shift loses a column": (kv_cache, "shift", shift_too_far),
     "another group's prompt": (kv_cache, "prefix", prefix_of_another_group),
     "prompts of other rows": (kv_cache, "put_rows", put_other_rows),

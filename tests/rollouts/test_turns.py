@@ -16,7 +16,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, StepConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model
-from jaxrl_llm.rollouts import decoding, engine
+from jaxrl_llm.rollouts import chunk, decoding, engine
 from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.environment import Continue, Stop, ToolEnvironment
@@ -232,7 +232,7 @@ def ended_by_call(row: Row) -> bool:
   return row.begin < len(row.ids) and row.ids[-1] in CALLS
 
 
-real_forget, real_go_on = decoding._forget, Book.go_on
+real_forget, real_go_on = chunk._forget, Book.go_on
 
 
 def forget_nothing(cache, position):
@@ -253,8 +253,8 @@ def late_limit(self, row):
 
 
 WRONG = {
-    "what was dropped stays visible": (decoding, "_forget", forget_nothing),
-    "forgets one column too many": (decoding, "_forget", forget_too_much),
+    "what was dropped stays visible": (chunk, "_forget", forget_nothing),
+    "forgets one column too many": (chunk, "_forget", forget_too_much),
     "the answer is not fed": (Book, "go_on", skip),
     "a turn's limit comes one token late": (Book, "turn_limit", late_limit),
 }

@@ -1,7 +1,6 @@
-"""Devices: the mesh, the one table from logical to physical axes, and the crossings between host
-and device.
+"""Devices: the mesh, the table from logical to physical axes, and transfers from host to device.
 
-Only here are devices asked for. Arrays are laid out by `NamedSharding` under `jax.jit`; the
+No other module asks for devices. Arrays are laid out by `NamedSharding` under `jax.jit`, and the
 compiler inserts the collectives.
 """
 
@@ -15,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.config import Config, ConfigError, MeshConfig
 
-# Logical axis -> mesh axes. What is not named is replicated.
+# Logical axis -> mesh axes. Axes that are not named are replicated.
 RULES = {
     "rows": ("data", "fsdp"),
     "vocab": "tensor",
@@ -28,7 +27,10 @@ RULES = {
 
 
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
-  """Mesh (data, fsdp, tensor) over `devices` (all by default), less the last `cfg.rollout`.
+  """Returns the mesh (data, fsdp, tensor) that trains: all devices but the last `cfg.rollout`.
+
+  Args:
+    devices: None: all devices of JAX.
 
   Raises:
     ConfigError: the axes do not multiply to the number of devices.
@@ -43,17 +45,18 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
     beside = f" beside mesh.rollout = {cfg.rollout}" if cfg.rollout else ""
     raise ConfigError(
         f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.tensor = {cfg.tensor} make "
-        f"{data * fixed} "
-        f"devices, but there are {count}{beside}. Fix: let their product be {count}.")
+        f"{data * fixed} devices, but there are {count}{beside}. "
+        f"Fix: let their product be {count}.")
   return _mesh(devices, (data, cfg.fsdp, cfg.tensor))
 
 
 def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
-  """Where rollouts are drawn: the last `cfg.rollout` of the devices, each with all parameters; 0:
-  `mesh` itself.
+  """Returns the mesh that samples: the last `cfg.rollout` devices, each with all parameters.
+
+  If `cfg.rollout` is 0, this is `mesh`.
 
   Args:
-    mesh: of `make_mesh` for the same devices.
+    mesh: from `make_mesh` for the same devices.
 
   Raises:
     ConfigError: no device is left to train on, or there are several processes.
@@ -63,14 +66,16 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
 
 
 def training_devices(cfg: MeshConfig, devices=None) -> list:
-  """All but the last `cfg.rollout`; all, where that leaves none: enough for what only reads a run.
+  """Returns all devices but the last `cfg.rollout`, or all devices if none would be left.
+
+  For programs that read a run on a machine with fewer devices than the run had.
   """
   devices = list(jax.devices() if devices is None else devices)
   return devices[:max(0, len(devices) - cfg.rollout)] or devices
 
 
 def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
-  """(those that train, those of `mesh.rollout`)."""
+  """Returns (devices that train, the devices of `mesh.rollout`)."""
   devices = list(jax.devices() if devices is None else devices)
   left = len(devices) - cfg.rollout
   if cfg.rollout and jax.process_count() > 1:
@@ -90,37 +95,39 @@ def _mesh(devices, shape: tuple[int, int, int]) -> Mesh:
       axis_types=(AxisType.Auto,) * 3)
 
 
-def check(cfg: Config, mesh: Mesh, drawing: Mesh | None = None) -> None:
-  """Rows must divide over the devices that hold them, and draws ahead need devices of their own.
+def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
+  """Checks that rows divide over the devices that hold them, and that overlap cannot deadlock.
 
-  Two threads that launch programs with collectives on the same devices may wait for each other for
-  ever: each device runs what it was given first, and the order may differ between devices.
+  Two threads that launch programs with collectives on the same devices may wait for each other
+  forever: each device runs its programs in the order in which it received them, and the order may
+  differ between devices.
 
   Args:
-    mesh: where training runs.
-    drawing: where rollouts are drawn; None: there, too.
+    mesh: devices that train.
+    sampling: devices that sample; None: the same.
 
   Raises:
-    ConfigError: naming the micro-batch or evaluation that does not divide, updates.overlap on
-    several devices that
-      train and draw, or rollout.shared_prefix on several that draw.
+    ConfigError: naming the micro-batch or evaluation that does not divide; updates.overlap on
+      several devices that both train and sample; rollout.shared_prefix on several devices that
+      sample.
   """
-  apart = drawing is not None and drawing is not mesh
+  apart = sampling is not None and sampling is not mesh
   if cfg.updates.overlap and not apart and mesh.size > 1:
     raise ConfigError(
-        f"updates.overlap = True on {mesh.size} devices that both train and draw: their "
-        "collectives may "
-        f"deadlock. Fix: {_devices_apart(cfg, mesh.size)}updates.overlap=False.")
-  if cfg.rollout.shared_prefix and (count := (drawing if apart else mesh).size) > 1:
-    raise ConfigError(f"rollout.shared_prefix = True on {count} devices that draw: allowed is 1. "
+        f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
+        "collectives may deadlock. "
+        f"Fix: {_rollout_devices_fix(cfg, mesh.size)}updates.overlap=False.")
+  count = sampling.size if apart else mesh.size
+  if cfg.rollout.shared_prefix and count > 1:
+    raise ConfigError(f"rollout.shared_prefix = True on {count} devices that sample: allowed is 1. "
                       "Fix: rollout.shared_prefix=False.")
   if apart:
-    _check_rows(_drawn_rows(cfg), drawing.size, "mesh.rollout")
+    _check_rows(_sampled_rows(cfg), sampling.size, "mesh.rollout")
   _check_rows(_trained_rows(cfg), mesh.shape["data"] * mesh.shape["fsdp"], "mesh.data * mesh.fsdp")
 
 
 def _trained_rows(cfg: Config) -> list[tuple[str, int]]:
-  """(name, rows) of what is laid out over the devices that train."""
+  """Returns (name, rows) of everything that the training devices divide."""
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
   rows = [("rows of a micro-batch", micro_rows),
           ("task.heldout_problems", cfg.task.heldout_problems)]
@@ -132,51 +139,60 @@ def _trained_rows(cfg: Config) -> list[tuple[str, int]]:
   return rows
 
 
-def _drawn_rows(cfg: Config) -> list[tuple[str, int]]:
-  """(name, rows) of what is laid out over devices that only draw."""
+def _sampled_rows(cfg: Config) -> list[tuple[str, int]]:
+  """Returns (name, rows) of everything that devices which only sample divide."""
   slots = [("rollout.slots", min(cfg.rollout.slots, cfg.rows))] if cfg.rollout.slots else []
   return [("rows of an iteration", cfg.rows), *slots]
 
 
-def _check_rows(checked: list[tuple[str, int]], shards: int, axes: str) -> None:
-  for what, rows in checked:
+def _divide(named_rows: list[tuple[str, int]], shards: int) -> bool:
+  return all(rows % shards == 0 for _, rows in named_rows)
+
+
+def _check_rows(named_rows: list[tuple[str, int]], shards: int, axes: str) -> None:
+  for name, rows in named_rows:
     if rows % shards:
-      raise ConfigError(f"{what} = {rows} does not divide over {axes} = {shards} devices. "
+      raise ConfigError(f"{name} = {rows} does not divide over {axes} = {shards} devices. "
                         f"Fix: a multiple of {shards}.")
 
 
-def _devices_apart(cfg: Config, count: int) -> str:
-  """Words for a setting with which some of `count` devices only draw and all rows divide; none: no
-  words.
+def _rollout_devices_fix(cfg: Config, count: int) -> str:
+  """Suggests a value of mesh.rollout for an error message, or '' if no value divides the rows.
 
-  Of the numbers that do, the one nearest to half.
+  Of several values, suggests the one nearest to half of the `count` devices.
   """
-  mesh, divide = cfg.mesh, lambda checked, shards: all(rows % shards == 0 for _, rows in checked)
+  mesh = cfg.mesh
+
+  def fits(sampling: int) -> bool:
+    training = count - sampling
+    return (training % (mesh.fsdp * mesh.tensor) == 0 and _divide(_sampled_rows(cfg), sampling) and
+            _divide(_trained_rows(cfg), training // mesh.tensor))
+
+  def distance(sampling: int) -> int:
+    return abs(2 * sampling - count)
+
   most = 1 if cfg.rollout.shared_prefix else count - 1
-  found = [
-      n for n in range(1, most + 1) if (count - n) % (mesh.fsdp * mesh.tensor) == 0 and
-      divide(_drawn_rows(cfg), n) and divide(_trained_rows(cfg), (count - n) // mesh.tensor)
-  ]
+  found = [sampling for sampling in range(1, most + 1) if fits(sampling)]
   if not found or jax.process_count() > 1:
     return ""
   data = "" if mesh.data < 0 else " with mesh.data=-1"
-  return f"mesh.rollout={min(found, key=lambda n: abs(2 * n - count))}{data}, or "
+  return f"mesh.rollout={min(found, key=distance)}{data}, or "
 
 
 def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-  """Physical layout of an array with these logical axes; a dimension that does not divide is
-  replicated.
+  """Returns the physical layout of an array with these logical axes.
+
+  A dimension that does not divide over its devices is replicated, which is logged once.
   """
   out, used = [], set()
   for axis, size in zip(axes, shape, strict=True):
     rule = RULES.get(axis)
     names = () if rule is None else (rule,) if isinstance(rule, str) else rule
-    parts = int(np.prod([mesh.shape[n] for n in names]))
-    if parts > 1 and size % parts:
-      _log_once(
-          f"axis {axis!r} of size {size} does not divide over {names} = {parts} devices: replicated"
-      )
-    if parts == 1 or size % parts or used & set(names):
+    count = int(np.prod([mesh.shape[n] for n in names]))
+    if count > 1 and size % count:
+      _log_once(f"axis {axis!r} of size {size} does not divide over {names} = {count} devices: "
+                "replicated")
+    if count == 1 or size % count or used & set(names):
       out.append(None)
     else:
       used |= set(names)
@@ -191,48 +207,54 @@ def _log_once(message: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """Lays activations out by their logical axes; given to `Model` as `constrain`."""
+  """Lays activations out by their logical axes; `Model` takes it as `constrain`."""
 
   mesh: Mesh
 
   def __call__(self, x, axes: tuple):
     if self.mesh.size == 1:
       return x
-    return jax.lax.with_sharding_constraint(
-        x, NamedSharding(self.mesh, spec(axes, x.shape, self.mesh)))
+    layout = NamedSharding(self.mesh, spec(axes, x.shape, self.mesh))
+    return jax.lax.with_sharding_constraint(x, layout)
 
 
 def rows(mesh: Mesh) -> NamedSharding:
-  """Leading axis over the devices that hold rows."""
+  """Returns the sharding that divides the leading axis over the devices that hold rows."""
   return NamedSharding(mesh, PartitionSpec(RULES["rows"]))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
+  """Returns the sharding that puts a whole array on each device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def param_shardings(model, mesh: Mesh):
-  """NamedSharding of every parameter."""
-  shapes = jax.eval_shape(model.init, jax.random.key(0))
-  axes = model.logical_axes()
-  return jax.tree.map(lambda x, a: NamedSharding(mesh, spec(a, x.shape, mesh)), shapes, axes)
+  """Returns a NamedSharding for every parameter."""
+
+  def sharding(x, axes):
+    return NamedSharding(mesh, spec(axes, x.shape, mesh))
+
+  return jax.tree.map(sharding, jax.eval_shape(model.init, jax.random.key(0)), model.logical_axes())
 
 
 def transfer(tree, shardings):
-  """Arrays laid out as `shardings` say (a prefix of the tree), on whatever devices; no copy where
-  they lie so already.
+  """Returns the arrays laid out by `shardings`, a prefix of the tree, on any devices.
 
-  It launches no program with collectives, so any thread may call it.
+  An array that has its layout already is not copied. No program with collectives is launched, so
+  any thread may call this.
   """
   return jax.device_put(tree, shardings)
 
 
 def to_global(tree, mesh: Mesh):
-  """Process-local rows (numpy) -> arrays whose leading axis spans all processes."""
-  return jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows(mesh), np.asarray(x)),
-                      tree)
+  """Returns arrays whose leading axis spans all processes, from each process's rows (numpy)."""
+
+  def spread(x):
+    return jax.make_array_from_process_local_data(rows(mesh), np.asarray(x))
+
+  return jax.tree.map(spread, tree)
 
 
 def gather_host(tree):
-  """Device arrays -> numpy, after the computation that makes them has finished."""
+  """Returns numpy arrays; waits for the computation that makes the device arrays."""
   return jax.device_get(tree)

@@ -116,7 +116,7 @@ def prefill(programs: workload.Programs, params, shape: workload.Shape,
             reps: int) -> dict[str, list[float]]:
   """Times the prefill of each prompt once (`groups`) and of every row (`rows`), in turn."""
   built = decoding.build(programs.model, 1, (), False, None)
-  params, seconds = built.prepare(params), {"groups": [], "rows": []}
+  params, seconds = built.decode_params(params), {"groups": [], "rows": []}
   for index in range(reps + 1):
     for name, count in (("groups", shape.prompts), ("rows", shape.rows)):
       ids = np.random.default_rng(index).integers(workload.FIRST_ID, shape.model.vocab_size,

@@ -87,8 +87,8 @@ def build(shape: Shape, micro: int) -> Programs:
   batch_cfg = config_lib.BatchConfig(shape.group, 1, config_lib.AdvantageConfig("grpo"),
                                      config_lib.AggregationConfig("sequence"))
   cfg = StepConfig(LossConfig(config_lib.EstimatorConfig("ppo"), max_new_tokens=shape.new), micro)
-  sizes = engine.EngineConfig(shape.group, shape.new, shape.rows, window=shape.window,
-                              stop_ids=never.stop_ids, compact=2, shared_prefix=True)
+  sizes = engine.EngineConfig(**dataclasses.asdict(never), slots=shape.rows, compact=2,
+                              shared_prefix=True)
 
   def sample(params, prompts, key, sampling, max_new):
     return engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh,

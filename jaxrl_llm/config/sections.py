@@ -204,7 +204,16 @@ class StepConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SamplerConfig:
-  """What `generate` reads: compiled into the program, unlike `types.Sampling`."""
+  """Sizes and rules of `rollouts.generate`: compiled into the program, unlike `types.Sampling`.
+
+  Attributes:
+    group_size: contiguous rows that share a prompt, which is prefilled once.
+    max_new_tokens: completion tokens of a row at most, ids that an environment inserts included.
+    window: completion tokens by which the attended cache grows.
+    stop_ids: tokens that end a row.
+    pad_id: fills a row after its end.
+    min_new_tokens: completion tokens before which a stop token has probability 0.
+  """
 
   group_size: int = 1
   max_new_tokens: int = 48

@@ -16,6 +16,17 @@ from jaxrl_llm.models.rope import frequencies, rotate
 
 INIT_STD = 0.02
 MAX_BLOCKS, MIN_BLOCK = 4, 96  # of `attend_earlier`: number of blocks, tokens in one block
+# Matrices of a block, by the last key of their path: (number of input axes, number of output axes).
+# Axes before them are batches: scanned layers, experts.
+MATRICES = {
+    "query": (1, 2),
+    "key": (1, 2),
+    "value": (1, 2),
+    "out": (2, 1),
+    "gate": (1, 1),
+    "up": (1, 1),
+    "down": (1, 1),
+}
 
 
 def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],

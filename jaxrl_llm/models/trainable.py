@@ -21,20 +21,10 @@ from jax.sharding import NamedSharding
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, ParametersConfig
+from jaxrl_llm.models.layers import MATRICES
 
-# Weights that can have an adapter, by the last key: (number of input axes, number of output axes).
-# Axes before them are batches: scanned layers, experts.
-ADAPTABLE = {
-    "query": (1, 2),
-    "key": (1, 2),
-    "value": (1, 2),
-    "out": (2, 1),
-    "gate": (1, 1),
-    "up": (1, 1),
-    "down": (1, 1),
-    "router": (1, 1),
-    "head": (1, 1),
-}
+# Weights that can have an adapter, as in `layers.MATRICES`.
+ADAPTABLE = MATRICES | {"router": (1, 1), "head": (1, 1)}
 LORA_ONLY = ("lora_rank", "lora_alpha", "lora_targets")
 Keys = tuple  # keys of a leaf in the nested dict
 

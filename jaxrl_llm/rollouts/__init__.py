@@ -1,4 +1,4 @@
-"""Generation."""
+"""Generation: prompts and parameters go in, rollouts come out."""
 
 from jaxrl_llm.rollouts.sampler import generate
 

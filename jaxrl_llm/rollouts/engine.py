@@ -1,12 +1,17 @@
 """Generation with rows that come and go: a host loop over compiled chunks of decode steps.
 
-Rows wait in a queue and take the slots of a fixed batch. Between two chunks, ended rows give their
-slot to waiting ones; once none waits, the rows that are left move into a smaller batch. A token's
-noise is a function of (key, row_id, position) alone, so none of this changes a token beyond
-rounding: `run` draws what `sampler.generate` draws.
+Rows are queued and take the slots of a fixed batch. Between two chunks, queued rows take the slots
+of ended ones; once the queue is empty, the rows that are left move into a smaller batch. The noise
+of a token is a function of (key, row_id, position) only, so none of this changes a token beyond
+rounding: `run` samples what `sampler.generate` samples.
 
-With an environment, a row has turns: what the environment puts behind one is fed through the row's
-cache token by token, in the same chunks in which other rows draw (turns.py).
+With an environment, a row has turns. What the environment inserts after a turn is fed through the
+row's cache token by token, in the same chunks in which other rows sample.
+
+  book.py    what the host knows of each row, and the rules by which it goes on or ends
+  turns.py   an environment ends turns and answers them in threads; touches the book only
+  ring.py    slots and cache on the device; reads the book
+  decoding.py, chunk.py, sizes.py    the compiled programs, and their sizes
 """
 
 import jax
@@ -14,13 +19,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model
+from jaxrl_llm.rollouts import sizes, turns
+from jaxrl_llm.rollouts.assembly import assemble, rollout_shape
+from jaxrl_llm.rollouts.book import Book, Stats
+from jaxrl_llm.rollouts.chunk import Sampled
 from jaxrl_llm.rollouts.environment import Environment
-from jaxrl_llm.rollouts.flight import Flight
-from jaxrl_llm.rollouts.plan import EngineConfig, Stats, check, programs
+from jaxrl_llm.rollouts.ring import Ring
+from jaxrl_llm.rollouts.sizes import EngineConfig, programs
 from jaxrl_llm.rollouts.turns import Turns
-from jaxrl_llm.types import STOP_LENGTH, PromptBatch, Rollout, Sampling
+from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
 __all__ = ["EngineConfig", "Stats", "programs", "rollout_shape", "run"]
 
@@ -30,100 +38,79 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
         environment: Environment | None = None, max_turns: int = 1,
         max_turn_tokens: int | None = None, tool_workers: int = 4,
         tool_chunks: int | None = None) -> tuple[Rollout, Stats]:
-  """Sample completions of all rows. The key is consumed.
+  """Samples completions of all rows. The key is consumed.
 
   Args:
     params: of `model`.
-    prompts: [B, P], each prompt on `cfg.group_size` contiguous rows. Rows are admitted in this
-      order.
-    key: a row's noise is fold_in(fold_in(key, row_id), position).
-    sampling: traced; temperature 0 is greedy. Tokens are drawn from what its rules keep,
+    prompts: [B, P], each prompt on `cfg.group_size` contiguous rows. Rows are admitted in order.
+    key: the noise of a row comes from fold_in(fold_in(key, row_id), position).
+    sampling: traced; temperature 0 is greedy. Its rules prune the distribution, which is then
       renormalised.
-    mesh: rows in flight, and the rows returned, are divided over its data devices. None: one
-      device.
-    max_new: int [B], completion tokens of a row at most, 1 to cfg.max_new_tokens; None:
-      cfg.max_new_tokens. A row that ends so is truncated. Inserted ids count; where they do not fit
-      as a whole, none is put in.
-    environment: asked after each chunk whether a row's turn is over, and in another thread what
-      follows it; the row waits meanwhile, others go on. None: every row is one turn without a limit
-      of its own.
-    max_turns: of the policy in a row; the environment is told which is the last.
-    max_turn_tokens: a turn that is not over with this many tokens ends its row, which is truncated;
+    mesh: its data devices divide the rows in flight and the rows returned. None: one device.
+    max_new: [B] int, completion tokens of each row at most, inserted ids included, 1 to
+      cfg.max_new_tokens. None: cfg.max_new_tokens. A row that ends here is truncated. Ids that do
+      not fit are not inserted at all.
+    environment: ends turns, asked after each chunk, and answers them in other threads while other
+      rows go on. None: every row is one turn.
+    max_turns: turns of a row at most; the environment is told which turn is the last.
+    max_turn_tokens: a turn that is not over with this many tokens ends its row, which is truncated.
       None: no limit.
     tool_workers: threads in which the environment answers.
-    tool_chunks: chunks that other rows decode before an answer is entered, whether it came earlier
-      or is waited for: two runs then agree bit for bit. None: as it comes, so that rounding depends
-        on when.
+    tool_chunks: chunks that other rows decode before an answer is entered, so that two runs agree
+      bit for bit. None: an answer is entered as soon as it is there, so that rounding depends on
+      the tool's speed.
 
   Returns:
     (Rollout with L = P + max_new_tokens as from `sampler.generate`, Stats). With `min_new_tokens`,
-    behavior_log_probs are those of the distribution without stop tokens where these are forbidden.
-    With an environment, also turn_id and void; mask is False on inserted ids.
+    behavior_log_probs are of the distribution without stop tokens where these are forbidden. With
+    an environment, turn_id and void are set, and mask is False on inserted ids.
 
   Raises:
-    ConfigError: sizes that do not fit the rows or devices; limits out of range, or of turns without
-    an environment; several processes. What the environment raises, once its other answers under way
-    have come.
+    ConfigError: sizes that do not fit the rows or devices; limits out of range; limits of turns
+      without an environment; several processes.
+    Exception: what the environment raises, after its other answers under way have come.
   """
+  turns.check(environment, {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens,
+                            "tool_workers": tool_workers, "tool_chunks": tool_chunks})
   host = jax.tree.map(np.asarray, jax.device_get(prompts))
   limit = np.full(len(host.row_id), cfg.max_new_tokens) if max_new is None else np.asarray(max_new)
-  check(cfg, host, limit, mesh)
-  if environment is None:
-    for name, value, unset in (("max_turns", max_turns, 1), ("max_turn_tokens", max_turn_tokens,
-                                                             None),
-                               ("tool_workers", tool_workers, 4), ("tool_chunks", tool_chunks,
-                                                                   None)):
-      if value != unset:
-        raise ConfigError(
-            f"{name} = {value} without an environment: allowed is {unset}. Fix: an environment.")
-  turns = None if environment is None else Turns(environment, len(limit), cfg.max_new_tokens,
-                                                 max_turns, max_turn_tokens, tool_workers,
-                                                 tool_chunks)
-  flight = Flight(params, host, key, sampling, limit, model, cfg, mesh, turns)
+  sizes.check(cfg, host, limit, mesh)
+  book = Book(host, limit, cfg, 0 if environment is None else max_turns, max_turn_tokens)
+  ring = Ring(book, params, key, sampling, model=model, cfg=cfg, mesh=mesh)
+  asked = None if environment is None else Turns(environment, book, tool_workers, tool_chunks)
   try:
-    while flight.admit():
-      if turns:
-        turns.collect(flight)
-      if flight.active().any():
-        flight.fit()
-        flight.decode()
+    while ring.admit():
+      if asked:
+        asked.collect()
+      if book.active().any():
+        ring.fit()
+        _enter(book, asked, *ring.decode())
   finally:
-    if turns:
-      turns.close()
-  rollout = _assemble(flight, cfg)
-  place = jax.device_put if mesh is None else lambda tree: parallel.to_global(tree, mesh)
-  return place(rollout), flight.stats
+    if asked:
+      asked.close()
+  rollout = _assemble(book)
+  return jax.device_put(rollout) if mesh is None else parallel.to_global(rollout, mesh), book.stats
 
 
-def rollout_shape(prompts: PromptBatch, cfg: EngineConfig, *, turns: bool = False) -> Rollout:
-  """Shapes and dtypes of what `run` returns (`turns`: with an environment), for programs made
-  before the first one.
+def _enter(book: Book, asked: Turns | None, row: np.ndarray, sampled: Sampled) -> None:
+  """Enters a chunk in the book, cuts turns that are over, and ends finished rows.
+
+  Args:
+    row: [S], the row of each slot.
   """
-  (rows, width), struct = prompts.tokens.shape, jax.ShapeDtypeStruct
-  whole, row = (rows, width + cfg.max_new_tokens), struct((rows,), np.int32)
-  return Rollout(tokens=struct(whole, np.int32), mask=struct(whole, bool), length=row,
-                 prompt_length=row, behavior_log_probs=struct(whole, np.float32), truncated=struct(
-                     (rows,), bool), stop_reason=row, policy_step=row, row_id=row, group_id=row,
-                 turn_id=struct(whole, np.int32) if turns else None, void=struct(
-                     (rows,), bool) if turns else None)
+  for slot in np.flatnonzero(sampled.count):
+    r, count = row[slot], sampled.count[slot]
+    if not book.enter(r, sampled.tokens[slot, :count], sampled.log_probs[slot, :count]):
+      continue  # only pending tokens were fed
+    if asked and asked.ends(r):
+      continue  # the row waits for an answer
+    if sampled.stopped[slot]:
+      book.end(r, STOP_TOKEN)
+    elif book.full(r):
+      book.end(r, STOP_LENGTH)
 
 
-def _assemble(flight: Flight, cfg: EngineConfig) -> Rollout:
-  """Rows with prompt and completion contiguous, on the host."""
-  host, count = flight.host, flight.count.astype(np.int32)
-  rows, width = host.tokens.shape
-  new = np.arange(width + cfg.max_new_tokens) - host.prompt_length[:, None]
-  inside = (new >= 0) & (new < count[:, None])
-  completion = lambda x: np.take_along_axis(x, np.clip(new, 0, cfg.max_new_tokens - 1), axis=1)
-  prompt = np.pad(host.tokens, ((0, 0), (0, cfg.max_new_tokens)))
-  tokens = np.where(new < 0, prompt, np.where(inside, completion(flight.tokens), cfg.pad_id))
-  turn_id = np.where(inside, completion(flight.turns.turn_id), 0).astype(
-      np.int32) if flight.turns else None
-  mask = inside if turn_id is None else turn_id > 0
-  return Rollout(
-      tokens=tokens.astype(np.int32), mask=mask, length=(host.prompt_length + count).astype(
-          np.int32), prompt_length=host.prompt_length.astype(np.int32),
-      behavior_log_probs=np.where(mask, completion(flight.log_probs), 0).astype(np.float32),
-      truncated=flight.reason == STOP_LENGTH, stop_reason=flight.reason.astype(np.int32),
-      policy_step=np.zeros(rows, np.int32), row_id=host.row_id, group_id=host.group_id,
-      turn_id=turn_id, void=flight.turns.void if flight.turns else None)
+def _assemble(book: Book) -> Rollout:
+  turn_fields = {"turn_id": book.turn_id, "void": book.void} if book.max_turns else {}
+  return assemble(book.prompts, book.tokens, book.log_probs, book.count, book.reason,
+                  pad_id=book.pad_id, **turn_fields)

@@ -1,15 +1,14 @@
-"""A rollout's numerics, where they differ from the scorer's and the trainer's on purpose.
+"""A rollout's numerics, which may differ from the scorer's and the trainer's on purpose.
 
-Real samplers compute in other formats than trainers; here the gap is a setting, so that what
-addresses it can be measured. The sampler's network and parameters are made anew from the trained
-ones for every rollout, adapters merged. Evaluation keeps the trainer's numerics: its numbers speak
-of the trained policy.
+Samplers in production compute in other formats than trainers. Here the gap is a setting, so that
+its corrections can be measured. The sampler's network and parameters are made from the trained ones
+for every rollout, with adapters merged. Evaluation keeps the trainer's numerics, because it
+measures the trained policy.
 
 `int8` is weight-only: each matrix is rounded to int8 and multiplied out again, and products run in
-the rollout's dtype.
-It reproduces the numbers of an int8 checkpoint, not its size: no memory is saved, and while
-sampling there is one more copy of the weights. Integer products would need quantised activations
-too, which is another approximation.
+the rollout's dtype. This reproduces the numbers of an int8 checkpoint, but not its size: sampling
+holds one more copy of the weights. Integer products would need quantised activations too, which is
+another approximation.
 """
 
 import dataclasses
@@ -20,36 +19,25 @@ import jax.numpy as jnp
 from jaxrl_llm.config import DEFAULT, ConfigError, ModelConfig, RolloutConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.models.kv_cache import CachedConfig
+from jaxrl_llm.models.layers import MATRICES
 from jaxrl_llm.rollouts.decoding import FULL_PRECISION
-
-# Matrices that are rounded, by the last key: (contracted axes, produced axes). Axes before them are
-# batches: layers of a scanned model, experts.
-MATRICES = {
-    "query": (1, 2),
-    "key": (1, 2),
-    "value": (1, 2),
-    "out": (2, 1),
-    "gate": (1, 1),
-    "up": (1, 1),
-    "down": (1, 1)
-}
 
 
 def resolve(cfg: RolloutConfig, model: ModelConfig) -> RolloutConfig:
-  """The config with its dtypes filled in.
+  """Returns the config with its dtypes filled in.
 
   Raises:
-    ConfigError: the library that rounds is not installed.
+    ConfigError: quantization needs a library that is not installed.
   """
   if cfg.quantization != "none":
     _library()
   dtype = model.compute_dtype if cfg.dtype == DEFAULT else cfg.dtype
-  return dataclasses.replace(cfg, dtype=dtype,
-                             cache_dtype=dtype if cfg.cache_dtype == DEFAULT else cfg.cache_dtype)
+  cache_dtype = dtype if cfg.cache_dtype == DEFAULT else cfg.cache_dtype
+  return dataclasses.replace(cfg, dtype=dtype, cache_dtype=cache_dtype)
 
 
 def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
-  """The network that samples; the very same where the config asks for nothing else."""
+  """Returns the network that samples, which is `model` itself at the defaults."""
   cfg = resolve(cfg, model.config)
   shapes = dataclasses.replace(model.config, compute_dtype=cfg.dtype)
   if cfg.cache_dtype != cfg.dtype:
@@ -60,16 +48,16 @@ def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
 
 def changes_params(model: Model, cfg: RolloutConfig) -> bool:
   """Whether the sampler reads other parameters than the trained ones."""
-  return cfg.quantization != "none" or resolve(cfg,
-                                               model.config).dtype != model.config.compute_dtype
+  dtype = resolve(cfg, model.config).dtype
+  return cfg.quantization != "none" or dtype != model.config.compute_dtype
 
 
 def rollout_numerics(model: Model, params, cfg: RolloutConfig) -> tuple[Model, dict]:
-  """(model, params) that sample, from those that are trained; the very same at the defaults.
+  """Returns (model, params) that sample, which are the trained ones at the defaults.
 
-  Matrices of attention and MLP are rounded as `cfg.quantization` says; embedding, head, norms,
-  biases, router and value head are not. Then matrices are cast to the rollout's dtype, once instead
-  of in each product.
+  Rounds the matrices of attention and MLP as `cfg.quantization` says; embedding, head, norms,
+  biases, router and value head keep their values. Then casts matrices to the rollout's dtype, once
+  instead of in each product.
 
   Args:
     params: of `model`, adapters merged; not changed.
@@ -88,14 +76,14 @@ def rollout_numerics(model: Model, params, cfg: RolloutConfig) -> tuple[Model, d
 
 
 def round_int8(matrix: jax.Array, contracted: int, produced: int) -> jax.Array:
-  """scale * round(matrix / scale), f32, with one scale per output channel (and per batch): a
-  largest entry's 127.5th.
+  """Returns scale * round(matrix / scale), f32, with one scale per output channel and batch.
 
-  The error is at most scale / 2. A channel of zeros stays one.
+  The scale is the channel's largest absolute entry / 127.5, so the error is at most scale / 2. A
+  channel of zeros stays zero.
 
   Args:
     matrix: [.., contracted axes, produced axes].
-    contracted, produced: how many axes of each kind.
+    contracted, produced: number of axes of each kind, as in `models.layers.MATRICES`.
 
   Raises:
     ConfigError: the library is not installed.
@@ -107,6 +95,7 @@ def round_int8(matrix: jax.Array, contracted: int, produced: int) -> jax.Array:
 
 
 def _library():
+  """Returns qwix, an optional dependency."""
   try:
     import qwix
   except ImportError as error:

@@ -1,6 +1,4 @@
-"""How a policy writes a call of a tool, and how the tool's answer is written behind it: text only,
-no token ids.
-"""
+"""How a policy writes a tool call, and how the tool's answer is written after it: as text only."""
 
 import dataclasses
 import json
@@ -19,8 +17,8 @@ class Call:
 
   Attributes:
     start, end: characters of the text that the call covers.
-    argument: what the tool is given.
-    error: why no tool can be run, as text for the row; None: run it.
+    argument: of the tool.
+    error: text for the row if no tool can run; None: run the tool.
   """
 
   start: int
@@ -34,10 +32,10 @@ class CallProtocol(typing.Protocol):
 
   Attributes:
     markers: every complete call ends with one of these texts.
-    before, after: inserted around the tool's output; may hold special tokens such as the ends of
-      chat turns.
-    characters: what a tokenizer must be able to write beside them.
-    needs_answer: whether a last turn in which nothing is `finished` is void.
+    before, after: inserted around the tool's output; may hold special tokens, such as the end of a
+      chat turn.
+    characters: further characters that the tokenizer must be able to write.
+    needs_answer: whether a last turn that is not `finished` makes the row void.
   """
 
   markers: tuple[str, ...]
@@ -47,13 +45,11 @@ class CallProtocol(typing.Protocol):
   needs_answer: bool
 
   def find(self, text: str) -> Call | None:
-    """The first complete call. A text that has one has the same one however it goes on."""
+    """Returns the first complete call or None. However the text goes on, the call is the same."""
     ...
 
   def body(self, result: ToolResult, chars: int | None = None) -> str:
-    """What stands for the result in the row; where `chars` is given, of about that many characters
-    at most.
-    """
+    """Returns the text of the result for the row, of about `chars` characters at most."""
     ...
 
   def finished(self, text: str) -> bool:
@@ -61,15 +57,16 @@ class CallProtocol(typing.Protocol):
     ...
 
   def stated(self, text: str, cut: bool = False) -> str:
-    """What of a turn a verifier reads: where `needs_answer`, no code of a call.
+    """Returns the text of a turn that a verifier reads; if `needs_answer`, without calls.
 
-    `cut`: a limit ended the turn, so that a call which it had begun may be incomplete.
+    Args:
+      cut: whether a limit ended the turn, so that its last call may be incomplete.
     """
     ...
 
 
 def render(protocol: CallProtocol, result: ToolResult) -> str:
-  """All the text that follows a call, as long as no limit on tokens shortens it."""
+  """Returns the whole text that follows a call, not shortened by a limit on tokens."""
   return protocol.before + protocol.body(result) + protocol.after
 
 
@@ -77,8 +74,8 @@ def render(protocol: CallProtocol, result: ToolResult) -> str:
 class Inline:
   """`[123*456]` becomes `[123*456]56088;`: a call inside a line, for tokenizers of few characters.
 
-  Only a number is inserted; an error, a cut number or anything else is a question mark. A turn
-  without a call is the answer, whatever it says.
+  Inserts a number, or a question mark for an error, a number that is too long, or other text. A
+  turn without a call is the answer, whatever it says.
   """
 
   markers: tuple[str, ...] = ("]",)
@@ -104,20 +101,18 @@ class Inline:
 
 @dataclasses.dataclass(frozen=True)
 class Fence:
-  r"""Python in a code fence; the row ends with \boxed{ in the policy's text or in the program's
-  output.
+  r"""Python in a code fence; \boxed{ in the policy's text or in the program's output ends the row.
 
-  A block opens with three backticks, `py`, `python` or nothing, and a newline; it closes with three
-  backticks at the beginning of a line. Blocks in other languages are passed over whole. Of the
-  output the first and last `output_chars / 2` characters are kept, and the line that says what went
-  wrong. A turn with neither a block nor a box is void. A box inside the block itself is not an
-  answer yet: the program may print it, and its output, box included, is then the end of the row. No
-    verifier reads the block. A block that is open at a stop token is text.
+  A block opens with three backticks, `py`, `python` or nothing, and a newline. It closes with three
+  backticks at the beginning of a line. Blocks in other languages are skipped. The first and last
+  `output_chars / 2` characters of an output are kept, and an error's last line. A turn with neither
+  a block nor a box makes the row void. A box inside the block is not an answer yet: the program may
+  print it, and the row then ends with that output. No verifier reads the block. A block that is
+  still open at a stop token is text.
 
-  Source: SimpleTIR, arXiv 2509.02479, methods V5.1 and its public code; that a box in the code, or
-  one that was cut out of the output, does not count, and that blocks in other languages do not
-  shift the pairing of fences, are our own choices. The harness's function `final_answer` is left
-  out: a program prints its box.
+  Source: SimpleTIR, arXiv 2509.02479, and its public code. Our own choices: a box in the code or in
+  the dropped part of an output does not count, and blocks in other languages do not shift the
+  pairing of fences. The harness's function `final_answer` is left out: a program prints its box.
   """
 
   output_chars: int = 512
@@ -138,7 +133,7 @@ class Fence:
     return text[:opened.start()] if call else text
 
   def _opened(self, text: str) -> re.Match | None:
-    """The line that opens the first block of Python."""
+    """Finds the line that opens the first block of Python."""
     at = 0
     while opened := _OPENED.search(text, at):
       if opened[1].lower() in ("", "py", "python"):
@@ -163,19 +158,18 @@ class Fence:
 
 @dataclasses.dataclass(frozen=True)
 class Tag:
-  """`<tool_call>{"name": .., "arguments": {..}}</tool_call>`, answered by a user turn with a
-  `<tool_response>`.
+  """`<tool_call>{"name": .., "arguments": {..}}</tool_call>`; the user answers: `<tool_response>`.
 
   The turn ends with the first call, so the inserted text begins with the end of the assistant's
-  turn and ends with the beginning of its next. A call that is no such object, or of another tool,
-  is answered by an error. A turn without a call is the answer.
+  turn and ends with the beginning of its next one. A call that is not such an object, or that names
+  another tool, is answered by an error. A turn without a call is the answer.
 
-  Source: Qwen3's chat template, methods V4; a thinking-free prompt appends an empty thinking block
+  Source: Qwen3's chat template. For prompts without thinking, an empty thinking block is appended
   to `after`.
 
   Attributes:
     name: of the tool.
-    parameter: the one argument that it takes, a text.
+    parameter: name of its only argument, a text.
   """
 
   name: str = "python"

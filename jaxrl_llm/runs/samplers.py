@@ -188,9 +188,9 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
         "tool_chunks": r.tool_chunks,
     }
   # A group of one row has no prefix to share, so it may run on several devices.
-  sizes = engine.EngineConfig(group, r.max_new_tokens, r.slots, min(r.chunk, r.max_new_tokens),
-                              r.window, task.stop_ids, task.tokenizer.pad_token_id,
-                              min_new_tokens=r.min_new_tokens, compact=r.compaction,
+  sizes = engine.EngineConfig(group, r.max_new_tokens, r.window, task.stop_ids,
+                              task.tokenizer.pad_token_id, r.min_new_tokens, slots=r.slots,
+                              chunk=min(r.chunk, r.max_new_tokens), compact=r.compaction,
                               shared_prefix=r.shared_prefix and group > 1)
 
   def sample(params, prompts, key, sampling):

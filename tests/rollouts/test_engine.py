@@ -1,9 +1,11 @@
-"""The engine draws what `generate` draws, whatever its batch, chunks and refills; and its counts
-are true.
+"""The engine samples what `generate` samples, whatever its batch, chunks and refills.
+
+Its counts are true.
 """
 
 import dataclasses
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,10 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.rollouts import decoding, engine, generate, plan
+from jaxrl_llm.rollouts import chunk, decoding, engine, generate, sizes
+from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.engine import EngineConfig
+from jaxrl_llm.rollouts.ring import Ring
 from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(
@@ -41,27 +45,19 @@ def prompts(rows=32, group=4, seed=0) -> PromptBatch:
 
 
 def config(**options) -> EngineConfig:
-  return EngineConfig(
-      **{
-          "group_size": 4,
-          "max_new_tokens": NEW,
-          "slots": 8,
-          "chunk": 8,
-          "window": 16,
-          "stop_ids": (EOS,),
-          "pad_id": 0,
-          **options
-      })
+  defaults = {"group_size": 4, "max_new_tokens": NEW, "slots": 8, "chunk": 8, "window": 16,
+              "stop_ids": (EOS,), "pad_id": 0}
+  return EngineConfig(**defaults | options)
 
 
 def run(batch=None, sampling=None, *, model=MODEL, params=PARAMS, mesh=None, max_new=None,
         **options):
   sampling = sampling or Sampling.of(1.0)
+  batch = prompts() if batch is None else batch
   with jax.transfer_guard("disallow"):  # what moves is moved on purpose
-    drawn, stats = engine.run(params,
-                              prompts() if batch is None else batch, KEY, sampling, model=model,
-                              cfg=config(**options), mesh=mesh, max_new=max_new)
-  return jax.device_get(drawn), stats
+    rollout, stats = engine.run(params, batch, KEY, sampling, model=model, cfg=config(**options),
+                                mesh=mesh, max_new=max_new)
+  return jax.device_get(rollout), stats
 
 
 @functools.cache
@@ -92,8 +88,8 @@ def assert_same(got, expected):
   for name in EXACT:
     np.testing.assert_array_equal(getattr(got, name), getattr(expected, name), err_msg=name)
   np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=1e-5)
-  dtypes = lambda rollout: jax.tree.map(lambda x: x.dtype, rollout)
-  assert dtypes(got) == dtypes(expected)
+  kind = operator.attrgetter("dtype")
+  assert jax.tree.map(kind, got) == jax.tree.map(kind, expected)
 
 
 # Each value of chunk, slots, refill and compact meets each value of the others at least once.
@@ -110,18 +106,9 @@ def test_equals_generate(chunk, slots, refill, compact):
   assert stats.useful_steps == got.mask.sum() <= stats.slot_steps
 
 
-@pytest.mark.parametrize("options", [{
-    "window": 20
-}, {
-    "window": 5,
-    "quota": 8
-}, {
-    "slots": 7,
-    "quota": 1
-}, {
-    "group_size": 8,
-    "slots": 5
-}], ids=str)
+@pytest.mark.parametrize("options", [{"window": 20}, {"window": 5, "quota": 8},
+                                     {"slots": 7, "quota": 1}, {"group_size": 8, "slots": 5}],
+                         ids=str)
 def test_window_quota_and_groups_change_nothing(options):
   batch = prompts()
   if options.get("group_size") == 8:  # two groups of 4 share the first one's prompt
@@ -133,18 +120,9 @@ def test_window_quota_and_groups_change_nothing(options):
   assert_same(run(batch, **options)[0], expected)
 
 
-@pytest.mark.parametrize("options", [{}, {
-    "slots": 6,
-    "chunk": 32
-}, {
-    "slots": 32,
-    "group_size": 8,
-    "refill": False
-}, {
-    "slots": 12,
-    "refill": False,
-    "compact": 0
-}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"slots": 6, "chunk": 32},
+                                     {"slots": 32, "group_size": 8, "refill": False},
+                                     {"slots": 12, "refill": False, "compact": 0}], ids=str)
 def test_shared_prompts_change_nothing(options):
   group = options.get("group_size", 4)
   batch = jax.tree.map(lambda x: x[np.arange(32) // group * group],
@@ -153,32 +131,18 @@ def test_shared_prompts_change_nothing(options):
   assert_same(run(batch, shared_prefix=True, **options)[0], expected)
 
 
-def test_eight_devices_draw_the_same():
+def test_eight_devices_sample_the_same():
   mesh = parallel.make_mesh(MeshConfig())
-  got, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(1.0),
-                      model=Model(MODEL.config,
-                                  parallel.Layout(mesh)), cfg=config(slots=16), mesh=mesh)
+  model = Model(MODEL.config, parallel.Layout(mesh))
+  got, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(1.0), model=model, cfg=config(slots=16),
+                      mesh=mesh)
   assert got.tokens.sharding == parallel.rows(mesh)
   assert_same(jax.device_get(got), reference())
 
 
-RULES = [{
-    "temperature": 0.0
-}, {
-    "temperature": 0.6,
-    "top_k": 3
-}, {
-    "temperature": 1.3,
-    "top_p": 0.7
-}, {
-    "temperature": 1.0,
-    "min_p": 0.1
-}, {
-    "temperature": 1.7,
-    "top_k": 6,
-    "top_p": 0.95,
-    "min_p": 0.02
-}]
+RULES = [{"temperature": 0.0}, {"temperature": 0.6, "top_k": 3}, {"temperature": 1.3, "top_p": 0.7},
+         {"temperature": 1.0, "min_p": 0.1},
+         {"temperature": 1.7, "top_k": 6, "top_p": 0.95, "min_p": 0.02}]
 
 
 def test_rules_are_those_of_generate():
@@ -186,21 +150,37 @@ def test_rules_are_those_of_generate():
     assert_same(run(sampling=Sampling.of(**rules))[0], reference(**rules))
 
 
+real_sample, real_shift = chunk.sample_token, kv_cache.shift
+real_put, real_prefix = kv_cache.put_rows, kv_cache.prefix
+
+
+def slot_keys(key, row_id):
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(row_id)))
+
+
+def position_in_chunk(hidden, head, keys, position, *rest):
+  return real_sample(hidden, head, keys, position - position[0], *rest)
+
+
+def shift_too_far(cache, start, dropped, slots):
+  return real_shift(cache, start, jnp.minimum(dropped + 1, cache.positions.shape[1] - start), slots)
+
+
+def prefix_of_another_group(prompts, rows, prompt, lane):
+  return real_prefix(prompts, rows, prompt[::-1], lane)
+
+
+def put_other_rows(cache, other, to, source, count):
+  return real_put(cache, other, to, source[::-1], count)
+
+
 WRONG = {
-    "noise by slot": (decoding, "row_keys", lambda key, row: jax.vmap(jax.random.fold_in, (None, 0))
-                      (key, jnp.arange(len(row)))),
-    "position not kept": (decoding, "draw", lambda h, head, keys, position, *rest: real_draw(
-        h, head, keys, position - position[0], *rest)),
-    "a shift loses a slot": (kv_cache, "shift", lambda cache, start, dropped, slots: real_shift(
-        cache, start, jnp.minimum(dropped + 1, cache.positions.shape[1] - start), slots)),
-    "another group's prompt":
-        (decoding.kv_cache, "prefix",
-         lambda prompts, rows, prompt, lane: real_prefix(prompts, rows, prompt[::-1], lane)),
-    "prompts of other rows":
-        (kv_cache, "put_rows",
-         lambda cache, other, to, source, count: real_put(cache, other, to, source[::-1], count)),
+    "noise by slot": (chunk, "row_keys", slot_keys),
+    "position not kept": (chunk, "sample_token", position_in_chunk),
+    "a shift loses a column": (kv_cache, "shift", shift_too_far),
+    "another group's prompt": (kv_cache, "prefix", prefix_of_another_group),
+    "prompts of other rows": (kv_cache, "put_rows", put_other_rows),
 }
-real_draw, real_shift, real_put, real_prefix = decoding.draw, kv_cache.shift, kv_cache.put_rows, kv_cache.prefix
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -208,7 +188,7 @@ def test_the_comparison_rejects(name, monkeypatch):
   decoding.build.cache_clear()
   with monkeypatch.context() as patch:
     patch.setattr(*WRONG[name])
-    options = {} if name == "a shift loses a slot" else ONE_PROGRAM
+    options = {} if name == "a shift loses a column" else ONE_PROGRAM
     got, _ = run(shared_prefix=name == "another group's prompt", **options)
   decoding.build.cache_clear()
   with pytest.raises(AssertionError):
@@ -216,7 +196,7 @@ def test_the_comparison_rejects(name, monkeypatch):
 
 
 def test_row_limits():
-  """A row draws what it would without the limit, and is truncated there unless it stopped."""
+  """A row samples what it would without the limit, and is truncated there unless it stopped."""
   limit = np.random.default_rng(1).integers(1, NEW + 1, 32)
   got, whole = run(max_new=limit)[0], reference()
   new = whole.length - whole.prompt_length
@@ -225,22 +205,20 @@ def test_row_limits():
   np.testing.assert_array_equal(got.tokens[got.mask], whole.tokens[got.mask])
   np.testing.assert_allclose(got.behavior_log_probs[got.mask], whole.behavior_log_probs[got.mask],
                              rtol=0, atol=1e-5)
-  assert np.any(new < limit) and np.any(new > limit) and np.all(got.tokens[~got.mask &
-                                                                           whole.mask] == 0)
+  assert np.any(new < limit) and np.any(new > limit)
+  assert np.all(got.tokens[~got.mask & whole.mask] == 0)
 
 
 def test_stop_tokens_wait_for_the_least_length():
-  """None comes earlier, and log-probs are those of the distribution without them: log p - log(1 -
-  p(stop)).
-  """
+  """None comes earlier. Log-probs are those without stop tokens, log p - log(1 - p(stop))."""
   got, _ = run(min_new_tokens=6, **ONE_PROGRAM)
   early = got.mask & (np.arange(got.tokens.shape[1]) - got.prompt_length[:, None] < 6)
   assert not np.any(got.tokens[early] == EOS) and np.any(got.tokens[got.mask & ~early] == EOS)
-  assert np.any(reference().length -
-                reference().prompt_length < 6), "without the rule some rows end earlier"
+  free = reference().length - reference().prompt_length
+  assert np.any(free < 6), "without the rule some rows end earlier"
   positions = np.broadcast_to(np.arange(got.tokens.shape[1]), got.tokens.shape)
-  hidden, _ = MODEL.hidden(PARAMS, got.tokens, positions, (positions
-                                                           < got.length[:, None]).astype(np.int32))
+  segments = (positions < got.length[:, None]).astype(np.int32)
+  hidden, _ = MODEL.hidden(PARAMS, got.tokens, positions, segments)
   log_p = np.asarray(jax.nn.log_softmax(hidden @ MODEL.head(PARAMS), -1))[:, :-1]
   chosen = np.take_along_axis(log_p, got.tokens[:, 1:, None], -1)[..., 0]
   expected = chosen - np.where(early[:, 1:], np.log1p(-np.exp(log_p[..., EOS])), 0)
@@ -250,29 +228,34 @@ def test_stop_tokens_wait_for_the_least_length():
 
 
 def test_waste_is_small_where_many_rows_wait():
-  """72 rows of mean / max 0.4 through 8 slots; without refill, the slots wait for their slowest
-  row.
-  """
-  limit = np.random.default_rng(0).permutation(np.ceil(
-      40 * ((np.arange(72) + 0.5) / 72)**1.5)).astype(int)
+  """72 rows of mean / max 0.4 through 8 slots. Without refill, slots wait for the slowest row."""
+  lengths = np.ceil(40 * ((np.arange(72) + 0.5) / 72)**1.5).astype(int)
+  limit = np.random.default_rng(0).permutation(lengths)
   ragged = functools.partial(run, prompts(rows=72), max_new=limit, max_new_tokens=40,
                              stop_ids=(13,), window=24)
   _, stats = ragged()
   assert stats.useful_steps == limit.sum() and stats.slot_steps > stats.useful_steps
   assert stats.waste <= 0.10
   assert ragged(refill=False, compact=0)[1].waste > 0.30
-  assert stats.cache_bytes_read < stats.slot_steps * 64 * (WIDTH +
-                                                           47), "attention reads the live window"
+  whole = stats.slot_steps * 64 * (WIDTH + 47)
+  assert stats.cache_bytes_read < whole, "attention reads the live window"
 
 
-def test_batch_sizes():
-  sizes = lambda slots, compact, rows=64, shards=1: plan.batch_sizes(
-      config(slots=slots, compact=compact), rows, shards)
-  assert sizes(64, 0) == [64] and sizes(64, 1) == [64, 32, 16, 8] and sizes(
-      64, 2) == [64, 48, 32, 24, 16, 12, 8]
-  assert sizes(24, 1) == [24, 16, 8, 4] and sizes(24, 2) == [24, 16, 12, 8, 6, 4, 3
-                                                            ], "a size is below the one before"
-  assert sizes(64, 2, shards=8) == [64, 48, 32, 24, 16, 8] and sizes(64, 1, rows=5) == [5, 4, 2, 1]
+@pytest.mark.parametrize(("slots", "compact", "rows", "shards", "expected"), [
+    (64, 0, 64, 1, [64]), (64, 1, 64, 1, [64, 32, 16, 8]),
+    (64, 2, 64, 1, [64, 48, 32, 24, 16, 12, 8]), (24, 1, 64, 1, [24, 16, 8, 4]),
+    (24, 2, 64, 1, [24, 16, 12, 8, 6, 4, 3]), (64, 2, 64, 8, [64, 48, 32, 24, 16, 8]),
+    (64, 1, 5, 1, [5, 4, 2, 1])])
+def test_batch_sizes(slots, compact, rows, shards, expected):
+  assert sizes.batch_sizes(config(slots=slots, compact=compact), rows, shards) == expected
+
+
+def test_each_prompt_is_prefilled_once():
+  batch = prompts()
+  book = Book(batch, np.full(32, NEW), config())
+  ring = Ring(book, PARAMS, KEY, Sampling.of(1.0), model=MODEL, cfg=config(slots=32), mesh=None)
+  assert ring.admit() and book.admitted == 32
+  assert ring._prefilled.positions.shape == (8, WIDTH), "one prompt per group"
 
 
 def test_counts():
@@ -284,7 +267,6 @@ def test_counts():
   assert stats.cache_bytes_held == slot * 32 * (WIDTH + NEW)
   seen = [sum(range(n, n + k)) for n, k in zip(got.prompt_length, new, strict=True)]
   assert stats.cache_bytes_needed == slot * sum(seen)
-  assert stats.prefill_tokens == 8 * WIDTH, "one prompt per group"
   assert stats.chunks == -(-new.max() // 8)
   shared = run(slots=32, refill=False, compact=0, window=NEW, shared_prefix=True)[1]
   assert stats.cache_bytes_held - shared.cache_bytes_held == slot * WIDTH * (32 - 8)
@@ -296,12 +278,16 @@ def test_compiles_no_more_than_declared(compiled):
   decoding.build.cache_clear()
   rng = np.random.default_rng(2)
   batches = [(prompts(seed=seed), rng.integers(1, NEW + 1, 32)) for seed in range(2)]
-  everything = lambda: [run(batch, Sampling.of(t, min_p=0.01 * t), max_new=limit)
-                        for t in (0.0, 0.7, 1.3) for batch, limit in batches]
+
+  def everything():
+    for t in (0.0, 0.7, 1.3):
+      for batch, limit in batches:
+        run(batch, Sampling.of(t, min_p=0.01 * t), max_new=limit)
+
   everything()
   first = dict(compiled)
   everything()
-  ours = ("prepare", "prefill", "empty", "admit", "decode", "shift", "take", "admit_shared")
+  ours = ("params", "prefill", "empty", "admit", "decode", "shift", "take", "admit_shared")
   assert set(first) <= {f"jit(rollout_{name})" for name in ours}
   assert 5 < sum(first.values()) <= engine.programs(config(), 32)
   assert first == compiled, "every shape was met in the first pass"
@@ -324,7 +310,7 @@ def test_stacked_blocks():
 def test_matrices_are_cast_once():
   """What the network casts in every call is cast before; the results are equal bit for bit."""
   half = Model(dataclasses.replace(MODEL.config, compute_dtype="bfloat16"))
-  model, params = decoding.prepare_for_decode(PARAMS, half)
+  model, params = decoding.for_decoding(PARAMS, half)
   kinds = {x.dtype.name for x in jax.tree.leaves(params) if x.ndim > 1}
   assert kinds == {"bfloat16"} and params["final_norm"]["scale"].dtype == jnp.float32
   ids = prompts().tokens
@@ -337,23 +323,14 @@ def test_matrices_are_cast_once():
 def test_shapes_are_known_before():
   got, _ = run()
   declared = engine.rollout_shape(prompts(), config())
-  assert jax.tree.map(lambda x: (x.shape, x.dtype),
-                      declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
+  kind = operator.attrgetter("shape", "dtype")
+  assert jax.tree.map(kind, declared) == jax.tree.map(kind, got)
 
 
-@pytest.mark.parametrize(("options", "said"), [({
-    "slots": 0
-}, "slots = 0"), ({
-    "group_size": 5
-}, "group_size = 5"), ({
-    "max_new": np.full(32, NEW + 1)
-}, "max_new"), ({
-    "max_new": np.ones(3, int)
-}, r"\(3,\)"), ({
-    "compact": -1
-}, "compact = -1"), ({
-    "quota": -1
-}, "quota = -1")])
+@pytest.mark.parametrize(("options", "said"), [
+    ({"slots": 0}, "slots = 0"), ({"group_size": 5}, "group_size = 5"),
+    ({"max_new": np.full(32, NEW + 1)}, "max_new"), ({"max_new": np.ones(3, int)}, r"\(3,\)"),
+    ({"compact": -1}, "compact = -1"), ({"quota": -1}, "quota = -1")])
 def test_bad_input(options, said):
   with pytest.raises(ConfigError, match=said):
     run(**options)

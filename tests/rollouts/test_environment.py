@@ -85,7 +85,7 @@ def inline(**options):
 
 
 def played(environment, ids, chunk=5):
-  """(kept tokens, what follows) of a policy that goes on drawing `ids`, asked after each chunk;
+  """(kept tokens, what follows) of a policy that samples `ids`, asked after each chunk;
   None if none ends.
   """
   for seen in range(0, len(ids), chunk):
@@ -162,7 +162,7 @@ def test_an_output_made_up_without_a_call_is_the_policy_s_text():
                 ids_of("\nCode execution result: 42\n<eos>"))[1] == Stop(STOP_TOKEN, void=True)
 
 
-def test_a_call_behind_a_stop_token_does_not_count():
+def test_a_call_after_a_stop_token_does_not_count():
   ids = [*ids_of("no"), EOS, *ids_of(PROGRAM)]
   assert fence().turn_end(ids) == len(ids_of("no")) + 1
 
@@ -196,7 +196,7 @@ def test_a_tagged_turn_without_a_call_is_an_answer():
 # Characters and tokens.
 
 def ends_right(turn_end) -> bool:
-  """Whether an end of turn is the smallest prefix of the drawn ids, also where these are not the
+  """Whether an end of turn is the smallest prefix of the sampled ids, also where these are not the
   usual ones.
   """
   usual = ids_of("x = [1+2];9")

@@ -4,6 +4,7 @@ where asked for.
 
 import dataclasses
 import functools
+import operator
 import sys
 
 import jax
@@ -67,59 +68,58 @@ def test_int8_error_is_at_most_half_a_scale():
   check_rounding(numerics.round_int8)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        # scales shared
-        lambda x, contracted, produced: numerics.round_int8(x, x.ndim - 1, 1) if x.ndim > 2 else x,
-        lambda x, contracted, produced: numerics.round_int8(x.astype(jnp.bfloat16), contracted,
-                                                            produced),
-        lambda x, contracted, produced: x
-    ])
+def shared_scales(x, contracted, produced):
+  return numerics.round_int8(x, x.ndim - 1, 1) if x.ndim > 2 else x
+
+
+def coarser_values(x, contracted, produced):
+  return numerics.round_int8(x.astype(jnp.bfloat16), contracted, produced)
+
+
+def no_rounding(x, contracted, produced):
+  return x
+
+
+@pytest.mark.parametrize("wrong", [shared_scales, coarser_values, no_rounding])
 def test_the_rounding_check_rejects(wrong):
   with pytest.raises(AssertionError):
     check_rounding(wrong)
 
 
-@pytest.mark.parametrize("options", [{}, {
-    "scan_layers": True
-}, {
-    "num_experts": 3,
-    "expert_width": 12
-}], ids=["dense", "scan", "experts"])
+@pytest.mark.parametrize("options", [{}, {"scan_layers": True},
+                                     {"num_experts": 3, "expert_width": 12}],
+                         ids=["dense", "scan", "experts"])
 def test_only_attention_and_mlp_matrices_are_rounded(options):
   model = variant(tie_head=False, qkv_bias=True, value_head=True, **options)
   params = model.init(jax.random.key(0))
-  before, after = (
-      flatten_dict(tree) for tree in (params, numerics.rollout_numerics(model, params, INT8)[1]))
+  before, after = flatten_dict(params), flatten_dict(rounded(model, params))
   changed = {keys for keys in before if np.any(before[keys] != after[keys])}
+  matrices = ("query", "key", "value", "out", "gate", "up", "down")
   assert changed == {
       keys for keys in before
-      if keys[0] == "blocks" and keys[-2] in ("attention",
-                                              "mlp") and keys[-1] in ("query", "key", "value",
-                                                                      "out", "gate", "up", "down")
+      if keys[0] == "blocks" and keys[-2] in ("attention", "mlp") and keys[-1] in matrices
   }
   assert len(changed) == 7 * (1 if model.config.scan_layers else 2)
 
 
+def rounded(model, params):
+  return numerics.rollout_numerics(model, params, INT8)[1]
+
+
 def test_scanned_and_expert_matrices_have_scales_of_their_own():
   """Stacked layers are rounded as they would be one by one; so are experts."""
-  scanned, rolled = variant(
-      scan_layers=True), lambda model, params: numerics.rollout_numerics(model, params, INT8)[1]
+  scanned = variant(scan_layers=True)
   params = scanned.init(jax.random.key(0))
   params["blocks"] = jax.tree.map(lambda x: x.at[1].multiply(50), params["blocks"])
-  one = {
-      **params, "blocks": {
-          i: jax.tree.map(lambda x, i=i: x[i], params["blocks"]) for i in range(2)
-      }
-  }
-  stacked, listed = rolled(scanned, params)["blocks"], rolled(MODEL, one)["blocks"]
+  blocks = {i: jax.tree.map(operator.itemgetter(i), params["blocks"]) for i in range(2)}
+  stacked = rounded(scanned, params)["blocks"]
+  listed = rounded(MODEL, {**params, "blocks": blocks})["blocks"]
   jax.tree.map(lambda x, *layers: np.testing.assert_array_equal(x, np.stack(layers)), stacked,
                listed[0], listed[1])
   experts = variant(num_experts=3, expert_width=12)
   params = experts.init(jax.random.key(0))
   gate = params["blocks"][0]["mlp"]["gate"]
-  found = rolled(experts, params)["blocks"][0]["mlp"]["gate"]
+  found = rounded(experts, params)["blocks"][0]["mlp"]["gate"]
   for expert in range(3):
     np.testing.assert_array_equal(found[expert], numerics.round_int8(gate[expert], 1, 1))
 
@@ -133,7 +133,10 @@ def test_adapters_are_merged_before_the_rounding():
   adapter, base = trained["lora"]["blocks"][1]["mlp"]["up"], PARAMS["blocks"][1]["mlp"]["up"]
   delta = cfg.lora_alpha / cfg.lora_rank * adapter["a"] @ adapter["b"]
   scale = np.abs(base + delta).max(0) / 127.5
-  off_level = lambda x: np.abs(x / scale - np.round(x / scale)).max()
+
+  def off_level(x):
+    return np.abs(x / scale - np.round(x / scale)).max()
+
   assert np.all(np.abs(found - (base + delta)) <= 0.501 * scale) and off_level(found) < 1e-3
   # the adapter beside a rounded base
   assert off_level(numerics.round_int8(base, 1, 1) + delta) > 0.1
@@ -199,8 +202,8 @@ def test_cache_dtype_survives_a_change_of_the_config():
 
 def prompts(rows=16, group=4, width=5) -> PromptBatch:
   rng = np.random.default_rng(0)
-  length, tokens = rng.integers(1, width + 1,
-                                rows // group), rng.integers(4, 13, (rows // group, width))
+  length = rng.integers(1, width + 1, rows // group)
+  tokens = rng.integers(4, 13, (rows // group, width))
   return PromptBatch(
       np.repeat(tokens, group, 0).astype(np.int32),
       np.repeat(length, group).astype(np.int32), np.arange(rows, dtype=np.int32),
@@ -215,7 +218,7 @@ def scorer(model):
 def sampled(cfg: RolloutConfig, model=MODEL, params=PARAMS):
   model, params = numerics.rollout_numerics(model, params, cfg)
   if cfg.slots:
-    sizes = engine.EngineConfig(4, NEW, cfg.slots, 4, NEW + 3, (3,), 0, compact=False,
+    sizes = engine.EngineConfig(4, NEW, NEW + 3, (3,), 0, slots=cfg.slots, chunk=4, compact=0,
                                 shared_prefix=cfg.shared_prefix)
     return jax.device_get(engine.run(params, prompts(), KEY, SAMPLING, model=model, cfg=sizes)[0])
   cfg = SamplerConfig(4, NEW, NEW, (3,), 0)
@@ -240,19 +243,10 @@ def test_equal_numerics_leave_no_gap(slots):
 
 
 GAPS = {
-    "bf16": {
-        "dtype": "bfloat16"
-    },
-    "cache": {
-        "cache_dtype": "bfloat16"
-    },
-    "int8": {
-        "quantization": "int8"
-    },
-    "wide cache": {
-        "dtype": "bfloat16",
-        "cache_dtype": "float32"
-    }
+    "bf16": {"dtype": "bfloat16"},
+    "cache": {"cache_dtype": "bfloat16"},
+    "int8": {"quantization": "int8"},
+    "wide cache": {"dtype": "bfloat16", "cache_dtype": "float32"},
 }
 
 
@@ -263,20 +257,13 @@ def test_other_numerics_leave_one(options):
   assert found["mismatch/k3"] > 1e-7
 
 
-@pytest.mark.parametrize("options", [{
-    "quantization": "int8",
-    "dtype": "bfloat16",
-    "cache_dtype": "float32"
-}, {
-    "cache_dtype": "bfloat16",
-    "shared_prefix": True
-}], ids=["int8", "shared"])
-def test_the_engine_draws_in_the_same_numerics(options):
-  """Where its tokens are those of `generate`, so are its log-probs: far nearer than the trainer's
-  are.
-  """
-  one, other = sampled(RolloutConfig(**options | {"shared_prefix": False})), sampled(
-      RolloutConfig(slots=8, **options))
+@pytest.mark.parametrize("options", [
+    {"quantization": "int8", "dtype": "bfloat16", "cache_dtype": "float32"},
+    {"cache_dtype": "bfloat16", "shared_prefix": True}], ids=["int8", "shared"])
+def test_the_engine_samples_in_the_same_numerics(options):
+  """For equal tokens, its log-probs are far nearer to `generate`'s than the trainer's are."""
+  one = sampled(RolloutConfig(**options | {"shared_prefix": False}))
+  other = sampled(RolloutConfig(slots=8, **options))
   same = np.cumprod(one.tokens == other.tokens, 1).astype(bool) & one.mask & other.mask
   assert same.sum() > 0.5 * one.mask.sum()
   between = np.abs(one.behavior_log_probs - other.behavior_log_probs)[same].mean()

@@ -1,5 +1,4 @@
-"""The sampler's promises: what it reports is what it drew, and a row depends on nothing but itself.
-"""
+"""The sampler's promises: it reports what it sampled, and a row depends on nothing but itself."""
 
 import functools
 
@@ -13,8 +12,7 @@ from jaxrl_llm.config import ModelConfig, SamplerConfig, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.ops import token_stats
 from jaxrl_llm.rollouts import generate
-from jaxrl_llm.rollouts.drawing import draw as _draw
-from jaxrl_llm.rollouts.drawing import first_arg_max as _first_arg_max
+from jaxrl_llm.rollouts.next_token import first_arg_max, sample_token
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Sampling
 
@@ -39,14 +37,8 @@ def prompts(rows=16, group=4, width=7, first_row=0, seed=0):
 
 @functools.cache
 def sampler(**options):
-  cfg = SamplerConfig(**{
-      "group_size": 4,
-      "max_new_tokens": 9,
-      "window": 4,
-      "stop_ids": (EOS,),
-      "pad_id": 0,
-      **options
-  })
+  defaults = {"group_size": 4, "max_new_tokens": 9, "window": 4, "stop_ids": (EOS,), "pad_id": 0}
+  cfg = SamplerConfig(**defaults | options)
   return jax.jit(functools.partial(generate, model=MODEL, cfg=cfg))
 
 
@@ -67,11 +59,15 @@ KEY = jax.random.key(7)
 def test_behavior_log_probs_equal_the_scorers(temperature):
   rollout = sampler()(PARAMS, prompts(), KEY, at(temperature))
   scored = scorer()(PARAMS, rollout, at(temperature)).log_probs
-  assert np.max(np.abs(np.where(rollout.mask, scored - rollout.behavior_log_probs, 0))) < 1e-5
+  assert gap(rollout, scored) < 1e-5
   assert np.all(rollout.behavior_log_probs[~rollout.mask] == 0)
   other = scorer()(PARAMS, rollout, at(temperature + 0.5)).log_probs
-  assert np.max(np.abs(np.where(rollout.mask, other - rollout.behavior_log_probs,
-                                0))) > 1e-2, "temperature matters"
+  assert gap(rollout, other) > 1e-2, "temperature matters"
+
+
+def gap(rollout, log_probs):
+  """Largest distance of the reported log-probs from these, on sampled tokens."""
+  return np.max(np.abs(np.where(rollout.mask, log_probs - rollout.behavior_log_probs, 0)))
 
 
 def flips(a, b):
@@ -79,15 +75,15 @@ def flips(a, b):
   rows = np.flatnonzero(np.any(np.asarray(a.tokens != b.tokens), 1))
   for row in rows:
     first = int(np.argmax(np.asarray(a.tokens[row] != b.tokens[row])))
-    assert _gap(a, row, first) < NEAR_TIE, f"row {row} differs at {first}, not at a near tie"
+    assert tie(a, row, first) < NEAR_TIE, f"row {row} differs at {first}, not at a near tie"
   return len(rows)
 
 
-def _gap(rollout, row, position):
-  """Distance between the two best perturbed logits of a drawn token."""
+def tie(rollout, row, position):
+  """Distance between the two best perturbed logits of a sampled token."""
   ids = rollout.tokens[row:row + 1, :position]
   hidden, _ = MODEL.hidden(PARAMS, ids, jnp.arange(position)[None], jnp.ones_like(ids))
-  logits = (hidden[0, -1] @ MODEL.head(PARAMS))
+  logits = hidden[0, -1] @ MODEL.head(PARAMS)
   key = jax.random.fold_in(jax.random.fold_in(KEY, rollout.row_id[row]), position)
   best = np.sort(np.asarray(logits + jax.random.gumbel(key, logits.shape, jnp.float32)))
   return best[-1] - best[-2]
@@ -110,7 +106,7 @@ def test_a_row_depends_on_nothing_but_itself():
   assert np.any(other.tokens != whole.tokens), "the row id seeds the noise"
 
 
-def test_eight_devices_draw_the_same():
+def test_eight_devices_sample_the_same():
   batch = prompts(rows=32)
   one = sampler()(PARAMS, batch, KEY, at(1.0))
   rows = NamedSharding(Mesh(np.array(jax.devices()[:8]), ("data",)), PartitionSpec("data"))
@@ -120,9 +116,7 @@ def test_eight_devices_draw_the_same():
 
 
 def test_row_layout():
-  """Prompt and completion contiguous, mask exactly on sampled tokens, padding behind; EOS inside
-  the mask.
-  """
+  """Prompt and completion contiguous, then padding; mask exactly on sampled tokens, EOS too."""
   batch = prompts(rows=32)
   rollout = jax.device_get(sampler()(PARAMS, batch, KEY, at(1.0)))
   ended = 0
@@ -151,7 +145,7 @@ def test_eos_is_inside_the_mask_when_pad_is_the_same_token():
 
 
 def test_last_possible_token_can_be_eos():
-  """A stop token drawn at the length limit ends the row; the limit did not."""
+  """A stop token sampled at the length limit ends the row; the limit did not."""
   reference = jax.device_get(sampler()(PARAMS, prompts(rows=32), KEY, at(1.0)))
   new = reference.length - reference.prompt_length
   at_limit = int(np.max(new[~reference.truncated]))
@@ -176,9 +170,7 @@ def test_greedy_is_the_arg_max():
 
 
 def test_frequencies_match_the_reported_probabilities():
-  """First tokens of 4096 rows of one prompt against exp of their reported log-probs (chi-square, 12
-  degrees).
-  """
+  """First tokens of 4096 rows of one prompt have their reported probabilities, by chi-square."""
   rows = 4096
   batch = jax.tree.map(lambda x: jnp.repeat(x[:1], rows, 0), prompts())
   batch = batch.replace(row_id=jnp.arange(rows, dtype=jnp.int32))
@@ -200,12 +192,11 @@ def test_temperature_is_traced():
     return generate(*arguments, model=MODEL, cfg=SamplerConfig(4, 5, 5, (EOS,), 0))
 
   run = jax.jit(counted)
-  drawn = [
+  greedy, cool, plain = (
       np.asarray(run(PARAMS, prompts(), KEY, at(temperature)).tokens)
-      for temperature in (0.0, 0.7, 1.0)
-  ]
+      for temperature in (0.0, 0.7, 1.0))
   assert len(traces) == 1
-  assert np.any(drawn[0] != drawn[1]) and np.any(drawn[1] != drawn[2])
+  assert np.any(greedy != cool) and np.any(cool != plain)
 
 
 RULES = {"min_p": {"min_p": 0.1}, "top_k": {"top_k": 3}, "top_p": {"top_p": 0.7},
@@ -224,7 +215,7 @@ def statistics():
     out = token_stats.token_stats(hidden[:, :-1], MODEL.head(PARAMS), tokens[:, 1:],
                                   stats=frozenset({"in_support"}), temperature=sampling.temperature,
                                   **rules)
-    return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (1, 0))), out)
+    return jax.tree.map(functools.partial(jnp.pad, pad_width=((0, 0), (1, 0))), out)
 
   return jax.jit(run)
 
@@ -236,64 +227,68 @@ def test_truncated_log_probs_equal_token_stats(temperature, rules):
   rollout = sampler()(PARAMS, prompts(), KEY, sampling)
   traced = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
   scored = statistics()(rollout, sampling, traced)
-  assert np.max(np.abs(np.where(rollout.mask, scored.log_probs - rollout.behavior_log_probs,
-                                0))) < 1e-5
+  assert gap(rollout, scored.log_probs) < 1e-5
   assert np.all(scored.in_support[rollout.mask])
   whole = statistics()(rollout, sampling, {})
-  assert np.max(np.where(rollout.mask, rollout.behavior_log_probs - whole.log_probs,
-                         0)) > 1e-2, "rules matter"
+  raised = np.where(rollout.mask, rollout.behavior_log_probs - whole.log_probs, 0)
+  assert np.max(raised) > 1e-2, "rules matter"
   unpruned = statistics()(sampler()(PARAMS, prompts(), KEY, at(temperature)), sampling, traced)
-  assert not np.all(unpruned.in_support), "without the rules other tokens are drawn"
+  assert not np.all(unpruned.in_support), "without the rules other tokens are sampled"
 
 
 def states(rows, width=16, vocabulary=13):
   """A head and one hidden state for all rows."""
   rng = np.random.default_rng(3)
   hidden, head = rng.standard_normal(width), rng.standard_normal((width, vocabulary)) / 2
-  return jnp.broadcast_to(jnp.asarray(hidden, jnp.float32),
-                          (rows, width)), jnp.asarray(head, jnp.float32)
+  hidden, head = jnp.asarray(hidden, jnp.float32), jnp.asarray(head, jnp.float32)
+  return jnp.broadcast_to(hidden, (rows, width)), head
 
 
 @functools.cache
-def drawer(draw=_draw):
+def tokens_of(sample=sample_token):
+  """sampling -> (20,000 tokens of one state, their log-probs)."""
   rows = 20_000
   hidden, head = states(rows)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.arange(rows))
-  return jax.jit(lambda sampling: draw(hidden, head, keys, jnp.zeros(rows, jnp.int32), sampling))
+  return jax.jit(functools.partial(sample, hidden, head, keys, jnp.zeros(rows, jnp.int32)))
 
 
 @pytest.mark.parametrize("rules", [{}, *RULES.values()], ids=["none", *RULES])
 def test_truncated_frequencies_match_the_stated_probabilities(rules):
-  tokens, log_probs = jax.device_get(drawer()(Sampling.of(1.2, **rules)))
+  tokens, log_probs = jax.device_get(tokens_of()(Sampling.of(1.2, **rules)))
   rows, stated = len(tokens), np.zeros(13)
   stated[tokens] = np.exp(log_probs)
   kept = stated > 0
   np.testing.assert_allclose(np.sum(stated), 1, rtol=1e-5,
-                             err_msg="every kept token was drawn, and they sum to 1")
+                             err_msg="every kept token came, and they sum to 1")
   assert np.all(kept) == (not rules)
   counts = np.bincount(tokens, minlength=13)[kept]
-  statistic = lambda p: np.sum((counts - rows * p) ** 2 / (rows * p))
+
+  def statistic(p):
+    return np.sum((counts - rows * p) ** 2 / (rows * p))
+
   assert statistic(stated[kept]) < 32.9, "0.1 % point of chi-square with 12 degrees of freedom"
   if rules:
     hidden, head = states(1)
-    assert statistic(np.asarray(jax.nn.softmax(
-        hidden[0] @ head / 1.2))[kept]) > 32.9, "whole probabilities are refuted"
+    unpruned = np.asarray(jax.nn.softmax(hidden[0] @ head / 1.2))
+    assert statistic(unpruned[kept]) > 32.9, "unpruned probabilities are refuted"
 
 
-def plain_draw(hidden, head, row_keys, position, sampling):
-  """The draw as it is without rules: the arg max of the perturbed logits."""
+def plain_sample(hidden, head, row_keys, position, sampling):
+  """`sample_token` without rules: the arg max of the perturbed logits."""
   logits = token_stats.scaled_logits(hidden, head, sampling.temperature)
   keys = jax.vmap(jax.random.fold_in)(row_keys, position)
-  token = jnp.argmax(logits + jax.vmap(lambda k: jax.random.gumbel(k, (13,), jnp.float32))(keys),
-                     -1)
+  noise = jax.vmap(functools.partial(jax.random.gumbel, shape=(13,), dtype=jnp.float32))(keys)
+  token = jnp.argmax(logits + noise, -1)
   return token, jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
 
 
-def test_rules_that_keep_all_draw_the_very_same():
+def test_rules_that_keep_all_sample_the_very_same():
   for temperature in (0.7, 1.2):
-    got, expected = drawer()(Sampling.of(temperature)), drawer(plain_draw)(Sampling.of(temperature))
+    sampling = Sampling.of(temperature)
+    got, expected = tokens_of()(sampling), tokens_of(plain_sample)(sampling)
     jax.tree.map(np.testing.assert_array_equal, got, expected)
-    rare = drawer()(Sampling.of(temperature, min_p=1e-9))
+    rare = tokens_of()(Sampling.of(temperature, min_p=1e-9))
     np.testing.assert_array_equal(rare[0], expected[0],
                                   err_msg="a threshold below every token prunes none")
 
@@ -306,22 +301,27 @@ def test_rules_do_not_change_greedy_tokens():
     assert np.all(pruned.behavior_log_probs == 0)
 
 
-def test_first_arg_max():
+def testfirst_arg_max():
   rng = np.random.default_rng(0)
   for x in (rng.standard_normal((50, 31)), rng.integers(0, 3, (50, 31)), np.full((2, 4), -np.inf)):
-    np.testing.assert_array_equal(_first_arg_max(jnp.asarray(x, jnp.float32)), np.argmax(x, -1))
-  assert _first_arg_max(jnp.asarray([[0.0, jnp.nan,
-                                      1.0]]))[0] in range(3), "a NaN still gives a legal token"
+    np.testing.assert_array_equal(first_arg_max(jnp.asarray(x, jnp.float32)), np.argmax(x, -1))
+  with_nan = jnp.asarray([[0.0, jnp.nan, 1.0]])
+  assert first_arg_max(with_nan)[0] in range(3), "a NaN still gives a legal token"
 
 
 def test_rules_are_traced():
   """Defaults and plain numbers share one program with arrays."""
   traces = []
-  run = jax.jit(lambda sampling: (traces.append(
-      1), _draw(*states(2), jax.random.split(KEY, 2), jnp.zeros(2, jnp.int32), sampling))[1])
+
+  @jax.jit
+  def run(sampling):
+    traces.append(1)
+    keys = jax.random.split(KEY, 2)
+    return sample_token(*states(2), keys, jnp.zeros(2, jnp.int32), sampling)
+
   for sampling in (at(1.0), Sampling.of(0.5), Sampling.of(0, top_k=3),
-                   Sampling.of(1.0, top_p=0.5,
-                               min_p=0.1), Sampling(jnp.float32(1.0), min_p=jnp.float32(0.2))):
+                   Sampling.of(1.0, top_p=0.5, min_p=0.1),
+                   Sampling(jnp.float32(1.0), min_p=jnp.float32(0.2))):
     run(sampling)
   assert len(traces) == 1
   run(Sampling(jnp.float32(1.0), min_p=0.2))

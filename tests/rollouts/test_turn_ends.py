@@ -1,35 +1,47 @@
-"""What an outcome of the environment leaves of a row: ids that fit, the reason, the void."""
-
-import concurrent.futures
-import types
+"""What an answer of the environment leaves of a row: ids that fit, the reason, the void."""
 
 import numpy as np
 import pytest
 
-from jaxrl_llm.rollouts.environment import Continue, Stop
+from jaxrl_llm.config import SamplerConfig
+from jaxrl_llm.rollouts.book import GOES_ON, Book
+from jaxrl_llm.rollouts.environment import Continue, Environment, Stop
 from jaxrl_llm.rollouts.turns import Turns
-from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN
+from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN, PromptBatch
 
 LIMIT, COUNT = 8, 5
+IDS = np.arange(1, COUNT + 1)
 
 
-def ended(outcome, turns_left=1):
-  """(reason or None, tokens put in, void, turn) of a row with 5 of 8 tokens."""
-  turns, reasons = Turns(None, 1, LIMIT, 1 + turns_left, None, 1), []
-  stats = types.SimpleNamespace(tool_calls=0, tool_seconds=0.0, chunks=1, replayed_steps=0,
-                                useful_steps=0)
-  flight = types.SimpleNamespace(tokens=np.zeros(
-      (1, LIMIT), np.int32), count=np.array([COUNT]), limit=np.array([LIMIT]), stats=stats,
-                                 active=lambda: np.array([False]),
-                                 end=lambda row, reason: reasons.append(reason))
-  answer = concurrent.futures.Future()
-  answer.set_result((outcome, 0.0))
-  turns.waiting[0] = answer, 0
-  turns.collect(flight)
+class Answers(Environment):
+  """Ends a turn of COUNT tokens, and gives a set answer."""
+
+  def __init__(self, outcome):
+    self.outcome = outcome
+
+  def turn_end(self, turn_ids, seen=0):
+    return COUNT
+
+  def step(self, row_id, turn_ids, last=False):
+    return self.outcome
+
+
+def ended(outcome):
+  """(reason, tokens that are inserted, void, turn) of a row with 5 of 8 tokens and a turn left."""
+  one = np.ones(1, np.int32)
+  book = Book(PromptBatch(one[None], one, one, one), np.array([LIMIT]),
+              SamplerConfig(max_new_tokens=LIMIT), max_turns=2)
+  book.admitted = 1
+  turns = Turns(Answers(outcome), book, workers=1)
+  assert book.enter(0, IDS, np.zeros(COUNT)) and turns.ends(0) and book.waiting[0]
+  turns.collect()
   turns.close()
-  put_in = flight.tokens[0, COUNT:flight.count[0]].tolist()
-  assert not np.any(turns.turn_id) and not np.any(flight.tokens[0, flight.count[0]:])
-  return (*reasons, None)[0], put_in, bool(turns.void[0]), int(turns.turn[0])
+  count = book.count[0]
+  np.testing.assert_array_equal(book.turn_id[0], np.arange(LIMIT) < COUNT)
+  np.testing.assert_array_equal(book.tokens[0, :COUNT], IDS)
+  assert not np.any(book.tokens[0, count:]) and not book.waiting[0]
+  inserted = book.tokens[0, COUNT:count].tolist()
+  return int(book.reason[0]), inserted, bool(book.void[0]), int(book.turn[0])
 
 
 @pytest.mark.parametrize(("outcome", "expected"), [
@@ -37,8 +49,8 @@ def ended(outcome, turns_left=1):
     (Stop(STOP_ENVIRONMENT, void=True), (STOP_ENVIRONMENT, [], True, 1)),
     (Stop(STOP_ENVIRONMENT, ids=(7, 8, 9)), (STOP_ENVIRONMENT, [7, 8, 9], False, 1)),
     (Stop(STOP_ENVIRONMENT, ids=(7, 8, 9, 10)), (STOP_LENGTH, [], False, 1)),
-    (Continue((7, 8)), (None, [7, 8], False, 2)),
+    (Continue((7, 8)), (GOES_ON, [7, 8], False, 2)),
     (Continue((7, 8, 9)), (STOP_LENGTH, [7, 8, 9], False, 2)),
     (Continue((7, 8, 9, 10)), (STOP_LENGTH, [], False, 1))], ids=str)
-def test_what_is_put_in_fits_as_a_whole_or_ends_the_row(outcome, expected):
+def test_what_is_inserted_fits_as_a_whole_or_ends_the_row(outcome, expected):
   assert ended(outcome) == expected

@@ -1,9 +1,8 @@
-"""Turns: rows that call tools get the tokens of a slow loop without a cache, whatever the layout or
-a tool's time.
-"""
+"""Rows that call tools get the tokens of a slow loop without a cache, for all layouts and tools."""
 
 import dataclasses
 import functools
+import operator
 import threading
 import time
 
@@ -16,10 +15,11 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, StepConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model
-from jaxrl_llm.rollouts import decoding, engine, turns
-from jaxrl_llm.rollouts.drawing import draw, row_keys
+from jaxrl_llm.rollouts import chunk, decoding, engine
+from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.environment import Continue, Stop, ToolEnvironment
+from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.tasks.tokenizer import character_tokenizer, encode
 from jaxrl_llm.training.score import score
@@ -44,9 +44,7 @@ LAYOUT = {"slots": ROWS, "refill": False, "compact": 0, "window": 128, "chunk": 
 
 
 class Scripted:
-  """Calls are answered with three ids, which hold a stop token and a call; QUIT ends a row that is
-  void.
-  """
+  """Answers a call with three ids, which hold a stop token and a call; QUIT makes a row void."""
 
   def __init__(self, answered=lambda row: None):
     self.answered, self.calls = answered, []
@@ -90,15 +88,14 @@ def run(environment=None, limits=LIMITS, mesh=None, sampling=SAMPLING, **options
   # parameters go to the other devices
   with jax.transfer_guard("disallow" if mesh is None else "allow"):
     model = MODEL if mesh is None else Model(MODEL.config, parallel.Layout(mesh))
-    drawn, stats = engine.run(PARAMS, prompts(), KEY, sampling, model=model, cfg=cfg, mesh=mesh,
-                              environment=environment or Scripted(), **limits)
-  return jax.device_get(drawn), stats
+    rollout, stats = engine.run(PARAMS, prompts(), KEY, sampling, model=model, cfg=cfg, mesh=mesh,
+                                environment=environment or Scripted(), **limits)
+  return jax.device_get(rollout), stats
 
 
 @dataclasses.dataclass
 class Row:
-  """One row of the slow loop: `ids` with (turn, log-probability) of each; turn 0 where it was put
-  in.
+  """One row of the slow loop: `ids` with (turn, log-probability) of each; inserted ids have turn 0.
   """
 
   ids: list
@@ -111,17 +108,16 @@ class Row:
 
 @jax.jit
 def whole(tokens, length, keys):
-  """(token, log-probability) that follow the first `length` tokens, by one pass over all of them.
-  """
+  """(token, log-probability) after the first `length` tokens, by one pass over all of them."""
   at = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   hidden, _ = MODEL.hidden(PARAMS, tokens, at, (at < length[:, None]).astype(jnp.int32))
   last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], 1)[:, 0]
-  return draw(last, MODEL.head(PARAMS), keys, length, SAMPLING)
+  return sample_token(last, MODEL.head(PARAMS), keys, length, SAMPLING)
 
 
 def take(row: Row, token: int, log_prob: float, environment, max_turns: int,
          max_turn_tokens: int) -> None:
-  """One token, and all that it brings about, straight from the rules."""
+  """Appends one token and applies the rules to the row."""
   row.ids.append(token)
   row.marks.append((row.turn, log_prob))
   turn = row.ids[row.begin:]
@@ -152,8 +148,8 @@ def reference(max_turns=3, max_turn_tokens=14) -> tuple[Row, ...]:
     tokens = np.zeros((ROWS, WIDTH + NEW), np.int32)
     for line, prompt, p, row in zip(tokens, host.tokens, host.prompt_length, rows, strict=True):
       line[:p + len(row.ids)] = [*prompt[:p], *row.ids]
-    drawn, log_probs = jax.device_get(whole(tokens, length, keys))
-    for row, token, log_prob in zip(rows, drawn, log_probs, strict=True):
+    sampled, log_probs = jax.device_get(whole(tokens, length, keys))
+    for row, token, log_prob in zip(rows, sampled, log_probs, strict=True):
       if row.reason < 0:
         take(row, int(token), float(log_prob), environment, max_turns, max_turn_tokens)
   return tuple(rows)
@@ -168,8 +164,8 @@ def assert_same(got, expected):
     np.testing.assert_array_equal(got.tokens[b, at], row.ids, err_msg=f"row {b}")
     np.testing.assert_array_equal(got.turn_id[b, at], turn)
     np.testing.assert_allclose(got.behavior_log_probs[b, at], log_probs, rtol=0, atol=2e-5)
-    assert got.length[b] == first + n and got.stop_reason[b] == row.reason and got.void[
-        b] == row.void
+    assert got.length[b] == first + n and got.stop_reason[b] == row.reason
+    assert got.void[b] == row.void
     assert not np.any(got.tokens[b, first + n:]) and not np.any(got.turn_id[b, first + n:])
   np.testing.assert_array_equal(got.tokens[:, :WIDTH][prompt_columns(got)],
                                 prompts().tokens[prompt_columns(got)])
@@ -189,30 +185,16 @@ def test_the_seed_shows_every_way_to_end():
   at_limit = [row for row in rows if row.reason == STOP_LENGTH]
   assert any(len(row.ids) == NEW for row in at_limit), "the limit of a row"
   assert any(len(row.ids) - row.begin == 14 for row in at_limit), "the limit of a turn"
-  assert any(
-      ended_by_call(row) and len(row.ids) < NEW for row in at_limit), "an answer that does not fit"
+  unanswered = [row for row in at_limit if ended_by_call(row) and len(row.ids) < NEW]
+  assert unanswered, "an answer that does not fit"
 
 
 LAYOUTS = [
-    LAYOUT, LAYOUT | {
-        "chunk": 1
-    }, {
-        "chunk": 8,
-        "slots": 5,
-        "refill": True,
-        "compact": 2,
-        "window": 16
-    }, {
-        "chunk": 1,
-        "slots": 8,
-        "refill": True,
-        "compact": 0,
-        "window": 128
-    }, LAYOUT | {
-        "slots": 8,
-        "shared_prefix": True,
-        "chunk": 32
-    }
+    LAYOUT,
+    LAYOUT | {"chunk": 1},
+    {"chunk": 8, "slots": 5, "refill": True, "compact": 2, "window": 16},
+    {"chunk": 1, "slots": 8, "refill": True, "compact": 0, "window": 128},
+    LAYOUT | {"slots": 8, "shared_prefix": True, "chunk": 32},
 ]
 
 
@@ -231,21 +213,32 @@ def ended_by_call(row: Row) -> bool:
   return row.begin < len(row.ids) and row.ids[-1] in CALLS
 
 
+real_forget, real_go_on = chunk._forget, Book.go_on
+
+
+def forget_nothing(cache, position):
+  return cache
+
+
+def forget_too_much(cache, position):
+  return real_forget(cache, position - 1)
+
+
+def skip(self, row, ids):
+  real_go_on(self, row, ids)
+  self.cursor[row] = self.count[row]
+
+
+def late_limit(self, row):
+  return np.minimum(self.limit[row], self.begin[row] + 15)
+
+
 WRONG = {
-    "what was dropped stays visible": (decoding, "_forget", lambda cache, position: cache),
-    "forgets one slot too many":
-        (decoding, "_forget", lambda cache, position: real_forget(cache, position - 1)),
-    "the answer is not fed":
-        (turns.Turns, "_append", lambda self, flight, row, ids: skip(self, flight, row, ids)),
-    "a turn's limit comes one token late":
-        (turns.Turns, "most", lambda self, row: self.begin[row] + 15),
+    "what was dropped stays visible": (chunk, "_forget", forget_nothing),
+    "forgets one column too many": (chunk, "_forget", forget_too_much),
+    "the answer is not fed": (Book, "go_on", skip),
+    "a turn's limit comes one token late": (Book, "turn_limit", late_limit),
 }
-real_forget, real_append = decoding._forget, turns.Turns._append
-
-
-def skip(self, flight, row, ids):
-  real_append(self, flight, row, ids)
-  flight.base[row] = flight.count[row]
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -261,28 +254,35 @@ def test_the_comparison_rejects(name, monkeypatch):
 
 def test_a_tool_s_time_changes_nothing():
   delays = np.random.default_rng(3).uniform(0, 0.02, 100 + ROWS)
-  for sign in (1, -1):
-    assert_same(
-        run(Scripted(lambda row, sign=sign: time.sleep(delays[::sign][row])))[0], reference())
+  for seconds in (delays, delays[::-1]):
+    assert_same(run(Scripted(slow(seconds)))[0], reference())
 
 
-def test_a_slow_tool_delays_its_own_row_alone():
-  """Its answer comes once every other row that the environment ends has ended."""
-  slow = 100 + next(b for b, row in enumerate(reference()) if row.turn > 1)
-  others = [
-      100 + b for b, row in enumerate(reference()) if row.reason != STOP_LENGTH and 100 + b != slow
-  ]
+def slow(seconds):
+  """row -> None, after the row's time."""
+
+  def wait(row):
+    time.sleep(seconds[row])
+
+  return wait
+
+
+def test_a_slow_tool_delays_only_its_own_row():
+  """Its answer comes after every other row that the environment ends has ended."""
+  slow_row = 100 + next(b for b, row in enumerate(reference()) if row.turn > 1)
+  stopped = {100 + b for b, row in enumerate(reference()) if row.reason != STOP_LENGTH}
+  others = stopped - {slow_row}
   ended, in_time = set(), []
   release = threading.Event()
 
   class Slow(Scripted):
     def step(self, row_id, turn_ids, last=False):
       outcome = super().step(row_id, turn_ids, last)
-      if row_id == slow and isinstance(outcome, Continue) and not in_time:
+      if row_id == slow_row and isinstance(outcome, Continue) and not in_time:
         in_time.append(release.wait(60))
       if isinstance(outcome, Stop):
         ended.add(row_id)
-      if ended >= set(others):
+      if ended >= others:
         release.set()
       return outcome
 
@@ -294,8 +294,13 @@ def test_a_slow_tool_delays_its_own_row_alone():
 
 def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
   delays = np.random.default_rng(4).uniform(0, 0.03, 100 + ROWS)
-  late = lambda: Scripted(lambda row: time.sleep(delays[row]))
-  counts = lambda stats: dataclasses.replace(stats, tool_seconds=0)
+
+  def late():
+    return Scripted(slow(delays))
+
+  def counts(stats):
+    return dataclasses.replace(stats, tool_seconds=0)
+
   layout = {"slots": 8, "refill": True, "chunk": 2}
   for chunks in (0, 3):
     (got, stats), (other, others) = (
@@ -304,17 +309,15 @@ def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
     assert counts(stats) == counts(others)
     assert_same(got, reference())
   stats, others = (run(environment, **layout)[1] for environment in (Scripted(), late()))
-  assert counts(stats) != counts(
-      others), "where answers are entered as they come, the schedule depends on the tool"
+  assert counts(stats) != counts(others), "without tool_chunks the tool sets the schedule"
 
 
-def test_eight_devices_draw_the_same():
+def test_eight_devices_sample_the_same():
   assert_same(run(mesh=parallel.make_mesh(MeshConfig()))[0], reference())
 
 
 def test_an_answer_fits_as_a_whole_or_not_at_all():
-  """Limits just behind the first answer, inside of it, and at the end of the turn that it follows.
-  """
+  """Limits right after the first answer, inside of it, and at the end of the turn before it."""
   rows = reference()
   calling = [b for b, row in enumerate(rows) if row.turn > 1][:6]
   limit, expected = np.full(ROWS, NEW), list(rows)
@@ -324,8 +327,8 @@ def test_an_answer_fits_as_a_whole_or_not_at_all():
     expected[b] = Row(rows[b].ids[:kept], rows[b].marks[:kept], reason=STOP_LENGTH)
   got, stats = run(limits=LIMITS | {"max_new": limit})
   assert_same(got, expected)
-  assert stats.useful_steps == sum(
-      len(row.ids) for row in expected) - 2 * 3, "what ends a row is not fed"
+  tokens = sum(len(row.ids) for row in expected)
+  assert stats.useful_steps == tokens - 2 * 3, "an answer that ends its row is not fed"
 
 
 def test_log_probs_are_those_of_score():
@@ -347,15 +350,12 @@ def test_the_last_call_is_not_run():
 
 
 def test_compiles_no_more_than_declared(compiled):
-  """Turns of rows that wait for different times, three temperatures: the bound holds whichever
-  sizes are met.
-  """
+  """Rows that wait for different times, and three temperatures: the bound holds for all sizes."""
   decoding.build.cache_clear()
   layout = {"chunk": 8, "slots": 8, "refill": True, "compact": 1, "window": 32}
   for seed, temperature in enumerate((0.0, 0.7, 1.3)):
     delays = np.random.default_rng(seed).uniform(0, 0.01, 100 + ROWS)
-    run(Scripted(lambda row, delays=delays: time.sleep(delays[row])),
-        sampling=Sampling.of(temperature), **layout)
+    run(Scripted(slow(delays)), sampling=Sampling.of(temperature), **layout)
   most = engine.programs(EngineConfig(group_size=GROUP, max_new_tokens=NEW, **layout), ROWS,
                          max_turns=3)
   assert 5 < sum(compiled.values()) <= most
@@ -373,8 +373,8 @@ def test_an_environment_that_fails_ends_the_run():
 def test_shapes_are_known_before():
   got, _ = run()
   declared = engine.rollout_shape(prompts(), EngineConfig(max_new_tokens=NEW), turns=True)
-  assert jax.tree.map(lambda x: (x.shape, x.dtype),
-                      declared) == jax.tree.map(lambda x: (x.shape, x.dtype), got)
+  kind = operator.attrgetter("shape", "dtype")
+  assert jax.tree.map(kind, declared) == jax.tree.map(kind, got)
 
 
 def test_a_tool_does_not_run_in_the_last_turn():
@@ -401,15 +401,8 @@ def test_bad_limits(limits):
     run(limits=limits)
 
 
-@pytest.mark.parametrize("option", [{
-    "max_turns": 2
-}, {
-    "max_turn_tokens": 9
-}, {
-    "tool_workers": 3
-}, {
-    "tool_chunks": 0
-}], ids=str)
+@pytest.mark.parametrize("option", [{"max_turns": 2}, {"max_turn_tokens": 9}, {"tool_workers": 3},
+                                    {"tool_chunks": 0}], ids=str)
 def test_settings_of_turns_need_an_environment(option):
   (name, value), = option.items()
   with pytest.raises(ConfigError,

@@ -214,7 +214,7 @@ def test_devices_that_only_sample_give_the_same_run():
     }, ["rollout.shared_prefix = True on 2 devices", "rollout.shared_prefix=False"]),
     (4, {
         **SHARED, "updates.overlap": False
-    }, ["rollout.shared_prefix = True on 4 devices that draw"]),
+    }, ["rollout.shared_prefix = True on 4 devices that sample"]),
 ])
 def test_refused_with_the_fix(devices, overrides, texts):
   with pytest.raises(ConfigError) as error:

@@ -51,7 +51,7 @@ def sampled(how, rules, least) -> Rollout:
   sampling = Sampling.of(TEMPERATURE, **RULES[rules])
   if how == "generate":
     return jax.device_get(sampler(least)(PARAMS, prompts(), KEY, sampling))
-  cfg = engine.EngineConfig(4, NEW, 8, 4, 2 * NEW, (EOS,), 0, min_new_tokens=least, compact=False)
+  cfg = engine.EngineConfig(4, NEW, 2 * NEW, (EOS,), 0, least, slots=8, chunk=4, compact=0)
   return jax.device_get(engine.run(PARAMS, prompts(), KEY, sampling, model=MODEL, cfg=cfg)[0])
 
 
@@ -153,7 +153,7 @@ class Echo:
 
 
 def test_places_count_what_an_environment_inserts():
-  cfg = engine.EngineConfig(4, NEW, 16, 4, 2 * NEW, (EOS,), 0, min_new_tokens=LEAST, compact=False)
+  cfg = engine.EngineConfig(4, NEW, 2 * NEW, (EOS,), 0, LEAST, slots=16, chunk=4, compact=0)
   rollout, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(TEMPERATURE), model=MODEL, cfg=cfg,
                           environment=Echo(), max_turns=3)
   rollout = jax.device_get(rollout)

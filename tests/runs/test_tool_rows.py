@@ -20,7 +20,7 @@ from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.objective import loss as loss_lib
 from jaxrl_llm.presets import apply
 from jaxrl_llm.rollouts import environment
-from jaxrl_llm.rollouts.drawing import draw, row_keys
+from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, ToolResult
 from jaxrl_llm.runs import setup
@@ -131,7 +131,7 @@ def sampled_by_the_policy(built, params, host) -> bool:
                            (at < host.length[:, None]).astype(jnp.int32))
   keys = row_keys(iteration_key(built.cfg.seed, 1), host.row_id)
   step = jax.jit(
-      lambda h, t: draw(h, model.head(params), keys, jnp.full(len(keys), t), sampling)[0])
+      lambda h, t: sample_token(h, model.head(params), keys, jnp.full(len(keys), t), sampling)[0])
   expected = np.stack(
       [np.zeros(len(keys), int), *(step(hidden[:, t - 1], t) for t in range(1, width))], 1)
   return bool((host.tokens == expected)[host.mask].all())

@@ -1,5 +1,4 @@
-"""200,000 draws have the stated probabilities, under every rule: chi-square, and what it refutes.
-"""
+"""200,000 samples have the stated probabilities under every rule, by chi-square."""
 
 import functools
 
@@ -8,36 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.rollouts.drawing import draw, row_keys
+from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.types import Sampling
 
-DRAWS, V = 200_000, 12
+SAMPLES, V = 200_000, 12
 # Upper 0.1 % points of chi-square with 1 to 11 degrees of freedom.
 QUANTILE = (10.83, 13.82, 16.27, 18.47, 20.52, 22.46, 24.32, 26.12, 27.88, 29.59, 31.26)
 CASES = {
     "temperature": (0.7, {}),
     "hotter": (2.0, {}),
-    "top_k": (1.0, {
-        "top_k": 5
-    }),
-    "top_p": (1.0, {
-        "top_p": 0.8
-    }),
-    "min_p": (1.0, {
-        "min_p": 0.15
-    }),
-    "all": (1.4, {
-        "top_k": 9,
-        "top_p": 0.92,
-        "min_p": 0.12
-    }),
+    "top_k": (1.0, {"top_k": 5}),
+    "top_p": (1.0, {"top_p": 0.8}),
+    "min_p": (1.0, {"min_p": 0.15}),
+    "all": (1.4, {"top_k": 9, "top_p": 0.92, "min_p": 0.12}),
 }
 BANNED = 4  # a likely token
 
 
 def state():
-  """(hidden state [D], head [D, V]); the logits are spread without order, with a likely first and
-  banned token.
+  """(hidden state [D], head [D, V]); the logits are unordered; the first and the banned token are
+  likely.
   """
   logits = np.array([1.2, -0.4, 0.3, -1.6, 1.0, -0.9, 0.6, -2.2, 0.1, -0.1, 0.8, -3.0], np.float32)
   return np.ones(1, np.float32), logits[None]
@@ -48,7 +37,7 @@ def stated(temperature, rules, banned=False) -> np.ndarray:
   z = state()[1][0].astype(np.float64) / temperature
   allowed = [t for t in range(V) if not (banned and t == BANNED)]
   p = np.exp(z - z.max())
-  kept = sorted(allowed, key=lambda t: -p[t])[:rules.get("top_k", 0) or V]
+  kept = sorted(allowed, key=p.__getitem__, reverse=True)[:rules.get("top_k", 0) or V]
   total, mass, nucleus = sum(p[t] for t in kept), 0.0, []
   for token in kept:
     if mass < rules.get("top_p", 1.0) * total:
@@ -62,17 +51,22 @@ def stated(temperature, rules, banned=False) -> np.ndarray:
 
 @functools.cache
 def program(banned):
-  """Draws at one state, with the log-probs that come with them."""
+  """(key, sampling) -> (tokens, log-probs), SAMPLES of them at one state."""
   hidden, head = state()
-  forbidden = jnp.broadcast_to(jnp.arange(V) == BANNED, (DRAWS, V)) if banned else None
-  rows = jnp.arange(DRAWS, dtype=jnp.int32)
-  return jax.jit(lambda key, sampling: draw(jnp.broadcast_to(hidden, (DRAWS, 1)), jnp.asarray(
-      head), row_keys(key, rows), jnp.zeros_like(rows), sampling, forbidden))
+  forbidden = jnp.broadcast_to(jnp.arange(V) == BANNED, (SAMPLES, V)) if banned else None
+  rows = jnp.arange(SAMPLES, dtype=jnp.int32)
+
+  @jax.jit
+  def run(key, sampling):
+    return sample_token(jnp.broadcast_to(hidden, (SAMPLES, 1)), jnp.asarray(head),
+                        row_keys(key, rows), jnp.zeros_like(rows), sampling, forbidden)
+
+  return run
 
 
 @functools.cache
 def counted(name, banned=False):
-  """([V] counts, [V] probability that a draw of the token reports, NaN where it never came)."""
+  """([V] counts, [V] reported probability of each token, NaN for tokens that never came)."""
   temperature, rules = CASES[name]
   tokens, log_probs = jax.device_get(
       program(banned)(jax.random.key(11), Sampling.of(temperature, **rules)))
@@ -82,12 +76,12 @@ def counted(name, banned=False):
 
 
 def refuted(counts, p) -> bool:
-  """Whether chi-square rejects p at 0.1 %; a token that p gives nothing refutes it at once."""
+  """Whether chi-square rejects p at 0.1 %; a sampled token of probability 0 refutes it at once."""
   kept = p > 0
   if np.any(counts[~kept]):
     return True
   expected = counts.sum() * p[kept]
-  assert expected.min() > 5, "too few draws for the test"
+  assert expected.min() > 5, "too few samples for the test"
   return np.sum((counts[kept] - expected) ** 2 / expected) > QUANTILE[kept.sum() - 2]
 
 

@@ -1,0 +1,181 @@
+"""A chunk of decode steps: its inputs from the host, its loop, and what it samples."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxrl_llm import parallel
+from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.rollouts.next_token import row_keys, sample_token
+from jaxrl_llm.types import Sampling
+
+
+@struct.dataclass
+class ChunkInputs:
+  """What a chunk needs to know of the rows in the S slots, made on the host.
+
+  Attributes:
+    index: int32 scalar, the column that the first step writes.
+    steps: int32 scalar, steps at most.
+    quota: int32 scalar; the chunk ends early once this many rows have ended.
+    token: [S] int32, the token that the first step feeds.
+    position: [S] int32, position of that token in its row.
+    left: [S] int32, tokens that may still follow it; 0 for an empty slot, and for a row that waits
+      for an answer.
+    owed: [S] int32, tokens that must come before a stop token may.
+    row_id: [S] int32.
+    given: [S, C] int32, tokens that follow `token` without being sampled; C is the chunk's size.
+      None if every row is one turn.
+    pending: [S] int32, number of given tokens, or None.
+  """
+
+  index: Int[Array, ""]
+  steps: Int[Array, ""]
+  quota: Int[Array, ""]
+  token: Int[Array, " S"]
+  position: Int[Array, " S"]
+  left: Int[Array, " S"]
+  owed: Int[Array, " S"]
+  row_id: Int[Array, " S"]
+  given: Int[Array, "S C"] | None = None
+  pending: Int[Array, " S"] | None = None
+
+
+@struct.dataclass
+class Shared:
+  """The prompt of the store to which each row attends; as in `kv_cache.Prefix`.
+
+  Attributes:
+    store: cache of M prompts.
+    rows: [M, G] int32, slots.
+    prompt, lane: [S] int32.
+  """
+
+  store: kv_cache.KVCache
+  rows: Int[Array, "M G"]
+  prompt: Int[Array, " S"]
+  lane: Int[Array, " S"]
+
+
+@struct.dataclass
+class Sampled:
+  """Tokens of a chunk. Those of slot s are the first count[s] columns, given tokens among them.
+
+  Attributes:
+    tokens: [S, C] int32.
+    log_probs: [S, C] f32, nats; meaningless for given tokens.
+    count: [S] int32.
+    stopped: [S] bool, the slot's last token is a sampled stop token.
+    steps: int32 scalar, ring columns written.
+  """
+
+  tokens: Int[Array, "S C"]
+  log_probs: Float[Array, "S C"]
+  count: Int[Array, " S"]
+  stopped: Bool[Array, " S"]
+  steps: Int[Array, ""]
+
+
+@struct.dataclass
+class _Loop:
+  cache: kv_cache.KVCache
+  token: Int[Array, " S"]
+  live: Bool[Array, " S"]
+  sampled: Sampled
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+  """Decodes chunks of one network; static in the compiled program.
+
+  Attributes:
+    model: with separate blocks.
+    chunk: steps of a chunk at most.
+    stop_ids: tokens that end a row.
+    forbid: whether stop tokens must wait until a row owes none; see `ChunkInputs.owed`.
+    mesh: None on one device.
+  """
+
+  model: Model
+  chunk: int
+  stop_ids: tuple[int, ...]
+  forbid: bool
+  mesh: Mesh | None
+
+  def lay(self, cache: kv_cache.KVCache) -> kv_cache.KVCache:
+    """Divides the rows of a cache over the devices."""
+    return cache if self.mesh is None else jax.tree.map(self._lay_array, cache)
+
+  def _lay_array(self, x):
+    """Divides axis -4 of keys and values, and axis 0 of positions and segments."""
+    before = (None,) * max(x.ndim - 4, 0)
+    layout = PartitionSpec(*before, parallel.RULES["rows"]) if x.ndim else PartitionSpec()
+    return lax.with_sharding_constraint(x, NamedSharding(self.mesh, layout))
+
+  def decode(self, params, cache: kv_cache.KVCache, shared: Shared | None, inputs: ChunkInputs, key,
+             sampling: Sampling) -> tuple[kv_cache.KVCache, Sampled]:
+    """Decodes a chunk: each step feeds each row's last token and samples the next."""
+    model, keys, head = self.model, row_keys(key, inputs.row_id), self.model.head(params)
+    stops = jnp.asarray(self.stop_ids, jnp.int32)
+    is_stop = jnp.isin(jnp.arange(model.config.vocab_size), stops)
+    started, turns = _count(inputs.left > 0), inputs.given is not None
+    cache = cache.replace(index=inputs.index)
+    cache = _forget(cache, inputs.position) if turns else cache
+    prefix = None if shared is None else kv_cache.prefix(shared.store, shared.rows, shared.prompt,
+                                                         shared.lane)
+
+    def unfinished(loop: _Loop):
+      live = _count(loop.live)
+      return (loop.sampled.steps < inputs.steps) & (live > 0) & (started - live < inputs.quota)
+
+    def step(loop: _Loop) -> _Loop:
+      sampled, live = loop.sampled, loop.live
+      position = inputs.position + sampled.steps
+      hidden, cache = model.hidden(params, loop.token[:, None], position[:, None],
+                                   live[:, None].astype(jnp.int32),
+                                   cache=loop.cache.replace(prefix=prefix))
+      forbidden = (sampled.steps < inputs.owed)[:, None] & is_stop if self.forbid else None
+      token, log_prob = sample_token(hidden[:, 0], head, keys, position + 1, sampling, forbidden)
+      stop = live & jnp.isin(token, stops)
+      if turns:
+        given = sampled.steps < inputs.pending
+        token, stop = jnp.where(given, inputs.given[:, sampled.steps], token), stop & ~given
+      sampled = _append(sampled, token, log_prob, live, stop)
+      live = live & ~stop & (sampled.steps < inputs.left)
+      return _Loop(self.lay(cache.replace(prefix=None)), token, live, sampled)
+
+    begin = _Loop(cache, inputs.token, inputs.left > 0, self._nothing(len(inputs.token)))
+    end = lax.while_loop(unfinished, step, begin)
+    return end.cache, end.sampled
+
+  def _nothing(self, rows: int) -> Sampled:
+    return Sampled(jnp.zeros((rows, self.chunk), jnp.int32),
+                   jnp.zeros((rows, self.chunk), jnp.float32), jnp.zeros(rows, jnp.int32),
+                   jnp.zeros(rows, bool), jnp.int32(0))
+
+
+def _count(rows: Bool[Array, " S"]) -> Int[Array, ""]:
+  return jnp.sum(rows, dtype=jnp.int32)
+
+
+def _append(sampled: Sampled, token, log_prob, live, stop) -> Sampled:
+  """Returns the chunk with one more step."""
+
+  def put(old, new):
+    return lax.dynamic_update_slice(old, new[:, None], (0, sampled.steps))
+
+  return Sampled(put(sampled.tokens, token), put(sampled.log_probs, log_prob), sampled.count + live,
+                 sampled.stopped | stop, sampled.steps + 1)
+
+
+def _forget(cache: kv_cache.KVCache, position) -> kv_cache.KVCache:
+  """Marks as empty every cache entry at or after the token that each row feeds next.
+
+  Such entries are of tokens that were sampled after the end of a turn and dropped.
+  """
+  return cache.replace(segments=jnp.where(cache.positions >= position[:, None], 0, cache.segments))

@@ -1,0 +1,145 @@
+"""The engine's config, and the sizes of the programs that follow from it."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_llm.config import SamplerConfig
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.types import PromptBatch
+
+SMALLEST = 8  # compaction ends at slots / SMALLEST rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineConfig(SamplerConfig):
+  """Sizes and rules of `engine.run`.
+
+  Of these fields only `min_new_tokens`, `stop_ids` and `max_new_tokens` change what is sampled. The
+  fields of `SamplerConfig` mean the same here; `window` counts columns of the cache's ring.
+
+  Attributes:
+    slots: rows decoded at the same time; a smaller batch of rows uses fewer.
+    chunk: decode steps per call of the compiled program, at most.
+    refill: queued rows take the slots of ended rows between two chunks. False: all rows in flight
+      end before others begin.
+    compact: sizes per halving of the batch, to which rows are gathered once the queue is empty. 1:
+      the half; 2: three quarters and the half; 0: the batch keeps its size. Each size compiles
+      programs of its own.
+    quota: while rows are queued, a chunk ends early once this many rows have ended; 0: a sixteenth
+      of the slots.
+    shared_prefix: keep a prompt's cache once and let all rows of its group attend to it, instead of
+      copying it to each row. A group is queued until a place for its prompt is free (see
+      `prompt_places`). For one device only.
+  """
+
+  slots: int = 64
+  chunk: int = 32
+  refill: bool = True
+  compact: int = 1
+  quota: int = 0
+  shared_prefix: bool = False
+
+
+def batch_sizes(cfg: EngineConfig, rows: int, shards: int = 1) -> list[int]:
+  """Returns the batches in which `rows` rows may be decoded, largest first.
+
+  Each divides over `shards` devices.
+  """
+  first = min(cfg.slots, -(-rows // shards) * shards)
+  finer, sizes, power = 2 * cfg.compact, set(), 1 << (first - 1).bit_length()
+  while cfg.compact and power * SMALLEST >= first:
+    sizes |= {power - power * k // finer for k in range(cfg.compact)}
+    power //= 2
+  smaller = sorted((size for size in sizes if first / SMALLEST <= size < first), reverse=True)
+  return [first, *(size for size in smaller if size % shards == 0)]
+
+
+def prompt_places(cfg: EngineConfig, rows: int) -> int:
+  """Returns how many prompts the store of shared prompts holds.
+
+  Enough for full slots; about twice as many if refilled groups overlap with groups that end.
+  """
+  slots = min(cfg.slots, rows)
+  full = -(-slots // cfg.group_size)
+  aligned = full if slots % cfg.group_size == 0 else full + 1
+  return min(2 * full + 1 if cfg.refill and rows > slots else aligned, rows // cfg.group_size)
+
+
+def ring_sizes(cfg: EngineConfig, rows: int, max_turns: int = 0) -> list[int]:
+  """Returns the sizes of the cache's ring, in columns, smallest first.
+
+  The ring must hold the longest row, plus up to chunk - 1 columns because a row may be admitted
+  beside older ones. A row that waits for a tool also spans what other rows write meanwhile: each
+  further turn adds two chunks for that, up to the length of a row.
+
+  Args:
+    max_turns: turns of a row at most; 0 without an environment.
+  """
+  most = cfg.max_new_tokens
+  if max_turns or (cfg.refill and rows > cfg.slots):
+    most += cfg.chunk - 1
+  most += min(2 * cfg.chunk * max(max_turns - 1, 0), cfg.max_new_tokens)
+  return [min(size, most) for size in range(cfg.window, most + cfg.window, cfg.window)]
+
+
+def programs(cfg: EngineConfig, rows: int, shards: int = 1, max_turns: int = 0) -> int:
+  """Returns how many programs runs of `rows` rows compile at most, whatever the sampling values.
+
+    4 (decode_params, prefill, empty) + W (admit) + S W (decode) + S (3 W - 2) (shift)
+      + (S - 1) W (take)
+
+  with S batch sizes and W ring sizes, for one prompt width and dtype. `empty` makes the cache and
+  the store of shared prompts. Ring and batch change by one size at a time.
+
+  Args:
+    max_turns: as in `ring_sizes`.
+  """
+  sizes, rings = len(batch_sizes(cfg, rows, shards)), len(ring_sizes(cfg, rows, max_turns))
+  return 4 + rings + sizes * rings + sizes * (3 * rings - 2) + (sizes - 1) * rings
+
+
+def shards(mesh: Mesh | None) -> int:
+  """Returns the number of devices over which rows are divided."""
+  return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def check(cfg: EngineConfig, prompts: PromptBatch, limit: np.ndarray, mesh: Mesh | None) -> None:
+  """Checks that sizes, rows and devices fit together.
+
+  Raises:
+    ConfigError: naming the value, what is allowed and the fix.
+  """
+  _check_ranges(cfg)
+  rows = len(prompts.row_id)
+  if rows % cfg.group_size:
+    raise ConfigError(f"{rows} rows do not divide into groups of group_size = {cfg.group_size}. "
+                      "Fix: whole groups.")
+  if limit.shape != (rows,) or limit.min() < 1 or limit.max() > cfg.max_new_tokens:
+    raise ConfigError(
+        f"max_new has shape {limit.shape} and values {limit.min()} to {limit.max()}: allowed are "
+        f"({rows},) and 1 to max_new_tokens = {cfg.max_new_tokens}. Fix: such a limit for each row."
+    )
+  if jax.process_count() > 1:
+    raise ConfigError(f"the engine serves one process, but there are {jax.process_count()}. "
+                      "Fix: rollouts.generate.")
+  if cfg.shared_prefix and mesh is not None and mesh.size > 1:
+    raise ConfigError(
+        f"shared_prefix = True on {mesh.size} devices: allowed is 1. Fix: shared_prefix=False.")
+  devices = shards(mesh)
+  if batch_sizes(cfg, rows, devices)[0] % devices:
+    raise ConfigError(f"slots = {cfg.slots} does not divide over {devices} devices. "
+                      f"Fix: a multiple of {devices}.")
+
+
+def _check_ranges(cfg: EngineConfig) -> None:
+  for name in ("group_size", "max_new_tokens", "slots", "chunk", "window"):
+    if getattr(cfg, name) < 1:
+      raise ConfigError(
+          f"{name} = {getattr(cfg, name)}: allowed are 1 to inf. Fix: {name}=1 or more.")
+  if cfg.compact < 0:
+    raise ConfigError(f"compact = {cfg.compact}: allowed are 0 to inf. Fix: compact=0, 1 or 2.")
+  if cfg.quota < 0:  # no chunk would take a step
+    raise ConfigError(f"quota = {cfg.quota}: allowed are 0 to inf. Fix: quota=0 or more.")

@@ -1,8 +1,8 @@
-"""How tokens share the loss: a weighting of the whole optimizer batch, computed once, before any
-gradient.
+"""How tokens share the loss: one weight per token of the whole optimizer batch.
 
-loss = sum(loss_weights * per_token_loss). The denominators are those of the whole batch, so neither
-micro-batches nor padding nor sharding can change the loss.
+loss = sum(loss_weights * per_token_loss). The weights are computed once, before any gradient. Their
+denominators are those of the whole batch, so that neither micro-batches nor padding nor sharding
+change the loss.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class Fixed:
 def loss_weights(mask: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None,
                  group_id: Int[Array, " B"] | None, cfg: AggregationConfig,
                  keep: Bool[Array, " B"] | None = None) -> Float[Array, "B L"]:
-  """Weight of each token, f32; 0 where mask or keep is False.
+  """Returns the weight of each token, f32; 0 where mask or keep is False.
 
   With n rows that are kept and have a policy token, T_i policy tokens in row i:
 
@@ -41,17 +41,17 @@ def loss_weights(mask: Bool[Array, "B L"], advantages: Float[Array, "B L"] | Non
 
   Args:
     mask: [B, L].
-    advantages, group_id: only `balanced` reads them, but f64 advantages give f64 weights in every
-      mode.
+    advantages, group_id: read by `balanced` only, and may be None for the others. With f64
+      advantages the weights are f64 in every mode.
     cfg: mode and, for `fixed`, its divisor.
-    keep: [B] or None (all rows).
+    keep: [B], or None to keep all rows.
 
   Raises:
     ConfigError: `fixed` without `fixed_length`: a width taken from the batch would make the loss
       depend on padding.
     ValueError: `balanced` without advantages or group_id.
 
-  Source: objective/README.md, section on aggregation.
+  Source: objective/advantages.md, "Aggregation".
   """
   live = mask if keep is None else mask & keep[:, None]
   weigh, numbers = AGGREGATIONS[cfg.name].function, AGGREGATIONS.numbers(cfg, strict=False)
@@ -60,15 +60,16 @@ def loss_weights(mask: Bool[Array, "B L"], advantages: Float[Array, "B L"] | Non
 
 def regularizer_weights(mask: Bool[Array, "B L"], cfg: AggregationConfig,
                         keep: Bool[Array, " B"] | None = None) -> Float[Array, "B L"]:
-  """Weights of the same mode for terms without an advantage (KL, entropy, value): `token` for
-  `balanced`.
+  """Returns the weights of terms without an advantage (KL, entropy, value).
+
+  They are those of the same mode, but `token` for `balanced`, which needs advantages.
   """
   plain = dataclasses.replace(cfg, name="token") if cfg.name == "balanced" else cfg
   return loss_weights(mask, None, None, plain, keep)
 
 
 def _counted(live: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None):
-  """(live as numbers [B, L], its sum over each row [B, 1], rows with a live token)."""
+  """Returns live as numbers [B, L], live tokens per row [B, 1], and the number of live rows."""
   dtype = jnp.float32 if advantages is None else jnp.promote_types(advantages.dtype, jnp.float32)
   live = live.astype(dtype)
   length = jnp.sum(live, -1, keepdims=True)
@@ -104,37 +105,37 @@ def _fixed(live, advantages, group_id, cfg: Fixed):
 
 
 def _balanced(live, advantages, group_id, cfg) -> Float[Array, "B L"]:
-  """Tokens of positive and of negative rows are averaged apart, and joined by the share of rows on
-  each side.
+  """Averages tokens of positive and of negative rows apart, then joins the two by rows per side.
 
-    weight of a token of side s in group g = (rows of s in g) / (rows of g) / (tokens of s in g) /
-    (groups)
+    weight of a token on side s of group g = (rows of s in g) / (rows of g) / (tokens of s in g)
+                                             / (groups)
 
-  A row's side is the sign of its mean advantage over its live tokens. Rows without a live token
-  count nowhere; rows whose mean is 0 count among the rows of the group and weigh 0; a group without
-  one side keeps the other's term alone; groups are those with a live row. Zero rows and the average
-  over groups are unconfirmed in the source; this is ours.
+  A row's side is the sign of its mean advantage over its live tokens. Rows whose mean is 0 count
+  among the rows of the group and weigh 0. Rows without a live token count nowhere, nor do groups
+  without a live row. A group with only one side keeps only that side's term. The source does not
+  confirm the treatment of zero rows nor the average over groups; both are own choices.
 
   Groups must be whole: splitting one between two calls changes its weights.
 
   Source: arXiv 2605.04077.
   """
   if advantages is None or group_id is None:
-    raise ValueError("aggregation 'balanced' needs advantages and group_id: it weighs by side and "
-                     "group")
+    raise ValueError("aggregation 'balanced' needs advantages and group_id: it weighs rows by side "
+                     "and group")
   dtype = jnp.promote_types(advantages.dtype, jnp.float32)
   length = jnp.sum(live, -1).astype(dtype)
   alive = (length > 0).astype(dtype)
-  total = lambda x: masked.group_sum(x, group_id)
   index = masked.group_index(group_id)
-  groups = jnp.sum(
-      jax.ops.segment_max(length, index, num_segments=length.shape[0]) > 0).astype(dtype)
+  longest = jax.ops.segment_max(length, index, num_segments=length.shape[0])
+  groups = jnp.sum(longest > 0).astype(dtype)
   side = jnp.sign(masked.row_mean(advantages, live))[:, 0]
   weights = jnp.zeros_like(length)
   for sign in (1, -1):
     mine = (side == sign).astype(dtype)
-    share = masked.safe_divide(total(mine), total(alive))
-    weights += mine * masked.safe_divide(share, groups * total(mine * length))
+    rows_of_side = masked.group_sum(mine, group_id)
+    share = masked.safe_divide(rows_of_side, masked.group_sum(alive, group_id))
+    tokens_of_side = masked.group_sum(mine * length, group_id)
+    weights += mine * masked.safe_divide(share, groups * tokens_of_side)
   return masked.masked(jnp.broadcast_to(weights[:, None], live.shape), live)
 
 

@@ -1,8 +1,8 @@
-"""Sampler / trainer mismatch: truncated or rejected importance weights anchor / behavior, and the
-sequence mask.
+"""Corrects the sampler / trainer mismatch: importance weights, rejection, and the sequence mask.
 
-All results are constants that multiply a token's loss. What they zero stays in every denominator,
-prefix and position: dropping one token does not amplify the others.
+The weights are anchor / behavior, truncated or rejected. All results are constants that multiply a
+token's loss. A token with weight 0 still counts in every denominator, prefix and position, so
+dropping one token does not amplify the others.
 """
 
 import math
@@ -17,13 +17,13 @@ from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, masked_log_ra
 from jaxrl_llm.ops import masked
 
 LEVELS = ("none", "token", "sequence")
-RULES = tuple(f"{reduction}_{statistic}" for reduction in ("token", "seq_sum", "seq_mean",
-                                                           "seq_max")
+REDUCTIONS = ("token", "seq_sum", "seq_mean", "seq_max")
+RULES = tuple(f"{reduction}_{statistic}" for reduction in REDUCTIONS
               for statistic in ("k1", "k2", "k3"))
 
 
 def check(cfg: CorrectionConfig) -> CorrectionConfig:
-  """`cfg`, where it can be computed and no part of it would be ignored.
+  """Returns `cfg` if it can be computed and no part of it would be ignored.
 
   Raises:
     ConfigError: naming the key, its value, what is allowed, and a fix.
@@ -34,13 +34,11 @@ def check(cfg: CorrectionConfig) -> CorrectionConfig:
   if cfg.level == "none" and cfg.low is not None:
     raise ConfigError(
         f"correction.low = {cfg.low} with correction.level = 'none': there is no weight to compare "
-        "with "
-        "it. Fix: correction.level=token (IcePop), or correction.low=none.")
+        "with it. Fix: correction.level=token (IcePop), or correction.low=none.")
   if cfg.level == "none" and cfg.batch_normalize:
     raise ConfigError(
         "correction.batch_normalize = True with correction.level = 'none': all weights are 1 "
-        "already. "
-        "Fix: correction.level=token or sequence, or correction.batch_normalize=False.")
+        "already. Fix: correction.level=token or sequence, or correction.batch_normalize=False.")
   if cfg.low is not None and cfg.cap is not None and cfg.low > cfg.cap:
     raise ConfigError(
         f"correction.low = {cfg.low} exceeds correction.cap = {cfg.cap}: every weight would be 0. "
@@ -51,6 +49,7 @@ def check(cfg: CorrectionConfig) -> CorrectionConfig:
 
 
 def _check_rule(rule) -> None:
+  """Raises ConfigError for an entry of `correction.reject` that is not a rule."""
   shown = f"correction.reject holds {rule!r}"
   if not isinstance(rule, (tuple, list)) or len(rule) != 3 or not isinstance(rule[0], str):
     raise ConfigError(
@@ -60,9 +59,7 @@ def _check_rule(rule) -> None:
   if name not in RULES:
     raise ConfigError(f"{shown}: allowed names are {', '.join(RULES)}.{did_you_mean(name, RULES)}")
   for bound in (low, high):
-    number = isinstance(
-        bound, (int, float)) and not isinstance(bound, bool) and math.isfinite(bound) and bound >= 0
-    if bound is not None and not number:
+    if bound is not None and not _is_bound(bound):
       raise ConfigError(f"{shown}: the bound {bound!r} is neither None nor a finite number >= 0.")
   if name.endswith("k1"):
     if low is None and high is None:
@@ -72,53 +69,60 @@ def _check_rule(rule) -> None:
       raise ConfigError(
           f"{shown}: low exceeds high, so that it rejects everything. Fix: low <= high.")
   elif low is not None or high is None:
-    raise ConfigError(
-        f"{shown}: {name} is never negative and bounded from above only. Fix: ({name!r}, None, "
-        "high)."
-    )
+    raise ConfigError(f"{shown}: {name} is never negative and bounded from above only. "
+                      f"Fix: ({name!r}, None, high).")
+
+
+def _is_bound(value) -> bool:
+  """Returns whether a value is a finite number >= 0."""
+  number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  return number and math.isfinite(value) and value >= 0
 
 
 def correction_weights(anchor_log_probs: Float[Array, "B L"],
                        behavior_log_probs: Float[Array, "B L"], mask: Bool[Array, "B L"],
                        cfg: CorrectionConfig) -> tuple[Float[Array, "B L"], dict]:
-  """Weight that multiplies each token's loss, and its metrics.
+  """Returns the weight that multiplies each token's loss, and its metrics.
 
+    level     weight
     none      1
-    token     min(k_t, cap)                 k_t = anchor(a_t) / behavior(a_t)
-    sequence  min(prod_t k_t, cap)          on every token of the row; the log sum is kept within +-20
+    token     min(k_t, cap)           with k_t = anchor(a_t) / behavior(a_t)
+    sequence  min(prod_t k_t, cap)    on every token of the row; the log sum is clipped to +-20
 
   With `low`, a weight outside [low, cap] becomes 0 instead (IcePop). `batch_normalize` then divides
-  by the mean weight, over policy tokens (token) or over rows that have any (sequence). Last, each
-  rule of `reject` sets the weight of what lies outside its bounds to 0. With l_t = log k_t and T
-  policy tokens, a rule (name, low, high) compares
+  by the mean weight: over policy tokens (token), or over the rows that have any (sequence). Last,
+  each rule of `reject` sets weights to 0. A rule (name, low, high) rejects whatever is outside
+  [low, high]. With l_t = log k_t and T policy tokens, it compares
 
     name   token_*         seq_sum_*    seq_mean_*         seq_max_*
-    k1     k_t             prod_t k_t   (prod_t k_t)^1/T   every k_t: its row goes if any is below low or above high
+    k1     k_t             prod_t k_t   (prod_t k_t)^1/T   every k_t of the row
     k2     l_t^2 / 2       sum          mean               largest
     k3     k_t - 1 - l_t   sum          mean               largest
 
-  `token_*` drops tokens, `seq_*` rows. k1 bounds are ratios anchor / behavior, either may be None;
-  verl's `lower_upper` bounds the inverse. k2 and k3 have an upper bound only. On tokens of the
-  behavior policy, the mean of k3 estimates KL(behavior || anchor).
+  `token_*` drops tokens, `seq_*` drops rows; `seq_max_k1` drops a row if any of its k_t is below
+  low or above high. The bounds of k1 are ratios anchor / behavior, and either may be None; verl's
+  `lower_upper` bounds the inverse. k2 and k3 have an upper bound only. On tokens of the behavior
+  policy, the mean of k3 estimates KL(behavior || anchor).
 
   Args:
     anchor_log_probs, behavior_log_probs: [B, L].
-    mask: [B, L] bool; also False on rows taken out whole and on tokens outside a pruned vocabulary,
-      so that neither enters a product or a mean.
+    mask: [B, L] bool; also False on dropped rows and on tokens outside a pruned vocabulary, so that
+      neither enters a product or a mean.
     cfg: level, cap (None: unbounded), low, batch_normalize, reject.
 
   Returns:
-    ([B, L] f32 or wider, constants, 1 where mask is False; metrics, each a Mean).
-    `correction/weight` and `correction/weight_squared` are those of the final weights w, over
-    policy tokens: mean(w)^2 / mean(w^2) is the effective share of the sample. `truncated`: above
-      cap, or outside [low, cap]. `rejected`: dropped by a rule.
-    `rejected_rows`: share of rows with policy tokens that have weight 0 on all of them.
+    ([B, L] f32 or wider, without gradient, 1 where mask is False; metrics, each a Mean).
+    `correction/weight` and `correction/weight_squared` are the means of w and w^2 over policy
+    tokens, w being the final weights: mean(w)^2 / mean(w^2) is the effective share of the sample.
+    `correction/truncated`: share of tokens above cap, or outside [low, cap].
+    `correction/rejected`: share of tokens dropped by a rule.
+    `correction/rejected_rows`: share of rows whose policy tokens all have weight 0.
 
   Raises:
     ConfigError: see `check`.
 
-  Source: methods E21 (Token-TIS, Seq-TIS, MIS, geometric rejection), IcePop arXiv 2510.18855, TRM
-  2512.23075.
+  Source: Token-TIS, Seq-TIS, MIS and geometric rejection: verl's rollout correction
+  (docs/algo/rollout_corr.md); IcePop: arXiv 2510.18855; TRM: arXiv 2512.23075.
   """
   check(cfg)
   log_ratio = lax.stop_gradient(masked_log_ratio(anchor_log_probs, behavior_log_probs, mask))
@@ -134,18 +138,18 @@ def correction_weights(anchor_log_probs: Float[Array, "B L"],
   weights = jnp.where(mask, jnp.where(rejected, 0.0, weights), 1.0)
   rows = jnp.any(mask, -1)
   gone = rows & ~jnp.any(mask & (weights > 0), -1)
-  share = lambda which, among: masked.mean(which.astype(weights.dtype), among)
   metrics = {
       "correction/weight": masked.mean(weights, mask),
       "correction/weight_squared": masked.mean(jnp.square(weights), mask),
-      "correction/truncated": share(outside, mask),
-      "correction/rejected": share(rejected, mask),
-      "correction/rejected_rows": share(gone, rows)
+      "correction/truncated": masked.mean(outside.astype(weights.dtype), mask),
+      "correction/rejected": masked.mean(rejected.astype(weights.dtype), mask),
+      "correction/rejected_rows": masked.mean(gone.astype(weights.dtype), rows),
   }
   return lax.stop_gradient(weights), metrics
 
 
 def _raw_weights(log_ratio, mask, level: str):
+  """Returns the weights before truncation, [B, L]."""
   if level == "none":
     return jnp.ones_like(log_ratio)
   if level == "token":
@@ -154,14 +158,12 @@ def _raw_weights(log_ratio, mask, level: str):
 
 
 def _row_sum(log_ratio):
-  """Sum of log-ratios (0 where masked) over the row, within +-LOG_RATIO_BOUND: [B, 1]."""
+  """Returns the row's sum of log-ratios (0 where masked), clipped to +-LOG_RATIO_BOUND: [B, 1]."""
   return jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
 def _mean_weight(weights, mask, level: str):
-  """Mean over policy tokens, or for a weight that is constant along the row over rows that have
-  any: a scalar.
-  """
+  """Returns the mean over policy tokens; with level `sequence`, over the rows that have any."""
   if level == "sequence":
     weights, mask = weights[:, :1], jnp.any(mask, -1, keepdims=True)
   mean = masked.mean(weights, mask)
@@ -169,47 +171,55 @@ def _mean_weight(weights, mask, level: str):
 
 
 def _rejected(log_ratio, mask, name: str, low, high):
-  """[B, L] or [B, 1]: where the rule's statistic lies outside its bounds. Ratios are compared by
-  their logs.
+  """Returns where the rule's statistic is outside its bounds, [B, L] or [B, 1].
+
+  k1 compares log-ratios with the logs of its bounds.
   """
   reduction, statistic = name.rsplit("_", 1)
   value = {
       "k1": log_ratio,
       "k2": jnp.square(log_ratio) / 2,
-      "k3": jnp.expm1(log_ratio) - log_ratio
+      "k3": jnp.expm1(log_ratio) - log_ratio,
   }[statistic]
   if statistic == "k1":
-    log = lambda x: math.log(x) if x > 0 else -math.inf
-    low, high = (None if low is None else log(low)), (None if high is None else log(high))
+    low, high = _log_bound(low), _log_bound(high)
   if reduction == "seq_sum":
     value = _row_sum(value) if statistic == "k1" else jnp.sum(value, -1, keepdims=True)
   elif reduction == "seq_mean":
     value = masked.row_mean(value, mask)
-  outside = mask & ((value < (-jnp.inf if low is None else low)) |
-                    (value > (jnp.inf if high is None else high)))
+  below = value < (-jnp.inf if low is None else low)
+  outside = mask & (below | (value > (jnp.inf if high is None else high)))
   return jnp.any(outside, -1, keepdims=True) if reduction == "seq_max" else outside
+
+
+def _log_bound(ratio: float | None) -> float | None:
+  """Returns the log of a bound; -inf for 0, and None for an open side."""
+  if ratio is None:
+    return None
+  return math.log(ratio) if ratio > 0 else -math.inf
 
 
 def sequence_mask(log_probs: Float[Array, "B L"], anchor_log_probs: Float[Array, "B L"],
                   advantages: Float[Array, "B L"], mask: Bool[Array, "B L"], cfg: CorrectionConfig
                   ) -> Float[Array, "B L"]:
-  """Gate that multiplies any estimator: 0 on rows that the policy has already left behind, 1
-  elsewhere.
+  """Returns a gate for any estimator: 0 on wrong rows that have become unlikely, 1 elsewhere.
 
-    0 where  mean_t A_t < 0  and  mean_t log(anchor(a_t) / current(a_t)) > sequence_delta    (means over policy tokens)
+    0 where  mean_t A_t < 0  and  mean_t log(anchor(a_t) / current(a_t)) > sequence_delta
+
+  The means are over the row's policy tokens.
 
   Args:
     cfg: reads `sequence_delta`, nats per token; None: no row is dropped.
 
   Returns:
-    [B, L] f32 or wider, constants.
+    [B, L] f32 or wider, without gradient.
 
-  Source: DeepSeek-V3.2, arXiv 2512.02556; slime's OPSM is the same rule; methods E22.
+  Source: DeepSeek-V3.2, arXiv 2512.02556; slime's OPSM is the same rule.
   """
   log_ratio = lax.stop_gradient(masked_log_ratio(log_probs, anchor_log_probs, mask))
   gate = jnp.ones_like(log_ratio)
   if cfg.sequence_delta is None:
     return gate
-  dropped = (masked.row_mean(advantages, mask) < 0) & (masked.row_mean(-log_ratio, mask)
-                                                       > cfg.sequence_delta)
+  wrong = masked.row_mean(advantages, mask) < 0
+  dropped = wrong & (masked.row_mean(-log_ratio, mask) > cfg.sequence_delta)
   return lax.stop_gradient(jnp.where(dropped, 0.0, gate))

@@ -21,7 +21,7 @@ def _k3(d):
 
 
 def _straight_through(value):
-  """Value of `value`, gradient of k2."""
+  """Returns a divergence with the value of `value` and the gradient of k2."""
 
   def divergence(d):
     return lax.stop_gradient(value(d)) + (_k2(d) - lax.stop_gradient(_k2(d)))
@@ -34,14 +34,14 @@ _TABLE = {
     "k2": _k2,
     "k3": _k3,
     "k1+": _straight_through(_k1),
-    "k3+": _straight_through(_k3)
+    "k3+": _straight_through(_k3),
 }
 
 
 def get_divergence(name: str):
-  """divergence(log_probs, ref_log_probs, mask) -> [B, L], f32 or wider, 0 where mask is False.
+  """Returns divergence(log_probs, ref_log_probs, mask) -> [B, L], f32 or wider; 0 where masked.
 
-  With d = log_probs - ref_log_probs, kept within +-20:
+  With d = log_probs - ref_log_probs, clipped to +-20:
 
     name  value              estimate of KL(pi || ref)   expected gradient in the loss, on-policy
     k1    d                  unbiased                    0
@@ -50,15 +50,16 @@ def get_divergence(name: str):
     k1+   d                  unbiased                    grad KL(pi || ref), k2's
     k3+   exp(-d) - 1 + d    unbiased, never negative    grad KL(pi || ref), k2's
 
-  Multiplied by the ratio current / behavior, differentiated with it, k1 and k3 estimate KL(pi ||
-  ref) also from tokens of the behavior policy, and both have its gradient. In the reward, as a
-  constant, k1 has it through the policy gradient. Beyond |d| = 20 there is no gradient. k3 itself
-  is not bounded further: it reaches exp(20); verl bounds it by 10, slime does not.
+  Times the ratio current / behavior, and differentiated through it, k1 and k3 also estimate
+  KL(pi || ref) from tokens of the behavior policy, and both have its gradient. As a constant in the
+  reward, k1 has that gradient through the policy gradient. Beyond |d| = 20 there is no gradient. k3
+  has no further bound: it reaches exp(20). verl bounds it by 10, slime does not.
 
   Raises:
-    ConfigError: listing the table for a name that is not in it.
+    ConfigError: for an unknown name, with the allowed ones.
 
-  Source: methods A13; the ratio is DeepSeek-V3.2's, arXiv 2512.02556, methods E22.
+  Source: k1, k2, k3: J. Schulman, Approximating KL Divergence, 2020; the gradients: own derivation;
+  the ratio: DeepSeek-V3.2, arXiv 2512.02556.
   """
   if name not in _TABLE:
     raise ConfigError(f"kl.name = {name!r}: allowed are {', '.join(_TABLE)}.")

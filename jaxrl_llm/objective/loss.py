@@ -1,4 +1,7 @@
-"""The losses: a forward pass, an estimator, and the weighted sum. Additive over micro-batches."""
+"""The losses: a forward pass, an estimator, and a weighted sum that adds up over micro-batches."""
+
+import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,29 +14,48 @@ from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.ops import masked
 from jaxrl_llm.ops.experts import expert_load
 from jaxrl_llm.ops.token_stats import token_stats
-from jaxrl_llm.types import Rollout, SupervisedBatch, TokenStats, TrainBatch
+from jaxrl_llm.types import Mean, Rollout, SupervisedBatch, TokenStats, TrainBatch
 
-# what a pruned vocabulary asks for beside the log-probs
+# Statistics of a pruned vocabulary, besides the log-probs.
 PRUNED = frozenset({"kept_mass", "in_support"})
 
 
-def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model, temperature,
-              stats: frozenset[str] = frozenset(), entropy_gradient: bool = False,
-              banned: tuple[tuple[int, ...], Bool[Array, "B L"]] | None = None,
-              completion: tuple[Int[Array, " B"], int] | None = None, **support) -> TokenStats:
-  """TokenStats [B, L] of whole rows under `params`; entry 0, which nothing precedes, is 0 (False).
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+  """How logits become the distribution that is scored, which must be the sampler's.
+
+  Attributes:
+    temperature: divides the logits.
+    rules: top_k, top_p and min_p by name, see ops/token_stats.py; a missing rule is left out of the
+      program.
+    banned: (ids, [B, L] bool, True where none of the ids may be the token), as `stop_rule` returns
+      them; None: every token may stand everywhere.
+  """
+
+  temperature: float | Array = 1.0
+  rules: dict = dataclasses.field(default_factory=dict)
+  banned: tuple[tuple[int, ...], Bool[Array, "B L"]] | None = None
+
+
+def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model,
+              distribution: Distribution = Distribution(), stats: frozenset[str] = frozenset(),
+              entropy_gradient: bool = False,
+              completion: tuple[Int[Array, " B"], int] | None = None) -> TokenStats:
+  """Returns the TokenStats [B, L] of whole rows under `params`.
+
+  Entry 0 is 0 (False): no token precedes it.
 
   Args:
-    tokens: [B, L], padded behind `length`.
+    tokens: [B, L], padded after `length`.
     length: [B], tokens in the row.
     model: see models/transformer.py.
-    temperature: as the sampler's.
+    distribution: temperature and vocabulary.
     stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts
-      of each token fed in (aligned with the tokens themselves, not with what they predict).
-    banned: (ids, [B, L] where none of them may be the token), as `stop_rule` gives them.
-    completion: (prompt length [B], tokens that may follow): statistics of these columns alone, so
-      that the vocabulary is not gone through for prompts; 0 (False) elsewhere. None: all columns.
-    support: top_k, top_p, min_p of ops/token_stats.py.
+      of each token fed in. Routing is aligned with the tokens themselves, not with the tokens that
+      they predict.
+    entropy_gradient: whether gradients flow through the entropy.
+    completion: (prompt length [B], tokens that may follow). Only these columns are scored, the
+      others are 0 (False): no logits are computed for prompts. None: all columns are scored.
   """
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
@@ -43,119 +65,163 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   else:
     hidden, _ = model.hidden(params, tokens, positions, segments)
   head = model.head(params)
-  take, put = _columns(tokens.shape[1], completion)
-  # Whole rows, the last column predicting nothing: an even length is worth more than the column
-  # costs.
-  coming = lambda x: take(jnp.roll(x, -1, 1))
-  if banned is not None:
-    ids, where = banned
-    support["banned"] = (jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids)), coming(where))
-  out = token_stats(take(hidden), head, coming(tokens), temperature=temperature,
-                    stats=stats - {"values", "routing"}, entropy_gradient=entropy_gradient,
-                    **support)
-  out = jax.tree.map(put, out)
+  columns = _predicting_columns(tokens.shape[1], completion)
+  support = dict(distribution.rules)
+  if distribution.banned is not None:
+    ids, where = distribution.banned
+    forbidden = jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids))
+    support["banned"] = (forbidden, _taken(_next_column(where), columns))
+  out = token_stats(_taken(hidden, columns), head, _taken(_next_column(tokens), columns),
+                    temperature=distribution.temperature, stats=stats - {"values", "routing"},
+                    entropy_gradient=entropy_gradient, **support)
+  if columns is not None:
+    out = jax.tree.map(functools.partial(_put, columns=columns, length=tokens.shape[1]), out)
   if "values" in stats:
     out = out.replace(values=model.values(params, hidden))
-  shift = lambda x: None if x is None else jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
-  return TokenStats(*(shift(x) for x in vars(out).values())).replace(routing=routing)
+  return jax.tree.map(_at_the_predicted_token, out).replace(routing=routing)
 
 
-def _columns(length: int, completion: tuple[Int[Array, " B"], int] | None):
-  """(whole rows -> the columns that predict a completion, those columns -> rows with 0 elsewhere).
+def _next_column(x: Array) -> Array:
+  """Returns x[:, t + 1] in column t.
+
+  The last column predicts nothing and gets the first one's entry. Dropping it would make the length
+  odd, which costs more than computing it.
   """
+  return jnp.roll(x, -1, 1)
+
+
+def _at_the_predicted_token(x: Array) -> Array:
+  """Moves statistics [B, L] from the column that predicts a token to the token's own column."""
+  return jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
+
+
+def _predicting_columns(length: int, completion: tuple[Int[Array, " B"], int] | None
+                        ) -> Int[Array, "B W"] | None:
+  """Returns the columns that predict completion tokens; None where these are all columns."""
   if completion is None or completion[1] >= length:
-    return lambda x: x, lambda x: x
+    return None
   prompt, width = completion
-  # the last column predicts nothing
-  at = jnp.minimum(prompt[:, None] - 1 + jnp.arange(width), length - 1)
-  take = lambda x: jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * (x.ndim - 2)), axis=1)
-  put = lambda x: jax.vmap(lambda row, i: jnp.zeros(length, x.dtype).at[i].set(row))(x, at)
-  return take, put
+  # Rows without room for `width` tokens repeat the last column, which predicts nothing.
+  return jnp.minimum(prompt[:, None] - 1 + jnp.arange(width), length - 1)
+
+
+def _taken(x: Array, columns: Int[Array, "B W"] | None) -> Array:
+  """Returns the given columns of each row, [B, W, ...]; all of them for None."""
+  if columns is None:
+    return x
+  return jnp.take_along_axis(x, columns.reshape(*columns.shape, *(1,) * (x.ndim - 2)), axis=1)
+
+
+def _put(x: Array, columns: Int[Array, "B W"], length: int) -> Array:
+  """Returns [B, length] with the entries of x in the given columns, and 0 elsewhere."""
+
+  def put_row(row, at):
+    return jnp.zeros(length, x.dtype).at[at].set(row)
+
+  return jax.vmap(put_row)(x, columns)
 
 
 def completion_of(rollout: Rollout, cfg: LossConfig) -> tuple[Int[Array, " B"], int] | None:
-  """`completion` of `row_stats`; None where the config does not bound it."""
+  """Returns `completion` of `row_stats`; None where the config does not bound it."""
   return None if cfg.max_new_tokens is None else (rollout.prompt_length, cfg.max_new_tokens)
 
 
 def stop_rule(rollout: Rollout,
               cfg: LossConfig) -> tuple[tuple[int, ...], Bool[Array, "B L"]] | None:
-  """(stop tokens, [B, L] the first `cfg.min_new_tokens` places of each completion); None where the
-  rule is off.
+  """Returns the stop tokens, and where they are banned: [B, L] bool; None where the rule is off.
 
-  Places are counted as the samplers do, what an environment inserted included.
+  They are banned in the first `cfg.min_new_tokens` places of each completion. Places are counted as
+  the samplers do: tokens that an environment inserted count, too.
 
   Raises:
-    ValueError: the rule is on, and `cfg.stop_ids` empty.
+    ValueError: the rule is on, and `cfg.stop_ids` is empty.
   """
   if not cfg.min_new_tokens:
     return None
   if not cfg.stop_ids:
     raise ValueError(
         f"LossConfig: min_new_tokens = {cfg.min_new_tokens} with stop_ids = (): which tokens does "
-        "it "
-        "forbid? Fix: the task's stop_ids.")
+        "it forbid? Fix: the task's stop_ids.")
   place = jnp.arange(rollout.tokens.shape[1]) - rollout.prompt_length[:, None]
   return cfg.stop_ids, (place >= 0) & (place < cfg.min_new_tokens)
 
 
 def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig,
                  stats: frozenset[str] = frozenset()) -> TokenStats:
-  """TokenStats [B, L] of the batch's tokens as `policy_loss` sees them: at its temperature, on its
-  vocabulary.
-  """
+  """Returns the TokenStats [B, L] of the batch under the temperature and vocabulary of `cfg`."""
   rollout, banned = batch.rollout, stop_rule(batch.rollout, cfg)
   restricted = bool(cfg.rules) or banned is not None
-  return row_stats(params, rollout.tokens, rollout.length, model=model, temperature=cfg.temperature,
-                   stats=stats | PRUNED if restricted else stats, entropy_gradient=cfg.entropy.coef
-                   != 0, banned=banned, completion=completion_of(rollout, cfg), **cfg.rules)
+  return row_stats(params, rollout.tokens, rollout.length, model=model,
+                   distribution=Distribution(cfg.temperature, cfg.rules, banned),
+                   stats=stats | PRUNED if restricted else stats,
+                   entropy_gradient=cfg.entropy.coef != 0, completion=completion_of(rollout, cfg))
 
 
 def policy_loss(params, batch: TrainBatch, *, model,
                 cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
-  """sum(loss_weights correction_weights gate per_token_loss) + kl - entropy bonus + value loss, and
-  metrics.
+  """Returns the loss of an optimizer batch or of a micro-batch, and its metrics.
 
-  The regularisers use weights of the same aggregation that ignore the advantages
-  (`regularizer_weights`). A token outside the kept vocabulary of the current policy or the anchor
-  (a stop token too early among them) is skipped by every ratio and has loss 0, and stays in the
-  denominators.
+    loss = sum(loss_weights correction_weights gate per_token_loss)
+           + KL - entropy bonus + value loss
+
+  A token outside the vocabulary of the current policy or of the anchor (also a stop token that
+  comes too early) enters no ratio and has loss 0, but stays in the denominators.
   """
   rollout, mask = batch.rollout, batch.rollout.mask
   wanted = {"entropy": True, "values": cfg.critic is not None, "routing": cfg.num_experts > 0}
   extra = frozenset(name for name, asked in wanted.items() if asked)
   stats = policy_stats(params, batch, model=model, cfg=cfg, stats=extra)
-  log_probs = stats.log_probs
+  log_probs, anchor = stats.log_probs, batch.anchor_log_probs
   live = mask
   for inside in (stats.in_support, batch.in_support):
     live = live if inside is None else live & inside
-  anchor = lax.stop_gradient(
-      log_probs) if batch.anchor_log_probs is None else batch.anchor_log_probs
-  prepared = {} if batch.estimator_weights is None else {"weights": batch.estimator_weights}
+  if anchor is None:
+    anchor = lax.stop_gradient(log_probs)
+  statistics = {} if batch.estimator_weights is None else {"weights": batch.estimator_weights}
   estimator = estimators.get_estimator(cfg.estimator.name)
-  out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **prepared)
+  out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **statistics)
   weights = batch.loss_weights * batch.correction_weights
   if cfg.correction.sequence_delta is not None:
     weights *= correction.sequence_mask(log_probs, anchor, batch.advantages, live, cfg.correction)
   loss = jnp.sum(weights * jnp.where(live, out.per_token_loss, 0))
-  metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout.replace(mask=live))}
-  metrics["policy/entropy"] = masked.mean(stats.entropy, mask)
+  metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout.replace(mask=live)),
+             **_policy_metrics(stats, rollout, live, cfg)}
+  return _with_regularizers(loss, metrics, stats, batch, live, cfg)
+
+
+def _policy_metrics(stats: TokenStats, rollout: Rollout, live: Bool[Array, "B L"],
+                    cfg: LossConfig) -> dict:
+  """Returns the metrics of the policy itself: entropy, pruned vocabulary, load of the experts."""
+  mask = rollout.mask
+  metrics = {"policy/entropy": masked.mean(stats.entropy, mask)}
   if stats.kept_mass is not None:
     metrics["vocabulary/kept_mass"] = masked.mean(stats.kept_mass, mask)
     metrics["vocabulary/out_of_set"] = masked.mean((~live).astype(jnp.float32), mask)
   if cfg.num_experts:
     fed = jnp.arange(mask.shape[1]) < rollout.length[:, None]
     metrics["moe/load"] = expert_load(stats.routing, fed, cfg.num_experts)
-  regularizer = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
+  return metrics
+
+
+def _with_regularizers(loss: Float[Array, ""], metrics: dict, stats: TokenStats, batch: TrainBatch,
+                       live: Bool[Array, "B L"], cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
+  """Returns the loss with the KL, entropy and value terms, and the metrics with theirs.
+
+  The terms have weights of the loss's aggregation that ignore the advantages
+  (`aggregation.regularizer_weights`).
+  """
+  rollout, mask = batch.rollout, batch.rollout.mask
+  weights = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
   if cfg.kl.coef and cfg.kl.place == "loss":
-    divergence = kl_terms(log_probs, batch.ref_log_probs, rollout.behavior_log_probs, live, cfg.kl)
-    loss += cfg.kl.coef * jnp.sum(regularizer * divergence)
+    divergence = kl_terms(stats.log_probs, batch.ref_log_probs, rollout.behavior_log_probs, live,
+                          cfg.kl)
+    loss += cfg.kl.coef * jnp.sum(weights * divergence)
     metrics["kl/reference"] = masked.mean(lax.stop_gradient(divergence), mask)
   if cfg.entropy.coef:
-    loss -= cfg.entropy.coef * jnp.sum(regularizer * masked.masked(stats.entropy, mask))
+    loss -= cfg.entropy.coef * jnp.sum(weights * masked.masked(stats.entropy, mask))
   if cfg.critic is not None:
     terms = value_terms(stats.values, batch.values, batch.returns, mask, cfg.critic)
-    loss += cfg.critic.coef * jnp.sum(regularizer * terms)
+    loss += cfg.critic.coef * jnp.sum(weights * terms)
     metrics["critic/loss"] = masked.mean(terms, mask)
     metrics["critic/value"] = masked.mean(stats.values, mask)
     metrics["critic/return"] = masked.mean(batch.returns, mask)
@@ -164,10 +230,12 @@ def policy_loss(params, batch: TrainBatch, *, model,
 
 def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
              cfg: KLConfig) -> Float[Array, "B L"]:
-  """The divergence of each token; with `importance` times pi / behavior, whose gradient counts.
+  """Returns the divergence of each token; with `importance`, times the ratio pi / behavior.
 
-  With k3 and `importance` the expected gradient is that of KL(pi || ref), also off-policy:
-  DeepSeek-V3.2, methods E22.
+  Gradients flow through that ratio. With k3 and `importance` the expected gradient is that of
+  KL(pi || ref), also off-policy.
+
+  Source: DeepSeek-V3.2, arXiv 2512.02556.
   """
   divergence = divergences.get_divergence(cfg.name)(log_probs, ref_log_probs, mask)
   if not cfg.importance:
@@ -178,7 +246,7 @@ def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
 def value_terms(values, old_values, returns, mask, cfg: CriticConfig) -> Float[Array, "B L"]:
   """max((V - R)^2, (clip(V, V_old +- clip) - R)^2) / 2, 0 where mask is False.
 
-  Source: PPO2's value loss; methods A11.6.
+  Source: the clipped value loss of OpenAI baselines' PPO2.
   """
   values, old_values, returns = (masked.masked(x, mask) for x in (values, old_values, returns))
   error = jnp.square(values - returns)
@@ -189,29 +257,39 @@ def value_terms(values, old_values, returns, mask, cfg: CriticConfig) -> Float[A
 
 
 def ratio_metrics(log_probs, anchor_log_probs, rollout: Rollout) -> dict:
-  """Unclipped statistics between current policy, anchor and behavior (methods E24).
+  """Returns unclipped statistics of the ratios between current policy, anchor and behavior.
 
   `kl/x_y` is the k3 estimate of KL(y || x) on the sampled tokens, which are the behavior policy's.
+
+  Source: objective/mismatch.md, "Metrics of the ratio".
   """
-  mask = rollout.mask
+  mask, behavior = rollout.mask, rollout.behavior_log_probs
   log_ratio = lax.stop_gradient(masked_log_ratio(log_probs, anchor_log_probs, mask))
-  k3 = lambda log_r: masked.mean(jnp.expm1(log_r) - log_r, mask)
-  from_behavior = lambda x: lax.stop_gradient(masked_log_ratio(x, rollout.behavior_log_probs, mask))
+  anchor_behavior = lax.stop_gradient(masked_log_ratio(anchor_log_probs, behavior, mask))
+  current_behavior = lax.stop_gradient(masked_log_ratio(log_probs, behavior, mask))
   return {
       "log_ratio": masked.histogram(log_ratio, mask),
       "log_ratio/range": masked.extreme(log_ratio, mask),
       "ratio/mean": masked.mean(jnp.exp(log_ratio), mask),
       "ratio/square": masked.mean(jnp.exp(2 * log_ratio), mask),
-      "kl/current_anchor": k3(log_ratio),
-      "kl/anchor_behavior": k3(from_behavior(anchor_log_probs)),
-      "kl/current_behavior": k3(from_behavior(log_probs)),
+      "kl/current_anchor": _mean_k3(log_ratio, mask),
+      "kl/anchor_behavior": _mean_k3(anchor_behavior, mask),
+      "kl/current_behavior": _mean_k3(current_behavior, mask),
   }
 
 
+def _mean_k3(log_ratio: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Mean:
+  """Returns the mean of exp(l) - 1 - l."""
+  return masked.mean(jnp.expm1(log_ratio) - log_ratio, mask)
+
+
 def sft_loss(params, batch: SupervisedBatch, *, model, cfg) -> tuple[Float[Array, ""], dict]:
-  """Negative log-likelihood: sum(loss_weights * -log pi). `cfg` is not read; temperature is 1."""
+  """Returns the negative log-likelihood sum(loss_weights * -log pi), and its mean per token.
+
+  The temperature is 1. `cfg` is not read: it is there for the signature that losses share.
+  """
   del cfg
-  log_probs = row_stats(params, batch.tokens, batch.length, model=model, temperature=1.0).log_probs
+  log_probs = row_stats(params, batch.tokens, batch.length, model=model).log_probs
   counted = batch.loss_weights > 0
   loss = -jnp.sum(batch.loss_weights * masked.masked(log_probs, counted))
   return loss, {"loss/sft": masked.mean(-log_probs, counted)}

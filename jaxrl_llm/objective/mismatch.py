@@ -1,6 +1,4 @@
-"""The standing meter of the gap between the sampler's numerics and the trainer's, on the tokens
-that were sampled.
-"""
+"""Measures the gap between the sampler's and the trainer's log-probs on the sampled tokens."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,35 +8,39 @@ from jaxtyping import Array, Bool, Float
 from jaxrl_llm.ops import masked
 from jaxrl_llm.types import Extreme, Mean
 
-# Between the buckets of the sampler's probability: the gap is a matter of the tail (own choice; no
-# source names any).
+# Edges between the buckets of the sampler's probability: rare tokens have most of the gap. The
+# values are an own choice; no source names any.
 PROBABILITY_EDGES = (0.01, 0.1, 0.5, 0.9)
 RATIO_WINDOW = (0.9, 1.1)
 
 
 def mismatch_metrics(scored_log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
                      mask: Bool[Array, "B L"]) -> dict[str, Mean | Extreme]:
-  """Mergeable statistics of d = scored - behavior, nats, over the tokens where `mask`.
+  """Returns mergeable statistics of d = scored - behavior, nats, over the tokens where `mask`.
 
     mismatch/absolute  mean |d|
-    mismatch/k1        -mean d                   both estimate KL(behavior || scored) where both log-probs are of one
-    mismatch/k3        mean(exp(d) - 1 - d)      vocabulary; k3 with less variance and no negative term
-    mismatch/outside   share of exp(d) outside [0.9, 1.1]
+    mismatch/k1        -mean d
+    mismatch/k3        mean(exp(d) - 1 - d)
+    mismatch/outside   share of tokens with exp(d) outside [0.9, 1.1]
     mismatch/row       mean over rows of |sum_t d_t|; rows without a token do not count
     mismatch/range     smallest and largest d
 
-  The first four again as `<name>/by_probability`, one entry per bucket of exp(behavior) between 0,
-  0.01, 0.1, 0.5, 0.9 and 1, each including its lower end; a bucket without a token has count 0.
-  Nothing is clipped.
+  k1 and k3 both estimate KL(behavior || scored) where both log-probs are of one vocabulary; k3 has
+  less variance and no negative term.
+
+  The first four come again as `<name>/by_probability`, with one entry per bucket of exp(behavior):
+  the edges are 0, 0.01, 0.1, 0.5, 0.9 and 1, and a bucket includes its lower edge. A bucket without
+  a token has count 0. Nothing is clipped.
 
   Args:
-    scored_log_probs: [B, L], by the scorer under the parameters that sampled, else drift is
-      measured too.
-    behavior_log_probs: [B, L], of the distribution that was drawn from.
+    scored_log_probs: [B, L], by the scorer under the parameters that sampled. Under other
+      parameters, their drift is measured too.
+    behavior_log_probs: [B, L], of the distribution that the tokens were sampled from.
     mask: [B, L]; False on tokens that the policy did not sample, or that are outside the scorer's
       pruned vocabulary. Rows without a valid reward belong in: the gap does not depend on it.
 
-  Source: methods E23.3, E24; arXiv 2512.23087 for the dependence on probability.
+  Source: arXiv 2512.23087 for the dependence on probability; objective/mismatch.md, "Metrics of the
+  ratio".
   """
   behavior = masked.masked(behavior_log_probs, mask)
   d = lax.stop_gradient(masked.masked(scored_log_probs, mask) - behavior)

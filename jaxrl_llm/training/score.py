@@ -6,7 +6,7 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxrl_llm.config import StepConfig
-from jaxrl_llm.objective.loss import completion_of, row_stats, stop_rule
+from jaxrl_llm.objective.loss import Distribution, completion_of, row_stats, stop_rule
 from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
@@ -55,9 +55,9 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
   values = {name: getattr(sampling, name) for name in sorted(rules)}
 
   def run(rows: Rollout) -> TokenStats:
-    return row_stats(params, rows.tokens, rows.length, model=model, temperature=temperature,
-                     stats=stats, banned=stop_rule(rows, cfg.loss),
-                     completion=completion_of(rows, cfg.loss), **values)
+    distribution = Distribution(temperature, values, stop_rule(rows, cfg.loss))
+    return row_stats(params, rows.tokens, rows.length, model=model, stats=stats,
+                     distribution=distribution, completion=completion_of(rows, cfg.loss))
 
   if cfg.micro_batches == 1:
     return run(rollout)

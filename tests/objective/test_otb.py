@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.objective.advantages import rewards, token_baseline
+from jaxrl_llm.objective.advantages import returns, token_baseline
 
 KEEP = np.arange(len(cases.GROUPS)) != 2
 
@@ -137,7 +137,7 @@ def counts_tokens(given, cfg):
   """Wrong: the mean over all rows of the group, ended or not, in place of those alive."""
   count = jnp.sum(given.group_id[:, None] == given.group_id, 1)[:, None]
   target = jnp.where(given.mask,
-                     rewards.rewards_to_go(given.rewards, jnp.nan_to_num(given.token_rewards)), 0)
+                     returns.rewards_to_go(given.rewards, jnp.nan_to_num(given.token_rewards)), 0)
   same = (given.group_id[:, None] == given.group_id).astype(target.dtype)
   return jnp.where(given.mask, target - same @ target / count, 0)
 

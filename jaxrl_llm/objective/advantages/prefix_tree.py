@@ -1,10 +1,9 @@
 """TEMPO: temporal differences on the tree of prefixes that the completions of a prompt form.
 
-A prefix is the sequence of policy tokens, so inserted tool text changes nothing. Prefixes get
-numbers instead of being
-compared: the number at depth k is that of the pair (number at depth k - 1, token k), one sort of
-  [B] per depth, so
-that the cost is O(B log B) per column and never pairs of rows.
+A prefix is a sequence of policy tokens, so inserted tool text changes nothing. Prefixes are not
+compared with each other; each gets a number: at depth k, that of the pair (number at depth k - 1,
+token k). One sort of [B] per depth finds the pairs, so a column costs O(B log B) and no two rows
+are ever compared.
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.fields import option, when
-from jaxrl_llm.objective.advantages import group, rewards
+from jaxrl_llm.objective.advantages import group, returns
 from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked, prefix
 from jaxrl_llm.types import AdvantageInputs
@@ -24,8 +23,7 @@ from jaxrl_llm.types import AdvantageInputs
 def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: Int[Array, "B L"],
                  mask: Bool[Array, "B L"], group_id: Int[Array, " B"]
                  ) -> tuple[Float[Array, "B L+1"], Int[Array, "B L+1"]]:
-  """Mean of `values` over the rows that share a row's first k policy tokens, and how many do, for
-  each k.
+  """Returns, for each prefix of a row, how many rows of the group share it and their mean value.
 
   Args:
     values: [B], one per row.
@@ -34,9 +32,9 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
     group_id: [B], arbitrary and unsorted; rows of different groups share nothing.
 
   Returns:
-    (mean, count), both [B, L + 1]; column k speaks of the first k policy tokens, column 0 of the
-    whole group. A row leaves the count behind its last policy token; its own entries from there on
-    are meaningless. Where nobody leaves a prefix, the mean stays the same number, bit for bit.
+    (mean, count), both [B, L + 1]. Column k is about the first k policy tokens, column 0 about the
+    whole group. A row leaves the count after its last policy token, and its own entries from there
+    on mean nothing. Where no row leaves a prefix, the mean stays the same number, bit for bit.
   """
   rows, width = mask.shape
   column = jnp.where(mask, prefix.token_index(mask) - 1, width)
@@ -44,10 +42,13 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
   length = jnp.sum(mask, -1)
   values = masked.masked(values, member)
 
+  def prefix_total(x, number):
+    return jax.ops.segment_sum(x, number, num_segments=rows)[number]
+
   def mean_of(number, alive):
-    total = lambda x: jax.ops.segment_sum(x, number, num_segments=rows)[number]
-    count = total(alive.astype(jnp.int32))
-    return masked.safe_divide(total(jnp.where(alive, values, 0)), count.astype(values.dtype)), count
+    count = prefix_total(alive.astype(jnp.int32), number)
+    total = prefix_total(jnp.where(alive, values, 0), number)
+    return masked.safe_divide(total, count.astype(values.dtype)), count
 
   def deeper(carry, column):
     number, mean, count = carry
@@ -61,25 +62,25 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
   mean, count = mean_of(number, member)
   _, (means, counts) = lax.scan(deeper, (number, mean, count),
                                 (compact.T, jnp.arange(1, width + 1)))
-  join = lambda first, rest: jnp.concatenate([first[:, None], rest.T], 1)
-  return join(mean, means), join(count, counts)
+  return (jnp.concatenate([mean[:, None], means.T], 1),
+          jnp.concatenate([count[:, None], counts.T], 1))
 
 
 def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
-  """TD_t = V(y_1..t) - V(y_1..t-1), V(s) the mean R over the kept rows of the group that begin with
-  s.
+  """TD_t = V(y_1..t) - V(y_1..t-1), the change of the mean reward when a token is added.
 
-  V of the empty prefix is the group's mean. Exactly 0 where no row leaves the prefix, and on rows
-  that are not usable. Over a row that ends alone TD sums to R - mean; over the rows of a prefix
-  that no row ends with, to 0.
+  V(s) is the mean R of the group's kept rows that begin with s; V of the empty prefix is the
+  group's mean. TD is exactly 0 where no row leaves the prefix, and on rows that are not usable.
+  Over a row it sums to R - mean, unless another row begins with the whole row. Over the rows that
+  share a prefix, TD of the next token sums to 0, unless a row ends there.
   """
-  usable = rewards.usable(inputs)
+  usable = returns.usable(inputs)
   # A constant added to V changes no difference; centred, equal rewards give exactly 0.
   difference, _ = group.centred(inputs)
   means, _ = prefix_means(difference, usable, inputs.tokens, inputs.mask, inputs.group_id)
   k = prefix.token_index(inputs.mask)
-  after, before = jnp.take_along_axis(means, k,
-                                      1), jnp.take_along_axis(means, jnp.maximum(k - 1, 0), 1)
+  after = jnp.take_along_axis(means, k, 1)
+  before = jnp.take_along_axis(means, jnp.maximum(k - 1, 0), 1)
   return masked.masked(after - before, inputs.mask & usable[:, None])
 
 
@@ -105,14 +106,14 @@ def tempo(inputs: AdvantageInputs, cfg: Tempo) -> Float[Array, "B L"]:
   R, 0 the population's; `normalize` False divides by 1. A group of one kept row, and equal rewards,
   give 0.
 
-  Deviation: the reference ends a row's prefix at its first masked token; here it goes on over
+  Deviation: the reference code ends a row's prefix at its first masked token; here it goes on over
   policy tokens.
 
-  Source: arXiv 2509.18314; methods A2.
+  Source: arXiv 2509.18314.
   """
   difference, count = group.centred(inputs)
   advantages = difference[:, None] + temporal_differences(inputs)
   if cfg.normalize:
     std = group.standard_deviation(difference, count, inputs, cfg.ddof)
     advantages = group.divided(advantages, std[:, None], cfg.epsilon)
-  return rewards.constants(advantages, inputs)
+  return returns.constants(advantages, inputs)

@@ -1,4 +1,4 @@
-"""The table of advantages: how one is entered, what it needs, and how one is called by name."""
+"""The table of advantages: entering one, what it needs, and calling it by name."""
 
 import dataclasses
 import functools
@@ -11,16 +11,17 @@ OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs) if f.defaul
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec(Entry):
-  """An advantage.
+class AdvantageEntry(Entry):
+  """An advantage in the table.
 
   Attributes:
-    function: `advantage(inputs, cfg) -> [B, L]`, constants without gradient; `cfg` is an instance
-      of `numbers`.
-    needs: AdvantageInputs fields beyond the required ones. An advantage that needs `values` has a
-      critic trained beside the policy.
+    function: `advantage(inputs, cfg) -> [B, L]`, without gradient; `cfg` is an instance of
+      `numbers`.
+    needs: optional AdvantageInputs fields that it reads. With `values` among them, a critic is
+      trained beside the policy.
     group: whether it compares the rows of a group, so that G must exceed 1.
-    options: fields that are needed too, as (((number, value), fields), ...).
+    options: fields that it reads only if a number has a certain value, as
+      (((number, value), fields), ...).
   """
 
   needs: frozenset[str] = frozenset()
@@ -28,7 +29,7 @@ class Spec(Entry):
   options: tuple = ()
 
   def required(self, numbers) -> frozenset[str]:
-    """The AdvantageInputs fields that are needed with these numbers."""
+    """Returns the optional AdvantageInputs fields that the advantage reads with these numbers."""
     return self.needs.union(*(fields for (number, value), fields in self.options
                               if getattr(numbers, number) == value))
 
@@ -36,15 +37,14 @@ class Spec(Entry):
 def register(name: str, numbers: type | None = None, *, needs: set[str] = frozenset(),
              group: bool = True, options: dict[tuple[str, str], set[str]] | None = None,
              replace: bool = False, **defaults):
-  """Decorator that enters an advantage, see `Spec`.
+  """Returns a decorator that enters an advantage in the table; see `AdvantageEntry`.
 
   Args:
     name: key of `advantage.name`.
-    numbers: frozen dataclass of the numbers that the function reads, its fields made by
-      `fields.option`.
-    needs: optional fields of AdvantageInputs that it reads.
-    group: whether it compares the rows of a group.
-    options: further fields by number and value, {("granularity", "turn"): {"turn_id"}}.
+    numbers: frozen dataclass of the numbers that the function reads; `fields.option` makes its
+      fields.
+    needs, group: see `AdvantageEntry`.
+    options: {("granularity", "turn"): {"turn_id"}}: turn_id is read if granularity is turn.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
     **defaults: the numbers and their defaults, instead of `numbers`.
 
@@ -55,17 +55,17 @@ def register(name: str, numbers: type | None = None, *, needs: set[str] = frozen
   options = options or {}
   if numbers is not None and defaults:
     raise ValueError(f"advantage {name!r}: {sorted(defaults)} beside {numbers.__name__}; give a "
-                     "class of numbers, or defaults")
+                     "class of numbers or defaults, not both")
   made = numbers_class(name, defaults) if numbers is None else numbers
   if name in ADVANTAGES.entries and not replace:
-    raise ValueError(f"advantage {name!r} is registered already; another name, or replace=True in "
-                     "a notebook")
+    raise ValueError(f"advantage {name!r} is registered already. Fix: another name, or "
+                     "replace=True in a notebook")
   unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 
   def enter(function):
-    entry = Spec(function, made, frozenset(needs), group, tuple(options.items()))
+    entry = AdvantageEntry(function, made, frozenset(needs), group, tuple(options.items()))
     ADVANTAGES.add(name, entry, replace=replace)
     return function
 
@@ -73,24 +73,26 @@ def register(name: str, numbers: type | None = None, *, needs: set[str] = frozen
 
 
 def names() -> list[str]:
+  """Returns the names of all advantages, sorted."""
   return ADVANTAGES.names()
 
 
-def spec(name: str) -> Spec:
-  """The entry; raises ConfigError listing the table for a name that is not in it."""
+def spec(name: str) -> AdvantageEntry:
+  """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
   return ADVANTAGES[name]
 
 
 def needs(cfg: AdvantageConfig) -> frozenset[str]:
-  """The optional AdvantageInputs that the advantage reads under `cfg`, for a trainer to compute."""
+  """Returns the optional AdvantageInputs fields that the trainer must compute under `cfg`."""
   return spec(cfg.name).required(ADVANTAGES.numbers(cfg, strict=False))
 
 
 def get_advantage(name: str):
-  """The advantage, taking an AdvantageConfig whose numbers may be left out.
+  """Returns the advantage as `advantage(inputs, cfg: AdvantageConfig) -> [B, L]`.
 
-  Numbers that only other advantages read are ignored here, so that one config can serve several in
-  a comparison; a run refuses them. Inputs that lack what the advantage needs raise ValueError.
+  Numbers that the config leaves out have their defaults. Numbers that only other advantages read
+  are ignored here, so that one config can serve several in a comparison; a run refuses them. The
+  function raises ValueError for inputs that lack a field which it needs.
   """
   entry = spec(name)
 

@@ -1,9 +1,9 @@
-"""Optimal token baseline: a baseline for each position of a group, weighted by accumulated gradient
-energy.
+"""Optimal token baseline: each position of a group has its own baseline, weighted by energy.
 
-It minimises sum_i W_i (G_i - B)^2 at each position, a surrogate: it is not in general the
-variance-optimal baseline of the gradient estimator. Compare `weight` in {cumulative, step, uniform}
-by measurement.
+The energy is the accumulated squared norm of the gradient. The baseline minimises
+sum_i W_i (G_i - B)^2 at each position. That is a surrogate: in general it is not the baseline with
+the smallest variance of the gradient estimator. Compare `weight` in {cumulative, step, uniform} by
+measurement.
 """
 
 import dataclasses
@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.fields import option
-from jaxrl_llm.objective.advantages import rewards
+from jaxrl_llm.objective.advantages import returns
 from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked, prefix
 from jaxrl_llm.types import AdvantageInputs
 
-_EPSILON = 1e-8  # of the published baseline, beside energies of order 1
+_EPSILON = 1e-8  # added to the sum of energies (of order 1) in the published baseline
 _OPTIONS = {
     ("importance", "inside_cumsum"): {"correction_weights"},
     ("importance", "outside"): {"correction_weights"},
-    ("granularity", "turn"): {"turn_id"}
+    ("granularity", "turn"): {"turn_id"},
 }
 
 
@@ -30,7 +30,7 @@ _OPTIONS = {
 class Otb:
   """Numbers of `otb` and `tir_otb`."""
 
-  weight: str = option("cumulative", "weight of a row at t: gradient energy up to t, of t only, or 1",
+  weight: str = option("cumulative", "weight of a row at t: energy up to t, at t only, or 1",
                        choices=("cumulative", "step", "uniform"))
   granularity: str = option("step", "what shares a baseline: a position, a turn, or the sequence",
                             choices=("step", "turn", "sequence"))
@@ -46,41 +46,43 @@ def gradient_energy(anchor_log_probs: Float[Array, "*B"],
 
   Args:
     anchor_log_probs: log p(a), nats.
-    sum_pi_squared: of the same distribution: same temperature, same support.
+    sum_pi_squared: sum_v p(v)^2 of the same distribution (same temperature, same support).
 
-  Source: methods A1.1.
+  Source: the gradient energy of arXiv 2602.07078; ||e_a - p||^2 = 1 - 2 p(a) + sum_v p(v)^2.
   """
   return jnp.maximum(1 - 2 * jnp.exp(anchor_log_probs) + sum_pi_squared, 0)
 
 
 class Positions(NamedTuple):
-  """Which tokens of a row share a baseline.
+  """Which tokens share a baseline.
 
   Attributes:
-    index: [B, L] int32, 1-based; tokens of equal index are compared across the rows of a group. 0:
-      not live.
-    alive: [B, L] bool, entry p - 1: the row has a live token of index p.
+    index: [B, L] int32, position of a token, counted from 1; 0 where the token is not live. Tokens
+      of the same position are compared across the rows of a group.
+    alive: [B, L] bool; entry p - 1 is True where the row has a live token at position p.
   """
 
   index: Int[Array, "B L"]
   alive: Bool[Array, "B L"]
 
   def total(self, values: Float[Array, "B L"]) -> Float[Array, "B L"]:
-    """Entry p - 1: the sum over the tokens of index p."""
+    """Returns the sum over the tokens at position p in entry p - 1."""
     rows, width = values.shape
     column = jnp.where(self.index > 0, self.index - 1, width)
     return jnp.zeros_like(values).at[jnp.arange(rows)[:, None], column].add(values, mode="drop")
 
   def spread(self, values: Float[Array, "B L"]) -> Float[Array, "B L"]:
-    """Each token's entry; 0 where the index is 0."""
+    """Returns, for each token, the entry of its position; 0 where the token is not live."""
     at = jnp.maximum(self.index - 1, 0)
     return masked.masked(jnp.take_along_axis(values, at, 1), self.index > 0)
 
 
 def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: str,
               compact: bool) -> Positions:
-  """`step`: the column, or with `compact` the count of policy tokens; `turn`: turn_id; `sequence`:
-  1 everywhere.
+  """Returns the positions of the `live` tokens.
+
+  With granularity `step` a position is the column, or with `compact` the count of policy tokens.
+  With `turn` it is the turn; with `sequence` all tokens of a row are at position 1.
   """
   if granularity == "step":
     index = prefix.token_index(live) if compact else jnp.arange(1, live.shape[1] + 1)
@@ -91,16 +93,15 @@ def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: st
   return Positions(index, count > 0)
 
 
-def _energy(inputs: AdvantageInputs, cfg: Otb, live: Array,
+def _energy(inputs: AdvantageInputs, cfg: Otb, live: Bool[Array, "B L"],
             at: Positions) -> Float[Array, "B L"]:
-  """W per position: energy of the position's tokens, squared correction weights included; 0 where
-  not alive.
-  """
+  """Returns W per position, squared correction weights included; 0 where the row is not alive."""
   if cfg.weight == "uniform":
     energy = live.astype(masked.masked(inputs.anchor_log_probs, live).dtype)
   else:
-    energy = masked.masked(gradient_energy(masked.masked(inputs.anchor_log_probs, live),
-                                           masked.masked(inputs.sum_pi_squared, live)), live)
+    log_probs = masked.masked(inputs.anchor_log_probs, live)
+    sum_pi_squared = masked.masked(inputs.sum_pi_squared, live)
+    energy = masked.masked(gradient_energy(log_probs, sum_pi_squared), live)
   if cfg.importance != "none":
     square = jnp.square(masked.masked(inputs.correction_weights, live))
   if cfg.importance == "inside_cumsum":
@@ -115,9 +116,7 @@ def _energy(inputs: AdvantageInputs, cfg: Otb, live: Array,
 
 def _second_longest(at: Positions, usable: Bool[Array, " B"],
                     group_id: Int[Array, " B"]) -> Int[Array, " B"]:
-  """Last position that some other row of the group reaches too: the longest row's own where two
-  share it.
-  """
+  """Returns the last position that at least two usable rows of the group reach."""
   last = jnp.where(usable, jnp.max(at.index, -1, initial=0), 0)
   longest = masked.group_max(last, group_id)
   unique = masked.group_sum(((last == longest) & usable).astype(jnp.int32), group_id) == 1
@@ -125,62 +124,64 @@ def _second_longest(at: Positions, usable: Bool[Array, " B"],
   return jnp.where(unique, second, longest)
 
 
-def _advantages(inputs: AdvantageInputs, cfg: Otb, *,
-                compact: bool) -> Float[Array, "B L"]:
-  usable = rewards.usable(inputs)
+def _advantages(inputs: AdvantageInputs, cfg: Otb, *, compact: bool) -> Float[Array, "B L"]:
+  """Returns G - B at each token; `compact` is that of `positions`."""
+  usable = returns.usable(inputs)
   live = inputs.mask & usable[:, None]
   at = positions(inputs, live, cfg.granularity, compact)
-  per_token = at.total(masked.masked(rewards.token_rewards(inputs), live))
-  target = masked.masked(rewards.rewards_to_go(rewards.outcomes(inputs), per_token), at.alive)
+  per_token = at.total(masked.masked(returns.token_rewards(inputs), live))
+  target = masked.masked(returns.rewards_to_go(returns.outcomes(inputs), per_token), at.alive)
   energy = _energy(inputs, cfg, live, at)
   add = masked.group_others if cfg.leave_one_out else masked.group_sum
   baseline = add(energy * target, inputs.group_id) / (add(energy, inputs.group_id) + _EPSILON)
   if cfg.zero_tail:
-    shared = jnp.arange(1, live.shape[1] + 1) <= _second_longest(at, usable, inputs.group_id)[:,
-                                                                                              None]
+    second_longest = _second_longest(at, usable, inputs.group_id)
+    shared = jnp.arange(1, live.shape[1] + 1) <= second_longest[:, None]
     baseline = jnp.where(shared, baseline, 0)
-  return rewards.constants(at.spread(target - baseline), inputs)
+  return returns.constants(at.spread(target - baseline), inputs)
 
 
 @register("otb", Otb, needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)
 def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
-  """A_{i,t} = G_{i,t} - B_t,  B_t = sum_i W_{i,t} G_{i,t} / (sum_i W_{i,t} + 1e-8) over the group's
-  rows alive at t.
+  """A_{i,t} = G_{i,t} - B_t with B_t = sum_i W_{i,t} G_{i,t} / (sum_i W_{i,t} + 1e-8).
 
-  G is the undiscounted reward to go. `t` is the column of the row: tool text that one row has and
-  another has not shifts its columns and changes the result (`tir_otb` does not have this). With w =
-  `gradient_energy`:
+  The sums run over the group's rows that are alive at t. G is the undiscounted reward to go. `t` is
+  the column of the row: tool text in only some of the rows shifts their columns and changes the
+  result, unlike in `tir_otb`. With w = `gradient_energy`:
 
-    weight       cumulative  W_t = sum of w over the row's policy tokens up to t (the paper)
-                 step        W_t = w_t
-                 uniform     W_t = 1: the mean over the rows alive
-    granularity  step        as above
-                 turn        tokens of a turn share B; its energy is the sum over its tokens, G that of its first token
-                 sequence    all tokens of a row share B; G = R; with `uniform`, the length-weighted mean of `opo`
-    importance   rho = correction_weights; inside_cumsum: w rho^2 for w (verl's code); outside: W_t rho_t^2, over a turn
-                 or sequence the mean of rho^2 over its tokens. The two agree where rho is constant
-                 over a row.
-    zero_tail    beyond the second-longest row of the group, where only the longest is left, B = 0 and A = G;
-                 without it B would be the row's own G there, and A about 0
-    leave_one_out  the sums of B leave out row i (own extension); a row alone at t has B = 0
+    weight
+      cumulative     W_t = sum of w over the row's policy tokens up to t (the paper)
+      step           W_t = w_t
+      uniform        W_t = 1: B is the mean over the rows alive
+    granularity
+      step           as above
+      turn           tokens of a turn share B; the turn's energy is the sum over its tokens, its G
+                     that of its first token
+      sequence       all tokens of a row share B, and G = R; with `uniform` this is the
+                     length-weighted mean of `opo`
+    importance       with rho = correction_weights
+      inside_cumsum  w rho^2 instead of w (verl's code)
+      outside        W_t rho_t^2; over a turn or sequence, the mean of rho^2 over its tokens. Both
+                     agree where rho is constant over a row
+    zero_tail        B = 0 and A = G beyond the second-longest row of the group, where only the
+                     longest is left; otherwise B would be the row's own G there, and A about 0
+    leave_one_out    the sums of B leave out row i (own extension); a row alone at t has B = 0
 
-  Where the row's prefix was deterministic (W = 0 for all), B = 0 and A = G, with no gradient to
-  weigh. Rows with keep False, and those of a group with fewer than two kept rows, enter no sum and
-  get 0.
+  Where W = 0 in all rows, their prefixes were deterministic: B = 0 and A = G, and there is no
+  gradient to weigh. Rows with keep False enter no sum and get 0. So do the rows of a group with
+  fewer than two kept rows.
 
-  turn_id must stay below L + 1, which it does where every turn has a policy token.
+  turn_id must be at most L, which holds where every turn has a policy token.
 
-  Source: arXiv 2602.07078; methods A1. Whether `inside_cumsum` or `outside` is the paper's is
-  unconfirmed.
+  Source: arXiv 2602.07078. Whether `inside_cumsum` or `outside` is the paper's is unconfirmed.
   """
   return _advantages(inputs, cfg, compact=False)
 
 
 @register("tir_otb", Otb, needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)
 def tir_otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
-  """`otb` for tool-integrated rows: `t` is the count of policy tokens, so that inserted tool text
-  changes nothing.
+  """`otb` with `t` the count of policy tokens, so that inserted tool text changes nothing.
 
-  Source: arXiv 2602.07078; methods A1.5.
+  Source: arXiv 2602.07078.
   """
   return _advantages(inputs, cfg, compact=True)

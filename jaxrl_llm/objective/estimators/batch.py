@@ -23,28 +23,27 @@ class M2po:
 
 
 def m2_kept(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """The tokens that M2PO keeps: those with the smallest squared log-ratios, as many as have a mean
-  below tau.
+  """Returns which tokens M2PO keeps: as many of the smallest squared log-ratios as have mean < tau.
 
   Equal squares are kept or dropped together, so that the order of rows does not matter.
 
   Args:
     log_probs, anchor_log_probs, advantages, mask: [B, L] of the whole optimizer batch.
-    cfg: `tau` (None: all are kept) and `m2_scope`. `all`: every policy token may be dropped and
-      counts in the mean; `away`: only those whose log-ratio has the sign of the advantage, so that
-      the update moves them on from the anchor, the others being kept.
+    cfg: `tau` (None: all are kept) and `m2_scope`. With `all`, every policy token counts in the
+      mean and may be dropped. With `away`, only tokens whose log-ratio has the sign of the
+      advantage do: the update moves them further from the anchor. The other tokens are kept.
 
   Returns:
     [B, L], 1 on kept policy tokens, else 0.
 
-  Source: arXiv 2510.01161; `all` is AReaL's, `away` the paper's by report (unconfirmed); methods
-  E13.
+  Source: arXiv 2510.01161. `all` is AReaL's scope; `away` is the paper's, second-hand and
+  unconfirmed.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   if cfg.tau is None:
     return mask.astype(log_ratio.dtype)
-  eligible = mask if cfg.m2_scope == "all" else mask & (masked.masked(advantages, mask) *
-                                                        log_ratio > 0)
+  moves_away = masked.masked(advantages, mask) * log_ratio > 0
+  eligible = mask if cfg.m2_scope == "all" else mask & moves_away
   squares = jnp.where(eligible, jnp.square(log_ratio), jnp.inf)
   ascending = jnp.sort(squares.reshape(-1))
   means = jnp.cumsum(ascending) / jnp.arange(1, ascending.size + 1)
@@ -56,19 +55,19 @@ def m2_kept(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @register("m2po", M2po, anchor="behavior", prepare=m2_kept)
 def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
-  """The plain ratio, on the tokens left after the largest squared log-ratios of the batch were
-  removed.
+  """The plain ratio, without the tokens of the batch that have the largest squared log-ratios.
 
-    loss_t  = -kept_t r_t A_t        kept: mean of (log r_t)^2 over the kept tokens < tau; see `m2_kept`
+    loss_t  = -kept_t r_t A_t        kept: mean of (log r_t)^2 over the kept tokens < tau, see
+                                     `m2_kept`
 
   Coefficient: r_t A_t on kept tokens, 0 on dropped ones and where |log r| >= 20.
 
   Args:
-    weights: [B, L] of 0 and 1 from `m2_kept` on the whole optimizer batch, or None where these
-      arrays are it.
+    weights: [B, L] of 0 and 1, `m2_kept` of the whole optimizer batch. None: the other arrays are
+      the whole batch.
 
-  Source: arXiv 2510.01161, tau from AReaL's example; which tokens may be dropped is unconfirmed,
-  hence `m2_scope`; methods E13.
+  Source: arXiv 2510.01161; tau from AReaL's example configuration. Which tokens may be dropped is
+  unconfirmed, hence `m2_scope`.
   """
   if weights is None:
     weights = m2_kept(log_probs, anchor_log_probs, advantages, mask, cfg)
@@ -78,7 +77,5 @@ def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   dropped = removed | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
   loss = common.gated_surrogate(ratio, jnp.where(removed, 0.0, ratio), dropped, log_probs,
                                 advantages, mask)
-  return common.output(
-      loss,
-      common.clip_counts(mask, high=removed & (log_ratio > 0), low=removed & (log_ratio < 0),
-                         dropped=dropped))
+  above, below = removed & (log_ratio > 0), removed & (log_ratio < 0)
+  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))

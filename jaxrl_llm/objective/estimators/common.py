@@ -1,9 +1,7 @@
-"""What the estimators share: guarded ratios, the two surrogate forms, clip counts.
+"""Shared by the estimators: guarded ratios, the two forms of a surrogate loss, clip counts.
 
-Both forms have the gradient -coefficient * grad log pi. A statistic that reaches back over a prefix
-or a sequence is
-a constant: differentiated, a running sum would credit every earlier token again for each later one
-  (methods E2).
+Both forms have the gradient -coefficient * grad log pi. A statistic of a prefix or a sequence is a
+constant: differentiated, a running sum would credit every earlier token again for each later one.
 """
 
 import chex
@@ -14,9 +12,9 @@ from jaxtyping import Array, Bool, Float
 from jaxrl_llm.ops import masked
 from jaxrl_llm.types import EstimatorOutput, Mean
 
-# |log ratio| of one token, and of a sequence sum, before anything is exponentiated
+# Bound on |log ratio| of one token, and of a row's sum, before it is exponentiated.
 LOG_RATIO_BOUND = 20.0
-# upper bound on the log of a prefix or mean ratio, as published for CTPO and GSPO
+# Upper bound on the log of a prefix or mean ratio, as published for CTPO and GSPO.
 LOG_WEIGHT_BOUND = 10.0
 
 Tokens = Float[Array, "B L"]
@@ -24,8 +22,9 @@ Mask = Bool[Array, "B L"]
 
 
 def masked_log_ratio(log_probs: Tokens, anchor_log_probs: Tokens, mask: Mask) -> Tokens:
-  """log_probs - anchor_log_probs in f32, within +-LOG_RATIO_BOUND, and 0 (without gradient) where
-  mask is False.
+  """Returns log_probs - anchor_log_probs in f32 or wider, clipped to +-LOG_RATIO_BOUND.
+
+  Masked tokens have 0 and no gradient.
   """
   chex.assert_rank([log_probs, anchor_log_probs, mask], 2)
   chex.assert_equal_shape([log_probs, anchor_log_probs, mask])
@@ -34,23 +33,22 @@ def masked_log_ratio(log_probs: Tokens, anchor_log_probs: Tokens, mask: Mask) ->
 
 
 def window(low, high) -> tuple[float, float]:
-  """Bounds [1 - low, 1 + high] of a ratio; None leaves that side open."""
+  """Returns the bounds [1 - low, 1 + high] of a ratio; None leaves that side open."""
   return (0.0 if low is None else max(0.0, 1.0 - low)), (jnp.inf if high is None else 1.0 + high)
 
 
 def with_gradient_of(weight: Tokens, log_probs: Tokens, mask: Mask) -> Tokens:
-  """Value `weight`, gradient weight * grad log_probs; `weight` itself is a constant."""
+  """Returns the value `weight` with the gradient weight * grad log_probs."""
   score = masked.masked(log_probs, mask)
   return lax.stop_gradient(weight) * jnp.exp(score - lax.stop_gradient(score))
 
 
 def gated_surrogate(weight: Tokens, bound: Tokens, dropped: Mask, log_probs: Tokens,
                     advantages: Tokens, mask: Mask) -> Tokens:
-  """-A * weight with the gradient -A * weight * grad log pi; where `dropped`, the constant -A *
-  bound.
+  """Returns -A * weight with the gradient -A * weight * grad log pi.
 
-  A gate on the sign of the advantage is the same as min(w A, clip(w) A), without comparing two
-  exponentials that ought to be equal (methods, "where implementations part ways" 8).
+  Where `dropped`, it is the constant -A * bound. With `dropped` chosen by the sign of the advantage
+  this equals -min(w A, clip(w) A), without comparing two exponentials that ought to be equal.
   """
   live = with_gradient_of(weight, log_probs, mask)
   loss = -lax.stop_gradient(advantages) * jnp.where(dropped, lax.stop_gradient(bound), live)
@@ -59,21 +57,26 @@ def gated_surrogate(weight: Tokens, bound: Tokens, dropped: Mask, log_probs: Tok
 
 def score_function_surrogate(weight: Tokens, log_probs: Tokens, advantages: Tokens,
                              mask: Mask) -> Tokens:
-  """-stop_gradient(weight) * A * log pi: every token keeps a gradient."""
+  """Returns -stop_gradient(weight) * A * log pi: every token keeps a gradient."""
   loss = -lax.stop_gradient(weight * advantages) * masked.masked(log_probs, mask)
   return masked.masked(loss, mask)
 
 
 def clip_counts(mask: Mask, *, high: Mask, low: Mask, dropped: Mask,
                 dual: Mask | None = None) -> dict[str, Mean]:
-  """Shares of policy tokens: beyond a bound (`high`, `low`, `dual`), and without gradient
-  (`dropped`).
+  """Returns the shares of policy tokens beyond a bound (`high`, `low`, `dual`), or `dropped`.
+
+  A dropped token has no gradient.
   """
   dual = jnp.zeros_like(mask) if dual is None else dual
-  return {f"clip/{name}": masked.mean(jnp.broadcast_to(where, mask.shape).astype(jnp.float32), mask)
-          for name, where in (("high", high), ("low", low), ("dual", dual), ("dropped", dropped))}
+  shares = {}
+  for name, where in (("high", high), ("low", low), ("dual", dual), ("dropped", dropped)):
+    counted = jnp.broadcast_to(where, mask.shape).astype(jnp.float32)
+    shares[f"clip/{name}"] = masked.mean(counted, mask)
+  return shares
 
 
 def output(per_token_loss: Tokens, metrics: dict[str, Mean]) -> EstimatorOutput:
+  """Returns the EstimatorOutput of a [B, L] loss and its metrics."""
   chex.assert_rank(per_token_loss, 2)
   return EstimatorOutput(per_token_loss, metrics)

@@ -28,21 +28,23 @@ class Ctpo:
 def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Cumulative token ratio inside a log-space window that grows with the position.
 
-    L_t     = sum_{i<=t} log r_i                  (policy tokens only; t counts them, from 1, across turns)
+    L_t     = sum_{i<=t} log r_i
     window  : -log_low t^power <= L_t <= log_high t^power
     loss_t  = -min(exp(L_t) A_t, exp(clip(L_t, window)) A_t)
     A_t < 0 : at most -exp(log_dual t^power) A_t
 
-  Coefficient: exp(L_t) A_t; 0 where (A > 0 and above), (A < 0 and below), (A < 0 and L_t > log_dual
-  t^power), or L_t > 10. With log_dual = log_high, as shipped, the window is two-sided for negative
-  advantages. power = 0 gives a window that does not depend on the position.
+  The sum runs over policy tokens, and t counts them from 1, across turns.
+
+  Coefficient: exp(L_t) A_t; 0 where (A > 0 and above), (A < 0 and below), (A < 0 and
+  L_t > log_dual t^power), or L_t > 10. With log_dual = log_high, as shipped, the window is
+  two-sided for negative advantages. power = 0 gives a window that does not depend on the position.
 
   Deviations: the sum is a constant and only the current token's log-prob carries gradient, as in
-  the public code.
-  The dual bound is in that code, not in the reported formula: `log_dual = none` removes it.
+  the public code. The dual bound is in that code, not in the reported formula; `log_dual = none`
+  removes it.
 
-  Source: arXiv 2605.07331; constants from the training script (the paper's own are unconfirmed);
-  methods E3.
+  Source: arXiv 2605.07331; constants from its public training script (the paper's own are
+  unconfirmed).
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=False)
 
@@ -56,36 +58,36 @@ class CtpoGeomean(Ctpo):
 
 @register("ctpo_geomean", CtpoGeomean)
 def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """`ctpo` with the geometric mean of the prefix, exp(L_t / t), as weight and in the window; also
-  PNPO's weight.
+  """`ctpo` with the geometric mean of the prefix, exp(L_t / t), as weight and in the window.
 
-  power = -0.5 because the deviation of a mean of log-ratios falls as 1 / sqrt(t).
+  power = -0.5 because the deviation of a mean of log-ratios falls as 1 / sqrt(t). PNPO has the same
+  weight.
 
-  Source: the public code of arXiv 2605.07331 (its bounds for this mode are unconfirmed, ours are
-  those of `ctpo`);
-  2608.01418; methods E3.4, E19.
+  Source: the public code of arXiv 2605.07331, whose bounds for this mode are unconfirmed: ours are
+  those of `ctpo`. PNPO: arXiv 2608.01418.
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=True)
 
 
 def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, *, mean: bool):
-  """The gate of `ctpo` on the prefix sum of log-ratios, or on its mean."""
+  """Returns the loss of `ctpo` on the prefix sum of log-ratios, or with `mean` on their mean."""
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   log_weight = prefix.cumulative_log_ratio(log_ratio, mask)
   position = jnp.maximum(prefix.token_index(mask), 1).astype(log_weight.dtype)
-  log_weight, scale = (log_weight / position if mean else log_weight), position ** cfg.power
+  log_weight = log_weight / position if mean else log_weight
+  scale = position ** cfg.power
   low = -jnp.inf if cfg.log_low is None else -cfg.log_low * scale
   high = jnp.inf if cfg.log_high is None else cfg.log_high * scale
   above, below, negative = log_weight > high, log_weight < low, advantages < 0
   dual_bound = jnp.inf if cfg.log_dual is None else cfg.log_dual * scale
   dual = negative & (log_weight > dual_bound)
-  dropped = ((advantages > 0) & above) | (negative & below) | dual | (log_weight
-                                                                      > common.LOG_WEIGHT_BOUND)
+  saturated = log_weight > common.LOG_WEIGHT_BOUND
+  dropped = ((advantages > 0) & above) | (negative & below) | dual | saturated
   limit = jnp.where(advantages > 0, jnp.minimum(log_weight, high), jnp.maximum(log_weight, low))
   limit = jnp.where(negative, jnp.minimum(limit, dual_bound), limit)
-  bounded = lambda x: jnp.exp(jnp.minimum(x, common.LOG_WEIGHT_BOUND))
-  loss = common.gated_surrogate(bounded(log_weight), bounded(limit), dropped, log_probs, advantages,
-                                mask)
+  weight = jnp.exp(jnp.minimum(log_weight, common.LOG_WEIGHT_BOUND))
+  bound = jnp.exp(jnp.minimum(limit, common.LOG_WEIGHT_BOUND))
+  loss = common.gated_surrogate(weight, bound, dropped, log_probs, advantages, mask)
   return common.output(loss,
                        common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
 
@@ -96,9 +98,8 @@ class MinPro:
 
   clip_low: float | None = option(None, "the weight is clipped below 1 - clip_low; none: unbounded",
                                   low=0.0)
-  clip_high: float | None = option(None,
-                                   "the weight is clipped above 1 + clip_high; none: unbounded",
-                                   low=0.0)
+  clip_high: float | None = option(
+      None, "the weight is clipped above 1 + clip_high; none: unbounded", low=0.0)
   cap_at_one: bool = option(False, "keeps the prefix minimum from exceeding a ratio of 1")
 
 
@@ -106,13 +107,13 @@ class MinPro:
 def minpro(log_probs, anchor_log_probs, advantages, mask, cfg):
   """Token ratio damped by the smallest ratio among the preceding policy tokens.
 
-    log w_t = min_{i<t} log r_i + log r_t          (the minimum is 0 where nothing precedes)
+    log w_t = min_{i<t} log r_i + log r_t          (the minimum is 0 for the first token)
     loss_t  = -stop_gradient(clip(w_t, 1 - clip_low, 1 + clip_high)) A_t log pi(a_t)
 
   Coefficient: clip(w_t) A_t, never 0. `cap_at_one` keeps the minimum from exceeding a ratio of 1.
 
-  Source: arXiv 2601.22718; clip bounds and the empty prefix are unconfirmed there, hence options;
-  methods E4.
+  Source: arXiv 2601.22718; its clip bounds are unconfirmed, hence options, and so is the empty
+  prefix.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))

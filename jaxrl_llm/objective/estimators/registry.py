@@ -1,4 +1,4 @@
-"""The table of estimators: how one is entered, and how one is called by name."""
+"""The table of estimators: entering one, and calling it by name."""
 
 import dataclasses
 import functools
@@ -14,17 +14,17 @@ Estimator = Callable[..., EstimatorOutput]
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec(Entry):
-  """An estimator.
+class EstimatorEntry(Entry):
+  """An estimator in the table.
 
   Attributes:
     function: `estimator(log_probs, anchor_log_probs, advantages, mask, cfg) -> EstimatorOutput`,
       `cfg` being an instance of `numbers`.
     anchor: the ratio's denominator unless the config says otherwise, `recomputed` or `behavior`.
-    regularized: its gradient does not vanish with the advantage.
-    prepare: statistics of the whole optimizer batch, or None where a token's loss depends on its
-      own row only. `prepare(log_probs, anchor_log_probs, advantages, mask, cfg) -> weights [B, L]`
-      runs without gradient; the function takes the result as `weights`.
+    regularized: whether its gradient stays nonzero where the advantage is 0.
+    prepare: `prepare(log_probs, anchor_log_probs, advantages, mask, cfg) -> weights [B, L]`, a
+      statistic of the whole optimizer batch, computed without gradient; the function gets it as
+      `weights`. None: a token's loss depends on its own row only.
   """
 
   anchor: str = "recomputed"
@@ -40,14 +40,14 @@ class Spec(Entry):
 def register(name: str, numbers: type | None = None, *, anchor: str = "recomputed",
              regularized: bool = False, prepare: Callable | None = None, replace: bool = False,
              **defaults):
-  """Decorator that enters an estimator, see `Spec`.
+  """Returns a decorator that enters an estimator in the table; see `EstimatorEntry`.
 
   Args:
     name: key of `estimator.name`.
-    numbers: frozen dataclass of the numbers that the function reads, its fields made by
-      `fields.option`.
-    anchor, regularized, prepare: see `Spec`. A function with `prepare` also takes `weights`; None
-      there means that its arrays are the whole batch.
+    numbers: frozen dataclass of the numbers that the function reads; `fields.option` makes its
+      fields.
+    anchor, regularized, prepare: see `EstimatorEntry`. A function with `prepare` also takes
+      `weights`; None there means that its arrays are the whole batch.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
     **defaults: the numbers and their defaults, instead of `numbers`; None means no bound.
 
@@ -59,22 +59,22 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
                      "'behavior'")
   if numbers is not None and defaults:
     raise ValueError(f"estimator {name!r}: {sorted(defaults)} beside {numbers.__name__}; give a "
-                     "class of numbers, or defaults")
+                     "class of numbers or defaults, not both")
   made = numbers_class(name, defaults) if numbers is None else numbers
   if name in ESTIMATORS.entries and not replace:
-    raise ValueError(f"estimator {name!r} is registered already; another name, or replace=True in "
-                     "a notebook")
+    raise ValueError(f"estimator {name!r} is registered already. Fix: another name, or "
+                     "replace=True in a notebook")
 
   def enter(function: Estimator) -> Estimator:
-    ESTIMATORS.add(name, Spec(function, made, anchor, regularized, prepare and _constant(prepare)),
-                   replace=replace)
+    entry = EstimatorEntry(function, made, anchor, regularized, prepare and _constant(prepare))
+    ESTIMATORS.add(name, entry, replace=replace)
     return function
 
   return enter
 
 
 def _constant(prepare: Callable) -> Callable:
-  """`prepare` for a config whose numbers may be left out, without gradient."""
+  """Returns `prepare` without gradient, for a config whose numbers may be left out."""
 
   @functools.wraps(prepare)
   def prepared(log_probs, anchor_log_probs, advantages, mask, cfg: EstimatorConfig):
@@ -85,29 +85,30 @@ def _constant(prepare: Callable) -> Callable:
 
 
 def names() -> list[str]:
+  """Returns the names of all estimators, sorted."""
   return ESTIMATORS.names()
 
 
-def spec(name: str) -> Spec:
-  """The entry; raises ConfigError listing the table for a name that is not in it."""
+def spec(name: str) -> EstimatorEntry:
+  """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
   return ESTIMATORS[name]
 
 
 def resolve(cfg: EstimatorConfig):
-  """The estimator's numbers, its defaults where one was left out.
+  """Returns the estimator's numbers, with its defaults for those that were left out.
 
   Raises:
-    ConfigError: a number that the estimator does not read, "none" or another kind of value where
-      it cannot be, or an unknown name.
+    ConfigError: an unknown name, a number that the estimator does not read, or a value of a kind
+      that the number cannot have, such as "none".
   """
   return ESTIMATORS.numbers(cfg)
 
 
 def get_estimator(name: str) -> Estimator:
-  """The estimator, taking an EstimatorConfig whose numbers may be left out.
+  """Returns the estimator for an EstimatorConfig whose numbers may be left out.
 
-  One with statistics of the whole batch also takes `weights`, and carries its `prepare` as an
-  attribute; on every other estimator that attribute is None.
+  It is `estimator(log_probs, anchor_log_probs, advantages, mask, cfg) -> EstimatorOutput`. Its
+  attribute `prepare` is the entry's; where that is not None, the estimator also takes `weights`.
   """
   entry = spec(name)
 

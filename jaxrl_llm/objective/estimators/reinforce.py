@@ -12,7 +12,7 @@ def reinforce(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   The anchor is not read: off-policy this is biased.
 
-  Source: Williams 1992; methods E1.
+  Source: Williams 1992, Machine Learning 8.
   """
   del anchor_log_probs, cfg
   none = jnp.zeros_like(mask)

@@ -17,9 +17,8 @@ class Gspo:
 
   clip_low: float | None = option(3e-4, "the ratio is clipped below 1 - clip_low; none: unbounded",
                                   low=0.0)
-  clip_high: float | None = option(4e-4,
-                                   "the ratio is clipped above 1 + clip_high; none: unbounded",
-                                   low=0.0)
+  clip_high: float | None = option(
+      4e-4, "the ratio is clipped above 1 + clip_high; none: unbounded", low=0.0)
 
 
 @register("gspo", Gspo)
@@ -29,11 +28,11 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
     s       = exp(mean over policy tokens of log r_t)
     loss_t  = -min(s A_t, clip(s, 1 - clip_low, 1 + clip_high) A_t)
 
-  Coefficient: s A_t, 0 where s is clipped on A's side. The paper's 1/T is the aggregation's
-  (`sequence`). This is the GSPO-token form, equal in value and gradient to GSPO where A is constant
-  along a row, and defined where it is not. log s is at most 10; above, the gradient is 0.
+  Coefficient: s A_t, 0 where s is clipped on A's side. The paper's 1/T comes from the aggregation
+  (`sequence`). This is the GSPO-token form: where A is constant along a row it equals GSPO in value
+  and gradient, and it is also defined elsewhere. log s is at most 10; above, the gradient is 0.
 
-  Source: arXiv 2507.18071, eqs. 5-7 and 13; methods E9.
+  Source: arXiv 2507.18071, eqs. 5-7 and 13.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
@@ -58,16 +57,15 @@ class SeqIs:
 
 @register("seq_is", SeqIs, anchor="behavior")
 def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """Full-sequence importance sampling: the one unbiased choice with sampled outcome rewards
-  (methods E25).
+  """Full-sequence importance sampling, the only unbiased choice with sampled outcome rewards.
 
     W       = prod over policy tokens of r_t       (log W within +-20)
     loss_t  = -stop_gradient(min(W, cap)) A_t log pi(a_t)
 
-  Unbiased with `fixed` or `sequence_sum` aggregation and cap None; its variance grows exponentially
-  with the length.
+  It is unbiased with `fixed` or `sequence_sum` aggregation and cap None: see objective/README.md,
+  "What is unbiased for what". Its variance grows exponentially with the length.
 
-  Source: methods E8; the truncated form is Seq-TIS, E21.
+  Source: standard importance sampling; the truncated form is Seq-TIS of verl's rollout correction.
   """
   weight, above, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
   loss = common.score_function_surrogate(weight, log_probs, advantages, mask)
@@ -86,24 +84,23 @@ class Gmpo:
 
 @register("gmpo", Gmpo)
 def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """Geometric mean of token ratios that were clipped one by one, on the side that the advantage
-  pushes to.
+  """Geometric mean of token ratios, each clipped on the side to which its advantage pushes.
 
     l'_t    = min(l_t, log_high) where A_t > 0,  max(l_t, -log_low) where A_t < 0
     s       = exp(mean over policy tokens of l'_t)
     loss_t  = -s A_t
 
-  Coefficient: s A_t on unclipped tokens, 0 on clipped ones; the paper's 1/T is the aggregation's
-  (`sequence`).
+  Coefficient: s A_t on unclipped tokens, 0 on clipped ones. The paper's 1/T comes from the
+  aggregation (`sequence`).
 
-  Source: arXiv 2507.20673 (verl's default is 0.2); methods E11.
+  Source: arXiv 2507.20673 (verl's default is 0.2).
   """
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   above = log_ratio > (jnp.inf if cfg.log_high is None else cfg.log_high)
   below = log_ratio < (-jnp.inf if cfg.log_low is None else -cfg.log_low)
   clipped = ((advantages > 0) & above) | ((advantages < 0) & below)
-  inside = jnp.where(clipped, jnp.where(above, cfg.log_high or 0.0, -(cfg.log_low or 0.0)),
-                     log_ratio)
+  bound = jnp.where(above, cfg.log_high or 0.0, -(cfg.log_low or 0.0))
+  inside = jnp.where(clipped, bound, log_ratio)
   log_s = jnp.minimum(masked.row_mean(inside, mask), common.LOG_WEIGHT_BOUND)
   weight = jnp.broadcast_to(jnp.exp(log_s), mask.shape)
   dropped = clipped | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
@@ -121,18 +118,18 @@ class Topr:
 
 @register("topr", Topr, anchor="behavior")
 def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """Positive rows by plain log-likelihood, negative ones by the truncated full-sequence ratio W.
+  """Plain log-likelihood for positive rows, the truncated full-sequence ratio W for negative ones.
 
     loss_t  = -A_t log pi(a_t)                                  where A_t > 0
     loss_t  = -stop_gradient(min(W, cap)) A_t log pi(a_t)       where A_t < 0
 
-  Source: arXiv 2503.14286; the formula is unconfirmed; methods E14.
+  Source: arXiv 2503.14286; the formula is unconfirmed.
   """
   weight, above, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
   loss = common.score_function_surrogate(jnp.where(advantages > 0, 1.0, weight), log_probs,
                                          advantages, mask)
-  return common.output(
-      loss, common.clip_counts(mask, high=above & (advantages < 0), low=none, dropped=none))
+  truncated = above & (advantages < 0)
+  return common.output(loss, common.clip_counts(mask, high=truncated, low=none, dropped=none))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,9 +146,10 @@ class Vespo:
 def vespo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """A smooth bump over the full-sequence ratio W.
 
-    loss_t  = -stop_gradient(W^a exp(b (1 - W))) A_t log pi(a_t),   (a, b) = (k, lam) where A_t > 0, else (lam, k)
+    loss_t  = -stop_gradient(W^a exp(b (1 - W))) A_t log pi(a_t)
+    (a, b)  = (k, lam) where A_t > 0, else (lam, k)
 
-  Source: arXiv 2602.10693, constants (2, 3) and (3, 2) from TRL; methods E18.
+  Source: arXiv 2602.10693; constants (2, 3) and (3, 2) from TRL.
   """
   weight, none, _ = _sequence_weight(log_probs, anchor_log_probs, mask, None)
   positive = advantages > 0
@@ -162,7 +160,7 @@ def vespo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 
 def _sequence_weight(log_probs, anchor_log_probs, mask, cap):
-  """(full-sequence ratio [B, L], truncated at `cap`; whether it was; False everywhere)."""
+  """Returns the row's ratio truncated at `cap`, where it was truncated, and False: all [B, L]."""
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   log_weight = jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -common.LOG_RATIO_BOUND,
                         common.LOG_RATIO_BOUND)

@@ -26,17 +26,16 @@ class Ppo:
 
 @register("ppo", Ppo)
 def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """Clipped token ratio; with group advantages this is GRPO, with clip_high = 0.28 DAPO's
-  clip-higher.
+  """Clipped token ratio; with group advantages this is GRPO's loss.
 
     r_t     = pi(a_t) / anchor(a_t)
     loss_t  = -min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t)
     A_t < 0 : with dual clip, at most -dual_clip A_t
 
-  Coefficient: r_t A_t; 0 where (A > 0 and r > 1 + clip_high), (A < 0 and r < 1 - clip_low), (A < 0
-  and r > dual_clip), or |log r| >= 20.
+  Coefficient: r_t A_t; 0 where (A > 0 and r > 1 + clip_high), (A < 0 and r < 1 - clip_low),
+  (A < 0 and r > dual_clip), or |log r| >= 20. clip_high = 0.28 is DAPO's clip-higher.
 
-  Source: arXiv 1707.06347, eq. 7; dual clip 1912.09729; asymmetric clip 2503.14476; methods E5, E6.
+  Source: arXiv 1707.06347, eq. 7; dual clip: 1912.09729; asymmetric clip (DAPO): 2503.14476.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
@@ -70,7 +69,7 @@ def cispo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Coefficient: clip(r_t) A_t, never 0 unless clip_low >= 1 lets r_t vanish.
 
-  Source: arXiv 2506.13585; the upper bound 5 is ScaleRL's, 2510.13786; methods E10.
+  Source: arXiv 2506.13585; the upper bound 1 + clip_high = 5 is ScaleRL's, 2510.13786.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
@@ -97,12 +96,12 @@ def sapo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Coefficient: 4 g_t (1 - g_t) r_t A_t; A_t at r_t = 1 for every tau. 0 where |log r| >= 20.
 
-  Source: arXiv 2511.20347; methods E12.
+  Source: arXiv 2511.20347.
   """
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   tau = jnp.where(advantages > 0, cfg.tau_pos, cfg.tau_neg)
-  loss = -(4 / tau) * jax.nn.sigmoid(tau * (ratio - 1)) * lax.stop_gradient(
-      masked.masked(advantages, mask))
+  gate = -(4 / tau) * jax.nn.sigmoid(tau * (ratio - 1))
+  loss = gate * lax.stop_gradient(masked.masked(advantages, mask))
   none = jnp.zeros_like(mask)
   return common.output(masked.masked(loss, mask),
                        common.clip_counts(mask, high=none, low=none, dropped=none))
@@ -123,10 +122,11 @@ def dro(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Coefficient: A_t - beta l_t, which does not vanish with the advantage.
 
-  Source: methods E18, after verl; beta is unconfirmed, ours.
+  Source: after verl's loss of this name; beta is ours.
   """
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   loss = common.score_function_surrogate(jnp.ones_like(log_ratio), log_probs, advantages, mask)
   none = jnp.zeros_like(mask)
-  return common.output(loss + masked.masked(cfg.beta / 2 * jnp.square(log_ratio), mask),
+  penalty = masked.masked(cfg.beta / 2 * jnp.square(log_ratio), mask)
+  return common.output(loss + penalty,
                        common.clip_counts(mask, high=none, low=none, dropped=none))

@@ -1,4 +1,4 @@
-"""Estimators that mask tokens by how far the probability has moved, rather than by the ratio."""
+"""Estimators that drop a token if its probability has moved too far, whatever its ratio."""
 
 import dataclasses
 
@@ -24,13 +24,13 @@ class DppoTv:
 
 @register("dppo_tv", DppoTv, anchor="behavior")
 def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """Keep a token unless its probability has already moved far in the advantage's direction.
+  """Drops a token whose probability has already moved far in the advantage's direction.
 
     keep    = pi - mu <= delta_high where A_t > 0,   pi - mu >= -delta_low where A_t < 0
     loss_t  = -keep stop_gradient(min(r_t, ratio_cap)) A_t log pi(a_t)
 
-  Source: arXiv 2602.04879, cap from its loss (verl's config runs 3); the thresholds are
-  unconfirmed; methods E15.
+  Source: arXiv 2602.04879; the cap is that of its loss (verl's config has 3); the thresholds are
+  unconfirmed.
   """
   log_ratio, policy, anchor = _probabilities(log_probs, anchor_log_probs, mask)
   moved = policy - anchor
@@ -50,17 +50,19 @@ class DppoKl:
 
 @register("dppo_kl", DppoKl, anchor="behavior")
 def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """As `dppo_tv` with the two-outcome KL(mu || pi) of the sampled token against all others as the
-  distance.
+  """`dppo_tv` with a KL divergence as the distance.
 
-  Source: arXiv 2602.04879; the thresholds are unconfirmed; methods E15.
+  It is KL(mu || pi) over two outcomes: the sampled token, and any other.
+
+  Source: arXiv 2602.04879; the thresholds are unconfirmed.
   """
   log_ratio, policy, anchor = _probabilities(log_probs, anchor_log_probs, mask)
-  rest = lambda p: jnp.maximum(1 - p, 1e-9)
-  distance = -anchor * log_ratio + rest(anchor) * (jnp.log(rest(anchor)) - jnp.log(rest(policy)))
+  other_anchor, other_policy = jnp.maximum(1 - anchor, 1e-9), jnp.maximum(1 - policy, 1e-9)
+  other_log_ratio = jnp.log(other_anchor) - jnp.log(other_policy)
+  distance = -anchor * log_ratio + other_anchor * other_log_ratio
   moved = policy - anchor
-  return _masked_ratio(log_ratio, moved,
-                       jnp.sign(moved) * distance, log_probs, advantages, mask, cfg)
+  signed = jnp.sign(moved) * distance
+  return _masked_ratio(log_ratio, moved, signed, log_probs, advantages, mask, cfg)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,38 +83,46 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
     keep    = A_t (r_t - 1) <= 0  or  w_t D_t <= cap_t
     loss_t  = -keep r_t A_t
 
-  The sums run over all policy tokens, kept or not. The top-20 form of D needs the vocabulary; this
-  is the binary one.
+  The sums run over all policy tokens, kept or not. D is the paper's binary form; its top-20 form
+  would need the whole vocabulary.
 
-  Source: arXiv 2606.10968 v2 (d 0.15 for dense models); methods E16.
+  Source: arXiv 2606.10968 v2 (d 0.15 for dense models).
   """
   log_ratio, policy, anchor = _probabilities(log_probs, anchor_log_probs, mask)
   index = prefix.token_index(mask).astype(log_ratio.dtype)
   steps = jnp.max(index, -1, keepdims=True) - 1
   weight = 1 - (1 - cfg.w_min) * masked.safe_divide(index - 1, steps)
   spent = weight * jnp.abs(policy - anchor)
-  before = lambda x: prefix.cumulative_log_ratio(x, mask) - masked.masked(x, mask)
-  cap = jnp.minimum(cfg.d, cfg.d + cfg.d_b * before(weight) - before(spent))
+  earned = cfg.d + cfg.d_b * _sum_before(weight, mask)
+  cap = jnp.minimum(cfg.d, earned - _sum_before(spent, mask))
   over = (spent > cap) & (log_ratio != 0)
   dropped = over & (advantages * log_ratio > 0) | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
   ratio = jnp.exp(log_ratio)
   loss = common.gated_surrogate(ratio, jnp.zeros_like(ratio), dropped, log_probs, advantages, mask)
-  return common.output(
-      loss,
-      common.clip_counts(mask, high=over & (log_ratio > 0), low=over & (log_ratio < 0),
-                         dropped=dropped))
+  above, below = over & (log_ratio > 0), over & (log_ratio < 0)
+  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+
+
+def _sum_before(values, mask):
+  """Returns, for each token, the sum of `values` over the earlier policy tokens of its row."""
+  return prefix.cumulative_log_ratio(values, mask) - masked.masked(values, mask)
 
 
 def _probabilities(log_probs, anchor_log_probs, mask):
-  """(log ratio, pi, mu) as constants; the probabilities of masked tokens are 1."""
-  constant = lambda x: lax.stop_gradient(masked.masked(x, mask))
+  """Returns log ratio, pi and mu without gradient; pi and mu are 1 where mask is False."""
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
-  return log_ratio, jnp.exp(constant(log_probs)), jnp.exp(constant(anchor_log_probs))
+  log_policy = lax.stop_gradient(masked.masked(log_probs, mask))
+  log_anchor = lax.stop_gradient(masked.masked(anchor_log_probs, mask))
+  return log_ratio, jnp.exp(log_policy), jnp.exp(log_anchor)
 
 
 def _masked_ratio(log_ratio, moved, distance, log_probs, advantages, mask, cfg):
-  """DPPO's loss: `distance` signed like `moved`, compared with the threshold on the advantage's
-  side.
+  """Returns DPPO's loss.
+
+  Args:
+    moved: pi - mu.
+    distance: with the sign of `moved`; a token is dropped where it is beyond the threshold on the
+      advantage's side.
   """
   above = (moved > 0) & (distance > (jnp.inf if cfg.delta_high is None else cfg.delta_high))
   below = (moved < 0) & (distance < (-jnp.inf if cfg.delta_low is None else -cfg.delta_low))

@@ -1,4 +1,4 @@
-"""Rewards of rows and of tokens, and sums of them over time; shared by every advantage."""
+"""Rewards of rows and tokens, and sums of rewards over time; every advantage uses these."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -9,24 +9,25 @@ from jaxrl_llm.types import AdvantageInputs
 
 
 def kept(inputs: AdvantageInputs) -> Bool[Array, " B"]:
+  """Returns `keep`, or True for every row where it is None."""
   return jnp.ones_like(inputs.group_id, bool) if inputs.keep is None else inputs.keep
 
 
 def usable(inputs: AdvantageInputs) -> Bool[Array, " B"]:
-  """Kept rows whose group has at least two kept rows: those that have something to be compared
-  with.
-  """
+  """Returns the kept rows whose group has another kept row to compare with."""
   keep = kept(inputs)
   return keep & (masked.group_sum(keep.astype(jnp.int32), inputs.group_id) >= 2)
 
 
 def outcomes(inputs: AdvantageInputs) -> Float[Array, " B"]:
-  """Outcome rewards; 0 on rows that are not kept."""
+  """Returns the outcome rewards; 0 on rows that are not kept."""
   return masked.masked(inputs.rewards, kept(inputs))
 
 
 def token_rewards(inputs: AdvantageInputs) -> Float[Array, "B L"]:
-  """Per-token rewards without the outcome; 0 where mask or keep is False, or where none were given.
+  """Returns the rewards of tokens without the outcome; 0 where mask or keep is False.
+
+  All are 0 where no token rewards were given.
   """
   if inputs.token_rewards is None:
     return jnp.zeros(inputs.mask.shape, outcomes(inputs).dtype)
@@ -40,39 +41,38 @@ def totals(inputs: AdvantageInputs) -> Float[Array, " B"]:
   return outcomes(inputs) + jnp.sum(token_rewards(inputs), -1)
 
 
-def rewards_to_go(outcome: Float[Array, " B"], per_token: Float[Array,
-                                                                "B L"]) -> Float[Array, "B L"]:
+def rewards_to_go(outcome: Float[Array, " B"],
+                  per_token: Float[Array, "B L"]) -> Float[Array, "B L"]:
   """G_t = sum over s >= t of the token rewards, plus the outcome; undiscounted.
 
-  The outcome is added, not summed over time, so that without token rewards G is exactly the
-  outcome.
+  The outcome is added at the end instead of summed over time, so that without token rewards G is
+  exactly the outcome.
   """
   return outcome[:, None] + jnp.flip(jnp.cumsum(jnp.flip(per_token, -1), -1), -1)
 
 
 def with_outcome(outcome: Float[Array, " B"], per_token: Float[Array, "B L"],
                  mask: Bool[Array, "B L"]) -> Float[Array, "B L"]:
-  """Token rewards with the outcome on the last policy token of each row; 0 elsewhere."""
+  """Returns token rewards with the outcome added on the last policy token of each row."""
   columns = jnp.arange(mask.shape[-1])
   last = jnp.max(jnp.where(mask, columns, -1), -1, keepdims=True, initial=-1)
-  return per_token + masked.masked(jnp.broadcast_to(outcome[:, None], mask.shape), mask &
-                                   (columns == last))
+  everywhere = jnp.broadcast_to(outcome[:, None], mask.shape)
+  return per_token + masked.masked(everywhere, mask & (columns == last))
 
 
 def discounted_sum(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
                    decay: float) -> Float[Array, "B L"]:
-  """x_t = values_t + decay * x_next, where `next` is the next policy token: a masked token neither
-  adds nor decays.
+  """x_t = values_t + decay * x_next, where `next` is the next policy token of the row.
 
-  One associative scan from the right. At a masked position, the value of the next policy token (0
-  if none).
+  A masked token neither adds nor decays: its entry is that of the next policy token, or 0 if there
+  is none.
   """
   values = masked.masked(values, mask)
   return _scan(jnp.where(mask, decay, 1.0).astype(values.dtype), values)
 
 
 def next_value(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, "B L"]:
-  """The value at the policy token after t, whatever lies between; 0 after the last."""
+  """Returns the value at the next policy token after t, across masked tokens; 0 after the last."""
   values = masked.masked(values, mask)
   carried = _scan(jnp.where(mask, 0.0, 1.0).astype(values.dtype), values)
   return jnp.concatenate([carried[:, 1:], jnp.zeros_like(carried[:, :1])], -1)
@@ -88,5 +88,5 @@ def _scan(decay: Array, values: Array) -> Array:
 
 
 def constants(values: Float[Array, "*S"], inputs: AdvantageInputs) -> Float[Array, "B L"]:
-  """[B, 1] or [B, L] as [B, L] without gradient; 0 where mask is False, whatever stood there."""
+  """Returns [B, 1] or [B, L] values as [B, L] without gradient, exactly 0 where mask is False."""
   return lax.stop_gradient(masked.masked(jnp.broadcast_to(values, inputs.mask.shape), inputs.mask))

@@ -1,4 +1,4 @@
-"""One configuration option: its documentation, its range, and the condition under which it is read."""
+"""One configuration option: its documentation, its range, and when it is read."""
 
 import dataclasses
 import difflib

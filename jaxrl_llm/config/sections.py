@@ -42,8 +42,8 @@ class RolloutConfig:
   slots: int = option(0, "rows in flight; a row that ends gives its slot to the next "
                       "(rollouts/engine.py); 0: all rows in one program", low=0)
   chunk: int = option(32, "decode steps between two checks for finished rows", low=1, when=ENGINE)
-  compaction: int = option(1, "batch sizes for each halving, into which the last rows are gathered; "
-                           "0: none", low=0, high=2, when=ENGINE)
+  compaction: int = option(1, "batch sizes for each halving, into which the last rows are "
+                           "gathered; 0: none", low=0, high=2, when=ENGINE)
   shared_prefix: bool = option(False, "keeps one copy of a prompt's cache for its group",
                                when=(ENGINE, when(".group_size", above=1)))
   stop_strings: tuple = option((), "texts that end a row; the verifier reads what precedes them",
@@ -167,8 +167,8 @@ class EvaluationConfig:
   """Held-out evaluations during the run."""
 
   every: int = option(10, "iterations between held-out evaluations", low=1)
-  samples: int = option(0, "sampled completions per held-out problem beside the greedy one; 0: none",
-                        low=0)
+  samples: int = option(0, "sampled completions per held-out problem beside the greedy one; 0: "
+                        "none", low=0)
   temperature: float = option(1.0, "of the sampled completions", low=1e-3, high=100.0,
                               when=when(".samples"))
 

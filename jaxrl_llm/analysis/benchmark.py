@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_llm.config import Config, ConfigError, ParametersConfig, WarmStartConfig, to_dict
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  ParametersConfig,
+  WarmStartConfig,
+  to_dict,
+  without_unread,
+)
 from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.metrics_at_k import bootstrap_interval, maj_at_k, pass_at_k
 from jaxrl_llm.reporting.tables import markdown_table
@@ -94,7 +101,7 @@ def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, 
     CheckpointError: the directory cannot be read.
   """
   changed = dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig())
-  built = _build(changed, devices)
+  built = _build(without_unread(changed), devices)  # the directory sets the model's shapes
   return built, hf.load_pretrained(path, mesh=built.learner.mesh)[1]
 
 

@@ -10,7 +10,7 @@ A number that is left out, or None in a ConfigDict, has the method's default; "n
 
 import importlib
 
-from jaxrl_llm.config.checks import check, fill
+from jaxrl_llm.config.checks import check, fill, without_unread
 from jaxrl_llm.config.convert import base_config, from_dict, keys, to_dict
 from jaxrl_llm.config.listing import describe
 from jaxrl_llm.config.model import ModelConfig, RopeScalingConfig, check_model
@@ -55,7 +55,7 @@ __all__ = [
     "PipoConfig", "PromptConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig",
     "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig", "UpdateConfig",
     "VocabularyConfig", "WarmStartConfig", "base_config", "check", "check_model", "describe",
-    "fill", "from_dict", "from_saved", "keys", "load_plugins", "to_dict",
+    "fill", "from_dict", "from_saved", "keys", "load_plugins", "to_dict", "without_unread",
 ]
 
 # Sections of single tasks: they stand beside their task, and are found here, too.

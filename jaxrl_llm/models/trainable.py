@@ -21,11 +21,11 @@ from jax.sharding import NamedSharding
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, ParametersConfig
+from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models.layers import MATRICES
 
 # Weights that can have an adapter, as in `layers.MATRICES`.
 ADAPTABLE = MATRICES | {"router": (1, 1), "head": (1, 1)}
-LORA_ONLY = ("lora_rank", "lora_alpha", "lora_targets")
 Keys = tuple  # keys of a leaf in the nested dict
 
 
@@ -95,14 +95,7 @@ def check(cfg: ParametersConfig, model) -> None:
   Raises:
     ConfigError: as `roles`, or `cfg` sets something that `cfg.train` does not read.
   """
-  default = ParametersConfig()
-  unread = ["patterns", "head_rows"] if cfg.train == "all" else []
-  unread += LORA_ONLY if cfg.train != "lora" else []
-  for name in unread:
-    if getattr(cfg, name) != getattr(default, name):
-      raise ConfigError(
-          f"parameters.{name} = {getattr(cfg, name)!r}: parameters.train = {cfg.train!r} does not "
-          "read it. Fix: remove it, or parameters.train=lora.")
+  refuse_unread(cfg, "parameters.")
   if cfg.train != "all":
     roles(_shapes(model), cfg)
 

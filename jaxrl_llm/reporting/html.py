@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from jaxrl_llm.config import Config, to_dict
+from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
 from jaxrl_llm.reporting.plots import plot_run
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
 from jaxrl_llm.reporting.tables import MISSING, summary_rows
@@ -22,6 +22,7 @@ from jaxrl_llm.reporting.writers import write_atomically
 
 CLAMP = 2.0  # nats: larger changes of a token's log-prob have the same colour
 OPACITY = 0.7  # of the colour at CLAMP
+METHODS = ("estimator", "advantage", "aggregation", "shaping", "task")
 BLUE, RED, GREY = "31, 111, 235", "218, 54, 51", "128, 128, 128"
 
 
@@ -64,7 +65,7 @@ def write_report(workdir: str | os.PathLike) -> str:
     RunError: the run or its samples cannot be read.
   """
   run = read_run(workdir)
-  defaults = _flat(to_dict(Config()))
+  defaults = _flat(_defaults(run.config))
   changed = [(key, _text(value), _text(defaults[key]) if key in defaults else MISSING)
              for key, value in _flat(run.config).items()
              if key not in defaults or defaults[key] != value]
@@ -157,6 +158,18 @@ def _card(before: dict | None, after: dict | None) -> Card:
 def _name(config: dict[str, Any], section: str) -> str:
   values = config.get(section)
   return str(values.get("name", "")) if isinstance(values, dict) else ""
+
+
+def _defaults(config: dict) -> dict:
+  """Returns the settings of a run that names the same methods and sets nothing else.
+
+  A method of a plugin that is not loaded has no known defaults.
+  """
+  names = {section: {"name": config.get(section, {}).get("name")} for section in METHODS}
+  try:
+    return to_dict(fill(from_dict(names)))
+  except ConfigError:
+    return to_dict(Config())
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

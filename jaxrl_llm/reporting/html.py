@@ -165,7 +165,7 @@ def _defaults(config: dict) -> dict:
 
   A method of a plugin that is not loaded has no known defaults.
   """
-  names = {section: {"name": config.get(section, {}).get("name")} for section in METHODS}
+  names = {section: {"name": config[section]["name"]} for section in METHODS if section in config}
   try:
     return to_dict(fill(from_dict(names)))
   except ConfigError:

@@ -100,15 +100,16 @@ class Chat:
 
 def call_tasks(folder, monkeypatch):
   """Makes each task, and each style of prompt."""
-  path = folder / "rows.jsonl"
-  path.write_text("".join(json.dumps({"problem": f"{n} + 1", "answer": str(n + 1)}) + "\n"
-                          for n in range(8)))
+  path, heldout = folder / "rows.jsonl", folder / "heldout.jsonl"
+  for file, first in ((path, 0), (heldout, 8)):
+    rows = [{"problem": f"{n} + 1", "answer": str(n + 1)} for n in range(first, first + 8)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
   gym = types.ModuleType("reasoning_gym")
   gym.create_dataset = lambda *_, size, **__: [None] * size
   gym.factory = types.SimpleNamespace(DATASETS={"chain_sum"})
   monkeypatch.setitem(sys.modules, "reasoning_gym", gym)
   monkeypatch.setitem(sys.modules, "reasoning_gym.factory", gym.factory)
-  data = {"path": str(path), "heldout_path": str(path), "prompt_column": "problem",
+  data = {"path": str(path), "heldout_path": str(heldout), "prompt_column": "problem",
           "answer_column": "answer"}
   for values in ({"name": "countdown"}, {"name": "tool_arithmetic"}, {"name": "reasoning_gym"},
                  {"name": "dataset", "data": data}):
@@ -124,11 +125,11 @@ def call_tasks(folder, monkeypatch):
 
 def build():
   """Builds the parts of runs with slots, tools, adapters and pruning."""
-  engine = {"slots": 8, "chunk": 3, "max_turns": 2, "max_prompt_tokens": 5, "max_new_tokens": 20}
+  engine = {"slots": 8, "chunk": 3, "max_turns": 2, "max_prompt_tokens": 7, "max_new_tokens": 26}
   for cfg in (tiny(), tiny(parameters={"train": "lora"}, vocabulary={"top_k": 5}),
               tiny(task={"name": "tool_arithmetic", "num_terms": None},
                    model={"vocab_size": 21}, rollout=engine)):
-    setup.build(setup.resolve(cfg), jax.devices()[:1]).close()
+    setup.build(setup.resolve(cfg), jax.devices()[:1]).sampler.close()
 
 
 def train(folder):
@@ -185,9 +186,8 @@ def test_a_key_that_nothing_reads_is_reported():
   values = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
   rollout = Longer(**dataclasses.asdict(cfg.rollout))
   with config_reads.recorded(LongerConfig) as read:
-    parts = setup.build(setup.resolve(LongerConfig(**{**values, "rollout": rollout})),
-                        jax.devices()[:1])
-    parts.close()
+    longer = LongerConfig(**{**values, "rollout": rollout})
+    setup.build(setup.resolve(longer), jax.devices()[:1]).sampler.close()
   left = missing(read, LongerConfig)
   assert "rollout.unused" in left and "rollout.window" not in left
 

@@ -32,8 +32,8 @@ def tiny(**sections) -> Config:
   config.iterations = 2
   config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
                       head_dim=8, mlp_width=16)
-  config.task.update(num_terms=2, worked_share=0.5, heldout_problems=4)
-  config.rollout.update(prompts=4, group_size=2, max_prompt_tokens=4, max_new_tokens=6, window=6)
+  config.task.update(num_terms=2, worked_share=0.5, heldout_problems=8)
+  config.rollout.update(prompts=8, group_size=2, max_prompt_tokens=4, max_new_tokens=6, window=6)
   config.updates.optimizer_batches = 2
   for name, values in sections.items():
     config[name].update(values)
@@ -136,7 +136,7 @@ def train(folder):
   """Runs two iterations with most terms of the loss, and one that gives up on dynamic sampling."""
   trainer.run(
       tiny(advantage={"name": "gae"}, kl={"coef": 0.1}, entropy={"coef": 0.1},
-           pipo={"enabled": True}, warm_start={"steps": 1, "batch_size": 4},
+           pipo={"enabled": True}, warm_start={"steps": 1, "batch_size": 8},
            shaping={"overlong_buffer": 2}, evaluation={"every": 1, "samples": 1},
            rollout={"shared_prefix": False}), folder / "terms")
   with pytest.raises(trainer.RUN_ERRORS):
@@ -165,7 +165,7 @@ def test_reading_to_convert_or_to_check_is_not_a_use():
     cfg = config_lib.check(config_lib.fill(tiny()))
     assert from_dict(config_lib.to_dict(cfg)) == cfg and hash(cfg)
     assert not read, "nothing has used a value"
-    assert cfg.rollout.prompts == 4, "the test itself counts as a reader"
+    assert cfg.rollout.prompts == 8, "the test itself counts as a reader"
   assert read == {"rollout.prompts"}
 
 

@@ -42,7 +42,7 @@ class RolloutConfig:
   slots: int = option(0, "rows that decode at once; a finished row frees its slot "
                       "for the next (rollouts/engine.py). 0: one program for all", low=0)
   chunk: int = option(32, "decode steps between two checks for finished rows", low=1, when=ENGINE)
-  compaction: int = option(1, "batch sizes for each halving, into which the last rows are gathered; "
+  compaction: int = option(1, "batch sizes per halving, into which the last rows are gathered; "
                            "0: none", low=0, high=2, when=ENGINE)
   shared_prefix: bool = option(False, "keeps one copy of a prompt's cache for its group",
                                when=(ENGINE, when(".group_size", above=1)))

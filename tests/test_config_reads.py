@@ -117,7 +117,8 @@ def call_tasks(folder, monkeypatch):
     task = dataclasses.replace(registry.TASKS.filled(task), heldout_problems=2)
     made = make_task(task, 0, 2)
     if values["name"] != "reasoning_gym":  # its items are made by the optional package
-      made.batch(0)
+      problems = made.batch(0)
+      made.rewards(problems, [problem.answer for problem in problems])
   prompt = config_lib.PromptConfig
   make_prompter(prompt("chat", system="s", suffix="x"), Chat())("p")
   make_prompter(prompt("completion"), Chat())("p")

@@ -1,4 +1,4 @@
-"""One configuration option: its documentation, its range, and when it is read."""
+"""Configuration options: documentation, range, and the condition under which each is read."""
 
 import dataclasses
 import difflib
@@ -10,7 +10,7 @@ DEFAULT = "default"  # the value of a choice that another key decides
 
 
 class ConfigError(Exception):
-  """A configuration that cannot run: the message names key, value, allowed range and fix."""
+  """A configuration that cannot run. The message names key, value, allowed range and fix."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +18,12 @@ class When:
   """The condition under which an option is read.
 
   Attributes:
-    key: another option, by its full key (`rollout.slots`), or with a leading dot in the same
-      section (`.style`).
-    values: those with which the option is read; empty: every value that switches `key` on, that
-      is not 0, False, None, "none" or empty.
-    above: `key` must exceed this number; None: no such bound.
-    text: the condition in words; empty: made from the above.
+    key: another option, by its full key (`rollout.slots`), or with a leading dot if it is in the
+      same section (`.style`).
+    values: the option is read with these values of `key`. Empty: with every value that switches
+      `key` on: not 0, False, None, "none" or empty.
+    above: the option is read if `key` exceeds this number; None: no such bound.
+    text: the condition in words; empty: made from the other attributes.
   """
 
   key: str
@@ -32,12 +32,13 @@ class When:
   text: str = ""
 
   def holds(self, value) -> bool:
+    """Returns whether the condition holds for this value of `key`."""
     if self.above is not None:
       return value > self.above
     return value in self.values if self.values else bool(value) and value != "none"
 
   def describe(self, key: str) -> str:
-    """The condition in words, `key` being the full key."""
+    """Returns the condition in words; `key` is the full key."""
     if self.text:
       return self.text
     if self.above is not None:
@@ -46,17 +47,21 @@ class When:
 
 
 def when(key: str, *values, above: float | None = None, text: str = "") -> When:
-  """Shorthand for `When`."""
+  """Returns a `When`."""
   return When(key, values, above, text)
 
 
 def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when=()):
-  """A config field with its documentation and closed range [low, high], or its list of choices.
+  """Returns a config field with its documentation, and its range or its choices.
 
   Args:
+    default: value of the field.
+    doc: one line of documentation.
+    low, high: closed range of a number; None: open.
+    choices: the allowed values; None: every value in the range.
     of: for a tuple, the type of its entries.
-    when: one `When` or several, all of which must hold; with another value than the default, the
-      option is refused where one does not (`refuse_unread`).
+    when: one `When` or several, which must all hold. Otherwise the option is refused if it is set
+      to another value than its default (`refuse_unread`).
   """
   conditions = (when,) if isinstance(when, When) else tuple(when)
   metadata = {"doc": doc, "low": low, "high": high, "choices": choices, "of": of,
@@ -65,23 +70,23 @@ def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when
 
 
 def derived(default, doc: str):
-  """A field that is no key: its value follows from other options."""
+  """Returns a field that is not a key: its value follows from other options."""
   return dataclasses.field(default=default, metadata={"derived": doc})
 
 
 def options(cls) -> dict[str, dataclasses.Field]:
-  """The fields of a section that are keys, sections within it included."""
+  """Returns the fields of a section that are keys or sections, by name."""
   return {f.name: f for f in dataclasses.fields(cls) if "derived" not in f.metadata}
 
 
 def unread(section, prefix: str, root=None):
-  """Yields the options that differ from their default although nothing reads them.
+  """Yields each option that was changed from its default although nothing reads it.
 
   Args:
     section: a dataclass of options; sections within it are not entered.
     prefix: of its keys in messages, such as `rollout.`.
-    root: what full keys in conditions are looked up in; None: only conditions on the same section
-      are checked.
+    root: the config that full keys of conditions are looked up in; None: only conditions on the
+      same section are checked.
 
   Yields:
     (name of the option, message with its value, the condition that does not hold, and the fix).
@@ -112,18 +117,18 @@ def refuse_unread(section, prefix: str, root=None) -> None:
 
 
 def did_you_mean(name: str, known) -> str:
-  """A hint at the nearest of the known names, or nothing where none is near."""
+  """Returns a hint at the nearest known name, or an empty text if none is near."""
   near = difflib.get_close_matches(name, known, n=1)
   return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def checked(key: str, item, hint, meta):
-  """`item` converted to the field's type and compared with its range.
+  """Returns `item` in the field's type, if it is in the field's range.
 
   The text "none" stands for None where the field admits None.
 
   Raises:
-    ConfigError: another type, a value out of range, or no allowed choice.
+    ConfigError: a wrong type, a value out of range, or a choice that is not allowed.
   """
   optional = admits(hint, type(None))
   if optional and (item is None or (isinstance(item, str) and item.lower() == "none")):
@@ -145,19 +150,19 @@ def checked(key: str, item, hint, meta):
 
 
 def _inside(number, meta) -> bool:
-  """Whether a number is finite and within its range."""
+  """Returns whether a number is finite and within its range."""
   low, high = meta["low"], meta["high"]
   finite = number == number and abs(number) != float("inf")
   return finite and (low is None or number >= low) and (high is None or number <= high)
 
 
 def admits(hint, kind) -> bool:
-  """Whether a field of this type may hold a value of `kind`."""
+  """Returns whether a field of this type may hold a value of `kind`."""
   return hint is kind or kind in typing.get_args(hint)
 
 
 def _converted(item, hint):
-  """The value in the field's type, or None where it does not fit."""
+  """Returns the value in the field's type, or None if it does not fit."""
   if isinstance(item, bool):
     return item if admits(hint, bool) else None
   if isinstance(item, int):
@@ -173,7 +178,7 @@ def _converted(item, hint):
 
 
 def _nested(item):
-  """Tuples all the way down, so that a config stays hashable."""
+  """Returns nested tuples, so that a config stays hashable."""
   return tuple(_nested(i) if isinstance(i, (list, tuple)) else i for i in item)
 
 
@@ -185,7 +190,7 @@ def _type_name(hint) -> str:
 
 
 def allowed(meta) -> str:
-  """The range in words; empty where there is none."""
+  """Returns the range in words; empty if there is none."""
   low, high = meta["low"], meta["high"]
   if low is None and high is None:
     return ""

@@ -1,9 +1,8 @@
-"""Published recipes by name: `--config=configs/quickstart.py:gspo`. A preset sets components,
-nothing else.
+"""Published recipes by name: `--config=configs/quickstart.py:gspo`.
 
-Sizes (rollout batch, learning rate, lengths, the reference's KL weight where a recipe does not
-depend on it) stay the config's. `objective/README.md` says of each recipe where the paper and its
-public code differ.
+A preset chooses methods and their numbers only. The config keeps its sizes: rollout batch, learning
+rate, lengths, and the weight of the reference KL unless the recipe depends on it.
+`objective/README.md` says for each recipe where the paper and its public code differ.
 """
 
 import math
@@ -15,7 +14,7 @@ from jaxrl_llm.fields import did_you_mean
 
 
 def _recipe(estimator: str, advantage: str, aggregation: str, **others) -> dict:
-  """Flat config keys; a double underscore in `others` stands for the dot."""
+  """Returns flat config keys; a double underscore in `others` stands for the dot."""
   return {"estimator.name": estimator, "advantage.name": advantage, "aggregation.name": aggregation,
           **{key.replace("__", "."): value for key, value in others.items()}}
 
@@ -37,8 +36,8 @@ PRESETS = {
         _recipe("ppo", "grpo", "sequence"),
     "dr_grpo":
         _recipe("ppo", "dr_grpo", "fixed"),
-    # The soft overlong penalty needs a width below rollout.max_new_tokens, and so is left to the
-    # config: published are 4,096 of 20,480 tokens, a fifth (shaping.overlong_buffer).
+    # The soft overlong penalty (shaping.overlong_buffer) must be shorter than a completion, so the
+    # config sets it. Published: 4,096 of 20,480 tokens, a fifth.
     "dapo":
         _recipe("ppo", "grpo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28,
                 dynamic_sampling__enabled=True),
@@ -91,7 +90,7 @@ PRESETS = {
     "trm_avg":
         _recipe("ppo", "grpo", "token", updates__anchor="recomputed",
                 correction__reject=(("seq_mean_k3", None, 0.002),)),
-    # The threshold and the KL weight are ours; the report gives neither.
+    # The report gives neither the threshold nor the KL weight; both are own choices.
     "deepseek":
         _recipe("ppo", "grpo", "sequence", correction__sequence_delta=0.05, kl__name="k3",
                 kl__coef=1e-3, kl__place="loss", kl__importance=True),
@@ -116,10 +115,10 @@ PRESETS = {
 
 
 def apply(config: config_dict.ConfigDict, name: str) -> config_dict.ConfigDict:
-  """`config` with the components of a preset.
+  """Returns `config` after setting the keys of a preset.
 
   Raises:
-    ConfigError: listing the table for a name that is not in it.
+    ConfigError: an unknown name; the message lists all presets.
   """
   if name not in PRESETS:
     raise ConfigError(

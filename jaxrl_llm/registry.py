@@ -1,8 +1,8 @@
-"""Methods by name: one table for each kind, and the section of a config that names an entry.
+"""Methods by name: a table for each kind, and the section of a config that names a method.
 
-An entry is a function with the numbers that it reads, a small frozen dataclass of options beside
-the formula. A config holds the name and the numbers that were set (`Choice`); the table fills in
-the method's own defaults.
+A method is a function with the numbers that it reads: a small frozen dataclass of options beside
+the formula. A config holds the method's name and the numbers that were set (`Choice`). The table
+supplies the method's defaults for the other numbers.
 """
 
 import dataclasses
@@ -16,16 +16,16 @@ from jaxrl_llm.fields import ConfigError, derived, did_you_mean, option
 
 @dataclasses.dataclass(frozen=True)
 class NoNumbers:
-  """Of a method that reads none."""
+  """The numbers of a method that reads none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-  """A method.
+  """A method in a table.
 
   Attributes:
-    function: what is called.
-    numbers: frozen dataclass of options, each with a default.
+    function: the method itself; its signature depends on the kind.
+    numbers: frozen dataclass of the options that it reads, each with a default.
   """
 
   function: Callable
@@ -33,7 +33,7 @@ class Entry:
 
   @property
   def defaults(self) -> dict[str, Any]:
-    """Name of each number -> default."""
+    """Returns the default of each number by its name."""
     return {f.name: f.default for f in dataclasses.fields(self.numbers)}
 
 
@@ -44,9 +44,9 @@ class Table(Generic[E]):
   """The methods of one kind.
 
   Args:
-    kind: of the methods, in messages; also their section of the config.
-    home: module that registers the package's own entries. It is imported when the table is first
-      read, as a user's plugins are: so a config can be checked without knowing the methods.
+    kind: name of the config's section, such as "estimator"; messages show it, too.
+    home: module that registers the package's own methods. It is imported when the table is first
+      read, so that `config` need not import the methods.
   """
 
   def __init__(self, kind: str, home: str):
@@ -60,16 +60,17 @@ class Table(Generic[E]):
       ValueError: the name is taken, and `replace` is not set.
     """
     if name in self.entries and not replace:
-      raise ValueError(f"{self.kind} {name!r} is registered already; another name, or replace=True "
-                       "in a notebook")
+      raise ValueError(f"{self.kind} {name!r} is registered already. Fix: another name, or "
+                       "replace=True in a notebook")
     self.entries[name] = entry
 
   def names(self) -> list[str]:
+    """Returns the names of all methods, sorted."""
     importlib.import_module(self._home)
     return sorted(self.entries)
 
   def __getitem__(self, name: str) -> E:
-    """The entry; raises ConfigError listing the table for a name that is not in it."""
+    """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
     if name not in self.entries:
       known = self.names()
       if name not in self.entries:
@@ -78,14 +79,14 @@ class Table(Generic[E]):
     return self.entries[name]
 
   def readers(self, number: str) -> list[str]:
-    """Names of the methods that read a number."""
+    """Returns the names of the methods that read a number."""
     return [name for name in self.names() if number in self.entries[name].defaults]
 
   def refuse_foreign(self, name: str, given: dict[str, Any]) -> None:
-    """Refuses numbers that the method does not read.
+    """Raises if the method does not read one of the given numbers.
 
     Raises:
-      ConfigError: naming the number, what the method reads, and which methods read the number.
+      ConfigError: names the number, the numbers of the method, and the methods that read it.
     """
     own = self[name].defaults
     for number, value in given.items():
@@ -96,14 +97,15 @@ class Table(Generic[E]):
                           f"{', '.join(sorted(own)) or 'no number'}{does}. Fix: remove it.")
 
   def numbers(self, choice: "Choice", *, strict: bool = True):
-    """The numbers of the chosen method, its defaults where none was given.
+    """Returns the numbers of the chosen method, with its defaults for those that were not given.
 
     Args:
       strict: False ignores numbers that only other methods of the table read, so that one config
         can serve several methods in a comparison.
 
     Raises:
-      ConfigError: an unknown name, a number that is not read, or a value that is none of its kind.
+      ConfigError: an unknown name, a number that the method does not read, or a value that the
+        number cannot have.
     """
     entry, given = self[choice.name], dict(choice.given)
     if not strict:
@@ -114,21 +116,24 @@ class Table(Generic[E]):
     return entry.numbers(**values)
 
   def filled(self, choice: "Choice") -> "Choice":
-    """The choice with all numbers of its method given; raises as `numbers`."""
+    """Returns the choice with every number of its method given; raises as `numbers`."""
     numbers = self.numbers(choice)
     values = {f.name: getattr(numbers, f.name) for f in dataclasses.fields(numbers)}
     return dataclasses.replace(choice, given=(), **values)
 
 
 def _plain(key: str, value, hint, entry: Entry):
-  """A number given in Python, "none" as None; its range is checked where a config is read."""
+  """Returns a number that was set in Python, with "none" as None.
+
+  Its range is not checked here but where a config is read.
+  """
   number = key.rsplit(".", 1)[-1]
   field = {f.name: f for f in dataclasses.fields(entry.numbers)}[number]
   if isinstance(value, str) and value.lower() == "none" and "none" not in (
       field.metadata.get("choices") or ()):
     value = None
   if value is None and type(None) not in typing.get_args(hint):
-    raise ConfigError(f"{key} = 'none': a value is needed; it is no bound that could be left open. "
+    raise ConfigError(f"{key} = 'none': this number is not a bound, so it needs a value. "
                       f"Fix: leave it out (default {field.default}).")
   if hint is bool and not isinstance(value, bool):
     raise ConfigError(f"{key} = {value!r}: allowed are True and False.")
@@ -140,14 +145,14 @@ def _plain(key: str, value, hint, entry: Entry):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Choice:
-  """A method of a table by its name, and the numbers that were set for it.
+  """A method's name and the numbers that were set for it.
 
-  `EstimatorConfig("gspo", clip_low=1e-3)`: what is left out has the method's default, also when
-  read (`.clip_high`). None as a number means no bound.
+  In `EstimatorConfig("gspo", clip_low=1e-3)` the other numbers have the method's defaults, and are
+  read like fields: `.clip_high`. None as a number means no bound.
 
   Attributes:
-    name: of the entry.
-    given: ((number, value), ...) in the order of their names.
+    name: of the method.
+    given: ((number, value), ...), sorted by number.
   """
 
   name: str
@@ -175,12 +180,12 @@ class Choice:
 
 
 def numbers_class(name: str, defaults: dict[str, Any]) -> type:
-  """A dataclass of numbers from their defaults, for `@register(name, gain=2.0)`.
+  """Returns a dataclass of numbers for `@register(name, gain=2.0)`.
 
-  The type of a number is that of its default; None admits a float or no bound.
+  Each number has the type of its default; with None, it is a float or None (no bound).
 
   Raises:
-    ValueError: a default that is no bool, int, float, text or None.
+    ValueError: a default that is not a bool, an int, a float, a text or None.
   """
   if not defaults:
     return NoNumbers

@@ -64,14 +64,14 @@ def recorded(root=sections.Config):
   def watch(cls):
     original = cls.__getattribute__
 
-    def __getattribute__(self, name):
+    def get(self, name):
       known = keys.get(type(self), {}).get(name)
       if known and _used(sys._getframe(1)):
         read.update(known)
       return original(self, name)
 
     originals[cls] = cls.__dict__.get("__getattribute__")
-    cls.__getattribute__ = __getattribute__
+    cls.__getattribute__ = get
 
   for cls in keys:
     if not any(base in originals for base in cls.__mro__):

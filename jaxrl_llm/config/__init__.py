@@ -1,11 +1,11 @@
-"""Every name, default, unit, range and check of a configuration value.
+"""Every configuration value: its name, default, unit, range and checks.
 
-`configs/*.py` build an `ml_collections.ConfigDict` from `base_config()`; `from_dict` turns it into
+`configs/*.py` edit the `ml_collections.ConfigDict` of `base_config()`; `from_dict` turns it into
 the frozen, hashable `Config`. `python -m jaxrl_llm.config` prints the commented listing.
 
-A method (estimator, advantage, aggregation, shaping, task) owns its numbers: they stand in a small
-frozen dataclass beside its formula, and a section of the config is a name and that class's fields.
-A number that is left out, or None in a ConfigDict, has the method's default; "none" means no bound.
+A method (estimator, advantage, aggregation, shaping, task) owns its numbers: a small frozen
+dataclass beside its formula. A section of the config is a method's name and that class's fields. A
+number that is left out, or None in a ConfigDict, has the method's default; "none" means no bound.
 """
 
 import importlib
@@ -58,7 +58,7 @@ __all__ = [
     "fill", "from_dict", "from_saved", "keys", "load_plugins", "to_dict", "without_unread",
 ]
 
-# Sections of single tasks: they stand beside their task, and are found here, too.
+# Sections that only one task reads: defined beside that task, and importable from here, too.
 _OF_TASKS = {
     "CountdownConfig": "jaxrl_llm.tasks.countdown",
     "DataConfig": "jaxrl_llm.tasks.dataset",

@@ -1,4 +1,4 @@
-"""Checks on values taken together, and the one rule on keys that nothing reads."""
+"""Checks of values that depend on each other, and the rule for keys that nothing reads."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from jaxrl_llm.registry import Choice
 
 
 def fill(cfg: Config) -> Config:
-  """The config with the numbers of each chosen method, its defaults where none was given.
+  """Returns the config with every number of each chosen method, by default the method's own.
 
   Raises:
     ConfigError: an unknown method, or a number that the method does not read.
@@ -21,10 +21,10 @@ def fill(cfg: Config) -> Config:
 
 
 def check(cfg: Config) -> Config:
-  """`cfg`, if its values fit together and each key that was set is read.
+  """Returns `cfg` if its values fit together and every key that was set is read.
 
   Raises:
-    ConfigError: naming the keys, their values, and a change that works.
+    ConfigError: names the keys, their values, and a change that works.
   """
   for prefix, section in _sections(cfg, ""):
     refuse_unread(section, prefix, cfg)
@@ -53,11 +53,12 @@ def check(cfg: Config) -> Config:
 
 
 def without_unread(cfg: Config) -> Config:
-  """The config with the default of every option that nothing reads."""
+  """Returns the config with every option that nothing reads set to its default."""
   return _restored(cfg, cfg, "")
 
 
 def _restored(section, root: Config, prefix: str):
+  """Returns `without_unread` of a section whose keys begin with `prefix`."""
   names = {name for name, _ in unread(section, prefix, root)}
   changed = {f.name: f.default for f in dataclasses.fields(section) if f.name in names}
   for name in options(type(section)):
@@ -71,7 +72,7 @@ def _restored(section, root: Config, prefix: str):
 
 
 def _sections(section, prefix: str):
-  """Yields (prefix, section) for a section and all within it; a method's numbers are one, too."""
+  """Yields (prefix, section) for a section, the sections within it, and numbers of methods."""
   yield prefix, section
   for name in options(type(section)):
     if dataclasses.is_dataclass(getattr(section, name)):

@@ -12,14 +12,14 @@ from jaxrl_llm.registry import Choice
 
 
 def base_config():
-  """ConfigDict of all keys with their defaults, for `configs/*.py` to edit.
+  """Returns a ConfigDict of all keys with their defaults, for `configs/*.py` to edit.
 
   A method's own numbers are None, which stands for the method's default.
   """
-  from ml_collections import config_dict  # here, so that kernels and benchmarks run without it
+  from ml_collections import config_dict  # Here: kernels and benchmarks run without it.
 
   def references(tree):
-    # Untyped references: a wrong type then meets `from_dict`, whose message knows the range.
+    # Untyped references, so that `from_dict` refuses a wrong type: its message gives the range.
     return {key: references(item) if isinstance(item, dict) else
             config_dict.FieldReference(item, field_type=object) for key, item in tree.items()}
 
@@ -27,7 +27,7 @@ def base_config():
 
 
 def defaults(cls) -> dict[str, Any]:
-  """Nested dict of the keys of a section, with the numbers of all methods as None."""
+  """Returns a nested dict of a section's keys, with the numbers of all methods as None."""
   hints, out = typing.get_type_hints(cls), {}
   for name, field in options(cls).items():
     out[name] = defaults(hints[name]) if dataclasses.is_dataclass(hints[name]) else field.default
@@ -39,13 +39,14 @@ def defaults(cls) -> dict[str, Any]:
 
 
 def _unset(cls) -> dict[str, Any]:
+  """Returns a nested dict of the keys of a class of numbers, all None."""
   hints = typing.get_type_hints(cls)
   return {name: _unset(hints[name]) if dataclasses.is_dataclass(hints[name]) else None
           for name in options(cls)}
 
 
 def keys() -> list[str]:
-  """All keys of a config in full, those of plugins that are loaded included."""
+  """Returns all keys of a config in full, also the numbers of loaded plugins."""
   return list(_flat(defaults(Config)))
 
 
@@ -58,7 +59,7 @@ def _flat(tree: dict, prefix: str = ""):
 
 
 def from_dict(values) -> Config:
-  """The Config of a nested mapping; plugins are loaded before any name is looked up.
+  """Returns the Config of a nested mapping; loads its plugins before any name is looked up.
 
   Raises:
     ConfigError: an unknown key, a wrong type, a value out of range, or a number that the method
@@ -92,7 +93,7 @@ def _value(item, hint, field, key: str):
 
 
 def _numbers(values, cls, name: str, prefix: str) -> dict[str, Any]:
-  """The numbers that were given for a method; None and sections without a value are left out."""
+  """Returns the numbers that were set for a method, without None and empty sections."""
   given = {key: _given(item) for key, item in values.items()}
   given = {key: item for key, item in given.items() if item not in (None, {})}
   fields = options(cls.table[name].numbers)
@@ -105,14 +106,14 @@ def _numbers(values, cls, name: str, prefix: str) -> dict[str, Any]:
 
 
 def _given(item):
-  """The item; of a section, only what was set."""
+  """Returns the item; of a section, only the keys that were set."""
   if not hasattr(item, "items"):
     return item
   return {key: value for key, value in item.items() if value is not None}
 
 
 def to_dict(cfg) -> dict[str, Any]:
-  """Plain nested dict that `from_dict` reads back to an equal Config (for config.json)."""
+  """Returns a plain nested dict, from which `from_dict` makes an equal Config (for config.json)."""
   out = {name: _plain(getattr(cfg, name)) for name in options(type(cfg))}
   if isinstance(cfg, Choice):
     # None would stand for the method's default.

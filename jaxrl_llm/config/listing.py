@@ -9,9 +9,9 @@ from jaxrl_llm.registry import Choice
 
 
 def describe(cls=Config, prefix: str = "") -> str:
-  """The keys of a section, a line each: default, meaning, range, and when it is read.
+  """Returns one line per key of a section: its default, meaning, range, and when it is read.
 
-  The numbers of each method stand below the method's name.
+  The numbers of a method follow a line with the method's name.
   """
   hints = typing.get_type_hints(cls)
   lines = []
@@ -29,6 +29,7 @@ def describe(cls=Config, prefix: str = "") -> str:
 
 
 def _line(field: dataclasses.Field, prefix: str, cls) -> str:
+  """Returns the line of one key."""
   meta = field.metadata
   choices = meta["choices"]
   if issubclass(cls, Choice) and field.name == "name":

@@ -5,7 +5,7 @@ import dataclasses
 from jaxrl_llm.fields import ConfigError, derived, option, when
 
 STRETCHED, LLAMA3 = when(".name", "linear", "llama3"), when(".name", "llama3")
-# A checkpoint sets the shapes: a shape given beside one would be ignored.
+# A checkpoint sets the shapes, so a shape that is set beside one would be ignored.
 OWN = when("pretrained", "", text="no checkpoint in pretrained, which sets the model's shapes")
 EXPERTS = when(".num_experts")
 
@@ -61,7 +61,7 @@ class ModelConfig:
 
 
 def check_model(m: ModelConfig) -> None:
-  """Raises ConfigError where shapes do not fit each other."""
+  """Raises ConfigError if the shapes do not fit each other."""
   if m.num_heads % m.num_kv_heads:
     raise ConfigError(
         f"model.num_heads = {m.num_heads} is not a multiple of model.num_kv_heads = "

@@ -1,4 +1,4 @@
-"""Everything that the loss depends on."""
+"""Sections that the loss depends on."""
 
 import dataclasses
 from typing import ClassVar
@@ -42,7 +42,7 @@ class AggregationConfig(Choice):
 
 @dataclasses.dataclass(frozen=True)
 class CorrectionConfig:
-  """Importance weights anchor / behavior as constants, rejection by them, and the sequence mask."""
+  """Importance weights anchor / behavior (without gradient), rejection, and the sequence mask."""
 
   level: str = option("none", "ratio that weighs a token: its own, or the product over its row",
                       choices=("none", "token", "sequence"))
@@ -109,7 +109,7 @@ class VocabularyConfig:
 
   @property
   def rules(self) -> dict[str, float]:
-    """The rules that prune, as arguments of ops/vocabulary.py."""
+    """Returns the rules that prune, as arguments of ops/vocabulary.py."""
     return _pruning(self)
 
 
@@ -118,10 +118,9 @@ class LossConfig:
   """What `policy_loss` reads.
 
   Attributes:
-    top_k, top_p, min_p: of the trainer's side of VocabularyConfig.
-    min_new_tokens, stop_ids: the policy has no stop token before this many completion tokens.
-    max_new_tokens: columns after a row's prompt that may hold sampled tokens; others are not
-      scored. None: all may.
+    top_k, top_p, min_p: the rules of VocabularyConfig, if they apply to the trainer.
+    min_new_tokens, stop_ids: the stop tokens are banned before this many completion tokens.
+    max_new_tokens: only this many columns after a row's prompt are scored. None: all columns.
   """
 
   estimator: EstimatorConfig = EstimatorConfig()
@@ -140,7 +139,7 @@ class LossConfig:
 
   @property
   def rules(self) -> dict[str, float]:
-    """The rules that prune, as arguments of ops/vocabulary.py."""
+    """Returns the rules that prune, as arguments of ops/vocabulary.py."""
     return _pruning(self)
 
 

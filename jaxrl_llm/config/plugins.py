@@ -1,4 +1,4 @@
-"""Files and modules of the user's own, which register methods."""
+"""Loads the user's own files and modules, which register methods."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""The config of a run's folder, also of one that an older version wrote."""
+"""Reads the config of a run's folder, also if an older version wrote it."""
 
 import typing
 
@@ -9,17 +9,17 @@ from jaxrl_llm.config.sections import Config
 from jaxrl_llm.fields import options
 from jaxrl_llm.registry import Choice
 
-REMOVED = {"model": ("value_head",)}  # keys that followed from others
+REMOVED = {"model": ("value_head",)}  # Former keys, whose values follow from other keys.
 
 
 def from_saved(content: dict) -> Config:
-  """The Config of a run's config.json.
+  """Returns the Config of a run's config.json.
 
-  Older versions wrote every key, also numbers of methods that were not chosen. Nothing read those,
-  so leaving them out describes the same run.
+  Older versions wrote every key, also the numbers of methods that were not chosen. Nothing read
+  them, so without them the config still describes the same run.
 
   Raises:
-    ConfigError: as `from_dict`; an unknown key is that of another version.
+    ConfigError: as `from_dict`, also for a key that only another version knows.
   """
   load_plugins(tuple(content.get("plugins") or ()))
   hints = typing.get_type_hints(Config)
@@ -34,7 +34,10 @@ def from_saved(content: dict) -> Config:
 
 
 def _own(item: dict, cls: type[Choice]) -> dict:
-  """What the chosen method reads; "default" stood for a number that was not set."""
+  """Returns a section with only the numbers of its method.
+
+  Older versions wrote "default" or null for a number that was not set.
+  """
   name = item.get("name", options(cls)["name"].default)
   numbers = cls.table[name].defaults
   foreign = {key for key in item if key not in options(cls) and key not in numbers}

@@ -39,11 +39,11 @@ class RolloutConfig:
   temperature: float = option(1.0, "sampling temperature; the loss uses the same", low=1e-3,
                               high=100.0)
   window: int = option(32, "decode steps between two growths of the attended cache", low=1)
-  slots: int = option(0, "rows in flight; a row that ends gives its slot to the next "
-                      "(rollouts/engine.py); 0: all rows in one program", low=0)
+  slots: int = option(0, "rows that decode at once; a finished row frees its slot "
+                      "for the next (rollouts/engine.py). 0: one program for all", low=0)
   chunk: int = option(32, "decode steps between two checks for finished rows", low=1, when=ENGINE)
-  compaction: int = option(1, "batch sizes for each halving, into which the last rows are "
-                           "gathered; 0: none", low=0, high=2, when=ENGINE)
+  compaction: int = option(1, "batch sizes per halving, into which the last rows are gathered; "
+                           "0: none", low=0, high=2, when=ENGINE)
   shared_prefix: bool = option(False, "keeps one copy of a prompt's cache for its group",
                                when=(ENGINE, when(".group_size", above=1)))
   stop_strings: tuple = option((), "texts that end a row; the verifier reads what precedes them",
@@ -71,7 +71,7 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DynamicSamplingConfig:
-  """DAPO: a group whose rewards are all equal teaches nothing, so it is dropped and replaced."""
+  """Drops groups whose rewards are all equal, and samples others instead (DAPO)."""
 
   enabled: bool = option(False, "drops groups with equal rewards, and samples others")
   max_draws: int = option(10, "rollout batches sampled for one iteration before the run stops",
@@ -93,7 +93,7 @@ class ShapingConfig(Choice):
 
 @dataclasses.dataclass(frozen=True)
 class PipoConfig:
-  """Retrospective step (PIPO) on the previous batch, weighted by whether the reward rose since."""
+  """Takes a further step on the previous batch, weighted by the change of the reward (PIPO)."""
 
   enabled: bool = option(False, "takes the extra step, before the fresh batch")
   history: int = option(8, "K, mean rewards that the fresh one is compared with", low=2, when=PIPO)
@@ -124,7 +124,7 @@ class UpdateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ParametersConfig:
-  """Which parameters are trained; the others carry no optimizer state."""
+  """Which parameters are trained; the others have no optimizer state."""
 
   train: str = option("all", "all; lora: adapters (and `patterns`); selected: only `patterns`",
                       choices=("all", "lora", "selected"))
@@ -153,7 +153,7 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig:
-  """Supervised steps on demonstrations before the first rollout; their number is fixed."""
+  """Supervised steps on demonstrations before the first rollout."""
 
   steps: int = option(0, "optimizer steps", low=0)
   batch_size: int = option(64, "demonstrations per step", low=1, when=STEPS)
@@ -167,8 +167,8 @@ class EvaluationConfig:
   """Held-out evaluations during the run."""
 
   every: int = option(10, "iterations between held-out evaluations", low=1)
-  samples: int = option(0, "sampled completions per held-out problem beside the greedy one; 0: "
-                        "none", low=0)
+  samples: int = option(0, "sampled completions per held-out problem, besides the greedy one",
+                        low=0)
   temperature: float = option(1.0, "of the sampled completions", low=1e-3, high=100.0,
                               when=when(".samples"))
 
@@ -227,7 +227,7 @@ class SamplerConfig:
 class Config:
   """One run.
 
-  Jitted functions get sections of it, never the whole: a new seed or length must not recompile.
+  Jitted functions get sections of it, never all of it, so that a new seed does not recompile.
   """
 
   seed: int = option(0, "seed of parameters, problems and sampling", low=0, high=2**31 - 1)
@@ -260,21 +260,23 @@ class Config:
 
   @property
   def rows(self) -> int:
+    """Returns the rows of a rollout batch."""
     return self.rollout.prompts * self.rollout.group_size
 
   @property
   def row_length(self) -> int:
+    """Returns the tokens of a row, prompt and completion."""
     return self.rollout.max_prompt_tokens + self.rollout.max_new_tokens
 
   @property
   def has_critic(self) -> bool:
-    """Whether the advantage needs a critic's values, so that a value head is trained."""
+    """Returns whether the advantage needs values, so that a value head is trained."""
     entry = ADVANTAGES[self.advantage.name]
     return "values" in entry.required(ADVANTAGES.numbers(self.advantage, strict=False))
 
   @property
   def loss(self) -> LossConfig:
-    """What the loss reads; the task's `stop_ids` are still to be added."""
+    """Returns what the loss reads, without the task's `stop_ids`."""
     rules = self.vocabulary.rules if self.vocabulary.side in ("both", "trainer") else {}
     return LossConfig(self.estimator, self.kl, self.entropy, self.rollout.temperature,
                       self.correction, self.critic if self.has_critic else None,
@@ -284,6 +286,6 @@ class Config:
 
   @property
   def batch(self) -> BatchConfig:
-    """What making optimizer batches reads."""
+    """Returns what `optimizer_batches` reads."""
     return BatchConfig(self.rollout.group_size, self.updates.optimizer_batches, self.advantage,
                        self.aggregation, self.correction, self.kl)

@@ -1,6 +1,6 @@
-"""Where problems come from, and how their text becomes a prompt.
+"""The task, and how a problem's text becomes a prompt.
 
-The keys that only one task reads stand beside that task, in tasks/.
+A key that only one task reads is defined beside that task, in tasks/.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class PromptConfig:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class TaskConfig(Choice):
-  """The task, what all tasks read, and its own keys: `TaskConfig("modular_chain", num_terms=3)`."""
+  """The task, the keys of all tasks, and its own: `TaskConfig("modular_chain", num_terms=3)`."""
 
   name: str = option("modular_chain", "source of problems and of their verifier")
   heldout_problems: int = option(256, "held-out problems of the greedy evaluation", low=1)

@@ -10,7 +10,8 @@ from jaxrl_llm.config import AdvantageConfig, Config, from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.runs import setup
-from jaxrl_llm.runs.iteration import first_run, iterate
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.types import AdvantageInputs
 
@@ -78,12 +79,14 @@ def test_two_iterations_move_the_value_head():
   config.advantage.name = "residual"
   config.rollout.update(prompts=4, group_size=2)
   config.updates.optimizer_batches = 1
-  parts = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
-  params = parts.model.init(jax.random.key(0))
-  run = first_run(parts, Start(*split(params, parts.cfg.parameters)))
+  built = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  params = built.learner.model.init(jax.random.key(0))
+  # Away from 0, which is the target wherever an untrained policy is never right.
+  params = {**params, "value_head": params["value_head"] + 1.0}
+  run = first_state(built.cfg, built.learner, Start(*split(params, built.cfg.parameters)))
   for iteration in (1, 2):
-    run, (steps, *_), _, _ = iterate(parts, run, params, iteration)
+    run, (steps, *_), _, _ = iterate(*built, run, params, iteration)
     assert "critic/loss" in steps[0]
-  parts.close()
-  moved = np.abs(np.asarray(parts.merged(run.state)["value_head"]) - params["value_head"])
+  built.sampler.close()
+  moved = np.abs(np.asarray(built.learner.merged(run.state)["value_head"]) - params["value_head"])
   assert np.max(moved) > 1e-4

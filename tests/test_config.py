@@ -1,0 +1,211 @@
+"""Every key of a config: read under its condition and refused otherwise, from files and flags."""
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import fields
+from jaxrl_llm.config import Config, ConfigError, from_dict
+from jaxrl_llm.registry import Choice
+
+ROOT = Path(__file__).parent.parent
+OLD = json.loads((ROOT / "tests/runs/old_config.json").read_text())
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+  """A key of the config: its field, its section's prefix, and the method that owns it, if any."""
+
+  prefix: str
+  field: dataclasses.Field
+  method: tuple[str, str] | None = None  # (key of the method's name, name)
+
+  @property
+  def full(self) -> str:
+    return self.prefix + self.field.name
+
+
+def walk(cls=Config, prefix: str = "", method=None):
+  """Yields a Key for each option of a section, of those in it, and of its methods' numbers."""
+  hints = typing.get_type_hints(cls)
+  for name, field in fields.options(cls).items():
+    if dataclasses.is_dataclass(hints[name]):
+      yield from walk(hints[name], f"{prefix}{name}.", method)
+    else:
+      yield Key(prefix, field, method)
+  if issubclass(cls, Choice):
+    for name in cls.table.names():
+      yield from walk(cls.table[name].numbers, prefix, (prefix + "name", name))
+
+
+# --- conditions
+
+# Conditions on properties, which follow from several keys.
+SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "vocabulary.rules": {"vocabulary.top_k": 3}}
+
+
+def conditions():
+  for key in walk():
+    for number, condition in enumerate(key.field.metadata["when"]):
+      yield pytest.param(key, condition, id=f"{key.method or ''}{key.full}-{number}")
+
+
+def another(field: dataclasses.Field):
+  """Returns an allowed value of an option that is not its default."""
+  meta, default = field.metadata, field.default
+  if meta["choices"]:
+    return next(choice for choice in meta["choices"] if choice != default)
+  if isinstance(default, bool):
+    return not default
+  if isinstance(default, str):
+    return default + "x"
+  if isinstance(default, tuple):
+    return (*default, {str: "x", int: 1}[meta["of"]])
+  if default is None:
+    return max(meta["low"] or 0, 1)
+  above = meta["high"] is None or default + 1 <= meta["high"]
+  return default + 1 if above else type(default)(default / 2)
+
+
+def absolute(condition: fields.When, key: Key) -> str:
+  return key.prefix + condition.key[1:] if condition.key.startswith(".") else condition.key
+
+
+def switched(condition: fields.When, key: Key, on: bool) -> dict:
+  """Returns the keys to set so that a condition holds, or does not."""
+  full = absolute(condition, key)
+  if full in SWITCHED_ON:
+    return SWITCHED_ON[full] if on else {}
+  default = next(k.field.default for k in walk() if k.full == full)
+  if condition.above is not None:
+    return {full: int(condition.above) + on}
+  if condition.values:
+    other = next(k for k in walk() if k.full == full).field
+    off = other.default if other.default not in condition.values else another(other)
+    return {full: condition.values[0] if on else off}
+  if isinstance(default, str):
+    return {full: "x" if on else ""}
+  return {full: type(default)(on)}
+
+
+def unread_keys(values: dict) -> set[str]:
+  """Returns the keys that `check` finds unread in a config of flat keys."""
+  cfg = config_lib.fill(from_dict(nested(values)))
+  sections = [("", cfg)]
+  found = set()
+  for prefix, section in sections:
+    found |= {prefix + name for name, _ in fields.unread(section, prefix, cfg)}
+    inner = {name: getattr(section, name) for name in fields.options(type(section))}
+    sections += [(f"{prefix}{name}.", item) for name, item in inner.items()
+                 if dataclasses.is_dataclass(item)]
+    if isinstance(section, Choice):
+      sections.append((prefix, section.table.numbers(section)))
+  return found
+
+
+def nested(flat: dict) -> dict:
+  out = {}
+  for key, value in flat.items():
+    *sections, leaf = key.split(".")
+    functools.reduce(lambda tree, name: tree.setdefault(name, {}), sections, out)[leaf] = value
+  return out
+
+
+@pytest.mark.parametrize("key, condition", list(conditions()))
+def test_an_option_without_its_condition_is_refused(key, condition):
+  values = dict([key.method]) if key.method else {}
+  for other in key.field.metadata["when"]:
+    values |= switched(other, key, on=True)
+  values |= {key.full: another(key.field)}
+  assert key.full not in unread_keys(values), "all conditions hold"
+  values |= switched(condition, key, on=False)
+  if absolute(condition, key) in SWITCHED_ON:
+    for name in SWITCHED_ON[absolute(condition, key)]:
+      del values[name]
+  assert key.full in unread_keys(values)
+  with pytest.raises(ConfigError, match="it is read only with"):
+    config_lib.check(config_lib.fill(from_dict(nested(values))))
+
+
+def test_keys_are_few_and_unique():
+  keys = config_lib.keys()
+  assert len(keys) < 175 and len(set(keys)) == len(keys)
+  assert set(keys) == {key.full for key in walk()}
+
+
+# --- flags
+
+PLUGIN = """
+import jax.numpy as jnp
+from jaxrl_llm.objective.estimators import common
+from jaxrl_llm.objective.estimators.registry import register
+
+
+@register("gained", gain=1.0)
+def gained(log_probs, anchor_log_probs, advantages, mask, cfg):
+  loss = common.score_function_surrogate(cfg.gain, log_probs, advantages, mask)
+  return common.output(loss, {})
+"""
+# The command itself, which resolves the config and prints a number where it would train.
+COMMAND = """
+import runpy, sys
+from jaxrl_llm.runs import setup, trainer
+trainer.run = lambda cfg, directory: print("gain", setup.resolve(cfg).estimator.gain)
+runpy.run_path("experiments/main.py", run_name="__main__")
+"""
+
+
+def test_numbers_of_a_plugin_on_the_command_line(tmp_path):
+  path = tmp_path / "gained.py"
+  path.write_text(PLUGIN)
+  plugin, gain = f"--config.plugins={path}", "--config.estimator.gain=3"
+  lines = {"plugin first": [plugin, gain], "plugin last": [gain, plugin],
+           "unknown number": [plugin, "--config.estimator.gian=3"]}
+  begin = functools.partial(subprocess.Popen, cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+  first = [sys.executable, "-c", COMMAND, "--config=tests/runs/tiny.py:grpo",
+           f"--workdir={tmp_path}", "--config.estimator.name=gained"]
+  processes = {name: begin([*first, *flags]) for name, flags in lines.items()}
+  done = {name: (*process.communicate(timeout=300), process.returncode)
+          for name, process in processes.items()}
+  for name in ("plugin first", "plugin last"):
+    out, err, code = done[name]
+    assert code == 0 and out.strip() == "gain 3.0", err
+  _, err, code = done["unknown number"]
+  (refusal,) = [line for line in err.splitlines() if line.startswith("error:")]
+  assert code == 1 and "Traceback" not in err and err.strip().endswith(refusal)
+  assert "estimator.gian" in refusal and "estimator.gain" in refusal
+
+
+# --- config.json of the version before methods owned their numbers
+
+
+def test_an_old_file_is_read():
+  critic, otb = config_lib.from_saved(OLD["critic"]), config_lib.from_saved(OLD["otb"])
+  assert critic.has_critic and not otb.has_critic
+  assert dict(critic.advantage.given) == {"gamma": 1.0, "lam": 1.0, "whiten": True}
+  assert set(dict(otb.advantage.given)) == {
+      "weight", "granularity", "importance", "zero_tail", "leave_one_out"
+  }
+  assert dict(critic.estimator.given) == {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": None}
+  assert dict(critic.task.given) == {"num_terms": 2, "worked_share": 0.0}
+  assert critic.rollout.prompts == 16 and critic.optimizer.learning_rate == 0.01
+  for cfg in (critic, otb):
+    assert config_lib.check(config_lib.fill(cfg)), "nothing is left that nobody reads"
+    assert from_dict(json.loads(json.dumps(config_lib.to_dict(cfg)))) == cfg
+
+
+@pytest.mark.parametrize("section", ["rollout", "estimator", "advantage"])
+def test_an_old_file_with_an_unknown_key_is_refused(section):
+  content = {**OLD["critic"], section: {**OLD["critic"][section], "no_such_key": 1}}
+  with pytest.raises(ConfigError, match=rf"^unknown key {section}\.no_such_key; .*") as error:
+    config_lib.from_saved(content)
+  assert "\n" not in str(error.value)

@@ -1,0 +1,205 @@
+"""Every key is read by something: a key that no code reads would be accepted and do nothing."""
+
+import dataclasses
+import json
+import sys
+import types
+
+import config_reads
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import registry
+from jaxrl_llm.config import Config, from_dict
+from jaxrl_llm.fields import option
+from jaxrl_llm.models import Model
+from jaxrl_llm.objective import advantages, aggregation, correction, estimators
+from jaxrl_llm.runs import setup, trainer
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks.prompts import make_prompter
+from jaxrl_llm.training import pipo
+from jaxrl_llm.types import AdvantageInputs
+
+KINDS = {"estimator": registry.ESTIMATORS, "advantage": registry.ADVANTAGES,
+         "aggregation": registry.AGGREGATIONS, "shaping": registry.SHAPINGS}
+
+
+def tiny(**sections) -> Config:
+  """Returns the smallest run, with values of sections replaced."""
+  config = config_lib.base_config()
+  config.iterations = 2
+  config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
+                      head_dim=8, mlp_width=16)
+  config.task.update(num_terms=2, worked_share=0.5, heldout_problems=8)
+  config.rollout.update(prompts=8, group_size=2, max_prompt_tokens=4, max_new_tokens=6, window=6)
+  config.updates.optimizer_batches = 2
+  for name, values in sections.items():
+    config[name].update(values)
+  return from_dict(config)
+
+
+# --- what reads keys
+
+
+def call_methods():
+  """Traces every method with its defaults, and with each choice of each number."""
+  array = jax.ShapeDtypeStruct((4, 3), np.float32)
+  row = jax.ShapeDtypeStruct((4,), np.float32)
+  mask, ids = jax.ShapeDtypeStruct((4, 3), bool), jax.ShapeDtypeStruct((4,), np.int32)
+  tokens = jax.ShapeDtypeStruct((4, 3), np.int32)
+  for name in estimators.names():
+    jax.eval_shape(lambda *x, name=name: estimators.get_estimator(name)
+                   (*x, config_lib.EstimatorConfig(name)).per_token_loss, array, array, array, mask)
+  inputs = AdvantageInputs(row, mask, tokens, ids, anchor_log_probs=array, ref_log_probs=array,
+                           sum_pi_squared=array, values=array, correction_weights=array,
+                           turn_id=tokens)
+  for name in advantages.names():
+    cfg = config_lib.AdvantageConfig(name)
+    jax.eval_shape(lambda x, cfg=cfg: advantages.get_advantage(cfg.name)(x, cfg), inputs)
+  for name in registry.AGGREGATIONS.names():
+    cfg = config_lib.AggregationConfig(name, 5 if name == "fixed" else None)
+    jax.eval_shape(lambda *x, cfg=cfg: aggregation.loss_weights(*x, cfg), mask, array, ids)
+  for name in registry.SHAPINGS.names():
+    entry = registry.SHAPINGS[name]
+    numbers = registry.SHAPINGS.numbers(config_lib.ShapingConfig(name))
+    ones = np.ones(4)
+    entry.function(ones, ones > 0, ones, np.array([0, 0, 1, 1]), ones > 0, numbers)
+  gate = config_lib.CorrectionConfig(level="token", sequence_delta=0.1)
+  jax.eval_shape(lambda a, b, m: correction.correction_weights(a, b, m, gate), array, array, mask)
+  jax.eval_shape(lambda a, b, m: correction.sequence_mask(a, b, a, m, gate), array, array, mask)
+  pipo.progress(np.array([0.2, 0.4], np.float32), 2, 0.1, config_lib.PipoConfig(history=2))
+
+
+def call_models():
+  """Makes the shapes of a mixture of experts with stretched rotary frequencies."""
+  llama = config_lib.RopeScalingConfig("llama3")
+  for shapes in (config_lib.ModelConfig(num_experts=4), config_lib.ModelConfig(rope_scaling=llama)):
+    model = Model(shapes)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    row = jax.ShapeDtypeStruct((1, 4), np.int32)
+    jax.eval_shape(model.hidden, params, row, row, row)
+
+
+class Chat:
+  """A tokenizer with a chat template."""
+
+  chat_template = "template"
+  bos_token_id = None
+
+  def get_chat_template(self):
+    return self.chat_template
+
+  def apply_chat_template(self, messages, **_):
+    return [len(messages)]
+
+  def encode(self, text, **_):
+    return [0] * len(text)
+
+
+def call_tasks(folder, monkeypatch):
+  """Makes each task, and each style of prompt."""
+  path, heldout = folder / "rows.jsonl", folder / "heldout.jsonl"
+  for file, first in ((path, 0), (heldout, 8)):
+    rows = [{"problem": f"{n} + 1", "answer": str(n + 1)} for n in range(first, first + 8)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  gym = types.ModuleType("reasoning_gym")
+  gym.create_dataset = lambda *_, size, **__: [None] * size
+  gym.factory = types.SimpleNamespace(DATASETS={"chain_sum"})
+  monkeypatch.setitem(sys.modules, "reasoning_gym", gym)
+  monkeypatch.setitem(sys.modules, "reasoning_gym.factory", gym.factory)
+  data = {"path": str(path), "heldout_path": str(heldout), "prompt_column": "problem",
+          "answer_column": "answer"}
+  for values in ({"name": "countdown"}, {"name": "tool_arithmetic"}, {"name": "reasoning_gym"},
+                 {"name": "dataset", "data": data}):
+    task = from_dict({"task": values}).task
+    task = dataclasses.replace(registry.TASKS.filled(task), heldout_problems=2)
+    made = make_task(task, 0, 2)
+    if values["name"] != "reasoning_gym":  # its items are made by the optional package
+      problems = made.batch(0)
+      made.rewards(problems, [problem.answer for problem in problems])
+  prompt = config_lib.PromptConfig
+  make_prompter(prompt("chat", system="s", suffix="x"), Chat())("p")
+  make_prompter(prompt("completion"), Chat())("p")
+
+
+def build():
+  """Builds the parts of runs with slots, tools, adapters and pruning."""
+  engine = {"slots": 8, "chunk": 3, "max_turns": 2, "max_prompt_tokens": 7, "max_new_tokens": 26}
+  for cfg in (tiny(), tiny(parameters={"train": "lora"}, vocabulary={"top_k": 5}),
+              tiny(task={"name": "tool_arithmetic", "num_terms": None},
+                   model={"vocab_size": 21}, rollout=engine)):
+    setup.build(setup.resolve(cfg), jax.devices()[:1]).sampler.close()
+
+
+def train(folder):
+  """Runs two iterations with most terms of the loss, and one that gives up on dynamic sampling."""
+  trainer.run(
+      tiny(advantage={"name": "gae"}, kl={"coef": 0.1}, entropy={"coef": 0.1},
+           pipo={"enabled": True}, warm_start={"steps": 1, "batch_size": 8},
+           shaping={"overlong_buffer": 2}, evaluation={"every": 1, "samples": 1},
+           rollout={"shared_prefix": False}), folder / "terms")
+  with pytest.raises(trainer.RUN_ERRORS):
+    trainer.run(tiny(dynamic_sampling={"enabled": True, "max_draws": 1},
+                     shaping={"mask_truncated": True}), folder / "dynamic")
+
+
+# --- the tests
+
+
+def missing(read: set, root=Config) -> list[str]:
+  keys = {key for _, names in config_reads.watched(root) for key in names.values()}
+  return sorted(keys - read)
+
+
+def test_every_method_reads_its_numbers():
+  with config_reads.recorded() as read:
+    call_methods()
+  owned = {f"{kind}.{number}" for kind, table in KINDS.items() for name in table.names()
+           for number in table[name].defaults}
+  assert owned and owned <= read, sorted(owned - read)
+
+
+def test_reading_to_convert_or_to_check_is_not_a_use():
+  with config_reads.recorded() as read:
+    cfg = config_lib.check(config_lib.fill(tiny()))
+    assert from_dict(config_lib.to_dict(cfg)) == cfg and hash(cfg)
+    assert not read, "nothing has used a value"
+    assert cfg.rollout.prompts == 8, "the test itself counts as a reader"
+  assert read == {"rollout.prompts"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Longer(config_lib.RolloutConfig):
+  """A section with a key that nothing reads."""
+
+  unused: int = option(0, "nothing")
+
+
+@dataclasses.dataclass(frozen=True)
+class LongerConfig(Config):
+  rollout: Longer = Longer()
+
+
+def test_a_key_that_nothing_reads_is_reported():
+  cfg = tiny()
+  values = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
+  rollout = Longer(**dataclasses.asdict(cfg.rollout))
+  with config_reads.recorded(LongerConfig) as read:
+    longer = LongerConfig(**{**values, "rollout": rollout})
+    setup.build(setup.resolve(longer), jax.devices()[:1]).sampler.close()
+  left = missing(read, LongerConfig)
+  assert "rollout.unused" in left and "rollout.window" not in left
+
+
+@pytest.mark.slow
+def test_every_key_is_read_by_something(tmp_path, monkeypatch):
+  with config_reads.recorded() as read:
+    call_methods()
+    call_models()
+    call_tasks(tmp_path, monkeypatch)
+    build()
+    train(tmp_path)
+  assert set(config_lib.keys()) <= {k for _, n in config_reads.watched(Config) for k in n.values()}
+  assert not missing(read)

@@ -255,7 +255,7 @@ def test_refused_before_anything_compiles(what, compiled):
   jax.clear_caches()
   compiled.clear()
   with pytest.raises(ConfigError) as error:
-    built(tiny_with(overrides))
+    built_of(tiny_with(overrides))
   assert compiled == []
   for text in texts:
     assert text in str(error.value)

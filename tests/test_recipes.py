@@ -212,7 +212,7 @@ def test_a_recipe_that_was_published_with_tools_says_that_it_has_none(stem):
   """Its task has no tool, so that a run with turns would be refused."""
   says = " ".join(load(ROOT / "configs" / f"{stem}.py").__doc__.split())
   cfg = ready(ROOT / "configs" / f"{stem}.py")
-  assert tasks.TASKS[cfg.task.name].tool is None and cfg.rollout.max_turns == 0
+  assert tasks.TASKS[cfg.task.name].function.tool is None and cfg.rollout.max_turns == 0
   assert "has no tool: here a problem is answered in one turn" in says
 
 

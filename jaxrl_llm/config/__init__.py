@@ -61,7 +61,7 @@ __all__ = [
 # Sections that only one task reads: defined beside that task, and importable from here, too.
 _OF_TASKS = {
     "CountdownConfig": "jaxrl_llm.tasks.countdown",
-    "DataConfig": "jaxrl_llm.tasks.dataset",
+    "DataConfig": "jaxrl_llm.tasks.data",
     "GymConfig": "jaxrl_llm.tasks.reasoning_gym",
     "ToolArithmeticConfig": "jaxrl_llm.tasks.tool_arithmetic",
 }

@@ -397,7 +397,7 @@ def test_registry_refuses():
     register("ppo")(lambda *a: None)
   with pytest.raises(ValueError, match="a number is a bool, an int, a float, a text or None"):
     register("other", bounds=(1.0, 2.0))
-  with pytest.raises(ValueError, match="give a class of numbers, or defaults"):
+  with pytest.raises(ValueError, match="give a class of numbers or defaults"):
     register("other", estimators.token.Ppo, cap=2.0)
   with pytest.raises(ConfigError, match="needs a value"):
     estimators.resolve(EstimatorConfig("ctpo", power="none"))

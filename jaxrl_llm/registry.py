@@ -69,6 +69,15 @@ class Table(Generic[E]):
     importlib.import_module(self._home)
     return sorted(self.entries)
 
+  def __iter__(self):
+    return iter(self.names())
+
+  def __len__(self) -> int:
+    return len(self.names())
+
+  def __contains__(self, name: str) -> bool:
+    return name in self.names()
+
   def __getitem__(self, name: str) -> E:
     """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
     if name not in self.entries:

@@ -4,6 +4,7 @@ import dataclasses
 
 from jaxrl_llm.fields import option, when
 
+VERIFIERS = ("exact", "numeric", "math", "choice")
 COLUMNS = when(".mapping", "auto")
 
 
@@ -27,7 +28,7 @@ class DataConfig:
   demonstration_column: str = option("", "column of a worked completion, for the warm start",
                                      when=COLUMNS)
   verifier: str = option("auto", "how answers are checked; auto: the mapping's own, math where "
-                         "that is auto", choices=("auto", "exact", "numeric", "math", "choice"))
+                         "that is auto", choices=("auto", *VERIFIERS))
 
 
 @dataclasses.dataclass(frozen=True)

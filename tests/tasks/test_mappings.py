@@ -3,8 +3,8 @@
 import pytest
 
 from jaxrl_llm.config import DataConfig
-from jaxrl_llm.config.task import VERIFIERS
 from jaxrl_llm.tasks import mappings, verifiers
+from jaxrl_llm.tasks.data import VERIFIERS
 from jaxrl_llm.tasks.mappings import Fields, RowError, make_mapping
 
 VERL = {

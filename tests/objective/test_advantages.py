@@ -91,7 +91,7 @@ def test_registry_refuses():
   advantages.register("of_tests_needs_keep", needs={"keep"})(lambda inputs, cfg: inputs.rewards)
   with pytest.raises(ValueError, match="needs"):
     advantages.get_advantage("of_tests_needs_keep")(inputs(), AdvantageConfig())
-  with pytest.raises(ConfigError, match="advantage.gain = 2.0: 'grpo' does not read it"):
+  with pytest.raises(ConfigError, match=r"advantage\.gain = 2\.0: 'grpo' does not read it"):
     advantages.get_advantage("grpo")(inputs(), AdvantageConfig("grpo", gain=2.0))
 
 

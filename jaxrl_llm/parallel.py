@@ -117,10 +117,10 @@ def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
         f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
         "collectives may deadlock. "
         f"Fix: {_rollout_devices_fix(cfg, mesh.size)}updates.overlap=False.")
-  if cfg.rollout.shared_prefix and (sampling if apart else mesh).size > 1:
-    raise ConfigError(
-        f"rollout.shared_prefix = True on {(sampling if apart else mesh).size} devices that sample: "
-        "allowed is 1. Fix: rollout.shared_prefix=False.")
+  sampled_on = sampling if apart else mesh
+  if cfg.rollout.shared_prefix and sampled_on.size > 1:
+    raise ConfigError(f"rollout.shared_prefix = True on {sampled_on.size} devices that sample: "
+                      "allowed is 1. Fix: rollout.shared_prefix=False.")
   if apart:
     _check_rows(_sampled_rows(cfg), sampling.size, "mesh.rollout")
   _check_rows(_trained_rows(cfg), mesh.shape["data"] * mesh.shape["fsdp"], "mesh.data * mesh.fsdp")

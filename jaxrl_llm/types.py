@@ -352,15 +352,25 @@ class Reward:
 
 
 class Task(Protocol):
-  """A source of problems and their verifier. Each method depends only on its arguments and the
-  seed.
+  """A source of problems and their verifier.
 
-  With `updates.overlap` two threads use a task at once, one for the next batch and one for
-  evaluation, so whatever a task keeps between calls must be thread-safe.
+  Each method depends only on its arguments and the seed. With `updates.overlap` two threads use a
+  task at once, one for the next batch and one for evaluation, so whatever a task keeps between
+  calls must be thread-safe.
+
+  Attributes:
+    tokenizer: the checkpoint's, or the task's own.
+    stop_ids: tokens that end a completion.
+    tool, protocol: names of the tool and of the notation of calls (rollouts/environment.py); None:
+      the task uses no tool.
+    has_demonstrations: whether each problem has a demonstration, as a warm start needs.
   """
 
   tokenizer: "PreTrainedTokenizerBase"
   stop_ids: tuple[int, ...]
+  tool: str | None
+  protocol: str | None
+  has_demonstrations: bool
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
     """Training problems of batch `index`: the contiguous share of process `shard` of `shards`."""
@@ -376,3 +386,15 @@ class Task(Protocol):
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
     """The verdicts on problems[i] and completions[i], in order."""
+
+  def longest_prompt(self) -> int:
+    """Tokens of the longest prompt."""
+
+  def longest_demonstration(self) -> int:
+    """Tokens of the longest demonstration."""
+
+  def demonstration(self, problem: Problem) -> list[int]:
+    """Completion ids of the demonstrated answer, the end of sequence included."""
+
+  def demonstration_mask(self, problem: Problem) -> list[bool]:
+    """True on the ids of `demonstration` that the policy writes."""

@@ -37,13 +37,22 @@ class When:
       return value > self.above
     return value in self.values if self.values else bool(value) and value != "none"
 
-  def describe(self, key: str) -> str:
-    """Returns the condition in words; `key` is the full key."""
+  def describe(self, key: str, present=None) -> str:
+    """Returns the condition in words.
+
+    Args:
+      key: the full key.
+      present: its value, whose type tells how it is switched on; None: unknown.
+    """
     if self.text:
       return self.text
     if self.above is not None:
       return f"{key} > {self.above}"
-    return f"{key} = {' or '.join(map(str, self.values))}" if self.values else f"{key} set"
+    if self.values:
+      return f"{key} = {' or '.join(map(str, self.values))}"
+    if isinstance(present, bool):
+      return f"{key} = True"
+    return f"{key} > 0" if isinstance(present, (int, float)) else f"{key} set"
 
 
 def when(key: str, *values, above: float | None = None, text: str = "") -> When:
@@ -104,7 +113,7 @@ def unread(section, prefix: str, root=None):
       present = functools.reduce(getattr, condition.key.strip(".").split("."), at)
       if not condition.holds(present):
         found = "" if condition.text else f" with {key} = {present!r}"
-        needed = condition.describe(key)
+        needed = condition.describe(key, present)
         yield field.name, (f"{prefix}{field.name} = {value!r}{found}: it is read only with "
                            f"{needed}. Fix: {needed}, or remove it.")
         break

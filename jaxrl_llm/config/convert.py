@@ -77,13 +77,18 @@ def _section(values, cls, prefix: str):
                       f"value; its keys are {', '.join(options(cls))}.")
   own = options(cls)
   built = {key: _value(item, typing.get_type_hints(cls)[key], own[key], prefix + key)
-           for key, item in values.items() if key in own}
+           for key, item in values.items() if key in own and not _left_out(item, own[key])}
   others = {key: item for key, item in values.items() if key not in own}
   if issubclass(cls, Choice):
     built |= _numbers(others, cls, built.get("name", own["name"].default), prefix)
   elif others:
     raise ConfigError(_unknown_key(prefix + next(iter(others))))
   return cls(**built)
+
+
+def _left_out(item, field) -> bool:
+  """Whether None stands for the default: a section, or an option that is never None itself."""
+  return item is None and field.default is not None
 
 
 def _value(item, hint, field, key: str):

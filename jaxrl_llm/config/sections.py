@@ -22,7 +22,7 @@ from jaxrl_llm.fields import DEFAULT, option, when
 from jaxrl_llm.registry import ADVANTAGES, Choice, Table
 
 ENGINE, TURNS, PIPO = when(".slots"), when(".max_turns"), when(".enabled")
-PARTIAL, LORA, STEPS = when(".train", "lora", "selected"), when(".train", "lora"), when(".steps")
+PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,10 +156,9 @@ class WarmStartConfig:
   """Supervised steps on demonstrations before the first rollout."""
 
   steps: int = option(0, "optimizer steps", low=0)
-  batch_size: int = option(64, "demonstrations per step", low=1, when=STEPS)
-  micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1,
-                              when=STEPS)
-  learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0, when=STEPS)
+  batch_size: int = option(64, "demonstrations per step", low=1)
+  micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
+  learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0)
 
 
 @dataclasses.dataclass(frozen=True)

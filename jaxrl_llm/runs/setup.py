@@ -3,12 +3,13 @@ anything compiles.
 """
 
 import dataclasses
+import logging
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError, check_model, load_plugins
+from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load_plugins
 from jaxrl_llm.models import Model, hf_config, hf_import, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.runs.learner import Learner, make_learner
@@ -18,6 +19,7 @@ from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.types import Task
 
+logger = logging.getLogger(__name__)
 __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve"]
 
 
@@ -83,7 +85,17 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, PreTrainedTokenizerBase | Non
   model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers,
                               remat=ours.remat, compute_dtype=ours.compute_dtype)
   check_model(model)
+  _log_replaced(ours, model)
   return dataclasses.replace(cfg, model=model), load_tokenizer(directory)
+
+
+def _log_replaced(ours: ModelConfig, theirs: ModelConfig) -> None:
+  """Says which shapes of the config gave way to the checkpoint's."""
+  for field in dataclasses.fields(ModelConfig):
+    mine, its = getattr(ours, field.name), getattr(theirs, field.name)
+    if mine not in (its, field.default):
+      logger.warning("model.%s = %r: the checkpoint in `pretrained` has %r, which is used",
+                     field.name, mine, its)
 
 
 def _check_task(cfg: Config, task: Task) -> None:

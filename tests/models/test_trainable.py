@@ -282,7 +282,7 @@ def test_eight_devices_follow_one_device():
     (ParametersConfig("lora", lora_targets=("attention",)), "norm/scale has no adapter"),
     (ParametersConfig("selected", head_rows=(1, 1)), "1 is repeated"),
     (ParametersConfig("selected", head_rows=(16,)), "ids from 0 to 15"),
-    (ParametersConfig(patterns=("mlp",)), "parameters.train = 'all' does not read it"),
+    (ParametersConfig(patterns=("mlp",)), "with parameters.train = 'all': it is read only with"),
     (ParametersConfig("selected", patterns=("mlp",), lora_rank=2), "lora_rank = 2"),
 ])
 def test_a_choice_that_cannot_be_meant_is_refused(cfg, message):

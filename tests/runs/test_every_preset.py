@@ -43,8 +43,10 @@ def smallest(preset: str):
   config.model.update(num_layers=1, width=8, mlp_width=8)
   config.rollout.update(prompts=8, group_size=4)
   config.updates.update(optimizer_batches=BATCHES, micro_batches=2)
-  config.dynamic_sampling.max_draws = 60  # an untrained policy is seldom right
-  config.pipo.history = 2
+  if config.dynamic_sampling.enabled:
+    config.dynamic_sampling.max_draws = 60  # an untrained policy is seldom right
+  if config.pipo.enabled:
+    config.pipo.history = 2
   config.optimizer.learning_rate = 3e-2
   return config
 

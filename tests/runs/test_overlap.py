@@ -190,7 +190,7 @@ def test_devices_that_only_sample_give_the_same_run():
 @pytest.mark.parametrize("devices, overrides, texts", [
     (1, {
         "updates.staleness": 0
-    }, ["updates.overlap = True", "updates.staleness = 0", "updates.staleness=1"]),
+    }, ["updates.overlap = True", "updates.staleness = 0", "Fix: updates.staleness > 0"]),
     (4, {}, ["updates.overlap = True on 4 devices", "mesh.rollout=2, or updates.overlap=False"]),
     (4, {
         "task.heldout_problems": 7

@@ -121,10 +121,10 @@ REFUSED = {
     }, ["rollout.min_new_tokens = 9", "max_new_tokens = 8", "0 to 8"]),
     "no engine": ({
         "rollout.stop_strings": ("x",)
-    }, ["rollout.stop_strings = ('x',)", "Fix: rollout.slots=1 or more"]),
+    }, ["rollout.stop_strings = ('x',)", "Fix: rollout.slots > 0"]),
     "with tools": ({
         **STOPS, "rollout.max_turns": 2
-    }, ["rollout.stop_strings", "max_turns = 2", "rollout.max_turns=0"]),
+    }, ["rollout.stop_strings", "max_turns = 2", "Fix: rollout.max_turns = 0"]),
     "empty text": ({
         **STOPS, "rollout.stop_strings": ("x", "")
     }, ["rollout.stop_strings = ('x', '')", "Fix: remove"]),

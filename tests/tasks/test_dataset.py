@@ -233,7 +233,7 @@ def test_repeated_ids_name_both_lines(tmp_path):
     ({
         "mapping": "gsm8k",
         "answer_column": "x"
-    }, "task.data.answer_column = 'x' is not read by task.data.mapping"),
+    }, "task.data.answer_column = 'x' with task.data.mapping = 'gsm8k': it is read only with"),
 ])
 def test_bad_values(file, data, message):
   with pytest.raises(ConfigError, match=message):

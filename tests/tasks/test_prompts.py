@@ -92,7 +92,7 @@ def test_a_template_that_refuses_a_system_turn_is_a_clear_error():
                                                ("chat", "template", "{problem}!")])
 def test_a_value_that_the_style_does_not_read_is_refused(style, field, value):
   with pytest.raises(
-      ConfigError, match=rf"task.prompt.{field} = .* is not read by task.prompt.style = '{style}'"):
+      ConfigError, match=rf"task.prompt.{field} = .* with task.prompt.style = '{style}': it is read only with"):
     make_prompter(PromptConfig(style=style, **{field: value}), TOKENIZER)
 
 

@@ -115,7 +115,8 @@ def unread(section, prefix: str, root=None):
         found = "" if condition.text else f" with {key} = {present!r}"
         needed = condition.describe(key, present)
         yield field.name, (f"{prefix}{field.name} = {value!r}{found}: it is read only with "
-                           f"{needed}. Fix: {needed}, or remove it.")
+                           f"{needed}. Fix: {needed}, or {prefix}{field.name} = "
+                           f"{field.default!r}, the default.")
         break
 
 

@@ -2,7 +2,9 @@
 
 import collections
 import os
+import re
 import sys
+from pathlib import Path
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -14,6 +16,7 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
+HERE = Path(__file__).parent
 _HOOK = install_import_hook(["jaxrl_llm.ops", "jaxrl_llm.objective"], "beartype.beartype")
 
 
@@ -39,6 +42,44 @@ def _registries_as_they_were():
 # ran before it.
 after_each_module = pytest.fixture(_registries_as_they_were, scope="module", autouse=True)
 after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
+
+
+# Longer checks, by file: further cases of what a quick test covers, and whole runs by the command.
+# None: the whole file. `pytest -m slow` runs them.
+SLOW = {
+    "analysis/test_replay.py": None,
+    "models/test_hf_memory.py": None,
+    "models/test_moe.py": "cache_scan_and_mesh",
+    "models/test_trainable.py": "eight_devices",
+    "objective/test_estimators.py": r"test_contract\[(cppo|dppo_kl|sapo|vespo|topr|gmpo|dro)",
+    "objective/test_loss.py": "columns_outside",
+    "objective/test_tempo.py": "the_loop_rejects",
+    "ops/test_prefix.py": "sharded_length",
+    "rollouts/test_engine.py": "shared_prompts_change|comparison_rejects|window_quota|stacked_blocks"
+                               "|compiles_no_more|waste_is_small|eight_devices",
+    "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics",
+    "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing",
+    "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache",
+    "runs/test_end_to_end.py": None,
+    "runs/test_every_preset.py":
+        r"twenty_steps\[(?!(grpo|ctpo|minpro|otb|tempo|ppo_critic|pipo|m2po)\])|experts_train",
+    "runs/test_iteration.py": "engine_samples_what",
+    "runs/test_overlap.py": "devices_that_only_sample|overlap_changes_nothing|wrong_batches",
+    "runs/test_overlap_run.py": None,
+    "runs/test_resume_tools.py": None,
+    "runs/test_support_both_sides.py": "sampler_scorer_and_loss_agree",
+    "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary_makes",
+    "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"
+                                   r"|micro_batches_change_nothing\[(minpro|gspo)",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  for item in items:
+    file = item.path.relative_to(HERE).as_posix()
+    if file in SLOW and (SLOW[file] is None or re.search(SLOW[file], item.name)):
+      item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

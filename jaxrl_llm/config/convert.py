@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl_llm.config.plugins import load_plugins
 from jaxrl_llm.config.sections import Config
-from jaxrl_llm.fields import ConfigError, checked, options
+from jaxrl_llm.fields import ConfigError, admits, checked, options
 from jaxrl_llm.registry import Choice
 
 
@@ -76,8 +76,9 @@ def _section(values, cls, prefix: str):
     raise ConfigError(f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a "
                       f"value; its keys are {', '.join(options(cls))}.")
   own = options(cls)
-  built = {key: _value(item, typing.get_type_hints(cls)[key], own[key], prefix + key)
-           for key, item in values.items() if key in own and not _left_out(item, own[key])}
+  hints = typing.get_type_hints(cls)
+  built = {key: _value(item, hints[key], own[key], prefix + key)
+           for key, item in values.items() if key in own and not _left_out(item, hints[key])}
   others = {key: item for key, item in values.items() if key not in own}
   if issubclass(cls, Choice):
     built |= _numbers(others, cls, built.get("name", own["name"].default), prefix)
@@ -86,9 +87,9 @@ def _section(values, cls, prefix: str):
   return cls(**built)
 
 
-def _left_out(item, field) -> bool:
-  """Whether None stands for the default: a section, or an option that is never None itself."""
-  return item is None and field.default is not None
+def _left_out(item, hint) -> bool:
+  """Whether None leaves a key out: that of a section, or of an option that is never None itself."""
+  return item is None and not admits(hint, type(None))
 
 
 def _value(item, hint, field, key: str):

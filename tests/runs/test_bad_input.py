@@ -125,11 +125,13 @@ REFUSED = {
     "rejection for the behavior": ({
         "estimator.name": "minpro",
         "correction.level": "none",
+        "correction.cap": 2.0,
         "correction.reject": (("token_k1", 0.5, 2.0),)
     }, ["correction.reject", "updates.anchor = 'behavior'"]),
     "batch statistic for a replayed batch": ({
         "estimator.name": "m2po",
         "correction.level": "none",
+        "correction.cap": 2.0,
         "pipo.enabled": True
     }, ["pipo.enabled", "'m2po'"]),
     "adapter that nothing reads": ({

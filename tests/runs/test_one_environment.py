@@ -130,7 +130,7 @@ def test_workers_without_turns_are_refused():
   with pytest.raises(ConfigError) as error:
     configured(**{"rollout.max_turns": 0, "rollout.max_tool_tokens": 256})
   for text in ("rollout.tool_workers = 3", "rollout.max_turns = 0",
-               "Fix: rollout.max_turns=1 or more, or remove it"):
+               "Fix: rollout.max_turns > 0, or rollout.tool_workers = 4"):
     assert text in str(error.value)
 
 

@@ -202,7 +202,7 @@ def test_a_tool_that_blocks_delays_its_own_row_alone(built, params, sampled, mon
 
   def block():
     if local.row_id == host.row_id[slow] and not in_time:
-      in_time.append(release.wait(60))
+      in_time.append(release.wait(300))
 
   def noted(self, row_id, turn_ids, last=False):
     local.row_id = row_id

@@ -91,8 +91,8 @@ def test_a_template_that_refuses_a_system_turn_is_a_clear_error():
                                                ("completion", "system", "s"),
                                                ("chat", "template", "{problem}!")])
 def test_a_value_that_the_style_does_not_read_is_refused(style, field, value):
-  with pytest.raises(
-      ConfigError, match=rf"task.prompt.{field} = .* with task.prompt.style = '{style}': it is read only with"):
+  expected = rf"task.prompt.{field} = .* with task.prompt.style = '{style}': it is read only with"
+  with pytest.raises(ConfigError, match=expected):
     make_prompter(PromptConfig(style=style, **{field: value}), TOKENIZER)
 
 

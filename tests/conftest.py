@@ -44,14 +44,14 @@ after_each_module = pytest.fixture(_registries_as_they_were, scope="module", aut
 after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
 
 
-# Longer checks, by file: further cases of what a quick test covers, and whole runs by the command.
+# Longer checks, by file: further cases of what a quick test covers, and whole runs by command.
 # None: the whole file. `pytest -m slow` runs them.
 SLOW = {
     "analysis/test_replay.py": None,
     "models/test_hf_memory.py": None,
     "models/test_moe.py": "cache_scan_and_mesh",
     "models/test_trainable.py": "eight_devices",
-    "objective/test_estimators.py": r"test_contract\[(cppo|dppo_kl|sapo|vespo|topr|gmpo|dro)",
+    "objective/test_estimators.py": r"test_contract\[(cppo|dppo_kl|sapo|vespo|topr|gmpo|dro)-",
     "objective/test_loss.py": "columns_outside",
     "objective/test_tempo.py": "the_loop_rejects",
     "ops/test_prefix.py": "sharded_length",

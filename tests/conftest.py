@@ -55,8 +55,8 @@ SLOW = {
     "objective/test_loss.py": "columns_outside",
     "objective/test_tempo.py": "the_loop_rejects",
     "ops/test_prefix.py": "sharded_length",
-    "rollouts/test_engine.py": "shared_prompts_change|comparison_rejects|window_quota|stacked_blocks"
-                               "|compiles_no_more|waste_is_small|eight_devices",
+    "rollouts/test_engine.py": "shared_prompts_change|comparison_rejects|window_quota"
+                               "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices",
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics",
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache",

@@ -53,15 +53,31 @@ class Table(Generic[E]):
     self.kind, self._home = kind, home
     self.entries: dict[str, E] = {}
 
+  def declare(self, name: str, numbers: type | None, defaults: dict[str, Any],
+              replace: bool) -> type:
+    """Returns the numbers of a new method, from their class or from their defaults.
+
+    Raises:
+      ValueError: the name is taken and `replace` is False, or numbers are given in both ways.
+    """
+    if numbers is not None and defaults:
+      raise ValueError(f"{self.kind} {name!r}: {sorted(defaults)} beside {numbers.__name__}; give "
+                       "a class of numbers or defaults, not both")
+    self._refuse_taken(name, replace)
+    return numbers_class(name, defaults) if numbers is None else numbers
+
+  def _refuse_taken(self, name: str, replace: bool) -> None:
+    if name in self.entries and not replace:
+      raise ValueError(f"{self.kind} {name!r} is registered already. Fix: another name, or "
+                       "replace=True in a notebook")
+
   def add(self, name: str, entry: E, *, replace: bool = False) -> None:
     """Enters a method.
 
     Raises:
       ValueError: the name is taken, and `replace` is not set.
     """
-    if name in self.entries and not replace:
-      raise ValueError(f"{self.kind} {name!r} is registered already. Fix: another name, or "
-                       "replace=True in a notebook")
+    self._refuse_taken(name, replace)
     self.entries[name] = entry
 
   def names(self) -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.registry import ADVANTAGES, Entry, numbers_class
+from jaxrl_llm.registry import ADVANTAGES, Entry
 from jaxrl_llm.types import AdvantageInputs
 
 OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs) if f.default is None)
@@ -53,13 +53,7 @@ def register(name: str, numbers: type | None = None, *, needs: set[str] = frozen
       or numbers are given in both ways.
   """
   options = options or {}
-  if numbers is not None and defaults:
-    raise ValueError(f"advantage {name!r}: {sorted(defaults)} beside {numbers.__name__}; give a "
-                     "class of numbers or defaults, not both")
-  made = numbers_class(name, defaults) if numbers is None else numbers
-  if name in ADVANTAGES.entries and not replace:
-    raise ValueError(f"advantage {name!r} is registered already. Fix: another name, or "
-                     "replace=True in a notebook")
+  made = ADVANTAGES.declare(name, numbers, defaults, replace)
   unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")

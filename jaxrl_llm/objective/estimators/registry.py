@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jax import lax
 
 from jaxrl_llm.config import ConfigError, EstimatorConfig
-from jaxrl_llm.registry import ESTIMATORS, Entry, numbers_class
+from jaxrl_llm.registry import ESTIMATORS, Entry
 from jaxrl_llm.types import EstimatorOutput
 
 Estimator = Callable[..., EstimatorOutput]
@@ -57,13 +57,7 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
   if anchor not in ("recomputed", "behavior"):
     raise ValueError(f"estimator {name!r}: anchor = {anchor!r}; allowed are 'recomputed' and "
                      "'behavior'")
-  if numbers is not None and defaults:
-    raise ValueError(f"estimator {name!r}: {sorted(defaults)} beside {numbers.__name__}; give a "
-                     "class of numbers or defaults, not both")
-  made = numbers_class(name, defaults) if numbers is None else numbers
-  if name in ESTIMATORS.entries and not replace:
-    raise ValueError(f"estimator {name!r} is registered already. Fix: another name, or "
-                     "replace=True in a notebook")
+  made = ESTIMATORS.declare(name, numbers, defaults, replace)
 
   def enter(function: Estimator) -> Estimator:
     entry = EstimatorEntry(function, made, anchor, regularized, prepare and _constant(prepare))

@@ -51,24 +51,31 @@ SLOW = {
     "models/test_hf_memory.py": None,
     "models/test_moe.py": "cache_scan_and_mesh",
     "models/test_trainable.py": "eight_devices",
-    "objective/test_estimators.py": r"test_contract\[(cppo|dppo_kl|sapo|vespo|topr|gmpo|dro)-",
+    "models/test_transformer.py": "execution_choices",
+    "objective/test_aggregation.py": "balanced_edges",
+    "objective/test_estimators.py": r"(test_contract|float64)[^[]*\[(?!(ppo|ctpo|minpro|gspo|m2po)-)",
     "objective/test_loss.py": "columns_outside",
     "objective/test_tempo.py": "the_loop_rejects",
     "ops/test_prefix.py": "sharded_length",
     "rollouts/test_engine.py": "shared_prompts_change|comparison_rejects|window_quota"
-                               "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices",
-    "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics",
-    "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing",
+                               "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices"
+                               "|rules_are_those|matrices_are_cast",
+    "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
+                                 "|only_attention",
+    "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache",
+    "runs/test_bad_input.py": "command",
     "runs/test_end_to_end.py": None,
-    "runs/test_every_preset.py":
-        r"twenty_steps\[(?!(grpo|ctpo|minpro|otb|tempo|ppo_critic|pipo|m2po)\])|experts_train",
+    "runs/test_every_preset.py": r"twenty_steps\[(?!(grpo|ctpo|minpro)\])|experts_train",
     "runs/test_iteration.py": "engine_samples_what",
-    "runs/test_overlap.py": "devices_that_only_sample|overlap_changes_nothing|wrong_batches",
+    "runs/test_overlap.py": "devices_that_only_sample|overlap_changes_nothing|wrong_batches"
+                            "|last_iteration_begins",
     "runs/test_overlap_run.py": None,
     "runs/test_resume_tools.py": None,
+    "runs/test_run.py": "finished_run_started_again",
+    "runs/test_stop_rules.py": "evaluation_ends|prunes_by_min_p",
     "runs/test_support_both_sides.py": "sampler_scorer_and_loss_agree",
-    "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary_makes",
+    "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over",
     "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"
                                    r"|micro_batches_change_nothing\[(minpro|gspo)",
 }

@@ -53,7 +53,8 @@ SLOW = {
     "models/test_trainable.py": "eight_devices",
     "models/test_transformer.py": "execution_choices",
     "objective/test_aggregation.py": "balanced_edges",
-    "objective/test_estimators.py": r"(test_contract|float64)[^[]*\[(?!(ppo|ctpo|minpro|gspo|m2po)-)",
+    "objective/test_estimators.py":
+        r"(test_contract|float64)[^[]*\[(?!(ppo|ctpo|minpro|gspo|m2po)-)",
     "objective/test_loss.py": "columns_outside",
     "objective/test_tempo.py": "the_loop_rejects",
     "ops/test_prefix.py": "sharded_length",

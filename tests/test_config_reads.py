@@ -1,6 +1,7 @@
 """Every key is read by something: a key that no code reads would be accepted and do nothing."""
 
 import dataclasses
+import functools
 import json
 import sys
 import types
@@ -14,7 +15,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import registry
 from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
-from jaxrl_llm.models import Model
+from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective import advantages, aggregation, correction, estimators
 from jaxrl_llm.runs import setup, trainer
 from jaxrl_llm.tasks import make_task
@@ -130,7 +131,15 @@ def build():
   for cfg in (tiny(), tiny(parameters={"train": "lora"}, vocabulary={"top_k": 5}),
               tiny(task={"name": "tool_arithmetic", "num_terms": None},
                    model={"vocab_size": 21}, rollout=engine)):
-    setup.build(setup.resolve(cfg), jax.devices()[:1]).sampler.close()
+    built = setup.build(setup.resolve(cfg), jax.devices()[:1])
+    built.sampler.close()
+    jax.eval_shape(functools.partial(merged, built.learner.model, built.cfg.parameters),
+                   jax.random.key(0))
+
+
+def merged(model, cfg, key):
+  """Splits and merges parameters, as a run with adapters does."""
+  return trainable.merge(*trainable.split(model.init(key), cfg, key), cfg)
 
 
 def train(folder):

@@ -5,18 +5,17 @@ the formula. A config holds the method's name and the numbers that were set (`Ch
 supplies the method's defaults for the other numbers.
 """
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
+import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
-from jaxrl_llm.fields import ConfigError, derived, did_you_mean, option
-
-
-@dataclasses.dataclass(frozen=True)
-class NoNumbers:
-  """The numbers of a method that reads none."""
+from jaxrl_llm.fields import ConfigError, derived, did_you_mean
+from jaxrl_llm.method_numbers import NoNumbers, merged_class, numbers_class, plain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +35,19 @@ class Entry:
     """Returns the default of each number by its name."""
     return {f.name: f.default for f in dataclasses.fields(self.numbers)}
 
+  @property
+  def where(self) -> str:
+    """Returns the place of the function: "ideas/reward.py, line 12, brevity"."""
+    inner = inspect.unwrap(self.function)
+    name = getattr(inner, "__qualname__", repr(inner))
+    try:
+      path = inspect.getsourcefile(inner)
+      inside = os.path.relpath(path)
+      path = path if inside.startswith(os.pardir) else inside
+      return f"{path}, line {inspect.getsourcelines(inner)[1]}, {name}"
+    except (TypeError, OSError, ValueError):
+      return name
+
 
 E = TypeVar("E", bound=Entry)
 
@@ -47,24 +59,57 @@ class Table(Generic[E]):
     kind: name of the config's section, such as "estimator"; messages show it, too.
     home: module that registers the package's own methods. It is imported when the table is first
       read, so that `config` need not import the methods.
+    key: of the config, which names the method; None: `kind`.name.
   """
 
-  def __init__(self, kind: str, home: str):
-    self.kind, self._home = kind, home
+  def __init__(self, kind: str, home: str, key: str | None = None):
+    self.kind, self.key, self._home = kind, key or f"{kind}.name", home
     self.entries: dict[str, E] = {}
 
-  def declare(self, name: str, numbers: type | None, defaults: dict[str, Any],
-              replace: bool) -> type:
-    """Returns the numbers of a new method, from their class or from their defaults.
+  def register(self, name: str, numbers: type | None = None, *, replace: bool = False,
+               make: Callable[..., E] = Entry, **defaults):
+    """Returns a decorator that enters a function or class in the table.
+
+    Args:
+      name: value of the config key.
+      numbers: frozen dataclass of the numbers that it reads; `fields.option` makes its fields.
+      replace: overwrites an entry on purpose, for notebooks that run a cell again.
+      make: makes the entry of (function, numbers).
+      **defaults: the numbers and their defaults, instead of `numbers`; None means no bound.
 
     Raises:
-      ValueError: the name is taken and `replace` is False, or numbers are given in both ways.
+      ValueError: no name, one that is taken, or numbers given in both ways.
     """
+    if not isinstance(name, str) or not name or "," in name:
+      raise ValueError(f"@register.{self.kind}({name!r}): a name is a text without commas. "
+                       f'Fix: @register.{self.kind}("name")')
     if numbers is not None and defaults:
       raise ValueError(f"{self.kind} {name!r}: {sorted(defaults)} beside {numbers.__name__}; give "
                        "a class of numbers or defaults, not both")
     self._refuse_taken(name, replace)
-    return numbers_class(name, defaults) if numbers is None else numbers
+    made = numbers_class(name, defaults) if numbers is None else numbers
+
+    def enter(function):
+      self.add(name, make(function, made), replace=replace)
+      return function
+
+    return enter
+
+  @contextlib.contextmanager
+  def blamed(self, name: str) -> Iterator[None]:
+    """Turns an exception of a method of this table into one line that names the method's place.
+
+    Raises:
+      ConfigError: for every other Exception in the block.
+    """
+    try:
+      yield
+    except ConfigError:
+      raise
+    except Exception as error:
+      reason = str(error).strip().split("\n")[0][:300]
+      raise ConfigError(f"{self.kind} {name!r} ({self[name].where}): {type(error).__name__}: "
+                        f"{reason}") from error
 
   def _refuse_taken(self, name: str, replace: bool) -> None:
     if name in self.entries and not replace:
@@ -112,8 +157,8 @@ class Table(Generic[E]):
     if name not in self.entries:
       known = self.names()
       if name not in self.entries:
-        raise ConfigError(f"{self.kind}.name = {name!r}: registered are {', '.join(known)}."
-                          f"{did_you_mean(str(name), known)}")
+        raise ConfigError(f"{self.key} = {name!r}: registered are {', '.join(known)}."
+                          f"{did_you_mean(str(name), known)}{_empty_plugins()}")
     return self.entries[name]
 
   def readers(self, number: str) -> list[str]:
@@ -150,7 +195,8 @@ class Table(Generic[E]):
       given = {n: v for n, v in given.items() if n in entry.defaults or not self.readers(n)}
     self.refuse_foreign(choice.name, given)
     hints = typing.get_type_hints(entry.numbers)
-    values = {n: _plain(f"{self.kind}.{n}", value, hints[n], entry) for n, value in given.items()}
+    fields = {f.name: f for f in dataclasses.fields(entry.numbers)}
+    values = {n: plain(f"{self.kind}.{n}", v, hints[n], fields[n]) for n, v in given.items()}
     return entry.numbers(**values)
 
   def filled(self, choice: "Choice") -> "Choice":
@@ -160,25 +206,38 @@ class Table(Generic[E]):
     return dataclasses.replace(choice, given=(), **values)
 
 
-def _plain(key: str, value, hint, entry: Entry):
-  """Returns a number that was set in Python, with "none" as None.
+def _empty_plugins() -> str:
+  """Returns a hint at plugins that were loaded and registered nothing."""
+  files = ", ".join(EMPTY_PLUGINS)
+  return f" {files} registers nothing: is a decorator missing?" if files else ""
 
-  Its range is not checked here but where a config is read.
+
+class Combination(Table[E]):
+  """A table of which a config may name several methods, comma-separated: `task,brevity`.
+
+  They share one set of numbers. A number that several of them read has one value for all.
   """
-  number = key.rsplit(".", 1)[-1]
-  field = {f.name: f for f in dataclasses.fields(entry.numbers)}[number]
-  if isinstance(value, str) and value.lower() == "none" and "none" not in (
-      field.metadata.get("choices") or ()):
-    value = None
-  if value is None and type(None) not in typing.get_args(hint):
-    raise ConfigError(f"{key} = 'none': this number is not a bound, so it needs a value. "
-                      f"Fix: leave it out (default {field.default}).")
-  if hint is bool and not isinstance(value, bool):
-    raise ConfigError(f"{key} = {value!r}: allowed are True and False.")
-  choices = field.metadata.get("choices")
-  if choices and value not in choices:
-    raise ConfigError(f"{key} = {value!r}: allowed are {', '.join(map(repr, choices))}.")
-  return value
+
+  def parts(self, name: str) -> dict[str, E]:
+    """Returns the entries that a config's name stands for, in its order.
+
+    Raises:
+      ConfigError: an unknown name, or the same one twice.
+    """
+    names = [part.strip() for part in str(name).split(",")]
+    if len(set(names)) < len(names):
+      raise ConfigError(f"{self.key} = {name!r}: a name stands there twice. Fix: each one once.")
+    return {part: super(Combination, self).__getitem__(part) for part in names}
+
+  def __getitem__(self, name: str) -> E:
+    """Returns the entry of a name; of several, an entry with the numbers of all."""
+    if "," not in str(name):
+      return super().__getitem__(name)
+    parts = self.parts(name)
+    return Entry(self.parts, merged_class(self.kind, {n: e.numbers for n, e in parts.items()}))
+
+  def __contains__(self, name: str) -> bool:
+    return all(part.strip() in self.names() for part in str(name).split(","))
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -217,28 +276,15 @@ class Choice:
     return entry.defaults[number]
 
 
-def numbers_class(name: str, defaults: dict[str, Any]) -> type:
-  """Returns a dataclass of numbers for `@register(name, gain=2.0)`.
-
-  Each number has the type of its default; with None, it is a float or None (no bound).
-
-  Raises:
-    ValueError: a default that is not a bool, an int, a float, a text or None.
-  """
-  if not defaults:
-    return NoNumbers
-  made = []
-  for number, default in defaults.items():
-    if default is not None and not isinstance(default, (bool, int, float, str)):
-      raise ValueError(f"{name!r}: {number} = {default!r}: a number is a bool, an int, a float, a "
-                       "text or None")
-    kind = float | None if default is None else type(default)
-    made.append((number, kind, option(default, f"number of {name!r}")))
-  return dataclasses.make_dataclass(f"Numbers_{name}", made, frozen=True)
-
+EMPTY_PLUGINS: list[str] = []  # files that were loaded as plugins and registered nothing
 
 ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators")
 ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages")
 AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
 SHAPINGS: Table = Table("shaping", "jaxrl_llm.tasks.shaping")
 TASKS: Table = Table("task", "jaxrl_llm.tasks")
+MAPPINGS: Table = Table("mapping", "jaxrl_llm.tasks.mappings", "task.data.mapping")
+VERIFIERS: Table = Table("verifier", "jaxrl_llm.tasks.grading", "task.data.verifier")
+REWARDS: Combination = Combination("reward", "jaxrl_llm.tasks.rewards")
+TOOLS: Table = Table("tool", "jaxrl_llm.rollouts.tools")
+ENVIRONMENTS: Table = Table("environment", "jaxrl_llm.rollouts.environment")

@@ -344,11 +344,14 @@ class Reward:
     correct: whether the answer is right.
     unscored_reason: why there is no verdict; None where there is one. An unscored row is counted,
       and dropped from the update.
+    components: (name, value) pairs that `value` was added up from, before their weights; empty
+      where the reward is one number.
   """
 
   value: float
   correct: bool
   unscored_reason: str | None = None
+  components: tuple[tuple[str, float], ...] = ()
 
 
 class Task(Protocol):

@@ -4,13 +4,15 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
-BASE = {"types", "config", "fields", "registry"}
+BASE = {"types", "config", "fields", "method_numbers", "registry"}
 ALLOWED = {
     "types": set(),
     "fields": set(),
-    "registry": {"fields"},
+    "method_numbers": {"fields"},
+    "registry": {"fields", "method_numbers"},
     "config": {"fields", "registry"},
     "presets": BASE,
+    "register": {"objective", "rollouts", "tasks", "reporting"} | BASE,
     "ops": BASE,
     "objective": {"ops"} | BASE,
     "models": {"ops", "parallel"} | BASE,

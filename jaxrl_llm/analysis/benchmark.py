@@ -198,7 +198,8 @@ def _sample_missing(cfg: Config, task: Task, sampler: Sampler, params: Params, s
       asked = [problems[p] for p, _ in batch]
       row_id = np.array([p * MOST_SAMPLES + s for p, s in batch], np.int32)
       prompts = prompt_batch(task, asked, cfg.rollout.max_prompt_tokens).replace(row_id=row_id)
-      host = sample_rows(sampler, params, prompts, key, sampling, piece=settings.batch)
+      host = sample_rows(sampler, params, prompts, key, sampling, piece=settings.batch,
+                         problems=asked)
       verdicts = verify(task, sampler.environment, cfg.rollout, asked, host)
       for row, (p, _) in enumerate(batch):
         gathered.setdefault(p, []).append(_sample(verdicts, host, row, kind))

@@ -44,18 +44,25 @@ from jaxrl_llm.config.sections import (
   UpdateConfig,
   WarmStartConfig,
 )
-from jaxrl_llm.config.task import PromptConfig, TaskConfig
+from jaxrl_llm.config.task import (
+  EnvironmentConfig,
+  PromptConfig,
+  RewardConfig,
+  TaskConfig,
+  ToolConfig,
+)
 from jaxrl_llm.fields import DEFAULT, ConfigError
 
 __all__ = [
     "AdvantageConfig", "AggregationConfig", "BatchConfig", "CheckpointConfig", "Config",
     "ConfigError", "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig",
-    "DynamicSamplingConfig", "EntropyConfig", "EstimatorConfig", "EvaluationConfig", "GymConfig",
-    "KLConfig", "LossConfig", "MeshConfig", "ModelConfig", "OptimizerConfig", "ParametersConfig",
-    "PipoConfig", "PromptConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig",
-    "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig", "UpdateConfig",
-    "VocabularyConfig", "WarmStartConfig", "base_config", "check", "check_model", "describe",
-    "fill", "from_dict", "from_saved", "keys", "load_plugins", "to_dict", "without_unread",
+    "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
+    "EvaluationConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig", "ModelConfig",
+    "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig", "RewardConfig",
+    "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "ShapingConfig", "StepConfig",
+    "TaskConfig", "ToolArithmeticConfig", "ToolConfig", "UpdateConfig", "VocabularyConfig",
+    "WarmStartConfig", "base_config", "check", "check_model", "describe", "fill", "from_dict",
+    "from_saved", "keys", "load_plugins", "to_dict", "without_unread",
 ]
 
 # Sections that only one task reads: defined beside that task, and importable from here, too.

@@ -2,10 +2,17 @@
 
 import importlib
 import importlib.util
+import linecache
+import logging
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
+from jaxrl_llm import registry
 from jaxrl_llm.fields import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:
@@ -15,17 +22,14 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
     plugins: paths ending in .py and module names; one entry may hold several, comma-separated.
 
   Raises:
-    ConfigError: a file that does not exist, or a module that cannot be imported.
+    ConfigError: a file that does not exist, a module that cannot be imported, or code that fails,
+      with its file and line.
   """
   for plugin in (name.strip() for entry in plugins for name in entry.split(",")):
     if plugin.endswith(".py"):
       _load_file(plugin)
     elif plugin:
-      try:
-        importlib.import_module(plugin)
-      except ImportError as error:
-        raise ConfigError(f"plugins = {plugin!r}: {error}. Fix: an importable module, or a .py "
-                          "path.") from error
+      _run(plugin, importlib.import_module, plugin)
 
 
 def _load_file(plugin: str) -> None:
@@ -33,12 +37,53 @@ def _load_file(plugin: str) -> None:
   name = "jaxrl_llm_plugin_" + "_".join(path.resolve().parts)
   if name in sys.modules:
     return
-  if not path.exists():
+  if not path.is_file():
     raise ConfigError(f"plugins = {plugin!r}: no such file. Fix: a path from the current folder.")
   spec = importlib.util.spec_from_file_location(name, path)
-  sys.modules[name] = module = importlib.util.module_from_spec(spec)
+  module = importlib.util.module_from_spec(spec)
+  before = _registered()
+  sys.modules[name] = module
   try:
-    spec.loader.exec_module(module)
+    _run(plugin, spec.loader.exec_module, module)
   except BaseException:
     del sys.modules[name]  # a corrected file can be loaded again
     raise
+  if _registered() == before:
+    registry.EMPTY_PLUGINS.append(plugin)
+    logger.warning("plugins = %r registers nothing: is a decorator missing?", plugin)
+
+
+def _registered() -> list[tuple]:
+  """Returns the entries of all tables, which a plugin may add to."""
+  tables = [table for table in vars(registry).values() if isinstance(table, registry.Table)]
+  return [(table.kind, name, id(entry)) for table in tables for name, entry in
+          table.entries.items()]
+
+
+def _run(plugin: str, load: Callable, argument) -> None:
+  """Runs a plugin's code; what it raises becomes one line with the plugin's file and line."""
+  try:
+    load(argument)
+  except ModuleNotFoundError as error:
+    fix = "an importable module, or a .py path" if error.name == plugin else (
+        f"install {error.name}, or leave the import out")
+    raise ConfigError(f"plugins = {plugin!r}: {error}. Fix: {fix}.") from error
+  except SyntaxError as error:
+    line = (error.text or "").strip()
+    raise ConfigError(f"plugins = {plugin!r}: {error.filename}, line {error.lineno}: "
+                      f"{type(error).__name__}: {error.msg}: {line!r}") from error
+  except KeyboardInterrupt:
+    raise
+  except BaseException as error:  # also SystemExit, which would end the program without a word
+    raise ConfigError(f"plugins = {plugin!r}: {_place(plugin, error)}{type(error).__name__}: "
+                      f"{' '.join(str(error).split())[:300]}") from error
+
+
+def _place(plugin: str, error: BaseException) -> str:
+  """Returns the last line of the plugin's own file that an exception came through."""
+  frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).name == Path(plugin).name]
+  if not frames:
+    return ""
+  line = linecache.getline(frames[-1].filename, frames[-1].lineno).strip()
+  return f"{frames[-1].filename}, line {frames[-1].lineno}: {line!r}: "

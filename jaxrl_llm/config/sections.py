@@ -17,7 +17,7 @@ from jaxrl_llm.config.objective import (
   LossConfig,
   VocabularyConfig,
 )
-from jaxrl_llm.config.task import TaskConfig
+from jaxrl_llm.config.task import EnvironmentConfig, RewardConfig, TaskConfig, ToolConfig
 from jaxrl_llm.fields import DEFAULT, option, when
 from jaxrl_llm.registry import ADVANTAGES, Choice, Table
 
@@ -237,6 +237,9 @@ class Config:
                            "sets the model's shapes")
   model: ModelConfig = ModelConfig()
   task: TaskConfig = TaskConfig()
+  reward: RewardConfig = RewardConfig()
+  tool: ToolConfig = ToolConfig()
+  environment: EnvironmentConfig = EnvironmentConfig()
   rollout: RolloutConfig = RolloutConfig()
   dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
   shaping: ShapingConfig = ShapingConfig()

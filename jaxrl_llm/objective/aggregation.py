@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrl_llm.config import AggregationConfig, ConfigError
 from jaxrl_llm.fields import option
 from jaxrl_llm.ops import masked
-from jaxrl_llm.registry import AGGREGATIONS, Entry
+from jaxrl_llm.registry import AGGREGATIONS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,16 @@ class Fixed:
   """Number of `fixed`."""
 
   fixed_length: int | None = option(None, "divisor, tokens; none: rollout.max_new_tokens", low=1)
+
+
+def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
+  """Returns a decorator that enters an aggregation: a function (live, advantages, group_id, cfg).
+
+  It returns the weight of each token, [B, L]. `live` is True on the policy tokens of kept rows.
+  `advantages` and `group_id` are None where the terms without an advantage (KL, entropy, value) are
+  weighed. Arguments as in `registry.Table.register`.
+  """
+  return AGGREGATIONS.register(name, numbers, replace=replace, **defaults)
 
 
 def loss_weights(mask: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None,
@@ -76,25 +86,30 @@ def _counted(live: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None):
   return live, length, jnp.sum(length > 0).astype(dtype)
 
 
+@register("token")
 def _token(live, advantages, group_id, cfg):
   live, _, _ = _counted(live, advantages)
   return masked.safe_divide(live, jnp.sum(live))
 
 
+@register("token_sum")
 def _token_sum(live, advantages, group_id, cfg):
   return _counted(live, advantages)[0]
 
 
+@register("sequence")
 def _sequence(live, advantages, group_id, cfg):
   live, length, rows = _counted(live, advantages)
   return masked.safe_divide(live, rows * length)
 
 
+@register("sequence_sum")
 def _sequence_sum(live, advantages, group_id, cfg):
   live, _, rows = _counted(live, advantages)
   return masked.safe_divide(live, rows)
 
 
+@register("fixed", Fixed)
 def _fixed(live, advantages, group_id, cfg: Fixed):
   if cfg.fixed_length is None:
     raise ConfigError(
@@ -104,6 +119,7 @@ def _fixed(live, advantages, group_id, cfg: Fixed):
   return masked.safe_divide(live, rows * cfg.fixed_length)
 
 
+@register("balanced")
 def _balanced(live, advantages, group_id, cfg) -> Float[Array, "B L"]:
   """Averages tokens of positive and of negative rows apart, then joins the two by rows per side.
 
@@ -137,10 +153,3 @@ def _balanced(live, advantages, group_id, cfg) -> Float[Array, "B L"]:
     tokens_of_side = masked.group_sum(mine * length, group_id)
     weights += mine * masked.safe_divide(share, groups * tokens_of_side)
   return masked.masked(jnp.broadcast_to(weights[:, None], live.shape), live)
-
-
-# weigh(live [B, L], advantages, group_id, cfg) -> [B, L]
-for _name, _weigh in (("token", _token), ("token_sum", _token_sum), ("sequence", _sequence),
-                      ("sequence_sum", _sequence_sum), ("balanced", _balanced)):
-  AGGREGATIONS.add(_name, Entry(_weigh))
-AGGREGATIONS.add("fixed", Entry(_fixed, Fixed))

@@ -10,11 +10,13 @@ import io
 import json
 import math
 import os
+import typing
 from typing import Any
 
 import jinja2
 
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
+from jaxrl_llm.registry import Choice
 from jaxrl_llm.reporting.plots import plot_run
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
 from jaxrl_llm.reporting.tables import MISSING, summary_rows
@@ -22,7 +24,8 @@ from jaxrl_llm.reporting.writers import write_atomically
 
 CLAMP = 2.0  # nats: larger changes of a token's log-prob have the same colour
 OPACITY = 0.7  # of the colour at CLAMP
-METHODS = ("estimator", "advantage", "aggregation", "shaping", "task")
+METHODS = tuple(name for name, section in typing.get_type_hints(Config).items()
+                if issubclass(section, Choice))
 BLUE, RED, GREY = "31, 111, 235", "218, 54, 51", "128, 128, 128"
 
 

@@ -11,7 +11,8 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
 from jaxrl_llm.runs.learner import Learner
-from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
+from jaxrl_llm.runs.records import component_means
 from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling, Task
@@ -49,9 +50,9 @@ def evaluate(cfg: Config, task: Task, sampler: Sampler, params: Params, *,
   problems = task.heldout(cfg.task.heldout_problems)
   prompts = prompt_batch(task, problems, cfg.rollout.max_prompt_tokens)
   host = sample_rows(sampler, params, prompts, iteration_key(cfg.seed, 0), Sampling.of(0.0),
-                     piece=piece or cfg.rows)
+                     piece=piece or cfg.rows, problems=problems)
   verdicts = verify(task, sampler.environment, cfg.rollout, problems, host)
-  metrics = {
+  metrics = component_means("eval", verdicts) | {
       "eval/accuracy": _mean(verdicts.correct[verdicts.keep]),
       "eval/length": float(np.mean(host.length - host.prompt_length)),
       "eval/truncated": float(np.mean(host.truncated)),
@@ -79,7 +80,7 @@ def sampled_metrics(cfg: Config, task: Task, sampler: Sampler, params: Params, i
   prompts = prompt_batch(task, repeated, cfg.rollout.max_prompt_tokens)
   key = jax.random.fold_in(iteration_key(cfg.seed, iteration), SAMPLES_KEY)
   host = sample_rows(sampler, params, prompts, key, Sampling.of(cfg.evaluation.temperature),
-                     piece=piece or cfg.rows)
+                     piece=piece or cfg.rows, problems=repeated)
   verdicts = verify(task, sampler.environment, cfg.rollout, repeated, host)
   correct = verdicts.correct.reshape(-1, samples)
   count = verdicts.keep.reshape(-1, samples).sum(1)
@@ -96,7 +97,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax.Array,
-                sampling: Sampling, *, piece: int) -> Rollout:
+                sampling: Sampling, *, piece: int, problems: list[Problem]) -> Rollout:
   """Samples one completion per prompt, in pieces of equal shape; the last one is padded.
 
   Args:
@@ -104,17 +105,20 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
     prompts: B rows on the host. A row's noise depends on (key, row id) only, not on its piece.
     key: consumed.
     piece: rows at once, rounded up to divide over the devices that hold rows.
+    problems: one per row, for an environment.
 
   Returns:
     The rows on the host, without padding; their group ids count from 0.
   """
   count = len(prompts.row_id)
   size = _padded(min(piece, count), sampler.mesh)
+  told = {} if sampler.environment is None else {"problems": by_row(prompts, problems)}
   found = []
   for begin in range(0, count, size):
     at = np.minimum(np.arange(begin, begin + size), count - 1)
     rows = _rows(prompts, at).replace(group_id=np.arange(size, dtype=np.int32))
-    rollout = sampler.sample_heldout(params, parallel.to_global(rows, sampler.mesh), key, sampling)
+    rollout = sampler.sample_heldout(params, parallel.to_global(rows, sampler.mesh), key, sampling,
+                                     **told)
     found.append(_rows(parallel.gather_host(rollout), slice(count - begin)))
   whole = jax.tree.map(lambda *x: np.concatenate(x), *found)
   return whole.replace(group_id=np.arange(count, dtype=np.int32))

@@ -27,6 +27,12 @@ def prompt_batch(task: Task, problems: list[Problem], width: int, *, group_size:
                      row_id // group_size)
 
 
+def by_row(prompts: PromptBatch, problems: list[Problem]) -> dict[int, Problem]:
+  """The problem of each row id; `problems` has one per group, in the order of the rows."""
+  size = len(prompts.row_id) // len(problems)
+  return {int(row): problems[i // size] for i, row in enumerate(prompts.row_id)}
+
+
 def iteration_key(seed: int, iteration: int) -> jax.Array:
   """Sampling key of an iteration. Row ids are folded into it, so each row has its own noise."""
   return jax.random.fold_in(jax.random.key(seed), iteration)

@@ -22,7 +22,7 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[
         "rollout/void": float(np.mean(rollout.void)),
         "tool/tokens": float(np.sum(new) - np.sum(rollout.mask)),
     }
-  return turns | {
+  return turns | component_means("reward", verdicts) | {
       "reward/mean": float(np.mean(verdicts.rewards[keep])) if keep.any() else float("nan"),
       "reward/correct": float(np.mean(correct[keep])) if keep.any() else float("nan"),
       "reward/unscored": float(np.mean(~keep)),
@@ -36,12 +36,25 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[
   }
 
 
+def component_means(prefix: str, verdicts: Verdicts) -> dict[str, float]:
+  """Mean of each reward component over the kept rows that have it, as `prefix/component/name`.
+
+  Empty if the task's own verdict is the only reward.
+  """
+  found: dict[str, list[float]] = {}
+  for reward, keep in zip(verdicts.given, verdicts.keep, strict=True):
+    for name, value in reward.components if keep else ():
+      found.setdefault(f"{prefix}/component/{name}", []).append(value)
+  return {name: float(np.mean(values)) for name, values in sorted(found.items())}
+
+
 def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
                  anchor: np.ndarray | None, rewards: np.ndarray, keep: np.ndarray) -> list[dict]:
   """A JSON-able record of each row. Per-token lists cover the row's `length` tokens.
 
   `reward` is the verifier's; `trained_reward` and `keep` are what the update read, after shaping.
   Rows with turns also have `void`, and `turn_id` per token, which is 0 outside the policy's turns.
+  Rows whose reward was added up have its `components` by name, before their weights.
 
   Args:
     problems: one per group.
@@ -73,6 +86,8 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
         "behavior_log_probs": rollout.behavior_log_probs[row, :n].tolist(),
         "anchor_log_probs": None if anchor is None else anchor[row, :n].tolist(),
     })
+    if reward.components:
+      out[-1]["components"] = dict(reward.components)
     if rollout.turn_id is not None:
       out[-1] |= {"turn_id": rollout.turn_id[row, :n].tolist(), "void": bool(rollout.void[row])}
   return out

@@ -6,6 +6,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import DEFAULT, AggregationConfig, Config, ConfigError
 from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.rollouts import numerics
+from jaxrl_llm.runs.method_checks import check_objective
 
 
 def resolve(cfg: Config) -> Config:
@@ -26,6 +27,7 @@ def resolve(cfg: Config) -> Config:
                             rollout=numerics.resolve(cfg.rollout, cfg.model),
                             updates=dataclasses.replace(cfg.updates, anchor=anchor))
   correction.check(cfg.correction)
+  check_objective(cfg)
   _check_groups(cfg)
   _check_anchor(cfg)
   _check_lengths(cfg)

@@ -10,7 +10,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.runs.dynamic_sampling import MIXED, dried_up, group_kinds, pooled_metrics
-from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.types import Params, Problem, Rollout, Task
@@ -69,8 +69,9 @@ def dispatch(cfg: Config, task: Task, sampler: Sampler, params: Params, step: ja
   problems = task.batch(cursor)
   prompts = prompt_batch(task, problems, cfg.rollout.max_prompt_tokens,
                          group_size=cfg.rollout.group_size, first_row=cursor * cfg.rows)
+  told = {} if sampler.environment is None else {"problems": by_row(prompts, problems)}
   rollout, metrics = sampler.sample(params, parallel.to_global(prompts, sampler.mesh),
-                                    iteration_key(cfg.seed, cursor), sampler.sampling)
+                                    iteration_key(cfg.seed, cursor), sampler.sampling, **told)
   rollout = rollout.replace(policy_step=rollout.policy_step + step)
   return Dispatched(problems, rollout, cursor + 1, metrics, begin)
 

@@ -2,17 +2,28 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Protocol
 
 import jax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, SamplerConfig
+from jaxrl_llm.config import DEFAULT, Config, ConfigError, SamplerConfig
 from jaxrl_llm.models import Model
+from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
 from jaxrl_llm.rollouts import engine, generate, numerics
-from jaxrl_llm.rollouts.environment import Environment, StopStrings, make_environment
-from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling, Task
+from jaxrl_llm.rollouts.environment import (
+  OF_TOOL,
+  Environment,
+  StopStrings,
+  make_environment,
+  make_own,
+)
+from jaxrl_llm.rollouts.tools import OF_TASK
+from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling, Task
+
+Problems = Mapping[int, Problem]
 
 
 class PrepareFn(Protocol):
@@ -22,17 +33,20 @@ class PrepareFn(Protocol):
 
 
 class SampleFn(Protocol):
-  """Samples `rollout.group_size` rows of each prompt; the metrics are host values."""
+  """Samples `rollout.group_size` rows of each prompt; the metrics are host values.
 
-  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array,
-               sampling: Sampling) -> tuple[Rollout, dict[str, float]]: ...
+  An environment may read `problems`, the problem of each row id.
+  """
+
+  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
+               problems: Problems | None = None) -> tuple[Rollout, dict[str, float]]: ...
 
 
 class HeldoutFn(Protocol):
-  """Samples one row of each prompt."""
+  """Samples one row of each prompt; `problems` as in `SampleFn`."""
 
-  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array,
-               sampling: Sampling) -> Rollout: ...
+  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
+               problems: Problems | None = None) -> Rollout: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +120,32 @@ def make_run_environment(cfg: Config, task: Task) -> Environment | None:
     return StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)
   if not r.max_turns:
     return None
-  options = {"workers": r.tool_workers} if task.tool == "python" else {}
-  return make_environment(task.tokenizer, task.protocol, task.tool, eos_ids=task.stop_ids,
-                          max_output_tokens=r.max_tool_tokens, **options)
+  if cfg.environment.name != OF_TOOL:
+    return make_own(cfg.environment.name, task.tokenizer, task.stop_ids, r.max_tool_tokens,
+                    ENVIRONMENTS.numbers(cfg.environment))
+  tool, protocol = tool_of(cfg, task)
+  numbers = TOOLS.numbers(cfg.tool) if tool == cfg.tool.name else None
+  return make_environment(task.tokenizer, protocol, tool, eos_ids=task.stop_ids,
+                          max_output_tokens=r.max_tool_tokens, numbers=numbers,
+                          workers=r.tool_workers)
+
+
+def tool_of(cfg: Config, task: Task) -> tuple[str, str]:
+  """(tool, protocol) of a run with turns: the config's, else the task's.
+
+  Raises:
+    ConfigError: neither names a tool.
+  """
+  of_task = cfg.tool.name == OF_TASK
+  tool = task.tool if of_task else cfg.tool.name
+  if tool is None:
+    others = ", ".join(name for name in TOOLS if name != OF_TASK)
+    raise ConfigError(
+        f"rollout.max_turns = {cfg.rollout.max_turns}: task.name = {cfg.task.name!r} has no tool. "
+        f"Fix: rollout.max_turns=0, or tool.name= one of {others}.")
+  if cfg.tool.protocol != DEFAULT:
+    return tool, cfg.tool.protocol
+  return tool, task.protocol if of_task else TOOLS[tool].protocol
 
 
 def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> PrepareFn:
@@ -143,9 +180,9 @@ def _training_sampler(cfg: Config, model: Model, task: Task, environment: Enviro
   model = dataclasses.replace(model, constrain=parallel.Layout(rollout_mesh))
   sample_there = _sampler(cfg, model, task, environment, rollout_mesh, group)
 
-  def sample(params, prompts, key, sampling):
+  def sample(params, prompts, key, sampling, problems=None):
     prompts = parallel.transfer(prompts, parallel.rows(rollout_mesh))
-    rollout, metrics = sample_there(params, prompts, key, sampling)
+    rollout, metrics = sample_there(params, prompts, key, sampling, problems)
     return parallel.transfer(rollout, parallel.rows(mesh)), metrics
 
   return sample
@@ -155,11 +192,16 @@ def _heldout_sampler(cfg: Config, model: Model, task: Task, environment: Environ
                      mesh: Mesh) -> HeldoutFn:
   """Makes `Sampler.sample_heldout`, with tools and stop strings as in training."""
   if environment is None:
-    return _program(cfg, model, task, mesh, 1)
+    program = _program(cfg, model, task, mesh, 1)
+
+    def sample_without_environment(params, prompts, key, sampling, problems=None):
+      return program(params, prompts, key, sampling)
+
+    return sample_without_environment
   sample = _sampler(cfg, model, task, environment, mesh, 1)
 
-  def sample_heldout(params, prompts, key, sampling):
-    rollout, _ = sample(params, prompts, key, sampling)
+  def sample_heldout(params, prompts, key, sampling, problems=None):
+    rollout, _ = sample(params, prompts, key, sampling, problems)
     return rollout
 
   return sample_heldout
@@ -174,12 +216,12 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
   if not r.slots:
     program = _program(cfg, model, task, mesh, group)
 
-    def sample_without_metrics(params, prompts, key, sampling):
+    def sample_without_metrics(params, prompts, key, sampling, problems=None):
       return program(params, prompts, key, sampling), {}
 
     return sample_without_metrics
 
-  turns = {} if environment is None else {"environment": environment, "tool_chunks": 0}
+  turns = {} if environment is None else {"tool_chunks": 0}
   if r.max_turns:
     turns |= {
         "max_turns": r.max_turns,
@@ -193,9 +235,12 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
                               chunk=min(r.chunk, r.max_new_tokens), compact=r.compaction,
                               shared_prefix=r.shared_prefix and group > 1)
 
-  def sample(params, prompts, key, sampling):
+  def sample(params, prompts, key, sampling, problems=None):
+    told = environment
+    if problems is not None and hasattr(environment, "for_rows"):
+      told = environment.for_rows(problems)
     rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh,
-                                **turns)
+                                environment=told, **turns)
     metrics = {
         "rollout/wasted_slots": stats.waste,
         "rollout/chunks": float(stats.chunks),

@@ -12,10 +12,13 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load_plugins
 from jaxrl_llm.models import Model, hf_config, hf_import, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
+from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.runs.learner import Learner, make_learner
+from jaxrl_llm.runs.method_checks import check_rewards, check_task
 from jaxrl_llm.runs.resolve import resolve
-from jaxrl_llm.runs.samplers import Sampler, make_sampler
+from jaxrl_llm.runs.samplers import Sampler, make_sampler, tool_of
 from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks.rewards import rewarded
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.types import Task
 
@@ -47,6 +50,7 @@ def build(cfg: Config, devices=None) -> Built:
     ConfigError: as `build_learner`, or the tool does not start.
   """
   cfg, task, learner = build_learner(cfg, devices)
+  check_rewards(task)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, learner.mesh, devices)
   sampler = make_sampler(cfg, task, learner.model, learner.mesh, rollout_mesh)
   return Built(cfg, task, learner, sampler)
@@ -63,6 +67,8 @@ def build_learner(cfg: Config, devices=None) -> tuple[Config, Task, Learner]:
   model = dataclasses.replace(cfg.model, value_head=cfg.has_critic)
   cfg, tokenizer = _from_checkpoint(dataclasses.replace(cfg, model=model))
   task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
+  task = rewarded(task, cfg.reward)
+  check_task(cfg, task)
   _check_task(cfg, task)
   origin = str(hf_import.local_directory(cfg.pretrained)) if cfg.pretrained else None
   model = Model(cfg.model, parallel.Layout(mesh), origin)
@@ -101,11 +107,8 @@ def _log_replaced(ours: ModelConfig, theirs: ModelConfig) -> None:
 def _check_task(cfg: Config, task: Task) -> None:
   """Refuses a task whose prompts, tools, demonstrations or tokenizer do not fit the config."""
   _check_lengths(cfg, task)
-  if cfg.rollout.max_turns and task.tool is None:
-    raise ConfigError(
-        f"rollout.max_turns = {cfg.rollout.max_turns}: task.name = {cfg.task.name!r} has no tool. "
-        "Fix: rollout.max_turns=0, or task.name=tool_arithmetic.")
-  task.heldout(cfg.task.heldout_problems)
+  if cfg.rollout.max_turns and cfg.environment.name == OF_TOOL:
+    tool_of(cfg, task)
   size = len(task.tokenizer)
   if size > cfg.model.vocab_size:
     raise ConfigError(f"model.vocab_size = {cfg.model.vocab_size}: the tokenizer has {size} "

@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm.config import RolloutConfig
 from jaxrl_llm.rollouts.environment import Environment, ToolEnvironment, before_stop
+from jaxrl_llm.tasks.rewards import judged
 from jaxrl_llm.types import (
   STOP_ENVIRONMENT,
   STOP_LENGTH,
@@ -60,12 +61,11 @@ def verify(task: Task, environment: Environment | None, cfg: RolloutConfig,
 
   Args:
     environment: the sampler's.
-    problems: one per group; each is repeated over the rows of its group.
+    problems: one per group.
     rollout: on the host.
   """
   texts = completions(task.tokenizer, environment, cfg, rollout)
-  group = len(texts) // len(problems)
-  given = task.rewards([problems[i // group] for i in range(len(texts))], texts)
+  given = judged(task, problems, texts)
   keep = np.array([reward.unscored_reason is None for reward in given])
   if rollout.void is not None:
     keep &= ~np.asarray(rollout.void)
@@ -84,7 +84,7 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
   - If the tool's protocol looks for an answer, the code of calls is left out too: what a program
     would print is no answer before it has run.
   """
-  needs_answer = cfg.max_turns > 0 and environment.protocol.needs_answer
+  needs_answer = isinstance(environment, ToolEnvironment) and environment.protocol.needs_answer
   texts = []
   for row in range(rollout.tokens.shape[0]):
     read, length = rollout.mask[row].copy(), rollout.length[row]

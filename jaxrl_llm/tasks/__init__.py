@@ -1,7 +1,7 @@
 """Prompts and verifiers: the tasks, by name."""
 
 from jaxrl_llm.config import RolloutConfig, TaskConfig
-from jaxrl_llm.registry import TASKS, Entry
+from jaxrl_llm.registry import TASKS
 from jaxrl_llm.tasks.arithmetic import ModularChain, ModularChainKeys
 from jaxrl_llm.tasks.countdown import Countdown, CountdownKeys
 from jaxrl_llm.tasks.data import DatasetKeys
@@ -9,11 +9,21 @@ from jaxrl_llm.tasks.dataset import Dataset
 from jaxrl_llm.tasks.reasoning_gym import ReasoningGym, ReasoningGymKeys
 from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic, ToolArithmeticKeys
 
-TASKS.add("modular_chain", Entry(ModularChain, ModularChainKeys))
-TASKS.add("countdown", Entry(Countdown, CountdownKeys))
-TASKS.add("tool_arithmetic", Entry(ToolArithmetic, ToolArithmeticKeys))
-TASKS.add("dataset", Entry(Dataset, DatasetKeys))
-TASKS.add("reasoning_gym", Entry(ReasoningGym, ReasoningGymKeys))
+
+def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
+  """Returns a decorator that enters a task: a class like `task_base.TaskBase`.
+
+  It is made as `task(cfg, seed, batch_size, tokenizer, limits)`; its own keys, the numbers, are
+  read as `cfg.key`. Arguments as in `registry.Table.register`.
+  """
+  return TASKS.register(name, numbers, replace=replace, **defaults)
+
+
+register("modular_chain", ModularChainKeys)(ModularChain)
+register("countdown", CountdownKeys)(Countdown)
+register("tool_arithmetic", ToolArithmeticKeys)(ToolArithmetic)
+register("dataset", DatasetKeys)(Dataset)
+register("reasoning_gym", ReasoningGymKeys)(ReasoningGym)
 
 
 def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
@@ -29,9 +39,12 @@ def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
       dropped. None: no limit.
 
   Raises:
-    ConfigError: values, files or a tokenizer that do not fit, each with its fix.
+    ConfigError: values, files or a tokenizer that do not fit, each with its fix; a task that cannot
+      be made, with its place.
   """
-  return TASKS[cfg.name].function(cfg, seed, batch_size, tokenizer, limits)
+  entry = TASKS[cfg.name]
+  with TASKS.blamed(cfg.name):
+    return entry.function(cfg, seed, batch_size, tokenizer, limits)
 
 
 __all__ = [
@@ -42,4 +55,5 @@ __all__ = [
     "ReasoningGym",
     "ToolArithmetic",
     "make_task",
+    "register",
 ]

@@ -4,8 +4,8 @@ import dataclasses
 
 from jaxrl_llm.fields import option, when
 
-VERIFIERS = ("exact", "numeric", "math", "choice")
-COLUMNS = when(".mapping", "auto")
+AUTO = "auto"
+COLUMNS = when(".mapping", AUTO)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,17 +18,16 @@ class DataConfig:
                              "task.heldout_problems rows of `path`")
   split: str = option("train", "split of a `datasets` folder or hub name")
   heldout_split: str = option("test", "split of heldout_path", when=when(".heldout_path"))
-  mapping: str = option(
-      "auto", "columns and answer rule of a known set (tasks/mappings.py); auto: the columns below",
-      choices=("auto", "gsm8k", "math", "deepscaler", "dapo", "aime", "amc23", "minerva",
-               "olympiadbench"))
+  mapping: str = option(AUTO, "columns and answer rule of a known set (tasks/mappings.py): gsm8k, "
+                        "math, deepscaler, dapo, aime, amc23, minerva, olympiadbench, or a "
+                        "plugin's; auto: the columns below")
   prompt_column: str = option("problem", "column of the question", when=COLUMNS)
   answer_column: str = option("answer", "column of the answer", when=COLUMNS)
   id_column: str = option("", "column of a unique id; empty: the row number", when=COLUMNS)
   demonstration_column: str = option("", "column of a worked completion, for the warm start",
                                      when=COLUMNS)
-  verifier: str = option("auto", "how answers are checked; auto: the mapping's own, math where "
-                         "that is auto", choices=("auto", *VERIFIERS))
+  verifier: str = option(AUTO, "how answers are checked (tasks/grading.py): exact, numeric, math, "
+                         "choice, or a plugin's; auto: the mapping's own, math where that is auto")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,9 @@
 import logging
 
 from jaxrl_llm.fields import ConfigError, refuse_unread
+from jaxrl_llm.registry import VERIFIERS
 from jaxrl_llm.tasks import problem_table, verifiers
+from jaxrl_llm.tasks.data import AUTO
 from jaxrl_llm.tasks.mappings import make_mapping
 from jaxrl_llm.tasks.order import rows_of_batch, share
 from jaxrl_llm.tasks.task_base import TaskBase
@@ -30,7 +32,8 @@ class Dataset(TaskBase):
     data = self.cfg.data
     refuse_unread(data, "task.data.")
     self._mapping = make_mapping(data)
-    self.verifier = self._mapping.verifier if data.verifier == "auto" else data.verifier
+    self.verifier = self._mapping.verifier if data.verifier == AUTO else data.verifier
+    VERIFIERS[self.verifier]  # refuses an unknown name
     if self.verifier == "math":
       verifiers.require_math()
     train = self._load("path", data.path, data.split)

@@ -11,6 +11,10 @@ from collections import deque
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
+
+from jaxrl_llm.registry import VERIFIERS
+
 KINDS = ("exact", "numeric", "math", "choice")
 NO_ANSWER = "no answer"  # unscored: the problem has none
 LONGEST = 1000  # characters; a longer answer, also longer than four times the gold, is wrong
@@ -22,14 +26,27 @@ class Verdict:
 
   Attributes:
     correct: also False if no verdict exists.
-    rung: "missing" (nothing to compare), "string", "number", "letter", "length", "algebra", or
-      "none" if unscored.
+    rung: "missing" (nothing to compare), "string", "number", "letter", "length", "algebra", "own"
+      (a plugin's verifier), or "none" if unscored.
     unscored_reason: why no verdict exists ("timeout", "crash: ...", "no answer"), or None.
   """
 
   correct: bool
   rung: str
   unscored_reason: str | None = None
+
+
+def register(name: str, *, replace: bool = False):
+  """Returns a decorator that enters a verifier: `(text, answer) -> bool` or `Verdict`.
+
+  Args:
+    name: value of `task.data.verifier`, or of a mapping's `verifier`.
+    replace: overwrites an entry on purpose, for notebooks that run a cell again.
+
+  Raises:
+    ValueError: the name is taken.
+  """
+  return VERIFIERS.register(name, replace=replace)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,16 +72,35 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
     choice   a letter A to J; see `letter`.
     math     the last box, which must exist: as strings, as numbers, then by algebra.
 
+  A verifier of a plugin gets the same text and the answer, without white space around it.
+
   Raises:
     ValueError: unknown kind.
   """
-  if kind not in KINDS:
-    raise ValueError(f"verifier kind {kind!r} is unknown; allowed are {', '.join(KINDS)}.")
-  gold = (answer or "").strip() if kind == "exact" else _gold(answer or "")
+  if kind not in VERIFIERS:
+    raise ValueError(f"verifier kind {kind!r} is unknown; allowed are {', '.join(VERIFIERS)}.")
+  gold = _gold(answer or "") if kind in ("numeric", "math", "choice") else (answer or "").strip()
   if not gold:
     return Verdict(False, "none", NO_ANSWER)
   text = after_thinking(completion)
-  return {"exact": _exact, "numeric": _numeric, "choice": _choice, "math": _math}[kind](text, gold)
+  if kind in KINDS:
+    return VERIFIERS[kind].function(text, gold)
+  return _own(kind, text, gold)
+
+
+def _own(kind: str, text: str, gold: str) -> Verdict:
+  """Returns the verdict of a verifier from a plugin, whose failure leaves the row unscored."""
+  entry = VERIFIERS[kind]
+  try:
+    said = entry.function(text, gold)
+  except Exception as error:
+    return Verdict(False, "none", f"crash: {entry.where}: {type(error).__name__}: {error}")
+  if isinstance(said, Verdict):
+    return said
+  if not isinstance(said, (bool, np.bool_)):
+    return Verdict(False, "none", f"crash: {entry.where} returned {said!r}; True or False was "
+                   "expected")
+  return Verdict(bool(said), "own")
 
 
 def answer_key(completion: str, kind: str | None = None) -> str | None:
@@ -80,6 +116,7 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
   """
   text = after_thinking(completion)
   box = last_boxed(text)
+  kind = kind if kind in KINDS else None  # what a plugin's verifier compares is unknown
   if kind == "choice":
     return letter(text)
   if kind == "numeric":
@@ -184,12 +221,14 @@ def letter(text: str) -> str | None:
   return None
 
 
+@register("exact")
 def _exact(text: str, gold: str) -> Verdict:
   box = last_boxed(text)
   said = " ".join((text if box is None else box).split())
   return Verdict(said == " ".join(gold.split()), "string" if said else "missing")
 
 
+@register("numeric")
 def _numeric(text: str, gold: str) -> Verdict:
   expected = last_number(gold)
   if expected is None:
@@ -199,6 +238,7 @@ def _numeric(text: str, gold: str) -> Verdict:
   return Verdict(said == expected, "missing" if said is None else "number")
 
 
+@register("choice")
 def _choice(text: str, gold: str) -> Verdict:
   expected = re.fullmatch(r"\(?([A-Ja-j])[.)]?", gold.strip())
   if expected is None:
@@ -207,6 +247,7 @@ def _choice(text: str, gold: str) -> Verdict:
   return Verdict(said == expected[1].upper(), "missing" if said is None else "letter")
 
 
+@register("math")
 def _math(text: str, gold: str) -> Verdict | Question:
   said = last_boxed(text)
   if not said:

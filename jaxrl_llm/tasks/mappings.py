@@ -8,7 +8,8 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from jaxrl_llm.tasks.data import DataConfig
+from jaxrl_llm.registry import MAPPINGS, Entry
+from jaxrl_llm.tasks.data import AUTO, DataConfig
 from jaxrl_llm.tasks.grading import last_boxed
 
 CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
@@ -29,18 +30,51 @@ class Fields:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mapping:
+class Mapping(Entry):
   """How the rows of one schema become problems.
 
   Attributes:
-    convert: from a row to `Fields`; raises RowError.
+    function: from a row to `Fields`; raises RowError.
     verifier: kind of answer check.
     repeats: whether a row with the id of an earlier one is dropped; else it is an error.
   """
 
-  convert: Callable[[dict], Fields]
-  verifier: str
+  verifier: str = "math"
   repeats: bool = False
+
+  def convert(self, row: dict) -> Fields:
+    """Returns what a task needs of a row.
+
+    Raises:
+      RowError: the row does not fit, or the function fails.
+    """
+    try:
+      fields = self.function(row)
+    except RowError:
+      raise
+    except Exception as error:
+      raise RowError(f"{self.where}: {type(error).__name__}: {error}") from error
+    if not isinstance(fields, Fields):
+      raise RowError(f"{self.where} returned {_shown(fields)}, a {type(fields).__name__}; a Fields "
+                     "was expected")
+    return fields
+
+
+def register(name: str, *, verifier: str = "math", repeats: bool = False, replace: bool = False):
+  """Returns a decorator that enters a function from a row to `Fields` as a mapping.
+
+  Args:
+    name: value of `task.data.mapping`.
+    verifier, repeats: see `Mapping`.
+    replace: overwrites an entry on purpose, for notebooks that run a cell again.
+
+  Raises:
+    ValueError: the name is taken.
+  """
+  def make(function: Callable[[dict], Fields], numbers: type) -> Mapping:
+    return Mapping(function, numbers, verifier, repeats)
+
+  return MAPPINGS.register(name, replace=replace, make=make)
 
 
 def text(row: dict, column: str) -> str:
@@ -105,6 +139,7 @@ def _shown(value) -> str:
   return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
+@register("gsm8k", verifier="numeric")
 def _gsm8k(row: dict) -> Fields:
   """Takes the number after the last ####, and the rationale without its calculator marks."""
   question, answer = text(row, "question"), CALCULATOR_MARK.sub("", text(row, "answer"))
@@ -115,6 +150,7 @@ def _gsm8k(row: dict) -> Fields:
   return Fields(question, gold, f"{rationale.strip()}\n#### {gold}".lstrip())
 
 
+@register("math", verifier="math")
 def _math(row: dict) -> Fields:
   """Takes the column `answer`, or else the last box of the solution (MATH and MATH-500)."""
   solution = optional(row, "solution")
@@ -125,10 +161,12 @@ def _math(row: dict) -> Fields:
   return Fields(text(row, "problem"), answer, solution, optional(row, "unique_id"))
 
 
+@register("deepscaler", verifier="math")
 def _deepscaler(row: dict) -> Fields:
   return Fields(text(row, "problem"), scalar(row, "answer"), optional(row, "solution"))
 
 
+@register("dapo", verifier="numeric", repeats=True)
 def _dapo(row: dict) -> Fields:
   """Reads verl's layout: one user message, whose text already has the format instruction."""
   messages = _get(row, "prompt")
@@ -146,6 +184,7 @@ def _section(row: dict, column: str) -> dict:
   return value
 
 
+@register("aime", verifier="numeric")
 def _aime(row: dict) -> Fields:
   """Takes integers from 0 to 999, possibly with leading zeros."""
   answer = scalar(row, "answer")
@@ -154,6 +193,7 @@ def _aime(row: dict) -> Fields:
   return Fields(text(row, "problem"), str(int(answer)))
 
 
+@register("amc23", verifier="numeric")
 def _amc23(row: dict) -> Fields:
   """Takes answers that are written as floats."""
   answer = scalar(row, "answer")
@@ -165,12 +205,14 @@ def _amc23(row: dict) -> Fields:
   return Fields(question, str(int(value)) if value.is_integer() else answer)
 
 
+@register("minerva", verifier="math")
 def _minerva(row: dict) -> Fields:
   """Takes the last box of the solution, because there is no column of answers."""
   solution = text(row, "solution")
   return Fields(text(row, "problem"), boxed(solution), solution)
 
 
+@register("olympiadbench", verifier="math")
 def _olympiadbench(row: dict) -> Fields:
   """Takes the first of `final_answer`, without dollar signs, as published graders do."""
   answers = _get(row, "final_answer")
@@ -182,21 +224,13 @@ def _olympiadbench(row: dict) -> Fields:
   return Fields(text(row, "question"), answer)
 
 
-MAPPINGS = {
-    "gsm8k": Mapping(_gsm8k, "numeric"),
-    "math": Mapping(_math, "math"),
-    "deepscaler": Mapping(_deepscaler, "math"),
-    "dapo": Mapping(_dapo, "numeric", repeats=True),
-    "aime": Mapping(_aime, "numeric"),
-    "amc23": Mapping(_amc23, "numeric"),
-    "minerva": Mapping(_minerva, "math"),
-    "olympiadbench": Mapping(_olympiadbench, "math"),
-}
-
-
 def make_mapping(cfg: DataConfig) -> Mapping:
-  """Returns the mapping that `cfg.mapping` names; auto: one over the configured columns."""
-  if cfg.mapping != "auto":
+  """Returns the mapping that `cfg.mapping` names; auto: one over the configured columns.
+
+  Raises:
+    ConfigError: an unknown name.
+  """
+  if cfg.mapping != AUTO:
     return MAPPINGS[cfg.mapping]
 
   def columns(row: dict) -> Fields:
@@ -204,4 +238,4 @@ def make_mapping(cfg: DataConfig) -> Mapping:
     name = scalar(row, cfg.id_column) if cfg.id_column else None
     return Fields(text(row, cfg.prompt_column), scalar(row, cfg.answer_column), shown, name)
 
-  return Mapping(columns, "math")
+  return Mapping(columns)

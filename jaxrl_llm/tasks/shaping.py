@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from jaxrl_llm.fields import option
-from jaxrl_llm.registry import SHAPINGS, Entry
+from jaxrl_llm.registry import SHAPINGS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,18 +109,24 @@ def _sigmoid(z: np.ndarray | float) -> np.ndarray | float:
   return 0.5 * (1 + np.tanh(0.5 * z))
 
 
+def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
+  """Returns a decorator that enters a shaping: (rewards, correct, length, group_id, keep, cfg).
+
+  It returns the rewards of the whole rollout batch, [B]; all arrays are [B], on the host. Arguments
+  as in `registry.Table.register`.
+  """
+  return SHAPINGS.register(name, numbers, replace=replace, **defaults)
+
+
+@register("none")
 def _unshaped(rewards, correct, length, group_id, keep, cfg) -> np.ndarray:
   """The verified rewards as they are."""
   del correct, length, group_id, keep, cfg
   return rewards
 
 
+@register("grpo_lambda", GrpoLambda)
 def _grpo_lambda(rewards, correct, length, group_id, keep, cfg: GrpoLambda) -> np.ndarray:
   """`grpo_lambda` in place of the verified rewards."""
   del rewards
   return grpo_lambda(correct, length, group_id, alpha=cfg.alpha, fraction=cfg.fraction, keep=keep)
-
-
-# shaping(rewards, correct, length, group_id, keep, cfg) -> rewards, all [B]
-SHAPINGS.add("none", Entry(_unshaped))
-SHAPINGS.add("grpo_lambda", Entry(_grpo_lambda, GrpoLambda))

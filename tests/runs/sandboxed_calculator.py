@@ -45,4 +45,4 @@ class LastDigit(ToolArithmetic):
 
 
 tasks.TASKS["tool_arithmetic"] = LastDigit
-environment.TOOLS["calculator"] = (SandboxedCalculator, "expression")
+environment.TOOLS["calculator"] = SandboxedCalculator

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from jaxrl_llm import tasks
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.rollouts import environment
-from jaxrl_llm.rollouts.tools import PythonSandbox
+from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox
 from jaxrl_llm.runs import samplers, setup, trainer
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 
@@ -39,7 +39,7 @@ class SampledError(Exception):
 def counted(monkeypatch):
   made.clear()
   monkeypatch.setitem(tasks.TASKS, "tool_arithmetic", Programs)
-  monkeypatch.setitem(environment.TOOLS, "python", (Counted, "code"))
+  monkeypatch.setitem(environment.TOOLS, "python", Counted)
 
 
 def configured(**overrides):
@@ -138,7 +138,7 @@ def test_a_tool_of_one_s_own_is_given_no_workers(monkeypatch):
   """Only the sandbox's arguments are known."""
   monkeypatch.setattr(Programs, "tool", "calculator")
   built = setup.build(configured())
-  assert isinstance(built.sampler.environment.tool, environment.Calculator) and made == []
+  assert isinstance(built.sampler.environment.tool, Calculator) and made == []
   built.sampler.close()
 
 

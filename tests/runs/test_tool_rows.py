@@ -88,7 +88,7 @@ def config(preset="ctpo"):
 @pytest.fixture(scope="module")
 def built():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(environment.TOOLS, "calculator", (Fails, "expression"))
+    patch.setitem(environment.TOOLS, "calculator", Fails)
     patch.setitem(tasks.TASKS, "tool_arithmetic", Merged)
     yield setup.build(setup.resolve(from_dict(config())), jax.devices()[:1])
 

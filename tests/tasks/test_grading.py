@@ -198,7 +198,7 @@ def test_answer_key_without_an_answer():
 
 
 def test_unknown_kind_lists_the_kinds():
-  with pytest.raises(ValueError, match=r"'maths'.*exact, numeric, math, choice"):
+  with pytest.raises(ValueError, match=r"'maths'.*choice, exact, math, numeric"):
     judge("maths", "1", "1")
 
 

@@ -53,17 +53,14 @@ def register(name: str, numbers: type | None = None, *, needs: set[str] = frozen
       or numbers are given in both ways.
   """
   options = options or {}
-  made = ADVANTAGES.declare(name, numbers, defaults, replace)
   unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 
-  def enter(function):
-    entry = AdvantageEntry(function, made, frozenset(needs), group, tuple(options.items()))
-    ADVANTAGES.add(name, entry, replace=replace)
-    return function
+  def make(function, own: type) -> AdvantageEntry:
+    return AdvantageEntry(function, own, frozenset(needs), group, tuple(options.items()))
 
-  return enter
+  return ADVANTAGES.register(name, numbers, replace=replace, make=make, **defaults)
 
 
 def names() -> list[str]:

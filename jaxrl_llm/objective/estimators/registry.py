@@ -57,14 +57,11 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
   if anchor not in ("recomputed", "behavior"):
     raise ValueError(f"estimator {name!r}: anchor = {anchor!r}; allowed are 'recomputed' and "
                      "'behavior'")
-  made = ESTIMATORS.declare(name, numbers, defaults, replace)
 
-  def enter(function: Estimator) -> Estimator:
-    entry = EstimatorEntry(function, made, anchor, regularized, prepare and _constant(prepare))
-    ESTIMATORS.add(name, entry, replace=replace)
-    return function
+  def make(function: Estimator, own: type) -> EstimatorEntry:
+    return EstimatorEntry(function, own, anchor, regularized, prepare and _constant(prepare))
 
-  return enter
+  return ESTIMATORS.register(name, numbers, replace=replace, make=make, **defaults)
 
 
 def _constant(prepare: Callable) -> Callable:

@@ -1,8 +1,13 @@
 """Tools that a policy may call while it generates: text in, text out."""
 
+from jaxrl_llm.registry import TOOLS
 from jaxrl_llm.rollouts.tools.calculator import Calculator
 from jaxrl_llm.rollouts.tools.isolation import Isolation
 from jaxrl_llm.rollouts.tools.python_sandbox import Limits, PythonSandbox
+from jaxrl_llm.rollouts.tools.registry import OF_TASK, ToolEntry, make_tool, register
 from jaxrl_llm.rollouts.tools.results import Tool, ToolResult
 
-__all__ = ["Calculator", "Isolation", "Limits", "PythonSandbox", "Tool", "ToolResult"]
+__all__ = [
+    "Calculator", "Isolation", "Limits", "OF_TASK", "PythonSandbox", "TOOLS", "Tool", "ToolEntry",
+    "ToolResult", "make_tool", "register"
+]

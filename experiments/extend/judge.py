@@ -1,0 +1,29 @@
+"""An asynchronous reward: a judge behind HTTP, several completions in flight at once.
+
+  python experiments/main.py --config=experiments/extend/config.py --workdir=runs/extend_judge \
+    --config.plugins=experiments/extend/judge.py --config.reward.name=task,judge \
+    --config.reward.url=http://127.0.0.1:8000 --config.reward.timeout=2 --config.reward.retries=0
+
+A call that is late or fails is repeated (`reward.retries`) and then leaves its row unscored: counted
+in `reward/unscored` and kept out of the update, never a reward of 0.
+"""
+
+import asyncio
+import json
+import urllib.request
+
+from jaxrl_llm import register
+
+
+@register.reward("judge", url="http://127.0.0.1:8000", weight=0.5)
+async def judge(problem, completion, cfg):
+  """Asks for {"score": x} of a prompt and a completion."""
+  body = json.dumps({"prompt": problem.prompt, "completion": completion}).encode()
+  request = urllib.request.Request(cfg.url, body, {"Content-Type": "application/json"})
+  answer = await asyncio.to_thread(_post, request, cfg.timeout)
+  return {"judge": (float(answer["score"]), cfg.weight)}
+
+
+def _post(request, timeout):
+  with urllib.request.urlopen(request, timeout=timeout) as reply:
+    return json.load(reply)

@@ -1,0 +1,156 @@
+"""The table of tools: entering one, and making it by name."""
+
+import dataclasses
+import inspect
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from jaxrl_llm.fields import ConfigError, option
+from jaxrl_llm.registry import TOOLS, Entry
+from jaxrl_llm.rollouts.tools.calculator import Calculator
+from jaxrl_llm.rollouts.tools.python_sandbox import Limits, PythonSandbox
+from jaxrl_llm.rollouts.tools.results import STATUSES, Tool, ToolResult
+
+logger = logging.getLogger(__name__)
+OF_TASK = "task"
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolEntry(Entry):
+  """A tool in the table.
+
+  Attributes:
+    function: `tool(text, cfg) -> str | ToolResult`, or a class of tools, which is made with its
+      numbers as keyword arguments (and `workers`, if it takes that: threads that call it).
+    parameter: name of its only argument, for the protocol `tag`.
+    protocol: notation of calls, unless the config says otherwise.
+  """
+
+  parameter: str = "text"
+  protocol: str = "tag"
+
+
+def register(name: str, numbers: type | None = None, *, parameter: str = "text",
+             protocol: str = "tag", replace: bool = False, **defaults):
+  """Returns a decorator that enters a tool in the table; see `ToolEntry`.
+
+  Args:
+    name: value of `tool.name`.
+    numbers, replace, **defaults: as in `registry.Table.register`.
+    parameter, protocol: see `ToolEntry`.
+  """
+  def make(function: Callable, own: type) -> ToolEntry:
+    return ToolEntry(function, own, parameter, protocol)
+
+  return TOOLS.register(name, numbers, replace=replace, make=make, **defaults)
+
+
+class FunctionTool:
+  """A function from text to text as a `Tool`. If it raises, the call is `unavailable`."""
+
+  def __init__(self, entry: ToolEntry, cfg):
+    self._entry, self._cfg, self._said = entry, cfg, set()
+
+  def run(self, text: str) -> ToolResult:
+    """Returns the function's text with status `ok`, or the ToolResult that it returned."""
+    begin = time.perf_counter()
+    try:
+      result = _checked(self._entry.function(text, self._cfg))
+    except Exception as error:
+      reason = f"{type(error).__name__}: {error}"
+      if reason not in self._said:
+        self._said.add(reason)
+        logger.warning("tool %s: %s; the rows of such calls are void", self._entry.where, reason)
+      return ToolResult("unavailable", reason)
+    return dataclasses.replace(result, seconds=time.perf_counter() - begin)
+
+  def run_many(self, texts: Sequence[str]) -> list[ToolResult]:
+    """Returns the results in the order of the texts."""
+    return [self.run(text) for text in texts]
+
+  def close(self) -> None:
+    """Does nothing, because nothing is held."""
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.close()
+
+
+def _checked(result) -> ToolResult:
+  """Returns what a function returned as a ToolResult.
+
+  Raises:
+    TypeError: neither a text nor a ToolResult with a known status.
+  """
+  if isinstance(result, str):
+    return ToolResult("ok", result)
+  if not isinstance(result, ToolResult) or result.status not in STATUSES:
+    raise TypeError(f"it returned {repr(result)[:80]}; a text or a ToolResult with a status among "
+                    f"{', '.join(STATUSES)} was expected")
+  return result
+
+
+def make_tool(name: str, cfg=None, workers: int = 1) -> Tool:
+  """Returns the tool of a name, which the caller closes.
+
+  Args:
+    cfg: an instance of its numbers; None: their defaults.
+    workers: threads that call it at once.
+
+  Raises:
+    ConfigError: an unknown name, a tool that does not start, or one that is no `Tool`.
+  """
+  entry = TOOLS[name]
+  cfg = entry.numbers() if cfg is None else cfg
+  with TOOLS.blamed(name):
+    if not inspect.isclass(entry.function):
+      tool = FunctionTool(entry, cfg)
+      _probe(entry, cfg)
+      return tool
+    arguments = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
+    taken = inspect.signature(entry.function).parameters.values()
+    if any(p.name == "workers" or p.kind is p.VAR_KEYWORD for p in taken):
+      arguments["workers"] = workers
+    tool = entry.function(**arguments)
+    lacking = [method for method in ("run", "close") if not callable(getattr(tool, method, None))]
+    if lacking:
+      raise TypeError(f"a tool has the methods run and close; this one lacks {', '.join(lacking)}")
+    return tool
+
+
+def _probe(entry: ToolEntry, cfg) -> None:
+  """Calls a function once with an empty text, which it may refuse by an exception.
+
+  Raises:
+    TypeError: it returns something else than a result, or does not take two arguments.
+  """
+  inspect.signature(entry.function).bind("", cfg)
+  try:
+    result = entry.function("", cfg)
+  except Exception:
+    return
+  _checked(result)
+
+
+@dataclasses.dataclass(frozen=True)
+class PythonNumbers:
+  """Numbers of `python`: what one program may use; see `python_sandbox.Limits`."""
+
+  timeout: float = option(Limits.timeout, "wall-clock time of a program, seconds", low=0.05)
+  cpu_seconds: int = option(Limits.cpu_seconds, "processor time of a program, seconds", low=1)
+  memory_mb: int = option(Limits.memory_mb, "address space of a process, MiB", low=64)
+  output_chars: int = option(Limits.output_chars, "characters of output that are kept", low=16)
+  require: tuple = option((), "kinds of isolation without which no run begins")
+
+
+@register(OF_TASK)
+def of_task(text: str, cfg) -> str:
+  """Stands for the tool that the task brings."""
+  raise ConfigError("tool.name = 'task': the task brings no tool")
+
+
+TOOLS.add("calculator", ToolEntry(Calculator, parameter="expression", protocol="inline"))
+TOOLS.add("python", ToolEntry(PythonSandbox, PythonNumbers, "code", "fence"))

@@ -1,0 +1,138 @@
+"""Asks the chosen methods once, on shapes or on one problem, before anything compiles.
+
+A plugin's mistake then costs one line and no time; the package's own methods pass by their tests.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm.config import Config
+from jaxrl_llm.objective import advantages
+from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
+from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, TASKS
+from jaxrl_llm.tasks.rewards import RewardedTask
+from jaxrl_llm.types import (
+  AdvantageInputs,
+  EstimatorOutput,
+  Extreme,
+  Histogram,
+  Mean,
+  Problem,
+  Task,
+)
+
+SHAPE = (2, 3)  # rows, tokens
+TASK_METHODS = ("batch", "heldout", "render", "reward", "rewards", "longest_prompt",
+                "longest_demonstration", "demonstration", "demonstration_mask")
+
+
+def check_objective(cfg: Config) -> None:
+  """Traces estimator, advantage and aggregation on 2 x 3 arrays.
+
+  Raises:
+    ConfigError: naming the method's file and line: it raises, or returns something else than its
+      kind does.
+  """
+  with ESTIMATORS.blamed(cfg.estimator.name):
+    _check_estimator(cfg)
+  with ADVANTAGES.blamed(cfg.advantage.name):
+    _check_advantage(cfg)
+  with AGGREGATIONS.blamed(cfg.aggregation.name):
+    rows, tokens = _array(SHAPE[:1], jnp.int32), _array(SHAPE)
+
+    def weights(mask, signal, group):
+      return (loss_weights(mask, signal, group, cfg.aggregation),
+              regularizer_weights(mask, cfg.aggregation))
+
+    for found in jax.eval_shape(weights, _array(SHAPE, bool), tokens, rows):
+      _expect_tokens(found, "weights")
+
+
+def _check_estimator(cfg: Config) -> None:
+  entry, numbers = ESTIMATORS[cfg.estimator.name], ESTIMATORS.numbers(cfg.estimator)
+  tokens, mask = _array(SHAPE), _array(SHAPE, bool)
+  given = {}
+  if entry.prepare is not None:
+    given["weights"] = jax.eval_shape(_bound(entry.prepare, cfg.estimator), tokens, tokens, tokens,
+                                      mask)
+    _expect_tokens(given["weights"], "weights of `prepare`")
+  output = jax.eval_shape(_bound(entry.function, numbers), tokens, tokens, tokens, mask, **given)
+  if not isinstance(output, EstimatorOutput):
+    raise TypeError(f"it returned {_kind(output)}; an EstimatorOutput was expected "
+                    "(estimators.common.output makes one)")
+  _expect_tokens(output.per_token_loss, "per_token_loss")
+  for name, metric in output.metrics.items():
+    if not isinstance(metric, (Mean, Histogram, Extreme)):
+      raise TypeError(f"metric {name!r} is {_kind(metric)}; a Mean, Histogram or Extreme was "
+                      "expected")
+
+
+def _bound(function, cfg):
+  """The function with `cfg` after its four arrays; `cfg` is static."""
+  def call(log_probs, anchor_log_probs, signal, mask, **weights):
+    return function(log_probs, anchor_log_probs, signal, mask, cfg, **weights)
+
+  return call
+
+
+def _check_advantage(cfg: Config) -> None:
+  per_row, tokens, ints = _array(SHAPE[:1]), _array(SHAPE), _array(SHAPE, jnp.int32)
+  optional = {name: tokens for name in advantages.needs(cfg.advantage)}
+  for name, of_rows in (("keep", _array(SHAPE[:1], bool)), ("turn_id", ints)):
+    if name in optional:
+      optional[name] = of_rows
+  inputs = AdvantageInputs(per_row, _array(SHAPE, bool), ints, _array(SHAPE[:1], jnp.int32),
+                           **optional)
+  entry, numbers = ADVANTAGES[cfg.advantage.name], ADVANTAGES.numbers(cfg.advantage)
+
+  def call(inputs):
+    return entry.function(inputs, numbers)
+
+  _expect_tokens(jax.eval_shape(call, inputs), "advantages")
+
+
+def _expect_tokens(found, what: str) -> None:
+  """Raises TypeError unless `found` is a floating [2, 3] array, as `what` is for 2 x 3 tokens."""
+  shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+  if shape != SHAPE or not jnp.issubdtype(dtype, jnp.floating):
+    said = _kind(found) if shape is None else f"{dtype}{list(shape)}"
+    raise TypeError(f"{what} of 2 rows of 3 tokens: {said}; float32[2, 3] was expected")
+
+
+def _array(shape: tuple[int, ...], dtype=jnp.float32) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _kind(item) -> str:
+  return "None" if item is None else f"a {type(item).__name__}"
+
+
+def check_task(cfg: Config, task: Task) -> None:
+  """Asks the task for problems.
+
+  Raises:
+    ConfigError: naming the place of a task that raises, lacks a method, or returns another kind.
+  """
+  with TASKS.blamed(cfg.task.name):
+    lacking = [name for name in TASK_METHODS if not callable(getattr(task, name, None))]
+    lacking += [name for name in ("tokenizer", "stop_ids") if not hasattr(task, name)]
+    if lacking:
+      raise TypeError(f"it lacks {', '.join(lacking)}; tasks.task_base.TaskBase has the parts that "
+                      "tasks share")
+    problems = task.heldout(cfg.task.heldout_problems)
+    if len(problems) != cfg.task.heldout_problems or not isinstance(problems[0], Problem):
+      raise TypeError(f"heldout({cfg.task.heldout_problems}) returned {len(problems)} of "
+                      f"{_kind(problems[0] if problems else None)}; as many Problems were expected")
+    batch = task.batch(1)
+    if len(batch) != cfg.rollout.prompts or not isinstance(batch[0], Problem):
+      raise TypeError(f"batch(1) returned {len(batch)} of {_kind(batch[0] if batch else None)}; "
+                      f"rollout.prompts = {cfg.rollout.prompts} Problems were expected")
+
+
+def check_rewards(task: Task) -> None:
+  """Asks each reward of the user's own for one verdict; raises as `RewardedTask.check`."""
+  if isinstance(task, RewardedTask):
+    problems = task.heldout(1)
+    shown = problems[0].demonstration or problems[0].answer
+    task.check(problems[0], shown if isinstance(shown, str) else "")
+

@@ -1,0 +1,100 @@
+"""Calls rewards, one after another or many at once, and keeps what each call ended with."""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable
+
+from jaxrl_llm.fields import option
+from jaxrl_llm.types import Problem
+
+PAUSE = 0.5  # seconds before the first repetition; it doubles with each further one
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+  """Numbers that every asynchronous reward reads, beside its own."""
+
+  in_flight: int = option(16, "calls of an asynchronous reward that wait at once", low=1)
+  timeout: float = option(60.0, "time limit of one call, seconds", low=0.01)
+  retries: int = option(2, "repetitions of a call that failed or was late", low=0, high=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+  """The exception that a call of a reward ended with."""
+
+  error: Exception
+
+  @property
+  def reason(self) -> str:
+    """Returns the exception in one line."""
+    text = " ".join(str(self.error).split())[:200]
+    kind = "timeout" if isinstance(self.error, TimeoutError) else type(self.error).__name__
+    return f"{kind}: {text}" if text else kind
+
+
+def results(function: Callable, group: bool, asynchronous: bool, problems: list[Problem],
+            completions: list[str], cfg) -> list:
+  """Returns what a reward returned for each completion, or `Failed`.
+
+  Args:
+    group: whether it reads all completions of a problem at once.
+    asynchronous: whether it is a coroutine function; `cfg` then has the numbers of `Calls`.
+    problems: one per group.
+    completions: group after group.
+    cfg: the last argument of each call.
+  """
+  size = len(completions) // len(problems)
+  groups = [completions[i:i + size] for i in range(0, len(completions), size)]
+  calls = list(zip(problems, groups, strict=True))
+  if not group:
+    calls = [(problem, text) for problem, texts in calls for text in texts]
+  outcomes = (_waited(function, calls, cfg) if asynchronous else
+              [_called(function, *call, cfg) for call in calls])
+  return _per_row(outcomes, groups) if group else outcomes
+
+
+def _called(function: Callable, problem: Problem, completions, cfg):
+  try:
+    return function(problem, completions, cfg)
+  except Exception as error:
+    return Failed(error)
+
+
+def _waited(function: Callable, calls: list[tuple], cfg: Calls) -> list:
+  """Returns the results of asynchronous calls, at most `cfg.in_flight` of which wait at once."""
+  async def all_calls():
+    free = asyncio.Semaphore(cfg.in_flight)
+    return await asyncio.gather(*(one(free, call) for call in calls))
+
+  async def one(free: asyncio.Semaphore, call: tuple):
+    async with free:
+      return await _with_retries(function, call, cfg)
+
+  # A thread of its own, because a notebook's thread has a running loop already.
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    return thread.submit(asyncio.run, all_calls()).result()
+
+
+async def _with_retries(function: Callable, call: tuple, cfg: Calls):
+  for attempt in range(cfg.retries + 1):
+    if attempt:
+      await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+    try:
+      return await asyncio.wait_for(function(*call, cfg), cfg.timeout)
+    except Exception as error:
+      failed = Failed(error)
+  return failed
+
+
+def _per_row(outcomes: list, groups: list[list[str]]) -> list:
+  """Returns one result per completion of what a group reward returned for each group."""
+  out = []
+  for outcome, group in zip(outcomes, groups, strict=True):
+    fits = isinstance(outcome, (list, tuple)) and len(outcome) == len(group)
+    if not fits and not isinstance(outcome, Failed):
+      outcome = Failed(TypeError(f"a reward of a group of {len(group)} returns a list of as many "
+                                 f"components; this one returned {repr(outcome)[:80]}"))
+    out += list(outcome) if fits else [outcome] * len(group)
+  return out

@@ -1,0 +1,237 @@
+"""Rewards of the user's own, by name: of a completion or of a whole group, also asynchronous.
+
+A reward returns its components by name, `{"correct": 1.0, "short": (0.4, 0.1)}`: a value, or a
+value and its weight (1 if left out). A row's reward is the weighted sum over the components of all
+rewards that `reward.name` lists. Whether a row counts as correct is said by the component
+`correct`, or by the task's verdict if `task` is listed; without both, by a positive sum.
+
+A row of which one reward fails, or gives no number, is unscored: counted, and left out of the
+update.
+"""
+
+import dataclasses
+import inspect
+import logging
+import math
+from collections.abc import Callable
+
+from jaxrl_llm.config import RewardConfig
+from jaxrl_llm.registry import REWARDS, Entry
+from jaxrl_llm.tasks.reward_calls import Calls, Failed, results
+from jaxrl_llm.types import Problem, Reward, Task
+
+TASK = "task"
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardEntry(Entry):
+  """A reward in the table.
+
+  Attributes:
+    function: `reward(problem, completion, cfg)` -> components, or with `group`
+      `reward(problem, completions, cfg)` -> components of each. It may be `async`. `cfg` is an
+      instance of the numbers of all chosen rewards.
+    group: whether it reads all completions of a problem at once.
+  """
+
+  group: bool = False
+
+  @property
+  def asynchronous(self) -> bool:
+    """Returns whether calls wait for something, and so run at the same time."""
+    return inspect.iscoroutinefunction(self.function)
+
+
+def register(name: str, numbers: type | None = None, *, group: bool = False, replace: bool = False,
+             **defaults):
+  """Returns a decorator that enters a reward in the table; see `RewardEntry`.
+
+  An `async` function also has the numbers of `Calls`, with the same keys: `reward.timeout`.
+
+  Args:
+    name: one of the names in `reward.name`.
+    numbers, replace, **defaults: as in `registry.Table.register`.
+    group: see `RewardEntry`.
+  """
+  def make(function: Callable, own: type) -> RewardEntry:
+    if inspect.iscoroutinefunction(function):
+      own = dataclasses.make_dataclass(f"Calls_{name}", [], bases=(own, Calls), frozen=True)
+    return RewardEntry(function, own, group)
+
+  return REWARDS.register(name, numbers, replace=replace, make=make, **defaults)
+
+
+@register(TASK)
+def of_task(problem: Problem, completion: str, cfg):
+  """Stands for the task's own verdict, which `RewardedTask` asks for itself."""
+  raise NotImplementedError
+
+
+class RewardedTask:
+  """A task whose completions are judged by the rewards of a config; all else is the task's.
+
+  Args:
+    cfg: names the rewards.
+  """
+
+  def __init__(self, task: Task, cfg: RewardConfig):
+    self._task, self._parts, self._cfg = task, REWARDS.parts(cfg.name), REWARDS.numbers(cfg)
+    self._said: set[str] = set()
+
+  def __getattr__(self, name: str):
+    if name.startswith("__") or name == "_task":
+      raise AttributeError(name)
+    return getattr(self._task, name)
+
+  def reward(self, problem: Problem, completion: str) -> Reward:
+    """Returns the verdict on one completion, as a group of its own."""
+    return self.rewards([problem], [completion])[0]
+
+  def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
+    """Returns the verdicts, each completion being a group of its own."""
+    return self.group_rewards(problems, completions)
+
+  def group_rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
+    """Returns the verdicts in the order of the completions.
+
+    Args:
+      problems: one per group.
+      completions: the same number for each problem, group after group.
+    """
+    found = [self._asked(name, entry, problems, completions) for name, entry in self._parts.items()]
+    return [total(row) for row in zip(*found, strict=True)]
+
+  def check(self, problem: Problem, completion: str) -> None:
+    """Asks each reward once, so that a wrong one is refused before a run begins.
+
+    Raises:
+      ConfigError: a reward raises, or returns something else than components. A call that fails
+        behind `await` is only warned of: a server may come up later.
+    """
+    owners: dict[str, str] = {}
+    for name, entry in self._parts.items():
+      if name == TASK:
+        continue
+      with REWARDS.blamed(name):
+        outcome, = self._results(name, entry, [problem], [completion])
+        if isinstance(outcome, Failed) and entry.asynchronous:
+          continue
+        if isinstance(outcome, Failed):
+          raise outcome.error
+        for part, _ in verdict(name, outcome).components:
+          if owners.setdefault(part, name) != name:
+            raise ValueError(f"component {part!r} is also one of reward {owners[part]!r}; choose "
+                             "another name")
+
+  def _asked(self, name: str, entry: RewardEntry, problems: list[Problem],
+             completions: list[str]) -> list[Reward]:
+    """Returns one reward's verdict on each completion."""
+    if name == TASK:
+      size = len(completions) // len(problems)
+      return self._task.rewards([p for p in problems for _ in range(size)], completions)
+    out = []
+    for outcome in self._results(name, entry, problems, completions):
+      try:
+        out.append(verdict(name, outcome))
+      except (TypeError, ValueError) as error:
+        out.append(self._unscored(name, entry, error))
+    return out
+
+  def _results(self, name: str, entry: RewardEntry, problems: list[Problem],
+               completions: list[str]) -> list:
+    """Returns what a reward returned for each completion; failures are logged."""
+    outcomes = results(entry.function, entry.group, entry.asynchronous, problems, completions,
+                       self._cfg)
+    for outcome in outcomes:
+      if isinstance(outcome, Failed):
+        self._unscored(name, entry, outcome.error)
+    return outcomes
+
+  def _unscored(self, name: str, entry: RewardEntry, error: Exception) -> Reward:
+    """Returns the verdict of a failure; each kind of failure is logged once."""
+    failed = Failed(error)
+    if (key := f"{name}: {type(error).__name__}") not in self._said:
+      self._said.add(key)
+      logger.warning("reward %r (%s): %s; such rows are unscored and left out of the update", name,
+                     entry.where, failed.reason)
+    return verdict(name, failed)
+
+
+def components(name: str, result) -> dict[str, tuple[float, float]]:
+  """Returns (value, weight) of each component that the reward of this name returned.
+
+  Raises:
+    TypeError: neither a number nor a dict of numbers or pairs of numbers.
+    ValueError: a number that is not finite.
+  """
+  if _is_number(result):
+    result = {name: result}
+  if not isinstance(result, dict) or not result:
+    raise TypeError("a reward returns a number, or components such as {'correct': 1.0}; this one "
+                    f"returned {repr(result)[:80]}")
+  out = {}
+  for part, item in result.items():
+    pair = item if isinstance(item, tuple) else (item, 1.0)
+    if not isinstance(part, str) or len(pair) != 2 or not all(map(_is_number, pair)):
+      raise TypeError(f"component {part!r} = {repr(item)[:80]}: a number, or a number and its "
+                      "weight, was expected")
+    value, weight = map(float, pair)
+    if not (math.isfinite(value) and math.isfinite(weight)):
+      raise ValueError(f"component {part!r} = {item!r} is not finite")
+    out[part] = value, weight
+  return out
+
+
+def _is_number(item) -> bool:
+  """Whether a value is a number of Python or numpy."""
+  return isinstance(item, (bool, int, float)) or (getattr(item, "shape", None) == ()
+                                                  and hasattr(item, "__float__"))
+
+
+def verdict(name: str, result) -> Reward:
+  """Returns the verdict of what a reward returned; raises as `components`.
+
+  Its `correct` is None where the reward does not say.
+  """
+  if isinstance(result, Reward):
+    return result
+  if isinstance(result, Failed):
+    return Reward(0.0, False, result.reason)
+  parts = components(name, result)
+  value = sum(value * weight for value, weight in parts.values())
+  correct = parts["correct"][0] > 0 if "correct" in parts else None
+  return Reward(value, correct, None, tuple((name, pair[0]) for name, pair in parts.items()))
+
+
+def total(verdicts: tuple[Reward, ...]) -> Reward:
+  """Returns the sum of several rewards' verdicts on one completion.
+
+  It is unscored where one of them is. The first that says whether the row is correct counts.
+  """
+  failed = [v.unscored_reason for v in verdicts if v.unscored_reason is not None]
+  if failed:
+    return Reward(0.0, False, failed[0])
+  value = sum(v.value for v in verdicts)
+  said = [v.correct for v in verdicts if v.correct is not None]
+  named = [pair for v in verdicts for pair in v.components or ((TASK, v.value),)]
+  return Reward(value, bool(said[0] if said else value > 0), None, tuple(named))
+
+
+def rewarded(task: Task, cfg: RewardConfig) -> Task:
+  """Returns the task with the rewards of a config in place of its own verdict.
+
+  Raises:
+    ConfigError: an unknown name, or two rewards that read a number of the same name differently.
+  """
+  if cfg.name == TASK:
+    return task
+  return RewardedTask(task, cfg)
+
+
+def judged(task: Task, problems: list[Problem], completions: list[str]) -> list[Reward]:
+  """Returns the verdicts on groups of completions, group after group; `problems` has one each."""
+  if isinstance(task, RewardedTask):
+    return task.group_rewards(problems, completions)
+  size = len(completions) // len(problems)
+  return task.rewards([problem for problem in problems for _ in range(size)], completions)

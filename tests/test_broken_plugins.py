@@ -8,7 +8,8 @@ from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.runs import setup
 
 HEAD = "from jaxrl_llm import register\nimport jax.numpy as jnp\n"
-ESTIMATOR = HEAD + "@register.estimator('own')\ndef own(log_probs, anchor, advantages, mask, cfg):\n"
+ARRAYS = "log_probs, anchor, advantages, mask, cfg"
+ESTIMATOR = HEAD + f"@register.estimator('own')\ndef own({ARRAYS}):\n"
 ADVANTAGE = HEAD + "@register.advantage('own')\ndef own(inputs, cfg):\n"
 REWARD = HEAD + "@register.reward('own')\ndef own(problem, completion, cfg):\n"
 TASK = HEAD + "@register.task('own')\nclass Own:\n"
@@ -98,7 +99,8 @@ def test_a_plugin_that_is_right_passes(tmp_path, settings):
           "  ones = jnp.ones_like(log_probs)\n"
           "  loss = common.score_function_surrogate(ones, log_probs, advantages, mask)\n"
           "  none = jnp.zeros_like(mask)\n"
-          "  return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))\n")
+          "  counts = common.clip_counts(mask, high=none, low=none, dropped=none)\n"
+          "  return common.output(loss, counts)\n")
   built(tmp_path, ESTIMATOR + body, settings)
 
 

@@ -7,7 +7,7 @@ from jaxrl_llm.config import base_config
 def get_config(preset: str = "grpo"):
   config = base_config()
   config.iterations = 2
-  config.model.update(vocab_size=259, width=64, num_layers=2, num_heads=2, num_kv_heads=1,
+  config.model.update(vocab_size=258, width=64, num_layers=2, num_heads=2, num_kv_heads=1,
                       head_dim=32, mlp_width=128)
   config.task.update(name="dataset", heldout_problems=8)
   config.task.data.update(path="experiments/extend/problems.jsonl", verifier="numeric",

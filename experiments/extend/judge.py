@@ -4,8 +4,8 @@
     --config.plugins=experiments/extend/judge.py --config.reward.name=task,judge \
     --config.reward.url=http://127.0.0.1:8000 --config.reward.timeout=2 --config.reward.retries=0
 
-A call that is late or fails is repeated (`reward.retries`) and then leaves its row unscored: counted
-in `reward/unscored` and kept out of the update, never a reward of 0.
+A call that is late or fails is repeated (`reward.retries`); then its row is unscored: counted in
+`reward/unscored` and kept out of the update, never a reward of 0.
 """
 
 import asyncio

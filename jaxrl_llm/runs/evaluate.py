@@ -97,7 +97,8 @@ def _mean(values: np.ndarray) -> float:
 
 
 def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax.Array,
-                sampling: Sampling, *, piece: int, problems: list[Problem]) -> Rollout:
+                sampling: Sampling, *, piece: int,
+                problems: list[Problem] | None = None) -> Rollout:
   """Samples one completion per prompt, in pieces of equal shape; the last one is padded.
 
   Args:
@@ -105,14 +106,14 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
     prompts: B rows on the host. A row's noise depends on (key, row id) only, not on its piece.
     key: consumed.
     piece: rows at once, rounded up to divide over the devices that hold rows.
-    problems: one per row, for an environment.
+    problems: one per row, for an environment that reads them; None: unknown.
 
   Returns:
     The rows on the host, without padding; their group ids count from 0.
   """
   count = len(prompts.row_id)
   size = _padded(min(piece, count), sampler.mesh)
-  told = {} if sampler.environment is None else {"problems": by_row(prompts, problems)}
+  told = {"problems": by_row(prompts, problems)} if sampler.environment and problems else {}
   found = []
   for begin in range(0, count, size):
     at = np.minimum(np.arange(begin, begin + size), count - 1)

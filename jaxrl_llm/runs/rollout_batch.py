@@ -69,7 +69,7 @@ def dispatch(cfg: Config, task: Task, sampler: Sampler, params: Params, step: ja
   problems = task.batch(cursor)
   prompts = prompt_batch(task, problems, cfg.rollout.max_prompt_tokens,
                          group_size=cfg.rollout.group_size, first_row=cursor * cfg.rows)
-  told = {} if sampler.environment is None else {"problems": by_row(prompts, problems)}
+  told = {"problems": by_row(prompts, problems)} if sampler.environment else {}
   rollout, metrics = sampler.sample(params, parallel.to_global(prompts, sampler.mesh),
                                     iteration_key(cfg.seed, cursor), sampler.sampling, **told)
   rollout = rollout.replace(policy_step=rollout.policy_step + step)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from jaxrl_llm.analysis import replay_run
-from jaxrl_llm.config import ConfigError
+from jaxrl_llm.config import ConfigError, load_plugins
 from jaxrl_llm.reporting.reader import RunError
 
 
@@ -24,8 +24,11 @@ def main() -> None:
   parser.add_argument("--iteration", type=int, help="iteration of the rollouts")
   parser.add_argument("--checkpoint", type=int,
                       help="iteration of the checkpoint whose parameters are the current policy")
+  parser.add_argument("--plugins", default="", help="files whose estimators are compared, too, "
+                      "separated by commas, beside those of the run")
   arguments = parser.parse_args()
   try:
+    load_plugins((arguments.plugins,))
     print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint))
   except (ConfigError, RunError, OSError) as error:
     sys.exit(f"error: {error}")

@@ -1,14 +1,16 @@
 """Writes the tables and figures of the exact laboratory: bias and variance of every estimator.
 
   python experiments/exact/run.py
+  python experiments/exact/run.py --plugins=experiments/extend/estimator.py --out=results/tempered
 
 The files table.md, table.csv and the figures go into --out. With the default --out the tables of
-README.md are replaced too.
+README.md are replaced too, so methods of --plugins need another folder.
 """
 
 import argparse
 import csv
 import itertools
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +18,13 @@ import jax
 import numpy as np
 
 from jaxrl_llm.analysis import exact_group, figures, monte_carlo, studies
-from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
+from jaxrl_llm.config import (
+  AdvantageConfig,
+  AggregationConfig,
+  ConfigError,
+  EstimatorConfig,
+  load_plugins,
+)
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
 from jaxrl_llm.reporting.tables import markdown_table
@@ -212,7 +220,15 @@ def main() -> None:
                       help="random instances of the group tables (default 5)")
   parser.add_argument("--out", type=Path, default=HERE / "results",
                       help="folder of the files (default: results beside this file)")
+  parser.add_argument("--plugins", default="", help="files whose estimators and advantages enter, "
+                      "too, separated by commas")
   args = parser.parse_args()
+  if args.plugins and args.out == HERE / "results":
+    parser.error("--plugins needs --out: the committed tables hold the package's methods only")
+  try:
+    load_plugins((args.plugins,))
+  except ConfigError as error:
+    sys.exit(f"error: {error}")
   args.out.mkdir(parents=True, exist_ok=True)
   rows = measure(args.instances, args.group_instances)
   windows = {}

@@ -15,6 +15,7 @@ from pathlib import Path
 from jaxrl_llm.analysis import replay_run
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.reporting.reader import RunError
+from jaxrl_llm.runs import cache
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
   parser.add_argument("--checkpoint", type=int,
                       help="iteration of the checkpoint whose parameters are the current policy")
   arguments = parser.parse_args()
+  cache.keep_programs()
   try:
     print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint))
   except (ConfigError, RunError, OSError) as error:

@@ -11,6 +11,7 @@ os.environ["XLA_FLAGS"] = (
     # programs of tests run for milliseconds
     " --xla_backend_optimization_level=0")
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAXRL_LLM_CACHE"] = ""  # tests neither read nor fill the user's folder
 
 import jax
 import pytest

@@ -209,7 +209,7 @@ def require_math() -> None:
   if importlib.util.find_spec("math_verify") is None:
     raise ConfigError(
         "verifier kind 'math' needs the package math-verify, which is not installed. "
-        "Fix: pip install 'jaxrl_llm[math]', or another verifier (exact, numeric, choice).")
+        "Fix: pip install -e '.[math]', or another verifier (exact, numeric, choice).")
 
 
 @functools.cache

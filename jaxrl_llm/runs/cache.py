@@ -1,4 +1,4 @@
-"""The folder that all runs of a user share: compiled programs here, warm starts in shared_starts.py.
+"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py.
 
 `~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
 speeds up a start and never changes a result. What it holds is run and read without question, so
@@ -126,14 +126,15 @@ def _by_time(entry: tuple[int, float, Path]) -> float:
 
 def size_and_time(path: Path) -> tuple[int, float]:
   """Returns (bytes, time of the last use) of a file, or of all files in a folder; 0 if gone."""
+  files = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path)
+                                         for name in names]
   size, time = 0, 0.0
-  for file in [path] if path.is_file() else path.rglob("*"):
+  for file in files:
     try:
       stat = file.stat()
     except OSError:
-      continue
-    if file.is_file():
-      size, time = size + stat.st_size, max(time, stat.st_mtime, stat.st_atime)
+      continue  # another process removed it
+    size, time = size + stat.st_size, max(time, stat.st_mtime, stat.st_atime)
   return size, time
 
 

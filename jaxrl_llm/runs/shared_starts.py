@@ -88,20 +88,20 @@ def store(name: str | None, path: Path) -> None:
       temporary.rename(folder / name)
     except OSError:
       pass  # another run was first; its start has the same bytes
+    _prune(folder)
   except OSError as error:
     logger.warning("the warm start is not shared with other runs: %s", error)
   finally:
     cache.remove(temporary)
-  _prune(folder)
 
 
 def _prune(folder: Path) -> None:
   """Keeps `LIMIT_BYTES`, and removes what processes killed an hour ago left unfinished."""
   entries = []
-  for path in folder.iterdir():
+  for path in list(folder.iterdir()):
     if not path.name.startswith(UNFINISHED):
       entries.append(path)
-    elif cache.size_and_time(path)[1] < time.time() - 3600:
+    elif 0.0 < cache.size_and_time(path)[1] < time.time() - 3600:
       cache.remove(path)
   cache.prune(entries, LIMIT_BYTES)
 

@@ -43,7 +43,8 @@ def become(code: bytes, out: int, err: int, directory: str, settings: dict) -> N
 def limit(settings: dict) -> None:
   """Sets the kernel's limits, or keeps lower ones that the trainer itself has.
 
-  The limit on processes counts all processes of the user; the others hold for each process.
+  The limit on processes counts all processes of the user, or of its user namespace; the others hold
+  for each process.
   """
   mega = 1 << 20
   limits = {

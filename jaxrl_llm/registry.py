@@ -147,7 +147,7 @@ class Table(Generic[E]):
     """Replaces an entry, or only its function, as tests and notebooks do."""
     if not isinstance(entry, Entry):
       entry = dataclasses.replace(self[name], function=entry) if name in self else Entry(entry)
-    self.entries[name] = entry
+    self.entries[name] = entry  # type: ignore[assignment]
 
   def __delitem__(self, name: str) -> None:
     del self.entries[name]

@@ -80,6 +80,7 @@ SLOW = {
     "runs/test_shared_starts.py": "reads_no_section|runs_do_not_depend",
     "runs/test_stop_rules.py": "evaluation_ends|prunes_by_min_p",
     "runs/test_support_both_sides.py": "sampler_scorer_and_loss_agree",
+    "test_types.py": None,
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over",
     "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"
                                    r"|micro_batches_change_nothing\[(minpro|gspo)",

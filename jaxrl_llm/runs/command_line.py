@@ -10,7 +10,7 @@ from jaxrl_llm.runs import cache
 
 
 def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str],
-        errors: tuple[type[BaseException], ...]) -> None:
+        errors: tuple[type[Exception], ...]) -> None:
   """Parses the flags and calls `main`; what the user can mend ends the process in one line.
 
   Args:
@@ -26,11 +26,11 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
 
   try:
     app.run(checked, flags_parser=parse)
-  except (ConfigError, OSError, *errors) as error:
+  except errors + (ConfigError, OSError) as error:
     sys.exit(f"error: {error}")
 
 
-def parse(arguments: Sequence[str]) -> list[str]:
+def parse(arguments: list[str]) -> list[str]:
   """Returns the command and its arguments that are no flags."""
   try:
     return app.parse_flags_with_usage(arguments)

@@ -173,10 +173,10 @@ def plugin_files(plugins: tuple[str, ...]) -> list[Path]:
   """Returns the files of loaded plugins, and of the modules in their folders that are loaded."""
   folders, files = set(), set()
   for plugin in (name.strip() for entry in plugins for name in entry.split(",") if name.strip()):
-    file = plugin if plugin.endswith(".py") else sys.modules[plugin].__file__
-    if file is not None:
-      files.add(Path(file).resolve())
-      folders.add(Path(file).resolve().parent)
+    path = Path(plugin if plugin.endswith(".py") else sys.modules[plugin].__file__ or "").resolve()
+    if path.is_file():
+      files.add(path)
+      folders.add(path.parent)
   for module in list(sys.modules.values()):
     file = Path(getattr(module, "__file__", None) or "/")
     if file.suffix == ".py" and "site-packages" not in file.parts and folders & {*file.parents}:
@@ -194,7 +194,7 @@ def machine() -> dict:
       versions[name] = None
   environment = {name: value for name, value in os.environ.items()
                  if name.startswith(("JAX_", "XLA_", "NVIDIA_TF32")) and "CACHE" not in name}
-  processor = ""
+  processor = []
   if Path("/proc/cpuinfo").exists():
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     processor = sorted({line for line in lines if line.startswith(("model name", "flags"))})

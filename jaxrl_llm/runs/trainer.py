@@ -152,7 +152,7 @@ def _write(outputs: Outputs, line: Line) -> None:
                                for step in steps])
   merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
   outputs.writer.write(line.iteration, values | merged)
-  for step, (loss, norm) in enumerate(each, start=values["step"] - len(steps) + 1):
+  for step, (loss, norm) in enumerate(each, start=int(values["step"]) - len(steps) + 1):
     if not (math.isfinite(loss) and math.isfinite(norm)):
       raise NonFiniteError(
           f"iteration {line.iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm "

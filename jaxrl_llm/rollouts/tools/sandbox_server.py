@@ -63,7 +63,8 @@ def isolate(got: set[str], settings: dict) -> tuple[str, int | None]:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
   except linux.REFUSED:
     pass
-  sys.stdout.reconfigure(line_buffering=True)  # keeps what a program prints before it is killed
+  # Keeps what a program prints before it is killed.
+  sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
   if "files" in got:
     return "", proc
   directory = tempfile.mkdtemp(prefix="jaxrl-sandbox-", dir=settings["temporary"])

@@ -29,9 +29,9 @@ LIMIT_BYTES = 1 << 30
 MANIFEST, FILES = "files.json", "files"
 UNFINISHED = ".new-"
 # Sections that a warm start does not read, so that runs of different methods share it.
-UNREAD = ("iterations", "dynamic_sampling", "shaping", "estimator", "advantage", "aggregation",
-          "correction", "kl", "entropy", "critic", "vocabulary", "pipo", "updates", "evaluation",
-          "checkpoint")
+UNREAD = ("iterations", "reward", "dynamic_sampling", "shaping", "estimator", "advantage",
+          "aggregation", "correction", "kl", "entropy", "critic", "vocabulary", "pipo", "updates",
+          "evaluation", "checkpoint")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-dtypes",
             "transformers", "tokenizers", "safetensors", "datasets", "pyarrow", "reasoning-gym",
             "qwix")

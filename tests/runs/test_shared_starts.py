@@ -163,17 +163,19 @@ def test_the_warm_start_reads_no_section_outside_of_its_key(tmp_path):
 
 
 def test_runs_do_not_depend_on_what_is_shared(tmp_path):
-  """Alone, with an empty folder, and with one that another method has filled."""
-  results = {}
+  """Alone, with an empty folder, with one that another method has filled, and with a full one."""
+  results, programs = {}, {}
   for name, preset, folder in (("alone", "ctpo", ""), ("other", "grpo", "shared"),
-                               ("taken", "ctpo", "shared")):
+                               ("taken", "ctpo", "shared"), ("again", "ctpo", "shared")):
     environment = {cache.VARIABLE: str(tmp_path / folder) if folder else ""}
     command.succeed(command.start(tmp_path / name, config=f"{command.TINY}:{preset}",
                                   environment=environment))
     lines = [{key: value for key, value in line.items() if not key.startswith("time/")}
              for line in command.metrics_lines(tmp_path / name)]
     results[name] = lines, [file.read_bytes() for file in command.rollout_files(tmp_path / name)]
-  assert results["taken"] == results["alone"] and results["other"] != results["alone"]
+    programs[name] = {file.name for file in (tmp_path / "shared/xla").glob("*-cache")}
+  assert results["taken"] == results["again"] == results["alone"] != results["other"]
+  assert programs["other"] < programs["taken"] == programs["again"], "it compiled something again"
   assert len(list((tmp_path / "shared" / cache.STARTS).iterdir())) == 1
   stamps = [(tmp_path / name / "warm_start/_CHECKPOINT_METADATA").read_bytes()
             for name in ("other", "taken", "alone")]

@@ -9,15 +9,14 @@ on where it was interrupted.
 """
 
 import contextlib
-import sys
 
-from absl import app, flags, logging
+from absl import flags
 from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.analysis import benchmark
 from jaxrl_llm.models import CheckpointError
-from jaxrl_llm.runs import saved
+from jaxrl_llm.runs import command_line, saved
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None,
@@ -37,11 +36,9 @@ _MIN_P = flags.DEFINE_float("min_p", 0.0,
                             "Sample no token below this share of the likeliest one's probability.")
 _BATCH = flags.DEFINE_integer("batch", 64, "Rows sampled at once.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the samples.")
-flags.mark_flag_as_required("out")
 
 
-def main(_):
-  logging.set_verbosity(logging.WARNING)
+def main():
   settings = benchmark.Settings(_SAMPLES.value, _TEMPERATURE.value, _TOP_P.value, _TOP_K.value,
                                 _MIN_P.value, _BATCH.value, _SEED.value)
   cfg = None if _CONFIG.value is None else config_lib.from_dict(_CONFIG.value)
@@ -63,16 +60,6 @@ def main(_):
   print(benchmark.table(metrics))
 
 
-def parse_flags(argv):
-  try:
-    return app.parse_flags_with_usage(argv)
-  # An unknown section. `from_dict` refuses unknown keys of a known one.
-  except KeyError as error:
-    raise config_lib.ConfigError(f"unknown key: {error.args[0]}") from error
-
-
 if __name__ == "__main__":
-  try:
-    app.run(main, flags_parser=parse_flags)
-  except (config_lib.ConfigError, CheckpointError, TornCheckpointsError, OSError) as error:
-    sys.exit(f"error: {error}")
+  command_line.run(main, required=("out",), folders=("workdir", "pretrained", "out"),
+                   errors=(CheckpointError, TornCheckpointsError))

@@ -1,15 +1,24 @@
 """Train: flags and a config in, `trainer.run` out. No logic lives here.
 
-  python experiments/main.py --config=configs/quickstart.py:minpro --config.seed=1 --workdir=runs/a
+Train, with another method (README.md: choose the method), and with other values:
+
+  python experiments/main.py --config=configs/quickstart.py --workdir=runs/a
+  python experiments/main.py --config=configs/quickstart.py:minpro --workdir=runs/b --config.seed=1
+
+List all keys, their defaults, and the numbers of all methods:
+
+  python -m jaxrl_llm.config
+
+Evaluate a run (its plot and report are runs/a/curves.png and runs/a/report.html):
+
+  python experiments/evaluate.py --workdir=runs/a --out=runs/a/evaluation
 """
 
-import sys
-
-from absl import app, flags, logging
+from absl import flags
 from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.runs import trainer
+from jaxrl_llm.runs import command_line, trainer
 
 # Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
 _CONFIG = config_flags.DEFINE_config_file("config", None,
@@ -17,24 +26,12 @@ _CONFIG = config_flags.DEFINE_config_file("config", None,
                                           lock_config=False, accept_new_attributes=True)
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of the run; an interrupted run goes on from its last checkpoint.")
-flags.mark_flags_as_required(["config", "workdir"])
 
 
-def main(_):
-  logging.set_verbosity(logging.WARNING)
+def main():
   trainer.run(config_lib.from_dict(_CONFIG.value), _WORKDIR.value)
 
 
-def parse_flags(argv):
-  try:
-    return app.parse_flags_with_usage(argv)
-  # An unknown section. `from_dict` refuses unknown keys of a known one.
-  except KeyError as error:
-    raise config_lib.ConfigError(f"unknown key: {error.args[0]}") from error
-
-
 if __name__ == "__main__":
-  try:
-    app.run(main, flags_parser=parse_flags)
-  except (config_lib.ConfigError, *trainer.RUN_ERRORS, OSError) as error:
-    sys.exit(f"error: {error}")
+  command_line.run(main, required=("config", "workdir"), folders=("workdir",),
+                   errors=trainer.RUN_ERRORS)

@@ -15,6 +15,7 @@ from pathlib import Path
 from jaxrl_llm.analysis import replay_run
 from jaxrl_llm.config import ConfigError, load_plugins
 from jaxrl_llm.reporting.reader import RunError
+from jaxrl_llm.runs import cache
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
   parser.add_argument("--plugins", default="", help="files whose estimators are compared, too, "
                       "separated by commas, beside those of the run")
   arguments = parser.parse_args()
+  cache.keep_programs()
   try:
     load_plugins((arguments.plugins,))
     print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint))

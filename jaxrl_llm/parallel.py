@@ -184,7 +184,8 @@ def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
 
   A dimension that does not divide over its devices is replicated, which is logged once.
   """
-  out, used = [], set()
+  out: list = []
+  used: set[str] = set()
   for axis, size in zip(axes, shape, strict=True):
     rule = RULES.get(axis)
     names = () if rule is None else (rule,) if isinstance(rule, str) else rule

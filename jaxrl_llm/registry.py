@@ -67,7 +67,7 @@ class Table(Generic[E]):
     self.entries: dict[str, E] = {}
 
   def register(self, name: str, numbers: type | None = None, *, replace: bool = False,
-               make: Callable[..., E] = Entry, **defaults):
+               make: Callable[..., Any] = Entry, **defaults):
     """Returns a decorator that enters a function or class in the table.
 
     Args:
@@ -147,7 +147,7 @@ class Table(Generic[E]):
     """Replaces an entry, or only its function, as tests and notebooks do."""
     if not isinstance(entry, Entry):
       entry = dataclasses.replace(self[name], function=entry) if name in self else Entry(entry)
-    self.entries[name] = entry
+    self.entries[name] = entry  # type: ignore[assignment]
 
   def __delitem__(self, name: str) -> None:
     del self.entries[name]
@@ -229,7 +229,7 @@ class Combination(Table[E]):
       raise ConfigError(f"{self.key} = {name!r}: a name stands there twice. Fix: each one once.")
     return {part: super(Combination, self).__getitem__(part) for part in names}
 
-  def __getitem__(self, name: str) -> E:
+  def __getitem__(self, name: str) -> Any:
     """Returns the entry of a name; of several, an entry with the numbers of all."""
     if "," not in str(name):
       return super().__getitem__(name)

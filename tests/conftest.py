@@ -11,6 +11,7 @@ os.environ["XLA_FLAGS"] = (
     # programs of tests run for milliseconds
     " --xla_backend_optimization_level=0")
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAXRL_LLM_CACHE"] = ""  # tests neither read nor fill the user's folder
 
 import jax
 import pytest
@@ -66,6 +67,7 @@ SLOW = {
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache",
     "runs/test_bad_input.py": "command",
+    "runs/test_command_line.py": "commands_refuse|help_shows",
     "runs/test_end_to_end.py": None,
     "runs/test_gsm8k_with_python.py": None,
     "runs/test_every_preset.py": r"twenty_steps\[(?!(grpo|ctpo|minpro)\])|experts_train",
@@ -75,8 +77,10 @@ SLOW = {
     "runs/test_overlap_run.py": None,
     "runs/test_resume_tools.py": None,
     "runs/test_run.py": "finished_run_started_again",
+    "runs/test_shared_starts.py": "reads_no_section|runs_do_not_depend",
     "runs/test_stop_rules.py": "evaluation_ends|prunes_by_min_p",
     "runs/test_support_both_sides.py": "sampler_scorer_and_loss_agree",
+    "test_types.py": None,
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over",
     "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"
                                    r"|micro_batches_change_nothing\[(minpro|gspo)",

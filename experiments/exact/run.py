@@ -28,6 +28,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
 from jaxrl_llm.reporting.tables import markdown_table
+from jaxrl_llm.runs import cache
 
 HERE = Path(__file__).parent
 DRIFTS, HORIZONS = (0.1, 0.3, 0.6, 1.0), (2, 4, 6, 8)
@@ -230,6 +231,7 @@ def main() -> None:
   except ConfigError as error:
     sys.exit(f"error: {error}")
   args.out.mkdir(parents=True, exist_ok=True)
+  cache.keep_programs()
   rows = measure(args.instances, args.group_instances)
   windows = {}
   for label, (cfg, sigmas) in WINDOWS.items():

@@ -28,7 +28,7 @@ from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.reporting.tables import markdown_table
-from jaxrl_llm.runs import saved, setup
+from jaxrl_llm.runs import cache, saved, setup
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
 from jaxrl_llm.runs.samplers import Sampler
@@ -194,6 +194,7 @@ def main() -> None:
   parser.add_argument("--record", action="store_true",
                       help="write results.json and the README's tables")
   arguments = parser.parse_args()
+  cache.keep_programs()
   try:
     if arguments.keys < 2:
       raise ConfigError(f"--keys={arguments.keys}: one key has no spread. Fix: --keys=2 or more.")

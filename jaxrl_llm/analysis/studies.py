@@ -4,6 +4,7 @@ A cell of a group study is (method, EstimatorConfig, AdvantageConfig, Aggregatio
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from jaxrl_llm.config import AggregationConfig, EstimatorConfig
 from jaxrl_llm.objective import estimators
 
 OPEN = "none"  # no bound
-_NO_WINDOW = {"log_low": OPEN, "log_high": OPEN, "log_dual": OPEN}
+_NO_WINDOW: dict[str, Any] = {"log_low": OPEN, "log_high": OPEN, "log_dual": OPEN}
 METRICS = tuple(f.name for f in dataclasses.fields(Report))
 
 # Every window is open, so that a table shows what the ratio itself does.
@@ -118,8 +119,8 @@ def sampled_group_study(study: str, cells, *, drift: float, vocabulary: int, hor
   case = exact.select(exact.random_case(tree, (drift,), 1, seed), 0, 0)
   target = exact.policy_gradient(tree, case.target_logits, case.rewards)
   rows = []
-  for method, _, advantage, aggregation, functions in _compiled(cells):
-    reports = monte_carlo.group_report(case, *functions, target, group_size=group_size,
+  for method, _, advantage, aggregation, (credit, coefficient) in _compiled(cells):
+    reports = monte_carlo.group_report(case, credit, coefficient, target, group_size=group_size,
                                        samples=samples, seed=seed)
     mean, error = ({m: float(getattr(r, m)) for m in METRICS} for r in reports)
     rows.append(

@@ -1,7 +1,7 @@
 """Sections that the loss depends on."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxrl_llm import registry
 from jaxrl_llm.fields import option, when
@@ -108,7 +108,7 @@ class VocabularyConfig:
       when=when(".rules", text="vocabulary.top_k, top_p or min_p set"))
 
   @property
-  def rules(self) -> dict[str, float]:
+  def rules(self) -> dict[str, Any]:
     """Returns the rules that prune, as arguments of ops/vocabulary.py."""
     return _pruning(self)
 
@@ -138,7 +138,7 @@ class LossConfig:
   max_new_tokens: int | None = None
 
   @property
-  def rules(self) -> dict[str, float]:
+  def rules(self) -> dict[str, Any]:
     """Returns the rules that prune, as arguments of ops/vocabulary.py."""
     return _pruning(self)
 
@@ -155,6 +155,6 @@ class BatchConfig:
   kl: KLConfig = KLConfig()
 
 
-def _pruning(cfg: VocabularyConfig | LossConfig) -> dict[str, float]:
+def _pruning(cfg: VocabularyConfig | LossConfig) -> dict[str, Any]:
   keeps_all = {"top_k": 0, "top_p": 1, "min_p": 0}
   return {name: getattr(cfg, name) for name, off in keeps_all.items() if getattr(cfg, name) != off}

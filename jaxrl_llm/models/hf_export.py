@@ -28,7 +28,7 @@ class _Planned(NamedTuple):
   """A tensor to write: the part of a parameter at `index` of its stacked axes, `size` bytes."""
 
   entry: Entry
-  index: tuple[int, ...]
+  index: tuple[int, ...]  # type: ignore[assignment]
   size: int
 
 
@@ -126,7 +126,8 @@ class _Fetcher:
 
   def __init__(self, leaves, scanned: bool, dtype):
     self._leaves, self._scanned, self._dtype = leaves, scanned, dtype
-    self._key, self._value = None, None
+    self._key: tuple[str, int | None] | None = None
+    self._value: np.ndarray | None = None
 
   def __call__(self, entry: Entry, index: tuple[int, ...]) -> np.ndarray:
     """The part of a parameter that one tensor holds.

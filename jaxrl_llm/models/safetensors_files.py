@@ -44,7 +44,8 @@ class Weights:
 
   def __init__(self, directory: Path):
     self._directory = directory
-    self._open_file, self._handle = None, None
+    self._open_file: str | None = None
+    self._handle: safe_open | None = None
     index = _read_index(directory)
     self.tensors: dict[str, StoredTensor] = {}
     for file in sorted(set(index.values())) if index else [SINGLE]:

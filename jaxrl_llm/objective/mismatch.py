@@ -50,7 +50,7 @@ def mismatch_metrics(scored_log_probs: Float[Array, "B L"], behavior_log_probs: 
   edges = jnp.asarray(np.log(PROBABILITY_EDGES), behavior.dtype)
   bucket = jnp.searchsorted(edges, behavior, side="right")
   inside = mask & (bucket == jnp.arange(len(PROBABILITY_EDGES) + 1)[:, None, None])
-  metrics = {}
+  metrics: dict[str, Mean | Extreme] = {}
   for name, values in tokens.items():
     metrics[f"mismatch/{name}"] = masked.mean(values, mask)
     metrics[f"mismatch/{name}/by_probability"] = Mean(

@@ -176,8 +176,8 @@ def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[i
   made = make_tool(tool, numbers, workers)
   notation = Tag(tool, TOOLS[tool].parameter) if protocol == "tag" else PROTOCOLS[protocol]()
   try:
-    return ToolEnvironment(tokenizer, made, notation, eos_ids=eos_ids,
-                           max_output_tokens=max_output_tokens)
+    return ToolEnvironment(tokenizer, made, notation,  # type: ignore[arg-type]
+                           eos_ids=eos_ids, max_output_tokens=max_output_tokens)
   except ConfigError:
     made.close()
     raise

@@ -86,7 +86,7 @@ class Inline:
 
   def find(self, text: str) -> Call | None:
     match = re.search(r"\[([^\[\]]*)\]", text)
-    return match and Call(*match.span(), match[1])
+    return Call(*match.span(), match[1]) if match else None
 
   def body(self, result: ToolResult, chars: int | None = None) -> str:
     number = result.status == "ok" and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", result.output.strip())
@@ -125,7 +125,9 @@ class Fence:
   def find(self, text: str) -> Call | None:
     opened = self._opened(text)
     closed = opened and _CLOSED.search(text, opened.end())
-    return closed and Call(opened.start(), closed.end(), text[opened.end():closed.start()])
+    if not closed:
+      return None
+    return Call(opened.start(), closed.end(), text[opened.end():closed.start()])
 
   def stated(self, text: str, cut: bool = False) -> str:
     opened = self._opened(text)
@@ -182,7 +184,7 @@ class Tag:
 
   def find(self, text: str) -> Call | None:
     match = re.search(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL)
-    return match and Call(*match.span(), *self._argument(match[1]))
+    return Call(*match.span(), *self._argument(match[1])) if match else None
 
   def _argument(self, text: str) -> tuple[str, str | None]:
     try:

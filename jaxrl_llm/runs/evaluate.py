@@ -87,7 +87,7 @@ def sampled_metrics(cfg: Config, task: Task, sampler: Sampler, params: Params, i
   some = count > 0
   return {
       f"eval/avg@{samples}": _mean(correct.sum(1)[some] / count[some]),
-      f"eval/pass@{samples}": _mean(correct.any(1)[some]),
+      f"eval/pass@{samples}": _mean(np.asarray(correct.any(1))[some]),
   }
 
 

@@ -90,14 +90,14 @@ def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Ru
 
   rewards, keep = trained_rewards(cfg, batch.verdicts, batch.host, iteration)
   values = _host_values(cfg, batch, run, rewards, keep)
-  on_device = parallel.to_global((rewards, keep), learner.mesh)
-  batches, metrics = learner.batches(batch.rollout, *on_device, scores)
+  device_rewards, device_keep = parallel.to_global((rewards, keep), learner.mesh)
+  batches, metrics = learner.batches(batch.rollout, device_rewards, device_keep, scores)
   if learner.scoring.meter is not None and scores.own is None:
     metrics |= learner.scoring.meter(policy.params, batch.rollout, learner.scoring.sampling)
 
   replayed = Replayed(run.state, None, None, {})
   if learner.replay is not None:
-    whole = learner.replay.batch(batch.rollout, *on_device, scores)
+    whole = learner.replay.batch(batch.rollout, device_rewards, device_keep, scores)
     replayed = _replay(cfg.pipo, learner.replay, run, whole, values["reward/mean"])
   state, steps = replayed.state, []
   for optimizer_batch in batches:

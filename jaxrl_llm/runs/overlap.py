@@ -29,7 +29,8 @@ class Ahead:
   def __init__(self, cfg: Config, task: Task, sampler: Sampler):
     self._cfg, self._task, self._sampler = cfg, task, sampler
     self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="rollouts")
-    self._pending, self._cursor = None, 0
+    self._pending: concurrent.futures.Future[RolloutBatch] | None = None
+    self._cursor = 0
 
   def take(self, params: Params, step: jax.Array, cursor: int) -> RolloutBatch:
     """As `sample_batch`; the pending batch, which `begin` was given the same arguments for.

@@ -109,7 +109,8 @@ def sample_batch(cfg: Config, task: Task, sampler: Sampler, params: Params, step
   if not cfg.dynamic_sampling.enabled:
     dispatched = dispatch(cfg, task, sampler, params, step, cursor)
     return verified(cfg, task, sampler.environment, dispatched)
-  found, metrics, tally = [], [], np.zeros(4, int)
+  found: list = []
+  metrics, tally = [], np.zeros(4, int)
   while sum(len(batch.problems) for batch in found) < cfg.rollout.prompts:
     if len(found) == cfg.dynamic_sampling.max_draws:
       raise dried_up(cfg, tally)

@@ -15,7 +15,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import html, plots, reader, summary, tables, writers
-from jaxrl_llm.runs import evaluate, setup, workdir
+from jaxrl_llm.runs import evaluate, lock, setup, workdir
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.iteration import DeviceMetrics, iterate
@@ -57,14 +57,14 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     The last evaluation's metrics.
 
   Raises:
-    ConfigError: before anything compiles.
+    ConfigError: before anything compiles; also if another process trains in `directory`.
     CheckpointError: the weights of `pretrained` cannot be read.
     NonFiniteError: naming iteration and optimizer step.
   """
   resolved = setup.resolve(cfg)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)
-  with contextlib.closing(sampler):
+  with contextlib.closing(sampler), lock.held(directory):
     return _run(cfg, task, learner, sampler, workdir.claim(directory, resolved))
 
 
@@ -152,7 +152,7 @@ def _write(outputs: Outputs, line: Line) -> None:
                                for step in steps])
   merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
   outputs.writer.write(line.iteration, values | merged)
-  for step, (loss, norm) in enumerate(each, start=values["step"] - len(steps) + 1):
+  for step, (loss, norm) in enumerate(each, start=int(values["step"]) - len(steps) + 1):
     if not (math.isfinite(loss) and math.isfinite(norm)):
       raise NonFiniteError(
           f"iteration {line.iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm "

@@ -84,7 +84,8 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
   - If the tool's protocol looks for an answer, the code of calls is left out too: what a program
     would print is no answer before it has run.
   """
-  needs_answer = isinstance(environment, ToolEnvironment) and environment.protocol.needs_answer
+  tools = environment if isinstance(environment, ToolEnvironment) else None
+  needs_answer = tools is not None and tools.protocol.needs_answer
   texts = []
   for row in range(rollout.tokens.shape[0]):
     read, length = rollout.mask[row].copy(), rollout.length[row]
@@ -94,7 +95,7 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
     ids = rollout.tokens[row][read]
     if needs_answer:
       turns = rollout.turn_id[row][read]
-      texts.append(_stated(tokenizer, environment, ids, turns, cut=reason == STOP_LENGTH))
+      texts.append(_stated(tokenizer, tools, ids, turns, cut=reason == STOP_LENGTH))
     elif reason == STOP_STRING:
       # Decoded as StopStrings does: tidied spaces could break the string.
       text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -14,7 +14,7 @@ from jaxrl_llm.config import AggregationConfig, Config, StepConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
-from jaxrl_llm.runs import checkpoints
+from jaxrl_llm.runs import checkpoints, shared_starts
 from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.training.train_step import (
@@ -35,13 +35,17 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
                workdir: Path) -> Start:
   """The start of a run: `warm_start.steps` updates of the trained parameters.
 
-  It is kept in `workdir/warm_start` and read from there if the run is started again. With
-  `pretrained`, only the trained leaves are saved, and nothing if warm_start.steps = 0.
+  It is kept in `workdir/warm_start` and read from there if the run is started again. One that
+  another run made of the same inputs is copied there instead of being trained (shared_starts.py).
+  With `pretrained`, only the trained leaves are saved, and nothing if warm_start.steps = 0.
 
   Args:
     tokenizer: of the checkpoint in `pretrained`; unread without one.
   """
   path = Path(workdir) / "warm_start"
+  shared = None if path.exists() else shared_starts.key(cfg, learner)
+  if shared_starts.fetch(shared, path):
+    tqdm.write("the warm start is that of an earlier run with the same inputs")
   if path.exists():
     like = {"trained": _abstract(cfg, learner).params}
     trained = checkpoints.restore_part(path, like)["trained"]
@@ -54,6 +58,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
     if start.frozen is not None and not cfg.pretrained:
       tree["frozen"] = start.frozen
     checkpoints.save_params(path, tree)
+    shared_starts.store(shared, path)
   return start
 
 

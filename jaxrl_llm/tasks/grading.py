@@ -319,12 +319,13 @@ _FONT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s{
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped whole
 _MATH_SPACE = re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~")
 _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle)(?![a-zA-Z])")
-# Every pattern takes linear time even on a hostile text: repeats are possessive or bounded.
-_DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*+(?!\d)|\d++)(?:\.\d++)?+|\.\d++"
+# Every pattern takes linear time even on a hostile text: repeats are bounded, or what follows them
+# cannot match inside of them. (Possessive repeats before a lookahead are wrong in Python 3.11.2.)
+_DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _PLAIN = re.compile(rf"[-+]?(?:{_DIGITS})")
-_NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d++)(?![.,]\d))?")
+_NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d+)(?![.,]?\d))?")
 _FRACTION = re.compile(
-    r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d++)\s{0,3}\}\s{0,3}\{\s{0,3}(\d++)\s{0,3}\}")
+    r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d+)\s{0,3}\}\s{0,3}\{\s{0,3}(\d+)\s{0,3}\}")
 _LETTER = r"([A-HJ](?![a-zA-Z])|I(?![a-zA-Z']| [a-z]))"  # "answer: I think" names no option
 _LETTERS = (
     re.compile(

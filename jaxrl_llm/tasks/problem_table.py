@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.tasks.grading import judge
+from jaxrl_llm.tasks.grading import Verdict, judge
 from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError
 from jaxrl_llm.tasks.readers import read_rows
 from jaxrl_llm.types import Problem
@@ -83,7 +83,8 @@ def _converted(place: str, row: dict, mapping: Mapping, verifier: str) -> Fields
   try:
     fields = mapping.convert(row)
     # An empty completion is wrong, not unscored, unless the answer itself is at fault.
-    if reason := judge(verifier, "", fields.answer).unscored_reason:
+    verdict = judge(verifier, "", fields.answer)
+    if isinstance(verdict, Verdict) and (reason := verdict.unscored_reason):
       raise RowError(f"answer {fields.answer!r} for task.data.verifier = {verifier!r}: {reason}")
     return fields
   except RowError as error:

@@ -133,4 +133,4 @@ def _datasets(path: str):
 
 def _missing(package: str, path: str) -> ConfigError:
   return ConfigError(
-      f"{path}: reading it needs {package}. Fix: pip install 'jaxrl_llm[data]', or a .jsonl file.")
+      f"{path}: reading it needs {package}. Fix: pip install -e '.[data]', or a .jsonl file.")

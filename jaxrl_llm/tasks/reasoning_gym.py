@@ -149,7 +149,7 @@ def _create(cfg, seed: int, size: int):
   except ImportError as error:
     raise ConfigError(
         f"task.name = 'reasoning_gym': the package reasoning-gym is missing ({error}). "
-        "Fix: pip install 'jaxrl_llm[gym]' (it needs a C compiler).") from error
+        "Fix: pip install -e '.[gym]' (it needs a C compiler).") from error
   if cfg.name not in DATASETS:
     raise ConfigError(
         f"task.gym.name = {cfg.name!r}: no such data set; there are {', '.join(sorted(DATASETS))}."

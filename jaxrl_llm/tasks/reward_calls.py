@@ -47,11 +47,11 @@ def results(function: Callable, group: bool, asynchronous: bool, problems: list[
   """
   size = len(completions) // len(problems)
   groups = [completions[i:i + size] for i in range(0, len(completions), size)]
-  calls = list(zip(problems, groups, strict=True))
+  calls: list[tuple] = list(zip(problems, groups, strict=True))
   if not group:
     calls = [(problem, text) for problem, texts in calls for text in texts]
   outcomes = (_waited(function, calls, cfg) if asynchronous else
-              [_called(function, *call, cfg) for call in calls])
+              [_called(function, problem, read, cfg) for problem, read in calls])
   return _per_row(outcomes, groups) if group else outcomes
 
 
@@ -90,11 +90,11 @@ async def _with_retries(function: Callable, call: tuple, cfg: Calls):
 
 def _per_row(outcomes: list, groups: list[list[str]]) -> list:
   """Returns one result per completion of what a group reward returned for each group."""
-  out = []
+  out: list = []
   for outcome, group in zip(outcomes, groups, strict=True):
     fits = isinstance(outcome, (list, tuple)) and len(outcome) == len(group)
     if not fits and not isinstance(outcome, Failed):
       outcome = Failed(TypeError(f"a reward of a group of {len(group)} returns a list of as many "
                                  f"components; this one returned {repr(outcome)[:80]}"))
-    out += list(outcome) if fits else [outcome] * len(group)
+    out += outcome if fits else [outcome] * len(group)  # type: ignore[arg-type]
   return out

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 from jaxrl_llm.config import RolloutConfig, TaskConfig
 from jaxrl_llm.tasks import tokenizer as tokenizers
@@ -25,12 +26,13 @@ class TaskBase:
   """
 
   # Names of the notation and the tool that the task's rollouts need (rollouts/environment.py).
-  protocol = tool = None
+  protocol: ClassVar[str | None] = None
+  tool: ClassVar[str | None] = None
 
   cfg: TaskConfig
   seed: int
   batch_size: int
-  tokenizer: object = dataclasses.field(default=None, compare=False)
+  tokenizer: Any = dataclasses.field(default=None, compare=False)
   limits: RolloutConfig | None = None
 
   def __post_init__(self):

@@ -209,7 +209,7 @@ def require_math() -> None:
   if importlib.util.find_spec("math_verify") is None:
     raise ConfigError(
         "verifier kind 'math' needs the package math-verify, which is not installed. "
-        "Fix: pip install 'jaxrl_llm[math]', or another verifier (exact, numeric, choice).")
+        "Fix: pip install -e '.[math]', or another verifier (exact, numeric, choice).")
 
 
 @functools.cache
@@ -242,13 +242,12 @@ def grade_many(kind: str, completions: list[str], answers: list[str], *, workers
     require_math()
   pairs = zip(completions, answers, strict=True)
   verdicts = [judge(kind, completion, answer) for completion, answer in pairs]
-  undecided = [i for i, verdict in enumerate(verdicts) if isinstance(verdict, Question)]
-  if undecided:
-    questions = [verdicts[i] for i in undecided]
-    decided = shared_pool().decide(questions, workers=workers, timeout=timeout)
-    for i, verdict in zip(undecided, decided, strict=True):
+  questions = {i: v for i, v in enumerate(verdicts) if isinstance(v, Question)}
+  if questions:
+    decided = shared_pool().decide([*questions.values()], workers=workers, timeout=timeout)
+    for i, verdict in zip(questions, decided, strict=True):
       verdicts[i] = verdict
-  return verdicts
+  return [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
 
 
 def verify_many(kind: str, completions: list[str], answers: list[str], *, workers: int = 2,

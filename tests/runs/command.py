@@ -17,27 +17,32 @@ TINY = "tests/runs/tiny.py"
 
 
 def start(workdir: Path, *overrides: str, config: str = TINY, cache: Path | None = None,
-          compile_log: Path | None = None) -> subprocess.Popen:
+          compile_log: Path | None = None,
+          environment: dict[str, str] | None = None) -> subprocess.Popen:
   """`python experiments/main.py --config=<config> --workdir=<workdir> --config.<override> ...`, on
   one CPU device.
 
   Args:
-    cache, compile_log: see `launch`.
+    cache, compile_log, environment: see `launch`.
   """
   return launch("main", f"--config={config}", f"--workdir={workdir}",
-                *(f"--config.{item}" for item in overrides), cache=cache, compile_log=compile_log)
+                *(f"--config.{item}" for item in overrides), cache=cache, compile_log=compile_log,
+                environment=environment)
 
 
 def launch(script: str, *flags: str, cache: Path | None = None,
-           compile_log: Path | None = None) -> subprocess.Popen:
+           compile_log: Path | None = None,
+           environment: dict[str, str] | None = None) -> subprocess.Popen:
   """`python experiments/<script>.py <flags>`, on one CPU device.
 
   Args:
     cache: folder of compiled programs; commands that share it compile once between them.
     compile_log: see tiny.py.
+    environment: further variables.
   """
   # Unoptimised machine code: at this size compilation is nearly all of the time.
-  env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+  env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0",
+         **(environment or {})}
   if cache is not None:
     env |= {
         "JAX_COMPILATION_CACHE_DIR": str(cache),

@@ -23,7 +23,7 @@ def test_without_the_package_the_command_is_named(monkeypatch):
     return real(name, *args, **kwargs)
 
   monkeypatch.setattr(builtins, "__import__", absent)
-  with pytest.raises(ConfigError, match=r"pip install 'jaxrl_llm\[gym\]'"):
+  with pytest.raises(ConfigError, match=r"pip install -e '.\[gym\]'"):
     make()
 
 

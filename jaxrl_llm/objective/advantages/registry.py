@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Collection
 
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.registry import ADVANTAGES, Entry
@@ -34,7 +35,7 @@ class AdvantageEntry(Entry):
                               if getattr(numbers, number) == value))
 
 
-def register(name: str, numbers: type | None = None, *, needs: set[str] = frozenset(),
+def register(name: str, numbers: type | None = None, *, needs: Collection[str] = (),
              group: bool = True, options: dict[tuple[str, str], set[str]] | None = None,
              replace: bool = False, **defaults):
   """Returns a decorator that enters an advantage in the table; see `AdvantageEntry`.

@@ -110,5 +110,5 @@ def get_estimator(name: str) -> Estimator:
       raise ConfigError(f"estimator.name = {cfg.name!r} was given to the estimator {name!r}")
     return entry.function(log_probs, anchor_log_probs, advantages, mask, resolve(cfg), **weights)
 
-  estimator.prepare = entry.prepare
+  vars(estimator)["prepare"] = entry.prepare
   return estimator

@@ -8,13 +8,13 @@ import ast
 import decimal
 import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.rollouts.tools.results import ToolResult
 
-_BINARY = {
+_BINARY: dict[type, Callable] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -23,8 +23,10 @@ _BINARY = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-_FUNCTIONS = {"abs": (abs, 1, 1), "min": (min, 1, 64), "max": (max, 1, 64), "round": (round, 1, 2)}
+_UNARY: dict[type, Callable] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_FUNCTIONS: dict[str, tuple[Callable, int, int]] = {
+    "abs": (abs, 1, 1), "min": (min, 1, 64), "max": (max, 1, 64), "round": (round, 1, 2)
+}
 PLACES = 20  # decimal places up to which a terminating decimal is written in full
 DIGITS = 12  # significant digits of all other numbers that are not whole
 
@@ -118,7 +120,7 @@ class Calculator:
         if not low <= len(node.args) <= high:
           numbers = f"{low} to {high} numbers" if low < high else f"{low} number"
           raise RefusedError(f"{name} takes {numbers}")
-        values = [self._node(arg, text) for arg in node.args]
+        values: list = [self._node(arg, text) for arg in node.args]
         if name == "round" and len(values) == 2:
           if values[1].denominator != 1 or abs(values[1]) > 100:
             raise RefusedError("round takes a whole number of places from -100 to 100")

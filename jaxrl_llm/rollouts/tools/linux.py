@@ -200,6 +200,51 @@ def descendants(root: int, proc: int) -> list[int]:
   return found
 
 
+def tasks_of_user(uid: int, proc: int, worker: str) -> int:
+  """Returns how many processes and threads a user has, without those of programs in sandboxes.
+
+  Programs are left out because a limit that counted them would grow with each program that starts
+  while others run.
+
+  Args:
+    proc: as in `descendants`.
+    worker: name of the file that the supervisors of sandboxes run.
+  """
+  opener = functools.partial(os.open, dir_fd=proc)
+  tasks, parents, workers = {}, {}, set()
+  for name in os.listdir(proc):
+    if not name.isdigit():
+      continue
+    try:
+      with open(f"{name}/status", "rb", opener=opener) as file:
+        fields = dict(line.split(b":", 1) for line in file if b":" in line)
+      if int(fields[b"Uid"].split()[0]) != uid:
+        continue
+      tasks[name], parents[name] = int(fields[b"Threads"]), fields[b"PPid"].decode().strip()
+      with open(f"{name}/cmdline", "rb", opener=opener) as file:
+        if worker.encode() in file.read():
+          workers.add(name)
+    except (OSError, KeyError, ValueError):
+      continue  # it has ended meanwhile
+  # A supervisor, its server, and below that the programs.
+  supervisors = {name for name in workers if parents[name] not in workers}
+  servers = {name for name in tasks if parents[name] in supervisors}
+  front = programs = {name for name in tasks if parents[name] in servers}
+  while front:
+    front = {name for name in tasks if parents[name] in front} - programs
+    programs = programs | front
+  return sum(tasks[name] for name in tasks.keys() - programs)
+
+
+def kernel() -> tuple[int, int]:
+  """Returns the version of the kernel; (0, 0) if it is not written as usual."""
+  parts = os.uname().release.split(".")
+  try:
+    return int(parts[0]), int(parts[1])
+  except (IndexError, ValueError):
+    return 0, 0
+
+
 def remove_tree(path: str) -> None:
   """Deletes a folder, whatever its depth and its modes.
 

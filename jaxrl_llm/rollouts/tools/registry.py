@@ -5,6 +5,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from jaxrl_llm.fields import ConfigError, option
 from jaxrl_llm.registry import TOOLS, Entry
@@ -107,14 +108,13 @@ def make_tool(name: str, cfg=None, workers: int = 1) -> Tool:
   cfg = entry.numbers() if cfg is None else cfg
   with TOOLS.blamed(name):
     if not inspect.isclass(entry.function):
-      tool = FunctionTool(entry, cfg)
       _probe(entry, cfg)
-      return tool
+      return FunctionTool(entry, cfg)
     arguments = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
     taken = inspect.signature(entry.function).parameters.values()
     if any(p.name == "workers" or p.kind is p.VAR_KEYWORD for p in taken):
       arguments["workers"] = workers
-    tool = entry.function(**arguments)
+    tool: Any = entry.function(**arguments)
     lacking = [method for method in ("run", "close") if not callable(getattr(tool, method, None))]
     if lacking:
       raise TypeError(f"a tool has the methods run and close; this one lacks {', '.join(lacking)}")

@@ -43,7 +43,8 @@ def become(code: bytes, out: int, err: int, directory: str, settings: dict) -> N
 def limit(settings: dict) -> None:
   """Sets the kernel's limits, or keeps lower ones that the trainer itself has.
 
-  The limit on processes counts all processes of the user; the others hold for each process.
+  The limit on processes counts all processes of the user, or of its user namespace; the others hold
+  for each process.
   """
   mega = 1 << 20
   limits = {
@@ -70,9 +71,10 @@ def limit(settings: dict) -> None:
 def execute(text: str) -> int:
   """Runs a text as `__main__`, with no state from before, and returns its exit status."""
   module = types.ModuleType("__main__")
-  module.__builtins__ = builtins
+  vars(module)["__builtins__"] = builtins
   sys.modules["__main__"], sys.argv = module, [""]
-  builtins.exit = builtins.quit = sys.exit  # programs use them; without `site` they are missing
+  # Programs use them; without `site` they are missing.
+  vars(builtins).update(exit=sys.exit, quit=sys.exit)
   random.seed(0)  # so that a program with random numbers gives the same row each time
   status = 0
   try:

@@ -44,7 +44,8 @@ class WorkerProcess:
         env=ENVIRONMENT,
         start_new_session=True)  # so that an interrupt from the keyboard does not reach it
     self._start_by = time.monotonic() + START_SECONDS
-    self._isolation, self._rest, self._busy = None, b"", threading.Lock()
+    self._isolation: Isolation | None = None
+    self._rest, self._busy = b"", threading.Lock()
 
   def isolation(self) -> Isolation:
     """Waits until the worker has started and returns the isolation in force.

@@ -17,6 +17,7 @@ import sandbox_child
 
 ANY_CHILD = 0x40000000  # __WALL: also children made by clone without SIGCHLD
 ERR_BYTES = 4096
+WORKER = "sandbox_worker.py"
 # (isolation without which the setting would change the host, file, value)
 SYSTEM_SETTINGS = (
     # If memory runs out, the kernel ends this process before the trainer.
@@ -36,10 +37,11 @@ def isolate(got: set[str], settings: dict) -> tuple[str, int | None]:
   Returns:
     (directory, proc). `directory` is the parent of the programs' directories, or "" if each
     program has `linux.HOME` to itself. `proc` is a handle of /proc if processes must be searched
-    for, else None.
+    for or counted, else None.
   """
   proc = None
-  if "processes" not in got and os.path.isdir("/proc/self"):
+  wanted = "processes" not in got or limit_counts_user(got)
+  if wanted and os.path.isdir("/proc/self"):
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
   for needs, path, text in SYSTEM_SETTINGS:
     try:
@@ -61,12 +63,24 @@ def isolate(got: set[str], settings: dict) -> tuple[str, int | None]:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
   except linux.REFUSED:
     pass
-  sys.stdout.reconfigure(line_buffering=True)  # keeps what a program prints before it is killed
+  # Keeps what a program prints before it is killed.
+  sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
   if "files" in got:
     return "", proc
   directory = tempfile.mkdtemp(prefix="jaxrl-sandbox-", dir=settings["temporary"])
   os.chmod(directory, 0o711)
   return directory, proc
+
+
+def limit_counts_user(got: set[str]) -> bool:
+  """Returns whether the limit on processes counts all processes of the trainer's user.
+
+  Newer kernels count those of the user namespace. Programs that have a user of their own have a
+  count of their own, and root has no limit.
+  """
+  if "user_namespace" in got:
+    return "user" not in got and linux.kernel() < (5, 14)
+  return "user" not in got and os.getuid() != 0
 
 
 class Stream:
@@ -106,9 +120,6 @@ class Server:
     self.requests, self.answers = requests, answers
     self.got, self.directory, self.proc = got, directory, proc
     self.settings = settings | {"uid": linux.NOBODY if "user" in got else None}
-    if "user" not in got:
-      # This process and the supervisor count among the processes of their user.
-      self.settings["processes"] += 2
 
   def run(self) -> None:
     while (code := self._request()) is not None:
@@ -156,11 +167,12 @@ class Server:
     """Runs one program to its end or its time limit; returns None if the requests end."""
     keep = 4 * self.settings["output_chars"]  # bytes: a character has at most 4
     out, err = Stream(keep, keep), Stream(0, ERR_BYTES)
+    settings = self.settings | {"processes": self.settings["processes"] + self._others()}
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
       try:
-        sandbox_child.become(code, out.write_end, err.write_end, home, self.settings)
+        sandbox_child.become(code, out.write_end, err.write_end, home, settings)
       except BaseException as error:  # before the program began, as the trial program would show
         sandbox_child.say(error)
       finally:
@@ -180,6 +192,14 @@ class Server:
     fields = {"wait": status, "late": late, "cpu": cpu, "seconds": seconds, "head": len(head),
               "tail": None if tail is None else len(tail), "err": len(errors)}
     return json.dumps(fields).encode() + b"\n" + head + (tail or b"") + errors
+
+  def _others(self) -> int:
+    """Returns how many processes and threads the limit on processes counts before a program."""
+    if "user" in self.got:
+      return 0
+    if self.proc is not None and limit_counts_user(self.got):
+      return linux.tasks_of_user(os.getuid(), self.proc, WORKER)
+    return 2  # this process and the supervisor
 
   def _watch(self, pid: int, streams: tuple[Stream, ...], deadline: float) -> bool | None:
     """Reads until the program ends (False), its time does (True), or the requests do (None)."""

@@ -45,7 +45,7 @@ PROGRAMS = {
     "deep recursion": ("def f(): return f()\nf()", "error", "RecursionError"),
     "recursion without limit": ("import sys\nsys.setrecursionlimit(10**9)\nclass A:\n"
                                 "  def __getattr__(self, name): return getattr(self, name)\nA().x",
-                                ("killed", "memory", "timeout"), ""),
+                                ("killed", "memory", "timeout", "error"), ""),
     "nested source": ("eval('-' * 50000 + '1')", ("error", "memory", "killed"), ""),
     "endless output": ("while True: print('x' * 1000)", "timeout", "... output cut ..."),
     "long output": ("print('a' * 5_000_000, 'z')", "ok", "... output cut ..."),

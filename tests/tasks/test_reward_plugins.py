@@ -85,7 +85,7 @@ def test_an_exception_costs_one_row_and_one_line(caplog):
 
   found = scored("own")
   assert [r.unscored_reason for r in found] == [None, "ZeroDivisionError: division by zero"] * 2
-  assert len(caplog.records) == 1 and "test_rewards.py" in caplog.text
+  assert len(caplog.records) == 1 and "test_reward_plugins.py" in caplog.text
 
 
 def make_judge(calls, **numbers):

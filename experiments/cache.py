@@ -1,0 +1,35 @@
+"""Show the folder of compiled programs and warm starts that runs share, or clear it.
+
+  python experiments/cache.py
+  python experiments/cache.py --clear
+
+JAXRL_LLM_CACHE=<folder> names another folder, JAXRL_LLM_CACHE= (empty) turns it off. Clearing costs
+the next runs time and changes no result.
+"""
+
+import argparse
+
+from jaxrl_llm.runs import cache, shared_starts
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--clear", action="store_true", help="remove all that is in it")
+  arguments = parser.parse_args()
+  root = cache.root()
+  if root is None:
+    print(f"{cache.VARIABLE} is empty: runs share nothing.")
+    return
+  print(root)
+  for name, limit in ((cache.PROGRAMS, cache.PROGRAM_BYTES),
+                      (cache.STARTS, shared_starts.LIMIT_BYTES)):
+    size, _ = cache.size_and_time(root / name)
+    if arguments.clear:
+      cache.remove(root / name)
+    done = "removed" if arguments.clear else f"of at most {limit >> 20}"
+    print(f"  {name}: {size / (1 << 20):.1f} MiB {done}")
+
+
+if __name__ == "__main__":
+  main()

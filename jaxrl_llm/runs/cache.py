@@ -1,0 +1,146 @@
+"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py.
+
+`~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
+speeds up a start and never changes a result. What it holds is run and read without question, so
+nobody else may write there. `python experiments/cache.py` shows and clears it.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import jax
+
+VARIABLE = "JAXRL_LLM_CACHE"
+PROGRAMS, STARTS = "xla", "warm_starts"
+PROGRAM_BYTES = 2 << 30
+STAMP = ".checked"  # its time is that of the last look at the compiled programs
+logger = logging.getLogger(__name__)
+
+
+def folder(name: str) -> Path | None:
+  """Returns a subfolder of the shared folder, which is made; None if there is to be none.
+
+  A folder that cannot be written is a warning, because a run does without it.
+  """
+  try:
+    path = root()
+    if path is None:
+      return None
+    path = path / name
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path):
+      return path
+  except (OSError, RuntimeError) as error:
+    logger.warning("no folder for compiled programs and warm starts, so a start takes longer: %s. "
+                   "Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE, VARIABLE)
+    return None
+
+
+def root() -> Path | None:
+  """Returns the shared folder, which need not exist; None if the environment wants none.
+
+  Raises:
+    RuntimeError: the user has no home folder.
+  """
+  named = os.environ.get(VARIABLE)
+  if named is not None:
+    return Path(named).expanduser().absolute() if named else None
+  base = os.environ.get("XDG_CACHE_HOME", "")
+  return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "jaxrl_llm"
+
+
+def keep_programs() -> None:
+  """Makes this process keep compiled programs in the shared folder, and take them from there.
+
+  Does nothing if JAX has a cache already (JAX_COMPILATION_CACHE_DIR), or if there is to be none.
+  Call it before anything is compiled.
+  """
+  if jax.config.jax_compilation_cache_dir is not None:
+    return
+  path = folder(PROGRAMS)
+  if path is None:
+    return
+  try:
+    remove_torn(path)
+    # JAX's own bound takes a lock for each read, and a process that is killed between its two files
+    # of an entry makes every later write fail. Programs are small, so a look at each start is
+    # enough.
+    prune(path.glob("*-cache"), PROGRAM_BYTES)
+  except OSError as error:
+    logger.warning("%s could not be cleaned: %s", path, error)
+  jax.config.update("jax_compilation_cache_dir", str(path))
+  # A run compiles many programs in less than the second from which JAX would keep them.
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def remove_torn(path: Path) -> None:
+  """Removes programs that a killed process left incomplete, because JAX never replaces them.
+
+  Looks at files that were written since the last look only.
+  """
+  try:
+    from jax._src.compilation_cache import decompress_executable as read
+  except ImportError:
+    return  # then such a program costs one warning and its compilation
+  stamp = path / STAMP
+  since = stamp.stat().st_mtime if stamp.exists() else 0.0
+  stamp.touch()
+  for file in path.glob("*-cache"):
+    _remove_unreadable(file, since - 1.0, read)
+
+
+def _remove_unreadable(file: Path, since: float, read: Callable[[bytes], bytes]) -> None:
+  try:
+    if file.stat().st_mtime >= since:
+      read(file.read_bytes())
+  except OSError:
+    pass  # another process removed it
+  except Exception as error:  # zlib and zstd have errors of their own
+    logger.info("%s is torn (%s) and was removed", file, error)
+    file.unlink(missing_ok=True)
+
+
+def prune(entries: Iterable[Path], limit: int) -> None:
+  """Removes the entries that were used least recently until `limit` bytes are left.
+
+  Args:
+    entries: files or folders. Another process may remove them meanwhile.
+  """
+  known = sorted(((*size_and_time(path), path) for path in entries), key=_by_time)
+  total = sum(size for size, _, _ in known)
+  for size, _, path in known:
+    if total <= limit:
+      return
+    remove(path)
+    total -= size
+
+
+def _by_time(entry: tuple[int, float, Path]) -> float:
+  return entry[1]
+
+
+def size_and_time(path: Path) -> tuple[int, float]:
+  """Returns (bytes, time of the last use) of a file, or of all files in a folder; 0 if gone."""
+  files = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path)
+                                         for name in names]
+  size, time = 0, 0.0
+  for file in files:
+    try:
+      stat = file.stat()
+    except OSError:
+      continue  # another process removed it
+    size, time = size + stat.st_size, max(time, stat.st_mtime, stat.st_atime)
+  return size, time
+
+
+def remove(path: Path) -> None:
+  """Removes a file or a folder, if it is there."""
+  if path.is_dir():
+    shutil.rmtree(path, ignore_errors=True)
+  else:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,76 @@
+"""What a user writes wrongly in a command's flags ends in one line."""
+
+import os
+import subprocess
+import sys
+
+import command
+import pytest
+from absl import flags
+
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.runs import command_line
+
+
+@pytest.fixture
+def given():
+  """Defines the flags `config` and `workdir` with these values."""
+  def define(**values):
+    own = flags.FlagValues()
+    for name in ("config", "workdir"):
+      flags.DEFINE_string(name, values.get(name), "text", flag_values=own)
+    own.mark_as_parsed()
+    return own
+
+  return define
+
+
+@pytest.mark.parametrize("values, rest, texts", [
+    ({}, ["config=a.py", "workdir=b"], ["config=a.py workdir=b", "--config=a.py --workdir=b"]),
+    ({"config": "a"}, ["runs/a"], ["runs/a: no flag", "--<flag>=runs/a"]),
+    ({"config": "a"}, [], ["--workdir is not given"]),
+    ({"config": "a", "workdir": ""}, [], ["--workdir= is empty", "--workdir=<a folder>"]),
+])
+def test_arguments_are_refused_in_one_line(given, monkeypatch, values, rest, texts):
+  monkeypatch.setattr(command_line.flags, "FLAGS", given(**values))
+  with pytest.raises(ConfigError) as error:
+    command_line.check(rest, ("config", "workdir"), ("workdir",))
+  assert all(text in str(error.value) for text in texts) and "\n" not in str(error.value)
+
+
+def test_whole_arguments_pass(given, monkeypatch):
+  monkeypatch.setattr(command_line.flags, "FLAGS", given(config="a", workdir="b"))
+  command_line.check([], ("config", "workdir"), ("workdir",))
+
+
+REFUSED = {
+    "main": (["config=a.py", "workdir=b"], "--config=a.py --workdir=b"),
+    "evaluate": (["--workdir=", "--out=x"], "--workdir= is empty"),
+    "export": (["runs/a", "--out=x"], "runs/a: no flag"),
+}
+
+
+@pytest.mark.parametrize("script", REFUSED)
+def test_the_commands_refuse(script):
+  arguments, text = REFUSED[script]
+  assert text in command.refuse(command.launch(script, *arguments))
+
+
+def test_help_shows_the_commands_that_people_need():
+  done = command.finish(command.launch("main", "--help"))
+  for text in ("quickstart.py:minpro", "python -m jaxrl_llm.config", "experiments/evaluate.py"):
+    assert text in done.stdout
+
+
+def test_importing_is_quiet_without_torch(tmp_path):
+  """transformers says at its import that it found no PyTorch; nobody needs it here."""
+  (tmp_path / "sitecustomize.py").write_text(
+      "import importlib.util\nfound = importlib.util.find_spec\n"
+      "importlib.util.find_spec = lambda name, *a: None if name == 'torch' else found(name, *a)\n")
+  env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{command.ROOT}"}
+  loud = {name: value for name, value in env.items() if not name.startswith("TRANSFORMERS_")}
+  for first, words in (("import jaxrl_llm", 0), ("pass", 1)):
+    code = f"{first}\nimport transformers\nassert not transformers.is_torch_available()"
+    done = subprocess.run([sys.executable, "-c", code], env=loud, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("PyTorch was not found") == words, done.stderr

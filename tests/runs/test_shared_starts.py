@@ -1,0 +1,182 @@
+"""A warm start is taken from another run only if training it would give the same bytes."""
+
+import dataclasses
+import json
+import shutil
+import threading
+
+import command
+import config_reads
+import jax
+import pytest
+import tiny
+
+from jaxrl_llm.config import from_dict
+from jaxrl_llm.runs import cache, setup, shared_starts
+from jaxrl_llm.runs import warm_start as warm_start_lib
+
+
+def learner_for(**sections):
+  """(config, learner) of the smallest run, with values replaced."""
+  config = tiny.get_config("grpo")
+  for name, value in sections.items():
+    if isinstance(value, dict):
+      config[name].update(value)
+    else:
+      config[name] = value
+  cfg, _, learner = setup.build_learner(setup.resolve(from_dict(config)), jax.devices()[:1])
+  return cfg, learner
+
+
+@pytest.fixture
+def shared(monkeypatch, tmp_path):
+  monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "shared"))
+  return tmp_path / "shared" / cache.STARTS
+
+
+# --- the name of an entry
+
+READ = {
+    "seed": {"seed": 1},
+    "steps": {"warm_start": {"steps": 61}},
+    "rate": {"warm_start": {"learning_rate": 2e-3}},
+    "shape": {"model": {"width": 32}},
+    "problems": {"task": {"worked_share": 0.5}},
+    "optimizer": {"optimizer": {"b1": 0.8}},
+    "row": {"rollout": {"max_new_tokens": 12}},
+    "parameters": {"parameters": {"train": "lora"}},
+    "value head": {"advantage": {"name": "gae"}},
+}
+UNREAD = {
+    "method": {"estimator": {"name": "ctpo"}},
+    "length": {"iterations": 9},
+    "control": {"task": {"shuffle_rewards": True}},
+    "regulariser": {"kl": {"coef": 0.1}},
+}
+
+
+def mistakes(key) -> list[str]:
+  """Changes that a key should see and does not, and the reverse."""
+  first = key(*learner_for())
+  found = [name for name, change in READ.items() if key(*learner_for(**change)) == first]
+  return found + [name for name, change in UNREAD.items() if key(*learner_for(**change)) != first]
+
+
+def without_the_seed(cfg, learner):
+  """Wrong: runs of all seeds would start from the same parameters."""
+  return shared_starts.key(dataclasses.replace(cfg, seed=0), learner)
+
+
+def test_the_key_holds_what_is_read_and_nothing_else(shared):
+  assert mistakes(shared_starts.key) == []
+
+
+def test_a_key_without_the_seed_is_rejected(shared):
+  assert mistakes(without_the_seed) == ["seed"]
+
+
+def test_the_key_holds_plugins_data_sources_and_machine(shared, tmp_path, monkeypatch):
+  plugin, rows = tmp_path / "plugin.py", tmp_path / "rows.jsonl"
+  plugin.write_text("x = 1\n")
+  rows.write_text("".join(json.dumps({"problem": str(n), "answer": str(n), "work": "w"}) + "\n"
+                          for n in range(20)))
+  task = {"name": "dataset", "num_terms": None, "worked_share": None, "data": {
+      "path": str(rows), "demonstration_column": "work", "verifier": "exact"}}
+  cfg, learner = learner_for(plugins=(str(plugin),), task=task, model={"vocab_size": 300})
+  first, seen = shared_starts.key(cfg, learner), set()
+  assert first == shared_starts.key(cfg, learner)
+  plugin.write_text("x = 2\n")
+  seen.add(shared_starts.key(cfg, learner))
+  rows.write_text(rows.read_text() + "\n")
+  seen.add(shared_starts.key(cfg, learner))
+  monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=AVX2")
+  seen.add(shared_starts.key(cfg, learner))
+  monkeypatch.setattr(shared_starts, "PACKAGE", shared_starts.PACKAGE / "runs")
+  seen.add(shared_starts.key(cfg, learner))
+  assert len(seen | {first}) == 5
+  rows.unlink()  # a hub name, whose rows may change
+  assert shared_starts.key(cfg, learner) is None
+  monkeypatch.setenv(cache.VARIABLE, "")
+  assert shared_starts.key(*learner_for()) is None
+
+
+# --- entries
+
+
+def start(path, text="weights"):
+  (path / "inner").mkdir(parents=True)
+  (path / "inner" / "array").write_text(text)
+  return path
+
+
+def test_a_start_comes_back_and_a_torn_one_does_not(shared, tmp_path):
+  assert not shared_starts.fetch("k", tmp_path / "none")
+  shared_starts.store("k", start(tmp_path / "a"))
+  assert shared_starts.fetch("k", tmp_path / "b")
+  assert shared_starts.hashes(tmp_path / "b") == shared_starts.hashes(tmp_path / "a")
+  (shared / "k" / "files" / "inner" / "array").write_text("weight")
+  assert not shared_starts.fetch("k", tmp_path / "c")
+  assert not (shared / "k").exists(), "nobody would write it again"
+  assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "shared"}
+
+
+def test_an_unfinished_copy_is_no_entry(shared, tmp_path, monkeypatch):
+  def full(*_, **__):
+    raise OSError("No space left on device")
+
+  monkeypatch.setattr(shutil, "copytree", full)
+  shared_starts.store("k", start(tmp_path / "a"))
+  assert list(shared.iterdir()) == []
+
+
+def test_the_folder_is_bounded(shared, tmp_path, monkeypatch):
+  monkeypatch.setattr(shared_starts, "LIMIT_BYTES", 3000)
+  for name in "abc":
+    shared_starts.store(name, start(tmp_path / name, name * 1000))
+  shared_starts.store("large", start(tmp_path / "large", "x" * 3001))
+  assert sorted(path.name for path in shared.iterdir()) == ["b", "c"]
+
+
+def test_runs_at_once_leave_one_whole_entry(shared, tmp_path):
+  start(tmp_path / "a")
+  threads = [threading.Thread(target=shared_starts.store, args=("k", tmp_path / "a"))
+             for _ in range(8)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert [path.name for path in shared.iterdir()] == ["k"]
+  assert shared_starts.fetch("k", tmp_path / "b")
+
+
+# --- whole runs
+
+
+def test_the_warm_start_reads_no_section_outside_of_its_key(tmp_path):
+  cfg, learner = learner_for(warm_start={"steps": 1})
+  with config_reads.recorded() as read:
+    warm_start_lib.warm_start(cfg, learner, None, tmp_path)
+  assert "warm_start.steps" in read
+  outside = {key for key in read if key.split(".")[0] in shared_starts.UNREAD}
+  # Supervised steps make these for themselves.
+  assert outside <= {"aggregation.name", "updates.micro_batches"}
+
+
+def test_runs_do_not_depend_on_what_is_shared(tmp_path):
+  """Alone, with an empty folder, with one that another method has filled, and with a full one."""
+  results, programs = {}, {}
+  for name, preset, folder in (("alone", "ctpo", ""), ("other", "grpo", "shared"),
+                               ("taken", "ctpo", "shared"), ("again", "ctpo", "shared")):
+    environment = {cache.VARIABLE: str(tmp_path / folder) if folder else ""}
+    command.succeed(command.start(tmp_path / name, config=f"{command.TINY}:{preset}",
+                                  environment=environment))
+    lines = [{key: value for key, value in line.items() if not key.startswith("time/")}
+             for line in command.metrics_lines(tmp_path / name)]
+    results[name] = lines, [file.read_bytes() for file in command.rollout_files(tmp_path / name)]
+    programs[name] = {file.name for file in (tmp_path / "shared/xla").glob("*-cache")}
+  assert results["taken"] == results["again"] == results["alone"] != results["other"]
+  assert programs["other"] < programs["taken"] == programs["again"], "it compiled something again"
+  assert len(list((tmp_path / "shared" / cache.STARTS).iterdir())) == 1
+  stamps = [(tmp_path / name / "warm_start/_CHECKPOINT_METADATA").read_bytes()
+            for name in ("other", "taken", "alone")]
+  assert stamps[0] == stamps[1] != stamps[2], "it was trained twice"

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -27,11 +28,20 @@ def command(page: str) -> list[str]:
   return shlex.split(shown[1].replace("\\\n", " ").split('"""')[0])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+  """The pages share compiled programs."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("JAXRL_LLM_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+
+
 def run(page: str, workdir: Path, *more: str) -> tuple[list[dict], list[dict]]:
   """Runs the page's command in another folder; returns (metrics, rows of the last iteration)."""
   arguments = [f"--workdir={workdir}" if a.startswith("--workdir=") else a for a in command(page)]
+  environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
   done = subprocess.run([sys.executable, *arguments, *more], cwd=ROOT, capture_output=True,
-                        text=True, timeout=500)
+                        text=True, timeout=500, env=environment)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   rows = (workdir / "rollouts/iteration_00002.jsonl").read_text().splitlines()

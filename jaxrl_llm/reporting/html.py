@@ -55,14 +55,19 @@ class Card:
   after: Completion | None
 
 
-def write_report(workdir: str | os.PathLike) -> str:
-  """Writes workdir/report.html and returns its path.
+def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
+  """Writes workdir/curves.png and workdir/report.html; returns the path of the latter.
 
   The page needs no other file, no network and no JavaScript. It shows the completions of
-  workdir/samples.json if that file is there: {"before": [sample, ...], "after": [sample, ...]}. A
+  workdir/samples.json if that file is there: {"before": [sample, ...], "after": [sample, ...],
+  "iteration": the one after which the latter were made (may be left out)}. A
   sample has `prompt`, `completion`, `answer`, `correct` and `truncated`. For each token of the
   completion it has the text in `pieces` and, in `log_ratio`, the log-prob under the final policy
   minus the one under the warm-started policy (nats), or None if a tool inserted the token.
+
+  Args:
+    workdir: the run's folder.
+    status: how the run stands, in words.
 
   Raises:
     RunError: the run or its samples cannot be read.
@@ -73,18 +78,23 @@ def write_report(workdir: str | os.PathLike) -> str:
              for key, value in _flat(run.config).items()
              if key not in defaults or defaults[key] != value]
   settings = {"All keys": run.config, "Environment": run.environment}
+  done = run.metrics[-1]["iteration"] if run.metrics else MISSING
   names = [_name(run.config, section) for section in ("estimator", "advantage", "task")]
   curves = io.BytesIO()
   plot_run(run, curves)
+  write_atomically(os.path.join(workdir, "curves.png"), curves.getvalue())
+  samples = _samples(run)
   page = render(
       "report.html",
       title=os.path.basename(os.path.abspath(run.workdir)),
       subtitle=" · ".join(filter(None, names)),
+      status=f"iteration {done} of {run.config.get('iterations', MISSING)}: {status}",
       summary=summary_rows(run),
       curves=image_source(curves.getvalue()),
       changed=changed,
       settings={name: json.dumps(values, indent=2) for name, values in settings.items() if values},
-      cards=_cards(run),
+      cards=_cards(run, samples),
+      sampled_after=samples.get("iteration") if samples else None,
   )
   path = os.path.join(workdir, "report.html")
   write_atomically(path, page)
@@ -127,16 +137,24 @@ def completion(sample: dict[str, Any]) -> Completion:
   return Completion(sample["correct"], sample["truncated"], tokens)
 
 
-def _cards(run: RunFolder) -> list[Card] | None:
-  """Returns the cards of samples.json, or None if the run has no such file."""
-  path = os.path.join(run.workdir, "samples.json")
-  if not os.path.exists(path):
+def _samples(run: RunFolder) -> dict[str, Any] | None:
+  """Returns what samples.json holds, or None if the run has no such file."""
+  path = _samples_path(run)
+  return read_json(path) if os.path.exists(path) else None
+
+
+def _samples_path(run: RunFolder) -> str:
+  return os.path.join(run.workdir, "samples.json")
+
+
+def _cards(run: RunFolder, samples: dict[str, Any] | None) -> list[Card] | None:
+  """Returns the cards of the samples, or None without samples."""
+  if samples is None:
     return None
-  samples = read_json(path)
   try:
     return [_card(*pair) for pair in _pairs(samples["before"], samples["after"])]
   except (KeyError, TypeError, AttributeError, ValueError) as error:
-    raise RunError(f"{path}: not as `write_report` describes it "
+    raise RunError(f"{_samples_path(run)}: not as `write_report` describes it "
                    f"({type(error).__name__}: {error}).") from error
 
 

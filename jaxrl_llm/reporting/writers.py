@@ -74,11 +74,11 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
   return path
 
 
-def write_atomically(path: str | os.PathLike, text: str) -> None:
-  """Replaces the file at `path`; a reader sees the old or the new text, even after a crash."""
+def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
+  """Replaces the file at `path`; a reader sees the old or the new content, even after a crash."""
   temporary = f"{os.fspath(path)}.tmp"
   with open(temporary, "wb") as file:
-    file.write(text.encode(errors="replace"))
+    file.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
     file.flush()
     os.fsync(file.fileno())
   os.replace(temporary, path)

@@ -17,6 +17,7 @@ import jinja2
 
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
 from jaxrl_llm.registry import Choice
+from jaxrl_llm.reporting import glossary
 from jaxrl_llm.reporting.plots import plot_run
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
 from jaxrl_llm.reporting.tables import MISSING, summary_rows
@@ -91,6 +92,7 @@ def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
       status=f"iteration {done} of {run.config.get('iterations', MISSING)}: {status}",
       summary=summary_rows(run),
       curves=image_source(curves.getvalue()),
+      metrics=_metrics(run),
       changed=changed,
       settings={name: json.dumps(values, indent=2) for name, values in settings.items() if values},
       cards=_cards(run, samples),
@@ -135,6 +137,18 @@ def completion(sample: dict[str, Any]) -> Completion:
   tokens = [(piece.replace("\n", "↵\n"), None if change is None else float(change))
             for piece, change in zip(pieces, changes, strict=True)]
   return Completion(sample["correct"], sample["truncated"], tokens)
+
+
+def _metrics(run: RunFolder) -> list[tuple[str, str, str, str]]:
+  """Returns name, last value, unit and meaning of each metric of the run."""
+  last = {name: value for line in run.metrics for name, value in line.items()}
+  last.pop("iteration", None)
+  rows = []
+  for name, value in sorted(last.items()):
+    known = glossary.entry(name)
+    rows.append((name, f"{value:.4g}", known.unit if known else MISSING,
+                 known.meaning if known else MISSING))
+  return rows
 
 
 def _samples(run: RunFolder) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ setup(
         "optax>=0.2.6,<0.3",
         "orbax-checkpoint>=0.11.30,<0.13",
         "safetensors>=0.5,<1",
+        "scipy>=1.13,<2",
         "tensorboard>=2.18,<3",
         "tokenizers>=0.21,<0.24",
         "tqdm>=4.66,<5",

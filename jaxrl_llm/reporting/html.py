@@ -74,9 +74,9 @@ def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
     RunError: the run or its samples cannot be read.
   """
   run = read_run(workdir)
-  defaults = _flat(_defaults(run.config))
+  defaults = flat(_defaults(run.config))
   changed = [(key, _text(value), _text(defaults[key]) if key in defaults else MISSING)
-             for key, value in _flat(run.config).items()
+             for key, value in flat(run.config).items()
              if key not in defaults or defaults[key] != value]
   settings = {"All keys": run.config, "Environment": run.environment}
   done = run.metrics[-1]["iteration"] if run.metrics else MISSING
@@ -137,6 +137,14 @@ def completion(sample: dict[str, Any]) -> Completion:
   tokens = [(piece.replace("\n", "↵\n"), None if change is None else float(change))
             for piece, change in zip(pieces, changes, strict=True)]
   return Completion(sample["correct"], sample["truncated"], tokens)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+  """Returns nested settings as one dict with dotted keys."""
+  out = {}
+  for key, item in values.items():
+    out.update(flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item})
+  return out
 
 
 def _metrics(run: RunFolder) -> list[tuple[str, str, str, str]]:
@@ -205,14 +213,6 @@ def _defaults(config: dict) -> dict:
     return to_dict(fill(from_dict(names)))
   except ConfigError:
     return to_dict(Config())
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Returns nested settings as one dict with dotted keys."""
-  out = {}
-  for key, item in values.items():
-    out.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item})
-  return out
 
 
 def _text(value) -> str:

@@ -18,7 +18,7 @@ from jaxrl_llm.reporting.writers import write_atomically
 LEVEL = 0.95
 HEADER = ("runs", "seeds", "at iteration", "final", "best")
 # Keys that do not tell methods apart; a plugin's method has a name of its own.
-IGNORED = ("seed", "plugins", "profile", "checkpoint.", "writer.")
+IGNORED = ("seed", "iterations", "plugins", "profile", "checkpoint.", "evaluation.", "writer.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,10 +168,21 @@ def _state(run: RunFolder) -> list[str]:
 
 
 def _differing(configs: list[dict[str, Any]]) -> list[str]:
-  """Returns the keys in which configs differ, without IGNORED ones."""
+  """Returns the keys in which configs differ, without IGNORED ones.
+
+  Where a method differs, its numbers count only if they differ between configs of one method.
+  """
   keys = dict.fromkeys(key for config in configs for key in config)
-  return [key for key in keys if not key.startswith(IGNORED) and
-          any(config.get(key, MISSING) != configs[0].get(key, MISSING) for config in configs)]
+  found = []
+  for key in keys:
+    method = f"{key.split('.')[0]}.name"
+    values: dict[str, set[str]] = {}
+    for config in configs:
+      name = "" if key == method else str(config.get(method))
+      values.setdefault(name, set()).add(repr(config.get(key, MISSING)))
+    if not key.startswith(IGNORED) and any(len(of_method) > 1 for of_method in values.values()):
+      found.append(key)
+  return found
 
 
 def _check_keys(keys: list[str], configs: list[dict[str, Any]]) -> None:

@@ -40,6 +40,8 @@ setup(
         ],
         "data": ["datasets>=4.0,<6", "pyarrow>=18,<27"],
         "gym": ["reasoning-gym>=0.1.20,<0.2"],
+        "wandb": ["wandb>=0.19,<1"],
+        "trackio": ["trackio>=0.5,<1"],
         "quantization": ["qwix>=0.1.8,<0.2"],
         "cuda12": ["jax[cuda12]"],
         "cuda13": ["jax[cuda13]"],

@@ -185,6 +185,14 @@ class CheckpointConfig:
                      "parameters kept in best/; -eval/length: the lowest; none: off")
 
 
+@dataclasses.dataclass(frozen=True, init=False)
+class WriterConfig(Choice):
+  """Where metrics go besides metrics.jsonl, which always has them."""
+
+  name: str = option("tensorboard", "writers of copies, comma-separated; none: only metrics.jsonl")
+  table: ClassVar[Table] = registry.METRIC_WRITERS
+
+
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
   """Devices along each mesh axis."""
@@ -264,6 +272,7 @@ class Config:
   warm_start: WarmStartConfig = WarmStartConfig()
   evaluation: EvaluationConfig = EvaluationConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
+  writer: WriterConfig = WriterConfig()
   mesh: MeshConfig = MeshConfig()
 
   @property

@@ -37,6 +37,7 @@ eval/accuracy  | share  | correct greedy completions of held-out problems, of th
 eval/length    | tokens | mean length of the greedy completions
 eval/truncated | share  | greedy completions that the length limit ended
 eval/unscored  | share  | greedy completions without a verdict
+eval/component/* | 1    | a component of the rewards by its name, mean over kept greedy completions
 eval/avg@*     | share  | correct ones of evaluation.samples sampled completions, mean over problems
 eval/pass@*    | share  | problems with at least one correct one of these samples
 """)
@@ -47,6 +48,7 @@ reward/correct       | share | correct rows, of the kept ones
 reward/unscored      | share | rows without a verdict, which are left out of the gradient
 reward/solve_all     | share | groups whose rows are all correct: they teach nothing
 reward/solve_none    | share | groups without a correct row: they teach nothing
+reward/component/*   | 1     | a component of the rewards by its name, mean over kept rows
 reward/shaped        | 1     | the reward that the update reads, after shaping and permutation
 reward/kept          | share | rows that the update reads
 rollout/length       | tokens | mean length of the completions, tool output included

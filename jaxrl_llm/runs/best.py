@@ -10,6 +10,8 @@ from jaxrl_llm.runs.checkpoints import BEST
 from jaxrl_llm.runs.evaluate import metric_names
 from jaxrl_llm.types import Params
 
+COMPONENT = "eval/component/"
+
 
 class Best:
   """Keeps workdir/best/<iteration>, and counts the evaluations since then.
@@ -24,7 +26,8 @@ class Best:
 
   def __init__(self, cfg: Config, directory: Path):
     self._directory = Path(directory)
-    self._name, self._sign = parsed(cfg.checkpoint.best)
+    self._given = cfg.checkpoint.best
+    self._name, self._sign = parsed(self._given)
     self._patience = cfg.evaluation.patience
     self._forget()
 
@@ -57,7 +60,13 @@ class Best:
 
     Args:
       params: the trained leaves.
+
+    Raises:
+      ConfigError: the first evaluation, which scored some completions, lacks the metric.
     """
+    missing = self._name is not None and self._name not in metrics
+    if missing and not iteration and metrics.get("eval/unscored") != 1:
+      raise unknown(self._given, sorted(metrics))
     if self._judge(iteration, metrics):
       tree = {"train": {"params": params}}  # where `saved.restore_start` looks for them
       checkpoints.save_params(self._directory / BEST / str(iteration), tree)
@@ -72,9 +81,9 @@ class Best:
 
   def _judge(self, iteration: int, metrics: dict[str, float]) -> bool:
     """Whether the evaluation is the best so far, of which note is taken."""
-    if self._name is None or self._name not in metrics:
+    if self._name is None or not any(name.startswith("eval/") for name in metrics):
       return False
-    value = self._sign * metrics[self._name]
+    value = self._sign * metrics.get(self._name, math.nan)  # absent where no row was scored
     if not value > self._value:  # also if it is not a number
       self._since += 1
       return False
@@ -98,12 +107,20 @@ def parsed(name: str) -> tuple[str | None, int]:
 def check(cfg: Config) -> None:
   """Refuses a metric that the run's evaluations do not log.
 
+  A component of the user's own rewards passes; `Best.update` checks it at the first evaluation.
+
   Raises:
     ConfigError: listing those that they log.
   """
   name, _ = parsed(cfg.checkpoint.best)
-  names = metric_names(cfg)
-  if name is not None and name not in names:
-    raise ConfigError(
-        f"checkpoint.best = {cfg.checkpoint.best!r}: evaluations log {', '.join(names)}. Fix: one "
-        "of them, with a minus in front where lower is better, or none.")
+  if cfg.reward.name != "task" and str(name).startswith(COMPONENT):
+    return
+  if name is not None and name not in metric_names(cfg):
+    raise unknown(cfg.checkpoint.best, metric_names(cfg))
+
+
+def unknown(best: str, names: list[str]) -> ConfigError:
+  """The error for a value of checkpoint.best, where evaluations log `names`."""
+  return ConfigError(
+      f"checkpoint.best = {best!r}: evaluations log {', '.join(names)}. Fix: one of them, with a "
+      "minus in front where lower is better, or none.")

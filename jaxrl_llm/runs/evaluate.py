@@ -93,7 +93,9 @@ def sampled_metrics(cfg: Config, task: Task, sampler: Sampler, params: Params, i
 
 
 def metric_names(cfg: Config) -> list[str]:
-  """Names of the metrics of a run's evaluations, which `evaluate` and `sampled_metrics` return."""
+  """Names of what `evaluate` and `sampled_metrics` return, without `eval/component/*`, whose names
+  only the rewards know.
+  """
   samples = cfg.evaluation.samples
   greedy = ["eval/accuracy", "eval/length", "eval/truncated", "eval/unscored"]
   return greedy + ([f"eval/avg@{samples}", f"eval/pass@{samples}"] if samples else [])

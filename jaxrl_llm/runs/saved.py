@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError, from_saved
+from jaxrl_llm.config import Config, ConfigError, WriterConfig, from_saved
 from jaxrl_llm.models import hf, peft, trainable
 from jaxrl_llm.runs import checkpoints, setup
 from jaxrl_llm.runs.checkpoints import BEST, TornCheckpointsError
@@ -46,6 +46,7 @@ def read_config(workdir: str | Path, devices=None) -> tuple[Config, list[jax.Dev
       updates=dataclasses.replace(cfg.updates, overlap=False),
       rollout=dataclasses.replace(cfg.rollout, quantization="none", shared_prefix=False),
       mesh=dataclasses.replace(cfg.mesh, rollout=0),
+      writer=WriterConfig("none"),
   )
   return setup.resolve(cfg), training_devices
 

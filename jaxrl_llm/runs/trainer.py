@@ -8,9 +8,10 @@ from typing import NamedTuple
 import jax
 from tqdm import tqdm
 
-from jaxrl_llm.config import Config
+from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.models import CheckpointError
-from jaxrl_llm.reporting import reader, writers
+from jaxrl_llm.reporting import metric_writers, reader, writers
+from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.runs import evaluate, lock, setup, workdir
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
@@ -56,6 +57,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     SystemExit: on SIGTERM, after the report was written.
   """
   resolved = setup.resolve(cfg)
+  metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)
   with contextlib.closing(sampler), lock.held(directory), terminable():
@@ -70,7 +72,8 @@ def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler,
   start = warm_start(cfg, learner, task.tokenizer, directory)
   start_params = learner.merged(start)
   shown = Progress(cfg, task, learner, sampler, start_params, directory)
-  with contextlib.closing(writers.MetricsWriter(directory)) as writer:
+  copies = Copies(cfg.writer, directory, to_dict(cfg))
+  with contextlib.closing(writers.MetricsWriter(directory, copies)) as writer:
     with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
       outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown)
       with shown.until_interrupted():

@@ -110,7 +110,7 @@ def with_redraws():
   return tiny(2, dynamic_sampling={"enabled": True, "max_draws": 100},
               model={"num_experts": 4, "experts_per_token": 2}, vocabulary={"min_p": 0.01},
               updates={"staleness": 1, "overlap": True}, mesh={"rollout": 4},
-              correction={"level": "token"}, estimator={"name": "m2po"}, kl={"coef": 0.1,
+              estimator={"name": "m2po"}, kl={"coef": 0.1,
                                                                             "place": "reward"})
 
 

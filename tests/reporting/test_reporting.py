@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import Config, to_dict
+from jaxrl_llm.config import Config, WriterConfig, to_dict
 from jaxrl_llm.reporting.html import write_report
+from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.reporting.plots import plot_compare, plot_run
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
@@ -107,7 +108,7 @@ def test_cut_back_drops_later_lines_and_a_torn_tail_in_both_records(tmp_path):
   from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
   workdir = write_run(tmp_path / "run")
   append(workdir, '{"iteration": 5, "rew')
-  writer = MetricsWriter(workdir)
+  writer = MetricsWriter(workdir, Copies(WriterConfig(), workdir, {}))
   writer.cut_back(2)
   writer.write(3, {"reward/correct": 0.875})
   writer.close()

@@ -17,6 +17,7 @@ from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting import glossary
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import trainer
+from jaxrl_llm.tasks import rewards
 
 PACKAGE = Path(jaxrl_llm.__file__).parent
 sys.path.append(str(Path(__file__).parents[1] / "runs"))
@@ -106,12 +107,17 @@ def with_a_tool():
 
 
 def with_redraws():
-  """With experts, a pruned vocabulary, and rollouts that are sampled ahead."""
+  """With experts, a pruned vocabulary, rollouts that are sampled ahead, and a second reward."""
+  @rewards.register("brief")
+  def brief(problem, completion, cfg):
+    return {"brief": (float(len(completion) < 4), 0.1)}
+
   return tiny(2, dynamic_sampling={"enabled": True, "max_draws": 100},
               model={"num_experts": 4, "experts_per_token": 2}, vocabulary={"min_p": 0.01},
               updates={"staleness": 1, "overlap": True}, mesh={"rollout": 4},
-              estimator={"name": "m2po"}, kl={"coef": 0.1,
-                                                                            "place": "reward"})
+              estimator={"name": "m2po"}, reward={"name": "task,brief"},
+              correction={"level": "none"},
+              kl={"coef": 0.1, "place": "reward"})
 
 
 RUNS = {"critic": with_a_critic, "tool": with_a_tool, "redraws": with_redraws}

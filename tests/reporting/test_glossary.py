@@ -75,10 +75,9 @@ def test_the_command_prints_a_part(capsys):
 def tiny(iterations=3, **sections):
   import tiny as tiny_config
 
-  config = tiny_config.get_config("ctpo")
+  config = tiny_config.get_config("grpo")
   config.iterations = iterations
   config.rollout.update(prompts=8, group_size=4)
-  config.estimator.name = "ppo"
   config.evaluation.every = 2
   for name, values in sections.items():
     config[name].update(values)
@@ -116,7 +115,6 @@ def with_redraws():
               model={"num_experts": 4, "experts_per_token": 2}, vocabulary={"min_p": 0.01},
               updates={"staleness": 1, "overlap": True}, mesh={"rollout": 4},
               estimator={"name": "m2po"}, reward={"name": "task,brief"},
-              correction={"level": "none"},
               kl={"coef": 0.1, "place": "reward"})
 
 

@@ -90,7 +90,8 @@ class Progress:
     else:
       evaluation = self._evaluate(params)
     self._write_samples(iteration, params, evaluation)
-    report = html.write_report(self._directory, "finished")
+    early = iteration < self._cfg.iterations  # only evaluation.patience ends a run before
+    report = html.write_report(self._directory, "ended early" if early else "finished")
     tqdm.write(tables.summary_table(reader.read_run(self._directory)))
     tqdm.write(f"plot: {self._directory / 'curves.png'}\nreport: {report}")
     return evaluation.metrics

@@ -76,7 +76,8 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
   assert timeless(workdir) == timeless(whole)[:stop + 1]
   assert iterations(workdir, BEST) == [int(np.argmax(values[:stop + 1]))]
   assert command.checkpoint_iterations(workdir)[-1] == stop
-  assert f"iteration {stop} of {tiny.ITERATIONS}: finished" in (workdir / "report.html").read_text()
+  report = (workdir / "report.html").read_text()
+  assert f"iteration {stop} of {tiny.ITERATIONS}: ended early" in report
   command.succeed(begin())
   assert timeless(workdir) == timeless(whole)[:stop + 1], "it went on after its end"
 

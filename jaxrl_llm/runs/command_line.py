@@ -11,9 +11,12 @@ from jaxrl_llm.runs import cache
 
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 
+
 def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str],
         errors: tuple[type[Exception], ...]) -> None:
-  """Parses the flags and calls `main`; what the user can mend, and Ctrl-C, end the process in one line.
+  """Parses the flags and calls `main`.
+
+  What the user can mend, and Ctrl-C, end the process with one line.
 
   Args:
     required: names of flags that must be given.

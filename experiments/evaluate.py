@@ -24,7 +24,7 @@ _CONFIG = config_flags.DEFINE_config_file("config", None,
                                           lock_config=False, accept_new_attributes=True)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "latest",
-                                  "Iteration of the run's checkpoint, or `latest`.")
+                                  "Iteration of the run's checkpoint, `latest` or `best`.")
 _PRETRAINED = flags.DEFINE_string("pretrained", None,
                                   "Hugging Face directory, in place of --workdir.")
 _OUT = flags.DEFINE_string("out", None, "Folder for samples, metrics and table.")

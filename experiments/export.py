@@ -13,7 +13,7 @@ from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
 _OUT = flags.DEFINE_string("out", None, "Directory to write; it must not hold a checkpoint.")
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "latest",
-                                  "Iteration of the checkpoint, or `latest`.")
+                                  "Iteration of the checkpoint, `latest` or `best`.")
 _DTYPE = flags.DEFINE_enum(
     "dtype", None, ["float32", "bfloat16", "float16"],
     "Type of the stored weights; default: as they are trained. An adapter is float32.")

@@ -143,7 +143,9 @@ def checked(key: str, item, hint, meta):
   optional = admits(hint, type(None))
   if optional and (item is None or (isinstance(item, str) and item.lower() == "none")):
     return None
-  converted = _converted(item, hint)
+  # One number of a tuple of numbers: "3" on a command line is not (3,).
+  one = hint is tuple and meta["of"] is type(item) is int
+  converted = (item,) if one else _converted(item, hint)
   if isinstance(converted, tuple) and not all(isinstance(i, meta["of"]) for i in converted):
     converted = None
   if converted is None:

@@ -14,6 +14,7 @@ documentation says what the function gets and returns; experiments/extend has a 
 from jaxrl_llm.objective.advantages import register as advantage
 from jaxrl_llm.objective.aggregation import register as aggregation
 from jaxrl_llm.objective.estimators import register as estimator
+from jaxrl_llm.reporting.metric_writers import register as metric_writer
 from jaxrl_llm.rollouts.environment import register as environment
 from jaxrl_llm.rollouts.tools import register as tool
 from jaxrl_llm.tasks import register as task
@@ -23,6 +24,6 @@ from jaxrl_llm.tasks.rewards import register as reward
 from jaxrl_llm.tasks.shaping import register as shaping
 
 __all__ = [
-    "advantage", "aggregation", "environment", "estimator", "mapping", "reward", "shaping", "task",
-    "tool", "verifier"
+    "advantage", "aggregation", "environment", "estimator", "mapping", "metric_writer",
+    "reward", "shaping", "task", "tool", "verifier"
 ]

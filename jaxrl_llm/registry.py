@@ -288,3 +288,4 @@ VERIFIERS: Table = Table("verifier", "jaxrl_llm.tasks.grading", "task.data.verif
 REWARDS: Combination = Combination("reward", "jaxrl_llm.tasks.rewards")
 TOOLS: Table = Table("tool", "jaxrl_llm.rollouts.tools")
 ENVIRONMENTS: Table = Table("environment", "jaxrl_llm.rollouts.environment")
+METRIC_WRITERS: Combination = Combination("writer", "jaxrl_llm.reporting.metric_writers")

@@ -59,6 +59,7 @@ SLOW = {
     "objective/test_loss.py": "columns_outside",
     "objective/test_tempo.py": "the_loop_rejects",
     "ops/test_prefix.py": "sharded_length",
+    "reporting/test_glossary.py": "every_feature",
     "rollouts/test_engine.py": "shared_prompts_change|comparison_rejects|window_quota"
                                "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices"
                                "|rules_are_those|matrices_are_cast",
@@ -80,6 +81,7 @@ SLOW = {
     "runs/test_shared_starts.py": "reads_no_section|runs_do_not_depend",
     "runs/test_stop_rules.py": "evaluation_ends|prunes_by_min_p",
     "runs/test_support_both_sides.py": "sampler_scorer_and_loss_agree",
+    "runs/test_watched_run.py": None,
     "test_types.py": None,
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over",
     "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"

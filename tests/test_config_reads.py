@@ -17,6 +17,7 @@ from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective import advantages, aggregation, correction, estimators
+from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.runs import setup, trainer
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.prompts import make_prompter
@@ -125,6 +126,14 @@ def call_tasks(folder, monkeypatch):
   make_prompter(prompt("completion"), Chat())("p")
 
 
+def call_writers(folder, monkeypatch):
+  """Begins a run of each service, with a stand-in for its client."""
+  client = types.SimpleNamespace(init=lambda **_: None)
+  for name in ("wandb", "trackio"):
+    monkeypatch.setitem(sys.modules, name, client)
+    metric_writers.Copies(config_lib.WriterConfig(name), folder, {})
+
+
 def build():
   """Builds the parts of runs with slots, tools, adapters and pruning."""
   engine = {"slots": 8, "chunk": 3, "max_turns": 2, "max_prompt_tokens": 7, "max_new_tokens": 26}
@@ -208,6 +217,7 @@ def test_every_key_is_read_by_something(tmp_path, monkeypatch):
     call_methods()
     call_models()
     call_tasks(tmp_path, monkeypatch)
+    call_writers(tmp_path, monkeypatch)
     build()
     train(tmp_path)
   assert set(config_lib.keys()) <= {k for _, n in config_reads.watched(Config) for k in n.values()}

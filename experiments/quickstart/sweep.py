@@ -41,10 +41,18 @@ def _config(preset: str) -> str:
   return f"--config=configs/quickstart.py:{preset}"
 
 
+def finished(workdir: Path) -> bool:
+  """Whether the run's last iteration has its line of metrics."""
+  if not (workdir / "metrics.jsonl").exists():
+    return False
+  begun = reader.read_run(workdir)
+  return bool(begun.metrics) and begun.metrics[-1]["iteration"] == begun.config["iterations"]
+
+
 def run(name: str, arguments: list[str], runs: Path) -> None:
   """Runs main.py unless the run is finished, with the warm start of the seed if there is one."""
   workdir = runs / name
-  if (workdir / "report.html").exists():
+  if finished(workdir):
     return
   shared = runs / f"{DEFAULT}_{name.rsplit('_', 1)[1]}" / "warm_start"
   if shared.exists() and not (workdir / "warm_start").exists():
@@ -83,15 +91,15 @@ def main() -> None:
   runs = parser.parse_args().runs
   for name, arguments in cells().items():
     run(name, arguments, runs)
-  finished = {name: reader.read_run(runs / name) for name in cells()}
-  table = tables.markdown_table(HEADER, [row(name, r) for name, r in finished.items()])
-  made_by = [r.environment for r in finished.values()]
+  done = {name: reader.read_run(runs / name) for name in cells()}
+  table = tables.markdown_table(HEADER, [row(name, r) for name, r in done.items()])
+  made_by = [r.environment for r in done.values()]
   commits = sorted({str(e.get("git_commit"))[:10] for e in made_by})
   text = (
       f"Written by `sweep.py`; commit {', '.join(commits)}, jax {made_by[0]['packages']['jax']}, "
-      f"{made_by[0]['cpus']} CPU cores.\n\n{pairs(finished)}\n{table}")
+      f"{made_by[0]['cpus']} CPU cores.\n\n{pairs(done)}\n{table}")
   (HERE / "results.md").write_text(text)
-  shown = {name.removesuffix("_seed0"): r for name, r in finished.items() if name.endswith("seed0")}
+  shown = {name.removesuffix("_seed0"): r for name, r in done.items() if name.endswith("seed0")}
   plots.plot_compare(shown, HERE / "curves.png", metric="reward/correct",
                      title="correct among sampled completions")
   print(text)

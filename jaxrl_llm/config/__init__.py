@@ -43,6 +43,7 @@ from jaxrl_llm.config.sections import (
   StepConfig,
   UpdateConfig,
   WarmStartConfig,
+  WriterConfig,
 )
 from jaxrl_llm.config.task import (
   EnvironmentConfig,
@@ -61,8 +62,8 @@ __all__ = [
     "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig", "RewardConfig",
     "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "ShapingConfig", "StepConfig",
     "TaskConfig", "ToolArithmeticConfig", "ToolConfig", "UpdateConfig", "VocabularyConfig",
-    "WarmStartConfig", "base_config", "check", "check_model", "describe", "fill", "from_dict",
-    "from_saved", "keys", "load_plugins", "to_dict", "without_unread",
+    "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
+    "from_dict", "from_saved", "keys", "load_plugins", "to_dict", "without_unread",
 ]
 
 # Sections that only one task reads: defined beside that task, and importable from here, too.

@@ -29,6 +29,10 @@ def check(cfg: Config) -> Config:
   for prefix, section in _sections(cfg, ""):
     refuse_unread(section, prefix, cfg)
   check_model(cfg.model)
+  if any(not 1 <= iteration <= cfg.iterations for iteration in cfg.profile):
+    raise ConfigError(
+        f"profile = {cfg.profile}: iterations of this run are 1 to {cfg.iterations}. Fix: choose "
+        "among them, such as --config.profile=3,4.")
   r, u = cfg.rollout, cfg.updates
   if r.prompts % u.optimizer_batches:
     raise ConfigError(

@@ -170,6 +170,8 @@ class EvaluationConfig:
                         low=0)
   temperature: float = option(1.0, "of the sampled completions", low=1e-3, high=100.0,
                               when=when(".samples"))
+  patience: int = option(0, "evaluations without a new best one (checkpoint.best) after which the "
+                         "run ends; 0: it never ends early", low=0, when=when("checkpoint.best"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +181,16 @@ class CheckpointConfig:
   every: int = option(10, "iterations between checkpoints", low=1)
   keep: int = option(2, "checkpoints kept; at least 2, so that a torn newest one has a predecessor",
                      low=2)
+  best: str = option("eval/accuracy", "metric of the evaluation whose highest value so far has its "
+                     "parameters kept in best/; -eval/length: the lowest; none: off")
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class WriterConfig(Choice):
+  """Where metrics go besides metrics.jsonl, which always has them."""
+
+  name: str = option("tensorboard", "writers of copies, comma-separated; none: only metrics.jsonl")
+  table: ClassVar[Table] = registry.METRIC_WRITERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +245,8 @@ class Config:
   iterations: int = option(100, "rollout batches", low=0)
   plugins: tuple = option((), "files or modules, imported before any name is looked up; they may "
                           "register methods; several are separated by commas")
+  profile: tuple = option((), "iterations that jax.profiler traces into profile/, such as 3,4",
+                          of=int)
   pretrained: str = option("", "Hugging Face checkpoint directory or hub name to start from; it "
                            "sets the model's shapes")
   model: ModelConfig = ModelConfig()
@@ -258,6 +272,7 @@ class Config:
   warm_start: WarmStartConfig = WarmStartConfig()
   evaluation: EvaluationConfig = EvaluationConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
+  writer: WriterConfig = WriterConfig()
   mesh: MeshConfig = MeshConfig()
 
   @property

@@ -17,6 +17,7 @@ import jinja2
 
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
 from jaxrl_llm.registry import Choice
+from jaxrl_llm.reporting import glossary
 from jaxrl_llm.reporting.plots import plot_run
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
 from jaxrl_llm.reporting.tables import MISSING, summary_rows
@@ -55,36 +56,47 @@ class Card:
   after: Completion | None
 
 
-def write_report(workdir: str | os.PathLike) -> str:
-  """Writes workdir/report.html and returns its path.
+def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
+  """Writes workdir/curves.png and workdir/report.html; returns the path of the latter.
 
   The page needs no other file, no network and no JavaScript. It shows the completions of
-  workdir/samples.json if that file is there: {"before": [sample, ...], "after": [sample, ...]}. A
+  workdir/samples.json if that file is there: {"before": [sample, ...], "after": [sample, ...],
+  "iteration": the one after which the latter were made (may be left out)}. A
   sample has `prompt`, `completion`, `answer`, `correct` and `truncated`. For each token of the
   completion it has the text in `pieces` and, in `log_ratio`, the log-prob under the final policy
   minus the one under the warm-started policy (nats), or None if a tool inserted the token.
+
+  Args:
+    workdir: the run's folder.
+    status: how the run stands, in words.
 
   Raises:
     RunError: the run or its samples cannot be read.
   """
   run = read_run(workdir)
-  defaults = _flat(_defaults(run.config))
+  defaults = flat(_defaults(run.config))
   changed = [(key, _text(value), _text(defaults[key]) if key in defaults else MISSING)
-             for key, value in _flat(run.config).items()
+             for key, value in flat(run.config).items()
              if key not in defaults or defaults[key] != value]
   settings = {"All keys": run.config, "Environment": run.environment}
+  done = run.metrics[-1]["iteration"] if run.metrics else MISSING
   names = [_name(run.config, section) for section in ("estimator", "advantage", "task")]
   curves = io.BytesIO()
   plot_run(run, curves)
+  write_atomically(os.path.join(workdir, "curves.png"), curves.getvalue())
+  samples = _samples(run)
   page = render(
       "report.html",
       title=os.path.basename(os.path.abspath(run.workdir)),
       subtitle=" · ".join(filter(None, names)),
+      status=f"iteration {done} of {run.config.get('iterations', MISSING)}: {status}",
       summary=summary_rows(run),
       curves=image_source(curves.getvalue()),
+      metrics=_metrics(run),
       changed=changed,
       settings={name: json.dumps(values, indent=2) for name, values in settings.items() if values},
-      cards=_cards(run),
+      cards=_cards(run, samples),
+      sampled_after=samples.get("iteration") if samples else None,
   )
   path = os.path.join(workdir, "report.html")
   write_atomically(path, page)
@@ -127,16 +139,44 @@ def completion(sample: dict[str, Any]) -> Completion:
   return Completion(sample["correct"], sample["truncated"], tokens)
 
 
-def _cards(run: RunFolder) -> list[Card] | None:
-  """Returns the cards of samples.json, or None if the run has no such file."""
-  path = os.path.join(run.workdir, "samples.json")
-  if not os.path.exists(path):
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+  """Returns nested settings as one dict with dotted keys."""
+  out = {}
+  for key, item in values.items():
+    out.update(flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item})
+  return out
+
+
+def _metrics(run: RunFolder) -> list[tuple[str, str, str, str]]:
+  """Returns name, last value, unit and meaning of each metric of the run."""
+  last = {name: value for line in run.metrics for name, value in line.items()}
+  last.pop("iteration", None)
+  rows = []
+  for name, value in sorted(last.items()):
+    known = glossary.entry(name)
+    rows.append((name, f"{value:.4g}", known.unit if known else MISSING,
+                 known.meaning if known else MISSING))
+  return rows
+
+
+def _samples(run: RunFolder) -> dict[str, Any] | None:
+  """Returns what samples.json holds, or None if the run has no such file."""
+  path = _samples_path(run)
+  return read_json(path) if os.path.exists(path) else None
+
+
+def _samples_path(run: RunFolder) -> str:
+  return os.path.join(run.workdir, "samples.json")
+
+
+def _cards(run: RunFolder, samples: dict[str, Any] | None) -> list[Card] | None:
+  """Returns the cards of the samples, or None without samples."""
+  if samples is None:
     return None
-  samples = read_json(path)
   try:
     return [_card(*pair) for pair in _pairs(samples["before"], samples["after"])]
   except (KeyError, TypeError, AttributeError, ValueError) as error:
-    raise RunError(f"{path}: not as `write_report` describes it "
+    raise RunError(f"{_samples_path(run)}: not as `write_report` describes it "
                    f"({type(error).__name__}: {error}).") from error
 
 
@@ -173,14 +213,6 @@ def _defaults(config: dict) -> dict:
     return to_dict(fill(from_dict(names)))
   except ConfigError:
     return to_dict(Config())
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Returns nested settings as one dict with dotted keys."""
-  out = {}
-  for key, item in values.items():
-    out.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item})
-  return out
 
 
 def _text(value) -> str:

@@ -74,6 +74,29 @@ def plot_compare(runs: dict[str, RunFolder], path: str | os.PathLike | BinaryIO,
   figure.savefig(path, format="png", dpi=150)
 
 
+def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
+                metric: str) -> None:
+  """Writes one PNG of a metric's mean over seeds, with the smallest to the largest seed as a band.
+
+  Args:
+    groups: label to (iterations [I], values [S, I] of S seeds).
+    path: file, or binary stream, that receives the PNG.
+    metric: the title.
+  """
+  figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+  axes = figure.add_subplot()
+  for index, (label, (iterations, values)) in enumerate(groups.items()):
+    style, marker = line_style(index), "o" if len(iterations) < 30 else None
+    axes.plot(iterations, values.mean(0), lw=1.7, marker=marker, ms=3.5, label=label, **style)
+    if len(values) > 1:
+      axes.fill_between(iterations, values.min(0), values.max(0), color=style["color"], alpha=0.18,
+                        lw=0)
+  _finish(axes, metric, legend=False)
+  axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9,
+              labelcolor=INK)
+  figure.savefig(path, format="png", dpi=150)
+
+
 def line_style(index: int) -> dict:
   """Returns colour and dashes of the line `index`; lines of equal colour differ in dashes."""
   return {

@@ -1,29 +1,33 @@
-"""Writes metrics as JSON lines and TensorBoard events, and rollouts as JSON lines."""
+"""Writes metrics and rollouts as JSON lines."""
 
-import glob
 import json
 import math
 import os
 from typing import Any
 
-from tensorboard.summary import Writer
-
+from jaxrl_llm.reporting.files import write_atomically
+from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.reporting.reader import read_metrics, rollout_path
+
+__all__ = ["MetricsWriter", "write_atomically", "write_rollouts"]
 
 
 class MetricsWriter:
-  """Appends to workdir/metrics.jsonl, the record, and to workdir/tensorboard, a copy of it.
+  """Appends to workdir/metrics.jsonl, the record, and hands each line to the writers of copies.
 
   A line is on disk when `write` returns. A line that a crash left incomplete is dropped when the
   file is opened again.
+
+  Args:
+    workdir: the run's folder.
+    copies: what else gets the metrics; None: nothing.
   """
 
-  def __init__(self, workdir: str | os.PathLike):
+  def __init__(self, workdir: str | os.PathLike, copies: Copies | None = None):
     os.makedirs(workdir, exist_ok=True)
     self._path = os.path.join(workdir, "metrics.jsonl")
-    self._events = os.path.join(workdir, "tensorboard")
     self._file = _open_after_last_line(self._path)
-    self._tensorboard = Writer(self._events)
+    self._copies = copies
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
     """Appends one line of numbers, finite or not; call it at most once per iteration."""
@@ -32,30 +36,24 @@ class MetricsWriter:
     self._file.write(_line(iteration, values).encode())
     self._file.flush()
     os.fsync(self._file.fileno())
-    self._add_scalars(iteration, values)
-    self._tensorboard.flush()
+    if self._copies is not None:
+      self._copies.write(iteration, {name: float(value) for name, value in values.items()})
 
   def cut_back(self, iteration: int) -> None:
-    """Drops all iterations after `iteration` from both files, before a run resumes there."""
+    """Drops all iterations after `iteration`, before a run begins or resumes there."""
     lines = [dict(line) for line in read_metrics(self._path) if line["iteration"] <= iteration]
     kept = [(line.pop("iteration"), line) for line in lines]
-    self.close()
+    self._file.close()
     write_atomically(self._path, "".join(_line(at, values) for at, values in kept))
-    for path in glob.glob(os.path.join(glob.escape(self._events), "events.out.tfevents.*")):
-      os.remove(path)
     self._file = _open_after_last_line(self._path)
-    self._tensorboard = Writer(self._events)
-    for at, values in kept:
-      self._add_scalars(at, values)
-    self._tensorboard.flush()
+    if self._copies is not None:
+      self._copies.restart(kept)
 
   def close(self) -> None:
+    """Closes the file and the copies."""
     self._file.close()
-    self._tensorboard.close()
-
-  def _add_scalars(self, iteration: int, values: dict[str, float]) -> None:
-    for name, value in values.items():
-      self._tensorboard.add_scalar(name, float(value), iteration)
+    if self._copies is not None:
+      self._copies.close()
 
 
 def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[str, Any]]) -> str:
@@ -72,16 +70,6 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
   os.makedirs(os.path.dirname(path), exist_ok=True)
   write_atomically(path, "".join(_dumps(_plain(row, digits=6)) for row in rows))
   return path
-
-
-def write_atomically(path: str | os.PathLike, text: str) -> None:
-  """Replaces the file at `path`; a reader sees the old or the new text, even after a crash."""
-  temporary = f"{os.fspath(path)}.tmp"
-  with open(temporary, "wb") as file:
-    file.write(text.encode(errors="replace"))
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(temporary, path)
 
 
 def _open_after_last_line(path: str):

@@ -9,6 +9,7 @@ import orbax.checkpoint as ocp
 
 from jaxrl_llm.config import CheckpointConfig
 
+BEST = "best"  # the folder of the best parameters, beside "checkpoints"
 logger = logging.getLogger(__name__)
 
 
@@ -70,14 +71,18 @@ class Checkpoints:
 
 
 def save_params(path: Path, params) -> None:
-  """Writes parameters, completely or not at all."""
+  """Writes parameters, completely or not at all, in place of what was there."""
   with ocp.StandardCheckpointer() as checkpointer:
-    checkpointer.save(Path(path).resolve(), params)
+    checkpointer.save(Path(path).resolve(), params, force=True)
 
 
-def iterations(workdir: Path) -> list[int]:
-  """Iterations with a complete checkpoint, in order. Orbax gives unfinished ones another name."""
-  directory = Path(workdir) / "checkpoints"
+def iterations(workdir: Path, folder: str = "checkpoints") -> list[int]:
+  """Iterations with a complete checkpoint, in order. Orbax gives unfinished ones another name.
+
+  Args:
+    folder: "checkpoints", or `BEST`.
+  """
+  directory = Path(workdir) / folder
   if not directory.is_dir():
     return []
   return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())

@@ -1,5 +1,6 @@
 """How the commands in experiments/ begin: flags, messages and the cache of compiled programs."""
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -8,10 +9,14 @@ from absl import app, flags, logging
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.runs import cache
 
+INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
+
 
 def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str],
         errors: tuple[type[Exception], ...]) -> None:
-  """Parses the flags and calls `main`; what the user can mend ends the process in one line.
+  """Parses the flags and calls `main`.
+
+  What the user can mend, and Ctrl-C, end the process with one line.
 
   Args:
     required: names of flags that must be given.
@@ -28,6 +33,9 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     app.run(checked, flags_parser=parse)
   except errors + (ConfigError, OSError) as error:
     sys.exit(f"error: {error}")
+  except KeyboardInterrupt:
+    print("interrupted: the same command, started again, goes on", file=sys.stderr)
+    sys.exit(INTERRUPTED)
 
 
 def parse(arguments: list[str]) -> list[str]:

@@ -17,7 +17,8 @@ from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling, Task
 
-__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics", "samples"]
+__all__ = ["Evaluation", "evaluate", "metric_names", "pass_at_k", "sample_rows", "sampled_metrics",
+           "samples"]
 
 # Folded into the key, so that evaluation rows do not reuse the noise of rollout rows with the same
 # id.
@@ -89,6 +90,15 @@ def sampled_metrics(cfg: Config, task: Task, sampler: Sampler, params: Params, i
       f"eval/avg@{samples}": _mean(correct.sum(1)[some] / count[some]),
       f"eval/pass@{samples}": _mean(np.asarray(correct.any(1))[some]),
   }
+
+
+def metric_names(cfg: Config) -> list[str]:
+  """Names of what `evaluate` and `sampled_metrics` return, without `eval/component/*`, whose names
+  only the rewards know.
+  """
+  samples = cfg.evaluation.samples
+  greedy = ["eval/accuracy", "eval/length", "eval/truncated", "eval/unscored"]
+  return greedy + ([f"eval/avg@{samples}", f"eval/pass@{samples}"] if samples else [])
 
 
 def _mean(values: np.ndarray) -> float:

@@ -9,10 +9,10 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError, from_saved
+from jaxrl_llm.config import Config, ConfigError, WriterConfig, from_saved
 from jaxrl_llm.models import hf, peft, trainable
 from jaxrl_llm.runs import checkpoints, setup
-from jaxrl_llm.runs.checkpoints import TornCheckpointsError
+from jaxrl_llm.runs.checkpoints import BEST, TornCheckpointsError
 from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.warm_start import frozen_start
 from jaxrl_llm.types import Params, Task
@@ -46,6 +46,7 @@ def read_config(workdir: str | Path, devices=None) -> tuple[Config, list[jax.Dev
       updates=dataclasses.replace(cfg.updates, overlap=False),
       rollout=dataclasses.replace(cfg.rollout, quantization="none", shared_prefix=False),
       mesh=dataclasses.replace(cfg.mesh, rollout=0),
+      writer=WriterConfig("none"),
   )
   return setup.resolve(cfg), training_devices
 
@@ -60,23 +61,36 @@ def build_learner(workdir: str | Path, devices=None) -> tuple[Config, Task, Lear
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:
-  """The iteration of a run's checkpoint: the newest, or the named one.
+  """The iteration of a run's parameters: of the newest checkpoint, of the best evaluation, or the
+  named one.
 
   Raises:
-    ConfigError: it does not exist; the message lists the checkpoints there are.
+    ConfigError: it does not exist; the message lists those there are.
   """
   found = checkpoints.iterations(Path(workdir))
-  if not found:
+  kept = checkpoints.iterations(Path(workdir), BEST)
+  if not found and not kept:
     raise ConfigError(
         f"{Path(workdir) / 'checkpoints'}: no checkpoint there. Fix: the --workdir of a run that "
         "reached its first one.")
-  if which == "latest":
+  if which == "latest" and found:
     return found[-1]
-  if str(which).isdigit() and int(which) in found:
+  if which == "best" and kept:
+    return kept[-1]  # of two, the later one is better: the other is soon removed
+  if str(which).isdigit() and int(which) in found + kept:
     return int(which)
+  best = f", and of the best evaluation, {kept[-1]}" if kept else "; none of a best evaluation"
+  others = ["latest"] * bool(found) + ["best"] * bool(kept)
   raise ConfigError(
       f"--checkpoint={which}: {workdir} has checkpoints of iterations "
-      f"{', '.join(map(str, found))}. Fix: one of them, or latest.")
+      f"{', '.join(map(str, found))}{best}. Fix: one of them, or {' or '.join(others)}.")
+
+
+def _folder(workdir: Path, iteration: int) -> Path:
+  """The folder of a checkpoint, or else of the best parameters."""
+  if iteration in checkpoints.iterations(workdir):
+    return workdir / "checkpoints" / str(iteration) / "default"
+  return workdir / BEST / str(iteration)
 
 
 def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
@@ -93,13 +107,13 @@ def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
   shapes, _ = trainable.shapes_of(learner.model, cfg.parameters)
   layout, _ = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
   like = {"train": {"params": checkpoints.abstract(shapes, layout)}}
-  path = workdir / "checkpoints" / str(iteration) / "default"
+  path = _folder(workdir, iteration)
   try:
     tree = checkpoints.restore_part(path, like)
   except Exception as error:  # Orbax raises many types for a torn directory
     reason = str(error).strip().split("\n")[0][:200]
     raise TornCheckpointsError(
-        f"{path.parent} cannot be read ({type(error).__name__}: {reason}). Fix: another of the "
+        f"{path} cannot be read ({type(error).__name__}: {reason}). Fix: another of the "
         f"checkpoints {checkpoints.iterations(workdir)}.") from error
   return iteration, Start(tree["train"]["params"], frozen_start(cfg, learner, workdir))
 

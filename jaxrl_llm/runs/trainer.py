@@ -1,53 +1,47 @@
-"""The loop over iterations: train, evaluate, write, checkpoint; and the report at the end."""
+"""The loop over iterations: train, evaluate, write, checkpoint."""
 
 import contextlib
-import json
 import logging
-import math
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 from tqdm import tqdm
 
-from jaxrl_llm import parallel
-from jaxrl_llm.config import Config
+from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.models import CheckpointError
-from jaxrl_llm.reporting import html, plots, reader, summary, tables, writers
+from jaxrl_llm.reporting import metric_writers, reader, writers
+from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.runs import evaluate, lock, setup, workdir
+from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
-from jaxrl_llm.runs.iteration import DeviceMetrics, iterate
+from jaxrl_llm.runs.evaluate import Evaluation
+from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.learner import Learner, Start
+from jaxrl_llm.runs.outputs import Line, Outputs, write_line
 from jaxrl_llm.runs.overlap import Ahead
+from jaxrl_llm.runs.phases import Phases, profiled
+from jaxrl_llm.runs.progress import Progress, terminable
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
 from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.warm_start import progress, warm_start
 from jaxrl_llm.training.train_step import NonFiniteError
-from jaxrl_llm.types import Params, Task, TrainState, merge_metrics
+from jaxrl_llm.types import Params, Task
 
 # What ends a run with a message instead of a traceback.
 RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError)
-SAMPLES = 12  # held-out completions shown in the report
 logger = logging.getLogger(__name__)
-merged_metrics = jax.jit(merge_metrics)
 
 
-class Outputs(NamedTuple):
-  """Where a run writes: its folder, and what keeps files open in it."""
+class Evaluated(NamedTuple):
+  """An evaluation, the parameters it was made with (as the model reads them), and its metrics, also
+  those of the sampled completions.
+  """
 
-  directory: Path
-  checkpoints: Checkpoints
-  writer: writers.MetricsWriter
-
-
-class Line(NamedTuple):
-  """An iteration's metrics before they are written; see `Iteration`."""
-
-  iteration: int
-  metrics: DeviceMetrics
-  values: dict[str, float]
+  params: Params
+  greedy: Evaluation
+  metrics: dict[str, float]
 
 
 def run(cfg: Config, directory: str | Path) -> dict[str, float]:
@@ -60,11 +54,13 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     ConfigError: before anything compiles; also if another process trains in `directory`.
     CheckpointError: the weights of `pretrained` cannot be read.
     NonFiniteError: naming iteration and optimizer step.
+    SystemExit: on SIGTERM, after the report was written.
   """
   resolved = setup.resolve(cfg)
+  metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)
-  with contextlib.closing(sampler), lock.held(directory):
+  with contextlib.closing(sampler), lock.held(directory), terminable():
     return _run(cfg, task, learner, sampler, workdir.claim(directory, resolved))
 
 
@@ -75,40 +71,63 @@ def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler,
   task.tokenizer.save_pretrained(directory / "tokenizer")
   start = warm_start(cfg, learner, task.tokenizer, directory)
   start_params = learner.merged(start)
-  with contextlib.closing(writers.MetricsWriter(directory)) as writer:
+  shown = Progress(cfg, task, learner, sampler, start_params, directory)
+  copies = Copies(cfg.writer, directory, to_dict(cfg))
+  with contextlib.closing(writers.MetricsWriter(directory, copies)) as writer:
     with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
-      outputs = Outputs(directory, checkpoints, writer)
-      state = _train(cfg, task, learner, sampler, start, start_params, outputs)
-  return _report(cfg, task, learner, sampler, start_params, learner.merged(state), directory)
+      outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown)
+      with shown.until_interrupted():
+        state, done = _restore_or_start(cfg, task, learner, sampler, start, outputs)
+        if not outputs.best.stop:
+          state, done = _train(cfg, task, learner, sampler, state, start_params, done, outputs)
+  return shown.finish(done, learner.merged(state.state))
 
 
-def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, start: Start,
-           start_params: Params, outputs: Outputs) -> TrainState:
-  """Runs the iterations that are left; returns the final state."""
-  run, done = _restore_or_start(cfg, task, learner, sampler, start, outputs)
+def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
+           start_params: Params, done: int, outputs: Outputs) -> tuple[RunState, int]:
+  """Runs the iterations after `done`; returns the final state and the last iteration."""
   bar = progress(range(done + 1, cfg.iterations + 1), cfg.estimator.name, initial=done,
                  total=cfg.iterations)
-  pending, accuracy, clock = None, "-", time.perf_counter()
+  pending, accuracy, phases, iteration = None, "-", Phases(), done
   with Ahead(cfg, task, sampler) if cfg.updates.overlap else contextlib.nullcontext() as ahead:
     for iteration in bar:
-      run, metrics, values, rows = iterate(cfg, task, learner, sampler, run, start_params,
-                                           iteration, ahead)
+      if ahead is None:
+        phases.wait(run.state.step)
+      with profiled(outputs.directory, cfg.profile, iteration) as traced:
+        run, metrics, values, rows = iterate(cfg, task, learner, sampler, run, start_params,
+                                             iteration, ahead)
+        if traced:
+          jax.block_until_ready(run.state.step)
+      phases.iterated(values)
       # The devices are busy with this iteration's updates while the host writes the one before.
       if pending is not None:
-        _write(outputs, pending)
+        write_line(outputs, pending)
       writers.write_rollouts(outputs.directory, iteration, rows)
-      last = iteration == cfg.iterations
+      phases.lap("other")
+      last, found = iteration == cfg.iterations, None
       if last or iteration % cfg.evaluation.every == 0:
-        values |= _evaluated(cfg, task, sampler, learner.merged(run.state), iteration)
+        phases.wait(run.state.step)
+        found = _evaluated(cfg, task, sampler, learner.merged(run.state), iteration)
+        values |= found.metrics
         accuracy = f"{values['eval/accuracy']:.3f}"
-      values["time/iteration"], clock = time.perf_counter() - clock, time.perf_counter()
+        phases.lap("evaluation")
+      values |= phases.take(values["rollout/tokens"])
       pending = Line(iteration, metrics, values)
-      bar.set_postfix_str(f"reward {values['reward/mean']:.3f}, accuracy {accuracy}", refresh=False)
-      if last or iteration % cfg.checkpoint.every == 0:
-        _write(outputs, pending)
+      bar.set_postfix_str(_postfix(values, accuracy), refresh=False)
+      due = last or iteration % cfg.checkpoint.every == 0
+      if due or found is not None:
+        write_line(outputs, pending)  # first, because it refuses what is not finite
         pending = None
+      if found is not None:
+        _note(outputs, run, iteration, found, phases)
+        last = last or outputs.best.stop
+      if due or last:
         outputs.checkpoints.save(iteration, run.saved())
-  return run.state
+        outputs.best.prune()
+        phases.lap("checkpoint")
+      if last:
+        break
+  return run, iteration
 
 
 def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sampler, start: Start,
@@ -120,62 +139,38 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   if found is not None:
     iteration, tree = found
     outputs.writer.cut_back(iteration)
+    outputs.best.resume(reader.read_metrics(outputs.directory / "metrics.jsonl"), iteration)
     logger.info("resumed after iteration %d", iteration)
     return restored_state(tree, start), iteration
   outputs.writer.cut_back(-1)
+  outputs.best.resume([], -1)
   run = first_state(cfg, learner, start)
-  metrics = _evaluated(cfg, task, sampler, learner.merged(run.state), 0)
-  outputs.writer.write(0, metrics)
-  tqdm.write(f"after the warm start: held-out accuracy {metrics['eval/accuracy']:.3f}")
+  first = _evaluated(cfg, task, sampler, learner.merged(run.state), 0)
+  outputs.writer.write(0, first.metrics)
+  tqdm.write(f"after the warm start: held-out accuracy {first.metrics['eval/accuracy']:.3f}")
+  _note(outputs, run, 0, first, Phases())
   outputs.checkpoints.save(0, run.saved())
   return run, 0
 
 
 def _evaluated(cfg: Config, task: Task, sampler: Sampler, params: Params,
-               iteration: int) -> dict[str, float]:
-  """Metrics of the greedy evaluation and of the sampled one."""
-  greedy = evaluate.evaluate(cfg, task, sampler, params).metrics
-  return greedy | evaluate.sampled_metrics(cfg, task, sampler, params, iteration)
+               iteration: int) -> Evaluated:
+  """The greedy evaluation and the sampled one."""
+  greedy = evaluate.evaluate(cfg, task, sampler, params)
+  sampled = evaluate.sampled_metrics(cfg, task, sampler, params, iteration)
+  return Evaluated(params, greedy, greedy.metrics | sampled)
 
 
-def _write(outputs: Outputs, line: Line) -> None:
-  """Fetches an iteration's metrics and writes its line.
-
-  Raises:
-    NonFiniteError: a loss or gradient is not finite. The line is written first.
-  """
-  steps, batch, replay = line.metrics
-  values = dict(line.values)
-  if replay is not None:
-    values["pipo/loss"] = float(replay["loss/total"].total)
-  each = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
-                               for step in steps])
-  merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
-  outputs.writer.write(line.iteration, values | merged)
-  for step, (loss, norm) in enumerate(each, start=int(values["step"]) - len(steps) + 1):
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-      raise NonFiniteError(
-          f"iteration {line.iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm "
-          f"= {float(norm)}. The last good checkpoint is that of iteration "
-          f"{outputs.checkpoints.latest()}. Fix: a smaller optimizer.learning_rate, or a bounded "
-          "ratio; a new --workdir.")
+def _note(outputs: Outputs, run: RunState, iteration: int, found: Evaluated,
+          phases: Phases) -> None:
+  """Keeps the parameters if they are the best, and shows the evaluation in the report."""
+  outputs.best.update(iteration, found.metrics, run.state.params)
+  phases.lap("checkpoint")
+  outputs.progress.evaluated(iteration, found.params, found.greedy)
+  phases.lap("other")
 
 
-def _report(cfg: Config, task: Task, learner: Learner, sampler: Sampler, start_params: Params,
-            params: Params, directory: Path) -> dict[str, float]:
-  """Writes samples before and after, plot and report.html, and prints the summary; returns the
-  metrics of the last evaluation.
-  """
-  before = evaluate.evaluate(cfg, task, sampler, start_params)
-  after = evaluate.evaluate(cfg, task, sampler, params)
-  shown = {
-      name: evaluate.samples(learner, task.tokenizer, params, start_params, evaluation, SAMPLES)
-      for name, evaluation in (("before", before), ("after", after))
-  }
-  writers.write_atomically(directory / "samples.json", json.dumps(shown))
-  finished = reader.read_run(directory)
-  plots.plot_run(finished, directory / "curves.png")
-  report = html.write_report(directory)
-  tqdm.write(tables.summary_table(finished))
-  tqdm.write(f"plot: {directory / 'curves.png'}\nreport: {report}")
-  return after.metrics
+def _postfix(values: dict[str, float], accuracy: str) -> str:
+  """What stands beside the bar."""
+  return (f"reward {values['reward/mean']:.3f}, accuracy {accuracy}, "
+          f"{values['time/tokens_per_second']:.0f} tokens/s, {values['time/peak_memory']:.1f} GiB")

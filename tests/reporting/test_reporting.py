@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import Config, to_dict
+from jaxrl_llm.config import Config, WriterConfig, to_dict
 from jaxrl_llm.reporting.html import write_report
+from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.reporting.plots import plot_compare, plot_run
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
@@ -107,7 +108,7 @@ def test_cut_back_drops_later_lines_and_a_torn_tail_in_both_records(tmp_path):
   from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
   workdir = write_run(tmp_path / "run")
   append(workdir, '{"iteration": 5, "rew')
-  writer = MetricsWriter(workdir)
+  writer = MetricsWriter(workdir, Copies(WriterConfig(), workdir, {}))
   writer.cut_back(2)
   writer.write(3, {"reward/correct": 0.875})
   writer.close()
@@ -283,7 +284,7 @@ def test_report_escapes_samples_and_config_and_needs_nothing_from_outside(tmp_pa
   assert all(source.startswith("data:image/png;base64,") for source in sources)
   assert ("title", "-5.000") in page.attributes
   assert ("style", "background:rgba(218, 54, 51, 0.70)") in page.attributes
-  assert page.text.count("correct") - page.text.count("incorrect") == 4
+  assert page.text.count("✓ correct") == 3
   assert page.text.count("✗ incorrect") == 1
   assert page.tags.count("section") == 3 and page.text.count("no sample for this prompt") == 2
 

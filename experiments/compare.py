@@ -1,0 +1,37 @@
+"""Compare runs: mean over seeds, with 95 % intervals, of runs that differ in nothing else.
+
+  python experiments/compare.py runs/a runs/b runs/c --out=runs/compared
+  python experiments/compare.py runs/* --metric=-eval/length --by=estimator.name,updates.staleness \
+      --out=runs/compared
+
+Prints a table; writes compare.png, compare.html and compare.md. Runs may have different lengths or
+still be going on: a group is compared up to the last iteration that all its runs have logged.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from jaxrl_llm.reporting import compare
+from jaxrl_llm.reporting.reader import RunError
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("workdirs", type=Path, nargs="+", help="folders of runs")
+  parser.add_argument("--metric", default="eval/accuracy",
+                      help="metric to compare; with a minus in front, lower is better")
+  parser.add_argument("--by", default="", help="config keys that tell groups apart, by commas; "
+                      "default: all in which the runs differ, apart from the seed")
+  parser.add_argument("--out", type=Path, required=True, help="folder to write")
+  arguments = parser.parse_args()
+  try:
+    keys = [key.strip() for key in arguments.by.split(",") if key.strip()]
+    print(compare.write(compare.compare(arguments.workdirs, arguments.metric, keys), arguments.out))
+  except (RunError, OSError) as error:
+    sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,220 @@
+"""Compares runs that differ only in their seed with others: means and intervals over seeds."""
+
+import dataclasses
+import difflib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from jaxrl_llm.reporting import html, plots
+from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
+from jaxrl_llm.reporting.tables import MISSING, markdown_table
+from jaxrl_llm.reporting.writers import write_atomically
+
+LEVEL = 0.95
+HEADER = ("runs", "seeds", "at iteration", "final", "best")
+# Keys that do not tell methods apart; a plugin's method has a name of its own.
+IGNORED = ("seed", "iterations", "plugins", "profile", "checkpoint.", "evaluation.", "writer.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """Runs that differ only in their seed, and what they share.
+
+  Attributes:
+    label: the values of the compared keys.
+    seeds: [S], of the runs.
+    iterations: [I], that all runs have logged.
+    values: [S, I], of the metric.
+  """
+
+  label: str
+  seeds: list[int]
+  iterations: np.ndarray
+  values: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """Groups, the metric they are compared by, whether less of it is better, and remarks on runs that
+  are shorter, still going on, or differ in more than they should.
+  """
+
+  metric: str
+  lower: bool
+  groups: list[Group]
+  notes: list[str]
+
+
+def compare(workdirs: list[str | os.PathLike], metric: str, by: list[str] = ()) -> Comparison:
+  """Returns the comparison of runs, also of some that are still going on.
+
+  Args:
+    workdirs: of the runs.
+    metric: key of the metrics lines; with a minus in front, less of it is better.
+    by: config keys whose values group the runs, such as "estimator.name"; empty: all keys in which
+      the runs differ, apart from the seed.
+
+  Raises:
+    RunError: a run cannot be read, no run has the metric, or no run has a key of `by`.
+  """
+  name, lower = metric.removeprefix("-"), metric.startswith("-")
+  runs = [read_run(workdir) for workdir in workdirs]
+  configs = [html.flat(run.config) for run in runs]
+  notes = [note for run in runs for note in _state(run)]
+  keys = list(by) or _differing(configs)
+  _check_keys(keys, configs)
+  members: dict[str, list[int]] = {}
+  for index, config in enumerate(configs):
+    members.setdefault(_label(keys, config), []).append(index)
+  groups = []
+  for label, indices in members.items():
+    notes += _mixed(label, [configs[i] for i in indices], [runs[i].workdir for i in indices])
+    made = _group(label, [runs[i] for i in indices], name)
+    if made is None:
+      notes.append(f"{label}: no iteration at which all its runs logged {name}; left out.")
+    else:
+      groups.append(made)
+  if not groups:
+    raise RunError(_no_metric(name, runs))
+  return Comparison(name, lower, groups, notes)
+
+
+def rows(found: Comparison) -> list[tuple[str, ...]]:
+  """Returns a row below HEADER for each group, the best final value first.
+
+  `final` is at the last iteration that all runs of the group have logged, `best` the best value of
+  each run up to there; each a mean over seeds with its interval.
+  """
+  sign = 1 if found.lower else -1
+  best = np.nanmin if found.lower else np.nanmax
+  out = []
+  for group in sorted(found.groups, key=lambda group: sign * np.mean(group.values[:, -1])):
+    with np.errstate(all="ignore"):
+      tops = np.array([best(row) if np.isfinite(row).any() else np.nan for row in group.values])
+    out.append((group.label, ", ".join(map(str, sorted(group.seeds))), str(group.iterations[-1]),
+                interval(group.values[:, -1]), interval(tops)))
+  return out
+
+
+def interval(values: np.ndarray) -> str:
+  """Returns the mean with its 95 % interval over seeds, by Student's t; of one value, only that.
+
+  The interval assumes values that are normally distributed over seeds.
+  """
+  mean = f"{np.mean(values):.4g}"
+  if len(values) < 2:
+    return f"{mean} (one seed)"
+  return f"{mean} ± {half_width(values):.2g}"
+
+
+def half_width(values: np.ndarray) -> float:
+  """Returns half the width of the 95 % interval of the mean of at least two values."""
+  factor = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)
+  return float(factor * np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def write(found: Comparison, out: str | os.PathLike) -> str:
+  """Writes compare.png, compare.html and compare.md into the folder `out`; returns the table."""
+  folder = Path(out)
+  folder.mkdir(parents=True, exist_ok=True)
+  curves = io.BytesIO()
+  plots.plot_groups({group.label: (group.iterations, group.values) for group in found.groups},
+                    curves, found.metric)
+  table = rows(found)
+  notes = [*found.notes, "intervals: 95 %, Student's t over seeds; bands: the smallest to the "
+           "largest seed."]
+  text = markdown_table(HEADER, table) + "\n" + "\n".join(f"- {note}" for note in notes) + "\n"
+  page = html.render("compare.html", title=f"Comparison by {found.metric}",
+                     subtitle="lower is better" if found.lower else "higher is better",
+                     header=HEADER, rows=table, notes=notes,
+                     curves=html.image_source(curves.getvalue()))
+  write_atomically(folder / "compare.png", curves.getvalue())
+  write_atomically(folder / "compare.html", page)
+  write_atomically(folder / "compare.md", text)
+  return text
+
+
+def _no_metric(name: str, runs: list[RunFolder]) -> str:
+  """Returns the message for a metric that no group has, with the nearest that the runs have."""
+  known = sorted({key for run in runs for line in run.metrics for key in line} - {"iteration"})
+  near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
+  return (f"--metric={name}: no group of runs has it. Fix: {' or '.join(near) or 'wait'}; "
+          "`python -m jaxrl_llm.reporting.glossary` lists all metrics.")
+
+
+def _group(label: str, runs: list[RunFolder], metric: str) -> Group | None:
+  """Returns the group at the iterations that all its runs have logged, None without any."""
+  series = [dict(zip(*run.series(metric), strict=True)) for run in runs]
+  common = sorted(set.intersection(*(set(found) for found in series)))
+  if not common:
+    return None
+  values = np.array([[found[iteration] for iteration in common] for found in series])
+  seeds = [run.config.get("seed", MISSING) for run in runs]
+  return Group(label, seeds, np.array(common), values)
+
+
+def _state(run: RunFolder) -> list[str]:
+  """Returns a remark on a run that has not reached its last iteration."""
+  done = run.metrics[-1]["iteration"] if run.metrics else 0
+  planned = run.config.get("iterations")
+  if done == planned:
+    return []
+  return [f"{run.workdir}: iteration {done} of {planned} (going on, interrupted or ended early)."]
+
+
+def _differing(configs: list[dict[str, Any]]) -> list[str]:
+  """Returns the keys in which configs differ, without IGNORED ones.
+
+  Where a method differs, its numbers count only if they differ between configs of one method.
+  """
+  keys = dict.fromkeys(key for config in configs for key in config)
+  found = []
+  for key in keys:
+    method = f"{key.split('.')[0]}.name"
+    values: dict[str, set[str]] = {}
+    for config in configs:
+      name = "" if key == method else str(config.get(method))
+      values.setdefault(name, set()).add(repr(config.get(key, MISSING)))
+    if not key.startswith(IGNORED) and any(len(of_method) > 1 for of_method in values.values()):
+      found.append(key)
+  return found
+
+
+def _check_keys(keys: list[str], configs: list[dict[str, Any]]) -> None:
+  for key in keys:
+    if not any(key in config for config in configs):
+      last = key.rsplit(".", 1)[-1]
+      near = sorted({k for config in configs for k in config if k.rsplit(".", 1)[-1] == last})
+      hint = f" Fix: {' or '.join(near)}." if near else " Fix: a key of the runs' config.json."
+      raise RunError(f"--by={key}: no run has this key.{hint}")
+
+
+def _label(keys: list[str], config: dict[str, Any]) -> str:
+  """Returns the values of the keys; a single key that ends in .name needs no mention."""
+  if not keys:
+    return "all runs"
+  if len(keys) == 1 and keys[0].endswith(".name"):
+    return str(config.get(keys[0], MISSING))
+  return ", ".join(f"{key} = {config.get(key, MISSING)}" for key in keys)
+
+
+def _mixed(label: str, configs: list[dict[str, Any]], workdirs: list[str]) -> list[str]:
+  """Returns remarks on a group whose runs differ in more than the seed, or share it."""
+  notes = []
+  others = _differing(configs)
+  if others:
+    notes.append(f"{label}: its runs also differ in {', '.join(others)}; add --by to tell them "
+                 "apart.")
+  at: dict[Any, list[str]] = {}
+  for config, workdir in zip(configs, workdirs, strict=True):
+    at.setdefault(config.get("seed"), []).append(workdir)
+  for seed, shared in at.items():
+    if len(shared) > 1:
+      notes.append(f"{label}: {' and '.join(shared)} have seed {seed}; they are counted as if "
+                   "independent.")
+  return notes

@@ -1,0 +1,163 @@
+"""What each metric means, and its unit.
+
+  python -m jaxrl_llm.reporting.glossary
+  python -m jaxrl_llm.reporting.glossary rollout/
+
+A `*` in a name stands for a number or for a part that the meaning explains. An estimator of your
+own may log metrics of its own: name them estimator/*.
+"""
+
+import fnmatch
+import sys
+from typing import NamedTuple
+
+from jaxrl_llm.reporting.tables import markdown_table
+
+RATIO = 'objective/mismatch.md, "Metrics of the ratio"'
+
+
+class Entry(NamedTuple):
+  """A metric: its name, or a pattern of names; the unit of its values, "1" for a plain number; and
+  its meaning.
+  """
+
+  name: str
+  unit: str
+  meaning: str
+
+
+def _entries(text: str) -> tuple[Entry, ...]:
+  """Returns the entries of lines `name | unit | meaning`."""
+  rows = (line.split("|") for line in text.strip().splitlines())
+  return tuple(Entry(*(cell.strip() for cell in row)) for row in rows)
+
+
+EVALUATIONS = _entries("""
+eval/accuracy  | share  | correct greedy completions of held-out problems, of those with a verdict
+eval/length    | tokens | mean length of the greedy completions
+eval/truncated | share  | greedy completions that the length limit ended
+eval/unscored  | share  | greedy completions without a verdict
+eval/component/* | 1    | a component of the rewards by its name, mean over kept greedy completions
+eval/avg@*     | share  | correct ones of evaluation.samples sampled completions, mean over problems
+eval/pass@*    | share  | problems with at least one correct one of these samples
+""")
+
+ROLLOUTS = _entries("""
+reward/mean          | 1     | the verifier's reward, mean over kept rows
+reward/correct       | share | correct rows, of the kept ones
+reward/unscored      | share | rows without a verdict, which are left out of the gradient
+reward/solve_all     | share | groups whose rows are all correct: they teach nothing
+reward/solve_none    | share | groups without a correct row: they teach nothing
+reward/component/*   | 1     | a component of the rewards by its name, mean over kept rows
+reward/shaped        | 1     | the reward that the update reads, after shaping and permutation
+reward/kept          | share | rows that the update reads
+rollout/length       | tokens | mean length of the completions, tool output included
+rollout/truncated    | share | completions that the length limit ended
+rollout/tokens       | tokens | completion tokens of the iteration
+rollout/wasted_steps | share | row slots of the decode steps whose row had ended, without refilling
+rollout/staleness    | optimizer steps | age of the sampling policy, mean over rows
+rollout/wasted_slots | share | row slots of the engine's decode steps that decoded nothing useful
+rollout/chunks       | 1     | chunks of decode steps that the engine ran
+rollout/cache_read   | 1     | bytes of the cache that were read, divided by those that were needed
+rollout/turns        | 1     | turns of the policy, mean over rows
+rollout/void         | share | rows that a failure of the tool made void
+tool/calls           | 1     | calls of the tool
+tool/tokens          | tokens | tokens that the tool wrote
+dynamic_sampling/draws       | 1     | batches sampled until enough groups had differing rewards
+dynamic_sampling/kept_groups | share | sampled groups whose rewards differ
+""")
+
+UPDATES = _entries(f"""
+step                 | optimizer steps | updates so far
+loss/total           | 1     | the loss with all its terms, mean over the iteration's updates
+optimizer/grad_norm  | 1     | norm of the gradient before clipping, mean over the updates
+policy/entropy       | nats  | entropy of the policy, mean over tokens
+advantage/mean       | 1     | advantage, mean over tokens
+advantage/square     | 1     | its square, mean over tokens
+clip/high            | share | tokens whose ratio is above the estimator's bound
+clip/low             | share | tokens whose ratio is below the estimator's bound
+clip/dual            | share | tokens with a negative advantage whose ratio is above the dual bound
+clip/dropped         | share | tokens without gradient
+log_ratio/p*         | nats  | quantile of the log-ratio to the anchor over tokens, p05 to p95
+log_ratio/range/*    | nats  | smallest (min) and largest (max) log-ratio to the anchor
+ratio/mean           | 1     | ratio to the anchor, mean over tokens: {RATIO}
+ratio/square         | 1     | its square; mean^2 over square is the effective share of the samples
+kl/current_anchor    | nats  | per token, from the anchor to the current policy: drift of updating
+kl/anchor_behavior   | nats  | per token, from the sampler to the anchor: numerics and age
+kl/current_behavior  | nats  | per token, from the sampler to the current policy: both
+kl/reference         | nats  | per token, to the policy at the start, by the estimate kl.name
+correction/weight         | 1     | weight of the correction, mean over tokens
+correction/weight_squared | 1     | its square, mean over tokens
+correction/truncated      | share | tokens whose weight left its bounds
+correction/rejected       | share | tokens that a rejection rule dropped
+correction/rejected_rows  | share | rows without a token of positive weight
+vocabulary/kept_mass      | share | probability of the pruned vocabulary, mean over tokens
+vocabulary/out_of_set     | share | sampled tokens outside the trainer's pruned vocabulary
+critic/loss          | 1     | squared error of the values, halved, mean over tokens
+critic/value         | 1     | predicted value, mean over tokens
+critic/return        | 1     | return that the values should predict, mean over tokens
+moe/load/bucket_*    | share | tokens that this expert serves, over all layers; even: k / experts
+pipo/xi              | standard deviations | rise of the mean reward over its recent past
+pipo/weight          | 1     | weight of the further step on the previous batch
+pipo/loss            | 1     | loss of that step
+estimator/*          | as its author says | a metric of an estimator of your own
+""")
+
+# Trainer against sampler with the same parameters.
+MISMATCH = _entries(f"""
+mismatch/absolute    | nats  | difference of a token's log-probs, absolute, mean: {RATIO}
+mismatch/k1          | nats  | per token, estimate of KL(sampler, trainer): mean log-ratio
+mismatch/k3          | nats  | the same by k3, which is never negative
+mismatch/outside     | share | tokens whose probabilities have a ratio outside 0.9 to 1.1
+mismatch/row         | nats  | absolute difference of the log-probs of whole rows, mean over rows
+mismatch/range/*     | nats  | smallest (min) and largest (max) difference of a token's log-prob
+mismatch/*/by_probability/bucket_* | as without | of tokens up to probability 0.01, 0.1, 0.5, 0.9, 1
+""")
+
+TIMES = _entries("""
+time/iteration         | seconds | wall time from the metrics of the iteration before to these
+time/rollout           | seconds | until the rows were sampled; with dynamic sampling also verified
+time/verify            | seconds | verification of the rows
+time/waited            | seconds | for rows that were sampled ahead, verification included
+time/tools             | seconds | of tool calls, summed over calls that ran at once
+time/tokens_per_second | tokens/s | sampled, by the time of rollout, verification and update
+time/peak_memory       | GiB     | largest use of a device so far or, on CPU, of the process
+time/share/rollout     | share   | of time/iteration: the host waited for rows
+time/share/verify      | share   | of time/iteration: verification
+time/share/update      | share   | of time/iteration: scores and updates
+time/share/evaluation  | share   | of time/iteration: held-out evaluation
+time/share/checkpoint  | share   | of time/iteration: checkpoints, also the best one's
+time/share/other       | share   | of time/iteration: writing of files and of the report
+""")
+
+GLOSSARY = (*EVALUATIONS, *ROLLOUTS, *UPDATES, *MISMATCH, *TIMES)
+
+
+def entry(name: str) -> Entry | None:
+  """Returns the entry of a metric, or None if there is none."""
+  return next((found for found in GLOSSARY if fnmatch.fnmatchcase(name, found.name)), None)
+
+
+def table(prefix: str = "") -> str:
+  """Returns the entries whose names begin with `prefix` as a table in Markdown.
+
+  Raises:
+    ValueError: there are none; the message lists the first parts of all names.
+  """
+  found = [item for item in GLOSSARY if item.name.startswith(prefix)]
+  if not found:
+    first = sorted({item.name.split("/")[0] for item in GLOSSARY})
+    raise ValueError(f"no metric begins with {prefix!r}. Fix: one of {', '.join(first)}.")
+  return markdown_table(("metric", "unit", "meaning"), found)
+
+
+def main(arguments: list[str]) -> None:
+  """Prints the table; the first argument, if any, is a prefix."""
+  try:
+    print(table(*arguments[:1]), end="")
+  except ValueError as error:
+    sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+  main(sys.argv[1:])

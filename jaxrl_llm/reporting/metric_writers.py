@@ -1,0 +1,268 @@
+"""Copies of a run's metrics for other programs: TensorBoard, Weights & Biases, Trackio, your own.
+
+metrics.jsonl is the record, which is always written. A copy may fail, for example for lack of a
+network: that is warned of once, and the run goes on. A writer of your own, in a plugin:
+
+  from jaxrl_llm import register
+  from jaxrl_llm.reporting.metric_writers import MetricWriter
+
+  @register.metric_writer("lines", path="copy.txt")
+  class Lines(MetricWriter):
+    def write(self, iteration, values):
+      with open(self.numbers.path, "a") as file:
+        print(iteration, values, file=file)
+"""
+
+import contextlib
+import dataclasses
+import glob
+import importlib
+import json
+import logging
+import os
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+from jaxrl_llm.fields import ConfigError, option
+from jaxrl_llm.registry import METRIC_WRITERS, Choice
+from jaxrl_llm.reporting.files import write_atomically
+
+logger = logging.getLogger(__name__)
+
+
+def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
+  """Returns a decorator that enters a metric writer in the table; see `MetricWriter`.
+
+  Args:
+    name: one of the names in `writer.name`.
+    numbers, replace, **defaults: as in `registry.Table.register`.
+  """
+  return METRIC_WRITERS.register(name, numbers, replace=replace, **defaults)
+
+
+class MetricWriter:
+  """A copy of the metrics. Only `write` must be given.
+
+  Args:
+    directory: the run's folder.
+    config: the whole config, nested.
+    numbers: an instance of the numbers of all chosen writers.
+  """
+
+  def __init__(self, directory: Path, config: dict[str, Any], numbers):
+    self.directory, self.config, self.numbers = Path(directory), config, numbers
+
+  @classmethod
+  def require(cls) -> None:
+    """Raises ConfigError if a package is missing; called before anything compiles."""
+
+  def write(self, iteration: int, values: dict[str, float]) -> None:
+    """Takes the metrics of an iteration, finite or not."""
+    raise NotImplementedError
+
+  def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
+    """Called once, before the first `write`, with what the run has logged so far and still stands:
+    (iteration, values) in order; empty for a new run. Later iterations are logged again.
+    """
+
+  def close(self) -> None:
+    """Called at the end, also of a run that an error ended."""
+
+
+@register("none")
+class NoWriter(MetricWriter):
+  """Only metrics.jsonl is written."""
+
+  def write(self, iteration: int, values: dict[str, float]) -> None:
+    """Does nothing."""
+
+
+@register("tensorboard")
+class Tensorboard(MetricWriter):
+  """Events in workdir/tensorboard, which a run that goes on writes anew."""
+
+  def __init__(self, directory: Path, config: dict[str, Any], numbers):
+    super().__init__(directory, config, numbers)
+    self._events = os.path.join(directory, "tensorboard")
+    self._open()
+
+  def _open(self) -> None:
+    from tensorboard.summary import Writer  # here: it takes a while to import
+
+    self._writer = Writer(self._events)
+
+  def write(self, iteration: int, values: dict[str, float]) -> None:
+    """Adds the events and flushes them."""
+    self._add(iteration, values)
+    self._writer.flush()
+
+  def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
+    """Removes all events and adds those of `lines`."""
+    self._writer.close()
+    for path in glob.glob(os.path.join(glob.escape(self._events), "events.out.tfevents.*")):
+      os.remove(path)
+    self._open()
+    for iteration, values in lines:
+      self._add(iteration, values)
+    self._writer.flush()
+
+  def _add(self, iteration: int, values: dict[str, float]) -> None:
+    for name, value in values.items():
+      self._writer.add_scalar(name, float(value), iteration)
+
+  def close(self) -> None:
+    """Closes the file of events."""
+    self._writer.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Online:
+  """Numbers of writers that keep runs in projects."""
+
+  project: str = option("jaxrl_llm", "project of the run")
+  group: str = option("", "group of the run, for example of its seeds; empty: none")
+
+
+class OnlineWriter(MetricWriter):
+  """A run of a service. Its id, and the last iteration that was sent, are in workdir/<name>.json:
+  a run that goes on is the same one there, and sends no iteration twice.
+
+  Attributes:
+    name: of the client's package, and of the extra that installs it.
+  """
+
+  name: str
+
+  def __init__(self, directory: Path, config: dict[str, Any], numbers):
+    super().__init__(directory, config, numbers)
+    self._path = self.directory / f"{self.name}.json"
+    folder = re.sub(r"[^A-Za-z0-9_-]", "-", self.directory.resolve().name)
+    self._state = {"id": f"{folder}-{uuid.uuid4().hex[:8]}", "sent": -1}
+    if self._path.exists():
+      self._state = json.loads(self._path.read_text())
+    else:
+      self._keep()
+    self._client = self.begin(_client(self.name), self._state["id"])
+
+  @classmethod
+  def require(cls) -> None:
+    """Raises ConfigError if the client is not installed."""
+    _client(cls.name)
+
+  def begin(self, package, run_id: str):
+    """Returns the client's run, new or gone on with, which has `log(values, step)` and `finish()`.
+    """
+    raise NotImplementedError
+
+  def _keep(self) -> None:
+    write_atomically(self._path, json.dumps(self._state) + "\n")
+
+  def write(self, iteration: int, values: dict[str, float]) -> None:
+    """Sends the metrics, unless those of this iteration were sent before an interruption."""
+    if iteration > self._state["sent"]:
+      self._client.log(values, step=iteration)
+      self._state["sent"] = iteration
+      self._keep()
+
+  def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
+    """Sends what the service does not have yet."""
+    for iteration, values in lines:
+      self.write(iteration, values)
+
+  def close(self) -> None:
+    """Waits until everything is sent."""
+    self._client.finish()
+
+
+@register("wandb", Online)
+class Wandb(OnlineWriter):
+  """Weights & Biases. Its own settings are variables of the environment: WANDB_MODE=offline."""
+
+  name = "wandb"
+
+  def begin(self, package, run_id: str):
+    """Returns the run of this id."""
+    return package.init(project=self.numbers.project, group=self.numbers.group or None, id=run_id,
+                        name=self.directory.resolve().name, dir=str(self.directory),
+                        config=self.config, resume="allow")
+
+
+@register("trackio", Online)
+class Trackio(OnlineWriter):
+  """Trackio: a local dashboard (`trackio show`) or, by TRACKIO_SPACE_ID, one on the hub."""
+
+  name = "trackio"
+
+  def begin(self, package, run_id: str):
+    """Returns the run of this name."""
+    return package.init(project=self.numbers.project, group=self.numbers.group or None,
+                        name=run_id, config=self.config, resume="allow", embed=False,
+                        auto_log_gpu=False, auto_log_cpu=False)
+
+
+def _client(name: str):
+  """Returns the module of a client; raises ConfigError if it is not installed."""
+  try:
+    return importlib.import_module(name)
+  except ImportError as error:
+    raise ConfigError(f"writer.name = {name!r}: {error}. Fix: pip install -e '.[{name}]', or "
+                      "writer.name=tensorboard.") from error
+
+
+def require(choice: Choice) -> None:
+  """Refuses a writer whose client is missing.
+
+  Raises:
+    ConfigError: with the command that installs it.
+  """
+  for entry in METRIC_WRITERS.parts(choice.name).values():
+    entry.function.require()
+
+
+class Copies:
+  """All writers of a run. What one of them raises is warned of once.
+
+  Args:
+    choice: the config's section `writer`.
+    directory: the run's folder.
+    config: the whole config, nested.
+  """
+
+  def __init__(self, choice: Choice, directory: Path, config: dict[str, Any]):
+    self._writers, self._warned = {}, set()
+    os.makedirs(directory, exist_ok=True)
+    numbers = METRIC_WRITERS.numbers(choice)
+    for name, entry in METRIC_WRITERS.parts(choice.name).items():
+      with self._guarded(name):
+        self._writers[name] = entry.function(Path(directory), config, numbers)
+
+  def write(self, iteration: int, values: dict[str, float]) -> None:
+    """Hands the metrics of an iteration to each writer."""
+    for name, writer in self._writers.items():
+      with self._guarded(name):
+        writer.write(iteration, dict(values))
+
+  def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
+    """Tells each writer what the run has logged so far."""
+    for name, writer in self._writers.items():
+      with self._guarded(name):
+        writer.restart(lines)
+
+  def close(self) -> None:
+    """Closes each writer."""
+    for name, writer in self._writers.items():
+      with self._guarded(name):
+        writer.close()
+
+  @contextlib.contextmanager
+  def _guarded(self, name: str):
+    try:
+      yield
+    except Exception as error:  # of a service, its network, or a user's own code
+      if name not in self._warned:
+        reason = str(error).split("\n")[0][:200]
+        logger.warning("the metric writer %s failed (%s: %s); the run goes on, and metrics.jsonl "
+                       "has all metrics", name, type(error).__name__, reason)
+      self._warned.add(name)

@@ -1,0 +1,126 @@
+"""The parameters of the best evaluation so far, and the decision to end a run early."""
+
+import math
+import shutil
+from pathlib import Path
+
+from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.runs import checkpoints
+from jaxrl_llm.runs.checkpoints import BEST
+from jaxrl_llm.runs.evaluate import metric_names
+from jaxrl_llm.types import Params
+
+COMPONENT = "eval/component/"
+
+
+class Best:
+  """Keeps workdir/best/<iteration>, and counts the evaluations since then.
+
+  An evaluation is the best if it is strictly better than all before. With checkpoint.best = none
+  nothing is kept. Everything but the parameters follows from metrics.jsonl, so that a run that goes
+  on decides as if nothing had interrupted it.
+
+  Attributes:
+    iteration: of the best evaluation; None: there was none.
+  """
+
+  def __init__(self, cfg: Config, directory: Path):
+    self._directory = Path(directory)
+    self._given = cfg.checkpoint.best
+    self._name, self._sign = parsed(self._given)
+    self._patience = cfg.evaluation.patience
+    self._forget()
+
+  def _forget(self) -> None:
+    self.iteration, self._value, self._since = None, -math.inf, 0
+
+  @property
+  def stop(self) -> bool:
+    """Whether `evaluation.patience` evaluations in a row were not the best."""
+    return bool(self._patience) and self._since >= self._patience
+
+  def resume(self, lines: list[dict], last: int) -> None:
+    """Takes up the record of a run that goes on after iteration `last`.
+
+    Later folders are dropped, because their evaluations are made again. They stay if the best one
+    of the record is missing, which happens only where a torn checkpoint sent the run further back.
+
+    Args:
+      lines: of metrics.jsonl, in order, none after `last`.
+    """
+    self._forget()
+    for line in lines:
+      self._judge(line["iteration"], line)
+    found = checkpoints.iterations(self._directory, BEST)
+    if self.iteration in found or self.iteration is None:
+      self._drop([iteration for iteration in found if iteration > last])
+
+  def update(self, iteration: int, metrics: dict[str, float], params: Params) -> None:
+    """Judges an evaluation, and writes the parameters, completely or not at all, if it is the best.
+
+    Args:
+      params: the trained leaves.
+
+    Raises:
+      ConfigError: the first evaluation, which scored some completions, lacks the metric.
+    """
+    missing = self._name is not None and self._name not in metrics
+    if missing and not iteration and metrics.get("eval/unscored") != 1:
+      raise unknown(self._given, sorted(metrics))
+    if self._judge(iteration, metrics):
+      tree = {"train": {"params": params}}  # where `saved.restore_start` looks for them
+      checkpoints.save_params(self._directory / BEST / str(iteration), tree)
+
+  def prune(self) -> None:
+    """Removes all but the best one. Call it after a checkpoint: a run that goes on from an older
+    one may still need what was the best then.
+    """
+    found = checkpoints.iterations(self._directory, BEST)
+    if self.iteration in found:
+      self._drop([iteration for iteration in found if iteration != self.iteration])
+
+  def _judge(self, iteration: int, metrics: dict[str, float]) -> bool:
+    """Whether the evaluation is the best so far, of which note is taken."""
+    if self._name is None or not any(name.startswith("eval/") for name in metrics):
+      return False
+    value = self._sign * metrics.get(self._name, math.nan)  # absent where no row was scored
+    if not value > self._value:  # also if it is not a number
+      self._since += 1
+      return False
+    self.iteration, self._value, self._since = iteration, value, 0
+    return True
+
+  def _drop(self, iterations: list[int]) -> None:
+    for iteration in iterations:
+      shutil.rmtree(self._directory / BEST / str(iteration))
+
+
+def parsed(name: str) -> tuple[str | None, int]:
+  """(metric, 1 if higher is better or -1) of the value of checkpoint.best; the metric of "none" is
+  None.
+  """
+  if name == "none":
+    return None, 1
+  return (name[1:], -1) if name.startswith("-") else (name, 1)
+
+
+def check(cfg: Config) -> None:
+  """Refuses a metric that the run's evaluations do not log.
+
+  A component of the user's own rewards passes; `Best.update` checks it at the first evaluation.
+
+  Raises:
+    ConfigError: listing those that they log.
+  """
+  name, _ = parsed(cfg.checkpoint.best)
+  if cfg.reward.name != "task" and str(name).startswith(COMPONENT):
+    return
+  if name is not None and name not in metric_names(cfg):
+    raise unknown(cfg.checkpoint.best, metric_names(cfg))
+
+
+def unknown(best: str, names: list[str]) -> ConfigError:
+  """The error for a value of checkpoint.best, where evaluations log `names`."""
+  return ConfigError(
+      f"checkpoint.best = {best!r}: evaluations log {', '.join(names)}. Fix: one of them, with a "
+      "minus in front where lower is better, or none.")

@@ -1,0 +1,60 @@
+"""Where a run writes, and its line of metrics."""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from jaxrl_llm import parallel
+from jaxrl_llm.reporting import summary
+from jaxrl_llm.reporting.writers import MetricsWriter
+from jaxrl_llm.runs.best import Best
+from jaxrl_llm.runs.checkpoints import Checkpoints
+from jaxrl_llm.runs.iteration import DeviceMetrics
+from jaxrl_llm.runs.progress import Progress
+from jaxrl_llm.training.train_step import NonFiniteError
+from jaxrl_llm.types import merge_metrics
+
+merged_metrics = jax.jit(merge_metrics)
+
+
+class Outputs(NamedTuple):
+  """Where a run writes: its folder, and what writes there."""
+
+  directory: Path
+  checkpoints: Checkpoints
+  writer: MetricsWriter
+  best: Best
+  progress: Progress
+
+
+class Line(NamedTuple):
+  """An iteration's metrics before they are written; see `Iteration`."""
+
+  iteration: int
+  metrics: DeviceMetrics
+  values: dict[str, float]
+
+
+def write_line(outputs: Outputs, line: Line) -> None:
+  """Fetches an iteration's metrics and writes its line.
+
+  Raises:
+    NonFiniteError: a loss or gradient is not finite. The line is written first.
+  """
+  steps, batch, replay = line.metrics
+  values = dict(line.values)
+  if replay is not None:
+    values["pipo/loss"] = float(replay["loss/total"].total)
+  each = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
+                               for step in steps])
+  merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
+  outputs.writer.write(line.iteration, values | merged)
+  for step, (loss, norm) in enumerate(each, start=int(values["step"]) - len(steps) + 1):
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+      raise NonFiniteError(
+          f"iteration {line.iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm "
+          f"= {float(norm)}. The last good checkpoint is that of iteration "
+          f"{outputs.checkpoints.latest()}. Fix: a smaller optimizer.learning_rate, or a bounded "
+          "ratio; a new --workdir.")

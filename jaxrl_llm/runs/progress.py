@@ -1,0 +1,145 @@
+"""The report of a run while it goes on, when something interrupts it, and at its end."""
+
+import contextlib
+import json
+import logging
+import signal
+import threading
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from jaxrl_llm.config import Config
+from jaxrl_llm.reporting import html, reader, tables, writers
+from jaxrl_llm.runs import evaluate
+from jaxrl_llm.runs.evaluate import Evaluation
+from jaxrl_llm.runs.learner import Learner
+from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.types import Params, Task
+
+SAMPLES = 12  # held-out completions shown in the report
+SPACING = 20  # times what a refresh took until the next one, so that they take 5 % of the time
+TERMINATED = 128 + signal.SIGTERM  # the exit status that shells report for it
+logger = logging.getLogger(__name__)
+
+
+class Progress:
+  """Writes samples.json, curves.png and report.html.
+
+  It evaluates nothing that the run evaluates anyway. A run that goes on from a checkpoint lacks the
+  completions from before its training and makes them once. After an interruption the completions
+  are those of the last refresh.
+
+  Args:
+    start_params: of the warm start, as the model reads them.
+  """
+
+  def __init__(self, cfg: Config, task: Task, learner: Learner, sampler: Sampler,
+               start_params: Params, directory: Path):
+    self._cfg, self._task, self._learner, self._sampler = cfg, task, learner, sampler
+    self._start_params, self._directory = start_params, directory
+    self._before: Evaluation | None = None
+    self._last: tuple[int, Evaluation] | None = None
+    self._written, self._took = None, 0.0
+
+  def evaluated(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
+    """Takes an evaluation, and refreshes the report if enough time has passed since the last time.
+
+    Args:
+      iteration: after which it was made; 0: after the warm start.
+      params: that it was made with, as the model reads them.
+    """
+    if iteration == 0:
+      self._before = evaluation
+    self._last = iteration, evaluation
+    now = time.perf_counter()
+    last = iteration == self._cfg.iterations
+    due = self._written is None or now - self._written >= SPACING * self._took
+    if last or not due:  # after the last one comes `finish`
+      return
+    with _warned_only():
+      self._write_samples(iteration, params, evaluation)
+      html.write_report(self._directory)
+    self._written = time.perf_counter()
+    self._took = self._written - now
+
+  @contextlib.contextmanager
+  def until_interrupted(self):
+    """Writes the report if an error, Ctrl-C or a signal ends what is inside, and passes it on."""
+    try:
+      yield
+    except BaseException as error:
+      with _warned_only():
+        html.write_report(self._directory, f"interrupted by {type(error).__name__}")
+      raise
+
+  def finish(self, iteration: int, params: Params) -> dict[str, float]:
+    """Writes the last report and prints the summary.
+
+    Args:
+      iteration: the last one.
+      params: after it, as the model reads them.
+
+    Returns:
+      The metrics of the greedy evaluation of these parameters.
+    """
+    if self._last is not None and self._last[0] == iteration:
+      evaluation = self._last[1]
+    else:
+      evaluation = self._evaluate(params)
+    self._write_samples(iteration, params, evaluation)
+    early = iteration < self._cfg.iterations  # only evaluation.patience ends a run before
+    report = html.write_report(self._directory, "ended early" if early else "finished")
+    tqdm.write(tables.summary_table(reader.read_run(self._directory)))
+    tqdm.write(f"plot: {self._directory / 'curves.png'}\nreport: {report}")
+    return evaluation.metrics
+
+  def _evaluate(self, params: Params) -> Evaluation:
+    return evaluate.evaluate(self._cfg, self._task, self._sampler, params)
+
+  def _write_samples(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
+    """Writes completions from before the training and of `evaluation`, made with `params`."""
+    if self._before is None:
+      self._before = self._evaluate(self._start_params)
+    tokenizer: PreTrainedTokenizerBase = self._task.tokenizer
+    shown = {
+        name: evaluate.samples(self._learner, tokenizer, params, self._start_params, made, SAMPLES)
+        for name, made in (("before", self._before), ("after", evaluation))
+    }
+    writers.write_atomically(self._directory / "samples.json",
+                             json.dumps(shown | {"iteration": iteration}))
+
+
+@contextlib.contextmanager
+def _warned_only():
+  """A report that fails is no reason to end a run, or to hide why it ended."""
+  try:
+    yield
+  except Exception as error:  # whatever the plots, the templates or the disk raise
+    logger.warning("the report was not written (%s: %s); the run is not affected",
+                   type(error).__name__, str(error).split("\n")[0][:200])
+
+
+@contextlib.contextmanager
+def terminable():
+  """Makes SIGTERM end what is inside by SystemExit, so that the run closes its files and tools.
+
+  Outside the main thread, where signals cannot be handled, and where the program has a handler of
+  its own, nothing changes.
+  """
+  if (threading.current_thread() is not threading.main_thread()
+      or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
+    yield
+    return
+  signal.signal(signal.SIGTERM, _terminate)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number, frame):
+  del number, frame
+  raise SystemExit(TERMINATED)

@@ -1,0 +1,108 @@
+"""Comparison of runs: groups, means and intervals over seeds, runs of different length."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import Config, to_dict
+from jaxrl_llm.reporting import compare
+from jaxrl_llm.reporting.reader import RunError
+
+
+def write(folder, values, *, estimator="ppo", seed=0, planned=None, **changes):
+  """A run that logged these accuracies at iterations 0, 1, ..."""
+  folder.mkdir()
+  config = to_dict(Config())
+  config["estimator"]["name"], config["seed"] = estimator, seed
+  config["iterations"] = len(values) - 1 if planned is None else planned
+  (folder / "config.json").write_text(json.dumps(config | changes))
+  lines = [{"iteration": i, "eval/accuracy": value} for i, value in enumerate(values)]
+  (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+  return [
+      write(tmp_path / "a", [0.1, 0.9, 0.2]),
+      write(tmp_path / "b", [0.3, 0.5, 0.6], seed=1),
+      write(tmp_path / "c", [0.2, 0.4, 0.7, 0.9], seed=2, planned=2),
+      write(tmp_path / "d", [0.1, 0.1, 0.1], estimator="ctpo"),
+  ]
+
+
+def test_runs_that_differ_in_the_seed_are_one_group(runs):
+  found = compare.compare(runs[:2] + runs[3:], "eval/accuracy")
+  assert {group.label: group.seeds for group in found.groups} == {"ppo": [0, 1], "ctpo": [0]}
+  first, second = compare.rows(found)
+  assert first[:3] == ("ppo", "0, 1", "2") and second[0] == "ctpo"
+  assert second[3] == "0.1 (one seed)"
+  # Student's t with one degree of freedom: 12.7062 standard errors of 0.2
+  assert first[3] == f"0.4 ± {12.7062 * 0.2:.2g}"
+  assert first[4].startswith("0.75 ±"), "the best of each seed: 0.9 and 0.6"
+  assert compare.rows(compare.compare(runs[:2] + runs[3:], "-eval/accuracy"))[0][0] == "ctpo"
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+  rng = np.random.default_rng(0)
+  draws = rng.normal(size=(4000, 4))
+
+  def coverage(half):
+    return np.mean([abs(np.mean(row)) <= half(row) for row in draws])
+
+  def normal(row):
+    return 1.96 * np.std(row, ddof=1) / np.sqrt(len(row))
+
+  assert abs(coverage(compare.half_width) - 0.95) < 0.01
+  assert coverage(normal) < 0.9, "the normal interval, which is too narrow for few seeds"
+
+
+def test_a_longer_run_counts_up_to_the_shorter_ones_end_and_is_told(runs, tmp_path):
+  going = write(tmp_path / "e", [0.5, 0.6], seed=3, planned=2)
+  found = compare.compare([runs[0], going], "eval/accuracy")
+  (group,) = found.groups
+  assert group.label == "all runs" and group.iterations.tolist() == [0, 1]
+  np.testing.assert_array_equal(group.values, [[0.1, 0.9], [0.5, 0.6]])
+  (note,) = found.notes
+  assert "iteration 1 of 2" in note and "/e:" in note
+  empty = write(tmp_path / "f", [], seed=4, planned=2)
+  found = compare.compare([*runs[:2], empty, runs[3]], "eval/accuracy", ["seed"])
+  assert len(found.groups) == 2 and any("left out" in note for note in found.notes)
+
+
+def test_the_numbers_of_different_methods_make_no_groups(tmp_path):
+  numbers = {"clip_low": 0.2, "name": "ppo"}, {"log_low": 0.1, "name": "ctpo"}
+  wide = {"log_low": 0.3, "name": "ctpo"}
+  made = [write(tmp_path / str(i), [0.1], seed=i, estimator=e) for i, e in enumerate(
+      ("ppo", "ctpo", "ctpo"))]
+  for folder, estimator in zip(made, (*numbers, wide), strict=True):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"estimator": estimator}))
+  labels = {group.label for group in compare.compare(made[:2], "eval/accuracy").groups}
+  assert labels == {"ppo", "ctpo"}
+  labels = {group.label for group in compare.compare(made, "eval/accuracy").groups}
+  assert "estimator.name = ctpo, estimator.log_low = 0.3" in labels and len(labels) == 3
+
+
+def test_what_a_group_mixes_is_told(runs):
+  found = compare.compare(runs, "eval/accuracy", ["task.name"])
+  assert any("also differ in estimator.name" in note for note in found.notes)
+  assert any("have seed 0" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("metric, by, message", [
+    ("eval/acuracy", [], "Fix: eval/accuracy"),
+    ("eval/accuracy", ["nam.learning_rate"], "Fix: optimizer.learning_rate or warm_start.learning"),
+])
+def test_unknown_names_are_refused_with_the_nearest(runs, metric, by, message):
+  with pytest.raises(RunError) as error:
+    compare.compare(runs, metric, by)
+  assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_files_are_written(runs, tmp_path):
+  text = compare.write(compare.compare(runs, "eval/accuracy", ["estimator.name"]), tmp_path / "out")
+  assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
+  page = (tmp_path / "out" / "compare.html").read_text()
+  assert "ctpo" in page and "Student" in page and "Student" in text and "| ctpo" in text

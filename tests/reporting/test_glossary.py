@@ -1,0 +1,136 @@
+"""Every metric that a run logs has an entry, and every entry has a run that logs it."""
+
+import ast
+import fnmatch
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import jaxrl_llm
+from jaxrl_llm.config import from_dict
+from jaxrl_llm.objective.estimators import common
+from jaxrl_llm.objective.estimators.registry import register
+from jaxrl_llm.objective.estimators.reinforce import reinforce
+from jaxrl_llm.ops import masked
+from jaxrl_llm.reporting import glossary
+from jaxrl_llm.reporting.reader import read_run
+from jaxrl_llm.runs import trainer
+from jaxrl_llm.tasks import rewards
+
+PACKAGE = Path(jaxrl_llm.__file__).parent
+sys.path.append(str(Path(__file__).parents[1] / "runs"))
+SUPERVISED = {"loss/sft"}  # shown beside the bar of the warm start only
+
+
+def without_entry(names) -> list[str]:
+  return sorted(name for name in names if glossary.entry(name) is None)
+
+
+def without_run(names) -> list[str]:
+  return [item.name for item in glossary.GLOSSARY if not fnmatch.filter(names, item.name)]
+
+
+def written_in(source: str) -> set[str]:
+  """Texts of a file that have the form of a metric's name, with a first part of the glossary."""
+  first = "|".join(sorted({item.name.split("/")[0] for item in glossary.GLOSSARY}))
+  texts = {node.value for node in ast.walk(ast.parse(source))
+           if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+  return {text for text in texts if re.fullmatch(f"({first})/[a-z_/]*[a-z_]", text)}
+
+
+def test_names_in_the_source_have_an_entry():
+  """A quick version of the run below: it misses names that are put together."""
+  names = set()
+  for room in ("runs", "training", "objective", "rollouts"):
+    for path in (PACKAGE / room).rglob("*.py"):
+      names |= written_in(path.read_text())
+  assert {"eval/accuracy", "pipo/xi", "time/tools", "moe/load"} <= names
+  names -= SUPERVISED | {"rollout/", "time/"}
+  whole = {item.name for item in glossary.GLOSSARY}
+  assert [name for name in without_entry(names)
+          if not any(item.startswith(f"{name}/") or item == f"{name}/p*" for item in whole)] == []
+  assert written_in('x = {"reward/unknown": 1, "text": 2}') == {"reward/unknown"}
+  assert without_entry({"reward/unknown"}) == ["reward/unknown"]
+
+
+def test_entries_are_unique_and_whole():
+  names = [item.name for item in glossary.GLOSSARY]
+  assert len(set(names)) == len(names)
+  assert all(item.unit and item.meaning for item in glossary.GLOSSARY)
+
+
+def test_the_command_prints_a_part(capsys):
+  glossary.main(["kl/"])
+  lines = capsys.readouterr().out.splitlines()[2:]
+  assert len(lines) == 4 and all(line.startswith("| kl/") for line in lines)
+  with pytest.raises(SystemExit, match="no metric begins with 'nothing'"):
+    glossary.main(["nothing"])
+
+
+# --- runs that exercise every feature
+
+
+def tiny(iterations=3, **sections):
+  import tiny as tiny_config
+
+  config = tiny_config.get_config("grpo")
+  config.iterations = iterations
+  config.rollout.update(prompts=8, group_size=4)
+  config.evaluation.every = 2
+  for name, values in sections.items():
+    config[name].update(values)
+  return from_dict(config)
+
+
+def with_a_critic():
+  """With PIPO, sampled evaluations, a KL term, and an estimator with a metric of its own."""
+  @register("owned", anchor="recomputed")
+  def owned(log_probs, anchor_log_probs, advantages, mask, cfg):
+    out = reinforce(log_probs, anchor_log_probs, advantages, mask, cfg)
+    return common.output(out.per_token_loss,
+                         out.metrics | {"estimator/size": masked.mean(abs(log_probs), mask)})
+
+  return tiny(5, advantage={"name": "gae"}, kl={"coef": 0.1}, pipo={"enabled": True, "history": 2},
+              evaluation={"samples": 2}, estimator={"name": "owned"})
+
+
+def with_a_tool():
+  import tiny_tools
+
+  config = tiny_tools.get_config()
+  config.iterations, config.plugins = 1, ()
+  config.warm_start.steps = 20
+  return from_dict(config)
+
+
+def with_redraws():
+  """With experts, a pruned vocabulary, rollouts that are sampled ahead, and a second reward."""
+  @rewards.register("brief")
+  def brief(problem, completion, cfg):
+    return {"brief": (float(len(completion) < 4), 0.1)}
+
+  return tiny(2, dynamic_sampling={"enabled": True, "max_draws": 100},
+              model={"num_experts": 4, "experts_per_token": 2}, vocabulary={"min_p": 0.01},
+              updates={"staleness": 1, "overlap": True}, mesh={"rollout": 4},
+              estimator={"name": "m2po"}, reward={"name": "task,brief"},
+              kl={"coef": 0.1, "place": "reward"})
+
+
+RUNS = {"critic": with_a_critic, "tool": with_a_tool, "redraws": with_redraws}
+
+
+def logged(cfg, folder) -> set[str]:
+  trainer.run(cfg, folder)
+  return {name for line in read_run(folder).metrics for name in line} - {"iteration"}
+
+
+def test_a_run_of_every_feature_logs_what_the_glossary_explains(tmp_path):
+  names = set().union(*(logged(make(), tmp_path / name) for name, make in RUNS.items()))
+  assert without_entry(names) == []
+  assert without_run(names) == []
+  # What the test rejects: a metric without an entry, an entry without a metric.
+  assert without_entry(names | {"reward/new"}) == ["reward/new"]
+  assert without_run({name for name in names if not name.startswith("pipo/")}) == [
+      "pipo/xi", "pipo/weight", "pipo/loss"]

@@ -1,0 +1,126 @@
+"""The report while a run goes on: when it is refreshed, and that it never disturbs the run."""
+
+import os
+import signal
+import threading
+import time
+import types
+
+import pytest
+
+from jaxrl_llm.reporting import html
+from jaxrl_llm.runs import progress
+from jaxrl_llm.runs.evaluate import Evaluation
+from jaxrl_llm.runs.progress import Progress, terminable
+
+EVALUATION = Evaluation([], None, [], None, {"eval/accuracy": 0.5})
+
+
+class Clock:
+  """Time that passes only by what the test says."""
+
+  def __init__(self):
+    self.now = 0.0
+
+  def perf_counter(self):
+    return self.now
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+  """A Progress whose refresh takes 2 seconds; (progress, clock, what was written)."""
+  clock, written = Clock(), []
+
+  def write(folder, status="going on"):
+    clock.now += 2.0
+    written.append(status)
+    return str(folder / "report.html")
+
+  monkeypatch.setattr(progress, "time", clock)
+  monkeypatch.setattr(html, "write_report", write)
+  monkeypatch.setattr(progress.evaluate, "samples", lambda *_: [])
+  task = types.SimpleNamespace(tokenizer=None)
+  cfg = types.SimpleNamespace(iterations=1000)
+  return Progress(cfg, task, None, None, None, tmp_path), clock, written
+
+
+def share(made, evaluations=400) -> float:
+  """Of the time, what refreshes take in a run that is evaluated every second."""
+  shown, clock, written = made
+  for iteration in range(evaluations):
+    shown.evaluated(iteration, None, EVALUATION)
+    clock.now += 1.0
+  return 2.0 * (len(written) - 1) / clock.now
+
+
+def test_refreshes_take_a_twentieth_of_the_time(made):
+  assert 0.04 < share(made) <= 0.05
+
+
+def test_a_refresh_at_each_evaluation_would_take_more(made, monkeypatch):
+  monkeypatch.setattr(progress, "SPACING", 0)
+  assert share(made) > 0.5
+
+
+def test_the_completions_before_are_those_of_the_first_evaluation(made, monkeypatch):
+  shown, *_ = made
+
+  def unexpected(*_):
+    raise AssertionError("an evaluation that the run does not make anyway")
+
+  monkeypatch.setattr(progress.evaluate, "evaluate", unexpected)
+  shown.evaluated(0, None, EVALUATION)
+  assert shown._before is EVALUATION
+
+
+def test_an_interruption_is_written_and_passed_on(made):
+  shown, _, written = made
+  for error in (KeyboardInterrupt(), SystemExit(143), RuntimeError("loss = nan")):
+    with pytest.raises(type(error)) as raised, shown.until_interrupted():
+      raise error
+    assert raised.value is error and written.pop() == f"interrupted by {type(error).__name__}"
+  with shown.until_interrupted():
+    pass
+  assert not written
+
+
+def test_a_report_that_fails_warns_and_hides_no_error(made, monkeypatch, caplog):
+  shown, *_ = made
+
+  def fail(*_):
+    raise OSError("disk full")
+
+  monkeypatch.setattr(html, "write_report", fail)
+  shown.evaluated(0, None, EVALUATION)
+  assert "disk full" in caplog.text
+  with pytest.raises(KeyError, match="the cause"), shown.until_interrupted():
+    raise KeyError("the cause")
+
+
+def test_sigterm_ends_a_run_as_an_exception_does():
+  closed = []
+  with pytest.raises(SystemExit) as ended, terminable():
+    try:
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(5)
+    finally:
+      closed.append(True)
+  assert ended.value.code == 143 and closed
+  assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_handlers_of_others_stay():
+  seen = []
+
+  def elsewhere():
+    with terminable():
+      seen.append(signal.getsignal(signal.SIGTERM))
+
+  thread = threading.Thread(target=elsewhere)
+  thread.start()
+  thread.join()
+  before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  with terminable():
+    seen.append(signal.getsignal(signal.SIGTERM))
+  signal.signal(signal.SIGTERM, before)
+  assert seen == [signal.SIG_DFL, signal.SIG_IGN]

@@ -1,0 +1,112 @@
+"""Through the command: the best checkpoint, early stopping, the report of an interrupted run, and
+profiles.
+"""
+
+import re
+import signal
+import time
+
+import command
+import numpy as np
+import pytest
+import tiny
+from test_resume import kill_when
+
+from jaxrl_llm.models import hf
+from jaxrl_llm.runs.checkpoints import BEST, iterations
+
+EACH = "evaluation.every=1"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp("watched")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+  """A run with an evaluation, and a checkpoint, after each iteration; the third is profiled."""
+  command.succeed(command.start(folder / "whole", EACH, "checkpoint.every=1", "profile=3",
+                                cache=folder / "compiled"))
+  return folder / "whole"
+
+
+def accuracies(workdir) -> list[float]:
+  return [line["eval/accuracy"] for line in command.metrics_lines(workdir)]
+
+
+def timeless(workdir) -> list[dict]:
+  return [{k: v for k, v in line.items() if not k.startswith("time/")}
+          for line in command.metrics_lines(workdir)]
+
+
+def test_the_best_parameters_outlive_their_checkpoint(whole, folder):
+  best = int(np.argmax(accuracies(whole)))
+  assert command.checkpoint_iterations(whole) == [tiny.ITERATIONS - 1, tiny.ITERATIONS]
+  assert iterations(whole, BEST) == [best]
+  assert best < tiny.ITERATIONS - 1, "the newest checkpoints are the best ones: nothing is shown"
+  for which, iteration in (("best", best), ("latest", tiny.ITERATIONS)):
+    done = command.succeed(command.launch("export", f"--workdir={whole}", f"--checkpoint={which}",
+                                          f"--out={folder / which}", cache=folder / "compiled"))
+    assert f"iteration {iteration} of" in done.stdout
+  kept, last = (hf.load_pretrained(folder / which)[1] for which in ("best", "latest"))
+  assert np.any(np.asarray(kept["embedding"]) != np.asarray(last["embedding"]))
+
+
+def test_evaluate_reads_the_best_parameters(whole, folder):
+  best = max(accuracies(whole))
+  out = folder / "evaluation"
+  command.succeed(command.launch("evaluate", f"--workdir={whole}", "--checkpoint=best",
+                                 f"--out={out}", "--samples=1", "--temperature=0",
+                                 cache=folder / "compiled"))
+  shown = re.search(r"avg@1 *\| *([0-9.]+)", (out / "table.md").read_text())
+  assert float(shown[1]) in (pytest.approx(best, abs=1e-3), pytest.approx(100 * best, abs=0.1))
+
+
+def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
+  """The whole run tells where patience ends it."""
+  patience, values = 2, accuracies(whole)
+  stop = next(i for i in range(1, len(values))
+              if i - int(np.argmax(values[:i + 1])) == patience)
+  assert 2 < stop < tiny.ITERATIONS, "patience does not end this run early"
+  workdir, flags = folder / "killed", (EACH, f"evaluation.patience={patience}")
+  begin = lambda: command.start(workdir, *flags, cache=folder / "compiled")
+  kill_when(begin(), lambda: len(command.metrics_lines(workdir)) > 2, 0.0)
+  command.succeed(begin())
+  assert timeless(workdir) == timeless(whole)[:stop + 1]
+  assert iterations(workdir, BEST) == [int(np.argmax(values[:stop + 1]))]
+  assert command.checkpoint_iterations(workdir)[-1] == stop
+  report = (workdir / "report.html").read_text()
+  assert f"iteration {stop} of {tiny.ITERATIONS}: ended early" in report
+  command.succeed(begin())
+  assert timeless(workdir) == timeless(whole)[:stop + 1], "it went on after its end"
+
+
+@pytest.mark.parametrize("number, name, code", [
+    (signal.SIGINT, "KeyboardInterrupt", 130), (signal.SIGTERM, "SystemExit", 143)])
+def test_an_interrupted_run_has_its_report(number, name, code, folder):
+  workdir = folder / name
+  process = command.start(workdir, EACH, "iterations=5000", "checkpoint.every=5000",
+                          cache=folder / "compiled")
+  end = time.monotonic() + 200
+  try:
+    while len(command.metrics_lines(workdir)) < 4:
+      assert process.poll() is None and time.monotonic() < end, process.communicate()[1]
+      time.sleep(0.02)
+    during = (workdir / "report.html").read_text()
+    process.send_signal(number)
+    done = command.finish(process)
+  finally:
+    process.kill()
+  assert re.search(r"iteration [0-9]+ of 5000: going on", during) and "</html>" in during
+  assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+  after = (workdir / "report.html").read_text()
+  assert f"interrupted by {name}" in after
+  logged = int(re.search(r"iteration ([0-9]+) of 5000", after)[1])
+  assert logged == command.metrics_lines(workdir)[-1]["iteration"] >= 3
+  assert (workdir / "curves.png").exists() and (workdir / "samples.json").exists()
+
+
+def test_a_profile_is_in_the_folder(whole):
+  assert [path.name for path in (whole / "profile").iterdir()] == ["iteration_00003"]
+  assert list((whole / "profile").rglob("*.xplane.pb"))

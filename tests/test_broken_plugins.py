@@ -5,6 +5,7 @@ import pytest
 
 from jaxrl_llm import registry
 from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.runs import setup
 
 HEAD = "from jaxrl_llm import register\nimport jax.numpy as jnp\n"
@@ -61,6 +62,13 @@ BROKEN = {
                                    TURNS | {"tool.name": "own"}, ["line 3, own", "returned 42"]),
     "tool without a method": (TOOL + "class Own:\n  def run(self, text):\n    return text\n",
                               TURNS | {"tool.name": "own"}, ["line 3, Own", "lacks close"]),
+    "metric writer that is a function": (
+        HEAD + "@register.metric_writer('own')\ndef own(iteration, values):\n  pass\n",
+        {"writer.name": "own"}, ["line 3, own", "lacks write"]),
+    "metric writer without a method": (
+        HEAD + "from jaxrl_llm.reporting.metric_writers import MetricWriter\n"
+        "@register.metric_writer('own')\nclass Own(MetricWriter):\n  pass\n",
+        {"writer.name": "tensorboard,own"}, ["line 4, Own", "lacks write"]),
     "environment without a method": (
         ENVIRONMENT + "class Own:\n  def __init__(self, *_):\n    pass\n",
         TURNS | {"environment.name": "own"}, ["line 3, Own", "turn_end, step and close"]),
@@ -77,6 +85,7 @@ def built(folder, source, settings):
   config.rollout.update(prompts=4, group_size=2, max_prompt_tokens=7, max_new_tokens=16, window=16)
   config.mesh.data = 1
   config.update_from_flattened_dict({"plugins": (str(path),)} | settings)
+  metric_writers.require(from_dict(config).writer)
   made = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
   made.sampler.close()
 
@@ -106,7 +115,9 @@ def test_a_plugin_that_is_right_passes(tmp_path, settings):
 
 def test_unknown_names_list_those_of_plugins_too(tmp_path):
   for table, name in ((registry.REWARDS, "mine"), (registry.TOOLS, "mine"),
-                      (registry.MAPPINGS, "mine"), (registry.VERIFIERS, "mine")):
+                      (registry.MAPPINGS, "mine"), (registry.VERIFIERS, "mine"),
+                      (registry.ENVIRONMENTS, "mine"), (registry.METRIC_WRITERS, "mine"),
+                      (registry.TASKS, "mine")):
     table.register(name)(lambda *_: None)
     with pytest.raises(ConfigError, match=rf"{table.key} = 'mien'.*mine.*Did you mean 'mine'"):
       table["mien"]

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments" / "extend"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "config")
 TOKENIZER = byte_tokenizer()
-KINDS = {"advantage", "environment", "estimator", "judge", "mapping", "reward", "task", "tool"}
+KINDS = {"advantage", "environment", "estimator", "judge", "mapping", "reward", "task", "tool",
+         "writer"}
 
 
 def command(page: str) -> list[str]:
@@ -80,6 +81,17 @@ def test_components_are_logged_and_weighed(tmp_path):
   for name in ("task", "short", "equals"):
     mean = sum(row["components"][name] for row in rows) / len(rows)
     assert metrics[-1][f"reward/component/{name}"] == pytest.approx(mean)
+
+
+@pytest.mark.slow
+def test_the_writer_gets_every_line(tmp_path):
+  metrics, _ = run("writer", tmp_path)
+  lines = [line.split(",") for line in (tmp_path / "metrics.csv").read_text().splitlines()]
+  assert [int(line[0]) for line in lines] == [0, 1, 2]
+  assert lines[0][1:] == ["", ""]  # the evaluation before the first rollouts
+  for line, values in zip(lines[1:], metrics[1:], strict=True):
+    assert [float(x) for x in line[1:]] == [values["reward/mean"], values["rollout/length"]]
+  assert list((tmp_path / "tensorboard").glob("events*"))
 
 
 class Judge(http.server.BaseHTTPRequestHandler):

@@ -212,13 +212,19 @@ def _client(name: str):
 
 
 def require(choice: Choice) -> None:
-  """Refuses a writer whose client is missing.
+  """Refuses a writer whose client is missing, and one that is no writer.
 
   Raises:
-    ConfigError: with the command that installs it.
+    ConfigError: with the command that installs the client, or the place of the writer.
   """
-  for entry in METRIC_WRITERS.parts(choice.name).values():
-    entry.function.require()
+  for name, entry in METRIC_WRITERS.parts(choice.name).items():
+    with METRIC_WRITERS.blamed(name):
+      lacking = [part for part in ("write", "restart", "close", "require")
+                 if not callable(getattr(entry.function, part, None))]
+      if lacking or entry.function.write is MetricWriter.write:
+        raise TypeError("a metric writer is a class on MetricWriter with a method write; this one "
+                        f"lacks {', '.join(lacking or ['write'])}")
+      entry.function.require()
 
 
 class Copies:

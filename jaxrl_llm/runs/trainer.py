@@ -91,7 +91,7 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
   pending, accuracy, phases, iteration = None, "-", Phases(), done
   with Ahead(cfg, task, sampler) if cfg.updates.overlap else contextlib.nullcontext() as ahead:
     for iteration in bar:
-      if ahead is None:
+      if ahead is None and not cfg.mesh.rollout:  # else the next rows are sampled meanwhile
         phases.wait(run.state.step)
       with profiled(outputs.directory, cfg.profile, iteration) as traced:
         run, metrics, values, rows = iterate(cfg, task, learner, sampler, run, start_params,

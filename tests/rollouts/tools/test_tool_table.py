@@ -32,7 +32,7 @@ def test_a_failure_is_logged_once_per_kind(caplog):
 @pytest.mark.parametrize("result", [None, 3, ToolResult("fine", "")])
 def test_other_results_are_refused_before_a_run(result):
   register.tool("wrong")(lambda text, cfg: result)
-  with pytest.raises(ConfigError, match="test_tool_table.py.*a text or a ToolResult"):
+  with pytest.raises(ConfigError, match=r"test_tool_table\.py.*a text or a ToolResult"):
     make_tool("wrong")
 
 

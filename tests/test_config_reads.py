@@ -18,6 +18,7 @@ from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective import advantages, aggregation, correction, estimators
 from jaxrl_llm.reporting import metric_writers
+from jaxrl_llm.rollouts.tools import make_tool
 from jaxrl_llm.runs import setup, trainer
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.prompts import make_prompter
@@ -134,6 +135,12 @@ def call_writers(folder, monkeypatch):
     metric_writers.Copies(config_lib.WriterConfig(name), folder, {})
 
 
+def call_tools():
+  """Starts the sandbox."""
+  tool = registry.TOOLS.filled(config_lib.ToolConfig("python"))
+  make_tool("python", registry.TOOLS.numbers(tool)).close()
+
+
 def build():
   """Builds the parts of runs with slots, tools, adapters and pruning."""
   engine = {"slots": 8, "chunk": 3, "max_turns": 2, "max_prompt_tokens": 7, "max_new_tokens": 26}
@@ -218,6 +225,7 @@ def test_every_key_is_read_by_something(tmp_path, monkeypatch):
     call_models()
     call_tasks(tmp_path, monkeypatch)
     call_writers(tmp_path, monkeypatch)
+    call_tools()
     build()
     train(tmp_path)
   assert set(config_lib.keys()) <= {k for _, n in config_reads.watched(Config) for k in n.values()}

@@ -1,6 +1,6 @@
 """A task of your own: write a word backwards.
 
-  python experiments/main.py --config=experiments/extend/config.py --workdir=runs/extend_task \
+  python experiments/main.py --config=experiments/extend/config.py:own --workdir=runs/extend_task \
     --config.plugins=experiments/extend/task.py \
     --config.task.name=backwards --config.task.letters=3
 """

@@ -77,11 +77,6 @@ class Environment(Protocol):
     ...
 
 
-def at_marker(text: str) -> bool:
-  """A turn is over with its first marker."""
-  return True
-
-
 class TurnEnvironment:
   """Base of environments: ends a turn at its first stop token, or earlier if its text is complete.
 
@@ -90,17 +85,18 @@ class TurnEnvironment:
   Args:
     markers: texts, one of which stands at the end of every complete turn; none: only a stop token
       ends a turn.
-    complete: text with a marker -> whether a turn with this text is over. If it is, it must be for
-      every text that continues it.
+    complete: text -> whether a turn with this text is over. If it is, it must be for every text
+      that continues it. None: it is over with its first marker.
 
   Attributes:
     problems: problem of each row id that is being sampled; see `for_rows`.
   """
 
   def __init__(self, tokenizer, eos_ids: Sequence[int], markers: Sequence[str] = (),
-               complete: Callable[[str], bool] = at_marker):
-    self._tokenizer, self._eos_ids, self._complete = tokenizer, frozenset(eos_ids), complete
+               complete: Callable[[str], bool] | None = None):
+    self._tokenizer, self._eos_ids = tokenizer, frozenset(eos_ids)
     self._markers = tuple(markers)
+    self._complete = complete or self._has_marker
     self._overlap = max((len(marker.encode()) for marker in markers), default=0) + SPARE
     self.problems: Mapping[int, Problem] = {}
     # Only for the threads of one environment. Others that share the tokenizer (prompts, verdicts)
@@ -134,6 +130,9 @@ class TurnEnvironment:
     with self._lock:
       return self._tokenizer.decode(ids, skip_special_tokens=False,
                                     clean_up_tokenization_spaces=False)
+
+  def _has_marker(self, text: str) -> bool:
+    return any(marker in text for marker in self._markers)
 
   def for_rows(self, problems: Mapping[int, Problem]):
     """Returns the environment for the rows of one batch, by row id.

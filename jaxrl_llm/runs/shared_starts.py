@@ -14,7 +14,6 @@ import shutil
 import sys
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 
 import jax
@@ -24,6 +23,7 @@ from jaxrl_llm.config import Config
 from jaxrl_llm.models import hf_import
 from jaxrl_llm.runs import cache
 from jaxrl_llm.runs.learner import Learner
+from jaxrl_llm.runs.workdir import versions
 
 LIMIT_BYTES = 1 << 30
 MANIFEST, FILES = "files.json", "files"
@@ -186,12 +186,6 @@ def plugin_files(plugins: tuple[str, ...]) -> list[Path]:
 
 def machine() -> dict:
   """Returns versions, devices and settings on which the bits of a result depend."""
-  versions = {}
-  for name in PACKAGES:
-    try:
-      versions[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-      versions[name] = None
   environment = {name: value for name, value in os.environ.items()
                  if name.startswith(("JAX_", "XLA_", "NVIDIA_TF32")) and "CACHE" not in name}
   processor = []
@@ -199,7 +193,7 @@ def machine() -> dict:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     processor = sorted({line for line in lines if line.startswith(("model name", "flags"))})
   return {
-      "python": sys.version, "packages": versions, "environment": environment,
+      "python": sys.version, "packages": versions(PACKAGES), "environment": environment,
       "settings": [str(getattr(jax.config, name)) for name in JAX_SETTINGS],
       "devices": [str(device.device_kind) for device in jax.devices()],
       "processor": processor, "threads": os.cpu_count(),

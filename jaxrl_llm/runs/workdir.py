@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -66,23 +67,28 @@ def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:
 
 def write_environment(workdir: Path) -> None:
   """Writes environment.json: versions, devices and the git commit."""
-  versions = {}
-  for name in PACKAGES:
-    try:
-      versions[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-      versions[name] = None
   devices = [str(d.device_kind) for d in jax.devices()]
   content = {
       "python": platform.python_version(),
       "platform": platform.platform(),
       "cpus": os.cpu_count(),
-      "packages": versions,
+      "packages": versions(PACKAGES),
       "devices": devices,
       "backend": jax.default_backend(),
       "git_commit": _commit(),
   }
   write_atomically(workdir / "environment.json", json.dumps(content, indent=2) + "\n")
+
+
+def versions(packages: Sequence[str]) -> dict[str, str | None]:
+  """The version of each package; None where it is not installed."""
+  found: dict[str, str | None] = {}
+  for name in packages:
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      found[name] = None
+  return found
 
 
 def _commit() -> str | None:

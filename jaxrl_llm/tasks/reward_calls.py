@@ -63,8 +63,14 @@ def _called(function: Callable, problem: Problem, completions, cfg):
 
 
 def _waited(function: Callable, calls: list[tuple], cfg: Calls) -> list:
-  """Returns the results of asynchronous calls, at most `cfg.in_flight` of which wait at once."""
+  """Returns the results of asynchronous calls, at most `cfg.in_flight` of which wait at once.
+
+  If an exception such as Ctrl-C interrupts the wait, calls under way are cancelled.
+  """
+  running = {}
+
   async def all_calls():
+    running["loop"], running["task"] = asyncio.get_running_loop(), asyncio.current_task()
     free = asyncio.Semaphore(cfg.in_flight)
     return await asyncio.gather(*(one(free, call) for call in calls))
 
@@ -74,7 +80,13 @@ def _waited(function: Callable, calls: list[tuple], cfg: Calls) -> list:
 
   # A thread of its own, because a notebook's thread has a running loop already.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
-    return thread.submit(asyncio.run, all_calls()).result()
+    answers = thread.submit(asyncio.run, all_calls())
+    try:
+      return answers.result()
+    except BaseException:
+      if running and not answers.done():
+        running["loop"].call_soon_threadsafe(running["task"].cancel)
+      raise
 
 
 async def _with_retries(function: Callable, call: tuple, cfg: Calls):

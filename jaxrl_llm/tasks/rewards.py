@@ -114,7 +114,8 @@ class RewardedTask:
       if name == TASK:
         continue
       with REWARDS.blamed(name):
-        outcome, = self._results(name, entry, [problem], [completion])
+        once = dataclasses.replace(self._cfg, retries=0) if entry.asynchronous else self._cfg
+        outcome, = self._results(name, entry, [problem], [completion], once)
         if isinstance(outcome, Failed) and entry.asynchronous:
           continue
         if isinstance(outcome, Failed):
@@ -131,7 +132,7 @@ class RewardedTask:
       size = len(completions) // len(problems)
       return self._task.rewards([p for p in problems for _ in range(size)], completions)
     out = []
-    for outcome in self._results(name, entry, problems, completions):
+    for outcome in self._results(name, entry, problems, completions, self._cfg):
       try:
         out.append(verdict(name, outcome))
       except (TypeError, ValueError) as error:
@@ -139,10 +140,9 @@ class RewardedTask:
     return out
 
   def _results(self, name: str, entry: RewardEntry, problems: list[Problem],
-               completions: list[str]) -> list:
+               completions: list[str], cfg) -> list:
     """Returns what a reward returned for each completion; failures are logged."""
-    outcomes = results(entry.function, entry.group, entry.asynchronous, problems, completions,
-                       self._cfg)
+    outcomes = results(entry.function, entry.group, entry.asynchronous, problems, completions, cfg)
     for outcome in outcomes:
       if isinstance(outcome, Failed):
         self._unscored(name, entry, outcome.error)

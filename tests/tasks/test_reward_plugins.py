@@ -1,6 +1,7 @@
 """Rewards of one's own: components and weights, groups, asynchronous calls, failures."""
 
 import asyncio
+import signal
 import time
 
 import pytest
@@ -134,6 +135,23 @@ def test_rewards_are_asked_where_a_loop_is_running_already():
     return scored("judge", timeout=0.2, retries=0)
 
   assert [r.value for r in asyncio.run(cell())] == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_an_interrupt_does_not_wait_for_late_calls():
+  make_judge({})
+
+  def interrupt(*_):
+    raise InterruptedError
+
+  before = signal.signal(signal.SIGALRM, interrupt)
+  began = time.monotonic()
+  try:
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(InterruptedError):
+      scored("judge", timeout=30.0, retries=3)
+  finally:
+    signal.signal(signal.SIGALRM, before)
+  assert time.monotonic() - began < 10
 
 
 def test_numbers_are_keys_of_the_config():

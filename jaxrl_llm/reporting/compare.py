@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Comparison:
   notes: list[str]
 
 
-def compare(workdirs: list[str | os.PathLike], metric: str, by: list[str] = ()) -> Comparison:
+def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = ()) -> Comparison:
   """Returns the comparison of runs, also of some that are still going on.
 
   Args:
@@ -92,7 +93,7 @@ def rows(found: Comparison) -> list[tuple[str, ...]]:
   """
   sign = 1 if found.lower else -1
   best = np.nanmin if found.lower else np.nanmax
-  out = []
+  out: list[tuple[str, ...]] = []
   for group in sorted(found.groups, key=lambda group: sign * np.mean(group.values[:, -1])):
     with np.errstate(all="ignore"):
       tops = np.array([best(row) if np.isfinite(row).any() else np.nan for row in group.values])

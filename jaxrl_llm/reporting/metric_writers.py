@@ -139,7 +139,7 @@ class OnlineWriter(MetricWriter):
     super().__init__(directory, config, numbers)
     self._path = self.directory / f"{self.name}.json"
     folder = re.sub(r"[^A-Za-z0-9_-]", "-", self.directory.resolve().name)
-    self._state = {"id": f"{folder}-{uuid.uuid4().hex[:8]}", "sent": -1}
+    self._state: dict[str, Any] = {"id": f"{folder}-{uuid.uuid4().hex[:8]}", "sent": -1}
     if self._path.exists():
       self._state = json.loads(self._path.read_text())
     else:

@@ -1,5 +1,6 @@
 """Tables in Markdown, and the summary of a run."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
   ]
 
 
-def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
   """Returns a Markdown table with padded columns; `|` inside a cell is escaped.
 
   Raises:

@@ -32,7 +32,8 @@ class Best:
     self._forget()
 
   def _forget(self) -> None:
-    self.iteration, self._value, self._since = None, -math.inf, 0
+    self.iteration: int | None = None
+    self._value, self._since = -math.inf, 0
 
   @property
   def stop(self) -> bool:

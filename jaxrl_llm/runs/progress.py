@@ -42,7 +42,8 @@ class Progress:
     self._start_params, self._directory = start_params, directory
     self._before: Evaluation | None = None
     self._last: tuple[int, Evaluation] | None = None
-    self._written, self._took = None, 0.0
+    self._written: float | None = None  # when the report was last refreshed
+    self._took = 0.0
 
   def evaluated(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
     """Takes an evaluation, and refreshes the report if enough time has passed since the last time.

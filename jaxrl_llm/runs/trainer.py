@@ -139,7 +139,7 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   if found is not None:
     iteration, tree = found
     outputs.writer.cut_back(iteration)
-    outputs.best.resume(reader.read_metrics(outputs.directory / "metrics.jsonl"), iteration)
+    outputs.best.resume(reader.read_metrics(str(outputs.directory / "metrics.jsonl")), iteration)
     logger.info("resumed after iteration %d", iteration)
     return restored_state(tree, start), iteration
   outputs.writer.cut_back(-1)

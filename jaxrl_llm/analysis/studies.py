@@ -10,8 +10,9 @@ import numpy as np
 
 from jaxrl_llm.analysis import exact, exact_gradient, exact_group, monte_carlo
 from jaxrl_llm.analysis.exact_gradient import Report
-from jaxrl_llm.config import AggregationConfig, EstimatorConfig
+from jaxrl_llm.config import EstimatorConfig
 from jaxrl_llm.objective import estimators
+from jaxrl_llm.registry import AGGREGATIONS
 
 OPEN = "none"  # no bound
 _NO_WINDOW: dict[str, Any] = {"log_low": OPEN, "log_high": OPEN, "log_dual": OPEN}
@@ -62,9 +63,8 @@ def as_published() -> dict[str, EstimatorConfig]:
 
 
 def aggregation_names() -> tuple[str, ...]:
-  """Returns the names that AggregationConfig allows."""
-  return next(
-      f.metadata["choices"] for f in dataclasses.fields(AggregationConfig) if f.name == "name")
+  """Returns the names of all aggregations."""
+  return tuple(AGGREGATIONS.names())
 
 
 def single_study(study: str, methods: dict[str, EstimatorConfig], *, vocabulary: int, horizons,

@@ -106,7 +106,8 @@ SLOW = {
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_types.py": None,
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over"
-                              "|meters_own_pass|serves_for_all_rows|trainers_numerics|outside_the_scorers",
+                              "|meters_own_pass|serves_for_all_rows|trainers_numerics"
+                              "|outside_the_scorers",
     "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"
                                    r"|micro_batches_change_nothing\[(minpro|gspo)"
                                    "|computed_per_micro_batch|unkept_and_void|sft_loss",

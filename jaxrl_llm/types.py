@@ -346,12 +346,14 @@ class Reward:
       and dropped from the update.
     components: (name, value) pairs that `value` was added up from, before their weights; empty
       where the reward is one number.
+    rung: the comparison that decided (`tasks/grading.Verdict`); None where the task names none.
   """
 
   value: float
   correct: bool
   unscored_reason: str | None = None
   components: tuple[tuple[str, float], ...] = ()
+  rung: str | None = dataclasses.field(default=None, compare=False)
 
 
 class Task(Protocol):

@@ -6,10 +6,12 @@ with it JAX, and whose order of hashes could not be fixed.
 """
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import importlib.util
 import json
+import math
 import os
 import selectors
 import signal
@@ -25,8 +27,14 @@ from jaxrl_llm.tasks.grading import Question, Verdict, judge
 from jaxrl_llm.types import Reward
 
 WORKER = Path(__file__).with_name("verifier_worker.py")
-START_SECONDS = 120.0  # until a worker has imported sympy
+START_SECONDS = 60.0  # until a worker has imported sympy
+MOST_STARTS = 3  # a worker that stops or ends while starting is replaced
 MEMORY = 4 << 30  # bytes of address space of one worker
+QUICK_SECONDS = 0.25  # processor time of a first try, which nearly all questions need less than
+GRACE = 30.0  # seconds that a busy machine may add to a question before its worker is replaced
+COSTLY = Verdict(False, "costly")  # by its size
+LATE = Verdict(False, "none", "timeout")  # by the time that it took
+SPENT = Verdict(False, "none", "timeout: other answers of the batch took all of its time")
 
 
 class Pool:
@@ -46,22 +54,31 @@ class Pool:
              timeout: float = 10.0) -> list[Verdict]:
     """Returns a verdict for each question, in order.
 
+    Every question gets a short try first. Those that need more follow, as long as all of them
+    together have taken less than `timeout`; the rest is unscored. So answers that would compute
+    without end cost a batch a bounded time, and come after all others.
+
     Args:
       questions: equal ones are asked once.
       workers: number of processes; changes only the time.
-      timeout: seconds of wall-clock time for one question; then its worker is killed and replaced.
+      timeout: seconds of processor time for one question; then its prediction is wrong ("costly").
 
     Raises:
-      RuntimeError: a worker does not start.
+      RuntimeError: no worker starts.
     """
+    distinct = list(dict.fromkeys(questions))
+    quick = min(QUICK_SECONDS, timeout)
     with self._lock:
       try:
-        found = self._run(list(dict.fromkeys(questions)), workers, timeout)
+        found = self._run(distinct, workers, quick, math.inf)
+        slow = [question for question in distinct if found[question] is LATE]
+        if quick < timeout and slow:
+          found |= self._run(slow, workers, timeout, time.monotonic() + timeout)
       # Also after an interrupt: a busy worker's late answer must not reach the next question.
       except BaseException:
         self._kill_all()
         raise
-    return [found[question] for question in questions]
+    return [COSTLY if found[question] is LATE else found[question] for question in questions]
 
   def close(self) -> None:
     """Ends the processes; the next use starts new ones."""
@@ -82,19 +99,33 @@ class Pool:
       worker.kill()
     self._workers = []
 
-  def _run(self, questions: list[Question], count: int, timeout: float) -> dict[Question, Verdict]:
-    waiting, found = deque(questions), {}
+  def _run(self, questions: list[Question], count: int, timeout: float,
+           until: float) -> dict[Question, Verdict]:
+    """Asks each question once; those not asked before the time `until` are SPENT."""
+    waiting, found, failed = deque(questions), {}, 0
     while len(found) < len(questions):
+      if time.monotonic() >= until:
+        found |= dict.fromkeys(waiting, SPENT)
+        waiting.clear()
       self._workers = [worker for worker in self._workers if not worker.gone()]
-      while len(self._workers) < min(count, len(questions) - len(found)):
+      busy = sum(worker.question is not None for worker in self._workers[:count])
+      while len(self._workers) < min(count, len(waiting) + busy):
         self._workers.append(_Worker())
       used = self._workers[:count]
       for worker in used:
-        if waiting and worker.idle and worker.ask(waiting[0], timeout):
+        left = min(timeout, max(0.1, until - time.monotonic()))
+        if waiting and worker.idle and worker.ask(waiting[0], left):
           waiting.popleft()
       for worker, verdict in _wait(used):
-        found[worker.question] = verdict
-        worker.question = None
+        if worker.ready:
+          found[worker.question] = verdict
+          worker.question = None
+          continue
+        failed += 1
+        if failed >= MOST_STARTS:
+          raise RuntimeError(
+              f"{failed} verifier processes did not start ({verdict.unscored_reason}): "
+              f"run `python -P {WORKER} {MEMORY}` to see why.")
     return found
 
 
@@ -111,7 +142,8 @@ class _Worker:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         bufsize=0,
-        env=environment)
+        env=environment,
+        process_group=0)  # with its child
     self.question, self.ready, self.dead = None, False, False
     self.deadline = time.monotonic() + START_SECONDS
     self._buffer = b""
@@ -124,7 +156,7 @@ class _Worker:
     except OSError:
       self.kill()
       return False
-    self.question, self.deadline = question, time.monotonic() + timeout
+    self.question, self.deadline = question, time.monotonic() + 2 * timeout + GRACE
     return True
 
   def read(self) -> dict | None:
@@ -153,8 +185,10 @@ class _Worker:
 
   def kill(self) -> None:
     """Ends the process, or keeps the exit status if it has ended by itself. Idempotent."""
-    self.dead = True
-    self.process.kill()
+    if not self.dead:
+      self.dead = True
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(self.process.pid, signal.SIGKILL)
     self.process.wait()
     self.process.stdin.close()
     self.process.stdout.close()
@@ -163,8 +197,7 @@ class _Worker:
 def _wait(workers: list[_Worker]) -> list[tuple[_Worker, Verdict]]:
   """Sleeps until a worker answers or is late; returns the verdicts of the questions that ended.
 
-  Raises:
-    RuntimeError: a worker does not start.
+  A worker that did not start comes with the reason as a verdict, and is dead.
   """
   active = [worker for worker in workers if not worker.dead and not worker.idle]
   out = []
@@ -177,10 +210,7 @@ def _wait(workers: list[_Worker]) -> list[tuple[_Worker, Verdict]]:
     worker, message = key.data, key.data.read()
     if message is None:
       continue
-    if not worker.ready:
-      if "ready" not in message:
-        raise RuntimeError(f"a verifier process did not start ({message.get('error')}): "
-                           f"run `python -P {WORKER} {MEMORY}` to see why.")
+    if not worker.ready and "ready" in message:
       worker.ready = True
     else:
       out.append((worker, _verdict(message)))
@@ -188,16 +218,28 @@ def _wait(workers: list[_Worker]) -> list[tuple[_Worker, Verdict]]:
   for worker in active:
     if id(worker) not in heard and not worker.dead and time.monotonic() >= worker.deadline:
       worker.kill()
-      if not worker.ready:
-        raise RuntimeError(f"a verifier process did not start within {START_SECONDS:.0f} s.")
       out.append((worker, Verdict(False, "none", "timeout")))
   return out
 
 
 def _verdict(message: dict) -> Verdict:
+  """Returns what a worker's message says about its question."""
+  died = message.get("died")
+  if message.get("costly"):
+    return COSTLY
+  if died == "SIGPROF":
+    return LATE
+  if died is not None:
+    reason = "timeout: the right answer" if died == "SIGALRM" else f"crash: killed by {died}"
+    return Verdict(False, "none", reason)
   if "error" in message:
     return Verdict(False, "none", f"crash: {message['error']}")
   return Verdict(message["correct"], "algebra")
+
+
+def has_math() -> bool:
+  """Returns whether math-verify is installed."""
+  return importlib.util.find_spec("math_verify") is not None
 
 
 def require_math() -> None:
@@ -206,7 +248,7 @@ def require_math() -> None:
   Raises:
     ConfigError: naming the extra.
   """
-  if importlib.util.find_spec("math_verify") is None:
+  if not has_math():
     raise ConfigError(
         "verifier kind 'math' needs the package math-verify, which is not installed. "
         "Fix: pip install -e '.[math]', or another verifier (exact, numeric, choice).")
@@ -232,7 +274,8 @@ def grade_many(kind: str, completions: list[str], answers: list[str], *, workers
 
   Args:
     workers: processes for the questions that need algebra; they stay for later calls.
-    timeout: seconds for one such question; then it is unscored ("timeout").
+    timeout: seconds of processor time for one such question; then its completion is wrong
+      ("costly"), and `Pool.decide` says what bounds the time of all.
 
   Raises:
     ConfigError: kind `math` without math-verify.
@@ -243,7 +286,10 @@ def grade_many(kind: str, completions: list[str], answers: list[str], *, workers
   pairs = zip(completions, answers, strict=True)
   verdicts = [judge(kind, completion, answer) for completion, answer in pairs]
   questions = {i: v for i, v in enumerate(verdicts) if isinstance(v, Question)}
-  if questions:
+  if questions and not has_math():
+    missing = Verdict(False, "none", "the box needs algebra: pip install -e '.[math]'")
+    verdicts = [missing if isinstance(v, Question) else v for v in verdicts]
+  elif questions:
     decided = shared_pool().decide([*questions.values()], workers=workers, timeout=timeout)
     for i, verdict in zip(questions, decided, strict=True):
       verdicts[i] = verdict
@@ -257,4 +303,4 @@ def verify_many(kind: str, completions: list[str], answers: list[str], *, worker
   A row without a verdict has an `unscored_reason`.
   """
   graded = grade_many(kind, completions, answers, workers=workers, timeout=timeout)
-  return [Reward(float(v.correct), v.correct, v.unscored_reason) for v in graded]
+  return [Reward(float(v.correct), v.correct, v.unscored_reason, rung=v.rung) for v in graded]

@@ -1,20 +1,35 @@
 """A process that compares expressions with math-verify, one JSON line in, one JSON line out.
 
-  in    {"gold": "1/2", "prediction": "0.5", "seconds": 10.0}
-  out   {"correct": true}   or   {"error": "..."}
+  in    {"gold": "1/2", "prediction": "0.5", "decimals": null, "seconds": 10.0}
+  out   {"correct": true}, {"correct": false, "costly": true}, {"error": "..."}, or {"died": "..."}
 
 It has its own process because sympy can run for hours inside one C call, which only the kernel can
-end. It is run by its path (`python -P verifier_worker.py`), so that neither this package nor JAX is
-imported.
+end. What compares is a child of this process, forked after math-verify was imported: the kernel's
+timer ends a child that computes for too long, and the next one is there within milliseconds. It is
+run by its path (`python -P verifier_worker.py`), so that neither this package nor JAX is imported.
 """
 
 import functools
 import json
 import logging
+import math
 import os
 import resource
 import signal
 import sys
+
+MOST_DIGITS = 20_000  # of a number that the checker may compute
+MOST_TERMS = 10_000  # of a sum or product with numbers as bounds
+MOST_EXPANDED = 200  # exponent of a sum with a variable in it
+PARSING = 5.0  # seconds to parse the right answer
+# A first use of parser and simplifier takes up to a second. Children inherit what was learned here.
+WARMING = ((r"\frac{1}{2}+\sqrt{x}", r"\frac{1+2\sqrt{x}}{2}"), (r"(1,2)\cup[3,\infty)", r"x^2+2x"),
+           (r"\sin(2x)+e^{x}", r"2\sin x\cos x + \ln 3"), (r"\{1,2\}", "y=2x+1"),
+           (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\3\end{pmatrix}"))
+
+
+class TooCostlyError(ValueError):
+  """Evaluating an expression would take more time or memory than any answer deserves."""
 
 
 def main() -> None:
@@ -22,38 +37,218 @@ def main() -> None:
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   limit = int(sys.argv[1])
   resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   # What libraries print must not mix with the answers.
-  answers = os.fdopen(os.dup(1), "w", buffering=1)
+  answers = os.dup(1)
   os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
   logging.disable(logging.CRITICAL)
   import math_verify  # imported here, before "ready", because the caller times only questions
 
-  answers.write('{"ready": true}\n')
-  for line in sys.stdin:
+  for gold, prediction in WARMING:
+    _compare(math_verify, parsed(math_verify, gold), {"prediction": prediction, "decimals": None})
+  _say(answers, {"ready": True})
+  while True:
+    child = os.fork()
+    if child == 0:
+      serve(math_verify, answers)
+      os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if not os.WIFSIGNALED(status):
+      sys.exit(os.WEXITSTATUS(status))  # the input has ended, or the child by itself
+    _say(answers, {"died": signal.Signals(os.WTERMSIG(status)).name})
+
+
+def serve(math_verify, answers: int) -> None:
+  """Answers questions until the input ends. The kernel's timers end this process, not Python's."""
+  for line in os.fdopen(0, "rb", buffering=0):
     question = json.loads(line)
-    # If the parent dies meanwhile, the kernel's alarm ends this process, whatever it computes.
-    signal.setitimer(signal.ITIMER_REAL, 2 * question["seconds"] + 1)
-    answers.write(json.dumps(answer(math_verify, question["gold"], question["prediction"])) + "\n")
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    # A question is sent only after the last one's answer, so no line is lost with this process.
+    _say(answers, answer(math_verify, question))
 
 
-def answer(math_verify, gold: str, prediction: str) -> dict:
-  """Returns whether the two are equal, or the exception that the comparison raised."""
+def _say(answers: int, message: dict) -> None:
+  os.write(answers, json.dumps(message).encode() + b"\n")
+
+
+def answer(math_verify, question: dict) -> dict:
+  """Returns whether the two are equal, or what the comparison raised.
+
+  SIGALRM ends this process if the right answer itself is at fault, SIGPROF if the prediction is:
+  processor time is counted for it, so that a busy machine changes no verdict.
+  """
   try:
-    expected, said = parsed(math_verify, gold), parsed(math_verify, prediction)
-    equal = math_verify.verify(expected, said, timeout_seconds=None, raise_on_error=True)
-    return {"correct": bool(equal)}
+    signal.setitimer(signal.ITIMER_REAL, PARSING)
+    expected = parsed(math_verify, question["gold"])
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.setitimer(signal.ITIMER_PROF, question["seconds"])
+    return _compare(math_verify, expected, question)
+  except TooCostlyError:
+    return {"correct": False, "costly": True}
   except Exception as error:
     return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+  finally:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _compare(math_verify, expected: list, question: dict) -> dict:
+  try:
+    said = parsed(math_verify, question["prediction"])
+  except (TooCostlyError, MemoryError):
+    return {"correct": False, "costly": True}
+  except RecursionError:  # brackets within brackets
+    return {"correct": False}
+  rounding = 15 if question["decimals"] is None else question["decimals"]
+  try:
+    return {"correct": equal(math_verify, expected, said, rounding)}
+  except MemoryError:
+    return {"correct": False, "costly": True}
+
+
+def equal(math_verify, expected: list, said: list, rounding: int) -> bool:
+  """Returns whether one of the parsed readings equals the other's; `i` may be the imaginary unit.
+  """
+  def verify(gold: list, prediction: list) -> bool:
+    return bool(math_verify.verify(gold, prediction, float_rounding=rounding, timeout_seconds=None,
+                                   allow_set_relation_comp=True, raise_on_error=True))
+
+  if verify(expected, said):
+    return not apart(expected, said)
+  complex_gold, complex_said = imaginary(expected), imaginary(said)
+  changed = (complex_gold, complex_said) != (expected, said)
+  return changed and verify(complex_gold, complex_said)
+
+
+def apart(expected: list, said: list) -> bool:
+  """Returns whether two exact numbers differ that are equal up to a tiny absolute difference.
+
+  math-verify takes 2^{-98} and 2^{-99} for equal, because both are almost 0.
+  """
+  import sympy
+  numbers = [next((one for one in readings if isinstance(one, sympy.Expr) and one.is_number), None)
+             for readings in (expected, said)]
+  if None in numbers or not all(number.is_finite for number in numbers):
+    return False
+  if any(number.has(sympy.Float) for number in numbers):
+    return False
+  ours, theirs = (number.doit() for number in numbers)
+  if ours.is_Rational and theirs.is_Rational:
+    return bool(0 < abs(ours - theirs) < sympy.Rational(1, 10**6))
+  ours, theirs = ours.evalf(30), theirs.evalf(30)
+  if not (ours.is_Number and theirs.is_Number):
+    return False
+  return bool(abs(ours - theirs) > 1e-12 * max(abs(ours), abs(theirs)))
+
+
+def imaginary(readings: list) -> list:
+  """Returns the parsed readings with the variable `i` as the imaginary unit."""
+  import sympy
+
+  def replaced(reading):
+    if not isinstance(reading, sympy.Expr):
+      return reading
+    return reading.subs({x: sympy.I for x in reading.free_symbols if x.name == "i"})
+
+  return [replaced(reading) for reading in readings]
 
 
 @functools.lru_cache(1024)  # the rows of a group share their gold, and parsing takes most time
 def parsed(math_verify, text: str) -> list:
-  """Returns what math-verify finds in a box with this content."""
+  """Returns what math-verify finds in a box with this content.
+
+  Raises:
+    TooCostlyError: evaluating it would take without end.
+  """
   config = (math_verify.LatexExtractionConfig(boxed_match_priority=0),
             math_verify.ExprExtractionConfig())
-  return math_verify.parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None,
-                           raise_on_error=True)
+  found = math_verify.parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None,
+                            raise_on_error=True)
+  for reading in found:
+    check_cost(reading)
+  return found
+
+
+def check_cost(expression) -> None:
+  """Refuses numbers of too many digits, long sums, and high powers of sums.
+
+  math-verify parses without evaluating, so the tree of 9^{9^{9^9}} is small and can be read.
+
+  Raises:
+    TooCostlyError: naming the operation.
+  """
+  import sympy
+  if isinstance(expression, sympy.Basic):
+    digits(expression)
+  elif isinstance(expression, sympy.MatrixBase):
+    for entry in expression:
+      digits(entry)
+
+
+def digits(expression) -> float:
+  """Returns a bound on the decimal digits before the point of an expression; a variable has one.
+
+  Raises:
+    TooCostlyError: the bound, or the work below it, is too large.
+  """
+  import sympy
+  if isinstance(expression, sympy.Number):
+    return _digits_of_number(expression)
+  inner = [digits(part) for part in expression.args]
+  most = max(inner, default=1.0)
+  if isinstance(expression, sympy.Add):
+    most += math.log10(len(inner))
+  elif isinstance(expression, sympy.Mul):
+    most = sum(max(0.0, one) for one in inner)
+  elif isinstance(expression, sympy.Pow):
+    most = _digits_of_power(expression, inner)
+  elif isinstance(expression, (sympy.factorial, sympy.factorial2, sympy.gamma)):
+    n = _at_most(inner[0], MOST_DIGITS, "factorial")
+    most = n * math.log10(n + 1)
+  elif isinstance(expression, (sympy.binomial, sympy.RisingFactorial, sympy.FallingFactorial)):
+    most = _at_most(inner[0], MOST_DIGITS, "binomial")
+  elif isinstance(expression, (sympy.Sum, sympy.Product)):
+    most = _digits_of_sum(expression, inner[0])
+  elif isinstance(expression, (sympy.fibonacci, sympy.lucas, sympy.bernoulli, sympy.harmonic)):
+    most = _at_most(inner[0], MOST_DIGITS, "sequence")
+  if most > MOST_DIGITS:
+    raise TooCostlyError(f"{type(expression).__name__} of {most:.3g} digits")
+  return most
+
+
+def _digits_of_number(number) -> float:
+  if not number.is_finite:
+    return 1.0
+  if number.is_Rational:
+    return max(number.p.bit_length(), number.q.bit_length()) * math.log10(2)
+  return math.log10(abs(float(number)) + 1)
+
+
+def _digits_of_power(power, inner: list[float]) -> float:
+  if power.base.free_symbols and power.base.is_Add and inner[1] > math.log10(MOST_EXPANDED):
+    if power.exp.is_number:
+      raise TooCostlyError("a high power of a sum")
+  if not power.exp.is_number or power.base.is_Symbol:
+    return max(inner)
+  return _at_most(inner[1], 100 * MOST_DIGITS, "power") * max(0.31, inner[0])
+
+
+def _digits_of_sum(expression, inner: float) -> float:
+  terms = 1.0
+  for _, low, high in expression.limits:
+    if low.is_number and high.is_number:
+      terms *= _at_most(max(digits(low), digits(high)), MOST_TERMS, "sum")
+  return inner + math.log10(terms + 1) if expression.func.__name__ == "Sum" else inner * terms
+
+
+def _at_most(exponent: float, bound: float, name: str) -> float:
+  """Returns 10^exponent.
+
+  Raises:
+    TooCostlyError: it is above the bound.
+  """
+  if exponent > math.log10(bound) + 0.31:
+    raise TooCostlyError(name)
+  return 10**exponent
 
 
 if __name__ == "__main__":

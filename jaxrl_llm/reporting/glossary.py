@@ -46,6 +46,7 @@ ROLLOUTS = _entries("""
 reward/mean          | 1     | the verifier's reward, mean over kept rows
 reward/correct       | share | correct rows, of the kept ones
 reward/unscored      | share | rows without a verdict, which are left out of the gradient
+reward/costly        | share | rows that are wrong because checking them would take without end
 reward/solve_all     | share | groups whose rows are all correct: they teach nothing
 reward/solve_none    | share | groups without a correct row: they teach nothing
 reward/component/*   | 1     | a component of the rewards by its name, mean over kept rows

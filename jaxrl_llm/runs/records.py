@@ -22,7 +22,7 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[
         "rollout/void": float(np.mean(rollout.void)),
         "tool/tokens": float(np.sum(new) - np.sum(rollout.mask)),
     }
-  return turns | component_means("reward", verdicts) | {
+  return turns | component_means("reward", verdicts) | costly("reward", verdicts) | {
       "reward/mean": float(np.mean(verdicts.rewards[keep])) if keep.any() else float("nan"),
       "reward/correct": float(np.mean(correct[keep])) if keep.any() else float("nan"),
       "reward/unscored": float(np.mean(~keep)),
@@ -34,6 +34,16 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[
       # Share of a decode step's row slots that belong to rows which had ended already.
       "rollout/wasted_steps": float(1 - np.sum(new) / (len(new) * max(1.0, np.max(new)))),
   }
+
+
+def costly(prefix: str, verdicts: Verdicts) -> dict[str, float]:
+  """The share of completions that are wrong because checking them would take without end, as
+  `prefix/costly`. Empty if the task's verdicts do not say how they were found.
+  """
+  rungs = [reward.rung for reward in verdicts.given]
+  if all(rung is None for rung in rungs):
+    return {}
+  return {f"{prefix}/costly": rungs.count("costly") / len(rungs)}
 
 
 def component_means(prefix: str, verdicts: Verdicts) -> dict[str, float]:
@@ -54,6 +64,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
 
   `reward` is the verifier's; `trained_reward` and `keep` are what the update read, after shaping.
   Rows with turns also have `void`, and `turn_id` per token, which is 0 outside the policy's turns.
+  Rows of a verifier have the `rung` that decided (tasks/comparisons.Verdict).
   Rows whose reward was added up have its `components` by name, before their weights.
 
   Args:
@@ -86,6 +97,8 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
         "behavior_log_probs": rollout.behavior_log_probs[row, :n].tolist(),
         "anchor_log_probs": None if anchor is None else anchor[row, :n].tolist(),
     })
+    if reward.rung is not None:
+      out[-1]["rung"] = reward.rung
     if reward.components:
       out[-1]["components"] = dict(reward.components)
     if rollout.turn_id is not None:

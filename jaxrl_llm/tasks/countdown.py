@@ -23,6 +23,7 @@ import numpy as np
 
 from jaxrl_llm.fields import option
 from jaxrl_llm.tasks import tokenizer as tokenizers
+from jaxrl_llm.tasks.extraction import after_thinking
 from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.types import Problem, Reward
 
@@ -92,7 +93,11 @@ def _value(node: ast.AST, used: list[int]) -> Fraction:
 
 
 def answer_text(completion: str) -> str:
-  """Returns the text inside the last complete <answer> </answer>, or else the whole completion."""
+  """Returns the text inside the last complete <answer> </answer>, or else the whole completion.
+
+  Only what follows a thinking block counts.
+  """
+  completion = after_thinking(completion)
   tagged = ANSWER.findall(completion)
   return (tagged[-1] if tagged else completion).strip()
 
@@ -129,7 +134,8 @@ class Countdown(Procedural):
 
     There is no credit for the form, because a policy could settle on it.
     """
-    correct, _ = check_expression(answer_text(completion), *parse_answer(problem.answer))
+    said = answer_text(self.as_graded(problem, completion))
+    correct, _ = check_expression(said, *parse_answer(problem.answer))
     return Reward(float(correct), correct)
 
   def split_key(self, problem: Problem) -> str:

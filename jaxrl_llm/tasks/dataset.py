@@ -102,12 +102,13 @@ class Dataset(TaskBase):
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     """Returns the verdict of the verifier that the mapping or `task.data.verifier` names."""
-    return verifiers.verify(self.verifier, completion, problem.answer,
+    return verifiers.verify(self.verifier, self.as_graded(problem, completion), problem.answer,
                             timeout=self.cfg.verifier_timeout)
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
     """Returns the verdicts; `task.verifier_workers` processes share those that need algebra."""
     answers = [problem.answer for problem in problems]
-    return verifiers.verify_many(self.verifier, completions, answers,
+    texts = [self.as_graded(*pair) for pair in zip(problems, completions, strict=True)]
+    return verifiers.verify_many(self.verifier, texts, answers,
                                  workers=self.cfg.verifier_workers,
                                  timeout=self.cfg.verifier_timeout)

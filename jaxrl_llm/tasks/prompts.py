@@ -26,6 +26,8 @@ RESERVED = frozenset({
     "truncation",
 })
 
+TAG_TOKENS = 16  # more than a thinking tag and the white space behind it have
+
 
 def make_prompter(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
   """Returns the function from a problem's text to prompt ids.
@@ -58,6 +60,15 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Callable[[str], list[int]]:
     return start + encode(tokenizer, template.replace("{problem}", problem))
 
   return render
+
+
+def opens_thought(tokenizer, prompt: list[int]) -> bool:
+  """Returns whether a prompt ends in an opening thinking tag, so that the policy's text is thought.
+
+  The templates of R1 and of Qwen3's thinking models do.
+  """
+  end = tokenizer.decode(prompt[-TAG_TOKENS:], skip_special_tokens=False)
+  return end.rstrip().endswith("<think>")
 
 
 def _check(cfg: PromptConfig) -> None:

@@ -88,7 +88,8 @@ class ReasoningGym(TaskBase):
     The answer is the text inside the last <answer> </answer>, or else the whole completion.
     """
     kind, item = problem.id.split("-")
-    score = self._sets[kind].score_answer(answer_text(completion), self._entry(kind, int(item)))
+    said = answer_text(self.as_graded(problem, completion))
+    score = self._sets[kind].score_answer(said, self._entry(kind, int(item)))
     return Reward(float(score == 1), bool(score == 1))
 
   def longest_prompt(self) -> int:

@@ -215,7 +215,8 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
   value = sum(v.value for v in verdicts)
   said = [v.correct for v in verdicts if v.correct is not None]
   named = [pair for v in verdicts for pair in v.components or ((TASK, v.value),)]
-  return Reward(value, bool(said[0] if said else value > 0), None, tuple(named))
+  rung = next((v.rung for v in verdicts if v.rung is not None), None)
+  return Reward(value, bool(said[0] if said else value > 0), None, tuple(named), rung)
 
 
 def rewarded(task: Task, cfg: RewardConfig) -> Task:

@@ -1,13 +1,17 @@
 """What all tasks share: rendering, demonstrations, stop ids, and rewards one by one."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from jaxrl_llm.config import RolloutConfig, TaskConfig
 from jaxrl_llm.tasks import tokenizer as tokenizers
-from jaxrl_llm.tasks.prompts import make_prompter
+from jaxrl_llm.tasks.prompts import make_prompter, opens_thought
 from jaxrl_llm.types import Problem, Reward
+
+
+KNOWN_PROMPTS = 4096  # prompts of which it is kept whether they open a thought
 
 
 @dataclasses.dataclass
@@ -40,6 +44,8 @@ class TaskBase:
     if self.own_tokenizer:
       self.tokenizer = self.make_tokenizer()
     self.prompt_ids: Callable[[str], list[int]] = make_prompter(self.cfg.prompt, self.tokenizer)
+    self._opens_thought = functools.lru_cache(KNOWN_PROMPTS)(
+        lambda prompt: opens_thought(self.tokenizer, self.prompt_ids(prompt)))
 
   def make_tokenizer(self):
     """Returns the task's own tokenizer, used without a checkpoint: one token per byte."""
@@ -58,6 +64,14 @@ class TaskBase:
   def render(self, problem: Problem) -> list[int]:
     """Returns the prompt ids."""
     return self.prompt_ids(problem.prompt)
+
+  def as_graded(self, problem: Problem, completion: str) -> str:
+    """Returns a completion with the thinking tag before it that its prompt left open.
+
+    Chat templates of reasoning models end in `<think>`. Without the tag, a completion that is cut
+    off in mid-thought would look like an answer.
+    """
+    return f"<think>{completion}" if self._opens_thought(problem.prompt) else completion
 
   def demonstration(self, problem: Problem) -> list[int]:
     """Returns the completion ids of the demonstrated answer, with the end of sequence.

@@ -6,9 +6,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from jaxrl_llm.config import ConfigError, PromptConfig, TaskConfig
+from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, TaskConfig
 from jaxrl_llm.tasks import make_task, tokenizer
 from jaxrl_llm.tasks.prompts import make_prompter
+from jaxrl_llm.tasks.verifiers import verify
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -175,3 +176,30 @@ def test_sub_word_tokenizers_need_not_give_the_text_back():
   backend = Tokenizer(models.BPE({"a": 0, "b": 1}, merges=[]))
   lossy = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="b")
   assert tokenizer.encode(lossy, "a!b") == [0, 1]
+
+
+THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
+
+
+@pytest.mark.parametrize("template, prompt, correct", [
+    (CHATML, PromptConfig("chat"), True),
+    (THINKING, PromptConfig("chat"), False),
+        (None, PromptConfig("completion", template="{problem}\nAssistant: <think>\n"), False),
+    (None, PromptConfig("completion", template="First <think> </think>.\n{problem}"), True),
+    (None, PromptConfig("completion", template="Write <think> first.\n{problem}"), True),
+])
+def test_a_completion_cut_off_in_a_thought_that_the_prompt_opened_is_wrong(tmp_path, template, prompt,
+                                                                          correct):
+  """A verifier that sees only the completion would take the box for the answer."""
+  path = tmp_path / "problems.jsonl"
+  path.write_text("".join(json.dumps({"problem": f"{i} times 7?", "answer": str(7 * i)}) + "\n"
+                          for i in range(6, 8)))
+  cfg = TaskConfig("dataset", prompt=prompt, heldout_problems=1,
+                   data=DataConfig(path=str(path), verifier="numeric"))
+  task = make_task(cfg, 0, 1, tokenizer=chat_tokenizer(template))
+  problem, cut_off = task.batch(0)[0], r"It might be \boxed{42}, but"
+  assert task.reward(problem, cut_off).correct == correct
+  assert task.rewards([problem], [cut_off])[0].correct == correct
+  assert task.reward(problem, cut_off + r" no.</think>It is \boxed{42}.").correct
+  # The completion alone does not say it:
+  assert verify("numeric", cut_off, problem.answer).correct

@@ -37,11 +37,24 @@ class Question:
     gold, prediction: LaTeX, without box. Decimals of the prediction are written as fractions.
     decimals: of a gold that is a decimal with at least three significant digits, which a formula
       equals if it rounds to it; None: equality is exact.
+    tolerance: numbers are equal up to it; None: no tolerance was published with the gold.
   """
 
   gold: str
   prediction: str
   decimals: int | None = None
+  tolerance: float | None = None
+
+
+def with_tolerance(answer: str, tolerance: float) -> str:
+  """Returns an answer to which numbers are equal that differ by at most `tolerance`.
+
+  Raises:
+    ValueError: it is negative, or not finite.
+  """
+  if not 0 <= tolerance < float("inf"):
+    raise ValueError(f"tolerance = {tolerance}; allowed are finite numbers from 0 on")
+  return rf"{answer} \tolerance{{{tolerance:g}}}"
 
 
 def compare(gold: str, said: str) -> Verdict | Question:
@@ -51,8 +64,11 @@ def compare(gold: str, said: str) -> Verdict | Question:
   units, and words. What no comparison decides is a question.
 
   Args:
-    gold, said: LaTeX without box; neither is empty.
+    gold: LaTeX without box, perhaps of `with_tolerance`.
+    said: LaTeX without box. Neither is empty.
   """
+  if match := _TOLERANCE.search(gold):
+    return _near(gold[:match.start()], said, float(match[1]))
   if normalize(said) == normalize(gold):
     return Verdict(True, "string")
   gold, said = _unconditional(gold), _unconditional(said)
@@ -65,6 +81,19 @@ def compare(gold: str, said: str) -> Verdict | Question:
     if (verdict := rung(gold, said)) is not None:
       return verdict
   return question(gold, said)
+
+
+def _near(gold: str, said: str, tolerance: float) -> Verdict | Question:
+  """Compares as `compare` does, but numbers up to a tolerance."""
+  found = compare(gold, said)
+  ours, theirs = quantity(gold), quantity(without_label(said))
+  if isinstance(found, Question):
+    return dataclasses.replace(found, tolerance=tolerance)
+  if found.correct or ours is None or theirs is None:
+    return found
+  near = dataclasses.replace(theirs, value=ours.value, digits=None)
+  distance = abs(ours.value - theirs.value)
+  return Verdict(equal(ours, near) and distance <= Fraction(tolerance) * (1 + SLACK), "number")
 
 
 def _labels(gold: str, said: str) -> Verdict | None:
@@ -185,6 +214,8 @@ def without_label(said: str) -> str:
   return match[2] if match else said
 
 
+SLACK = Fraction(1, 10**9)  # of a tolerance, for its binary form
+_TOLERANCE = re.compile(r"\s*\\tolerance\{([^{}]*)\}\s*$")
 _LABEL_ALONE = re.compile(r"\(?([A-J])\)?")
 _LABEL = re.compile(r"(?:\\text(?:bf)?\s?\{)?\s*\(?([A-J])\)\s*\}?\s*[:.]?\s*(?=\S)(.+)", re.DOTALL)
 _RATIO = re.compile(r"(\d+(?:\.\d+)?(?::\d+(?:\.\d+)?)+)([ap]m)?")

@@ -5,12 +5,16 @@ their text is part of this package.
 """
 
 import dataclasses
+import hashlib
+import math
 import re
 from collections.abc import Callable
 
 from jaxrl_llm.registry import MAPPINGS, Entry
 from jaxrl_llm.tasks.data import AUTO, DataConfig
-from jaxrl_llm.tasks.grading import last_boxed
+from jaxrl_llm.tasks.comparisons import with_tolerance
+from jaxrl_llm.tasks.extraction import last_boxed
+from jaxrl_llm.tasks.quantities import quantity
 
 CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
 
@@ -21,12 +25,17 @@ class RowError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-  """What a task needs of a row. Without an id, the row number is the id."""
+  """What a task needs of a row. Without an id, the row number is the id.
+
+  Attributes:
+    context: messages before the prompt, as (role, content): the row's own system message.
+  """
 
   prompt: str
   answer: str
   demonstration: str | None = None
   id: str | None = None
+  context: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +105,11 @@ def scalar(row: dict, column: str) -> str:
   """Returns a text or a number as text; a whole float loses its point (27.0 -> 27).
 
   Raises:
-    RowError: no such column, another type, or nothing in it.
+    RowError: no such column, another type, nothing in it, or no finite number.
   """
   value = _get(row, column)
+  if isinstance(value, float) and not math.isfinite(value) or value in ("NaN", "nan"):
+    raise RowError(f"column {column!r} holds {value}; an answer was expected")
   if isinstance(value, float) and value.is_integer():
     value = int(value)
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -114,6 +125,20 @@ def optional(row: dict, column: str) -> str | None:
   """Returns a text, or None if the column is absent, empty, or holds another type."""
   value = row.get(column)
   return value if isinstance(value, str) and value.strip() else None
+
+
+def first_of(row: dict, *columns: str) -> str:
+  """Returns the first of these columns that a row has, of whatever case.
+
+  Raises:
+    RowError: it has none of them.
+  """
+  present = {str(name).lower(): str(name) for name in row}
+  for column in columns:
+    if column.lower() in present:
+      return present[column.lower()]
+  raise RowError(f"no column {' or '.join(map(repr, columns))}; columns present: "
+                 f"{', '.join(map(str, row)) or 'none'}")
 
 
 def boxed(solution: str) -> str:
@@ -154,10 +179,10 @@ def _gsm8k(row: dict) -> Fields:
 def _math(row: dict) -> Fields:
   """Takes the column `answer`, or else the last box of the solution (MATH and MATH-500)."""
   solution = optional(row, "solution")
-  if "answer" not in row and solution is None:
+  if row.get("answer") is None and solution is None:
     raise RowError(
         f"neither column 'answer' nor 'solution'; columns present: {', '.join(row) or 'none'}")
-  answer = scalar(row, "answer") if "answer" in row else boxed(solution)
+  answer = boxed(solution) if row.get("answer") is None else scalar(row, "answer")
   return Fields(text(row, "problem"), answer, solution, optional(row, "unique_id"))
 
 
@@ -168,13 +193,30 @@ def _deepscaler(row: dict) -> Fields:
 
 @register("dapo", verifier="numeric", repeats=True)
 def _dapo(row: dict) -> Fields:
-  """Reads verl's layout: one user message, whose text already has the format instruction."""
-  messages = _get(row, "prompt")
-  if not isinstance(messages, list) or len(messages) != 1 or not isinstance(messages[0], dict):
-    raise RowError(f"column 'prompt' holds {_shown(messages)}; a list of one message was expected")
-  answer = scalar(_section(row, "reward_model"), "ground_truth")
-  index = scalar(_section(row, "extra_info"), "index")
-  return Fields(text(messages[0], "content"), answer, id=index)
+  """Reads verl's layout, whose user message already has the format instruction, and DAPO's
+  processed one, whose prompt is a text. Rows without an index are told apart by their prompt.
+  """
+  prompt, context = _messages(_get(row, "prompt"))
+  if "reward_model" in row:
+    answer = scalar(_section(row, "reward_model"), "ground_truth")
+  else:
+    answer = scalar(row, first_of(row, "solution", "answer"))
+  extra = row.get("extra_info")
+  if isinstance(extra, dict) and extra.get("index") is not None:
+    return Fields(prompt, answer, id=scalar(extra, "index"), context=context)
+  return Fields(prompt, answer, id=hashlib.sha1(prompt.encode()).hexdigest()[:16], context=context)
+
+
+def _messages(prompt) -> tuple[str, tuple[tuple[str, str], ...]]:
+  """Returns the last message, which is the user's, and those before it; a text is one message."""
+  if isinstance(prompt, str):
+    prompt = [{"role": "user", "content": prompt}]
+  known = isinstance(prompt, list) and prompt and all(isinstance(m, dict) for m in prompt)
+  if not known or prompt[-1].get("role", "user") != "user":
+    raise RowError(f"column 'prompt' holds {_shown(prompt)}; a text, or a list of messages that "
+                   "ends with the user's was expected")
+  before = tuple((text(message, "role"), text(message, "content")) for message in prompt[:-1])
+  return text(prompt[-1], "content"), before
 
 
 def _section(row: dict, column: str) -> dict:
@@ -186,11 +228,14 @@ def _section(row: dict, column: str) -> dict:
 
 @register("aime", verifier="numeric")
 def _aime(row: dict) -> Fields:
-  """Takes integers from 0 to 999, possibly with leading zeros."""
-  answer = scalar(row, "answer")
-  if not answer.isascii() or not answer.isdigit() or int(answer) > 999:
-    raise RowError(f"column 'answer' holds {answer!r}; an integer from 0 to 999 was expected")
-  return Fields(text(row, "problem"), str(int(answer)))
+  """Takes integers from 0 to 999: a column `answer`, or else the last box of the solution."""
+  names = [str(name).lower() for name in row]
+  column = first_of(row, "answer") if "answer" in names else first_of(row, "solution")
+  answer = scalar(row, column) if "answer" in names else boxed(text(row, column))
+  said = quantity(last_boxed(answer) or answer)
+  if said is None or said.percent or said.value.denominator != 1 or not 0 <= said.value <= 999:
+    raise RowError(f"column {column!r} holds {answer!r}; an integer from 0 to 999 was expected")
+  return Fields(text(row, first_of(row, "problem", "question")), str(said.value))
 
 
 @register("amc23", verifier="numeric")
@@ -201,27 +246,47 @@ def _amc23(row: dict) -> Fields:
     value = float(answer)
   except ValueError as error:
     raise RowError(f"column 'answer' holds {answer!r}; a number was expected") from error
-  question = text(row, "problem" if "problem" in row else "question")
+  question = text(row, first_of(row, "problem", "question"))
   return Fields(question, str(int(value)) if value.is_integer() else answer)
 
 
 @register("minerva", verifier="math")
 def _minerva(row: dict) -> Fields:
-  """Takes the last box of the solution, because there is no column of answers."""
-  solution = text(row, "solution")
-  return Fields(text(row, "problem"), boxed(solution), solution)
+  """Takes the column `answer`, or else the last box of the solution."""
+  question, solution = text(row, first_of(row, "problem", "question")), optional(row, "solution")
+  if solution is None or row.get("answer") is not None:
+    return Fields(question, scalar(row, "answer"), solution)
+  return Fields(question, boxed(solution), solution)
 
 
 @register("olympiadbench", verifier="math")
 def _olympiadbench(row: dict) -> Fields:
-  """Takes the first of `final_answer`, without dollar signs, as published graders do."""
+  """Takes all of `final_answer`, or the first if the row says that there is one; with the unit of
+  a single answer, and the tolerance in `error`.
+  """
   answers = _get(row, "final_answer")
   if not isinstance(answers, list) or not answers or not isinstance(answers[0], str):
     raise RowError(f"column 'final_answer' holds {_shown(answers)}; a list of texts was expected")
-  answer = answers[0].strip().strip("$").strip()
-  if not answer:
-    raise RowError("column 'final_answer' starts with an empty text")
+  plain = [str(answer).strip().strip("$").strip() for answer in answers]
+  if any(answer in ("", "NaN", "nan") for answer in plain):
+    raise RowError(f"column 'final_answer' holds {_shown(answers)}; an empty or missing answer")
+  plain = plain[:1] if row.get("is_multiple_answer") is False else plain
+  answer, unit = ", ".join(plain), optional(row, "unit")
+  if unit and len(plain) == 1 and quantity(answer) is not None:
+    unit = unit.strip().strip("$")
+    answer += unit if "\\" in unit else rf"\text{{ {unit}}}"
+  if tolerance := optional(row, "error"):
+    answer = _tolerant(answer, tolerance)
   return Fields(text(row, "question"), answer)
+
+
+def _tolerant(answer: str, tolerance: str) -> str:
+  """Returns the answer with a tolerance that holds for all of its parts."""
+  found = {part.strip() for part in tolerance.split(",")}
+  try:
+    return with_tolerance(answer, max(float(part) for part in found))
+  except ValueError as error:
+    raise RowError(f"column 'error' holds {tolerance!r}; numbers were expected") from error
 
 
 def make_mapping(cfg: DataConfig) -> Mapping:

@@ -45,7 +45,8 @@ def main() -> None:
   import math_verify  # imported here, before "ready", because the caller times only questions
 
   for gold, prediction in WARMING:
-    _compare(math_verify, parsed(math_verify, gold), {"prediction": prediction, "decimals": None})
+    question = {"prediction": prediction, "decimals": None, "tolerance": None}
+    _compare(math_verify, parsed(math_verify, gold), question)
   _say(answers, {"ready": True})
   while True:
     child = os.fork()
@@ -100,7 +101,8 @@ def _compare(math_verify, expected: list, question: dict) -> dict:
     return {"correct": False}
   rounding = 15 if question["decimals"] is None else question["decimals"]
   try:
-    return {"correct": equal(math_verify, expected, said, rounding)}
+    close = question["tolerance"] is not None and near(expected, said, question["tolerance"])
+    return {"correct": close or equal(math_verify, expected, said, rounding)}
   except MemoryError:
     return {"correct": False, "costly": True}
 
@@ -117,6 +119,22 @@ def equal(math_verify, expected: list, said: list, rounding: int) -> bool:
   complex_gold, complex_said = imaginary(expected), imaginary(said)
   changed = (complex_gold, complex_said) != (expected, said)
   return changed and verify(complex_gold, complex_said)
+
+
+def near(expected: list, said: list, tolerance: float) -> bool:
+  """Returns whether two numbers, or two lists of as many, are equal up to a tolerance."""
+  import sympy
+  values = []
+  for readings in (expected, said):
+    whole = next((one for one in readings if isinstance(one, sympy.Basic)), None)
+    parts = whole.args if type(whole).__name__ in ("FiniteSet", "Tuple") else [whole]
+    if not all(isinstance(part, sympy.Expr) and part.is_number for part in parts):
+      return False
+    values.append([complex(part.evalf(20)) for part in parts])
+  if any(value.imag for value in values[0] + values[1]) or len(values[0]) != len(values[1]):
+    return False
+  pairs = zip(*(sorted(value.real for value in one) for one in values), strict=True)
+  return all(abs(ours - theirs) <= tolerance * (1 + 1e-9) for ours, theirs in pairs)
 
 
 def apart(expected: list, said: list) -> bool:

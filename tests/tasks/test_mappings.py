@@ -146,14 +146,8 @@ def test_numbers_become_text_and_amc_takes_a_float():
         "final_answer": ["$$"]
     }, "empty"),
     ("dapo", {
-        "prompt": "text"
-    }, "a list of one message"),
-    ("dapo", {
         "reward_model": "42"
     }, "an object was expected"),
-    ("dapo", {
-        "extra_info": {}
-    }, "no column 'index'"),
     ("deepscaler", {
         "answer": ""
     }, "'answer' is empty"),
@@ -169,3 +163,47 @@ def test_a_missing_column_lists_those_present():
   with pytest.raises(RowError,
                      match="neither column 'answer' nor 'solution'; columns present: problem"):
     mappings.MAPPINGS["math"].convert({"problem": "p"})
+
+
+@pytest.mark.parametrize("name, row, expected", [
+    ("aime", {"Problem": "p", "Answer": 336}, Fields("p", "336")),
+    ("aime", {"question": "p", "answer": r"336^\circ"}, Fields("p", "336")),
+    ("aime", {"problem": "p", "solution": r"so \boxed{073}"}, Fields("p", "73")),
+    ("math", {"problem": "p", "answer": None, "solution": r"so $\boxed 5$."},
+     Fields("p", "5", r"so $\boxed 5$.")),
+    ("minerva", {"question": "q", "answer": "3"}, Fields("q", "3")),
+    ("olympiadbench", {"question": "q", "final_answer": ["$1$", "$2$"], "error": None},
+     Fields("q", "1, 2")),
+    ("olympiadbench", {"question": "q", "final_answer": ["1.5"], "unit": "cm"},
+     Fields("q", r"1.5\text{ cm}")),
+    ("dapo", VERL | {"prompt": [{"role": "system", "content": "s"},
+                                {"role": "user", "content": "u"}]},
+     Fields("u", "42", id="a7", context=(("system", "s"),))),
+])
+def test_published_variants(name, row, expected):
+  assert mappings.MAPPINGS[name].convert(row) == expected
+
+
+def test_dapo_without_an_index_is_told_apart_by_its_prompt():
+  convert = mappings.MAPPINGS["dapo"].convert
+  first, again, other = (convert({"prompt": p, "solution": "34"}) for p in ("q", "q", "r"))
+  assert first.id == again.id != other.id and first.answer == "34"
+
+
+def test_a_tolerance_is_kept_with_the_answer():
+  row = {"question": "q", "final_answer": ["2.31"], "error": "1e-2"}
+  answer = mappings.MAPPINGS["olympiadbench"].convert(row).answer
+  said = ("2.30", "2.33", r"\frac{231}{100}")
+  found = [verifiers.verify("math", rf"\boxed{{{one}}}", answer).correct for one in said]
+  assert found == [True, False, True]
+
+
+@pytest.mark.parametrize("name, change, message", [
+    ("olympiadbench", {"final_answer": ["NaN"]}, "empty or missing answer"),
+    ("olympiadbench", {"error": "small"}, "'error' holds 'small'; numbers"),
+    ("deepscaler", {"answer": float("nan")}, "holds nan; an answer"),
+    ("dapo", {"prompt": [{"role": "assistant", "content": "x"}]}, "ends with the user's"),
+])
+def test_bad_variants(name, change, message):
+  with pytest.raises(RowError, match=message):
+    mappings.MAPPINGS[name].convert(ROWS[name][0] | change)

@@ -327,12 +327,14 @@ class Problem:
     answer: what the verifier compares a completion with.
     demonstration: a worked completion; None where the task has none.
     id: unique in the task.
+    context: messages of the problem's own before the prompt, as (role, content).
   """
 
   prompt: str
   answer: str
   demonstration: str | None = None
   id: str = ""
+  context: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

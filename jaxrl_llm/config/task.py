@@ -24,6 +24,8 @@ class PromptConfig:
   template: str = option("Question: {problem}\nAnswer:", "text around {problem}",
                          when=when(".style", "completion"))
   suffix: str = option("", "added to the problem, for example a format instruction", when=CHAT)
+  examples: str = option("", "file of worked examples before the problem, with the columns problem "
+                         "and completion; empty: none")
   arguments: str = option(
       "{}", 'JSON object given to the chat template, for example {"enable_thinking": false}',
       when=CHAT)

@@ -12,8 +12,9 @@ COLUMNS = when(".mapping", AUTO)
 class DataConfig:
   """Problems from files."""
 
-  path: str = option("", "training problems: jsonl or parquet file, folder of `datasets`, or hub "
-                     "name (owner/name, owner/name:configuration)")
+  path: str = option("", "training problems: a file (json, jsonl, csv, tsv, parquet; also .gz), a "
+                     "folder of shards or of `datasets`, or a hub name (owner/name, "
+                     "owner/name:configuration)")
   heldout_path: str = option("", "the same for the held-out evaluation; empty: "
                              "task.heldout_problems rows of `path`")
   split: str = option("train", "split of a `datasets` folder or hub name")
@@ -26,6 +27,8 @@ class DataConfig:
   id_column: str = option("", "column of a unique id; empty: the row number", when=COLUMNS)
   demonstration_column: str = option("", "column of a worked completion, for the warm start",
                                      when=COLUMNS)
+  bad_rows: str = option("error", "rows that cannot be read or converted: an error, or left out and "
+                         "counted", choices=("error", "drop"))
   verifier: str = option(AUTO, "how answers are checked (tasks/grading.py): exact, numeric, math, "
                          "choice, or a plugin's; auto: the mapping's own, math where that is auto")
 

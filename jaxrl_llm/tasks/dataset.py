@@ -22,7 +22,7 @@ class Dataset(TaskBase):
   `path`. A training row with the text of a held-out problem is dropped.
 
   Attributes:
-    counts: rows of `path`: read = kept (for training) + too_long + duplicates (of an id, or of a
+    counts: rows of `path`: read = kept (for training) + bad + too_long + duplicates (of an id, or of a
       held-out text) + heldout (split off its end). `heldout_too_long` counts rows of `heldout_path`
       that were dropped for their length.
   """
@@ -51,6 +51,7 @@ class Dataset(TaskBase):
     self.counts = {
         "read": train.read,
         "kept": len(self._train),
+        "bad": train.bad,
         "too_long": train.too_long,
         "duplicates": train.duplicates + len(available) - len(self._train),
         "heldout": len(train.problems) - len(available),
@@ -65,8 +66,10 @@ class Dataset(TaskBase):
 
   def _load(self, key: str, path: str, split: str) -> problem_table.ProblemTable:
     limit = None if self.limits is None else self.limits.max_prompt_tokens
-    return problem_table.load(f"task.data.{key}", path, split, self._mapping, self.verifier,
-                              self.prompt_ids, limit)
+    origin = "heldout-" if key == "heldout_path" else ""
+    source = problem_table.Source(f"task.data.{key}", path, split, self._mapping, self.verifier,
+                                  self.cfg.data.bad_rows, origin)
+    return problem_table.load(source, self.prompt_ids, limit)
 
   @property
   def has_demonstrations(self) -> bool:

@@ -2,12 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from jaxrl_llm.config import RolloutConfig, TaskConfig
 from jaxrl_llm.tasks import tokenizer as tokenizers
-from jaxrl_llm.tasks.prompts import make_prompter, opens_thought
+from jaxrl_llm.tasks.prompts import Prompter, make_prompter, opens_thought
 from jaxrl_llm.types import Problem, Reward
 
 
@@ -43,7 +42,7 @@ class TaskBase:
     self.own_tokenizer = self.tokenizer is None
     if self.own_tokenizer:
       self.tokenizer = self.make_tokenizer()
-    self.prompt_ids: Callable[[str], list[int]] = make_prompter(self.cfg.prompt, self.tokenizer)
+    self.prompt_ids: Prompter = make_prompter(self.cfg.prompt, self.tokenizer)
     self._opens_thought = functools.lru_cache(KNOWN_PROMPTS)(
         lambda prompt: opens_thought(self.tokenizer, self.prompt_ids(prompt)))
 
@@ -63,7 +62,7 @@ class TaskBase:
 
   def render(self, problem: Problem) -> list[int]:
     """Returns the prompt ids."""
-    return self.prompt_ids(problem.prompt)
+    return self.prompt_ids(problem.prompt, problem.context)
 
   def as_graded(self, problem: Problem, completion: str) -> str:
     """Returns a completion with the thinking tag before it that its prompt left open.

@@ -86,7 +86,7 @@ class Pool:
       self._kill_all()
 
   def pids(self) -> list[int]:
-    return [worker.process.pid for worker in self._workers]
+    return [worker.process.pid for worker in self._workers if not worker.dead]
 
   def __enter__(self):
     return self

@@ -1,6 +1,8 @@
 """Files to problems: formats, counts, splits, resumption, and bad inputs with file and line."""
 
+import csv
 import dataclasses
+import gzip
 import json
 import logging
 from unittest import mock
@@ -88,6 +90,7 @@ def test_the_last_rows_are_held_out_and_never_trained_on(tmp_path):
   assert task.counts == {
       "read": 12,
       "kept": 8,
+      "bad": 0,
       "too_long": 0,
       "duplicates": 2,
       "heldout": 2,
@@ -103,6 +106,7 @@ def test_a_file_of_its_own_is_held_out(tmp_path, file):
   assert task.counts == {
       "read": 10,
       "kept": 9,
+      "bad": 0,
       "too_long": 0,
       "duplicates": 1,
       "heldout": 0,
@@ -241,14 +245,15 @@ def test_bad_values(file, data, message):
 
 
 def test_unknown_kinds_of_file_and_folder(tmp_path, file):
-  (tmp_path / "x.csv").write_text("a,b")
+  (tmp_path / "x.xml").write_text("<a/>")
   with pytest.raises(ConfigError, match=r"files end in .jsonl"):
-    make(tmp_path / "x.csv")
+    make(tmp_path / "x.xml")
   (tmp_path / "x.parquet").write_text("no parquet")
   with pytest.raises(ConfigError, match=r"x.parquet, after row 0: not a readable parquet file"):
     make(tmp_path / "x.parquet")
+  (tmp_path / "empty").mkdir()
   with pytest.raises(ConfigError, match=r"not a folder written by `datasets`"):
-    make(tmp_path)
+    make(tmp_path / "empty")
 
 
 def test_a_missing_split_lists_the_others(tmp_path):
@@ -271,3 +276,65 @@ def test_a_hub_name_without_a_network_is_a_clear_error(monkeypatch):
 def test_a_file_that_is_all_held_out_is_refused(file):
   with pytest.raises(ConfigError, match=r"leaves no training problem"):
     make(file, heldout=10)
+
+
+def json_array(tmp_path, rows):
+  (tmp_path / "rows.json").write_text(json.dumps(rows, indent=1))
+  return tmp_path / "rows.json"
+
+
+def gzipped(tmp_path, rows):
+  with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
+    file.writelines(json.dumps(row) + "\n" for row in rows)
+  return tmp_path / "rows.jsonl.gz"
+
+
+def comma_separated(tmp_path, rows):
+  with open(tmp_path / "rows.csv", "w", newline="") as file:
+    table = csv.DictWriter(file, list(rows[0]))
+    table.writeheader()
+    table.writerows(rows)
+  return tmp_path / "rows.csv"
+
+
+def shards(tmp_path, rows):
+  place = tmp_path / "shards" / "data"
+  place.mkdir(parents=True)
+  write(place / "train-00000-of-00002.jsonl", rows[:4])
+  write(place / "train-00001-of-00002.jsonl", rows[4:])
+  write(place / "test-00000-of-00001.jsonl", [{"problem": "another", "answer": "1"}])
+  (tmp_path / "shards" / "dataset_infos.json").write_text("{}")
+  return tmp_path / "shards"
+
+
+@pytest.mark.parametrize("make_file", [json_array, gzipped, comma_separated, shards])
+def test_further_formats_hold_the_same_problems(tmp_path, file, make_file):
+  assert make(make_file(tmp_path, ROWS)).batch(0) == make(file).batch(0)
+
+
+def test_a_split_without_a_shard_lists_the_others(tmp_path):
+  with pytest.raises(ConfigError, match="no file of the split 'dev'; there are test, train"):
+    make(shards(tmp_path, ROWS), split="dev")
+
+
+BAD = ["{broken", "[1]", '{"problem": "no answer"}', '{"problem": "p", "answer": "1, 2"}',
+       '{"problem": " ", "answer": "1"}', "\xff"]
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_row_is_an_error_or_dropped_and_counted(tmp_path, line):
+  file = tmp_path / "rows.jsonl"
+  good = [json.dumps(row).encode() for row in ROWS]
+  file.write_bytes(b"\n".join([*good[:5], line.encode("latin-1"), *good[5:]]))
+  with pytest.raises(ConfigError, match=r"rows.jsonl, line 6: .*task.data.bad_rows=drop"):
+    make(file)
+  task = make(file, bad_rows="drop")
+  assert task.counts["bad"] == 1 and task.counts["read"] == 11
+  same = make(write(tmp_path / "good.jsonl", ROWS)).batch(0)
+  assert [p.prompt for p in task.batch(0)] == [p.prompt for p in same]
+
+
+def test_a_file_of_bad_rows_alone_is_an_error(tmp_path):
+  file = write(tmp_path / "rows.jsonl", [{"question": "q"}] * 3)
+  with pytest.raises(ConfigError, match="all of its 3 rows are bad"):
+    make(file, bad_rows="drop")

@@ -1,6 +1,5 @@
 """The calculator: exact values, fixed error texts, and bounds that hold."""
 
-import operator
 import random
 import sys
 import time
@@ -122,7 +121,7 @@ def test_many_keep_their_order_and_bounds_are_checked():
 SMALL = strategies.integers(-9, 99).map(str)
 EXPONENTS = strategies.integers(-10**22, 10**22) | strategies.integers(-5000, 5000)
 LITERALS = strategies.one_of(
-    SMALL, strategies.sampled_from(("0", "7", ".5", "5.", "1_0.2", "9" * 400, "0." + "0" * 300 + "1",
+    SMALL, strategies.sampled_from(("0", "7", ".5", "5.", "1_0.2", "9" * 400, f"0.{'0' * 300}1",
                                     "é", "1j", "'a'", "0x1f", "\x0c2.5", "")),
     strategies.builds("{}e{}".format, strategies.sampled_from(("0", "1", "1.5", "0.0", "1_1")),
                       EXPONENTS))
@@ -155,7 +154,7 @@ def holds(tool, text) -> bool:
           time.perf_counter() - started < 1)
 
 
-@hypothesis.settings(max_examples=250, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @hypothesis.given(TEXTS)
 def test_no_text_raises_or_goes_beyond_the_bounds(text):
   assert holds(Calculator(), text)
@@ -168,7 +167,6 @@ def test_wrong_calculators_fail_the_same_check(monkeypatch):
   assert not holds(Calculator(), "min(7)")
   monkeypatch.setattr(Calculator, "_exponent", lambda self, base, exponent: int(exponent))
   monkeypatch.setattr(Calculator, "_bounded", lambda self, number: number)
-  monkeypatch.setitem(calculator._BINARY, calculator.ast.Pow, operator.pow)
   assert not holds(Calculator(), "2**4095*2**4095")
 
 

@@ -25,7 +25,7 @@ HOLDS = {
     "no_new_privileges":
         "a program gains none by executing a file",
     "system_calls":
-        "a program has no keyrings, no files of memory beside its folder, no sockets but those of "
+        "a program has no keyrings, no memory beside its own and its folder, no sockets but those of "
         "UNIX and INET, no flock, and no io_uring, bpf, perf and userfaultfd",
 }
 LACKS = {

@@ -72,7 +72,7 @@ def main() -> None:
   from jaxrl_llm.rollouts.tools import seccomp
 
   column = seccomp.machine()[1]
-  add, keyctl = (seccomp.CALLS[name][column] for name in ("add_key", "keyctl"))
+  add, keyctl = (seccomp.CALLS[name][0][column] for name in ("add_key", "keyctl"))
   if LIBC.syscall(keyctl, 1, None) < 0:  # KEYCTL_JOIN_SESSION_KEYRING
     keyctl = -1  # no keyrings here; above all, none that others use
   found = {}

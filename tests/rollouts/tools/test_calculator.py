@@ -154,7 +154,7 @@ def holds(tool, text) -> bool:
           time.perf_counter() - started < 1)
 
 
-@hypothesis.settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=120, deadline=None, derandomize=True, database=None)
 @hypothesis.given(TEXTS)
 def test_no_text_raises_or_goes_beyond_the_bounds(text):
   assert holds(Calculator(), text)

@@ -25,8 +25,8 @@ HOLDS = {
     "no_new_privileges":
         "a program gains none by executing a file",
     "system_calls":
-        "a program has no keyrings, no memory beside its own and its folder, no sockets but those of "
-        "UNIX and INET, no flock, and no io_uring, bpf, perf and userfaultfd",
+        "a program has no keyrings, no memory beside its own and its folder, no sockets but small "
+        "ones of UNIX and INET, no flock, and no io_uring, bpf, perf and userfaultfd",
 }
 LACKS = {
     "user":
@@ -52,8 +52,8 @@ LACKS = {
         "a program may gain privileges by executing setuid files",
     "system_calls":
         "programs share keyrings with one another and with the trainer, hold up to open_files x "
-        "file_mb of memory more in each process by memfds, may use every family of sockets (VSOCK "
-        "reaches the machine's host), and lock the libraries' files",
+        "file_mb of memory more in each process by memfds and some MiB for each socket, may use "
+        "every family of sockets (VSOCK reaches the machine's host), and lock the libraries' files",
 }
 
 

@@ -42,11 +42,13 @@ CALLS = {
 }
 SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
 FAMILIES = (1, 2, 10)  # UNIX, INET, INET6; others reach the kernel and its host (NETLINK, VSOCK)
+SET_OPTION = (54, 208)  # setsockopt
+SOL_SOCKET, SO_SNDBUF, SO_RCVBUF = 1, 7, 8
 OTHER_TABLE = 0x40000000  # from here on, numbers of x86_64 are those of its 32-bit variant
 
 PR_SET_SECCOMP, MODE_FILTER = 22, 2
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in the kernel's description of a call
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, (16, 24, 32)  # offsets in the kernel's view of a call
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -66,8 +68,9 @@ def machine() -> tuple[int, int]:
 def program(architecture: int, column: int) -> list[tuple[int, int, int, int]]:
   """Returns the filter as (operation, jump if true, jump if false, number).
 
-  Calls of another architecture do not exist for a program, those in `CALLS` are not permitted, and
-  sockets are of one of `FAMILIES`.
+  Calls of another architecture do not exist for a program, those in `CALLS` are not permitted,
+  sockets are of one of `FAMILIES`, and their buffers keep their size: enlarged ones would hold some
+  MiB each, which no limit counts.
   """
   def refuse(number: int) -> tuple[int, int, int, int]:
     return RETURN, 0, 0, ERROR | number
@@ -76,9 +79,13 @@ def program(architecture: int, column: int) -> list[tuple[int, int, int, int]]:
            (LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, OTHER_TABLE), refuse(errno.ENOSYS)]
   for numbers, _ in CALLS.values():
     lines += [(EQUAL, 0, 1, numbers[column]), refuse(errno.EPERM)]
+  lines += [(EQUAL, 0, 8, SET_OPTION[column]), (LOAD, 0, 0, ARGUMENTS[1]),
+            (EQUAL, 1, 0, SOL_SOCKET), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, ARGUMENTS[2]),
+            (EQUAL, 1, 0, SO_SNDBUF), (EQUAL, 0, 1, SO_RCVBUF), refuse(errno.EPERM),
+            (RETURN, 0, 0, ALLOW)]
   sockets = [numbers[column] for numbers in SOCKETS.values()]
   lines += [(EQUAL, 2, 0, sockets[0]), (EQUAL, 1, 0, sockets[1]), (RETURN, 0, 0, ALLOW),
-            (LOAD, 0, 0, FIRST_ARGUMENT)]
+            (LOAD, 0, 0, ARGUMENTS[0])]
   for family in FAMILIES:
     lines += [(EQUAL, 0, 1, family), (RETURN, 0, 0, ALLOW)]
   return [*lines, refuse(errno.EAFNOSUPPORT)]

@@ -22,6 +22,17 @@ print(ctypes.CDLL(None).syscall(KEYCTL, *FIND) > 0)""",
     "memory": """
 import os
 os.memfd_create("x")""",
+    "buffers": """
+import socket
+pair, sent = socket.socketpair(), 0
+for end in pair:
+  try: end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+  except PermissionError: pass
+  end.setblocking(False)
+  try:
+    while True: sent += end.send(bytes(1 << 14))
+  except BlockingIOError: pass
+print(sent / 2 / 2**20)""",
     "families": """
 import socket
 found = set()

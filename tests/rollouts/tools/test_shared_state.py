@@ -46,6 +46,14 @@ def test_there_are_no_files_of_memory_beside_the_folder():
   assert found("system_calls", "devices")["memory"] == ""
 
 
+def test_buffers_of_sockets_stay_small():
+  """Enlarged, the sockets of one process held 220 MiB where the system allows it."""
+  assert float(offered("system_calls")["buffers"]) < 1
+  allowed = 2 * int(Path("/proc/sys/net/core/wmem_max").read_text()) / 2**20
+  if allowed > 2:  # MiB, with what the kernel adds for itself
+    assert float(found("system_calls", "devices")["buffers"]) > 1, "the check sees nothing"
+
+
 def test_sockets_are_of_unix_and_inet():
   assert set(json.loads(offered("system_calls")["families"])) <= set(seccomp.FAMILIES)
   assert set(json.loads(found("system_calls", "devices")["families"])) - set(seccomp.FAMILIES)
@@ -78,10 +86,10 @@ def test_each_program_has_an_input_of_its_own():
 ERROR = seccomp.ERROR
 
 
-def answer(lines, architecture, number, argument=0) -> int:
+def answer(lines, architecture, number, *arguments) -> int:
   """Returns what the kernel would do with a call: a small interpreter of the filter's program."""
-  data = {seccomp.NUMBER: number, seccomp.ARCHITECTURE: architecture,
-          seccomp.FIRST_ARGUMENT: argument}
+  data = {seccomp.NUMBER: number, seccomp.ARCHITECTURE: architecture}
+  data |= zip(seccomp.ARGUMENTS, (*arguments, 0, 0, 0), strict=False)
   at = value = 0
   while True:
     operation, if_true, if_false, operand = lines[at]
@@ -110,6 +118,10 @@ def test_the_filter_refuses_what_it_lists_and_nothing_else(architecture, column)
     else:
       expected = ERROR | errno.EPERM if number in refused else seccomp.ALLOW
       assert answer(lines, architecture, number) == expected
+  options = [(level, name) for level in range(8) for name in range(99)
+             if answer(lines, architecture, seccomp.SET_OPTION[column], 5, level, name)
+             != seccomp.ALLOW]
+  assert options == [(1, 7), (1, 8)]
   assert answer(lines, 0x40000003, 20) == ERROR | errno.ENOSYS  # 32-bit calls of the same machine
   assert answer(lines, architecture, 0x40000000 + 41) == ERROR | errno.ENOSYS
 

@@ -49,6 +49,7 @@ after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
 # None: the whole file. `pytest -m slow` runs them.
 SLOW = {
     "analysis/test_benchmark.py": "command|does_not_depend_on_the_piece",
+    "analysis/test_comparisons.py": "agrees_with_the_sum_over_groups",
     "analysis/test_exact_group.py": "sampling_agrees|leave_one_out",
     "analysis/test_replay.py": None,
     "models/test_hf_memory.py": None,

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxrl_llm.analysis import exact_group, figures, monte_carlo, studies
+from jaxrl_llm.analysis import comparisons, exact_group, figures, monte_carlo, studies
 from jaxrl_llm.config import (
   AdvantageConfig,
   AggregationConfig,
@@ -44,7 +44,12 @@ WINDOWS = {"sqrt(t)": (SQRT, (0.02, 0.05, 0.1)), "fixed [0.8, 1.2]": (FIXED, (0.
 WALKS = {"length": 4000, "rows": 2000, "seed": 0}
 ROUNDING = 1e-7  # of the float32 counts in some advantages and aggregations
 POSITIONS = (1, 10, 100, 1000, 4000)
-README_SECTIONS = 4  # of table.md, from the first
+# Weights whose means are closer than the scatter of the instances.
+PAIRS = (("prefix geometric mean", "gspo s"), ("gspo s", "minpro"), ("gspo s", "minpro, capped"),
+         ("minpro, capped", "minpro"))
+# baseline: the advantage that estimates it from the other rows of a group
+ESTIMATED = {"none": "none", "mean": "rloo", "otb": "otb, leave one out"}
+README_SECTIONS = 6  # of table.md, from the first
 MARKERS = ("<!-- written by run.py: begin -->", "<!-- written by run.py: end -->")
 FIELDS = ("study", "kind", "method", "advantage", "aggregation", "drift", "horizon", "group",
           "instances")
@@ -134,6 +139,33 @@ def down(rows: list[studies.TableRow]) -> str:
       [(row.method, *(number(row.mean[m], row.error[m]) for m in studies.METRICS)) for row in rows])
 
 
+def paired_table(rows: list[studies.TableRow], metric: str) -> str:
+  """Returns the differences of PAIRS in one metric: a row per pair, a column per drift."""
+  found = comparisons.differences(rows, PAIRS, metric)
+  cells = {(d.method, d.other, d.drift):
+           f"{d.mean:+.2g} ± {d.error:.1g} ({100 * d.relative:+.1f} %)" for d in found}
+  drifts = sorted({d.drift for d in found})
+  return markdown_table((metric, *(f"drift {drift:g}" for drift in drifts)),
+                        [(f"{a} - {b}", *(cells[a, b, drift] for drift in drifts))
+                         for a, b in PAIRS])
+
+
+def baseline_table(advantages_: list[studies.TableRow], group_instances: int) -> str:
+  """Returns the variances with baselines of the policy, and estimated from the group's rows."""
+  known = comparisons.population_baselines(drift=ON_POLICY, group_size=GROUP_SIZE,
+                                           instances=group_instances, **GROUP)
+  estimated = {row.method: row for row in advantages_}
+  lines = []
+  for name, method in ESTIMATED.items():
+    row = estimated[method]
+    gain = known[name] - known["mean"]
+    lines.append((name, number(float(np.mean(known[name])), studies.standard_error(known[name])),
+                  number(float(np.mean(gain)), studies.standard_error(gain)), method,
+                  number(row.mean["variance"], row.error["variance"])))
+  return markdown_table(("baseline", "of the policy", "less that of mean", "estimated by",
+                         "from the other rows"), lines)
+
+
 def identity_table(instances: int) -> str:
   rows = studies.identity_study(vocabulary=3, horizon=4, drift=0.6, instances=instances, seed=0)
   return markdown_table(("weight", "advantage", "target", "largest relative distance"),
@@ -163,12 +195,20 @@ def sections(rows: dict[str, list[studies.TableRow]], windows: dict[str, monte_c
   parts = {
       "Weights, no window (exact)": (
           f"V = 3, T = 6, {instances} instances. {clamps}", grid(rows["weights"], "drift")),
+      "Weights, paired differences (exact)": (
+          f"The same {instances} instances: mean of the differences ± its standard error, and its "
+          "share of the second mean.",
+          "\n".join(paired_table(rows["weights"], m) for m in ("bias", "variance"))),
       "Stated targets (exact)": (
           f"V = 3, T = 4 with a stop token, drift 0.6, {instances} instances.",
           identity_table(instances)),
       "Group advantages (exact)": (
           f"Estimator reinforce, drift {ON_POLICY:g}, aggregation sequence_sum; {count}.{left_out}",
           down(rows["advantages"])),
+      "Baselines, known and estimated (exact)": (
+          "Variance of a group's gradient; estimator, aggregation and instances as above. "
+          "The estimates leave out the row itself, so that all are unbiased.",
+          baseline_table(rows["advantages"], group_instances)),
       "Aggregations (exact)": (
           f"Estimator reinforce, drift {ON_POLICY:g}; {count}.", down(rows["aggregations"])),
       "Estimators as registered, single sequences (exact)": (
@@ -215,8 +255,8 @@ def positive(text: str) -> int:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--instances", type=positive, default=30,
-                      help="random instances of the single-sequence tables (default 30)")
+  parser.add_argument("--instances", type=positive, default=400,
+                      help="random instances of the single-sequence tables (default 400)")
   parser.add_argument("--group-instances", type=positive, default=5,
                       help="random instances of the group tables (default 5)")
   parser.add_argument("--out", type=Path, default=HERE / "results",

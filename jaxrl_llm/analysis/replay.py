@@ -40,8 +40,10 @@ class Replayed:
   Attributes:
     name: of the estimator.
     anchor: `recomputed` or `behavior`.
-    clip: shares of the policy tokens inside the vocabulary: "high" (above the window), "low"
-      (below it), "dual" (beyond the dual clip) and "dropped" (without gradient).
+    clip: shares of the policy tokens inside the vocabulary, by the estimator's own count: "high"
+      (above the window), "low" (below it), "dual" (beyond the dual clip) and "dropped".
+    dropped: share of tokens without gradient; as all below, of the tokens with an advantage, since
+      others have no gradient under any estimator. NaN without such tokens.
     effective_share: effective sample size of the token weights |coefficient / advantage|, divided
       by their number.
     norm: of the gradient with respect to the parameters.
@@ -52,6 +54,7 @@ class Replayed:
   name: str
   anchor: str
   clip: dict[str, float]
+  dropped: float
   effective_share: float
   norm: float
   gradient: np.ndarray
@@ -65,15 +68,20 @@ class Replay:
   Attributes:
     estimators: one entry each.
     cosine: [E, E], between gradients; NaN where one is zero.
+    advantaged: share of the policy tokens inside the vocabulary that have an advantage.
     position: [K], geometric middle of each bucket; the first policy token has position 1.
     count: [K], tokens inside the vocabulary.
+    rows, leaving: [K], rows with a token in the bucket, and those of them that end in it.
     mean, std: [K], of the cumulative log-ratio of current and behavior policy, nats.
   """
 
   estimators: list[Replayed]
   cosine: np.ndarray
+  advantaged: float
   position: np.ndarray
   count: np.ndarray
+  rows: np.ndarray
+  leaving: np.ndarray
   mean: np.ndarray
   std: np.ndarray
 
@@ -97,8 +105,10 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
   stats = jax.jit(functools.partial(policy_stats, model=model, cfg=loss))(params, batch)
   gradient = _gradient_function(model, StepConfig(loss, micro_batches))
   edges, bucket = _buckets(batch.rollout.mask)
+  rows, leaving = _rows(bucket, np.asarray(batch.rollout.mask))
   batch = _inside(batch, stats)
   mask = np.asarray(batch.rollout.mask)
+  counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
   anchors = {"behavior": batch.rollout.behavior_log_probs,
              "recomputed": jnp.asarray(frozen.anchor_log_probs)}
   entries = []
@@ -106,24 +116,20 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
     anchor = estimators.spec(name).anchor
     coefficient, clip = _coefficients(name, stats.log_probs, anchors[anchor], batch)
     flat = np.asarray(gradient(params, batch.replace(loss_weights=coefficient)))
-    counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
     dropped = (np.asarray(coefficient) == 0) & counted
+    share = _effective_share(coefficient, batch, counted)
     entries.append(
-        Replayed(
-            name=name,
-            anchor=anchor,
-            clip=clip,
-            effective_share=_effective_share(coefficient, batch, counted),
-            norm=float(np.linalg.norm(flat)),
-            gradient=flat,
-            dropped_by_position=_bucket_mean(dropped, bucket, counted),
-        ))
+        Replayed(name, anchor, clip, _share(dropped, counted), share, float(np.linalg.norm(flat)),
+                 flat, _bucket_mean(dropped, bucket, counted)))
   mean, std = _drift(stats.log_probs, batch.rollout, bucket)
   return Replay(
       estimators=entries,
       cosine=cosines([entry.gradient for entry in entries]),
+      advantaged=_share(counted, mask),
       position=np.sqrt(edges[:-1] * np.maximum(edges[1:] - 1, 1)),
       count=np.bincount(bucket[mask], minlength=len(edges) - 1),
+      rows=rows,
+      leaving=leaving,
       mean=mean,
       std=std,
   )
@@ -216,6 +222,17 @@ def _buckets(mask) -> tuple[np.ndarray, np.ndarray]:
     edges = np.unique(np.round(np.geomspace(1, longest + 1, BUCKETS + 1)).astype(int))
   bucket = np.searchsorted(edges, position, side="right") - 1
   return edges.astype(float), np.clip(bucket, 0, len(edges) - 2)
+
+
+def _rows(bucket: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (rows with a token in each bucket, rows whose last token is in it), both [K]."""
+  there = np.arange(int(bucket.max()) + 1)[:, None, None] == np.where(mask, bucket, -1)
+  last = np.where(mask, bucket, -1).max(1)
+  return there.any(-1).sum(-1), np.bincount(last[last >= 0], minlength=len(there))
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> float:
+  return float(part[whole].mean()) if whole.any() else float("nan")
 
 
 def _bucket_mean(values: np.ndarray, bucket: np.ndarray, where: np.ndarray) -> np.ndarray:

@@ -42,6 +42,7 @@ class TableRow:
     horizon, group, instances: largest length, rows of a group, random instances.
     mean: metric to its mean over instances.
     error: metric to the standard error of that mean.
+    values: metric to its values, [instances]; empty for Monte Carlo.
   """
 
   study: str
@@ -55,6 +56,7 @@ class TableRow:
   instances: int
   mean: dict[str, float]
   error: dict[str, float]
+  values: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def as_published() -> dict[str, EstimatorConfig]:
@@ -228,14 +230,15 @@ def _stack(reports: list[Report]) -> Report:
   return Report(*(np.array([[getattr(r, m) for r in reports]]) for m in METRICS))
 
 
-def _over_instances(measured: Report, index: int) -> tuple[dict[str, float], dict[str, float]]:
-  """Returns (mean, standard error) over the instances of one drift, by metric."""
+def _over_instances(measured: Report, index: int) -> tuple[dict, dict, dict]:
+  """Returns (mean, standard error, values [instances]) of one drift, each by metric."""
   values = {m: getattr(measured, m)[index] for m in METRICS}
   mean = {m: float(np.mean(v)) for m, v in values.items()}
-  return mean, {m: _standard_error(v) for m, v in values.items()}
+  return mean, {m: standard_error(v) for m, v in values.items()}, values
 
 
-def _standard_error(values: np.ndarray) -> float:
+def standard_error(values: np.ndarray) -> float:
+  """Returns the standard error of the mean of `values` [n]; NaN of fewer than two."""
   if len(values) < 2:
     return float("nan")
   return float(np.std(values, ddof=1) / np.sqrt(len(values)))

@@ -116,6 +116,7 @@ mismatch/*/by_probability/bucket_* | as without | of tokens up to probability 0.
 """)
 
 TIMES = _entries("""
+time/elapsed           | seconds | from the run's start to these metrics, over all its processes
 time/iteration         | seconds | wall time from the metrics of the iteration before to these
 time/rollout           | seconds | until the rows were sampled; with dynamic sampling also verified
 time/verify            | seconds | verification of the rows

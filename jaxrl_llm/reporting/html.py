@@ -20,7 +20,7 @@ from jaxrl_llm.registry import Choice
 from jaxrl_llm.reporting import glossary
 from jaxrl_llm.reporting.plots import plot_run
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
-from jaxrl_llm.reporting.tables import MISSING, summary_rows
+from jaxrl_llm.reporting.tables import MISSING, headline, summary_rows
 from jaxrl_llm.reporting.writers import write_atomically
 
 CLAMP = 2.0  # nats: larger changes of a token's log-prob have the same colour
@@ -90,6 +90,7 @@ def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
       title=os.path.basename(os.path.abspath(run.workdir)),
       subtitle=" · ".join(filter(None, names)),
       status=f"iteration {done} of {run.config.get('iterations', MISSING)}: {status}",
+      headline=headline(run),
       summary=summary_rows(run),
       curves=image_source(curves.getvalue()),
       metrics=_metrics(run),

@@ -15,6 +15,7 @@ from jaxrl_llm.reporting.summary import QUANTILES
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#4d4d4d")
 DASHES = ("-", "--", ":")
 INK, GRID = "#333333", "#e4e4e4"
+CLOSE = 0.005  # of the range: lines that are nearer than a line is wide
 
 Series = tuple[np.ndarray, np.ndarray]
 
@@ -59,11 +60,14 @@ def plot_compare(runs: dict[str, RunFolder], path: str | os.PathLike | BinaryIO,
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  for index, (label, run) in enumerate(runs.items()):
-    iterations, values = run.series(metric)
-    if len(values):
-      marker = "o" if len(values) < 30 else None
-      axes.plot(iterations, values, lw=1.7, marker=marker, ms=3.5, label=label, **line_style(index))
+  every = {label: run.series(metric) for label, run in runs.items()}
+  index_of = {label: index for index, label in enumerate(runs)}
+  evaluated = {label: pair for label, pair in every.items() if len(pair[0])}
+  for name, (label, (iterations, values), style) in zip(evaluated, told_apart(evaluated),
+                                                        strict=True):
+    marker = "o" if len(values) < 30 else None
+    axes.plot(iterations, values, lw=1.7, marker=marker, ms=3.5, label=label,
+              **(line_style(index_of[name]) | style))
   axes.yaxis.set_major_formatter(PercentFormatter(1.0))
   _finish(axes, title, legend=False)
   handles, labels = axes.get_legend_handles_labels()
@@ -85,9 +89,11 @@ def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  for index, (label, (iterations, values)) in enumerate(groups.items()):
-    style, marker = line_style(index), "o" if len(iterations) < 30 else None
-    axes.plot(iterations, values.mean(0), lw=1.7, marker=marker, ms=3.5, label=label, **style)
+  means = told_apart({label: (at, values.mean(0)) for label, (at, values) in groups.items()})
+  for index, ((iterations, values), (label, (_, mean), apart)) in enumerate(
+      zip(groups.values(), means, strict=True)):
+    style, marker = line_style(index) | apart, "o" if len(iterations) < 30 else None
+    axes.plot(iterations, mean, lw=1.7, marker=marker, ms=3.5, label=label, **style)
     if len(values) > 1:
       axes.fill_between(iterations, values.min(0), values.max(0), color=style["color"], alpha=0.18,
                         lw=0)
@@ -103,6 +109,29 @@ def line_style(index: int) -> dict:
       "color": COLOURS[index % len(COLOURS)],
       "ls": DASHES[index // len(COLOURS) % len(DASHES)],
   }
+
+
+def told_apart(series: dict[str, Series]) -> list[tuple[str, Series, dict]]:
+  """Returns (label, series, style) of lines that share axes, so that none hides another.
+
+  A line within CLOSE of an earlier one, as a share of the range of all values, is dashed, so that
+  both colours show; its label names the other, with "=" where all values are equal.
+  """
+  values = np.concatenate([pair[1] for pair in series.values()] or [np.zeros(0)])
+  values = values[np.isfinite(values)]
+  near = CLOSE * float(np.ptp(values)) if len(values) else 0.0
+  out: list[tuple[str, Series, dict]] = []
+  for name, (at, line) in series.items():
+    label, style = name, {}
+    for other, (at_other, line_other) in list(series.items())[:len(out)]:
+      if not np.array_equal(at, at_other):
+        continue
+      if np.allclose(line, line_other, rtol=0, atol=near, equal_nan=True):
+        sign = "=" if np.array_equal(line, line_other, equal_nan=True) else "≈"
+        label, style = f"{name} {sign} {other}", {"ls": (0, (3, 3))}
+        break
+    out.append((label, (at, line), style))
+  return out
 
 
 def finish_axes(axes: Axes, title: str, label: str, pad: float = 6) -> None:
@@ -126,9 +155,10 @@ def _finish(axes: Axes, title: str, legend: bool) -> None:
 
 
 def _lines(axes: Axes, series: dict[str, Series]) -> None:
-  for colour, (label, (iterations, values)) in zip(COLOURS, series.items(), strict=False):
+  for colour, (label, (iterations, values), style) in zip(COLOURS, told_apart(series),
+                                                          strict=False):
     axes.plot(iterations, values, color=colour, lw=1.5, label=label,
-              marker="o" if len(values) < 3 else None, ms=4)
+              marker="o" if len(values) < 3 else None, ms=4, **style)
 
 
 def _accuracy(axes: Axes, series: dict[str, Series]) -> None:

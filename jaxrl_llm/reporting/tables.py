@@ -19,24 +19,36 @@ def summary_table(run: RunFolder) -> str:
 def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
   """Returns the (name, text) pairs of the summary."""
   rows = [
+      ("held-out accuracy", _first_last_best(run, "eval/accuracy")),
+      ("reward of rollouts", _first_last(run, "reward/correct")),
       ("estimator", _setting(run, "estimator", "name")),
       ("advantage", _setting(run, "advantage", "name")),
       ("aggregation", _setting(run, "aggregation", "name")),
   ]
   if "anchor" in run.config.get("updates", {}):
     rows.append(("anchor", _setting(run, "updates", "anchor")))
-  seconds, gap = _finite(run, "time/iteration"), _mean(run, "mismatch/absolute")
+  gap = _mean(run, "mismatch/absolute")
   mismatch = [] if np.isnan(gap) else [("sampler against trainer, nats per token", _format(gap))]
   return rows + [
       ("seed", _setting(run, "seed")),
-      ("held-out accuracy", _first_last_best(run, "eval/accuracy")),
-      ("reward of rollouts", _first_last(run, "reward/correct")),
       ("dropped by clipping, mean share", _format(_mean(run, "clip/dropped"))),
       ("entropy at the end, nats", _format(_last(run, "policy/entropy"))),
       *mismatch,
-      ("wall time", _duration(np.sum(seconds)) if len(seconds) else MISSING),
+      _wall_time(run),
       ("iterations", str(sum(line["iteration"] > 0 for line in run.metrics))),
   ]
+
+
+def headline(run: RunFolder) -> tuple[str, str] | None:
+  """Returns (the last accuracy, what it is an accuracy of and how it began), None without any."""
+  for name, caption in (("eval/accuracy", "held-out accuracy"),
+                        ("reward/correct", "of the rollouts correct")):
+    iterations, values = run.series(name)
+    if len(values) and np.isfinite(values[-1]):
+      return (f"{100 * values[-1]:.1f} %",
+              f"{caption} at iteration {iterations[-1]}; {100 * values[0]:.1f} % at iteration "
+              f"{iterations[0]}")
+  return None
 
 
 def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
@@ -58,6 +70,16 @@ def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> 
 
 def _cell(item) -> str:
   return str(item).replace("|", "\\|").replace("\n", " ")
+
+
+def _wall_time(run: RunFolder) -> tuple[str, str]:
+  """Returns the summary's row of the whole run's time, or of its iterations in an older run."""
+  elapsed, seconds = _finite(run, "time/elapsed"), _finite(run, "time/iteration")
+  if len(elapsed):
+    return "wall time", _duration(elapsed[-1])
+  if len(seconds):
+    return "wall time of the iterations", _duration(np.sum(seconds))
+  return "wall time", MISSING
 
 
 def _setting(run: RunFolder, *keys: str) -> str:

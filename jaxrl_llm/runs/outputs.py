@@ -12,6 +12,7 @@ from jaxrl_llm.reporting.writers import MetricsWriter
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints
 from jaxrl_llm.runs.iteration import DeviceMetrics
+from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import merge_metrics
@@ -20,13 +21,14 @@ merged_metrics = jax.jit(merge_metrics)
 
 
 class Outputs(NamedTuple):
-  """Where a run writes: its folder, and what writes there."""
+  """Where a run writes: its folder, what writes there, and the run's clock."""
 
   directory: Path
   checkpoints: Checkpoints
   writer: MetricsWriter
   best: Best
   progress: Progress
+  clock: Clock
 
 
 class Line(NamedTuple):

@@ -18,6 +18,20 @@ BETWEEN = ("evaluation", "checkpoint", "other")
 GIB = 2**30
 
 
+class Clock:
+  """How long a run has taken, in all its processes; the pauses between them do not count."""
+
+  def __init__(self):
+    self._begin = time.perf_counter()
+
+  def resume(self, lines: list[dict]) -> None:
+    """Adds the time of the processes before, as far as their lines of metrics tell."""
+    self._begin -= max((line.get("time/elapsed", 0.0) for line in lines), default=0.0)
+
+  def metrics(self) -> dict[str, float]:
+    return {"time/elapsed": time.perf_counter() - self._begin}
+
+
 class Phases:
   """Divides the wall time of the loop's thread into phases.
 

@@ -21,7 +21,7 @@ from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.outputs import Line, Outputs, write_line
 from jaxrl_llm.runs.overlap import Ahead
-from jaxrl_llm.runs.phases import Phases, profiled
+from jaxrl_llm.runs.phases import Clock, Phases, profiled
 from jaxrl_llm.runs.progress import Progress, terminable
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
 from jaxrl_llm.runs.samplers import Sampler
@@ -56,16 +56,17 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     NonFiniteError: naming iteration and optimizer step.
     SystemExit: on SIGTERM, after the report was written.
   """
+  clock = Clock()
   resolved = setup.resolve(cfg)
   metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)
   with contextlib.closing(sampler), lock.held(directory), terminable():
-    return _run(cfg, task, learner, sampler, workdir.claim(directory, resolved))
+    return _run(cfg, task, learner, sampler, workdir.claim(directory, resolved), clock)
 
 
-def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler,
-         directory: Path) -> dict[str, float]:
+def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, directory: Path,
+         clock: Clock) -> dict[str, float]:
   """Warm start, all iterations and the report, in a folder that is the run's."""
   workdir.write_environment(directory)
   task.tokenizer.save_pretrained(directory / "tokenizer")
@@ -75,7 +76,7 @@ def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler,
   copies = Copies(cfg.writer, directory, to_dict(cfg))
   with contextlib.closing(writers.MetricsWriter(directory, copies)) as writer:
     with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
-      outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown)
+      outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown, clock)
       with shown.until_interrupted():
         state, done = _restore_or_start(cfg, task, learner, sampler, start, outputs)
         if not outputs.best.stop:
@@ -111,7 +112,7 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
         values |= found.metrics
         accuracy = f"{values['eval/accuracy']:.3f}"
         phases.lap("evaluation")
-      values |= phases.take(values["rollout/tokens"])
+      values |= phases.take(values["rollout/tokens"]) | outputs.clock.metrics()
       pending = Line(iteration, metrics, values)
       bar.set_postfix_str(_postfix(values, accuracy), refresh=False)
       due = last or iteration % cfg.checkpoint.every == 0
@@ -138,15 +139,17 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   found = outputs.checkpoints.restore(abstract_saved(cfg, learner))
   if found is not None:
     iteration, tree = found
+    metrics = str(outputs.directory / "metrics.jsonl")
+    outputs.clock.resume(reader.read_metrics(metrics))  # lines that are cut back have taken time
     outputs.writer.cut_back(iteration)
-    outputs.best.resume(reader.read_metrics(str(outputs.directory / "metrics.jsonl")), iteration)
+    outputs.best.resume(reader.read_metrics(metrics), iteration)
     logger.info("resumed after iteration %d", iteration)
     return restored_state(tree, start), iteration
   outputs.writer.cut_back(-1)
   outputs.best.resume([], -1)
   run = first_state(cfg, learner, start)
   first = _evaluated(cfg, task, sampler, learner.merged(run.state), 0)
-  outputs.writer.write(0, first.metrics)
+  outputs.writer.write(0, first.metrics | outputs.clock.metrics())
   tqdm.write(f"after the warm start: held-out accuracy {first.metrics['eval/accuracy']:.3f}")
   _note(outputs, run, 0, first, Phases())
   outputs.checkpoints.save(0, run.saved())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import types
 
 import jax
@@ -15,6 +16,7 @@ from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
 from jaxrl_llm.presets import apply
+from jaxrl_llm.reporting import html
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.runs import saved, setup, trainer
 from jaxrl_llm.training.score import Scores
@@ -134,6 +136,61 @@ def test_drift_by_position_equals_a_loop(setting):
   assert result.std.max() > 1e-3
 
 
+def test_one_denominator_for_tokens_without_gradient(setting):
+  """Of the tokens with an advantage: the table's share is the mean of the figure's."""
+  parts, rows, _, result = setting
+  batch = replay._batch(rows, Scores(), parts.cfg)
+  mask = np.asarray(batch.rollout.mask)
+  counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
+  assert result.advantaged == pytest.approx(counted.sum() / mask.sum()) and result.advantaged < 0.95
+  _, bucket = replay._buckets(batch.rollout.mask)
+  weights = np.bincount(bucket[counted], minlength=len(result.position))
+  column = replay_report.HEADER.index("no gradient %")
+  cells = {row[1]: row[column] for row in replay_report.estimator_rows(result)}
+  for e in result.estimators:
+    share = np.nansum(e.dropped_by_position * weights) / counted.sum()
+    assert e.dropped == pytest.approx(share) and cells[e.name] == f"{100 * e.dropped:.2f}"
+  gspo = entry(result, "gspo")
+  assert gspo.dropped > 0.1 and abs(gspo.clip["dropped"] - gspo.dropped) > 0.02, (
+      "the estimator's own share, of all tokens, would pass too")
+
+
+def test_rows_that_leave_a_bucket_are_said(setting):
+  _, rows, _, result = setting
+  lengths = np.asarray(rows.rollout.mask).sum(1)
+  assert result.leaving.sum() == result.rows[0] == len(lengths)
+  np.testing.assert_array_equal(result.rows, [(lengths > k).sum() for k in range(lengths.max())])
+  np.testing.assert_array_equal(result.leaving, np.bincount(lengths - 1))
+  note = replay_report.leaving_note(result)
+  assert f"{result.rows[-1]} reach the last bucket" in note
+  none = dataclasses.replace(result, leaving=np.eye(1, len(result.rows), len(result.rows) - 1)[0])
+  assert replay_report.leaving_note(none) == "All rows reach the last bucket."
+
+
+def test_a_zero_gradient_is_said_in_words_and_families_stand_together(setting):
+  *_, result = setting
+  names = [e.name for e in result.estimators]
+  cosine = result.cosine.copy()
+  cosine[names.index("gspo")] = cosine[:, names.index("gspo")] = np.nan
+  shown = dataclasses.replace(result, cosine=cosine)
+  text = replay_report.text(shown, "t")
+  page = replay_report.page(shown, "t", "s")
+  assert not re.findall(r".*\bnan\b.*", text) and ">nan<" not in page
+  row = next(r for r in replay_report.estimator_rows(shown) if r[1] == "gspo")
+  assert row[-1] == "no gradient"
+  ordered, heat = replay_report.heatmap(shown)
+  assert sorted(ordered) == names and [line[2] for line in heat] == ordered
+  families = [replay_report.family(name) for name in ordered]
+  heads = [family for family, *_ in heat if family]
+  assert heads == list(dict.fromkeys(families)) and len(heads) == len(set(heads)) >= 6
+  assert replay_report.family("ppo") == "token ratio" == replay_report.family("cispo")
+
+
+def test_the_shade_tells_near_cosines_apart():
+  shades = [replay_report.shade(value) for value in (1.0, 0.99, 0.9, 0.0, -0.9, np.nan)]
+  assert len(set(shades)) == 6 and shades[-2].startswith(f"rgba({html.RED}")
+
+
 def test_report_has_every_estimator_and_no_link_out(workdir):
   text = replay_run.run(workdir)
   page = (workdir / "replay.html").read_text()
@@ -141,6 +198,7 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
   assert "rollouts of iteration 3" in text and "policy of iteration 4" in text
   for name in estimators.names():
     assert f"| {name} " in text and f"<td>{name}</td>" in page
+  assert f"{replay_report.family('gspo')}</th>" in page and 'class="heatmap"' in page
   assert all(column in text for column in replay_report.HEADER)
   assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
 

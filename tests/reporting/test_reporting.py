@@ -9,14 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from jaxrl_llm.config import Config, WriterConfig, to_dict
+from jaxrl_llm.reporting import plots
 from jaxrl_llm.reporting.html import write_report
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.reporting.plots import plot_compare, plot_run
+from jaxrl_llm.reporting.plots import plot_compare, plot_run, told_apart
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
-from jaxrl_llm.reporting.tables import markdown_table, summary_table
+from jaxrl_llm.reporting.tables import headline, markdown_table, summary_rows, summary_table
 from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
 from jaxrl_llm.types import Extreme, Histogram, Mean, merge_metrics
 
@@ -30,7 +32,7 @@ def write_run(workdir, *, iterations=4, **changes) -> str:
   with open(os.path.join(workdir, "config.json"), "w") as file:
     json.dump(to_dict(Config()) | changes, file)
   writer = MetricsWriter(workdir)
-  writer.write(0, {"eval/accuracy": 0.25})
+  writer.write(0, {"eval/accuracy": 0.25, "time/elapsed": 45.0})
   names = ("reward/correct", "policy/entropy", "optimizer/grad_norm", "clip/dropped",
            "kl/current_anchor")
   for i in range(1, iterations + 1):
@@ -38,7 +40,7 @@ def write_run(workdir, *, iterations=4, **changes) -> str:
     values |= {f"log_ratio/{label}": q - 0.5 for label, q in QUANTILES.items()}
     if i % 2 == 0:
       values["eval/accuracy"] = 1 / i
-    writer.write(i, values | {"time/iteration": 30.0})
+    writer.write(i, values | {"time/iteration": 30.0, "time/elapsed": 45.0 + 35.0 * i})
   writer.close()
   return os.fspath(workdir)
 
@@ -193,8 +195,39 @@ def test_summary_table_tells_first_last_and_best(tmp_path):
   text = summary_table(read_run(write_run(tmp_path / "run", seed=7)))
   assert "0.25 -> 0.25, best 0.5 at iteration 2" in text
   cells = dict([part.strip() for part in line.strip("|").split("|")] for line in text.splitlines())
-  assert cells["seed"] == "7" and cells["iterations"] == "4" and cells["wall time"] == "2 min 00 s"
+  assert cells["seed"] == "7" and cells["iterations"] == "4" and cells["wall time"] == "3 min 05 s"
   assert len({len(line) for line in text.splitlines()}) == 1
+
+
+def test_the_wall_time_of_a_run_without_a_clock_is_that_of_its_iterations(tmp_path):
+  run = read_run(write_run(tmp_path / "run"))
+  older = [{key: value for key, value in line.items() if key != "time/elapsed"}
+           for line in run.metrics]
+  rows = dict(summary_rows(RunFolder(run.workdir, run.config, {}, older)))
+  assert rows["wall time of the iterations"] == "2 min 00 s" and "wall time" not in rows
+
+
+def test_accuracy_comes_first_and_large(tmp_path):
+  run = read_run(write_run(tmp_path / "run"))
+  assert headline(run) == ("25.0 %", "held-out accuracy at iteration 4; 25.0 % at iteration 0")
+  assert next(iter(summary_rows(run)))[0] == "held-out accuracy"
+  without = [{key: value for key, value in line.items() if key != "eval/accuracy"}
+             for line in run.metrics]
+  assert headline(RunFolder("", {}, {}, without))[1].startswith("of the rollouts correct")
+  assert headline(RunFolder("", {}, {}, [])) is None
+
+
+def test_lines_that_coincide_are_told_apart():
+  at, line = np.arange(3), np.array([0.0, 1.0, 2.0])
+  shown = told_apart({"low": (at, line), "same": (at, line.copy()), "near": (at, line + 0.001),
+                      "far": (at, line + 0.1), "shorter": (at[:2], line[:2])})
+  assert [label for label, _, _ in shown] == ["low", "same = low", "near ≈ low", "far", "shorter"]
+  assert ["ls" in style for _, _, style in shown] == [False, True, True, False, False]
+  figure = Figure()
+  axes = figure.subplots()
+  plots._lines(axes, {"low": (at, line), "same": (at, line)})
+  assert axes.get_legend_handles_labels()[1] == ["low", "same = low"]
+  assert axes.lines[0].get_linestyle() == "-" != axes.lines[1].get_linestyle()
 
 
 def test_summary_table_of_an_empty_run_shows_dashes():
@@ -304,9 +337,15 @@ def test_report_shows_every_character_of_prompts_answers_tokens_and_names(tmp_pa
   assert "{{ title }}" in text and text.count("<b>") == 0
 
 
-def test_report_says_that_samples_are_missing(tmp_path):
+def test_report_begins_with_the_accuracy_and_says_that_samples_are_missing(tmp_path):
   with open(write_report(write_run(tmp_path / "run"))) as file:
-    assert "no samples.json" in Page(file.read()).text
+    text = file.read()
+  assert "no samples.json" in Page(text).text
+  large = text.index('<p class="headline"><strong>25.0 %</strong>')
+  assert large < text.index("<h2>") and text.count("25.0 %") == 2
+  # A table that is wider than the screen scrolls by itself.
+  assert text.count("<table>") == text.count('<div class="wide"><table>') >= 2
+  assert ".wide { max-width: 100%; overflow-x: auto; }" in text
 
 
 def test_report_refuses_samples_with_unequal_lengths(tmp_path):

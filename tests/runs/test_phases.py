@@ -49,6 +49,20 @@ def test_shares_are_those_of_the_wall_time(clock):
   assert found["time/share/checkpoint"] == 0.5 and found["time/tokens_per_second"] == 10.0
 
 
+def test_a_runs_clock_leaves_out_the_pauses_between_its_processes(clock):
+  first = phases.Clock()
+  clock.now += 12.0
+  lines = [{"iteration": 0, **first.metrics()}, {"iteration": 1}]
+  assert lines[0]["time/elapsed"] == 12.0
+  clock.now += 500.0
+  second = phases.Clock()
+  clock.now += 3.0
+  second.resume(lines)
+  assert second.metrics() == {"time/elapsed": 15.0}
+  second.resume([])
+  assert second.metrics() == {"time/elapsed": 15.0}
+
+
 def test_of_rollouts_sampled_ahead_only_the_wait_counts(clock):
   found = iteration(Phases(), clock, {"time/rollout": 40.0, "time/verify": 9.0, "time/waited": 1.0})
   assert found["time/share/rollout"] == 0.1 and found["time/share/update"] == 0.5

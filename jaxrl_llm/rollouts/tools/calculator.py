@@ -6,7 +6,9 @@ call, import, allocate nor loop. This makes it the safe default among the tools.
 
 import ast
 import decimal
+import logging
 import operator
+import re
 import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -24,9 +26,23 @@ _BINARY: dict[type, Callable] = {
     ast.Pow: operator.pow,
 }
 _UNARY: dict[type, Callable] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+
+
+def _least(*numbers: Fraction) -> Fraction:
+  return min(numbers)  # min(7) of Python raises
+
+
+def _greatest(*numbers: Fraction) -> Fraction:
+  return max(numbers)
+
+
+# name: (function, smallest and largest number of arguments)
 _FUNCTIONS: dict[str, tuple[Callable, int, int]] = {
-    "abs": (abs, 1, 1), "min": (min, 1, 64), "max": (max, 1, 64), "round": (round, 1, 2)
+    "abs": (abs, 1, 1), "min": (_least, 1, 64), "max": (_greatest, 1, 64), "round": (round, 1, 2)
 }
+_LOG = logging.getLogger(__name__)
+_LINE_ENDS = re.compile(rb"\r\n|\r|\n")
+EXPONENT_DIGITS = 9  # of a literal; one with more is out of any bound
 PLACES = 20  # decimal places up to which a terminating decimal is written in full
 DIGITS = 12  # significant digits of all other numbers that are not whole
 
@@ -66,12 +82,18 @@ class Calculator:
     self.max_chars, self.max_bits, self.max_exponent = max_chars, max_bits, max_exponent
 
   def run(self, expression: str) -> ToolResult:
-    """Returns the value, or status `error` and a line that says what is wrong; never raises."""
+    """Returns the value, or status `error` and a line that says what is wrong; never raises.
+
+    A defect of the calculator would give the status `unavailable` and a line in the log.
+    """
     started = time.perf_counter()
     try:
       status, output = "ok", written(self.value(expression))
     except RefusedError as error:
       status, output = "error", f"error: {error}"
+    except Exception as error:  # else it would end the run, as no text may
+      _LOG.warning("calculator: %r: %s: %s", expression, type(error).__name__, error)
+      status, output = "unavailable", f"{type(error).__name__}: {error}"
     return ToolResult(status, output, time.perf_counter() - started)
 
   def run_many(self, expressions: Sequence[str]) -> list[ToolResult]:
@@ -96,7 +118,8 @@ class Calculator:
     if len(text) > self.max_chars:
       raise RefusedError(f"the expression is longer than {self.max_chars} characters")
     try:
-      return self._node(ast.parse(text, mode="eval").body, text)
+      lines = _LINE_ENDS.split(text.encode())
+      return self._node(ast.parse(text, mode="eval").body, lines)
     except (SyntaxError, ValueError):
       raise RefusedError("not an arithmetic expression") from None
     except (RecursionError, MemoryError):
@@ -104,14 +127,14 @@ class Calculator:
     except ZeroDivisionError:
       raise RefusedError("division by zero") from None
 
-  def _node(self, node: ast.AST, text: str) -> Fraction:
+  def _node(self, node: ast.AST, lines: list[bytes]) -> Fraction:
     match node:
       case ast.Constant():
-        return self._bounded(self._number(node, text))
+        return self._bounded(self._number(node, lines))
       case ast.UnaryOp() if type(node.op) in _UNARY:
-        return _UNARY[type(node.op)](self._node(node.operand, text))
+        return _UNARY[type(node.op)](self._node(node.operand, lines))
       case ast.BinOp() if type(node.op) in _BINARY:
-        left, right = self._node(node.left, text), self._node(node.right, text)
+        left, right = self._node(node.left, lines), self._node(node.right, lines)
         if isinstance(node.op, ast.Pow):
           right = self._exponent(left, right)
         return self._bounded(Fraction(_BINARY[type(node.op)](left, right)))
@@ -120,7 +143,7 @@ class Calculator:
         if not low <= len(node.args) <= high:
           numbers = f"{low} to {high} numbers" if low < high else f"{low} number"
           raise RefusedError(f"{name} takes {numbers}")
-        values: list = [self._node(arg, text) for arg in node.args]
+        values: list = [self._node(arg, lines) for arg in node.args]
         if name == "round" and len(values) == 2:
           if values[1].denominator != 1 or abs(values[1]) > 100:
             raise RefusedError("round takes a whole number of places from -100 to 100")
@@ -129,17 +152,22 @@ class Calculator:
     raise RefusedError(
         "only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
 
-  def _number(self, node: ast.Constant, text: str) -> Fraction:
+  def _number(self, node: ast.Constant, lines: list[bytes]) -> Fraction:
     if type(node.value) is int:
       return Fraction(node.value)
     if type(node.value) is not float:
       raise RefusedError(
           "only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed")
-    # The parsed float is rounded, so the number is read from the text.
-    literal = decimal.Decimal(ast.get_source_segment(text, node))
-    if literal and abs(literal.adjusted()) > self.max_bits:
+    # The parsed float is rounded, so the number is read from the text. A literal is on one line.
+    text = lines[node.lineno - 1][node.col_offset:node.end_col_offset].decode()
+    digits, _, exponent = text.replace("_", "").lower().partition("e")
+    number = decimal.Decimal(digits)
+    if not number:
+      return Fraction(0)
+    too_long = len(exponent.lstrip("+-0")) > EXPONENT_DIGITS
+    if too_long or abs(number.adjusted() + int(exponent or 0)) > self.max_bits:
       raise RefusedError(f"a number has more than {self.max_bits} bits")
-    return Fraction(literal)
+    return Fraction(number) * Fraction(10)**int(exponent or 0)
 
   def _exponent(self, base: Fraction, exponent: Fraction) -> int:
     if exponent.denominator != 1:
@@ -163,16 +191,20 @@ def _bits(number: Fraction) -> int:
 def written(number: Fraction) -> str:
   """Returns a rational number in decimal digits; see `Calculator` for the rounding."""
   if number.denominator == 1:
-    return str(number.numerator)
+    return _digits(number.numerator)
   rest, twos, fives = number.denominator, 0, 0
   while rest % 2 == 0:
     rest, twos = rest // 2, twos + 1
   while rest % 5 == 0:
     rest, fives = rest // 5, fives + 1
   places = max(twos, fives)
-  whole = len(str(abs(number.numerator) // number.denominator))
+  whole = len(_digits(abs(number.numerator) // number.denominator))
   in_full = rest == 1 and places <= PLACES
   precision = whole + places if in_full else max(DIGITS, whole + 6)
   context = decimal.Context(prec=precision, rounding=decimal.ROUND_HALF_EVEN)
   digits = context.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
   return f"{digits:f}" if in_full else str(digits)
+
+
+def _digits(number: int) -> str:
+  return f"{decimal.Decimal(number):f}"  # str refuses long numbers, at a length that users may set

@@ -16,12 +16,17 @@ HOLDS = {
     "files":
         "a program sees the interpreter's libraries (read-only) and an empty folder of bounded "
         "size",
+    "devices":
+        "a program's null, zero and urandom are the worker's own nodes, not the host's",
     "network":
         "a program has no network, not even loopback",
     "ipc":
         "a program has no shared memory, queue or semaphore of the host",
     "no_new_privileges":
         "a program gains none by executing a file",
+    "system_calls":
+        "a program has no keyrings, no memory beside its own and its folder, no sockets but small "
+        "ones of UNIX and INET, no flock, and no io_uring, bpf, perf and userfaultfd",
 }
 LACKS = {
     "user":
@@ -36,12 +41,19 @@ LACKS = {
     "files":
         "a program reads and writes whatever its user may; the total size of its files is not "
         "bounded",
+    "devices":
+        "a program sees the host's null, zero and urandom and can lock them; read-only if files "
+        "are isolated, else it may change their times, and their modes as the trainer's user",
     "network":
         "a program reaches the network",
     "ipc":
         "a program reaches shared memory, queues and semaphores of the host that its user may use",
     "no_new_privileges":
         "a program may gain privileges by executing setuid files",
+    "system_calls":
+        "programs share keyrings with one another and with the trainer, hold up to open_files x "
+        "file_mb of memory more in each process by memfds and some MiB for each socket, may use "
+        "every family of sockets (VSOCK reaches the machine's host), and lock the libraries' files",
 }
 
 
@@ -56,9 +68,11 @@ class Isolation:
   user_namespace: bool = False
   processes: bool = False
   files: bool = False
+  devices: bool = False
   network: bool = False
   ipc: bool = False
   no_new_privileges: bool = False
+  system_calls: bool = False
 
   @property
   def missing(self) -> tuple[str, ...]:

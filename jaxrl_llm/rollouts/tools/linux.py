@@ -8,6 +8,7 @@ AttributeError does if the C library has no such call.
 import ctypes
 import functools
 import os
+import stat
 import sys
 import sysconfig
 import tempfile
@@ -23,6 +24,7 @@ PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 REFUSED = (OSError, AttributeError)
 NOBODY = 65534
 HOME = "/tmp"  # working directory of every program, inside the file tree of its worker
+DEVICES = {"null": (1, 3), "zero": (1, 5), "urandom": (1, 9)}  # numbers of Linux
 SYSTEM_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -109,6 +111,28 @@ def write(path: str, text: str) -> None:
     file.write(text)
 
 
+def enter_own_devices() -> None:
+  """Replaces /dev by a folder with device nodes of its own, in a mount namespace of its own.
+
+  Times, modes and locks of a node are shared by all that see it, so these are not the host's. Only
+  root of the host can make nodes, so this comes before the user namespace.
+
+  Raises:
+    OSError: the system refuses; /dev is as before.
+  """
+  unshare(CLONE_NEWNS)
+  mount("none", "/", "none", MS_REC | MS_PRIVATE)
+  mount("tmpfs", "/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=64k,mode=0755")
+  try:
+    for name, numbers in DEVICES.items():
+      os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(*numbers))
+      os.chmod(f"/dev/{name}", 0o666)  # whatever the umask
+      os.close(os.open(f"/dev/{name}", os.O_RDWR))  # a container may refuse here
+  except OSError:
+    call("umount2", b"/dev", MNT_DETACH)
+    raise
+
+
 def library_folders() -> list[str]:
   """Returns the folders of modules and shared objects; none is inside another."""
   prefix = [] if sys.base_prefix == "/usr" else [f"{sys.base_prefix}/lib"]
@@ -123,7 +147,8 @@ def enter_own_files() -> None:
   """Replaces the file tree of this mount namespace by one with only the interpreter's libraries.
 
   The libraries are read-only. There is no /proc and no /etc, /dev has only null, zero and urandom,
-  and `HOME` is an empty folder.
+  and `HOME` is an empty folder. The nodes take and give data, but their times and modes are
+  read-only.
   """
   folders, old = library_folders(), "/.old"
   mount("none", "/", "none", MS_REC | MS_PRIVATE)
@@ -149,15 +174,19 @@ def _fill(folders: list[str], old: str) -> None:
       os.symlink(os.readlink(old + path), path)
   for path in folders:
     os.makedirs(path, exist_ok=True)
-    mount(old + path, path, "none", MS_BIND | MS_REC)
-    # A user namespace may not remove noexec and noatime of the mount that it copies.
-    kept = os.statvfs(path).f_flag & (MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)
-    mount("none", path, "none", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | kept)
+    _bind_read_only(old + path, path, MS_REC, MS_NODEV)
   os.mkdir("/dev")
-  for name in ("null", "zero", "urandom"):
+  for name in DEVICES:
     os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY))
-    mount(f"{old}/dev/{name}", f"/dev/{name}", "none", MS_BIND)
+    _bind_read_only(f"{old}/dev/{name}", f"/dev/{name}", 0, MS_NOEXEC)
   os.makedirs(HOME, exist_ok=True)
+
+
+def _bind_read_only(source: str, target: str, how: int, flags: int) -> None:
+  mount(source, target, "none", MS_BIND | how)
+  # A user namespace may not remove noexec and noatime of the mount that it copies.
+  kept = os.statvfs(target).f_flag & (MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)
+  mount("none", target, "none", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | flags | kept)
 
 
 def drop_privileges(uid: int | None) -> None:

@@ -26,7 +26,8 @@ class Limits:
     timeout: seconds of wall-clock time.
     cpu_seconds: whole seconds of processor time of one process.
     memory_mb: MiB of address space of one process; all of a program's processes together use at
-      most `processes` times as much.
+      most `processes` times as much. Besides, there are its files (directory_mb), and the kernel's
+      buffers of its pipes and sockets: at most 1 MiB for an open handle.
     processes: processes and threads alive at once, the first included.
     file_mb: MiB of one file.
     directory_mb: MiB of all its files together, held in memory; in force if `files` are isolated.

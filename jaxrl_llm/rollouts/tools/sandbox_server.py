@@ -14,6 +14,7 @@ import time
 
 import linux
 import sandbox_child
+import seccomp
 
 ANY_CHILD = 0x40000000  # __WALL: also children made by clone without SIGCHLD
 ERR_BYTES = 4096
@@ -61,6 +62,12 @@ def isolate(got: set[str], settings: dict) -> tuple[str, int | None]:
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+  except linux.REFUSED:
+    pass
+  try:
+    if "system_calls" not in settings["without"]:
+      seccomp.install()  # inherited by every program; the server itself needs none of these calls
+      got.add("system_calls")
   except linux.REFUSED:
     pass
   # Keeps what a program prints before it is killed.

@@ -67,6 +67,12 @@ def main() -> None:
 def namespaces(without: set[str]) -> set[str]:
   """Enters the namespaces that the system offers, and returns their names."""
   got = set()
+  try:
+    if not without & {"files", "devices"}:
+      linux.enter_own_devices()
+      got.add("devices")
+  except linux.REFUSED:
+    pass
   if os.geteuid() == 0 and linux.mapped(linux.NOBODY) and "user" not in without:
     got.add("user")
   if "user_namespace" not in without:

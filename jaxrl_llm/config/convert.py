@@ -11,7 +11,6 @@ from jaxrl_llm.config.sections import Config
 from jaxrl_llm.fields import ConfigError, admits, checked, options
 from jaxrl_llm.registry import Choice
 
-
 NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
 
 

@@ -30,6 +30,8 @@ def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
   return rows + [
       ("seed", _setting(run, "seed")),
       ("held-out accuracy", _first_last_best(run, "eval/accuracy")),
+      *((f"accuracy on {name}", _first_last_best(run, metric))
+        for name, metric in set_accuracies(run).items()),
       ("reward of rollouts", _first_last(run, "reward/correct")),
       ("dropped by clipping, mean share", _format(_mean(run, "clip/dropped"))),
       ("entropy at the end, nats", _format(_last(run, "policy/entropy"))),
@@ -37,6 +39,13 @@ def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
       ("wall time", _duration(np.sum(seconds)) if len(seconds) else MISSING),
       ("iterations", str(sum(line["iteration"] > 0 for line in run.metrics))),
   ]
+
+
+def set_accuracies(run: RunFolder) -> dict[str, str]:
+  """Returns the metric eval/<name>/accuracy of each evaluation set that the run logged, by name."""
+  found = {key.split("/")[1]: key for line in run.metrics for key in line
+           if key.startswith("eval/") and key.endswith("/accuracy") and key.count("/") == 2}
+  return dict(sorted(found.items()))
 
 
 def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:

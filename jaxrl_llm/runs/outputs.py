@@ -11,6 +11,7 @@ from jaxrl_llm.reporting import summary
 from jaxrl_llm.reporting.writers import MetricsWriter
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints
+from jaxrl_llm.runs.evaluation_sets import EvaluationSet
 from jaxrl_llm.runs.iteration import DeviceMetrics
 from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.training.train_step import NonFiniteError
@@ -20,13 +21,14 @@ merged_metrics = jax.jit(merge_metrics)
 
 
 class Outputs(NamedTuple):
-  """Where a run writes: its folder, and what writes there."""
+  """Where a run writes: its folder, what writes there, and the problems whose metrics it writes."""
 
   directory: Path
   checkpoints: Checkpoints
   writer: MetricsWriter
   best: Best
   progress: Progress
+  sets: list[EvaluationSet]
 
 
 class Line(NamedTuple):

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
-from jaxrl_llm.runs.evaluation_sets import EvaluationSet, chosen, prefix
+from jaxrl_llm.runs.evaluation_sets import EvaluationSet, chosen, named
 from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.records import component_means
@@ -44,26 +44,26 @@ def evaluate(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params
   without a verdict counts as wrong; `accuracy_scored` is that among those with a verdict.
 
   Args:
-    asked: the problems; the names of its metrics begin with its `prefix`.
+    asked: the problems; their metrics are named eval/<name of the set>/accuracy and so on.
     params: as the model reads them.
     piece: rows computed at once, which bounds the memory and changes nothing else; None: the rows
       of an iteration.
   """
-  problems, named = asked.problems, asked.prefix
+  problems = asked.problems
   prompts = prompt_batch(asked.task, problems, cfg.rollout.max_prompt_tokens)
   host = sample_rows(sampler, params, prompts, iteration_key(cfg.seed, 0), Sampling.of(0.0),
                      piece=piece or cfg.rows, problems=problems)
   verdicts = verify(asked.task, sampler.environment, cfg.rollout, problems, host)
-  metrics = component_means(named.rstrip("/"), verdicts) | {
-      f"{named}accuracy": float(np.mean(verdicts.correct)),
-      f"{named}accuracy_scored": _mean(verdicts.correct[verdicts.keep]),
-      f"{named}length": float(np.mean(host.length - host.prompt_length)),
-      f"{named}truncated": float(np.mean(host.truncated)),
-      f"{named}unscored": float(np.mean(~verdicts.keep)),
+  metrics = component_means("eval", verdicts) | {
+      "eval/accuracy": float(np.mean(verdicts.correct)),
+      "eval/accuracy_scored": _mean(verdicts.correct[verdicts.keep]),
+      "eval/length": float(np.mean(host.length - host.prompt_length)),
+      "eval/truncated": float(np.mean(host.truncated)),
+      "eval/unscored": float(np.mean(~verdicts.keep)),
   }
   if asked.too_long:
-    metrics[f"{named}too_long"] = float(asked.too_long)
-  return Evaluation(problems, verdicts.correct, verdicts.texts, host, metrics)
+    metrics["eval/too_long"] = float(asked.too_long)
+  return Evaluation(problems, verdicts.correct, verdicts.texts, host, asked.named(metrics))
 
 
 def sampled_metrics(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params,
@@ -90,12 +90,12 @@ def sampled_metrics(cfg: Config, asked: EvaluationSet, sampler: Sampler, params:
   correct = verdicts.correct.reshape(-1, samples)
   solved, count = np.asarray(correct.any(1)), verdicts.keep.reshape(-1, samples).sum(1)
   some = count > 0
-  return {
-      f"{asked.prefix}avg@{samples}": float(np.mean(correct)),
-      f"{asked.prefix}avg@{samples}_scored": _mean(correct.sum(1)[some] / count[some]),
-      f"{asked.prefix}pass@{samples}": float(np.mean(solved)),
-      f"{asked.prefix}pass@{samples}_scored": _mean(solved[some]),
-  }
+  return asked.named({
+      f"eval/avg@{samples}": float(np.mean(correct)),
+      f"eval/avg@{samples}_scored": _mean(correct.sum(1)[some] / count[some]),
+      f"eval/pass@{samples}": float(np.mean(solved)),
+      f"eval/pass@{samples}_scored": _mean(solved[some]),
+  })
 
 
 def metric_names(cfg: Config) -> list[str]:
@@ -107,9 +107,10 @@ def metric_names(cfg: Config) -> list[str]:
   found = []
   for name, own in sets:
     n = cfg.evaluation.samples if own is None else own
-    sampled = [f"avg@{n}", f"avg@{n}_scored", f"pass@{n}", f"pass@{n}_scored"] if n else []
-    found += [prefix(name) + metric for metric in (
-        "accuracy", "accuracy_scored", "length", "truncated", "unscored", *sampled)]
+    greedy = ["eval/accuracy", "eval/accuracy_scored", "eval/length", "eval/truncated",
+              "eval/unscored"]
+    sampled = [f"eval/{kind}@{n}{of}" for kind in ("avg", "pass") for of in ("", "_scored") if n]
+    found += [named(name, metric) for metric in greedy + sampled]
   return found
 
 

@@ -34,10 +34,9 @@ class EvaluationSet:
   samples: int | None = None
   temperature: float | None = None
 
-  @property
-  def prefix(self) -> str:
-    """What the names of its metrics begin with."""
-    return prefix(self.name)
+  def named(self, metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics eval/* under the names that they have for this set."""
+    return {named(self.name, metric): value for metric, value in metrics.items()}
 
   @property
   def too_long(self) -> int:
@@ -49,9 +48,9 @@ class EvaluationSet:
     return jax.random.fold_in(key, zlib.crc32(self.name.encode())) if self.name else key
 
 
-def prefix(name: str) -> str:
-  """What the names of the metrics of a set begin with."""
-  return f"eval/{name}/" if name else "eval/"
+def named(name: str, metric: str) -> str:
+  """The name that a metric eval/* has for the set of a name: eval/<name>/*."""
+  return metric.replace("eval/", f"eval/{name}/", 1) if name else metric
 
 
 def chosen(cfg: Config) -> list[tuple[str, EvaluationSetConfig]]:

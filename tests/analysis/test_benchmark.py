@@ -197,6 +197,41 @@ def test_other_settings_are_refused(finished, built, params):
       run_benchmark(built, params, settings, finished, source)
 
 
+def test_samples_of_other_parameters_are_refused(finished, built, params):
+  """The same path, as when a checkpoint is written anew in its folder."""
+  changed = jax.tree.map(np.array, params)
+  leaf = jax.tree.leaves(changed)[0]
+  leaf.flat[0] += 1e-3
+  with pytest.raises(ConfigError, match=r"the parameters have changed under the same name\):\n  "
+                     r"source.parameters: '\w{16}' there, '\w{16}' now\nFix: another --out"):
+    run_benchmark(built, changed, SETTINGS, finished)
+
+
+@pytest.mark.parametrize("change", [{"answer": "x"}, {"prompt": "1+2="}, {"id": "other"}])
+def test_samples_of_other_problems_are_refused(change, finished, built, params):
+  asked = own(built)
+  problems = [*asked.problems[:4], dataclasses.replace(asked.problems[4], **change),
+              *asked.problems[5:]]
+  asked = dataclasses.replace(asked, problems=problems)
+  with pytest.raises(ConfigError, match=r"the problems have changed under the same name\):\n  prob"):
+    benchmark.run(built.cfg, [asked], built.sampler, params, SETTINGS, finished, {"workdir": "a"})
+  # A line that was brought from elsewhere is refused by itself.
+  path, lines = finished / "samples.jsonl", by_problem(finished)
+  benchmark._check_lines(path, lines, own(built).problems, 3)
+  with pytest.raises(ConfigError, match=f"{next(iter(change))} of problem 4 is .* Fix: remove"):
+    benchmark._check_lines(path, lines, problems, 3)
+  with pytest.raises(ConfigError, match="samples of problem 0 is 3 there and 4 now"):
+    benchmark._check_lines(path, lines, own(built).problems, 4)
+
+
+def test_a_folder_without_digests_is_refused(finished, built, params, tmp_path):
+  settings = json.loads((finished / "settings.json").read_text())
+  del settings["source"]["parameters"]
+  (tmp_path / "settings.json").write_text(json.dumps(settings))
+  with pytest.raises(ConfigError, match="holds no digest of the parameters: an older version"):
+    run_benchmark(built, params, SETTINGS, tmp_path)
+
+
 def test_a_damaged_line_is_named(tmp_path):
   (tmp_path / "samples.jsonl").write_text('{"index": 0}\n{"ind\n{"index": 1}\n')
   with pytest.raises(ConfigError, match=r"samples.jsonl, line 2"):

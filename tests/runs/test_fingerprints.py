@@ -49,7 +49,8 @@ def test_problems():
   found = fingerprints.of_problems(task, problems)
   assert found == fingerprints.of_problems(task, list(problems))
   other = types.SimpleNamespace(render=lambda problem: [0, len(problem.prompt)])
-  changes = [fingerprints.of_problems(other, problems), fingerprints.of_problems(task, problems[:1]),
+  changes = [fingerprints.of_problems(other, problems),
+             fingerprints.of_problems(task, problems[:1]),
              fingerprints.of_problems(task, problems[::-1])]
   changes += [fingerprints.of_problems(task, [problems[0], dataclasses.replace(problems[1], **x)])
               for x in ({"answer": "4"}, {"prompt": "1+3"}, {"id": "c"})]

@@ -43,7 +43,7 @@ eval/avg@*_scored  | share | as eval/avg@*, of the samples with a verdict
 eval/pass@*_scored | share | as eval/pass@*, of the problems with a verdict
 eval/avg@*     | share  | correct ones of evaluation.samples sampled completions, mean over problems
 eval/pass@*    | share  | problems with at least one correct one of these samples
-eval/too_long  | problems | held-out ones that were left out, being above rollout.max_prompt_tokens
+eval/*too_long | problems | held-out ones that were left out, being above rollout.max_prompt_tokens
 eval/*/*       | as without | the same of the problems of evaluation.sets.<name>, by its name
 """)
 

@@ -213,7 +213,7 @@ def test_samples_of_other_problems_are_refused(change, finished, built, params):
   problems = [*asked.problems[:4], dataclasses.replace(asked.problems[4], **change),
               *asked.problems[5:]]
   asked = dataclasses.replace(asked, problems=problems)
-  with pytest.raises(ConfigError, match=r"the problems have changed under the same name\):\n  prob"):
+  with pytest.raises(ConfigError, match=r"problems have changed under the same name\):\n  prob"):
     benchmark.run(built.cfg, [asked], built.sampler, params, SETTINGS, finished, {"workdir": "a"})
   # A line that was brought from elsewhere is refused by itself.
   path, lines = finished / "samples.jsonl", by_problem(finished)

@@ -102,7 +102,7 @@ def metric_names(cfg: Config) -> list[str]:
   """Names of what `evaluate` and `sampled_metrics` return, without those that only some runs have:
   `component/*`, whose names only the rewards know, and `too_long`.
   """
-  sets = [("", None)] if cfg.task.heldout_problems else []
+  sets: list[tuple[str, int | None]] = [("", None)] if cfg.task.heldout_problems else []
   sets += [(name, one.samples) for name, one in chosen(cfg)]
   found = []
   for name, own in sets:

@@ -53,6 +53,7 @@ class Dataset(TaskBase):
     were left out because they exceed `limit`.
     """
     data, wanted = self.cfg.data, self.cfg.heldout_problems
+    dropped = data.heldout_too_long == "drop"
     table = self._load("heldout_path", data.heldout_path, data.heldout_split, None)
     problems, lengths, longer = [], [], []
     for problem, length in zip(table.problems, table.lengths, strict=True):
@@ -62,7 +63,7 @@ class Dataset(TaskBase):
         continue
       problems.append(problem)
       lengths.append(length)
-    if longer and data.heldout_too_long == "error":
+    if longer and not dropped:
       raise ConfigError(
           f"rollout.max_prompt_tokens = {limit}: {len(longer)} prompts of task.data.heldout_path = "
           f"{data.heldout_path!r} are longer; the longest has {max(longer)} tokens. Fix: "

@@ -2,10 +2,13 @@
 
   python experiments/evaluate.py --workdir=runs/a --out=runs/a/evaluation --samples=8
   python experiments/evaluate.py --pretrained=DIR --config=configs/math.py --out=evaluation/math
+  python experiments/evaluate.py --pretrained=DIR --config=configs/math.py --out=evaluation/aime \
+    --config.task.heldout_problems=0 --config.evaluation.sets.aime.path=data/aime.jsonl \
+    --config.evaluation.sets.aime.mapping=aime --config.evaluation.sets.aime.samples=32
 
-A run brings its own task; with --config, the task, the row's lengths and the mesh of that config
-take its place. A Hugging Face directory needs --config. Started again with the same flags, it goes
-on where it was interrupted.
+A run brings its own task and evaluation sets; with --config, the task, the sets, the row's lengths
+and the mesh of that config take their place. A Hugging Face directory needs --config. Each set has
+a folder of its name. Started again with the same flags, it goes on where it was interrupted.
 """
 
 import contextlib
@@ -16,7 +19,7 @@ from ml_collections import config_flags
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.analysis import benchmark
 from jaxrl_llm.models import CheckpointError
-from jaxrl_llm.runs import command_line, saved
+from jaxrl_llm.runs import command_line, evaluation_sets, saved
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None,
@@ -56,8 +59,12 @@ def main():
     built, params = benchmark.load_directory(_PRETRAINED.value, cfg)
   cfg, task, _, sampler = built
   with contextlib.closing(sampler):
-    metrics = benchmark.run(cfg, task, sampler, params, settings, _OUT.value, source)
-  print(benchmark.table(metrics))
+    sets = evaluation_sets.make_sets(cfg, task)
+    found = benchmark.run(cfg, sets, sampler, params, settings, _OUT.value, source)
+  for name, metrics in found.items():
+    print(f"{name}:\n" if name else "", benchmark.table(metrics), sep="")
+  if any(found):
+    print(benchmark.joint_table(found))
 
 
 if __name__ == "__main__":

@@ -83,6 +83,18 @@ def derived(default, doc: str):
   return dataclasses.field(default=default, metadata={"derived": doc})
 
 
+def sections(cls, doc: str):
+  """Returns a config field of sections by name: a tuple of (name, section), sorted by name.
+
+  Args:
+    cls: of the sections, a dataclass of options.
+    doc: one line of documentation.
+  """
+  metadata = {"doc": doc, "low": None, "high": None, "choices": None, "of": tuple, "when": (),
+              "sections": cls}
+  return dataclasses.field(default=(), metadata=metadata)
+
+
 def options(cls) -> dict[str, dataclasses.Field]:
   """Returns the fields of a section that are keys or sections, by name."""
   return {f.name: f for f in dataclasses.fields(cls) if "derived" not in f.metadata}

@@ -107,9 +107,8 @@ def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
     sampling: devices that sample; None: the same.
 
   Raises:
-    ConfigError: naming the micro-batch or evaluation that does not divide; updates.overlap on
-      several devices that both train and sample; rollout.shared_prefix on several devices that
-      sample.
+    ConfigError: naming the rows that do not divide; updates.overlap on several devices that both
+      train and sample; rollout.shared_prefix on several devices that sample.
   """
   apart = sampling is not None and sampling is not mesh
   if cfg.updates.overlap and not apart and mesh.size > 1:
@@ -129,8 +128,7 @@ def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
 def _trained_rows(cfg: Config) -> list[tuple[str, int]]:
   """Returns (name, rows) of everything that the training devices divide."""
   micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  rows = [("rows of a micro-batch", micro_rows),
-          ("task.heldout_problems", cfg.task.heldout_problems)]
+  rows = [("rows of a micro-batch", micro_rows)]
   if cfg.rollout.slots:
     rows += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))]
   if cfg.warm_start.steps:
@@ -177,6 +175,12 @@ def _rollout_devices_fix(cfg: Config, count: int) -> str:
     return ""
   data = "" if mesh.data < 0 else " with mesh.data=-1"
   return f"mesh.rollout={min(found, key=distance)}{data}, or "
+
+
+def padded(rows: int, mesh: Mesh) -> int:
+  """Returns `rows`, rounded up to divide over the devices that hold rows."""
+  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  return -(-rows // shards) * shards
 
 
 def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

@@ -383,7 +383,7 @@ class Task(Protocol):
     """Training problems of batch `index`: the contiguous share of process `shard` of `shards`."""
 
   def heldout(self, size: int) -> list[Problem]:
-    """The first `size` held-out problems, the same for every seed."""
+    """The first `size` held-out problems, the same for every seed; -1: all, if they are counted."""
 
   def render(self, problem: Problem) -> list[int]:
     """Token ids of the prompt."""

@@ -36,6 +36,10 @@ def watched(cls, prefix: str = ""):
   """Yields (class, field -> key) for a section, the sections in it, and the numbers of methods."""
   hints = typing.get_type_hints(cls)
   names = fields.options(cls)
+  for name, field in names.items():
+    if "sections" in field.metadata:
+      yield from watched(field.metadata["sections"], f"{prefix}{name}.<name>.")
+  names = {name: field for name, field in names.items() if "sections" not in field.metadata}
   inner = {name for name in names if dataclasses.is_dataclass(hints[name])}
   numbers = {}
   for name in inner:

@@ -87,6 +87,8 @@ SLOW = {
     "runs/test_command_line.py": "commands_refuse|help_shows",
     "runs/test_critic_of_a_plugin.py": "two_iterations",
     "runs/test_end_to_end.py": None,
+    "runs/test_evaluation_sets.py": "any_number_of_rows|evaluated_again|without_a_training_file"
+                                 "|named_after|set_alone|left_out_where",
     "runs/test_every_preset.py": "twenty_steps|experts_train",
     "runs/test_gsm8k_with_python.py": None,
     "runs/test_iteration.py": "engine_samples_what|rows_with_tools|history_is_full",

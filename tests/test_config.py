@@ -1,5 +1,6 @@
 """Every key of a config: read under its condition and refused otherwise, from files and flags."""
 
+import copy
 import dataclasses
 import functools
 import json
@@ -10,6 +11,8 @@ import typing
 from pathlib import Path
 
 import pytest
+from absl import flags
+from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import fields
@@ -18,6 +21,7 @@ from jaxrl_llm.registry import Choice
 from jaxrl_llm.rollouts import environment, tools
 
 ROOT = Path(__file__).parent.parent
+NAME = "<name>"  # of a section whose name the user chooses
 OLD = json.loads((ROOT / "tests/runs/old_config.json").read_text())
 
 
@@ -38,7 +42,9 @@ def walk(cls=Config, prefix: str = "", method=None):
   """Yields a Key for each option of a section, of those in it, and of its methods' numbers."""
   hints = typing.get_type_hints(cls)
   for name, field in fields.options(cls).items():
-    if dataclasses.is_dataclass(hints[name]):
+    if "sections" in field.metadata:
+      yield from walk(field.metadata["sections"], f"{prefix}{name}.{NAME}.", method)
+    elif dataclasses.is_dataclass(hints[name]):
       yield from walk(hints[name], f"{prefix}{name}.", method)
     else:
       yield Key(prefix, field, method)
@@ -94,28 +100,33 @@ def switched(condition: fields.When, key: Key, on: bool) -> dict:
     return {full: condition.values[0] if on else off}
   if isinstance(default, str):
     return {full: "x" if on else ""}
+  if default is None:
+    return {full: 1 if on else None}
   return {full: type(default)(on)}
 
 
 def unread_keys(values: dict) -> set[str]:
-  """Returns the keys that `check` finds unread in a config of flat keys."""
+  """Returns the keys that `check` finds unread in a config of flat keys; a set is named `some`."""
   cfg = config_lib.fill(from_dict(nested(values)))
   sections = [("", cfg)]
   found = set()
   for prefix, section in sections:
+    for name, field in fields.options(type(section)).items():
+      if "sections" in field.metadata:
+        sections += [(f"{prefix}{name}.{key}.", item) for key, item in getattr(section, name)]
     found |= {prefix + name for name, _ in fields.unread(section, prefix, cfg)}
     inner = {name: getattr(section, name) for name in fields.options(type(section))}
     sections += [(f"{prefix}{name}.", item) for name, item in inner.items()
                  if dataclasses.is_dataclass(item)]
     if isinstance(section, Choice):
       sections.append((prefix, section.table.numbers(section)))
-  return found
+  return {key.replace("sets.some.", f"sets.{NAME}.") for key in found}
 
 
 def nested(flat: dict) -> dict:
   out = {}
   for key, value in flat.items():
-    *sections, leaf = key.split(".")
+    *sections, leaf = key.replace(NAME, "some").split(".")
     functools.reduce(lambda tree, name: tree.setdefault(name, {}), sections, out)[leaf] = value
   return out
 
@@ -146,8 +157,76 @@ def test_an_option_without_its_condition_is_refused(key, condition):
 
 def test_keys_are_few_and_unique():
   keys = config_lib.keys()
-  assert len(keys) < 200 and len(set(keys)) == len(keys)
+  assert sum(NAME not in key for key in keys) < 200, "a set's keys are those of a task again"
+  assert len(set(keys)) == len(keys)
   assert set(keys) == {key.full for key in walk()}
+
+
+# --- sections by name
+
+
+def test_sets_are_named_in_files_and_dicts():
+  config = config_lib.base_config()
+  config.evaluation.sets.b.path = "b.jsonl"
+  config.evaluation.sets.a = {"path": "a.jsonl", "prompt": {"style": "completion"}}
+  config.update_from_flattened_dict({"evaluation.sets.b.samples": 4})
+  cfg = from_dict(copy.deepcopy(config))
+  assert [name for name, _ in cfg.evaluation.sets] == ["a", "b"]
+  a, b = (one for _, one in cfg.evaluation.sets)
+  assert (a.path, a.prompt.style, a.samples) == ("a.jsonl", "completion", None)
+  assert (b.path, b.prompt.style, b.samples, b.problems) == ("b.jsonl", "task", 4, -1)
+  assert from_dict(json.loads(json.dumps(config_lib.to_dict(cfg)))) == cfg and hash(cfg)
+  assert config_lib.from_saved(config_lib.to_dict(cfg)) == cfg
+  other = from_dict({"evaluation": {"sets": {"b": {"path": "b.jsonl", "samples": 4}, "a": {
+      "path": "a.jsonl", "prompt": {"style": "completion"}}}}})
+  assert other == cfg, "the order of names does not matter"
+  assert from_dict(config_lib.base_config()).evaluation.sets == ()
+  text = config_lib.describe()
+  assert all(f"\nevaluation.sets.{NAME}.{key} = " in text for key in ("path", "prompt.style"))
+
+
+def from_flags(*arguments):
+  """Returns the Config of a command line."""
+  values = flags.FlagValues()
+  argv = ["x", "--config=tests/runs/tiny.py", *arguments]
+  holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
+                                           accept_new_attributes=True, sys_argv=argv)
+  values(argv)
+  return config_lib.check(config_lib.fill(from_dict(holder.value)))
+
+
+def test_sets_are_named_on_the_command_line():
+  cfg = from_flags("--config.evaluation.sets.aime.path=a.jsonl",
+                   "--config.evaluation.sets.aime.mapping=aime",
+                   "--config.evaluation.sets.math_500.prompt.style=completion",
+                   "--config.evaluation.sets.aime.samples=32")
+  assert [(name, one.path, one.mapping, one.samples, one.prompt.style)
+          for name, one in cfg.evaluation.sets] == [
+              ("aime", "a.jsonl", "aime", 32, "task"),
+              ("math_500", "", "auto", None, "completion")]
+
+
+@pytest.mark.parametrize("key, value, message", [
+    ("aime.mappng", "x", r"unknown key evaluation\.sets\.aime\.mappng; nearest known key: "
+     r"evaluation\.sets\.aime\.mapping\."),
+    ("aime.prompt.sufix", "x", r"nearest known key: evaluation\.sets\.aime\.prompt\.suffix\."),
+    ("aime.samples", -1, r"evaluation\.sets\.aime\.samples = -1: out of range"),
+    ("aime.too_long", "dorp", r"sets\.aime\.too_long = 'dorp': .* Did you mean 'drop'\?"),
+    ("aime", 3, r"evaluation\.sets\.aime = 3: a section of keys was expected"),
+])
+def test_wrong_keys_and_values_of_a_set_are_refused(key, value, message):
+  with pytest.raises(ConfigError, match=message):
+    from_flags(f"--config.evaluation.sets.{key}={value}")
+
+
+def test_names_of_sets_and_their_keys_are_checked():
+  with pytest.raises(ConfigError, match=r"the name 'a/b'; allowed are letters, digits"):
+    from_dict({"evaluation": {"sets": {"a/b": {}}}})
+  with pytest.raises(ConfigError, match=r"evaluation\.sets = 3: sections by name were expected"):
+    from_dict({"evaluation": {"sets": 3}})
+  with pytest.raises(ConfigError, match=r"sets\.a\.prompt\.suffix = 'x' with .*style = 'task'"):
+    config_lib.check(config_lib.fill(from_dict(
+        {"evaluation": {"sets": {"a": {"prompt": {"suffix": "x"}}}}})))
 
 
 # --- flags

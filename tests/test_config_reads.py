@@ -125,6 +125,9 @@ def call_tasks(folder, monkeypatch):
   prompt = config_lib.PromptConfig
   make_prompter(prompt("chat", system="s", suffix="x"), Chat())("p")
   make_prompter(prompt("completion"), Chat())("p")
+  of_set = config_lib.SetPromptConfig
+  make_prompter(of_set("chat", system="s", suffix="x"), Chat())("p")
+  make_prompter(of_set("completion"), Chat())("p")
 
 
 def call_writers(folder, monkeypatch):
@@ -160,10 +163,13 @@ def merged(model, cfg, key):
 
 def train(folder):
   """Runs two iterations with most terms of the loss, and one that gives up on dynamic sampling."""
+  held = folder / "sums.jsonl"
+  held.write_text(json.dumps({"problem": "1+1=", "answer": "2"}) + "\n")
+  sets = {"a": {"path": str(held), "verifier": "exact", "samples": 2, "temperature": 0.5}}
   trainer.run(
       tiny(advantage={"name": "gae"}, kl={"coef": 0.1}, entropy={"coef": 0.1},
            pipo={"enabled": True}, warm_start={"steps": 1, "batch_size": 8},
-           shaping={"overlong_buffer": 2}, evaluation={"every": 1, "samples": 1},
+           shaping={"overlong_buffer": 2}, evaluation={"every": 1, "samples": 1, "sets": sets},
            rollout={"shared_prefix": False}), folder / "terms")
   with pytest.raises(trainer.RUN_ERRORS):
     trainer.run(tiny(dynamic_sampling={"enabled": True, "max_draws": 1},

@@ -1,19 +1,26 @@
 """Samples several completions per held-out problem and measures them; can be interrupted.
 
 The parameters come from a run's checkpoint or a Hugging Face directory. The folder that is written
-holds settings.json, samples.jsonl (a line per finished problem), metrics.json and table.md. Sample
-s of problem p is the same for every batch size, number of samples and interruption.
+holds settings.json, samples.jsonl (a line per finished problem), metrics.json and table.md of the
+task's own held-out problems, a folder <name> with the same for each of `evaluation.sets`, and then
+joint.md, the table of all. Sample s of problem p is the same for every batch size, number of
+samples and interruption.
+
+settings.json holds digests of the parameters and the problems. Samples of others are refused rather
+than made again: a path that holds something else by now is the user's to judge, and samples may
+have taken hours.
 """
 
 import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from jaxrl_llm.analysis.benchmark_metrics import bare, joint_table, summarize, table
 from jaxrl_llm.config import (
   Config,
   ConfigError,
@@ -23,19 +30,20 @@ from jaxrl_llm.config import (
   without_unread,
 )
 from jaxrl_llm.models import hf
-from jaxrl_llm.reporting.metrics_at_k import bootstrap_interval, maj_at_k, pass_at_k
-from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
-from jaxrl_llm.runs import saved, setup, workdir
+from jaxrl_llm.runs import fingerprints, saved, setup, workdir
 from jaxrl_llm.runs.evaluate import sample_rows
+from jaxrl_llm.runs.evaluation_sets import EvaluationSet
 from jaxrl_llm.runs.prompt_batch import prompt_batch
 from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.setup import Built
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.tasks.grading import answer_key
-from jaxrl_llm.types import Params, Rollout, Sampling, Task
+from jaxrl_llm.types import Params, Problem, Rollout, Sampling
 
 MOST_SAMPLES = 4096  # row id = problem * MOST_SAMPLES + sample
+# What ends a row, besides its length.
+ENDS = ("min_new_tokens", "stop_strings", "max_turns", "max_turn_tokens", "max_tool_tokens")
 FIXES = "Fix: another --out, or the flags that it was begun with."
 
 
@@ -72,8 +80,8 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
   """(built, parameters) of a run's checkpoint. The caller closes the sampler.
 
   Args:
-    override: its task, mesh, and lengths of prompts and completions replace the run's; None: all as
-      in the run.
+    override: its task, evaluation sets, mesh, and lengths of prompts and completions replace the
+      run's; None: all as in the run.
     devices: as `setup.build`.
 
   Raises:
@@ -82,12 +90,13 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
   """
   cfg, kept = saved.read_config(folder, devices)
   if override is None:
-    built = setup.build(cfg, kept)
+    built = setup.build(cfg, kept, training=False)
   else:
     theirs = override.rollout
     rollout = dataclasses.replace(cfg.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
                                   max_new_tokens=theirs.max_new_tokens, window=theirs.window)
-    changed = dataclasses.replace(cfg, task=override.task, mesh=override.mesh, rollout=rollout)
+    changed = dataclasses.replace(cfg, task=override.task, mesh=override.mesh, rollout=rollout,
+                                  evaluation=override.evaluation)
     built = _build(changed, devices)
   return built, saved.restore_trained(built.cfg, built.learner, folder, checkpoint)[1]
 
@@ -106,39 +115,84 @@ def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, 
 
 
 def _build(cfg: Config, devices=None) -> Built:
-  """`setup.build` without a warm start, whose demonstrations the task may lack."""
-  return setup.build(setup.resolve(dataclasses.replace(cfg, warm_start=WarmStartConfig())), devices)
+  """`setup.build` without what only training reads: a warm start, whose demonstrations the task may
+  lack, and the choice of the best checkpoint, whose metric may be that of another set.
+  """
+  changed = dataclasses.replace(
+      cfg,
+      warm_start=WarmStartConfig(),
+      checkpoint=dataclasses.replace(cfg.checkpoint, best="none"),
+      evaluation=dataclasses.replace(cfg.evaluation, patience=0),
+      updates=dataclasses.replace(cfg.updates, overlap=False),
+  )
+  return setup.build(setup.resolve(changed), devices, training=False)
 
 
-def run(cfg: Config, task: Task, sampler: Sampler, params: Params, settings: Settings,
-        out: str | Path, source: dict[str, Any]) -> dict[str, Any]:
-  """Samples what is missing in `out`, and writes metrics.json and table.md there.
+def run(cfg: Config, sets: list[EvaluationSet], sampler: Sampler, params: Params,
+        settings: Settings, out: str | Path, source: dict[str, Any]) -> dict[str, dict]:
+  """Samples what is missing in `out`, and writes metrics and tables there.
 
   Args:
+    sets: of `evaluation_sets.make_sets`; each has a folder, the task's own problems `out` itself.
     params: as the model reads them.
+    settings: a set's own number of samples and temperature take precedence; 0 samples mean one, at
+      temperature 0.
     source: JSON-able; what the parameters are, compared on resuming.
 
   Returns:
-    The metrics: name -> {"value", "low", "high"}, the bounds None where no interval is given.
+    By the set's name, its metrics: name -> {"value", "low", "high"}, the bounds None where no
+    interval is given.
 
   Raises:
-    ConfigError: `out` holds samples of other settings, or a damaged line.
+    ConfigError: a folder holds samples of other settings, parameters or problems, or a damaged
+      line.
   """
-  out = Path(out)
-  _claim(out, {
+  out, source = Path(out), {**source, "parameters": fingerprints.of_params(params)}
+  plans = [_plan(asked, settings) for asked in sets]
+  for asked, plan in zip(sets, plans, strict=True):
+    _claim(out / asked.name, _described(cfg, asked, plan, source))
+  found = {}
+  for asked, plan in zip(sets, plans, strict=True):
+    path = out / asked.name / "samples.jsonl"
+    _sample_missing(cfg, asked, sampler, params, plan, path)
+    lines = read_samples(path)
+    metrics = summarize([lines[index] for index in sorted(lines)], plan.seed)
+    if asked.too_long:
+      metrics["problems left out, too long"] = bare(asked.too_long)
+    write_atomically(path.with_name("metrics.json"), json.dumps(metrics, indent=2) + "\n")
+    write_atomically(path.with_name("table.md"), table(metrics))
+    found[asked.name] = metrics
+  if any(found):
+    write_atomically(out / "joint.md", joint_table(found))
+  return found
+
+
+def _plan(asked: EvaluationSet, settings: Settings) -> Settings:
+  """The settings of a set."""
+  if asked.samples is None:
+    return settings
+  if not asked.samples:
+    return dataclasses.replace(settings, samples=1, temperature=0.0)
+  heat = settings.temperature if asked.temperature is None else asked.temperature
+  return dataclasses.replace(settings, samples=asked.samples, temperature=heat)
+
+
+def _described(cfg: Config, asked: EvaluationSet, plan: Settings, source: dict) -> dict:
+  """All that the samples of a set depend on, for settings.json."""
+  r = cfg.rollout
+  return {
       "source": source,
-      "plan": _without(dataclasses.asdict(settings), "batch"),
-      "task": _without(to_dict(cfg.task), "verifier_workers", "shuffle_rewards"),
-      "max_prompt_tokens": cfg.rollout.max_prompt_tokens,
-      "max_new_tokens": cfg.rollout.max_new_tokens,
-  })
-  path = out / "samples.jsonl"
-  _sample_missing(cfg, task, sampler, params, settings, path)
-  lines = read_samples(path)
-  metrics = summarize([lines[index] for index in sorted(lines)], settings.seed)
-  write_atomically(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
-  write_atomically(out / "table.md", table(metrics))
-  return metrics
+      "plan": _without(dataclasses.asdict(plan), "batch"),
+      "task": _without(to_dict(asked.cfg), "verifier_workers", "shuffle_rewards"),
+      "problems": fingerprints.of_problems(asked.task, asked.problems),
+      "max_prompt_tokens": r.max_prompt_tokens,
+      "max_new_tokens": r.max_new_tokens,
+      "ends": {name: getattr(r, name) for name in ENDS},
+      "reward": to_dict(cfg.reward),
+      "tool": to_dict(cfg.tool),
+      "environment": to_dict(cfg.environment),
+      "compute_dtype": cfg.model.compute_dtype,
+  }
 
 
 def _without(values: dict, *names: str) -> dict:
@@ -153,8 +207,16 @@ def _claim(out: Path, settings: dict) -> None:
       theirs = json.loads(path.read_text())
     except ValueError as error:
       raise ConfigError(f"{path}: {error}. Fix: another --out.") from error
+    if not isinstance(theirs.get("source"), dict) or "parameters" not in theirs["source"]:
+      raise ConfigError(
+          f"{path} holds no digest of the parameters: an older version wrote it, so that nothing "
+          f"tells whether its samples are of these. Fix: another --out, or remove {out}.")
     if found := workdir.differences(theirs, settings):
-      raise ConfigError(f"--out={out} holds samples of other settings:\n  "
+      stale = {"source.parameters": "the parameters have changed under the same name",
+               "problems": "the problems have changed under the same name"}
+      why = [f" ({text})" for key, text in stale.items()
+             if len(found) == 1 and found[0].startswith(f"{key}:")]
+      raise ConfigError(f"--out={out} holds samples of other settings{''.join(why)}:\n  "
                         + "\n  ".join(found).replace("in the workdir", "there") + f"\n{FIXES}")
     return
   out.mkdir(parents=True, exist_ok=True)
@@ -181,12 +243,31 @@ def read_samples(path: Path) -> dict[int, dict]:
   return found
 
 
-def _sample_missing(cfg: Config, task: Task, sampler: Sampler, params: Params, settings: Settings,
-                    path: Path) -> None:
+def _check_lines(path: Path, lines: dict[int, dict], problems: list[Problem],
+                 samples: int) -> None:
+  """Refuses kept lines that are not of today's problems.
+
+  Raises:
+    ConfigError: naming the problem and what differs.
+  """
+  for index, line in lines.items():
+    of = problems[index] if 0 <= index < len(problems) else Problem("", "")
+    expected = {"id": of.id, "prompt": of.prompt, "answer": of.answer, "samples": samples}
+    theirs = {**line, "samples": len(line.get("samples", ()))}
+    for name, value in expected.items():
+      if theirs.get(name) != value:
+        raise ConfigError(
+            f"{path}: {name} of problem {index} is {theirs.get(name)!r} there and {value!r} now. "
+            "Fix: remove the line, and its problem is sampled again; or another --out.")
+
+
+def _sample_missing(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params,
+                    settings: Settings, path: Path) -> None:
   """Appends a line for each problem that has none, as soon as its samples are complete."""
-  problems, done = task.heldout(cfg.task.heldout_problems), read_samples(path)
+  task, problems, done = asked.task, asked.problems, read_samples(path)
+  _check_lines(path, done, problems, settings.samples)
   rows = [(p, s) for p in range(len(problems)) if p not in done for s in range(settings.samples)]
-  key = jax.random.key(settings.seed)
+  key = asked.key(jax.random.key(settings.seed))
   sampling = Sampling.of(settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
                          min_p=settings.min_p)
   kind = getattr(task, "verifier", None)
@@ -195,12 +276,12 @@ def _sample_missing(cfg: Config, task: Task, sampler: Sampler, params: Params, s
     file.truncate(path.read_bytes().rfind(b"\n") + 1)
     for begin in range(0, len(rows), settings.batch):
       batch = rows[begin:begin + settings.batch]
-      asked = [problems[p] for p, _ in batch]
+      repeated = [problems[p] for p, _ in batch]
       row_id = np.array([p * MOST_SAMPLES + s for p, s in batch], np.int32)
-      prompts = prompt_batch(task, asked, cfg.rollout.max_prompt_tokens).replace(row_id=row_id)
+      prompts = prompt_batch(task, repeated, cfg.rollout.max_prompt_tokens).replace(row_id=row_id)
       host = sample_rows(sampler, params, prompts, key, sampling, piece=settings.batch,
-                         problems=asked)
-      verdicts = verify(task, sampler.environment, cfg.rollout, asked, host)
+                         problems=repeated)
+      verdicts = verify(task, sampler.environment, cfg.rollout, repeated, host)
       for row, (p, _) in enumerate(batch):
         gathered.setdefault(p, []).append(_sample(verdicts, host, row, kind))
         if len(gathered[p]) == settings.samples:
@@ -218,111 +299,15 @@ def _sample_missing(cfg: Config, task: Task, sampler: Sampler, params: Params, s
 
 def _sample(verdicts: Verdicts, host: Rollout, row: int, kind: str | None) -> dict:
   """JSON-able record of one sample; `kind` is the task's verifier, which says how answers look."""
-  text = verdicts.texts[row]
+  text, reason = verdicts.texts[row], verdicts.given[row].unscored_reason
+  if reason is None and not verdicts.keep[row]:
+    reason = "void"  # the tool failed, or the row ended without an answer
   return {
       "completion": text,
       "correct": bool(verdicts.correct[row]),
       "reward": float(verdicts.rewards[row]),
       "length": int(host.length[row] - host.prompt_length[row]),
       "truncated": bool(host.truncated[row]),
-      "unscored_reason": verdicts.given[row].unscored_reason,
+      "unscored_reason": reason,
       "answer": answer_key(text, kind),
   }
-
-
-def summarize(lines: list[dict], seed: int = 0) -> dict[str, dict]:
-  """Metrics of a benchmark: {"value", "low", "high"}, with 95 % intervals of a bootstrap over
-  problems.
-
-  - avg@n: share of correct ones among scored samples, n per problem.
-  - pass@k: unbiased, for powers of two up to n. A problem with fewer than k scored samples is left
-    out.
-  - maj@k: of the first k samples. Right answers are one group, wrong ones are grouped by their
-    text, and unscored samples do not vote.
-
-  A problem without any scored sample is left out of all three. Lengths are in tokens, the stop
-  token included; distinct answers are per problem.
-  """
-  samples = [line["samples"] for line in lines]
-  n = max(map(len, samples))
-  scored = [[s for s in row if s["unscored_reason"] is None] for row in samples]
-  correct = np.full((len(lines), n), np.nan)
-  for row, of_problem in enumerate(scored):
-    correct[row, :len(of_problem)] = [s["correct"] for s in of_problem]
-  found = {f"avg@{n}": _Values(np.nanmean(correct[~np.isnan(correct[:, 0])], 1), correct)}
-  powers = [2**i for i in range(n.bit_length())]
-  for k in powers:
-    values = np.array([_pass(of_problem, k) for of_problem in scored])
-    found[f"pass@{k}"] = _Values(values, values)
-  for k in powers[1:]:
-    values = np.array([_vote(row[:k]) for row in samples])
-    found[f"maj@{k}"] = _Values(values, values)
-  out = {}
-  for name, (values, resampled) in found.items():
-    low, high = bootstrap_interval(resampled, seed=seed)
-    out[name] = {"value": _mean(values), "low": low, "high": high}
-  for name, value in _plain(samples).items():
-    out[name] = {"value": value, "low": None, "high": None}
-  return {name: {key: None if x is None or np.isnan(x) else x for key, x in entry.items()}
-          for name, entry in out.items()}
-
-
-class _Values(NamedTuple):
-  """Values whose mean is a metric, and the array that its bootstrap resamples by problem."""
-
-  values: np.ndarray
-  resampled: np.ndarray
-
-
-def _plain(samples: list[list[dict]]) -> dict[str, float]:
-  """Means and counts without an interval; `samples` are those of each problem."""
-  flat = [sample for row in samples for sample in row]
-  lengths = np.array([s["length"] for s in flat], float)
-  right = np.array([s["correct"] for s in flat])
-  answers = [{s["answer"] for s in row} - {None} for row in samples]
-  reasons = [s["unscored_reason"] for s in flat if s["unscored_reason"] is not None]
-  plain = {
-      "mean length": _mean(lengths),
-      "mean length of correct samples": _mean(lengths[right]),
-      "truncated share": _mean(np.array([s["truncated"] for s in flat], float)),
-      "samples without an answer": _mean(np.array([s["answer"] is None for s in flat], float)),
-      "distinct answers": _mean(np.array([len(distinct) for distinct in answers], float)),
-      "unscored samples": len(reasons),
-      "problems": len(samples),
-  }
-  return plain | {f"unscored: {why}": reasons.count(why) for why in sorted(set(reasons))}
-
-
-def _pass(scored: list[dict], k: int) -> float:
-  """pass@k of a problem; NaN with fewer than k scored samples."""
-  if len(scored) < k:
-    return float("nan")
-  return pass_at_k(len(scored), sum(s["correct"] for s in scored), k)
-
-
-def _vote(samples: list[dict]) -> float:
-  """maj@k of a problem's first k samples; NaN if none is scored."""
-  scored = [s for s in samples if s["unscored_reason"] is None]
-  keys = [("right",) if s["correct"] else s["answer"] for s in scored]
-  return maj_at_k(keys, [s["correct"] for s in scored]) if scored else float("nan")
-
-
-def _mean(values: np.ndarray) -> float:
-  """The mean of the values that are not NaN; NaN if there is none."""
-  values = values[~np.isnan(values)]
-  return float(np.mean(values)) if len(values) else float("nan")
-
-
-def table(metrics: dict[str, dict]) -> str:
-  """Markdown; "-" where there is no value or interval."""
-  rows = []
-  for name, entry in metrics.items():
-    interval = "-"
-    if entry["low"] is not None:
-      interval = f"{_number(entry['low'])} to {_number(entry['high'])}"
-    rows.append((name, _number(entry["value"]), interval))
-  return markdown_table(("", "value", "95 % interval"), rows)
-
-
-def _number(value: float | None) -> str:
-  return "-" if value is None else f"{value:.4g}"

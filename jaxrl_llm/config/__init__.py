@@ -47,8 +47,10 @@ from jaxrl_llm.config.sections import (
 )
 from jaxrl_llm.config.task import (
   EnvironmentConfig,
+  EvaluationSetConfig,
   PromptConfig,
   RewardConfig,
+  SetPromptConfig,
   TaskConfig,
   ToolConfig,
 )
@@ -58,12 +60,13 @@ __all__ = [
     "AdvantageConfig", "AggregationConfig", "BatchConfig", "CheckpointConfig", "Config",
     "ConfigError", "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig",
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
-    "EvaluationConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig", "ModelConfig",
-    "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig", "RewardConfig",
-    "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "ShapingConfig", "StepConfig",
-    "TaskConfig", "ToolArithmeticConfig", "ToolConfig", "UpdateConfig", "VocabularyConfig",
-    "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
-    "from_dict", "from_saved", "keys", "load_plugins", "to_dict", "without_unread",
+    "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
+    "ModelConfig", "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig",
+    "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "SetPromptConfig",
+    "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig", "ToolConfig",
+    "UpdateConfig", "VocabularyConfig", "WarmStartConfig", "WriterConfig", "base_config", "check",
+    "check_model", "describe", "fill", "from_dict", "from_saved", "keys", "load_plugins", "to_dict",
+    "without_unread",
 ]
 
 # Sections that only one task reads: defined beside that task, and importable from here, too.

@@ -65,9 +65,12 @@ def _restored(section, root: Config, prefix: str):
   """Returns `without_unread` of a section whose keys begin with `prefix`."""
   names = {name for name, _ in unread(section, prefix, root)}
   changed = {f.name: f.default for f in dataclasses.fields(section) if f.name in names}
-  for name in options(type(section)):
+  for name, field in options(type(section)).items():
     inner = getattr(section, name)
-    if dataclasses.is_dataclass(inner):
+    if "sections" in field.metadata:
+      changed[name] = tuple((key, _restored(item, root, f"{prefix}{name}.{key}."))
+                            for key, item in inner)
+    elif dataclasses.is_dataclass(inner):
       changed[name] = _restored(inner, root, f"{prefix}{name}.")
   if isinstance(section, Choice):
     numbers = _restored(section.table.numbers(section), root, prefix)
@@ -78,9 +81,13 @@ def _restored(section, root: Config, prefix: str):
 def _sections(section, prefix: str):
   """Yields (prefix, section) for a section, the sections within it, and numbers of methods."""
   yield prefix, section
-  for name in options(type(section)):
-    if dataclasses.is_dataclass(getattr(section, name)):
-      yield from _sections(getattr(section, name), f"{prefix}{name}.")
+  for name, field in options(type(section)).items():
+    inner = getattr(section, name)
+    if "sections" in field.metadata:
+      for key, item in inner:
+        yield from _sections(item, f"{prefix}{name}.{key}.")
+    elif dataclasses.is_dataclass(inner):
+      yield from _sections(inner, f"{prefix}{name}.")
   if isinstance(section, Choice):
     yield from _sections(section.table.numbers(section), prefix)
 

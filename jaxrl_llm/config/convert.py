@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 import typing
 from typing import Any
 
@@ -10,27 +11,28 @@ from jaxrl_llm.config.sections import Config
 from jaxrl_llm.fields import ConfigError, admits, checked, options
 from jaxrl_llm.registry import Choice
 
+NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
+
 
 def base_config():
   """Returns a ConfigDict of all keys with their defaults, for `configs/*.py` to edit.
 
   A method's own numbers are None, which stands for the method's default.
   """
-  from ml_collections import config_dict  # Here: kernels and benchmarks run without it.
+  from jaxrl_llm.config import named  # Here: kernels and benchmarks run without ml_collections.
 
-  def references(tree):
-    # Untyped references, so that `from_dict` refuses a wrong type: its message gives the range.
-    return {key: references(item) if isinstance(item, dict) else
-            config_dict.FieldReference(item, field_type=object) for key, item in tree.items()}
-
-  return config_dict.ConfigDict(references(defaults(Config)))
+  return named.config_dict_of(Config)
 
 
 def defaults(cls) -> dict[str, Any]:
   """Returns a nested dict of a section's keys, with the numbers of all methods as None."""
   hints, out = typing.get_type_hints(cls), {}
   for name, field in options(cls).items():
-    out[name] = defaults(hints[name]) if dataclasses.is_dataclass(hints[name]) else field.default
+    if "sections" in field.metadata:
+      out[name] = {}
+    else:
+      inner = dataclasses.is_dataclass(hints[name])
+      out[name] = defaults(hints[name]) if inner else field.default
   if issubclass(cls, Choice):
     for method in cls.table.names():
       out |= {key: item for key, item in _unset(cls.table[method].numbers).items()
@@ -46,8 +48,17 @@ def _unset(cls) -> dict[str, Any]:
 
 
 def keys() -> list[str]:
-  """Returns all keys of a config in full, also the numbers of loaded plugins."""
-  return list(_flat(defaults(Config)))
+  """Returns all keys of a config in full, also the numbers of loaded plugins.
+
+  `<name>` stands for a name that the user chooses.
+  """
+  found = list(_flat(defaults(Config)))
+  hints = typing.get_type_hints(Config)
+  for outer, hint in hints.items():
+    for name, field in options(hint).items() if dataclasses.is_dataclass(hint) else ():
+      if "sections" in field.metadata:
+        found += _flat(defaults(field.metadata["sections"]), f"{outer}.{name}.{NAME}.")
+  return found
 
 
 def _flat(tree: dict, prefix: str = ""):
@@ -93,9 +104,27 @@ def _left_out(item, hint) -> bool:
 
 
 def _value(item, hint, field, key: str):
+  if "sections" in field.metadata:
+    return _named(item, field.metadata["sections"], key)
   if dataclasses.is_dataclass(hint):
     return _section(item, hint, key + ".")
   return checked(key, item, hint, field.metadata)
+
+
+def _named(values, cls, key: str) -> tuple:
+  """Returns ((name, section), ...), sorted, so that equal configs are equal in any order."""
+  if not hasattr(values, "items"):
+    raise ConfigError(f"{key} = {values!r}: sections by name were expected. Fix: "
+                      f"--config.{key}.{NAME}.{next(iter(options(cls)))}=...")
+  for name, item in values.items():
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", str(name)):
+      raise ConfigError(f"{key}: the name {name!r}; allowed are letters, digits, _ and -. Fix: "
+                        "another name.")
+    if not hasattr(item, "items"):
+      raise ConfigError(f"{key}.{name} = {item!r}: a section of keys was expected, not a value; "
+                        f"its keys are {', '.join(options(cls))}.")
+  return tuple((str(name), _section(values[name], cls, f"{key}.{name}."))
+               for name in sorted(values))
 
 
 def _numbers(values, cls, name: str, prefix: str) -> dict[str, Any]:
@@ -120,7 +149,9 @@ def _given(item):
 
 def to_dict(cfg) -> dict[str, Any]:
   """Returns a plain nested dict, from which `from_dict` makes an equal Config (for config.json)."""
-  out = {name: _plain(getattr(cfg, name)) for name in options(type(cfg))}
+  out = {name: {key: to_dict(item) for key, item in getattr(cfg, name)}
+         if "sections" in field.metadata else _plain(getattr(cfg, name))
+         for name, field in options(type(cfg)).items()}
   if isinstance(cfg, Choice):
     # None would stand for the method's default.
     out |= {key: "none" if item is None else _plain(item) for key, item in cfg.given}
@@ -134,8 +165,16 @@ def _plain(item):
 
 
 def _unknown_key(full: str) -> str:
-  known = keys()
+  known = [_with_name(key, full) for key in keys()]
   near = difflib.get_close_matches(full, known, n=1, cutoff=0.0)
   same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
   return (f"unknown key {full}; nearest known key: {(same_leaf or near)[0]}. "
           "`python -m jaxrl_llm.config` lists them all.")
+
+
+def _with_name(key: str, full: str) -> str:
+  """Returns `key` with the name that `full` has in place of NAME, if it has one."""
+  before, named, after = key.partition(f".{NAME}.")
+  if not named or not full.startswith(before + "."):
+    return key
+  return f"{before}.{full[len(before) + 1:].split('.')[0]}.{after}"

@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 
+from jaxrl_llm.config.convert import NAME
 from jaxrl_llm.config.sections import Config
 from jaxrl_llm.fields import allowed, options
 from jaxrl_llm.registry import Choice
@@ -16,7 +17,11 @@ def describe(cls=Config, prefix: str = "") -> str:
   hints = typing.get_type_hints(cls)
   lines = []
   for name, field in options(cls).items():
-    if dataclasses.is_dataclass(hints[name]):
+    if "sections" in field.metadata:
+      inner = f"{prefix}{name}.{NAME}"
+      lines += ["", f"# {inner}: {field.metadata['doc']}",
+                describe(field.metadata["sections"], f"{inner}.")]
+    elif dataclasses.is_dataclass(hints[name]):
       lines += ["", f"# {prefix}{name}", describe(hints[name], f"{prefix}{name}.")]
     else:
       lines.append(_line(field, prefix, cls))

@@ -17,8 +17,14 @@ from jaxrl_llm.config.objective import (
   LossConfig,
   VocabularyConfig,
 )
-from jaxrl_llm.config.task import EnvironmentConfig, RewardConfig, TaskConfig, ToolConfig
-from jaxrl_llm.fields import DEFAULT, option, when
+from jaxrl_llm.config.task import (
+  EnvironmentConfig,
+  EvaluationSetConfig,
+  RewardConfig,
+  TaskConfig,
+  ToolConfig,
+)
+from jaxrl_llm.fields import DEFAULT, option, sections, when
 from jaxrl_llm.registry import ADVANTAGES, Choice, Table
 
 ENGINE, TURNS, PIPO = when(".slots"), when(".max_turns"), when(".enabled")
@@ -172,6 +178,8 @@ class EvaluationConfig:
                               when=when(".samples"))
   patience: int = option(0, "evaluations without a new best one (checkpoint.best) after which the "
                          "run ends; 0: it never ends early", low=0, when=when("checkpoint.best"))
+  sets: tuple = sections(EvaluationSetConfig, "further held-out problems from files, by name; a "
+                         "set's metrics are eval/<name>/accuracy and so on")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,10 @@ from jaxrl_llm import registry
 from jaxrl_llm.fields import DEFAULT, option, when
 from jaxrl_llm.registry import Choice, Table
 
+AUTO = "auto"  # the mapping over named columns, and the verifier of a mapping
 CHAT = when(".style", "chat")
+COLUMNS = when(".mapping", AUTO)
+OF_TASK = "task"  # the style of an evaluation set's prompt that is the task's
 WITH_TOOL = (when("rollout.max_turns"), when("environment.name", "tool"))
 
 
@@ -36,10 +39,40 @@ class TaskConfig(Choice):
   """The task, the keys of all tasks, and its own: `TaskConfig("modular_chain", num_terms=3)`."""
 
   name: str = option("modular_chain", "source of problems and of their verifier")
-  heldout_problems: int = option(256, "held-out problems of the greedy evaluation", low=1)
+  heldout_problems: int = option(256, "held-out problems of the evaluation; -1: all rows of "
+                                 "task.data.heldout_path; 0: none, with evaluation.sets", low=-1)
   shuffle_rewards: bool = option(False, "control: permutes rewards within each rollout batch")
   prompt: PromptConfig = PromptConfig()
   table: ClassVar[Table] = registry.TASKS
+
+
+@dataclasses.dataclass(frozen=True)
+class SetPromptConfig(PromptConfig):
+  """The prompt of an evaluation set: the task's, or one of its own."""
+
+  style: str = option(OF_TASK, "as task.prompt.style; task: all of task.prompt",
+                      choices=(OF_TASK, "plain", "completion", "chat"))
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSetConfig:
+  """Held-out problems from a file of their own; the verifier alone judges their answers."""
+
+  path: str = option("", "as task.data.heldout_path")
+  split: str = option("test", "split of a `datasets` folder or hub name")
+  mapping: str = option(AUTO, "as task.data.mapping")
+  prompt_column: str = option("problem", "column of the question", when=COLUMNS)
+  answer_column: str = option("answer", "column of the answer", when=COLUMNS)
+  id_column: str = option("", "column of a unique id; empty: the row number", when=COLUMNS)
+  verifier: str = option(AUTO, "as task.data.verifier")
+  problems: int = option(-1, "problems, the first ones; -1: all; 0: the set is left out", low=-1)
+  too_long: str = option("error", "as task.data.heldout_too_long", choices=("error", "drop"))
+  samples: int | None = option(None, "sampled completions per problem; none: evaluation.samples, "
+                               "or --samples of experiments/evaluate.py; 0: greedy only", low=0,
+                               high=4096)
+  temperature: float | None = option(None, "of the sampled completions; none: that of the others",
+                                     low=1e-3, high=100.0, when=when(".samples"))
+  prompt: SetPromptConfig = SetPromptConfig()
 
 
 @dataclasses.dataclass(frozen=True, init=False)

@@ -33,13 +33,18 @@ def _entries(text: str) -> tuple[Entry, ...]:
 
 
 EVALUATIONS = _entries("""
-eval/accuracy  | share  | correct greedy completions of held-out problems, of those with a verdict
+eval/accuracy  | share  | correct greedy completions of held-out problems; unscored ones are wrong
+eval/accuracy_scored | share | the same, of those with a verdict
 eval/length    | tokens | mean length of the greedy completions
 eval/truncated | share  | greedy completions that the length limit ended
 eval/unscored  | share  | greedy completions without a verdict
 eval/component/* | 1    | a component of the rewards by its name, mean over kept greedy completions
+eval/avg@*_scored  | share | as eval/avg@*, of the samples with a verdict
+eval/pass@*_scored | share | as eval/pass@*, of the problems with a verdict
 eval/avg@*     | share  | correct ones of evaluation.samples sampled completions, mean over problems
 eval/pass@*    | share  | problems with at least one correct one of these samples
+eval/*too_long | problems | held-out ones that were left out, being above rollout.max_prompt_tokens
+eval/*/*       | as without | the same of the problems of evaluation.sets.<name>, by its name
 """)
 
 ROLLOUTS = _entries("""

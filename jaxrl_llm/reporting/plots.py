@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 
 from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.reporting.summary import QUANTILES
+from jaxrl_llm.reporting.tables import set_accuracies
 
 # The palette of Okabe and Ito, which colour-blind readers can tell apart, and two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#4d4d4d")
@@ -29,6 +30,8 @@ def plot_run(run: RunFolder, path: str | os.PathLike | BinaryIO) -> None:
   """
   panels = []
   for title, labels, plot in _PANELS:
+    if title == "accuracy":
+      labels = labels | {metric: name for name, metric in set_accuracies(run).items()}
     every = {label: run.series(name) for name, label in labels.items()}
     series = {label: pair for label, pair in every.items() if len(pair[0])}
     if series:
@@ -163,12 +166,14 @@ def _lines(axes: Axes, series: dict[str, Series]) -> None:
 
 def _accuracy(axes: Axes, series: dict[str, Series]) -> None:
   """Draws evaluations, few and exact, with markers; rollouts, many and noisy, as a thin line."""
+  evaluations = 0
   for label, (iterations, values) in series.items():
     if label == "rollouts":
       axes.plot(iterations, values, color=COLOURS[4], lw=1.1, label=label, zorder=2)
     else:
-      axes.plot(iterations, values, color=COLOURS[0], lw=1.6, marker="o", ms=4.5, label=label,
-                zorder=3)
+      axes.plot(iterations, values, lw=1.6, marker="o", ms=4.5, label=label, zorder=3,
+                **line_style(evaluations))
+      evaluations += 1
   axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
 
 

@@ -31,6 +31,8 @@ def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
   mismatch = [] if np.isnan(gap) else [("sampler against trainer, nats per token", _format(gap))]
   return rows + [
       ("seed", _setting(run, "seed")),
+      *((f"accuracy on {name}", _first_last_best(run, metric))
+        for name, metric in set_accuracies(run).items()),
       ("dropped by clipping, mean share", _format(_mean(run, "clip/dropped"))),
       ("entropy at the end, nats", _format(_last(run, "policy/entropy"))),
       *mismatch,
@@ -49,6 +51,13 @@ def headline(run: RunFolder) -> tuple[str, str] | None:
               f"{caption} at iteration {iterations[-1]}; {100 * values[0]:.1f} % at iteration "
               f"{iterations[0]}")
   return None
+
+
+def set_accuracies(run: RunFolder) -> dict[str, str]:
+  """Returns the metric eval/<name>/accuracy of each evaluation set that the run logged, by name."""
+  found = {key.split("/")[1]: key for line in run.metrics for key in line
+           if key.startswith("eval/") and key.endswith("/accuracy") and key.count("/") == 2}
+  return dict(sorted(found.items()))
 
 
 def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:

@@ -4,18 +4,18 @@ import dataclasses
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
+from jaxrl_llm.runs.evaluation_sets import EvaluationSet, chosen, named
 from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.records import component_means
 from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import verify
-from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling, Task
+from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
 
 __all__ = ["Evaluation", "evaluate", "metric_names", "pass_at_k", "sample_rows", "sampled_metrics",
            "samples"]
@@ -38,67 +38,80 @@ class Evaluation:
   metrics: dict[str, float]
 
 
-def evaluate(cfg: Config, task: Task, sampler: Sampler, params: Params, *,
+def evaluate(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params, *,
              piece: int | None = None) -> Evaluation:
-  """Greedy completions of the held-out problems. `eval/accuracy` is the share of correct ones among
-  those with a verdict.
+  """Greedy completions of held-out problems. `accuracy` is the share of correct ones, where one
+  without a verdict counts as wrong; `accuracy_scored` is that among those with a verdict.
 
   Args:
+    asked: the problems; their metrics are named eval/<name of the set>/accuracy and so on.
     params: as the model reads them.
     piece: rows computed at once, which bounds the memory and changes nothing else; None: the rows
       of an iteration.
   """
-  problems = task.heldout(cfg.task.heldout_problems)
-  prompts = prompt_batch(task, problems, cfg.rollout.max_prompt_tokens)
+  problems = asked.problems
+  prompts = prompt_batch(asked.task, problems, cfg.rollout.max_prompt_tokens)
   host = sample_rows(sampler, params, prompts, iteration_key(cfg.seed, 0), Sampling.of(0.0),
                      piece=piece or cfg.rows, problems=problems)
-  verdicts = verify(task, sampler.environment, cfg.rollout, problems, host)
+  verdicts = verify(asked.task, sampler.environment, cfg.rollout, problems, host)
   metrics = component_means("eval", verdicts) | {
-      "eval/accuracy": _mean(verdicts.correct[verdicts.keep]),
+      "eval/accuracy": float(np.mean(verdicts.correct)),
+      "eval/accuracy_scored": _mean(verdicts.correct[verdicts.keep]),
       "eval/length": float(np.mean(host.length - host.prompt_length)),
       "eval/truncated": float(np.mean(host.truncated)),
       "eval/unscored": float(np.mean(~verdicts.keep)),
   }
-  return Evaluation(problems, verdicts.correct, verdicts.texts, host, metrics)
+  if asked.too_long:
+    metrics["eval/too_long"] = float(asked.too_long)
+  return Evaluation(problems, verdicts.correct, verdicts.texts, host, asked.named(metrics))
 
 
-def sampled_metrics(cfg: Config, task: Task, sampler: Sampler, params: Params, iteration: int, *,
-                    piece: int | None = None) -> dict[str, float]:
-  """`eval/avg@n` and `eval/pass@n` of n = evaluation.samples completions per held-out problem;
-  empty if n is 0.
+def sampled_metrics(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params,
+                    iteration: int, *, piece: int | None = None) -> dict[str, float]:
+  """`avg@n` and `pass@n` of n sampled completions per held-out problem; empty if n is 0.
 
-  Both are means over problems. Samples without a verdict are left out, and so are problems without
-  any verdict.
+  Both are means over problems, and samples without a verdict count as wrong. `avg@n_scored` and
+  `pass@n_scored` leave out these samples, and problems without any verdict.
 
   Args:
+    asked: n is its `samples`, or else evaluation.samples; so is the temperature.
     piece: as in `evaluate`.
   """
-  samples = cfg.evaluation.samples
+  samples = cfg.evaluation.samples if asked.samples is None else asked.samples
   if not samples:
     return {}
-  problems = task.heldout(cfg.task.heldout_problems)
-  repeated = [problem for problem in problems for _ in range(samples)]
-  prompts = prompt_batch(task, repeated, cfg.rollout.max_prompt_tokens)
-  key = jax.random.fold_in(iteration_key(cfg.seed, iteration), SAMPLES_KEY)
-  host = sample_rows(sampler, params, prompts, key, Sampling.of(cfg.evaluation.temperature),
-                     piece=piece or cfg.rows, problems=repeated)
-  verdicts = verify(task, sampler.environment, cfg.rollout, repeated, host)
+  repeated = [problem for problem in asked.problems for _ in range(samples)]
+  prompts = prompt_batch(asked.task, repeated, cfg.rollout.max_prompt_tokens)
+  key = asked.key(jax.random.fold_in(iteration_key(cfg.seed, iteration), SAMPLES_KEY))
+  heat = cfg.evaluation.temperature if asked.temperature is None else asked.temperature
+  host = sample_rows(sampler, params, prompts, key, Sampling.of(heat), piece=piece or cfg.rows,
+                     problems=repeated)
+  verdicts = verify(asked.task, sampler.environment, cfg.rollout, repeated, host)
   correct = verdicts.correct.reshape(-1, samples)
-  count = verdicts.keep.reshape(-1, samples).sum(1)
+  solved, count = np.asarray(correct.any(1)), verdicts.keep.reshape(-1, samples).sum(1)
   some = count > 0
-  return {
-      f"eval/avg@{samples}": _mean(correct.sum(1)[some] / count[some]),
-      f"eval/pass@{samples}": _mean(np.asarray(correct.any(1))[some]),
-  }
+  return asked.named({
+      f"eval/avg@{samples}": float(np.mean(correct)),
+      f"eval/avg@{samples}_scored": _mean(correct.sum(1)[some] / count[some]),
+      f"eval/pass@{samples}": float(np.mean(solved)),
+      f"eval/pass@{samples}_scored": _mean(solved[some]),
+  })
 
 
 def metric_names(cfg: Config) -> list[str]:
-  """Names of what `evaluate` and `sampled_metrics` return, without `eval/component/*`, whose names
-  only the rewards know.
+  """Names of what `evaluate` and `sampled_metrics` return, without those that only some runs have:
+  `component/*`, whose names only the rewards know, and `too_long`.
   """
-  samples = cfg.evaluation.samples
-  greedy = ["eval/accuracy", "eval/length", "eval/truncated", "eval/unscored"]
-  return greedy + ([f"eval/avg@{samples}", f"eval/pass@{samples}"] if samples else [])
+  sets: list[tuple[str, int | None]] = [("", None)] if cfg.task.heldout_problems else []
+  sets += [(name, one.samples) for name, one in chosen(cfg)]
+  found = []
+  for name, own in sets:
+    n = cfg.evaluation.samples if own is None else own
+    greedy = ["eval/accuracy", "eval/accuracy_scored", "eval/length", "eval/truncated",
+              "eval/unscored"]
+    sampled = [f"eval/{kind}@{n}{of}" for kind in ("avg", "pass") for of in ("", "_scored") if n]
+    found += [named(name, metric) for metric in greedy + sampled]
+  return found
 
 
 def _mean(values: np.ndarray) -> float:
@@ -122,7 +135,7 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
     The rows on the host, without padding; their group ids count from 0.
   """
   count = len(prompts.row_id)
-  size = _padded(min(piece, count), sampler.mesh)
+  size = parallel.padded(min(piece, count), sampler.mesh)
   told = {"problems": by_row(prompts, problems)} if sampler.environment and problems else {}
   found = []
   for begin in range(0, count, size):
@@ -138,12 +151,6 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
 def _rows(tree, index):
   """The rows that `index` (integers or a slice) selects from each array."""
   return jax.tree.map(lambda x: x[index], tree)
-
-
-def _padded(rows: int, mesh: Mesh) -> int:
-  """`rows`, rounded up to divide over the devices that hold rows."""
-  shards = mesh.shape["data"] * mesh.shape["fsdp"]
-  return -(-rows // shards) * shards
 
 
 def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params,
@@ -175,7 +182,7 @@ def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params
 
 def _log_probs(learner: Learner, params: Params, rollout: Rollout, count: int) -> np.ndarray:
   """[count, L] log-probs of the first rows at temperature 1."""
-  at = np.minimum(np.arange(_padded(count, learner.mesh)), count - 1)
+  at = np.minimum(np.arange(parallel.padded(count, learner.mesh)), count - 1)
   rows = parallel.to_global(_rows(rollout, at), learner.mesh)
   stats = learner.scoring.score_heldout(params, rows, Sampling.of(1.0))
   return parallel.gather_host(stats.log_probs)[:count]

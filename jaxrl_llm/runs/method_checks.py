@@ -6,7 +6,7 @@ A plugin's mistake then costs one line and no time. The package's own methods ar
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.config import Config
+from jaxrl_llm.config import Config, ConfigError
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
 from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, TASKS
@@ -110,8 +110,8 @@ def _kind(item) -> str:
   return "None" if item is None else f"a {type(item).__name__}"
 
 
-def check_task(cfg: Config, task: Task) -> None:
-  """Asks the task for problems.
+def check_task(cfg: Config, task: Task, training: bool = True) -> None:
+  """Asks the task for the problems that are needed: held-out ones, and those of a batch.
 
   Raises:
     ConfigError: naming the place of a task that raises, lacks a method, or returns another kind.
@@ -122,20 +122,26 @@ def check_task(cfg: Config, task: Task) -> None:
     if lacking:
       raise TypeError(f"it lacks {', '.join(lacking)}; tasks.task_base.TaskBase has the parts that "
                       "tasks share")
-    problems = task.heldout(cfg.task.heldout_problems)
-    if len(problems) != cfg.task.heldout_problems or not isinstance(problems[0], Problem):
-      raise TypeError(f"heldout({cfg.task.heldout_problems}) returned {len(problems)} of "
+    size = cfg.task.heldout_problems
+    problems = task.heldout(size) if size else []
+    if size < 0 and not problems:
+      raise ConfigError(f"task.heldout_problems = {size} stands for all problems; task.name = "
+                        f"{cfg.task.name!r} makes as many as it is asked for. Fix: a number.")
+    if (len(problems) != size >= 0) or (size and not isinstance(problems[0], Problem)):
+      raise TypeError(f"heldout({size}) returned {len(problems)} of "
                       f"{_kind(problems[0] if problems else None)}; as many Problems were expected")
+    if not training:
+      return
     batch = task.batch(1)
     if len(batch) != cfg.rollout.prompts or not isinstance(batch[0], Problem):
       raise TypeError(f"batch(1) returned {len(batch)} of {_kind(batch[0] if batch else None)}; "
                       f"rollout.prompts = {cfg.rollout.prompts} Problems were expected")
 
 
-def check_rewards(task: Task) -> None:
+def check_rewards(cfg: Config, task: Task) -> None:
   """Asks each reward of the user's own for one verdict; raises as `RewardedTask.check`."""
   if isinstance(task, RewardedTask):
-    problems = task.heldout(1)
+    problems = task.heldout(1) if cfg.task.heldout_problems else task.batch(1)
     shown = problems[0].demonstration or problems[0].answer
     task.check(problems[0], shown if isinstance(shown, str) else "")
 

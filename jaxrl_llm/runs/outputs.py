@@ -11,6 +11,7 @@ from jaxrl_llm.reporting import summary
 from jaxrl_llm.reporting.writers import MetricsWriter
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints
+from jaxrl_llm.runs.evaluation_sets import EvaluationSet
 from jaxrl_llm.runs.iteration import DeviceMetrics
 from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.progress import Progress
@@ -21,7 +22,7 @@ merged_metrics = jax.jit(merge_metrics)
 
 
 class Outputs(NamedTuple):
-  """Where a run writes: its folder, what writes there, and the run's clock."""
+  """Where a run writes: its folder, what writes there, its clock, and the problems it evaluates."""
 
   directory: Path
   checkpoints: Checkpoints
@@ -29,6 +30,7 @@ class Outputs(NamedTuple):
   best: Best
   progress: Progress
   clock: Clock
+  sets: list[EvaluationSet]
 
 
 class Line(NamedTuple):

@@ -15,9 +15,10 @@ from jaxrl_llm.config import Config
 from jaxrl_llm.reporting import html, reader, tables, writers
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.evaluate import Evaluation
+from jaxrl_llm.runs.evaluation_sets import EvaluationSet
 from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.samplers import Sampler
-from jaxrl_llm.types import Params, Task
+from jaxrl_llm.types import Params
 
 SAMPLES = 12  # held-out completions shown in the report
 SPACING = 20  # times what a refresh took until the next one, so that they take 5 % of the time
@@ -33,12 +34,13 @@ class Progress:
   are those of the last refresh.
 
   Args:
+    asked: the problems whose completions are shown.
     start_params: of the warm start, as the model reads them.
   """
 
-  def __init__(self, cfg: Config, task: Task, learner: Learner, sampler: Sampler,
+  def __init__(self, cfg: Config, asked: EvaluationSet, learner: Learner, sampler: Sampler,
                start_params: Params, directory: Path):
-    self._cfg, self._task, self._learner, self._sampler = cfg, task, learner, sampler
+    self._cfg, self._asked, self._learner, self._sampler = cfg, asked, learner, sampler
     self._start_params, self._directory = start_params, directory
     self._before: Evaluation | None = None
     self._last: tuple[int, Evaluation] | None = None
@@ -84,7 +86,7 @@ class Progress:
       params: after it, as the model reads them.
 
     Returns:
-      The metrics of the greedy evaluation of these parameters.
+      The metrics of the greedy evaluation of these parameters on the problems that are shown.
     """
     if self._last is not None and self._last[0] == iteration:
       evaluation = self._last[1]
@@ -98,13 +100,13 @@ class Progress:
     return evaluation.metrics
 
   def _evaluate(self, params: Params) -> Evaluation:
-    return evaluate.evaluate(self._cfg, self._task, self._sampler, params)
+    return evaluate.evaluate(self._cfg, self._asked, self._sampler, params)
 
   def _write_samples(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
     """Writes completions from before the training and of `evaluation`, made with `params`."""
     if self._before is None:
       self._before = self._evaluate(self._start_params)
-    tokenizer: PreTrainedTokenizerBase = self._task.tokenizer
+    tokenizer: PreTrainedTokenizerBase = self._asked.task.tokenizer
     shown = {
         name: evaluate.samples(self._learner, tokenizer, params, self._start_params, made, SAMPLES)
         for name, made in (("before", self._before), ("after", evaluation))

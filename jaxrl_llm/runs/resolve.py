@@ -6,7 +6,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import DEFAULT, AggregationConfig, Config, ConfigError
 from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.rollouts import numerics
-from jaxrl_llm.runs import best
+from jaxrl_llm.runs import best, evaluation_sets
 from jaxrl_llm.runs.method_checks import check_objective
 
 
@@ -32,6 +32,7 @@ def resolve(cfg: Config) -> Config:
   _check_groups(cfg)
   _check_anchor(cfg)
   _check_lengths(cfg)
+  evaluation_sets.check(cfg)
   best.check(cfg)
   return cfg
 

@@ -40,35 +40,42 @@ class Built(NamedTuple):
   sampler: Sampler
 
 
-def build(cfg: Config, devices=None) -> Built:
+def build(cfg: Config, devices=None, *, training: bool = True) -> Built:
   """Everything that a run needs, for a resolved config. The caller closes the sampler.
 
   Args:
     devices: of the run; None: all there are.
+    training: False: it is only evaluated, so that the task needs no training problem, and training
+      rows need not divide over the devices.
 
   Raises:
     ConfigError: as `build_learner`, or the tool does not start.
   """
-  cfg, task, learner = build_learner(cfg, devices)
-  check_rewards(task)
+  cfg, task, learner = build_learner(cfg, devices, training=training)
+  if not training:
+    cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(
+        cfg.rollout, slots=parallel.padded(cfg.rollout.slots, learner.mesh)))
+  check_rewards(cfg, task)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, learner.mesh, devices)
   sampler = make_sampler(cfg, task, learner.model, learner.mesh, rollout_mesh)
   return Built(cfg, task, learner, sampler)
 
 
-def build_learner(cfg: Config, devices=None) -> tuple[Config, Task, Learner]:
+def build_learner(cfg: Config, devices=None, *,
+                  training: bool = True) -> tuple[Config, Task, Learner]:
   """As `build`, without a sampler: no tool is started, and there is nothing to close.
 
   Raises:
     ConfigError: the task does not fit the model or the row, or rows do not fit the devices.
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
-  parallel.check(cfg, mesh, parallel.rollout_mesh(cfg.mesh, mesh, devices))
+  if training:
+    parallel.check(cfg, mesh, parallel.rollout_mesh(cfg.mesh, mesh, devices))
   model = dataclasses.replace(cfg.model, value_head=cfg.has_critic)
   cfg, tokenizer = _from_checkpoint(dataclasses.replace(cfg, model=model))
   task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
   task = rewarded(task, cfg.reward)
-  check_task(cfg, task)
+  check_task(cfg, task, training)
   _check_task(cfg, task)
   origin = str(hf_import.local_directory(cfg.pretrained)) if cfg.pretrained else None
   model = Model(cfg.model, parallel.Layout(mesh), origin)

@@ -12,11 +12,12 @@ from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.runs import evaluate, lock, setup, workdir
+from jaxrl_llm.runs import evaluate, evaluation_sets, lock, setup, workdir
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.evaluate import Evaluation
+from jaxrl_llm.runs.evaluation_sets import EvaluationSet
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.outputs import Line, Outputs, write_line
@@ -35,20 +36,28 @@ logger = logging.getLogger(__name__)
 
 
 class Evaluated(NamedTuple):
-  """An evaluation, the parameters it was made with (as the model reads them), and its metrics, also
-  those of the sampled completions.
+  """An evaluation on all sets, and the parameters it was made with (as the model reads them).
+
+  Attributes:
+    greedy: on the first set, the task's own problems unless it has none.
+    metrics: of all sets, also those of the sampled completions.
   """
 
   params: Params
   greedy: Evaluation
   metrics: dict[str, float]
 
+  @property
+  def accuracy(self) -> float:
+    """The share of correct greedy completions of the first set."""
+    return float(self.greedy.correct.mean())
+
 
 def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   """Trains as `cfg` says, in `directory`; started again there, goes on after the last checkpoint.
 
   Returns:
-    The last evaluation's metrics.
+    The last greedy evaluation's metrics: of the task's own problems, or of the first set.
 
   Raises:
     ConfigError: before anything compiles; also if another process trains in `directory`.
@@ -61,22 +70,24 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)
-  with contextlib.closing(sampler), lock.held(directory), terminable():
-    return _run(cfg, task, learner, sampler, workdir.claim(directory, resolved), clock)
+  with contextlib.closing(sampler):
+    sets = evaluation_sets.make_sets(cfg, task)
+    with lock.held(directory), terminable():
+      return _run(cfg, task, learner, sampler, sets, workdir.claim(directory, resolved), clock)
 
 
-def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, directory: Path,
-         clock: Clock) -> dict[str, float]:
+def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, sets: list[EvaluationSet],
+         directory: Path, clock: Clock) -> dict[str, float]:
   """Warm start, all iterations and the report, in a folder that is the run's."""
   workdir.write_environment(directory)
   task.tokenizer.save_pretrained(directory / "tokenizer")
   start = warm_start(cfg, learner, task.tokenizer, directory)
   start_params = learner.merged(start)
-  shown = Progress(cfg, task, learner, sampler, start_params, directory)
+  shown = Progress(cfg, sets[0], learner, sampler, start_params, directory)
   copies = Copies(cfg.writer, directory, to_dict(cfg))
   with contextlib.closing(writers.MetricsWriter(directory, copies)) as writer:
     with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
-      outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown, clock)
+      outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown, clock, sets)
       with shown.until_interrupted():
         state, done = _restore_or_start(cfg, task, learner, sampler, start, outputs)
         if not outputs.best.stop:
@@ -108,9 +119,9 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
       last, found = iteration == cfg.iterations, None
       if last or iteration % cfg.evaluation.every == 0:
         phases.wait(run.state.step)
-        found = _evaluated(cfg, task, sampler, learner.merged(run.state), iteration)
+        found = _evaluated(cfg, outputs.sets, sampler, learner.merged(run.state), iteration)
         values |= found.metrics
-        accuracy = f"{values['eval/accuracy']:.3f}"
+        accuracy = f"{found.accuracy:.3f}"
         phases.lap("evaluation")
       values |= phases.take(values["rollout/tokens"]) | outputs.clock.metrics()
       pending = Line(iteration, metrics, values)
@@ -148,20 +159,23 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   outputs.writer.cut_back(-1)
   outputs.best.resume([], -1)
   run = first_state(cfg, learner, start)
-  first = _evaluated(cfg, task, sampler, learner.merged(run.state), 0)
+  first = _evaluated(cfg, outputs.sets, sampler, learner.merged(run.state), 0)
   outputs.writer.write(0, first.metrics | outputs.clock.metrics())
-  tqdm.write(f"after the warm start: held-out accuracy {first.metrics['eval/accuracy']:.3f}")
+  tqdm.write(f"after the warm start: held-out accuracy {first.accuracy:.3f}")
   _note(outputs, run, 0, first, Phases())
   outputs.checkpoints.save(0, run.saved())
   return run, 0
 
 
-def _evaluated(cfg: Config, task: Task, sampler: Sampler, params: Params,
+def _evaluated(cfg: Config, sets: list[EvaluationSet], sampler: Sampler, params: Params,
                iteration: int) -> Evaluated:
-  """The greedy evaluation and the sampled one."""
-  greedy = evaluate.evaluate(cfg, task, sampler, params)
-  sampled = evaluate.sampled_metrics(cfg, task, sampler, params, iteration)
-  return Evaluated(params, greedy, greedy.metrics | sampled)
+  """The greedy evaluation and the sampled one of each set."""
+  greedy = [evaluate.evaluate(cfg, asked, sampler, params) for asked in sets]
+  metrics: dict[str, float] = {}
+  for asked, found in zip(sets, greedy, strict=True):
+    metrics |= found.metrics
+    metrics |= evaluate.sampled_metrics(cfg, asked, sampler, params, iteration)
+  return Evaluated(params, greedy[0], metrics)
 
 
 def _note(outputs: Outputs, run: RunState, iteration: int, found: Evaluated,

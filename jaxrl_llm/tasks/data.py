@@ -15,10 +15,14 @@ class DataConfig:
   path: str = option("", "training problems: a file (json, jsonl, csv, tsv, parquet; also .gz), a "
                      "folder of shards or of `datasets`, or a hub name (owner/name, "
                      "owner/name:configuration)")
-  heldout_path: str = option("", "the same for the held-out evaluation; empty: "
-                             "task.heldout_problems rows of `path`")
+  heldout_path: str = option("", "the same for the held-out evaluation, which then needs no "
+                             "`path`; empty: task.heldout_problems rows of `path`")
   split: str = option("train", "split of a `datasets` folder or hub name")
   heldout_split: str = option("test", "split of heldout_path", when=when(".heldout_path"))
+  heldout_too_long: str = option("error", "problems of heldout_path above "
+                                 "rollout.max_prompt_tokens: an error, or left out and counted "
+                                 "(eval/too_long)", choices=("error", "drop"),
+                                 when=when(".heldout_path"))
   mapping: str = option(AUTO, "columns and answer rule of a known set (tasks/mappings.py): gsm8k, "
                         "math, deepscaler, dapo, aime, amc23, minerva, olympiadbench, or a "
                         "plugin's; auto: the columns below")

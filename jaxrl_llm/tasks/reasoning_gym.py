@@ -66,7 +66,8 @@ class ReasoningGym(TaskBase):
     return [self._fitting(item) for item in share(order, shard, shards)]
 
   def heldout(self, size: int) -> list[Problem]:
-    """Returns the first `size` held-out problems with different questions, the same for every seed.
+    """Returns the first `size` held-out problems with different questions, the same for every seed;
+    for -1, all of the data set.
 
     Raises:
       ConfigError: there are not that many.
@@ -78,6 +79,8 @@ class ReasoningGym(TaskBase):
         found.setdefault(problem.prompt, problem)
       if len(found) == size:
         return list(found.values())
+    if size < 0 and found:
+      return list(found.values())
     raise ConfigError(
         f"task.heldout_problems = {size}: task.gym.name = {self.cfg.gym.name!r} gave {len(found)} "
         "different ones that fit the row. Fix: fewer, longer rows, or harder task.gym.options.")

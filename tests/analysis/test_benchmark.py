@@ -18,7 +18,7 @@ from jaxrl_llm.analysis import benchmark
 from jaxrl_llm.analysis.benchmark import Settings
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
 from jaxrl_llm.models import save_pretrained
-from jaxrl_llm.runs import evaluate, setup, workdir
+from jaxrl_llm.runs import evaluate, evaluation_sets, setup, workdir
 from jaxrl_llm.runs.checkpoints import Checkpoints
 from jaxrl_llm.runs.prompt_batch import prompt_batch
 from jaxrl_llm.runs.run_state import first_state
@@ -37,6 +37,11 @@ def built():
   return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
 
 
+def own(built):
+  """The held-out problems of the run's task."""
+  return evaluation_sets.make_sets(built.cfg, built.task)[0]
+
+
 @pytest.fixture(scope="module")
 def params(built):
   return built.learner.model.init(jax.random.key(3))
@@ -47,10 +52,10 @@ def params(built):
     lambda *a, **k: evaluate.sampled_metrics(*a, 2, **k)
 ], ids=["greedy", "sampled"])
 def test_evaluation_does_not_depend_on_the_piece(run, built, params):
-  cfg, task, _, sampler = built
-  whole = run(cfg, task, sampler, params, piece=10)
+  cfg, _, _, sampler = built
+  whole = run(cfg, own(built), sampler, params, piece=10)
   assert whole and all(np.isfinite(list(whole.values())))
-  assert run(cfg, task, sampler, params, piece=4) == whole
+  assert run(cfg, own(built), sampler, params, piece=4) == whole
 
 
 def test_rows_keep_their_noise_in_another_order(built, params):
@@ -68,29 +73,43 @@ def test_rows_keep_their_noise_in_another_order(built, params):
   assert (one.tokens != other.tokens).any()
 
 
-def test_sampled_metrics_leave_unscored_rows_out(built, params):
-  class HalfScored:
-    def __getattr__(self, name):
-      return getattr(built.task, name)
+class HalfScored:
+  """Of three samples one is right, one wrong and one unscored; those of the first all unscored."""
 
-    def rewards(self, problems, texts):
-      one = [Reward(1.0, True), Reward(0.0, False), Reward(0.0, False, "timeout")]
-      return [Reward(0.0, False, "timeout")] * 3 + one * (len(texts) // 3 - 1)
+  def __init__(self, task):
+    self._task = task
 
-  found = evaluate.sampled_metrics(built.cfg, HalfScored(), built.sampler, params, 1, piece=10)
-  assert found == {"eval/avg@3": 0.5, "eval/pass@3": 1.0}
+  def __getattr__(self, name):
+    return getattr(self._task, name)
+
+  def rewards(self, problems, texts):
+    one = [Reward(1.0, True), Reward(0.0, False), Reward(0.0, False, "timeout")]
+    return ([Reward(0.0, False, "timeout")] * 3 + one * len(texts))[:len(texts)]
+
+
+def test_unscored_rows_are_wrong_and_left_out_beside(built, params):
+  asked = dataclasses.replace(own(built), task=HalfScored(built.task))
+  found = evaluate.sampled_metrics(built.cfg, asked, built.sampler, params, 1, piece=10)
+  assert found == pytest.approx({"eval/avg@3": 9 / 30, "eval/avg@3_scored": 0.5,
+                                 "eval/pass@3": 0.9, "eval/pass@3_scored": 1.0})
+  found = evaluate.evaluate(built.cfg, asked, built.sampler, params).metrics
+  assert found["eval/accuracy"] == 3 / 10 and found["eval/accuracy_scored"] == 3 / 5
+  assert found["eval/unscored"] == 5 / 10
+  assert {name for name in found if "component" not in name} | {
+      "eval/avg@3", "eval/avg@3_scored", "eval/pass@3", "eval/pass@3_scored"
+  } == set(evaluate.metric_names(built.cfg))
 
 
 def test_no_samples_no_metrics(built, params):
   cfg = dataclasses.replace(built.cfg, evaluation=dataclasses.replace(built.cfg.evaluation,
                                                                       samples=0))
-  assert evaluate.sampled_metrics(cfg, built.task, built.sampler, params, 1) == {}
+  assert evaluate.sampled_metrics(cfg, own(built), built.sampler, params, 1) == {}
 
 
 def test_samples_score_the_shown_rows(built, params):
   other = built.learner.model.init(jax.random.key(4))
   cfg, task, learner, sampler = built
-  evaluation = evaluate.evaluate(cfg, task, sampler, params)
+  evaluation = evaluate.evaluate(cfg, own(built), sampler, params)
   shown = evaluate.samples(learner, task.tokenizer, params, other, evaluation, 3)
   assert len(shown) == 3 and json.dumps(shown)
   assert any(any(row["log_ratio"]) for row in shown)
@@ -104,7 +123,8 @@ SETTINGS = Settings(samples=3, temperature=1.0, batch=10, seed=5)
 
 
 def run_benchmark(built, params, settings, out, source="a"):
-  benchmark.run(built.cfg, built.task, built.sampler, params, settings, out, {"workdir": source})
+  return benchmark.run(built.cfg, [own(built)], built.sampler, params, settings, out,
+                       {"workdir": source})
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +197,41 @@ def test_other_settings_are_refused(finished, built, params):
       run_benchmark(built, params, settings, finished, source)
 
 
+def test_samples_of_other_parameters_are_refused(finished, built, params):
+  """The same path, as when a checkpoint is written anew in its folder."""
+  changed = jax.tree.map(np.array, params)
+  leaf = jax.tree.leaves(changed)[0]
+  leaf.flat[0] += 1e-3
+  with pytest.raises(ConfigError, match=r"the parameters have changed under the same name\):\n  "
+                     r"source.parameters: '\w{16}' there, '\w{16}' now\nFix: another --out"):
+    run_benchmark(built, changed, SETTINGS, finished)
+
+
+@pytest.mark.parametrize("change", [{"answer": "x"}, {"prompt": "1+2="}, {"id": "other"}])
+def test_samples_of_other_problems_are_refused(change, finished, built, params):
+  asked = own(built)
+  problems = [*asked.problems[:4], dataclasses.replace(asked.problems[4], **change),
+              *asked.problems[5:]]
+  asked = dataclasses.replace(asked, problems=problems)
+  with pytest.raises(ConfigError, match=r"problems have changed under the same name\):\n  prob"):
+    benchmark.run(built.cfg, [asked], built.sampler, params, SETTINGS, finished, {"workdir": "a"})
+  # A line that was brought from elsewhere is refused by itself.
+  path, lines = finished / "samples.jsonl", by_problem(finished)
+  benchmark._check_lines(path, lines, own(built).problems, 3)
+  with pytest.raises(ConfigError, match=f"{next(iter(change))} of problem 4 is .* Fix: remove"):
+    benchmark._check_lines(path, lines, problems, 3)
+  with pytest.raises(ConfigError, match="samples of problem 0 is 3 there and 4 now"):
+    benchmark._check_lines(path, lines, own(built).problems, 4)
+
+
+def test_a_folder_without_digests_is_refused(finished, built, params, tmp_path):
+  settings = json.loads((finished / "settings.json").read_text())
+  del settings["source"]["parameters"]
+  (tmp_path / "settings.json").write_text(json.dumps(settings))
+  with pytest.raises(ConfigError, match="holds no digest of the parameters: an older version"):
+    run_benchmark(built, params, SETTINGS, tmp_path)
+
+
 def test_a_damaged_line_is_named(tmp_path):
   (tmp_path / "samples.jsonl").write_text('{"index": 0}\n{"ind\n{"index": 1}\n')
   with pytest.raises(ConfigError, match=r"samples.jsonl, line 2"):
@@ -218,13 +273,19 @@ def test_summary_by_hand():
       ]).items()
   }
   expected = {
-      "avg@4": (1 / 4 + 2 / 4 + 1 / 3) / 3,
-      "pass@1": (1 / 4 + 2 / 4 + 1 / 3) / 3,
+      "avg@4": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4,
+      "pass@1": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4,
+      "pass@2": (1 / 2 + 5 / 6 + 1 / 2 + 0) / 4,
+      "pass@4": 3 / 4,
+      "maj@2": (1 + 0 + 0 + 0) / 4,
+      "maj@4": (0 + 0 + 0 + 0) / 4,
+      "avg@4 (scored)": (1 / 4 + 2 / 4 + 1 / 3) / 3,
+      "pass@1 (scored)": (1 / 4 + 2 / 4 + 1 / 3) / 3,
       # the third has only three scored samples
-      "pass@2": (1 / 2 + 5 / 6 + 2 / 3) / 3,
-      "pass@4": 1.0,
-      "maj@2": (1 + 0 + 0) / 3,
-      "maj@4": (0 + 0 + 0) / 3,
+      "pass@2 (scored)": (1 / 2 + 5 / 6 + 2 / 3) / 3,
+      "pass@4 (scored)": 1.0,
+      "maj@2 (scored)": (1 + 0 + 0) / 3,
+      "maj@4 (scored)": (0 + 0 + 0) / 3,
       "mean length": 11.5,
       "mean length of correct samples": (10 + 12 + 13 + 12) / 4,
       "truncated share": 1 / 16,
@@ -235,6 +296,14 @@ def test_summary_by_hand():
       "problems": 4
   }
   assert found == pytest.approx(expected)
+
+
+def test_time_outs_are_no_reason_for_a_perfect_score():
+  found = benchmark.summarize([line(0, "Abbb", unscored=3)])
+  assert found["avg@4"]["value"] == 1 / 4 and found["avg@4 (scored)"]["value"] == 1.0
+  assert found["pass@2"]["value"] == 1 / 2 and found["pass@2 (scored)"]["value"] is None
+  assert found["maj@4"]["value"] == 0.0 and found["maj@4 (scored)"]["value"] == 1.0
+  assert "avg@4 (scored)" not in benchmark.summarize([line(0, "Abbb")])
 
 
 def test_all_right_answers_vote_together():

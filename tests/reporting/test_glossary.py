@@ -2,6 +2,7 @@
 
 import ast
 import fnmatch
+import json
 import re
 import sys
 from pathlib import Path
@@ -84,8 +85,14 @@ def tiny(iterations=3, **sections):
   return from_dict(config)
 
 
-def with_a_critic():
-  """With PIPO, sampled evaluations, a KL term, and an estimator with a metric of its own."""
+def with_a_critic(folder):
+  """With PIPO, sampled evaluations, an evaluation set of which a prompt is too long, a KL term, and
+  an estimator with a metric of its own.
+  """
+  rows = [{"problem": "1+1=", "answer": "2"}, {"problem": "100+1=", "answer": "1"}]
+  (folder / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  some = {"path": str(folder / "x.jsonl"), "verifier": "exact", "too_long": "drop"}
+
   @register("owned", anchor="recomputed")
   def owned(log_probs, anchor_log_probs, advantages, mask, cfg):
     out = reinforce(log_probs, anchor_log_probs, advantages, mask, cfg)
@@ -93,10 +100,10 @@ def with_a_critic():
                          out.metrics | {"estimator/size": masked.mean(abs(log_probs), mask)})
 
   return tiny(5, advantage={"name": "gae"}, kl={"coef": 0.1}, pipo={"enabled": True, "history": 2},
-              evaluation={"samples": 2}, estimator={"name": "owned"})
+              evaluation={"samples": 2, "sets": {"some": some}}, estimator={"name": "owned"})
 
 
-def with_a_tool():
+def with_a_tool(_):
   import tiny_tools
 
   config = tiny_tools.get_config()
@@ -105,7 +112,7 @@ def with_a_tool():
   return from_dict(config)
 
 
-def with_redraws():
+def with_redraws(_):
   """With experts, a pruned vocabulary, rollouts that are sampled ahead, and a second reward."""
   @rewards.register("brief")
   def brief(problem, completion, cfg):
@@ -127,7 +134,7 @@ def logged(cfg, folder) -> set[str]:
 
 
 def test_a_run_of_every_feature_logs_what_the_glossary_explains(tmp_path):
-  names = set().union(*(logged(make(), tmp_path / name) for name, make in RUNS.items()))
+  names = set().union(*(logged(make(tmp_path), tmp_path / name) for name, make in RUNS.items()))
   assert without_entry(names) == []
   assert without_run(names) == []
   # What the test rejects: a metric without an entry, an entry without a metric.

@@ -194,6 +194,9 @@ def test_devices_that_only_sample_give_the_same_run():
     (4, {}, ["updates.overlap = True on 4 devices", "mesh.rollout=2, or updates.overlap=False"]),
     (4, {
         "task.heldout_problems": 7
+    }, ["updates.overlap = True on 4 devices", "mesh.rollout=2, or updates.overlap=False"]),
+    (4, {
+        "rollout.slots": 7
     }, ["updates.overlap = True on 4 devices", "Fix: updates.overlap=False"]),
     (1, {
         "mesh.rollout": 1

@@ -39,9 +39,9 @@ def made(tmp_path, monkeypatch):
   monkeypatch.setattr(progress, "time", clock)
   monkeypatch.setattr(html, "write_report", write)
   monkeypatch.setattr(progress.evaluate, "samples", lambda *_: [])
-  task = types.SimpleNamespace(tokenizer=None)
+  asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None))
   cfg = types.SimpleNamespace(iterations=1000)
-  return Progress(cfg, task, None, None, None, tmp_path), clock, written
+  return Progress(cfg, asked, None, None, None, tmp_path), clock, written
 
 
 def share(made, evaluations=400) -> float:

@@ -101,7 +101,7 @@ def test_the_last_rows_are_held_out_and_never_trained_on(tmp_path):
 def test_a_file_of_its_own_is_held_out(tmp_path, file):
   other = write(tmp_path / "test.jsonl", [{"problem": "One?", "answer": 1}, ROWS[0],
                                           {"problem": "x" * 30, "answer": 1}])
-  task = make(file, heldout_path=other, limit=20)
+  task = make(file, heldout_path=other, limit=20)  # the long one is behind those that are asked
   assert [p.prompt for p in task.heldout(2)] == ["One?", ROWS[0]["problem"]]
   assert task.counts == {
       "read": 10,
@@ -110,13 +110,37 @@ def test_a_file_of_its_own_is_held_out(tmp_path, file):
       "too_long": 0,
       "duplicates": 1,
       "heldout": 0,
-      "heldout_too_long": 1
+      "heldout_too_long": 0
   }
   ids = [p.id for p in task.heldout(2) + task.batch(0) + task.batch(1)]
   assert len(set(ids)) == len(ids) == 10
   with pytest.raises(ConfigError,
                      match=r"task.heldout_problems = 3: .*test.jsonl' has 2. Fix: .* <= 2"):
     task.heldout(3)
+
+
+def test_held_out_prompts_that_do_not_fit_are_refused_or_counted(tmp_path, file):
+  rows = [{"problem": "x" * n, "answer": 1} for n in (3, 25, 4, 22, 5)]
+  other = write(tmp_path / "test.jsonl", rows)
+  with pytest.raises(ConfigError, match=r"rollout.max_prompt_tokens = 20: 2 prompts of "
+                     r"task.data.heldout_path = .*; the longest has 25 tokens. Fix: .* >= 25, or "
+                     r"task.data.heldout_too_long=drop"):
+    make(file, heldout_path=other, heldout=-1, limit=20)
+  task = make(file, heldout_path=other, heldout=-1, limit=20, heldout_too_long="drop")
+  assert task.counts["heldout_too_long"] == 2 and task.counts["kept"] == 10
+  assert [len(p.prompt) for p in task.heldout(-1)] == [3, 4, 5] == [
+      len(p.prompt) for p in task.heldout(3)]
+  assert len(make(file, heldout_path=other, heldout=-1, limit=25).heldout(-1)) == 5
+
+
+def test_a_benchmark_needs_no_training_file(file):
+  task = make("", heldout_path=file, heldout=-1)
+  assert [p.prompt for p in task.heldout(-1)] == [row["problem"] for row in ROWS]
+  assert task.longest_prompt() == len(ROWS[0]["problem"]) and task.counts["read"] == 0
+  with pytest.raises(ConfigError, match=r"task.data.path is empty.*nothing to train on.*Fix: task"):
+    task.batch(0)
+  with pytest.raises(ConfigError, match=r"task.heldout_problems = -1 .*heldout_path, which is emp"):
+    make(file, heldout=-1)
 
 
 def test_long_prompts_are_dropped_counted_and_logged(tmp_path, caplog):

@@ -1,0 +1,217 @@
+"""Several sets of held-out problems: what each asks, its metrics, and any number of rows."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import command
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from jaxrl_llm import parallel
+from jaxrl_llm.analysis import benchmark
+from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
+from jaxrl_llm.runs import evaluate, evaluation_sets, setup, trainer
+
+sys.path.append(str(Path(__file__).parent))
+
+
+def sums(path: Path, numbers, **more) -> str:
+  """Writes problems of tiny's notation."""
+  rows = [{"problem": f"{n}+{n % 3}=", "answer": str((n + n % 3) % 10), **more} for n in numbers]
+  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  return str(path)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("sets")
+  return {"a": sums(folder / "a.jsonl", range(5)), "b": sums(folder / "b.jsonl", range(2, 9)),
+          "long": sums(folder / "long.jsonl", (1, 2, 3, 12, 123, 4))}
+
+
+def config(paths, *, own=5, **keys):
+  """tiny with the sets a (two samples of its own) and b (its own prompt).
+
+  Equal numbers of problems share a program.
+  """
+  made = tiny.get_config()
+  made.task.heldout_problems = own
+  made.evaluation.sets.update(
+      a={"path": paths["a"], "verifier": "numeric", "samples": 2, "temperature": 0.5},
+      b={"path": paths["b"], "verifier": "exact", "problems": 5,
+         "prompt": {"style": "completion", "template": "{problem}1"}})
+  made.rollout.max_prompt_tokens = 5
+  for key in keys:
+    if key.startswith("evaluation.sets."):
+      made.evaluation.sets[key.split(".")[2]]  # enters the name
+  made.update_from_flattened_dict(keys)
+  return from_dict(made)
+
+
+@pytest.fixture(scope="module")
+def built(paths):
+  return setup.build(setup.resolve(config(paths)), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def sets(built):
+  return evaluation_sets.make_sets(built.cfg, built.task)
+
+
+def test_each_set_has_its_file_prompt_verifier_and_samples(built, sets):
+  own, a, b = sets
+  assert [one.name for one in sets] == ["", "a", "b"]
+  assert own.problems == built.task.heldout(5) and own.task is built.task
+  assert [p.prompt for p in a.problems] == ["0+0=", "1+1=", "2+2=", "3+0=", "4+1="]
+  assert [p.prompt for p in b.problems] == ["2+2=", "3+0=", "4+1=", "5+2=", "6+0="], "problems = 5"
+  assert b.task.render(b.problems[0]) == built.task.tokenizer.encode("2+2=1")
+  assert a.task.render(a.problems[0]) == built.task.tokenizer.encode("0+0=")
+  assert (a.task.verifier, b.task.verifier) == ("numeric", "exact")
+  assert (a.samples, a.temperature, b.samples) == (2, 0.5, None)
+
+
+def test_metrics_are_named_after_the_set(built, sets):
+  params = built.learner.model.init(jax.random.key(3))
+  found = {}
+  for one in sets:
+    found |= evaluate.evaluate(built.cfg, one, built.sampler, params).metrics
+    found |= evaluate.sampled_metrics(built.cfg, one, built.sampler, params, 1)
+  assert set(found) == set(evaluate.metric_names(built.cfg))
+  assert {"eval/accuracy", "eval/a/accuracy", "eval/b/accuracy_scored"} <= set(found)
+  assert "eval/a/avg@2" in found
+  assert not {"eval/avg@2", "eval/b/avg@2"} & set(found)
+  assert setup.resolve(dataclasses.replace(built.cfg, checkpoint=dataclasses.replace(
+      built.cfg.checkpoint, best="eval/a/avg@2")))
+
+
+def test_a_set_alone_has_the_metrics_that_it_has_among_others(built, sets, paths):
+  """What is sampled for a set depends on its name, but on no other set."""
+  params = built.learner.model.init(jax.random.key(3))
+  alone = config(paths, **{"evaluation.sets.b.problems": 0, "checkpoint.best": "none"}, own=0)
+  cfg = setup.resolve(alone)
+  one, = evaluation_sets.make_sets(cfg, built.task)
+  assert (evaluate.sampled_metrics(cfg, one, built.sampler, params, 1)
+          == evaluate.sampled_metrics(built.cfg, sets[1], built.sampler, params, 1) != {})
+
+
+REFUSED = [
+    ({"evaluation.sets.a.path": "none.jsonl"},
+     r"evaluation\.sets\.a\.path = 'none.jsonl': no such file"),
+    ({"evaluation.sets.a.path": ""}, r"evaluation\.sets\.a\.path is empty\. Fix: evaluation\.sets"),
+    ({"evaluation.sets.a.problems": 6},
+     r"evaluation\.sets\.a\.problems = 6: .* has 5\. Fix: evaluation\.sets\.a\.problems <= 5"),
+    ({"evaluation.sets.a.mapping": "amie"},
+     r"evaluation\.sets\.a\.mapping = 'amie': .* Did you mean 'aime'"),
+    ({"evaluation.sets.a.verifier": "exat"},
+     r"evaluation\.sets\.a\.verifier = 'exat': .* Did you mean 'exact'"),
+    ({"evaluation.sets.b.prompt.template": "x"},
+     r"evaluation\.sets\.b\.prompt\.template = 'x': no \{problem\}"),
+    ({"evaluation.sets.component.path": "LONG"}, "component: this name is taken"),
+    ({"evaluation.sets.a.path": "LONG"},
+     r"max_prompt_tokens = 5: 1 prompts of evaluation\.sets\.a\.path = .* longest has 6 tokens\. "
+     r"Fix: rollout\.max_prompt_tokens >= 6, or evaluation\.sets\.a\.too_long=drop"),
+    ({"checkpoint.best": "eval/c/accuracy"}, r"evaluations log eval/accuracy, .*eval/a/accuracy"),
+]
+
+
+@pytest.mark.parametrize("keys, message", REFUSED, ids=[str(i) for i in range(len(REFUSED))])
+def test_mistakes_name_the_key_of_the_set(keys, message, built, paths):
+  keys = {key: paths["long"] if value == "LONG" else value for key, value in keys.items()}
+  with pytest.raises(ConfigError, match=message) as error:
+    evaluation_sets.make_sets(setup.resolve(config(paths, **keys)), built.task)
+  assert "\n" not in str(error.value) and "task.data" not in str(error.value)
+
+
+def test_long_prompts_are_left_out_where_that_is_asked_for(built, paths):
+  cfg = setup.resolve(config(paths, **{"evaluation.sets.a.path": paths["long"],
+                                       "evaluation.sets.a.too_long": "drop"}))
+  asked = evaluation_sets.make_sets(cfg, built.task)[1]
+  assert len(asked.problems) == 5 and asked.too_long == 1
+  params = built.learner.model.init(jax.random.key(3))
+  assert evaluate.evaluate(cfg, asked, built.sampler, params).metrics["eval/a/too_long"] == 1
+
+
+def test_nothing_to_evaluate_is_refused(built):
+  cfg = tiny.get_config()
+  cfg.task.heldout_problems = 0
+  with pytest.raises(ConfigError, match=r"checkpoint.best = 'eval/accuracy': evaluations log "):
+    setup.resolve(from_dict(cfg))
+  cfg.checkpoint.best = "none"
+  with pytest.raises(ConfigError, match=r"nothing is evaluated\. Fix: task.heldout_problems >= 1"):
+    evaluation_sets.make_sets(setup.resolve(from_dict(cfg)), built.task)
+
+
+def test_all_problems_of_a_task_without_an_end_are_refused():
+  cfg = tiny.get_config()
+  cfg.task.heldout_problems = -1
+  with pytest.raises(ConfigError, match=r"task.heldout_problems = -1 stands for all .* a number"):
+    setup.build(setup.resolve(from_dict(cfg)), jax.devices()[:1])
+
+
+@pytest.mark.parametrize("slots", [0, 12])
+def test_any_number_of_rows_on_any_number_of_devices(slots, built, paths, tmp_path):
+  """Five problems, and samples of seven, on eight devices."""
+  params = built.learner.model.init(jax.random.key(3))
+  cfg = setup.resolve(config(paths, own=7, **{"rollout.slots": slots}))
+  many = setup.build(cfg, training=False)
+  assert many.learner.mesh.size == 8 and many.cfg.rollout.slots == (16 if slots else 0)
+  spread = jax.device_put(params, parallel.replicated(many.learner.mesh))
+  settings = benchmark.Settings(samples=3, temperature=1.0, batch=10)
+  found = []
+  for made, tree in ((built, params), (many, spread)):
+    here = evaluation_sets.make_sets(cfg, made.task)
+    greedy = [evaluate.evaluate(cfg, one, made.sampler, tree) for one in here]
+    out = tmp_path / str(len(found))
+    benchmark.run(cfg, here, made.sampler, tree, settings, out, {})
+    found.append((here, greedy, out))
+  (here, one, first), (_, other, second) = found
+  for asked, x, y in zip(here, one, other, strict=True):
+    np.testing.assert_array_equal(x.rollout.tokens, y.rollout.tokens)
+    assert x.metrics == y.metrics and len(x.texts) == len(asked.problems)
+    assert (benchmark.read_samples(first / asked.name / "samples.jsonl")
+            == benchmark.read_samples(second / asked.name / "samples.jsonl"))
+
+
+def test_a_run_trains_without_problems_of_its_own_and_is_evaluated_again(paths, tmp_path):
+  cfg = dataclasses.replace(
+      config(paths, own=0, **{"checkpoint.best": "eval/a/accuracy", "iterations": 2,
+                              "warm_start.steps": 5, "evaluation.every": 1}),
+      writer=WriterConfig("none"))
+  trainer.run(cfg, tmp_path / "run")
+  lines = command.metrics_lines(tmp_path / "run")
+  assert all("eval/a/accuracy" in line and "eval/accuracy" not in line for line in lines)
+  assert list((tmp_path / "run/best").iterdir())
+  assert "accuracy on a" in (tmp_path / "run/report.html").read_text()
+  done = command.succeed(command.launch(
+      "evaluate", f"--workdir={tmp_path / 'run'}", f"--out={tmp_path / 'out'}", "--samples=3",
+      "--checkpoint=best"))
+  for name, plan in {"a": (2, 0.5), "b": (3, 0.6)}.items():
+    settings = json.loads((tmp_path / "out" / name / "settings.json").read_text())
+    assert (settings["plan"]["samples"], settings["plan"]["temperature"]) == plan
+    assert (tmp_path / "out" / name / "table.md").read_text() in done.stdout
+  joint = (tmp_path / "out/joint.md").read_text()
+  assert joint in done.stdout and not (tmp_path / "out/samples.jsonl").exists()
+  assert [line.split("|")[1].strip() for line in joint.splitlines()[2:]] == ["a", "b"]
+
+
+def test_a_benchmark_is_evaluated_without_a_training_file(built, paths, tmp_path):
+  """By the command, with a checkpoint, from flags alone."""
+  from jaxrl_llm.models import save_pretrained
+
+  params = built.learner.model.init(jax.random.key(3))
+  save_pretrained(tmp_path / "hf", built.learner.model, params, tokenizer=built.task.tokenizer)
+  flags = ["task.name=dataset", "task.num_terms=None", "task.worked_share=None",
+           f"task.data.heldout_path={paths['a']}", "task.data.verifier=numeric",
+           "task.heldout_problems=-1", f"evaluation.sets.other.path={paths['b']}",
+           "evaluation.sets.other.verifier=exact", "evaluation.sets.other.samples=0"]
+  done = command.succeed(command.launch(
+      "evaluate", f"--pretrained={tmp_path / 'hf'}", "--config=tests/runs/tiny.py",
+      f"--out={tmp_path / 'out'}", "--samples=2", *(f"--config.{flag}" for flag in flags)))
+  assert len(benchmark.read_samples(tmp_path / "out/samples.jsonl")) == 5
+  other = benchmark.read_samples(tmp_path / "out/other/samples.jsonl")
+  assert len(other) == 7 and all(len(line["samples"]) == 1 for line in other.values())
+  assert "avg@1" in done.stdout and "avg@2" in done.stdout

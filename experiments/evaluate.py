@@ -34,6 +34,8 @@ _TOP_P = flags.DEFINE_float("top_p", 1.0, "Sample only the likeliest tokens of t
 _TOP_K = flags.DEFINE_integer("top_k", 0, "Sample only this many likeliest tokens; 0: all.")
 _MIN_P = flags.DEFINE_float("min_p", 0.0,
                             "Sample no token below this share of the likeliest one's probability.")
+_PLUGINS = flags.DEFINE_string("plugins", "",
+                               "`run`: import the plugins that the run's config names.")
 _BATCH = flags.DEFINE_integer("batch", 64, "Rows sampled at once.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the samples.")
 
@@ -48,7 +50,8 @@ def main():
   if _WORKDIR.value is not None:
     iteration = saved.choose(_WORKDIR.value, _CHECKPOINT.value)
     source = {"workdir": _WORKDIR.value, "checkpoint": iteration}
-    built, params = benchmark.load_run(_WORKDIR.value, iteration, cfg)
+    built, params = benchmark.load_run(_WORKDIR.value, iteration, cfg,
+                                       plugins=_PLUGINS.value)
   elif cfg is None:
     raise config_lib.ConfigError("--pretrained needs a task. Fix: add --config.")
   else:

@@ -12,7 +12,7 @@ from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.runs import evaluate, lock, setup, workdir
+from jaxrl_llm.runs import disk, evaluate, lock, setup, workdir
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
@@ -30,7 +30,8 @@ from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params, Task
 
 # What ends a run with a message instead of a traceback.
-RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError)
+RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError,
+              disk.DiskError)
 logger = logging.getLogger(__name__)
 
 
@@ -53,6 +54,8 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   Raises:
     ConfigError: before anything compiles; also if another process trains in `directory`.
     CheckpointError: the weights of `pretrained` cannot be read.
+    TornCheckpointsError: something that the run saved cannot be read.
+    DiskError: there is no room to write.
     NonFiniteError: naming iteration and optimizer step.
     SystemExit: on SIGTERM, after the report was written.
   """
@@ -60,7 +63,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)
-  with contextlib.closing(sampler), lock.held(directory), terminable():
+  with contextlib.closing(sampler), disk.named(directory), lock.held(directory), terminable():
     return _run(cfg, task, learner, sampler, workdir.claim(directory, resolved))
 
 
@@ -135,13 +138,20 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   """(run, finished iterations) of the newest readable checkpoint; without one, of the warm start,
   which is evaluated and saved as iteration 0.
   """
-  found = outputs.checkpoints.restore(abstract_saved(cfg, learner))
+  lines = reader.read_metrics(str(outputs.directory / "metrics.jsonl"))
+  recorded = lines[-1]["iteration"] if lines else -1
+  found = outputs.checkpoints.restore(abstract_saved(cfg, learner), recorded)
   if found is not None:
     iteration, tree = found
     outputs.writer.cut_back(iteration)
-    outputs.best.resume(reader.read_metrics(str(outputs.directory / "metrics.jsonl")), iteration)
+    outputs.best.resume([line for line in lines if line["iteration"] <= iteration], iteration)
     logger.info("resumed after iteration %d", iteration)
     return restored_state(tree, start), iteration
+  if recorded > 0:
+    raise TornCheckpointsError(
+        f"{outputs.directory}: metrics.jsonl reaches iteration {recorded}, but there is no "
+        "checkpoint to go on from. Nothing was changed. Fix: put a copy of one back, start in a "
+        "new --workdir, or remove metrics.jsonl to begin again.")
   outputs.writer.cut_back(-1)
   outputs.best.resume([], -1)
   run = first_state(cfg, learner, start)

@@ -127,7 +127,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, tmp_
   copy = tmp_path / "torn"
   shutil.copytree(folder, copy)
   shutil.rmtree(copy / "checkpoints" / "3" / "default")
-  with pytest.raises(TornCheckpointsError, match=r"another of the checkpoints \[0, 3\]"):
+  with pytest.raises(TornCheckpointsError, match=r"another of the checkpoints \[0\]"):
     saved.restore_trained(built.cfg, built.learner, copy)
   assert iterations(copy) == [0, 3]  # reading sets nothing aside
 
@@ -234,6 +234,6 @@ def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):
   like = jax.ShapeDtypeStruct((2,), np.float32, sharding=sharding)
   checkpoints.save_params(tmp_path / "saved", {"trained": {"a": jnp.ones(2)}})
   with pytest.raises(TornCheckpointsError, match="lacks trained/b"):
-    checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like, "b": like}})
-  whole = checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like}})
+    checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like, "b": like}}, "none")
+  whole = checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like}}, "none")
   np.testing.assert_array_equal(whole["trained"]["a"], 1)

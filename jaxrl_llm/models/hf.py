@@ -54,7 +54,8 @@ def save_pretrained(path: str | Path, model: Model, params, *, tokenizer=None,
     model: the model.
     params: its parameters.
     tokenizer: anything with `save_pretrained(directory)`, or None.
-    dtype: float32, bfloat16 or float16, for the stored tensors; None keeps the parameters' dtype.
+    dtype: float32, bfloat16 or float16, for all stored tensors; None: that of the parameters, and
+      if they have several, the one that holds all of them without rounding.
     max_shard_bytes: a larger checkpoint is split into shards with an index; a larger tensor gets a
       shard of its own.
 

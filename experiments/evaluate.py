@@ -16,7 +16,7 @@ from ml_collections import config_flags
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.analysis import benchmark
 from jaxrl_llm.models import CheckpointError
-from jaxrl_llm.runs import command_line, saved
+from jaxrl_llm.runs import command_line, saved, setup
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None,
@@ -26,7 +26,8 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "latest",
                                   "Iteration of the run's checkpoint, `latest` or `best`.")
 _PRETRAINED = flags.DEFINE_string("pretrained", None,
-                                  "Hugging Face directory, in place of --workdir.")
+                                  "Hugging Face directory, or an adapter of PEFT, in place of "
+                                  "--workdir.")
 _OUT = flags.DEFINE_string("out", None, "Folder for samples, metrics and table.")
 _SAMPLES = flags.DEFINE_integer("samples", 8, "Samples per problem.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature; 0: greedy.")
@@ -57,6 +58,9 @@ def main():
   else:
     source = {"pretrained": _PRETRAINED.value}
     built, params = benchmark.load_directory(_PRETRAINED.value, cfg)
+    setup.log_sampling(_PRETRAINED.value, {"temperature": settings.temperature,
+                                           "top_k": settings.top_k, "top_p": settings.top_p,
+                                           "min_p": settings.min_p})
   cfg, task, _, sampler = built
   with contextlib.closing(sampler):
     metrics = benchmark.run(cfg, task, sampler, params, settings, _OUT.value, source)

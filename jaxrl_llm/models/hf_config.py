@@ -58,9 +58,13 @@ def read_json(file: Path) -> dict[str, Any]:
   if not file.exists():
     raise CheckpointError(f"{file} is not there. Fix: a directory written by save_pretrained.")
   try:
-    return json.loads(file.read_text())
-  except json.JSONDecodeError as error:
+    content = json.loads(file.read_text())
+  except (ValueError, OSError) as error:
     raise CheckpointError(f"{file} is not JSON: {error}. Fix: fetch the file again.") from error
+  if not isinstance(content, dict):
+    raise CheckpointError(f"{file}: an object was expected, not {str(content)[:60]!r}. Fix: fetch "
+                          "the file again.")
+  return content
 
 
 def _unsupported(kind: str, hf, raw: dict) -> list[str]:

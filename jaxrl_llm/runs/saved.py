@@ -9,7 +9,7 @@ import jax
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, WriterConfig, from_saved, permit, read_saved
-from jaxrl_llm.models import hf, peft, trainable
+from jaxrl_llm.models import hf, hf_import, peft, peft_import, trainable
 from jaxrl_llm.runs import checkpoints, setup
 from jaxrl_llm.runs.checkpoints import BEST
 from jaxrl_llm.runs.learner import Learner, Start
@@ -151,6 +151,9 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
         f"--adapter: the run has parameters.train = {p.train!r}, patterns = {p.patterns} and "
         f"head_rows = {p.head_rows}; an adapter directory holds only low-rank adapters. "
         "Fix: leave --adapter out.")
+  if cfg.pretrained and peft_import.is_adapter(hf_import.local_directory(cfg.pretrained)):
+    raise ConfigError(f"--adapter: the run started from the adapter {cfg.pretrained}, on which PEFT "
+                      "puts no second one. Fix: leave --adapter out.")
   if dtype != "float32":
     raise ConfigError(f"--dtype={dtype}: an adapter is stored in float32. Fix: leave --dtype out.")
   iteration, start = restore_start(cfg, learner, workdir, which)

@@ -63,6 +63,8 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)
+  setup.log_sampling(cfg.pretrained,
+                     {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   with contextlib.closing(sampler), disk.named(directory), lock.held(directory), terminable():
     return _run(cfg, task, learner, sampler, workdir.claim(directory, resolved))
 

@@ -13,13 +13,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from jaxrl_llm.models.hf_config import read_json
-from jaxrl_llm.models.hf_names import Entry, tensor_table
+from jaxrl_llm.models.hf_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.peft import CONFIG, PREFIX, WEIGHTS
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.models.transformer import Model
 
 BASE = "base_model_name_or_path"
 NAME = re.compile(re.escape(PREFIX) + r"(.+)\.lora_([AB])(?:\.default)?\.weight")
+COPY = re.compile(re.escape(PREFIX) + r"(.*?(?:embed_tokens|lm_head))(?:\.base_layer)?\.weight")
 # Keys of adapter_config.json with which an adapter is more than x W^T + scale x A^T B^T, and the
 # values without which it is not.
 PLAIN: dict[str, tuple] = {
@@ -75,11 +76,13 @@ def add(directory: Path, model: Model, params, dtype=None):
     CheckpointError: the adapter is not a plain low-rank one, or does not fit the base; everything
       wrong is listed.
   """
-  config, pairs = read_json(directory / CONFIG), _read(directory)
+  config = read_json(directory / CONFIG)
   _check_plain(directory, config)
+  pairs, copies = _read(directory)
   entries = {name.removesuffix(".weight"): (entry, index)
              for entry in tensor_table(model) for index, name in entry.names}
-  problems, parts = [], collections.defaultdict(list)
+  problems = _changed_copies(copies, entries, params)
+  parts = collections.defaultdict(list)
   for module, matrices in pairs.items():
     found = entries.get(module)
     problem = _misfit(matrices, found)
@@ -98,8 +101,22 @@ def add(directory: Path, model: Model, params, dtype=None):
   return jax.tree_util.tree_map_with_path(changed, params)
 
 
-def _read(directory: Path) -> dict[str, dict[str, np.ndarray]]:
-  """The matrices A and B by module."""
+def _changed_copies(copies: dict[str, np.ndarray], entries, params) -> list[str]:
+  """What is wrong with weights that are stored whole: PEFT copies those of an adapted head."""
+  leaves, problems = by_path(params), []
+  for module, stored in copies.items():
+    if module not in entries:
+      problems.append(f"{module}: the base has no such weight")
+      continue
+    entry, index = entries[module]
+    ours = entry.to_stored(np.asarray(leaves[entry.path], np.float32)[index])
+    if not np.array_equal(ours, stored):
+      problems.append(f"{module}: the weight that is stored whole is not the base's")
+  return problems
+
+
+def _read(directory: Path) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
+  """(the matrices A and B by module, weights that are stored whole by module)."""
   file = directory / WEIGHTS
   if not file.exists():
     raise CheckpointError(f"{file} is not there. Fix: an adapter saved with safe serialization.")
@@ -109,13 +126,17 @@ def _read(directory: Path) -> dict[str, dict[str, np.ndarray]]:
     raise CheckpointError(f"{file} is truncated or damaged: {error}. Fix: fetch it again."
                           ) from error
   pairs: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
+  copies = {}
   for name, tensor in tensors.items():
-    match = NAME.fullmatch(name)
-    if match is None:
+    match, copied = NAME.fullmatch(name), COPY.fullmatch(name)
+    if match is None and copied is None:
       raise CheckpointError(f"{file}: {name} is no matrix of a low-rank adapter. Fix: an adapter "
                             "of linear layers, without saved modules.")
-    pairs[match[1]][match[2]] = tensor.astype(np.float32)
-  return pairs
+    if match is None:
+      copies[copied[1]] = tensor.astype(np.float32)
+    else:
+      pairs[match[1]][match[2]] = tensor.astype(np.float32)
+  return pairs, copies
 
 
 def _check_plain(directory: Path, config: dict[str, Any]) -> None:

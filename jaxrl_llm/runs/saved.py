@@ -152,8 +152,8 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
         f"head_rows = {p.head_rows}; an adapter directory holds only low-rank adapters. "
         "Fix: leave --adapter out.")
   if cfg.pretrained and peft_import.is_adapter(hf_import.local_directory(cfg.pretrained)):
-    raise ConfigError(f"--adapter: the run started from the adapter {cfg.pretrained}, on which PEFT "
-                      "puts no second one. Fix: leave --adapter out.")
+    raise ConfigError(f"--adapter: the run started from the adapter {cfg.pretrained}, on which "
+                      "PEFT puts no second one. Fix: leave --adapter out.")
   if dtype != "float32":
     raise ConfigError(f"--dtype={dtype}: an adapter is stored in float32. Fix: leave --dtype out.")
   iteration, start = restore_start(cfg, learner, workdir, which)

@@ -90,12 +90,12 @@ class Checkpoints:
     if steps:
       raise TornCheckpointsError(
           f"{self._directory}: none of the checkpoints {steps} can be read; {steps[0]} "
-          f"{reasons[steps[0]]}. Nothing was changed. Fix: put a copy of one back, start in a new "
+          f"{reasons[steps[0]]}. Nothing was cut. Fix: put a copy of one back, start in a new "
           "--workdir, or remove this folder's checkpoints and metrics.jsonl to begin again.")
     if aside:
       raise TornCheckpointsError(
           f"{self._directory} is empty, beside {', '.join(aside)}, which could not be read. "
-          "Nothing was changed. Fix: put a copy of a checkpoint back, start in a new --workdir, or "
+          "Nothing was cut. Fix: put a copy of a checkpoint back, start in a new --workdir, or "
           "remove these folders and metrics.jsonl to begin again.")
 
   def close(self) -> None:

@@ -152,7 +152,7 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   if recorded > 0:
     raise TornCheckpointsError(
         f"{outputs.directory}: metrics.jsonl reaches iteration {recorded}, but there is no "
-        "checkpoint to go on from. Nothing was changed. Fix: put a copy of one back, start in a "
+        "checkpoint to go on from. Nothing was cut. Fix: put a copy of one back, start in a "
         "new --workdir, or remove metrics.jsonl to begin again.")
   outputs.writer.cut_back(-1)
   outputs.best.resume([], -1)

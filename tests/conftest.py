@@ -95,7 +95,8 @@ SLOW = {
     "runs/test_resume.py": None,
     "runs/test_resume_tools.py": None,
     "runs/test_run.py": None,
-    "runs/test_saved.py": "trains_the_adapters_alone|keeps_what_it_changed|computes_what_the_run|from_an_adapter",
+    "runs/test_saved.py": "trains_the_adapters_alone|keeps_what_it_changed|computes_what_the_run"
+                          "|from_an_adapter",
     "runs/test_shared_starts.py": "reads_no_section|runs_do_not_depend",
     "runs/test_stop_rules.py": "evaluation_ends|prunes_by_min_p|the_ratio_is_one",
     "runs/test_support_both_sides.py": None,

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def named(workdir: str | Path):
     cause = _cause(error)
     if cause is None:
       raise
+    # Orbax's other writes failed alike, and asyncio would log a traceback of each at the end.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     raise DiskError(
         f"--workdir={workdir}: {cause}. What was written before is whole. Fix: free space, raise "
         "the limit (ulimit -f), or lower checkpoint.keep; then start the same command again, which "

@@ -110,8 +110,9 @@ def first_line(error: BaseException) -> str:
 
 def save_params(path: Path, params) -> None:
   """Writes parameters, completely or not at all, in place of what was there."""
-  with ocp.StandardCheckpointer() as checkpointer:
-    checkpointer.save(Path(path).resolve(), params, force=True)
+  # Not ocp.StandardCheckpointer: it saves in a thread, which logs the traceback of what it raises.
+  with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+    checkpointer.save(Path(path).resolve(), args=ocp.args.StandardSave(params), force=True)
 
 
 def iterations(workdir: Path, folder: str = "checkpoints") -> list[int]:

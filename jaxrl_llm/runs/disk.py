@@ -24,18 +24,22 @@ def named(workdir: str | Path):
   Raises:
     DiskError: naming `workdir`.
   """
+  logging.getLogger("asyncio").addFilter(_of_another_cause)
   try:
     yield
   except Exception as error:  # Orbax raises several types
     cause = _cause(error)
     if cause is None:
       raise
-    # Orbax's other writes failed alike, and asyncio would log a traceback of each at the end.
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     raise DiskError(
         f"--workdir={workdir}: {cause}. What was written before is whole. Fix: free space, raise "
         "the limit (ulimit -f), or lower checkpoint.keep; then start the same command again, which "
         "goes on from the last checkpoint.") from error
+
+
+def _of_another_cause(record: logging.LogRecord) -> bool:
+  """Keeps asyncio from logging a traceback of each of Orbax's writes that failed with the first."""
+  return record.exc_info is None or _cause(record.exc_info[1]) is None
 
 
 def _cause(error: BaseException | None) -> str | None:

@@ -24,7 +24,8 @@ def named(workdir: str | Path):
   Raises:
     DiskError: naming `workdir`.
   """
-  logging.getLogger("asyncio").addFilter(_of_another_cause)
+  for name in ("asyncio", "absl"):
+    logging.getLogger(name).addFilter(_of_another_cause)
   try:
     yield
   except Exception as error:  # Orbax raises several types
@@ -38,7 +39,7 @@ def named(workdir: str | Path):
 
 
 def _of_another_cause(record: logging.LogRecord) -> bool:
-  """Keeps asyncio from logging a traceback of each of Orbax's writes that failed with the first."""
+  """Keeps Orbax and asyncio from logging a traceback of each write that failed with the first."""
   return record.exc_info is None or _cause(record.exc_info[1]) is None
 
 

@@ -19,7 +19,7 @@ from ml_collections import config_flags
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.analysis import benchmark
 from jaxrl_llm.models import CheckpointError
-from jaxrl_llm.runs import command_line, evaluation_sets, saved
+from jaxrl_llm.runs import command_line, evaluation_sets, saved, setup
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None,
@@ -29,7 +29,8 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "latest",
                                   "Iteration of the run's checkpoint, `latest` or `best`.")
 _PRETRAINED = flags.DEFINE_string("pretrained", None,
-                                  "Hugging Face directory, in place of --workdir.")
+                                  "Hugging Face directory, or an adapter of PEFT, in place of "
+                                  "--workdir.")
 _OUT = flags.DEFINE_string("out", None, "Folder for samples, metrics and table.")
 _SAMPLES = flags.DEFINE_integer("samples", 8, "Samples per problem.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature; 0: greedy.")
@@ -37,6 +38,8 @@ _TOP_P = flags.DEFINE_float("top_p", 1.0, "Sample only the likeliest tokens of t
 _TOP_K = flags.DEFINE_integer("top_k", 0, "Sample only this many likeliest tokens; 0: all.")
 _MIN_P = flags.DEFINE_float("min_p", 0.0,
                             "Sample no token below this share of the likeliest one's probability.")
+_PLUGINS = flags.DEFINE_string("plugins", "",
+                               "`run`: import the plugins that the run's config names.")
 _BATCH = flags.DEFINE_integer("batch", 64, "Rows sampled at once.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the samples.")
 
@@ -51,12 +54,16 @@ def main():
   if _WORKDIR.value is not None:
     iteration = saved.choose(_WORKDIR.value, _CHECKPOINT.value)
     source = {"workdir": _WORKDIR.value, "checkpoint": iteration}
-    built, params = benchmark.load_run(_WORKDIR.value, iteration, cfg)
+    built, params = benchmark.load_run(_WORKDIR.value, iteration, cfg,
+                                       plugins=_PLUGINS.value)
   elif cfg is None:
     raise config_lib.ConfigError("--pretrained needs a task. Fix: add --config.")
   else:
     source = {"pretrained": _PRETRAINED.value}
     built, params = benchmark.load_directory(_PRETRAINED.value, cfg)
+    setup.log_sampling(_PRETRAINED.value, {"temperature": settings.temperature,
+                                           "top_k": settings.top_k, "top_p": settings.top_p,
+                                           "min_p": settings.min_p})
   cfg, task, _, sampler = built
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task)

@@ -16,14 +16,18 @@ _CHECKPOINT = flags.DEFINE_string("checkpoint", "latest",
                                   "Iteration of the checkpoint, `latest` or `best`.")
 _DTYPE = flags.DEFINE_enum(
     "dtype", None, ["float32", "bfloat16", "float16"],
-    "Type of the stored weights; default: as they are trained. An adapter is float32.")
+    "Type of all stored weights; default: the one that holds them without rounding. An adapter is "
+    "float32.")
+_PLUGINS = flags.DEFINE_string("plugins", "",
+                               "`run`: import the plugins that the run's config names.")
 _ADAPTER = flags.DEFINE_bool("adapter", False, "Write only the low-rank adapter.")
 
 
 def main():
   write = saved.export_adapter if _ADAPTER.value else saved.export
   options = {} if _DTYPE.value is None else {"dtype": _DTYPE.value}
-  iteration = write(_WORKDIR.value, _OUT.value, _CHECKPOINT.value, **options)
+  iteration = write(_WORKDIR.value, _OUT.value, _CHECKPOINT.value,
+                    plugins=_PLUGINS.value, **options)
   print(f"{_OUT.value}: iteration {iteration} of {_WORKDIR.value}")
 
 

@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 from jaxrl_llm.analysis import replay_run
-from jaxrl_llm.config import ConfigError, load_plugins
+from jaxrl_llm.config import OF_RUN, ConfigError, load_plugins
 from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.runs import cache
+from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 
 
 def main() -> None:
@@ -26,13 +27,14 @@ def main() -> None:
   parser.add_argument("--checkpoint", type=int,
                       help="iteration of the checkpoint whose parameters are the current policy")
   parser.add_argument("--plugins", default="", help="files whose estimators are compared, too, "
-                      "separated by commas, beside those of the run")
+                      "separated by commas; `run` stands for those that the run's config names")
   arguments = parser.parse_args()
   cache.keep_programs()
   try:
-    load_plugins((arguments.plugins,))
-    print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint))
-  except (ConfigError, RunError, OSError) as error:
+    load_plugins([name for name in arguments.plugins.split(",") if name.strip() != OF_RUN])
+    print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint,
+                         arguments.plugins))
+  except (ConfigError, RunError, TornCheckpointsError, OSError) as error:
     sys.exit(f"error: {error}")
 
 

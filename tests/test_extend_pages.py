@@ -67,8 +67,23 @@ def test_the_method_is_the_run_s(tmp_path, page, key, value):
   metrics, rows = run(page, tmp_path / page)
   assert metrics[-1]["iteration"] == 2 and len(rows) == 16
   assert json.loads((tmp_path / page / "config.json").read_text())[key].items() >= value.items()
+  if page == "estimator":
+    check_export(tmp_path, page)
   if page == "task":
     assert all(row["answer"] == row["prompt"][::-1] and len(row["prompt"]) == 3 for row in rows)
+
+
+def check_export(folder: Path, page: str) -> None:
+  """The command of README.md works, and without its flag the folder's code is not run."""
+  shown = re.search(r"python (experiments/export\.py .*)\n", (FOLDER / "README.md").read_text())[1]
+  flags = [f"--workdir={folder / page}", f"--out={folder / 'out'}"]
+  arguments = [a for a in shlex.split(shown) if not a.startswith(("--workdir=", "--out="))] + flags
+  for given, code in ((arguments, 0), ([a for a in arguments if a != "--plugins=run"], 1)):
+    done = subprocess.run([sys.executable, *given], cwd=ROOT, capture_output=True, text=True,
+                          timeout=200)
+    assert done.returncode == code, done.stderr[-2000:]
+  assert f"experiments/extend/{page}.py, whose code" in done.stderr
+  assert "Fix: --plugins=run" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

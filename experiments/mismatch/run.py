@@ -74,10 +74,11 @@ def meter(params, rollout, sampling, *, scorer) -> dict:
       "pruned": masked.mean(1.0 - live, rollout.mask)}
 
 
-def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None) -> dict:
+def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None,
+            plugins: str = "") -> dict:
   """Settings and, per numerics and min_p, COLUMNS of each key and all metrics of the rows together.
   """
-  cfg, _, learner = saved.build_learner(workdir)
+  cfg, _, learner = saved.build_learner(workdir, plugins=plugins)
   devices = list(learner.mesh.devices.flat)
   configs = {name: setup.resolve(with_numerics(cfg, options)) for name, options in NUMERICS.items()}
   base, task, learner = setup.build_learner(configs["float32"], devices)
@@ -191,6 +192,8 @@ def main() -> None:
   parser.add_argument("--keys", type=int, default=5,
                       help="batches, each with a sampling key of its own; at least 2")
   parser.add_argument("--temperature", type=float, help="of sampler and scorer; default: the run's")
+  parser.add_argument("--plugins", default="",
+                      help="`run`: import the plugins that the run's config names")
   parser.add_argument("--record", action="store_true",
                       help="write results.json and the README's tables")
   arguments = parser.parse_args()
@@ -198,7 +201,8 @@ def main() -> None:
   try:
     if arguments.keys < 2:
       raise ConfigError(f"--keys={arguments.keys}: one key has no spread. Fix: --keys=2 or more.")
-    result = measure(arguments.workdir, arguments.checkpoint, arguments.keys, arguments.temperature)
+    result = measure(arguments.workdir, arguments.checkpoint, arguments.keys, arguments.temperature,
+                     arguments.plugins)
     text = tables(result)
     print(text)
     (arguments.workdir / "mismatch.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -76,19 +76,20 @@ class Settings:
 
 
 def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,
-             devices=None) -> tuple[Built, Params]:
+             devices=None, plugins: str = "") -> tuple[Built, Params]:
   """(built, parameters) of a run's checkpoint. The caller closes the sampler.
 
   Args:
     override: its task, evaluation sets, mesh, and lengths of prompts and completions replace the
       run's; None: all as in the run.
     devices: as `setup.build`.
+    plugins: as `saved.read_config`.
 
   Raises:
-    ConfigError: no run, no such checkpoint, or a task that does not fit the model.
+    ConfigError: no run, other plugins, no such checkpoint, or a task that does not fit the model.
     TornCheckpointsError: the checkpoint cannot be read.
   """
-  cfg, kept = saved.read_config(folder, devices)
+  cfg, kept = saved.read_config(folder, devices, plugins)
   if override is None:
     built = setup.build(cfg, kept, training=False)
   else:

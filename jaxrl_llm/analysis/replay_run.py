@@ -16,7 +16,8 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Rollout
 
 
-def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | None = None) -> str:
+def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | None = None,
+        plugins: str = "") -> str:
   """Replays one iteration's rollouts under a checkpoint's policy; writes replay.md and replay.html,
   and returns the text.
 
@@ -24,6 +25,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
     workdir: of a run with a checkpoint.
     iteration: of the rollouts; None: the first one after the checkpoint before the chosen one.
     checkpoint: iteration of the parameters; None: the newest.
+    plugins: as `saved.read_config`.
 
   Raises:
     RunError: the folder, the rollouts or the checkpoint cannot be read, or the policy is older than
@@ -31,7 +33,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   """
   workdir = Path(workdir)
   finished = read_run(workdir)
-  cfg, task, learner = saved.build_learner(workdir, jax.devices()[:1])
+  cfg, task, learner = saved.build_learner(workdir, jax.devices()[:1], plugins)
   at = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)
   if iteration is None:
     before = [i for i in checkpoints.iterations(workdir) if i < at]

@@ -27,7 +27,7 @@ from jaxrl_llm.config.objective import (
   VocabularyConfig,
 )
 from jaxrl_llm.config.plugins import load_plugins
-from jaxrl_llm.config.saved import from_saved
+from jaxrl_llm.config.saved import OF_RUN, from_saved, permit, read_saved
 from jaxrl_llm.config.sections import (
   CheckpointConfig,
   Config,
@@ -61,11 +61,12 @@ __all__ = [
     "ConfigError", "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig",
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
     "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
-    "ModelConfig", "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig",
+    "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig",
     "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "SetPromptConfig",
     "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig", "ToolConfig",
     "UpdateConfig", "VocabularyConfig", "WarmStartConfig", "WriterConfig", "base_config", "check",
-    "check_model", "describe", "fill", "from_dict", "from_saved", "keys", "load_plugins", "to_dict",
+    "check_model", "describe", "fill", "from_dict", "from_saved", "keys", "load_plugins", "permit",
+    "read_saved", "to_dict",
     "without_unread",
 ]
 

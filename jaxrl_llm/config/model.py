@@ -4,7 +4,8 @@ import dataclasses
 
 from jaxrl_llm.fields import ConfigError, derived, option, when
 
-STRETCHED, LLAMA3 = when(".name", "linear", "llama3"), when(".name", "llama3")
+STRETCHED, LLAMA3 = when(".name", "linear", "llama3", "yarn"), when(".name", "llama3")
+YARN = when(".name", "yarn")
 EXPERTS = when(".num_experts")
 
 
@@ -13,7 +14,7 @@ class RopeScalingConfig:
   """Stretching of the rotary frequencies for contexts longer than those of pretraining."""
 
   name: str = option("none", "how the frequencies are stretched", choices=("none", "linear",
-                                                                           "llama3"))
+                                                                           "llama3", "yarn"))
   factor: float = option(8.0, "how many times longer the context becomes", low=1.0,
                          when=STRETCHED)
   low_frequency_factor: float = option(
@@ -22,7 +23,14 @@ class RopeScalingConfig:
   high_frequency_factor: float = option(
       4.0, "wavelengths below original_length / this are kept", low=0.0, when=LLAMA3)
   original_length: int = option(8192, "context length of pretraining, tokens", low=1,
-                                when=LLAMA3)
+                                when=when(".name", "llama3", "yarn"))
+  beta_fast: float = option(32.0, "pairs with more turns than this in original_length are kept",
+                            low=1e-3, when=YARN)
+  beta_slow: float = option(1.0, "pairs with fewer turns than this are stretched fully",
+                            low=1e-3, when=YARN)
+  attention_factor: float | None = option(
+      None, "multiplies rotated queries and keys; none: 1 + 0.1 ln(factor)", low=0.0, when=YARN)
+  truncate: bool = option(True, "rounds the range between the two betas to whole pairs", when=YARN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +45,8 @@ class ModelConfig:
   head_dim: int = option(32, "width of one head; even, for the rotary embedding", low=2)
   mlp_width: int = option(384, "hidden width of the SwiGLU", low=1)
   qkv_bias: bool = option(False, "adds biases to query, key and value projections (Qwen2)")
+  out_bias: bool = option(False, "adds a bias to the output projection of the attention, too "
+                          "(attention_bias of Llama and Qwen3)", when=when(".qkv_bias"))
   qk_norm: bool = option(True, "applies RMSNorm to queries and keys (Qwen3)")
   num_experts: int = option(0, "experts of each MLP (Qwen3-MoE); 0: a dense MLP", low=0)
   experts_per_token: int = option(2, "experts that a token is sent to", low=1,
@@ -44,6 +54,8 @@ class ModelConfig:
   expert_width: int = option(128, "hidden width of one expert", low=1, when=EXPERTS)
   normalize_router: bool = option(True, "makes the chosen experts' weights sum to 1",
                                   when=EXPERTS)
+  dense_layers: tuple = option((), "layers, from 0, that have a dense MLP among those with experts",
+                               of=int, when=EXPERTS)
   rope_base: float = option(1e4, "base of the rotary frequencies", low=1.0)
   rope_scaling: RopeScalingConfig = RopeScalingConfig()
   norm_epsilon: float = option(1e-6, "added to the mean square in RMSNorm", low=0.0)
@@ -67,3 +79,11 @@ def check_model(m: ModelConfig) -> None:
   if m.num_experts and m.experts_per_token > m.num_experts:
     raise ConfigError(f"model.experts_per_token = {m.experts_per_token} exceeds model.num_experts "
                       f"= {m.num_experts}. Fix: choose at most {m.num_experts}.")
+  bad = [i for i in m.dense_layers if not 0 <= i < m.num_layers or m.dense_layers.count(i) > 1]
+  if bad or len(m.dense_layers) == m.num_layers:
+    raise ConfigError(f"model.dense_layers = {m.dense_layers}: different layers from 0 to "
+                      f"{m.num_layers - 1} are allowed, and one must have experts. Fix: leave out "
+                      f"{bad[0] if bad else 'one, or model.num_experts=0'}.")
+  if m.dense_layers and m.scan_layers:
+    raise ConfigError(f"model.scan_layers = True with model.dense_layers = {m.dense_layers}: "
+                      "layers of two kinds cannot be stacked. Fix: model.scan_layers=False.")

@@ -25,11 +25,24 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
     ConfigError: a file that does not exist, a module that cannot be imported, or code that fails,
       with its file and line.
   """
-  for plugin in (name.strip() for entry in plugins for name in entry.split(",")):
+  for plugin in names(plugins):
     if plugin.endswith(".py"):
       _load_file(plugin)
-    elif plugin:
+    else:
       _run(plugin, importlib.import_module, plugin)
+
+
+def names(plugins) -> list[str]:
+  """Returns the files and modules of `plugins`, of which one entry may hold several.
+
+  Raises:
+    ConfigError: not texts.
+  """
+  plugins = (plugins,) if isinstance(plugins, str) else plugins or ()
+  if not isinstance(plugins, (tuple, list)) or not all(isinstance(p, str) for p in plugins):
+    raise ConfigError(f"plugins = {plugins!r}: a list of files or modules was expected. "
+                      "Fix: --config.plugins=a.py,b.py.")
+  return [name.strip() for entry in plugins for name in entry.split(",") if name.strip()]
 
 
 def _load_file(plugin: str) -> None:

@@ -1,19 +1,60 @@
 """Reads the config of a run's folder, also if an older version wrote it."""
 
+import json
 import typing
+from pathlib import Path
 
+from jaxrl_llm.config import plugins as plugins_lib
 from jaxrl_llm.config.checks import without_unread
 from jaxrl_llm.config.convert import from_dict
-from jaxrl_llm.config.plugins import load_plugins
 from jaxrl_llm.config.sections import Config
-from jaxrl_llm.fields import options
+from jaxrl_llm.fields import ConfigError, options
 from jaxrl_llm.registry import Choice
 
 REMOVED = {"model": ("value_head",)}  # Former keys, whose values follow from other keys.
+OF_RUN = "run"  # in --plugins: those that the run's config names
+
+
+def read_saved(path: Path, fix: str) -> dict:
+  """Returns the content of a run's config.json; nothing that it names is imported.
+
+  Args:
+    fix: what to do if it cannot be read, for the message.
+
+  Raises:
+    ConfigError: it is no JSON object.
+  """
+  try:
+    content = json.loads(path.read_text())
+  except (ValueError, RecursionError, OSError) as error:
+    raise ConfigError(f"{path}: {error}. Fix: {fix}.") from error
+  if not isinstance(content, dict):
+    raise ConfigError(f"{path}: an object was expected, not {str(content)[:60]!r}. Fix: {fix}.")
+  return content
+
+
+def permit(content: dict, plugins: str, path: Path) -> None:
+  """Refuses a run's config that names plugins beyond those of the flag --plugins.
+
+  To import a plugin is to run its code, and a run's folder may come from elsewhere.
+
+  Args:
+    content: of `read_saved`.
+    plugins: the flag: `run` for all that the config names, or names, comma-separated.
+    path: of the config, for the message.
+
+  Raises:
+    ConfigError: naming the files and the flag.
+  """
+  allowed, named = plugins_lib.names(plugins), plugins_lib.names(content.get("plugins"))
+  foreign = [name for name in named if name not in allowed]
+  if foreign and OF_RUN not in allowed:
+    raise ConfigError(f"{path}: the run names the plugins {', '.join(foreign)}, whose code would "
+                      f"run here. Fix: --plugins={OF_RUN}, if you trust them.")
 
 
 def from_saved(content: dict) -> Config:
-  """Returns the Config of a run's config.json.
+  """Returns the Config of a run's config.json, whose plugins are imported: see `permit`.
 
   Older versions wrote every key, also the numbers of methods that were not chosen. Nothing read
   them, so without them the config still describes the same run.
@@ -21,7 +62,7 @@ def from_saved(content: dict) -> Config:
   Raises:
     ConfigError: as `from_dict`, also for a key that only another version knows.
   """
-  load_plugins(tuple(content.get("plugins") or ()))
+  plugins_lib.load_plugins(content.get("plugins"))
   hints = typing.get_type_hints(Config)
   known = {}
   for key, item in content.items():

@@ -20,11 +20,12 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
   needs little memory beyond the parameters that stay on it.
 
   Args:
-    path: a directory with config.json and safetensors (one file, or shards with an index), or the
-      name of a repository of the Hugging Face hub.
+    path: a directory with config.json and safetensors (one file, or shards with an index), or with
+      an adapter of PEFT, which is added to its base; or the name of a repository of the Hugging
+      Face hub.
     mesh: where to put the parameters, by the rules of parallel.py; None: the default device.
-    dtype: dtype of the parameters, such as "float32"; None keeps the file's. A value head is always
-      f32.
+    dtype: dtype of the parameters, such as "float32"; None keeps the file's, but those that
+      an adapter changes are f32. A value head is always f32.
     **overrides: fields of ModelConfig that a checkpoint does not determine: value_head,
       scan_layers, remat, compute_dtype. A value head starts at zero, unless `save_pretrained`
       stored one.
@@ -35,7 +36,8 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
   Raises:
     CheckpointError: the architecture or a feature of it is not supported; a file is missing,
       truncated or damaged; tensors are missing, left over, or of a wrong shape or dtype (all are
-      listed); the tokenizer has more ids than the head has rows.
+      listed); the tokenizer has more ids than the head has rows; the base of an adapter is not
+      found.
   """
   return hf_import.load(path, mesh, dtype, overrides)
 
@@ -54,7 +56,8 @@ def save_pretrained(path: str | Path, model: Model, params, *, tokenizer=None,
     model: the model.
     params: its parameters.
     tokenizer: anything with `save_pretrained(directory)`, or None.
-    dtype: float32, bfloat16 or float16, for the stored tensors; None keeps the parameters' dtype.
+    dtype: float32, bfloat16 or float16, for all stored tensors; None: that of the parameters, and
+      if they have several, the one that holds all of them without rounding.
     max_shard_bytes: a larger checkpoint is split into shards with an index; a larger tensor gets a
       shard of its own.
 

@@ -1,5 +1,6 @@
 """Writes parameters as a Hugging Face checkpoint directory, one shard after the other."""
 
+import functools
 import json
 import math
 import os
@@ -36,6 +37,7 @@ def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_byt
   """See hf.save_pretrained."""
   hf_config.model_type(model.config)  # raises before anything is written
   leaves = _checked(model, params, dtype)
+  dtype = _widest(leaves) if dtype is None else jnp.dtype(dtype)
   directory, writes = Path(path), jax.process_index() == 0
   if writes:
     _make_directory(directory)
@@ -51,14 +53,14 @@ def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_byt
       tensors[name] = entry.to_stored(fetch(entry, position))
     if writes:
       _write(directory / file, tensors)
-  value_head = fetch.whole(leaves["value_head"]) if model.config.value_head else None
+  value_head = _on_host(leaves["value_head"]) if model.config.value_head else None
   if writes:
     if value_head is not None:
       np.save(directory / VALUE_HEAD, value_head.astype(np.float32))
     if shards.is_sharded:
       index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
       _write_json(directory / INDEX, index)
-    _write_configs(directory, model, tokenizer, _dtype_of(leaves["embedding"], dtype))
+    _write_configs(directory, model, tokenizer, dtype)
 
 
 def _make_directory(directory: Path) -> None:
@@ -103,16 +105,21 @@ def _checked(model: Model, params, dtype) -> dict[str, Any]:
   return leaves
 
 
-def _dtype_of(leaf, dtype) -> np.dtype:
-  """The dtype in which a leaf is stored."""
-  return jnp.dtype(leaf.dtype if dtype is None else dtype)
+def _widest(leaves) -> np.dtype:
+  """The one dtype that holds all parameters without rounding.
+
+  Trained leaves are f32 and frozen ones have the dtype of their checkpoint. A directory of both
+  would load, but its config.json names one dtype, to which readers round the others.
+  """
+  return functools.reduce(jnp.promote_types, (x.dtype for path, x in leaves.items()
+                                              if path != "value_head"))
 
 
-def _planned(table: list[Entry], leaves, dtype) -> dict[str, _Planned]:
+def _planned(table: list[Entry], leaves, dtype: np.dtype) -> dict[str, _Planned]:
   """Every tensor of the checkpoint by name, in file order."""
   planned = {}
   for entry in table:
-    size = math.prod(entry.stored_shape) * _dtype_of(leaves[entry.path], dtype).itemsize
+    size = math.prod(entry.stored_shape) * dtype.itemsize
     planned |= {name: _Planned(entry, index, size) for index, name in entry.names}
   return planned
 
@@ -124,7 +131,7 @@ def _size(tensor: _Planned) -> int:
 class _Fetcher:
   """Copies tensors to the host, one at a time; all processes must ask for the same tensors."""
 
-  def __init__(self, leaves, scanned: bool, dtype):
+  def __init__(self, leaves, scanned: bool, dtype: np.dtype):
     self._leaves, self._scanned, self._dtype = leaves, scanned, dtype
     self._key: tuple[str, int | None] | None = None
     self._value: np.ndarray | None = None
@@ -136,18 +143,19 @@ class _Fetcher:
     """
     layer = index[0] if self._scanned and entry.path.startswith("blocks/") else None
     if self._key != (entry.path, layer):
-      self._key, self._value = (entry.path, layer), self.whole(self._leaves[entry.path], layer)
+      self._key = (entry.path, layer)
+      self._value = _on_host(self._leaves[entry.path], layer).astype(self._dtype)
     return self._value[index if layer is None else index[1:]]
 
-  def whole(self, leaf, layer: int | None = None) -> np.ndarray:
-    """A parameter, or one layer of a stacked one, in the dtype of the export."""
-    leaf = jnp.asarray(leaf)
-    mesh = getattr(leaf.sharding, "mesh", None)
-    sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-    # A copy on the device, because an array keeps its host value for as long as it lives.
-    copy = jax.jit(jnp.copy if layer is None else _copy_layer, out_shardings=sharding)
-    out = np.asarray(copy(leaf) if layer is None else copy(leaf, layer))
-    return out.astype(_dtype_of(leaf, self._dtype))
+
+def _on_host(leaf, layer: int | None = None) -> np.ndarray:
+  """A parameter, or one layer of a stacked one."""
+  leaf = jnp.asarray(leaf)
+  mesh = getattr(leaf.sharding, "mesh", None)
+  sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+  # A copy on the device, because an array keeps its host value for as long as it lives.
+  copy = jax.jit(jnp.copy if layer is None else _copy_layer, out_shardings=sharding)
+  return np.asarray(copy(leaf) if layer is None else copy(leaf, layer))
 
 
 def _copy_layer(leaf, layer):

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models import hf_config
+from jaxrl_llm.models import hf_config, peft_import
 from jaxrl_llm.models.hf_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.safetensors_files import CheckpointError, Weights
 from jaxrl_llm.models.transformer import Model, unconstrained
@@ -78,7 +78,9 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
     raise CheckpointError(
         f"dtype = {dtype!r} is not a dtype of parameters. "
         f"Supported: {', '.join(DTYPES.values())}.")
-  directory = local_directory(path)
+  adapter, directory = None, local_directory(path)
+  if peft_import.is_adapter(directory):
+    adapter, directory = directory, base_directory(path)
   cfg = hf_config.with_execution(hf_config.read_config(directory), overrides)
   model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh),
                 origin=str(directory))
@@ -103,7 +105,10 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
   mapped = tuple(_mapped(weights, entry, name) for entry in table for _, name in entry.names)
   report = ImportReport(str(directory), hf_config.model_type(cfg), mapped, tuple(ignored),
                         tuple(initialised))
-  return model, jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
+  params = jax.tree.unflatten(jax.tree.structure(abstract), leaves)
+  if adapter is not None:
+    params = peft_import.add(adapter, model, params, dtype)
+  return model, params, report
 
 
 def local_directory(path: str | Path) -> Path:
@@ -127,6 +132,28 @@ def local_directory(path: str | Path) -> Path:
     raise CheckpointError(
         f"{path} is not a directory, and the hub does not give it: {error}. "
         "Fix: fetch the repository where there is a network, and pass its directory.") from error
+
+
+def base_directory(path: str | Path) -> Path:
+  """The directory with config.json, weights and tokenizer: of an adapter, that of its base.
+
+  Raises:
+    CheckpointError: as `local_directory`, or the base of an adapter is not found.
+  """
+  directory = local_directory(path)
+  if not peft_import.is_adapter(directory):
+    return directory
+  tried = peft_import.bases(directory)
+  for place in tried:
+    if (Path(place) / "config.json").exists():
+      return Path(place)
+  try:
+    return local_directory(tried[0])
+  except CheckpointError as error:
+    raise CheckpointError(
+        f"{directory}: its base {tried[0]!r} was not found (looked in {', '.join(tried)}). Fix: "
+        f"{peft_import.BASE} in {directory / 'adapter_config.json'}, or the base beside the "
+        "adapter.") from error
 
 
 def _check_tokenizer(directory: Path, vocab_size: int) -> None:

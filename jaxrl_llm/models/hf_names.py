@@ -35,6 +35,7 @@ LAYER = {
     "attention/query_bias": ("self_attn.q_proj.bias", PROJECTION_BIAS),
     "attention/key_bias": ("self_attn.k_proj.bias", PROJECTION_BIAS),
     "attention/value_bias": ("self_attn.v_proj.bias", PROJECTION_BIAS),
+    "attention/out_bias": ("self_attn.o_proj.bias", VECTOR),
     "attention/query_norm/scale": ("self_attn.q_norm.weight", VECTOR),
     "attention/key_norm/scale": ("self_attn.k_norm.weight", VECTOR),
     "mlp_norm/scale": ("post_attention_layernorm.weight", VECTOR),
@@ -112,7 +113,7 @@ def by_path(tree) -> dict[str, Any]:
 def tensor_table(model: Model) -> list[Entry]:
   """An Entry for every parameter but the value head, which checkpoints lack; in file order."""
   cfg = model.config
-  layer_table = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
+  mixture = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
   entries = []
   for ours, leaf in by_path(jax.eval_shape(model.init, jax.random.key(0))).items():
     if ours == "value_head":
@@ -121,13 +122,13 @@ def tensor_table(model: Model) -> list[Entry]:
       name, axes = TOP[ours]
       names = (((), name),)
     elif cfg.scan_layers:
-      name, axes = layer_table[ours.removeprefix("blocks/")]
+      name, axes = mixture[ours.removeprefix("blocks/")]
       names = tuple(((i, *expert), f"model.layers.{i}.{full}")
                     for i in range(cfg.num_layers)
                     for expert, full in _experts(name, cfg.num_experts))
     else:
       _, layer, inner = ours.split("/", 2)
-      name, axes = layer_table[inner]
+      name, axes = (LAYER | DENSE if int(layer) in cfg.dense_layers else mixture)[inner]
       names = tuple((expert, f"model.layers.{layer}.{full}")
                     for expert, full in _experts(name, cfg.num_experts))
     entries.append(Entry(ours, tuple(leaf.shape), names, axes))

@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import kv_cache
-from jaxrl_llm.models.rope import frequencies, rotate
+from jaxrl_llm.models.rope import attention_factor, frequencies, rotate
 
 INIT_STD = 0.02
 MAX_BLOCKS, MIN_BLOCK = 4, 96  # of `attend_earlier`: number of blocks, tokens in one block
@@ -196,7 +196,8 @@ def _mix(weights, values, dtype=None):
 class Attention(nnx.Module):
   """Grouped-query attention with rotary positions.
 
-  By config, projections have biases (Qwen2), and queries and keys are normalised (Qwen3).
+  By config, projections have biases (Qwen2, and `attention_bias` of Llama and Qwen3), and queries
+  and keys are normalised (Qwen3).
   """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
@@ -211,6 +212,8 @@ class Attention(nnx.Module):
       self.query_bias = zeros((cfg.num_heads, size), ("heads", "head_dim"))
       self.key_bias = zeros((cfg.num_kv_heads, size), ("kv_heads", "head_dim"))
       self.value_bias = zeros((cfg.num_kv_heads, size), ("kv_heads", "head_dim"))
+    if cfg.out_bias:
+      self.out_bias = zeros((width,), ("embed",))
     if cfg.qk_norm:
       self.query_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
       self.key_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
@@ -231,8 +234,9 @@ class Attention(nnx.Module):
     if self.cfg.qk_norm:
       queries, keys = self.query_norm(queries), self.key_norm(keys)
     frequency = frequencies(self.cfg.head_dim, self.cfg.rope_base, self.cfg.rope_scaling)
-    queries = rotate(queries, positions, frequency)
-    keys = rotate(keys, positions, frequency).transpose(0, 2, 3, 1)
+    factor = attention_factor(self.cfg.rope_scaling)
+    queries = rotate(queries, positions, frequency, factor)
+    keys = rotate(keys, positions, frequency, factor).transpose(0, 2, 3, 1)
     values = values.transpose(0, 2, 1, 3)
     queries = constrain(queries, ("rows", "length", "heads", "head_dim"))
     if layer_cache is not None:
@@ -244,7 +248,10 @@ class Attention(nnx.Module):
     else:
       mixed = attend_shared(queries, keys, values, visible, layer_cache[2])
     out = self.out[...].astype(x.dtype).reshape(-1, x.shape[-1])
-    return product(mixed.reshape(*x.shape[:-1], -1), out), (keys, values)
+    change = product(mixed.reshape(*x.shape[:-1], -1), out)
+    if self.cfg.out_bias:
+      change = change + self.out_bias[...].astype(x.dtype)
+    return change, (keys, values)
 
   def _project(self, x):
     """Queries [R, S, H, d], keys and values [R, S, K, d]."""

@@ -83,7 +83,8 @@ def to_tensors(model: Model, adapters) -> dict[str, np.ndarray]:
     path = "/".join(map(str, keys))
     entry = entries[path]
     # PEFT adapts linear layers by name, and transformers has none in a mixture of experts.
-    if model.config.num_experts and "mlp" in keys:
+    dense = keys[0] == "blocks" and keys[1] in model.config.dense_layers
+    if model.config.num_experts and "mlp" in keys and not dense:
       raise CheckpointError(
           f"{path}: PEFT's format has no place for the adapter of a router or of experts. Fix: "
           "export the merged parameters, or train with parameters.lora_targets on attention only.")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -87,10 +88,16 @@ def _read_index(directory: Path) -> dict[str, str]:
         "save_pretrained with safe serialization (other formats are not read).")
   try:
     index = json.loads((directory / INDEX).read_text())["weight_map"]
-  except (json.JSONDecodeError, KeyError) as error:
+    entries = list(index.items())
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise CheckpointError(
         f"{directory / INDEX} is not an index of shards ({error!r}). Fix: fetch it again."
     ) from error
+  for name, file in entries:
+    if not isinstance(file, str) or not re.fullmatch(r"[^/\\\0]+\.safetensors", file):
+      raise CheckpointError(
+          f"{directory / INDEX}: {name!r} is in {file!r}; the name of a .safetensors file in the "
+          "same directory was expected. Fix: fetch the index again, from a source that you trust.")
   absent = sorted({file for file in index.values() if not (directory / file).exists()})
   if absent:
     raise CheckpointError(

@@ -36,11 +36,12 @@ def unconstrained(x: Array, axes: tuple) -> Array:
 class Block(nnx.Module):
   """x + attention(norm(x)), and then x + mlp(norm(x))."""
 
-  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
+  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs, layer: int = 0):
     self.attention_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
     self.attention = Attention(cfg, rngs)
     self.mlp_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
-    self.mlp = MoE(cfg, rngs) if cfg.num_experts else MLP(cfg, rngs)
+    experts = cfg.num_experts and layer not in cfg.dense_layers
+    self.mlp = MoE(cfg, rngs) if experts else MLP(cfg, rngs)
 
   def __call__(self, x, positions, visible, layer_cache, index, constrain):
     """(x [R, S, D], (the layer's keys and values, routing [R, S, k] or None without experts)).
@@ -71,7 +72,7 @@ class Transformer(nnx.Module):
     if cfg.scan_layers:
       self.blocks = nnx.vmap(functools.partial(Block, cfg))(rngs.split(cfg.num_layers))
     else:
-      self.blocks = nnx.List([Block(cfg, rngs) for _ in range(cfg.num_layers)])
+      self.blocks = nnx.List([Block(cfg, rngs, i) for i in range(cfg.num_layers)])
 
   def __call__(self, inputs, positions, segments, cache, constrain):
     """As `Model.hidden_and_routing`."""
@@ -104,7 +105,7 @@ class Transformer(nnx.Module):
       x, ((k, v), used) = run(state, x, positions, visible, layer, index)
       keys.append(k)
       values.append(v)
-      routing.append(used)
+      routing += [] if used is None else [used]
     return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None)
 
   def _scanned(self, x, positions, visible, layers, index, constrain):
@@ -177,7 +178,7 @@ class Model:
     """`hidden`, and the experts that each layer sent each token to.
 
     Returns:
-      (hidden, cache, routing [N, R, S, k] int32, or None without experts).
+      (hidden, cache, routing [N, R, S, k] int32 of the layers with experts, or None without).
     """
     graph, axes_state = _structure(self.config)
     state = jax.tree.map(lambda leaf: leaf, axes_state)  # a copy: the cached state stays abstract

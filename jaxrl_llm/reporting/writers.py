@@ -1,6 +1,7 @@
 """Writes metrics and rollouts as JSON lines."""
 
 import json
+import logging
 import math
 import os
 from typing import Any
@@ -9,14 +10,15 @@ from jaxrl_llm.reporting.files import write_atomically
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.reporting.reader import read_metrics, rollout_path
 
+logger = logging.getLogger(__name__)
 __all__ = ["MetricsWriter", "write_atomically", "write_rollouts"]
 
 
 class MetricsWriter:
   """Appends to workdir/metrics.jsonl, the record, and hands each line to the writers of copies.
 
-  A line is on disk when `write` returns. A line that a crash left incomplete is dropped when the
-  file is opened again.
+  A line is on disk when `write` returns. A last line that a crash left incomplete is dropped, with
+  a warning, when the file is opened again; one that lacks only its line break gets it.
 
   Args:
     workdir: the run's folder.
@@ -75,8 +77,25 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
 def _open_after_last_line(path: str):
   file = open(path, "a+b")
   file.seek(0)
-  file.truncate(file.read().rfind(b"\n") + 1)
+  content = file.read()
+  end = content.rfind(b"\n") + 1
+  if content[end:]:
+    if _whole(content[end:]):
+      file.write(b"\n")
+      file.flush()
+      logger.warning("%s: the last line lacked its line break and was completed", path)
+    else:
+      file.truncate(end)
+      logger.warning("%s: the last line was torn and was dropped: %r", path, content[end:][:60])
   return file
+
+
+def _whole(line: bytes) -> bool:
+  """Whether a line without its line break is an object all the same."""
+  try:
+    return isinstance(json.loads(line), dict)
+  except ValueError:
+    return False
 
 
 def _line(iteration: int, values: dict[str, float]) -> str:

@@ -3,22 +3,22 @@ changed.
 """
 
 import dataclasses
-import json
 from pathlib import Path
 
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError, WriterConfig, from_saved
-from jaxrl_llm.models import hf, peft, trainable
+from jaxrl_llm.config import Config, ConfigError, WriterConfig, from_saved, permit, read_saved
+from jaxrl_llm.models import hf, hf_import, peft, peft_import, trainable
 from jaxrl_llm.runs import checkpoints, setup
-from jaxrl_llm.runs.checkpoints import BEST, TornCheckpointsError
+from jaxrl_llm.runs.checkpoints import BEST
 from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.warm_start import frozen_start
 from jaxrl_llm.types import Params, Task
 
 
-def read_config(workdir: str | Path, devices=None) -> tuple[Config, list[jax.Device]]:
+def read_config(workdir: str | Path, devices=None,
+                plugins: str = "") -> tuple[Config, list[jax.Device]]:
   """(resolved config, devices) to inspect a run with; arguments of `setup.build`.
 
   Overlap, rollout devices, quantization and shared_prefix are off, so that a run can be read on one
@@ -26,19 +26,18 @@ def read_config(workdir: str | Path, devices=None) -> tuple[Config, list[jax.Dev
 
   Args:
     devices: the devices at hand; None: all. Those that the run used for rollouts only are left out.
+    plugins: the plugins that may be imported: `run` for those that the run names, or their names.
 
   Raises:
-    ConfigError: the folder is no run's.
+    ConfigError: the folder is no run's, or its config names other plugins.
   """
   path = Path(workdir) / "config.json"
   if not path.exists():
     raise ConfigError(
         f"--workdir={workdir}: no config.json there, so it is no run's folder. Fix: the --workdir "
         "of a run of experiments/main.py.")
-  try:
-    content = json.loads(path.read_text())
-  except ValueError as error:
-    raise ConfigError(f"{path}: {error}. Fix: the folder of another run.") from error
+  content = read_saved(path, "the folder of another run")
+  permit(content, plugins, path)
   cfg = from_saved(content)
   training_devices = parallel.training_devices(cfg.mesh, devices)
   cfg = dataclasses.replace(
@@ -51,13 +50,14 @@ def read_config(workdir: str | Path, devices=None) -> tuple[Config, list[jax.Dev
   return setup.resolve(cfg), training_devices
 
 
-def build_learner(workdir: str | Path, devices=None) -> tuple[Config, Task, Learner]:
+def build_learner(workdir: str | Path, devices=None,
+                  plugins: str = "") -> tuple[Config, Task, Learner]:
   """The config, task and learner of a run, as `read_config` changes them. Nothing is to be closed.
 
   Raises:
-    ConfigError: the folder is no run's.
+    ConfigError: as `read_config`.
   """
-  return setup.build_learner(*read_config(workdir, devices))
+  return setup.build_learner(*read_config(workdir, devices, plugins))
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:
@@ -107,14 +107,9 @@ def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
   shapes, _ = trainable.shapes_of(learner.model, cfg.parameters)
   layout, _ = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
   like = {"train": {"params": checkpoints.abstract(shapes, layout)}}
-  path = _folder(workdir, iteration)
-  try:
-    tree = checkpoints.restore_part(path, like)
-  except Exception as error:  # Orbax raises many types for a torn directory
-    reason = str(error).strip().split("\n")[0][:200]
-    raise TornCheckpointsError(
-        f"{path} cannot be read ({type(error).__name__}: {reason}). Fix: another of the "
-        f"checkpoints {checkpoints.iterations(workdir)}.") from error
+  others = [i for i in checkpoints.iterations(workdir) if i != iteration]
+  fix = f"another of the checkpoints {others}" if others else "a copy of the folder"
+  tree = checkpoints.restore_part(_folder(workdir, iteration), like, fix)
   return iteration, Start(tree["train"]["params"], frozen_start(cfg, learner, workdir))
 
 
@@ -126,22 +121,22 @@ def restore_trained(cfg: Config, learner: Learner, workdir: str | Path,
 
 
 def export(workdir: str | Path, out: str | Path, which: str | int = "latest",
-           dtype: str | None = None) -> int:
+           dtype: str | None = None, plugins: str = "") -> int:
   """Writes a checkpoint's parameters, adapters merged, as a Hugging Face directory with tokenizer;
   returns its iteration.
 
   Raises:
-    ConfigError, TornCheckpointsError: as `restore_start`.
+    ConfigError, TornCheckpointsError: as `read_config` and `restore_start`.
     CheckpointError: as `hf.save_pretrained`, for example because `out` holds a checkpoint.
   """
-  cfg, task, learner = build_learner(workdir)
+  cfg, task, learner = build_learner(workdir, plugins=plugins)
   iteration, params = restore_trained(cfg, learner, workdir, which)
   hf.save_pretrained(out, learner.model, params, tokenizer=task.tokenizer, dtype=dtype)
   return iteration
 
 
 def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "latest",
-                   dtype: str = "float32") -> int:
+                   dtype: str = "float32", plugins: str = "") -> int:
   """Writes a checkpoint's adapters in the format of PEFT; returns its iteration.
 
   Raises:
@@ -149,13 +144,16 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
       than float32.
     TornCheckpointsError, CheckpointError: as `restore_start` and `peft.save_adapter`.
   """
-  cfg, _, learner = build_learner(workdir)
+  cfg, _, learner = build_learner(workdir, plugins=plugins)
   p = cfg.parameters
   if p.train != "lora" or p.patterns or p.head_rows:
     raise ConfigError(
         f"--adapter: the run has parameters.train = {p.train!r}, patterns = {p.patterns} and "
         f"head_rows = {p.head_rows}; an adapter directory holds only low-rank adapters. "
         "Fix: leave --adapter out.")
+  if cfg.pretrained and peft_import.is_adapter(hf_import.local_directory(cfg.pretrained)):
+    raise ConfigError(f"--adapter: the run started from the adapter {cfg.pretrained}, on which "
+                      "PEFT puts no second one. Fix: leave --adapter out.")
   if dtype != "float32":
     raise ConfigError(f"--dtype={dtype}: an adapter is stored in float32. Fix: leave --dtype out.")
   iteration, start = restore_start(cfg, learner, workdir, which)

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load_plugins
-from jaxrl_llm.models import Model, hf_config, hf_import, trainable
+from jaxrl_llm.models import Model, hf_config, hf_defaults, hf_import, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.runs.learner import Learner, make_learner
@@ -77,7 +77,7 @@ def build_learner(cfg: Config, devices=None, *,
   task = rewarded(task, cfg.reward)
   check_task(cfg, task, training)
   _check_task(cfg, task)
-  origin = str(hf_import.local_directory(cfg.pretrained)) if cfg.pretrained else None
+  origin = str(hf_import.base_directory(cfg.pretrained)) if cfg.pretrained else None
   model = Model(cfg.model, parallel.Layout(mesh), origin)
   trainable.check(cfg.parameters, model)
   return cfg, task, make_learner(cfg, model, mesh, task.stop_ids)
@@ -91,7 +91,8 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, PreTrainedTokenizerBase | Non
     return cfg, None
   ours = cfg.model
   try:
-    directory = hf_import.local_directory(cfg.pretrained)
+    directory = hf_import.base_directory(cfg.pretrained)
+    limit = hf_defaults.position_limit(directory)
     shapes = hf_config.read_config(directory)
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {cfg.pretrained!r}: {error}") from error
@@ -99,7 +100,27 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, PreTrainedTokenizerBase | Non
                               remat=ours.remat, compute_dtype=ours.compute_dtype)
   check_model(model)
   _log_replaced(ours, model)
+  if limit is not None and cfg.row_length > limit:
+    logger.warning(
+        "rollout.max_prompt_tokens + rollout.max_new_tokens = %d: the checkpoint in `pretrained` "
+        "is made for %d positions. Fix: shorter rows, or rope_scaling in its config.json.",
+        cfg.row_length, limit)
   return dataclasses.replace(cfg, model=model), load_tokenizer(directory)
+
+
+def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
+  """Says where the sampling defaults of a checkpoint are others than ours, which are used.
+
+  Args:
+    pretrained: the checkpoint; empty: nothing is said.
+    ours: as in `hf_defaults.differing_sampling`.
+  """
+  if not pretrained:
+    return
+  found = hf_defaults.differing_sampling(hf_import.base_directory(pretrained), ours)
+  if found:
+    logger.warning("generation_config.json of %s names other sampling defaults: %s", pretrained,
+                   ", ".join(found))
 
 
 def _log_replaced(ours: ModelConfig, theirs: ModelConfig) -> None:

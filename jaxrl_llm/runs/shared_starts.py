@@ -151,7 +151,8 @@ def inputs(cfg: Config, learner: Learner) -> dict | None:
   if not all(Path(path).exists() for path in named):
     return None
   if cfg.pretrained:
-    named.append(str(hf_import.local_directory(cfg.pretrained)))
+    places = (hf_import.local_directory(cfg.pretrained), hf_import.base_directory(cfg.pretrained))
+    named += dict.fromkeys(map(str, places))
   sources = {str(path.relative_to(PACKAGE)): _digest(path) for path in PACKAGE.rglob("*.py")}
   return {
       "config": values,

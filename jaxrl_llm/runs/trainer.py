@@ -12,7 +12,7 @@ from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.runs import evaluate, evaluation_sets, lock, setup, workdir
+from jaxrl_llm.runs import disk, evaluate, evaluation_sets, lock, setup, workdir
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
@@ -31,7 +31,8 @@ from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params, Task
 
 # What ends a run with a message instead of a traceback.
-RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError)
+RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError,
+              disk.DiskError)
 logger = logging.getLogger(__name__)
 
 
@@ -62,6 +63,8 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   Raises:
     ConfigError: before anything compiles; also if another process trains in `directory`.
     CheckpointError: the weights of `pretrained` cannot be read.
+    TornCheckpointsError: something that the run saved cannot be read.
+    DiskError: there is no room to write.
     NonFiniteError: naming iteration and optimizer step.
     SystemExit: on SIGTERM, after the report was written.
   """
@@ -70,9 +73,11 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)
+  setup.log_sampling(cfg.pretrained,
+                     {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task)
-    with lock.held(directory), terminable():
+    with disk.named(directory), lock.held(directory), terminable():
       return _run(cfg, task, learner, sampler, sets, workdir.claim(directory, resolved), clock)
 
 
@@ -147,15 +152,21 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   """(run, finished iterations) of the newest readable checkpoint; without one, of the warm start,
   which is evaluated and saved as iteration 0.
   """
-  found = outputs.checkpoints.restore(abstract_saved(cfg, learner))
+  lines = reader.read_metrics(str(outputs.directory / "metrics.jsonl"))
+  recorded = lines[-1]["iteration"] if lines else -1
+  found = outputs.checkpoints.restore(abstract_saved(cfg, learner), recorded)
   if found is not None:
     iteration, tree = found
-    metrics = str(outputs.directory / "metrics.jsonl")
-    outputs.clock.resume(reader.read_metrics(metrics))  # lines that are cut back have taken time
+    outputs.clock.resume(lines)  # lines that are cut back have taken time
     outputs.writer.cut_back(iteration)
-    outputs.best.resume(reader.read_metrics(metrics), iteration)
+    outputs.best.resume([line for line in lines if line["iteration"] <= iteration], iteration)
     logger.info("resumed after iteration %d", iteration)
     return restored_state(tree, start), iteration
+  if recorded > 0:
+    raise TornCheckpointsError(
+        f"{outputs.directory}: metrics.jsonl reaches iteration {recorded}, but there is no "
+        "checkpoint to go on from. Nothing was cut. Fix: put a copy of one back, start in a "
+        "new --workdir, or remove metrics.jsonl to begin again.")
   outputs.writer.cut_back(-1)
   outputs.best.resume([], -1)
   run = first_state(cfg, learner, start)

@@ -29,6 +29,8 @@ from jaxrl_llm.types import Params, SupervisedBatch, Task
 
 SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems than rollouts
 ADAPTER_KEY = 0x10A
+TORN = ("a copy of it, or remove it: the same start is then made again, and the run goes on from "
+        "its checkpoints")
 
 
 def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
@@ -48,7 +50,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
     tqdm.write("the warm start is that of an earlier run with the same inputs")
   if path.exists():
     like = {"trained": _abstract(cfg, learner).params}
-    trained = checkpoints.restore_part(path, like)["trained"]
+    trained = checkpoints.restore_part(path, like, TORN)["trained"]
     return Start(trained, frozen_start(cfg, learner, workdir))
   start = _initial_split(cfg, learner)
   if cfg.warm_start.steps:
@@ -77,7 +79,8 @@ def frozen_start(cfg: Config, learner: Learner, workdir: Path) -> Params | None:
   if not path.exists():
     raise FileNotFoundError(
         f"{path}: no such folder, so the frozen parameters are unknown. Fix: a run's --workdir.")
-  return checkpoints.restore_part(path, {"frozen": _abstract(cfg, learner).frozen})["frozen"]
+  like = {"frozen": _abstract(cfg, learner).frozen}
+  return checkpoints.restore_part(path, like, TORN)["frozen"]
 
 
 def _abstract(cfg: Config, learner: Learner) -> Start:

@@ -1,6 +1,7 @@
 """A run's folder: its config and environment, and the refusal to mix two runs."""
 
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -11,41 +12,53 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.config import Config, ConfigError, read_saved
 from jaxrl_llm.reporting.writers import write_atomically
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy",
             "ml-collections")
+# Keys that say how rows are divided for computing, so that a run may go on with other values.
+LAYOUT = ("mesh.", "updates.micro_batches:", "warm_start.micro_batches:")
+logger = logging.getLogger(__name__)
 
 
 def claim(workdir: str | Path, cfg: Config) -> Path:
-  """Makes the folder and writes config.json, unless the same config is there; raises as `check`."""
-  check(workdir, cfg)
+  """Makes the folder and writes config.json, unless the same config is there; raises as `check`.
+
+  Keys of `LAYOUT` that changed are written and logged.
+  """
+  changed = check(workdir, cfg)
   workdir = Path(workdir)
   path = workdir / "config.json"
-  if not path.exists():
+  if changed or not path.exists():
     workdir.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(config_lib.to_dict(cfg), indent=2) + "\n")
+  if changed:
+    logger.warning("the run goes on with its rows divided otherwise: %s. Numbers agree with those "
+                   "of an undivided run to rounding, not to the bit", "; ".join(changed))
   return workdir
 
 
-def check(workdir: str | Path, cfg: Config) -> None:
-  """Refuses a folder that holds another config.
+def check(workdir: str | Path, cfg: Config) -> list[str]:
+  """Refuses a folder that holds another config; returns the differences that do not matter.
+
+  The plugins there are imported only if `cfg` names them, too.
 
   Raises:
     ConfigError: listing the differences.
   """
   path = Path(workdir) / "config.json"
   if not path.exists():
-    return
-  try:
-    theirs = json.loads(path.read_text())
-  except ValueError as error:
-    raise ConfigError(f"{path}: {error}. Fix: another --workdir, or remove this one.") from error
-  found = differences(_as_json(config_lib.from_saved(theirs)), _as_json(cfg))
-  if found:
-    raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(found)
+    return []
+  theirs, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(cfg)
+  named = {"plugins": theirs.get("plugins") or []}
+  found = differences(named, {"plugins": mine["plugins"]})
+  found = found or differences(_as_json(config_lib.from_saved(theirs)), mine)
+  others = [line for line in found if not line.startswith(LAYOUT)]
+  if others:
+    raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(others)
                       + "\nFix: another --workdir, or the config that it was begun with.")
+  return found
 
 
 def _as_json(cfg: Config) -> dict:
@@ -66,8 +79,14 @@ def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:
 
 
 def write_environment(workdir: Path) -> None:
-  """Writes environment.json: versions, devices and the git commit."""
+  """Writes environment.json: versions, devices and the git commit. Logs a change of devices."""
   devices = [str(d.device_kind) for d in jax.devices()]
+  path = workdir / "environment.json"
+  before = _devices(path)
+  if before not in (None, devices):
+    logger.warning("the run goes on on other devices: %d x %s, before %d x %s. Numbers agree to "
+                   "rounding, not to the bit", len(devices), devices[0], len(before),
+                   (before or ["none"])[0])
   content = {
       "python": platform.python_version(),
       "platform": platform.platform(),
@@ -77,7 +96,15 @@ def write_environment(workdir: Path) -> None:
       "backend": jax.default_backend(),
       "git_commit": _commit(),
   }
-  write_atomically(workdir / "environment.json", json.dumps(content, indent=2) + "\n")
+  write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def _devices(path: Path) -> list[str] | None:
+  """The devices of an earlier environment.json; None where there is none that can be read."""
+  try:
+    return list(json.loads(path.read_text())["devices"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:

@@ -73,15 +73,19 @@ def load_tokenizer(path: str | Path):
 def stop_ids(tokenizer, path: str | Path | None = None) -> tuple[int, ...]:
   """Returns the ids that end a completion, without repetitions.
 
-  The tokenizer's end of sequence comes first, then the ids of generation_config.json.
+  The tokenizer's end of sequence comes first, then the ids of generation_config.json, or of
+  config.json if there is none.
 
   Args:
     path: checkpoint directory; None: the folder that the tokenizer was loaded from.
 
   Raises:
-    ConfigError: generation_config.json is malformed, or names an id that is no token id.
+    ConfigError: the file is malformed, or names an id that is no token id.
   """
-  file = Path(path if path is not None else tokenizer.name_or_path or "") / "generation_config.json"
+  folder = Path(path if path is not None else tokenizer.name_or_path or "")
+  file = folder / "generation_config.json"
+  if not file.is_file() and folder != Path():  # a task's own tokenizer has no folder
+    file = folder / "config.json"
   named = []
   if file.is_file():
     try:

@@ -20,6 +20,8 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+        "original_max_position_embeddings": 64}
 STDS = {"embed_tokens": 0.1, "q_proj": 0.5, "k_proj": 0.5}
 FAMILIES = {
     "qwen2_tied": ("qwen2", dict(tie_word_embeddings=True, rope_theta=1e6)),
@@ -30,6 +32,16 @@ FAMILIES = {
     "qwen3_moe": ("qwen3_moe",
                   dict(tie_word_embeddings=False, head_dim=16, num_experts=4, num_experts_per_tok=2,
                        moe_intermediate_size=24, norm_topk_prob=True)),
+    "qwen3_moe_mixed": ("qwen3_moe",
+                        dict(tie_word_embeddings=False, head_dim=16, num_experts=4,
+                             num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True,
+                             num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[1],
+                             attention_bias=True)),
+    "llama_biases": ("llama", dict(tie_word_embeddings=False, attention_bias=True)),
+    "qwen3_biases": ("qwen3", dict(tie_word_embeddings=True, head_dim=16, attention_bias=True)),
+    "qwen2_yarn": ("qwen2", dict(tie_word_embeddings=False, rope_parameters=YARN)),
+    "llama_yarn": ("llama", dict(tie_word_embeddings=False, rope_parameters=YARN | {
+        "beta_fast": 8, "beta_slow": 2, "mscale": 1.2, "mscale_all_dim": 0.6, "truncate": False})),
 }
 
 
@@ -67,7 +79,7 @@ def make(family: str, directory: Path, dtype="float32", **save) -> Checkpoint:
   kind, more = FAMILIES[family]
   torch.manual_seed(sum(map(ord, family)))
   network = transformers.AutoModelForCausalLM.from_config(
-      transformers.CONFIG_MAPPING[kind](**SHARED, **more)).eval()
+      transformers.CONFIG_MAPPING[kind](**SHARED | more)).eval()
   with torch.no_grad():
     for name, p in network.named_parameters():
       std = next((std for part, std in STDS.items() if part in name), 0.2)

@@ -56,12 +56,12 @@ def refused(directory, *parts, **more):
     ({"model_type": None}, ("model_type = None", "llama, qwen2, qwen3, qwen3_moe")),
     ({"architectures": ["Qwen3ForSequenceClassification"]},
      ("Qwen3ForSequenceClassification", "Qwen3ForCausalLM")),
-    ({"hidden_act": "gelu", "attention_bias": True},
-     ("hidden_act = 'gelu'", "attention_bias = true")),
+    ({"hidden_act": "gelu", "attention_dropout": 0.5},
+     ("hidden_act = 'gelu'", "attention_dropout = 0.5")),
     ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None},
      ("sliding-window attention in use",)),
-    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
-     ("rope_type = 'yarn'", "llama3")),
+    ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+     ("rope_type = 'dynamic'", "llama3, yarn")),
     ({"quantization_config": {"quant_method": "fp8"}}, ("quantization_config",)),
     ({"hidden_size": "wide"}, ("config.json is not a valid qwen3 config", "hidden_size")),
 ], ids=lambda x: next(iter(x)) if isinstance(x, dict) else "")
@@ -198,7 +198,7 @@ def test_exports(single, tmp_path):
   with pytest.raises(CheckpointError, match="int8"):
     save_pretrained(tmp_path / "wrong", model, params, dtype="int8")
   odd = Model(model.config.__class__(qkv_bias=True, qk_norm=True))
-  with pytest.raises(CheckpointError, match="qkv_bias = True, qk_norm = True"):
+  with pytest.raises(CheckpointError, match="qkv_bias = True, out_bias = False, qk_norm = True"):
     save_pretrained(tmp_path / "wrong", odd, params)
   assert not (tmp_path / "wrong").exists()
 

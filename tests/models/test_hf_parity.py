@@ -99,7 +99,8 @@ def test_greedy_continuation(checkpoint):
 
 def test_round_trip(checkpoint, mesh, tmp_path):
   """Read on a mesh with scanned layers, changed, written in shards, read on one device unrolled."""
-  model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh, scan_layers=True)
+  scan = checkpoint.family != "qwen3_moe_mixed"  # layers of two kinds cannot be stacked
+  model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh, scan_layers=scan)
   params = jax.tree.map(lambda x: x + 0.01 * jnp.cos(100 * x), params)
   save_pretrained(tmp_path / "out", model, params, max_shard_bytes=20_000)
   assert (tmp_path / "out" / "model.safetensors.index.json").exists()
@@ -109,7 +110,7 @@ def test_round_trip(checkpoint, mesh, tmp_path):
   assert_equal_logits(ours, hf.logits(hf.reload(tmp_path / "out"), inputs()))
   with pytest.raises(AssertionError):
     assert_equal_logits(ours, hf.logits(checkpoint.network, inputs()))
-  again, back, _ = load_pretrained(tmp_path / "out", mesh=mesh, scan_layers=True)
+  again, back, _ = load_pretrained(tmp_path / "out", mesh=mesh, scan_layers=scan)
   assert again == model
   assert_same(jax.device_get(back), jax.device_get(params))
   assert jax.tree.map(lambda x: x.sharding, back) == parallel.param_shardings(model, mesh)

@@ -97,7 +97,7 @@ def checkpoint_iterations(workdir: Path) -> list[int]:
 
 def last_state(workdir: Path):
   """(iteration, train state on the host) of the newest checkpoint that can be read."""
-  cfg, _, learner = saved.build_learner(workdir, jax.devices()[:1])
+  cfg, _, learner = saved.build_learner(workdir, jax.devices()[:1], plugins="run")
   checkpoints = Checkpoints(workdir, cfg.checkpoint)
   try:
     iteration, tree = checkpoints.restore(abstract_saved(cfg, learner))

@@ -34,7 +34,7 @@ def test_strictly_better_parameters_replace_the_best(tmp_path):
   kept = Best(configured(), tmp_path)
   run(kept, [0.2, 0.5, 0.5, float("nan"), 0.4, 0.3])
   assert kept.iteration == 2 and iterations(tmp_path, BEST) == [2]
-  tree = restore_part(tmp_path / BEST / "2", {"train": {"params": {"x": like()}}})
+  tree = restore_part(tmp_path / BEST / "2", {"train": {"params": {"x": like()}}}, "none")
   assert float(tree["train"]["params"]["x"]) == 2
 
 

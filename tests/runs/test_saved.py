@@ -127,7 +127,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, tmp_
   copy = tmp_path / "torn"
   shutil.copytree(folder, copy)
   shutil.rmtree(copy / "checkpoints" / "3" / "default")
-  with pytest.raises(TornCheckpointsError, match=r"another of the checkpoints \[0, 3\]"):
+  with pytest.raises(TornCheckpointsError, match=r"another of the checkpoints \[0\]"):
     saved.restore_trained(built.cfg, built.learner, copy)
   assert iterations(copy) == [0, 3]  # reading sets nothing aside
 
@@ -158,6 +158,57 @@ def test_an_adapter_and_its_base_are_the_merged_parameters(run, tmp_path):
   np.testing.assert_allclose(base + 16.0 / 2 * (b @ a).T, expected, atol=1e-5)
   with pytest.raises(ConfigError, match="stored in float32"):
     saved.export_adapter(folder, tmp_path / "half", dtype="bfloat16")
+
+
+@pytest.fixture
+def adapter(run, tmp_path):
+  """The run's adapter, in the folder `adapter` beside its base."""
+  folder, built, start, _ = run
+  saved.export_adapter(folder, tmp_path / "adapter")
+  initial = start._replace(params=jax.tree.map(jnp.zeros_like, start.params))
+  hf.save_pretrained(tmp_path / "base", built.learner.model, built.learner.merged(initial),
+                     tokenizer=built.task.tokenizer)
+  edit(tmp_path / "adapter" / "adapter_config.json", base_model_name_or_path="base")
+  return tmp_path / "adapter"
+
+
+def edit(file, **changes):
+  file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_a_run_can_start_from_an_adapter(run, adapter, tmp_path, caplog):
+  """Its base sets shapes and tokenizer; the parameters are those of the run that made it."""
+  _, built, _, going = run
+  edit(tmp_path / "base" / "config.json", max_position_embeddings=9, eos_token_id=[1, 5])
+  (tmp_path / "base" / "generation_config.json").unlink(missing_ok=True)
+  cfg = config({}, pretrained=str(adapter), warm_start={"steps": 0})
+  cfg, task, learner = setup.build_learner(cfg, jax.devices()[:1])
+  assert learner.model.config == built.learner.model.config
+  assert learner.model.origin == str(adapter / ".." / "base") or learner.model.origin == str(
+      tmp_path / "base")
+  assert task.stop_ids == (1, 5)
+  assert "max_new_tokens = 10" in caplog.text and "made for 9 positions" in caplog.text
+  start = warm_start(cfg, learner, task.tokenizer, tmp_path)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), start.params,
+               built.learner.merged(going.state))
+  second = begin(tmp_path / "second", config(LORA, pretrained=str(adapter),
+                                             warm_start={"steps": 0}))[0]
+  with pytest.raises(ConfigError, match="started from the adapter"):
+    saved.export_adapter(second, tmp_path / "none")
+
+
+def test_a_base_that_is_gone_is_one_line(adapter, tmp_path):
+  shutil.rmtree(tmp_path / "base")
+  cfg = config({}, pretrained=str(adapter), warm_start={"steps": 0})
+  with pytest.raises(ConfigError, match=r"its base 'base' was not found .* Fix: ") as error:
+    setup.build_learner(cfg, jax.devices()[:1])
+  assert "\n" not in str(error.value)
+
+
+def test_sampling_defaults_of_a_checkpoint_are_shown(adapter, tmp_path, caplog):
+  (tmp_path / "base" / "generation_config.json").write_text('{"top_p": 0.8}')
+  setup.log_sampling(str(adapter), {"temperature": 1.0})
+  assert "top_p = 0.8 (here 1.0)" in caplog.text
 
 
 def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
@@ -234,6 +285,6 @@ def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):
   like = jax.ShapeDtypeStruct((2,), np.float32, sharding=sharding)
   checkpoints.save_params(tmp_path / "saved", {"trained": {"a": jnp.ones(2)}})
   with pytest.raises(TornCheckpointsError, match="lacks trained/b"):
-    checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like, "b": like}})
-  whole = checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like}})
+    checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like, "b": like}}, "none")
+  whole = checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like}}, "none")
   np.testing.assert_array_equal(whole["trained"]["a"], 1)

@@ -14,7 +14,9 @@ class DataConfig:
 
   path: str = option("", "training problems: a file (json, jsonl, csv, tsv, parquet; also .gz), a "
                      "folder of shards or of `datasets`, or a hub name (owner/name, "
-                     "owner/name:configuration)")
+                     "owner/name:configuration); several by commas")
+  weights: tuple[float, ...] = option((), "share of each file of `path`; empty: their sizes",
+                                      of=float)
   heldout_path: str = option("", "the same for the held-out evaluation, which then needs no "
                              "`path`; empty: task.heldout_problems rows of `path`")
   split: str = option("train", "split of a `datasets` folder or hub name")
@@ -25,16 +27,17 @@ class DataConfig:
                                  when=when(".heldout_path"))
   mapping: str = option(AUTO, "columns and answer rule of a known set (tasks/mappings.py): gsm8k, "
                         "math, deepscaler, dapo, aime, amc23, minerva, olympiadbench, or a "
-                        "plugin's; auto: the columns below")
+                        "plugin's; auto: the columns below; one, or one for each file by commas")
   prompt_column: str = option("problem", "column of the question", when=COLUMNS)
   answer_column: str = option("answer", "column of the answer", when=COLUMNS)
   id_column: str = option("", "column of a unique id; empty: the row number", when=COLUMNS)
   demonstration_column: str = option("", "column of a worked completion, for the warm start",
                                      when=COLUMNS)
-  bad_rows: str = option("error", "rows that cannot be read or converted: an error, or left out and "
-                         "counted", choices=("error", "drop"))
+  bad_rows: str = option("error", "rows that cannot be read or converted: an error, or left out "
+                         "and counted", choices=("error", "drop"))
   verifier: str = option(AUTO, "how answers are checked (tasks/grading.py): exact, numeric, math, "
-                         "choice, or a plugin's; auto: the mapping's own, math where that is auto")
+                         "choice, or a plugin's; auto: the mapping's own, math where that is auto; "
+                         "one, or one for each file by commas")
 
 
 @dataclasses.dataclass(frozen=True)

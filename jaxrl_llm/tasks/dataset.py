@@ -1,13 +1,16 @@
-"""Problems from files: jsonl, parquet, folders of `datasets`, hub names."""
+"""Problems from files, folders and hub names (readers.py)."""
 
+import dataclasses
 import logging
 
 from jaxrl_llm.fields import ConfigError, refuse_unread
 from jaxrl_llm.registry import VERIFIERS
-from jaxrl_llm.tasks import problem_table, verifiers
-from jaxrl_llm.tasks.data import AUTO
+from jaxrl_llm.tasks import mixture, verifiers
+from jaxrl_llm.tasks.data import AUTO, DataConfig
 from jaxrl_llm.tasks.mappings import make_mapping
-from jaxrl_llm.tasks.order import rows_of_batch, share
+from jaxrl_llm.tasks.mixture import Mixture
+from jaxrl_llm.tasks.order import share
+from jaxrl_llm.tasks.problem_table import ProblemTable, Source, load
 from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem, Reward
 
@@ -18,11 +21,12 @@ class Dataset(TaskBase):
   """Asks the rows of `task.data.path`, each once per epoch.
 
   The order depends only on (seed, epoch) (`order.rows_of_batch`), so a resumed run needs only its
-  batch index. Held-out problems come from `task.data.heldout_path`, or without it from the end of
-  `path`. A training row with the text of a held-out problem is dropped. With `heldout_path` alone
-  the task serves evaluations only.
+  batch index. Several files are mixed by weight (mixture.py). Held-out problems come from
+  `task.data.heldout_path`, or without it from the end of `path`. A training row with the text of a
+  held-out problem is dropped. With `heldout_path` alone the task serves evaluations only.
 
   Attributes:
+    verifier: of held-out problems, and of all others unless files have verifiers of their own.
     counts: rows of `path`: read = kept (for training) + bad + too_long + duplicates (of an id, or
       of a held-out text) + heldout (split off its end). `heldout_too_long` counts the problems of
       `heldout_path` that were left out for their length.
@@ -32,20 +36,22 @@ class Dataset(TaskBase):
     super().__post_init__()
     data = self.cfg.data
     refuse_unread(data, "task.data.")
-    self._mapping = make_mapping(data)
-    self.verifier = self._mapping.verifier if data.verifier == AUTO else data.verifier
-    VERIFIERS[self.verifier]  # refuses an unknown name
-    if self.verifier == "math":
-      verifiers.require_math()
+    sources = mixture.parts(data)
+    self.verifier = _verifier(mixture.first(data))
+    self._verifiers: dict[str, str] = {}  # by problem id, where it is not `verifier`
     limit = None if self.limits is None else self.limits.max_prompt_tokens
     self._heldout, lengths, too_long = self._separate(limit) if data.heldout_path else ([], [], 0)
-    self._train, self._longest = [], max(lengths, default=0)
+    self._train: list[list[Problem]] = []
+    self._longest = max(lengths, default=0)
+    self.counts = {"read": 0, "kept": 0, "bad": 0, "too_long": 0, "duplicates": 0, "heldout": 0,
+                   "heldout_too_long": too_long}
     if data.path or not data.heldout_path:
-      self._train_on(self._load("path", data.path, data.split, limit), too_long)
-    else:
-      self.counts = {"read": 0, "kept": 0, "too_long": 0, "duplicates": 0, "heldout": 0,
-                     "heldout_too_long": too_long}
-    self._demonstrated = all(problem.demonstration is not None for problem in self._train)
+      tables = [self._load("path", source, f"{i}-" if len(sources) > 1 else "", limit)
+                for i, source in enumerate(sources)]
+      self._train_on(tables, sources)
+      self._mixture = Mixture.of([len(part) for part in self._train], data.weights, self.seed)
+    self._demonstrated = all(problem.demonstration is not None
+                             for part in self._train for problem in part)
     logger.info("task.data.path = %s: %s", data.path, self.counts)
 
   def _separate(self, limit: int | None) -> tuple[list[Problem], list[int], int]:
@@ -54,7 +60,9 @@ class Dataset(TaskBase):
     """
     data, wanted = self.cfg.data, self.cfg.heldout_problems
     dropped = data.heldout_too_long == "drop"
-    table = self._load("heldout_path", data.heldout_path, data.heldout_split, None)
+    source = dataclasses.replace(mixture.first(data), path=data.heldout_path,
+                                 split=data.heldout_split)
+    table = self._load("heldout_path", source, "", None)
     problems, lengths, longer = [], [], []
     for problem, length in zip(table.problems, table.lengths, strict=True):
       if limit is not None and length > limit:
@@ -71,41 +79,46 @@ class Dataset(TaskBase):
           "leaves them out and counts them.")
     return problems, lengths, len(longer)
 
-  def _train_on(self, train: problem_table.ProblemTable, heldout_too_long: int) -> None:
+  def _train_on(self, tables: list[ProblemTable], sources: list[DataConfig]) -> None:
     """Takes the training problems and, without a file of their own, the held-out ones."""
     data, wanted = self.cfg.data, self.cfg.heldout_problems
-    available = train.problems
-    if not data.heldout_path:
-      if wanted < 0:
+    available = [table.problems for table in tables]
+    if not data.heldout_path and wanted:
+      if wanted < 0 or len(tables) > 1:
         raise ConfigError(
-            f"task.heldout_problems = {wanted} stands for all rows of task.data.heldout_path, "
-            "which is empty. Fix: a number, or a file there.")
-      cut = max(0, len(available) - wanted)
-      available, self._heldout = available[:cut], available[cut:]
+            f"task.heldout_problems = {wanted}: without task.data.heldout_path they are split off "
+            "the end of task.data.path, which must be one file, and their number be given. Fix: "
+            "task.data.heldout_path, or 0 with evaluation.sets.")
+      cut = max(0, len(available[0]) - wanted)
+      available, self._heldout = [available[0][:cut]], available[0][cut:]
     asked = {problem.prompt for problem in self._heldout}
-    self._train = [problem for problem in available if problem.prompt not in asked]
-    self._longest = max(self._longest, *train.lengths)
-    self.counts = {
-        "read": train.read,
-        "kept": len(self._train),
-        "bad": train.bad,
-        "too_long": train.too_long,
-        "duplicates": train.duplicates + len(available) - len(self._train),
-        "heldout": len(train.problems) - len(available),
-        "heldout_too_long": heldout_too_long,
+    self._train = [[problem for problem in part if problem.prompt not in asked]
+                   for part in available]
+    self._longest = max([self._longest, *(length for table in tables for length in table.lengths)])
+    split_off = sum(len(table.problems) for table in tables) - sum(map(len, available))
+    twins = sum(map(len, available)) - sum(map(len, self._train))
+    self.counts |= {
+        "read": sum(table.read for table in tables),
+        "kept": sum(map(len, self._train)),
+        "bad": sum(table.bad for table in tables),
+        "too_long": sum(table.too_long for table in tables),
+        "duplicates": sum(table.duplicates for table in tables) + twins,
+        "heldout": split_off,
     }
-    if not self._train:
-      raise ConfigError(
-          f"task.heldout_problems = {self.cfg.heldout_problems}: task.data.path = {data.path!r} "
-          f"leaves no training problem ({self.counts}). Fix: fewer held-out problems, other rows "
-          "in task.data.heldout_path, or more rows.")
+    for part, source in zip(self._train, sources, strict=True):
+      if not part:
+        raise ConfigError(
+            f"task.heldout_problems = {self.cfg.heldout_problems}: task.data.path = "
+            f"{source.path!r} leaves no training problem ({self.counts}). Fix: fewer held-out "
+            "problems, other rows in task.data.heldout_path, or more rows.")
+      if (kind := _verifier(source)) != self.verifier:
+        self._verifiers |= {problem.id: kind for problem in part}
 
-  def _load(self, key: str, path: str, split: str,
-            limit: int | None) -> problem_table.ProblemTable:
-    origin = "heldout-" if key == "heldout_path" else ""
-    source = problem_table.Source(f"task.data.{key}", path, split, self._mapping, self.verifier,
-                                  self.cfg.data.bad_rows, origin)
-    return problem_table.load(source, self.prompt_ids, limit)
+  def _load(self, key: str, source: DataConfig, name: str, limit: int | None) -> ProblemTable:
+    read = Source(f"task.data.{key}", source.path, source.split, make_mapping(source),
+                  _verifier(source), source.bad_rows, name,
+                  rows="heldout-" if key == "heldout_path" else "")
+    return load(read, self.prompt_ids, limit)
 
   @property
   def has_demonstrations(self) -> bool:
@@ -121,8 +134,9 @@ class Dataset(TaskBase):
       raise ConfigError(
           "task.data.path is empty, so that there is nothing to train on; task.data.heldout_path "
           "alone serves evaluations. Fix: task.data.path=<a file of training problems>.")
-    order = rows_of_batch(index, self.batch_size, len(self._train), self.seed)
-    return [self._train[row] for row in share(order, shard, shards)]
+    positions = range(index * self.batch_size, (index + 1) * self.batch_size)
+    rows = [self._mixture.at(position, self.seed) for position in positions]
+    return [self._train[source][row] for source, row in share(rows, shard, shards)]
 
   def heldout(self, size: int) -> list[Problem]:
     """Returns the first `size` held-out problems, in file order; all of them for -1.
@@ -147,17 +161,36 @@ class Dataset(TaskBase):
     """Returns the tokens of the longest demonstration, with the end of sequence; 0 without any."""
     if not self.has_demonstrations:
       return 0
-    return max((len(self.demonstration(problem)) for problem in self._train), default=0)
+    return max((len(self.demonstration(problem)) for part in self._train for problem in part),
+               default=0)
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     """Returns the verdict of the verifier that the mapping or `task.data.verifier` names."""
-    return verifiers.verify(self.verifier, self.as_graded(problem, completion), problem.answer,
-                            timeout=self.cfg.verifier_timeout)
+    return self.rewards([problem], [completion])[0]
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
     """Returns the verdicts; `task.verifier_workers` processes share those that need algebra."""
-    answers = [problem.answer for problem in problems]
-    texts = [self.as_graded(*pair) for pair in zip(problems, completions, strict=True)]
-    return verifiers.verify_many(self.verifier, texts, answers,
-                                 workers=self.cfg.verifier_workers,
-                                 timeout=self.cfg.verifier_timeout)
+    kinds = [self._verifiers.get(problem.id, self.verifier) for problem in problems]
+    out: list[Reward | None] = [None] * len(problems)
+    for kind in sorted(set(kinds)):
+      rows = [row for row, one in enumerate(kinds) if one == kind]
+      found = verifiers.verify_many(
+          kind, [self.as_graded(problems[row], completions[row]) for row in rows],
+          [problems[row].answer for row in rows], workers=self.cfg.verifier_workers,
+          timeout=self.cfg.verifier_timeout)
+      for row, reward in zip(rows, found, strict=True):
+        out[row] = reward
+    return [reward for reward in out if reward is not None]
+
+
+def _verifier(source: DataConfig) -> str:
+  """Returns the kind of verifier of a file.
+
+  Raises:
+    ConfigError: an unknown name, or one whose package is missing.
+  """
+  kind = make_mapping(source).verifier if source.verifier == AUTO else source.verifier
+  VERIFIERS[kind]  # refuses an unknown name
+  if kind == "math":
+    verifiers.require_math()
+  return kind

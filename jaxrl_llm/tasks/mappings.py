@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 
 from jaxrl_llm.registry import MAPPINGS, Entry
-from jaxrl_llm.tasks.data import AUTO, DataConfig
 from jaxrl_llm.tasks.comparisons import with_tolerance
+from jaxrl_llm.tasks.data import AUTO, DataConfig
 from jaxrl_llm.tasks.extraction import last_boxed
 from jaxrl_llm.tasks.quantities import quantity
 
@@ -108,7 +108,7 @@ def scalar(row: dict, column: str) -> str:
     RowError: no such column, another type, nothing in it, or no finite number.
   """
   value = _get(row, column)
-  if isinstance(value, float) and not math.isfinite(value) or value in ("NaN", "nan"):
+  if (isinstance(value, float) and not math.isfinite(value)) or value in ("NaN", "nan"):
     raise RowError(f"column {column!r} holds {value}; an answer was expected")
   if isinstance(value, float) and value.is_integer():
     value = int(value)

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=32)
 def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
   return np.random.default_rng((seed, epoch, 2)).permutation(size)
 
@@ -19,7 +19,13 @@ def rows_of_batch(index: int, batch_size: int, size: int, seed: int) -> list[int
   A batch may cross the border of two epochs.
   """
   positions = range(index * batch_size, (index + 1) * batch_size)
-  return [int(_permutation(seed, p // size, size)[p % size]) for p in positions]
+  return [row_at(position, size, seed) for position in positions]
+
+
+def row_at(position: int, size: int, seed: int) -> int:
+  """Returns the row, out of `size`, at a position p of the stream that `rows_of_batch` describes.
+  """
+  return int(_permutation(seed, position // size, size)[position % size])
 
 
 def share(items: list, shard: int, shards: int) -> list:

@@ -46,7 +46,8 @@ class Source:
     mapping: from rows to fields.
     verifier: kind of answer check; an answer that it could never score is a bad row.
     bad_rows: "error", or "drop" to leave out and count bad rows.
-    name: put before the ids of rows without one, where several sources are read.
+    name: put before ids, where several sources are read.
+    rows: put before the number of a row without an id.
   """
 
   key: str
@@ -56,6 +57,7 @@ class Source:
   verifier: str
   bad_rows: str = "error"
   name: str = ""
+  rows: str = ""
 
 
 def load(source: Source, prompt_ids: Callable[..., list[int]],
@@ -76,7 +78,8 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
     counts["read"] += 1
     try:
       fields = _converted(place, row, source)
-      name = fields.id if fields.id is not None else f"{source.name}{counts['read']}"
+      numbered = f"{source.rows}{counts['read']}"
+      name = source.name + (numbered if fields.id is None else fields.id)
       if name in seen and not source.mapping.repeats:
         raise ConfigError(
             f"{place}: id {name!r} occurs for the second time, first at {seen[name]}. "

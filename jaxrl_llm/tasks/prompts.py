@@ -136,8 +136,9 @@ def _chat(cfg: PromptConfig, tokenizer, examples: list[tuple[str, str]]) -> Prom
 
   def render(problem: str, context: Context = ()) -> list[int]:
     if cfg.system and any(role == "system" for role, _ in context):
-      raise ConfigError(f"task.prompt.system = {cfg.system[:40]!r}: the problem {problem[:40]!r} has "
-                        "a system message of its own. Fix: an empty task.prompt.system.")
+      raise ConfigError(
+          f"task.prompt.system = {cfg.system[:40]!r}: the problem {problem[:40]!r} has a system "
+          "message of its own. Fix: an empty task.prompt.system.")
     # A problem's own system message comes first, as templates demand.
     own = [message for message in context if message[0] == "system"]
     rest = [message for message in context if message[0] != "system"]

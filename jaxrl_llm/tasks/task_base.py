@@ -9,7 +9,6 @@ from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.prompts import Prompter, make_prompter, opens_thought
 from jaxrl_llm.types import Problem, Reward
 
-
 KNOWN_PROMPTS = 4096  # prompts of which it is kept whether they open a thought
 
 

@@ -139,7 +139,7 @@ def test_a_benchmark_needs_no_training_file(file):
   assert task.longest_prompt() == len(ROWS[0]["problem"]) and task.counts["read"] == 0
   with pytest.raises(ConfigError, match=r"task.data.path is empty.*nothing to train on.*Fix: task"):
     task.batch(0)
-  with pytest.raises(ConfigError, match=r"task.heldout_problems = -1 .*heldout_path, which is emp"):
+  with pytest.raises(ConfigError, match=r"task.heldout_problems = -1: without task.data.heldout_path"):
     make(file, heldout=-1)
 
 
@@ -202,7 +202,7 @@ def test_rewards_go_to_the_verifier_together(file, monkeypatch):
   texts = [f"It is {problem.answer}." for problem in problems[:3]] + ["It is 999."]
   assert [r.value for r in task.rewards(problems, texts)] == [1.0, 1.0, 1.0, 0.0]
   assert task.reward(problems[0], texts[0]) == Reward(1.0, True)
-  verify_many = mock.Mock(return_value=[])
+  verify_many = mock.Mock(return_value=[Reward(0.0, False)] * 4)
   monkeypatch.setattr(verifiers, "verify_many", verify_many)
   task.rewards(problems, texts)
   assert verify_many.call_args.kwargs == {
@@ -362,3 +362,41 @@ def test_a_file_of_bad_rows_alone_is_an_error(tmp_path):
   file = write(tmp_path / "rows.jsonl", [{"question": "q"}] * 3)
   with pytest.raises(ConfigError, match="all of its 3 rows are bad"):
     make(file, bad_rows="drop")
+
+
+def two_files(tmp_path, **data):
+  a = write(tmp_path / "a.jsonl", [{"problem": f"a{i}", "answer": str(i)} for i in range(30)])
+  b = write(tmp_path / "b.jsonl", [{"problem": f"b{i}", "answer": "B"} for i in range(10)])
+  heldout = write(tmp_path / "h.jsonl", [{"problem": "h", "answer": "1"}, {"problem": "a3",
+                                                                         "answer": "3"}])
+  return make(f"{a},{b}", heldout_path=heldout, verifier="numeric,choice", **data)
+
+
+@pytest.mark.parametrize("weights, share", [((), 0.25), ((1, 1), 0.5), ((1, 3), 0.75)])
+def test_several_files_are_mixed_by_weight(tmp_path, weights, share):
+  task = two_files(tmp_path, weights=weights)
+  asked = [problem.prompt for index in range(500) for problem in task.batch(index)]
+  assert sum(text[0] == "b" for text in asked) == pytest.approx(2000 * share, abs=4 * 10)
+  once = [text for text in asked if text[0] == "a"][:29]
+  assert len(set(once)) == 29 and "a3" not in asked, "each once per epoch, none that is held out"
+  assert task.counts["read"] == 40 and task.counts["duplicates"] == 1
+  again = two_files(tmp_path, weights=weights)
+  assert again.batch(77) == task.batch(77), "the index alone decides"
+
+
+def test_each_file_has_its_own_verifier(tmp_path):
+  task = two_files(tmp_path)
+  problems = {problem.prompt[0]: problem for index in range(20) for problem in task.batch(index)}
+  a, b = problems["a"], problems["b"]
+  said = [f"It is {a.answer}.", "(B)", "(C)", "no number"]
+  assert [r.correct for r in task.rewards([a, b, b, a], said)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("data, message", [
+    ({"weights": (1.0,)}, r"task.data.weights = \(1.0,\): 1 values for 2 files"),
+    ({"weights": (1.0, 0.0)}, "positive numbers"),
+    ({"mapping": "math,math,math"}, "task.data.mapping = 'math,math,math': 3 values for 2"),
+])
+def test_lists_that_do_not_fit_the_files_are_refused(tmp_path, data, message):
+  with pytest.raises(ConfigError, match=message):
+    two_files(tmp_path, **data)

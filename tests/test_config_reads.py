@@ -20,6 +20,7 @@ from jaxrl_llm.objective import advantages, aggregation, correction, estimators
 from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.rollouts.tools import make_tool
 from jaxrl_llm.runs import setup, trainer
+from jaxrl_llm.runs.demonstrations import demonstrating
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.prompts import make_prompter
 from jaxrl_llm.training import pipo
@@ -78,7 +79,9 @@ def call_methods():
 def call_models():
   """Makes the shapes of a mixture of experts with stretched rotary frequencies."""
   llama = config_lib.RopeScalingConfig("llama3")
-  for shapes in (config_lib.ModelConfig(num_experts=4), config_lib.ModelConfig(rope_scaling=llama)):
+  yarn = config_lib.RopeScalingConfig("yarn")
+  for shapes in (config_lib.ModelConfig(num_experts=4), config_lib.ModelConfig(rope_scaling=llama),
+                 config_lib.ModelConfig(rope_scaling=yarn)):
     model = Model(shapes)
     params = jax.eval_shape(model.init, jax.random.key(0))
     row = jax.ShapeDtypeStruct((1, 4), np.int32)
@@ -128,6 +131,19 @@ def call_tasks(folder, monkeypatch):
   of_set = config_lib.SetPromptConfig
   make_prompter(of_set("chat", system="s", suffix="x"), Chat())("p")
   make_prompter(of_set("completion"), Chat())("p")
+
+
+def call_demonstrations(folder):
+  """Reads a file of demonstrations by columns, and one by a mapping."""
+  path = folder / "shown.jsonl"
+  path.write_text(json.dumps({"problem": "1", "completion": "2", "question": "1",
+                              "answer": "#### 2"}) + "\n")
+  for mapping in ("auto", "gsm8k"):
+    task = {"name": "dataset", "num_terms": None, "worked_share": None,
+            "data": {"path": str(path), "mapping": "gsm8k"},
+            "heldout_problems": 0}
+    warm = {"steps": 1, "path": str(path), "mapping": mapping}
+    demonstrating(tiny(task=task, warm_start=warm), 0, None)
 
 
 def call_writers(folder, monkeypatch):
@@ -230,6 +246,7 @@ def test_every_key_is_read_by_something(tmp_path, monkeypatch):
     call_methods()
     call_models()
     call_tasks(tmp_path, monkeypatch)
+    call_demonstrations(tmp_path)
     call_writers(tmp_path, monkeypatch)
     call_tools()
     build()

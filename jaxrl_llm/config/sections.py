@@ -27,6 +27,7 @@ from jaxrl_llm.config.task import (
 from jaxrl_llm.fields import DEFAULT, option, sections, when
 from jaxrl_llm.registry import ADVANTAGES, Choice, Table
 
+STEPS, DEMONSTRATED = when("warm_start.steps"), (when("warm_start.steps"), when(".path"))
 ENGINE, TURNS, PIPO = when(".slots"), when(".max_turns"), when(".enabled")
 PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
@@ -162,6 +163,13 @@ class WarmStartConfig:
   """Supervised steps on demonstrations before the first rollout."""
 
   steps: int = option(0, "optimizer steps", low=0)
+  path: str = option("", "file of demonstrations, as task.data.path; empty: the task's own",
+                     when=STEPS)
+  split: str = option("train", "split of a folder or hub name", when=DEMONSTRATED)
+  mapping: str = option("auto", "as task.data.mapping; auto: the columns below", when=DEMONSTRATED)
+  prompt_column: str = option("problem", "column of the question", when=DEMONSTRATED)
+  completion_column: str = option("completion", "column of the worked completion",
+                                  when=DEMONSTRATED)
   batch_size: int = option(64, "demonstrations per step", low=1)
   micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
   learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0)

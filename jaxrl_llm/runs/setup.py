@@ -13,6 +13,7 @@ from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load
 from jaxrl_llm.models import Model, hf_config, hf_defaults, hf_import, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.rollouts.environment import OF_TOOL
+from jaxrl_llm.runs.demonstrations import demonstrating
 from jaxrl_llm.runs.learner import Learner, make_learner
 from jaxrl_llm.runs.method_checks import check_rewards, check_task
 from jaxrl_llm.runs.resolve import resolve
@@ -152,6 +153,9 @@ def _check_lengths(cfg: Config, task: Task) -> None:
         f"{cfg.task.name!r} have up to {longest} tokens. "
         f"Fix: rollout.max_prompt_tokens >= {longest}.")
   if not cfg.warm_start.steps:
+    return
+  if cfg.warm_start.path:
+    demonstrating(cfg, cfg.seed, task.tokenizer)  # refuses a file that does not fit
     return
   if not task.has_demonstrations:
     raise ConfigError(

@@ -147,7 +147,9 @@ def inputs(cfg: Config, learner: Learner) -> dict | None:
   del values["plugins"]  # their content counts
   del values["task"]["shuffle_rewards"]  # there are none
   data = values["task"].get("data", {})
-  named = [path for path in (data.get("path"), data.get("heldout_path")) if path]
+  paths = (data.get("path", ""), data.get("heldout_path", ""), cfg.task.prompt.examples,
+           cfg.warm_start.path)
+  named = [path.strip() for entry in paths for path in entry.split(",") if path.strip()]
   if not all(Path(path).exists() for path in named):
     return None
   if cfg.pretrained:

@@ -15,8 +15,8 @@ from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.runs import checkpoints, shared_starts
+from jaxrl_llm.runs.demonstrations import demonstrating
 from jaxrl_llm.runs.learner import Learner, Start
-from jaxrl_llm.tasks import make_task
 from jaxrl_llm.training.train_step import (
   NonFiniteError,
   init_state,
@@ -139,8 +139,7 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
   step = make_train_step(
       sft_loss, model, optimizer,
       StepConfig(micro_batches=warm.micro_batches, parameters=cfg.parameters), mesh)
-  task = make_task(cfg.task, cfg.seed + SEED_OFFSET, warm.batch_size,
-                   tokenizer=tokenizer if cfg.pretrained else None, limits=cfg.rollout)
+  task = demonstrating(cfg, cfg.seed + SEED_OFFSET, tokenizer)
   weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
   bar, norms = progress(range(warm.steps), "warm start"), []
   for index in bar:

@@ -120,6 +120,11 @@ class Dataset(TaskBase):
                   rows="heldout-" if key == "heldout_path" else "")
     return load(read, self.prompt_ids, limit)
 
+  def keep(self, problems: list[Problem]) -> None:
+    """Trains on these problems alone."""
+    self._train = [problems]
+    self._mixture = Mixture.of([len(problems)], (), self.seed)
+
   @property
   def has_demonstrations(self) -> bool:
     return self._demonstrated

@@ -1,0 +1,74 @@
+"""The demonstrations of a warm start: those of the task, or of a file."""
+
+import dataclasses
+import logging
+
+from transformers import PreTrainedTokenizerBase
+
+from jaxrl_llm.config import Config, ConfigError, DataConfig, TaskConfig
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks.dataset import Dataset
+from jaxrl_llm.types import Problem, Task
+
+logger = logging.getLogger(__name__)
+
+
+class Demonstrations(Dataset):
+  """Problems of a file with worked completions."""
+
+  def fit(self, width: int, asked: list[Problem]) -> None:
+    """Leaves out rows of more than `width` tokens, and those with the text of a held-out problem.
+
+    Raises:
+      ConfigError: a row has no demonstration, or no row is left.
+    """
+    (rows,) = self._train
+    for problem in rows:
+      if problem.demonstration is None:
+        raise ConfigError(
+            f"warm_start.path = {self.cfg.data.path!r}: row {problem.id!r} has no demonstration. "
+            "Fix: warm_start.mapping, or warm_start.completion_column.")
+    heldout = {problem.prompt for problem in asked}
+    lengths = [len(self.render(problem)) + len(self.demonstration(problem)) for problem in rows]
+    kept = [problem for problem, length in zip(rows, lengths, strict=True)
+            if length <= width and problem.prompt not in heldout]
+    if not kept:
+      raise ConfigError(
+          f"warm_start.path = {self.cfg.data.path!r}: no row fits; the longest has {max(lengths)} "
+          f"tokens. Fix: rollout.max_prompt_tokens + rollout.max_new_tokens >= {max(lengths)}.")
+    logger.info("warm_start.path = %s: %d of %d rows are imitated; the others have more than %d "
+                "tokens, or are held out", self.cfg.data.path, len(kept), len(rows), width)
+    self.keep(kept)
+
+
+def demonstrating(cfg: Config, seed: int, tokenizer: PreTrainedTokenizerBase) -> Task:
+  """Returns the task whose demonstrations a warm start imitates.
+
+  Args:
+    seed: of the order.
+    tokenizer: of the checkpoint in `pretrained`; unread without one.
+
+  Raises:
+    ConfigError: the file of `warm_start.path` does not fit.
+  """
+  warm = cfg.warm_start
+  task = make_task(cfg.task, seed, warm.batch_size, limits=cfg.rollout,
+                   tokenizer=tokenizer if cfg.pretrained else None)
+  if not warm.path:
+    return task
+  # A file of demonstrations needs no answers: what is imitated stands for them, and nobody asks.
+  data = DataConfig(path=warm.path, split=warm.split, mapping=warm.mapping,
+                    prompt_column=warm.prompt_column, answer_column=warm.completion_column,
+                    demonstration_column=warm.completion_column, verifier="exact")
+  if warm.mapping != "auto":
+    columns = ("prompt_column", "answer_column", "demonstration_column")
+    data = dataclasses.replace(data, **{name: getattr(DataConfig, name) for name in columns})
+  of_file = TaskConfig("dataset", heldout_problems=0, prompt=cfg.task.prompt, data=data)
+  try:
+    found = Demonstrations(of_file, seed, warm.batch_size, task.tokenizer)
+  except ConfigError as error:
+    message = str(error).replace("task.data.answer_column", "warm_start.completion_column")
+    raise ConfigError(message.replace("task.data.", "warm_start.")) from error
+  own = cfg.task.heldout_problems
+  found.fit(cfg.row_length, task.heldout(own) if own else [])
+  return found

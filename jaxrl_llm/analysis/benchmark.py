@@ -271,7 +271,8 @@ def _sample_missing(cfg: Config, asked: EvaluationSet, sampler: Sampler, params:
   key = asked.key(jax.random.key(settings.seed))
   sampling = Sampling.of(settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
                          min_p=settings.min_p)
-  kind = getattr(task, "verifier", None)
+  kind = getattr(task, "verifier", None)  # says how answers look
+  as_graded = getattr(task, "as_graded", lambda _, text: text)
   gathered: dict[int, list[dict]] = {}
   with open(path, "ab") as file:
     file.truncate(path.read_bytes().rfind(b"\n") + 1)
@@ -284,7 +285,10 @@ def _sample_missing(cfg: Config, asked: EvaluationSet, sampler: Sampler, params:
                          problems=repeated)
       verdicts = verify(task, sampler.environment, cfg.rollout, repeated, host)
       for row, (p, _) in enumerate(batch):
-        gathered.setdefault(p, []).append(_sample(verdicts, host, row, kind))
+        sample = _sample(verdicts, host, row)
+        # Without the tag of a thought that the prompt opened, its text would look like an answer.
+        sample["answer"] = answer_key(as_graded(problems[p], verdicts.texts[row]), kind)
+        gathered.setdefault(p, []).append(sample)
         if len(gathered[p]) == settings.samples:
           line = {
               "index": p,
@@ -298,17 +302,17 @@ def _sample_missing(cfg: Config, asked: EvaluationSet, sampler: Sampler, params:
       os.fsync(file.fileno())
 
 
-def _sample(verdicts: Verdicts, host: Rollout, row: int, kind: str | None) -> dict:
-  """JSON-able record of one sample; `kind` is the task's verifier, which says how answers look."""
-  text, reason = verdicts.texts[row], verdicts.given[row].unscored_reason
+def _sample(verdicts: Verdicts, host: Rollout, row: int) -> dict:
+  """JSON-able record of one sample."""
+  given, reason = verdicts.given[row], verdicts.given[row].unscored_reason
   if reason is None and not verdicts.keep[row]:
     reason = "void"  # the tool failed, or the row ended without an answer
   return {
-      "completion": text,
+      "completion": verdicts.texts[row],
       "correct": bool(verdicts.correct[row]),
       "reward": float(verdicts.rewards[row]),
       "length": int(host.length[row] - host.prompt_length[row]),
       "truncated": bool(host.truncated[row]),
       "unscored_reason": reason,
-      "answer": answer_key(text, kind),
+      "rung": given.rung,
   }

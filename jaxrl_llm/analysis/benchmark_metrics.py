@@ -89,6 +89,8 @@ def _plain(samples: list[list[dict]]) -> dict[str, float]:
       "unscored samples": len(reasons),
       "problems": len(samples),
   }
+  if costly := sum(s.get("rung") == "costly" for s in flat):
+    plain["wrong because too costly to check"] = costly
   return plain | {f"unscored: {why}": reasons.count(why) for why in sorted(set(reasons))}
 
 

@@ -67,6 +67,7 @@ class EvaluationSetConfig:
   verifier: str = option(AUTO, "as task.data.verifier")
   problems: int = option(-1, "problems, the first ones; -1: all; 0: the set is left out", low=-1)
   too_long: str = option("error", "as task.data.heldout_too_long", choices=("error", "drop"))
+  bad_rows: str = option("error", "as task.data.bad_rows", choices=("error", "drop"))
   samples: int | None = option(None, "sampled completions per problem; none: evaluation.samples, "
                                "or --samples of experiments/evaluate.py; 0: greedy only", low=0,
                                high=4096)

@@ -38,6 +38,7 @@ eval/accuracy_scored | share | the same, of those with a verdict
 eval/length    | tokens | mean length of the greedy completions
 eval/truncated | share  | greedy completions that the length limit ended
 eval/unscored  | share  | greedy completions without a verdict
+eval/costly    | share  | greedy completions that are wrong because checking would take without end
 eval/component/* | 1    | a component of the rewards by its name, mean over kept greedy completions
 eval/avg@*_scored  | share | as eval/avg@*, of the samples with a verdict
 eval/pass@*_scored | share | as eval/pass@*, of the problems with a verdict

@@ -12,7 +12,7 @@ from jaxrl_llm.reporting.metrics_at_k import pass_at_k
 from jaxrl_llm.runs.evaluation_sets import EvaluationSet, chosen, named
 from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
-from jaxrl_llm.runs.records import component_means
+from jaxrl_llm.runs.records import component_means, costly
 from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
@@ -54,7 +54,7 @@ def evaluate(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params
   host = sample_rows(sampler, params, prompts, iteration_key(cfg.seed, 0), Sampling.of(0.0),
                      piece=piece or cfg.rows, problems=problems)
   verdicts = verify(asked.task, sampler.environment, cfg.rollout, problems, host)
-  metrics = component_means("eval", verdicts) | {
+  metrics = component_means("eval", verdicts) | costly("eval", verdicts) | {
       "eval/accuracy": float(np.mean(verdicts.correct)),
       "eval/accuracy_scored": _mean(verdicts.correct[verdicts.keep]),
       "eval/length": float(np.mean(host.length - host.prompt_length)),
@@ -100,7 +100,7 @@ def sampled_metrics(cfg: Config, asked: EvaluationSet, sampler: Sampler, params:
 
 def metric_names(cfg: Config) -> list[str]:
   """Names of what `evaluate` and `sampled_metrics` return, without those that only some runs have:
-  `component/*`, whose names only the rewards know, and `too_long`.
+  `component/*`, whose names only the rewards know, `costly` and `too_long`.
   """
   sets: list[tuple[str, int | None]] = [("", None)] if cfg.task.heldout_problems else []
   sets += [(name, one.samples) for name, one in chosen(cfg)]

@@ -96,7 +96,7 @@ def task_config(one: EvaluationSetConfig, run: TaskConfig) -> TaskConfig:
   data = DataConfig(heldout_path=one.path, heldout_split=one.split, heldout_too_long=one.too_long,
                     mapping=one.mapping, prompt_column=one.prompt_column,
                     answer_column=one.answer_column, id_column=one.id_column,
-                    verifier=one.verifier)
+                    verifier=one.verifier, bad_rows=one.bad_rows)
   checks = {name: value for name, value in run.given if name in VERIFIER_KEYS}
   prompt = run.prompt if one.prompt.style == OF_TASK else one.prompt
   return TaskConfig("dataset", heldout_problems=one.problems, prompt=prompt, data=data, **checks)

@@ -71,7 +71,7 @@ def compare(gold: str, said: str) -> Verdict | Question:
     return _near(gold[:match.start()], said, float(match[1]))
   if normalize(said) == normalize(gold):
     return Verdict(True, "string")
-  gold, said = _unconditional(gold), _unconditional(said)
+  gold, said = _unconditional(gold), _unconditional(_without_remarks(gold, said))
   if labelled := _LABEL.match(latex.undecorated(gold)):
     found = _LABEL_ALONE.fullmatch(normalize(said)) or _LABEL.match(latex.undecorated(said))
     if found is not None:
@@ -141,6 +141,8 @@ def _quantities(gold: str, said: str) -> Verdict | None:
 def _names(gold: str, said: str) -> Verdict | None:
   """Compares words, and refuses variables that differ only in their case."""
   ours, theirs = latex.words(gold), latex.words(said)
+  if ours in _WHETHER and re.match(rf"{ours}[,.;]", _phrase(said)):
+    return Verdict(True, "string")  # what follows explains it
   if ours is not None and ours == theirs and (len(ours) > 2 or r"\text" in gold):
     return Verdict(True, "string")
   if r"\text" in gold and _phrase(gold) == _phrase(said):
@@ -180,6 +182,15 @@ def question(gold: str, said: str) -> Verdict | Question:
   return Question(ours, latex.exact_decimals(theirs), decimals)
 
 
+def _without_remarks(gold: str, said: str) -> str:
+  r"""Returns an answer without "\approx 0.69" and "\pmod{1000}" behind it, if the gold has none."""
+  if r"\approx" not in gold and (match := _APPROXIMATELY.search(said)):
+    said = said[:match.start()]
+  if "mod" not in gold and (match := _REMAINDER.fullmatch(said.strip())):
+    said = match[1]
+  return said
+
+
 def _unconditional(text: str) -> str:
   """Returns a formula without a remark behind it: "for all n", "where k is an integer"."""
   match = _CONDITION.search(text)
@@ -214,10 +225,14 @@ def without_label(said: str) -> str:
   return match[2] if match else said
 
 
+_WHETHER = ("yes", "no", "true", "false")
+_APPROXIMATELY = re.compile(r"(?<=\S)\s*\\approx(?![a-zA-Z]).*$", re.DOTALL)
+_REMAINDER = re.compile(r"(?:[A-Za-z]\w*\s*\\equiv\s*)?(.+?)\s*\(?\\pmod\s*\{?\w+\}?\)?")
 SLACK = Fraction(1, 10**9)  # of a tolerance, for its binary form
 _TOLERANCE = re.compile(r"\s*\\tolerance\{([^{}]*)\}\s*$")
 _LABEL_ALONE = re.compile(r"\(?([A-J])\)?")
-_LABEL = re.compile(r"(?:\\text(?:bf)?\s?\{)?\s*\(?([A-J])\)\s*\}?\s*[:.]?\s*(?=\S)(.+)", re.DOTALL)
+_LABEL = re.compile(r"(?:\\text(?:bf)?\s?\{)?\s*\(?([A-J])\)\s*\}?\s*[:.]?\s*(?=[^\s,;])(.+)",
+                    re.DOTALL)
 _RATIO = re.compile(r"(\d+(?:\.\d+)?(?::\d+(?:\.\d+)?)+)([ap]m)?")
 _CONDITION = re.compile(r"\s*,?\s*\\text\s?\{\s*,?\s*(?:for|where|with)\b[^{}]*\}[^=]*$")
 _PARAMETER = re.compile(r"\s*[,;]?\s*(?:\\text\s?\{[^{}]*\}\s*)?\(?\s*([a-z])\s*\\in\s*"

@@ -22,6 +22,7 @@ from jaxrl_llm.tasks.quantities import (
   plain_number,
   quantity,
   stated_number,
+  worded,
 )
 
 __all__ = ["KINDS", "Question", "Verdict", "after_thinking", "answer_key", "judge", "last_boxed",
@@ -175,7 +176,9 @@ def _number_in_box(box: str) -> Quantity | None:
   box = box[:LONGEST + 1]
   found = quantity(without_label(box))
   left, sign, right = box.rpartition("=")
-  return quantity(right) if found is None and sign and "," not in left else found
+  if found is None and sign and "," not in left:
+    found = quantity(right)
+  return worded(box) if found is None and r"\text" in box else found
 
 
 def _stated(text: str) -> Quantity | None:

@@ -41,7 +41,7 @@ def normalize(text: str) -> str:
   \dfrac and \frac12 become \frac and \frac{1}{2}. A space between two digits stays: 1 1/2 is not
   11/2.
   """
-  text = unwrap(undecorated(text).replace(r"\$", ""), _FONT)
+  text = unwrap(undecorated(text).replace(r"\$", ""), FONT)
   text = fractions(re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text))
   return _outer_braces(text.rstrip("."))
 
@@ -64,7 +64,8 @@ def words(text: str) -> str | None:
 
   None if the text holds anything but words: a digit, a sign, or only single letters.
   """
-  plain = unwrap(undecorated(text), _FONT).replace("~", " ")
+  plain = unwrap(undecorated(text), FONT).replace("~", " ")
+  plain = re.sub(r"\(([A-Za-z])\)", r"\1", plain)
   if not re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[\s,.'’-])*", plain):
     return None
   if not re.search(r"[^\W\d_]{2}|,", plain):
@@ -206,7 +207,7 @@ def _periodic(match: re.Match) -> str:
 
 def _words(text: str) -> str:
   """Rewrites words that stand for a set or a number."""
-  plain = unwrap(text, _FONT).strip().casefold()
+  plain = unwrap(text, FONT).strip().casefold()
   if re.fullmatch(r"\\\{\s*\\\}|\\varnothing|\\emptyset|\\phi|(?:the )?empty set|null set", plain):
     return r"\emptyset"
   if re.fullmatch(r"(?:there (?:is|are) )?no (?:such |real |integer |positive )?"
@@ -289,7 +290,7 @@ _SIZES = re.compile(
     r"[lL]arge|LARGE|[hH]uge|normalsize|small|bf|rm|it)(?![a-zA-Z])")
 _BOLD = re.compile(
     r"\\(?:boldsymbol|underline|vec|bm|pmb|ensuremath|mathbf|mathit|mathsf|emph|textit)\s{0,3}\{")
-_FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s{0,3}\{")
+FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s{0,3}\{")
 _PHANTOM = re.compile(r"\\[hv]?phantom\s{0,3}\{")
 _COLOR = re.compile(r"\\color\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}")
 _TEXTCOLOR = re.compile(r"\\textcolor\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}\s{0,3}\{")

@@ -11,7 +11,8 @@ from decimal import Decimal
 from fractions import Fraction
 
 from jaxrl_llm.tasks import units
-from jaxrl_llm.tasks.latex import fractions, undecorated
+from jaxrl_llm.tasks.extraction import unwrap
+from jaxrl_llm.tasks.latex import FONT, fractions, undecorated
 
 LONGEST = 400  # digits
 
@@ -53,13 +54,27 @@ def quantity(text: str) -> Quantity | None:
   behind = _BEHIND.fullmatch(rest, end)
   if behind is None:
     return None
-  percent = bool(behind["percent"])
-  unit = _unit(behind["unit"], apart=rest[end:end + 1].isspace())
+  percent, text = bool(behind["percent"]), behind["unit"]
+  if scale := _SCALE.match(text):
+    value, text = value * 10**_ZEROS[scale[1]], text[scale.end():]
+  unit = _unit(text, apart=rest[end:end + 1].isspace())
   if unit is None:
     return None
   if money and "$" in money[0] and not unit:
     unit = "dollar"
   return Quantity(sign * value, percent, "degree" if behind["degree"] else unit, digits)
+
+
+def worded(text: str) -> Quantity | None:
+  r"""Returns the number of a sentence in a box, \text{Tom has 15 apples}; None if it has another
+  number or a formula.
+  """
+  plain = unwrap(undecorated(text), FONT)
+  numbers = _NUMBER.findall(plain)
+  if len(numbers) != 1 or not re.fullmatch(r"[\w\s,.'!-]*", plain) or "_" in plain:
+    return None
+  value = stated_number(plain)
+  return None if value is None else Quantity(value)
 
 
 def equal(gold: Quantity, said: Quantity) -> bool:
@@ -231,6 +246,8 @@ _BEHIND = re.compile(
     r"\s*(?:(?P<percent>\\?%|\\text\s?\{\s*(?:\\?%|percent)\s*\}|percent\b)"
     r"|(?P<degree>\^?\s*\{?\s*\\(?:circ|degree)\s*\}?|\^\s*\{?\\text\s?\{o\}\}?|\\degree"
     r"|(?:\\text\s?\{)?\s*degrees?\s*\}?)(?:\s*\\?[CF])?)?(?P<unit>.{0,80})", re.DOTALL)
+_SCALE = re.compile(r"(?:\\text\s?\{)?\s*(thousand|million|billion|trillion)\b\s*\}?")
+_ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac)\b"
                       r"|^\s*[-/*^(!\d]")
 _UNIT_EXPONENT = re.compile(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import jaxrl_llm
-from jaxrl_llm.config import from_dict
+from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.objective.estimators.reinforce import reinforce
@@ -125,7 +125,21 @@ def with_redraws(_):
               kl={"coef": 0.1, "place": "reward"})
 
 
-RUNS = {"critic": with_a_critic, "tool": with_a_tool, "redraws": with_redraws}
+def with_a_file(folder):
+  """With problems whose verifier says how it decided."""
+  rows = [{"problem": f"{i}+1=", "answer": str(i + 1)} for i in range(8)]
+  (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  config = base_config()
+  config.iterations = 1
+  config.model.update(vocab_size=258, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
+                      head_dim=8, mlp_width=16)
+  config.task.update(name="dataset", heldout_problems=2)
+  config.task.data.update(path=str(folder / "sums.jsonl"), verifier="numeric")
+  config.rollout.update(prompts=8, group_size=2, max_prompt_tokens=4, max_new_tokens=4, window=4)
+  return from_dict(config)
+
+
+RUNS = {"critic": with_a_critic, "tool": with_a_tool, "redraws": with_redraws, "file": with_a_file}
 
 
 def logged(cfg, folder) -> set[str]:

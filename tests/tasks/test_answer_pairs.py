@@ -1,4 +1,4 @@
-"""A thousand judged answers in the style of competition problems: tests/tasks/answer_pairs.jsonl.
+"""1,300 judged answers in the style of competition problems: tests/tasks/answer_pairs.jsonl.
 
 Golds, answers and judgements were written by hand for this file. `missed` marks the right answers
 that the verifier is known to refuse.

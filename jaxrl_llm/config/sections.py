@@ -89,8 +89,7 @@ class DynamicSamplingConfig:
 class ShapingConfig(Choice):
   """Changes to the verified reward, over whole groups."""
 
-  name: str = option("none", "reward in place of the verified one: grpo_lambda, shorter is better; "
-                     "signed, 1 or -1")
+  name: str = option("none", "reward rule: shorter is better (grpo_lambda), or 1 and -1 (signed)")
   overlong_buffer: int = option(0, "tokens before the length limit over which a penalty grows; 0: "
                                 "none", low=0)
   overlong_factor: float = option(1.0, "penalty at the limit", low=0.0,

@@ -28,8 +28,8 @@ def masked_log_ratio(log_probs: Tokens, anchor_log_probs: Tokens, mask: Mask) ->
   """
   chex.assert_rank([log_probs, anchor_log_probs, mask], 2)
   chex.assert_equal_shape([log_probs, anchor_log_probs, mask])
-  anchor_log_probs = lax.stop_gradient(masked.masked(anchor_log_probs, mask))
-  difference = masked.masked(log_probs, mask) - anchor_log_probs
+  policy, anchor = masked.masked(log_probs, mask), masked.masked(anchor_log_probs, mask)
+  difference = policy - lax.stop_gradient(anchor)
   return jnp.clip(difference, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 

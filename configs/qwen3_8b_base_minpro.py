@@ -30,7 +30,7 @@ are unconfirmed: those lines say "ours".
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config
 
-PRESET = "minpro"  # behavior anchor, token mean, no bound on the weight
+PRESET = "minpro"  # behavior anchor, token mean, weight at most 5 as in cispo
 
 
 def get_config(preset: str = PRESET):

@@ -22,7 +22,7 @@ def _recipe(estimator: str, advantage: str, aggregation: str, **others) -> dict:
 _SEQUENCE_TIS = {"correction__level": "sequence", "correction__cap": 5.0}
 
 PRESETS = {
-    # No ratio.
+    # No ratio: every further optimizer batch of a rollout is off-policy, which a run warns of.
     "reinforce":
         _recipe("reinforce", "none", "token"),
     "rloo":
@@ -54,8 +54,9 @@ PRESETS = {
         _recipe("ctpo", "grpo", "sequence", **_SEQUENCE_TIS),
     "ctpo_geomean":
         _recipe("ctpo_geomean", "grpo", "sequence", **_SEQUENCE_TIS),
+    # Its bounds are unpublished; these are those of `cispo`: above only.
     "minpro":
-        _recipe("minpro", "grpo", "token"),
+        _recipe("minpro", "grpo", "token", estimator__clip_high=4.0),
     # Ratios of a sequence.
     "gspo":
         _recipe("gspo", "grpo", "sequence"),
@@ -66,8 +67,9 @@ PRESETS = {
         _recipe("gmpo", "grpo", "sequence"),
     "seq_is":
         _recipe("seq_is", "grpo", "sequence"),
+    # The sign of the reward chooses the side, so a wrong row must be negative, not 0.
     "topr":
-        _recipe("topr", "grpo", "sequence_sum"),
+        _recipe("topr", "none", "sequence_sum", shaping__name="signed"),
     "vespo":
         _recipe("vespo", "grpo", "token"),
     # Masks by how far the probability moved.
@@ -78,9 +80,10 @@ PRESETS = {
     "cppo":
         _recipe("cppo", "grpo", "token"),
     # Sampler / trainer mismatch.
+    # With `low`, a weight above the cap becomes 0 instead of the cap: AReaL's mask.
     "decoupled_ppo":
         _recipe("ppo", "grpo", "token", updates__anchor="recomputed", correction__level="token",
-                correction__cap=5.0),
+                correction__low=0.0, correction__cap=5.0),
     "icepop":
         _recipe("ppo", "grpo", "sequence", updates__anchor="recomputed", correction__level="token",
                 correction__low=0.5, correction__cap=5.0),
@@ -99,12 +102,13 @@ PRESETS = {
     # Credit and weighting.
     "ppo_critic":
         _recipe("ppo", "gae", "token"),
+    # Both published fully on-policy: with `updates.optimizer_batches=1` the clip never acts.
     "otb":
         _recipe("ppo", "otb", "token"),
     "tir_otb":
         _recipe("ppo", "tir_otb", "token"),
     "tempo":
-        _recipe("ppo", "tempo", "token"),
+        _recipe("ppo", "tempo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28),
     "balanced":
         _recipe("ppo", "grpo", "balanced"),
     "grpo_lambda":

@@ -64,7 +64,8 @@ SLOW = {
         r"constant_rewards|every_advantage\[(?!(grpo|rloo|otb|tempo)\])",
     "objective/test_aggregation.py": "balanced_edges",
     "objective/test_correction.py": "finite_at_extremes",
-    "objective/test_estimators.py": r"(test_contract|float64)[^[]*\[(?!(ctpo|minpro)-)",
+    "objective/test_estimators.py": r"(test_contract|float64)[^[]*\["
+                                    r"(?!(ctpo|minpro)-|(sapo|dro)-.*constant_anchor)",
     "objective/test_loss.py": "columns_outside|critic_adds|outside_the_support",
     "objective/test_mismatch.py": "halves_merge",
     "objective/test_otb.py": "tool_text_moves|only_longest_row|mean_over_rows_alive",

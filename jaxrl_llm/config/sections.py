@@ -87,9 +87,9 @@ class DynamicSamplingConfig:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class ShapingConfig(Choice):
-  """Changes to the verified reward, over whole groups; the name is a length-aware reward."""
+  """Changes to the verified reward, over whole groups."""
 
-  name: str = option("none", "length-aware reward")
+  name: str = option("none", "reward rule: shorter is better (grpo_lambda), or 1 and -1 (signed)")
   overlong_buffer: int = option(0, "tokens before the length limit over which a penalty grows; 0: "
                                 "none", low=0)
   overlong_factor: float = option(1.0, "penalty at the limit", low=0.0,

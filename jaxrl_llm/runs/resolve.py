@@ -1,6 +1,7 @@
 """A Config with every default filled in and every combination checked, before anything compiles."""
 
 import dataclasses
+import logging
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import DEFAULT, AggregationConfig, Config, ConfigError
@@ -8,6 +9,8 @@ from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.rollouts import numerics
 from jaxrl_llm.runs import best, evaluation_sets
 from jaxrl_llm.runs.method_checks import check_objective
+
+logger = logging.getLogger(__name__)
 
 
 def resolve(cfg: Config) -> Config:
@@ -35,6 +38,26 @@ def resolve(cfg: Config) -> Config:
   evaluation_sets.check(cfg)
   best.check(cfg)
   return cfg
+
+
+def warn_of_off_policy_data(cfg: Config) -> None:
+  """Logs a warning where `reinforce`, which has no ratio, would train on another policy's rows.
+
+  A correction weighs the rows of an older sampler, so that staleness is then no reason; what the
+  policy moves between the optimizer batches is weighed by nothing.
+  """
+  u = cfg.updates
+  stale = u.staleness > 0 and cfg.correction.level == "none"
+  causes = {f"updates.optimizer_batches = {u.optimizer_batches}": u.optimizer_batches > 1,
+            f"updates.staleness = {u.staleness}": stale,
+            "pipo.enabled = True": cfg.pipo.enabled}
+  found = [cause for cause, holds in causes.items() if holds]
+  if cfg.estimator.name == "reinforce" and found:
+    logger.warning(
+        "estimator.name = 'reinforce' with %s: it has no ratio, so rows of an earlier policy count "
+        "as the current one's, and the gradient is biased. Fix: updates.optimizer_batches=1 "
+        "without staleness or PIPO, or an estimator with a ratio, such as ppo, cispo or seq_is.",
+        " and ".join(found))
 
 
 def _check_groups(cfg: Config) -> None:

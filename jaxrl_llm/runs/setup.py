@@ -16,7 +16,7 @@ from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.runs.demonstrations import demonstrating
 from jaxrl_llm.runs.learner import Learner, make_learner
 from jaxrl_llm.runs.method_checks import check_rewards, check_task
-from jaxrl_llm.runs.resolve import resolve
+from jaxrl_llm.runs.resolve import resolve, warn_of_off_policy_data
 from jaxrl_llm.runs.samplers import Sampler, make_sampler, tool_of
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.rewards import rewarded
@@ -24,7 +24,8 @@ from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.types import Task
 
 logger = logging.getLogger(__name__)
-__all__ = ["Built", "build", "build_learner", "load_plugins", "resolve"]
+__all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
+           "warn_of_off_policy_data"]
 
 
 class Built(NamedTuple):

@@ -70,6 +70,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   """
   clock = Clock()
   resolved = setup.resolve(cfg)
+  setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
   cfg, task, learner, sampler = setup.build(resolved)

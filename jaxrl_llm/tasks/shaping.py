@@ -130,3 +130,10 @@ def _grpo_lambda(rewards, correct, length, group_id, keep, cfg: GrpoLambda) -> n
   """`grpo_lambda` in place of the verified rewards."""
   del rewards
   return grpo_lambda(correct, length, group_id, alpha=cfg.alpha, fraction=cfg.fraction, keep=keep)
+
+
+@register("signed")
+def _signed(rewards, correct, length, group_id, keep, cfg) -> np.ndarray:
+  """1 for correct rows and -1 for the others, for methods that treat the two signs differently."""
+  del rewards, length, group_id, keep, cfg
+  return np.where(correct, 1.0, -1.0).astype(np.float32)

@@ -192,6 +192,17 @@ def check_zero_advantage(estimator, cfg):
   close(gradient, 0.0, "zero advantages have a gradient", 0)
 
 
+def check_constant_anchor(estimator, cfg):
+  """The anchor is a constant, whoever computes it, even from the parameters being trained."""
+  c = case(12)
+  rest = [jnp.asarray(x) for x in (c.advantages, c.mask)]
+
+  def loss(anchor):
+    return jnp.sum(estimator(jnp.asarray(c.log_probs), anchor, *rest, cfg).per_token_loss)
+
+  close(jax.grad(loss)(jnp.asarray(c.anchor)), 0.0, "the anchor has a gradient", 0)
+
+
 def check_full_precision(estimator, cfg):
   """bf16 inputs are computed in f32: same as rounding the inputs first."""
   c = case(10)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxrl_llm.config import ConfigError, EstimatorConfig
+from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
@@ -247,6 +247,12 @@ def _always_pulls(log_probs, anchor_log_probs, advantages, mask, cfg):
       loss + 0.1 * jnp.square(common.masked_log_ratio(log_probs, anchor_log_probs, mask)), {})
 
 
+def _pulls_the_anchor(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """A loss that could also fall by moving the anchor towards the policy."""
+  difference = masked.masked(log_probs, mask) - masked.masked(anchor_log_probs, mask)
+  return common.output(jnp.square(difference), {})
+
+
 def _half_precision(log_probs, anchor_log_probs, advantages, mask, cfg):
   """The ratio is taken in the dtype that arrives."""
   ratio = jnp.exp(jnp.where(mask, log_probs - anchor_log_probs, 0))
@@ -280,6 +286,7 @@ def _surrogate(weight, log_probs, advantages, mask):
                                               ("masked", _mean_of_nothing),
                                               ("extremes", _unbounded),
                                               ("zero_advantage", _always_pulls),
+                                              ("constant_anchor", _pulls_the_anchor),
                                               ("full_precision", _half_precision)])
 def test_contract_rejects_a_wrong_estimator(check, wrong):
   with pytest.raises(AssertionError):
@@ -405,6 +412,15 @@ def test_registry_refuses():
     estimators.resolve(EstimatorConfig("minpro", cap_at_one="yes"))
   with pytest.raises(ConfigError, match="allowed are 'all', 'away'"):
     estimators.resolve(EstimatorConfig("m2po", m2_scope="some"))
+
+
+def test_m2po_refuses_a_bound_that_drops_every_token():
+  with pytest.raises(ConfigError, match=r"estimator\.tau = 0\.0: out of range"):
+    from_dict({"estimator": {"name": "m2po", "tau": 0.0}})
+  for tau in (1e-6, "none"):
+    assert from_dict({"estimator": {"name": "m2po", "tau": tau}})
+  on_policy = _one_row("m2po", np.ones(3), 1.0, tau=0.0)  # what it would do: nothing
+  np.testing.assert_array_equal(on_policy, 0.0)
 
 
 def test_only_m2po_has_batch_statistics():

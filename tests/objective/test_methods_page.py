@@ -95,7 +95,7 @@ def test_correction_and_kl():
   assert set(table(MISMATCH, "KL to a reference")) == set(choices)
 
 
-def recipe(estimator, advantage, aggregation, further, _) -> dict[str, str]:
+def recipe(estimator, advantage, aggregation, further, *_) -> dict[str, str]:
   """Returns the keys and values that a row of the recipes' table names, as text."""
   names = {"estimator": estimator, "advantage": advantage, "aggregation": aggregation}
   pairs = re.findall(r"`([^`=]+)=([^`]+)`", further)
@@ -107,6 +107,33 @@ def test_recipes():
   assert {name: recipe(*row) for name, row in rows.items()} == {
       name: {key: str(value) for key, value in keys.items()} for name, keys in PRESETS.items()
   }
+
+
+SAID = {
+    "otb": "fully on-policy",
+    "tir_otb": "fully on-policy",
+    "opo": "strictly on-policy",
+    "reinforce": "a run warns",
+    "minpro": "that of `cispo`",
+    "topr": "reward -1",
+    "decoupled_ppo": "becomes 0",
+}
+
+
+def check_deviations(page: str) -> None:
+  """Every recipe names its source, and what differs from it, if only that nothing is known to."""
+  for name, (*_, source, differs) in table(page, "Recipes").items():
+    assert source == "-" or re.search(r"\d{4}|verl", source), f"{name}: {source}"
+    assert len(differs) > 5 and SAID.get(name, "") in differs, f"{name}: {differs}"
+
+
+def test_recipes_say_what_differs_from_their_source():
+  check_deviations(ESTIMATORS)
+  for right, wrong in (("| none known |", "| - |"), ("published fully on-policy", "published"),
+                       ("| 2602.10693 |", "| somewhere |")):
+    assert right in ESTIMATORS
+    with pytest.raises(AssertionError):
+      check_deviations(ESTIMATORS.replace(right, wrong))
 
 
 @pytest.mark.parametrize("page", [ESTIMATORS, ADVANTAGES, MISMATCH])

@@ -1,6 +1,7 @@
 """Optimal token baselines against a slow loop, autodiff and their identities."""
 
 import dataclasses
+import functools
 
 import cases
 import jax
@@ -217,6 +218,22 @@ def test_the_tail_of_the_only_longest_row_is_by_flag():
   elsewhere[0, 2:] = False
   # In the other group two rows share the longest length: nothing to except.
   np.testing.assert_array_equal(with_rule[elsewhere], without[elsewhere])
+
+
+def check_alone(function, x):
+  """The only completion of a group has no advantage, whatever its reward."""
+  alone = x.group_id == 5
+  assert alone.sum() == 1 and x.mask[alone].any() and x.rewards[alone] != 0
+  np.testing.assert_array_equal(np.asarray(function(cases.on_device(x)))[alone], 0.0)
+
+
+def test_a_group_of_one_has_no_advantage():
+  x = cases.make(token_rewards=None)
+  for name, zero_tail in (("otb", True), ("tir_otb", False)):
+    cfg = AdvantageConfig(name, zero_tail=zero_tail)
+    check_alone(functools.partial(advantages.get_advantage(name), cfg=cfg), x)
+  with pytest.raises(AssertionError):  # verl's convention: B = 0 and A = G
+    check_alone(lambda given: jnp.where(given.mask, given.rewards[:, None], 0), x)
 
 
 def test_a_deterministic_prefix_has_no_baseline():

@@ -168,10 +168,12 @@ def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
     leave_one_out    the sums of B leave out row i (own extension); a row alone at t has B = 0
 
   Where W = 0 in all rows, their prefixes were deterministic: B = 0 and A = G, and there is no
-  gradient to weigh. Rows with keep False enter no sum and get 0. So do the rows of a group with
-  fewer than two kept rows.
+  gradient to weigh. Rows with keep False enter no sum and get 0. So does the only kept row of a
+  group, as under every advantage here that compares a group; verl's code has B = 0 and A = G there.
 
   turn_id must be at most L, which holds where every turn has a policy token.
+
+  Published fully on-policy (second-hand), one optimizer batch per rollout.
 
   Source: arXiv 2602.07078. Whether `inside_cumsum` or `outside` is the paper's is unconfirmed.
   """

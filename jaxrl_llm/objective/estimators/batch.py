@@ -16,7 +16,8 @@ class M2po:
   """Numbers of `m2po`."""
 
   tau: float | None = option(
-      0.04, "bound on the mean squared log-ratio of the kept tokens; none: keeps all", low=0.0)
+      0.04, "bound on the mean squared log-ratio of the kept tokens, above 0; none: keeps all",
+      low=1e-12)  # with 0 no token is kept, not even where the policy has not moved
   m2_scope: str = option(
       "all", "tokens that may be dropped; away: only those moving away from the anchor",
       choices=("all", "away"))

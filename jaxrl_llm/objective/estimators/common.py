@@ -24,11 +24,12 @@ Mask = Bool[Array, "B L"]
 def masked_log_ratio(log_probs: Tokens, anchor_log_probs: Tokens, mask: Mask) -> Tokens:
   """Returns log_probs - anchor_log_probs in f32 or wider, clipped to +-LOG_RATIO_BOUND.
 
-  Masked tokens have 0 and no gradient.
+  Masked tokens have 0 and no gradient; the anchor has none anywhere.
   """
   chex.assert_rank([log_probs, anchor_log_probs, mask], 2)
   chex.assert_equal_shape([log_probs, anchor_log_probs, mask])
-  difference = masked.masked(log_probs, mask) - masked.masked(anchor_log_probs, mask)
+  policy, anchor = masked.masked(log_probs, mask), masked.masked(anchor_log_probs, mask)
+  difference = policy - lax.stop_gradient(anchor)
   return jnp.clip(difference, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 

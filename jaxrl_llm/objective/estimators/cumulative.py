@@ -113,7 +113,7 @@ def minpro(log_probs, anchor_log_probs, advantages, mask, cfg):
   Coefficient: clip(w_t) A_t, never 0. `cap_at_one` keeps the minimum from exceeding a ratio of 1.
 
   Source: arXiv 2601.22718; its clip bounds are unconfirmed, hence options, and so is the empty
-  prefix.
+  prefix. The preset has the upper bound of `cispo`.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))

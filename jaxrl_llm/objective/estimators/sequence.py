@@ -123,6 +123,8 @@ def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
     loss_t  = -A_t log pi(a_t)                                  where A_t > 0
     loss_t  = -stop_gradient(min(W, cap)) A_t log pi(a_t)       where A_t < 0
 
+  A_t is meant to be the reward itself, with -1 for wrong rows (advantage `none`, shaping `signed`).
+
   Source: arXiv 2503.14286; the formula is unconfirmed.
   """
   weight, above, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)

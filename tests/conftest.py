@@ -83,6 +83,7 @@ SLOW = {
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache"
                               "|last_call_is_not_run|eight_devices|comparison_rejects",
+    "tasks/test_answer_pairs.py": r"pairs\[math",
     "rollouts/tools/test_hostile.py": "busy loop",
     "runs/test_bad_input.py": "command",
     "runs/test_command_line.py": "commands_refuse|help_shows",
@@ -107,7 +108,8 @@ SLOW = {
     "runs/test_tool_rows.py": r"gradient_does_not_read|tool_text_change_nothing\[(?!(ctpo|otb)\])",
     "runs/test_torn_run.py": None,
     "runs/test_watched_run.py": None,
-    "tasks/test_verifiers.py": "end_with_their_parent",
+    "tasks/test_verifiers.py": "end_with_their_parent|killed_worker|number_of_workers"
+                               "|starting_is_replaced|bounded_time",
     "test_config.py": "on_the_command_line",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_types.py": None,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -71,4 +72,4 @@ def demonstrating(cfg: Config, seed: int, tokenizer: PreTrainedTokenizerBase) ->
     raise ConfigError(message.replace("task.data.", "warm_start.")) from error
   own = cfg.task.heldout_problems
   found.fit(cfg.row_length, task.heldout(own) if own else [])
-  return found
+  return cast(Task, found)  # its class attributes fit, which a protocol cannot say

@@ -8,6 +8,7 @@ plus-minus. Rules: own derivation; the known pairs are in tests/tasks/answer_pai
 
 import re
 
+from jaxrl_llm.tasks import inequalities
 from jaxrl_llm.tasks.extraction import groups, unwrap
 
 _UNICODE = str.maketrans({
@@ -56,7 +57,7 @@ def canonical(text: str) -> str:
   text = _brackets(text)
   text = _radians(text)
   text = plus_minus(text)
-  return interval(text) or text
+  return inequalities.interval(text) or text
 
 
 def words(text: str) -> str | None:
@@ -83,7 +84,7 @@ def items(text: str) -> list[str]:
   text = text.strip()
   if text.startswith(r"\{") and text.endswith(r"\}"):
     text = text[2:-2]
-  text = _AND.sub(",", text)
+  text = inequalities.AND.sub(",", text)
   parts, depth, begin = [], 0, 0
   for match in re.finditer(r"[(\[{]|[)\]}]|[,;]", text):
     if match[0] in "([{":
@@ -110,58 +111,6 @@ def plus_minus(text: str) -> str:
     else:
       out.append(part)
   return ", ".join(out)
-
-
-def interval(text: str) -> str | None:
-  r"""Returns an inequality in one variable as an interval or a union of them; None if it is none.
-
-  `1 \le x < 3` is [1,3), `x \ne 2` two open intervals. The variable's name is lost.
-  """
-  inside = _SET_OF.sub("", text)
-  if inside != text:
-    inside = re.sub(r"\\\}\s*$", "", inside)
-  if member := _MEMBER.match(inside):
-    return inside[member.end():].strip()
-  found, names = [], set()
-  for part in _AND.split(inside) if " and " not in inside else [inside]:
-    one = _one_interval(part.strip())
-    if one is None:
-      return None
-    names.add(one[0])
-    found.append(one[1])
-  return r" \cup ".join(found) if len(names) == 1 else None
-
-
-def _one_interval(text: str) -> tuple[str, str] | None:
-  """Returns (variable, interval) of one inequality without "or"."""
-  parts = _RELATION.split(text)
-  sides, signs = [part.strip() for part in parts[::2]], [_sign(sign) for sign in parts[1::2]]
-  if len(signs) == 1 and _VARIABLE.fullmatch(sides[1]) and not _VARIABLE.fullmatch(sides[0]):
-    sides, signs = sides[::-1], [_FLIPPED[signs[0]]]
-  if len(signs) == 1 and _VARIABLE.fullmatch(sides[0]) and not _VARIABLE.fullmatch(sides[1]):
-    name, bound = sides
-    if signs[0] == "!":
-      return name, rf"(-\infty,{bound}) \cup ({bound},\infty)"
-    if not bound:
-      return None
-    return name, {"<": rf"(-\infty,{bound})", "<=": rf"(-\infty,{bound}]",
-                  ">": rf"({bound},\infty)", ">=": rf"[{bound},\infty)"}[signs[0]]
-  if len(signs) == 2 and _VARIABLE.fullmatch(sides[1]) and sides[0] and sides[2]:
-    if all(sign in (">", ">=") for sign in signs):
-      sides, signs = sides[::-1], [_FLIPPED[sign] for sign in signs[::-1]]
-    if all(sign in ("<", "<=") for sign in signs):
-      left, right = "(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]"
-      return sides[1], f"{left}{sides[0]},{sides[2]}{right}"
-  return None
-
-
-def _sign(text: str) -> str:
-  text = text.strip()
-  if text.startswith(("\\ne", "!=")):
-    return "!"
-  less = text.startswith(("<", "\\l"))
-  strict = text in ("<", ">", "\\lt", "\\gt")
-  return ("<" if less else ">") + ("" if strict else "=")
 
 
 def _signed(part: str, signs: str) -> str:
@@ -297,9 +246,6 @@ _TEXTCOLOR = re.compile(r"\\textcolor\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}
 _LABEL = re.compile(
     r"^(?:\\text(?:bf)?\{)?(?:(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?::|is|=)\s*\}?)\s*(?=\S)")
 _FUNCTION = re.compile(r"^[a-zA-Z]\([a-zA-Z]\)\s*=\s*")
-_AND = re.compile(
-    r"\s*,?\s*(?:\\(?:text|mathrm|mbox|textrm)\s?\{\s*(?:and|or)\s*\}|\\(?:lor|vee)(?![a-zA-Z])|"
-    r"(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*")
 _THOUSANDS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 _PM = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])\s*")
 _PERIODIC = re.compile(
@@ -308,13 +254,7 @@ _DOTS = re.compile(r"(-?\d{1,6})\s*,\s*(-?\d{1,6})\s*,\s*(?:-?\d{1,6}\s*,\s*){0,
                    r"(?:\\[lcd]?dots|\.\.\.)\s*,\s*(-?\d{1,6})(?!\d)")
 _DEGREE = re.compile(r"\^?\s*\{?\s*\\(?:circ|degree)(?![a-zA-Z])\s*\}?|\^\s*\{?\\text\s?\{o\}\}?")
 _DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d{1,300})(?![\d.])")
-_RELATION = re.compile(
-    r"(\\(?:leqslant|geqslant|leqq|geqq|leq|geq|neq|le|ge|ne|lt|gt)(?![a-zA-Z])|<=|>=|!=|<|>)")
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!": "!"}
-_VARIABLE = re.compile(r"[a-zA-Z]|\\(?:alpha|beta|gamma|lambda|mu|theta|varepsilon|epsilon)")
 _NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
              "eleven", "twelve")
 _COLUMN = re.compile(r"\s*\\begin\{[pbv]?matrix\}([^&]*)\\end\{[pbv]?matrix\}\s*")
 _ROW_END = r"\\"
-_SET_OF = re.compile(r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*")
-_MEMBER = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")

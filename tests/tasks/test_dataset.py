@@ -139,7 +139,7 @@ def test_a_benchmark_needs_no_training_file(file):
   assert task.longest_prompt() == len(ROWS[0]["problem"]) and task.counts["read"] == 0
   with pytest.raises(ConfigError, match=r"task.data.path is empty.*nothing to train on.*Fix: task"):
     task.batch(0)
-  with pytest.raises(ConfigError, match=r"task.heldout_problems = -1: without task.data.heldout_path"):
+  with pytest.raises(ConfigError, match=r"task.heldout_problems = -1: without task.data"):
     make(file, heldout=-1)
 
 

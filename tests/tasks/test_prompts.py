@@ -188,8 +188,8 @@ THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<th
     (None, PromptConfig("completion", template="First <think> </think>.\n{problem}"), True),
     (None, PromptConfig("completion", template="Write <think> first.\n{problem}"), True),
 ])
-def test_a_completion_cut_off_in_a_thought_that_the_prompt_opened_is_wrong(tmp_path, template, prompt,
-                                                                          correct):
+def test_a_completion_cut_off_in_a_thought_of_the_prompt_is_wrong(tmp_path, template, prompt,
+                                                                 correct):
   """A verifier that sees only the completion would take the box for the answer."""
   path = tmp_path / "problems.jsonl"
   path.write_text("".join(json.dumps({"problem": f"{i} times 7?", "answer": str(7 * i)}) + "\n"

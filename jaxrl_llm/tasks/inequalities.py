@@ -1,0 +1,66 @@
+r"""Inequalities in one variable as intervals: x > 3 is (3,\infty)."""
+
+import re
+
+
+def interval(text: str) -> str | None:
+  r"""Returns an inequality in one variable as an interval or a union of them; None if it is none.
+
+  `1 \le x < 3` is [1,3), `x \ne 2` two open intervals. The variable's name is lost.
+  """
+  inside = _SET_OF.sub("", text)
+  if inside != text:
+    inside = re.sub(r"\\\}\s*$", "", inside)
+  if member := _MEMBER.match(inside):
+    return inside[member.end():].strip()
+  found, names = [], set()
+  for part in AND.split(inside) if " and " not in inside else [inside]:
+    one = _one_interval(part.strip())
+    if one is None:
+      return None
+    names.add(one[0])
+    found.append(one[1])
+  return r" \cup ".join(found) if len(names) == 1 else None
+
+
+def _one_interval(text: str) -> tuple[str, str] | None:
+  """Returns (variable, interval) of one inequality without "or"."""
+  parts = _RELATION.split(text)
+  sides, signs = [part.strip() for part in parts[::2]], [_sign(sign) for sign in parts[1::2]]
+  if len(signs) == 1 and _VARIABLE.fullmatch(sides[1]) and not _VARIABLE.fullmatch(sides[0]):
+    sides, signs = sides[::-1], [_FLIPPED[signs[0]]]
+  if len(signs) == 1 and _VARIABLE.fullmatch(sides[0]) and not _VARIABLE.fullmatch(sides[1]):
+    name, bound = sides
+    if signs[0] == "!":
+      return name, rf"(-\infty,{bound}) \cup ({bound},\infty)"
+    if not bound:
+      return None
+    return name, {"<": rf"(-\infty,{bound})", "<=": rf"(-\infty,{bound}]",
+                  ">": rf"({bound},\infty)", ">=": rf"[{bound},\infty)"}[signs[0]]
+  if len(signs) == 2 and _VARIABLE.fullmatch(sides[1]) and sides[0] and sides[2]:
+    if all(sign in (">", ">=") for sign in signs):
+      sides, signs = sides[::-1], [_FLIPPED[sign] for sign in signs[::-1]]
+    if all(sign in ("<", "<=") for sign in signs):
+      left, right = "(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]"
+      return sides[1], f"{left}{sides[0]},{sides[2]}{right}"
+  return None
+
+
+def _sign(text: str) -> str:
+  text = text.strip()
+  if text.startswith(("\\ne", "!=")):
+    return "!"
+  less = text.startswith(("<", "\\l"))
+  strict = text in ("<", ">", "\\lt", "\\gt")
+  return ("<" if less else ">") + ("" if strict else "=")
+
+
+AND = re.compile(
+    r"\s*,?\s*(?:\\(?:text|mathrm|mbox|textrm)\s?\{\s*(?:and|or)\s*\}|\\(?:lor|vee)(?![a-zA-Z])|"
+    r"(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*")
+_RELATION = re.compile(
+    r"(\\(?:leqslant|geqslant|leqq|geqq|leq|geq|neq|le|ge|ne|lt|gt)(?![a-zA-Z])|<=|>=|!=|<|>)")
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!": "!"}
+_VARIABLE = re.compile(r"[a-zA-Z]|\\(?:alpha|beta|gamma|lambda|mu|theta|varepsilon|epsilon)")
+_SET_OF = re.compile(r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*")
+_MEMBER = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")

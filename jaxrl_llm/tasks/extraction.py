@@ -7,8 +7,10 @@ The rules are an own derivation; tests/tasks/test_extraction.py has the known ca
 
 import bisect
 import re
+from collections import deque
 
 LONGEST_LINE = 2000  # characters that are read after an answer's mark
+MOST_MARKS = 20  # the last ones are looked at
 
 
 def after_thinking(text: str) -> str:
@@ -50,16 +52,23 @@ def last_boxed(text: str) -> str | None:
 
 
 def answer_line(text: str) -> str | None:
-  """Returns what follows the last mark of an answer, up to the end of the line, or None.
+  """Returns what follows the last mark of an answer with a digit behind it, up to the line's end.
 
   Marks are `####`, "answer:", "answer is" and "answer =". If nothing follows on the line, the next
   line that is not empty counts.
+
+  Returns:
+    None without a mark; empty if no mark has a digit behind it.
   """
-  end = max((match.end() for match in _MARK.finditer(text)), default=None)
-  if end is None:
+  ends = deque((match.end() for match in _MARK.finditer(text)), maxlen=MOST_MARKS)
+  if not ends:
     return None
-  rest = text[end:end + LONGEST_LINE].lstrip(" \t*:")
-  return rest.lstrip("\n* ").split("\n", 1)[0].strip() or None
+  for end in reversed(ends):
+    rest = text[end:end + LONGEST_LINE].lstrip(" \t*:").lstrip("\n* ")
+    line = rest.split("\n", 1)[0].strip()
+    if re.search(r"\d", line):
+      return line
+  return ""
 
 
 def letter(text: str) -> str | None:

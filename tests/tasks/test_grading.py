@@ -162,6 +162,8 @@ def test_letter(completion, option):
     ("numeric", "5", "1, 5", Verdict(False, "none", "the answer '1, 5' is not one number")),
     ("numeric", "#### 72 or 3 times 24", "72", Verdict(True, "number")),
     ("numeric", "Answer: 72\nas 3 is odd", "72", Verdict(True, "number")),
+    ("numeric", "Answer: 72. I am sure that this answer is right.", "72", Verdict(True, "number")),
+    ("numeric", "I had 72, but the answer is none.", "72", Verdict(False, "missing")),
     ("numeric", r"it is 2\sqrt{3}", "3", Verdict(False, "missing")),
     ("numeric", r"\boxed{2\sqrt3}", "3", Question("3", r"2\sqrt3")),
     ("numeric", r"\boxed{2^{10}}", "1024", Question("1024", "2^{10}")),

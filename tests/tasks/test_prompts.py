@@ -203,3 +203,33 @@ def test_a_completion_cut_off_in_a_thought_of_the_prompt_is_wrong(tmp_path, temp
   assert task.reward(problem, cut_off + r" no.</think>It is \boxed{42}.").correct
   # The completion alone does not say it:
   assert verify("numeric", cut_off, problem.answer).correct
+
+
+def shown_in(tmp_path, rows=({"problem": "1+1?", "completion": "2"},)):
+  path = tmp_path / "examples.jsonl"
+  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  return str(path)
+
+
+def test_examples_and_a_problem_s_own_system_message(tmp_path):
+  """They are earlier turns in a chat, and texts before the problem without one."""
+  chat = make_prompter(PromptConfig("chat", examples=shown_in(tmp_path)), TOKENIZER)
+  turn = [("system", "Own."), ("user", "1+1?"), ("assistant", "2"), ("user", "2+2?")]
+  expected = [token for role, text in turn
+              for token in (START, *ids(f"{role}\n{text}"), END, *ids("\n"))]
+  assert chat("2+2?", (("system", "Own."),)) == [*expected, START, *ids("assistant\n")]
+  written = PromptConfig("completion", template="Q: {problem} A:", examples=shown_in(tmp_path))
+  assert make_prompter(written, TOKENIZER)("2+2?", (("system", "Own."),)) == ids(
+      "Q: 1+1? A:2\n\nOwn.\n\nQ: 2+2? A:")
+
+
+def test_two_system_messages_are_refused():
+  prompter = make_prompter(PromptConfig("chat", system="Ours."), TOKENIZER)
+  with pytest.raises(ConfigError, match="task.prompt.system = 'Ours.': the problem 'x' has a system"):
+    prompter("x", (("system", "Theirs."),))
+
+
+def test_an_example_without_a_completion_is_refused_with_its_place(tmp_path):
+  path = shown_in(tmp_path, [{"problem": "p", "completion": "c"}, {"problem": "p"}])
+  with pytest.raises(ConfigError, match=r"examples.jsonl, line 2: .*'completion' were expected"):
+    make_prompter(PromptConfig("plain", examples=path), TOKENIZER)

@@ -1,0 +1,221 @@
+"""Sweeps: many runs of experiments/main.py, and a small file of results for each.
+
+A result is kept with the commit, with a hash of the package's sources and with a hash of the run's
+flags and config file. A run is missing if there is no result of today's hashes, so results of
+different sources or configs never stand in one table. Runs share warm starts and compiled programs
+(runs/cache.py), and a run that was interrupted goes on.
+"""
+
+import argparse
+import ast
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxrl_llm.reporting.reader import RunFolder, read_run
+from jaxrl_llm.reporting.writers import write_atomically
+
+PACKAGE = Path(__file__).parent.parent
+UNREAD = ("reporting", "analysis")  # rooms that change no number of a run
+MAIN = "experiments/main.py"
+PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
+FAILED = 1  # exit status of a run that ended in one line, such as a gradient that is not finite
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One run: its name, and the flags of experiments/main.py but for --workdir."""
+
+  name: str
+  flags: tuple[str, ...]
+
+  @property
+  def hash(self) -> str:
+    """Hash of the flags and of the file that --config names."""
+    files = [Path(flag.split("=", 1)[1].split(":")[0]) for flag in self.flags
+             if flag.startswith("--config=")]
+    text = json.dumps(self.flags) + "".join(_code(file) for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """The runs behind a table.
+
+  Attributes:
+    folder: experiments/<table>; results are in its folder `results`, a file per run.
+    cells: with distinct names.
+    measure: from a finished run to the JSON-able values that are kept of it.
+    render: from the results by name to the files of the table; called when nothing is missing.
+  """
+
+  folder: Path
+  cells: list[Cell]
+  measure: Callable[[RunFolder], dict[str, Any]]
+  render: Callable[[dict[str, dict]], None]
+
+  def result_path(self, cell: Cell) -> Path:
+    return self.folder / "results" / f"{cell.name}.json"
+
+
+class MixedSourcesError(ValueError):
+  """Results of different sources or configs would stand in one table."""
+
+
+def sources() -> str:
+  """Returns a hash of the code of the package, without comments, docstrings, and UNREAD rooms."""
+  found = hashlib.sha256()
+  for path in sorted(PACKAGE.rglob("*.py")):
+    name = path.relative_to(PACKAGE)
+    if name.parts[0] not in UNREAD:
+      found.update(f"{name}\n{_code(path)}\n".encode())
+  return found.hexdigest()[:16]
+
+
+def _code(path: Path) -> str:
+  """Returns the code of a file without comments and docstrings."""
+  with PARSING:
+    return _parsed(path)
+
+
+def _parsed(path: Path) -> str:
+  tree = ast.parse(path.read_text())
+  for node in ast.walk(tree):
+    documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+    if documented and ast.get_docstring(node, clean=False) is not None:
+      node.body = node.body[1:] or [ast.Pass()]
+  return ast.unparse(tree)
+
+
+def read_results(sweep: Sweep) -> dict[str, dict]:
+  """Returns the results that exist, by name, in the order of the cells."""
+  paths = {cell.name: sweep.result_path(cell) for cell in sweep.cells}
+  return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def missing(sweep: Sweep) -> list[Cell]:
+  """Returns the cells without a result of today's sources and of their flags."""
+  found, now = read_results(sweep), sources()
+  return [cell for cell in sweep.cells if cell.name not in found
+          or (found[cell.name]["sources"], found[cell.name]["config"]) != (now, cell.hash)]
+
+
+def check_alike(sweep: Sweep, results: dict[str, dict]) -> None:
+  """Refuses results that do not belong together.
+
+  Raises:
+    MixedSourcesError: they are of several sources, or of other flags than the cells'.
+  """
+  made_of: dict[str, list[str]] = {}
+  for name, result in results.items():
+    made_of.setdefault(result["sources"], []).append(name)
+  if len(made_of) > 1:
+    counts = ", ".join(f"{len(names)} of {key}" for key, names in made_of.items())
+    raise MixedSourcesError(f"{sweep.folder / 'results'}: results of different sources ({counts}). "
+                            "Fix: run the sweep again, which makes those that differ from today's.")
+  hashes = {cell.name: cell.hash for cell in sweep.cells}
+  for name, result in results.items():
+    if result["config"] != hashes[name]:
+      raise MixedSourcesError(f"{sweep.folder / 'results' / name}.json: made with other flags or "
+                              "another config file. Fix: run the sweep again.")
+
+
+def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> dict:
+  """Runs a cell, or goes on with it, and writes its result.
+
+  Args:
+    runs: folder of the runs.
+    cores: that the run may use; None: all.
+
+  Raises:
+    RuntimeError: the run broke off for no reason of its own; it has no result.
+  """
+  now = sources()
+  workdir = runs / f"{cell.name}-{cell.hash[:6]}{now[:6]}"
+  workdir.mkdir(parents=True, exist_ok=True)
+  command = [sys.executable, MAIN, *cell.flags, f"--workdir={workdir}"]
+  with open(workdir / "log.txt", "a") as log:
+    done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False,
+                          preexec_fn=None if cores is None else _pinned(cores))
+  ended = None
+  if done.returncode == FAILED:
+    ended = (workdir / "log.txt").read_text().rstrip().rsplit("\n", 1)[-1][:300]
+  elif done.returncode:
+    raise RuntimeError(f"{cell.name}: exit status {done.returncode}; see {workdir / 'log.txt'}")
+  finished = read_run(workdir)
+  result = {
+      "name": cell.name, "flags": list(cell.flags), "config": cell.hash, "sources": now,
+      "commit": finished.environment.get("git_commit"), "seed": finished.config["seed"],
+      "cores": os.cpu_count() if cores is None else len(cores), "ended_early": ended,
+      "measured": sweep.measure(finished),
+  }
+  path = sweep.result_path(cell)
+  path.parent.mkdir(exist_ok=True)
+  write_atomically(path, json.dumps(result, indent=1) + "\n")
+  return result
+
+
+def _pinned(cores: set[int]) -> Callable[[], None]:
+  return lambda: os.sched_setaffinity(0, cores)
+
+
+def run_missing(sweep: Sweep, cells: list[Cell], runs: Path, jobs: int) -> list[str]:
+  """Runs cells, `jobs` at a time, each on cores of its own; returns what broke off."""
+  available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+  share = max(1, len(available) // jobs)
+  slots = [set(available[i * share:(i + 1) * share]) or None for i in range(jobs)]
+  broken = []
+
+  def one(cell: Cell) -> None:
+    cores = slots.pop()
+    try:
+      result = run(sweep, cell, runs, cores if jobs > 1 else None)
+      print(f"{cell.name}: {result['ended_early'] or 'done'}", flush=True)
+    except RuntimeError as error:
+      broken.append(str(error))
+      print(error, flush=True)
+    finally:
+      slots.append(cores)
+
+  with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+    list(pool.map(one, cells))
+  return broken
+
+
+def main(sweep: Sweep, description: str) -> None:
+  """Runs what is missing, and renders the table once nothing is."""
+  parser = argparse.ArgumentParser(description=description,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--list", action="store_true", help="list the runs and what is missing")
+  parser.add_argument("--index", type=int, help="run this one of --list alone (for job arrays)")
+  parser.add_argument("--only", default="", help="run only those whose name contains this")
+  parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+  parser.add_argument("--render", action="store_true", help="only write the table again")
+  parser.add_argument("--runs", type=Path, default=Path("runs") / sweep.folder.name)
+  flags = parser.parse_args()
+  left = missing(sweep)
+  if flags.list:
+    for index, cell in enumerate(sweep.cells):
+      print(index, "missing" if cell in left else "done", cell.name, *cell.flags)
+    return
+  if not flags.render:
+    chosen = left if flags.index is None else [sweep.cells[flags.index]]
+    broken = run_missing(sweep, [cell for cell in chosen if flags.only in cell.name], flags.runs,
+                         flags.jobs)
+    if broken:
+      sys.exit(f"error: {len(broken)} runs broke off: {'; '.join(broken)[:1000]}")
+  results = read_results(sweep)
+  absent = [cell.name for cell in sweep.cells if cell.name not in results]
+  if absent:
+    print(f"{len(absent)} of {len(sweep.cells)} runs are missing; the table is not written.")
+    return
+  check_alike(sweep, results)
+  sweep.render(results)

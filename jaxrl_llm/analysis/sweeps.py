@@ -89,9 +89,9 @@ def _code(path: Path) -> str:
 def _parsed(path: Path) -> str:
   tree = ast.parse(path.read_text())
   for node in ast.walk(tree):
-    documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
-    if documented and ast.get_docstring(node, clean=False) is not None:
-      node.body = node.body[1:] or [ast.Pass()]
+    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+      if ast.get_docstring(node, clean=False) is not None:
+        node.body = node.body[1:] or [ast.Pass()]
   return ast.unparse(tree)
 
 

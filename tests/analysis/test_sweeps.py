@@ -68,7 +68,7 @@ def test_a_run_that_breaks_off_leaves_no_result(sweep, monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["sources", "config"])
-def test_results_of_other_sources_or_configs_are_missing_and_never_mixed(sweep, monkeypatch, change):
+def test_results_of_other_sources_or_configs_are_never_mixed(sweep, monkeypatch, change):
   command(sweep, monkeypatch)
   path = sweep.result_path(sweep.cells[0])
   path.write_text(json.dumps(json.loads(path.read_text()) | {change: "other"}))

@@ -225,7 +225,7 @@ def test_examples_and_a_problem_s_own_system_message(tmp_path):
 
 def test_two_system_messages_are_refused():
   prompter = make_prompter(PromptConfig("chat", system="Ours."), TOKENIZER)
-  with pytest.raises(ConfigError, match="task.prompt.system = 'Ours.': the problem 'x' has a system"):
+  with pytest.raises(ConfigError, match="the problem 'x' has a system message of its own"):
     prompter("x", (("system", "Theirs."),))
 
 

@@ -15,8 +15,8 @@ class DataConfig:
   path: str = option("", "training problems: a file (json, jsonl, csv, tsv, parquet; also .gz), a "
                      "folder of shards or of `datasets`, or a hub name (owner/name, "
                      "owner/name:configuration); several by commas")
-  weights: tuple[float, ...] = option((), "share of each file of `path`; empty: their sizes",
-                                      of=float)
+  weights: tuple = option((), "share of each file of `path`, such as 2,1; empty: their sizes",
+                          of=(int, float))
   heldout_path: str = option("", "the same for the held-out evaluation, which then needs no "
                              "`path`; empty: task.heldout_problems rows of `path`")
   split: str = option("train", "split of a `datasets` folder or hub name")

@@ -9,7 +9,15 @@ from unittest import mock
 
 import pytest
 
-from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, RolloutConfig, TaskConfig
+from jaxrl_llm.config import (
+  ConfigError,
+  DataConfig,
+  PromptConfig,
+  RolloutConfig,
+  TaskConfig,
+  from_dict,
+  to_dict,
+)
 from jaxrl_llm.tasks import make_task, verifiers
 from jaxrl_llm.types import Reward
 
@@ -382,6 +390,13 @@ def test_several_files_are_mixed_by_weight(tmp_path, weights, share):
   assert task.counts["read"] == 40 and task.counts["duplicates"] == 1
   again = two_files(tmp_path, weights=weights)
   assert again.batch(77) == task.batch(77), "the index alone decides"
+
+
+@pytest.mark.parametrize("given", [(), (2, 1), (0.5, 1.5), [2, 1]])
+def test_weights_survive_a_saved_config(given):
+  read = from_dict({"task": {"name": "dataset", "data": {"path": "a,b", "weights": given}}})
+  assert from_dict(json.loads(json.dumps(to_dict(read)))) == read
+  assert read.task.data.weights == tuple(given)
 
 
 def test_each_file_has_its_own_verifier(tmp_path):

@@ -3,7 +3,9 @@
 import collections
 import os
 import re
+import signal
 import sys
+import threading
 from pathlib import Path
 
 os.environ["XLA_FLAGS"] = (
@@ -12,6 +14,12 @@ os.environ["XLA_FLAGS"] = (
     " --xla_backend_optimization_level=0")
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAXRL_LLM_CACHE"] = ""  # tests neither read nor fill the user's folder
+
+# A shell that starts tests in the background ignores Ctrl-C for them, and for the runs that they
+# start and interrupt.
+if (threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.SIG_IGN):
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax
 import pytest

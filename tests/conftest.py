@@ -3,15 +3,16 @@
 import collections
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
 from pathlib import Path
 
+import programs
+
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    # programs of tests run for milliseconds
-    " --xla_backend_optimization_level=0")
+    os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count=8 {programs.FLAGS}")
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAXRL_LLM_CACHE"] = ""  # tests neither read nor fill the user's folder
 
@@ -128,6 +129,17 @@ SLOW = {
                                    r"|micro_batches_change_nothing\[(minpro|gspo)"
                                    "|computed_per_micro_batch|unkept_and_void|sft_loss",
 }
+
+
+def pytest_sessionstart(session):
+  """Before the workers start, which inherit the folder's name."""
+  if not hasattr(session.config, "workerinput"):
+    programs.shared_folder()
+
+
+def pytest_sessionfinish(session):
+  if not hasattr(session.config, "workerinput"):
+    shutil.rmtree(programs.shared_folder(), ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

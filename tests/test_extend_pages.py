@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import programs
 import pytest
 
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
@@ -40,7 +41,7 @@ def cache(tmp_path_factory):
 def run(page: str, workdir: Path, *more: str) -> tuple[list[dict], list[dict]]:
   """Runs the page's command in another folder; returns (metrics, rows of the last iteration)."""
   arguments = [f"--workdir={workdir}" if a.startswith("--workdir=") else a for a in command(page)]
-  environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+  environment = os.environ | programs.ENVIRONMENT
   done = subprocess.run([sys.executable, *arguments, *more], cwd=ROOT, capture_output=True,
                         text=True, timeout=500, env=environment)
   assert done.returncode == 0, done.stderr[-2000:]
@@ -80,7 +81,7 @@ def check_export(folder: Path, page: str) -> None:
   arguments = [a for a in shlex.split(shown) if not a.startswith(("--workdir=", "--out="))] + flags
   for given, code in ((arguments, 0), ([a for a in arguments if a != "--plugins=run"], 1)):
     done = subprocess.run([sys.executable, *given], cwd=ROOT, capture_output=True, text=True,
-                          timeout=200)
+                          timeout=200, env=os.environ | programs.ENVIRONMENT)
     assert done.returncode == code, done.stderr[-2000:]
   assert f"experiments/extend/{page}.py, whose code" in done.stderr
   assert "Fix: --plugins=run" in done.stderr and "Traceback" not in done.stderr

@@ -73,9 +73,8 @@ def compare(gold: str, said: str) -> Verdict | Question:
     return Verdict(True, "string")
   gold, said = _unconditional(gold), _unconditional(_without_remarks(gold, said))
   if labelled := _LABEL.match(latex.undecorated(gold)):
-    found = _LABEL_ALONE.fullmatch(normalize(said)) or _LABEL.match(latex.undecorated(said))
-    if found is not None:
-      return Verdict(found[1] == labelled[1], "letter")
+    if (found := _label(said)) is not None:
+      return Verdict(found == labelled[1], "letter")
     gold = labelled[2]
   for rung in (_labels, _ratios, _bases, _quantities, _names):
     if (verdict := rung(gold, said)) is not None:
@@ -101,8 +100,14 @@ def _labels(gold: str, said: str) -> Verdict | None:
   expected = _LABEL_ALONE.fullmatch(normalize(gold))
   if expected is None:
     return None
-  found = _LABEL_ALONE.fullmatch(normalize(said)) or _LABEL.match(latex.undecorated(said))
-  return None if found is None else Verdict(found[1] == expected[1], "letter")
+  found = _label(said)
+  return None if found is None else Verdict(found == expected[1], "letter")
+
+
+def _label(text: str) -> str | None:
+  """Returns the B of "B", "(B)" and "(B) 12"."""
+  found = _LABEL_ALONE.fullmatch(normalize(text)) or _LABEL.match(latex.undecorated(text))
+  return None if found is None else found[1]
 
 
 def _ratios(gold: str, said: str) -> Verdict | None:

@@ -48,5 +48,5 @@ class DatasetKeys:
   verifier_workers: int = option(2, "processes that check answers which need sympy", low=1,
                                  high=256)
   verifier_timeout: float = option(
-      10.0, "time limit of a check, seconds; after it the check is killed and its row unscored",
-      low=0.1)
+      10.0, "limit of a check, seconds of processor time; an answer that needs more is wrong and"
+      " counted in reward/costly", low=0.1)

@@ -19,14 +19,13 @@ from jaxrl_llm.tasks.quantities import (
   Quantity,
   equal,
   last_number,
-  plain_number,
   quantity,
   stated_number,
   worded,
 )
 
 __all__ = ["KINDS", "Question", "Verdict", "after_thinking", "answer_key", "judge", "last_boxed",
-           "last_number", "letter", "normalize", "plain_number", "register"]
+           "last_number", "letter", "normalize", "register"]
 
 KINDS = ("exact", "numeric", "math", "choice")
 NO_ANSWER = "no answer"  # unscored: the problem has none

@@ -37,7 +37,8 @@ class Quantity:
 def quantity(text: str) -> Quantity | None:
   r"""Returns the number that a whole text is, or None if it holds anything else.
 
-  Signs of money, a percent sign, degrees, and one unit or up to four words behind it are allowed.
+  Signs of money, a percent sign, degrees, and a unit or words behind it are allowed, up to 80
+  characters.
   """
   if len(text) > 2 * LONGEST:
     return None
@@ -99,15 +100,6 @@ def equal(gold: Quantity, said: Quantity) -> bool:
   if gold.digits and said.digits is None and gold.digits[0] > 0 and gold.digits[1] >= 3:
     return round(value, gold.digits[0]) == gold.value
   return value == gold.value
-
-
-def plain_number(text: str) -> Decimal | None:
-  """Returns the exact value of an integer or decimal, with or without thousands commas.
-
-  None if the text holds anything else.
-  """
-  match = _PLAIN.fullmatch(text.replace("{,}", ","))
-  return Decimal(match[0].replace(",", "")) if match else None
 
 
 def last_number(text: str) -> Fraction | None:
@@ -220,7 +212,6 @@ def _unit(text: str, *, apart: bool) -> str | None:
 
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*(?!\d)|\d+)(?:\.\d+)?|\.\d+"
-_PLAIN = re.compile(rf"[-+]?(?:{_DIGITS})")
 _NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d+)(?![.,]?\d))?")
 _FRACTION = re.compile(
     r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d+)\s{0,3}\}\s{0,3}\{\s{0,3}(\d+)\s{0,3}\}")

@@ -1,8 +1,9 @@
 """Worker processes for answers that need algebra.
 
-A worker that hangs or dies leaves one row unscored, and no other. The workers are interpreters of
-their own instead of `multiprocessing` children, which would import the trainer's main module and
-with it JAX, and whose order of hashes could not be fixed.
+An answer that needs more processor time than its limit is wrong ("costly"). A worker that stalls
+or dies leaves one row unscored, and no other. The workers are interpreters of their own instead of
+`multiprocessing` children, which would import the trainer's main module and with it JAX, and whose
+order of hashes could not be fixed.
 """
 
 import atexit

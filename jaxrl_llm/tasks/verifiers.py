@@ -17,13 +17,13 @@ __all__ = ["KINDS", "Verdict", "close_all", "grade_many", "require_math", "verif
 def verify(kind: str, completion: str, answer: str, *, timeout: float = 10.0) -> Reward:
   """Returns the reward of one completion: 1 or 0.
 
-  A row without a verdict has an `unscored_reason` ("timeout", "crash: ...", "no answer").
+  A row without a verdict has an `unscored_reason` ("crash: ...", "no answer").
 
   Args:
     kind: exact, numeric, math or choice.
     completion: the policy's text.
     answer: the right answer.
-    timeout: seconds, for `math`.
+    timeout: seconds of processor time, for `math`; an answer that needs more is wrong.
 
   Raises:
     ConfigError: kind `math` without the package math-verify.

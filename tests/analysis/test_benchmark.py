@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import programs
 import pytest
 
 from jaxrl_llm.analysis import benchmark
@@ -362,7 +363,7 @@ def test_load_directory(built, params, finished, tmp_path):
 
 def test_command(run_folder, finished, tmp_path):
   """The real command on one device samples what the function does."""
-  env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+  env = os.environ | programs.ENVIRONMENT
   done = subprocess.run([
       sys.executable, "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}",
       "--samples=3", "--temperature=1.0", "--batch=10", "--seed=5"

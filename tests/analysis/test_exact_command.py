@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 
 from jaxrl_llm.analysis import studies
@@ -17,7 +18,7 @@ PLUGINS = "experiments/extend/estimator.py,experiments/extend/advantage.py"
 def run(*flags: str) -> subprocess.CompletedProcess:
   command = [sys.executable, "experiments/exact/run.py", *flags]
   return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500,
-                        env=os.environ | {"JAX_PLATFORMS": "cpu"})
+                        env=os.environ | programs.ENVIRONMENT)
 
 
 def test_every_aggregation_is_studied():

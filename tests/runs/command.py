@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import jax
+import programs
 
-from jaxrl_llm.runs import saved
+from jaxrl_llm.runs import cache, saved
 from jaxrl_llm.runs.checkpoints import Checkpoints
 from jaxrl_llm.runs.run_state import abstract_saved
 
@@ -16,36 +17,33 @@ ROOT = Path(__file__).parents[2]
 TINY = "tests/runs/tiny.py"
 
 
-def start(workdir: Path, *overrides: str, config: str = TINY, cache: Path | None = None,
-          compile_log: Path | None = None,
+def start(workdir: Path, *overrides: str, config: str = TINY, compile_log: Path | None = None,
           environment: dict[str, str] | None = None) -> subprocess.Popen:
   """`python experiments/main.py --config=<config> --workdir=<workdir> --config.<override> ...`, on
   one CPU device.
 
   Args:
-    cache, compile_log, environment: see `launch`.
+    compile_log, environment: see `launch`.
   """
   return launch("main", f"--config={config}", f"--workdir={workdir}",
-                *(f"--config.{item}" for item in overrides), cache=cache, compile_log=compile_log,
+                *(f"--config.{item}" for item in overrides), compile_log=compile_log,
                 environment=environment)
 
 
-def launch(script: str, *flags: str, cache: Path | None = None,
-           compile_log: Path | None = None,
+def launch(script: str, *flags: str, compile_log: Path | None = None,
            environment: dict[str, str] | None = None) -> subprocess.Popen:
   """`python experiments/<script>.py <flags>`, on one CPU device.
 
+  Commands share compiled programs, except where `environment` names a folder of the run's own.
+
   Args:
-    cache: folder of compiled programs; commands that share it compile once between them.
     compile_log: see tiny.py.
     environment: further variables.
   """
-  # Unoptimised machine code: at this size compilation is nearly all of the time.
-  env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0",
-         **(environment or {})}
-  if cache is not None:
+  env = os.environ | programs.ENVIRONMENT | (environment or {})
+  if cache.VARIABLE not in (environment or {}):
     env |= {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_COMPILATION_CACHE_DIR": str(programs.shared_folder()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"
     }

@@ -38,26 +38,25 @@ def commands(files, tmp_path_factory):
   """Folder with `run`, its `evaluation`, the `exported` directory, its evaluation `again`, and
   `refused.txt`.
   """
-  folder, cache = tmp_path_factory.mktemp("commands"), tmp_path_factory.mktemp("compiled")
+  folder = tmp_path_factory.mktemp("commands")
   checkpoint, lines = files
   command.succeed(
       command.start(folder / "run", f"pretrained={checkpoint}", f"task.data.path={lines}",
-                    config="tests/runs/chat.py", cache=cache))
+                    config="tests/runs/chat.py"))
   workdir = f"--workdir={folder / 'run'}"
-  evaluation = command.launch("evaluate", workdir, f"--out={folder / 'evaluation'}", *EVALUATION,
-                              cache=cache)
+  evaluation = command.launch("evaluate", workdir, f"--out={folder / 'evaluation'}", *EVALUATION)
   damaged = shutil.copytree(checkpoint, folder / "damaged")
   (damaged / "model.safetensors").write_bytes(
       (checkpoint / "model.safetensors").read_bytes()[:-100])
-  export = command.launch("export", workdir, f"--out={folder / 'exported'}", cache=cache)
+  export = command.launch("export", workdir, f"--out={folder / 'exported'}")
   command.succeed(export)
   refused = command.start(folder / "refused", f"pretrained={damaged}", f"task.data.path={lines}",
-                          config="tests/runs/chat.py", cache=cache)
+                          config="tests/runs/chat.py")
   command.succeed(evaluation)
   command.succeed(
       command.launch("evaluate", f"--pretrained={folder / 'exported'}", f"--out={folder / 'again'}",
-                     "--config=tests/runs/chat.py", f"--config.task.data.path={lines}", *EVALUATION,
-                     cache=cache))
+                     "--config=tests/runs/chat.py", f"--config.task.data.path={lines}",
+                     *EVALUATION))
   (folder / "refused.txt").write_text(command.refuse(refused))
   return folder
 

@@ -6,6 +6,7 @@ import math
 
 import jax
 import numpy as np
+import programs
 import pytest
 import tiny
 
@@ -23,10 +24,10 @@ ITERATIONS, BATCHES = 5, 4
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
+def compiled_once():
   """Presets share most programs: each is compiled for the first that needs it."""
   names = {
-      "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+      "jax_compilation_cache_dir": str(programs.shared_folder()),
       "jax_persistent_cache_min_compile_time_secs": 0.0,
       "jax_persistent_cache_min_entry_size_bytes": -1
   }

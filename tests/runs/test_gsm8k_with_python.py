@@ -45,7 +45,7 @@ def tiny_checkpoint(folder, problems):
       "model.width": 64, "model.num_layers": 2, "model.num_heads": 2, "model.num_kv_heads": 1,
       "model.head_dim": 32, "model.mlp_width": 128, "model.remat": "none",
   })
-  command.succeed(command.start(folder / "taught", *teach, config=RECIPE, cache=folder / "cache"))
+  command.succeed(command.start(folder / "taught", *teach, config=RECIPE))
   command.succeed(command.launch("export", f"--workdir={folder / 'taught'}",
                                  f"--out={folder / 'checkpoint'}"))
   return folder / "checkpoint"
@@ -59,7 +59,7 @@ def test_programs_run_and_the_report_shows_them(tmp_path):
   command.succeed(command.start(
       workdir, *flags(**{"pretrained": checkpoint, "iterations": 5, "task.data.path": problems,
                          "tool.name": "python", "tool.timeout": 5, "rollout.max_turns": 2,
-                         "rollout.max_tool_tokens": 48}), config=RECIPE, cache=tmp_path / "cache"))
+                         "rollout.max_tool_tokens": 48}), config=RECIPE))
   run = read_run(workdir)
   assert [line["iteration"] for line in run.metrics] == list(range(6))
   assert run.config["estimator"]["name"] == "ctpo" and run.config["tool"]["name"] == "python"

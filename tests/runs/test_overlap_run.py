@@ -8,9 +8,9 @@ STALE = "updates.staleness=1"
 
 
 def test_killed_run_that_draws_ahead_equals_the_whole_run_that_does_not(tmp_path):
-  whole, killed, cache = (tmp_path / name for name in ("whole", "killed", "compiled"))
-  command.succeed(command.start(whole, STALE, cache=cache))
-  begin = lambda: command.start(killed, STALE, "updates.overlap=True", cache=cache)
+  whole, killed = tmp_path / "whole", tmp_path / "killed"
+  command.succeed(command.start(whole, STALE))
+  begin = lambda: command.start(killed, STALE, "updates.overlap=True")
   # After the line of iteration 3 the newest checkpoint is that of 2 or 4; a batch is pending, or
   # about to be.
   kill_when(begin(), lambda: len(command.metrics_lines(killed)) > 3, 0.0)

@@ -14,48 +14,43 @@ import tiny
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, cache):
+def whole(tmp_path_factory):
   """Folder of a run that nothing interrupted."""
   workdir = tmp_path_factory.mktemp("resume") / "whole"
-  command.succeed(command.start(workdir, cache=cache))
+  command.succeed(command.start(workdir))
   return workdir
 
 
 @pytest.fixture(scope="module")
-def second_runs(whole, cache):
+def second_runs(whole):
   """Folders of two runs that went on at the same time: one was killed twice, the other lost its
   newest checkpoint.
   """
   torn = whole.parent / "torn"
   shutil.copytree(whole, torn)
   damage_by_truncation(torn / "checkpoints" / str(tiny.ITERATIONS))
-  process = command.start(torn, cache=cache)
+  process = command.start(torn)
   try:
-    killed = killed_twice(whole.parent / "killed", cache)
+    killed = killed_twice(whole.parent / "killed")
   finally:
     done = command.finish(process)
   return {"killed": killed, "torn": torn, "torn_result": done}
 
 
-def killed_twice(workdir, cache):
+def killed_twice(workdir):
   """Kills the command before the first metrics line and after a random one; then lets it end."""
   seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**31)))
   rng = random.Random(seed)
   print(f"to choose the same moments again: KILL_SEED={seed}")
-  kill_when(command.start(workdir, cache=cache), (workdir / "config.json").exists,
+  kill_when(command.start(workdir), (workdir / "config.json").exists,
             rng.uniform(0, 1))
   lines = rng.randint(3, tiny.ITERATIONS - 1)
   reached = lambda: len(command.metrics_lines(workdir)) > lines
-  kill_when(command.start(workdir, cache=cache), reached, rng.uniform(0, 0.1))
+  kill_when(command.start(workdir), reached, rng.uniform(0, 0.1))
   # The line of iteration n is written after any checkpoint of an iteration before n.
   saved = (lines - 1) // 2 * 2
   before = [path.stat().st_mtime_ns for path in command.rollout_files(workdir)[:saved]]
-  command.succeed(command.start(workdir, cache=cache))
+  command.succeed(command.start(workdir))
   after = [path.stat().st_mtime_ns for path in command.rollout_files(workdir)[:saved]]
   assert saved >= 2 and before == after, "the run began again, not from its checkpoint"
   return workdir

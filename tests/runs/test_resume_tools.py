@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-  command.succeed(command.start(folder / "whole", config=CONFIG, cache=folder / "compiled"))
+  command.succeed(command.start(folder / "whole", config=CONFIG))
   return folder / "whole"
 
 
@@ -35,7 +35,7 @@ def stalled(folder, call: int) -> list[int]:
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("STALL", f"{flag}:{call}")
     patch.setenv("TMPDIR", str(temporary))
-    process = command.start(folder / "killed", config=CONFIG, cache=folder / "compiled")
+    process = command.start(folder / "killed", config=CONFIG)
   end = time.monotonic() + 240
   try:
     while not flag.exists() or not flag.read_text():
@@ -87,7 +87,7 @@ def killed(whole, folder):
   before = len(command.metrics_lines(folder / "killed"))
   stalled(folder, 15)
   assert 0 < before < len(command.metrics_lines(folder / "killed")) < 1 + tiny_tools.ITERATIONS
-  command.succeed(command.start(folder / "killed", config=CONFIG, cache=folder / "compiled"))
+  command.succeed(command.start(folder / "killed", config=CONFIG))
   return folder / "killed"
 
 

@@ -23,11 +23,6 @@ ITERATIONS = range(1, tiny.ITERATIONS + 1)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   return tmp_path_factory.mktemp("runs")
 
@@ -38,24 +33,23 @@ def compile_log(folder):
 
 
 @pytest.fixture(scope="module")
-def run(folder, cache, compile_log):
+def run(folder, compile_log):
   """Folder of a complete run."""
-  command.succeed(command.start(folder / "whole", cache=cache, compile_log=compile_log))
+  command.succeed(command.start(folder / "whole", compile_log=compile_log))
   return folder / "whole"
 
 
 @pytest.fixture(scope="module")
-def later(run, folder, cache):
+def later(run, folder):
   """Commands after the complete run: the same one again, and two that meet a loss that is not
   finite.
   """
   metrics = (run / "metrics.jsonl").read_bytes()
-  again = command.start(run, cache=cache)
+  again = command.start(run)
   diverged = command.start(folder / "diverged", "plugins=tests/runs/failing_estimator.py",
-                           "estimator.name=failing", "updates.optimizer_batches=4", cache=cache)
+                           "estimator.name=failing", "updates.optimizer_batches=4")
   again_result = command.finish(again)
-  start_diverged = command.start(folder / "start_diverged", "warm_start.learning_rate=1e30",
-                                 cache=cache)
+  start_diverged = command.start(folder / "start_diverged", "warm_start.learning_rate=1e30")
   return {"again": again_result, "metrics": metrics, "diverged": command.finish(diverged),
           "start_diverged": command.finish(start_diverged)}
 

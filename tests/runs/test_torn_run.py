@@ -5,23 +5,19 @@ import shutil
 
 import command
 import numpy as np
+import programs
 import pytest
 import tiny
 
 ROUNDING = 1e-5
-FOUR = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=4"}
+FOUR = {"XLA_FLAGS": f"{programs.FLAGS} --xla_force_host_platform_device_count=4"}
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, cache):
+def whole(tmp_path_factory):
   """Folder of a run that nothing interrupted."""
   workdir = tmp_path_factory.mktemp("torn_run") / "whole"
-  command.succeed(command.start(workdir, cache=cache))
+  command.succeed(command.start(workdir))
   return workdir
 
 
@@ -51,11 +47,11 @@ def refused(process):
   return last
 
 
-def test_an_emptied_checkpoint_costs_two_iterations(copy, whole, cache):
+def test_an_emptied_checkpoint_costs_two_iterations(copy, whole):
   newest = copy / "checkpoints" / str(tiny.ITERATIONS)
   shutil.rmtree(newest)
   newest.mkdir()
-  done = command.succeed(command.start(copy, cache=cache))
+  done = command.succeed(command.start(copy))
   assert f"checkpoints/{tiny.ITERATIONS} is torn" in done.stderr
   assert timeless(copy) == timeless(whole)
   assert contents(copy)[1:] == contents(whole)[1:]
@@ -63,66 +59,66 @@ def test_an_emptied_checkpoint_costs_two_iterations(copy, whole, cache):
   assert len(before) == 4 and contents(copy)[0] != b""
 
 
-def test_where_nothing_can_be_read_nothing_is_cut(copy, cache):
+def test_where_nothing_can_be_read_nothing_is_cut(copy):
   for path in (copy / "checkpoints").iterdir():
     shutil.rmtree(path)
     path.mkdir()
   before = contents(copy)
   for _ in range(2):
-    error = refused(command.start(copy, cache=cache))
+    error = refused(command.start(copy))
     assert "none of the checkpoints [6, 4] can be read" in error
   assert contents(copy) == before
 
 
-def test_a_lost_folder_of_checkpoints_cuts_nothing(copy, cache):
+def test_a_lost_folder_of_checkpoints_cuts_nothing(copy):
   shutil.rmtree(copy / "checkpoints")
   before = contents(copy)
-  assert "there is no checkpoint" in refused(command.start(copy, cache=cache))
+  assert "there is no checkpoint" in refused(command.start(copy))
   assert contents(copy) == before
 
 
 @pytest.mark.parametrize("damage", ["empty", "garbled"])
-def test_a_torn_warm_start_is_one_line_and_can_be_made_again(damage, copy, whole, cache):
+def test_a_torn_warm_start_is_one_line_and_can_be_made_again(damage, copy, whole):
   for path in list((copy / "warm_start").rglob("*")):
     if path.is_file() and damage == "empty":
       path.unlink()
     elif path.is_file():
       path.write_bytes(b"garbled")
   before = contents(copy)
-  error = refused(command.start(copy, cache=cache))
+  error = refused(command.start(copy))
   assert "warm_start cannot be read" in error and "Fix: " in error
   assert contents(copy) == before
   if damage == "empty":
     shutil.rmtree(copy / "warm_start")
-    command.succeed(command.start(copy, cache=cache))
+    command.succeed(command.start(copy))
     assert timeless(copy) == timeless(whole)
 
 
-def test_a_torn_last_line_is_said_and_made_again(copy, whole, cache):
+def test_a_torn_last_line_is_said_and_made_again(copy, whole):
   path = copy / "metrics.jsonl"
   path.write_bytes(path.read_bytes()[:-20])
-  done = command.succeed(command.start(copy, cache=cache))
+  done = command.succeed(command.start(copy))
   assert "the last line was torn" in done.stderr
   assert timeless(copy) == timeless(whole)
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on(copy, whole, cache):
+def test_a_full_disk_is_one_line_and_the_run_goes_on(copy, whole):
   """A limit of file sizes, the nearest to a full disk that needs no rights."""
   newest = copy / "checkpoints" / str(tiny.ITERATIONS)
   shutil.rmtree(newest)
-  process = command.start(copy, cache=cache)
+  process = command.start(copy)
   size = (copy / "metrics.jsonl").stat().st_size
   resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size // 2, size // 2))
   error = refused(process)
   assert "File too large" in error and "Fix: free space" in error
-  command.succeed(command.start(copy, cache=cache))
+  command.succeed(command.start(copy))
   assert timeless(copy) == timeless(whole)
 
 
-def test_other_devices_and_micro_batches_go_on_to_rounding(copy, whole, cache):
+def test_other_devices_and_micro_batches_go_on_to_rounding(copy, whole):
   newest = copy / "checkpoints" / str(tiny.ITERATIONS)
   shutil.rmtree(newest)
-  done = command.succeed(command.start(copy, "updates.micro_batches=2", "mesh.data=4", cache=cache,
+  done = command.succeed(command.start(copy, "updates.micro_batches=2", "mesh.data=4",
                                        environment=FOUR))
   assert "4 x cpu, before 1 x cpu" in done.stderr
   assert "updates.micro_batches: 1 in the workdir, 2 now" in done.stderr

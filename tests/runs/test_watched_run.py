@@ -26,8 +26,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(folder):
   """A run with an evaluation, and a checkpoint, after each iteration; the third is profiled."""
-  command.succeed(command.start(folder / "whole", EACH, "checkpoint.every=1", "profile=3",
-                                cache=folder / "compiled"))
+  command.succeed(command.start(folder / "whole", EACH, "checkpoint.every=1", "profile=3"))
   return folder / "whole"
 
 
@@ -47,7 +46,7 @@ def test_the_best_parameters_outlive_their_checkpoint(whole, folder):
   assert best < tiny.ITERATIONS - 1, "the newest checkpoints are the best ones: nothing is shown"
   for which, iteration in (("best", best), ("latest", tiny.ITERATIONS)):
     done = command.succeed(command.launch("export", f"--workdir={whole}", f"--checkpoint={which}",
-                                          f"--out={folder / which}", cache=folder / "compiled"))
+                                          f"--out={folder / which}"))
     assert f"iteration {iteration} of" in done.stdout
   kept, last = (hf.load_pretrained(folder / which)[1] for which in ("best", "latest"))
   assert np.any(np.asarray(kept["embedding"]) != np.asarray(last["embedding"]))
@@ -57,8 +56,7 @@ def test_evaluate_reads_the_best_parameters(whole, folder):
   best = max(accuracies(whole))
   out = folder / "evaluation"
   command.succeed(command.launch("evaluate", f"--workdir={whole}", "--checkpoint=best",
-                                 f"--out={out}", "--samples=1", "--temperature=0",
-                                 cache=folder / "compiled"))
+                                 f"--out={out}", "--samples=1", "--temperature=0"))
   shown = re.search(r"avg@1 *\| *([0-9.]+)", (out / "table.md").read_text())
   assert float(shown[1]) in (pytest.approx(best, abs=1e-3), pytest.approx(100 * best, abs=0.1))
 
@@ -70,7 +68,7 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
               if i - int(np.argmax(values[:i + 1])) == patience)
   assert 2 < stop < tiny.ITERATIONS, "patience does not end this run early"
   workdir, flags = folder / "killed", (EACH, f"evaluation.patience={patience}")
-  begin = lambda: command.start(workdir, *flags, cache=folder / "compiled")
+  begin = lambda: command.start(workdir, *flags)
   kill_when(begin(), lambda: len(command.metrics_lines(workdir)) > 2, 0.0)
   command.succeed(begin())
   assert timeless(workdir) == timeless(whole)[:stop + 1]
@@ -86,8 +84,7 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
     (signal.SIGINT, "KeyboardInterrupt", 130), (signal.SIGTERM, "SystemExit", 143)])
 def test_an_interrupted_run_has_its_report(number, name, code, folder):
   workdir = folder / name
-  process = command.start(workdir, EACH, "iterations=5000", "checkpoint.every=5000",
-                          cache=folder / "compiled")
+  process = command.start(workdir, EACH, "iterations=5000", "checkpoint.every=5000")
   end = time.monotonic() + 200
   try:
     while len(command.metrics_lines(workdir)) < 4:

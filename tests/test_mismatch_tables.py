@@ -5,6 +5,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+from jaxrl_llm.reporting.tables import markers
+
 HERE = Path(__file__).parent.parent / "experiments" / "mismatch"
 
 
@@ -20,7 +22,7 @@ def test_readme_shows_the_recorded_results():
   readme = (HERE / "README.md").read_text()
   assert results.keys() == {"1", "2"}
   for temperature, result in results.items():
-    begin, end = (marker.format(temperature) for marker in run.MARKERS)
+    begin, end = markers(run.PART.format(temperature))
     assert readme.split(begin)[1].split(end)[0].strip() == run.tables(result).strip()
     assert [line["numerics"] for line in result["lines"][::len(run.MIN_P)]] == list(run.NUMERICS)
     changed = json.loads(json.dumps(result))

@@ -27,7 +27,7 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
-from jaxrl_llm.reporting.tables import markdown_table
+from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.runs import cache
 
 HERE = Path(__file__).parent
@@ -50,7 +50,6 @@ PAIRS = (("prefix geometric mean", "gspo s"), ("gspo s", "minpro"), ("gspo s", "
 # baseline: the advantage that estimates it from the other rows of a group
 ESTIMATED = {"none": "none", "mean": "rloo", "otb": "otb, leave one out"}
 README_SECTIONS = 6  # of table.md, from the first
-MARKERS = ("<!-- written by run.py: begin -->", "<!-- written by run.py: end -->")
 FIELDS = ("study", "kind", "method", "advantage", "aggregation", "drift", "horizon", "group",
           "instances")
 
@@ -239,13 +238,6 @@ def write_csv(rows: dict[str, list[studies.TableRow]], path: Path) -> None:
       writer.writerow([*(getattr(row, f) for f in FIELDS), *numbers])
 
 
-def write_readme(text: str) -> None:
-  """Replaces the part of README.md between the markers."""
-  path = HERE / "README.md"
-  before, rest = path.read_text().split(MARKERS[0])
-  path.write_text(f"{before}{MARKERS[0]}\n\n{text}\n{MARKERS[1]}{rest.split(MARKERS[1])[1]}")
-
-
 def positive(text: str) -> int:
   if not text.isdigit() or int(text) < 1:
     raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is needed")
@@ -290,7 +282,7 @@ def main() -> None:
   write_csv(rows, args.out / "table.csv")
   (args.out / "table.md").write_text("# Exact bias and variance\n\n" + made_by + "\n".join(text))
   if args.out == HERE / "results":
-    write_readme(made_by + "\n".join(text[:README_SECTIONS]))
+    replace_part(HERE / "README.md", "run.py", made_by + "\n".join(text[:README_SECTIONS]))
   print(made_by + "\n".join(text))
 
 

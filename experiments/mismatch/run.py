@@ -27,7 +27,7 @@ from jaxrl_llm.config import Config, ConfigError, StepConfig
 from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
-from jaxrl_llm.reporting.tables import markdown_table
+from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.runs import cache, saved, setup
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
@@ -55,8 +55,7 @@ COLUMNS = {
     "abs sum d per row": "mismatch/row",
     "pruned by scorer": "pruned"
 }
-MARKERS = ("<!-- written by run.py, temperature {}: begin -->",
-           "<!-- written by run.py, temperature {}: end -->")
+PART = "run.py, temperature {}"  # of README.md
 
 
 def with_numerics(cfg: Config, options: dict) -> Config:
@@ -174,14 +173,7 @@ def record(result: dict, text: str) -> None:
   kept = json.loads(path.read_text()) if path.exists() else {}
   temperature = f"{result['temperature']:g}"
   path.write_text(json.dumps(kept | {temperature: result}, indent=1) + "\n")
-  begin, end = (marker.format(temperature) for marker in MARKERS)
-  content = readme.read_text()
-  if begin not in content:
-    raise ConfigError(
-        f"--record: README.md has no tables of temperature {temperature}. Fix: add the lines "
-        f"{begin} and {end}.")
-  before, rest = content.split(begin)
-  readme.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
+  replace_part(readme, PART.format(temperature), text)
 
 
 def main() -> None:

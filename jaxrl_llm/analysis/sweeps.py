@@ -54,13 +54,14 @@ class Sweep:
     folder: experiments/<table>; results are in its folder `results`, a file per run.
     cells: with distinct names.
     measure: from a finished run to the JSON-able values that are kept of it.
-    render: from the results by name to the files of the table; called when nothing is missing.
+    render: from the results by name, and a folder, to the files of the table in it. It leaves out
+      what is missing.
   """
 
   folder: Path
   cells: list[Cell]
   measure: Callable[[RunFolder], dict[str, Any]]
-  render: Callable[[dict[str, dict]], None]
+  render: Callable[[dict[str, dict], Path], None]
 
   def result_path(self, cell: Cell) -> Path:
     return self.folder / "results" / f"{cell.name}.json"
@@ -191,7 +192,7 @@ def run_missing(sweep: Sweep, cells: list[Cell], runs: Path, jobs: int) -> list[
 
 
 def main(sweep: Sweep, description: str) -> None:
-  """Runs what is missing, and renders the table once nothing is."""
+  """Runs what is missing, and renders the table."""
   parser = argparse.ArgumentParser(description=description,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--list", action="store_true", help="list the runs and what is missing")
@@ -215,7 +216,6 @@ def main(sweep: Sweep, description: str) -> None:
   results = read_results(sweep)
   absent = [cell.name for cell in sweep.cells if cell.name not in results]
   if absent:
-    print(f"{len(absent)} of {len(sweep.cells)} runs are missing; the table is not written.")
-    return
+    print(f"{len(absent)} of {len(sweep.cells)} runs are missing; the table is without them.")
   check_alike(sweep, results)
-  sweep.render(results)
+  sweep.render(results, sweep.folder)

@@ -1,10 +1,14 @@
 """Tables in Markdown, and the summary of a run."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.reporting.files import write_atomically
 from jaxrl_llm.reporting.reader import RunFolder
 
 MISSING = "-"
@@ -75,6 +79,26 @@ def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> 
   lines = ["| " + " | ".join(row) + " |" for row in padded]
   lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
   return "\n".join(lines) + "\n"
+
+
+def replace_part(path: str | os.PathLike, name: str, text: str) -> None:
+  """Writes a text between the markers of a page: `<!-- written by NAME: begin -->` and `: end -->`.
+
+  Raises:
+    ConfigError: the page does not have the two markers once each, in this order.
+  """
+  begin, end = markers(name)
+  page = Path(path).read_text()
+  if page.count(begin) != 1 or page.count(end) != 1 or page.index(end) < page.index(begin):
+    raise ConfigError(f"{path}: no place for the part written by {name}. Fix: the lines {begin} "
+                      f"and {end}, each once.")
+  before, after = page[:page.index(begin)], page[page.index(end):]
+  write_atomically(path, f"{before}{begin}\n\n{text}\n{after}")
+
+
+def markers(name: str) -> tuple[str, str]:
+  """Returns the two lines between which a page has the part that `name` writes."""
+  return f"<!-- written by {name}: begin -->", f"<!-- written by {name}: end -->"
 
 
 def _cell(item) -> str:

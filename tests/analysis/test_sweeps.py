@@ -29,10 +29,9 @@ def sweep(tmp_path, monkeypatch):
   monkeypatch.setattr(sweeps, "MAIN", str(tmp_path / "main.py"))
   cells = [Cell(f"a_seed{seed}", (f"--config={tmp_path}/config.py:a", f"--config.seed={seed}"))
            for seed in (1, 2, 7)]
-  written = tmp_path / "table.json"
   made = Sweep(tmp_path / "table", cells,
                lambda run: {"accuracy": run.series("eval/accuracy")[1].tolist()},
-               lambda results: written.write_text(json.dumps(results)))
+               lambda results, folder: (folder / "table.json").write_text(json.dumps(results)))
   (tmp_path / "table").mkdir()
   return made
 
@@ -46,13 +45,13 @@ def command(sweep, monkeypatch, *flags):
 def test_what_is_missing_runs_once_and_the_table_follows(sweep, monkeypatch, capsys):
   command(sweep, monkeypatch, "--index=1")
   assert [cell.name for cell in sweeps.missing(sweep)] == ["a_seed1", "a_seed7"]
-  assert not (sweep.folder.parent / "table.json").exists()
+  assert json.loads((sweep.folder / "table.json").read_text()).keys() == {"a_seed2"}
   command(sweep, monkeypatch, "--jobs=2")
   results = sweeps.read_results(sweep)
   assert results["a_seed2"]["measured"] == {"accuracy": [0.5, 0.2]}
   assert results["a_seed2"]["ended_early"] is None
   assert results["a_seed7"]["ended_early"] == "error: the gradient is not finite"
-  assert json.loads((sweep.folder.parent / "table.json").read_text()) == results
+  assert json.loads((sweep.folder / "table.json").read_text()) == results
   assert sweeps.missing(sweep) == []
   capsys.readouterr()
   command(sweep, monkeypatch, "--list")

@@ -11,14 +11,21 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from jaxrl_llm.config import Config, WriterConfig, to_dict
+from jaxrl_llm.config import Config, ConfigError, WriterConfig, to_dict
 from jaxrl_llm.reporting import plots
 from jaxrl_llm.reporting.html import write_report
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.reporting.plots import plot_compare, plot_run, told_apart
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
-from jaxrl_llm.reporting.tables import headline, markdown_table, summary_rows, summary_table
+from jaxrl_llm.reporting.tables import (
+  headline,
+  markdown_table,
+  markers,
+  replace_part,
+  summary_rows,
+  summary_table,
+)
 from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
 from jaxrl_llm.types import Extreme, Histogram, Mean, merge_metrics
 
@@ -233,6 +240,16 @@ def test_lines_that_coincide_are_told_apart():
 def test_summary_table_of_an_empty_run_shows_dashes():
   text = summary_table(RunFolder("nowhere", {}, {}, []))
   assert text.count(" - ") == 9 and "nan" not in text and "anchor" not in text
+
+
+def test_a_part_of_a_page_is_replaced_alone(tmp_path):
+  page, (begin, end) = tmp_path / "README.md", markers("sweep.py")
+  page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+  for _ in range(2):
+    replace_part(page, "sweep.py", "new\n")
+    assert page.read_text() == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
+  with pytest.raises(ConfigError, match=r"no place for the part written by run\.py"):
+    replace_part(page, "run.py", "new\n")
 
 
 def test_markdown_table_refuses_a_ragged_row():

@@ -1,0 +1,64 @@
+"""experiments/*/sweep.py: every run's flags make a config; pages say what the results say."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from jaxrl_llm.analysis import sweeps
+from jaxrl_llm.config import from_dict
+from jaxrl_llm.runs import setup
+
+ROOT = Path(__file__).parent.parent
+
+
+def sweep_of(path: Path) -> sweeps.Sweep | None:
+  spec = importlib.util.spec_from_file_location(f"sweep_{path.parent.name}", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return getattr(module, "SWEEP", None)
+
+
+SWEEPS = {path.parent.name: found for path in sorted(ROOT.glob("experiments/*/sweep.py"))
+          if (found := sweep_of(path)) is not None}
+
+
+def resolved(cell: sweeps.Cell):
+  """The config that experiments/main.py makes of the flags."""
+  values = flags.FlagValues()
+  holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
+                                           accept_new_attributes=True)
+  values(["main.py", *cell.flags])
+  return setup.resolve(from_dict(holder.value))
+
+
+def test_there_are_tables():
+  assert "staleness" in SWEEPS
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_run_has_a_config_of_its_own(name, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  cells = SWEEPS[name].cells
+  assert len({cell.name for cell in cells}) == len({cell.flags for cell in cells}) == len(cells)
+  configs = [resolved(cell) for cell in cells]
+  assert len(set(map(str, configs))) == len(configs)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_the_page_is_rendered_from_the_committed_results(name, tmp_path):
+  """Up to the bytes; figures depend on the version that draws them."""
+  sweep = SWEEPS[name]
+  results = sweeps.read_results(sweep)
+  sweeps.check_alike(sweep, results)
+  page = shutil.copy(sweep.folder / "README.md", tmp_path)
+  sweep.render(results, tmp_path)
+  assert Path(page).read_text() == (sweep.folder / "README.md").read_text()
+  if results:
+    shown = next(iter(results.values()))["measured"]
+    shown["accuracy"] = [0.0123 for _ in shown["accuracy"]]
+    sweep.render(results, tmp_path)
+    assert Path(page).read_text() != (sweep.folder / "README.md").read_text()

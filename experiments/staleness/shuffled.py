@@ -22,7 +22,7 @@ def _shuffled(estimator, log_probs, anchor_log_probs, advantages, mask, cfg):
 
   All arrays are [B, T]; what is not counted stands behind.
   """
-  keys = jnp.where(mask > 0, KEYS[:mask.shape[1]], LONGEST)
+  keys = jnp.where(mask, KEYS[:mask.shape[1]], LONGEST)
   order = jnp.argsort(keys, axis=1)
   back = jnp.argsort(order, axis=1)
   arrays = (log_probs, anchor_log_probs, advantages, mask)

@@ -57,18 +57,22 @@ class Sampling:
       keeps all.
     min_p: scalar f32, keep the tokens whose probability is at least min_p times the largest; 0
       keeps all.
+    logit_noise: scalar f32, standard deviation of the normal noise that a sampler adds to its
+      logits before the temperature; scorers ignore it.
   """
 
   temperature: Float[Array, ""]
   top_k: Int[Array, ""] | np.int32 = np.int32(0)
   top_p: Float[Array, ""] | np.float32 = np.float32(1)
   min_p: Float[Array, ""] | np.float32 = np.float32(0)
+  logit_noise: Float[Array, ""] | np.float32 = np.float32(0)
 
   @classmethod
-  def of(cls, temperature: float, *, top_k: int = 0, top_p: float = 1.0,
-         min_p: float = 0.0) -> "Sampling":
+  def of(cls, temperature: float, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
+         logit_noise: float = 0.0) -> "Sampling":
     """Converts plain numbers."""
-    return cls(jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p), jnp.float32(min_p))
+    return cls(jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p), jnp.float32(min_p),
+               jnp.float32(logit_noise))
 
 
 # Values of `Rollout.stop_reason`.

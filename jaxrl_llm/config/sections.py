@@ -72,6 +72,8 @@ class RolloutConfig:
                             "rollout.dtype", choices=(DEFAULT, "float32", "bfloat16"))
   quantization: str = option("none", "rounds the sampler's attention and MLP matrices "
                              "(rollouts/numerics.py)", choices=("none", "int8"))
+  logit_noise: float = option(0.0, "standard deviation of normal noise on the sampler's logits, a "
+                              "stand-in for an engine of other numerics", low=0.0)
   meter_rows: int = option(8, "rows scored for the mismatch meter where no other pass serves; 0: "
                            "no meter", low=0)
 

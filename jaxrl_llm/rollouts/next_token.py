@@ -38,8 +38,9 @@ def sample_token(hidden, head, keys, position, sampling: Sampling,
   logits = scaled_logits(hidden, head, jnp.where(greedy, 1.0, sampling.temperature))
   if forbidden is not None:
     logits = vocabulary.prune(logits, ~forbidden)
-  logits = _truncate(logits, sampling)
-  noise = _gumbel(jax.vmap(jax.random.fold_in)(keys, position), logits.shape[-1])
+  keys = jax.vmap(jax.random.fold_in)(keys, position)
+  logits = _truncate(logits, sampling, keys)
+  noise = _gumbel(keys, logits.shape[-1])
   token = first_arg_max(logits + jnp.where(greedy, 0.0, noise))
   log_prob = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
   return token, jnp.where(greedy, 0.0, log_prob)
@@ -65,14 +66,28 @@ def _gumbel(keys, size: int) -> Float[Array, "B V"]:
   return jax.vmap(row_noise)(keys)
 
 
-def _truncate(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
-  """Prunes tokens outside the rules' support; returns the same logits if no rule is on."""
+def _truncate(logits: Float[Array, "B V"], sampling: Sampling, keys) -> Float[Array, "B V"]:
+  """Adds the sampler's own noise, and prunes tokens outside the rules' support; returns the same
+  logits if neither is on.
+
+  Args:
+    keys: [B]; the noise comes from fold_in(key, 1), so that it is independent of the Gumbel noise.
+  """
   rules = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
 
-  def prune(x):
+  def normal(key):
+    return jax.random.normal(jax.random.fold_in(key, 1), logits.shape[-1:], jnp.float32)
+
+  def disturb(x):
+    scale = sampling.logit_noise / jnp.where(sampling.temperature == 0, 1.0, sampling.temperature)
+    return x + scale * jax.vmap(normal)(keys)
+
+  def change(x):
+    x = lax.cond(sampling.logit_noise > 0, disturb, keep, x)
     return vocabulary.prune(x, vocabulary.support(x, **rules))
 
   def keep(x):
     return x
 
-  return lax.cond(vocabulary.active(**rules), prune, keep, logits)
+  changes = vocabulary.active(**rules) | (sampling.logit_noise > 0)
+  return lax.cond(changes, change, keep, logits)

@@ -102,9 +102,12 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
 
 
 def sampling_of(cfg: Config, side: str) -> Sampling:
-  """Temperature and vocabulary of a side, `sampler` or `trainer`; see `vocabulary.side`."""
+  """Temperature and vocabulary of a side, `sampler` or `trainer` (see `vocabulary.side`), and the
+  sampler's noise.
+  """
   rules = cfg.vocabulary.rules if cfg.vocabulary.side in ("both", side) else {}
-  return Sampling.of(cfg.rollout.temperature, **rules)
+  noise = cfg.rollout.logit_noise if side == "sampler" else 0.0
+  return Sampling.of(cfg.rollout.temperature, **rules, logit_noise=noise)
 
 
 def make_run_environment(cfg: Config, task: Task) -> Environment | None:

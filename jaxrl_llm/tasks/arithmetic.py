@@ -29,7 +29,7 @@ ALPHABET = "0123456789+-*=:"
 class ModularChainKeys:
   """What only `modular_chain` reads."""
 
-  num_terms: int = option(6, "digits in a chain", low=2, high=32)
+  num_terms: int = option(6, "digits in a chain", low=2, high=64)
   worked_share: float = option(1.0, "share of demonstrations that write every step; the others "
                                "only answer", low=0.0, high=1.0)
 

@@ -141,7 +141,7 @@ def test_eight_devices_sample_the_same():
 
 
 RULES = [{"temperature": 0.0}, {"temperature": 0.6, "top_k": 3}, {"temperature": 1.3, "top_p": 0.7},
-         {"temperature": 1.0, "min_p": 0.1},
+         {"temperature": 1.0, "min_p": 0.1}, {"temperature": 0.8, "logit_noise": 0.5},
          {"temperature": 1.7, "top_k": 6, "top_p": 0.95, "min_p": 0.02}]
 
 

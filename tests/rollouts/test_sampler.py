@@ -253,6 +253,45 @@ def tokens_of(sample=sample_token):
   return jax.jit(functools.partial(sample, hidden, head, keys, jnp.zeros(rows, jnp.int32)))
 
 
+def noise_mistakes(sample) -> list[str]:
+  """What is wrong with the log-probs that a sampler reports under noise of its own."""
+  temperature, noise = 2.0, 0.5
+  tokens, stated = jax.device_get(tokens_of(sample)(Sampling.of(temperature, logit_noise=noise)))
+  hidden, head = states(1)
+  clean = np.asarray(jax.nn.log_softmax((hidden @ head)[0] / temperature))[tokens]
+  ratio = np.exp(clean - stated)
+  mistakes = []
+  # The mean of p / q over samples of q is 1.
+  if abs(np.mean(ratio) - 1) > 4 * np.std(ratio) / np.sqrt(len(ratio)):
+    mistakes.append("not what it sampled from")
+  # Noise of a token less that of the others, which nearly averages out.
+  if not 0.8 < np.std(stated - clean) / (noise / temperature) < 1.2:
+    mistakes.append("not the noise that was asked for")
+  return mistakes
+
+
+def reports_clean_log_probs(*arguments):
+  """Wrong: the noise changes the token and not its log-prob."""
+  *others, sampling = arguments
+  token, _ = sample_token(*others, sampling)
+  logits = others[0] @ others[1] / sampling.temperature
+  return token, jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
+
+
+def reports_other_noise(hidden, head, keys, position, sampling):
+  """Wrong: the log-prob is that of a second draw of the noise."""
+  token, _ = sample_token(hidden, head, keys, position, sampling)
+  logits = hidden @ head / sampling.temperature
+  noise = jax.random.normal(keys[0], logits.shape) * sampling.logit_noise / sampling.temperature
+  return token, jnp.take_along_axis(jax.nn.log_softmax(logits + noise), token[:, None], 1)[:, 0]
+
+
+def test_noise_on_the_logits_is_in_the_reported_log_probs():
+  assert noise_mistakes(sample_token) == []
+  assert "not the noise that was asked for" in noise_mistakes(reports_clean_log_probs)
+  assert noise_mistakes(reports_other_noise) == ["not what it sampled from"]
+
+
 @pytest.mark.parametrize("rules", [{}, *RULES.values()], ids=["none", *RULES])
 def test_truncated_frequencies_match_the_stated_probabilities(rules):
   tokens, log_probs = jax.device_get(tokens_of()(Sampling.of(1.2, **rules)))

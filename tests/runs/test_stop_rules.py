@@ -161,3 +161,9 @@ def test_each_side_gets_all_rules(side, sampler, loss):
   for name, pruned in (("sampler", sampler), ("trainer", loss)):
     expected = Sampling.of(0.8, **(rules if pruned else {}))
     assert jax.tree.map(float, sampling_of(cfg, name)) == jax.tree.map(float, expected)
+
+
+def test_only_the_sampler_has_noise():
+  cfg = configured(**{"rollout.logit_noise": 0.5})
+  assert float(sampling_of(cfg, "sampler").logit_noise) == 0.5
+  assert float(sampling_of(cfg, "trainer").logit_noise) == 0

@@ -13,17 +13,12 @@ results.
 import dataclasses
 from pathlib import Path
 
-import numpy as np
-
-from jaxrl_llm.analysis import sweeps
+from jaxrl_llm.analysis import accuracy, sweeps
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
-from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
-COLLAPSE = 0.2  # accuracy that a run loses from its best to its last evaluation
 PLUGIN = "--config.plugins=experiments/staleness/shuffled.py"
 
 
@@ -76,8 +71,7 @@ CONDITIONS = {
 COMPARED = (
     *((name, BASE) for name in ("none", "GRPO", "GSPO", "CISPO", "sequence IS", "CTPO", "MinPRO")),
 )
-HEADER = ("method", "condition", "final accuracy", "best accuracy", "collapsed",
-          "entropy at the end, nats", "gradient norm", "without gradient, %")
+HEADER = ("method", "condition", *accuracy.HEADER)
 
 
 def cells() -> list[Cell]:
@@ -98,20 +92,6 @@ def _key(name: str, condition: str, seed: int) -> str:
   return text.replace(" ", "_").replace("4e-4", "4e4")
 
 
-def measure(run: RunFolder) -> dict:
-  """Returns what the tables need of a run."""
-  iterations, accuracy = run.series("eval/accuracy")
-  return {
-      "iterations": iterations.tolist(),
-      "accuracy": accuracy.round(6).tolist(),
-      "entropy": float(run.series("policy/entropy")[1][-1]),
-      "gradient_norm": float(np.mean(run.series("optimizer/grad_norm")[1])),
-      "without_gradient": float(np.mean(run.series("clip/dropped")[1])),
-      "kl_current_behavior": run.series("kl/current_behavior")[1][-5:].mean().item(),
-      "length": float(run.series("rollout/length")[1][-1]),
-  }
-
-
 def compared(results: dict[str, dict]) -> tuple[list[tuple], dict]:
   """Returns the rows below HEADER of the comparisons whose seeds are all there, and the curves of
   those under the base condition by method.
@@ -119,25 +99,12 @@ def compared(results: dict[str, dict]) -> tuple[list[tuple], dict]:
   rows, curves = [], {}
   for name, condition in COMPARED:
     keys = [_key(name, condition, seed) for seed in SEEDS]
-    if not results.keys() >= set(keys):
-      continue
-    found = [results[key]["measured"] for key in keys]
-    iterations = max((one["iterations"] for one in found), key=len)
-    accuracy = np.array([_whole(one["accuracy"], len(iterations)) for one in found])
-    final, best = accuracy[:, -1], accuracy.max(1)
-    entropy, norm, dropped = (np.array([one[key] for one in found])
-                              for key in ("entropy", "gradient_norm", "without_gradient"))
-    rows.append((name, condition, interval(final), interval(best),
-                 f"{int(np.sum(best - final > COLLAPSE))} of {len(SEEDS)}", interval(entropy),
-                 interval(norm), interval(100 * dropped)))
-    if condition == BASE:
-      curves[name] = (np.array(iterations), accuracy)
+    if results.keys() >= set(keys):
+      found = [results[key]["measured"] for key in keys]
+      rows.append((name, condition, *accuracy.row(found)))
+      if condition == BASE:
+        curves[name] = accuracy.curves(found)
   return rows, curves
-
-
-def _whole(accuracy: list[float], length: int) -> list[float]:
-  """Returns the accuracy of a run that ended early as if its policy had stayed as it was."""
-  return accuracy + accuracy[-1:] * (length - len(accuracy))
 
 
 def screened(results: dict[str, dict]) -> list[tuple]:
@@ -145,9 +112,8 @@ def screened(results: dict[str, dict]) -> list[tuple]:
   rows = []
   for name in METHODS:
     keys = [_key(name, condition, SCREENING) for condition in CONDITIONS]
-    found = [results[key]["measured"]["accuracy"] if key in results else None for key in keys]
-    rows.append((name, *(f"{max(one):.2f} -> {one[-1]:.2f}" if one else tables.MISSING
-                         for one in found)))
+    rows.append((name, *(accuracy.best_to_final(results[key]["measured"]) if key in results
+                         else tables.MISSING for key in keys)))
   return rows
 
 
@@ -162,7 +128,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
     plots.plot_groups(curves, folder / "accuracy.png", "eval/accuracy")
 
 
-SWEEP = Sweep(HERE, cells(), measure, render)
+SWEEP = Sweep(HERE, cells(), accuracy.measure, render)
 
 if __name__ == "__main__":
   sweeps.main(SWEEP, __doc__)

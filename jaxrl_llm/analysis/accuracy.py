@@ -1,0 +1,54 @@
+"""What tables of training runs share: accuracy over seeds, and whether runs collapse."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxrl_llm.reporting.compare import interval
+from jaxrl_llm.reporting.reader import RunFolder
+
+COLLAPSE = 0.2  # accuracy that a run loses from its best to its last evaluation
+HEADER = ("final accuracy", "best accuracy", "collapsed", "entropy at the end, nats",
+          "gradient norm", "without gradient, %")
+
+
+def measure(run: RunFolder) -> dict:
+  """Returns held-out accuracy by iteration, and what the other columns of HEADER need."""
+  iterations, accuracy = run.series("eval/accuracy")
+  last = slice(-5, None)
+  return {
+      "iterations": iterations.tolist(),
+      "accuracy": accuracy.round(6).tolist(),
+      "entropy": float(run.series("policy/entropy")[1][-1]),
+      "gradient_norm": float(np.mean(run.series("optimizer/grad_norm")[1])),
+      "without_gradient": float(np.mean(run.series("clip/dropped")[1])),
+      "kl_current_behavior": float(np.mean(run.series("kl/current_behavior")[1][last])),
+      "length": float(run.series("rollout/length")[1][-1]),
+  }
+
+
+def curves(found: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (iterations [I], accuracy [S, I]) of runs that differ in their seed.
+
+  The policy of a run that ended early counts as if it had stayed as it was.
+  """
+  iterations = max((one["iterations"] for one in found), key=len)
+  accuracy = [one["accuracy"] + one["accuracy"][-1:] * (len(iterations) - len(one["accuracy"]))
+              for one in found]
+  return np.array(iterations), np.array(accuracy)
+
+
+def row(found: Sequence[dict]) -> tuple[str, ...]:
+  """Returns the cells below HEADER: means over seeds with their intervals."""
+  _, accuracy = curves(found)
+  final, best = accuracy[:, -1], accuracy.max(1)
+  entropy, norm, dropped = (np.array([one[key] for one in found])
+                            for key in ("entropy", "gradient_norm", "without_gradient"))
+  return (interval(final), interval(best),
+          f"{int(np.sum(best - final > COLLAPSE))} of {len(found)}", interval(entropy),
+          interval(norm), interval(100 * dropped))
+
+
+def best_to_final(one: dict) -> str:
+  """Returns "0.99 -> 0.07" for a run."""
+  return f"{max(one['accuracy']):.2f} -> {one['accuracy'][-1]:.2f}"

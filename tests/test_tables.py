@@ -28,10 +28,10 @@ SWEEPS = {path.parent.name: found for path in sorted(ROOT.glob("experiments/*/sw
 
 def resolved(cell: sweeps.Cell):
   """The config that experiments/main.py makes of the flags."""
-  values = flags.FlagValues()
+  values, argv = flags.FlagValues(), ["main.py", *cell.flags]
   holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
-                                           accept_new_attributes=True)
-  values(["main.py", *cell.flags])
+                                           accept_new_attributes=True, sys_argv=argv)
+  values(argv)
   return setup.resolve(from_dict(holder.value))
 
 

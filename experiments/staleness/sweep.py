@@ -40,7 +40,7 @@ class Condition:
 
 ANCHOR = ("--config.updates.anchor=behavior",)
 # The ratio is to the policy that sampled, so that no weight between the two is left.
-PREFIX = ("--config.correction.level=none",)
+PREFIX = ("--config.correction.level=none", "--config.correction.cap=2.0")
 METHODS = {
     "none": Method("grpo", ("--config.estimator.name=reinforce",)),
     "GRPO": Method("grpo"),

@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -121,7 +122,8 @@ def check_alike(sweep: Sweep, results: dict[str, dict]) -> None:
   if len(made_of) > 1:
     counts = ", ".join(f"{len(names)} of {key}" for key, names in made_of.items())
     raise MixedSourcesError(f"{sweep.folder / 'results'}: results of different sources ({counts}). "
-                            "Fix: run the sweep again, which makes those that differ from today's.")
+                            "Fix: run the sweep again, which makes those that differ from today's, "
+                            "or go on at the commit that the others name.")
   hashes = {cell.name: cell.hash for cell in sweep.cells}
   for name, result in results.items():
     if result["config"] != hashes[name]:
@@ -197,7 +199,7 @@ def main(sweep: Sweep, description: str) -> None:
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--list", action="store_true", help="list the runs and what is missing")
   parser.add_argument("--index", type=int, help="run this one of --list alone (for job arrays)")
-  parser.add_argument("--only", default="", help="run only those whose name contains this")
+  parser.add_argument("--only", default="", help="run those in whose name this is found")
   parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
   parser.add_argument("--render", action="store_true", help="only write the table again")
   parser.add_argument("--runs", type=Path, default=Path("runs") / sweep.folder.name)
@@ -209,8 +211,8 @@ def main(sweep: Sweep, description: str) -> None:
     return
   if not flags.render:
     chosen = left if flags.index is None else [sweep.cells[flags.index]]
-    broken = run_missing(sweep, [cell for cell in chosen if flags.only in cell.name], flags.runs,
-                         flags.jobs)
+    chosen = [cell for cell in chosen if re.search(flags.only, cell.name)]
+    broken = run_missing(sweep, chosen, flags.runs, flags.jobs)
     if broken:
       sys.exit(f"error: {len(broken)} runs broke off: {'; '.join(broken)[:1000]}")
   results = read_results(sweep)

@@ -26,11 +26,9 @@ def tables(names: list[str] | None) -> str:
   order = [label for labels in atlas.families(methods).values() for label in labels]
   facts = {label: atlas_tables.measure(methods[label]) for label in order}
   return "\n\n".join((
-      "**What the weight depends on**", atlas_tables.reads_table(facts).rstrip(),
-      "**Only this token moves: its log-ratio at which the weight ends**",
-      atlas_tables.limit_table(facts, "one token").rstrip(),
-      "**The whole row moves: the log-ratio of each token at which the weight of the last one ends**",
-      atlas_tables.limit_table(facts, "whole row").rstrip()))
+      "### What the weight depends on", atlas_tables.reads_table(facts).rstrip(),
+      "### Only this token moves", atlas_tables.limit_table(facts, "one token").rstrip(),
+      "### Every token of the row moves", atlas_tables.limit_table(facts, "whole row").rstrip()))
 
 
 def write_readme(text: str) -> None:

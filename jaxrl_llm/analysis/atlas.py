@@ -93,7 +93,7 @@ def families(methods: Mapping[str, EstimatorConfig]) -> dict[str, list[str]]:
 
 
 def axis(cells: int = CELLS) -> np.ndarray:
-  """Returns the log-ratios, nats, at the middles of the cells along an axis; the middle one is 0."""
+  """Returns the log-ratios, nats, in the middle of each cell along an axis; one of them is 0."""
   edge = position_of(SPAN)
   return LINEAR * np.sinh((np.arange(cells) - cells // 2) * (2 * edge / cells))
 
@@ -217,7 +217,7 @@ def _block(figure: Figure, place: Place, values: np.ndarray, cfg: EstimatorConfi
       if column == 0:
         axes.set_ylabel(sign, fontsize=8, color=INK, labelpad=1)
       if row == 0:
-        axes.set_title(f"t = {t}" if t > 1 else "1", fontsize=6.5, color=INK, pad=2)
+        axes.set_title(f"t = {t}", fontsize=6.5, color=INK, pad=2)
       x += width + GAP
 
 
@@ -286,8 +286,8 @@ def _key(figure: Figure, place: Place) -> None:
   own = axis(401)
   axes.plot(position_of(own), position_of(own), color="#d55e00", lw=1.2)
   axes.plot(position_of(10 * own), position_of(own), color="#009e73", lw=1.2)
-  axes.text(-1.6, -3.6, "only this\ntoken moved", color="#d55e00", fontsize=6.5)
-  axes.text(2.5, 1.1, "all 10 tokens\nmoved alike", color="#009e73", fontsize=6.5)
+  axes.text(-0.2, 2.4, "only this\ntoken moved", color="#d55e00", fontsize=6.5, ha="right")
+  axes.text(1.4, -1.2, "all 10 tokens\nmoved alike", color="#009e73", fontsize=6.5, va="top")
   axes.text(0, edge - 0.3, "token more likely than under the anchor", ha="center", va="top",
             fontsize=6, color=QUIET)
   axes.text(0, 0.3 - edge, "token less likely", ha="center", va="bottom", fontsize=6, color=QUIET)
@@ -305,5 +305,6 @@ Upright bands: it reads the sum up to the token.
 Strip: $t = 1$, where both are the same.
 The token is the last of its row of $t$ tokens. The others
 share the rest of the sum evenly. Each row is an optimizer
-batch of its own. Of every token, $\\sqrt{\\pi\\,\\mathrm{anchor}}$ = 0.22.
+batch of its own. A token's probability has gone from
+0.22 $e^{-l/2}$ (anchor) to 0.22 $e^{l/2}$ (current policy).
 Axes: up to ±3 nats, linear within ±0.01, then logarithmic."""

@@ -11,7 +11,9 @@ from jaxrl_llm.objective import estimators
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 
 READS = ("token", "prefix sum", "position", "sign of A", "later tokens", "probability", "batch")
-GRID = np.concatenate([-np.geomspace(SPAN, 1e-3, 10), [0.0], np.geomspace(1e-3, SPAN, 10)])
+# Steps of the token's log-ratio fine enough to see a bound that moves by an eighth.
+OWN = np.concatenate([-np.geomspace(SPAN, 1e-3, 70), [0.0], np.geomspace(1e-3, SPAN, 70)])
+SUMS = np.concatenate([-np.geomspace(SPAN, 1e-3, 15), [0.0], np.geomspace(1e-3, SPAN, 15)])
 NEAR, FAR = POSITIONS[1:]
 LATER = (0.1,) * 10
 RARER = -3.0  # another log_probability than that of the atlas; allows every log-ratio up to SPAN
@@ -20,7 +22,6 @@ TOLERANCE = 1e-6
 MOVES = ("one token", "whole row")
 SIDES = ((1.0, 1), (-1.0, -1), (-1.0, 1), (1.0, -1))  # sign of A, direction of the move
 SCAN = np.geomspace(1e-4, SPAN, 1200)  # steps of less than 1 %
-FARTHEST_SUM = 20.0  # nats, of a whole row: the bound of common.LOG_RATIO_BOUND
 GONE = 0.01
 
 
@@ -52,8 +53,8 @@ class Facts:
 
 def measure(cfg: EstimatorConfig) -> Facts:
   """Returns the facts about one estimator; raises ConfigError as `coefficients.of_rows` does."""
-  shape = (len(GRID), len(GRID))
-  sums, own = (x.reshape(-1) for x in np.meshgrid(GRID, GRID, indexing="ij"))
+  shape = (len(SUMS), len(OWN))
+  sums, own = (x.reshape(-1) for x in np.meshgrid(SUMS, OWN, indexing="ij"))
   grids = [even_rows(t, sums, own, sign=sign, **more) for t, more in (
       (NEAR, {}), (FAR, {}), (NEAR, {"later": LATER}), (NEAR, {"log_probability": RARER}))
       for sign in SIGNS]
@@ -83,7 +84,7 @@ def _differ(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _scan(move: str, sign: float, direction: int, t: int) -> Rows:
   """Returns rows that move further and further: by their last token, or by all alike."""
-  own = direction * (SCAN if move == "one token" else np.minimum(SCAN, FARTHEST_SUM / t))
+  own = direction * SCAN
   return even_rows(t, own if move == "one token" else t * own, own, sign=sign)
 
 

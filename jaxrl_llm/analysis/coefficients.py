@@ -159,8 +159,8 @@ def coefficients(cfg: EstimatorConfig | str, sums, log_ratios, *, positions=POSI
   sums, log_ratios = np.asarray(sums, np.float64), np.asarray(log_ratios, np.float64)
   grid = [axis.reshape(-1) for axis in np.meshgrid(sums, log_ratios, indexing="ij")]
   shape = (len(sums), len(log_ratios))
-  rows = {"later": later, "log_probability": log_probability}
-  parts = [even_rows(t, *(grid if t > 1 else (log_ratios, log_ratios)), sign=sign, **rows)
+  parts = [even_rows(t, *(grid if t > 1 else (log_ratios, log_ratios)), sign=sign, later=later,
+                     log_probability=log_probability)
            for sign in signs for t in positions]
   cells = of_parts(cfg, parts)
   return np.stack([np.broadcast_to(c.reshape(-1, len(log_ratios)), shape) for c in cells]

@@ -57,6 +57,7 @@ after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
 # Longer checks, by file: further cases of what a quick test covers, and whole runs by command.
 # None: the whole file. `pytest -m slow` runs them.
 SLOW = {
+    "analysis/test_atlas.py": r"command_writes|estimators\[(?!(ppo|gspo)\])",
     "analysis/test_benchmark.py": "command|does_not_depend_on_the_piece",
     "analysis/test_comparisons.py": "agrees_with_the_sum_over_groups",
     "analysis/test_exact_group.py": "sampling_agrees|leave_one_out",

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from jaxrl_llm.analysis import atlas, atlas_tables
 from jaxrl_llm.config import ConfigError, load_plugins
+from jaxrl_llm.reporting.tables import replace_part
 from jaxrl_llm.runs import cache
 
 HERE = Path(__file__).parent
-MARKERS = ("<!-- table -->", "<!-- end -->")
 
 
 def tables(names: list[str] | None) -> str:
@@ -29,13 +29,6 @@ def tables(names: list[str] | None) -> str:
       "### What the weight depends on", atlas_tables.reads_table(facts).rstrip(),
       "### Only this token moves", atlas_tables.limit_table(facts, "one token").rstrip(),
       "### Every token of the row moves", atlas_tables.limit_table(facts, "whole row").rstrip()))
-
-
-def write_readme(text: str) -> None:
-  """Replaces the part of README.md between the markers."""
-  path = HERE / "README.md"
-  before, rest = path.read_text().split(MARKERS[0])
-  path.write_text(f"{before}{MARKERS[0]}\n\n{text}\n\n{MARKERS[1]}{rest.split(MARKERS[1])[1]}")
 
 
 def main() -> None:
@@ -61,7 +54,7 @@ def main() -> None:
   except ConfigError as error:
     sys.exit(f"error: {error}")
   if args.out.resolve() == HERE.resolve():
-    write_readme(text)
+    replace_part(HERE / "README.md", "run.py", text + "\n")
   else:
     (args.out / "tables.md").write_text(text + "\n")
   print(f"{text}\n\nwritten: {args.out / 'atlas.png'}")

@@ -18,6 +18,7 @@ from jaxrl_llm.analysis import atlas, atlas_panels, atlas_tables, coefficients
 from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common
+from jaxrl_llm.reporting.tables import markers
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "atlas"
@@ -186,7 +187,8 @@ def test_an_estimator_that_is_not_finite_is_named():
 
 def committed() -> dict[str, list[list[str]]]:
   """Returns label to its cells in each of the page's tables."""
-  text = (FOLDER / "README.md").read_text().split("<!-- table -->")[1].split("<!-- end -->")[0]
+  begin, end = markers("run.py")
+  text = (FOLDER / "README.md").read_text().split(begin)[1].split(end)[0]
   rows = [[cell.strip() for cell in line.strip("|").split("|")]
           for line in text.splitlines() if re.match(r"\| *[a-z]", line)]
   return {label: [row[1:] for row in rows if row[0] == label] for label, *_ in rows}

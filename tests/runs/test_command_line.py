@@ -67,7 +67,8 @@ def test_importing_is_quiet_without_torch(tmp_path):
   (tmp_path / "sitecustomize.py").write_text(
       "import importlib.util\nfound = importlib.util.find_spec\n"
       "importlib.util.find_spec = lambda name, *a: None if name == 'torch' else found(name, *a)\n")
-  env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{command.ROOT}"}
+  folders = [str(tmp_path), str(command.ROOT), os.environ.get("PYTHONPATH")]
+  env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
   loud = {name: value for name, value in env.items() if not name.startswith("TRANSFORMERS_")}
   for first, words in (("import jaxrl_llm", 0), ("pass", 1)):
     code = f"{first}\nimport transformers\nassert not transformers.is_torch_available()"

@@ -24,35 +24,46 @@ PLUGIN = "--config.plugins=experiments/staleness/shuffled.py"
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """A preset of configs/offpolicy.py, and what is set beside it."""
+  """A preset of configs/offpolicy.py, and what is set beside it.
+
+  Attributes:
+    behavior: what a ratio to the policy that sampled needs beside it.
+    recomputed: whether the preset's own ratio is to the policy at the start of the iteration.
+  """
 
   preset: str
   flags: tuple[str, ...] = ()
+  behavior: tuple[str, ...] = ()
+  recomputed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-  """What differs from the base: the number of terms, and flags."""
+  """What differs from the base: the number of terms, the ratio's denominator, and flags.
+
+  Attributes:
+    behavior: whether all ratios are to the policy that sampled, or to what each preset has.
+  """
 
   terms: int = 5
+  behavior: bool = True
   flags: tuple[str, ...] = ()
 
 
-ANCHOR = ("--config.updates.anchor=behavior",)
-# The ratio is to the policy that sampled, so that no weight between the two is left.
+# No weight between the policy that sampled and the anchor is left, if they are the same.
 PREFIX = ("--config.correction.level=none", "--config.correction.cap=2.0")
 METHODS = {
     "none": Method("grpo", ("--config.estimator.name=reinforce",)),
-    "GRPO": Method("grpo"),
-    "DAPO": Method("dapo"),
-    "GSPO": Method("gspo"),
+    "GRPO": Method("grpo", recomputed=True),
+    "GSPO": Method("gspo", recomputed=True),
     "CISPO": Method("cispo"),
     "sequence IS": Method("seq_is"),
-    "CTPO": Method("ctpo", PREFIX),
-    "CTPO, fixed window": Method("ctpo", (*PREFIX, "--config.estimator.power=0.0")),
-    "CTPO, shuffled": Method("ctpo", (*PREFIX, PLUGIN, "--config.estimator.name=ctpo_shuffled")),
-    "prefix mean": Method("ctpo_geomean", PREFIX),
+    "CTPO": Method("ctpo", (), PREFIX, recomputed=True),
     "MinPRO": Method("minpro"),
+    "DAPO": Method("dapo", recomputed=True),
+    "CTPO, fixed window": Method("ctpo", ("--config.estimator.power=0.0",), PREFIX),
+    "CTPO, shuffled": Method("ctpo", (PLUGIN, "--config.estimator.name=ctpo_shuffled"), PREFIX),
+    "prefix mean": Method("ctpo_geomean", (), PREFIX, recomputed=True),
     "MinPRO, unbounded": Method("minpro", ("--config.estimator.clip_high=none",)),
     "MinPRO, two bounds": Method("minpro", ("--config.estimator.clip_low=0.9",)),
     "MinPRO, shuffled": Method("minpro", (PLUGIN, "--config.estimator.name=minpro_shuffled")),
@@ -60,12 +71,15 @@ METHODS = {
     "TOPR": Method("topr"),
 }
 BASE = "base"
+STEP = ("--config.optimizer.learning_rate=4e-4",)
 CONDITIONS = {
     BASE: Condition(),
+    "step 4e-4": Condition(flags=STEP),
+    "own anchors": Condition(behavior=False),
+    "own anchors, step 4e-4": Condition(behavior=False, flags=STEP),
     "delay 0": Condition(flags=("--config.updates.staleness=0",)),
     "delay 16": Condition(flags=("--config.updates.staleness=16",)),
     "16 batches": Condition(flags=("--config.updates.optimizer_batches=16",)),
-    "step 4e-4": Condition(flags=("--config.optimizer.learning_rate=4e-4",)),
 }
 # At most 12 pairs of a method and a condition, chosen from the screening.
 COMPARED = (
@@ -76,14 +90,16 @@ HEADER = ("method", "condition", *accuracy.HEADER)
 
 def cells() -> list[Cell]:
   """Returns the runs of the screening, then those of the comparisons."""
-  screened = [_cell(name, condition, SCREENING) for condition in CONDITIONS for name in METHODS]
+  screened = [_cell(name, condition, SCREENING) for condition, varied in CONDITIONS.items()
+              for name, method in METHODS.items() if varied.behavior or method.recomputed]
   return screened + [_cell(*pair, seed) for pair in COMPARED for seed in SEEDS]
 
 
 def _cell(name: str, condition: str, seed: int) -> Cell:
   method, varied = METHODS[name], CONDITIONS[condition]
+  anchor = ("--config.updates.anchor=behavior", *method.behavior) if varied.behavior else ()
   return Cell(_key(name, condition, seed), (
-      f"--config=configs/offpolicy.py:{method.preset},{varied.terms}", *ANCHOR, *method.flags,
+      f"--config=configs/offpolicy.py:{method.preset},{varied.terms}", *anchor, *method.flags,
       *varied.flags, f"--config.seed={seed}"))
 
 

@@ -83,7 +83,8 @@ CONDITIONS = {
 }
 # At most 12 pairs of a method and a condition, chosen from the screening.
 COMPARED = (
-    *((name, BASE) for name in ("none", "GRPO", "GSPO", "CISPO", "sequence IS", "CTPO", "MinPRO")),
+    ("none", BASE), ("GRPO", "own anchors"),
+    *((name, BASE) for name in ("GRPO", "GSPO", "CISPO", "sequence IS", "CTPO", "MinPRO")),
 )
 HEADER = ("method", "condition", *accuracy.HEADER)
 
@@ -109,8 +110,8 @@ def _key(name: str, condition: str, seed: int) -> str:
 
 
 def compared(results: dict[str, dict]) -> tuple[list[tuple], dict]:
-  """Returns the rows below HEADER of the comparisons whose seeds are all there, and the curves of
-  those under the base condition by method.
+  """Returns the rows below HEADER of the comparisons whose seeds are all there, and their curves
+  by method.
   """
   rows, curves = [], {}
   for name, condition in COMPARED:
@@ -118,8 +119,7 @@ def compared(results: dict[str, dict]) -> tuple[list[tuple], dict]:
     if results.keys() >= set(keys):
       found = [results[key]["measured"] for key in keys]
       rows.append((name, condition, *accuracy.row(found)))
-      if condition == BASE:
-        curves[name] = accuracy.curves(found)
+      curves[name if condition == BASE else f"{name}, {condition}"] = accuracy.curves(found)
   return rows, curves
 
 

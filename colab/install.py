@@ -42,8 +42,8 @@ def install(extra: str, *flags: str) -> bool:
 def main(commit: str) -> None:
   subprocess.run(["git", "-C", ROOT, "fetch", "-q", "origin", commit], check=False)
   if subprocess.run(["git", "-C", ROOT, "checkout", "-q", commit], check=False).returncode:
-    sys.exit(f"error: COMMIT = {commit!r} is not in this repository. Fix: a branch, a tag or the 40 "
-             "digits of a commit.")
+    sys.exit(f"error: COMMIT = {commit!r} is not in this repository. Fix: a branch, a tag or the "
+             "40 digits of a commit.")
   versions, constraints = installed(), ROOT / "build" / "constraints.txt"
   constraints.parent.mkdir(exist_ok=True)
   constraints.write_text("\n".join(held(versions)) + "\n")

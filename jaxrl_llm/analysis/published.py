@@ -4,6 +4,9 @@ Nothing here touches a device, so that the commands of `live` have them for them
 """
 
 import dataclasses
+import functools
+import json
+import operator
 import re
 import shlex
 import subprocess
@@ -12,7 +15,7 @@ from pathlib import Path
 
 from IPython.display import Image, Markdown, display
 
-from jaxrl_llm.analysis.notebook import ROOT, RUNS, fast, fresh
+from jaxrl_llm.analysis.notebook import ROOT, fast, fresh
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 
@@ -28,29 +31,33 @@ class Claim:
     text: the claim.
     source: where it stands, and how it is known: read there, or second-hand.
     value: the published number, if the claim has one; `here` is its counterpart.
-    file, pattern: the committed file, in the table's folder, that holds the counterpart, and a
-      regular expression whose group is that number.
+    file, at: the committed file, in the table's folder, that holds the counterpart, and where: the
+      keys that lead to it in a .json file, or a regular expression whose group is the number.
   """
 
   text: str
   source: str
   value: float | None = None
   file: str = ""
-  pattern: str = ""
+  at: str | tuple = ()
 
   def here(self, folder: Path) -> float | None:
     """Returns the counterpart in the committed results, None if the claim names none.
 
     Raises:
-      ConfigError: the file does not hold the pattern.
+      ConfigError: the file does not hold it, or holds several that match.
     """
-    if not self.pattern:
+    if not self.file:
       return None
-    found = re.search(self.pattern, (folder / self.file).read_text())
-    if found is None:
-      raise ConfigError(f"{folder / self.file} does not hold {self.pattern!r}. Fix: the claim's "
-                        "pattern in experiments/tables.py.")
-    return float(found[1])
+    text = (folder / self.file).read_text()
+    try:
+      if isinstance(self.at, tuple):
+        return float(functools.reduce(operator.getitem, self.at, json.loads(text)))
+      (found,) = re.findall(self.at, text)
+      return float(found)
+    except (ValueError, LookupError, TypeError) as error:
+      raise ConfigError(f"{folder / self.file}: {self.at!r} does not lead to one number ({error}). "
+                        "Fix: the claim in experiments/tables.py.") from error
 
 
 @dataclasses.dataclass(frozen=True)

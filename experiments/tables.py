@@ -12,6 +12,7 @@ CTPO = "arXiv 2605.07331, second-hand"
 MINPRO = "arXiv 2601.22718, second-hand"
 CPPO = "arXiv 2606.10968, read"
 DVP = "arXiv 2512.23087, abstract"
+GSPO = "arXiv 2507.18071"
 SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
 QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
 OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
@@ -24,6 +25,19 @@ TABLES = {
         live=(QUICKSTART + " {fast}",),
         fast=SMALLEST,
         page="results.md",
+    ),
+    "atlas": Table(
+        "experiments/atlas",
+        claims=(
+            Claim("a row's ratio is clipped 0.0004 above 1: the log-ratio per token at which its "
+                  "gradient ends", GSPO, 0.0004, "README.md", r"\| gspo +\| ([\d.]+) +\|"),
+            Claim("the window is 0.05 sqrt(t) above: the log-ratio at t = 100 at which the gradient "
+                  "ends", "code of arXiv 2605.07331", 0.5, "README.md",
+                  r"\| ctpo +\| [\d.]+ / 0\.16 / ([\d.]+) "),
+            Claim("a truncated ratio leaves every token its gradient", "arXiv 2506.13585"),
+        ),
+        live=("experiments/atlas/run.py --out={out} {fast}",),
+        fast="--names=reinforce,ppo,cispo,ctpo,gspo",
     ),
     "exact": Table(
         "experiments/exact",
@@ -69,7 +83,8 @@ TABLES = {
             Claim("the same: CTPO", CTPO, 51.4),
         ),
         live=(OLD % ("grpo", "grpo"), OLD % ("minpro", "minpro"),
-              "experiments/compare.py {out}/grpo {out}/minpro --out={out}/comparison"),
+              "experiments/compare.py {out}/grpo {out}/minpro --by=estimator.name "
+              "--out={out}/comparison"),
         fast=SMALLEST,
     ),
 }

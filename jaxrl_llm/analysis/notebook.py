@@ -6,6 +6,7 @@ which install the package.
 """
 
 import html
+import io
 import logging
 import os
 import platform
@@ -17,7 +18,8 @@ from IPython.display import HTML, Image, Markdown, display
 
 from jaxrl_llm.analysis import replay_run, studies, study_tables
 from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
-from jaxrl_llm.reporting import compare as compare_lib
+from jaxrl_llm.reporting import plots
+from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.runs import cache, trainer, workdir
 
@@ -47,15 +49,22 @@ def begin() -> None:
   cache.keep_programs()
   logging.getLogger("absl").setLevel(logging.WARNING)  # checkpoints log each of their steps
   facts = {"python": platform.python_version(), **workdir.versions(workdir.PACKAGES)}
-  facts["commit"] = printed(["git", "rev-parse", "HEAD"])
-  facts["devices"] = printed([sys.executable, "-c", _DEVICES])
+  facts["commit"] = last_line(["git", "rev-parse", "HEAD"])
+  facts["devices"] = last_line([sys.executable, "-c", _DEVICES])
   rows = [(name, text or MISSING) for name, text in facts.items()]
   display(Markdown(markdown_table(("", "here"), rows)))
 
 
-def printed(command: list[str]) -> str:
+def of_checkout() -> dict[str, str]:
+  """Returns the environment in which commands import the package of this checkout."""
+  folders = [str(ROOT), os.environ.get("PYTHONPATH")]
+  return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
+
+
+def last_line(command: list[str]) -> str:
   """Returns the last line that a command prints in the repository's root, or else of its errors."""
-  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+  done = subprocess.run(command, cwd=ROOT, env=of_checkout(), capture_output=True, text=True,
+                        check=False)
   lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
   return lines[-1] if lines else ""
 
@@ -101,14 +110,20 @@ def show_report(folder: Path) -> None:
 def show_page(path: Path, height: int = 640) -> None:
   """Shows an HTML page in a frame of `height` pixels, so that its style stays its own."""
   text = html.escape(Path(path).read_text())
-  display(HTML(f'<iframe srcdoc="{text}" width="100%" height="{height}" frameborder="0"></iframe>'))
+  frame = f'<iframe srcdoc="{text}" width="100%" height="{height}" frameborder="0"></iframe>'
+  display(HTML(f"<div>{frame}</div>"))
 
 
 def compare(*folders: Path, metric: str = "eval/accuracy") -> None:
-  """Shows the table and the curves of runs beside each other."""
-  out = RUNS / "comparison"
-  display(Markdown(compare_lib.write(compare_lib.compare(list(folders), metric), out)))
-  display(Image(str(out / "compare.png")))
+  """Shows one metric of several runs: a table, and the curves by the names of the folders."""
+  runs = {Path(folder).name: read_run(folder) for folder in folders}
+  rows, curves = [], io.BytesIO()
+  for name, found in runs.items():
+    values = found.series(metric)[1]
+    rows.append((name, *(f"{value:.4g}" for value in (values[0], values[-1], values.max()))))
+  plots.plot_compare(runs, curves, metric=metric, title=metric)
+  display(Markdown(markdown_table((metric, "first", "last", "highest"), rows)))
+  display(Image(curves.getvalue(), width=720))
 
 
 def exact_table(*own: EstimatorConfig) -> None:

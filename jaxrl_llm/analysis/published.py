@@ -15,7 +15,7 @@ from pathlib import Path
 
 from IPython.display import Image, Markdown, display
 
-from jaxrl_llm.analysis.notebook import ROOT, fast, fresh
+from jaxrl_llm.analysis.notebook import ROOT, fast, fresh, of_checkout
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 
@@ -83,6 +83,11 @@ class Table:
   def path(self) -> Path:
     return ROOT / self.folder
 
+  @property
+  def exists(self) -> bool:
+    """Whether the table is committed."""
+    return (self.path / self.page).exists()
+
   def commands(self, out: Path) -> list[list[str]]:
     """Returns the arguments of each live command, for this process's Python."""
     flags = self.fast if fast() else ""
@@ -95,10 +100,9 @@ class Table:
 
   def committed(self) -> str:
     """Returns the committed tables, in Markdown; what a page says around them stays there."""
-    page = self.path / self.page
-    if not page.exists():
+    if not self.exists:
       return f"{self.folder} has no committed table yet."
-    text = page.read_text()
+    text = (self.path / self.page).read_text()
     return "\n\n".join(_WRITTEN.findall(text)) or text
 
   def beside(self) -> str:
@@ -107,7 +111,7 @@ class Table:
       return "No claim is published for this table: the task is this project's own."
     rows = []
     for claim in self.claims:
-      here = claim.here(self.path)
+      here = claim.here(self.path) if self.exists else None
       gap = None if here is None or claim.value is None else here - claim.value
       rows.append((claim.text, claim.source, *map(_number, (claim.value, here)),
                    _number(gap, "+")))
@@ -131,8 +135,8 @@ def live(table: Table) -> None:
   out = fresh(Path(table.folder).name)
   for command in table.commands(out):
     print("python", *command[1:])
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, env=of_checkout(), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True) as process:
       line = ""
       for line in process.stdout:
         print(line, end="")

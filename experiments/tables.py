@@ -31,8 +31,8 @@ TABLES = {
         claims=(
             Claim("a row's ratio is clipped 0.0004 above 1: the log-ratio per token at which its "
                   "gradient ends", GSPO, 0.0004, "README.md", r"\| gspo +\| ([\d.]+) +\|"),
-            Claim("the window is 0.05 sqrt(t) above: the log-ratio at t = 100 at which the gradient "
-                  "ends", "code of arXiv 2605.07331", 0.5, "README.md",
+            Claim("the window is 0.05 sqrt(t) above: the log-ratio at t = 100 at which the "
+                  "gradient ends", "code of arXiv 2605.07331", 0.5, "README.md",
                   r"\| ctpo +\| [\d.]+ / 0\.16 / ([\d.]+) "),
             Claim("a truncated ratio leaves every token its gradient", "arXiv 2506.13585"),
         ),
@@ -46,7 +46,7 @@ TABLES = {
                   "deviation grows as t^p, p =", CTPO, 0.5, "results/table.md",
                   r"L_T / T: sqrt\(t\), sigma 0\.02: ([\d.]+)"),
             Claim("the cumulative ratio corrects the prefix exactly: distance of its mean gradient "
-                  "from the true one, with values of the current policy as advantages", CTPO, 0.0,
+                  "from the true one, with values of the current policy as advantages", CTPO, None,
                   "README.md", r"\| cumulative +\| Q\^pi +\| grad J +\| ([\d.e+-]+)"),
             Claim("the same with sampled rewards as advantages, of which this does not hold",
                   "see Stated targets", None, "README.md",

@@ -23,7 +23,8 @@ def mine(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 def edited(weight: float) -> None:
   """Runs the cell that registers `mine`, as it stands after an edit."""
-  exec(CELL.format(weight=weight), {"register": register, "common": common})
+  names = {"__name__": "__main__", "register": register, "common": common}
+  exec(CELL.format(weight=weight), names)
 
 
 def coefficients(row_function) -> list[float]:

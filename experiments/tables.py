@@ -87,4 +87,13 @@ TABLES = {
               "--out={out}/comparison"),
         fast=SMALLEST,
     ),
+    "position": Table(
+        "experiments/position",
+        claims=(
+            Claim("fixed bounds clip up to 0.2 of the tokens at late positions", CTPO, 0.2),
+            Claim("bounds that grow as sqrt(t) clip 0.05 to 0.1 of the tokens everywhere", CTPO),
+        ),
+        live=(OLD % ("gspo", "gspo"), "experiments/replay.py {out}/gspo"),
+        fast=SMALLEST,
+    ),
 }

@@ -61,6 +61,7 @@ SLOW = {
     "analysis/test_benchmark.py": "command|does_not_depend_on_the_piece",
     "analysis/test_comparisons.py": "agrees_with_the_sum_over_groups",
     "analysis/test_exact_group.py": "sampling_agrees|leave_one_out",
+    "analysis/test_notebook.py": "is_what_trains",
     "analysis/test_replay.py": None,
     "models/test_hf_memory.py": None,
     "models/test_hf_parity.py": r"greedy_continuation\[(?!qwen3_untied)|(logits|round_trip)"
@@ -121,6 +122,7 @@ SLOW = {
     "tasks/test_verifiers.py": "end_with_their_parent|killed_worker|number_of_workers"
                                "|starting_is_replaced|bounded_time",
     "test_config.py": "on_the_command_line",
+    "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_types.py": None,
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over"

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from jaxrl_llm.analysis import comparisons, exact_group, figures, monte_carlo, studies
+from jaxrl_llm.analysis.study_tables import down, grid, number
 from jaxrl_llm.config import (
   AdvantageConfig,
   AggregationConfig,
@@ -42,7 +43,6 @@ FIXED = EstimatorConfig("ctpo", log_low=-np.log(0.8), log_high=np.log(1.2), log_
                         power=0.0)
 WINDOWS = {"sqrt(t)": (SQRT, (0.02, 0.05, 0.1)), "fixed [0.8, 1.2]": (FIXED, (0.05,))}
 WALKS = {"length": 4000, "rows": 2000, "seed": 0}
-ROUNDING = 1e-7  # of the float32 counts in some advantages and aggregations
 POSITIONS = (1, 10, 100, 1000, 4000)
 # Weights whose means are closer than the scatter of the instances.
 PAIRS = (("prefix geometric mean", "gspo s"), ("gspo s", "minpro"), ("gspo s", "minpro, capped"),
@@ -105,37 +105,6 @@ def measure(instances: int, group_instances: int) -> dict[str, list[studies.Tabl
                                   samples=SAMPLES, **GROUP),
   ]
   return {study[0].study: study for study in rows}
-
-
-def number(mean: float, error: float = float("nan")) -> str:
-  """Returns three significant digits; what rounding leaves of an exact 0 is shown as 0."""
-  if np.isnan(mean):
-    return "-"
-  if abs(mean) < ROUNDING and not error > ROUNDING:
-    return f"0 (< {ROUNDING:.0e})"
-  return f"{mean:.3g} ± {error:.1g}" if error > ROUNDING else f"{mean:.3g}"
-
-
-def across(rows: list[studies.TableRow], metric: str, key: str) -> str:
-  """Returns the table of one metric: a row per method, a column per drift or horizon (`key`)."""
-  columns = sorted({getattr(row, key) for row in rows})
-  cells = {(row.method, getattr(row, key)): number(row.mean[metric], row.error[metric])
-           for row in rows}
-  methods = dict.fromkeys(row.method for row in rows)
-  return markdown_table((metric, *(f"{key} {c:g}" for c in columns)),
-                        [(m, *(cells[m, c] for c in columns)) for m in methods])
-
-
-def grid(rows: list[studies.TableRow], key: str) -> str:
-  """Returns the tables of the four main metrics, one below the other."""
-  return "\n".join(across(rows, m, key) for m in ("bias", "variance", "cosine", "effective"))
-
-
-def down(rows: list[studies.TableRow]) -> str:
-  """Returns the table of all metrics: a row per method."""
-  return markdown_table(
-      ("", *studies.METRICS),
-      [(row.method, *(number(row.mean[m], row.error[m]) for m in studies.METRICS)) for row in rows])
 
 
 def paired_table(rows: list[studies.TableRow], metric: str) -> str:

@@ -1,0 +1,99 @@
+"""The tables of experiments/: what is published, and the commands that make a short version.
+
+colab/reproduce_tables.ipynb shows them. Claims of papers are paraphrased; "second-hand" means that
+a summary was read, not the paper. The published runs are of models of billions of parameters, and
+those here of one million and less: a claim is met by its order and its failures, not by its number.
+"""
+
+from jaxrl_llm.analysis.notebook import SIZES
+from jaxrl_llm.analysis.published import Claim, Table
+
+CTPO = "arXiv 2605.07331, second-hand"
+MINPRO = "arXiv 2601.22718, second-hand"
+CPPO = "arXiv 2606.10968, read"
+DVP = "arXiv 2512.23087, abstract"
+GSPO = "arXiv 2507.18071"
+SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
+QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
+OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
+       "--config.iterations=25 {fast}")
+
+TABLES = {
+    "quickstart": Table(
+        "experiments/quickstart",
+        claims=(),
+        live=(QUICKSTART + " {fast}",),
+        fast=SMALLEST,
+        page="results.md",
+    ),
+    "atlas": Table(
+        "experiments/atlas",
+        claims=(
+            Claim("a row's ratio is clipped 0.0004 above 1: the log-ratio per token at which its "
+                  "gradient ends", GSPO, 0.0004, "README.md", r"\| gspo +\| ([\d.]+) +\|"),
+            Claim("the window is 0.05 sqrt(t) above: the log-ratio at t = 100 at which the "
+                  "gradient ends", "code of arXiv 2605.07331", 0.5, "README.md",
+                  r"\| ctpo +\| [\d.]+ / 0\.16 / ([\d.]+) "),
+            Claim("a truncated ratio leaves every token its gradient", "arXiv 2506.13585"),
+        ),
+        live=("experiments/atlas/run.py --out={out} {fast}",),
+        fast="--names=reinforce,ppo,cispo,ctpo,gspo",
+    ),
+    "exact": Table(
+        "experiments/exact",
+        claims=(
+            Claim("the log of the cumulative ratio has the variance t sigma^2: its standard "
+                  "deviation grows as t^p, p =", CTPO, 0.5, "results/table.md",
+                  r"L_T / T: sqrt\(t\), sigma 0\.02: ([\d.]+)"),
+            Claim("the cumulative ratio corrects the prefix exactly: distance of its mean gradient "
+                  "from the true one, with values of the current policy as advantages", CTPO, None,
+                  "README.md", r"\| cumulative +\| Q\^pi +\| grad J +\| ([\d.e+-]+)"),
+            Claim("the same with sampled rewards as advantages, of which this does not hold",
+                  "see Stated targets", None, "README.md",
+                  r"\| cumulative +\| R - E\[R\] +\| grad J +\| ([\d.e+-]+)"),
+        ),
+        live=("experiments/exact/run.py --instances=40 --group-instances=1 --out={out} {fast}",),
+        fast="--instances=2",
+    ),
+    "mismatch": Table(
+        "experiments/mismatch",
+        claims=(
+            Claim("the gap of two engines is negligible for likely tokens and large in the tail, "
+                  "where it has a systematic sign", DVP),
+            Claim("share of tokens whose ratio is outside [0.9, 1.1] between two engines, 0.5 B "
+                  "parameters (here: bfloat16, temperature 2)",
+                  "huggingface/trl issue 6789, second-hand", 0.075, "results.json",
+                  ("2", "lines", 3, "all", "mismatch/outside")),
+        ),
+        live=(QUICKSTART + " --config.iterations=20 {fast}",
+              "experiments/mismatch/run.py {out} --keys=2 --temperature=2"),
+        fast=SMALLEST,
+    ),
+    "staleness": Table(
+        "experiments/staleness",
+        claims=(
+            Claim("with delayed rollouts GRPO stays on a low plateau, GSPO oscillates, CISPO "
+                  "collapses and MinPRO keeps rising", MINPRO),
+            Claim("best average accuracy of an 8 B base model over AIME 24 to 26, %: GRPO", CPPO,
+                  23.96),
+            Claim("the same: CISPO", CPPO, 29.58),
+            Claim("the same: MinPRO", CPPO, 29.72),
+            Claim("the same: CPPO", CPPO, 31.11),
+            Claim("average accuracy of Qwen3 4B with tools, %: GSPO", CTPO, 47.7),
+            Claim("the same: CTPO", CTPO, 51.4),
+        ),
+        live=(OLD % ("grpo", "grpo"), OLD % ("minpro", "minpro"),
+              "experiments/compare.py {out}/grpo {out}/minpro --by=estimator.name "
+              "--out={out}/comparison"),
+        fast=SMALLEST,
+    ),
+    "position": Table(
+        "experiments/position",
+        claims=(
+            Claim("fixed bounds clip up to 0.2 of the tokens at late positions", CTPO, 0.2),
+            Claim("bounds that grow as sqrt(t) clip 0.05 to 0.1 of the tokens everywhere", CTPO),
+        ),
+        live=(OLD % ("gspo", "gspo"), "experiments/replay.py {out}/gspo"),
+        fast=SMALLEST,
+    ),
+}

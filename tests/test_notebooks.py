@@ -1,0 +1,184 @@
+"""The notebooks in colab/: short cells, no outputs, and they run to the last cell."""
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+from pathlib import Path
+
+import nbclient
+import nbformat
+import programs
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+from traitlets.config import Config
+
+from jaxrl_llm.analysis import notebook
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = ("quickstart", "reproduce_tables")
+OURS = ("jaxrl_llm", "configs", "experiments")  # where a notebook's imports and calls may lead
+MOST_LINES = 5  # of code in a cell, and in a function, beyond calls into the package
+SECONDS = 600  # of one cell
+
+
+def load(path: Path):
+  """Returns the module of a file that is in no package."""
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+tables = load(ROOT / "experiments" / "tables.py")
+
+
+def read(name: str) -> nbformat.NotebookNode:
+  return nbformat.read(ROOT / "colab" / f"{name}.ipynb", as_version=4)
+
+
+def code(book: nbformat.NotebookNode) -> list[str]:
+  """Returns the Python of each code cell; a shell command or a magic becomes a call on its line."""
+  cells = [cell for cell in book.cells if cell.cell_type == "code"]
+  return [TransformerManager().transform_cell(cell.source) for cell in cells]
+
+
+def packages(node: ast.stmt) -> list[str]:
+  """Returns the packages that an import statement names."""
+  if isinstance(node, ast.ImportFrom):
+    return [node.module.split(".")[0]]
+  return [alias.name.split(".")[0] for alias in node.names]
+
+
+def long_cells(book: nbformat.NotebookNode) -> list[str]:
+  """Returns the cells and functions with more than MOST_LINES lines of code of their own.
+
+  Not counted are comments, docstrings, and statements that import from the package or call a name
+  that was imported from it, in this cell or before. Everything else is, line by line, imports too.
+  """
+  known: set[str] = set()
+
+  def count(node: ast.stmt) -> int:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+      ours = packages(node)[0] in OURS
+      known.update(alias.asname or alias.name for alias in node.names if ours)
+      return int(not ours)
+    body = getattr(node, "body", None)
+    if body is not None:
+      documented = isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None
+      return 1 + sum(map(count, [*body[documented:], *getattr(node, "orelse", [])]))
+    calls = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+    if any(isinstance(n, ast.Name) and n.id in known for call in calls for n in ast.walk(call)):
+      return 0
+    return node.end_lineno - node.lineno + 1
+
+  found = []
+  for index, source in enumerate(code(book)):
+    lines = sum(map(count, ast.parse(source).body))
+    found += [f"cell {index}: {lines} lines"] if lines > MOST_LINES else []
+    for node in ast.walk(ast.parse(source)):
+      if isinstance(node, ast.FunctionDef):
+        lines = len(node.body) - (ast.get_docstring(node) is not None)
+        found += [f"{node.name}: {lines} lines"] if lines > MOST_LINES else []
+  return found
+
+
+def outputs(book: nbformat.NotebookNode) -> list[int]:
+  """Returns the code cells that hold an output or were numbered by a run."""
+  cells = [cell for cell in book.cells if cell.cell_type == "code"]
+  return [i for i, cell in enumerate(cells) if cell.outputs or cell.execution_count]
+
+
+def private(book: nbformat.NotebookNode) -> list[str]:
+  """Returns the private names of the package that a notebook imports or reads."""
+  return [name for source in code(book) for name in re.findall(r"(?<![\w\]])_[a-z]\w*", source)]
+
+
+def first_cells(book: nbformat.NotebookNode) -> bool:
+  """Returns whether the first cell sets repository and commit, and the second shows versions."""
+  first, second = code(book)[:2]
+  names = {target.id for node in ast.parse(first).body if isinstance(node, ast.Assign)
+           for target in node.targets}
+  return names == {"REPOSITORY", "COMMIT"} and "notebook.begin()" in second
+
+
+def book_of(*sources: str) -> nbformat.NotebookNode:
+  return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_valid_short_and_without_outputs(name):
+  book = read(name)
+  nbformat.validate(book)
+  assert long_cells(book) == [] and outputs(book) == [] and private(book) == []
+  assert first_cells(book)
+
+
+def test_the_rules_bite():
+  used = "from jaxrl_llm import presets\n" + "presets.apply(1,\n  2)\n" * 6
+  assert long_cells(book_of(used, "presets.apply(2)\n" * 6)) == []
+  assert long_cells(book_of("import os\n" + "x = os.getcwd()\n" * 5)) == ["cell 0: 6 lines"]
+  assert long_cells(book_of("!ls\n" * 6)) == ["cell 0: 6 lines"]
+  assert long_cells(book_of("for i in range(2):\n" + "  print(i)\n" * 5)) == ["cell 0: 6 lines"]
+  lines = "from jaxrl_llm import f\ndef g():\n" + "  f(1)\n" * 6
+  assert long_cells(book_of(lines)) == ["g: 6 lines"]
+  assert private(book_of("x._y")) == ["_y"]
+  assert not first_cells(book_of("REPOSITORY = 1", "notebook.begin()"))
+  run = book_of("1")
+  run.cells[0].execution_count = 1
+  assert outputs(run) == [0]
+
+
+def test_every_table_has_its_cells():
+  source = "\n".join(code(read("reproduce_tables")))
+  for call in ("show", "live"):
+    assert re.findall(rf'published\.{call}\(tables\.TABLES\["(\w+)"\]\)', source) == [
+        *tables.TABLES]
+
+
+@pytest.mark.parametrize("table", tables.TABLES.values(), ids=tables.TABLES)
+def test_a_table_has_its_numbers_and_commands(table):
+  table.beside()  # raises where a claim's counterpart is not in the committed results
+  for command in table.commands(Path("out")):
+    assert (ROOT / command[1]).exists() or not table.exists
+    assert not re.search(r"[{}]", " ".join(command[1:]))
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+  """That of a headless run. What it leaves in the folder of notebooks' runs is removed."""
+  before = set(notebook.RUNS.glob("*"))
+  for key in ("JAX_PLATFORMS", "XLA_FLAGS"):  # comparisons need scipy, which needs to find torch
+    monkeypatch.setenv(key, programs.ENVIRONMENT[key])
+  monkeypatch.setenv(notebook.VARIABLE, "1")
+  monkeypatch.setenv("JAXRL_LLM_CACHE", str(tmp_path / "cache"))
+  yield
+  for path in set(notebook.RUNS.glob("*")) - before:
+    shutil.rmtree(path)
+
+
+def execute(book: nbformat.NotebookNode) -> list[str]:
+  """Runs a notebook from the repository's root; returns the text that each code cell printed."""
+  client = nbclient.NotebookClient(
+      book, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}},
+      config=Config({"KernelManager": {"transport": "ipc"}}))  # no ports
+  client.execute(env=dict(os.environ))
+  return ["".join(out.get("text", "") + out.get("data", {}).get("text/markdown", "")
+                  for out in cell.outputs) for cell in book.cells if cell.cell_type == "code"]
+
+
+def test_the_notebooks_run(environment):
+  book = read("quickstart")
+  text = "\n".join(execute(book))
+  assert "held-out accuracy" in text and "| mine" in text and "full sequence" in text
+  pages = [out.data["text/html"] for cell in book.cells if cell.cell_type == "code"
+           for out in cell.outputs if "text/html" in out.get("data", {})]
+  assert sum("<iframe" in page for page in pages) == 2 and "mine" in pages[-1]
+
+  book = read("reproduce_tables")
+  book.cells.append(nbformat.v4.new_code_cell(
+      "from jax._src import xla_bridge\nprint(xla_bridge.backends_are_initialized())"))
+  printed = execute(book)
+  assert printed[-1] == "False\n"  # the device belongs to the commands
+  assert "second-hand" in "\n".join(printed)

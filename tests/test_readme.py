@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl_llm.config import EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
+from jaxrl_llm.reporting.tables import markdown_table, markers
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -36,8 +37,19 @@ def test_the_example_estimator_runs(tmp_path):
 
 
 def test_the_pairs_are_those_of_the_sweep():
-  found = []
-  for text in (README, (ROOT / "experiments/quickstart/results.md").read_text()):
-    rows = re.findall(r"^\| *([012]) *\|(.*→.*)\|(.*→.*)\|$", text, re.M)
-    found.append([tuple(cell.strip() for cell in row) for row in rows])
-  assert found[0] == found[1] and len(found[0]) == 3
+  """README gives those as verified first, then those of the control; the sweep's table by seed."""
+  pair = r"[\d.]+ % → [\d.]+ %"
+  rows = re.findall(rf"^\| *[012] *\| *({pair}) *\| *({pair}) *\|$",
+                    (ROOT / "experiments/quickstart/results.md").read_text(), re.M)
+  stated = re.search(r"three seeds: (.*?)\.\n", README, re.DOTALL)[1]
+  verified, control = zip(*rows, strict=True)
+  assert len(rows) == 3 and re.findall(pair, stated) == [*verified, *control]
+
+
+def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+  import matrix
+
+  table = markdown_table(matrix.HEADER, [matrix.line(row) for row in matrix.ROWS])
+  begin, end = markers("experiments/matrix.py")
+  assert README.split(begin)[1].split(end)[0].strip() == table.strip()

@@ -1,0 +1,88 @@
+"""Writes README.md's list of tables: question, command, time, result here, what is published.
+
+  python experiments/matrix.py
+
+Numbers come from the committed results; the sentences around them are written here.
+"""
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+from jaxrl_llm.analysis import sweeps
+from jaxrl_llm.analysis.published import Claim
+from jaxrl_llm.reporting.tables import markdown_table, replace_part
+
+HERE = Path(__file__).parent
+HEADER = ("table", "question", "command, time on 2 cores", "here", "published", "verdict")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A line of the list.
+
+  Attributes:
+    name: folder of the table.
+    result: with {} for each number.
+    numbers: (file, place) of each number; see `published.Claim`.
+    published: the claim and its source.
+  """
+
+  name: str
+  question: str
+  command: str
+  result: str
+  numbers: tuple[tuple[str, str | tuple], ...]
+  published: str
+  verdict: str
+
+
+ROWS = (
+    Row("atlas", "what does an estimator do to a token's gradient?", "`run.py`, 1 min",
+        "at t = 100 every token may move {} (`ppo`), {} (`ctpo`), {} nats (`gspo`)",
+        tuple(("README.md", rf"### Every token of the row moves[\s\S]*?\| {name} +\| "
+                            rf"[\d. /]*?([\d.e-]+) +\|") for name in ("ppo", "ctpo", "gspo")),
+        "the bounds of the recipes", "agrees"),
+    Row("exact", "bias and variance of the gradient?", "`run.py`, 3 min",
+        "variance at drift 1: {} with the product up to t, {} with the row's",
+        tuple(("README.md", rf"no window \(exact\)[\s\S]*?\| variance [\s\S]*?\| {name} +"
+                            r"\|(?:[^|]*\|){3} ([\d.]+)")
+              for name in ("cumulative", "full sequence")),
+        "less variance up to t than over the row (2605.07331)", "agrees"),
+    Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min",
+        "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2",
+        (("results.json", ("2", "lines", 3, "all", "mismatch/outside")),),
+        "7.5 % at 0.5 B parameters (trl issue 6789)", "cannot be seen at this scale"),
+    Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`, 3 h",
+        "{done} of {all} runs", (),
+        "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718)", "open"),
+    Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, 40 min",
+        "{done} of {all} runs", (), "it does (2605.07331)", "open"),
+)
+
+
+def progress(name: str) -> dict[str, int]:
+  """Returns how many runs of a sweep have results, and of how many."""
+  path = HERE / name / "sweep.py"
+  spec = importlib.util.spec_from_file_location(f"sweep_{name}", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  sweep = module.SWEEP
+  return {"done": len(sweeps.read_results(sweep)), "all": len(sweep.cells)}
+
+
+def line(row: Row) -> tuple[str, ...]:
+  """Returns the cells below HEADER."""
+  numbers = [Claim(row.question, "", None, *place).here(HERE / row.name) for place in row.numbers]
+  counts = {} if numbers else progress(row.name)
+  return (f"[{row.name}](experiments/{row.name}/README.md)", row.question, row.command,
+          row.result.format(*numbers, **counts), row.published, row.verdict)
+
+
+def main() -> None:
+  table = markdown_table(HEADER, [line(row) for row in ROWS])
+  replace_part(HERE.parent / "README.md", "experiments/matrix.py", table)
+
+
+if __name__ == "__main__":
+  main()

@@ -8,8 +8,9 @@ from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
 
 COLLAPSE = 0.2  # accuracy that a run loses from its best to its last evaluation
-HEADER = ("final accuracy", "best accuracy", "collapsed", "entropy at the end, nats",
-          "gradient norm", "without gradient, %")
+# The mean over the run is low for a method that learns late, and for one that collapses.
+HEADER = ("final accuracy", "best accuracy", "mean over the run", "collapsed",
+          "entropy at the end, nats", "gradient norm", "without gradient, %")
 
 
 def measure(run: RunFolder) -> dict:
@@ -44,7 +45,7 @@ def row(found: Sequence[dict]) -> tuple[str, ...]:
   final, best = accuracy[:, -1], accuracy.max(1)
   entropy, norm, dropped = (np.array([one[key] for one in found])
                             for key in ("entropy", "gradient_norm", "without_gradient"))
-  return (interval(final), interval(best),
+  return (interval(final), interval(best), interval(accuracy.mean(1)),
           f"{int(np.sum(best - final > COLLAPSE))} of {len(found)}", interval(entropy),
           interval(norm), interval(100 * dropped))
 

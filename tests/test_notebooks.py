@@ -149,7 +149,7 @@ def test_a_table_has_its_numbers_and_commands(table):
 def environment(monkeypatch, tmp_path):
   """That of a headless run. What it leaves in the folder of notebooks' runs is removed."""
   before = set(notebook.RUNS.glob("*"))
-  for key in ("JAX_PLATFORMS", "XLA_FLAGS"):  # comparisons need scipy, which needs to find torch
+  for key in ("JAX_PLATFORMS", "XLA_FLAGS"):
     monkeypatch.setenv(key, programs.ENVIRONMENT[key])
   monkeypatch.setenv(notebook.VARIABLE, "1")
   monkeypatch.setenv("JAXRL_LLM_CACHE", str(tmp_path / "cache"))

@@ -1,6 +1,5 @@
 """experiments/*/sweep.py: every run's flags make a config; pages say what the results say."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -15,15 +14,8 @@ from jaxrl_llm.runs import setup
 ROOT = Path(__file__).parent.parent
 
 
-def sweep_of(path: Path) -> sweeps.Sweep | None:
-  spec = importlib.util.spec_from_file_location(f"sweep_{path.parent.name}", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return getattr(module, "SWEEP", None)
-
-
 SWEEPS = {path.parent.name: found for path in sorted(ROOT.glob("experiments/*/sweep.py"))
-          if (found := sweep_of(path)) is not None}
+          if (found := sweeps.load(path)) is not None}
 
 
 def resolved(cell: sweeps.Cell):

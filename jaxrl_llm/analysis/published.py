@@ -57,7 +57,7 @@ class Claim:
       return float(found)
     except (ValueError, LookupError, TypeError) as error:
       raise ConfigError(f"{folder / self.file}: {self.at!r} does not lead to one number ({error}). "
-                        "Fix: the claim in experiments/tables.py.") from error
+                        "Fix: its place in experiments/tables.py or matrix.py.") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ import ast
 import concurrent.futures
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -70,6 +71,16 @@ class Sweep:
 
 class MixedSourcesError(ValueError):
   """Results of different sources or configs would stand in one table."""
+
+
+def load(path: Path) -> Sweep | None:
+  """Returns the SWEEP of a file, None if it has none."""
+  spec = importlib.util.spec_from_file_location(f"sweep_{path.parent.name}", path)
+  if spec is None or spec.loader is None:
+    return None
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return getattr(module, "SWEEP", None)
 
 
 def sources() -> str:

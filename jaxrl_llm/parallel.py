@@ -222,6 +222,25 @@ class Layout:
     layout = NamedSharding(self.mesh, spec(axes, x.shape, self.mesh))
     return jax.lax.with_sharding_constraint(x, layout)
 
+  def by_rows(self, function, rows, whole):
+    """Returns function(rows, whole), which each device computes from its own rows.
+
+    Inside, shapes are those of one device: a loop over chunks of rows is a loop over its own ones.
+    `whole` is fetched once before the function, and its gradient is reduced once after it, however
+    many chunks there are. The mesh's tensor axis stays with the compiler.
+
+    Args:
+      rows: pytree of arrays that lead with rows; so must the function's results.
+      whole: pytree of arrays that every row reads.
+    """
+    axes = RULES["rows"]
+    shards = int(np.prod([self.mesh.shape[name] for name in axes]))
+    if shards == 1 or any(x.shape[0] % shards for x in jax.tree.leaves(rows)):
+      return function(rows, whole)
+    split = PartitionSpec(axes)
+    return jax.shard_map(function, mesh=self.mesh, in_specs=(split, PartitionSpec()),
+                         out_specs=split, axis_names=set(axes), check_vma=False)(rows, whole)
+
 
 def rows(mesh: Mesh) -> NamedSharding:
   """Returns the sharding that divides the leading axis over the devices that hold rows."""

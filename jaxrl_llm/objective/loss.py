@@ -1,9 +1,5 @@
 """The losses: a forward pass, an estimator, and a weighted sum that adds up over micro-batches."""
 
-import dataclasses
-import functools
-
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -11,114 +7,13 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrl_llm.config import CriticConfig, KLConfig, LossConfig
 from jaxrl_llm.objective import correction, divergences, estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
+from jaxrl_llm.objective.row_stats import Distribution, row_stats
 from jaxrl_llm.ops import masked
 from jaxrl_llm.ops.experts import expert_load
-from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.types import Mean, Rollout, SupervisedBatch, TokenStats, TrainBatch
 
 # Statistics of a pruned vocabulary, besides the log-probs.
 PRUNED = frozenset({"kept_mass", "in_support"})
-
-
-@dataclasses.dataclass(frozen=True)
-class Distribution:
-  """How logits become the distribution that is scored, which must be the sampler's.
-
-  Attributes:
-    temperature: divides the logits.
-    rules: top_k, top_p and min_p by name, see ops/token_stats.py; a missing rule is left out of the
-      program.
-    banned: (ids, [B, L] bool, True where none of the ids may be the token), as `stop_rule` returns
-      them; None: every token may stand everywhere.
-  """
-
-  temperature: float | Array = 1.0
-  rules: dict = dataclasses.field(default_factory=dict)
-  banned: tuple[tuple[int, ...], Bool[Array, "B L"]] | None = None
-
-
-def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model,
-              distribution: Distribution = Distribution(), stats: frozenset[str] = frozenset(),
-              entropy_gradient: bool = False,
-              completion: tuple[Int[Array, " B"], int] | None = None) -> TokenStats:
-  """Returns the TokenStats [B, L] of whole rows under `params`.
-
-  Entry 0 is 0 (False): no token precedes it.
-
-  Args:
-    tokens: [B, L], padded after `length`.
-    length: [B], tokens in the row.
-    model: see models/transformer.py.
-    distribution: temperature and vocabulary.
-    stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts
-      of each token fed in. Routing is aligned with the tokens themselves, not with the tokens that
-      they predict.
-    entropy_gradient: whether gradients flow through the entropy.
-    completion: (prompt length [B], tokens that may follow). Only these columns are scored, the
-      others are 0 (False): no logits are computed for prompts. None: all columns are scored.
-  """
-  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  segments = (positions < length[:, None]).astype(jnp.int32)
-  routing = None
-  if "routing" in stats:
-    hidden, _, routing = model.hidden_and_routing(params, tokens, positions, segments)
-  else:
-    hidden, _ = model.hidden(params, tokens, positions, segments)
-  head = model.head(params)
-  columns = _predicting_columns(tokens.shape[1], completion)
-  support = dict(distribution.rules)
-  if distribution.banned is not None:
-    ids, where = distribution.banned
-    forbidden = jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids))
-    support["banned"] = (forbidden, _taken(_next_column(where), columns))
-  out = token_stats(_taken(hidden, columns), head, _taken(_next_column(tokens), columns),
-                    temperature=distribution.temperature, stats=stats - {"values", "routing"},
-                    entropy_gradient=entropy_gradient, **support)
-  if columns is not None:
-    out = jax.tree.map(functools.partial(_put, columns=columns, length=tokens.shape[1]), out)
-  if "values" in stats:
-    out = out.replace(values=model.values(params, hidden))
-  return jax.tree.map(_at_the_predicted_token, out).replace(routing=routing)
-
-
-def _next_column(x: Array) -> Array:
-  """Returns x[:, t + 1] in column t.
-
-  The last column predicts nothing and gets the first one's entry. Dropping it would make the length
-  odd, which costs more than computing it.
-  """
-  return jnp.roll(x, -1, 1)
-
-
-def _at_the_predicted_token(x: Array) -> Array:
-  """Moves statistics [B, L] from the column that predicts a token to the token's own column."""
-  return jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
-
-
-def _predicting_columns(length: int, completion: tuple[Int[Array, " B"], int] | None
-                        ) -> Int[Array, "B W"] | None:
-  """Returns the columns that predict completion tokens; None where these are all columns."""
-  if completion is None or completion[1] >= length:
-    return None
-  prompt, width = completion
-  # Rows without room for `width` tokens repeat the last column, which predicts nothing.
-  return jnp.minimum(prompt[:, None] - 1 + jnp.arange(width), length - 1)
-
-
-def _taken(x: Array, columns: Int[Array, "B W"] | None) -> Array:
-  """Returns the given columns of each row, [B, W, ...]; all of them for None."""
-  if columns is None:
-    return x
-  return jnp.take_along_axis(x, columns.reshape(*columns.shape, *(1,) * (x.ndim - 2)), axis=1)
-
-
-def _put(x: Array, columns: Int[Array, "B W"], length: int) -> Array:
-  """Returns [B, length] with the entries of x in the given columns, and 0 elsewhere."""
-
-  def put_row(row, at):
-    return jnp.zeros(length, x.dtype).at[at].set(row)
-
-  return jax.vmap(put_row)(x, columns)
 
 
 def completion_of(rollout: Rollout, cfg: LossConfig) -> tuple[Int[Array, " B"], int] | None:

@@ -6,7 +6,8 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxrl_llm.config import StepConfig
-from jaxrl_llm.objective.loss import Distribution, completion_of, row_stats, stop_rule
+from jaxrl_llm.objective.loss import completion_of, stop_rule
+from jaxrl_llm.objective.row_stats import Distribution, row_stats
 from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
 

@@ -10,6 +10,7 @@ import logging
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.config import Config, ConfigError, MeshConfig
@@ -24,6 +25,9 @@ RULES = {
     "mlp": "tensor",
     "experts": "tensor",
 }
+# A token step of decoding reads every weight. So the sampler's copy is not divided over fsdp: that
+# would send all weights over the wire for each token.
+DECODING_RULES = {**RULES, "embed": None}
 
 
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
@@ -90,9 +94,16 @@ def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
 
 
 def _mesh(devices, shape: tuple[int, int, int]) -> Mesh:
-  return Mesh(
-      np.asarray(devices).reshape(shape), ("data", "fsdp", "tensor"),
-      axis_types=(AxisType.Auto,) * 3)
+  """Returns a mesh whose neighbours are neighbours in the machine's network, as far as it has one.
+
+  Devices that are a part of a slice have no such order, and stay in that of the list.
+  """
+  try:
+    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+  except (NotImplementedError, ValueError, AssertionError) as error:
+    _log_once(f"mesh of {len(devices)} devices in the order of the list: {error}")
+    grid = np.asarray(devices).reshape(shape)
+  return Mesh(grid, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
 
 def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
@@ -183,15 +194,18 @@ def padded(rows: int, mesh: Mesh) -> int:
   return -(-rows // shards) * shards
 
 
-def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh, rules=RULES) -> PartitionSpec:
   """Returns the physical layout of an array with these logical axes.
 
   A dimension that does not divide over its devices is replicated, which is logged once.
+
+  Args:
+    rules: logical axis -> mesh axes.
   """
   out: list = []
   used: set[str] = set()
   for axis, size in zip(axes, shape, strict=True):
-    rule = RULES.get(axis)
+    rule = rules.get(axis)
     names = () if rule is None else (rule,) if isinstance(rule, str) else rule
     count = int(np.prod([mesh.shape[n] for n in names]))
     if count > 1 and size % count:
@@ -252,13 +266,13 @@ def replicated(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
-def param_shardings(model, mesh: Mesh):
-  """Returns a NamedSharding for every parameter."""
+def param_shardings(model, mesh: Mesh, rules=RULES):
+  """Returns a NamedSharding for every parameter; `rules` as in `spec`."""
 
   def sharding(x, axes):
-    return NamedSharding(mesh, spec(axes, x.shape, mesh))
+    return NamedSharding(mesh, spec(axes, x.shape, mesh, rules))
 
-  return jax.tree.map(sharding, jax.eval_shape(model.init, jax.random.key(0)), model.logical_axes())
+  return jax.tree.map(sharding, model.shapes(), model.logical_axes())
 
 
 def transfer(tree, shardings):

@@ -87,7 +87,7 @@ def _checked(model: Model, params, dtype) -> dict[str, Any]:
   if dtype is not None and jnp.dtype(dtype).name not in SUPPORTED:
     raise CheckpointError(
         f"dtype = {dtype!r} cannot be stored. Supported: {', '.join(SUPPORTED)}.")
-  leaves, wanted = by_path(params), by_path(jax.eval_shape(model.init, jax.random.key(0)))
+  leaves, wanted = by_path(params), by_path(model.shapes())
   problems = [f"missing: {p} {list(wanted[p].shape)}" for p in wanted.keys() - leaves.keys()]
   problems += [f"left over: {p}" for p in leaves.keys() - wanted.keys()]
   problems += [

@@ -87,7 +87,7 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
   _check_tokenizer(directory, cfg.vocab_size)
   weights, table = Weights(directory), tensor_table(model)
   ignored = _check(directory, weights, table, cfg.tie_head)
-  abstract = jax.eval_shape(model.init, jax.random.key(0))
+  abstract = model.shapes()
   shapes = by_path(abstract)
   shardings = [None] * len(shapes)
   if mesh is not None:

@@ -115,7 +115,7 @@ def tensor_table(model: Model) -> list[Entry]:
   cfg = model.config
   mixture = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
   entries = []
-  for ours, leaf in by_path(jax.eval_shape(model.init, jax.random.key(0))).items():
+  for ours, leaf in by_path(model.shapes()).items():
     if ours == "value_head":
       continue
     if not ours.startswith("blocks/"):

@@ -241,6 +241,7 @@ class Attention(nnx.Module):
     queries = constrain(queries, ("rows", "length", "heads", "head_dim"))
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
+    keys, values = (constrain(x, ("rows", "kv_heads", None, None)) for x in (keys, values))
     if layer_cache is None:
       mixed = attend_earlier(queries, keys, values, visible)
     elif len(layer_cache) == 2:

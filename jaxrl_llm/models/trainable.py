@@ -97,12 +97,7 @@ def check(cfg: ParametersConfig, model) -> None:
   """
   refuse_unread(cfg, "parameters.")
   if cfg.train != "all":
-    roles(_shapes(model), cfg)
-
-
-def _shapes(model):
-  """Shapes of the model's parameters; `eval_shape` also covers the key, which would compile."""
-  return jax.eval_shape(lambda: model.init(jax.random.key(0)))
+    roles(model.shapes(), cfg)
 
 
 def _matches(field: str, patterns: tuple[str, ...], flat: dict) -> tuple[Keys, ...]:
@@ -312,5 +307,5 @@ def shardings(model, cfg: ParametersConfig, mesh) -> tuple:
   def sharding(x, axes):
     return NamedSharding(mesh, parallel.spec(axes, x.shape, mesh))
 
-  axes = axes_of(model.logical_axes(), _shapes(model), cfg)
+  axes = axes_of(model.logical_axes(), model.shapes(), cfg)
   return jax.tree.map(sharding, shapes_of(model, cfg), axes)

@@ -157,6 +157,14 @@ class Model:
     """Random f32 parameters; the key is consumed."""
     return nnx.to_pure_dict(nnx.state(Transformer(self.config, nnx.Rngs(params=key)), nnx.Param))
 
+  def shapes(self):
+    """As `init`, with a jax.ShapeDtypeStruct at each leaf; no array is made."""
+
+    def parameters():
+      return self.init(jax.random.key(0))
+
+    return jax.eval_shape(parameters)
+
   def hidden(self, params, inputs: Array, positions: Int[Array, "R S"],
              segments: Int[Array, "R S"], *,
              cache: KVCache | None = None) -> tuple[Float[Array, "R S D"], KVCache | None]:

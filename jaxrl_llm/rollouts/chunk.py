@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm import parallel
@@ -108,18 +108,23 @@ class Decoder:
   mesh: Mesh | None
 
   def lay(self, cache: kv_cache.KVCache) -> kv_cache.KVCache:
-    """Divides the rows of a cache over the devices."""
+    """Divides the rows of a cache over the devices, and its heads over `tensor`."""
     return cache if self.mesh is None else jax.tree.map(self._lay_array, cache)
 
   def _lay_array(self, x):
-    """Divides axis -4 of keys and values, and axis 0 of positions and segments."""
-    before = (None,) * max(x.ndim - 4, 0)
-    layout = PartitionSpec(*before, parallel.RULES["rows"]) if x.ndim else PartitionSpec()
+    """Lays out keys and values [.., S, K, .., ..], positions and segments [S, ..], or a scalar."""
+    axes = (None,) * (x.ndim - 4) + ("rows", "kv_heads", None, None) if x.ndim >= 4 else (
+        "rows", None)[:x.ndim]
+    layout = parallel.spec(axes, x.shape, self.mesh)
     return lax.with_sharding_constraint(x, NamedSharding(self.mesh, layout))
 
   def decode(self, params, cache: kv_cache.KVCache, shared: Shared | None, inputs: ChunkInputs, key,
-             sampling: Sampling) -> tuple[kv_cache.KVCache, Sampled]:
-    """Decodes a chunk: each step feeds each row's last token and samples the next."""
+             sampling: Sampling, *, rules: frozenset[str]) -> tuple[kv_cache.KVCache, Sampled]:
+    """Decodes a chunk: each step feeds each row's last token and samples the next.
+
+    Args:
+      rules: static, of `sampling` that may be on, as in `next_token.sample_token`.
+    """
     model, keys, head = self.model, row_keys(key, inputs.row_id), self.model.head(params)
     stops = jnp.asarray(self.stop_ids, jnp.int32)
     is_stop = jnp.isin(jnp.arange(model.config.vocab_size), stops)
@@ -140,7 +145,8 @@ class Decoder:
                                    live[:, None].astype(jnp.int32),
                                    cache=loop.cache.replace(prefix=prefix))
       forbidden = (sampled.steps < inputs.owed)[:, None] & is_stop if self.forbid else None
-      token, log_prob = sample_token(hidden[:, 0], head, keys, position + 1, sampling, forbidden)
+      token, log_prob = sample_token(hidden[:, 0], head, keys, position + 1, sampling, forbidden,
+                                     rules=rules)
       stop = live & jnp.isin(token, stops)
       if turns:
         given = sampled.steps < inputs.pending

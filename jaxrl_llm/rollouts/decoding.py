@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxrl_llm import parallel
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts.chunk import Decoder
 
@@ -31,7 +32,7 @@ class Programs:
   """Jitted programs; each compiles once per number of rows S and ring size w that it meets.
 
   Attributes:
-    decode_params: params -> params as `decode` reads them, which may be the same arrays.
+    decode_params: params -> params as `prefill` and `decode` read them, see `decode_params`.
     prefill: (params, tokens [M P], length [M]) -> cache of all prompt tokens but the last, which
       decode feeds.
     empty: (S, P, w) -> cache; static sizes.
@@ -40,8 +41,9 @@ class Programs:
     admit_shared: (cache, store, prefilled, to [M], source [M], count, fresh [S]) -> (cache, store)
       with prompt source[i] in place to[i] of the store, and the rows `fresh` of the cache empty.
       Consumes cache and store.
-    decode: (params, cache, Shared or None, ChunkInputs, key, sampling) -> (cache, Sampled). Ends
-      after the inputs' `steps` steps, or once `quota` rows have ended, or all. Consumes the cache.
+    decode: (params, cache, Shared or None, ChunkInputs, key, sampling, *, rules) -> (cache,
+      Sampled). Ends after the inputs' `steps` steps, or once `quota` rows have ended, or all.
+      Consumes the cache. `rules` is static.
     shift: (cache, dropped, P, w) -> cache with ring size w, without the `dropped` oldest columns.
     take: (cache, rows) -> cache of these rows.
   """
@@ -87,8 +89,8 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
     cache = cache.replace(segments=jnp.where(fresh[:, None], 0, cache.segments))
     return cache, kv_cache.put_rows(store, prefilled, to, source, count)
 
-  def rollout_decode(params, cache, shared, inputs, key, sampling):
-    return decoder.decode(params, cache, shared, inputs, key, sampling)
+  def rollout_decode(params, cache, shared, inputs, key, sampling, *, rules):
+    return decoder.decode(params, cache, shared, inputs, key, sampling, rules=rules)
 
   def rollout_shift(cache, dropped, width, ring):
     return lay(kv_cache.shift(cache, width, dropped, width + ring))
@@ -96,30 +98,43 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
   def rollout_take(cache, rows):
     return lay(kv_cache.take_rows(cache, rows))
 
-  return Programs(decode_params=_decode_params(model), prefill=jax.jit(rollout_prefill),
+  return Programs(decode_params=decode_params(model, mesh), prefill=jax.jit(rollout_prefill),
                   empty=jax.jit(rollout_empty, static_argnums=(0, 1, 2)),
                   admit=jax.jit(rollout_admit, donate_argnums=0),
                   admit_shared=jax.jit(rollout_admit_shared, donate_argnums=(0, 1)),
-                  decode=jax.jit(rollout_decode, donate_argnums=1),
+                  decode=jax.jit(rollout_decode, donate_argnums=1, static_argnames="rules"),
                   shift=jax.jit(rollout_shift, static_argnums=(2, 3)), take=jax.jit(rollout_take))
 
 
-def _decode_params(model: Model) -> Callable:
-  """Returns `Programs.decode_params`. Parameters of the right dtypes pass without a copy."""
+@functools.lru_cache(maxsize=32)
+def decode_params(model: Model, mesh: Mesh | None) -> Callable:
+  """Returns `Programs.decode_params`: `for_decoding`, laid out over a mesh by DECODING_RULES.
+
+  Arrays that are so already pass without a copy. On None or one device they stay where they are.
+  """
+  layout = None
+  if mesh is not None and mesh.size > 1:
+    layout = parallel.param_shardings(decode_model(model), mesh, parallel.DECODING_RULES)
 
   def rollout_params(params):
     return for_decoding(params, model)[1]
 
-  made = jax.jit(rollout_params)
+  made = jax.jit(rollout_params, out_shardings=layout)
+  shapes = model.shapes()
+  wanted = jax.tree.map(_dtype_name, jax.eval_shape(rollout_params, shapes))
 
-  def dtypes(params):
-    return jax.tree.map(_dtype_name, params)
+  def ready(params) -> bool:
+    return jax.tree.map(_dtype_name, params) == wanted and (
+        layout is None or jax.tree.all(jax.tree.map(_lies, params, layout)))
 
-  def decode_params(params):
-    wanted = jax.eval_shape(rollout_params, params)
-    return params if dtypes(params) == dtypes(wanted) else made(params)
+  def laid_out(params):
+    return params if ready(params) else made(params)
 
-  return decode_params
+  return laid_out
+
+
+def _lies(x, sharding) -> bool:
+  return isinstance(x, jax.Array) and x.sharding.is_equivalent_to(sharding, x.ndim)
 
 
 def _dtype_name(x) -> str:
@@ -149,6 +164,6 @@ def for_decoding(params, model: Model):
   def block(i):
     return jax.tree.map(operator.itemgetter(i), params["blocks"])
 
-  if model.config.scan_layers:
+  if model.config.scan_layers and 0 not in params["blocks"]:
     params = {**params, "blocks": {i: block(i) for i in range(model.config.num_layers)}}
   return decode_model(model), jax.tree_util.tree_map_with_path(cast, params)

@@ -12,6 +12,17 @@ from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.types import Sampling
 
+# Fields of Sampling that change a distribution beside the temperature.
+RULES = frozenset({"top_k", "top_p", "min_p", "logit_noise"})
+
+
+def rules_on(sampling: Sampling) -> frozenset[str]:
+  """Returns the names of RULES whose values, which must not be traced, change anything."""
+  values = jax.device_get(sampling)
+  on = {"top_k": values.top_k > 0, "top_p": values.top_p < 1, "min_p": values.min_p > 0,
+        "logit_noise": values.logit_noise > 0}
+  return frozenset(name for name, changes in on.items() if changes)
+
 
 def row_keys(key: Array, row_id: Int[Array, " B"]) -> Array:
   """Returns [B] keys, fold_in(key, row_id)."""
@@ -19,7 +30,8 @@ def row_keys(key: Array, row_id: Int[Array, " B"]) -> Array:
 
 
 def sample_token(hidden, head, keys, position, sampling: Sampling,
-                 forbidden: Bool[Array, "B V"] | None = None) -> tuple[Array, Array]:
+                 forbidden: Bool[Array, "B V"] | None = None, *,
+                 rules: frozenset[str] = RULES) -> tuple[Array, Array]:
   """Samples the next token of each row by the Gumbel maximum, or by arg max at temperature 0.
 
   Args:
@@ -30,6 +42,8 @@ def sample_token(hidden, head, keys, position, sampling: Sampling,
     sampling: traced.
     forbidden: tokens of probability 0; the others are renormalised before the rules of `sampling`
       apply. None allows every token.
+    rules: those that may be on. The others are left out of the program, and their values are not
+      read: a sort of the vocabulary takes a compiler longer than the rest of a step.
 
   Returns:
     (token [B] int32, its log-probability [B] f32 in nats, which is 0 at temperature 0).
@@ -39,7 +53,7 @@ def sample_token(hidden, head, keys, position, sampling: Sampling,
   if forbidden is not None:
     logits = vocabulary.prune(logits, ~forbidden)
   keys = jax.vmap(jax.random.fold_in)(keys, position)
-  logits = _truncate(logits, sampling, keys)
+  logits = _truncate(logits, sampling, keys, rules) if rules else logits
   noise = _gumbel(keys, logits.shape[-1])
   token = first_arg_max(logits + jnp.where(greedy, 0.0, noise))
   log_prob = jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)
@@ -66,14 +80,17 @@ def _gumbel(keys, size: int) -> Float[Array, "B V"]:
   return jax.vmap(row_noise)(keys)
 
 
-def _truncate(logits: Float[Array, "B V"], sampling: Sampling, keys) -> Float[Array, "B V"]:
+def _truncate(logits: Float[Array, "B V"], sampling: Sampling, keys,
+              rules: frozenset[str]) -> Float[Array, "B V"]:
   """Adds the sampler's own noise, and prunes tokens outside the rules' support; returns the same
   logits if neither is on.
 
   Args:
     keys: [B]; the noise comes from fold_in(key, 1), so that it is independent of the Gumbel noise.
+    rules: as in `sample_token`; at least one.
   """
-  rules = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
+  pruning = {name: getattr(sampling, name) for name in sorted(rules - {"logit_noise"})}
+  noisy = "logit_noise" in rules
 
   def normal(key):
     return jax.random.normal(jax.random.fold_in(key, 1), logits.shape[-1:], jnp.float32)
@@ -83,11 +100,14 @@ def _truncate(logits: Float[Array, "B V"], sampling: Sampling, keys) -> Float[Ar
     return x + scale * jax.vmap(normal)(keys)
 
   def change(x):
-    x = lax.cond(sampling.logit_noise > 0, disturb, keep, x)
-    return vocabulary.prune(x, vocabulary.support(x, **rules))
+    if noisy:
+      x = lax.cond(sampling.logit_noise > 0, disturb, keep, x)
+    return vocabulary.prune(x, vocabulary.support(x, **pruning)) if pruning else x
 
   def keep(x):
     return x
 
-  changes = vocabulary.active(**rules) | (sampling.logit_noise > 0)
+  changes = vocabulary.active(**pruning)
+  if noisy:
+    changes |= sampling.logit_noise > 0
   return lax.cond(changes, change, keep, logits)

@@ -13,6 +13,7 @@ from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts import decoding, sizes
 from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Sampled, Shared
+from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.rollouts.sizes import EngineConfig
 from jaxrl_llm.types import Sampling
 
@@ -76,6 +77,7 @@ class Ring:
     self.book, self.cfg, self.mesh, self.key, self.sampling = book, cfg, mesh, key, sampling
     self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0,
                                    mesh)
+    self.rules = rules_on(sampling)
     self.params = self.programs.decode_params(params)
     self.batch_sizes = sizes.batch_sizes(cfg, rows, sizes.shards(mesh))
     self.ring_sizes = sizes.ring_sizes(cfg, rows, book.max_turns)
@@ -230,7 +232,7 @@ class Ring:
     if self.store is not None:
       shared = Shared(self.store.cache, *self._put(self.store.maps(row, live)))
     self.cache, sampled = self.programs.decode(self.params, self.cache, shared, self._put(inputs),
-                                               self.key, self.sampling)
+                                               self.key, self.sampling, rules=self.rules)
     sampled = jax.device_get(sampled)
     self._count(sampled, position + 1)
     self.used += int(sampled.steps)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import kv_cache
 from jaxrl_llm.rollouts.assembly import assemble
-from jaxrl_llm.rollouts.next_token import row_keys, sample_token
+from jaxrl_llm.rollouts.next_token import RULES, row_keys, sample_token
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
 
@@ -32,7 +32,7 @@ class _Loop:
 
 
 def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, model,
-             cfg: SamplerConfig) -> Rollout:
+             cfg: SamplerConfig, rules: frozenset[str] = RULES) -> Rollout:
   """Samples completions. The key is consumed.
 
   Args:
@@ -44,6 +44,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
       renormalised.
     cfg: static. Before `min_new_tokens` tokens of a completion, stop tokens have probability 0; the
       other tokens are renormalised before the rules of `sampling` apply.
+    rules: static, the rules of `sampling` that may be on, as in `next_token.sample_token`.
 
   Returns:
     Rollout with L = P + max_new_tokens. `behavior_log_probs` are of the distribution that was
@@ -62,7 +63,8 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     forbidden = None  # costs nothing
     if cfg.min_new_tokens:
       forbidden = jnp.broadcast_to(stops & (loop.step < cfg.min_new_tokens), (rows, len(stops)))
-    token, log_prob = sample_token(hidden, head, keys, position, sampling, forbidden)
+    token, log_prob = sample_token(hidden, head, keys, position, sampling, forbidden,
+                                   rules=rules)
     return _append(loop, token, log_prob, cfg)
 
   def step(loop: _Loop) -> _Loop:

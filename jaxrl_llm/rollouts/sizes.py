@@ -86,7 +86,8 @@ def ring_sizes(cfg: EngineConfig, rows: int, max_turns: int = 0) -> list[int]:
 
 
 def programs(cfg: EngineConfig, rows: int, shards: int = 1, max_turns: int = 0) -> int:
-  """Returns how many programs runs of `rows` rows compile at most, whatever the sampling values.
+  """Returns how many programs runs of `rows` rows compile at most, whatever the temperature and the
+  values of the rules that are on; each other set of rules compiles S W (decode) more.
 
     4 (decode_params, prefill, empty) + W (admit) + S W (decode) + S (3 W - 2) (shift)
       + (S - 1) W (take)

@@ -114,7 +114,7 @@ def _abstract_pipo(cfg: Config, learner: Learner) -> PipoState | None:
   sizes = engine.EngineConfig(max_new_tokens=cfg.rollout.max_new_tokens)
   rollout = engine.rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
                                  turns=cfg.rollout.max_turns > 0)
-  params = jax.eval_shape(learner.model.init, jax.random.key(0))
+  params = learner.model.shapes()
   scores = jax.eval_shape(functools.partial(score_rollout, learner.scoring), params, params,
                           rollout)
   batch = jax.eval_shape(learner.replay.batch, rollout,

@@ -12,7 +12,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import DEFAULT, Config, ConfigError, SamplerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
-from jaxrl_llm.rollouts import engine, generate, numerics
+from jaxrl_llm.rollouts import decoding, engine, generate, numerics
 from jaxrl_llm.rollouts.environment import (
   OF_TOOL,
   Environment,
@@ -20,6 +20,7 @@ from jaxrl_llm.rollouts.environment import (
   make_environment,
   make_own,
 )
+from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.rollouts.tools import OF_TASK
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling, Task
 
@@ -59,8 +60,8 @@ class Sampler:
     rollout_mesh: the devices that sample: `mesh`, unless mesh.rollout sets some apart.
     environment: ends turns by tools or stop strings, in training and evaluation; None without
       either.
-    prepare: quantizes parameters for `sample` and copies them to `rollout_mesh`. Call it once per
-      iteration.
+    prepare: copies parameters to `rollout_mesh` in the rollout's numerics and the layout of
+      decoding. Call it once per iteration: `sample` would do it, without the numerics, each time.
     sample: training rollouts, in the rollout's numerics.
     sample_heldout: evaluation, in the trainer's numerics on the devices that train.
   """
@@ -152,25 +153,39 @@ def tool_of(cfg: Config, task: Task) -> tuple[str, str]:
 
 
 def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> PrepareFn:
-  """Makes `Sampler.prepare`, which returns its argument if numerics and devices are the trainer's.
+  """Makes `Sampler.prepare`, which returns its argument if numerics, form and devices are right.
   """
-  def copied(params):
-    if rollout_mesh is mesh:
-      return params
-    return parallel.transfer(params, parallel.replicated(rollout_mesh))
+  sampling_model = numerics.rollout_model(model, cfg.rollout)
+  lay_out = decoding.decode_params(sampling_model, rollout_mesh)
 
   def rollout_numerics(params):
     return numerics.rollout_numerics(model, params, cfg.rollout)[1]
 
-  if not numerics.changes_params(model, cfg.rollout):
-    return copied
-  rounded = jax.jit(rollout_numerics)
+  rounded = _identity
+  if numerics.changes_params(model, cfg.rollout):
+    rounded = jax.jit(rollout_numerics)
+  if rollout_mesh is mesh:
+    return lambda params: lay_out(rounded(params))
+  # Another thread may call this while the training devices work, so no collective may run there: a
+  # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
+  elementwise = cfg.rollout.quantization == "none"
+  narrowed = decoding.decode_params(sampling_model, None)
 
   def prepare(params):
-    params = copied(params)
-    return parallel.transfer(rounded(params), jax.tree.map(lambda x: x.sharding, params))
+    if elementwise:
+      return lay_out(_copied(narrowed(rounded(params)), rollout_mesh))
+    return lay_out(rounded(_copied(params, rollout_mesh)))
 
   return prepare
+
+
+def _copied(params: Params, mesh: Mesh) -> Params:
+  """Returns the parameters whole on each device of a mesh."""
+  return parallel.transfer(params, parallel.replicated(mesh))
+
+
+def _identity(params: Params) -> Params:
+  return params
 
 
 def _training_sampler(cfg: Config, model: Model, task: Task, environment: Environment | None,
@@ -263,5 +278,11 @@ def _program(cfg: Config, model: Model, task: Task, mesh: Mesh, group: int) -> H
   r = cfg.rollout
   sizes = SamplerConfig(group, r.max_new_tokens, r.window, task.stop_ids,
                         task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens)
-  return jax.jit(functools.partial(generate, model=model, cfg=sizes),
-                 out_shardings=parallel.rows(mesh))
+  program = jax.jit(functools.partial(generate, model=decoding.decode_model(model), cfg=sizes),
+                    static_argnames="rules", out_shardings=parallel.rows(mesh))
+  lay_out = decoding.decode_params(model, mesh)
+
+  def sample(params, prompts, key, sampling):
+    return program(lay_out(params), prompts, key, sampling, rules=rules_on(sampling))
+
+  return sample

@@ -69,6 +69,7 @@ class Ring:
     width: columns before the ring, for a row's own copy of its prompt; 0 if prompts are shared.
     store: shared prompts, or None.
     wave: (first, last) of the rows whose prompts are prefilled but not all admitted.
+    prompt_widths: see `sizes.prompt_widths`; the whole width only, if prompts are shared.
   """
 
   def __init__(self, book: Book, params, key, sampling: Sampling, *, model: Model,
@@ -83,12 +84,14 @@ class Ring:
     self.ring_sizes = sizes.ring_sizes(cfg, rows, book.max_turns)
     self.row, self.start = np.full(self.batch_sizes[0], -1), np.zeros(self.batch_sizes[0], int)
     self.columns, self.used, self.cache = self.ring_sizes[0], 0, None
-    self.wave, self._prefilled = (0, 0), None
-    self.width, self.store = width, None
+    self.wave, self._prefilled = (0, 0), []
+    self.width, self.store, self.prompt_widths = width, None, [width]
     if cfg.shared_prefix:
       places = sizes.prompt_places(cfg, rows)
       self.width = 0
       self.store = PromptStore(self.programs.empty(places, width, 0), places, cfg.group_size)
+    else:
+      self.prompt_widths = sizes.prompt_widths(width)
     c = model.config
     self._column_bytes = 2 * c.num_layers * c.num_kv_heads * c.head_dim * kv_cache.dtype(c).itemsize
 
@@ -130,25 +133,37 @@ class Ring:
       self.cache = self.programs.empty(len(self.row), self.width, self.columns)
 
   def _prefill(self) -> None:
-    """Prefills the next wave of prompts, enough to fill all slots.
+    """Prefills the next wave of prompts, enough to fill all slots, in pieces of like length.
 
     A short last wave repeats its last group, so that one compiled shape serves every wave.
     """
     prompts, first, rows = self.book.prompts, self.book.admitted, len(self.book.limit)
-    size = self.cfg.group_size
-    groups = min(-(-len(self.row) // size), rows // size)
+    size, width = self.cfg.group_size, prompts.tokens.shape[1]
+    groups, piece = sizes.prefill_groups(self.cfg, rows, width, sizes.shards(self.mesh))
     leaders = np.minimum(first + size * np.arange(groups), rows - size)
-    tokens = prompts.tokens[leaders].astype(np.int32)
     length = prompts.prompt_length[leaders].astype(np.int32)
-    self._prefilled = self.programs.prefill(self.params, *self._put((tokens, length)))
+    order = np.argsort(length, kind="stable") if piece < groups else np.arange(groups)
+    self._prefilled = []
+    for begin in range(0, groups, piece):
+      members = order[np.minimum(np.arange(begin, begin + piece), groups - 1)]
+      longest = length[members].max()
+      columns = next(w for w in self.prompt_widths if w >= longest)
+      tokens = prompts.tokens[leaders[members], :columns].astype(np.int32)
+      cache = self.programs.prefill(self.params, *self._put((tokens, length[members])))
+      self._prefilled.append((members, cache))
     self.wave = first, min(first + size * groups, rows)
 
   def _copy_prompts(self, rows, free) -> np.ndarray:
     """Copies each row's prompt into a free slot; returns the rows, because all have one."""
-    source = (rows - self.wave[0]) // self.cfg.group_size
-    at = self._put((_padded(free[:len(rows)], len(self.row)), _padded(source, len(self.row)),
-                    np.int32(len(rows))))
-    self.cache = self.programs.admit(self.cache, self._prefilled, *at)
+    group, slots = (rows - self.wave[0]) // self.cfg.group_size, free[:len(rows)]
+    for members, prefilled in self._prefilled:
+      here = np.isin(group, members)
+      if not here.any():
+        continue
+      source = np.argmax(group[here, None] == members, 1)
+      at = self._put((_padded(slots[here], len(self.row)), _padded(source, len(self.row)),
+                      np.int32(here.sum())))
+      self.cache = self.programs.admit(self.cache, prefilled, *at)
     return rows
 
   def _share_prompts(self, rows, free) -> np.ndarray:
@@ -159,8 +174,8 @@ class Ring:
     fresh = np.isin(np.arange(len(self.row)), free[:len(rows)])
     at = self._put((_padded(places, len(store.group)), _padded(source, len(store.group)),
                     np.int32(len(groups)), fresh))
-    self.cache, store.cache = self.programs.admit_shared(self.cache, store.cache, self._prefilled,
-                                                         *at)
+    self.cache, store.cache = self.programs.admit_shared(self.cache, store.cache,
+                                                         self._prefilled[0][1], *at)
     return rows
 
   # Sizes of batch and ring.

@@ -11,6 +11,9 @@ from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.types import PromptBatch
 
 SMALLEST = 8  # compaction ends at slots / SMALLEST rows
+PIECES = 4  # parts of a wave of long prompts, sorted by length
+LONG = 256  # tokens; waves of shorter prompts are prefilled whole
+TILE = 128  # columns; a TPU updates a cache in place if its columns are a multiple of this
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,12 +71,33 @@ def prompt_places(cfg: EngineConfig, rows: int) -> int:
   return min(2 * full + 1 if cfg.refill and rows > slots else aligned, rows // cfg.group_size)
 
 
+def prompt_widths(width: int) -> list[int]:
+  """Returns the widths at which prompts of up to `width` tokens are prefilled, smallest first."""
+  if width < LONG:
+    return [width]
+  return sorted({min(width, -(-width // part // TILE) * TILE) for part in (4, 2)} | {width})
+
+
+def prefill_groups(cfg: EngineConfig, rows: int, width: int, devices: int = 1) -> tuple[int, int]:
+  """Returns (prompts of a wave, prompts that are prefilled at once).
+
+  A wave has a prompt for every slot. If its prompts are long, it is sorted by length and cut into
+  pieces that divide over the devices, so that short prompts are not padded to the longest. Prompts
+  that rows share are stored at one width, and stay in one piece.
+  """
+  wave = min(-(-min(cfg.slots, rows) // cfg.group_size), rows // cfg.group_size)
+  if width < LONG or cfg.shared_prefix:
+    return wave, wave
+  return wave, min(wave, -(-wave // (PIECES * devices)) * devices)
+
+
 def ring_sizes(cfg: EngineConfig, rows: int, max_turns: int = 0) -> list[int]:
   """Returns the sizes of the cache's ring, in columns, smallest first.
 
   The ring must hold the longest row, plus up to chunk - 1 columns because a row may be admitted
   beside older ones. A row that waits for a tool also spans what other rows write meanwhile: each
-  further turn adds two chunks for that, up to the length of a row.
+  further turn adds two chunks for that, up to the length of a row. The last size is a multiple of
+  TILE if the window is one and the ring is not shorter.
 
   Args:
     max_turns: turns of a row at most; 0 without an environment.
@@ -82,24 +106,30 @@ def ring_sizes(cfg: EngineConfig, rows: int, max_turns: int = 0) -> list[int]:
   if max_turns or (cfg.refill and rows > cfg.slots):
     most += cfg.chunk - 1
   most += min(2 * cfg.chunk * max(max_turns - 1, 0), cfg.max_new_tokens)
+  if cfg.window % TILE == 0 and most > TILE:
+    most = -(-most // TILE) * TILE
   return [min(size, most) for size in range(cfg.window, most + cfg.window, cfg.window)]
 
 
-def programs(cfg: EngineConfig, rows: int, shards: int = 1, max_turns: int = 0) -> int:
+def programs(cfg: EngineConfig, rows: int, shards: int = 1, max_turns: int = 0,
+             prompt_width: int = 0) -> int:
   """Returns how many programs runs of `rows` rows compile at most, whatever the temperature and the
   values of the rules that are on; each other set of rules compiles S W (decode) more.
 
-    4 (decode_params, prefill, empty) + W (admit) + S W (decode) + S (3 W - 2) (shift)
+    3 (decode_params, empty) + P (prefill) + P W (admit) + S W (decode) + S (3 W - 2) (shift)
       + (S - 1) W (take)
 
-  with S batch sizes and W ring sizes, for one prompt width and dtype. `empty` makes the cache and
+  with S batch sizes, W ring sizes and P prompt widths, for one dtype. `empty` makes the cache and
   the store of shared prompts. Ring and batch change by one size at a time.
 
   Args:
     max_turns: as in `ring_sizes`.
+    prompt_width: columns of the prompts.
   """
   sizes, rings = len(batch_sizes(cfg, rows, shards)), len(ring_sizes(cfg, rows, max_turns))
-  return 4 + rings + sizes * rings + sizes * (3 * rings - 2) + (sizes - 1) * rings
+  widths = 1 if cfg.shared_prefix else len(prompt_widths(prompt_width))
+  return (3 + widths + widths * rings + sizes * rings + sizes * (3 * rings - 2)
+          + (sizes - 1) * rings)
 
 
 def shards(mesh: Mesh | None) -> int:

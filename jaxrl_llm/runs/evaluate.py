@@ -137,7 +137,7 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
   count = len(prompts.row_id)
   size = parallel.padded(min(piece, count), sampler.mesh)
   told = {"problems": by_row(prompts, problems)} if sampler.environment and problems else {}
-  found = []
+  found, params = [], sampler.prepare_heldout(params)
   for begin in range(0, count, size):
     at = np.minimum(np.arange(begin, begin + size), count - 1)
     rows = _rows(prompts, at).replace(group_id=np.arange(size, dtype=np.int32))

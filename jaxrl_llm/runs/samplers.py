@@ -63,6 +63,7 @@ class Sampler:
     prepare: copies parameters to `rollout_mesh` in the rollout's numerics and the layout of
       decoding. Call it once per iteration: `sample` would do it, without the numerics, each time.
     sample: training rollouts, in the rollout's numerics.
+    prepare_heldout: as `prepare`, for `sample_heldout`; call it once per evaluation.
     sample_heldout: evaluation, in the trainer's numerics on the devices that train.
   """
 
@@ -72,6 +73,7 @@ class Sampler:
   environment: Environment | None
   prepare: PrepareFn
   sample: SampleFn
+  prepare_heldout: PrepareFn
   sample_heldout: HeldoutFn
 
   def close(self) -> None:
@@ -98,6 +100,7 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
       environment=environment,
       prepare=_make_prepare(cfg, model, mesh, rollout_mesh),
       sample=_training_sampler(cfg, model, task, environment, mesh, rollout_mesh),
+      prepare_heldout=decoding.decode_params(model, mesh),
       sample_heldout=_heldout_sampler(cfg, model, task, environment, mesh),
   )
 
@@ -208,14 +211,7 @@ def _training_sampler(cfg: Config, model: Model, task: Task, environment: Enviro
 
 def _heldout_sampler(cfg: Config, model: Model, task: Task, environment: Environment | None,
                      mesh: Mesh) -> HeldoutFn:
-  """Makes `Sampler.sample_heldout`, with tools and stop strings as in training."""
-  if environment is None:
-    program = _program(cfg, model, task, mesh, 1)
-
-    def sample_without_environment(params, prompts, key, sampling, problems=None):
-      return program(params, prompts, key, sampling)
-
-    return sample_without_environment
+  """Makes `Sampler.sample_heldout`, with slots, tools and stop strings as in training."""
   sample = _sampler(cfg, model, task, environment, mesh, 1)
 
   def sample_heldout(params, prompts, key, sampling, problems=None):

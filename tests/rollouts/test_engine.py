@@ -255,7 +255,29 @@ def test_each_prompt_is_prefilled_once():
   book = Book(batch, np.full(32, NEW), config())
   ring = Ring(book, PARAMS, KEY, Sampling.of(1.0), model=MODEL, cfg=config(slots=32), mesh=None)
   assert ring.admit() and book.admitted == 32
-  assert ring._prefilled.positions.shape == (8, WIDTH), "one prompt per group"
+  (_, prefilled), = ring._prefilled
+  assert prefilled.positions.shape == (8, WIDTH), "one prompt per group"
+
+
+def long_prompts() -> PromptBatch:
+  """8 prompts of 3 to 300 tokens, each on 4 rows; half of them are short."""
+  short, rng = prompts(), np.random.default_rng(4)
+  length = np.repeat([3, 290, 5, 130, 7, 300, 100, 4], 4).astype(np.int32)
+  tokens = np.repeat(rng.integers(4, 13, (8, 300)), 4, 0).astype(np.int32)
+  return PromptBatch(tokens, length, short.row_id, short.group_id)
+
+
+def test_long_prompts_are_prefilled_by_length():
+  batch = long_prompts()
+  ring = Ring(Book(batch, np.full(32, NEW), config()), PARAMS, KEY, Sampling.of(1.0), model=MODEL,
+              cfg=config(slots=32), mesh=None)
+  assert ring.admit() and ring.book.admitted == 32
+  assert [(sorted(members), prefilled.positions.shape) for members, prefilled in ring._prefilled] \
+      == [([0, 7], (2, 128)), ([2, 4], (2, 128)), ([3, 6], (2, 256)), ([1, 5], (2, 300))]
+  expected = sampler()(PARAMS, batch, KEY, Sampling.of(1.0))
+  for slots in (32, 8):  # the second time, short prompts take the slots of long ones
+    got, _ = run(batch, slots=slots)
+    np.testing.assert_array_equal(got.tokens, expected.tokens)
 
 
 def test_counts():
@@ -292,6 +314,7 @@ def test_compiles_no_more_than_declared(compiled):
   assert 5 < sum(first.values()) <= engine.programs(config(), 32)
   assert first == compiled, "every shape was met in the first pass"
   assert engine.programs(config(), 32) < engine.programs(config(window=4), 32)
+  assert engine.programs(config(), 32) < engine.programs(config(), 32, prompt_width=300)
 
 
 def test_stacked_blocks():

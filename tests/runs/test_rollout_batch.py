@@ -66,7 +66,7 @@ def table_sample(params, prompts, key, sampling):
 
 def sampler(sample=table_sample, prepare=lambda params: params) -> Sampler:
   mesh = parallel.make_mesh(MeshConfig(), jax.devices()[:1])
-  return Sampler(Sampling.of(1.0), mesh, mesh, None, prepare, sample, None)
+  return Sampler(Sampling.of(1.0), mesh, mesh, None, prepare, sample, prepare, None)
 
 
 def sampled(cfg=None, made=None, params=None, step=0) -> RolloutBatch:

@@ -252,6 +252,8 @@ class Layout:
     if shards == 1 or any(x.shape[0] % shards for x in jax.tree.leaves(rows)):
       return function(rows, whole)
     split = PartitionSpec(axes)
+    # Without this the backward pass would fetch it a second time.
+    whole = jax.lax.with_sharding_constraint(whole, replicated(self.mesh))
     return jax.shard_map(function, mesh=self.mesh, in_specs=(split, PartitionSpec()),
                          out_specs=split, axis_names=set(axes), check_vma=False)(rows, whole)
 

@@ -16,6 +16,7 @@ from jaxrl_llm.models.rope import attention_factor, frequencies, rotate
 
 INIT_STD = 0.02
 MAX_BLOCKS, MIN_BLOCK = 4, 96  # of `attend_earlier`: number of blocks, tokens in one block
+TILE, LONG = 128, 1024  # in rows of LONG tokens and more, blocks end at multiples of TILE
 # Matrices of a block, by the last key of their path: (number of input axes, number of output axes).
 # Axes before them are batches: scanned layers, experts.
 MATRICES = {
@@ -119,7 +120,8 @@ def attend_earlier(queries, keys, values, visible):
   """
   length = queries.shape[1]
   count = min(MAX_BLOCKS, max(1, length // MIN_BLOCK))
-  edges = [length * i // count for i in range(count + 1)]
+  tile = TILE if length >= LONG else 1
+  edges = [length * i // count // tile * tile for i in range(count)] + [length]
   blocks = [attend(queries[:, a:b], keys[..., :b], values[:, :, :b], visible[:, a:b, :b])
             for a, b in itertools.pairwise(edges)]
   return jnp.concatenate(blocks, 1)

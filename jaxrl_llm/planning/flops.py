@@ -132,7 +132,6 @@ class _Counter:
   def _product(self, name: str, eqn) -> tuple[str, float]:
     left, right = (x.aval.shape for x in eqn.invars[:2])
     output = eqn.outvars[0].aval.shape
-        return WEIGHTS, 2.0 * math.prod(output) * math.prod(right) / max(output)
     if name.startswith("ragged"):  # [m, k] x [groups, k, n]: each row meets one matrix
       return WEIGHTS, 2.0 * math.prod(left) * right[-1]
     (contracted, _), (batch, _) = eqn.params["dimension_numbers"]

@@ -57,8 +57,8 @@ def products(by_kind: dict[str, float]) -> float:
 def count(jaxpr: core.ClosedJaxpr, vocab_size: int = 0, pruned: bool = True) -> Flops:
   """Counts a traced program, `jax.jit(f).trace(...).jaxpr`.
 
-  Products with batch axes are `attention`; those with an axis of `vocab_size` are `head`, the
-  others `weights`. Pallas kernels are `kernel`, with every block of their grid.
+  Products with batch axes are `attention`; of the others, those with an axis of `vocab_size` are
+  `head` and the rest `weights`. Pallas kernels are `kernel`, with every block of their grid.
 
   Args:
     pruned: a conditional counts as its branch with the most operations; False: with the least, for
@@ -136,9 +136,9 @@ class _Counter:
       return WEIGHTS, 2.0 * math.prod(left) * right[-1]
     (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
     operations = 2.0 * math.prod(output) * math.prod(left[i] for i in contracted)
-    if self.vocab_size and self.vocab_size in (*left, *right):
-      return HEAD, operations
-    return (ATTENTION if batch else WEIGHTS), operations
+    if batch:
+      return ATTENTION, operations
+    return (HEAD if self.vocab_size in (*left, *right) else WEIGHTS), operations
 
 
 def _size(by_kind: dict[str, float]) -> float:

@@ -93,7 +93,8 @@ class _Counter:
       self.jaxpr(params["jaxpr"].jaxpr, times * params["length"], into, kernel)
     elif name == "shard_map":
       # Inside, shapes are those of one device along the manual axes.
-      devices = math.prod(params["mesh"].shape[axis] for axis in params["manual_axes"])
+      axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
+      devices = math.prod(params["mesh"].shape[axis] for axis in axes)
       self.jaxpr(_open(params["jaxpr"]), times * devices, into, kernel)
     elif name == "pallas_call":
       blocks = math.prod(x for x in params["grid_mapping"].grid if isinstance(x, int))

@@ -22,8 +22,7 @@ _THROUGH = ("bitcast", "copy", "convert", "reshape", "broadcast")
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-  """An array of an instruction: `size` in bytes without padding, `space` its memory, 0 the main one.
-  """
+  """An array: `size` in bytes without padding; `space` numbers its memory, 0 is the main one."""
 
   size: int
   space: int

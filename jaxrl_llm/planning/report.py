@@ -7,10 +7,10 @@ from jaxrl_llm.planning.analysis import Analysis, Work
 from jaxrl_llm.planning.targets import Target
 
 LEFT_OUT = """\
-What the estimate leaves out: overlap of the three resources (each second is counted for the one that
-binds), latency and launch of programs, the topology of the interconnect (every link is taken to be
-used), the efficiency of kernels, operations that are no matrix products, the host, and verification.
-Rows count at full length, padding included, and every row is sampled to its last token."""
+What the estimate leaves out: overlap of the three resources (only the one that binds counts),
+latency and launch of programs, the topology of the interconnect (every link is taken to be used),
+the efficiency of kernels, operations that are no matrix products, the host, and verification. Rows
+count at full length, padding included, and every row is sampled to its last token."""
 _COLUMNS = ("parameters", "optimizer", "cache", "batch")
 
 

@@ -48,6 +48,11 @@ class Planned:
   sampling: Sampling
   key: jax.ShapeDtypeStruct
 
+  @property
+  def head(self) -> tuple[int, int]:
+    """Shape of the output head."""
+    return self.cfg.model.width, self.cfg.model.vocab_size
+
   @functools.cached_property
   def batch(self) -> TrainBatch:
     """One optimizer batch."""
@@ -68,7 +73,7 @@ def plan(cfg: Config, devices) -> Planned:
   model = Model(cfg.model, parallel.Layout(mesh))
   trainable.check(cfg.parameters, model)
   learner = make_learner(cfg, model, mesh, STOP_IDS)
-  params = placed(jax.eval_shape(model.init, jax.random.key(0)),
+  params = placed(model.shapes(),
                   parallel.param_shardings(model, mesh))
   rollout = _rollout(cfg, mesh)
   score = functools.partial(score_rollout, learner.scoring, own=not cfg.updates.staleness)

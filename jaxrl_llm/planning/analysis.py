@@ -38,8 +38,7 @@ class Program:
     model_flops: operations of one run that the method needs, on all devices.
     held: bytes of one device that the run holds meanwhile, beside the arguments.
     cache_inside: bytes of the temporaries that are the cache.
-    pruned: whether conditionals take their more expensive branch.
-    vocab_size: of the model.
+    head: (width, vocabulary) of the model.
   """
 
   name: str
@@ -51,8 +50,7 @@ class Program:
   model_flops: float
   held: int
   cache_inside: int
-  pruned: bool
-  vocab_size: int
+  head: tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +146,7 @@ def analyse(program: Program, target: Target) -> Analysis:
   needed = memory.peak_memory_in_bytes
   if target.chip.platform != TPU:
     needed = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
-  counted = flops.count(traced.jaxpr, program.vocab_size, program.pruned)
+  counted = flops.count(traced.jaxpr, program.head)
   once, loops, unknown = _work(program, compiled.as_text(), counted, target.chip)
   run = _summed(once, loops, program.trips)
   return Analysis(program, arguments, outputs, needed, memory.temp_size_in_bytes, "", seconds, run,
@@ -167,7 +165,7 @@ def _work(program: Program, text: str, counted: flops.Flops,
           chip: Chip) -> tuple[Work, list[Work], tuple[str, ...]]:
   """(outside loops of unknown trips, one trip of each of them, loops counted once)."""
   module = hlo.parse(text)
-  visits, loops, nested = module.visits(program.pruned)
+  visits, loops, nested = module.visits()
   moved: list = [collections.defaultdict(Moved) for _ in range(loops + 1)]
   passed = [Traffic()] * (loops + 1)
   for visit in visits:

@@ -54,17 +54,14 @@ def products(by_kind: dict[str, float]) -> float:
   return sum(by_kind.get(kind, 0.0) for kind in PRODUCTS)
 
 
-def count(jaxpr: core.ClosedJaxpr, vocab_size: int = 0, pruned: bool = True) -> Flops:
+def count(jaxpr: core.ClosedJaxpr, head: tuple[int, int] | None = None) -> Flops:
   """Counts a traced program, `jax.jit(f).trace(...).jaxpr`.
 
-  Products with batch axes are `attention`; of the others, those with an axis of `vocab_size` are
-  `head` and the rest `weights`. Pallas kernels are `kernel`, with every block of their grid.
-
-  Args:
-    pruned: a conditional counts as its branch with the most operations; False: with the least, for
-      a sampler whose rules are all off.
+  Products with batch axes are `attention`; of the others, those that read or make a matrix of the
+  shape `head` (width, vocabulary) are `head` and the rest `weights`. Pallas kernels are `kernel`,
+  with every block of their grid. A conditional counts as its branch with the most operations.
   """
-  counter = _Counter(vocab_size, pruned)
+  counter = _Counter(head)
   counter.jaxpr(jaxpr.jaxpr, 1.0, counter.once, False)
   return Flops(dict(counter.once), tuple(dict(loop) for loop in counter.loops))
 
@@ -72,8 +69,8 @@ def count(jaxpr: core.ClosedJaxpr, vocab_size: int = 0, pruned: bool = True) -> 
 class _Counter:
   """Adds up equations; `into` is where the current loop's operations go."""
 
-  def __init__(self, vocab_size: int, pruned: bool):
-    self.vocab_size, self.pruned = vocab_size, pruned
+  def __init__(self, head: tuple[int, int] | None):
+    self.head = head
     self.once: collections.Counter = collections.Counter()
     self.loops: list[collections.Counter] = []
 
@@ -110,11 +107,10 @@ class _Counter:
     """Operations of the branch that counts; loops inside count one trip."""
     found = []
     for branch in branches:
-      inner = _Counter(self.vocab_size, self.pruned)
+      inner = _Counter(self.head)
       inner.jaxpr(branch.jaxpr, times, inner.once, kernel)
       found.append(sum(inner.loops, inner.once))
-    choose = max if self.pruned else min
-    return choose(found, key=_size)
+    return max(found, key=_size)
 
   def _primitive(self, name: str, eqn) -> tuple[str, float]:
     if name in ("dot_general", "ragged_dot", "ragged_dot_general"):
@@ -139,7 +135,9 @@ class _Counter:
     operations = 2.0 * math.prod(output) * math.prod(left[i] for i in contracted)
     if batch:
       return ATTENTION, operations
-    return (HEAD if self.vocab_size in (*left, *right) else WEIGHTS), operations
+    of_head = self.head in (left, right, output) or (
+        self.head is not None and self.head[::-1] in (left, right, output))
+    return (HEAD if of_head else WEIGHTS), operations
 
 
 def _size(by_kind: dict[str, float]) -> float:

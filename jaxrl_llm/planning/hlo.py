@@ -106,20 +106,19 @@ class Module:
   def __init__(self, computations: dict[str, Computation], entry: str):
     self.computations, self.entry = computations, entry
 
-  def visits(self, pruned: bool = True) -> tuple[list[Visit], int, list[str]]:
+  def visits(self) -> tuple[list[Visit], int, list[str]]:
     """Returns (what runs, loops whose trips are unknown, names of further such loops inside them).
 
-    Args:
-      pruned: a conditional runs its branch that makes the most bytes; False: the fewest.
+    A conditional runs its branch that makes the most bytes.
     """
-    walk = _Walk(self, pruned)
+    walk = _Walk(self)
     return walk.computation(self.entry, 1.0, None), walk.loops, walk.nested
 
 
 class _Walk:
 
-  def __init__(self, module: Module, pruned: bool):
-    self.module, self.pruned = module, pruned
+  def __init__(self, module: Module):
+    self.module = module
     self.loops, self.nested = 0, []
 
   def computation(self, name: str, times: float, loop: int | None) -> list[Visit]:
@@ -144,8 +143,7 @@ class _Walk:
 
   def _branch(self, instruction, times: float, loop: int | None) -> list[Visit]:
     branches = [self.computation(name, times, loop) for name in instruction.called]
-    choose = max if self.pruned else min
-    return choose(branches, key=_made)
+    return max(branches, key=_made)
 
 
 def _made(visits: list[Visit]) -> float:

@@ -8,7 +8,7 @@ from jaxrl_llm.config import ConfigError
 from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import Planned, bytes_of
 from jaxrl_llm.planning.analysis import Program
-from jaxrl_llm.planning.sampler_programs import sampler_programs
+from jaxrl_llm.planning.sampler_programs import sampler_params, sampler_programs
 
 
 def of_iteration(planned: Planned, names: tuple[str, ...] = ()) -> list[Program]:
@@ -20,8 +20,8 @@ def of_iteration(planned: Planned, names: tuple[str, ...] = ()) -> list[Program]
   Raises:
     ConfigError: a name that this config has no program for.
   """
-  found = [*sampler_programs(planned, _start_bytes(planned) + _optimizer_bytes(planned)),
-           *_scoring(planned), _step(planned)]
+  resident = _start_bytes(planned) + bytes_of(planned.state)
+  found = [*sampler_programs(planned, resident), *_scoring(planned), _step(planned)]
   by_name = {program.name: program for program in found}
   unknown = [name for name in names if name not in by_name]
   if unknown:
@@ -40,7 +40,7 @@ def _step(planned: Planned) -> Program:
       {"parameters": parameters, "optimizer": (state.opt_state, state.step), "cache": (),
        "batch": planned.batch},
       learner.mesh.size, cfg.updates.optimizer_batches, (), model_flops.update(cfg),
-      _start_bytes(planned) + others * bytes_of(planned.batch), 0, True, cfg.model.vocab_size)
+      _start_bytes(planned) + others * bytes_of(planned.batch), 0, planned.head)
 
 
 def _scoring(planned: Planned) -> list[Program]:
@@ -50,13 +50,16 @@ def _scoring(planned: Planned) -> list[Program]:
     found.append(("score", scoring.score))
   if scoring.score_reference is not None:
     found.append(("score_reference", scoring.score_reference))
+  held = _start_bytes(planned) + bytes_of(planned.state.opt_state)
+  if planned.rollout_mesh is planned.learner.mesh:
+    held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
   return [
       Program(name, functools.partial(_trace, program, arguments),
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
               planned.learner.mesh.size, 1, (), model_flops.forward(cfg, cfg.rows),
-              _start_bytes(planned) + _optimizer_bytes(planned), 0, True, cfg.model.vocab_size)
+              held, 0, planned.head)
       for name, program in found
   ]
 
@@ -68,7 +71,3 @@ def _trace(program, arguments) -> jax.stages.Traced:
 def _start_bytes(planned: Planned) -> int:
   """Bytes of the starting parameters, which a run keeps, and of older copies that sample."""
   return (1 + planned.cfg.updates.staleness) * bytes_of(planned.state.params)
-
-
-def _optimizer_bytes(planned: Planned) -> int:
-  return bytes_of(planned.state.opt_state)

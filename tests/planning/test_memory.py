@@ -51,11 +51,11 @@ def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
   assert given + found.outputs == pytest.approx(made, rel=0.1)
   # A counter that takes every leaf to be whole on each device is wrong by far.
   whole = sum(x.nbytes for x in jax.tree.leaves(state.params))
-  assert whole > 2 * on_device(new.params)
+  assert whole > 1.2 * on_device(new.params)
 
 
 def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:
-  program = Program(name, None, {}, 1, 1, (), 0.0, held, 0, True, 0)
+  program = Program(name, None, {}, 1, 1, (), 0.0, held, 0, (1, 1))
   arguments = dict(parameters=0, optimizer=0, cache=0, batch=0) | columns
   return Analysis(program, arguments, 0, needed, needed, "", 0.0, None, (), (), None)
 
@@ -75,7 +75,7 @@ def test_each_large_column_has_a_rule(analysis, keys):
 
 
 def test_the_roofline_takes_the_longest_of_three():
-  program = Program("step", None, {}, 4, 1, (), 8e9, 0, 0, True, 0)
+  program = Program("step", None, {}, 4, 1, (), 8e9, 0, 0, (1, 1))
   moved = {"all-gather": analysis.Moved(1, 2e9, 1.5e9), "all-reduce": analysis.Moved(1, 1e9, 2e9)}
   work = analysis.Work({"weights": 3e9, "sort": 1e15}, moved, analysis.Traffic(1e9, 1e15))
   found = analysis.roofline(program, work, CPU.chip)

@@ -53,5 +53,5 @@ def test_programs_by_name():
   names = [program.name for program in programs.of_iteration(planned)]
   assert names[-1] == "step" and "score" in names
   assert [p.name for p in programs.of_iteration(planned, ("step",))] == ["step"]
-  with pytest.raises(ConfigError, match="no program 'stop'. Allowed are .*step"):
+  with pytest.raises(ConfigError, match=r"no program 'stop'\. Allowed are .*step"):
     programs.of_iteration(planned, ("stop",))

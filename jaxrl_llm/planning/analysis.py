@@ -8,6 +8,7 @@ that share memory. A GPU program needs arguments + outputs + temporaries, which 
 
 import collections
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Callable
@@ -129,6 +130,11 @@ class Analysis:
     return None if self.needed is None else self.needed + self.program.held
 
 
+def tracing(program: Any, *arguments, **static) -> Callable[[], jax.stages.Traced]:
+  """Returns a function that traces a jitted program, or another one with `trace`."""
+  return functools.partial(program.trace, *arguments, **static)
+
+
 def analyse(program: Program, target: Target) -> Analysis:
   """Compiles a program for the target's platform and counts it."""
   arguments = {name: abstract.bytes_of(tree) for name, tree in program.columns.items()}
@@ -187,7 +193,7 @@ def _per_device(by_kind: dict[str, float], devices: int) -> dict[str, float]:
 
 def _summed(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:
   """A whole run."""
-  operations = collections.Counter(once.flops)
+  operations = collections.defaultdict(float, once.flops)
   moved = collections.defaultdict(Moved, once.collectives)
   passed = once.traffic
   for loop, times in zip(loops, [*trips, *[1] * len(loops)], strict=False):

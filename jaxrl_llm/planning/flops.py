@@ -24,6 +24,7 @@ _MOVES = frozenset("""
     optimization_barrier pvary pcast reduce_precision create_token name mesh_cast
     all_gather all_to_all ppermute psum psum_invariant psum_scatter reduce_scatter
 """.split())
+Sums = collections.defaultdict[str, float]
 _REDUCES = ("reduce_", "argmax", "argmin", "cum", "scatter-add", "scatter_add")
 
 
@@ -42,7 +43,7 @@ class Flops:
 
   def total(self, trips: tuple[int, ...] = ()) -> dict[str, float]:
     """Operations by kind if loop k makes trips[k] trips, and one where that is not given."""
-    found = collections.Counter(self.once)
+    found = collections.defaultdict(float, self.once)
     for loop, times in zip(self.loops, [*trips, *[1] * len(self.loops)], strict=False):
       for kind, count in loop.items():
         found[kind] += times * count
@@ -71,8 +72,8 @@ class _Counter:
 
   def __init__(self, head: tuple[int, int] | None):
     self.head = head
-    self.once: collections.Counter = collections.Counter()
-    self.loops: list[collections.Counter] = []
+    self.once: Sums = collections.defaultdict(float)
+    self.loops: list[Sums] = []
 
   def jaxpr(self, jaxpr, times: float, into, kernel: bool) -> None:
     for eqn in jaxpr.eqns:
@@ -82,10 +83,11 @@ class _Counter:
     name, params = eqn.primitive.name, eqn.params
     if name == "while":
       if into is self.once:
-        self.loops.append(into := collections.Counter())
+        self.loops.append(into := collections.defaultdict(float))
       self.jaxpr(params["body_jaxpr"].jaxpr, times, into, kernel)
     elif name == "cond":
-      into.update(self._branch(params["branches"], times, kernel))
+      for kind, operations in self._branch(params["branches"], times, kernel).items():
+        into[kind] += operations
     elif name == "scan":
       self.jaxpr(params["jaxpr"].jaxpr, times * params["length"], into, kernel)
     elif name == "shard_map":
@@ -103,13 +105,13 @@ class _Counter:
       kind, operations = self._primitive(name, eqn)
       into[KERNEL if kernel and kind in PRODUCTS else kind] += times * operations
 
-  def _branch(self, branches, times: float, kernel: bool) -> collections.Counter:
+  def _branch(self, branches, times: float, kernel: bool) -> dict[str, float]:
     """Operations of the branch that counts; loops inside count one trip."""
     found = []
     for branch in branches:
       inner = _Counter(self.head)
       inner.jaxpr(branch.jaxpr, times, inner.once, kernel)
-      found.append(sum(inner.loops, inner.once))
+      found.append(Flops(inner.once, tuple(inner.loops)).total())
     return max(found, key=_size)
 
   def _primitive(self, name: str, eqn) -> tuple[str, float]:

@@ -1,13 +1,9 @@
 """The programs of an iteration, as a run makes them, with abstract arguments."""
 
-import functools
-
-import jax
-
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import Planned, bytes_of
-from jaxrl_llm.planning.analysis import Program
+from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.planning.sampler_programs import sampler_params, sampler_programs
 
 
@@ -36,7 +32,7 @@ def _step(planned: Planned) -> Program:
   parameters = (state.params, state.frozen)
   others = cfg.updates.optimizer_batches - 1
   return Program(
-      "step", functools.partial(learner.step.trace, state, planned.batch),
+      "step", tracing(learner.step, state, planned.batch),
       {"parameters": parameters, "optimizer": (state.opt_state, state.step), "cache": (),
        "batch": planned.batch},
       learner.mesh.size, cfg.updates.optimizer_batches, (), model_flops.update(cfg),
@@ -55,17 +51,13 @@ def _scoring(planned: Planned) -> list[Program]:
     held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
   return [
-      Program(name, functools.partial(_trace, program, arguments),
+      Program(name, tracing(program, *arguments),
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
               planned.learner.mesh.size, 1, (), model_flops.forward(cfg, cfg.rows),
               held, 0, planned.head)
       for name, program in found
   ]
-
-
-def _trace(program, arguments) -> jax.stages.Traced:
-  return program.trace(*arguments)
 
 
 def _start_bytes(planned: Planned) -> int:

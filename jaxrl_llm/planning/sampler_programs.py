@@ -13,7 +13,7 @@ from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import PAD_ID, STOP_IDS, Planned, bytes_of, placed
-from jaxrl_llm.planning.analysis import Program
+from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.rollouts import decoding, engine, generate, numerics, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs
 from jaxrl_llm.rollouts.next_token import rules_on
@@ -56,7 +56,7 @@ def _hand_over(planned: Planned, held: int) -> Program:
   layout = jax.tree.map(_sharding, sampler_params(planned))
   program = jax.jit(functools.partial(_for_decoding, planned), out_shardings=layout)
   return Program(
-      "hand_over", functools.partial(program.trace, planned.params), _columns(planned.params),
+      "hand_over", tracing(program, planned.params), _columns(planned.params),
       planned.rollout_mesh.size, runs=1, trips=(), model_flops=0.0,
       held=held - bytes_of(planned.params), cache_inside=0, head=planned.head)
 
@@ -82,8 +82,7 @@ def _generation(planned: Planned, params, held: int) -> list[Program]:
                                   kv_cache.dtype(model.config).itemsize)
   return [Program(
       "generate",
-      functools.partial(program.trace, params, prompts, planned.key, planned.sampling,
-                        rules=_rules(planned)),
+      tracing(program, params, prompts, planned.key, planned.sampling, rules=_rules(planned)),
       _columns(params, batch=prompts), mesh.size, runs=1,
       trips=tuple(b - a for a, b in itertools.pairwise(ends)),
       model_flops=model_flops.prefill(cfg, r.prompts) + model_flops.decode(cfg, cfg.rows),
@@ -113,17 +112,16 @@ def _engine(planned: Planned, params, held: int) -> list[Program]:
   prompts = whole((piece, r.max_prompt_tokens)), whole((piece,))
   cache = _cache(model, slots, r.max_prompt_tokens + ring, mesh)
   inputs = _inputs(whole, slots, own.chunk if r.max_turns else 0)
-  program = functools.partial(Program, devices=mesh.size, cache_inside=0,
-                              head=planned.head)
+  program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
   waiting = model_flops.cache_bytes(cfg, -(-wave // shards), r.max_prompt_tokens,
                                     kv_cache.dtype(model.config).itemsize)
   return [
-      program("prefill", functools.partial(built.prefill.trace, params, *prompts),
+      program("prefill", tracing(built.prefill, params, *prompts),
               _columns(params, batch=prompts), runs=waves * -(-wave // piece), trips=(),
               model_flops=model_flops.prefill(cfg, piece), held=held + bytes_of(cache)),
       program("decode",
-              functools.partial(built.decode.trace, params, cache, None, inputs, planned.key,
-                                planned.sampling, rules=_rules(planned)),
+              tracing(built.decode, params, cache, None, inputs, planned.key, planned.sampling,
+                      rules=_rules(planned)),
               _columns(params, cache, inputs), runs=rounds * -(-r.max_new_tokens // own.chunk),
               trips=(own.chunk,), model_flops=model_flops.decode(cfg, slots, own.chunk),
               held=held + waiting),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model
 from jaxrl_llm.models import hf_config
@@ -12,7 +13,7 @@ _QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)
 _QWEN25 = dict(qk_norm=False, qkv_bias=True)
 _7B = dict(_QWEN25, num_layers=28, width=3584, num_heads=28, num_kv_heads=4, head_dim=128,
            mlp_width=18_944, vocab_size=152_064, tie_head=False)
-SHAPES = {
+SHAPES: dict[str, tuple[float, dict[str, Any]]] = {
     "Qwen/Qwen3-1.7B": (1.7, dict(
         _QWEN3, num_layers=28, width=2048, num_heads=16, num_kv_heads=8, mlp_width=6144)),
     "Qwen/Qwen3-4B": (4.0, dict(

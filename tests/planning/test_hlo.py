@@ -186,6 +186,16 @@ def test_a_fusion_reads_and_writes_the_slice_of_a_stack():
   assert found["%sum.1"].memory == 3 * 400
 
 
+def test_a_librarys_workspace_is_no_traffic():
+  call = ('  %s = (f32[100]{0}, s8[33554432]{0}) custom-call(%g), '
+          'custom_call_target="__cublas$lt$matmul"')
+  before = '  %s = f32[100]{0} fusion(%g), kind=kCustom, calls=%all-reduce-scatter'
+  assert before in FUSIONS
+  assert passed(FUSIONS.replace(before, call))["%s"].memory == 3200 + 400
+  other = call.replace("__cublas$lt$matmul", "tpu_custom_call")
+  assert passed(FUSIONS.replace(before, other))["%s"].memory == 3200 + 400 + 33554432
+
+
 def test_a_fused_slice_of_an_all_reduce_is_a_reduce_scatter():
   assert moved(FUSIONS) == [{"reduce-scatter": Moved(1, 400, 7 * 400)}]
 

@@ -50,5 +50,8 @@ setup(
         "cuda12": ["jax[cuda12]"],
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
+        # Compilers of the planner, which need no accelerator: jax[tpu] is libtpu alone.
+        "plan-tpu": ["jax[tpu]"],
+        "plan-gpu": ["jax[cuda12]"],
     },
 )

@@ -84,6 +84,8 @@ SLOW = {
     "ops/test_prefix.py": "sharded_length",
     "ops/test_token_stats.py": "long_tails|stays_float64|masked_helpers|banned_tokens_in_float64"
                                r"|pruned_statistics_and_gradients\[\{'(top_k|min_p)': [0-9.]+\}",
+    "planning/test_memory.py": "real_shards",
+    "planning/test_plan.py": None,
     "reporting/test_glossary.py": "every_feature",
     "rollouts/test_engine.py": "shared_prompts_change|comparison_rejects|window_quota"
                                "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices"

@@ -28,6 +28,9 @@ ALLOWED = {
         "runs", "training", "objective", "models", "parallel", "rollouts", "tasks", "reporting",
         "ops"
     } | BASE,
+    "planning": {
+        "runs", "training", "objective", "models", "parallel", "rollouts", "ops"
+    } | BASE,
 }
 
 

@@ -14,6 +14,7 @@ from jaxrl_llm import parallel, tasks
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
+from jaxrl_llm.planning.shapes import SHAPES
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.runs import setup
 from jaxrl_llm.tasks import prompts
@@ -22,29 +23,6 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 # Of the others the header is no lab record: they run on a laptop.
 RECIPES = [path for path in FILES if not path.name.startswith(("quickstart", "offpolicy"))]
-
-# Public checkpoints: billions of parameters by their cards, and shapes by their config.json.
-_QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)
-_QWEN25 = dict(qk_norm=False, qkv_bias=True)
-_7B = dict(_QWEN25, num_layers=28, width=3584, num_heads=28, num_kv_heads=4, head_dim=128,
-           mlp_width=18_944, vocab_size=152_064, tie_head=False)
-SHAPES = {
-    "Qwen/Qwen3-1.7B": (1.7, dict(
-        _QWEN3, num_layers=28, width=2048, num_heads=16, num_kv_heads=8, mlp_width=6144)),
-    "Qwen/Qwen3-4B": (4.0, dict(
-        _QWEN3, num_layers=36, width=2560, num_heads=32, num_kv_heads=8, mlp_width=9728)),
-    "Qwen/Qwen3-8B-Base": (8.2, dict(
-        _QWEN3, num_layers=36, width=4096, num_heads=32, num_kv_heads=8, mlp_width=12_288,
-        tie_head=False)),
-    "Qwen/Qwen3-14B": (14.8, dict(
-        _QWEN3, num_layers=40, width=5120, num_heads=40, num_kv_heads=8, mlp_width=17_408,
-        tie_head=False)),
-    "Qwen/Qwen2.5-0.5B-Instruct": (0.5, dict(
-        _QWEN25, num_layers=24, width=896, num_heads=14, num_kv_heads=2, head_dim=64,
-        mlp_width=4864, vocab_size=151_936)),
-    "Qwen/Qwen2.5-7B": (7.6, _7B),
-    "Qwen/Qwen2.5-Math-7B": (7.6, _7B),
-}
 
 
 def load(path: Path):

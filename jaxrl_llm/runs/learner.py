@@ -47,9 +47,14 @@ class WholeBatchFn(Protocol):
 
 
 class StepFn(Protocol):
-  """One optimizer update; trained leaves and optimizer state are donated."""
+  """One optimizer update; trained leaves and optimizer state are donated.
+
+  `trace` gives its program for arguments of these shapes, which may be abstract.
+  """
 
   def __call__(self, state: TrainState, batch: TrainBatch) -> tuple[TrainState, dict]: ...
+
+  def trace(self, state: TrainState, batch: TrainBatch) -> jax.stages.Traced: ...
 
 
 @dataclasses.dataclass(frozen=True)

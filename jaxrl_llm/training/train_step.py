@@ -115,8 +115,28 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
   return TrainState(whole, trained, opt_state, frozen)
 
 
-def make_train_step(loss, model, tx, cfg: StepConfig, mesh):
-  """`train_step` compiled for a mesh, as (state, batch) -> (state, metrics).
+@dataclasses.dataclass(frozen=True)
+class TrainStep:
+  """`train_step` compiled for a mesh: (state, batch) -> (state, metrics).
+
+  Attributes:
+    compiled: the jitted program, (state without frozen leaves, frozen leaves, batch) -> the same
+      without frozen leaves.
+  """
+
+  compiled: jax.stages.Wrapped
+
+  def __call__(self, state: TrainState, batch) -> tuple[TrainState, dict]:
+    new, metrics = self.compiled(state.replace(frozen=None), state.frozen, batch)
+    return new.replace(frozen=state.frozen), metrics
+
+  def trace(self, state: TrainState, batch) -> jax.stages.Traced:
+    """The program for arguments of these shapes, which may be abstract; it can be lowered."""
+    return self.compiled.trace(state.replace(frozen=None), state.frozen, batch)
+
+
+def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
+  """Returns `train_step` compiled for a mesh.
 
   The state is sharded, and batch rows are spread over the data axes. Step, trained leaves and
   optimizer state are donated. Frozen leaves are not, so that other states and the reference policy
@@ -132,12 +152,6 @@ def make_train_step(loss, model, tx, cfg: StepConfig, mesh):
     return new.replace(frozen=None), metrics
 
   update.__name__ = "train_step"  # how profiles and compilation logs call it
-  compiled = jax.jit(update, donate_argnums=0,
-                     in_shardings=(layout, whole.frozen, parallel.rows(mesh)),
-                     out_shardings=(layout, parallel.replicated(mesh)))
-
-  def run(state: TrainState, batch) -> tuple[TrainState, dict]:
-    new, metrics = compiled(state.replace(frozen=None), state.frozen, batch)
-    return new.replace(frozen=state.frozen), metrics
-
-  return run
+  return TrainStep(jax.jit(update, donate_argnums=0,
+                           in_shardings=(layout, whole.frozen, parallel.rows(mesh)),
+                           out_shardings=(layout, parallel.replicated(mesh))))

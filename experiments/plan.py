@@ -1,0 +1,40 @@
+"""Plan: what an iteration needs of a TPU slice or GPU machine, without having one.
+
+Memory, collectives, operations and a roofline of every program, compiled for a described target:
+
+  python experiments/plan.py --config=configs/qwen3_4b_ctpo_deepscaler.py --target=v5p:4x4x8
+
+With other values, of two programs only, and as a file:
+
+  python experiments/plan.py --config=configs/qwen3_4b_ctpo_deepscaler.py --target=v5p:4x4x4 \
+    --config.mesh.fsdp=64 --programs=step,score --json=plan.json
+
+It reads no weights, no data and no network. jaxrl_llm/planning/README.md explains the columns.
+"""
+
+import os
+
+from absl import flags
+from ml_collections import config_flags
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.planning import plan
+from jaxrl_llm.runs import command_line
+
+# Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
+_CONFIG = config_flags.DEFINE_config_file("config", None,
+                                          "Config file: `path.py` or `path.py:preset`.",
+                                          lock_config=False, accept_new_attributes=True)
+_TARGET = flags.DEFINE_string("target", None, "What to compile for: v5p:4x4x4, v5e:1, h100:8.")
+_PROGRAMS = flags.DEFINE_list("programs", [], "Programs, such as step,score; none: all.")
+_JSON = flags.DEFINE_string("json", None, "File for the same as JSON.")
+
+
+def main():
+  plan.run(config_lib.from_dict(_CONFIG.value), _TARGET.value, tuple(_PROGRAMS.value),
+           _JSON.value or "")
+
+
+if __name__ == "__main__":
+  os.environ["JAX_PLATFORMS"] = "cpu"  # no device of this machine is asked
+  command_line.run(main, required=("config", "target"), folders=("json",), errors=())

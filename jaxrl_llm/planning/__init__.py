@@ -1,0 +1,1 @@
+"""What an iteration needs of an accelerator, from its compiled programs alone."""

@@ -1,0 +1,215 @@
+"""What one program costs on one device: compiles it for a target and counts.
+
+Memory, by `memory_analysis()`: a TPU program needs `peak_memory_in_bytes`, arguments included. By
+this figure the compiler refuses: for a v5e, which has 15.75 GiB, it compiles a program with a peak
+of 15.5 GiB and `temp_size_in_bytes` of 17 GiB, the sum of temporaries of loops one after another
+that share memory. A GPU program needs arguments + outputs + temporaries, which are one buffer.
+"""
+
+import collections
+import dataclasses
+import functools
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxrl_llm.planning import abstract, collectives, flops, hlo, traffic
+from jaxrl_llm.planning.collectives import Moved
+from jaxrl_llm.planning.targets import TPU, Chip, Target
+from jaxrl_llm.planning.traffic import Traffic
+
+_NEEDED = re.compile(r"\(?([\d.]+)([KMGT])i?B?\)?[^.]*? exceeds available[^(]*\(([\d.]+)([KMGT])")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A program of an iteration.
+
+  Attributes:
+    name: as `--programs` calls it.
+    trace: traces it with abstract arguments.
+    columns: its arguments by what they are: parameters, optimizer, cache, batch.
+    devices: that run it together.
+    runs: in an iteration, at most.
+    trips: of its loops whose trips depend on data, at most, in the program's order.
+    model_flops: operations of one run that the method needs, on all devices.
+    held: bytes of one device that the run holds meanwhile, beside the arguments.
+    cache_inside: bytes of the temporaries that are the cache.
+    head: (width, vocabulary) of the model.
+  """
+
+  name: str
+  trace: Callable[[], jax.stages.Traced]
+  columns: dict[str, Any]
+  devices: int
+  runs: float
+  trips: tuple[int, ...]
+  model_flops: float
+  held: int
+  cache_inside: int
+  head: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+  """What one device does: operations by kind, collectives by kind, memory traffic."""
+
+  flops: dict[str, float]
+  collectives: dict[str, Moved]
+  traffic: Traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+  """Seconds of one run, each resource at its peak.
+
+  Attributes:
+    compute, memory, interconnect: seconds.
+    mfu: model operations over what the peak would do in the largest of the three.
+  """
+
+  compute: float
+  memory: float
+  interconnect: float
+  mfu: float
+
+  @property
+  def binds(self) -> str:
+    """The resource that takes longest."""
+    return max(("compute", "memory", "interconnect"), key=lambda name: getattr(self, name))
+
+  @property
+  def seconds(self) -> float:
+    return getattr(self, self.binds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+  """A program on one device of a target; sizes in bytes.
+
+  Attributes:
+    program: what was compiled.
+    arguments: by column.
+    outputs: that reuse no argument.
+    needed: by the program, arguments included; None if the compiler refused it without a number.
+    temp_size: the compiler's sum of temporaries, some of which share memory; None if refused.
+    refused: the compiler's sentence if the program does not fit, else ''.
+    compile_seconds: lowering included.
+    run: one run; None if refused.
+    per_trip: one trip of each loop whose trips depend on data.
+    unknown: loops counted once because nothing says how often they run.
+    roofline: of one run; None if refused.
+  """
+
+  program: Program
+  arguments: dict[str, int]
+  outputs: int
+  needed: int | None
+  temp_size: int | None
+  refused: str
+  compile_seconds: float
+  run: Work | None
+  per_trip: tuple[Work, ...]
+  unknown: tuple[str, ...]
+  roofline: Roofline | None
+
+  @property
+  def temporaries(self) -> int | None:
+    """Needed bytes that are neither arguments nor outputs; padding of arguments is among them."""
+    if self.needed is None:
+      return None
+    return max(0, self.needed - sum(self.arguments.values()) - self.outputs)
+
+  @property
+  def total(self) -> int | None:
+    """Needed bytes and what the run holds beside them; None if unknown."""
+    return None if self.needed is None else self.needed + self.program.held
+
+
+def tracing(program: Any, *arguments, **static) -> Callable[[], jax.stages.Traced]:
+  """Returns a function that traces a jitted program, or another one with `trace`."""
+  return functools.partial(program.trace, *arguments, **static)
+
+
+def analyse(program: Program, target: Target) -> Analysis:
+  """Compiles a program for the target's platform and counts it."""
+  arguments = {name: abstract.bytes_of(tree) for name, tree in program.columns.items()}
+  begin = time.perf_counter()
+  traced = program.trace()
+  try:
+    compiled = traced.lower(lowering_platforms=(target.chip.platform,)).compile()
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    return _refused(program, arguments, str(error), time.perf_counter() - begin)
+  seconds = time.perf_counter() - begin
+  memory = compiled.memory_analysis()
+  outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+  needed = memory.peak_memory_in_bytes
+  if target.chip.platform != TPU:
+    needed = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
+  counted = flops.count(traced.jaxpr, program.head)
+  once, loops, unknown = _work(program, compiled.as_text(), counted, target.chip)
+  run = _summed(once, loops, program.trips)
+  return Analysis(program, arguments, outputs, needed, memory.temp_size_in_bytes, "", seconds, run,
+                  tuple(loops), unknown, roofline(program, run, target.chip))
+
+
+def _refused(program: Program, arguments, message: str, seconds: float) -> Analysis:
+  line = next(line for line in message.splitlines() if "RESOURCE_EXHAUSTED" in line)
+  found = _NEEDED.search(line)
+  needed = int(float(found[1]) * _UNITS[found[2]]) if found else None
+  return Analysis(program, arguments, 0, needed, None, line.split("RESOURCE_EXHAUSTED: ")[-1],
+                  seconds, None, (), (), None)
+
+
+def _work(program: Program, text: str, counted: flops.Flops,
+          chip: Chip) -> tuple[Work, list[Work], tuple[str, ...]]:
+  """(outside loops of unknown trips, one trip of each of them, loops counted once)."""
+  module = hlo.parse(text)
+  visits, loops, nested = module.visits()
+  moved: list = [collections.defaultdict(Moved) for _ in range(loops + 1)]
+  passed = [Traffic()] * (loops + 1)
+  for visit in visits:
+    at = 0 if visit.loop is None else visit.loop + 1
+    collectives.add(moved[at], collectives.of_visit(module, visit, program.devices))
+    passed[at] += traffic.of_visit(module, visit, chip.platform == TPU)
+  # The text's loops are the program's as long as there are as many; else all its FLOPs are outside.
+  per_loop = counted.loops if len(counted.loops) == loops else ({},) * loops
+  outside = counted.once if len(counted.loops) == loops else counted.total(program.trips)
+  works = [Work(_per_device(by_kind, program.devices), dict(sums), sizes)
+           for by_kind, sums, sizes in zip((outside, *per_loop), moved, passed, strict=True)]
+  without = [f"loop {k}" for k in range(len(program.trips), loops)]
+  return works[0], works[1:], (*without, *nested)
+
+
+def _per_device(by_kind: dict[str, float], devices: int) -> dict[str, float]:
+  return {kind: operations / devices for kind, operations in by_kind.items()}
+
+
+def _summed(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:
+  """A whole run."""
+  operations = collections.defaultdict(float, once.flops)
+  moved = collections.defaultdict(Moved, once.collectives)
+  passed = once.traffic
+  for loop, times in zip(loops, [*trips, *[1] * len(loops)], strict=False):
+    for kind, value in loop.flops.items():
+      operations[kind] += times * value
+    for kind, sums in loop.collectives.items():
+      moved[kind] += sums * times
+    passed += loop.traffic * times
+  return Work(dict(operations), dict(moved), passed)
+
+
+def roofline(program: Program, run: Work, chip: Chip) -> Roofline:
+  """Returns seconds of a run at the chip's peaks."""
+  compute = flops.products(run.flops) / chip.flops
+  memory = run.traffic.memory / chip.bandwidth
+  interconnect = collectives.total(run.collectives).wire / chip.interconnect
+  longest = max(compute, memory, interconnect)
+  mfu = program.model_flops / (program.devices * chip.flops * longest) if longest else 0.0
+  return Roofline(compute, memory, interconnect, mfu)

@@ -1,0 +1,66 @@
+"""Operations that a model of this shape needs at least: 2 per weight and token, and attention.
+
+A token attends to itself and to all earlier ones of its row. The backward pass costs twice the
+forward pass; nothing is computed twice. All rows count at full length, padding included.
+"""
+
+import math
+
+from jaxrl_llm.config import Config, ModelConfig
+
+
+def layer_weights(m: ModelConfig) -> float:
+  """Returns the matrix entries of all blocks that a token meets."""
+  attention = 2 * m.width * m.head_dim * (m.num_heads + m.num_kv_heads)
+  dense = 3 * m.width * m.mlp_width
+  experts = m.width * m.num_experts + 3 * m.width * m.expert_width * m.experts_per_token
+  with_experts = m.num_layers - len(m.dense_layers) if m.num_experts else 0
+  mlps = with_experts * experts + (m.num_layers - with_experts) * dense
+  return m.num_layers * attention + mlps
+
+
+def head_weights(m: ModelConfig) -> float:
+  """Returns the entries of the output head."""
+  return m.width * m.vocab_size
+
+
+def attention(m: ModelConfig, first: int, last: int) -> float:
+  """Returns operations of all layers for the tokens first to last - 1 of one row."""
+  seen = (last * (last + 1) - first * (first + 1)) / 2
+  return 4.0 * m.num_layers * m.num_heads * m.head_dim * seen
+
+
+def forward(cfg: Config, rows: int) -> float:
+  """Returns operations of one pass over whole rows that predicts each completion token."""
+  m, length = cfg.model, cfg.row_length
+  return rows * (2 * layer_weights(m) * length + attention(m, 0, length) +
+                 2 * head_weights(m) * cfg.rollout.max_new_tokens)
+
+
+def update(cfg: Config) -> float:
+  """Returns operations of one optimizer step on all parameters."""
+  return 3 * forward(cfg, cfg.rows // cfg.updates.optimizer_batches)
+
+
+def prefill(cfg: Config, prompts: int) -> float:
+  """Returns operations of a pass over whole prompts."""
+  m, width = cfg.model, cfg.rollout.max_prompt_tokens
+  return prompts * (2 * layer_weights(m) * width + attention(m, 0, width))
+
+
+def decode(cfg: Config, rows: int, steps: int | None = None) -> float:
+  """Returns operations of sampling tokens for each row.
+
+  Args:
+    steps: the last so many tokens of each row; None: all of its completion.
+  """
+  m = cfg.model
+  steps = cfg.rollout.max_new_tokens if steps is None else steps
+  per_token = 2 * (layer_weights(m) + head_weights(m))
+  return rows * (steps * per_token + attention(m, cfg.row_length - steps, cfg.row_length))
+
+
+def cache_bytes(cfg: Config, rows: int, columns: int, itemsize: int) -> int:
+  """Returns the bytes of keys and values for rows of so many columns."""
+  m = cfg.model
+  return 2 * itemsize * math.prod((m.num_layers, m.num_kv_heads, m.head_dim, rows, columns))

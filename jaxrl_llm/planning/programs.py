@@ -1,0 +1,65 @@
+"""The programs of an iteration, as a run makes them, with abstract arguments."""
+
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.planning import model_flops
+from jaxrl_llm.planning.abstract import Planned, bytes_of
+from jaxrl_llm.planning.analysis import Program, tracing
+from jaxrl_llm.planning.sampler_programs import sampler_params, sampler_programs
+
+
+def of_iteration(planned: Planned, names: tuple[str, ...] = ()) -> list[Program]:
+  """Returns the programs of an iteration in the order in which they run.
+
+  Args:
+    names: those that are wanted; empty: all.
+
+  Raises:
+    ConfigError: a name that this config has no program for.
+  """
+  resident = _start_bytes(planned) + bytes_of(planned.state)
+  found = [*sampler_programs(planned, resident), *_scoring(planned), _step(planned)]
+  by_name = {program.name: program for program in found}
+  unknown = [name for name in names if name not in by_name]
+  if unknown:
+    raise ConfigError(f"--programs={','.join(names)}: this config has no program "
+                      f"{unknown[0]!r}. Allowed are {', '.join(by_name)}. "
+                      f"Fix: --programs={next(iter(by_name))}.")
+  return [program for program in found if not names or program.name in names]
+
+
+def _step(planned: Planned) -> Program:
+  cfg, state, learner = planned.cfg, planned.state, planned.learner
+  parameters = (state.params, state.frozen)
+  others = cfg.updates.optimizer_batches - 1
+  return Program(
+      "step", tracing(learner.step, state, planned.batch),
+      {"parameters": parameters, "optimizer": (state.opt_state, state.step), "cache": (),
+       "batch": planned.batch},
+      learner.mesh.size, cfg.updates.optimizer_batches, (), model_flops.update(cfg),
+      _start_bytes(planned) + others * bytes_of(planned.batch), 0, planned.head)
+
+
+def _scoring(planned: Planned) -> list[Program]:
+  """The anchor's pass and the reference's, where the config needs them."""
+  cfg, scoring, found = planned.cfg, planned.learner.scoring, []
+  if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
+    found.append(("score", scoring.score))
+  if scoring.score_reference is not None:
+    found.append(("score_reference", scoring.score_reference))
+  held = _start_bytes(planned) + bytes_of(planned.state.opt_state)
+  if planned.rollout_mesh is planned.learner.mesh:
+    held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
+  arguments = (planned.params, planned.rollout, planned.sampling)
+  return [
+      Program(name, tracing(program, *arguments),
+              {"parameters": planned.params, "optimizer": (), "cache": (),
+               "batch": planned.rollout},
+              planned.learner.mesh.size, 1, (), model_flops.forward(cfg, cfg.rows),
+              held, 0, planned.head)
+      for name, program in found
+  ]
+
+
+def _start_bytes(planned: Planned) -> int:
+  """Bytes of the starting parameters, which a run keeps, and of older copies that sample."""
+  return (1 + planned.cfg.updates.staleness) * bytes_of(planned.state.params)

@@ -1,0 +1,159 @@
+"""The sampler's programs: the hand-over of parameters, and one whole generation or, with
+`rollout.slots`, the engine's.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import SamplerConfig
+from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.planning import model_flops
+from jaxrl_llm.planning.abstract import PAD_ID, STOP_IDS, Planned, bytes_of, placed
+from jaxrl_llm.planning.analysis import Program, tracing
+from jaxrl_llm.rollouts import decoding, engine, generate, numerics, sizes
+from jaxrl_llm.rollouts.chunk import ChunkInputs
+from jaxrl_llm.rollouts.next_token import rules_on
+from jaxrl_llm.runs.samplers import sampling_of
+
+
+def sampler_programs(planned: Planned, held: int) -> list[Program]:
+  """Returns the programs that sample a rollout.
+
+  Args:
+    held: bytes of one device that trains, of what the run holds meanwhile.
+  """
+  apart = planned.rollout_mesh is not planned.learner.mesh
+  copy = sampler_params(planned)
+  make = _engine if planned.cfg.rollout.slots else _generation
+  found = make(planned, copy, 0 if apart else held)
+  # Devices that only sample receive a plain copy, which is a transfer and no program.
+  return found if apart else [_hand_over(planned, held), *found]
+
+
+def sampler_params(planned: Planned):
+  """Returns the sampler's copy of the parameters."""
+  model, mesh = _sampling_model(planned), planned.rollout_mesh
+  shapes = jax.eval_shape(functools.partial(_for_decoding, planned), planned.params)
+  layout = parallel.param_shardings(decoding.decode_model(model), mesh, parallel.DECODING_RULES)
+  return placed(shapes, layout)
+
+
+def _sampling_model(planned: Planned) -> Model:
+  return numerics.rollout_model(planned.learner.model, planned.cfg.rollout)
+
+
+def _for_decoding(planned: Planned, params):
+  """As `Sampler.prepare` computes it."""
+  model, params = numerics.rollout_numerics(planned.learner.model, params, planned.cfg.rollout)
+  return decoding.for_decoding(params, model)[1]
+
+
+def _hand_over(planned: Planned, held: int) -> Program:
+  layout = jax.tree.map(_sharding, sampler_params(planned))
+  program = jax.jit(functools.partial(_for_decoding, planned), out_shardings=layout)
+  return Program(
+      "hand_over", tracing(program, planned.params), _columns(planned.params),
+      planned.rollout_mesh.size, runs=1, trips=(), model_flops=0.0,
+      held=held - bytes_of(planned.params), cache_inside=0, head=planned.head)
+
+
+def _sharding(x):
+  return x.sharding
+
+
+def _columns(params, cache=(), batch=()) -> dict:
+  return {"parameters": params, "optimizer": (), "cache": cache, "batch": batch}
+
+
+def _generation(planned: Planned, params, held: int) -> list[Program]:
+  cfg, mesh, model = planned.cfg, planned.rollout_mesh, _sampling_model(planned)
+  r, prompts = cfg.rollout, jax.tree.map(functools.partial(_by_rows, mesh), planned.prompts)
+  own = SamplerConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
+                      min_new_tokens=r.min_new_tokens)
+  program = jax.jit(functools.partial(generate, model=decoding.decode_model(model), cfg=own),
+                    static_argnames="rules", out_shardings=parallel.rows(mesh))
+  ends = [1] + [min(k * r.window + 1, r.max_new_tokens)
+                for k in range(1, -(-r.max_new_tokens // r.window) + 1)]
+  cache = model_flops.cache_bytes(cfg, -(-cfg.rows // sizes.shards(mesh)), cfg.row_length,
+                                  kv_cache.dtype(model.config).itemsize)
+  return [Program(
+      "generate",
+      tracing(program, params, prompts, planned.key, planned.sampling, rules=_rules(planned)),
+      _columns(params, batch=prompts), mesh.size, runs=1,
+      trips=tuple(b - a for a, b in itertools.pairwise(ends)),
+      model_flops=model_flops.prefill(cfg, r.prompts) + model_flops.decode(cfg, cfg.rows),
+      held=held, cache_inside=cache // _head_shards(cfg, mesh), head=planned.head)]
+
+
+def _head_shards(cfg, mesh) -> int:
+  """Devices over which the cache's heads are divided."""
+  tensor = mesh.shape["tensor"]
+  return tensor if cfg.model.num_kv_heads % tensor == 0 else 1
+
+
+def _engine(planned: Planned, params, held: int) -> list[Program]:
+  """Prefill of the longest prompts, and a chunk of steps of the largest batch and ring."""
+  cfg, mesh, model = planned.cfg, planned.rollout_mesh, _sampling_model(planned)
+  r, shards = cfg.rollout, sizes.shards(mesh)
+  own = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
+                            r.min_new_tokens, slots=r.slots, chunk=min(r.chunk, r.max_new_tokens),
+                            compact=r.compaction)
+  slots = sizes.batch_sizes(own, cfg.rows, shards)[0]
+  ring = sizes.ring_sizes(own, cfg.rows, r.max_turns)[-1]
+  built = decoding.build(model, own.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)
+  wave, piece = sizes.prefill_groups(own, cfg.rows, r.max_prompt_tokens, shards)
+  waves, rounds = -(-cfg.rows // (wave * r.group_size)), -(-cfg.rows // slots)
+
+  whole = functools.partial(_whole, mesh)
+  prompts = whole((piece, r.max_prompt_tokens)), whole((piece,))
+  cache = _cache(model, slots, r.max_prompt_tokens + ring, mesh)
+  inputs = _inputs(whole, slots, own.chunk if r.max_turns else 0)
+  program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
+  waiting = model_flops.cache_bytes(cfg, -(-wave // shards), r.max_prompt_tokens,
+                                    kv_cache.dtype(model.config).itemsize)
+  return [
+      program("prefill", tracing(built.prefill, params, *prompts),
+              _columns(params, batch=prompts), runs=waves * -(-wave // piece), trips=(),
+              model_flops=model_flops.prefill(cfg, piece), held=held + bytes_of(cache)),
+      program("decode",
+              tracing(built.decode, params, cache, None, inputs, planned.key, planned.sampling,
+                      rules=_rules(planned)),
+              _columns(params, cache, inputs), runs=rounds * -(-r.max_new_tokens // own.chunk),
+              trips=(own.chunk,), model_flops=model_flops.decode(cfg, slots, own.chunk),
+              held=held + waiting),
+  ]
+
+
+def _rules(planned: Planned) -> frozenset[str]:
+  return rules_on(sampling_of(planned.cfg, "sampler"))
+
+
+def _cache(model: Model, rows: int, columns: int, mesh):
+  """The engine's cache: rows over the devices, heads over `tensor`."""
+  config = decoding.decode_model(model).config
+  shapes = jax.eval_shape(functools.partial(kv_cache.empty, config, rows, columns))
+
+  def lay(x):
+    axes = ("rows", "kv_heads", None, None) if x.ndim == 4 else ("rows", None)[:x.ndim]
+    layout = parallel.spec(axes, x.shape, mesh)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.NamedSharding(mesh, layout))
+
+  return jax.tree.map(lay, shapes)
+
+
+def _inputs(whole, slots: int, given: int) -> ChunkInputs:
+  """Inputs of a chunk; `given` columns of tokens that are not sampled, 0 without turns."""
+  turns = {"given": whole((slots, given)), "pending": whole((slots,))} if given else {}
+  return ChunkInputs(*[whole(()) for _ in range(3)], *[whole((slots,)) for _ in range(5)], **turns)
+
+
+def _whole(mesh, shape: tuple[int, ...]):
+  return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.replicated(mesh))
+
+
+def _by_rows(mesh, x):
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=parallel.rows(mesh))

@@ -1,0 +1,84 @@
+"""Arguments and outputs of abstract programs are those of the real ones; what does not fit has a
+rule.
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import tiny
+
+from jaxrl_llm import parallel
+from jaxrl_llm.models import trainable
+from jaxrl_llm.planning import abstract, advice, analysis, programs, targets
+from jaxrl_llm.planning.analysis import Analysis, Program
+from jaxrl_llm.training.train_step import init_state, state_shardings
+
+DEVICES = 4
+CPU = targets.Target("cpu", targets.Chip("cpu", 1e9, 1e6, 1e9, 1e9, "a made-up device"),
+                     tuple(jax.devices()[:DEVICES]))
+
+
+def on_device(tree) -> int:
+  """Bytes of a tree's shards on the first device."""
+  return sum(shard.data.nbytes for x in jax.tree.leaves(tree) for shard in x.addressable_shards
+             if shard.device == CPU.devices[0])
+
+
+def real_step(cfg, planned):
+  """A real state and batch, and what one update makes of them."""
+  learner, key = planned.learner, jax.random.key(0)
+  params, frozen = trainable.split(learner.model.init(key), cfg.parameters, key)
+  layout = state_shardings(learner.model, learner.optimizer, learner.mesh, cfg.parameters)
+  state = jax.device_put(init_state(params, learner.optimizer, frozen), layout)
+  batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), planned.batch)
+  return state, jax.device_put(batch, parallel.rows(learner.mesh)), learner.step
+
+
+@pytest.mark.parametrize("train", ["all", "lora"])
+def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
+  cfg = tiny.ready(parameters=dict(train=train))
+  planned = abstract.plan(cfg, CPU.devices)
+  (program,) = programs.of_iteration(planned, ("step",))
+  found = analysis.analyse(program, CPU)
+  state, batch, step = real_step(cfg, planned)
+  assert found.arguments["parameters"] == on_device((state.params, state.frozen))
+  assert found.arguments["optimizer"] == on_device((state.opt_state, state.step))
+  assert found.arguments["batch"] == on_device(batch)
+  given = on_device((state.params, state.opt_state, state.step))
+  new, metrics = step(state, batch)
+  # Donated leaves are given back in place: only the metrics need room of their own.
+  made = on_device((new.params, new.opt_state, new.step, metrics))
+  assert given + found.outputs == pytest.approx(made, rel=0.1)
+  # A counter that takes every leaf to be whole on each device is wrong by far.
+  whole = sum(x.nbytes for x in jax.tree.leaves(state.params))
+  assert whole > 1.2 * on_device(new.params)
+
+
+def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:
+  program = Program(name, None, {}, 1, 1, (), 0.0, held, 0, (1, 1))
+  arguments = dict(parameters=0, optimizer=0, cache=0, batch=0) | columns
+  return Analysis(program, arguments, 0, needed, needed, "", 0.0, None, (), (), None)
+
+
+@pytest.mark.parametrize("analysis, keys", [
+    (analysed("step", 990_000), ()),
+    (analysed("step", 1_200_000), ("updates.micro_batches", "model.remat")),
+    (analysed("step", 1_200_000, optimizer=900_000), ("mesh.fsdp",)),
+    (analysed("decode", 1_200_000, cache=900_000), ("rollout.slots", "rollout.cache_dtype")),
+    (analysed("generate", 700_000, held=600_000), ("mesh.rollout", "rollout.slots")),
+])
+def test_each_large_column_has_a_rule(analysis, keys):
+  said = " ".join(advice.of_memory(analysis, CPU.chip))
+  assert bool(said) == bool(keys)
+  for key in keys:
+    assert key in said
+
+
+def test_the_roofline_takes_the_longest_of_three():
+  program = Program("step", None, {}, 4, 1, (), 8e9, 0, 0, (1, 1))
+  moved = {"all-gather": analysis.Moved(1, 2e9, 1.5e9), "all-reduce": analysis.Moved(1, 1e9, 2e9)}
+  work = analysis.Work({"weights": 3e9, "sort": 1e15}, moved, analysis.Traffic(1e9, 1e15))
+  found = analysis.roofline(program, work, CPU.chip)
+  assert (found.compute, found.memory, found.interconnect) == (3.0, 1.0, 3.5)
+  assert found.binds == "interconnect" and found.seconds == 3.5
+  assert found.mfu == pytest.approx(8e9 / (4 * 1e9 * 3.5))

@@ -14,7 +14,7 @@ from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import PAD_ID, STOP_IDS, Planned, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
-from jaxrl_llm.rollouts import decoding, engine, generate, numerics, sizes
+from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs
 from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.runs.samplers import sampling_of
@@ -31,14 +31,14 @@ def sampler_programs(planned: Planned, held: int) -> list[Program]:
   make = _engine if planned.cfg.rollout.slots else _generation
   found = make(planned, copy, 0 if apart else held)
   # Devices that only sample receive a plain copy, which is a transfer and no program.
-  return found if apart else [_hand_over(planned, held), *found]
+  return found if apart else [*_hand_over(planned, held), *found]
 
 
 def sampler_params(planned: Planned):
   """Returns the sampler's copy of the parameters."""
   model, mesh = _sampling_model(planned), planned.rollout_mesh
   shapes = jax.eval_shape(functools.partial(_for_decoding, planned), planned.params)
-  layout = parallel.param_shardings(decoding.decode_model(model), mesh, parallel.DECODING_RULES)
+  layout = parallel.param_shardings(hand_over.decode_model(model), mesh, parallel.DECODING_RULES)
   return placed(shapes, layout)
 
 
@@ -49,20 +49,18 @@ def _sampling_model(planned: Planned) -> Model:
 def _for_decoding(planned: Planned, params):
   """As `Sampler.prepare` computes it."""
   model, params = numerics.rollout_numerics(planned.learner.model, params, planned.cfg.rollout)
-  return decoding.for_decoding(params, model)[1]
+  return hand_over.for_decoding(params, model)[1]
 
 
-def _hand_over(planned: Planned, held: int) -> Program:
-  layout = jax.tree.map(_sharding, sampler_params(planned))
-  program = jax.jit(functools.partial(_for_decoding, planned), out_shardings=layout)
-  return Program(
-      "hand_over", tracing(program, planned.params), _columns(planned.params),
-      planned.rollout_mesh.size, runs=1, trips=(), model_flops=0.0,
-      held=held - bytes_of(planned.params), cache_inside=0, head=planned.head)
-
-
-def _sharding(x):
-  return x.sharding
+def _hand_over(planned: Planned, held: int) -> list[Program]:
+  made = hand_over.make(_sampling_model(planned), planned.rollout_mesh)
+  return [
+      Program(f"hand_over_{part.name}", tracing(part.program, *part.arguments),
+              _columns(part.arguments[0]), planned.rollout_mesh.size, runs=part.runs, trips=(),
+              model_flops=0.0, held=held - bytes_of(part.arguments[0]), cache_inside=0,
+              head=planned.head)
+      for part in made.parts(planned.params)
+  ]
 
 
 def _columns(params, cache=(), batch=()) -> dict:
@@ -74,7 +72,7 @@ def _generation(planned: Planned, params, held: int) -> list[Program]:
   r, prompts = cfg.rollout, jax.tree.map(functools.partial(_by_rows, mesh), planned.prompts)
   own = SamplerConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
                       min_new_tokens=r.min_new_tokens)
-  program = jax.jit(functools.partial(generate, model=decoding.decode_model(model), cfg=own),
+  program = jax.jit(functools.partial(generate, model=hand_over.decode_model(model), cfg=own),
                     static_argnames="rules", out_shardings=parallel.rows(mesh))
   ends = [1] + [min(k * r.window + 1, r.max_new_tokens)
                 for k in range(1, -(-r.max_new_tokens // r.window) + 1)]
@@ -134,7 +132,7 @@ def _rules(planned: Planned) -> frozenset[str]:
 
 def _cache(model: Model, rows: int, columns: int, mesh):
   """The engine's cache: rows over the devices, heads over `tensor`."""
-  config = decoding.decode_model(model).config
+  config = hand_over.decode_model(model).config
   shapes = jax.eval_shape(functools.partial(kv_cache.empty, config, rows, columns))
 
   def lay(x):

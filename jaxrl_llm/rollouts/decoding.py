@@ -12,19 +12,15 @@ Shared prompts lie in a store of their own, once per group, and the cache is the
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxrl_llm import parallel
 from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.rollouts import hand_over
 from jaxrl_llm.rollouts.chunk import Decoder
-
-# leaves that the network reads in f32, by their last key
-FULL_PRECISION = ("scale", "router", "value_head")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +28,7 @@ class Programs:
   """Jitted programs; each compiles once per number of rows S and ring size w that it meets.
 
   Attributes:
-    decode_params: params -> params as `prefill` and `decode` read them, see `decode_params`.
+    decode_params: params -> params as `prefill` and `decode` read them, see hand_over.py.
     prefill: (params, tokens [M P], length [M]) -> cache of all prompt tokens but the last, which
       decode feeds.
     empty: (S, P, w) -> cache; static sizes.
@@ -62,7 +58,7 @@ class Programs:
 def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
           mesh: Mesh | None) -> Programs:
   """Returns programs for chunks of at most `chunk` steps; `forbid` as in `chunk.Decoder`."""
-  decoder = Decoder(decode_model(model), chunk, stop_ids, forbid,
+  decoder = Decoder(hand_over.decode_model(model), chunk, stop_ids, forbid,
                     mesh if mesh is not None and mesh.size > 1 else None)
   cfg, lay = decoder.model.config, decoder.lay
 
@@ -98,72 +94,9 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
   def rollout_take(cache, rows):
     return lay(kv_cache.take_rows(cache, rows))
 
-  return Programs(decode_params=decode_params(model, mesh), prefill=jax.jit(rollout_prefill),
+  return Programs(decode_params=hand_over.make(model, mesh), prefill=jax.jit(rollout_prefill),
                   empty=jax.jit(rollout_empty, static_argnums=(0, 1, 2)),
                   admit=jax.jit(rollout_admit, donate_argnums=0),
                   admit_shared=jax.jit(rollout_admit_shared, donate_argnums=(0, 1)),
                   decode=jax.jit(rollout_decode, donate_argnums=1, static_argnames="rules"),
                   shift=jax.jit(rollout_shift, static_argnums=(2, 3)), take=jax.jit(rollout_take))
-
-
-@functools.lru_cache(maxsize=32)
-def decode_params(model: Model, mesh: Mesh | None) -> Callable:
-  """Returns `Programs.decode_params`: `for_decoding`, laid out over a mesh by DECODING_RULES.
-
-  Arrays that are so already pass without a copy. On None or one device they stay where they are.
-  """
-  layout = None
-  if mesh is not None and mesh.size > 1:
-    layout = parallel.param_shardings(decode_model(model), mesh, parallel.DECODING_RULES)
-
-  def rollout_params(params):
-    return for_decoding(params, model)[1]
-
-  made = jax.jit(rollout_params, out_shardings=layout)
-  shapes = model.shapes()
-  wanted = jax.tree.map(_dtype_name, jax.eval_shape(rollout_params, shapes))
-
-  def ready(params) -> bool:
-    return jax.tree.map(_dtype_name, params) == wanted and (
-        layout is None or jax.tree.all(jax.tree.map(_lies, params, layout)))
-
-  def laid_out(params):
-    return params if ready(params) else made(params)
-
-  return laid_out
-
-
-def _lies(x, sharding) -> bool:
-  return isinstance(x, jax.Array) and x.sharding.is_equivalent_to(sharding, x.ndim)
-
-
-def _dtype_name(x) -> str:
-  return x.dtype.name
-
-
-def decode_model(model: Model) -> Model:
-  """Returns the same network with separate blocks.
-
-  A scan over stacked weights would copy them in every decode step.
-  """
-  return dataclasses.replace(
-      model, config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
-
-
-def for_decoding(params, model: Model):
-  """Returns (model, params) that decode fast: matrices in the compute dtype, separate blocks.
-
-  Norm scales, the router and the value head keep their dtype, because the network reads them in
-  f32. Results equal those of the given model and parameters, up to rounding if layers were scanned.
-  """
-  dtype = jnp.dtype(model.config.compute_dtype)
-
-  def cast(path, x):
-    return x if path[-1].key in FULL_PRECISION else x.astype(dtype)
-
-  def block(i):
-    return jax.tree.map(operator.itemgetter(i), params["blocks"])
-
-  if model.config.scan_layers and 0 not in params["blocks"]:
-    params = {**params, "blocks": {i: block(i) for i in range(model.config.num_layers)}}
-  return decode_model(model), jax.tree_util.tree_map_with_path(cast, params)

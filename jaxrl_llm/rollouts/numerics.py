@@ -20,7 +20,7 @@ from jaxrl_llm.config import DEFAULT, ConfigError, ModelConfig, RolloutConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.models.kv_cache import CachedConfig
 from jaxrl_llm.models.layers import MATRICES
-from jaxrl_llm.rollouts.decoding import FULL_PRECISION
+from jaxrl_llm.rollouts.hand_over import FULL_PRECISION
 
 
 def resolve(cfg: RolloutConfig, model: ModelConfig) -> RolloutConfig:

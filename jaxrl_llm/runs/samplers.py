@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import jax
@@ -12,7 +12,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import DEFAULT, Config, ConfigError, SamplerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
-from jaxrl_llm.rollouts import decoding, engine, generate, numerics
+from jaxrl_llm.rollouts import engine, generate, hand_over, numerics
 from jaxrl_llm.rollouts.environment import (
   OF_TOOL,
   Environment,
@@ -100,7 +100,7 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
       environment=environment,
       prepare=_make_prepare(cfg, model, mesh, rollout_mesh),
       sample=_training_sampler(cfg, model, task, environment, mesh, rollout_mesh),
-      prepare_heldout=decoding.decode_params(model, mesh),
+      prepare_heldout=hand_over.make(model, mesh),
       sample_heldout=_heldout_sampler(cfg, model, task, environment, mesh),
   )
 
@@ -159,7 +159,7 @@ def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> 
   """Makes `Sampler.prepare`, which returns its argument if numerics, form and devices are right.
   """
   sampling_model = numerics.rollout_model(model, cfg.rollout)
-  lay_out = decoding.decode_params(sampling_model, rollout_mesh)
+  lay_out = hand_over.make(sampling_model, rollout_mesh)
 
   def rollout_numerics(params):
     return numerics.rollout_numerics(model, params, cfg.rollout)[1]
@@ -172,7 +172,7 @@ def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> 
   # Another thread may call this while the training devices work, so no collective may run there: a
   # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
   elementwise = cfg.rollout.quantization == "none"
-  narrowed = decoding.decode_params(sampling_model, None)
+  narrowed = hand_over.make(sampling_model, None)
 
   def prepare(params):
     if elementwise:
@@ -269,14 +269,15 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
   return sample
 
 
-def _program(cfg: Config, model: Model, task: Task, mesh: Mesh, group: int) -> HeldoutFn:
+def _program(cfg: Config, model: Model, task: Task, mesh: Mesh,
+             group: int) -> Callable[..., Rollout]:
   """One compiled program that samples `group` rows of each prompt."""
   r = cfg.rollout
   sizes = SamplerConfig(group, r.max_new_tokens, r.window, task.stop_ids,
                         task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens)
-  program = jax.jit(functools.partial(generate, model=decoding.decode_model(model), cfg=sizes),
+  program = jax.jit(functools.partial(generate, model=hand_over.decode_model(model), cfg=sizes),
                     static_argnames="rules", out_shardings=parallel.rows(mesh))
-  lay_out = decoding.decode_params(model, mesh)
+  lay_out = hand_over.make(model, mesh)
 
   def sample(params, prompts, key, sampling):
     return program(lay_out(params), prompts, key, sampling, rules=rules_on(sampling))

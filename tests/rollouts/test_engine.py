@@ -16,7 +16,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.rollouts import chunk, decoding, engine, generate, sizes
+from jaxrl_llm.rollouts import chunk, decoding, engine, generate, hand_over, sizes
 from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.ring import Ring
@@ -333,7 +333,7 @@ def test_stacked_blocks():
 def test_matrices_are_cast_once():
   """What the network casts in every call is cast before; the results are equal bit for bit."""
   half = Model(dataclasses.replace(MODEL.config, compute_dtype="bfloat16"))
-  model, params = decoding.for_decoding(PARAMS, half)
+  model, params = hand_over.for_decoding(PARAMS, half)
   kinds = {x.dtype.name for x in jax.tree.leaves(params) if x.ndim > 1}
   assert kinds == {"bfloat16"} and params["final_norm"]["scale"].dtype == jnp.float32
   ids = prompts().tokens

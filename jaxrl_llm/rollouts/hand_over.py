@@ -1,0 +1,159 @@
+"""The sampler's copy of the weights: in the compute dtype, with separate blocks, and not divided
+over fsdp. It is made once per rollout, because a token step reads every weight.
+"""
+
+import dataclasses
+import functools
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+
+from jaxrl_llm import parallel
+from jaxrl_llm.models import Model
+
+# leaves that the network reads in f32, by their last key
+FULL_PRECISION = ("scale", "router", "value_head")
+
+
+def decode_model(model: Model) -> Model:
+  """Returns the same network with separate blocks.
+
+  A scan over stacked weights would copy them in every decode step.
+  """
+  return dataclasses.replace(
+      model, config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
+
+
+def for_decoding(params, model: Model):
+  """Returns (model, params) that decode fast: matrices in the compute dtype, separate blocks.
+
+  Norm scales, the router and the value head keep their dtype, because the network reads them in
+  f32. Results equal those of the given model and parameters, up to rounding if layers were scanned.
+  """
+  blocks = params["blocks"]
+  if model.config.scan_layers and 0 not in blocks:
+    blocks = {i: jax.tree.map(operator.itemgetter(i), blocks)
+              for i in range(model.config.num_layers)}
+  return decode_model(model), _cast({**params, "blocks": blocks}, model)
+
+
+def _cast(tree, model: Model):
+  dtype = jnp.dtype(model.config.compute_dtype)
+
+  def leaf(path, x):
+    return x if path[-1].key in FULL_PRECISION else x.astype(dtype)
+
+  return jax.tree_util.tree_map_with_path(leaf, tree)
+
+
+class Part(NamedTuple):
+  """A program that makes a part of the copy.
+
+  Attributes:
+    name: `whole`, `rest` (all but the blocks) or `block`.
+    program: jitted, of `arguments`.
+    arguments: parameters, and for `block` the number of the layer.
+    runs: how often it runs for one copy.
+  """
+
+  name: str
+  program: jax.stages.Wrapped
+  arguments: tuple
+  runs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class HandOver:
+  """`for_decoding` as compiled programs, laid out over a mesh by DECODING_RULES.
+
+  Scanned layers are taken out of their stack one by one by one small program: one program for all
+  of them takes long to compile. Arrays that are right already pass without a copy.
+
+  Attributes:
+    model: as it is trained.
+    mesh: of the sampler. On None or one device arrays stay where they are.
+  """
+
+  model: Model
+  mesh: Mesh | None
+
+  def __call__(self, params):
+    if self._ready(params):
+      return params
+    made = {part.name: part for part in self.parts(params)}
+    if "whole" in made:
+      return made["whole"].program(params)
+    rest, block = made["rest"], made["block"]
+    blocks = {i: block.program(params["blocks"], i) for i in range(block.runs)}
+    return {**rest.program(*rest.arguments), "blocks": blocks}
+
+  def parts(self, params) -> list[Part]:
+    """Returns the programs of one copy; `params` may be abstract."""
+    rest, block, whole = self._programs
+    if not self.model.config.scan_layers:
+      return [Part("whole", whole, (params,), 1)]
+    others = {name: x for name, x in params.items() if name != "blocks"}
+    return [Part("rest", rest, (others,), 1),
+            Part("block", block, (params["blocks"], 0), self.model.config.num_layers)]
+
+  @functools.cached_property
+  def layout(self):
+    """Shardings of the copy; None if it stays where it is."""
+    if self.mesh is None or self.mesh.size == 1:
+      return None
+    return parallel.param_shardings(decode_model(self.model), self.mesh, parallel.DECODING_RULES)
+
+  @functools.cached_property
+  def _programs(self) -> tuple:
+    """(all but the blocks, one block of a stack, everything), jitted."""
+
+    def rollout_params_rest(others):
+      return _cast(others, self.model)
+
+    def rollout_params_block(blocks, layer):
+      return _cast(jax.tree.map(functools.partial(_layer, layer), blocks), self.model)
+
+    def rollout_params(params):
+      return for_decoding(params, self.model)[1]
+
+    layout = self.layout
+    rest = block = None
+    if layout is not None:
+      rest = {name: x for name, x in layout.items() if name != "blocks"}
+      block = layout["blocks"][0]
+    return (jax.jit(rollout_params_rest, out_shardings=rest),
+            jax.jit(rollout_params_block, out_shardings=block),
+            jax.jit(rollout_params, out_shardings=layout))
+
+  @functools.cached_property
+  def _dtypes(self):
+    def made(params):
+      return for_decoding(params, self.model)[1]
+
+    return jax.tree.map(_dtype_name, jax.eval_shape(made, self.model.shapes()))
+
+  def _ready(self, params) -> bool:
+    return jax.tree.map(_dtype_name, params) == self._dtypes and (
+        self.layout is None or jax.tree.all(jax.tree.map(_lies, params, self.layout)))
+
+
+@functools.lru_cache(maxsize=32)
+def make(model: Model, mesh: Mesh | None) -> HandOver:
+  """Returns the HandOver of a model and mesh; equal arguments share its compiled programs."""
+  return HandOver(model, mesh)
+
+
+def _layer(layer, stack):
+  return lax.dynamic_index_in_dim(stack, layer, keepdims=False)
+
+
+def _lies(x, sharding) -> bool:
+  return isinstance(x, jax.Array) and x.sharding.is_equivalent_to(sharding, x.ndim)
+
+
+def _dtype_name(x) -> str:
+  return x.dtype.name

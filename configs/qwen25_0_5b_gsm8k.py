@@ -41,11 +41,11 @@ def get_config(preset: str = PRESET):
       system="Please reason step by step, and put your final answer within \\boxed{}.")
   # All from here on: ours.
   config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=384, max_new_tokens=512,
-                        window=64)
+                        slots=128, chunk=64, window=128)
   config.updates.update(optimizer_batches=4, micro_batches=8)
   config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
                           max_grad_norm=1.0)
   config.evaluation.every = 10
   config.checkpoint.every = 20
-  config.model.update(compute_dtype="bfloat16", remat="full")
+  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)
   return presets.apply(config, preset)

@@ -45,13 +45,15 @@ def get_config(preset: str = PRESET):
   config.task.data.update(path="BytedTsinghua-SIA/DAPO-Math-17k", split="train", mapping="dapo")
   config.task.prompt.style = "chat"  # ours; the rows ask for "Answer: ..." themselves
   config.rollout.update(prompts=128, group_size=16, max_new_tokens=8192)
-  config.rollout.update(max_prompt_tokens=1024, temperature=1.0, window=512)  # ours
+  config.rollout.update(max_prompt_tokens=1024, temperature=1.0)  # ours
+  # ours; windows of whole tiles of 128 columns
+  config.rollout.update(slots=512, chunk=128, window=2048)
   # fully on-policy; micro-batches ours
-  config.updates.update(optimizer_batches=1, micro_batches=64)
+  config.updates.update(optimizer_batches=1, micro_batches=256)
   config.optimizer.learning_rate = 1e-6
   config.optimizer.update(b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
   config.evaluation.update(every=20, samples=16)  # ours
   config.checkpoint.every = 20  # ours
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
-  config.mesh.fsdp = 32  # ours
+  config.mesh.fsdp = 8  # ours
   return presets.apply(config, preset)

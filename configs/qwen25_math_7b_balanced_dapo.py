@@ -44,15 +44,17 @@ def get_config(preset: str = PRESET):
   config.task.prompt.style = "chat"  # ours; the rows ask for "Answer: ..." themselves
   config.rollout.update(prompts=128, group_size=16, temperature=1.0)  # ours
   # ours; the model's context is 4,096
-  config.rollout.update(max_prompt_tokens=1024, max_new_tokens=3072, window=256)
-  config.updates.update(optimizer_batches=16, micro_batches=8)  # ours
+  config.rollout.update(max_prompt_tokens=1024, max_new_tokens=3072)
+  # ours; windows of whole tiles of 128 columns
+  config.rollout.update(slots=1024, chunk=128, window=1024)
+  config.updates.update(optimizer_batches=16, micro_batches=16)  # ours
   # ours
   config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
                           max_grad_norm=1.0)
   config.evaluation.update(every=20, samples=16)  # ours
   config.checkpoint.every = 20  # ours
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
-  config.mesh.fsdp = 16  # ours
+  config.mesh.fsdp = 8  # ours
   config = presets.apply(config, preset)
   if preset == PRESET:
     config.estimator.update(clip_low=0.2, clip_high=0.28)  # ours: DAPO's, after its data

@@ -52,14 +52,15 @@ def get_config(preset: str = PRESET):
   config.rollout.update(prompts=512, group_size=8, max_new_tokens=8000, temperature=1.0)
   # ours; there 16,000, which here would pad every row to 24,000 tokens
   config.rollout.max_prompt_tokens = 1024
-  config.rollout.window = 500  # ours
+  # ours; windows of whole tiles of 128 columns
+  config.rollout.update(slots=512, chunk=128, window=2048)
   # 32 prompts per step; micro-batches ours
-  config.updates.update(optimizer_batches=16, micro_batches=2)
+  config.updates.update(optimizer_batches=16, micro_batches=8)
   config.optimizer.update(learning_rate=1e-6, warmup_steps=0, b1=0.9, b2=0.999, weight_decay=0.01,
                           max_grad_norm=1.0)
   config.kl.coef = config.entropy.coef = 0.0
   config.evaluation.update(every=20, samples=32, temperature=0.7)
   config.checkpoint.every = 20
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
-  config.mesh.fsdp = 128  # ours
+  config.mesh.fsdp = 32  # ours
   return presets.apply(config, preset)

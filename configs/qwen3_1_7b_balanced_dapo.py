@@ -44,15 +44,17 @@ def get_config(preset: str = PRESET):
   # ours; unconfirmed there
   config.task.prompt.update(style="chat", arguments='{"enable_thinking": true}')
   config.rollout.update(prompts=128, group_size=16, temperature=1.0)  # ours
-  config.rollout.update(max_prompt_tokens=1024, max_new_tokens=8192, window=512)  # ours
-  config.updates.update(optimizer_batches=16, micro_batches=4)  # ours
+  config.rollout.update(max_prompt_tokens=1024, max_new_tokens=8192)  # ours
+  # ours; windows of whole tiles of 128 columns
+  config.rollout.update(slots=128, chunk=128, window=2048)
+  config.updates.update(optimizer_batches=16, micro_batches=32)  # ours
   # ours
   config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
                           max_grad_norm=1.0)
   config.evaluation.update(every=20, samples=16)  # ours
   config.checkpoint.every = 20  # ours
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
-  config.mesh.fsdp = 32  # ours
+  config.mesh.fsdp = 4  # ours
   config = presets.apply(config, preset)
   if preset == PRESET:
     config.estimator.update(clip_low=0.2, clip_high=0.28)  # ours: DAPO's, after its data

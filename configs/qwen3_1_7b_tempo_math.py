@@ -46,14 +46,16 @@ def get_config(preset: str = PRESET):
                             arguments='{"enable_thinking": true}')
   config.task.verifier_workers = 16  # ours
   config.rollout.update(prompts=512, group_size=7, max_prompt_tokens=1024, max_new_tokens=8192)
-  config.rollout.update(temperature=1.0, window=512)  # ours
+  config.rollout.temperature = 1.0  # ours
+  # ours; windows of whole tiles of 128 columns
+  config.rollout.update(slots=256, chunk=128, window=2048)
   # 64 prompts per step; micro-batches ours (there 8 rows)
-  config.updates.update(optimizer_batches=8, micro_batches=7)
+  config.updates.update(optimizer_batches=8, micro_batches=56)
   config.optimizer.learning_rate = 1e-6
   config.optimizer.update(b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
   config.kl.coef = config.entropy.coef = 0.0
   config.evaluation.every = 100
   config.checkpoint.every = 20  # ours
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
-  config.mesh.fsdp = 64  # ours
+  config.mesh.fsdp = 8  # ours
   return presets.apply(config, preset)

@@ -41,10 +41,12 @@ def get_config(preset: str = PRESET):
   config.task.update(name="dataset", heldout_problems=256)
   config.task.data.update(path="BytedTsinghua-SIA/DAPO-Math-17k", split="train", mapping="dapo")
   config.task.prompt.style = "chat"  # ours; the rows ask for "Answer: ..." themselves
-  config.rollout.update(prompts=128, group_size=8, max_prompt_tokens=1024, window=512)  # ours
+  config.rollout.update(prompts=128, group_size=8, max_prompt_tokens=1024)  # ours
+  # ours; windows of whole tiles of 128 columns
+  config.rollout.update(slots=512, chunk=128, window=2048)
   config.rollout.update(max_new_tokens=8192, temperature=1.0)  # the temperature is ours
   config.updates.update(staleness=2)  # the smallest delay that was studied
-  config.updates.update(optimizer_batches=1, micro_batches=16)  # ours
+  config.updates.update(optimizer_batches=1, micro_batches=64)  # ours
   # ours
   config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
                           max_grad_norm=1.0)
@@ -52,5 +54,5 @@ def get_config(preset: str = PRESET):
   config.evaluation.update(every=20, samples=16, temperature=0.7)
   config.checkpoint.every = 20  # ours
   config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
-  config.mesh.fsdp = 64  # ours
+  config.mesh.fsdp = 16  # ours
   return presets.apply(config, preset)

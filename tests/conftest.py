@@ -127,6 +127,8 @@ SLOW = {
     "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_types.py": None,
+    "training/test_devices.py": r"one_device\[(?!fsdp-tensor-dense|dense-fsdp-tensor)|rejected"
+                                "|many_chunks|while_decoding",
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over"
                               "|meters_own_pass|serves_for_all_rows|trainers_numerics"
                               "|outside_the_scorers",

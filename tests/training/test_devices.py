@@ -1,0 +1,245 @@
+"""Any mesh gives the loss, the gradients and the rows of one device, and its programs send no more
+than they must.
+"""
+
+import collections
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import (
+  EntropyConfig,
+  EstimatorConfig,
+  LossConfig,
+  MeshConfig,
+  ModelConfig,
+  ParametersConfig,
+  StepConfig,
+)
+from jaxrl_llm.models import Model, kv_cache, trainable
+from jaxrl_llm.objective.loss import policy_loss
+from jaxrl_llm.ops import token_stats
+from jaxrl_llm.planning import collectives, hlo
+from jaxrl_llm.rollouts import decoding, engine, hand_over
+from jaxrl_llm.rollouts.chunk import ChunkInputs
+from jaxrl_llm.training.train_step import gradients
+from jaxrl_llm.types import PromptBatch, Rollout, Sampling, TrainBatch
+
+DENSE = ModelConfig(vocab_size=32, width=16, num_layers=2, num_heads=8, num_kv_heads=8, head_dim=4,
+                    mlp_width=48)
+MOE = dataclasses.replace(DENSE, num_experts=8, experts_per_token=2, expert_width=16)
+STACKED = dataclasses.replace(DENSE, scan_layers=True, remat="full", tie_head=False)
+MODELS = {"dense": DENSE, "experts": MOE, "stacked": STACKED}
+LORA = ParametersConfig("lora", lora_rank=2)
+MESHES = {
+    "data": MeshConfig(8, 1, 1),
+    "fsdp": MeshConfig(1, 8, 1),
+    "fsdp-tensor": MeshConfig(1, 4, 2),
+    "tensor": MeshConfig(1, 1, 8),
+}
+ROWS, LENGTH, PROMPT = 8, 24, 4
+every_mesh = pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
+
+
+def mesh_of(axes):
+  return parallel.make_mesh(axes, jax.devices()[:8])
+
+
+def batch() -> TrainBatch:
+  rng = np.random.default_rng(0)
+  end = rng.integers(PROMPT + 2, LENGTH + 1, ROWS).astype(np.int32)
+  at, start = np.arange(LENGTH), np.full(ROWS, PROMPT, np.int32)
+  mask = (at >= PROMPT) & (at < end[:, None])
+  tokens = np.where(at < end[:, None], rng.integers(0, 32, (ROWS, LENGTH)), 0).astype(np.int32)
+  noise = np.where(mask, -3 + 0.1 * rng.standard_normal(mask.shape), 0).astype(np.float32)
+  none = np.zeros(ROWS, np.int32)
+  rollout = Rollout(tokens, mask, end, start, noise, none > 0, none, none,
+                    np.arange(ROWS, dtype=np.int32), none)
+  weights = (mask / mask.sum()).astype(np.float32)
+  advantages = np.where(mask, rng.standard_normal((ROWS, 1)), 0).astype(np.float32)
+  return jax.tree.map(jnp.asarray, TrainBatch(rollout, advantages, weights, noise,
+                                              np.ones_like(weights)))
+
+
+def step_config(model, parameters=ParametersConfig()) -> StepConfig:
+  loss = LossConfig(EstimatorConfig("ctpo", log_low=1.0, log_high=2.0, log_dual=2.0),
+                    entropy=EntropyConfig(0.01), num_experts=model.config.num_experts)
+  return StepConfig(loss, 1, parameters)
+
+
+def params_of(model):
+  return jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, model.init(jax.random.key(0)))
+
+
+def loss_and_gradients(model, cfg, mesh=None):
+  """(loss, gradient by leaf), on one device or a mesh."""
+  trained, frozen = trainable.split(params_of(model), cfg.parameters, jax.random.key(1))
+  rows = batch()
+  if mesh is not None:
+    model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
+    layouts = trainable.shardings(model, cfg.parameters, mesh)
+    trained, frozen = (None if tree is None else jax.device_put(tree, layout)
+                       for tree, layout in zip((trained, frozen), layouts, strict=True))
+    rows = jax.device_put(rows, parallel.rows(mesh))
+  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=model, cfg=cfg))
+  (value, _), gradient = run(trained, rows, frozen=frozen)
+  return jax.device_get((value, gradient))
+
+
+@functools.cache
+def on_one_device(name, parameters=ParametersConfig()):
+  model = Model(MODELS[name])
+  return loss_and_gradients(model, step_config(model, parameters))
+
+
+def differs(found, expected) -> float:
+  """The largest difference, relative to the largest entry of a leaf if that is above 1."""
+  return max(float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1))
+             for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+
+
+@every_mesh
+@pytest.mark.parametrize("name, parameters", [
+    ("dense", ParametersConfig()), ("experts", ParametersConfig()),
+    ("stacked", ParametersConfig()), ("dense", LORA)], ids=["dense", "experts", "stacked", "lora"])
+def test_loss_and_gradients_are_those_of_one_device(name, parameters, axes, monkeypatch):
+  monkeypatch.setattr(token_stats, "CHUNK", 16)  # several chunks on each device
+  model = Model(MODELS[name])
+  found = loss_and_gradients(model, step_config(model, parameters), mesh_of(axes))
+  assert differs(found, on_one_device(name, parameters)) < 2e-5
+
+
+def test_gradients_that_are_not_summed_over_devices_are_rejected(monkeypatch):
+  real = jax.shard_map
+
+  def whole_is_stopped(function, **options):
+    return real(lambda rows, whole: function(rows, jax.lax.stop_gradient(whole)), **options)
+
+  monkeypatch.setattr(jax, "shard_map", whole_is_stopped)
+  model = Model(MODELS["stacked"])
+  found = loss_and_gradients(model, step_config(model), mesh_of(MESHES["fsdp"]))
+  assert differs(found, on_one_device("stacked")) > 1e-2
+
+
+# --- what is sent
+
+
+def sent(traced) -> list[dict]:
+  """Output bytes of collectives by kind: outside data-dependent loops, and per trip of each."""
+  module = hlo.parse(traced.lower().compile().as_text())
+  visits, loops, _ = module.visits()
+  found = [collections.Counter() for _ in range(loops + 1)]
+  for visit in visits:
+    for kind, moved in collectives.of_visit(module, visit, 8):
+      found[0 if visit.loop is None else visit.loop + 1][kind] += moved.bytes
+  return found
+
+
+def head_bytes(chunk: int, monkeypatch) -> float:
+  """Bytes that a gradient with a large head sends, with chunks of so many tokens."""
+  monkeypatch.setattr(token_stats, "CHUNK", chunk)
+  wide = dataclasses.replace(STACKED, num_layers=1, vocab_size=4096)
+  mesh = mesh_of(MESHES["fsdp"])
+  model = Model(wide, parallel.Layout(mesh))
+  layout = parallel.param_shardings(model, mesh)
+
+  def abstract(x, sharding):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+  params = jax.tree.map(abstract, model.shapes(), layout)
+  rows = jax.tree.map(lambda x: abstract(x, parallel.rows(mesh)), batch())
+  run = functools.partial(gradients, loss=policy_loss, model=model, cfg=step_config(model))
+  traced = jax.jit(run, out_shardings=((None, None), layout)).trace(params, rows)
+  return sum(sent(traced)[0].values())
+
+
+def test_the_head_is_sent_as_often_with_many_chunks_as_with_one(monkeypatch):
+  one, many = head_bytes(1024, monkeypatch), head_bytes(4, monkeypatch)
+  head = 4 * 16 * 4096
+  assert head < one < 4 * head and abs(many - one) < 0.1 * head
+  # Without shards of rows every chunk fetches the head, and reduces its gradient.
+  monkeypatch.setattr(parallel.Layout, "by_rows", lambda self, function, rows, whole:
+                      function(rows, whole))
+  assert head_bytes(4, monkeypatch) > 4 * many
+
+
+def decode_traced(axes, rules):
+  """A traced chunk of decode steps, its abstract parameters, and its abstract cache."""
+  mesh = mesh_of(axes)
+  model = Model(dataclasses.replace(DENSE, vocab_size=4096), parallel.Layout(mesh))
+  programs = decoding.build(model, 4, (1,), False, mesh)
+  layout = parallel.param_shardings(hand_over.decode_model(model), mesh, rules)
+  params = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+                        model.shapes(), layout)
+  whole = functools.partial(jax.ShapeDtypeStruct, sharding=parallel.replicated(mesh))
+  inputs = ChunkInputs(*[whole((), jnp.int32)] * 3, *[whole((ROWS,), jnp.int32)] * 5)
+  cache = programs.empty(ROWS, 8, 16)
+  key = jax.device_put(jax.random.key(0), parallel.replicated(mesh))
+  sampling = jax.device_put(Sampling.of(1.0), parallel.replicated(mesh))
+  return programs.decode.trace(params, cache, None, inputs, key, sampling,
+                               rules=frozenset()), params, cache
+
+
+def test_no_weight_is_sent_while_decoding():
+  matrix = 4 * 16 * 48  # bytes of the smallest matrix of an MLP
+  for axes in (MESHES["fsdp"], MESHES["fsdp-tensor"]):
+    traced, *_ = decode_traced(axes, parallel.DECODING_RULES)
+    assert all(sum(part.values()) < matrix for part in sent(traced))
+  # In the layout of training every weight is gathered, for each step or at best for each chunk.
+  traced, params, _ = decode_traced(MESHES["fsdp"], parallel.RULES)
+  weights = sum(4 * x.size for x in jax.tree.leaves(params) if x.ndim > 1)
+  assert sum(sum(part.values()) for part in sent(traced)) > 0.9 * weights
+
+
+def test_the_cache_divides_over_rows_and_heads():
+  for axes, shards in ((MESHES["fsdp"], 8), (MESHES["fsdp-tensor"], 8), (MESHES["tensor"], 8)):
+    _, _, cache = decode_traced(axes, parallel.DECODING_RULES)
+    for x in (*cache.keys, *cache.values):
+      assert x.nbytes == shards * x.addressable_shards[0].data.nbytes
+
+
+def test_the_copy_of_the_sampler_is_made_once():
+  mesh = mesh_of(MESHES["fsdp"])
+  model = Model(dataclasses.replace(STACKED, compute_dtype="bfloat16"), parallel.Layout(mesh))
+  params = jax.device_put(params_of(model), parallel.param_shardings(model, mesh))
+  make = hand_over.make(model, mesh)
+  copy = make(params)
+  assert make(copy) is copy
+  assert copy["blocks"][1]["mlp"]["up"].sharding.is_fully_replicated
+  assert copy["head"].dtype == jnp.bfloat16 and copy["final_norm"]["scale"].dtype == jnp.float32
+  np.testing.assert_array_equal(
+      copy["blocks"][1]["mlp"]["up"],
+      np.asarray(params["blocks"]["mlp"]["up"][1]).astype(jnp.bfloat16))
+
+
+# --- sampling
+
+
+def sampled(name, mesh=None):
+  model = Model(MODELS[name])
+  params = params_of(model)
+  if mesh is not None:
+    model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
+    params = jax.device_put(params, parallel.param_shardings(model, mesh))
+  rng = np.random.default_rng(3)
+  tokens = np.repeat(rng.integers(4, 32, (8, PROMPT)), 2, 0).astype(np.int32)
+  at = np.arange(16, dtype=np.int32)
+  prompts = PromptBatch(tokens, np.full(16, PROMPT, np.int32), at, at // 2)
+  cfg = engine.EngineConfig(2, 12, 8, (1,), 0, slots=8, chunk=4)
+  rollout, _ = engine.run(params, prompts, jax.random.key(5), Sampling.of(1.0), model=model,
+                          cfg=cfg, mesh=mesh)
+  return jax.device_get(rollout)
+
+
+@every_mesh
+@pytest.mark.parametrize("name", MODELS)
+def test_sampled_rows_are_those_of_one_device(name, axes):
+  found, expected = sampled(name, mesh_of(axes)), sampled(name)
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_allclose(found.behavior_log_probs, expected.behavior_log_probs, atol=2e-5)
+  assert kv_cache.dtype(MODELS[name]) == jnp.float32

@@ -53,8 +53,15 @@ ROWS = (
         (("results.json", ("2", "lines", 3, "all", "mismatch/outside")),),
         "7.5 % at 0.5 B parameters (trl issue 6789)", "cannot be seen at this scale"),
     Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`, not timed yet",
-        "{done} of {all} runs", (),
-        "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718)", "open"),
+        "final accuracy {:.2f} ± {:.2f} without a ratio, {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} "
+        "(`gspo`, late), {:.2f} ± {:.2f} (`cispo`), {:.2f} ± {:.2f} (`minpro`), {:.2f} ± {:.2f} "
+        "(`ctpo`, late)",
+        tuple(("README.md", rf"\| {name} +\| {condition} +\| {number}")
+              for name, condition in (("none", "base"), ("GRPO", "own anchors"), ("GSPO", "base"),
+                                      ("CISPO", "base"), ("MinPRO", "base"), ("CTPO", "base"))
+              for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
+        "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718)",
+        "agrees for GRPO and MinPRO, disagrees for CISPO"),
     Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, not timed yet",
         "{done} of {all} runs", (), "it does (2605.07331)", "open"),
 )

@@ -3,7 +3,11 @@
 import dataclasses
 import functools
 import importlib.util
+import json
 import operator
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +18,7 @@ from jaxrl_llm import parallel, tasks
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
+from jaxrl_llm.planning import report
 from jaxrl_llm.planning.shapes import SHAPES
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.runs import setup
@@ -38,55 +43,11 @@ def parameter_count(pretrained: str) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
 
 
-def sizes(cfg) -> dict[str, float]:
-  """Numbers of the header: bytes over all devices, or on one device if it says so, and COUNTS."""
-  m, length = ModelConfig(**SHAPES[cfg.pretrained][1]), cfg.row_length
-  count = parameter_count(cfg.pretrained)
-  devices = cfg.mesh.fsdp * cfg.mesh.tensor
-  micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  # f32: parameters, gradients, two moments, the starting parameters, stale samplers
-  state = 4 * (5 + cfg.updates.staleness) * count
-  cache = 2 * 2 * m.num_layers * m.num_kv_heads * m.head_dim * length
-  inputs = 2 * m.num_layers * m.width * length  # remat=full keeps the input of each block
-  scores = (4 + 2) * m.num_heads * length**2  # in f32, and as bf16 weights
-  block = scores + 2 * 3 * m.mlp_width * length
-  return dict(count=count, state=state, cache=cache, rows=cfg.rows, length=length,
-              backward=inputs + block, devices=devices, micro_rows=micro_rows,
-              stale=cfg.updates.staleness, sampling=(state + cfg.rows * cache) / devices,
-              updating=(state + micro_rows * (inputs + block)) / devices)
-
-
-def number(x: float) -> str:
-  return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
-
-
-def estimate(cfg) -> str:
-  """The lines of the header that start with "Estimate"."""
-  s = {name: value if name in COUNTS else number(value / 1e9)
-       for name, value in sizes(cfg).items()}
-  total = number(sizes(cfg)["cache"] * s["rows"] / 1e9)
-  each = "each" if s["devices"] > 1 else "in all"
-  older = f", {s['stale']} older ones" if s["stale"] else ""
-  devices = f"{s['devices']} device{'s' if s['devices'] > 1 else ''}"
-  return f"""Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       {s['count']} billion
-  training state   {s['state']} GB, {20 + 4 * s['stale']} bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters{older}
-  cache            {s['cache']} GB in bf16 for a row of {s['length']:,} tokens,
-                   {total} GB for the {s['rows']:,} rows that are sampled at once
-  backward pass    {s['backward']} GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  {devices:<17}{s['sampling']} GB {each} while sampling,
-                   {s['updating']} GB {each} while updating {s['micro_rows']} rows at once"""
-
-
 def ready(path: Path, *preset: str):
   """The frozen config of a file, after the checks of a run."""
   cfg = from_dict(load(path).get_config(*preset))
   return setup.resolve(check(cfg))
 
-
-COUNTS = ("rows", "length", "devices", "micro_rows", "stale")  # the others are bytes or parameters
 
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=operator.attrgetter("stem"))
 
@@ -128,27 +89,55 @@ def test_the_header_is_a_lab_record(path):
   assert "\nPublished: " in header and "\nNot run here.\n" in header and "\nSource: " in header
 
 
-@every_recipe
-def test_the_estimate_is_that_of_the_config(path):
-  cfg, header = ready(path), load(path).__doc__
-  assert estimate(cfg) in header
-  # The text would notice a change of rows, of lengths or of the model.
-  r = cfg.rollout
-  for change in (dict(max_new_tokens=r.max_new_tokens + 64), dict(group_size=2 * r.group_size)):
-    changed = dataclasses.replace(cfg, rollout=dataclasses.replace(r, **change))
-    assert estimate(changed) not in header
-  other = "Qwen/Qwen3-1.7B" if cfg.pretrained != "Qwen/Qwen3-1.7B" else "Qwen/Qwen3-4B"
-  assert estimate(dataclasses.replace(cfg, pretrained=other)) not in header
+def plan_of(path: Path) -> dict:
+  """The recorded plan of a recipe."""
+  return json.loads((ROOT / "experiments/plans" / f"{path.stem}.json").read_text())
 
 
 @every_recipe
-def test_the_devices_of_the_header_hold_the_run(path):
-  cfg = ready(path)
-  s, (_, shape) = sizes(cfg), SHAPES[cfg.pretrained]
-  assert max(s["sampling"], s["updating"]) < (16e9 if s["devices"] == 1 else 80e9)
+def test_the_header_quotes_the_plan(path):
+  data, header = plan_of(path), load(path).__doc__
+  assert report.summary(data) in header and "REFUSED" not in header
+  assert {"decode", "step"} <= {program["name"] for program in data["programs"]}
+  data["programs"][-1]["bytes"]["total"] *= 2
+  assert report.summary(data) not in header
+
+
+@every_recipe
+def test_the_machine_of_the_header_takes_the_rows(path):
+  cfg, data = ready(path), plan_of(path)
+  _, shape = SHAPES[cfg.pretrained]
+  assert cfg.mesh.fsdp * cfg.mesh.tensor == data["devices"]
   assert shape["width"] % cfg.mesh.fsdp == 0, "parameters would be replicated"
+  assert shape["width"] // cfg.mesh.fsdp >= 64, "narrower shards are gathered by all-reduces"
   mesh = SimpleNamespace(shape={"data": 1, "fsdp": cfg.mesh.fsdp, "tensor": cfg.mesh.tensor})
   parallel.check(cfg, mesh)
+
+
+def planned_step(path: Path, folder: Path) -> dict:
+  """The step of a recipe as it compiles now, on the machine of its recorded plan."""
+  name = folder / "plan.json"
+  subprocess.run(
+      [sys.executable, "experiments/plan.py", f"--config=configs/{path.name}", "--programs=step",
+       f"--target={plan_of(path)['target']}", f"--json={name}"],
+      cwd=ROOT, check=True, env=os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)})
+  return json.loads(name.read_text())["programs"][0]
+
+
+# Long rows take a compiler minutes, so that their recipes are compiled on request.
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
+                    reason="needs libtpu: pip install -e '.[plan-tpu]'")
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem,
+                 marks=pytest.mark.slow if ready(path).row_length <= 1024 else pytest.mark.plans)
+    for path in RECIPES])
+def test_the_step_compiles_as_planned(path, tmp_path):
+  found = planned_step(path, tmp_path)
+  recorded = next(entry for entry in plan_of(path)["programs"] if entry["name"] == "step")
+  assert not found["refused"]
+  assert found["bytes"]["total"] == pytest.approx(recorded["bytes"]["total"], rel=0.1)
+  assert found["run"]["collective_bytes"] == pytest.approx(recorded["run"]["collective_bytes"],
+                                                           rel=0.1)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -61,7 +61,8 @@ def render(results: dict[str, dict], folder: Path) -> None:
       found = [results[key]["measured"] for key in keys]
       rows.append((*pair, *accuracy.row(found)))
       curves[", ".join(pair)] = accuracy.curves(found)
-  tables.replace_part(folder / "README.md", "sweep.py", tables.markdown_table(HEADER, rows))
+  tables.replace_part(folder / "README.md", "sweep.py",
+                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   if curves:
     plots.plot_groups(curves, folder / "training.png", "eval/accuracy")
 

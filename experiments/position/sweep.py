@@ -97,7 +97,8 @@ def render(results: dict[str, dict], folder: Path) -> None:
     if results.keys() >= set(keys):
       found[delay] = [results[key]["measured"] for key in keys]
   rows = [_row(delay, seeds) for delay, seeds in found.items()]
-  tables.replace_part(folder / "README.md", "sweep.py", tables.markdown_table(HEADER, rows))
+  tables.replace_part(folder / "README.md", "sweep.py",
+                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   if found:
     draw_spread(found, folder / "spread.png")
     draw_windows(found, folder / "windows.png")

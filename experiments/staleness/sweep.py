@@ -137,7 +137,8 @@ def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   rows, curves = compared(results)
   page = folder / "README.md"
-  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows))
+  tables.replace_part(page, "sweep.py, comparison",
+                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   tables.replace_part(page, "sweep.py, screening",
                       tables.markdown_table(("method", *CONDITIONS), screened(results)))
   if curves:

@@ -26,7 +26,7 @@ from jaxrl_llm.reporting.reader import RunFolder, read_run
 from jaxrl_llm.reporting.writers import write_atomically
 
 PACKAGE = Path(__file__).parent.parent
-UNREAD = ("reporting", "analysis")  # rooms that change no number of a run
+UNREAD = ("reporting", "analysis", "planning")  # rooms that change no number of a run
 MAIN = "experiments/main.py"
 PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
 FAILED = 1  # exit status of a run that ended in one line, such as a gradient that is not finite
@@ -106,6 +106,12 @@ def _parsed(path: Path) -> str:
       if ast.get_docstring(node, clean=False) is not None:
         node.body = node.body[1:] or [ast.Pass()]
   return ast.unparse(tree)
+
+
+def made_at(results: dict[str, dict]) -> str:
+  """Returns a sentence that names the commits of results, under which a run gives them again."""
+  commits = sorted({str(result["commit"])[:10] for result in results.values()})
+  return f"\n{len(results)} runs, made at commit {', '.join(commits)}." if results else ""
 
 
 def read_results(sweep: Sweep) -> dict[str, dict]:

@@ -77,6 +77,26 @@ def as_text(analyses: list[Analysis], target: Target) -> str:
   return "\n\n".join(parts)
 
 
+def summary(data: dict) -> str:
+  """Returns the lines of a recipe's header, from `as_data`."""
+  memory = data["chip"]["memory"]
+  count = data["devices"]
+  head = (f"Planned for {data['target']}, {count} device{'s' if count > 1 else ''} of "
+          f"{_gb(memory)} GB (experiments/plan.py; compiled, not run):")
+  lines = [head]
+  for program in data["programs"]:
+    if program["name"].startswith("hand_over"):
+      continue
+    total, seconds = program["bytes"]["total"], program.get("seconds")
+    line = f"  {program['name']:<10}{_gb(total):>5} GB each"
+    if seconds is not None:
+      longest = seconds[seconds["binds"]]
+      line += (f"; {program['runs_per_iteration']:g} x {_number(longest)} s, {seconds['binds']} "
+               f"binds, MFU {_number(100 * program['mfu'])} %")
+    lines.append(line + ("; REFUSED" if program["refused"] or total > memory else ""))
+  return "\n".join(lines)
+
+
 def _memory_rows(analyses, target) -> list[list[str]]:
   rows = [["program", *_COLUMNS, "outputs", "temporaries", "needed", "held", "total", "of",
            "compile s"]]

@@ -34,7 +34,8 @@ def planned(tmp_path, *arguments: str) -> tuple[dict, str]:
 @TPU
 def test_a_whole_iteration_on_four_chips(tmp_path):
   data, text = planned(tmp_path, "--target=v5e:2x2")
-  assert list(data["programs"]) == ["hand_over_whole", "generate", "score", "step"]
+  assert list(data["programs"]) == ["hand_over_rest", "hand_over_block", "generate",
+                                    "score", "step"]
   generate, step = data["programs"]["generate"], data["programs"]["step"]
   for name in data["programs"]:
     assert f"\n{name} " in text

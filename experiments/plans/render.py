@@ -1,0 +1,41 @@
+"""Writes the tables of README.md from the recorded plans beside this file.
+
+  python experiments/plans/render.py
+"""
+
+import json
+from pathlib import Path
+
+from jaxrl_llm.reporting import tables
+
+HERE = Path(__file__).parent
+HEADER = ("plan", "target", "program", "GB each, total", "collectives, GB", "memory traffic, TB",
+          "compute, s", "memory, s", "interconnect, s", "MFU, %")
+
+
+def rows() -> list[tuple]:
+  """Returns a row for each program of each recorded plan; work is that of one run of it."""
+  found = []
+  for path in sorted(HERE.glob("*.json")):
+    plan = json.loads(path.read_text())
+    for program in plan["programs"]:
+      seconds, run = program["seconds"], program["run"]
+      found.append((path.stem, plan["target"], program["name"],
+                    *map(number, (program["bytes"]["total"] / 1e9, run["collective_bytes"] / 1e9,
+                                  run["memory_bytes"] / 1e12, seconds["compute"],
+                                  seconds["memory"], seconds["interconnect"],
+                                  100 * program["mfu"]))))
+  return found
+
+
+def number(x: float) -> str:
+  return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def render(folder: Path = HERE) -> None:
+  """Writes README.md of a folder; the plans are those beside this file."""
+  tables.replace_part(folder / "README.md", "render.py", tables.markdown_table(HEADER, rows()))
+
+
+if __name__ == "__main__":
+  render()

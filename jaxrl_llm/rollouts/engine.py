@@ -12,6 +12,7 @@ row's cache token by token, in the same chunks in which other rows sample.
   turns.py   an environment ends turns and answers them in threads; touches the book only
   ring.py    slots and cache on the device; reads the book
   decoding.py, chunk.py, sizes.py    the compiled programs, and their sizes
+  hand_over.py    the sampler's copy of the weights
 """
 
 import jax

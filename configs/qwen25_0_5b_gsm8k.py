@@ -4,17 +4,11 @@ r"""Qwen2.5-0.5B-Instruct on GSM8K: the recipe to begin with, for one GPU or one
   python experiments/main.py --config=configs/qwen25_0_5b_gsm8k.py:minpro \
     --workdir=runs/qwen25_0_5b_minpro
 
-Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       0.494 billion
-  training state   9.88 GB, 20 bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters
-  cache            0.011 GB in bf16 for a row of 896 tokens,
-                   2.82 GB for the 256 rows that are sampled at once
-  backward pass    0.132 GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  1 device         12.7 GB in all while sampling,
-                   10.9 GB in all while updating 8 rows at once
-The logits of a decode step and of a chunk of the loss add 0.2 GB and 0.6 GB.
+Planned for v6e:1, 1 device of 32 GB (experiments/plan.py; compiled, not run):
+  prefill    10.5 GB each; 8 x 0.00125 s, compute binds, MFU 97.8 %
+  decode     10.9 GB each; 16 x 0.0831 s, memory binds, MFU 11.4 %
+  score      10.8 GB each; 1 x 0.363 s, memory binds, MFU 62.6 %
+  step       13.6 GB each; 4 x 1.15 s, memory binds, MFU 14.9 %
 
 Published: nothing; the recipe is ours. Any preset runs on it.
 Not run here.

@@ -8,16 +8,10 @@ r"""Balanced aggregation on Qwen3-1.7B with DAPO-Math-17k.
 
 The three commands are the columns of the published table.
 
-Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       1.72 billion
-  training state   34.4 GB, 20 bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters
-  cache            1.06 GB in bf16 for a row of 9,216 tokens,
-                   2,165 GB for the 2,048 rows that are sampled at once
-  backward pass    9.55 GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  32 devices       68.7 GB each while sampling,
-                   10.6 GB each while updating 32 rows at once
+Planned for v5p:2x2x1, 4 devices of 95 GB (experiments/plan.py; compiled, not run):
+  prefill    44.7 GB each; 32 x 0.00681 s, compute binds, MFU 96.2 %
+  decode       46 GB each; 1024 x 0.117 s, memory binds, MFU 42.2 %
+  step       19.3 GB each; 16 x 15.8 s, memory binds, MFU 53.9 %
 
 Published: .4695, the best (mean per sequence .4481, token mean .4360).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.

@@ -8,18 +8,11 @@ a Python sandbox, but a task of problems from a file has no tool: here a problem
 turn, without code. So this file cannot be expected to reach the published number. A completion has
 the 8,000 tokens that the published one shares with tool output.
 
-Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       4.02 billion
-  training state   80.4 GB, 20 bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters
-  cache            1.33 GB in bf16 for a row of 9,024 tokens,
-                   5,450 GB for the 4,096 rows that are sampled at once
-  backward pass    17.8 GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  128 devices      43.2 GB each while sampling,
-                   18.5 GB each while updating 128 rows at once
-Attention holds all scores of a row, and the sampler holds all rows of an iteration at once: this
-sets the number of devices, more than the size of the model does.
+Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
+  prefill    59.7 GB each; 64 x 0.0176 s, compute binds, MFU 96.2 %
+  decode     62.1 GB each; 1008 x 0.254 s, memory binds, MFU 46.8 %
+  score      20.2 GB each; 1 x 192 s, memory binds, MFU 55.6 %
+  step       27.8 GB each; 16 x 42.9 s, memory binds, MFU 46.7 %
 
 Published: 51.4 (GSPO 47.7).
 avg@32 with tools, mean of AIME25, AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, second-hand. The

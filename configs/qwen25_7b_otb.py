@@ -9,16 +9,9 @@ The published runs let the policy run Python in up to 5 turns per problem. The p
 a Python sandbox, but a task of problems from a file has no tool: here a problem is answered in one
 turn, without code.
 
-Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       7.62 billion
-  training state   152 GB, 20 bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters
-  cache            0.528 GB in bf16 for a row of 9,216 tokens,
-                   1,082 GB for the 2,048 rows that are sampled at once
-  backward pass    17.2 GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  32 devices       38.6 GB each while sampling,
-                   21.9 GB each while updating 32 rows at once
+Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
+  decode       66 GB each; 256 x 0.356 s, memory binds, MFU 89.2 %
+  step       40.2 GB each; 1 x 316 s, compute binds, MFU 77.4 %
 
 Published: a group of 4 matches a group of 32 with more than 65 % fewer tokens (arXiv 2602.07078,
 abstract); 66 % with tools and 62 % in a single turn (its project page, second-hand). The table that

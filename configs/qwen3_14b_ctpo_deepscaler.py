@@ -8,18 +8,9 @@ a Python sandbox, but a task of problems from a file has no tool: here a problem
 turn, without code. So this file cannot be expected to reach the published number. A completion has
 the 8,000 tokens that the published one shares with tool output.
 
-Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       14.8 billion
-  training state   295 GB, 20 bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters
-  cache            1.48 GB in bf16 for a row of 9,024 tokens,
-                   6,056 GB for the 4,096 rows that are sampled at once
-  backward pass    24.2 GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  128 devices      49.6 GB each while sampling,
-                   26.5 GB each while updating 128 rows at once
-Attention holds all scores of a row, and the sampler holds all rows of an iteration at once: this
-sets the number of devices, more than the size of the model does.
+Planned for v5p:2x4x4, 32 devices of 95 GB (experiments/plan.py; compiled, not run):
+  decode     64.4 GB each; 504 x 0.179 s, memory binds, MFU 88.1 %
+  step       33.8 GB each; 16 x 21.9 s, memory binds, MFU 67.9 %
 
 Published: 58.8 (GSPO 55.5, bounds that do not grow with t 55.7).
 avg@32 with tools, mean of AIME25, AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, second-hand. The

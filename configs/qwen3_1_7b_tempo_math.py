@@ -3,17 +3,9 @@
   python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py --workdir=runs/tempo
   python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py:grpo --workdir=runs/grpo
 
-Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       1.72 billion
-  training state   34.4 GB, 20 bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters
-  cache            1.06 GB in bf16 for a row of 9,216 tokens,
-                   3,788 GB for the 3,584 rows that are sampled at once
-  backward pass    9.55 GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  64 devices       59.7 GB each while sampling,
-                   10.1 GB each while updating 64 rows at once
-The published script runs on one GPU; the sampler here holds the cache of all rows at once.
+Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
+  decode     42.9 GB each; 896 x 0.117 s, memory binds, MFU 42.2 %
+  step       12.8 GB each; 8 x 31.9 s, memory binds, MFU 46.9 %
 
 Published: MATH 87.6 -> 91.0 and 1.4 times faster. Model and baseline are not stated, presumably
 Qwen3-4B against GRPO (unconfirmed). arXiv 2509.18314, second-hand. The table of Qwen3-1.7B is

@@ -6,16 +6,9 @@
 The published runs are off-policy because rollouts are delayed by two or more iterations. Here the
 sampler's parameters are two iterations old, and each rollout batch gives one optimizer step.
 
-Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       8.19 billion
-  training state   229 GB, 28 bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters, 2 older ones
-  cache            1.36 GB in bf16 for a row of 9,216 tokens,
-                   1,392 GB for the 1,024 rows that are sampled at once
-  backward pass    19.7 GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  64 devices       25.3 GB each while sampling,
-                   23.3 GB each while updating 64 rows at once
+Planned for v5p:2x2x4, 16 devices of 95 GB (experiments/plan.py; compiled, not run):
+  decode     75.2 GB each; 128 x 0.236 s, memory binds, MFU 77.7 %
+  step       34.6 GB each; 1 x 107 s, memory binds, MFU 63.7 %
 
 Published: 59.4, mean pass@1 of AIME24, AIME25, AMC23, MATH-500, Minerva, OlympiadBench and GSM8K,
 best of all baselines (arXiv 2601.22718, second-hand). An independent run on DAPO-Math-17k: 29.72

@@ -1,6 +1,5 @@
 """Every file in configs/ loads and passes the checks of a run; its header agrees with it."""
 
-import dataclasses
 import functools
 import importlib.util
 import json

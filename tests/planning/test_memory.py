@@ -4,8 +4,8 @@ rule.
 
 import jax
 import jax.numpy as jnp
+import planned_config
 import pytest
-import tiny
 
 from jaxrl_llm import parallel
 from jaxrl_llm.models import trainable
@@ -36,7 +36,7 @@ def real_step(cfg, planned):
 
 @pytest.mark.parametrize("train", ["all", "lora"])
 def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
-  cfg = tiny.ready(parameters=dict(train=train))
+  cfg = planned_config.ready(parameters=dict(train=train))
   planned = abstract.plan(cfg, CPU.devices)
   (program,) = programs.of_iteration(planned, ("step",))
   found = analysis.analyse(program, CPU)

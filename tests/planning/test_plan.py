@@ -18,7 +18,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
   paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
   environment = os.environ | {"JAXRL_LLM_CACHE": "", "XLA_FLAGS": "",
                               "PYTHONPATH": os.pathsep.join(paths)}
-  config = f"--config={ROOT / 'tests/planning/tiny.py'}"
+  config = f"--config={ROOT / 'tests/planning/planned_config.py'}"
   return subprocess.run([sys.executable, str(ROOT / "experiments/plan.py"), config, *arguments],
                         capture_output=True, text=True, env=environment, timeout=900)
 

@@ -4,8 +4,8 @@ import dataclasses
 import importlib.util
 
 import jax
+import planned_config
 import pytest
-import tiny
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.planning import abstract, programs, shapes, targets
@@ -35,21 +35,21 @@ def test_a_compiler_that_is_absent_is_named_by_its_extra(monkeypatch, name, extr
 
 
 def test_a_checkpoint_without_shapes_is_refused(tmp_path):
-  cfg = tiny.ready()
+  cfg = planned_config.ready()
   for name, message in (("org/unknown", "Qwen/Qwen3-4B"), (str(tmp_path), "config.json")):
     with pytest.raises(ConfigError, match=message):
       shapes.with_shapes(dataclasses.replace(cfg, pretrained=name))
 
 
 def test_published_shapes_keep_how_the_network_runs():
-  cfg = tiny.ready(model=dict(remat="full", compute_dtype="bfloat16"))
+  cfg = planned_config.ready(model=dict(remat="full", compute_dtype="bfloat16"))
   model = shapes.with_shapes(dataclasses.replace(cfg, pretrained="Qwen/Qwen3-4B")).model
   assert (model.num_layers, model.width, model.scan_layers) == (36, 2560, True)
   assert (model.remat, model.compute_dtype) == ("full", "bfloat16")
 
 
 def test_programs_by_name():
-  planned = abstract.plan(tiny.ready(), jax.devices()[:4])
+  planned = abstract.plan(planned_config.ready(), jax.devices()[:4])
   names = [program.name for program in programs.of_iteration(planned)]
   assert names[-1] == "step" and "score" in names
   assert [p.name for p in programs.of_iteration(planned, ("step",))] == ["step"]

@@ -8,16 +8,9 @@ r"""Balanced aggregation on Qwen2.5-Math-7B with DAPO-Math-17k.
 
 The three commands are the columns of the published table.
 
-Estimate, by arithmetic from the shapes and not by measurement (1 GB = 1e9 bytes):
-  parameters       7.62 billion
-  training state   152 GB, 20 bytes a parameter in f32: parameters,
-                   gradients, Adam's moments, the starting parameters
-  cache            0.235 GB in bf16 for a row of 4,096 tokens,
-                   481 GB for the 2,048 rows that are sampled at once
-  backward pass    4.11 GB a row: inputs of all blocks in bf16,
-                   scores (f32 and bf16) and MLP of one block
-  16 devices       39.6 GB each while sampling,
-                   13.6 GB each while updating 16 rows at once
+Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
+  decode       63 GB each; 48 x 0.565 s, compute binds, MFU 99.5 %
+  step       30.6 GB each; 16 x 7.96 s, compute binds, MFU 79 %
 
 Published: .3424 (mean per sequence .3446, which is the best here; token mean .3364).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.

@@ -115,11 +115,12 @@ def test_the_machine_of_the_header_takes_the_rows(path):
 
 def planned_step(path: Path, folder: Path) -> dict:
   """The step of a recipe as it compiles now, on the machine of its recorded plan."""
-  name = folder / "plan.json"
+  name, paths = folder / "plan.json", [str(ROOT), os.environ.get("PYTHONPATH", "")]
+  environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(paths)}
   subprocess.run(
       [sys.executable, "experiments/plan.py", f"--config=configs/{path.name}", "--programs=step",
        f"--target={plan_of(path)['target']}", f"--json={name}"],
-      cwd=ROOT, check=True, env=os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)})
+      cwd=ROOT, check=True, env=environment)
   return json.loads(name.read_text())["programs"][0]
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
@@ -88,7 +89,7 @@ class HandOver:
     if "whole" in made:
       return made["whole"].program(params)
     rest, block = made["rest"], made["block"]
-    blocks = {i: block.program(params["blocks"], i) for i in range(block.runs)}
+    blocks = {i: block.program(params["blocks"], self._number(i)) for i in range(block.runs)}
     return {**rest.program(*rest.arguments), "blocks": blocks}
 
   def parts(self, params) -> list[Part]:
@@ -99,6 +100,11 @@ class HandOver:
     others = {name: x for name, x in params.items() if name != "blocks"}
     return [Part("rest", rest, (others,), 1),
             Part("block", block, (params["blocks"], 0), self.model.config.num_layers)]
+
+  def _number(self, layer: int):
+    """The number of a layer, on the devices that the copy is made on."""
+    where = None if self.layout is None else parallel.replicated(self.mesh)
+    return jax.device_put(np.int32(layer), where)
 
   @functools.cached_property
   def layout(self):

@@ -61,7 +61,7 @@ ROWS = (
                                       ("CISPO", "base"), ("MinPRO", "base"), ("CTPO", "base"))
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
         "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718)",
-        "agrees for GRPO and MinPRO, disagrees for CISPO"),
+        "disagrees for CISPO; GRPO and MinPRO not decided"),
     Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, not timed yet",
         "{done} of {all} runs", (), "it does (2605.07331)", "open"),
 )

@@ -16,7 +16,7 @@ _TRAINING = {
     "held": "raise mesh.fsdp, lower updates.staleness, or parameters.train=lora",
 }
 _SAMPLING = {
-    "parameters": "raise mesh.tensor, or mesh.fsdp where the sampler's weights are divided too",
+    "parameters": "raise mesh.tensor (mesh.fsdp does not divide the sampler's copy)",
     "cache": "lower rollout.slots, set rollout.cache_dtype=bfloat16, or raise mesh.tensor",
     "batch": "lower rollout.prompts",
     "outputs": "lower rollout.prompts",

@@ -71,8 +71,8 @@ class Part(NamedTuple):
 class HandOver:
   """`for_decoding` as compiled programs, laid out over a mesh by DECODING_RULES.
 
-  Scanned layers are taken out of their stack one by one by one small program: one program for all
-  of them takes long to compile. Arrays that are right already pass without a copy.
+  With scanned layers, a small program runs once for each layer and takes it out of the stack: a
+  program for all layers takes long to compile. Arrays that are right already pass without a copy.
 
   Attributes:
     model: as it is trained.

@@ -102,6 +102,15 @@ def test_the_header_quotes_the_plan(path):
   assert report.summary(data) not in header
 
 
+def test_the_page_of_plans_is_rendered_from_them(tmp_path):
+  folder = ROOT / "experiments/plans"
+  page, render = tmp_path / "README.md", load(folder / "render.py")
+  page.write_text((folder / "README.md").read_text().replace(RECIPES[0].stem, "another"))
+  assert page.read_text() != (folder / "README.md").read_text()
+  render.render(tmp_path)
+  assert page.read_text() == (folder / "README.md").read_text()
+
+
 @every_recipe
 def test_the_machine_of_the_header_takes_the_rows(path):
   cfg, data = ready(path), plan_of(path)

@@ -12,7 +12,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.planning import model_flops
-from jaxrl_llm.planning.abstract import PAD_ID, STOP_IDS, Planned, bytes_of, placed
+from jaxrl_llm.planning.abstract import PAD_ID, STOP_IDS, Planned, by_rows, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs
@@ -69,7 +69,7 @@ def _columns(params, cache=(), batch=()) -> dict:
 
 def _generation(planned: Planned, params, held: int) -> list[Program]:
   cfg, mesh, model = planned.cfg, planned.rollout_mesh, _sampling_model(planned)
-  r, prompts = cfg.rollout, jax.tree.map(functools.partial(_by_rows, mesh), planned.prompts)
+  r, prompts = cfg.rollout, by_rows(planned.prompts, mesh)
   own = SamplerConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
                       min_new_tokens=r.min_new_tokens)
   program = jax.jit(functools.partial(generate, model=hand_over.decode_model(model), cfg=own),
@@ -151,7 +151,3 @@ def _inputs(whole, slots: int, given: int) -> ChunkInputs:
 
 def _whole(mesh, shape: tuple[int, ...]):
   return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.replicated(mesh))
-
-
-def _by_rows(mesh, x):
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=parallel.rows(mesh))

@@ -14,6 +14,8 @@ import programs
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count=8 {programs.FLAGS}")
 os.environ["JAX_PLATFORMS"] = "cpu"
+# An installed TPU compiler would look for the machine's TPUs, and complain in every command.
+os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["JAXRL_LLM_CACHE"] = ""  # tests neither read nor fill the user's folder
 
 # A shell that starts tests in the background ignores Ctrl-C for them, and for the runs that they

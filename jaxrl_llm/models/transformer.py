@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.config import ModelConfig
@@ -25,6 +26,15 @@ from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
 from jaxrl_llm.models.moe import MoE
 
 Constrain = Callable[[Array, tuple], Array]
+BLOCK_INPUT = "block_input"
+# What the backward pass finds instead of recomputing it, by `ModelConfig.remat`.
+POLICIES = {
+    "full": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=[BLOCK_INPUT],
+        offload_src="device", offload_dst="pinned_host"),
+}
 
 
 def unconstrained(x: Array, axes: tuple) -> Array:
@@ -124,16 +134,16 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
   """The block as a function of its state, with the rematerialisation that `cfg.remat` names.
 
   `full` recomputes the whole block in the backward pass; `dots` keeps the products with weights and
-  recomputes the rest.
+  recomputes the rest; `offload` is `full` with the block's input in the host's memory meanwhile.
   """
 
   def run(state, x, positions, visible, layer, index):
+    x = checkpoint_name(x, BLOCK_INPUT)
     return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain)
 
   if cfg.remat == "none":
     return run
-  keep = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if cfg.remat == "dots" else None
-  return jax.checkpoint(run, policy=keep)
+  return jax.checkpoint(run, policy=POLICIES[cfg.remat])
 
 
 @dataclasses.dataclass(frozen=True)

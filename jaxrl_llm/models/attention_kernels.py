@@ -12,7 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas.ops.gpu import attention as triton_attention
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel,
+  splash_attention_mask,
+)
 
 LANES = 128  # of a TPU: head widths and blocks are multiples of it
 LARGEST_BLOCK = 512

@@ -6,7 +6,8 @@ the logarithm of each query's sum. Blocks of keys behind a block of queries are 
 
 Source: arXiv 2205.14135.
 
-Shapes: R rows, K kv-heads, G query heads of a kv-head, S tokens, d head width, n blocks of B tokens.
+Shapes: R rows, K kv-heads, G query heads of a kv-head, S tokens, d head width, n blocks of B
+tokens.
 """
 
 import functools
@@ -19,13 +20,14 @@ BLOCK = 512
 LOWEST = jnp.finfo(jnp.float32).min
 
 
-def attend_blocks(queries, keys, values, segments, block: int = BLOCK):
+def attend_blocks(queries, keys, values, segments, shared=None, block: int = BLOCK):
   """Attention of each token to its segment up to itself, in f32 inside.
 
   Args:
     queries: [R, K, G, S, d], not scaled.
     keys, values: [R, K, S, d].
     segments: [R, S] int32, 0 at padding. A segment's tokens are neighbours in order.
+    shared: [R, S] int32, an earlier segment that the token sees beside its own; None: none does.
     block: B; shorter rows are one block.
 
   Returns:
@@ -41,7 +43,8 @@ def attend_blocks(queries, keys, values, segments, block: int = BLOCK):
     return jnp.pad(x, widths)
 
   queries = padded(queries * size**-0.5, 3)
-  found = _attend(block, queries, padded(keys, 2), padded(values, 2), padded(segments, 1))
+  owns = tuple(padded(x, 1) for x in (segments, segments if shared is None else shared))
+  found = _attend(block, queries, padded(keys, 2), padded(values, 2), owns)
   return found[..., :length, :]
 
 
@@ -129,10 +132,17 @@ def _product(axes: str, left, right):
 
 
 def _scores(queries, keys, segments, i, j, block: int):
-  """[R, K, G, B, B] f32 of the queries of block i and the keys of block j."""
+  """[R, K, G, B, B] f32 of the queries of block i and the keys of block j.
+
+  `segments`: each token's own, and another one that it sees.
+  """
   scores = _product("rkgsd,rktd->rkgst", queries, _take(keys, j, block))
-  own, theirs = (lax.dynamic_slice_in_dim(segments, at * block, block, 1) for at in (i, j))
+  def of_block(x, at):
+    return lax.dynamic_slice_in_dim(x, at * block, block, 1)
+
+  own, shared = (of_block(x, i)[..., None] for x in segments)
+  theirs = of_block(segments[0], j)[:, None]
   columns = jnp.arange(block)
   not_later = i * block + columns[:, None] >= j * block + columns
-  seen = not_later & (own[..., None] == theirs[:, None]) & (own[..., None] > 0)
+  seen = not_later & ((own == theirs) | (shared == theirs)) & (own > 0)
   return jnp.where(seen[:, None, None], scores, LOWEST)

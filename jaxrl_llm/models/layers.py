@@ -11,8 +11,8 @@ from jax import lax
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import kv_cache
 from jaxrl_llm.models.attention import attend, attend_shared
-from jaxrl_llm.models.row_attention import Rows, attend_rows
 from jaxrl_llm.models.rope import attention_factor, frequencies, rotate
+from jaxrl_llm.models.row_attention import attend_rows
 
 INIT_STD = 0.02
 # Matrices of a block, by the last key of their path: (number of input axes, number of output axes).

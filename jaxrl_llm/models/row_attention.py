@@ -10,6 +10,7 @@ Shapes: R rows, S tokens per row, H heads, K kv-heads, d head width.
 
 import functools
 import logging
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +21,22 @@ from jaxrl_llm.config import ConfigError, ModelConfig
 from jaxrl_llm.models import attention_kernels, blocked_attention
 from jaxrl_llm.models.attention import LONG, attend_earlier
 
-# The devices that have a kernel, and the dtypes that it takes.
+# The segments of a row, as errors call them.
+ONE, PACKED, SHARED = "rows of one segment", "packed rows", "packed rows that share a prompt"
+
+
+class Kernel(NamedTuple):
+  """Where a kernel runs, and the dtypes and rows that it serves."""
+
+  platform: str
+  dtypes: tuple[str, ...]
+  forms: tuple[str, ...]
+
+
 KERNELS = {
-    "splash": ("tpu", ("float32", "bfloat16")),
-    "cudnn": ("gpu", ("bfloat16",)),
-    "triton": ("gpu", ("bfloat16",)),
+    "splash": Kernel("tpu", ("float32", "bfloat16"), (ONE, PACKED)),
+    "cudnn": Kernel("gpu", ("bfloat16",), (ONE,)),
+    "triton": Kernel("gpu", ("bfloat16",), (ONE, PACKED)),
 }
 _GPUS = ("gpu", "cuda", "rocm")
 logger = logging.getLogger(__name__)
@@ -36,63 +48,73 @@ class Rows:
 
   Attributes:
     segments: [R, S] int32, 0 at padding. A segment's tokens are neighbours in order.
+    shared: [R, S] int32, an earlier segment that the token sees beside its own; None: none does.
     visible: [R, S, S] bool, True where a token (second axis) attends to another (third); None
       where the kind needs no such array.
     kind: how attention is computed.
   """
 
   segments: Int[Array, "R S"]
+  shared: Int[Array, "R S"] | None
   visible: Bool[Array, "R S S"] | None
   kind: str = struct.field(pytree_node=False)
 
 
-def rows(segments: Int[Array, "R S"], cfg: ModelConfig, constrain, *, packed: bool) -> Rows:
+def rows(segments: Int[Array, "R S"], cfg: ModelConfig, constrain, *, packed: bool,
+         shared: Int[Array, "R S"] | None = None) -> Rows:
   """Returns what tokens attend to, with the kind of attention that the config asks for.
 
   Args:
-    segments: as in `Rows`.
+    segments, shared: as in `Rows`.
     constrain: `parallel.Layout` of the devices; another function means JAX's default ones.
     packed: whether rows may hold several segments.
 
   Raises:
-    ConfigError: `model.attention` cannot run on these devices, in this dtype, or on packed rows.
+    ConfigError: `model.attention` cannot run on these devices, in this dtype, or on such rows.
   """
-  kind = choose(cfg, segments.shape[1], _platform(constrain), packed)
-  return Rows(segments, _visible(segments) if kind == "plain" else None, kind)
+  form = ONE if not packed else PACKED if shared is None else SHARED
+  kind = choose(cfg, segments.shape[1], _platform(constrain), form)
+  visible = _visible(segments, shared) if kind == "plain" else None
+  return Rows(segments, shared, visible, kind)
 
 
-def choose(cfg: ModelConfig, length: int, platform: str, packed: bool) -> str:
-  """Returns the kind of attention for rows of so many tokens; arguments and errors as `rows`."""
+def choose(cfg: ModelConfig, length: int, platform: str, form: str) -> str:
+  """Returns the kind of attention for rows of so many tokens; errors as `rows`.
+
+  Args:
+    platform: tpu, gpu or another one.
+    form: ONE, PACKED or SHARED, the segments of a row.
+  """
   kind, dtype = cfg.attention, cfg.compute_dtype
   if kind == "auto":
-    kind = _automatic(dtype, length, platform, packed)
+    kind = _automatic(dtype, length, platform, form)
   elif kind in KERNELS:
-    _check_kernel(kind, dtype, platform, packed)
+    _check_kernel(kind, dtype, platform, form)
   _log_once(f"attention in rows of {length} tokens: {kind} (model.attention={cfg.attention}, "
             f"{platform}, {dtype})")
   return kind
 
 
-def _automatic(dtype: str, length: int, platform: str, packed: bool) -> str:
+def _automatic(dtype: str, length: int, platform: str, form: str) -> str:
   if length < LONG:
     return "plain"
-  for kind, (device, dtypes) in KERNELS.items():
-    if device == platform and dtype in dtypes and not (kind == "cudnn" and packed):
+  for kind, kernel in KERNELS.items():
+    if kernel.platform == platform and dtype in kernel.dtypes and form in kernel.forms:
       return kind
   return "blocked"
 
 
-def _check_kernel(kind: str, dtype: str, platform: str, packed: bool) -> None:
-  device, dtypes = KERNELS[kind]
-  if device != platform:
+def _check_kernel(kind: str, dtype: str, platform: str, form: str) -> None:
+  kernel = KERNELS[kind]
+  if kernel.platform != platform:
     raise ConfigError(f"model.attention = {kind!r} on {platform}: its kernel needs a "
-                      f"{device.upper()}. Fix: model.attention=auto.")
-  if dtype not in dtypes:
+                      f"{kernel.platform.upper()}. Fix: model.attention=auto.")
+  if dtype not in kernel.dtypes:
     raise ConfigError(f"model.attention = {kind!r} with model.compute_dtype = {dtype!r}: allowed "
-                      f"are {', '.join(dtypes)}. Fix: model.attention=auto.")
-  if kind == "cudnn" and packed:
-    raise ConfigError("model.attention = 'cudnn' with packed rows: its kernel takes one segment in "
-                      "a row. Fix: model.attention=triton, or updates.token_budget=0.")
+                      f"are {', '.join(kernel.dtypes)}. Fix: model.attention=auto.")
+  if form not in kernel.forms:
+    raise ConfigError(f"model.attention = {kind!r}: its kernel serves {', '.join(kernel.forms)}, "
+                      f"not {form}. Fix: model.attention=auto.")
 
 
 def attend_rows(queries, keys, values, seen: Rows, constrain):
@@ -116,15 +138,20 @@ def attend_rows(queries, keys, values, seen: Rows, constrain):
   shape, kv_heads = queries.shape, keys.shape[1]
   grouped = queries.reshape(*shape[:2], kv_heads, -1, shape[3]).transpose(0, 2, 3, 1, 4)
   heads = ("rows", "kv_heads", None, None)
-  axes = (("rows", "kv_heads", None, None, None), heads, heads, ("rows", None))
-  mixed = _by_shard(constrain)(run, (grouped, keys.swapaxes(2, 3), values, seen.segments), axes)
+  per_token = (seen.segments,) if seen.shared is None else (seen.segments, seen.shared)
+  arrays = (grouped, keys.swapaxes(2, 3), values, *per_token)
+  axes = (("rows", "kv_heads", None, None, None), heads, heads, *[("rows", None)] * len(per_token))
+  mixed = _by_shard(constrain)(run, arrays, axes)
   return mixed.transpose(0, 3, 1, 2, 4).reshape(shape)
 
 
-def _visible(segments: Int[Array, "R S"]) -> Bool[Array, "R S S"]:
+def _visible(segments, shared) -> Bool[Array, "R S S"]:
   columns = jnp.arange(segments.shape[1])
-  same_segment = segments[:, None] == segments[..., None]
-  return (columns <= columns[:, None]) & same_segment & (segments[..., None] > 0)
+  theirs, own = segments[:, None], segments[..., None]
+  of_segment = theirs == own
+  if shared is not None:
+    of_segment |= theirs == shared[..., None]
+  return (columns <= columns[:, None]) & of_segment & (own > 0)
 
 
 def _platform(constrain) -> str:

@@ -84,14 +84,14 @@ class Transformer(nnx.Module):
     else:
       self.blocks = nnx.List([Block(cfg, rngs, i) for i in range(cfg.num_layers)])
 
-  def __call__(self, inputs, positions, segments, cache, constrain, packed):
+  def __call__(self, inputs, positions, segments, cache, constrain, packed, shared):
     """As `Model.hidden_and_routing`."""
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
     x = constrain(x.astype(dtype), ("rows", "length", "embed_activation"))
     index = layers = None
     if cache is None:
-      seen = row_attention.rows(segments, self.cfg, constrain, packed=packed)
+      seen = row_attention.rows(segments, self.cfg, constrain, packed=packed, shared=shared)
     else:
       index, cache = cache.index, kv_cache.record(cache, positions, segments)
       layers = (cache.keys, cache.values)
@@ -177,7 +177,8 @@ class Model:
 
   def hidden(self, params, inputs: Array, positions: Int[Array, "R S"],
              segments: Int[Array, "R S"], *, cache: KVCache | None = None,
-             packed: bool = True) -> tuple[Float[Array, "R S D"], KVCache | None]:
+             packed: bool = True, shared: Int[Array, "R S"] | None = None,
+             ) -> tuple[Float[Array, "R S D"], KVCache | None]:
     """(final hidden states [R, S, D] in the compute dtype, the cache with these tokens entered).
 
     Args:
@@ -190,13 +191,15 @@ class Model:
         all there is.
       packed: whether rows may hold several segments. If not, which is not checked, each row is one
         segment from its first column on, and attention may take a kernel that needs this.
+      shared: an earlier segment of the row that each token sees beside its own, -1: none; None: no
+        token sees any. Not with a cache.
     """
     return self.hidden_and_routing(params, inputs, positions, segments, cache=cache,
-                                   packed=packed)[:2]
+                                   packed=packed, shared=shared)[:2]
 
   def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
                          segments: Int[Array, "R S"], *, cache: KVCache | None = None,
-                         packed: bool = True):
+                         packed: bool = True, shared: Int[Array, "R S"] | None = None):
     """`hidden`, and the experts that each layer sent each token to.
 
     Returns:
@@ -206,7 +209,7 @@ class Model:
     state = jax.tree.map(lambda leaf: leaf, axes_state)  # a copy: the cached state stays abstract
     nnx.replace_by_pure_dict(state, params)
     return nnx.merge(graph, state)(inputs, positions, segments, cache, self.constrain,
-                                   packed)
+                                   packed, shared)
 
   def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
     """Value of the state after each token, hidden . value_head in f32; 0 before training.

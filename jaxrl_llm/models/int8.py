@@ -16,6 +16,9 @@ from jaxrl_llm.config import ConfigError
 
 NONE, ROUNDED, WEIGHTS, PRODUCTS = "none", "int8", "int8_weights", "int8_products"
 STORED = (WEIGHTS, PRODUCTS)  # values of rollout.quantization that hold int8
+# qwix would divide by 127.5. The largest entry of a token would then lie halfway between -127 and
+# -128, so that the rounding of the division decided, which differs between compiled programs.
+_TO_127 = f"absmax,{127.5 / 127}"
 
 
 class Int8Matrix(nnx.Module):
@@ -55,13 +58,14 @@ def weight_product(x, values, scale):
 
 
 def integer_product(x, values, scale):
-  """(round(x / s) @ values) * s * scale, where s is each token's largest |x| / 127.5.
+  """(round(x / s) @ values) * s * scale, where s is each token's largest |x| / 127.
 
   Integers are multiplied and summed in int32, and scales applied in f32. Arguments as in
   `weight_product`.
   """
   qwix = library(PRODUCTS)
-  tokens = qwix.quantize(x.astype(jnp.float32), jnp.int8, channelwise_axes=(0, 1))
+  tokens = qwix.quantize(x.astype(jnp.float32), jnp.int8, channelwise_axes=(0, 1),
+                         calibration_method=_TO_127)
   contract = ((2,), (0,)), ((), ())
   return qwix.dot_general(tokens, qwix.QArray(values, scale[None]), contract).astype(x.dtype)
 

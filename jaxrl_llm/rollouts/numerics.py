@@ -5,8 +5,8 @@ its corrections can be measured. The sampler's network and parameters are made f
 for every rollout, with adapters merged. Evaluation keeps the trainer's numerics, because it
 measures the trained policy.
 
-`rollout.quantization` chooses what becomes of the matrices of attention and MLP; activations between
-products stay in the rollout's dtype, and the other parameters are not quantised:
+`rollout.quantization` chooses what becomes of the matrices of attention and MLP. Activations
+between products stay in the rollout's dtype, and the other parameters are not quantised:
 
   int8           rounded to int8 and multiplied out again: the numbers of an int8 checkpoint, but
                  not its size

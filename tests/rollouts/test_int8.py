@@ -200,10 +200,11 @@ def test_the_behavior_is_that_of_the_quantized_network(quantization):
   own = probabilities(params, rollout, SAMPLING, model=model).log_probs
   # A rounding of 1e-7 may move an activation by a whole step of int8.
   atol = 1e-5 if quantization == "int8_weights" else 5e-2
-  gap = np.abs(own - rollout.behavior_log_probs)[np.asarray(rollout.mask)]
+  mask, behavior = np.asarray(rollout.mask), rollout.behavior_log_probs
+  gap = np.abs(own - behavior)[mask]
   trainers = probabilities(params_of(MODEL), rollout, SAMPLING, model=MODEL).log_probs
   assert gap.max() < atol
-  assert np.abs(trainers - rollout.behavior_log_probs)[np.asarray(rollout.mask)].mean() > 3 * gap.mean()
+  assert np.abs(trainers - behavior)[mask].mean() > 3 * gap.mean()
 
 
 def carried(quantization) -> set[str]:
@@ -247,4 +248,4 @@ def test_sampled_rows_are_those_of_one_device(quantization):
   assert query["values"].sharding.shard_shape(query["values"].shape) == (16, 2, 8)
   assert query["scale"].sharding.shard_shape(query["scale"].shape) == (2, 8)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.behavior_log_probs, expected.behavior_log_probs, atol=2e-5)
+  np.testing.assert_allclose(found.behavior_log_probs, expected.behavior_log_probs, atol=5e-5)

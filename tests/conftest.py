@@ -93,6 +93,7 @@ SLOW = {
                                "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices"
                                "|rules_are_those|matrices_are_cast|row_limits|stop_tokens_wait"
                                r"|counts|equals_generate\[(1-64|8-64|32-64|32-16)",
+    "rollouts/test_int8.py": "one_device|one_byte|logits_of_rounded|behavior_is|wider_copy",
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
                                  "|only_attention|scales_of_their_own",
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",

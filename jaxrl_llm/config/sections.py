@@ -71,8 +71,10 @@ class RolloutConfig:
                       "model.compute_dtype", choices=(DEFAULT, "float32", "bfloat16"))
   cache_dtype: str = option(DEFAULT, "dtype of the sampler's keys and values; default: "
                             "rollout.dtype", choices=(DEFAULT, "float32", "bfloat16"))
-  quantization: str = option("none", "rounds the sampler's attention and MLP matrices "
-                             "(rollouts/numerics.py)", choices=("none", "int8"))
+  quantization: str = option(
+      "none", "the sampler's attention and MLP matrices: int8 rounds them only; int8_weights also "
+      "holds them so; int8_products rounds activations too, and multiplies integers "
+      "(rollouts/numerics.py)", choices=("none", "int8", "int8_weights", "int8_products"))
   logit_noise: float = option(0.0, "standard deviation of normal noise on the sampler's logits, a "
                               "stand-in for an engine of other numerics", low=0.0)
   meter_rows: int = option(8, "rows scored for the mismatch meter where no other pass serves; 0: "

@@ -9,7 +9,7 @@ from flax import nnx
 from jax import lax
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models import kv_cache
+from jaxrl_llm.models import int8, kv_cache
 from jaxrl_llm.models.attention import attend, attend_shared
 from jaxrl_llm.models.rope import attention_factor, frequencies, rotate
 from jaxrl_llm.models.row_attention import attend_rows
@@ -32,6 +32,19 @@ def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
            std: float = INIT_STD) -> nnx.Param:
   """Normal-initialised f32 parameter that carries its logical axes."""
   return nnx.Param(std * jax.random.normal(rngs.params(), shape, jnp.float32), axes=axes)
+
+
+def matrix(cfg: ModelConfig, rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
+           std: float = INIT_STD, produced: int = 1):
+  """A parameter for `multiply`: a `weight`, or an Int8Matrix if `cfg` says so.
+
+  Args:
+    produced: number of output axes.
+  """
+  quantization = cfg.quantization if isinstance(cfg, kv_cache.DecodingConfig) else int8.NONE
+  if quantization == int8.NONE:
+    return weight(rngs, shape, axes, std)
+  return int8.Int8Matrix(shape, axes, produced, quantization == int8.PRODUCTS)
 
 
 def zeros(shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
@@ -69,6 +82,14 @@ def _product_backward(saved, g):
 product.defvjp(_product_forward, _product_backward)
 
 
+def multiply(x, matrix):
+  """x @ matrix for x [R, S, D] and a `matrix` of D times F entries: [R, S, F]."""
+  if isinstance(matrix, int8.Int8Matrix):
+    return matrix.product(x)
+  # One product with a matrix is faster on CPU than a contraction over heads.
+  return product(x, matrix[...].astype(x.dtype).reshape(x.shape[-1], -1))
+
+
 class RMSNorm(nnx.Module):
   """x / sqrt(mean(x^2) + epsilon) * scale over the last axis, computed in f32.
 
@@ -95,10 +116,12 @@ class Attention(nnx.Module):
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     width, size = cfg.width, cfg.head_dim
     self.cfg = cfg
-    self.query = weight(rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"))
-    self.key = weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
-    self.value = weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
-    self.out = weight(rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"),
+    kv_shape, kv_axes = (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim")
+    self.query = matrix(cfg, rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"),
+                        produced=2)
+    self.key = matrix(cfg, rngs, kv_shape, kv_axes, produced=2)
+    self.value = matrix(cfg, rngs, kv_shape, kv_axes, produced=2)
+    self.out = matrix(cfg, rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"),
                       down_std(cfg))
     if cfg.qkv_bias:
       self.query_bias = zeros((cfg.num_heads, size), ("heads", "head_dim"))
@@ -140,8 +163,7 @@ class Attention(nnx.Module):
       mixed = attend(queries, keys, values, seen)
     else:
       mixed = attend_shared(queries, keys, values, seen, layer_cache[2])
-    out = self.out[...].astype(x.dtype).reshape(-1, x.shape[-1])
-    change = product(mixed.reshape(*x.shape[:-1], -1), out)
+    change = multiply(mixed.reshape(*x.shape[:-1], -1), self.out)
     if self.cfg.out_bias:
       change = change + self.out_bias[...].astype(x.dtype)
     return change, (keys, values)
@@ -150,9 +172,7 @@ class Attention(nnx.Module):
     """Queries [R, S, H, d], keys and values [R, S, K, d]."""
 
     def project(matrix, bias):
-      # One product with a matrix is faster on CPU than a contraction over heads.
-      flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)
-      y = product(x, flat).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
+      y = multiply(x, matrix).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
       return y if bias is None else y + bias[...].astype(x.dtype)
 
     if not self.cfg.qkv_bias:
@@ -168,11 +188,10 @@ class MLP(nnx.Module):
   """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
-    self.gate = weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
-    self.up = weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
-    self.down = weight(rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
+    self.gate = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
+    self.up = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
+    self.down = matrix(cfg, rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain):
-    gate, up, down = (m[...].astype(x.dtype) for m in (self.gate, self.up, self.down))
-    inner = jax.nn.silu(product(x, gate)) * product(x, up)
-    return product(constrain(inner, ("rows", "length", "mlp")), down)
+    inner = jax.nn.silu(multiply(x, self.gate)) * multiply(x, self.up)
+    return multiply(constrain(inner, ("rows", "length", "mlp")), self.down)

@@ -236,6 +236,24 @@ class Layout:
     layout = NamedSharding(self.mesh, spec(axes, x.shape, self.mesh))
     return jax.lax.with_sharding_constraint(x, layout)
 
+  @property
+  def platform(self) -> str:
+    """The kind of the devices, as JAX calls it."""
+    return self.mesh.devices.flat[0].platform
+
+  def by_shard(self, function, arrays: tuple, axes: tuple):
+    """Returns function(*arrays), which each device computes from its own parts, as kernels must.
+
+    Args:
+      axes: logical axes of each array; the result has those of the first.
+    """
+    if self.mesh.size == 1:
+      return function(*arrays)
+    layouts = tuple(spec(names, x.shape, self.mesh)
+                    for x, names in zip(arrays, axes, strict=True))
+    return jax.shard_map(function, mesh=self.mesh, in_specs=layouts, out_specs=layouts[0],
+                         check_vma=False)(*arrays)
+
   def by_rows(self, function, rows, whole):
     """Returns function(rows, whole), which each device computes from its own rows.
 

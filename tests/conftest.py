@@ -71,6 +71,8 @@ SLOW = {
     "models/test_moe.py": r"cache_scan_and_mesh|loop_over_tokens\[True|divides_neither"
                           "|no_other_row",
     "models/test_peft.py": r"merged_parameters_do\[(?!qwen3_tied)",
+    "models/test_row_attention.py": r"bfloat16|32768|does_not_depend|neighbour\[(?!blocked)"
+                                    r"|eight_devices|attention\[(splash|triton)",
     "models/test_trainable.py": r"eight_devices|chosen_moves\[(?!lora\])|a_split_that_leaks",
     "models/test_transformer.py": "execution_choices",
     "objective/test_advantages.py":
@@ -93,11 +95,13 @@ SLOW = {
                                "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices"
                                "|rules_are_those|matrices_are_cast|row_limits|stop_tokens_wait"
                                r"|counts|equals_generate\[(1-64|8-64|32-64|32-16)",
+    "rollouts/test_int8.py": "one_device|one_byte|logits_of_rounded|behavior_is|wider_copy",
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
                                  "|only_attention|scales_of_their_own",
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache"
                               "|last_call_is_not_run|eight_devices|comparison_rejects",
+    "runs/test_start_params.py": None,
     "tasks/test_answer_pairs.py": r"pairs\[math",
     "rollouts/tools/test_hostile.py": "busy loop",
     "runs/test_bad_input.py": "command",

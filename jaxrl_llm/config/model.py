@@ -63,7 +63,13 @@ class ModelConfig:
   value_head: bool = derived(False, "a linear value head; on where the advantage needs values")
   scan_layers: bool = option(False, "stacks the blocks and scans them: smaller programs, slower "
                              "decoding on a CPU")
-  remat: str = option("none", "what the backward pass recomputes", choices=("none", "full", "dots"))
+  remat: str = option("none", "what the backward pass recomputes: nothing, whole blocks, all but "
+                      "products with weights, or whole blocks whose inputs the host's memory holds",
+                      choices=("none", "full", "dots", "offload"))
+  attention: str = option("auto", "how whole rows attend to themselves: all scores at once, in "
+                          "blocks, or by a kernel of TPUs (splash) or GPUs (cudnn, triton); auto: "
+                          "by device and length",
+                          choices=("auto", "plain", "blocked", "splash", "cudnn", "triton"))
   compute_dtype: str = option("float32", "dtype of activations", choices=("float32", "bfloat16"))
 
 

@@ -29,6 +29,7 @@ from jaxrl_llm.registry import ADVANTAGES, Choice, Table
 
 STEPS, DEMONSTRATED = when("warm_start.steps"), (when("warm_start.steps"), when(".path"))
 ENGINE, TURNS, PIPO = when(".slots"), when(".max_turns"), when(".enabled")
+ADAMW, ADAFACTOR = when(".name", "adamw"), when(".name", "adafactor")
 PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
 
@@ -70,8 +71,10 @@ class RolloutConfig:
                       "model.compute_dtype", choices=(DEFAULT, "float32", "bfloat16"))
   cache_dtype: str = option(DEFAULT, "dtype of the sampler's keys and values; default: "
                             "rollout.dtype", choices=(DEFAULT, "float32", "bfloat16"))
-  quantization: str = option("none", "rounds the sampler's attention and MLP matrices "
-                             "(rollouts/numerics.py)", choices=("none", "int8"))
+  quantization: str = option(
+      "none", "the sampler's attention and MLP matrices: int8 rounds them only; int8_weights also "
+      "holds them so; int8_products rounds activations too, and multiplies integers "
+      "(rollouts/numerics.py)", choices=("none", "int8", "int8_weights", "int8_products"))
   logit_noise: float = option(0.0, "standard deviation of normal noise on the sampler's logits, a "
                               "stand-in for an engine of other numerics", low=0.0)
   meter_rows: int = option(8, "rows scored for the mismatch meter where no other pass serves; 0: "
@@ -150,12 +153,21 @@ class ParametersConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """AdamW after clipping by the global norm."""
+  """AdamW or Adafactor after clipping by the global norm."""
 
+  name: str = option("adamw", "adamw, or adafactor: its second moment is a sum per row and one per "
+                     "column of each matrix, and it has no first moment",
+                     choices=("adamw", "adafactor"))
   learning_rate: float = option(1e-4, "learning rate, constant after the warm-up", low=0.0)
   warmup_steps: int = option(0, "linear warm-up, optimizer steps", low=0)
-  b1: float = option(0.9, "decay of the first moment", low=0.0, high=1.0)
-  b2: float = option(0.95, "decay of the second moment", low=0.0, high=1.0)
+  b1: float = option(0.9, "decay of the first moment", low=0.0, high=1.0, when=ADAMW)
+  b2: float = option(0.95, "decay of the second moment", low=0.0, high=1.0, when=ADAMW)
+  moment_dtype: str = option("float32", "dtype in which the first moment is held; the second one "
+                             "stays float32", choices=("float32", "bfloat16"), when=ADAMW)
+  decay_power: float = option(0.8, "c: in step t, the decay of the second moment is 1 - t^-c",
+                              low=0.0, high=1.0, when=ADAFACTOR)
+  max_update_rms: float = option(1.0, "root mean square above which the update of a leaf is scaled "
+                                 "down", low=0.0, when=ADAFACTOR)
   weight_decay: float = option(0.0, "decoupled weight decay", low=0.0)
   max_grad_norm: float = option(1.0, "global norm above which gradients are scaled down", low=0.0)
 

@@ -27,8 +27,8 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
     dtype: dtype of the parameters, such as "float32"; None keeps the file's, but those that
       an adapter changes are f32. A value head is always f32.
     **overrides: fields of ModelConfig that a checkpoint does not determine: value_head,
-      scan_layers, remat, compute_dtype. A value head starts at zero, unless `save_pretrained`
-      stored one.
+      scan_layers, remat, attention, compute_dtype. A value head starts at zero, unless
+      `save_pretrained` stored one.
 
   Returns:
     (model, params, report): the report names every tensor with our path, its shape and its dtype.

@@ -20,15 +20,22 @@ from jaxrl_llm.config import ModelConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class CachedConfig(ModelConfig):
-  """Shapes of a network whose cache has its own dtype; only decoding uses it, never training."""
+class DecodingConfig(ModelConfig):
+  """Shapes of a network that only decodes and is never trained.
+
+  Attributes:
+    cache_dtype: dtype of the cache's keys and values.
+    quantization: rollout.quantization where matrices are held as int8, else `none`.
+  """
 
   cache_dtype: str = "float32"
+  quantization: str = "none"
 
 
 def dtype(cfg: ModelConfig) -> jnp.dtype:
-  """Dtype of a cache's keys and values: the compute dtype, unless `cfg` is a CachedConfig."""
-  return jnp.dtype(cfg.cache_dtype if isinstance(cfg, CachedConfig) else cfg.compute_dtype)
+  """Dtype of a cache's keys and values: the compute dtype, unless `cfg` is a DecodingConfig.
+  """
+  return jnp.dtype(cfg.cache_dtype if isinstance(cfg, DecodingConfig) else cfg.compute_dtype)
 
 
 @struct.dataclass

@@ -1,9 +1,7 @@
-"""Norm, attention and dense MLP of a decoder block.
+"""Norm, attention layer and dense MLP of a decoder block.
 
 Shapes: R rows, S tokens per row, T slots attended to, D width, H heads, K kv-heads, d head width.
 """
-
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +9,12 @@ from flax import nnx
 from jax import lax
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models import kv_cache
+from jaxrl_llm.models import int8, kv_cache
+from jaxrl_llm.models.attention import attend, attend_shared
 from jaxrl_llm.models.rope import attention_factor, frequencies, rotate
+from jaxrl_llm.models.row_attention import attend_rows
 
 INIT_STD = 0.02
-MAX_BLOCKS, MIN_BLOCK = 4, 96  # of `attend_earlier`: number of blocks, tokens in one block
-TILE, LONG = 128, 1024  # in rows of LONG tokens and more, blocks end at multiples of TILE
 # Matrices of a block, by the last key of their path: (number of input axes, number of output axes).
 # Axes before them are batches: scanned layers, experts.
 MATRICES = {
@@ -34,6 +32,19 @@ def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
            std: float = INIT_STD) -> nnx.Param:
   """Normal-initialised f32 parameter that carries its logical axes."""
   return nnx.Param(std * jax.random.normal(rngs.params(), shape, jnp.float32), axes=axes)
+
+
+def matrix(cfg: ModelConfig, rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
+           std: float = INIT_STD, produced: int = 1):
+  """A parameter for `multiply`: a `weight`, or an Int8Matrix if `cfg` says so.
+
+  Args:
+    produced: number of output axes.
+  """
+  quantization = cfg.quantization if isinstance(cfg, kv_cache.DecodingConfig) else int8.NONE
+  if quantization == int8.NONE:
+    return weight(rngs, shape, axes, std)
+  return int8.Int8Matrix(shape, axes, produced, quantization == int8.PRODUCTS)
 
 
 def zeros(shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
@@ -71,6 +82,14 @@ def _product_backward(saved, g):
 product.defvjp(_product_forward, _product_backward)
 
 
+def multiply(x, matrix):
+  """x @ matrix for x [R, S, D] and a `matrix` of D times F entries: [R, S, F]."""
+  if isinstance(matrix, int8.Int8Matrix):
+    return matrix.product(x)
+  # One product with a matrix is faster on CPU than a contraction over heads.
+  return product(x, matrix[...].astype(x.dtype).reshape(x.shape[-1], -1))
+
+
 class RMSNorm(nnx.Module):
   """x / sqrt(mean(x^2) + epsilon) * scale over the last axis, computed in f32.
 
@@ -87,114 +106,6 @@ class RMSNorm(nnx.Module):
     return (full * self.scale[...]).astype(x.dtype)
 
 
-def attend(queries, keys, values, visible):
-  """Grouped-query attention with the softmax in f32: H / K query heads share a kv-head.
-
-  Args:
-    queries: [R, S, H, d].
-    keys: [R, K, d, T]. A cache may have another dtype than the queries; products are then in the
-      wider of the two.
-    values: [R, K, T, d], in the dtype of the keys.
-    visible: [R, S, T] bool, True on the slots that a token attends to.
-
-  Returns:
-    [R, S, H, d] in the dtype of the queries. A token that sees no slot (padding) gets the mean of
-    the values.
-
-  Source: arXiv 2305.13245.
-  """
-  scores = _scores(queries, keys, visible)
-  weights = jax.nn.softmax(scores, -1).astype(_wider(queries, values))
-  mixed = _mix(weights, values).astype(queries.dtype)
-  return mixed.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
-
-
-def attend_earlier(queries, keys, values, visible):
-  """`attend` where no token sees a later column, computed in blocks of queries.
-
-  Each block only reads the columns up to its own end, so that n blocks compute (n + 1) / 2n of all
-  scores. The results are those of `attend` up to rounding.
-
-  Args:
-    queries, keys, values, visible: as in `attend`, with T = S.
-  """
-  length = queries.shape[1]
-  count = min(MAX_BLOCKS, max(1, length // MIN_BLOCK))
-  tile = TILE if length >= LONG else 1
-  edges = [length * i // count // tile * tile for i in range(count)] + [length]
-  blocks = [attend(queries[:, a:b], keys[..., :b], values[:, :, :b], visible[:, a:b, :b])
-            for a, b in itertools.pairwise(edges)]
-  return jnp.concatenate(blocks, 1)
-
-
-def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
-  """`attend` over a row's own slots and over its prompt, whose keys are read once for all its rows.
-
-  Each of the two parts p gives its largest score m_p, z_p = sum exp(s - m_p) and
-  y_p = sum exp(s - m_p) v. With m = max m_p the output is
-
-    sum_p exp(m_p - m) y_p / sum_p exp(m_p - m) z_p
-
-  Args:
-    queries, keys, values, visible: as in `attend`.
-    prefix: the prompts of the rows.
-  """
-  length = queries.shape[1]
-  prompts, group = prefix.rows.shape
-  own_top, own_total, own_mixed = _partial(queries, keys, values, visible)
-  grouped = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
-  seen = jnp.broadcast_to(prefix.visible[:, None],
-                          (prompts, group * length, prefix.visible.shape[1]))
-
-  def by_row(x):
-    """[M, .., G S, ..] -> [R, .., S, ..]."""
-    return x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
-
-  shared = _partial(grouped, prefix.keys, prefix.values, seen)
-  shared_top, shared_total, shared_mixed = map(by_row, shared)
-  top = jnp.maximum(own_top, shared_top)
-  own_scale, shared_scale = jnp.exp(own_top - top), jnp.exp(shared_top - top)
-  total = own_scale * own_total + shared_scale * shared_total
-  mixed = (own_scale * own_mixed + shared_scale * shared_mixed) / total
-  return mixed.astype(queries.dtype).transpose(0, 3, 1, 2, 4).reshape(queries.shape)
-
-
-def _partial(queries, keys, values, visible):
-  """(largest score, sum of exp, sum of exp times values) over the given slots, in f32.
-
-  Each is [R, K, H/K, S, ...]; `exp` is relative to the largest score.
-  """
-  scores = _scores(queries, keys, visible)
-  top = jnp.max(scores, -1, keepdims=True)
-  weights = jnp.exp(scores - top)
-  total = jnp.sum(weights, -1, keepdims=True)
-  return top, total, _mix(weights.astype(_wider(queries, values)), values, jnp.float32)
-
-
-def _wider(queries, values):
-  return jnp.promote_types(queries.dtype, values.dtype)
-
-
-def _scores(queries, keys, visible):
-  """Products of queries and keys, [R, K, H/K, S, T] f32; the lowest number where not visible."""
-  rows, length, _, size = queries.shape
-  kv_heads, slots = keys.shape[1], keys.shape[3]
-  # The query heads of a kv-head are stacked along the length: a plain batched product is faster.
-  grouped = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size)
-  stacked = grouped.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
-  scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
-  scores = scores.reshape(rows, kv_heads, -1, length, slots)
-  return jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
-
-
-def _mix(weights, values, dtype=None):
-  """Values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d]."""
-  rows, kv_heads, per, length, slots = weights.shape
-  mixed = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
-                     preferred_element_type=dtype)
-  return mixed.reshape(rows, kv_heads, per, length, -1)
-
-
 class Attention(nnx.Module):
   """Grouped-query attention with rotary positions.
 
@@ -205,10 +116,12 @@ class Attention(nnx.Module):
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     width, size = cfg.width, cfg.head_dim
     self.cfg = cfg
-    self.query = weight(rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"))
-    self.key = weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
-    self.value = weight(rngs, (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim"))
-    self.out = weight(rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"),
+    kv_shape, kv_axes = (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim")
+    self.query = matrix(cfg, rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"),
+                        produced=2)
+    self.key = matrix(cfg, rngs, kv_shape, kv_axes, produced=2)
+    self.value = matrix(cfg, rngs, kv_shape, kv_axes, produced=2)
+    self.out = matrix(cfg, rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"),
                       down_std(cfg))
     if cfg.qkv_bias:
       self.query_bias = zeros((cfg.num_heads, size), ("heads", "head_dim"))
@@ -220,13 +133,13 @@ class Attention(nnx.Module):
       self.query_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
       self.key_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
 
-  def __call__(self, x, positions, visible, layer_cache, index, constrain):
+  def __call__(self, x, positions, seen, layer_cache, index, constrain):
     """(output [R, S, D], the layer's keys and values after this call).
 
     Args:
       x: [R, S, D].
       positions: [R, S] int32.
-      visible: [R, S, T] bool, as in `attend`.
+      seen: with a cache, [R, S, T] bool as `visible` in `attend`; without one, row_attention.Rows.
       layer_cache: (keys, values) of this layer, with a kv_cache.Prefix as third entry where prompts
         are shared; None without a cache.
       index: scalar int32, the slot to write first; None without a cache.
@@ -245,13 +158,12 @@ class Attention(nnx.Module):
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
     keys, values = (constrain(x, ("rows", "kv_heads", None, None)) for x in (keys, values))
     if layer_cache is None:
-      mixed = attend_earlier(queries, keys, values, visible)
+      mixed = attend_rows(queries, keys, values, seen, constrain)
     elif len(layer_cache) == 2:
-      mixed = attend(queries, keys, values, visible)
+      mixed = attend(queries, keys, values, seen)
     else:
-      mixed = attend_shared(queries, keys, values, visible, layer_cache[2])
-    out = self.out[...].astype(x.dtype).reshape(-1, x.shape[-1])
-    change = product(mixed.reshape(*x.shape[:-1], -1), out)
+      mixed = attend_shared(queries, keys, values, seen, layer_cache[2])
+    change = multiply(mixed.reshape(*x.shape[:-1], -1), self.out)
     if self.cfg.out_bias:
       change = change + self.out_bias[...].astype(x.dtype)
     return change, (keys, values)
@@ -260,9 +172,7 @@ class Attention(nnx.Module):
     """Queries [R, S, H, d], keys and values [R, S, K, d]."""
 
     def project(matrix, bias):
-      # One product with a matrix is faster on CPU than a contraction over heads.
-      flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)
-      y = product(x, flat).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
+      y = multiply(x, matrix).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
       return y if bias is None else y + bias[...].astype(x.dtype)
 
     if not self.cfg.qkv_bias:
@@ -278,11 +188,10 @@ class MLP(nnx.Module):
   """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
-    self.gate = weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
-    self.up = weight(rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
-    self.down = weight(rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
+    self.gate = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
+    self.up = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
+    self.down = matrix(cfg, rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain):
-    gate, up, down = (m[...].astype(x.dtype) for m in (self.gate, self.up, self.down))
-    inner = jax.nn.silu(product(x, gate)) * product(x, up)
-    return product(constrain(inner, ("rows", "length", "mlp")), down)
+    inner = jax.nn.silu(multiply(x, self.gate)) * multiply(x, self.up)
+    return multiply(constrain(inner, ("rows", "length", "mlp")), self.down)

@@ -16,15 +16,25 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models import kv_cache
+from jaxrl_llm.models import kv_cache, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
 from jaxrl_llm.models.moe import MoE
 
 Constrain = Callable[[Array, tuple], Array]
+BLOCK_INPUT = "block_input"
+# What the backward pass finds instead of recomputing it, by `ModelConfig.remat`.
+POLICIES = {
+    "full": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=[BLOCK_INPUT],
+        offload_src="device", offload_dst="pinned_host"),
+}
 
 
 def unconstrained(x: Array, axes: tuple) -> Array:
@@ -43,12 +53,12 @@ class Block(nnx.Module):
     experts = cfg.num_experts and layer not in cfg.dense_layers
     self.mlp = MoE(cfg, rngs) if experts else MLP(cfg, rngs)
 
-  def __call__(self, x, positions, visible, layer_cache, index, constrain):
+  def __call__(self, x, positions, seen, layer_cache, index, constrain):
     """(x [R, S, D], (the layer's keys and values, routing [R, S, k] or None without experts)).
 
     Arguments as `Attention.__call__`.
     """
-    mixed, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
+    mixed, layer_cache = self.attention(self.attention_norm(x), positions, seen, layer_cache,
                                         index, constrain)
     x = constrain(x + mixed, ("rows", "length", "embed_activation"))
     if isinstance(self.mlp, MoE):
@@ -74,47 +84,47 @@ class Transformer(nnx.Module):
     else:
       self.blocks = nnx.List([Block(cfg, rngs, i) for i in range(cfg.num_layers)])
 
-  def __call__(self, inputs, positions, segments, cache, constrain):
+  def __call__(self, inputs, positions, segments, cache, constrain, packed, shared):
     """As `Model.hidden_and_routing`."""
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
     x = constrain(x.astype(dtype), ("rows", "length", "embed_activation"))
     index = layers = None
-    key_positions, key_segments = positions, segments
-    if cache is not None:
+    if cache is None:
+      seen = row_attention.rows(segments, self.cfg, constrain, packed=packed, shared=shared)
+    else:
       index, cache = cache.index, kv_cache.record(cache, positions, segments)
-      key_positions, key_segments = cache.positions, cache.segments
       layers = (cache.keys, cache.values)
       if cache.prefix is not None:
         layers += (cache.prefix,)
-    not_later = key_positions[:, None] <= positions[..., None]
-    same_segment = key_segments[:, None] == segments[..., None]
-    visible = not_later & same_segment & (segments[..., None] > 0)
+      not_later = cache.positions[:, None] <= positions[..., None]
+      same_segment = cache.segments[:, None] == segments[..., None]
+      seen = not_later & same_segment & (segments[..., None] > 0)
     run = self._scanned if self.cfg.scan_layers else self._unrolled
-    x, (layers, routing) = run(x, positions, visible, layers, index, constrain)
+    x, (layers, routing) = run(x, positions, seen, layers, index, constrain)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
     return self.final_norm(x), cache, routing
 
-  def _unrolled(self, x, positions, visible, layers, index, constrain):
+  def _unrolled(self, x, positions, seen, layers, index, constrain):
     keys, values, routing = [], [], []
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(entry[i] for entry in layers)
       run = _rematerialised(self.cfg, graph, constrain)
-      x, ((k, v), used) = run(state, x, positions, visible, layer, index)
+      x, ((k, v), used) = run(state, x, positions, seen, layer, index)
       keys.append(k)
       values.append(v)
       routing += [] if used is None else [used]
     return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None)
 
-  def _scanned(self, x, positions, visible, layers, index, constrain):
+  def _scanned(self, x, positions, seen, layers, index, constrain):
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 
     def body(x, layer):
       state, cached = layer
-      x, (new, routing) = run(state, x, positions, visible, cached, index)
+      x, (new, routing) = run(state, x, positions, seen, cached, index)
       return x, (None if cached is None else new, routing)
 
     return lax.scan(body, x, (state, layers))
@@ -124,16 +134,16 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
   """The block as a function of its state, with the rematerialisation that `cfg.remat` names.
 
   `full` recomputes the whole block in the backward pass; `dots` keeps the products with weights and
-  recomputes the rest.
+  recomputes the rest; `offload` is `full` with the block's input in the host's memory meanwhile.
   """
 
-  def run(state, x, positions, visible, layer, index):
-    return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain)
+  def run(state, x, positions, seen, layer, index):
+    x = checkpoint_name(x, BLOCK_INPUT)
+    return nnx.merge(graph, state)(x, positions, seen, layer, index, constrain)
 
   if cfg.remat == "none":
     return run
-  keep = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if cfg.remat == "dots" else None
-  return jax.checkpoint(run, policy=keep)
+  return jax.checkpoint(run, policy=POLICIES[cfg.remat])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +176,9 @@ class Model:
     return jax.eval_shape(parameters)
 
   def hidden(self, params, inputs: Array, positions: Int[Array, "R S"],
-             segments: Int[Array, "R S"], *,
-             cache: KVCache | None = None) -> tuple[Float[Array, "R S D"], KVCache | None]:
+             segments: Int[Array, "R S"], *, cache: KVCache | None = None,
+             packed: bool = True, shared: Int[Array, "R S"] | None = None,
+             ) -> tuple[Float[Array, "R S D"], KVCache | None]:
     """(final hidden states [R, S, D] in the compute dtype, the cache with these tokens entered).
 
     Args:
@@ -178,11 +189,17 @@ class Model:
       segments: [R, S] int; 0 marks padding, which no token sees.
       cache: slots to write these tokens to and to read earlier ones from; None where `inputs` is
         all there is.
+      packed: whether rows may hold several segments. If not, which is not checked, each row is one
+        segment from its first column on, and attention may take a kernel that needs this.
+      shared: an earlier segment of the row that each token sees beside its own, -1: none; None: no
+        token sees any. Not with a cache.
     """
-    return self.hidden_and_routing(params, inputs, positions, segments, cache=cache)[:2]
+    return self.hidden_and_routing(params, inputs, positions, segments, cache=cache,
+                                   packed=packed, shared=shared)[:2]
 
   def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
-                         segments: Int[Array, "R S"], *, cache: KVCache | None = None):
+                         segments: Int[Array, "R S"], *, cache: KVCache | None = None,
+                         packed: bool = True, shared: Int[Array, "R S"] | None = None):
     """`hidden`, and the experts that each layer sent each token to.
 
     Returns:
@@ -191,7 +208,8 @@ class Model:
     graph, axes_state = _structure(self.config)
     state = jax.tree.map(lambda leaf: leaf, axes_state)  # a copy: the cached state stays abstract
     nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(graph, state)(inputs, positions, segments, cache, self.constrain)
+    return nnx.merge(graph, state)(inputs, positions, segments, cache, self.constrain,
+                                   packed, shared)
 
   def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
     """Value of the state after each token, hidden . value_head in f32; 0 before training.

@@ -53,9 +53,10 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   segments = (positions < length[:, None]).astype(jnp.int32)
   routing = None
   if "routing" in stats:
-    hidden, _, routing = model.hidden_and_routing(params, tokens, positions, segments)
+    hidden, _, routing = model.hidden_and_routing(params, tokens, positions, segments,
+                                                   packed=False)
   else:
-    hidden, _ = model.hidden(params, tokens, positions, segments)
+    hidden, _ = model.hidden(params, tokens, positions, segments, packed=False)
   columns = _predicting_columns(tokens.shape[1], completion)
   wanted = functools.partial(_stats_of_rows, stats=stats - {"values", "routing"},
                              entropy_gradient=entropy_gradient)

@@ -9,10 +9,12 @@ SAMPLING = ("generate", "prefill", "decode")
 # What to do about a column, for the programs that train and for those that sample.
 _TRAINING = {
     "parameters": "raise mesh.fsdp or mesh.tensor (more devices to divide them over)",
-    "optimizer": "raise mesh.fsdp, or train fewer leaves: parameters.train=lora",
+    "optimizer": "raise mesh.fsdp, set optimizer.name=adafactor, or train fewer leaves: "
+                 "parameters.train=lora",
     "batch": "lower rollout.prompts, or raise updates.optimizer_batches",
     "outputs": "lower rollout.prompts",
-    "temporaries": "raise updates.micro_batches, set model.remat=full, or raise mesh.tensor",
+    "temporaries": "raise updates.micro_batches, set model.remat=full or offload, or raise "
+                   "mesh.tensor",
     "held": "raise mesh.fsdp, lower updates.staleness, or parameters.train=lora",
 }
 _SAMPLING = {

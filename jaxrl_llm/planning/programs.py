@@ -61,5 +61,8 @@ def _scoring(planned: Planned) -> list[Program]:
 
 
 def _start_bytes(planned: Planned) -> int:
-  """Bytes of the starting parameters, which a run keeps, and of older copies that sample."""
-  return (1 + planned.cfg.updates.staleness) * bytes_of(planned.state.params)
+  """Bytes of the starting parameters, where they are the KL reference, and of older copies that
+  sample.
+  """
+  reference = planned.learner.scoring.score_reference is not None
+  return (reference + planned.cfg.updates.staleness) * bytes_of(planned.state.params)

@@ -53,14 +53,28 @@ def _for_decoding(planned: Planned, params):
 
 
 def _hand_over(planned: Planned, held: int) -> list[Program]:
-  made = hand_over.make(_sampling_model(planned), planned.rollout_mesh)
+  params, made = _rounded(planned), hand_over.make(_sampling_model(planned), planned.rollout_mesh)
   return [
       Program(f"hand_over_{part.name}", tracing(part.program, *part.arguments),
               _columns(part.arguments[0]), planned.rollout_mesh.size, runs=part.runs, trips=(),
-              model_flops=0.0, held=held - bytes_of(part.arguments[0]), cache_inside=0,
-              head=planned.head)
-      for part in made.parts(planned.params)
+              model_flops=0.0,
+              held=held - (bytes_of(part.arguments[0]) if params is planned.params else 0),
+              cache_inside=0, head=planned.head)
+      for part in made.parts(params)
   ]
+
+
+def _rounded(planned: Planned):
+  """The parameters that are handed over: the trained ones, or in the rollout's numerics."""
+  model, cfg = planned.learner.model, planned.cfg.rollout
+  if not numerics.changes_params(model, cfg):
+    return planned.params
+
+  def rounded(params):
+    return numerics.rollout_numerics(model, params, cfg)[1]
+
+  layout = parallel.param_shardings(_sampling_model(planned), planned.learner.mesh)
+  return placed(jax.eval_shape(rounded, planned.params), layout)
 
 
 def _columns(params, cache=(), batch=()) -> dict:

@@ -67,4 +67,5 @@ def _of_folder(pretrained: str) -> ModelConfig:
 
 def _with_execution(shapes: ModelConfig, ours: ModelConfig) -> ModelConfig:
   return dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers,
-                             remat=ours.remat, compute_dtype=ours.compute_dtype)
+                             remat=ours.remat, attention=ours.attention,
+                              compute_dtype=ours.compute_dtype)

@@ -73,13 +73,29 @@ def _read(module, user: hlo.Instruction, position: int, size: int) -> int:
 
 def _read_inside(module, computation: hlo.Computation, name: str, size: int) -> int:
   """Bytes that a fused computation reads of a value which comes from outside."""
+  if computation.by_name[name] is computation.root:
+    return size
   found = 0
   for user, position in computation.users[name]:
-    if user.opcode == "bitcast":
+    if user.opcode == "bitcast" or _only_bitcasts(module, user):
       found += _read_inside(module, computation, user.name, size)
     else:
       found += _read(module, user, position, size)
   return found
+
+
+def _only_bitcasts(module, user: hlo.Instruction) -> bool:
+  """Whether an instruction is a fusion that gives its operand back, as TPU compilers nest them.
+
+  What is read of the operand is then what its users read.
+  """
+  if user.opcode != "fusion" or len(user.operands) != 1:
+    return False
+  inner = module.computations[user.called[0]]
+  at = inner.root
+  while at.opcode == "bitcast":
+    at = inner.by_name[at.operands[0]]
+  return at.opcode == "parameter"
 
 
 def _writes(module, instruction, computation):

@@ -33,7 +33,8 @@ def for_decoding(params, model: Model):
   """Returns (model, params) that decode fast: matrices in the compute dtype, separate blocks.
 
   Norm scales, the router and the value head keep their dtype, because the network reads them in
-  f32. Results equal those of the given model and parameters, up to rounding if layers were scanned.
+  f32; so do matrices held as int8, with their scales. Results equal those of the given model and
+  parameters, up to rounding if layers were scanned.
   """
   blocks = params["blocks"]
   if model.config.scan_layers and 0 not in blocks:
@@ -46,7 +47,8 @@ def _cast(tree, model: Model):
   dtype = jnp.dtype(model.config.compute_dtype)
 
   def leaf(path, x):
-    return x if path[-1].key in FULL_PRECISION else x.astype(dtype)
+    kept = path[-1].key in FULL_PRECISION or not jnp.issubdtype(x.dtype, jnp.floating)
+    return x if kept else x.astype(dtype)
 
   return jax.tree_util.tree_map_with_path(leaf, tree)
 

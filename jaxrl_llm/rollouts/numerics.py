@@ -5,10 +5,17 @@ its corrections can be measured. The sampler's network and parameters are made f
 for every rollout, with adapters merged. Evaluation keeps the trainer's numerics, because it
 measures the trained policy.
 
-`int8` is weight-only: each matrix is rounded to int8 and multiplied out again, and products run in
-the rollout's dtype. This reproduces the numbers of an int8 checkpoint, but not its size: sampling
-holds one more copy of the weights. Integer products would need quantised activations too, which is
-another approximation.
+`rollout.quantization` chooses what becomes of the matrices of attention and MLP. Activations
+between products stay in the rollout's dtype, and the other parameters are not quantised:
+
+  int8           rounded to int8 and multiplied out again: the numbers of an int8 checkpoint, but
+                 not its size
+  int8_weights   held as int8 and one scale per output channel: the values of `int8` up to rounding,
+                 in one byte per entry. Products run in the rollout's dtype.
+  int8_products  held so too, with each token's activations rounded to int8 before a product of
+                 integers (qwix): another approximation on top
+
+The log-probabilities of a rollout are those of the network that sampled it, in each of them.
 """
 
 import dataclasses
@@ -17,8 +24,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.config import DEFAULT, ConfigError, ModelConfig, RolloutConfig
-from jaxrl_llm.models import Model
-from jaxrl_llm.models.kv_cache import CachedConfig
+from jaxrl_llm.models import Model, int8
+from jaxrl_llm.models.kv_cache import DecodingConfig
 from jaxrl_llm.models.layers import MATRICES
 from jaxrl_llm.rollouts.hand_over import FULL_PRECISION
 
@@ -27,10 +34,15 @@ def resolve(cfg: RolloutConfig, model: ModelConfig) -> RolloutConfig:
   """Returns the config with its dtypes filled in.
 
   Raises:
-    ConfigError: quantization needs a library that is not installed.
+    ConfigError: quantization needs a library that is not installed, or a network without experts.
   """
-  if cfg.quantization != "none":
-    _library()
+  if cfg.quantization != int8.NONE:
+    int8.library(cfg.quantization)
+  if cfg.quantization in int8.STORED and model.num_experts:
+    raise ConfigError(
+        f"rollout.quantization = {cfg.quantization!r}: the matrices of experts are not held as "
+        f"int8, and model.num_experts = {model.num_experts}. Fix: rollout.quantization=int8, which "
+        "rounds them only, or none.")
   dtype = model.compute_dtype if cfg.dtype == DEFAULT else cfg.dtype
   cache_dtype = dtype if cfg.cache_dtype == DEFAULT else cfg.cache_dtype
   return dataclasses.replace(cfg, dtype=dtype, cache_dtype=cache_dtype)
@@ -40,24 +52,25 @@ def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
   """Returns the network that samples, which is `model` itself at the defaults."""
   cfg = resolve(cfg, model.config)
   shapes = dataclasses.replace(model.config, compute_dtype=cfg.dtype)
-  if cfg.cache_dtype != cfg.dtype:
+  held = cfg.quantization if cfg.quantization in int8.STORED else int8.NONE
+  if cfg.cache_dtype != cfg.dtype or held != int8.NONE:
     values = {f.name: getattr(shapes, f.name) for f in dataclasses.fields(ModelConfig)}
-    shapes = CachedConfig(**values, cache_dtype=cfg.cache_dtype)
+    shapes = DecodingConfig(**values, cache_dtype=cfg.cache_dtype, quantization=held)
   return model if shapes == model.config else dataclasses.replace(model, config=shapes)
 
 
 def changes_params(model: Model, cfg: RolloutConfig) -> bool:
   """Whether the sampler reads other parameters than the trained ones."""
   dtype = resolve(cfg, model.config).dtype
-  return cfg.quantization != "none" or dtype != model.config.compute_dtype
+  return cfg.quantization != int8.NONE or dtype != model.config.compute_dtype
 
 
 def rollout_numerics(model: Model, params, cfg: RolloutConfig) -> tuple[Model, dict]:
   """Returns (model, params) that sample, which are the trained ones at the defaults.
 
-  Rounds the matrices of attention and MLP as `cfg.quantization` says; embedding, head, norms,
-  biases, router and value head keep their values. Then casts matrices to the rollout's dtype, once
-  instead of in each product.
+  Rounds the matrices of attention and MLP as `cfg.quantization` says, and holds them so if it says
+  so; embedding, head, norms, biases, router and value head keep their values. Then casts the other
+  matrices to the rollout's dtype, once instead of in each product.
 
   Args:
     params: of `model`, adapters merged; not changed.
@@ -68,7 +81,9 @@ def rollout_numerics(model: Model, params, cfg: RolloutConfig) -> tuple[Model, d
 
   def leaf(path, x):
     keys = [entry.key for entry in path]
-    if cfg.quantization == "int8" and keys[0] == "blocks" and keys[-1] in MATRICES:
+    if cfg.quantization != int8.NONE and keys[0] == "blocks" and keys[-1] in MATRICES:
+      if cfg.quantization in int8.STORED:
+        return int8.stored(x, *MATRICES[keys[-1]], cfg.quantization)
       x = round_int8(x, *MATRICES[keys[-1]])
     return x if keys[-1] in FULL_PRECISION else x.astype(dtype)
 
@@ -76,30 +91,6 @@ def rollout_numerics(model: Model, params, cfg: RolloutConfig) -> tuple[Model, d
 
 
 def round_int8(matrix: jax.Array, contracted: int, produced: int) -> jax.Array:
-  """Returns scale * round(matrix / scale), f32, with one scale per output channel and batch.
-
-  The scale is the channel's largest absolute entry / 127.5, so the error is at most scale / 2. A
-  channel of zeros stays zero.
-
-  Args:
-    matrix: [.., contracted axes, produced axes].
-    contracted, produced: number of axes of each kind, as in `models.layers.MATRICES`.
-
-  Raises:
-    ConfigError: the library is not installed.
-  """
-  batch = matrix.ndim - contracted - produced
-  kept = (*range(batch), *range(batch + contracted, matrix.ndim))
-  qwix = _library()
-  return qwix.dequantize(qwix.quantize(matrix.astype(jnp.float32), jnp.int8, channelwise_axes=kept))
-
-
-def _library():
-  """Returns qwix, an optional dependency."""
-  try:
-    import qwix
-  except ImportError as error:
-    raise ConfigError(
-        "rollout.quantization = 'int8' needs qwix, which is not installed. Fix: pip install -e "
-        "'.[quantization]', or rollout.quantization=none.") from error
-  return qwix
+  """Returns scale * round(matrix / scale), f32; arguments and errors as in `int8.quantize`."""
+  qwix = int8.library(int8.ROUNDED)
+  return qwix.dequantize(int8.quantize(matrix, contracted, produced))

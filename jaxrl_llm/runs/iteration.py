@@ -70,12 +70,12 @@ class Replayed(NamedTuple):
 
 
 def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
-            ref_params: Params, iteration: int, ahead: Ahead | None = None) -> Iteration:
+            ref_params: Params | None, iteration: int, ahead: Ahead | None = None) -> Iteration:
   """One rollout batch and its updates.
 
   Args:
     run: the state before; its arrays are donated.
-    ref_params: the KL reference.
+    ref_params: the KL reference; None where nothing reads it.
     iteration: counted from 1.
     ahead: samples the next batch meanwhile, unless this is the last iteration. Needs
       `updates.staleness`.

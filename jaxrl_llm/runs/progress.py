@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm
@@ -35,11 +36,12 @@ class Progress:
 
   Args:
     asked: the problems whose completions are shown.
-    start_params: of the warm start, as the model reads them.
+    start_params: makes or finds the parameters of the warm start, as the model reads them. They
+      are not held between two reports.
   """
 
   def __init__(self, cfg: Config, asked: EvaluationSet, learner: Learner, sampler: Sampler,
-               start_params: Params, directory: Path):
+               start_params: Callable[[], Params], directory: Path):
     self._cfg, self._asked, self._learner, self._sampler = cfg, asked, learner, sampler
     self._start_params, self._directory = start_params, directory
     self._before: Evaluation | None = None
@@ -104,11 +106,12 @@ class Progress:
 
   def _write_samples(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
     """Writes completions from before the training and of `evaluation`, made with `params`."""
+    start = self._start_params()
     if self._before is None:
-      self._before = self._evaluate(self._start_params)
+      self._before = self._evaluate(start)
     tokenizer: PreTrainedTokenizerBase = self._asked.task.tokenizer
     shown = {
-        name: evaluate.samples(self._learner, tokenizer, params, self._start_params, made, SAMPLES)
+        name: evaluate.samples(self._learner, tokenizer, params, start, made, SAMPLES)
         for name, made in (("before", self._before), ("after", evaluation))
     }
     writers.write_atomically(self._directory / "samples.json",

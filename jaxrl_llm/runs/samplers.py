@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import DEFAULT, Config, ConfigError, SamplerConfig
-from jaxrl_llm.models import Model
+from jaxrl_llm.models import Model, int8
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
 from jaxrl_llm.rollouts import engine, generate, hand_over, numerics
 from jaxrl_llm.rollouts.environment import (
@@ -171,7 +171,7 @@ def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> 
     return lambda params: lay_out(rounded(params))
   # Another thread may call this while the training devices work, so no collective may run there: a
   # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
-  elementwise = cfg.rollout.quantization == "none"
+  elementwise = cfg.rollout.quantization == int8.NONE
   narrowed = hand_over.make(sampling_model, None)
 
   def prepare(params):

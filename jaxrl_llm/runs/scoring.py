@@ -107,13 +107,13 @@ def _anchor(cfg: Config) -> str:
   return CURRENT if cfg.updates.optimizer_batches == 1 and not readers else RECOMPUTED
 
 
-def score_rollout(scoring: Scoring, params: Params, ref_params: Params, rollout: Rollout, *,
+def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, rollout: Rollout, *,
                   own: bool = False) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.
 
   Args:
     params: the current policy, at the start of the updates.
-    ref_params: the KL reference.
+    ref_params: the KL reference; None where nothing reads it.
     own: whether `params` sampled the rollout, so that the mismatch meter can read the anchor's
       pass.
   """

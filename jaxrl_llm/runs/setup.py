@@ -99,7 +99,8 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, PreTrainedTokenizerBase | Non
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {cfg.pretrained!r}: {error}") from error
   model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers,
-                              remat=ours.remat, compute_dtype=ours.compute_dtype)
+                              remat=ours.remat, attention=ours.attention,
+                              compute_dtype=ours.compute_dtype)
   check_model(model)
   _log_replaced(ours, model)
   if limit is not None and cfg.row_length > limit:

@@ -1,7 +1,10 @@
 """The loop over iterations: train, evaluate, write, checkpoint."""
 
 import contextlib
+import dataclasses
+import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,27 +85,54 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
       return _run(cfg, task, learner, sampler, sets, workdir.claim(directory, resolved), clock)
 
 
+@dataclasses.dataclass(frozen=True)
+class _StartParams:
+  """Makes the parameters of the start, as the model reads them.
+
+  A copy of all parameters is held only where the training needs one.
+
+  Attributes:
+    learner: of the run.
+    reference: the KL reference, which they are; None without one.
+    start: held where it shares its frozen leaves with the run's state; None elsewhere.
+    read: reads the start from the run's folder, or `pretrained`.
+  """
+
+  learner: Learner
+  reference: Params | None
+  start: Start | None
+  read: Callable[[], Start]
+
+  def __call__(self) -> Params:
+    if self.reference is not None:
+      return self.reference
+    return self.learner.merged(self.start or self.read())
+
+
 def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, sets: list[EvaluationSet],
          directory: Path, clock: Clock) -> dict[str, float]:
   """Warm start, all iterations and the report, in a folder that is the run's."""
   workdir.write_environment(directory)
   task.tokenizer.save_pretrained(directory / "tokenizer")
   start = warm_start(cfg, learner, task.tokenizer, directory)
-  start_params = learner.merged(start)
-  shown = Progress(cfg, sets[0], learner, sampler, start_params, directory)
+  reference = learner.merged(start) if learner.scoring.score_reference is not None else None
+  read = functools.partial(warm_start, cfg, learner, task.tokenizer, directory)
+  before = _StartParams(learner, reference, None if start.frozen is None else start, read)
+  shown = Progress(cfg, sets[0], learner, sampler, before, directory)
   copies = Copies(cfg.writer, directory, to_dict(cfg))
   with contextlib.closing(writers.MetricsWriter(directory, copies)) as writer:
     with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
       outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown, clock, sets)
       with shown.until_interrupted():
         state, done = _restore_or_start(cfg, task, learner, sampler, start, outputs)
+        del start  # its trained leaves were copied
         if not outputs.best.stop:
-          state, done = _train(cfg, task, learner, sampler, state, start_params, done, outputs)
+          state, done = _train(cfg, task, learner, sampler, state, reference, done, outputs)
   return shown.finish(done, learner.merged(state.state))
 
 
 def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
-           start_params: Params, done: int, outputs: Outputs) -> tuple[RunState, int]:
+           reference: Params | None, done: int, outputs: Outputs) -> tuple[RunState, int]:
   """Runs the iterations after `done`; returns the final state and the last iteration."""
   bar = progress(range(done + 1, cfg.iterations + 1), cfg.estimator.name, initial=done,
                  total=cfg.iterations)
@@ -112,7 +142,7 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
       if ahead is None and not cfg.mesh.rollout:  # else the next rows are sampled meanwhile
         phases.wait(run.state.step)
       with profiled(outputs.directory, cfg.profile, iteration) as traced:
-        run, metrics, values, rows = iterate(cfg, task, learner, sampler, run, start_params,
+        run, metrics, values, rows = iterate(cfg, task, learner, sampler, run, reference,
                                              iteration, ahead)
         if traced:
           jax.block_until_ready(run.state.step)

@@ -102,7 +102,8 @@ def initial(cfg: Config, learner: Learner) -> Params:
   model = learner.model.config
   _, params, _ = hf.load_pretrained(cfg.pretrained, mesh=learner.mesh, dtype=dtype,
                                     value_head=model.value_head, scan_layers=model.scan_layers,
-                                    remat=model.remat, compute_dtype=model.compute_dtype)
+                                    remat=model.remat, attention=model.attention,
+                                    compute_dtype=model.compute_dtype)
   return params
 
 

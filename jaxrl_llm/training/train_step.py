@@ -22,14 +22,29 @@ class NonFiniteError(RuntimeError):
 def make_optimizer(
     cfg: OptimizerConfig,
     learning_rate: float | optax.Schedule | None = None) -> optax.GradientTransformation:
-  """AdamW after a global-norm clip; `learning_rate` (number or schedule) replaces the config's."""
+  """The optimizer after a global-norm clip; `learning_rate` (number or schedule) replaces the
+  config's.
+
+  Weight decay is decoupled: it is multiplied by the learning rate alone. Adafactor is that without
+  relative step sizes and first moment. Matrices below 128 rows or columns keep whole moments.
+
+  Source: arXiv 1711.05101 (AdamW), arXiv 1804.04235 (Adafactor).
+  """
   if learning_rate is None:
     learning_rate = cfg.learning_rate
     if cfg.warmup_steps:
       learning_rate = optax.linear_schedule(0.0, cfg.learning_rate, cfg.warmup_steps)
+  clip = optax.clip_by_global_norm(cfg.max_grad_norm)
+  if cfg.name == "adafactor":
+    return optax.chain(clip, optax.scale_by_factored_rms(decay_rate=cfg.decay_power),
+                       optax.clip_by_block_rms(cfg.max_update_rms),
+                       optax.add_decayed_weights(cfg.weight_decay),
+                       optax.scale_by_learning_rate(learning_rate))
+  # None is f32 too, and what older checkpoints of a run were made with.
+  moment_dtype = None if cfg.moment_dtype == "float32" else cfg.moment_dtype
   return optax.chain(
-      optax.clip_by_global_norm(cfg.max_grad_norm),
-      optax.adamw(learning_rate, b1=cfg.b1, b2=cfg.b2, weight_decay=cfg.weight_decay))
+      clip, optax.adamw(learning_rate, b1=cfg.b1, b2=cfg.b2, weight_decay=cfg.weight_decay,
+                        mu_dtype=moment_dtype))
 
 
 def warm_start_schedule(cfg: WarmStartConfig) -> optax.Schedule:
@@ -99,20 +114,38 @@ def train_step(state: TrainState, batch, *, loss, model, tx,
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:
-  """Shardings of a state: optimizer moments lie as their parameters do, counters are replicated."""
-  trained, frozen = trainable.shardings(model, cfg, mesh)
-  whole = parallel.replicated(mesh)
+  """Shardings of a state: optimizer moments lie as their parameters do, counters are replicated.
 
-  def of_parameter(moment, sharding):
-    return sharding
+  A factor of a moment, which lacks an axis of its parameter, lies as the axes that it has.
+  """
+  trained, frozen = trainable.shardings(model, cfg, mesh)
+  whole, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
+
+  def of_parameter(moment, sharding, parameter):
+    if moment.shape == parameter.shape:
+      return sharding
+    return _of_factor(moment.shape, sharding, parameter.shape)
 
   def of_counter(counter):
     return whole
 
-  moments = jax.eval_shape(tx.init, trainable.shapes_of(model, cfg)[0])
-  opt_state = optax.tree_map_params(tx, of_parameter, moments, trained,
-                                    transform_non_params=of_counter)
+  opt_state = optax.tree_map_params(tx, of_parameter, jax.eval_shape(tx.init, shapes), trained,
+                                    shapes, transform_non_params=of_counter)
   return TrainState(whole, trained, opt_state, frozen)
+
+
+def _of_factor(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):
+  """The sharding of a parameter without the axis that a factor of its moment was summed over.
+
+  Of two equal axes it may be either. A factor of another form, such as the placeholder of a moment
+  that is not factored, is replicated.
+  """
+  spec = (*sharding.spec, *[None] * (len(parameter) - len(sharding.spec)))
+  kept = []
+  for axis in range(len(parameter)):
+    if factor == parameter[:axis] + parameter[axis + 1:]:
+      kept = [*spec[:axis], *spec[axis + 1:]]
+  return jax.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*kept))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.models import layers
+from jaxrl_llm.models import attention, layers
 
 
 def operands(length: int, rows=2, heads=4, kv_heads=2, size=8):
@@ -23,11 +23,11 @@ def operands(length: int, rows=2, heads=4, kv_heads=2, size=8):
           normal(rows, kv_heads, length, size), visible, normal(rows, length, heads, size))
 
 
-def value_and_gradients(attention, queries, keys, values, visible, weights):
+def value_and_gradients(function, queries, keys, values, visible, weights):
   seen = np.any(visible, -1)[..., None, None]  # the output at padding is not read
 
   def loss(*x):
-    return jnp.sum(jnp.where(seen, attention(*x, visible), 0) * weights)
+    return jnp.sum(jnp.where(seen, function(*x, visible), 0) * weights)
 
   return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(queries, keys, values)
 
@@ -35,9 +35,10 @@ def value_and_gradients(attention, queries, keys, values, visible, weights):
 @pytest.mark.parametrize(("length", "blocks"), [(95, 1), (193, 2), (400, 4)])
 def test_attention_in_blocks_is_attention(length, blocks):
   given = operands(length)
-  program = jax.make_jaxpr(layers.attend_earlier)(*given[:4]).pretty_print()
+  program = jax.make_jaxpr(attention.attend_earlier)(*given[:4]).pretty_print()
   assert program.count("dot_general[") == 2 * blocks
-  got, expected = (value_and_gradients(f, *given) for f in (layers.attend_earlier, layers.attend))
+  got, expected = (value_and_gradients(f, *given)
+                   for f in (attention.attend_earlier, attention.attend))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), got, expected)
 
 
@@ -45,7 +46,7 @@ def test_a_mask_that_looks_ahead_is_not_for_blocks():
   queries, keys, values, visible, weights = operands(193)
   ahead = np.swapaxes(visible, 1, 2)
   got, expected = (value_and_gradients(f, queries, keys, values, ahead, weights)[0]
-                   for f in (layers.attend_earlier, layers.attend))
+                   for f in (attention.attend_earlier, attention.attend))
   assert abs(got - expected) > 1
 
 

@@ -84,7 +84,8 @@ def test_padding_changes_nothing():
 
 
 @pytest.mark.parametrize("change", [{"scan_layers": True}, {"remat": "full"}, {"remat": "dots"},
-                                    {"scan_layers": True, "remat": "full"}], ids=str)
+                                    {"remat": "offload"}, {"scan_layers": True, "remat": "full"},
+                                    {"scan_layers": True, "remat": "offload"}], ids=str)
 def test_execution_choices_change_neither_value_nor_gradient(change):
   model, other = Model(CONFIG), Model(dataclasses.replace(CONFIG, **change))
   params = model.init(jax.random.key(0))

@@ -186,6 +186,34 @@ def test_a_fusion_reads_and_writes_the_slice_of_a_stack():
   assert found["%sum.1"].memory == 3 * 400
 
 
+def test_a_nested_fusion_that_only_renames_its_operand_is_read_by_its_users():
+  """A TPU compiler puts weights and caches that enter a product into such a fusion."""
+  found = passed("""\
+HloModule nested
+
+%rename (n0: s8[64,100]) -> s8[64,100] {
+  %n0 = s8[64,100]{1,0:T(32,128)(4,1)} parameter(0)
+  ROOT %b = s8[64,100]{1,0:T(8,128)(4,1)} bitcast(%n0)
+}
+
+%multiply (m0: s8[64,100], m1: bf16[32,64]) -> bf16[32,100] {
+  %m0 = s8[64,100]{1,0} parameter(0)
+  %m1 = bf16[32,64]{1,0} parameter(1)
+  %renamed = s8[64,100]{1,0} fusion(%m0), kind=kLoop, calls=%rename
+  ROOT %c = bf16[32,100]{1,0} convolution(%m1, %renamed), dim_labels=bf_io->bf
+}
+
+ENTRY %main (w: s8[64,100], x: bf16[32,64]) -> bf16[32,100] {
+  %w = s8[64,100]{1,0} parameter(0)
+  %x = bf16[32,64]{1,0} parameter(1)
+  %copied = s8[64,100]{1,0} fusion(%w), kind=kLoop, calls=%rename
+  ROOT %y = bf16[32,100]{1,0} fusion(%copied, %x), kind=kOutput, calls=%multiply
+}
+""")
+  assert found["%y"].memory == 64 * 100 + 2 * 32 * 64 + 2 * 32 * 100
+  assert found["%copied"].memory == 2 * 64 * 100
+
+
 def test_a_librarys_workspace_is_no_traffic():
   call = ('  %s = (f32[100]{0}, s8[33554432]{0}) custom-call(%g), '
           'custom_call_target="__cublas$lt$matmul"')

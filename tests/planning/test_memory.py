@@ -9,7 +9,14 @@ import pytest
 
 from jaxrl_llm import parallel
 from jaxrl_llm.models import trainable
-from jaxrl_llm.planning import abstract, advice, analysis, programs, targets
+from jaxrl_llm.planning import (
+  abstract,
+  advice,
+  analysis,
+  programs,
+  sampler_programs,
+  targets,
+)
 from jaxrl_llm.planning.analysis import Analysis, Program
 from jaxrl_llm.training.train_step import init_state, state_shardings
 
@@ -52,6 +59,18 @@ def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
   # A counter that takes every leaf to be whole on each device is wrong by far.
   whole = sum(x.nbytes for x in jax.tree.leaves(state.params))
   assert whole > 1.2 * on_device(new.params)
+
+
+@pytest.mark.parametrize("quantization", ["int8_weights", "int8_products"])
+def test_the_planned_copy_of_the_sampler_holds_int8(quantization):
+  plain, found = (
+      abstract.plan(planned_config.ready(rollout=dict(quantization=name)), CPU.devices)
+      for name in ("int8", quantization))
+  matrices = 2 * (64 * (2 * 128 + 2 * 64) + 3 * 64 * 128)  # query and out, key and value, MLP
+  scales = 2 * (128 + 2 * 64 + 64 + 2 * 128 + 64)
+  saved = 3 * matrices - 4 * scales  # f32 before
+  copies = [abstract.bytes_of(sampler_programs.sampler_params(x)) for x in (plain, found)]
+  assert copies[0] - copies[1] == saved
 
 
 def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:

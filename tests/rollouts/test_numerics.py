@@ -22,7 +22,7 @@ from jaxrl_llm.config import (
   StepConfig,
 )
 from jaxrl_llm.models import Model, kv_cache, trainable
-from jaxrl_llm.models.layers import attend
+from jaxrl_llm.models.attention import attend
 from jaxrl_llm.objective.mismatch import mismatch_metrics
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.rollouts import engine, generate, numerics

@@ -41,7 +41,7 @@ def made(tmp_path, monkeypatch):
   monkeypatch.setattr(progress.evaluate, "samples", lambda *_: [])
   asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None))
   cfg = types.SimpleNamespace(iterations=1000)
-  return Progress(cfg, asked, None, None, None, tmp_path), clock, written
+  return Progress(cfg, asked, None, None, lambda: None, tmp_path), clock, written
 
 
 def share(made, evaluations=400) -> float:

@@ -1,0 +1,122 @@
+"""Grouped-query attention in plain JAX, with scores of all pairs of query and key.
+
+Shapes: R rows, S tokens per row, T slots attended to, H heads, K kv-heads, d head width.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_llm.models import kv_cache
+
+MAX_BLOCKS, MIN_BLOCK = 4, 96  # of `attend_earlier`: number of blocks, tokens in one block
+TILE, LONG = 128, 1024  # in rows of LONG tokens and more, blocks end at multiples of TILE
+
+
+def attend(queries, keys, values, visible):
+  """Grouped-query attention with the softmax in f32: H / K query heads share a kv-head.
+
+  Args:
+    queries: [R, S, H, d].
+    keys: [R, K, d, T]. A cache may have another dtype than the queries; products are then in the
+      wider of the two.
+    values: [R, K, T, d], in the dtype of the keys.
+    visible: [R, S, T] bool, True on the slots that a token attends to.
+
+  Returns:
+    [R, S, H, d] in the dtype of the queries. A token that sees no slot (padding) gets the mean of
+    the values.
+
+  Source: arXiv 2305.13245.
+  """
+  scores = _scores(queries, keys, visible)
+  weights = jax.nn.softmax(scores, -1).astype(_wider(queries, values))
+  mixed = _mix(weights, values).astype(queries.dtype)
+  return mixed.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+
+
+def attend_earlier(queries, keys, values, visible):
+  """`attend` where no token sees a later column, computed in blocks of queries.
+
+  Each block only reads the columns up to its own end, so that n blocks compute (n + 1) / 2n of all
+  scores. The results are those of `attend` up to rounding.
+
+  Args:
+    queries, keys, values, visible: as in `attend`, with T = S.
+  """
+  length = queries.shape[1]
+  count = min(MAX_BLOCKS, max(1, length // MIN_BLOCK))
+  tile = TILE if length >= LONG else 1
+  edges = [length * i // count // tile * tile for i in range(count)] + [length]
+  blocks = [attend(queries[:, a:b], keys[..., :b], values[:, :, :b], visible[:, a:b, :b])
+            for a, b in itertools.pairwise(edges)]
+  return jnp.concatenate(blocks, 1)
+
+
+def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
+  """`attend` over a row's own slots and over its prompt, whose keys are read once for all its rows.
+
+  Each of the two parts p gives its largest score m_p, z_p = sum exp(s - m_p) and
+  y_p = sum exp(s - m_p) v. With m = max m_p the output is
+
+    sum_p exp(m_p - m) y_p / sum_p exp(m_p - m) z_p
+
+  Args:
+    queries, keys, values, visible: as in `attend`.
+    prefix: the prompts of the rows.
+  """
+  length = queries.shape[1]
+  prompts, group = prefix.rows.shape
+  own_top, own_total, own_mixed = _partial(queries, keys, values, visible)
+  grouped = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
+  seen = jnp.broadcast_to(prefix.visible[:, None],
+                          (prompts, group * length, prefix.visible.shape[1]))
+
+  def by_row(x):
+    """[M, .., G S, ..] -> [R, .., S, ..]."""
+    return x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
+
+  shared = _partial(grouped, prefix.keys, prefix.values, seen)
+  shared_top, shared_total, shared_mixed = map(by_row, shared)
+  top = jnp.maximum(own_top, shared_top)
+  own_scale, shared_scale = jnp.exp(own_top - top), jnp.exp(shared_top - top)
+  total = own_scale * own_total + shared_scale * shared_total
+  mixed = (own_scale * own_mixed + shared_scale * shared_mixed) / total
+  return mixed.astype(queries.dtype).transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+
+
+def _partial(queries, keys, values, visible):
+  """(largest score, sum of exp, sum of exp times values) over the given slots, in f32.
+
+  Each is [R, K, H/K, S, ...]; `exp` is relative to the largest score.
+  """
+  scores = _scores(queries, keys, visible)
+  top = jnp.max(scores, -1, keepdims=True)
+  weights = jnp.exp(scores - top)
+  total = jnp.sum(weights, -1, keepdims=True)
+  return top, total, _mix(weights.astype(_wider(queries, values)), values, jnp.float32)
+
+
+def _wider(queries, values):
+  return jnp.promote_types(queries.dtype, values.dtype)
+
+
+def _scores(queries, keys, visible):
+  """Products of queries and keys, [R, K, H/K, S, T] f32; the lowest number where not visible."""
+  rows, length, _, size = queries.shape
+  kv_heads, slots = keys.shape[1], keys.shape[3]
+  # The query heads of a kv-head are stacked along the length: a plain batched product is faster.
+  grouped = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size)
+  stacked = grouped.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
+  scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
+  scores = scores.reshape(rows, kv_heads, -1, length, slots)
+  return jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+
+
+def _mix(weights, values, dtype=None):
+  """Values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d]."""
+  rows, kv_heads, per, length, slots = weights.shape
+  mixed = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
+                     preferred_element_type=dtype)
+  return mixed.reshape(rows, kv_heads, per, length, -1)

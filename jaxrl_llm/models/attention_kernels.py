@@ -1,0 +1,93 @@
+"""JAX's own kernels of attention in whole rows.
+
+Shapes and results are those of `blocked_attention.attend_blocks`. Of the libraries, JAX's kernels
+serve grouped heads, segments and a backward pass on both TPU (splash) and GPU (triton) without
+another dependency; cuDNN's is the fastest on a GPU, but in JAX's public interface it knows only
+lengths, so that it does not serve packed rows.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas.ops.gpu import attention as triton_attention
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel,
+  splash_attention_mask,
+)
+
+LANES = 128  # of a TPU: head widths and blocks are multiples of it
+LARGEST_BLOCK = 512
+
+
+def splash(queries, keys, values, segments, interpret: bool = False):
+  """On a TPU. Head widths and lengths are padded with zeros to whole tiles.
+
+  Args:
+    interpret: runs the kernel's operations one by one on any device, for tests.
+  """
+  groups, length, size = queries.shape[2:]
+  block = min(LARGEST_BLOCK, -(-length // LANES) * LANES)
+  kernel = _splash_kernel(keys.shape[1] * groups, length + -length % block, block, interpret)
+  queries = (queries * size**-0.5).reshape(queries.shape[0], -1, length, size)
+  tiles = [_padded(_padded(x, 2, block), 3, LANES) for x in (queries, keys, values)]
+  ids = _padded(segments, 1, block)
+  mixed = jax.vmap(kernel)(*tiles, splash_attention_kernel.SegmentIds(ids, ids))
+  mixed = mixed[:, :, :length, :size]
+  return mixed.reshape(*mixed.shape[:1], -1, groups, length, size)
+
+
+@functools.cache
+def _splash_kernel(heads: int, length: int, block: int, interpret: bool):
+  mask = splash_attention_mask.CausalMask((length, length))
+  sizes = splash_attention_kernel.BlockSizes(
+      block_q=block, block_kv=block, block_kv_compute=block, block_q_dkv=block, block_kv_dkv=block,
+      block_kv_dkv_compute=block, block_q_dq=block, block_kv_dq=block)
+  with jax.ensure_compile_time_eval():
+    return splash_attention_kernel.make_splash_mha_single_device(
+        splash_attention_mask.MultiHeadMask([mask] * heads), block_sizes=sizes, interpret=interpret)
+
+
+def cudnn(queries, keys, values, segments):
+  """On an NVIDIA GPU, in bf16. Each row is one segment from its first column on."""
+  length = jnp.sum(segments > 0, 1, dtype=jnp.int32)
+  by_column = [_by_column(x) for x in (_all_heads(queries), keys, values)]
+  mixed = jax.nn.dot_product_attention(
+      *by_column, is_causal=True, query_seq_lengths=length, key_value_seq_lengths=length,
+      implementation="cudnn")
+  return _by_column(mixed).reshape(queries.shape)
+
+
+def triton(queries, keys, values, segments, interpret: bool = False):
+  """On a GPU. Keys and values are repeated for the heads that share them.
+
+  Args:
+    interpret: as in `splash`.
+  """
+  groups, length, size = queries.shape[2:]
+  keys, values = (jnp.repeat(x, groups, 1) for x in (keys, values))
+  tiles = [_by_column(_padded(x, 2, LANES)) for x in (_all_heads(queries), keys, values)]
+  ids = _padded(segments, 1, LANES)
+  sizes = triton_attention.BlockSizes(block_q=64, block_k=64, block_q_dkv=32, block_kv_dkv=32,
+                                      block_q_dq=32, block_kv_dq=64)
+  mixed = triton_attention.mha(*tiles, ids, sm_scale=size**-0.5, causal=True, block_sizes=sizes,
+                               interpret=interpret)
+  return _by_column(mixed)[:, :, :length].reshape(queries.shape)
+
+
+def _all_heads(queries):
+  """[R, K, G, S, d] -> [R, H, S, d]."""
+  return queries.reshape(queries.shape[0], -1, *queries.shape[3:])
+
+
+def _by_column(x):
+  """[R, H, S, d] -> [R, S, H, d], and back."""
+  return x.swapaxes(1, 2)
+
+
+def _padded(x, axis: int, multiple: int):
+  """`x` with zeros behind it, so that the axis is a multiple."""
+  extra = -x.shape[axis] % multiple
+  return x if extra == 0 else lax.pad(x, jnp.zeros((), x.dtype), [
+      (0, extra if i == axis else 0, 0) for i in range(x.ndim)])

@@ -1,0 +1,148 @@
+"""Attention of whole rows block by block: no array of [tokens, tokens] exists, at any length.
+
+The softmax is taken online: each query keeps the largest score so far, and rescales what it has
+summed when a block brings a larger one. The backward pass computes the scores of a block again from
+the logarithm of each query's sum. Blocks of keys behind a block of queries are skipped.
+
+Source: arXiv 2205.14135.
+
+Shapes: R rows, K kv-heads, G query heads of a kv-head, S tokens, d head width, n blocks of B
+tokens.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+BLOCK = 512
+LOWEST = jnp.finfo(jnp.float32).min
+
+
+def attend_blocks(queries, keys, values, segments, shared=None, block: int = BLOCK):
+  """Attention of each token to its segment up to itself, in f32 inside.
+
+  Args:
+    queries: [R, K, G, S, d], not scaled.
+    keys, values: [R, K, S, d].
+    segments: [R, S] int32, 0 at padding. A segment's tokens are neighbours in order.
+    shared: [R, S] int32, an earlier segment that the token sees beside its own; None: none does.
+    block: B; shorter rows are one block.
+
+  Returns:
+    [R, K, G, S, d] in the dtype of the queries; 0 at padding.
+  """
+  length, size = queries.shape[-2:]
+  block = min(block, length)
+  extra = -length % block
+
+  def padded(x, axis):
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, extra)
+    return jnp.pad(x, widths)
+
+  queries = padded(queries * size**-0.5, 3)
+  owns = tuple(padded(x, 1) for x in (segments, segments if shared is None else shared))
+  found = _attend(block, queries, padded(keys, 2), padded(values, 2), owns)
+  return found[..., :length, :]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(block, queries, keys, values, segments):
+  return _forward(block, queries, keys, values, segments)[0]
+
+
+def _forward(block, queries, keys, values, segments):
+  """(output, what the backward pass reads)."""
+
+  def of_queries(i):
+    taken = _take(queries, i, block)
+
+    def add(j, carry):
+      top, total, mixed = carry
+      scores = _scores(taken, keys, segments, i, j, block)
+      new = jnp.maximum(top, jnp.max(scores, -1, keepdims=True))
+      weights = jnp.where(scores > LOWEST, jnp.exp(scores - new), 0)
+      scale = jnp.exp(top - new)
+      mixed = mixed * scale + _product("rkgst,rktd->rkgsd", weights, _take(values, j, block))
+      return new, total * scale + jnp.sum(weights, -1, keepdims=True), mixed
+
+    shape = taken.shape
+    start = (jnp.full((*shape[:-1], 1), LOWEST), jnp.zeros((*shape[:-1], 1)), jnp.zeros(shape))
+    top, total, mixed = lax.fori_loop(0, i + 1, add, start)
+    # Of a query that sees nothing the sum is infinite, so that its weights are 0.
+    log_total = jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1)), jnp.inf)
+    mixed = mixed / jnp.where(total > 0, total, 1)
+    return mixed.astype(queries.dtype), log_total[..., 0]
+
+  mixed, log_totals = lax.map(of_queries, jnp.arange(queries.shape[3] // block))
+  mixed, log_totals = _joined(mixed), _joined(log_totals[..., None])[..., 0]
+  return mixed, (queries, keys, values, segments, mixed, log_totals)
+
+
+def _backward(block, saved, gradient):
+  queries, keys, values, segments, mixed, log_totals = saved
+  # d softmax: weights (d weights - sum of weights d weights), whose sum is output . d output
+  own = jnp.sum(gradient.astype(jnp.float32) * mixed.astype(jnp.float32), -1)
+  blocks = queries.shape[3] // block
+
+  def of_keys(d_queries, j):
+    k, v = _take(keys, j, block), _take(values, j, block)
+
+    def add(i, carry):
+      d_queries, d_keys, d_values = carry
+      q, g = _take(queries, i, block), _take(gradient, i, block)
+      scores = _scores(q, keys, segments, i, j, block)
+      weights = jnp.exp(scores - _take(log_totals[..., None], i, block))
+      d_values += _product("rkgst,rkgsd->rktd", weights, g)
+      d_weights = _product("rkgsd,rktd->rkgst", g, v)
+      d_scores = weights * (d_weights - _take(own[..., None], i, block))
+      d_keys += _product("rkgst,rkgsd->rktd", d_scores, q)
+      change = _take(d_queries, i, block) + _product("rkgst,rktd->rkgsd", d_scores, k)
+      return lax.dynamic_update_slice_in_dim(d_queries, change, i * block, 3), d_keys, d_values
+
+    zeros = jnp.zeros(k.shape)
+    d_queries, d_keys, d_values = lax.fori_loop(j, blocks, add, (d_queries, zeros, zeros))
+    return d_queries, (d_keys, d_values)
+
+  d_queries, (d_keys, d_values) = lax.scan(of_keys, jnp.zeros(queries.shape), jnp.arange(blocks))
+  d_keys, d_values = _joined(d_keys), _joined(d_values)
+  return (d_queries.astype(queries.dtype), d_keys.astype(keys.dtype),
+          d_values.astype(values.dtype), None)
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _take(x, i, block: int):
+  """Block i of the tokens, the axis before the last."""
+  return lax.dynamic_slice_in_dim(x, i * block, block, x.ndim - 2)
+
+
+def _joined(x):
+  """[n, R, .., B, d] -> [R, .., S, d]."""
+  x = jnp.moveaxis(x, 0, -3)
+  return x.reshape(*x.shape[:-3], -1, x.shape[-1])
+
+
+def _product(axes: str, left, right):
+  """An einsum in the dtype of the right operand, summed in f32."""
+  return jnp.einsum(axes, left.astype(right.dtype), right, preferred_element_type=jnp.float32)
+
+
+def _scores(queries, keys, segments, i, j, block: int):
+  """[R, K, G, B, B] f32 of the queries of block i and the keys of block j.
+
+  `segments`: each token's own, and another one that it sees.
+  """
+  scores = _product("rkgsd,rktd->rkgst", queries, _take(keys, j, block))
+  def of_block(x, at):
+    return lax.dynamic_slice_in_dim(x, at * block, block, 1)
+
+  own, shared = (of_block(x, i)[..., None] for x in segments)
+  theirs = of_block(segments[0], j)[:, None]
+  columns = jnp.arange(block)
+  not_later = i * block + columns[:, None] >= j * block + columns
+  seen = not_later & ((own == theirs) | (shared == theirs)) & (own > 0)
+  return jnp.where(seen[:, None, None], scores, LOWEST)

@@ -1,0 +1,174 @@
+"""Attention of whole rows, as training and scoring need it: one function, several kinds of kernel.
+
+`plain` computes the scores of all pairs. `blocked` computes them block by block, on any device.
+`splash` (TPU), `cudnn` and `triton` (GPU) are kernels of JAX that do the same on chip. `auto`
+chooses `plain` for short rows; for long ones the kernel of the device, or `blocked` where there is
+none for the dtype.
+
+Shapes: R rows, S tokens per row, H heads, K kv-heads, d head width.
+"""
+
+import functools
+import logging
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Int
+
+from jaxrl_llm.config import ConfigError, ModelConfig
+from jaxrl_llm.models import attention_kernels, blocked_attention
+from jaxrl_llm.models.attention import LONG, attend_earlier
+
+# The segments of a row, as errors call them.
+ONE, PACKED, SHARED = "rows of one segment", "packed rows", "packed rows that share a prompt"
+
+
+class Kernel(NamedTuple):
+  """Where a kernel runs, and the dtypes and rows that it serves."""
+
+  platform: str
+  dtypes: tuple[str, ...]
+  forms: tuple[str, ...]
+
+
+KERNELS = {
+    "splash": Kernel("tpu", ("float32", "bfloat16"), (ONE, PACKED)),
+    "cudnn": Kernel("gpu", ("bfloat16",), (ONE,)),
+    "triton": Kernel("gpu", ("bfloat16",), (ONE, PACKED)),
+}
+_GPUS = ("gpu", "cuda", "rocm")
+logger = logging.getLogger(__name__)
+
+
+@struct.dataclass
+class Rows:
+  """Tokens that attend to the earlier ones of their segment, and to themselves.
+
+  Attributes:
+    segments: [R, S] int32, 0 at padding. A segment's tokens are neighbours in order.
+    shared: [R, S] int32, an earlier segment that the token sees beside its own; None: none does.
+    visible: [R, S, S] bool, True where a token (second axis) attends to another (third); None
+      where the kind needs no such array.
+    kind: how attention is computed.
+  """
+
+  segments: Int[Array, "R S"]
+  shared: Int[Array, "R S"] | None
+  visible: Bool[Array, "R S S"] | None
+  kind: str = struct.field(pytree_node=False)
+
+
+def rows(segments: Int[Array, "R S"], cfg: ModelConfig, constrain, *, packed: bool,
+         shared: Int[Array, "R S"] | None = None) -> Rows:
+  """Returns what tokens attend to, with the kind of attention that the config asks for.
+
+  Args:
+    segments, shared: as in `Rows`.
+    constrain: `parallel.Layout` of the devices; another function means JAX's default ones.
+    packed: whether rows may hold several segments.
+
+  Raises:
+    ConfigError: `model.attention` cannot run on these devices, in this dtype, or on such rows.
+  """
+  form = ONE if not packed else PACKED if shared is None else SHARED
+  kind = choose(cfg, segments.shape[1], _platform(constrain), form)
+  visible = _visible(segments, shared) if kind == "plain" else None
+  return Rows(segments, shared, visible, kind)
+
+
+def choose(cfg: ModelConfig, length: int, platform: str, form: str) -> str:
+  """Returns the kind of attention for rows of so many tokens; errors as `rows`.
+
+  Args:
+    platform: tpu, gpu or another one.
+    form: ONE, PACKED or SHARED, the segments of a row.
+  """
+  kind, dtype = cfg.attention, cfg.compute_dtype
+  if kind == "auto":
+    kind = _automatic(dtype, length, platform, form)
+  elif kind in KERNELS:
+    _check_kernel(kind, dtype, platform, form)
+  _log_once(f"attention in rows of {length} tokens: {kind} (model.attention={cfg.attention}, "
+            f"{platform}, {dtype})")
+  return kind
+
+
+def _automatic(dtype: str, length: int, platform: str, form: str) -> str:
+  if length < LONG:
+    return "plain"
+  for kind, kernel in KERNELS.items():
+    if kernel.platform == platform and dtype in kernel.dtypes and form in kernel.forms:
+      return kind
+  return "blocked"
+
+
+def _check_kernel(kind: str, dtype: str, platform: str, form: str) -> None:
+  kernel = KERNELS[kind]
+  if kernel.platform != platform:
+    raise ConfigError(f"model.attention = {kind!r} on {platform}: its kernel needs a "
+                      f"{kernel.platform.upper()}. Fix: model.attention=auto.")
+  if dtype not in kernel.dtypes:
+    raise ConfigError(f"model.attention = {kind!r} with model.compute_dtype = {dtype!r}: allowed "
+                      f"are {', '.join(kernel.dtypes)}. Fix: model.attention=auto.")
+  if form not in kernel.forms:
+    raise ConfigError(f"model.attention = {kind!r}: its kernel serves {', '.join(kernel.forms)}, "
+                      f"not {form}. Fix: model.attention=auto.")
+
+
+def attend_rows(queries, keys, values, seen: Rows, constrain):
+  """Grouped-query attention of whole rows: H / K query heads share a kv-head.
+
+  Args:
+    queries: [R, S, H, d].
+    keys: [R, K, d, S].
+    values: [R, K, S, d].
+    seen: what the tokens attend to.
+    constrain: as in `rows`. Kernels run on each device's own rows and heads.
+
+  Returns:
+    [R, S, H, d] in the dtype of the queries; at padding it means nothing, and it is finite.
+  """
+  if seen.kind == "plain":
+    return attend_earlier(queries, keys, values, seen.visible)
+  run = blocked_attention.attend_blocks
+  if seen.kind != "blocked":
+    run = getattr(attention_kernels, seen.kind)
+  shape, kv_heads = queries.shape, keys.shape[1]
+  grouped = queries.reshape(*shape[:2], kv_heads, -1, shape[3]).transpose(0, 2, 3, 1, 4)
+  heads = ("rows", "kv_heads", None, None)
+  per_token = (seen.segments,) if seen.shared is None else (seen.segments, seen.shared)
+  arrays = (grouped, keys.swapaxes(2, 3), values, *per_token)
+  axes = (("rows", "kv_heads", None, None, None), heads, heads, *[("rows", None)] * len(per_token))
+  mixed = _by_shard(constrain)(run, arrays, axes)
+  return mixed.transpose(0, 3, 1, 2, 4).reshape(shape)
+
+
+def _visible(segments, shared) -> Bool[Array, "R S S"]:
+  columns = jnp.arange(segments.shape[1])
+  theirs, own = segments[:, None], segments[..., None]
+  of_segment = theirs == own
+  if shared is not None:
+    of_segment |= theirs == shared[..., None]
+  return (columns <= columns[:, None]) & of_segment & (own > 0)
+
+
+def _platform(constrain) -> str:
+  found = getattr(constrain, "platform", None) or jax.default_backend()
+  return "gpu" if found in _GPUS else found
+
+
+def _by_shard(constrain):
+  """Returns the layout's `by_shard`; a model without a layout computes everything in one place."""
+
+  def here(function, arrays, axes):
+    del axes
+    return function(*arrays)
+
+  return getattr(constrain, "by_shard", here)
+
+
+@functools.cache
+def _log_once(message: str) -> None:
+  logger.info(message)

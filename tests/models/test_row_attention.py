@@ -1,0 +1,209 @@
+"""Each kind of attention gives the values and gradients of the plain one; none mixes segments."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig
+from jaxrl_llm.models import Model, attention_kernels, blocked_attention, row_attention
+from jaxrl_llm.models.row_attention import ONE, PACKED, SHARED, Rows, attend_rows, choose
+
+ROWS, LENGTH, HEADS, KV_HEADS, SIZE = 2, 203, 4, 2, 16
+NONE = -1
+
+
+def segments_of(form: str) -> tuple[np.ndarray, np.ndarray | None]:
+  """(segments, shared) [R, S] of rows of this form, with padding at their ends."""
+  at = np.arange(LENGTH)
+  one = np.stack([at < 180, at < 97]).astype(np.int32)
+  if form == ONE:
+    return one, None
+  packed = np.stack([np.digitize(at, [60, 130]) + 1, np.digitize(at, [100]) + 1]) * one
+  if form == PACKED:
+    return packed.astype(np.int32), None
+  # the first segment of a row is the prompt of the others
+  return packed.astype(np.int32), np.where(packed > 1, 1, NONE).astype(np.int32)
+
+
+@functools.cache
+def operands(dtype="float32") -> tuple:
+  rng = np.random.default_rng(0)
+  shapes = ((ROWS, LENGTH, HEADS, SIZE), (ROWS, KV_HEADS, SIZE, LENGTH),
+            (ROWS, KV_HEADS, LENGTH, SIZE))
+  return tuple(jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes)
+
+
+def seen_by(kind: str, form: str) -> Rows:
+  segments, shared = segments_of(form)
+  visible = row_attention._visible(segments, shared) if kind == "plain" else None
+  return Rows(jnp.asarray(segments), shared, visible, kind)
+
+
+def value_and_gradients(kind: str, form: str, dtype="float32", constrain=None):
+  """(output without padding, gradients of a weighted sum of it), in f32."""
+  seen, given = seen_by(kind, form), operands(dtype)
+  weights = np.random.default_rng(1).normal(size=given[0].shape) * (
+      segments_of(form)[0] > 0)[..., None, None]
+
+  def loss(*x):
+    mixed = attend_rows(*x, seen, constrain).astype(jnp.float32)
+    return jnp.sum(mixed * weights), jnp.where(weights != 0, mixed, 0)
+
+  run = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))
+  return jax.tree.map(lambda x: np.asarray(x, np.float32), run(*given))
+
+
+@functools.cache
+def plain(form: str, dtype="float32"):
+  return value_and_gradients("plain", form, dtype)
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """Blocks of 64 tokens, and kernels in their interpreters."""
+  monkeypatch.setattr(blocked_attention, "attend_blocks",
+                      functools.partial(blocked_attention.attend_blocks, block=64))
+  monkeypatch.setattr(attention_kernels, "LARGEST_BLOCK", 128)
+  for name in ("splash", "triton"):
+    interpreted = functools.partial(getattr(attention_kernels, name), interpret=True)
+    monkeypatch.setattr(attention_kernels, name, interpreted)
+
+
+def differs(found, expected) -> float:
+  return max(float(np.max(np.abs(a - b)))
+             for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+
+
+@pytest.mark.parametrize("kind, form", [
+    ("blocked", ONE), ("blocked", PACKED), ("blocked", SHARED), ("splash", PACKED),
+    ("splash", ONE), ("triton", PACKED), ("triton", ONE)])
+def test_every_kind_is_attention(kind, form, small):
+  assert differs(value_and_gradients(kind, form), plain(form)) < 2e-5
+
+
+@pytest.mark.parametrize("kind", ["blocked", "splash", "triton"])
+def test_bfloat16_is_as_near_as_its_rounding(kind, small):
+  exact = plain(PACKED)
+  own = differs(plain(PACKED, "bfloat16"), exact)
+  assert 1e-3 < differs(value_and_gradients(kind, PACKED, "bfloat16"), exact) < max(2 * own, 0.05)
+
+
+def test_masks_that_mix_segments_are_rejected(small, monkeypatch):
+  real = blocked_attention._scores
+
+  def one_segment(queries, keys, segments, *block):
+    return real(queries, keys, tuple(jnp.minimum(x, 1) for x in segments), *block)
+
+  monkeypatch.setattr(blocked_attention, "_scores", one_segment)
+  assert differs(value_and_gradients("blocked", PACKED), plain(PACKED)) > 0.1
+
+
+@pytest.mark.parametrize("kind", ["plain", "blocked", "splash", "triton"])
+def test_a_gradient_does_not_see_its_neighbour(kind, small):
+  seen, given = seen_by(kind, PACKED), operands()
+  own = (segments_of(PACKED)[0] == 2)[..., None, None]
+
+  def loss(queries, keys, values):
+    return jnp.sum(jnp.where(own, attend_rows(queries, keys, values, seen, None), 0))
+
+  d_queries, d_keys, d_values = jax.grad(loss, (0, 1, 2))(*given)
+  others = ~own[..., 0, 0]
+  for x in (d_queries, jnp.moveaxis(d_keys, 3, 1), jnp.moveaxis(d_values, 2, 1)):
+    assert not np.any(np.asarray(x)[others]) and np.any(np.asarray(x)[~others])
+
+
+@pytest.mark.parametrize("kind", ["blocked", "splash"])
+def test_eight_devices_attend_as_one(kind, small):
+  mesh = parallel.make_mesh(MeshConfig(1, 2, 2), jax.devices()[:4])
+  found = value_and_gradients(kind, PACKED, constrain=parallel.Layout(mesh))
+  assert differs(found, plain(PACKED)) < 2e-5
+
+
+def test_no_array_has_two_axes_of_tokens():
+  length = 4096
+  shapes = ((1, length, 4, 32), (1, 2, 32, length), (1, 2, length, 32))
+
+  def loss(*x):
+    seen = Rows(jnp.ones((1, length), jnp.int32), None, None, "blocked")
+    return jnp.sum(attend_rows(*x, seen, None))
+
+  given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  text = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*given).compile().as_text()
+  assert f"{length},{length}" not in text and "512,512" in text
+
+
+def test_memory_of_32768_tokens():
+  length = 32768
+  given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (
+      (1, length, 32, 128), (1, 8, 128, length), (1, 8, length, 128))]
+
+  def loss(*x):
+    return jnp.sum(attend_rows(*x, Rows(jnp.ones((1, length), jnp.int32), None, None, "blocked"),
+                               None))
+
+  compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*given).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes < 4e9
+
+
+SMALL = ModelConfig(vocab_size=16, width=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
+                    mlp_width=32)
+
+
+@pytest.mark.parametrize("change", [{}, {"remat": "full", "scan_layers": True}], ids=str)
+def test_the_network_does_not_depend_on_the_kind(change, small):
+  tokens = np.random.default_rng(0).integers(0, 16, (ROWS, LENGTH))
+  segments, _ = segments_of(PACKED)
+  positions = np.broadcast_to(np.arange(LENGTH), tokens.shape)
+  weights = np.random.default_rng(1).normal(size=(ROWS, LENGTH, 32)) * (segments > 0)[..., None]
+
+  def of(kind):
+    model = Model(dataclasses.replace(SMALL, attention=kind, **change))
+
+    def loss(params):
+      return jnp.sum(model.hidden(params, tokens, positions, segments)[0] * weights)
+
+    return jax.jit(jax.value_and_grad(loss))(model.init(jax.random.key(0)))
+
+  (value, gradient), (expected, d_expected) = of("blocked"), of("plain")
+  np.testing.assert_allclose(value, expected, rtol=1e-4)
+  assert differs(gradient, d_expected) < 2e-5 * max(float(jnp.abs(x).max())
+                                                    for x in jax.tree.leaves(d_expected))
+
+
+BF16 = dataclasses.replace(SMALL, compute_dtype="bfloat16")
+
+
+@pytest.mark.parametrize("cfg, length, platform, form, kind", [
+    (SMALL, 512, "tpu", ONE, "plain"), (BF16, 4096, "tpu", PACKED, "splash"),
+    (SMALL, 4096, "tpu", ONE, "splash"), (BF16, 4096, "tpu", SHARED, "blocked"),
+    (BF16, 4096, "gpu", ONE, "cudnn"), (BF16, 4096, "gpu", PACKED, "triton"),
+    (SMALL, 4096, "gpu", ONE, "blocked"), (BF16, 4096, "cpu", ONE, "blocked"),
+    (dataclasses.replace(SMALL, attention="plain"), 4096, "tpu", PACKED, "plain"),
+])
+def test_the_choice(cfg, length, platform, form, kind):
+  assert choose(cfg, length, platform, form) == kind
+
+
+@pytest.mark.parametrize("kind, platform, form, message", [
+    ("splash", "cpu", ONE, "'splash' on cpu: its kernel needs a TPU"),
+    ("cudnn", "tpu", ONE, "'cudnn' on tpu: its kernel needs a GPU"),
+    ("cudnn", "gpu", PACKED, "serves rows of one segment, not packed rows. Fix"),
+    ("triton", "gpu", SHARED, "not packed rows that share a prompt"),
+])
+def test_impossible_choices_are_errors(kind, platform, form, message):
+  with pytest.raises(ConfigError, match=message):
+    choose(dataclasses.replace(BF16, attention=kind), 4096, platform, form)
+  with pytest.raises(ConfigError, match="compute_dtype = 'float32': allowed are bfloat16"):
+    choose(dataclasses.replace(SMALL, attention="cudnn"), 4096, "gpu", ONE)
+
+
+def test_the_choice_is_logged(caplog):
+  row_attention._log_once.cache_clear()
+  with caplog.at_level("INFO"):
+    choose(BF16, 2048, "tpu", ONE)
+  assert "rows of 2048 tokens: splash (model.attention=auto, tpu, bfloat16)" in caplog.text

@@ -1,0 +1,41 @@
+"""A run holds a copy of its start only where the training reads one."""
+
+import gc
+
+import jax
+import pytest
+import tiny
+
+from jaxrl_llm.config import from_dict
+from jaxrl_llm.runs import trainer
+
+
+def embeddings() -> int:
+  """Arrays of the embedding's shape that are alive, without the shards that a checkpoint reads."""
+  gc.collect()
+  return sum(x.shape == (17, 16) and len(x.sharding.device_set) > 1 for x in jax.live_arrays())
+
+
+def copies_while_training(monkeypatch, folder, **keys) -> list[int]:
+  """`embeddings` when each iteration begins."""
+  config = tiny.get_config()
+  config.iterations = 2
+  config.warm_start.steps = 2
+  config.update_from_flattened_dict(keys)
+  found, real = [], trainer.iterate
+
+  def counting(*arguments):
+    found.append(embeddings())
+    return real(*arguments)
+
+  monkeypatch.setattr(trainer, "iterate", counting)
+  trainer.run(from_dict(config), folder)
+  return found
+
+
+@pytest.mark.parametrize("keys, extra", [({}, 0), ({"kl.coef": 0.1}, 1)], ids=["none", "kl"])
+def test_the_start_is_held_for_a_reference_alone(monkeypatch, tmp_path, keys, extra):
+  before = embeddings()
+  found = copies_while_training(monkeypatch, tmp_path / "run", **keys)
+  # parameters and two moments
+  assert found == [before + 3 + extra] * 2

@@ -181,14 +181,16 @@ def _work(program: Program, text: str, counted: flops.Flops,
   # The text's loops are the program's as long as there are as many; else all its FLOPs are outside.
   per_loop = counted.loops if len(counted.loops) == loops else ({},) * loops
   outside = counted.once if len(counted.loops) == loops else counted.total(program.trips)
-  works = [Work(_per_device(by_kind, program.devices), dict(sums), sizes)
+  works = [_device_work(by_kind, program.devices, dict(sums), sizes)
            for by_kind, sums, sizes in zip((outside, *per_loop), moved, passed, strict=True)]
   without = [f"loop {k}" for k in range(len(program.trips), loops)]
   return works[0], works[1:], (*without, *nested)
 
 
-def _per_device(by_kind: dict[str, float], devices: int) -> dict[str, float]:
-  return {kind: operations / devices for kind, operations in by_kind.items()}
+def _device_work(by_kind: dict[str, float], devices: int, moved: dict[str, Moved],
+                 passed: Traffic) -> Work:
+  own = {kind: operations / devices for kind, operations in by_kind.items()}
+  return Work(own, moved, passed + Traffic(own.pop(flops.READ_AGAIN, 0.0)))
 
 
 def _summed(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:

@@ -11,9 +11,12 @@ from typing import Any
 
 from jax.extend import core
 
+from jaxrl_llm.planning import kernels
+
 # Kinds of operations. Products are the part that the matrix units do.
 WEIGHTS, ATTENTION, HEAD, KERNEL = "weights", "attention", "head", "kernel"
 ELEMENTWISE, SORT = "elementwise", "sort"
+READ_AGAIN = "bytes read again"  # no operations: what kernels read beside each operand once
 PRODUCTS = (WEIGHTS, ATTENTION, HEAD, KERNEL)
 
 # Primitives that move or relabel numbers without computing any.
@@ -59,8 +62,9 @@ def count(jaxpr: core.ClosedJaxpr, head: tuple[int, int] | None = None) -> Flops
   """Counts a traced program, `jax.jit(f).trace(...).jaxpr`.
 
   Products with batch axes are `attention`; of the others, those that read or make a matrix of the
-  shape `head` (width, vocabulary) are `head` and the rest `weights`. Pallas kernels are `kernel`,
-  with every block of their grid. A conditional counts as its branch with the most operations.
+  shape `head` (width, vocabulary) are `head` and the rest `weights`. Kernels of attention are
+  `kernel` by formula (kernels.py), other Pallas kernels with every block of their grid. A
+  conditional counts as its branch with the most operations.
   """
   counter = _Counter(head)
   counter.jaxpr(jaxpr.jaxpr, 1.0, counter.once, False)
@@ -81,7 +85,10 @@ class _Counter:
 
   def _equation(self, eqn, times: float, into, kernel: bool) -> None:
     name, params = eqn.primitive.name, eqn.params
-    if name == "while":
+    if (cost := kernels.attention(eqn)) is not None:
+      into[KERNEL] += times * cost.operations
+      into[READ_AGAIN] += times * cost.read_again
+    elif name == "while":
       if into is self.once:
         self.loops.append(into := collections.defaultdict(float))
       self.jaxpr(params["body_jaxpr"].jaxpr, times, into, kernel)

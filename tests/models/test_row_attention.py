@@ -2,6 +2,11 @@
 
 import dataclasses
 import functools
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -148,6 +153,23 @@ def test_memory_of_32768_tokens():
 
   compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*given).compile()
   assert compiled.memory_analysis().temp_size_in_bytes < 4e9
+
+
+@pytest.mark.parametrize("target, kind, library, extra", [
+    ("v5p:2x2x1", "splash", "libtpu", "plan-tpu"), ("h100:1", "cudnn", "jax_cuda12_plugin",
+                                                    "plan-gpu"),
+    ("h100:1", "triton", "jax_cuda12_plugin", "plan-gpu")])
+def test_kernels_compile_for_32768_tokens(target, kind, library, extra):
+  if importlib.util.find_spec(library) is None:
+    pytest.skip(f"needs {library}: pip install -e '.[{extra}]'")
+  root = Path(__file__).parent.parent.parent
+  paths = [str(root), os.environ.get("PYTHONPATH", "")]
+  environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(paths)}
+  done = subprocess.run(
+      [sys.executable, str(root / "tests/models/compiled_attention.py"), target, kind],
+      capture_output=True, text=True, env=environment, timeout=600)
+  assert done.returncode == 0, done.stderr[-2000:]
+  assert int(done.stdout.split()[-1]) < 2e9
 
 
 SMALL = ModelConfig(vocab_size=16, width=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,

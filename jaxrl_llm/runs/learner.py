@@ -14,6 +14,7 @@ from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.runs.scoring import Scoring, make_scoring
 from jaxrl_llm.training import batches
+from jaxrl_llm.training.packing import Packer, Packing, make_packer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import make_optimizer, make_train_step
 from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
@@ -52,9 +53,11 @@ class StepFn(Protocol):
   `trace` gives its program for arguments of these shapes, which may be abstract.
   """
 
-  def __call__(self, state: TrainState, batch: TrainBatch) -> tuple[TrainState, dict]: ...
+  def __call__(self, state: TrainState, batch: TrainBatch,
+               packing: Packing | None = None) -> tuple[TrainState, dict]: ...
 
-  def trace(self, state: TrainState, batch: TrainBatch) -> jax.stages.Traced: ...
+  def trace(self, state: TrainState, batch: TrainBatch,
+            packing: Packing | None = None) -> jax.stages.Traced: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Learner:
     batches: optimizer batches of a scored rollout.
     step: one update.
     replay: PIPO's extra step; None without PIPO.
+    packer: of the rows of a batch; None where they are padded.
   """
 
   model: Model
@@ -87,6 +91,11 @@ class Learner:
   batches: BatchesFn
   step: StepFn
   replay: Replay | None
+  packer: Packer | None = None
+
+  def packing(self, rollout: Rollout) -> Packing | None:
+    """Returns where the passes and updates find the rollout's rows; waits for their lengths."""
+    return None if self.packer is None else self.packer(rollout.length)
 
 
 def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...]) -> Learner:
@@ -114,4 +123,5 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
                       out_shardings=(rows, parallel.replicated(mesh))),
       step=make_step(updates.micro_batches),
       replay=replay,
+      packer=make_packer(cfg, mesh),
   )

@@ -116,6 +116,7 @@ SLOW = {
     "runs/test_overlap.py": "devices_that_only_sample|overlap_changes_nothing|wrong_batches"
                             "|last_iteration_begins|samples_the_lost_batch_again",
     "runs/test_overlap_run.py": None,
+    "runs/test_packed_run.py": "memory_and_speed",
     "runs/test_resume.py": None,
     "runs/test_resume_tools.py": None,
     "runs/test_run.py": None,

@@ -184,15 +184,19 @@ class AdvantageInputs:
 
 @struct.dataclass
 class Bins:
-  """How rows are packed for the network: rows n K .. n K + K - 1 lie in bin n (ops/bins.py).
+  """How R rows are packed for the network: rows n K .. n K + K - 1 lie in bin n (ops/bins.py).
 
   Attributes:
     capacity: C, tokens of a bin.
     rows: K, rows of a bin, of which some may be empty.
+    shared: [R] int32, how many tokens at the beginning of a row are not laid down again, because
+      they are also those of the last row before it in the bin that has 0 here; None: 0 everywhere.
+      Rows that share with the same row have the same number.
   """
 
   capacity: int = struct.field(pytree_node=False)
   rows: int = struct.field(pytree_node=False)
+  shared: Int[Array, " R"] | None = None
 
 
 @struct.dataclass

@@ -132,6 +132,9 @@ class UpdateConfig:
   token_budget: int = option(0, "packs rows, up to this many tokens per micro-batch and device, at "
                              "least a row's; changes memory and speed only. 0: rows are padded",
                              low=0)
+  shared_prompts: bool = option(False, "computes the prompt of a group once, with its responses "
+                                "behind it, as far as they fit into the budget; changes memory and "
+                                "speed only", when=when(".token_budget"))
   staleness: int = option(0, "age of the sampler's parameters, iterations; each keeps a copy of "
                           "what is trained", low=0)
   overlap: bool = option(False, "samples and verifies the next batch while this one trains; the "
@@ -321,9 +324,18 @@ class Config:
 
   @property
   def bin_tokens(self) -> int:
-    """Returns the tokens of a bin that rows are packed into: a row, in tiles where it is long."""
+    """Returns the tokens of a bin that rows are packed into.
+
+    They are those of the longest row or, with shared prompts, of a group as far as it is within the
+    budget; in whole tiles where that is long.
+    """
     tile = BIN_TILE if self.row_length >= LONG_ROW else 1
-    return -(-self.row_length // tile) * tile
+    tiles = -(-self.row_length // tile)
+    if self.updates.shared_prompts:
+      r = self.rollout
+      group = r.max_prompt_tokens + r.group_size * (r.max_new_tokens + 1)
+      tiles = max(tiles, min(-(-group // tile), self.updates.token_budget // tile))
+    return tiles * tile
 
   @property
   def has_critic(self) -> bool:

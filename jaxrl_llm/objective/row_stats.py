@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from jaxrl_llm.ops.bins import pack, places, unpack
+from jaxrl_llm.ops.bins import pack, places, unpack, weights
 from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.types import Bins, TokenStats
 
@@ -35,7 +35,7 @@ class _Fed(NamedTuple):
   """What the network and `token_stats` are fed with, and the way back to rows.
 
   Attributes:
-    tokens, positions, segments: [R, S], the network's.
+    tokens, positions, segments, shared: [R, S], the network's; shared: None where no segment is.
     columns: [R, W], the columns that are scored, in this order; None: all.
     read: [R, S] bool, the columns whose statistics are read; None: all.
     banned: [R, S] bool, where ids are banned; None: nowhere.
@@ -46,6 +46,7 @@ class _Fed(NamedTuple):
   tokens: Int[Array, "R S"]
   positions: Int[Array, "R S"]
   segments: Int[Array, "R S"]
+  shared: Int[Array, "R S"] | None
   columns: Int[Array, "R W"] | None
   read: Bool[Array, "R S"] | None
   banned: Bool[Array, "R S"] | None
@@ -79,13 +80,13 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   where = None if distribution.banned is None else distribution.banned[1]
   fed = (_padded if bins is None else functools.partial(_packed, bins=bins))(
       tokens, length, completion, where)
+  sharing = {"packed": bins is not None, "shared": fed.shared}
   routing = None
   if "routing" in stats:
     hidden, _, routing = model.hidden_and_routing(params, fed.tokens, fed.positions, fed.segments,
-                                                  packed=bins is not None)
+                                                  **sharing)
   else:
-    hidden, _ = model.hidden(params, fed.tokens, fed.positions, fed.segments,
-                             packed=bins is not None)
+    hidden, _ = model.hidden(params, fed.tokens, fed.positions, fed.segments, **sharing)
   wanted = functools.partial(_stats_of_rows, stats=stats - {"values", "routing"},
                              entropy_gradient=entropy_gradient)
   out = _by_rows(model)(wanted, *_scored_arrays(hidden, fed, model.head(params), distribution))
@@ -95,10 +96,15 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   return jax.tree.map(_at_the_predicted_token, out).replace(routing=routing)
 
 
-def fed_tokens(length: Int[Array, " B"], width: int, bins: Bins | None) -> Bool[Array, "R S"]:
-  """Returns which tokens of the network are no padding; `width` is L, the rest as `row_stats`."""
-  filled = jnp.arange(width) < length[:, None]
-  return filled if bins is None else places(length, width, bins).segments > 0
+def fed_tokens(length: Int[Array, " B"], width: int,
+               bins: Bins | None) -> Bool[Array, "R S"] | Int[Array, "R S"]:
+  """Returns how many rows each token of the network belongs to: 0 (False) at padding.
+
+  `width` is L, the rest as `row_stats`.
+  """
+  if bins is None:
+    return jnp.arange(width) < length[:, None]
+  return weights(places(length, width, bins))
 
 
 def _padded(tokens, length, completion, banned) -> _Fed:
@@ -107,12 +113,12 @@ def _padded(tokens, length, completion, banned) -> _Fed:
   segments = (positions < length[:, None]).astype(jnp.int32)
   columns = _predicting_columns(tokens.shape[1], completion)
   put = functools.partial(_put, columns=columns, length=tokens.shape[1])
-  return _Fed(tokens, positions, segments, columns, None, banned,
+  return _Fed(tokens, positions, segments, None, columns, None, banned,
               _itself if columns is None else put, _itself)
 
 
 def _packed(tokens, length, completion, banned, *, bins: Bins) -> _Fed:
-  """The rows in bins, each a segment of its own.
+  """The rows in bins, each a segment of its own, beside what it shares with others.
 
   The columns that predict something come first where logits are computed. So the chunks of logits
   that nobody reads are the last ones, and are left out.
@@ -130,7 +136,7 @@ def _packed(tokens, length, completion, banned, *, bins: Bins) -> _Fed:
   def put(x):
     return back(jnp.where(read, jnp.take_along_axis(x, there, 1), jnp.zeros((), x.dtype)))
 
-  return _Fed(to_bins(tokens), where.positions, where.segments, columns, read,
+  return _Fed(to_bins(tokens), where.positions, where.segments, where.shared, columns, read,
               None if banned is None else to_bins(banned), put, back)
 
 

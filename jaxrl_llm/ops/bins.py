@@ -9,10 +9,12 @@ Shapes: R rows of L tokens, N = R / K bins of C tokens.
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Int, Shaped
 
 from jaxrl_llm.types import Bins
 
+NOTHING = -1  # a segment that no token has
 
 class Places(NamedTuple):
   """Where the tokens of rows stand in bins.
@@ -21,7 +23,10 @@ class Places(NamedTuple):
     source: [N, C] int32, the column of the bin's K rows, flattened, that stands here; any one at
       padding.
     positions: [N, C] int32, of the token in its row; 0 at padding.
-    segments: [N, C] int32, counted from 1 in a bin; 0 marks padding.
+    segments: [N, C] int32, above 0 and different for each row of a bin; what several rows share is
+      a segment of its own. 0 marks padding.
+    shared: [N, C] int32, the segment of the tokens that the row shares with others, which its
+      further tokens see beside their own; NOTHING elsewhere. None where bins share nothing.
     column: [N, K L] int32, where each column of the bin's rows stands; any place for one after the
       row's end.
     filled: [R, L] bool, True before the row's end.
@@ -30,6 +35,7 @@ class Places(NamedTuple):
   source: Int[Array, "N C"]
   positions: Int[Array, "N C"]
   segments: Int[Array, "N C"]
+  shared: Int[Array, "N C"] | None
   column: Int[Array, "N KL"]
   filled: Bool[Array, "R L"]
 
@@ -40,17 +46,53 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
   Rows of a bin that are longer than it together are cut off at its end; the host's plan
   (training/packing.py) never makes such a bin.
   """
-  sizes = lengths.reshape(-1, bins.rows)
+  shape = (-1, bins.rows)
+  left_out = None if bins.shared is None else bins.shared.reshape(shape)
+  sizes = lengths.reshape(shape) - (0 if left_out is None else left_out)
   ends = jnp.cumsum(sizes, 1)
   starts = ends - sizes
   at = jnp.arange(bins.capacity)
   row = jnp.sum(at[:, None] >= ends[:, None], -1)  # [N, C]; K behind the last row
   held = row < bins.rows
   row = jnp.minimum(row, bins.rows - 1)
-  positions = jnp.where(held, at - jnp.take_along_axis(starts, row, 1), 0)
-  columns = jnp.minimum(starts[..., None] + jnp.arange(width), bins.capacity - 1)
-  return Places(row * width + positions, positions, jnp.where(held, row + 1, 0),
-                columns.reshape(len(sizes), -1), jnp.arange(width) < lengths[:, None])
+
+  def of_row(x):
+    return jnp.take_along_axis(x, row, 1)
+
+  positions = at - of_row(starts)
+  segments, shared = row + 1, None
+  column = starts[..., None] + jnp.arange(width)
+  if left_out is not None:
+    positions += of_row(left_out)
+    first, prefix = _sharers(left_out)
+    in_prefix = positions < of_row(prefix)
+    segments = jnp.where(in_prefix, bins.rows + row, row) + 1
+    sees = (of_row(prefix) > 0) & ~in_prefix & held
+    shared = jnp.where(sees, bins.rows + of_row(first) + 1, NOTHING)
+    there = jnp.take_along_axis(starts, first, 1)[..., None] + jnp.arange(width)
+    own = jnp.arange(width) >= left_out[..., None]
+    column = jnp.where(own, column - left_out[..., None], there)
+  positions = jnp.where(held, positions, 0)
+  column = jnp.minimum(column, bins.capacity - 1).reshape(len(sizes), -1)
+  return Places(row * width + positions, positions, jnp.where(held, segments, 0), shared, column,
+                jnp.arange(width) < lengths[:, None])
+
+
+def _sharers(left_out: Int[Array, "N K"]) -> tuple[Int[Array, "N K"], Int[Array, "N K"]]:
+  """Returns (the row that holds the beginning of each row, the tokens that it shares of it)."""
+  at = jnp.arange(left_out.shape[1])
+  first = lax.cummax(jnp.where(left_out > 0, 0, at), axis=1)
+  following = jnp.pad(left_out[:, 1:], ((0, 0), (0, 1)))
+  return first, jnp.maximum(left_out, following)
+
+
+def weights(where: Places) -> Int[Array, "N C"]:
+  """Returns how many rows the token at each place belongs to; 0 at padding."""
+  if where.shared is None:
+    return (where.segments > 0).astype(jnp.int32)
+  bins = jnp.arange(len(where.column))[:, None]
+  return jnp.zeros_like(where.source).at[bins, where.column].add(
+      where.filled.reshape(where.column.shape))
 
 
 def pack(x: Shaped[Array, "R L"], where: Places) -> Shaped[Array, "N C"]:

@@ -1,6 +1,7 @@
 """The programs of an iteration, as a run makes them, with abstract arguments."""
 
 import jax
+import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError
@@ -9,7 +10,7 @@ from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import Planned, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.planning.sampler_programs import sampler_params, sampler_programs
-from jaxrl_llm.training.packing import Packing
+from jaxrl_llm.training.packing import Packing, Prompts
 
 
 def of_iteration(planned: Planned, names: tuple[str, ...] = ()) -> list[Program]:
@@ -77,7 +78,12 @@ def _packed(planned: Planned, rows: int) -> tuple[Packing | None, tuple[int, ...
     return None, ()
   whole = parallel.replicated(planned.learner.mesh)
   abstract = packer.abstract(rows)
-  return placed(abstract, jax.tree.map(lambda _: whole, abstract)), (packer.most(rows),)
+  # The most tokens that rows may have; prompts differ between groups.
+  cfg, size = planned.cfg, planned.cfg.rollout.group_size
+  prompts = Prompts(np.repeat(np.arange(rows // size), size)[:, None],
+                    np.full(rows, cfg.rollout.max_prompt_tokens))
+  trips = int(packer(np.full(rows, cfg.row_length), prompts).count)
+  return placed(abstract, jax.tree.map(lambda _: whole, abstract)), (trips,)
 
 
 def _start_bytes(planned: Planned) -> int:

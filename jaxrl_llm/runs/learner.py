@@ -95,7 +95,7 @@ class Learner:
 
   def packing(self, rollout: Rollout) -> Packing | None:
     """Returns where the passes and updates find the rollout's rows; waits for their lengths."""
-    return None if self.packer is None else self.packer(rollout.length)
+    return None if self.packer is None else self.packer.pack(rollout)
 
 
 def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...]) -> Learner:

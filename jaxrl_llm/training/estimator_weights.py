@@ -32,8 +32,8 @@ def with_estimator_weights(params: Params, batch: TrainBatch, *, model: Model, c
   run = functools.partial(policy_stats, lax.stop_gradient(params), model=model, cfg=loss)
   if packing is not None:
 
-    def run_packed(rows):
-      return run(rows.replace(bins=packing.bins))
+    def run_packed(rows, bins):
+      return run(rows.replace(bins=bins))
 
     stats = map_rows(run_packed, batch, packing, model.constrain)
   elif cfg.micro_batches == 1:

@@ -1,7 +1,5 @@
 """Log-probs and other statistics of sampled rows under given parameters."""
 
-import functools
-
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
@@ -68,8 +66,7 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
                      bins=bins)
 
   if packing is not None:
-    packed = functools.partial(run, bins=packing.bins)
-    return map_rows(packed, rollout, packing, model.constrain)
+    return map_rows(run, rollout, packing, model.constrain)
   if cfg.micro_batches == 1:
     return run(rollout)
   return join_rows(lax.map(run, split_rows(rollout, cfg.micro_batches)))

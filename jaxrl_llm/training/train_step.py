@@ -95,8 +95,8 @@ def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packin
   batch = everywhere(batch, constrain)
 
   def of(index):
-    rows = micro_batch(batch, packing, index, constrain)
-    (value, metrics), grads = value_and_grad(params, rows.replace(bins=packing.bins))
+    rows, bins = micro_batch(batch, packing, index, constrain)
+    (value, metrics), grads = value_and_grad(params, rows.replace(bins=bins))
     return (value, grads), metrics
 
   def accumulate(index, carry):

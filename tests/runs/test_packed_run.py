@@ -29,9 +29,9 @@ def run(iterations=4, **overrides):
   return jax.device_get(state.state.params), found
 
 
-@pytest.mark.parametrize("budget", [8, 24])
-def test_a_budget_changes_memory_and_speed_only(budget):
-  params, found = run(**{"updates.token_budget": budget})
+@pytest.mark.parametrize("budget, shared", [(8, False), (24, True)])
+def test_a_budget_changes_memory_and_speed_only(budget, shared):
+  params, found = run(**{"updates.token_budget": budget, "updates.shared_prompts": shared})
   expected, others = run()
   assert any("pipo/xi" in host for _, host, _ in found)
   for (device, host, text), (other_device, other_host, other_text) in zip(found, others,
@@ -44,6 +44,7 @@ def test_a_budget_changes_memory_and_speed_only(budget):
 
 @pytest.mark.parametrize("values, named", [
     ({"token_budget": 7}, ["updates.token_budget = 7", "needs 8", "Fix: 0", "8 or more"]),
+    ({"shared_prompts": True}, ["updates.shared_prompts = True", "updates.token_budget"]),
     ({"token_budget": 64, "micro_batches": 2}, ["updates.micro_batches = 2",
                                                 "updates.token_budget = 64"]),
 ])

@@ -23,7 +23,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.ops import bins as bins_ops
-from jaxrl_llm.training.packing import Packer, first_fit
+from jaxrl_llm.training.packing import Packer, Prompts, first_fit
 from jaxrl_llm.training.score import score
 from jaxrl_llm.training.train_step import (
   gradients,
@@ -118,6 +118,65 @@ def test_packing_changes_nothing(case):
     assert_close((other, other_metrics, other_gradient), (value, metrics, gradient))
 
 
+@functools.cache
+def sampled_groups():
+  """`sampled` in groups of 4 with equal prompts of 1 to 9 tokens; one group's prompts differ."""
+  batch, rng = sampled(), np.random.default_rng(2)
+  rollout = jax.device_get(batch.rollout)
+  start = np.repeat(np.array([9, 4, 1, 6], np.int32), 4)
+  length = np.minimum(start + rng.integers(1, 12, ROWS), LENGTH).astype(np.int32)
+  at = np.arange(LENGTH)
+  prompt, held = at < start[:, None], at < length[:, None]
+  own = rng.integers(0, VOCABULARY, (ROWS, LENGTH))
+  groups = np.where(np.arange(ROWS) < 12, np.arange(ROWS) // 4 * 4, np.arange(ROWS))
+  tokens = np.where(prompt, own[groups], np.where(held, own, 0)).astype(np.int32)
+  mask = held & ~prompt & (rng.random(held.shape) < 0.9)
+  rollout = rollout.replace(tokens=tokens, mask=mask, length=length, prompt_length=start,
+                            behavior_log_probs=np.where(mask, -2.5, 0).astype(np.float32))
+  full = {name: jnp.asarray(np.where(mask, 0.1 + rng.random(mask.shape), 0), jnp.float32)
+          for name in ("advantages", "loss_weights", "values", "returns")}
+  full |= {name: jnp.where(mask, -2.5 + 0.1 * full["values"], 0)
+           for name in ("anchor_log_probs", "ref_log_probs")}
+  return batch.replace(rollout=jax.tree.map(jnp.asarray, rollout), **full)
+
+
+@pytest.mark.parametrize("case", ["dense", "experts", "scanned"])
+def test_shared_prompts_change_nothing(case):
+  model, loss = CASES[case]
+  run, batch, params = grad_of(model, loss), sampled_groups(), parameters(model)
+  (value, metrics), gradient = run(params, batch)
+  assert max(float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(gradient)) > 1e-3
+  for capacity in (24, 60) if case == "dense" else (48,):
+    pack = dataclasses.replace(packer(120, capacity), shared_prompts=True)
+    packing = pack.pack(batch.rollout)
+    assert np.count_nonzero(packing.shared) >= 4
+    (other, other_metrics), other_gradient = run(params, batch, packing=packing)
+    assert_close((other, other_metrics, other_gradient), (value, metrics, gradient))
+
+
+def _prompt_unseen(lengths, width, bins):
+  """A wrong one: responses do not see the prompt that they share."""
+  where = bins_ops.places(lengths, width, bins)
+  return where._replace(shared=jnp.full_like(where.shared, bins_ops.NOTHING))
+
+
+def _all_responses_seen(lengths, width, bins):
+  """A wrong one: a response sees the responses before it, too."""
+  where = bins_ops.places(lengths, width, bins)
+  return where._replace(segments=jnp.minimum(where.segments, 1), shared=None)
+
+
+@pytest.mark.parametrize("wrong", [_prompt_unseen, _all_responses_seen])
+def test_wrong_ways_to_share_are_rejected(wrong, monkeypatch):
+  batch, params = sampled_groups(), parameters(DENSE)
+  (value, _), _ = grad_of(DENSE)(params, batch)
+  monkeypatch.setattr("jaxrl_llm.objective.row_stats.places", wrong)
+  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=DENSE, cfg=StepConfig(LOSS)))
+  pack = dataclasses.replace(packer(120, 60), shared_prompts=True)
+  (other, _), _ = run(params, batch, packing=pack.pack(batch.rollout))
+  assert abs(float(other - value)) > 1e-3
+
+
 def test_order_of_rows_changes_nothing():
   run, batch, params = grad_of(DENSE), sampled(), parameters(DENSE)
   order = np.random.default_rng(1).permutation(ROWS)
@@ -201,6 +260,30 @@ def test_positions_and_segments_begin_anew_with_each_row():
   np.testing.assert_array_equal(bins_ops.unpack(packed, where), jnp.where(where.filled, x, 0))
 
 
+def test_a_shared_prompt_stands_once_before_its_responses():
+  shared = jnp.array([0, 2, 2, 0])
+  where = bins_ops.places(jnp.array([4, 3, 5, 1]), 5, Bins(11, 4, shared))
+  np.testing.assert_array_equal(where.positions, [[0, 1, 2, 3, 2, 2, 3, 4, 0, 0, 0]])
+  np.testing.assert_array_equal(where.segments, [[5, 5, 1, 1, 2, 3, 3, 3, 4, 0, 0]])
+  np.testing.assert_array_equal(where.shared, [[-1, -1, 5, 5, 5, 5, 5, 5, -1, -1, -1]])
+  np.testing.assert_array_equal(bins_ops.weights(where), [[3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0]])
+  x = jnp.array([[1, 2, 3, 4, 0], [1, 2, 5, 0, 0], [1, 2, 6, 7, 8], [9, 0, 0, 0, 0]])
+  packed = bins_ops.pack(x, where)
+  np.testing.assert_array_equal(packed[0, :9], [1, 2, 3, 4, 5, 6, 7, 8, 9])
+  np.testing.assert_array_equal(bins_ops.unpack(packed, where), x)
+
+
+def test_rows_share_a_prompt_only_if_it_is_the_same_and_they_fit():
+  tokens = np.array([[1, 2, 3, 9], [1, 2, 3, 8], [1, 2, 4, 8], [1, 2, 3, 7], [1, 0, 0, 0]])
+  prompts, lengths = Prompts(tokens, np.array([3, 3, 3, 3, 1])), np.array([4, 4, 4, 4, 3])
+  packing = Packer(Bins(6, 3), 1, 1, True)(lengths, prompts)
+  assert packing.rows[:4, 0].tolist() == [[0, 1, 5], [3, 5, 5], [2, 5, 5], [4, 5, 5]]
+  assert packing.shared[:4, 0].tolist() == [[0, 2, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+  packing = Packer(Bins(15, 5), 1, 1, True)(lengths, prompts)
+  assert packing.rows[0, 0].tolist() == [0, 1, 3, 2, 4] and int(packing.count) == 1
+  assert packing.shared[0, 0].tolist() == [0, 2, 2, 0, 0]
+
+
 def test_a_row_does_not_see_its_neighbour():
   batch, params = sampled(), parameters(DENSE)
   packing = packer(48)(batch.rollout.length)
@@ -244,7 +327,7 @@ def test_plans_of_other_lengths_have_the_same_shapes(compiled):
   jax.block_until_ready(run(parameters(DENSE), batch, packing=packer(48)(batch.rollout.length)))
   compiled.clear()
   full = packer(48)(np.full(ROWS, LENGTH))
-  assert int(full.count) == packer(48).most(ROWS) == ROWS // 2
+  assert int(full.count) == ROWS // 2
   jax.block_until_ready(run(parameters(DENSE), batch, packing=full))
   assert not compiled
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype), packer(48).abstract(ROWS))

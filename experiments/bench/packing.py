@@ -1,11 +1,15 @@
-"""Times the train step on ragged rows, padded and packed in turn, against the share of real tokens.
+"""Times the train step on padded and on packed rows, which take turns in one process.
 
   python experiments/bench/packing.py
-  python experiments/bench/packing.py --rows 128 --length 1024 --micro 16 --reps 9 --json out.json
+  python experiments/bench/packing.py --cases ragged --rows 128 --length 512 --micro 32 --reps 9
 
-The rows are random ids with mean/max 0.4. A padded step takes `--micro` micro-batches of rows; a
-packed one takes micro-batches of as many tokens. A perfect packing would need the share of the
-padded step's time that the real tokens are of all columns. Target: at most 15 % above it.
+`ragged`: random rows with mean/max 0.4. A padded step takes `--micro` micro-batches of rows, a
+packed one micro-batches of as many tokens. A perfect packing needs the share of the padded step's
+time that the real tokens are of all columns. Target: at most 15 % above it.
+
+`shared`: groups of 8 rows, prompts of 1024 tokens and responses of 512. Packed rows compute a
+prompt once for its group. Predicted is the ratio of the matrix products that the two programs make,
+counted as the planner does; tokens alone would give the ratio of laid tokens.
 """
 
 import argparse
@@ -15,6 +19,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.planning import flops
 from jaxrl_llm.training.packing import ROWS, Packer
 from jaxrl_llm.types import Bins, Rollout
 
@@ -23,85 +29,134 @@ import workload
 
 RESULT = Path(__file__).parent / "results" / "packing.json"
 TARGET = 1.15
-PROMPT = 16  # tokens at least, of a row
+LEAST, GROUP = 16, 8  # prompt tokens of a ragged row; rows of a group
+PROMPT, RESPONSE, GROUPS = 1024, 512, 2
+# Attention's part of a token is that of models of 1 to 8 billion parameters: small.
+WIDE = ModelConfig(vocab_size=2048, width=512, num_layers=2, num_heads=2, num_kv_heads=1,
+                   head_dim=64, mlp_width=1536, rope_base=1e6)
 
 
 def ragged(rows: int, longest: int) -> np.ndarray:
-  """Returns the tokens of each row, [rows], PROMPT + 1 to `longest`, with mean / max = 0.4.
+  """Returns the tokens of each row, [rows], LEAST + 1 to `longest`, with mean / max = 0.4.
 
   They are quantiles of a power of u, u uniform, in a seeded order.
   """
   quantiles = (np.arange(rows) + 0.5) / rows
-  least = PROMPT + 1
+  least = LEAST + 1
   share = (workload.MEAN_OVER_MAX * longest - least) / (longest - least)
   found = np.round(least + (longest - least) * quantiles**(1 / share - 1)).astype(np.int32)
   found[-1] = longest
   return np.random.default_rng(0).permutation(found)
 
 
-def sampled(lengths: np.ndarray, longest: int, vocabulary: int) -> Rollout:
-  """Returns random rows of these lengths, all of which but PROMPT tokens were sampled."""
+def sampled(lengths: np.ndarray, shape: workload.Shape) -> Rollout:
+  """Returns random rows of these lengths; the rows of a group have the same prompt."""
   rng, rows = np.random.default_rng(1), np.arange(len(lengths), dtype=np.int32)
-  at = np.arange(longest)
+  at = np.arange(shape.prompt + shape.new)
   held = at < lengths[:, None]
-  mask = held & (at >= PROMPT)
-  tokens = np.where(held, rng.integers(workload.FIRST_ID, vocabulary, held.shape), 0)
-  behavior = np.where(mask, -np.log(vocabulary), 0).astype(np.float32)
-  return Rollout(tokens.astype(np.int32), mask, lengths, np.full_like(rows, PROMPT), behavior,
-                 rows < 0, 0 * rows, 0 * rows, rows, rows // 8)
+  prompt = at < shape.prompt
+  ids = rng.integers(workload.FIRST_ID, shape.model.vocab_size, held.shape)
+  tokens = np.where(held, np.where(prompt, ids[rows // GROUP * GROUP], ids), 0).astype(np.int32)
+  mask = held & ~prompt
+  behavior = np.where(mask, -np.log(shape.model.vocab_size), 0).astype(np.float32)
+  return Rollout(tokens, mask, lengths, np.full_like(rows, shape.prompt), behavior,
+                 rows < 0, 0 * rows, 0 * rows, rows, rows // GROUP)
 
 
-def compare(args: argparse.Namespace) -> dict:
-  """Returns seconds of the steps that took turns, and counts."""
-  shape = workload.Shape(prompts=args.rows // 8, prompt=PROMPT, new=args.length - PROMPT)
-  padded, packed = workload.build(shape, args.micro), workload.build(shape, 1)
-  lengths = ragged(args.rows, args.length)
-  host = sampled(lengths, args.length, shape.model.vocab_size)
+def compare(shape: workload.Shape, lengths: np.ndarray, micro: int, packer: Packer,
+            reps: int) -> dict:
+  """Returns seconds of the steps that took turns, and the ratios that they are compared with."""
+  padded, packed = workload.build(shape, micro), workload.build(shape, 1)
+  host = sampled(lengths, shape)
   batch = workload.train_batch(packed, jax.device_put(host), host)
-  packer = Packer(Bins(args.length, ROWS), args.rows // args.micro, 1)
-  state, times = workload.start(packed), {"padded": [], "packed": []}
-  for rep in range(args.reps + 1):  # the first compiles
+  state, packing = workload.start(packed), packer.pack(host)
+  products = {
+      "padded": _products(padded.step.trace(state, batch), shape, ()),
+      "packed": _products(packed.step.trace(state, batch, packing), shape, (int(packing.count),)),
+  }
+  times: dict = {"padded": [], "packed": []}
+
+  def packed_step(state):
+    return packed.step(state, batch, packer.pack(host))  # a run plans each step, too
+
+  for _ in range(reps + 1):
     spent, (state, _) = measure.seconds(padded.step, state, batch)
     times["padded"].append(spent)
-    # The plan is part of the step: a run makes one for each.
-    spent, (state, _) = measure.seconds(lambda: packed.step(state, batch, packer(lengths)))
+    spent, (state, _) = measure.seconds(packed_step, state)
     times["packed"].append(spent)
-  times = {name: values[1:] for name, values in times.items()}
-  packing = packer(lengths)
-  columns = int(packing.count) * packing.rows.shape[1] * args.length
-  ideal = float(lengths.sum() / (args.rows * args.length))
-  measured = float(np.median(times["packed"]) / np.median(times["padded"]))
-  return {"rows": args.rows, "length": args.length, "micro": args.micro, "seconds": times,
-          "micro_batches_used": int(packing.count), "filled": float(lengths.sum() / columns),
-          "ideal": ideal, "measured": measured, "over_ideal": measured / ideal, "target": TARGET}
+  times = {name: values[1:] for name, values in times.items()}  # the first compiles
+  laid = lengths.sum() - (0 if packing.shared is None else packing.shared.sum())
+  columns = int(packing.count) * packing.rows.shape[1] * packer.bins.capacity
+  return {
+      "rows": len(lengths), "length": shape.prompt + shape.new, "seconds": times,
+      "micro_batches": {"padded": micro, "packed": int(packing.count)},
+      "filled": float(laid / columns),
+      "tokens": float(laid / (len(lengths) * (shape.prompt + shape.new))),
+      "products": products["packed"] / products["padded"],
+      "measured": float(np.median(times["packed"]) / np.median(times["padded"])),
+  }
 
 
-def report(found: dict) -> str:
-  """Returns the numbers as text."""
-  lines = [f"{name:<8} median {np.median(values):.3f} s, {min(values):.3f} to {max(values):.3f} s"
-           for name, values in found["seconds"].items()]
+def _products(traced, shape: workload.Shape, trips: tuple[int, ...]) -> float:
+  """Returns the operations of the program's matrix products."""
+  counted = flops.count(traced.jaxpr, (shape.model.width, shape.model.vocab_size))
+  return flops.products(counted.total(trips))
+
+
+def of_ragged(args: argparse.Namespace) -> dict:
+  shape = workload.Shape(prompts=args.rows // GROUP, prompt=LEAST, new=args.length - LEAST)
+  packer = Packer(Bins(args.length, ROWS), args.rows // args.micro, 1)
+  return compare(shape, ragged(args.rows, args.length), args.micro, packer, args.reps)
+
+
+def of_shared(args: argparse.Namespace) -> dict:
+  """A bin holds a group; a padded micro-batch has about as many tokens."""
+  shape = workload.Shape(WIDE, prompts=GROUPS, prompt=PROMPT, new=RESPONSE)
+  tile = 128
+  capacity = -(-(PROMPT + GROUP * (RESPONSE + 1)) // tile) * tile
+  packer = Packer(Bins(capacity, GROUP), 1, 1, shared_prompts=True)
+  return compare(shape, np.full(GROUPS * GROUP, PROMPT + RESPONSE, np.int32), 2 * GROUPS, packer,
+                 args.reps)
+
+
+CASES = {"ragged": of_ragged, "shared": of_shared}
+
+
+def report(name: str, found: dict) -> str:
+  """Returns the numbers of a case as text."""
+  used = found["micro_batches"]
+  lines = [f"{name}: {found['rows']} rows of up to {found['length']} tokens"]
+  lines += [f"  {kind}: median {np.median(values):.3f} s, {min(values):.3f} to {max(values):.3f} s,"
+            f" {used[kind]} micro-batches" for kind, values in found["seconds"].items()]
+  over = found["measured"] / found["tokens"]
   return "\n".join([
       *lines,
-      f"micro-batches: {found['micro']} padded, {found['micro_batches_used']} packed, "
-      f"whose columns are filled to {found['filled']:.1%}",
-      f"packed over padded: ideal {found['ideal']:.3f}, measured {found['measured']:.3f}, "
-      f"{found['over_ideal']:.2f} times the ideal (target: at most {found['target']})",
+      f"  packed over padded: tokens {found['tokens']:.3f}, products {found['products']:.3f}, "
+      f"measured {found['measured']:.3f}, which is {over:.2f} times the ratio of tokens"
+      + (f" (target: at most {TARGET})" if name == "ragged" else ""),
+      f"  columns of bins that hold a token: {found['filled']:.1%}",
   ])
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--rows", type=int, default=64, help="of a batch, a multiple of 8 (64)")
-  parser.add_argument("--length", type=int, default=512, help="of the longest row, tokens (512)")
-  parser.add_argument("--micro", type=int, default=16, help="micro-batches of the padded step (16)")
+  parser.add_argument("--cases", default=",".join(CASES),
+                      help="names, separated by commas (default: all)")
+  parser.add_argument("--rows", type=int, default=64, help="ragged rows, a multiple of 8 (64)")
+  parser.add_argument("--length", type=int, default=256, help="of the longest ragged row (256)")
+  parser.add_argument("--micro", type=int, default=16,
+                      help="micro-batches of the padded step of ragged rows (16)")
   parser.add_argument("--reps", type=int, default=5, help="measured steps of each kind (5)")
   parser.add_argument("--json", type=Path, default=RESULT,
                       help="file of all numbers (default results/packing.json)")
   args = parser.parse_args()
-  found = compare(args)
+  unknown = set(args.cases.split(",")) - set(CASES)
+  if unknown:
+    parser.error(f"--cases {sorted(unknown)}: allowed are {', '.join(CASES)}")
+  found = {name: CASES[name](args) for name in args.cases.split(",")}
   args.json.write_text(json.dumps({"environment": measure.environment()} | found, indent=1) + "\n")
-  print(report(found))
+  print("\n".join(report(*item) for item in found.items()))
 
 
 if __name__ == "__main__":

@@ -149,14 +149,14 @@ def _stats_and_normaliser(wanted, hidden, head, targets, temperature, rules, ban
 def _backward(wanted, saved, cotangents):
   *given, read, normaliser, entropy = saved
   cotangents = {name: cotangents[name] for name in ("log_probs", "entropy") if name in cotangents}
-  d_hidden, d_head = _if_read(read, functools.partial(_gradients, wanted), *given, normaliser,
+  d_hidden, d_head = _if_read(read, functools.partial(_gradients, wanted), given, normaliser,
                               entropy, cotangents)
   return d_hidden, d_head, None, None, None, None, None
 
 
-def _gradients(wanted, hidden, head, targets, temperature, rules, banned, normaliser, entropy,
-               cotangents):
+def _gradients(wanted, given, normaliser, entropy, cotangents):
   """d log p / dz_k = 1[k = a] - p_k;  dH / dz_k = -p_k (log p_k + H). Outside S, p_k = 0."""
+  hidden, head, targets, temperature, rules, banned = given
   logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
   log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)

@@ -121,15 +121,16 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
     packing: of the rollout's rows; None: they are padded.
   """
   recomputed, anchor, reference, stats = scoring.anchor == RECOMPUTED, None, None, None
+  packed = {} if packing is None else {"packing": packing}
   if recomputed or scoring.reads_stats:
-    stats = scoring.score(params, rollout, scoring.sampling, packing=packing)
+    stats = scoring.score(params, rollout, scoring.sampling, **packed)
   if recomputed:
     anchor = stats.log_probs
   elif scoring.anchor == BEHAVIOR:
     anchor = rollout.behavior_log_probs
   if scoring.score_reference is not None:
-    reference = scoring.score_reference(ref_params, rollout, scoring.sampling,
-                                        packing=packing).log_probs
+    found = scoring.score_reference(ref_params, rollout, scoring.sampling, **packed)
+    reference = found.log_probs
   if stats is None:
     return Scores(anchor, reference)
   metered = None

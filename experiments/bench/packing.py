@@ -8,8 +8,8 @@ packed one micro-batches of as many tokens. A perfect packing needs the share of
 time that the real tokens are of all columns. Target: at most 15 % above it.
 
 `shared`: groups of 8 rows, prompts of 1024 tokens and responses of 512. Packed rows compute a
-prompt once for its group. Predicted is the ratio of the matrix products that the two programs make,
-counted as the planner does; tokens alone would give the ratio of laid tokens.
+prompt once for its group. Predicted is the ratio of the matrix products that are needed: of each
+token with the weights, of each predicted one with the head, and of each with the tokens it sees.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.planning import flops
-from jaxrl_llm.training.packing import ROWS, Packer
+from jaxrl_llm.planning import model_flops
+from jaxrl_llm.training.packing import ROWS, Packer, Packing
 from jaxrl_llm.types import Bins, Rollout
 
 import measure
@@ -70,10 +70,6 @@ def compare(shape: workload.Shape, lengths: np.ndarray, micro: int, packer: Pack
   host = sampled(lengths, shape)
   batch = workload.train_batch(packed, jax.device_put(host), host)
   state, packing = workload.start(packed), packer.pack(host)
-  products = {
-      "padded": _products(padded.step.trace(state, batch), shape, ()),
-      "packed": _products(packed.step.trace(state, batch, packing), shape, (int(packing.count),)),
-  }
   times: dict = {"padded": [], "packed": []}
 
   def packed_step(state):
@@ -85,6 +81,7 @@ def compare(shape: workload.Shape, lengths: np.ndarray, micro: int, packer: Pack
     spent, (state, _) = measure.seconds(packed_step, state)
     times["packed"].append(spent)
   times = {name: values[1:] for name, values in times.items()}  # the first compiles
+  padded_lengths = np.full(len(lengths), shape.prompt + shape.new)
   laid = lengths.sum() - (0 if packing.shared is None else packing.shared.sum())
   columns = int(packing.count) * packing.rows.shape[1] * packer.bins.capacity
   return {
@@ -92,15 +89,27 @@ def compare(shape: workload.Shape, lengths: np.ndarray, micro: int, packer: Pack
       "micro_batches": {"padded": micro, "packed": int(packing.count)},
       "filled": float(laid / columns),
       "tokens": float(laid / (len(lengths) * (shape.prompt + shape.new))),
-      "products": products["packed"] / products["padded"],
+      "products": needed(shape, lengths, packing) / needed(shape, padded_lengths),
       "measured": float(np.median(times["packed"]) / np.median(times["padded"])),
   }
 
 
-def _products(traced, shape: workload.Shape, trips: tuple[int, ...]) -> float:
-  """Returns the operations of the program's matrix products."""
-  counted = flops.count(traced.jaxpr, (shape.model.width, shape.model.vocab_size))
-  return flops.products(counted.total(trips))
+def needed(shape: workload.Shape, lengths: np.ndarray, packing: Packing | None = None) -> float:
+  """Returns the operations of the products of a forward pass over rows of these lengths.
+
+  Args:
+    packing: says which tokens of a row are those of another one; None: none are.
+  """
+  shared = np.zeros_like(lengths)
+  if packing is not None and packing.shared is not None:
+    rows = packing.rows.reshape(-1)
+    held = rows < len(lengths)
+    shared[rows[held]] = packing.shared.reshape(-1)[held]
+  m = shape.model
+  weights = 2 * model_flops.layer_weights(m) * (lengths - shared)
+  head = 2 * model_flops.head_weights(m) * (lengths - shape.prompt)
+  seen = [model_flops.attention(m, *ends) for ends in zip(shared, lengths, strict=True)]
+  return float(np.sum(weights + head) + np.sum(seen))
 
 
 def of_ragged(args: argparse.Namespace) -> dict:
@@ -131,7 +140,7 @@ def report(name: str, found: dict) -> str:
   over = found["measured"] / found["tokens"]
   return "\n".join([
       *lines,
-      f"  packed over padded: tokens {found['tokens']:.3f}, products {found['products']:.3f}, "
+      f"  packed over padded: tokens {found['tokens']:.3f}, needed products {found['products']:.3f}, "
       f"measured {found['measured']:.3f}, which is {over:.2f} times the ratio of tokens"
       + (f" (target: at most {TARGET})" if name == "ragged" else ""),
       f"  columns of bins that hold a token: {found['filled']:.1%}",

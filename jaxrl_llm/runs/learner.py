@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, StepConfig
-from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.runs.scoring import Scoring, make_scoring
 from jaxrl_llm.training import batches
@@ -99,7 +99,11 @@ class Learner:
 
 
 def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...]) -> Learner:
-  """The learner of a resolved config; `stop_ids` are the task's."""
+  """The learner of a resolved config; `stop_ids` are the task's.
+
+  Raises:
+    ConfigError: `model.attention` cannot serve packed rows.
+  """
   optimizer = make_optimizer(cfg.optimizer)
   loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
   rows, updates = parallel.rows(mesh), cfg.updates
@@ -123,5 +127,15 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
                       out_shardings=(rows, parallel.replicated(mesh))),
       step=make_step(updates.micro_batches),
       replay=replay,
-      packer=make_packer(cfg, mesh),
+      packer=_packer(cfg, mesh),
   )
+
+
+def _packer(cfg: Config, mesh: Mesh) -> Packer | None:
+  """`make_packer`, if the run's attention can see what the bins need; raises ConfigError."""
+  packer = make_packer(cfg, mesh)
+  if packer is not None:
+    form = row_attention.SHARED if packer.shared_prompts else row_attention.PACKED
+    row_attention.choose(cfg.model, packer.bins.capacity,
+                         row_attention.platform_of(parallel.Layout(mesh)), form)
+  return packer

@@ -7,6 +7,7 @@ from test_iteration import built
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.models import row_attention
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.iteration import iterate
@@ -55,3 +56,14 @@ def test_budgets_that_do_not_fit_are_refused(values, named):
   with pytest.raises(ConfigError) as error:
     setup.resolve(from_dict(config))
   assert all(text in str(error.value) for text in named), error.value
+
+
+@pytest.mark.parametrize("kind, values, form", [
+    ("cudnn", {}, "not packed rows."),
+    ("splash", {"updates.shared_prompts": True}, "not packed rows that share a prompt."),
+])
+def test_attention_that_cannot_serve_bins_is_refused(kind, values, form, monkeypatch):
+  kernel = row_attention.KERNELS[kind]._replace(platform="cpu", dtypes=("float32", "bfloat16"))
+  monkeypatch.setitem(row_attention.KERNELS, kind, kernel)
+  with pytest.raises(ConfigError, match=f"model.attention = '{kind}': .* {form} Fix: .*=auto"):
+    built(**{"updates.token_budget": 24, "model.attention": kind} | values)

@@ -100,6 +100,7 @@ def needed(shape: workload.Shape, lengths: np.ndarray, packing: Packing | None =
   Args:
     packing: says which tokens of a row are those of another one; None: none are.
   """
+  lengths = lengths.astype(float)
   shared = np.zeros_like(lengths)
   if packing is not None and packing.shared is not None:
     rows = packing.rows.reshape(-1)

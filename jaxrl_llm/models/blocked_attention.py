@@ -104,8 +104,8 @@ def _backward(block, saved, gradient):
       return lax.dynamic_update_slice_in_dim(d_queries, change, i * block, 3), d_keys, d_values
 
     zeros = jnp.zeros(k.shape)
-    d_queries, d_keys, d_values = lax.fori_loop(j, blocks, _where_seen(add, None, j, segments, block),
-                                                  (d_queries, zeros, zeros))
+    body = _where_seen(add, None, j, segments, block)
+    d_queries, d_keys, d_values = lax.fori_loop(j, blocks, body, (d_queries, zeros, zeros))
     return d_queries, (d_keys, d_values)
 
   d_queries, (d_keys, d_values) = lax.scan(of_keys, jnp.zeros(queries.shape), jnp.arange(blocks))

@@ -2,7 +2,8 @@
 
 Dimensions: `B` rows (= prompts x group size), `G` group size, `P` prompt width, `L` row length
 (prompt and completion are contiguous and right-padded), `V` vocabulary, `D` width, `H` heads, `K`
-kv-heads, `N` layers, `k` experts per token. Inside the network there are `R` rows of `S` tokens.
+kv-heads, `N` layers, `k` experts per token. Inside the network there are `R` rows of `S` tokens:
+the batch's own, or bins of packed rows.
 
 Every per-token array is [B, L] and aligned with `tokens`: entry t belongs to tokens[t] given
 tokens[<t]. Log-probabilities and entropies are in nats. A *policy token* is a token that the policy
@@ -133,8 +134,8 @@ class TokenStats:
     in_support: bool, False where the token is outside the kept vocabulary. Its log-prob is then the
       logit minus the kept tokens' normaliser: finite, and a constant for gradients.
     values: f32, the value head's estimate for the state before the token.
-    routing: [N, B, L, k] int32, the experts that each layer sent the token to; padding is routed
-      too.
+    routing: [N, R, S, k] int32, the experts that each layer sent the token to; padding is routed
+      too. R rows of S tokens are those of the network: [B, L], or the bins of packed rows.
   """
 
   log_probs: Array
@@ -182,6 +183,23 @@ class AdvantageInputs:
 
 
 @struct.dataclass
+class Bins:
+  """How R rows are packed for the network: rows n K .. n K + K - 1 lie in bin n (ops/bins.py).
+
+  Attributes:
+    capacity: C, tokens of a bin.
+    rows: K, rows of a bin, of which some may be empty.
+    shared: [R] int32, how many tokens at the beginning of a row are not laid down again, because
+      they are also those of the last row before it in the bin that has 0 here; None: 0 everywhere.
+      Rows that share with the same row have the same number.
+  """
+
+  capacity: int = struct.field(pytree_node=False)
+  rows: int = struct.field(pytree_node=False)
+  shared: Int[Array, " R"] | None = None
+
+
+@struct.dataclass
 class TrainBatch:
   """One optimizer batch of `policy_loss`. All arrays are constants for gradients.
 
@@ -204,6 +222,7 @@ class TrainBatch:
       (m2po). None where the estimator needs none.
     in_support: [B, L] bool, False where the token is outside the anchor's pruned vocabulary. None
       where all are inside.
+    bins: how the rows of a micro-batch are packed; None where each has a row of its own.
   """
 
   rollout: Rollout
@@ -217,6 +236,7 @@ class TrainBatch:
   regularizer_weights: Float[Array, "B L"] | None = None
   estimator_weights: Float[Array, "B L"] | None = None
   in_support: Bool[Array, "B L"] | None = None
+  bins: Bins | None = None
 
 
 @struct.dataclass
@@ -314,6 +334,17 @@ class Extreme:
   def reduce(self) -> "Extreme":
     """Merges the entries along a leading axis."""
     return Extreme(jnp.min(self.min, 0), jnp.max(self.max, 0))
+
+
+def no_metrics(shapes: dict) -> dict:
+  """Returns metrics of these shapes (`jax.eval_shape`) that change nothing they are merged with."""
+
+  def nothing(metric):
+    if isinstance(metric, Extreme):
+      return Extreme(jnp.full_like(metric.min, jnp.inf), jnp.full_like(metric.max, -jnp.inf))
+    return jax.tree.map(jnp.zeros_like, metric)
+
+  return {name: nothing(metric) for name, metric in shapes.items()}
 
 
 def merge_metrics(metrics: list[dict]) -> dict:

@@ -116,6 +116,7 @@ SLOW = {
     "runs/test_overlap.py": "devices_that_only_sample|overlap_changes_nothing|wrong_batches"
                             "|last_iteration_begins|samples_the_lost_batch_again",
     "runs/test_overlap_run.py": None,
+    "runs/test_packed_run.py": "memory_and_speed",
     "runs/test_resume.py": None,
     "runs/test_resume_tools.py": None,
     "runs/test_run.py": None,
@@ -138,6 +139,9 @@ SLOW = {
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over"
                               "|meters_own_pass|serves_for_all_rows|trainers_numerics"
                               "|outside_the_scorers",
+    "training/test_packing.py": "changes?_nothing|estimator_weights|eight_devices|wrong_ways"
+                                r"|scores_are_those_of_padded_rows\[plain|its_neighbour"
+                                "|same_shapes",
     "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"
                                    r"|micro_batches_change_nothing\[(minpro|gspo)"
                                    "|computed_per_micro_batch|unkept_and_void|sft_loss",

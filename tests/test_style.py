@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jaxrl_llm"
 MOST_LAMBDAS, MOST_PARAMETERS, MOST_LINES = 78, 8, 60
 # Public entry points: each parameter is one thing that a caller says.
-ENTRY_POINTS = {"rollouts/engine.py:run", "ops/token_stats.py:token_stats"}
+ENTRY_POINTS = {"rollouts/engine.py:run", "ops/token_stats.py:token_stats",
+                "objective/row_stats.py:row_stats"}
 
 
 def sources() -> dict[str, str]:

@@ -48,6 +48,11 @@ def check(cfg: Config) -> Config:
     raise ConfigError(
         f"updates.micro_batches = {u.micro_batches} does not divide the {rows} rows of an "
         f"optimizer batch. Fix: choose among {_divisors(rows)}.")
+  if 0 < u.token_budget < cfg.bin_tokens:  # a bin is larger only where that is within the budget
+    raise ConfigError(
+        f"updates.token_budget = {u.token_budget}: a row of rollout.max_prompt_tokens + "
+        f"rollout.max_new_tokens needs {cfg.bin_tokens}. Fix: 0, which packs nothing, or "
+        f"{cfg.bin_tokens} or more.")
   w = cfg.warm_start
   if w.batch_size % w.micro_batches:
     raise ConfigError(

@@ -30,6 +30,7 @@ from jaxrl_llm.registry import ADVANTAGES, Choice, Table
 STEPS, DEMONSTRATED = when("warm_start.steps"), (when("warm_start.steps"), when(".path"))
 ENGINE, TURNS, PIPO = when(".slots"), when(".max_turns"), when(".enabled")
 ADAMW, ADAFACTOR = when(".name", "adamw"), when(".name", "adafactor")
+BIN_TILE, LONG_ROW = 128, 1024  # tokens; kernels of attention want long rows in whole tiles
 PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
 
@@ -127,7 +128,13 @@ class UpdateConfig:
   optimizer_batches: int = option(4, "optimizer steps per rollout batch; more than 1 is off-policy",
                                   low=1)
   micro_batches: int = option(1, "micro-batches per optimizer batch; changes memory and speed only",
-                              low=1)
+                              low=1, when=when(".token_budget", 0))
+  token_budget: int = option(0, "packs rows, up to this many tokens per micro-batch and device, at "
+                             "least a row's; changes memory and speed only. 0: rows are padded",
+                             low=0)
+  shared_prompts: bool = option(False, "computes the prompt of a group once, with its responses "
+                                "behind it, as far as they fit into the budget; changes memory and "
+                                "speed only", when=when(".token_budget"))
   staleness: int = option(0, "age of the sampler's parameters, iterations; each keeps a copy of "
                           "what is trained", low=0)
   overlap: bool = option(False, "samples and verifies the next batch while this one trains; the "
@@ -314,6 +321,21 @@ class Config:
   def row_length(self) -> int:
     """Returns the tokens of a row, prompt and completion."""
     return self.rollout.max_prompt_tokens + self.rollout.max_new_tokens
+
+  @property
+  def bin_tokens(self) -> int:
+    """Returns the tokens of a bin that rows are packed into.
+
+    They are those of the longest row or, with shared prompts, of a group as far as it is within the
+    budget; in whole tiles where that is long.
+    """
+    tile = BIN_TILE if self.row_length >= LONG_ROW else 1
+    tiles = -(-self.row_length // tile)
+    if self.updates.shared_prompts:
+      r = self.rollout
+      group = r.max_prompt_tokens + r.group_size * (r.max_new_tokens + 1)
+      tiles = max(tiles, min(-(-group // tile), self.updates.token_budget // tile))
+    return tiles * tile
 
   @property
   def has_critic(self) -> bool:

@@ -2,7 +2,8 @@
 
 The softmax is taken online: each query keeps the largest score so far, and rescales what it has
 summed when a block brings a larger one. The backward pass computes the scores of a block again from
-the logarithm of each query's sum. Blocks of keys behind a block of queries are skipped.
+the logarithm of each query's sum. Blocks of keys behind a block of queries are skipped, and so
+are those of other segments.
 
 Source: arXiv 2205.14135.
 
@@ -59,9 +60,9 @@ def _forward(block, queries, keys, values, segments):
   def of_queries(i):
     taken = _take(queries, i, block)
 
-    def add(j, carry):
+    def add(j, seen, carry):
       top, total, mixed = carry
-      scores = _scores(taken, keys, segments, i, j, block)
+      scores = _scores(taken, keys, seen, j, block)
       new = jnp.maximum(top, jnp.max(scores, -1, keepdims=True))
       weights = jnp.where(scores > LOWEST, jnp.exp(scores - new), 0)
       scale = jnp.exp(top - new)
@@ -70,7 +71,7 @@ def _forward(block, queries, keys, values, segments):
 
     shape = taken.shape
     start = (jnp.full((*shape[:-1], 1), LOWEST), jnp.zeros((*shape[:-1], 1)), jnp.zeros(shape))
-    top, total, mixed = lax.fori_loop(0, i + 1, add, start)
+    top, total, mixed = lax.fori_loop(0, i + 1, _where_seen(add, i, None, segments, block), start)
     # Of a query that sees nothing the sum is infinite, so that its weights are 0.
     log_total = jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1)), jnp.inf)
     mixed = mixed / jnp.where(total > 0, total, 1)
@@ -90,10 +91,10 @@ def _backward(block, saved, gradient):
   def of_keys(d_queries, j):
     k, v = _take(keys, j, block), _take(values, j, block)
 
-    def add(i, carry):
+    def add(i, seen, carry):
       d_queries, d_keys, d_values = carry
       q, g = _take(queries, i, block), _take(gradient, i, block)
-      scores = _scores(q, keys, segments, i, j, block)
+      scores = _scores(q, keys, seen, j, block)
       weights = jnp.exp(scores - _take(log_totals[..., None], i, block))
       d_values += _product("rkgst,rkgsd->rktd", weights, g)
       d_weights = _product("rkgsd,rktd->rkgst", g, v)
@@ -103,7 +104,8 @@ def _backward(block, saved, gradient):
       return lax.dynamic_update_slice_in_dim(d_queries, change, i * block, 3), d_keys, d_values
 
     zeros = jnp.zeros(k.shape)
-    d_queries, d_keys, d_values = lax.fori_loop(j, blocks, add, (d_queries, zeros, zeros))
+    body = _where_seen(add, None, j, segments, block)
+    d_queries, d_keys, d_values = lax.fori_loop(j, blocks, body, (d_queries, zeros, zeros))
     return d_queries, (d_keys, d_values)
 
   d_queries, (d_keys, d_values) = lax.scan(of_keys, jnp.zeros(queries.shape), jnp.arange(blocks))
@@ -131,12 +133,36 @@ def _product(axes: str, left, right):
   return jnp.einsum(axes, left.astype(right.dtype), right, preferred_element_type=jnp.float32)
 
 
-def _scores(queries, keys, segments, i, j, block: int):
-  """[R, K, G, B, B] f32 of the queries of block i and the keys of block j.
+def _where_seen(add, i, j, segments, block: int):
+  """Returns the body of a loop over blocks, which leaves out those of which nothing is seen.
+
+  Args:
+    add: (index of the loop, [R, B, B] bool what queries see, carry) -> carry.
+    i, j: the blocks of queries and of keys; None for the one that the loop goes over.
+  """
+
+  def body(index, carry):
+    seen = _seen(segments, index if i is None else i, index if j is None else j, block)
+    return lax.cond(jnp.any(seen), functools.partial(add, index, seen), _unchanged, carry)
+
+  return body
+
+
+def _unchanged(carry):
+  return carry
+
+
+def _scores(queries, keys, seen, j, block: int):
+  """[R, K, G, B, B] f32 of a block of queries and the keys of block j."""
+  scores = _product("rkgsd,rktd->rkgst", queries, _take(keys, j, block))
+  return jnp.where(seen[:, None, None], scores, LOWEST)
+
+
+def _seen(segments, i, j, block: int):
+  """[R, B, B] bool: what the queries of block i see of the keys of block j.
 
   `segments`: each token's own, and another one that it sees.
   """
-  scores = _product("rkgsd,rktd->rkgst", queries, _take(keys, j, block))
   def of_block(x, at):
     return lax.dynamic_slice_in_dim(x, at * block, block, 1)
 
@@ -144,5 +170,4 @@ def _scores(queries, keys, segments, i, j, block: int):
   theirs = of_block(segments[0], j)[:, None]
   columns = jnp.arange(block)
   not_later = i * block + columns[:, None] >= j * block + columns
-  seen = not_later & ((own == theirs) | (shared == theirs)) & (own > 0)
-  return jnp.where(seen[:, None, None], scores, LOWEST)
+  return not_later & ((own == theirs) | (shared == theirs)) & (own > 0)

@@ -73,7 +73,7 @@ def rows(segments: Int[Array, "R S"], cfg: ModelConfig, constrain, *, packed: bo
     ConfigError: `model.attention` cannot run on these devices, in this dtype, or on such rows.
   """
   form = ONE if not packed else PACKED if shared is None else SHARED
-  kind = choose(cfg, segments.shape[1], _platform(constrain), form)
+  kind = choose(cfg, segments.shape[1], platform_of(constrain), form)
   visible = _visible(segments, shared) if kind == "plain" else None
   return Rows(segments, shared, visible, kind)
 
@@ -154,7 +154,8 @@ def _visible(segments, shared) -> Bool[Array, "R S S"]:
   return (columns <= columns[:, None]) & of_segment & (own > 0)
 
 
-def _platform(constrain) -> str:
+def platform_of(constrain) -> str:
+  """Returns tpu, gpu or another platform: that of a `parallel.Layout`, else JAX's default one."""
   found = getattr(constrain, "platform", None) or jax.default_backend()
   return "gpu" if found in _GPUS else found
 

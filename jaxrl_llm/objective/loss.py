@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrl_llm.config import CriticConfig, KLConfig, LossConfig
 from jaxrl_llm.objective import correction, divergences, estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
-from jaxrl_llm.objective.row_stats import Distribution, row_stats
+from jaxrl_llm.objective.row_stats import Distribution, fed_tokens, row_stats
 from jaxrl_llm.ops import masked
 from jaxrl_llm.ops.experts import expert_load
 from jaxrl_llm.types import Mean, Rollout, SupervisedBatch, TokenStats, TrainBatch
@@ -49,7 +49,8 @@ def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig,
   return row_stats(params, rollout.tokens, rollout.length, model=model,
                    distribution=Distribution(cfg.temperature, cfg.rules, banned),
                    stats=stats | PRUNED if restricted else stats,
-                   entropy_gradient=cfg.entropy.coef != 0, completion=completion_of(rollout, cfg))
+                   entropy_gradient=cfg.entropy.coef != 0, completion=completion_of(rollout, cfg),
+                   bins=batch.bins)
 
 
 def policy_loss(params, batch: TrainBatch, *, model,
@@ -80,20 +81,20 @@ def policy_loss(params, batch: TrainBatch, *, model,
     weights *= correction.sequence_mask(log_probs, anchor, batch.advantages, live, cfg.correction)
   loss = jnp.sum(weights * jnp.where(live, out.per_token_loss, 0))
   metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout.replace(mask=live)),
-             **_policy_metrics(stats, rollout, live, cfg)}
+             **_policy_metrics(stats, batch, live, cfg)}
   return _with_regularizers(loss, metrics, stats, batch, live, cfg)
 
 
-def _policy_metrics(stats: TokenStats, rollout: Rollout, live: Bool[Array, "B L"],
+def _policy_metrics(stats: TokenStats, batch: TrainBatch, live: Bool[Array, "B L"],
                     cfg: LossConfig) -> dict:
   """Returns the metrics of the policy itself: entropy, pruned vocabulary, load of the experts."""
-  mask = rollout.mask
+  mask = batch.rollout.mask
   metrics = {"policy/entropy": masked.mean(stats.entropy, mask)}
   if stats.kept_mass is not None:
     metrics["vocabulary/kept_mass"] = masked.mean(stats.kept_mass, mask)
     metrics["vocabulary/out_of_set"] = masked.mean((~live).astype(jnp.float32), mask)
   if cfg.num_experts:
-    fed = jnp.arange(mask.shape[1]) < rollout.length[:, None]
+    fed = fed_tokens(batch.rollout.length, mask.shape[1], batch.bins)
     metrics["moe/load"] = expert_load(stats.routing, fed, cfg.num_experts)
   return metrics
 

@@ -3,13 +3,15 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jaxrl_llm.ops.bins import pack, places, unpack, weights
 from jaxrl_llm.ops.token_stats import token_stats
-from jaxrl_llm.types import TokenStats
+from jaxrl_llm.types import Bins, TokenStats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +31,34 @@ class Distribution:
   banned: tuple[tuple[int, ...], Bool[Array, "B L"]] | None = None
 
 
+class _Fed(NamedTuple):
+  """What the network and `token_stats` are fed with, and the way back to rows.
+
+  Attributes:
+    tokens, positions, segments, shared: [R, S], the network's; shared: None where no segment is.
+    columns: [R, W], the columns that are scored, in this order; None: all.
+    read: [R, S] bool, the columns whose statistics are read; None: all.
+    banned: [R, S] bool, where ids are banned; None: nowhere.
+    put: statistics of the scored columns -> [B, L].
+    back: [R, S] -> [B, L].
+  """
+
+  tokens: Int[Array, "R S"]
+  positions: Int[Array, "R S"]
+  segments: Int[Array, "R S"]
+  shared: Int[Array, "R S"] | None
+  columns: Int[Array, "R W"] | None
+  read: Bool[Array, "R S"] | None
+  banned: Bool[Array, "R S"] | None
+  put: Callable[[Array], Array]
+  back: Callable[[Array], Array]
+
+
 def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model,
               distribution: Distribution = Distribution(), stats: frozenset[str] = frozenset(),
               entropy_gradient: bool = False,
-              completion: tuple[Int[Array, " B"], int] | None = None) -> TokenStats:
+              completion: tuple[Int[Array, " B"], int] | None = None,
+              bins: Bins | None = None) -> TokenStats:
   """Returns the TokenStats [B, L] of whole rows under `params`.
 
   Entry 0 is 0 (False): no token precedes it.
@@ -44,38 +70,88 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     distribution: temperature and vocabulary.
     stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts
       of each token fed in. Routing is aligned with the tokens themselves, not with the tokens that
-      they predict.
+      they predict, and stays in the bins of packed rows.
     entropy_gradient: whether gradients flow through the entropy.
     completion: (prompt length [B], tokens that may follow). Only these columns are scored, the
       others are 0 (False): no logits are computed for prompts. None: all columns are scored.
+    bins: how the rows are packed for the network; None: each is fed as it is. The statistics are
+      the same up to rounding.
   """
-  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  segments = (positions < length[:, None]).astype(jnp.int32)
+  where = None if distribution.banned is None else distribution.banned[1]
+  fed = (_padded if bins is None else functools.partial(_packed, bins=bins))(
+      tokens, length, completion, where)
+  sharing = {"packed": bins is not None, "shared": fed.shared}
   routing = None
   if "routing" in stats:
-    hidden, _, routing = model.hidden_and_routing(params, tokens, positions, segments,
-                                                   packed=False)
+    hidden, _, routing = model.hidden_and_routing(params, fed.tokens, fed.positions, fed.segments,
+                                                  **sharing)
   else:
-    hidden, _ = model.hidden(params, tokens, positions, segments, packed=False)
-  columns = _predicting_columns(tokens.shape[1], completion)
+    hidden, _ = model.hidden(params, fed.tokens, fed.positions, fed.segments, **sharing)
   wanted = functools.partial(_stats_of_rows, stats=stats - {"values", "routing"},
                              entropy_gradient=entropy_gradient)
-  out = _by_rows(model)(wanted, *_scored_arrays(hidden, tokens, columns, model.head(params),
-                                                distribution))
-  if columns is not None:
-    out = jax.tree.map(functools.partial(_put, columns=columns, length=tokens.shape[1]), out)
+  out = _by_rows(model)(wanted, *_scored_arrays(hidden, fed, model.head(params), distribution))
+  out = jax.tree.map(fed.put, out)
   if "values" in stats:
-    out = out.replace(values=model.values(params, hidden))
+    out = out.replace(values=fed.back(model.values(params, hidden)))
   return jax.tree.map(_at_the_predicted_token, out).replace(routing=routing)
 
 
-def _scored_arrays(hidden, tokens, columns, head, distribution: Distribution) -> tuple[tuple, dict]:
+def fed_tokens(length: Int[Array, " B"], width: int,
+               bins: Bins | None) -> Bool[Array, "R S"] | Int[Array, "R S"]:
+  """Returns how many rows each token of the network belongs to: 0 (False) at padding.
+
+  `width` is L, the rest as `row_stats`.
+  """
+  if bins is None:
+    return jnp.arange(width) < length[:, None]
+  return weights(places(length, width, bins))
+
+
+def _padded(tokens, length, completion, banned) -> _Fed:
+  """Each row as it is, with the padding after its end."""
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  segments = (positions < length[:, None]).astype(jnp.int32)
+  columns = _predicting_columns(tokens.shape[1], completion)
+  put = functools.partial(_put, columns=columns, length=tokens.shape[1])
+  return _Fed(tokens, positions, segments, None, columns, None, banned,
+              _itself if columns is None else put, _itself)
+
+
+def _packed(tokens, length, completion, banned, *, bins: Bins) -> _Fed:
+  """The rows in bins, each a segment of its own, beside what it shares with others.
+
+  The columns that predict something come first where logits are computed. So the chunks of logits
+  that nobody reads are the last ones, and are left out.
+  """
+  where = places(length, tokens.shape[1], bins)
+  to_bins, back = functools.partial(pack, where=where), functools.partial(unpack, where=where)
+  at = jnp.arange(tokens.shape[1])
+  predicting = at < length[:, None] - 1
+  if completion is not None:
+    predicting &= at >= completion[0][:, None] - 1
+  read = to_bins(predicting) & (where.segments > 0)
+  columns = jnp.argsort(~read, axis=1, stable=True)
+  there = jnp.argsort(columns, axis=1)
+
+  def put(x):
+    return back(jnp.where(read, jnp.take_along_axis(x, there, 1), jnp.zeros((), x.dtype)))
+
+  return _Fed(to_bins(tokens), where.positions, where.segments, where.shared, columns, read,
+              None if banned is None else to_bins(banned), put, back)
+
+
+def _itself(x: Array) -> Array:
+  return x
+
+
+def _scored_arrays(hidden, fed: _Fed, head, distribution: Distribution) -> tuple[tuple, dict]:
   """Returns what `_stats_of_rows` reads: arrays that lead with rows, and those that all rows read.
   """
-  ids, where = distribution.banned or ((), None)
-  rows = tuple(None if x is None else _taken(x, columns) for x in (
-      hidden, _next_column(tokens), None if where is None else _next_column(where)))
-  forbidden = None if where is None else jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids))
+  ids = () if distribution.banned is None else distribution.banned[0]
+  banned = None if fed.banned is None else _next_column(fed.banned)
+  rows = tuple(None if x is None else _taken(x, fed.columns) for x in (
+      hidden, _next_column(fed.tokens), banned, fed.read))
+  forbidden = None if banned is None else jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids))
   return rows, {"head": head, "temperature": jnp.asarray(distribution.temperature),
                 "forbidden": forbidden, "rules": dict(distribution.rules)}
 
@@ -83,11 +159,11 @@ def _scored_arrays(hidden, tokens, columns, head, distribution: Distribution) ->
 def _stats_of_rows(rows: tuple, whole: dict, *, stats: frozenset[str],
                    entropy_gradient: bool) -> TokenStats:
   """Returns the TokenStats of the rows of a device."""
-  hidden, targets, where = rows
+  hidden, targets, where, read = rows
   banned = None if where is None else (whole["forbidden"], where)
   return token_stats(hidden, whole["head"], targets, temperature=whole["temperature"],
                      banned=banned, stats=stats, entropy_gradient=entropy_gradient,
-                     **whole["rules"])
+                     read=read, **whole["rules"])
 
 
 def _by_rows(model) -> Callable:

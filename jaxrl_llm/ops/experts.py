@@ -6,17 +6,18 @@ from jaxtyping import Array, Bool, Int
 from jaxrl_llm.types import Mean
 
 
-def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"], num_experts: int) -> Mean:
+def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"] | Int[Array, "R S"],
+                num_experts: int) -> Mean:
   """Share of the (layer, token) pairs that each expert serves; k / E everywhere if balanced.
 
   Args:
     routing: [N, R, S, k] int32, from `Model.hidden_and_routing`.
-    mask: [R, S] bool, True on the tokens that count.
+    mask: [R, S] bool, True on the tokens that count, or int, how often each counts.
     num_experts: E.
 
   Returns:
     Mean with f32 total and count [E]; the shares sum to k.
   """
-  used = jnp.any(routing[..., None] == jnp.arange(num_experts), -2) & mask[None, ..., None]
+  used = jnp.any(routing[..., None] == jnp.arange(num_experts), -2) * mask[None, ..., None]
   total = jnp.sum(used, (0, 1, 2)).astype(jnp.float32)
   return Mean(total, jnp.full(num_experts, routing.shape[0] * jnp.sum(mask), jnp.float32))

@@ -39,7 +39,8 @@ def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"],
 def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
                 targets: Int[Array, "*B L"], *, temperature, top_k=None, top_p=None, min_p=None,
                 banned: tuple[Bool[Array, " V"], Bool[Array, "*B L"]] | None = None,
-                stats: frozenset[str] = frozenset(), entropy_gradient: bool = False) -> TokenStats:
+                stats: frozenset[str] = frozenset(), entropy_gradient: bool = False,
+                read: Bool[Array, "*B L"] | None = None) -> TokenStats:
   """Log-probabilities of `targets`, and further statistics of softmax(hidden @ head / temperature).
 
   With top_k, top_p, min_p or banned, the distribution is p_S, renormalised over the kept tokens S:
@@ -62,6 +63,8 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
     stats: subset of STATS.
     entropy_gradient: lets gradients flow through `entropy`; leave it off where entropy is only
       logged. sum_pi_squared and kept_mass never carry a gradient.
+    read: [..., L] bool, False where nobody reads the statistics. A chunk in which nothing is read
+      is not computed and gets 0 (False). None: all are read.
 
   Returns:
     TokenStats shaped as `targets`, in f32 (f64 for f64 input); in_support is bool.
@@ -83,28 +86,46 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   rules = {name: jnp.asarray(value) for name, value in given.items() if value is not None}
   temperature, rules = lax.stop_gradient((temperature, rules))
   ids, where = (None, None) if banned is None else (banned[0], chunks(banned[1]))
+  read = None if read is None else chunks(read)
 
   def chunk(args):
-    hidden, targets, where = args
+    hidden, targets, where, read = args
     banned = None if where is None else (ids, where)
     return _chunk_stats(_Wanted(stats, entropy_gradient), hidden, head, targets, temperature,
-                        rules, banned)
+                        rules, banned, None if read is None else jnp.any(read))
 
   def join(x):
     return jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]
 
-  out = lax.map(chunk, (chunks(hidden), chunks(targets), where))
+  out = lax.map(chunk, (chunks(hidden), chunks(targets), where, read))
   return TokenStats(**{name: join(value) for name, value in out.items()})
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunk_stats(wanted: _Wanted, hidden, head, targets, temperature, rules,
-                 banned) -> dict[str, Array]:
-  """The statistics of one chunk, by name."""
-  return _forward(wanted, hidden, head, targets, temperature, rules, banned)[0]
+def _chunk_stats(wanted: _Wanted, hidden, head, targets, temperature, rules, banned,
+                 read) -> dict[str, Array]:
+  """The statistics of one chunk, by name; all 0 if `read` is False."""
+  return _forward(wanted, hidden, head, targets, temperature, rules, banned, read)[0]
 
 
-def _forward(wanted, hidden, head, targets, temperature, rules, banned):
+def _if_read(read, function, *arguments):
+  """function(*arguments), or zeros of its shapes if `read`, a scalar, is False; None is True."""
+  if read is None:
+    return function(*arguments)
+
+  def zeros(*arguments):
+    return jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *arguments))
+
+  return lax.cond(read, function, zeros, *arguments)
+
+
+def _forward(wanted, hidden, head, targets, temperature, rules, banned, read):
+  given = (hidden, head, targets, temperature, rules, banned)
+  out, normaliser = _if_read(read, functools.partial(_stats_and_normaliser, wanted), *given)
+  return out, (*given, read, normaliser, out.get("entropy"))
+
+
+def _stats_and_normaliser(wanted, hidden, head, targets, temperature, rules, banned):
   """log p = z_a - lse(z);  H = lse(z) - sum p z;  sum p^2 = sum exp(2 (z - lse(z)))."""
   whole = scaled_logits(hidden, head, temperature)
   logits, in_support = _pruned(whole, targets, rules, banned)
@@ -122,12 +143,20 @@ def _forward(wanted, hidden, head, targets, temperature, rules, banned):
     out["kept_mass"] = jnp.exp(-jnp.maximum(lost, 0))  # rounding could lift it above 1
   if "in_support" in wanted.stats:
     out["in_support"] = jnp.ones(targets.shape, bool) if in_support is None else in_support
-  return out, (hidden, head, targets, temperature, rules, banned, normaliser, out.get("entropy"))
+  return out, normaliser
 
 
 def _backward(wanted, saved, cotangents):
+  *given, read, normaliser, entropy = saved
+  cotangents = {name: cotangents[name] for name in ("log_probs", "entropy") if name in cotangents}
+  d_hidden, d_head = _if_read(read, functools.partial(_gradients, wanted), given, normaliser,
+                              entropy, cotangents)
+  return d_hidden, d_head, None, None, None, None, None
+
+
+def _gradients(wanted, given, normaliser, entropy, cotangents):
   """d log p / dz_k = 1[k = a] - p_k;  dH / dz_k = -p_k (log p_k + H). Outside S, p_k = 0."""
-  hidden, head, targets, temperature, rules, banned, normaliser, entropy = saved
+  hidden, head, targets, temperature, rules, banned = given
   logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
   log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)
@@ -142,7 +171,7 @@ def _backward(wanted, saved, cotangents):
   d_hidden = jnp.einsum("...v,dv->...d", d_logits, head.astype(hidden.dtype))
   d_head = jnp.einsum("...d,...v->dv", hidden, d_logits,
                       preferred_element_type=_accumulator(hidden))
-  return d_hidden, d_head.astype(head.dtype), None, None, None, None
+  return d_hidden, d_head.astype(head.dtype)
 
 
 _chunk_stats.defvjp(_forward, _backward)

@@ -13,8 +13,8 @@ _TRAINING = {
                  "parameters.train=lora",
     "batch": "lower rollout.prompts, or raise updates.optimizer_batches",
     "outputs": "lower rollout.prompts",
-    "temporaries": "raise updates.micro_batches, set model.remat=full or offload, or raise "
-                   "mesh.tensor",
+    "temporaries": "raise updates.micro_batches (or lower updates.token_budget), set "
+                   "model.remat=full or offload, or raise mesh.tensor",
     "held": "raise mesh.fsdp, lower updates.staleness, or parameters.train=lora",
 }
 _SAMPLING = {

@@ -1,10 +1,16 @@
 """The programs of an iteration, as a run makes them, with abstract arguments."""
 
+import jax
+import numpy as np
+
+from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.objective import estimators
 from jaxrl_llm.planning import model_flops
-from jaxrl_llm.planning.abstract import Planned, bytes_of
+from jaxrl_llm.planning.abstract import Planned, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.planning.sampler_programs import sampler_params, sampler_programs
+from jaxrl_llm.training.packing import Packing, Prompts
 
 
 def of_iteration(planned: Planned, names: tuple[str, ...] = ()) -> list[Program]:
@@ -31,11 +37,15 @@ def _step(planned: Planned) -> Program:
   cfg, state, learner = planned.cfg, planned.state, planned.learner
   parameters = (state.params, state.frozen)
   others = cfg.updates.optimizer_batches - 1
+  packing, trips = _packed(planned, cfg.rows // cfg.updates.optimizer_batches)
+  # Some estimators weigh the whole batch first.
+  passes = 2 if estimators.spec(cfg.estimator.name).batch_statistics else 1
   return Program(
-      "step", tracing(learner.step, state, planned.batch),
+      "step", tracing(learner.step, state, planned.batch, packing),
       {"parameters": parameters, "optimizer": (state.opt_state, state.step), "cache": (),
        "batch": planned.batch},
-      learner.mesh.size, cfg.updates.optimizer_batches, (), model_flops.update(cfg),
+      learner.mesh.size, cfg.updates.optimizer_batches, trips * passes,
+      model_flops.update(cfg),
       _start_bytes(planned) + others * bytes_of(planned.batch), 0, planned.head)
 
 
@@ -50,14 +60,30 @@ def _scoring(planned: Planned) -> list[Program]:
   if planned.rollout_mesh is planned.learner.mesh:
     held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
+  packing, trips = _packed(planned, cfg.rows)
   return [
-      Program(name, tracing(program, *arguments),
+      Program(name, tracing(program, *arguments, packing=packing),
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
-              planned.learner.mesh.size, 1, (), model_flops.forward(cfg, cfg.rows),
+              planned.learner.mesh.size, 1, trips, model_flops.forward(cfg, cfg.rows),
               held, 0, planned.head)
       for name, program in found
   ]
+
+
+def _packed(planned: Planned, rows: int) -> tuple[Packing | None, tuple[int, ...]]:
+  """Returns (the packing of so many rows, the most trips of its loop), or (None, ()) without."""
+  packer = planned.learner.packer
+  if packer is None:
+    return None, ()
+  whole = parallel.replicated(planned.learner.mesh)
+  abstract = packer.abstract(rows)
+  # The most tokens that rows may have; prompts differ between groups.
+  cfg, size = planned.cfg, planned.cfg.rollout.group_size
+  prompts = Prompts(np.repeat(np.arange(rows // size), size)[:, None],
+                    np.full(rows, cfg.rollout.max_prompt_tokens))
+  trips = int(packer(np.full(rows, cfg.row_length), prompts).count)
+  return placed(abstract, jax.tree.map(lambda _: whole, abstract)), (trips,)
 
 
 def _start_bytes(planned: Planned) -> int:

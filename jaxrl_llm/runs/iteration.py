@@ -1,6 +1,5 @@
 """One iteration: sample, verify, score, shape, weigh, update."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, PipoConfig
-from jaxrl_llm.runs.learner import Learner, Replay
+from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.records import host_metrics, rollout_rows
 from jaxrl_llm.runs.rewards import trained_rewards
@@ -84,8 +83,11 @@ def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Ru
   policy = _policy(learner, run.sampling_state()) if run.stale else current
   if ahead is not None and iteration < cfg.iterations:
     following = _policy(learner, aged.sampling_state())
-  score = functools.partial(score_rollout, learner.scoring, current.params, ref_params,
-                            own=policy is current)
+
+  def score(rollout: Rollout) -> Scores:
+    return score_rollout(learner.scoring, current.params, ref_params, rollout,
+                         own=policy is current, packing=learner.packing(rollout))
+
   batch, scores = _sample_and_score(cfg, task, sampler, score, policy, run.cursor, ahead, following)
 
   rewards, keep = trained_rewards(cfg, batch.verdicts, batch.host, iteration)
@@ -98,10 +100,11 @@ def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Ru
   replayed = Replayed(run.state, None, None, {})
   if learner.replay is not None:
     whole = learner.replay.batch(batch.rollout, device_rewards, device_keep, scores)
-    replayed = _replay(cfg.pipo, learner.replay, run, whole, values["reward/mean"])
+    replayed = _replay(cfg.pipo, learner, run, whole, values["reward/mean"])
   state, steps = replayed.state, []
   for optimizer_batch in batches:
-    state, step_metrics = learner.step(state, optimizer_batch)
+    state, step_metrics = learner.step(state, optimizer_batch,
+                                       learner.packing(optimizer_batch.rollout))
     steps.append(step_metrics)
 
   updates = (iteration - 1) * cfg.updates.optimizer_batches + len(steps)
@@ -161,7 +164,7 @@ def _records(batch: RolloutBatch, scores: Scores, rewards: np.ndarray,
   return rollout_rows(batch.problems, batch.verdicts, batch.host, anchor, rewards, keep)
 
 
-def _replay(cfg: PipoConfig, replay: Replay, run: RunState, whole: TrainBatch,
+def _replay(cfg: PipoConfig, learner: Learner, run: RunState, whole: TrainBatch,
             fresh: float) -> Replayed:
   """PIPO's step on the previous batch, unless `pipo.progress` says to take none.
 
@@ -175,5 +178,5 @@ def _replay(cfg: PipoConfig, replay: Replay, run: RunState, whole: TrainBatch,
     return Replayed(run.state, kept, None, {})
   xi, weight = found
   previous = run.pipo.batch.replace(advantages=weight * run.pipo.batch.advantages)
-  state, metrics = replay.step(run.state, previous)
+  state, metrics = learner.replay.step(run.state, previous, learner.packing(previous.rollout))
   return Replayed(state, kept, metrics, {"pipo/xi": xi, "pipo/weight": weight})

@@ -10,10 +10,11 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, StepConfig
-from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.runs.scoring import Scoring, make_scoring
 from jaxrl_llm.training import batches
+from jaxrl_llm.training.packing import Packer, Packing, make_packer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import make_optimizer, make_train_step
 from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
@@ -52,9 +53,11 @@ class StepFn(Protocol):
   `trace` gives its program for arguments of these shapes, which may be abstract.
   """
 
-  def __call__(self, state: TrainState, batch: TrainBatch) -> tuple[TrainState, dict]: ...
+  def __call__(self, state: TrainState, batch: TrainBatch,
+               packing: Packing | None = None) -> tuple[TrainState, dict]: ...
 
-  def trace(self, state: TrainState, batch: TrainBatch) -> jax.stages.Traced: ...
+  def trace(self, state: TrainState, batch: TrainBatch,
+            packing: Packing | None = None) -> jax.stages.Traced: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Learner:
     batches: optimizer batches of a scored rollout.
     step: one update.
     replay: PIPO's extra step; None without PIPO.
+    packer: of the rows of a batch; None where they are padded.
   """
 
   model: Model
@@ -87,10 +91,19 @@ class Learner:
   batches: BatchesFn
   step: StepFn
   replay: Replay | None
+  packer: Packer | None = None
+
+  def packing(self, rollout: Rollout) -> Packing | None:
+    """Returns where the passes and updates find the rollout's rows; waits for their lengths."""
+    return None if self.packer is None else self.packer.pack(rollout)
 
 
 def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...]) -> Learner:
-  """The learner of a resolved config; `stop_ids` are the task's."""
+  """The learner of a resolved config; `stop_ids` are the task's.
+
+  Raises:
+    ConfigError: `model.attention` cannot serve packed rows.
+  """
   optimizer = make_optimizer(cfg.optimizer)
   loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
   rows, updates = parallel.rows(mesh), cfg.updates
@@ -114,4 +127,15 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
                       out_shardings=(rows, parallel.replicated(mesh))),
       step=make_step(updates.micro_batches),
       replay=replay,
+      packer=_packer(cfg, mesh),
   )
+
+
+def _packer(cfg: Config, mesh: Mesh) -> Packer | None:
+  """`make_packer`, if the run's attention can see what the bins need; raises ConfigError."""
+  packer = make_packer(cfg, mesh)
+  if packer is not None:
+    form = row_attention.SHARED if packer.shared_prompts else row_attention.PACKED
+    row_attention.choose(cfg.model, packer.bins.capacity,
+                         row_attention.platform_of(parallel.Layout(mesh)), form)
+  return packer

@@ -13,6 +13,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.runs.samplers import sampling_of
 from jaxrl_llm.training.meter import meter
+from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
@@ -22,7 +23,8 @@ RECOMPUTED, BEHAVIOR, CURRENT = "recomputed", "behavior", "current"
 class ScoreFn(Protocol):
   """Statistics of a rollout's tokens under given parameters."""
 
-  def __call__(self, params: Params, rollout: Rollout, sampling: Sampling) -> TokenStats: ...
+  def __call__(self, params: Params, rollout: Rollout, sampling: Sampling, *,
+               packing: Packing | None = None) -> TokenStats: ...
 
 
 class MeterFn(Protocol):
@@ -108,7 +110,7 @@ def _anchor(cfg: Config) -> str:
 
 
 def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, rollout: Rollout, *,
-                  own: bool = False) -> Scores:
+                  own: bool = False, packing: Packing | None = None) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.
 
   Args:
@@ -116,16 +118,19 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
     ref_params: the KL reference; None where nothing reads it.
     own: whether `params` sampled the rollout, so that the mismatch meter can read the anchor's
       pass.
+    packing: of the rollout's rows; None: they are padded.
   """
   recomputed, anchor, reference, stats = scoring.anchor == RECOMPUTED, None, None, None
+  packed = {} if packing is None else {"packing": packing}
   if recomputed or scoring.reads_stats:
-    stats = scoring.score(params, rollout, scoring.sampling)
+    stats = scoring.score(params, rollout, scoring.sampling, **packed)
   if recomputed:
     anchor = stats.log_probs
   elif scoring.anchor == BEHAVIOR:
     anchor = rollout.behavior_log_probs
   if scoring.score_reference is not None:
-    reference = scoring.score_reference(ref_params, rollout, scoring.sampling).log_probs
+    found = scoring.score_reference(ref_params, rollout, scoring.sampling, **packed)
+    reference = found.log_probs
   if stats is None:
     return Scores(anchor, reference)
   metered = None

@@ -18,7 +18,8 @@ from jaxrl_llm.reporting.writers import write_atomically
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy",
             "ml-collections")
 # Keys that say how rows are divided for computing, so that a run may go on with other values.
-LAYOUT = ("mesh.", "updates.micro_batches:", "warm_start.micro_batches:")
+LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.shared_prompts:",
+          "warm_start.micro_batches:")
 logger = logging.getLogger(__name__)
 
 

@@ -9,6 +9,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_stats
 from jaxrl_llm.training.micro_batches import join_rows, split_rows
+from jaxrl_llm.training.packing import Packing, map_rows
 from jaxrl_llm.types import Params, SupervisedBatch, TrainBatch
 
 
@@ -19,8 +20,8 @@ def needs_weights(batch: TrainBatch | SupervisedBatch, cfg: StepConfig) -> bool:
   return isinstance(batch, TrainBatch) and estimators.spec(cfg.loss.estimator.name).batch_statistics
 
 
-def with_estimator_weights(params: Params, batch: TrainBatch, *, model: Model,
-                           cfg: StepConfig) -> TrainBatch:
+def with_estimator_weights(params: Params, batch: TrainBatch, *, model: Model, cfg: StepConfig,
+                           packing: Packing | None = None) -> TrainBatch:
   """The batch with `estimator_weights` [B, L] under the current policy, as constants.
 
   The pass goes over the same micro-batches as the loss, so it needs no more memory. Tokens outside
@@ -29,7 +30,13 @@ def with_estimator_weights(params: Params, batch: TrainBatch, *, model: Model,
   """
   loss = cfg.loss
   run = functools.partial(policy_stats, lax.stop_gradient(params), model=model, cfg=loss)
-  if cfg.micro_batches == 1:
+  if packing is not None:
+
+    def run_packed(rows, bins):
+      return run(rows.replace(bins=bins))
+
+    stats = map_rows(run_packed, batch, packing, model.constrain)
+  elif cfg.micro_batches == 1:
     stats = run(batch)
   else:
     stats = join_rows(lax.map(run, split_rows(batch, cfg.micro_batches)))

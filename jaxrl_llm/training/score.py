@@ -9,7 +9,8 @@ from jaxrl_llm.config import StepConfig
 from jaxrl_llm.objective.loss import completion_of, stop_rule
 from jaxrl_llm.objective.row_stats import Distribution, row_stats
 from jaxrl_llm.training.micro_batches import join_rows, split_rows
-from jaxrl_llm.types import Rollout, Sampling, TokenStats
+from jaxrl_llm.training.packing import Packing, map_rows
+from jaxrl_llm.types import Bins, Rollout, Sampling, TokenStats
 
 
 @struct.dataclass
@@ -38,7 +39,8 @@ RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may pr
 
 
 def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfig,
-          stats: frozenset[str] = frozenset(), rules: frozenset[str] = RULES) -> TokenStats:
+          stats: frozenset[str] = frozenset(), rules: frozenset[str] = RULES,
+          packing: Packing | None = None) -> TokenStats:
   """TokenStats [B, L] of `rollout.tokens` at a sampler's temperature and vocabulary; entry 0 is 0.
 
   Args:
@@ -51,15 +53,20 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
     stats: further statistics, see ops/token_stats.py, and `values`.
     rules: fields of `sampling` that may prune. The others are left out of the program, and their
       values are not read.
+    packing: of the rows; replaces the `micro_batches` parts. Positions after a row's end are then
+      0, as those of the prompt are.
   """
   temperature = jnp.where(sampling.temperature == 0, 1.0, sampling.temperature)
   values = {name: getattr(sampling, name) for name in sorted(rules)}
 
-  def run(rows: Rollout) -> TokenStats:
+  def run(rows: Rollout, bins: Bins | None = None) -> TokenStats:
     distribution = Distribution(temperature, values, stop_rule(rows, cfg.loss))
     return row_stats(params, rows.tokens, rows.length, model=model, stats=stats,
-                     distribution=distribution, completion=completion_of(rows, cfg.loss))
+                     distribution=distribution, completion=completion_of(rows, cfg.loss),
+                     bins=bins)
 
+  if packing is not None:
+    return map_rows(run, rollout, packing, model.constrain)
   if cfg.micro_batches == 1:
     return run(rollout)
   return join_rows(lax.map(run, split_rows(rollout, cfg.micro_batches)))

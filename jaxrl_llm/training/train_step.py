@@ -12,7 +12,8 @@ from jaxrl_llm.config import OptimizerConfig, ParametersConfig, StepConfig, Warm
 from jaxrl_llm.models import trainable
 from jaxrl_llm.training.estimator_weights import needs_weights, with_estimator_weights
 from jaxrl_llm.training.micro_batches import split_rows
-from jaxrl_llm.types import Mean, TrainState
+from jaxrl_llm.training.packing import Packing, everywhere, micro_batch
+from jaxrl_llm.types import Mean, TrainBatch, TrainState, merge_metrics, no_metrics
 
 
 class NonFiniteError(RuntimeError):
@@ -58,8 +59,9 @@ def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainSt
   return TrainState(jnp.int32(0), params, tx.init(params), frozen)
 
 
-def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None):
-  """((loss, metrics), gradient) of a whole optimizer batch, summed over `cfg.micro_batches`.
+def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
+              packing: Packing | None = None):
+  """((loss, metrics), gradient) of a whole optimizer batch, summed over its micro-batches.
 
   The weights of `loss` were computed on the whole batch, so it is additive over rows and the split
   changes nothing.
@@ -68,11 +70,14 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None):
     params: the trained leaves, which the gradient is taken for.
     batch, loss, model, cfg: as in `train_step`.
     frozen: the other leaves.
+    packing: the micro-batches of a TrainBatch; None: `cfg.micro_batches` of unpacked rows.
   """
   def of_trained(trained, rows):
     return loss(trainable.merge(trained, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
 
   value_and_grad = jax.value_and_grad(of_trained, has_aux=True)
+  if packing is not None:
+    return _packed_gradients(value_and_grad, params, batch, packing, model.constrain)
   if cfg.micro_batches == 1:
     return value_and_grad(params, batch)
 
@@ -85,8 +90,28 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None):
   return (value, {name: metric.reduce() for name, metric in stacked.items()}), grads
 
 
-def train_step(state: TrainState, batch, *, loss, model, tx,
-               cfg: StepConfig) -> tuple[TrainState, dict]:
+def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packing, constrain):
+  """`gradients` over the micro-batches in use; how many these are, no program depends on."""
+  batch = everywhere(batch, constrain)
+
+  def of(index):
+    rows, bins = micro_batch(batch, packing, index, constrain)
+    (value, metrics), grads = value_and_grad(params, rows.replace(bins=bins))
+    return (value, grads), metrics
+
+  def accumulate(index, carry):
+    sums, metrics = of(index)
+    return jax.tree.map(jnp.add, carry[0], sums), merge_metrics([carry[1], metrics])
+
+  sums, metrics = jax.eval_shape(lambda: of(0))
+  zeros = jax.tree.map(jnp.zeros_like, sums)
+  (value, grads), metrics = lax.fori_loop(0, packing.count, accumulate,
+                                          (zeros, no_metrics(metrics)))
+  return (value, metrics), grads
+
+
+def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
+               packing: Packing | None = None) -> tuple[TrainState, dict]:
   """One update.
 
   Args:
@@ -94,15 +119,16 @@ def train_step(state: TrainState, batch, *, loss, model, tx,
     batch: pytree whose leaves lead with rows; `loss` knows its type.
     loss: (params, batch, *, model, cfg) -> (scalar, metrics), additive over rows.
     model, tx, cfg: static.
+    packing: see `gradients`.
 
   Returns:
     (new state, mergeable metrics). `optimizer/grad_norm` is the norm before clipping.
   """
   if needs_weights(batch, cfg):
     params = trainable.merge(state.params, state.frozen, cfg.parameters)
-    batch = with_estimator_weights(params, batch, model=model, cfg=cfg)
+    batch = with_estimator_weights(params, batch, model=model, cfg=cfg, packing=packing)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
-                                      frozen=state.frozen)
+                                      frozen=state.frozen, packing=packing)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   one = jnp.float32(1)
@@ -150,22 +176,23 @@ def _of_factor(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):
 
 @dataclasses.dataclass(frozen=True)
 class TrainStep:
-  """`train_step` compiled for a mesh: (state, batch) -> (state, metrics).
+  """`train_step` compiled for a mesh: (state, batch, packing) -> (state, metrics).
 
   Attributes:
-    compiled: the jitted program, (state without frozen leaves, frozen leaves, batch) -> the same
-      without frozen leaves.
+    compiled: the jitted program, (state without frozen leaves, frozen leaves, batch, packing) ->
+      the same without frozen leaves.
   """
 
   compiled: jax.stages.Wrapped
 
-  def __call__(self, state: TrainState, batch) -> tuple[TrainState, dict]:
-    new, metrics = self.compiled(state.replace(frozen=None), state.frozen, batch)
+  def __call__(self, state: TrainState, batch,
+               packing: Packing | None = None) -> tuple[TrainState, dict]:
+    new, metrics = self.compiled(state.replace(frozen=None), state.frozen, batch, packing)
     return new.replace(frozen=state.frozen), metrics
 
-  def trace(self, state: TrainState, batch) -> jax.stages.Traced:
+  def trace(self, state: TrainState, batch, packing: Packing | None = None) -> jax.stages.Traced:
     """The program for arguments of these shapes, which may be abstract; it can be lowered."""
-    return self.compiled.trace(state.replace(frozen=None), state.frozen, batch)
+    return self.compiled.trace(state.replace(frozen=None), state.frozen, batch, packing)
 
 
 def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
@@ -179,12 +206,13 @@ def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
   whole = state_shardings(model, tx, mesh, cfg.parameters)
   layout = whole.replace(frozen=None)
 
-  def update(state, frozen, batch):
+  def update(state, frozen, batch, packing):
     new, metrics = train_step(state.replace(frozen=frozen), batch, loss=loss, model=model, tx=tx,
-                              cfg=cfg)
+                              cfg=cfg, packing=packing)
     return new.replace(frozen=None), metrics
 
   update.__name__ = "train_step"  # how profiles and compilation logs call it
   return TrainStep(jax.jit(update, donate_argnums=0,
-                           in_shardings=(layout, whole.frozen, parallel.rows(mesh)),
+                           in_shardings=(layout, whole.frozen, parallel.rows(mesh),
+                                         parallel.replicated(mesh)),
                            out_shardings=(layout, parallel.replicated(mesh))))

@@ -99,12 +99,12 @@ def test_bfloat16_is_as_near_as_its_rounding(kind, small):
 
 
 def test_masks_that_mix_segments_are_rejected(small, monkeypatch):
-  real = blocked_attention._scores
+  real = blocked_attention._seen
 
-  def one_segment(queries, keys, segments, *block):
-    return real(queries, keys, tuple(jnp.minimum(x, 1) for x in segments), *block)
+  def one_segment(segments, *block):
+    return real(tuple(jnp.minimum(x, 1) for x in segments), *block)
 
-  monkeypatch.setattr(blocked_attention, "_scores", one_segment)
+  monkeypatch.setattr(blocked_attention, "_seen", one_segment)
   assert differs(value_and_gradients("blocked", PACKED), plain(PACKED)) > 0.1
 
 

@@ -1,0 +1,69 @@
+"""A run with a token budget is the run without one, up to rounding."""
+
+import jax
+import numpy as np
+import pytest
+from test_iteration import built
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.models import row_attention
+from jaxrl_llm.models.trainable import split
+from jaxrl_llm.runs import setup
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.outputs import merged_metrics
+from jaxrl_llm.runs.run_state import first_state
+from jaxrl_llm.runs.warm_start import Start
+
+
+def run(iterations=4, **overrides):
+  """(parameters at the end, metrics of each iteration, names of rows) with PIPO and an old sampler.
+  """
+  made = built(**{"kl.coef": 0.1, "entropy.coef": 0.01} | overrides)
+  start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
+  state, found = first_state(made.cfg, made.learner, start), []
+  for iteration in range(1, iterations + 1):
+    state, metrics, values, rows = iterate(*made, state, start.params, iteration)
+    device = parallel.gather_host((merged_metrics(metrics.steps), metrics.batch))
+    host = {name: value for name, value in values.items() if not name.startswith("time/")}
+    found.append((device, host, [row["completion"] for row in rows]))
+  return jax.device_get(state.state.params), found
+
+
+@pytest.mark.parametrize("budget, shared", [(8, False), (24, True)])
+def test_a_budget_changes_memory_and_speed_only(budget, shared):
+  params, found = run(**{"updates.token_budget": budget, "updates.shared_prompts": shared})
+  expected, others = run()
+  assert any("pipo/xi" in host for _, host, _ in found)
+  for (device, host, text), (other_device, other_host, other_text) in zip(found, others,
+                                                                          strict=True):
+    assert text == other_text and host.keys() == other_host.keys()
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4), device,
+                 other_device)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-4), params, expected)
+
+
+@pytest.mark.parametrize("values, named", [
+    ({"token_budget": 7}, ["updates.token_budget = 7", "needs 8", "Fix: 0", "8 or more"]),
+    ({"shared_prompts": True}, ["updates.shared_prompts = True", "updates.token_budget"]),
+    ({"token_budget": 64, "micro_batches": 2}, ["updates.micro_batches = 2",
+                                                "updates.token_budget = 64"]),
+])
+def test_budgets_that_do_not_fit_are_refused(values, named):
+  config = base_config()
+  config.rollout.update(max_prompt_tokens=4, max_new_tokens=4)
+  config.updates.update(values)
+  with pytest.raises(ConfigError) as error:
+    setup.resolve(from_dict(config))
+  assert all(text in str(error.value) for text in named), error.value
+
+
+@pytest.mark.parametrize("kind, values, form", [
+    ("cudnn", {}, "not packed rows."),
+    ("splash", {"updates.shared_prompts": True}, "not packed rows that share a prompt."),
+])
+def test_attention_that_cannot_serve_bins_is_refused(kind, values, form, monkeypatch):
+  kernel = row_attention.KERNELS[kind]._replace(platform="cpu", dtypes=("float32", "bfloat16"))
+  monkeypatch.setitem(row_attention.KERNELS, kind, kernel)
+  with pytest.raises(ConfigError, match=f"model.attention = '{kind}': .* {form} Fix: .*=auto"):
+    built(**{"updates.token_budget": 24, "model.attention": kind} | values)

@@ -20,8 +20,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
 import jax
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.planning import device_benchmark as bench
-from jaxrl_llm.planning import shapes, targets
+from jaxrl_llm.planning import device_benchmark, device_cases, shapes, targets
 from jaxrl_llm.reporting.tables import markdown_table
 
 _1_7B = shapes.SHAPES["Qwen/Qwen3-1.7B"][1]
@@ -32,8 +31,8 @@ SHAPES = {
 }
 TINY = {"tiny": ModelConfig(vocab_size=64, width=32, num_layers=2, num_heads=2, num_kv_heads=1,
                             head_dim=16, mlp_width=64)}
-TINY_SIZES = bench.Sizes(lengths=(16, 32), step_tokens=64, rows=4, contexts=(16, 32), chunk=4,
-                         prompt=4, new=8, repeats=2)
+TINY_SIZES = device_benchmark.Sizes(lengths=(16,), step_tokens=32, rows=4, contexts=(16,),
+                                    chunk=4, prompt=4, new=8, repeats=2, train_dtype="float32")
 HEADER = ("case", "status", "rows", "median s", "first s", "tok/s", "MFU", "of bandwidth", "note")
 
 
@@ -66,8 +65,10 @@ def report(result: dict) -> str:
 
 def _cells(row: dict) -> tuple[str, ...]:
   notes = [row["note"]] if row["note"] else []
-  notes += [f"too many rows: {', '.join(map(str, row['did_not_fit']))}"] * bool(row["did_not_fit"])
-  notes += [f"attention {row['attention']}"] * ("attention" in row)
+  if row["did_not_fit"]:
+    notes.append(f"too many rows: {', '.join(map(str, row['did_not_fit']))}")
+  if "attention" in row:
+    notes.append(f"attention {row['attention']}")
   for dtype in ("bfloat16", "float32"):
     if dtype in row:
       numbers = row[dtype]
@@ -85,7 +86,7 @@ def _number(value: float | None, form: str) -> str:
 
 def main() -> None:
   args, begin = arguments(), time.perf_counter()
-  models, sizes = {name: SHAPES[name] for name in args.shapes.split(",")}, bench.Sizes()
+  models, sizes = {name: SHAPES[name] for name in args.shapes.split(",")}, device_benchmark.Sizes()
   if args.tiny:
     models, sizes = TINY, TINY_SIZES
   device = jax.devices()[0]
@@ -93,14 +94,15 @@ def main() -> None:
   peaks = chip and {"flops": chip.flops, "bandwidth": chip.bandwidth, "source": chip.source}
   result = {"jax": jax.__version__, "device": device.device_kind, "backend": device.platform,
             "peaks": peaks, "minutes": args.minutes, "cases": []}
-  for row in bench.run_cases(bench.cases(models, sizes, chip), 60 * args.minutes):
+  cases = device_benchmark.cases(models, sizes, chip)
+  for row in device_cases.run_cases(cases, 60 * args.minutes):
     print(f"{row['case']}: {row['status']}, {row['case_seconds']:.0f} s", flush=True)
     result["cases"].append(row)
     result["seconds"] = time.perf_counter() - begin
     if args.json:
       args.json.write_text(json.dumps(result, indent=1) + "\n")
   print(report(result))
-  if any(row["status"] == bench.FAILED for row in result["cases"]):
+  if any(row["status"] == device_cases.FAILED for row in result["cases"]):
     raise SystemExit(1)
 
 

@@ -7,11 +7,7 @@ against the device's published peaks (targets.py).
 
 import dataclasses
 import functools
-import gc
-import statistics
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +29,7 @@ from jaxrl_llm.models import Model, kv_cache, row_attention
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import bytes_of
+from jaxrl_llm.planning.device_cases import Case, timed
 from jaxrl_llm.planning.targets import Chip
 from jaxrl_llm.rollouts import decoding, generate, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
@@ -45,7 +42,6 @@ from jaxrl_llm.training.train_step import (
 )
 from jaxrl_llm.types import STOP_LENGTH, PromptBatch, Rollout, Sampling, TrainBatch
 
-MEASURED, SKIPPED, NO_FIT, FAILED = "measured", "skipped", "did not fit", "failed"
 _PROMPT_SHARE = 8  # of a row that is trained on, one part in so many is the prompt
 
 
@@ -60,6 +56,8 @@ class Sizes:
     chunk: decode steps of one call.
     prompt, new: tokens of the rows that are sampled and scored again.
     repeats: timed calls after the one that compiles.
+    train_dtype: of the train step's products. XLA's CPU has no bfloat16 products that add up in
+      float32, which the train step needs.
   """
 
   lengths: tuple[int, ...] = (4096, 16_384)
@@ -70,15 +68,7 @@ class Sizes:
   prompt: int = 64
   new: int = 128
   repeats: int = 5
-
-
-class Case(NamedTuple):
-  """One measurement: `measure(rows)` returns its numbers; `kind` is train, decode or gap."""
-
-  name: str
-  kind: str
-  rows: int
-  measure: Callable[[int], dict]
+  train_dtype: str = "bfloat16"
 
 
 def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> list[Case]:
@@ -92,8 +82,9 @@ def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> li
     # The trainer keeps float32 parameters, and recomputes blocks, as runs of this size do.
     config = dataclasses.replace(config, compute_dtype="bfloat16", scan_layers=True, remat="full")
     model = Model(config, parallel.Layout(_mesh()))
+    trainer = _in_dtype(model, sizes.train_dtype)
     trained = [Case(f"train {name} {length}", "train", max(1, sizes.step_tokens // length),
-                    functools.partial(train, model, length, sizes, chip))
+                    functools.partial(train, trainer, length, sizes, chip))
                for length in sizes.lengths]
     decoded = [Case(f"decode {name} {context}", "decode", sizes.rows,
                     functools.partial(decode, model, context, sizes, chip))
@@ -104,64 +95,12 @@ def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> li
   return short + long
 
 
-def run_cases(found: list[Case], seconds: float,
-              clock: Callable[[], float] = time.perf_counter) -> Iterator[dict]:
-  """Yields one dict per case: `case`, `status`, `rows`, `did_not_fit` (numbers of rows that were
-  too many), `note`, `case_seconds`, and if it was measured its numbers.
-
-  A case begins only if the longest one of its kind so far would end within `seconds` of the first
-  call. One that began is not interrupted.
-  """
-  begin, longest = clock(), {}
-  for case in found:
-    started = clock()
-    if started - begin + longest.get(case.kind, 0.0) >= seconds:
-      yield {"case": case.name, "status": SKIPPED, "rows": case.rows, "did_not_fit": [],
-             "note": f"no time left of {seconds:g} s", "case_seconds": 0.0}
-      continue
-    row = _attempts(case, begin + seconds, clock)
-    row["case_seconds"] = clock() - started
-    longest[case.kind] = max(longest.get(case.kind, 0.0), row["case_seconds"])
-    yield row
-
-
-def _attempts(case: Case, end: float, clock: Callable[[], float]) -> dict:
-  """Measures a case, with half of the rows while the memory does not hold them."""
-  rows, too_many = case.rows, []
-  while rows and (not too_many or clock() < end):
-    status, numbers = _attempt(case, rows)
-    gc.collect()  # what a failed attempt held must be gone before the next one
-    if status != NO_FIT:
-      return {"case": case.name, "status": status, "rows": rows, "did_not_fit": too_many,
-              "note": "", **numbers}
-    too_many, rows = [*too_many, rows], rows // 2
-  return {"case": case.name, "status": NO_FIT, "rows": case.rows, "did_not_fit": too_many,
-          "note": "out of memory"}
-
-
-def _attempt(case: Case, rows: int) -> tuple[str, dict[str, Any]]:
-  try:
-    return MEASURED, case.measure(rows)
-  except Exception as error:  # a kernel's errors have many types, and the other cases shall run
-    reason = f"{type(error).__name__}: {error}"
-    if "RESOURCE_EXHAUSTED" in reason or "out of memory" in reason.lower():
-      return NO_FIT, {}
-    return FAILED, {"note": reason.splitlines()[0][:200]}
-
-
 def _mesh():
   return parallel.make_mesh(MeshConfig(), jax.devices()[:1])
 
 
-def _timed(function: Callable[[], Any], repeats: int) -> dict:
-  """Returns seconds of each call, their median, and those of the first call, which compiles."""
-  every = []
-  for _ in range(repeats + 1):
-    begin = time.perf_counter()
-    jax.block_until_ready(function())
-    every.append(time.perf_counter() - begin)
-  return {"first_seconds": every[0], "all_seconds": every[1:],
-          "seconds": statistics.median(every[1:])}
+def _in_dtype(model: Model, dtype: str) -> Model:
+  return dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=dtype))
 
 
 # Training.
@@ -201,7 +140,7 @@ def train(model: Model, length: int, sizes: Sizes, chip: Chip | None, rows: int)
     state, metrics = step(state, batch)
     return state, metrics
 
-  found = _timed(once, sizes.repeats)
+  found = timed(once, sizes.repeats)
   flops, seconds, tokens = train_flops(model.config, rows, length), found["seconds"], rows * length
   kind = row_attention.choose(model.config, length, jax.default_backend(), row_attention.ONE)
   return {**found, "tokens": tokens, "tokens_per_second": tokens / seconds, "flops": flops,
@@ -257,7 +196,9 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
   built = decoding.build(model, sizes.chunk, (never,), False, None)
   config = hand_over.decode_model(model).config
   params = built.decode_params(jax.jit(model.init)(jax.random.key(0)))
-  cache = jax.jit(functools.partial(_filled_cache, config, rows, context, filled))()
+  # The key is an argument, because the compiler would compute the noise of a constant one itself.
+  cache = jax.jit(functools.partial(_filled_cache, config, rows, context, filled))(
+      jax.random.key(0))
   every = jnp.full(rows, 1, jnp.int32)
   inputs = ChunkInputs(jnp.int32(filled), jnp.int32(sizes.chunk), jnp.int32(rows),
                        every, filled * every, sizes.chunk * every, 0 * every,
@@ -271,7 +212,7 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
     steps.append(sampled.steps)
     return sampled
 
-  found = _timed(once, sizes.repeats)
+  found = timed(once, sizes.repeats)
   if {int(n) for n in steps} != {sizes.chunk}:
     raise RuntimeError(f"chunks took {steps} steps instead of {sizes.chunk}")
   seconds, tokens = found["seconds"], rows * sizes.chunk
@@ -280,12 +221,13 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
           "bandwidth_share": None if chip is None else read / seconds / chip.bandwidth}
 
 
-def _filled_cache(config: ModelConfig, rows: int, columns: int, filled: int) -> kv_cache.KVCache:
+def _filled_cache(config: ModelConfig, rows: int, columns: int, filled: int,
+                  key) -> kv_cache.KVCache:
   """A cache with random keys and values, equal for all rows, in the first `filled` columns."""
   empty = kv_cache.empty(config, rows, columns)
 
   def noise(x):
-    own = jax.random.normal(jax.random.key(0), x.shape[1:], x.dtype)
+    own = jax.random.normal(key, x.shape[1:], x.dtype)
     return jnp.broadcast_to(own, x.shape)
 
   column = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32), (rows, columns))
@@ -315,8 +257,7 @@ def gap(model: Model, sizes: Sizes, rows: int) -> dict:
                    Sampling.of(1.0))
   found: dict[str, Any] = {"tokens": int(rollout.mask.sum())}
   for dtype, precision in (("bfloat16", "default"), ("float32", "highest")):
-    trainer = dataclasses.replace(model, config=dataclasses.replace(config, compute_dtype=dtype))
-    scorer = jax.jit(functools.partial(score, model=trainer, rules=frozenset(),
+    scorer = jax.jit(functools.partial(score, model=_in_dtype(model, dtype), rules=frozenset(),
                                        cfg=StepConfig(LossConfig(max_new_tokens=sizes.new))))
     with jax.default_matmul_precision(precision):
       log_probs = scorer(params, rollout, Sampling.of(1.0)).log_probs

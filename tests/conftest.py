@@ -88,6 +88,7 @@ SLOW = {
     "ops/test_prefix.py": "sharded_length",
     "ops/test_token_stats.py": "long_tails|stays_float64|masked_helpers|banned_tokens_in_float64"
                                r"|pruned_statistics_and_gradients\[\{'(top_k|min_p)': [0-9.]+\}",
+    "planning/test_device_benchmark.py": "command_runs",
     "planning/test_memory.py": "real_shards",
     "planning/test_plan.py": None,
     "reporting/test_glossary.py": "every_feature",

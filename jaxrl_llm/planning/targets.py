@@ -47,6 +47,12 @@ _GPUS = {
     "h100": (132, 84_942_979_072, 3_352_320_000_000),
     "h200": (132, 150_000_000_000, 4_800_000_000_000),
 }
+# Devices as JAX names them. Boards of the same name with other peaks, such as "NVIDIA H100 PCIe",
+# are not listed.
+_KINDS = {
+    "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e", "TPU v6e": "v6e", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200",
+}
 _DIMENSIONS = {"v5e": 2, "v5p": 3, "v6e": 2}
 _SMALLEST = {"v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2"}  # whose first device stands for one chip
 FORMAT = ("v5p:4x4x4 (three sides), v5e:4x4 or v6e:4x4 (two sides), v5e:1 (one chip), h100:8 or "
@@ -66,6 +72,11 @@ class Target:
   name: str
   chip: Chip
   devices: tuple
+
+
+def chip_of(device_kind: str) -> Chip | None:
+  """Returns the figures of a device by its `device_kind`; None if they are not known here."""
+  return CHIPS.get(_KINDS.get(device_kind, ""))
 
 
 def describe(name: str) -> Target:

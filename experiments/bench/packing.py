@@ -142,7 +142,8 @@ def report(name: str, found: dict) -> str:
   return "\n".join([
       *lines,
       f"  packed over padded: tokens {found['tokens']:.3f}, needed products "
-      f"{found['products']:.3f}, measured {found['measured']:.3f}, which is {over:.2f} times the ratio of tokens"
+      f"{found['products']:.3f}, measured {found['measured']:.3f}, which is {over:.2f} times the "
+      "ratio of tokens"
       + (f" (target: at most {TARGET})" if name == "ragged" else ""),
       f"  columns of bins that hold a token: {found['filled']:.1%}",
   ])

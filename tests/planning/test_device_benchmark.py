@@ -34,7 +34,8 @@ def command():
   return module
 
 
-def counted_flops(config: ModelConfig, rows: int, length: int, *, head_times=1.0, passes=3) -> float:
+def counted_flops(config: ModelConfig, rows: int, length: int, *, head_times=1.0,
+                  passes=3) -> float:
   """Counts from the parameters themselves, token by token."""
   blocks = Model(config).shapes()["blocks"]
   matrices = sum(x.size for x in jax.tree.leaves(blocks) if x.ndim > 1)

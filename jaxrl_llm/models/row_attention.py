@@ -39,6 +39,9 @@ KERNELS = {
     "triton": Kernel("gpu", ("bfloat16",), (ONE, PACKED)),
 }
 _GPUS = ("gpu", "cuda", "rocm")
+# Tokens of a row from which `auto` takes a kernel: at 896 the scores of `plain` are already most of
+# what a TPU's train step reads and writes (experiments/plan.py).
+KERNELS_FROM = 512
 logger = logging.getLogger(__name__)
 
 
@@ -96,12 +99,11 @@ def choose(cfg: ModelConfig, length: int, platform: str, form: str) -> str:
 
 
 def _automatic(dtype: str, length: int, platform: str, form: str) -> str:
-  if length < LONG:
-    return "plain"
   for kind, kernel in KERNELS.items():
-    if kernel.platform == platform and dtype in kernel.dtypes and form in kernel.forms:
+    served = kernel.platform == platform and dtype in kernel.dtypes and form in kernel.forms
+    if served and length >= KERNELS_FROM:
       return kind
-  return "blocked"
+  return "plain" if length < LONG else "blocked"
 
 
 def _check_kernel(kind: str, dtype: str, platform: str, form: str) -> None:

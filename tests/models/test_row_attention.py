@@ -201,7 +201,8 @@ BF16 = dataclasses.replace(SMALL, compute_dtype="bfloat16")
 
 
 @pytest.mark.parametrize("cfg, length, platform, form, kind", [
-    (SMALL, 512, "tpu", ONE, "plain"), (BF16, 4096, "tpu", PACKED, "splash"),
+    (SMALL, 511, "tpu", ONE, "plain"), (SMALL, 512, "tpu", ONE, "splash"),
+    (SMALL, 1023, "cpu", ONE, "plain"), (BF16, 4096, "tpu", PACKED, "splash"),
     (SMALL, 4096, "tpu", ONE, "splash"), (BF16, 4096, "tpu", SHARED, "blocked"),
     (BF16, 4096, "gpu", ONE, "cudnn"), (BF16, 4096, "gpu", PACKED, "triton"),
     (SMALL, 4096, "gpu", ONE, "blocked"), (BF16, 4096, "cpu", ONE, "blocked"),

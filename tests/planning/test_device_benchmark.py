@@ -34,8 +34,7 @@ def command():
   return module
 
 
-def counted_flops(config: ModelConfig, rows: int, length: int, *, head_times=1.0,
-                  passes=3) -> float:
+def counted_flops(config: ModelConfig, rows: int, length: int, *, head_times=1, passes=3):
   """Counts from the parameters themselves, token by token."""
   blocks = Model(config).shapes()["blocks"]
   matrices = sum(x.size for x in jax.tree.leaves(blocks) if x.ndim > 1)

@@ -24,6 +24,7 @@ from jaxrl_llm.config import (
   RolloutConfig,
   SamplerConfig,
   StepConfig,
+  UpdateConfig,
 )
 from jaxrl_llm.models import Model, kv_cache, row_attention
 from jaxrl_llm.objective.loss import policy_loss
@@ -56,8 +57,8 @@ class Sizes:
     chunk: decode steps of one call.
     prompt, new: tokens of the rows that are sampled and scored again.
     repeats: timed calls after the one that compiles.
-    train_dtype: of the train step's products. XLA's CPU has no bfloat16 products that add up in
-      float32, which the train step needs.
+    train_dtype: of the train step's products. XLA's CPU lacks the bfloat16 products that it
+      needs, whose sums are float32.
   """
 
   lengths: tuple[int, ...] = (4096, 16_384)
@@ -110,7 +111,7 @@ def _config(config: ModelConfig, rows: int, length: int) -> Config:
   prompt = length // _PROMPT_SHARE
   rollout = RolloutConfig(prompts=rows, group_size=1, max_prompt_tokens=prompt,
                           max_new_tokens=length - prompt)
-  return Config(model=config, rollout=rollout)
+  return Config(model=config, rollout=rollout, updates=UpdateConfig(optimizer_batches=1))
 
 
 def train_flops(config: ModelConfig, rows: int, length: int) -> float:

@@ -46,7 +46,8 @@ def _attempts(case: Case, end: float, clock: Callable[[], float]) -> dict:
   rows, too_many = case.rows, []
   while rows and (not too_many or clock() < end):
     status, numbers = _attempt(case, rows)
-    gc.collect()  # what a failed attempt held must be gone before the next one
+    if status != MEASURED:
+      gc.collect()  # what a failed attempt held must be gone before the next one
     if status != NO_FIT:
       return {"case": case.name, "status": status, "rows": rows, "did_not_fit": too_many,
               "note": "", **numbers}

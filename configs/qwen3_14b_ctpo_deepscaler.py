@@ -12,6 +12,12 @@ Planned for v5p:2x4x4, 32 devices of 95 GB (experiments/plan.py; compiled, not r
   decode     64.4 GB each; 504 x 0.179 s, memory binds, MFU 88.1 %
   step       33.8 GB each; 16 x 21.9 s, memory binds, MFU 67.9 %
 
+With --config.mesh.fsdp=8 --config.rollout.slots=256 --config.updates.micro_batches=32:
+Planned for h200:8, 8 devices of 141 GB (experiments/plan.py; compiled, not run):
+  prefill    98.8 GB each; 64 x 0.0282 s, compute binds, MFU 98.5 %
+  decode      104 GB each; 1008 x 2.47 s, memory binds, MFU 5.91 %
+  step       48.7 GB each; 16 x 35.3 s, compute binds, MFU 78.2 %
+
 Published: 58.8 (GSPO 55.5, bounds that do not grow with t 55.7).
 avg@32 with tools, mean of AIME25, AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, second-hand. The
 GRPO row and the numbers of each benchmark are unconfirmed.

@@ -9,10 +9,16 @@ turn, without code. So this file cannot be expected to reach the published numbe
 the 8,000 tokens that the published one shares with tool output.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
-  prefill    59.7 GB each; 64 x 0.0176 s, compute binds, MFU 96.2 %
-  decode     62.1 GB each; 1008 x 0.254 s, memory binds, MFU 46.8 %
-  score      20.2 GB each; 1 x 192 s, memory binds, MFU 55.6 %
-  step       27.8 GB each; 16 x 42.9 s, memory binds, MFU 46.7 %
+  prefill    57.7 GB each; 64 x 0.0176 s, compute binds, MFU 96.2 %
+  decode     60.1 GB each; 1008 x 2.59 s, memory binds, MFU 4.6 %
+  score      16.6 GB each; 1 x 108 s, compute binds, MFU 98.8 %
+  step       15.9 GB each; 16 x 28.5 s, compute binds, MFU 70.2 %
+
+Planned for h100:8, 8 devices of 80 GB (experiments/plan.py; compiled, not run):
+  prefill    58.2 GB each; 64 x 0.0103 s, memory binds, MFU 76.3 %
+  decode     63.7 GB each; 1008 x 2.66 s, memory binds, MFU 2.07 %
+  score        18 GB each; 1 x 49.7 s, compute binds, MFU 99.8 %
+  step       16.7 GB each; 16 x 12.3 s, compute binds, MFU 75.7 %
 
 Published: 51.4 (GSPO 47.7).
 avg@32 with tools, mean of AIME25, AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, second-hand. The

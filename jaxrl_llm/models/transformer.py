@@ -157,11 +157,19 @@ class Model:
     constrain: lays an activation out by its logical axes (parallel.Layout), or leaves it as it is.
     origin: the checkpoint directory that the shapes were read from, or None. An export copies what
       the shapes do not say from there. It is ignored when two models are compared.
+    packed: whether rows may hold several segments. If not, each row is one segment from its first
+      column on, which more kernels of attention serve.
   """
 
   config: ModelConfig
   constrain: Constrain = unconstrained
   origin: str | None = dataclasses.field(default=None, compare=False)
+  packed: bool = True
+
+  @property
+  def of_single_segments(self) -> "Model":
+    """The same network, for rows of one segment each."""
+    return dataclasses.replace(self, packed=False)
 
   def init(self, key: Array):
     """Random f32 parameters; the key is consumed."""
@@ -177,7 +185,7 @@ class Model:
 
   def hidden(self, params, inputs: Array, positions: Int[Array, "R S"],
              segments: Int[Array, "R S"], *, cache: KVCache | None = None,
-             packed: bool = True, shared: Int[Array, "R S"] | None = None,
+             shared: Int[Array, "R S"] | None = None,
              ) -> tuple[Float[Array, "R S D"], KVCache | None]:
     """(final hidden states [R, S, D] in the compute dtype, the cache with these tokens entered).
 
@@ -189,17 +197,15 @@ class Model:
       segments: [R, S] int; 0 marks padding, which no token sees.
       cache: slots to write these tokens to and to read earlier ones from; None where `inputs` is
         all there is.
-      packed: whether rows may hold several segments. If not, which is not checked, each row is one
-        segment from its first column on, and attention may take a kernel that needs this.
       shared: an earlier segment of the row that each token sees beside its own, -1: none; None: no
         token sees any. Not with a cache.
     """
     return self.hidden_and_routing(params, inputs, positions, segments, cache=cache,
-                                   packed=packed, shared=shared)[:2]
+                                   shared=shared)[:2]
 
   def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
                          segments: Int[Array, "R S"], *, cache: KVCache | None = None,
-                         packed: bool = True, shared: Int[Array, "R S"] | None = None):
+                         shared: Int[Array, "R S"] | None = None):
     """`hidden`, and the experts that each layer sent each token to.
 
     Returns:
@@ -209,7 +215,7 @@ class Model:
     state = jax.tree.map(lambda leaf: leaf, axes_state)  # a copy: the cached state stays abstract
     nnx.replace_by_pure_dict(state, params)
     return nnx.merge(graph, state)(inputs, positions, segments, cache, self.constrain,
-                                   packed, shared)
+                                   self.packed, shared)
 
   def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
     """Value of the state after each token, hidden . value_head in f32; 0 before training.

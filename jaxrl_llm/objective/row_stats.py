@@ -80,7 +80,9 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   where = None if distribution.banned is None else distribution.banned[1]
   fed = (_padded if bins is None else functools.partial(_packed, bins=bins))(
       tokens, length, completion, where)
-  sharing = {"packed": bins is not None, "shared": fed.shared}
+  if bins is None:
+    model = getattr(model, "of_single_segments", model)
+  sharing = {} if fed.shared is None else {"shared": fed.shared}
   routing = None
   if "routing" in stats:
     hidden, _, routing = model.hidden_and_routing(params, fed.tokens, fed.positions, fed.segments,

@@ -9,8 +9,8 @@ turn, without code. So this file cannot be expected to reach the published numbe
 the 8,000 tokens that the published one shares with tool output.
 
 Planned for v5p:2x4x4, 32 devices of 95 GB (experiments/plan.py; compiled, not run):
-  decode     64.4 GB each; 504 x 0.179 s, memory binds, MFU 88.1 %
-  step       33.8 GB each; 16 x 21.9 s, memory binds, MFU 67.9 %
+  decode     62.5 GB each; 504 x 2.55 s, memory binds, MFU 6.17 %
+  step       19.6 GB each; 16 x 19.7 s, compute binds, MFU 75.3 %
 
 With --config.mesh.fsdp=8 --config.rollout.slots=256 --config.updates.micro_batches=32:
 Planned for h200:8, 8 devices of 141 GB (experiments/plan.py; compiled, not run):

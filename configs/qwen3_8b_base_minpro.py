@@ -7,8 +7,8 @@ The published runs are off-policy because rollouts are delayed by two or more it
 sampler's parameters are two iterations old, and each rollout batch gives one optimizer step.
 
 Planned for v5p:2x2x4, 16 devices of 95 GB (experiments/plan.py; compiled, not run):
-  decode     75.2 GB each; 128 x 0.236 s, memory binds, MFU 77.7 %
-  step       34.6 GB each; 1 x 107 s, memory binds, MFU 63.7 %
+  decode     73.2 GB each; 128 x 2.95 s, memory binds, MFU 6.22 %
+  step       22.3 GB each; 1 x 91.6 s, compute binds, MFU 74.5 %
 
 Published: 59.4, mean pass@1 of AIME24, AIME25, AMC23, MATH-500, Minerva, OlympiadBench and GSM8K,
 best of all baselines (arXiv 2601.22718, second-hand). An independent run on DAPO-Math-17k: 29.72

@@ -154,6 +154,16 @@ def test_shared_prompts_change_nothing(case):
     assert_close((other, other_metrics, other_gradient), (value, metrics, gradient))
 
 
+def moved_by(wrong, batch, packing, monkeypatch) -> float:
+  """How far the loss is from that of padded rows, if `wrong` says where tokens stand."""
+  params = parameters(DENSE)
+  (value, _), _ = grad_of(DENSE)(params, batch)
+  monkeypatch.setattr("jaxrl_llm.objective.row_stats.places", wrong)
+  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=DENSE, cfg=StepConfig(LOSS)))
+  (other, _), _ = run(params, batch, packing=packing)
+  return abs(float(other - value))
+
+
 def _prompt_unseen(lengths, width, bins):
   """A wrong one: responses do not see the prompt that they share."""
   where = bins_ops.places(lengths, width, bins)
@@ -168,13 +178,8 @@ def _all_responses_seen(lengths, width, bins):
 
 @pytest.mark.parametrize("wrong", [_prompt_unseen, _all_responses_seen])
 def test_wrong_ways_to_share_are_rejected(wrong, monkeypatch):
-  batch, params = sampled_groups(), parameters(DENSE)
-  (value, _), _ = grad_of(DENSE)(params, batch)
-  monkeypatch.setattr("jaxrl_llm.objective.row_stats.places", wrong)
-  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=DENSE, cfg=StepConfig(LOSS)))
-  pack = dataclasses.replace(packer(120, 60), shared_prompts=True)
-  (other, _), _ = run(params, batch, packing=pack.pack(batch.rollout))
-  assert abs(float(other - value)) > 1e-3
+  batch, pack = sampled_groups(), dataclasses.replace(packer(120, 60), shared_prompts=True)
+  assert moved_by(wrong, batch, pack.pack(batch.rollout), monkeypatch) > 1e-3
 
 
 def test_order_of_rows_changes_nothing():
@@ -242,12 +247,8 @@ def _one_place_on(lengths, width, bins):
 
 @pytest.mark.parametrize("wrong", [_across_rows, _one_place_on])
 def test_wrong_ways_to_pack_are_rejected(wrong, monkeypatch):
-  batch, params = sampled(), parameters(DENSE)
-  (value, _), _ = grad_of(DENSE)(params, batch)
-  monkeypatch.setattr("jaxrl_llm.objective.row_stats.places", wrong)
-  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=DENSE, cfg=StepConfig(LOSS)))
-  (other, _), _ = run(params, batch, packing=packer(48)(batch.rollout.length))
-  assert abs(float(other - value)) > 1e-3
+  batch = sampled()
+  assert moved_by(wrong, batch, packer(48)(batch.rollout.length), monkeypatch) > 1e-3
 
 
 def test_positions_and_segments_begin_anew_with_each_row():

@@ -7,31 +7,38 @@ compiler inserts the collectives.
 import dataclasses
 import functools
 import logging
+import math
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxrl_llm.config import Config, ConfigError, MeshConfig
+from jaxrl_llm.config import ConfigError, MeshConfig
 
 # Logical axis -> mesh axes. Axes that are not named are replicated.
 RULES = {
     "rows": ("data", "fsdp"),
+    "length": "sequence",
     "vocab": "tensor",
-    "embed": "fsdp",
+    "embed": ("fsdp", "sequence"),
     "heads": "tensor",
     "kv_heads": "tensor",
     "mlp": "tensor",
     "experts": "tensor",
+    # Attention needs all tokens of a row, so each device has them for some of the heads there
+    # (arXiv 2309.14509).
+    "attending_heads": ("tensor", "sequence"),
+    "embed_of_tokens": "sequence",
 }
+AXES = ("data", "fsdp", "sequence", "tensor")
 # A token step of decoding reads every weight. So the sampler's copy is not divided over fsdp: that
 # would send all weights over the wire for each token.
 DECODING_RULES = {**RULES, "embed": None}
 
 
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
-  """Returns the mesh (data, fsdp, tensor) that trains: all devices but the last `cfg.rollout`.
+  """Returns the mesh (AXES) that trains: all devices but the last `cfg.rollout`.
 
   Args:
     devices: None: all devices of JAX.
@@ -43,21 +50,21 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   if cfg.data == 0:
     raise ConfigError(
         "mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
-  count, fixed = len(devices), cfg.fsdp * cfg.tensor
+  count, fixed = len(devices), cfg.fsdp * cfg.sequence * cfg.tensor
   data = cfg.data if cfg.data > 0 else max(1, count // fixed)
   if data * fixed != count:
     beside = f" beside mesh.rollout = {cfg.rollout}" if cfg.rollout else ""
     raise ConfigError(
-        f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.tensor = {cfg.tensor} make "
-        f"{data * fixed} devices, but there are {count}{beside}. "
+        f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.sequence = {cfg.sequence}, "
+        f"mesh.tensor = {cfg.tensor} make {data * fixed} devices, but there are {count}{beside}. "
         f"Fix: let their product be {count}.")
-  return _mesh(devices, (data, cfg.fsdp, cfg.tensor))
+  return _mesh(devices, (data, cfg.fsdp, cfg.sequence, cfg.tensor))
 
 
 def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
   """Returns the mesh that samples: the last `cfg.rollout` devices, each with all parameters.
 
-  If `cfg.rollout` is 0, this is `mesh`.
+  If `cfg.rollout` is 0, these are the devices of `mesh`, as in `of_whole_rows`.
 
   Args:
     mesh: from `make_mesh` for the same devices.
@@ -66,7 +73,30 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
     ConfigError: no device is left to train on, or there are several processes.
   """
   _, rest = _divided(cfg, devices)
-  return _mesh(rest, (len(rest), 1, 1)) if rest else mesh
+  return _mesh(rest, (len(rest), 1, 1, 1)) if rest else of_whole_rows(mesh)
+
+
+def of_whole_rows(mesh: Mesh) -> Mesh:
+  """Returns the mesh in which what divided a row's tokens divides rows; `mesh` if nothing did.
+
+  For sampling: a step of decoding has one token of each row.
+  """
+  data, fsdp, sequence, tensor = mesh.devices.shape
+  if sequence == 1:
+    return mesh
+  grid = mesh.devices.reshape(data, fsdp * sequence, 1, tensor)
+  return Mesh(grid, AXES, axis_types=mesh.axis_types)
+
+
+def per_engine(mesh: Mesh) -> list[Mesh]:
+  """Returns a mesh for each device, or for each set of devices that share the heads of a row."""
+  grid = mesh.devices.reshape(-1, 1, 1, 1, mesh.shape["tensor"])
+  return [Mesh(devices, AXES, axis_types=mesh.axis_types) for devices in grid]
+
+
+def apart(sampling: Mesh, mesh: Mesh) -> bool:
+  """Returns whether other devices sample than train on `mesh`."""
+  return set(sampling.devices.flat) != set(mesh.devices.flat)
 
 
 def training_devices(cfg: MeshConfig, devices=None) -> list:
@@ -93,7 +123,7 @@ def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
   return devices[:left], devices[left:]
 
 
-def _mesh(devices, shape: tuple[int, int, int]) -> Mesh:
+def _mesh(devices, shape: tuple[int, ...]) -> Mesh:
   """Returns a mesh whose neighbours are neighbours in the machine's network, as far as it has one.
 
   Devices that are a part of a slice have no such order, and stay in that of the list.
@@ -103,94 +133,17 @@ def _mesh(devices, shape: tuple[int, int, int]) -> Mesh:
   except (NotImplementedError, ValueError, AssertionError) as error:
     _log_once(f"mesh of {len(devices)} devices in the order of the list: {error}")
     grid = np.asarray(devices).reshape(shape)
-  return Mesh(grid, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
-  """Checks that rows divide over the devices that hold them, and that overlap cannot deadlock.
-
-  Two threads that launch programs with collectives on the same devices may wait for each other
-  forever: each device runs its programs in the order in which it received them, and the order may
-  differ between devices.
-
-  Args:
-    mesh: devices that train.
-    sampling: devices that sample; None: the same.
-
-  Raises:
-    ConfigError: naming the rows that do not divide; updates.overlap on several devices that both
-      train and sample; rollout.shared_prefix on several devices that sample.
-  """
-  apart = sampling is not None and sampling is not mesh
-  if cfg.updates.overlap and not apart and mesh.size > 1:
-    raise ConfigError(
-        f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
-        "collectives may deadlock. "
-        f"Fix: {_rollout_devices_fix(cfg, mesh.size)}updates.overlap=False.")
-  sampled_on = sampling if apart else mesh
-  if cfg.rollout.shared_prefix and sampled_on.size > 1:
-    raise ConfigError(f"rollout.shared_prefix = True on {sampled_on.size} devices that sample: "
-                      "allowed is 1. Fix: rollout.shared_prefix=False.")
-  if apart:
-    _check_rows(_sampled_rows(cfg), sampling.size, "mesh.rollout")
-  _check_rows(_trained_rows(cfg), mesh.shape["data"] * mesh.shape["fsdp"], "mesh.data * mesh.fsdp")
-
-
-def _trained_rows(cfg: Config) -> list[tuple[str, int]]:
-  """Returns (name, rows) of everything that the training devices divide."""
-  micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
-  rows = [("rows of a micro-batch", micro_rows)]
-  if cfg.rollout.slots:
-    rows += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))]
-  if cfg.warm_start.steps:
-    rows += [("rows of a warm-start micro-batch",
-              cfg.warm_start.batch_size // cfg.warm_start.micro_batches)]
-  return rows
-
-
-def _sampled_rows(cfg: Config) -> list[tuple[str, int]]:
-  """Returns (name, rows) of everything that devices which only sample divide."""
-  slots = [("rollout.slots", min(cfg.rollout.slots, cfg.rows))] if cfg.rollout.slots else []
-  return [("rows of an iteration", cfg.rows), *slots]
-
-
-def _divide(named_rows: list[tuple[str, int]], shards: int) -> bool:
-  return all(rows % shards == 0 for _, rows in named_rows)
-
-
-def _check_rows(named_rows: list[tuple[str, int]], shards: int, axes: str) -> None:
-  for name, rows in named_rows:
-    if rows % shards:
-      raise ConfigError(f"{name} = {rows} does not divide over {axes} = {shards} devices. "
-                        f"Fix: a multiple of {shards}.")
-
-
-def _rollout_devices_fix(cfg: Config, count: int) -> str:
-  """Suggests a value of mesh.rollout for an error message, or '' if no value divides the rows.
-
-  Of several values, suggests the one nearest to half of the `count` devices.
-  """
-  mesh = cfg.mesh
-
-  def fits(sampling: int) -> bool:
-    training = count - sampling
-    return (training % (mesh.fsdp * mesh.tensor) == 0 and _divide(_sampled_rows(cfg), sampling) and
-            _divide(_trained_rows(cfg), training // mesh.tensor))
-
-  def distance(sampling: int) -> int:
-    return abs(2 * sampling - count)
-
-  most = 1 if cfg.rollout.shared_prefix else count - 1
-  found = [sampling for sampling in range(1, most + 1) if fits(sampling)]
-  if not found or jax.process_count() > 1:
-    return ""
-  data = "" if mesh.data < 0 else " with mesh.data=-1"
-  return f"mesh.rollout={min(found, key=distance)}{data}, or "
+def row_shards(mesh: Mesh) -> int:
+  """Returns over how many shards the mesh divides rows."""
+  return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def padded(rows: int, mesh: Mesh) -> int:
   """Returns `rows`, rounded up to divide over the devices that hold rows."""
-  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  shards = row_shards(mesh)
   return -(-rows // shards) * shards
 
 
@@ -207,7 +160,8 @@ def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh, rules=RULES) -> Partit
   for axis, size in zip(axes, shape, strict=True):
     rule = rules.get(axis)
     names = () if rule is None else (rule,) if isinstance(rule, str) else rule
-    count = int(np.prod([mesh.shape[n] for n in names]))
+    names = tuple(n for n in names if mesh.shape[n] > 1)
+    count = math.prod(mesh.shape[n] for n in names)
     if count > 1 and size % count:
       _log_once(f"axis {axis!r} of size {size} does not divide over {names} = {count} devices: "
                 "replicated")
@@ -215,7 +169,7 @@ def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh, rules=RULES) -> Partit
       out.append(None)
     else:
       used |= set(names)
-      out.append(rule)
+      out.append(names if len(names) > 1 else names[0])
   return PartitionSpec(*out)
 
 
@@ -241,6 +195,11 @@ class Layout:
     """The kind of the devices, as JAX calls it."""
     return self.mesh.devices.flat[0].platform
 
+  @property
+  def divides_tokens(self) -> bool:
+    """Whether a row's tokens are divided over devices."""
+    return self.mesh.shape["sequence"] > 1
+
   def by_shard(self, function, arrays: tuple, axes: tuple):
     """Returns function(*arrays), which each device computes from its own parts, as kernels must.
 
@@ -255,25 +214,27 @@ class Layout:
                          check_vma=False)(*arrays)
 
   def by_rows(self, function, rows, whole):
-    """Returns function(rows, whole), which each device computes from its own rows.
+    """Returns function(rows, whole), which each device computes from its own tokens.
 
     Inside, shapes are those of one device: a loop over chunks of rows is a loop over its own ones.
     `whole` is fetched once before the function, and its gradient is reduced once after it, however
     many chunks there are. The mesh's tensor axis stays with the compiler.
 
     Args:
-      rows: pytree of arrays that lead with rows; so must the function's results.
-      whole: pytree of arrays that every row reads.
+      rows: pytree of arrays [rows, tokens, ...]; so must the function's results be.
+      whole: pytree of arrays that every token reads.
     """
-    axes = RULES["rows"]
-    shards = int(np.prod([self.mesh.shape[name] for name in axes]))
-    if shards == 1 or any(x.shape[0] % shards for x in jax.tree.leaves(rows)):
+    split = spec(("rows", "length"), jax.tree.leaves(rows)[0].shape[:2], self.mesh)
+    axes = {name for names in split if names
+            for name in ([names] if isinstance(names, str) else names)}
+    if not axes:
       return function(rows, whole)
-    split = PartitionSpec(axes)
     # Without this the backward pass would fetch it a second time.
     whole = jax.lax.with_sharding_constraint(whole, replicated(self.mesh))
-    return jax.shard_map(function, mesh=self.mesh, in_specs=(split, PartitionSpec()),
-                         out_specs=split, axis_names=set(axes), check_vma=False)(rows, whole)
+    found = jax.shard_map(function, mesh=self.mesh, in_specs=(split, PartitionSpec()),
+                          out_specs=split, axis_names=axes, check_vma=False)(rows, whole)
+    # What follows scans along rows, of arrays that are small beside one layer's activations.
+    return jax.tree.map(lambda x: self(x, ("rows", *(None,) * (x.ndim - 1))), found)
 
 
 def rows(mesh: Mesh) -> NamedSharding:
@@ -302,6 +263,22 @@ def transfer(tree, shardings):
   any thread may call this.
   """
   return jax.device_put(tree, shardings)
+
+
+def held_by(tree, mesh: Mesh):
+  """Returns the arrays on the devices of `mesh` alone, from what they hold; nothing is copied.
+
+  Args:
+    tree: arrays of a larger mesh with the same axes, not divided over those that divide rows.
+  """
+
+  def held(x):
+    shards = {shard.device: shard.data for shard in x.addressable_shards}
+    layout = NamedSharding(mesh, x.sharding.spec)
+    return jax.make_array_from_single_device_arrays(
+        x.shape, layout, [shards[device] for device in mesh.devices.flat])
+
+  return jax.tree.map(held, tree)
 
 
 def to_global(tree, mesh: Mesh):

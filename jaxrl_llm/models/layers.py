@@ -82,12 +82,18 @@ def _product_backward(saved, g):
 product.defvjp(_product_forward, _product_backward)
 
 
-def multiply(x, matrix):
-  """x @ matrix for x [R, S, D] and a `matrix` of D times F entries: [R, S, F]."""
+def multiply(x, matrix, constrain):
+  """x @ matrix for x [R, S, D] and a `matrix` of D times F entries: [R, S, F].
+
+  `constrain` lays activations out, and knows whether rows' tokens are divided over devices.
+  """
   if isinstance(matrix, int8.Int8Matrix):
     return matrix.product(x)
   # One product with a matrix is faster on CPU than a contraction over heads.
-  return product(x, matrix[...].astype(x.dtype).reshape(x.shape[-1], -1))
+  flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)
+  # The gradient of `product` makes one axis of rows and tokens. If both are divided, all of them
+  # would be gathered for that.
+  return x @ flat if getattr(constrain, "divides_tokens", False) else product(x, flat)
 
 
 class RMSNorm(nnx.Module):
@@ -145,34 +151,38 @@ class Attention(nnx.Module):
       index: scalar int32, the slot to write first; None without a cache.
       constrain: lays an activation out by its logical axes.
     """
-    queries, keys, values = self._project(x)
+    queries, keys, values = self._project(x, constrain)
     if self.cfg.qk_norm:
       queries, keys = self.query_norm(queries), self.key_norm(keys)
     frequency = frequencies(self.cfg.head_dim, self.cfg.rope_base, self.cfg.rope_scaling)
     factor = attention_factor(self.cfg.rope_scaling)
     queries = rotate(queries, positions, frequency, factor)
-    keys = rotate(keys, positions, frequency, factor).transpose(0, 2, 3, 1)
-    values = values.transpose(0, 2, 1, 3)
-    queries = constrain(queries, ("rows", "length", "heads", "head_dim"))
+    keys = rotate(keys, positions, frequency, factor)
+    # Where tokens are divided over devices, they are so up to here, and the heads are from here on.
+    queries, keys, values = (constrain(x, ("rows", "length", "heads", "head_dim"))
+                             for x in (queries, keys, values))
+    keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
+    queries = constrain(queries, ("rows", None, "attending_heads", "head_dim"))
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
-    keys, values = (constrain(x, ("rows", "kv_heads", None, None)) for x in (keys, values))
+    keys, values = (constrain(x, ("rows", "attending_heads", None, None)) for x in (keys, values))
     if layer_cache is None:
       mixed = attend_rows(queries, keys, values, seen, constrain)
+      mixed = constrain(mixed, ("rows", "length", "heads", "head_dim"))
     elif len(layer_cache) == 2:
       mixed = attend(queries, keys, values, seen)
     else:
       mixed = attend_shared(queries, keys, values, seen, layer_cache[2])
-    change = multiply(mixed.reshape(*x.shape[:-1], -1), self.out)
+    change = multiply(mixed.reshape(*x.shape[:-1], -1), self.out, constrain)
     if self.cfg.out_bias:
       change = change + self.out_bias[...].astype(x.dtype)
     return change, (keys, values)
 
-  def _project(self, x):
+  def _project(self, x, constrain):
     """Queries [R, S, H, d], keys and values [R, S, K, d]."""
 
     def project(matrix, bias):
-      y = multiply(x, matrix).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
+      y = multiply(x, matrix, constrain).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
       return y if bias is None else y + bias[...].astype(x.dtype)
 
     if not self.cfg.qkv_bias:
@@ -193,5 +203,5 @@ class MLP(nnx.Module):
     self.down = matrix(cfg, rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain):
-    inner = jax.nn.silu(multiply(x, self.gate)) * multiply(x, self.up)
-    return multiply(constrain(inner, ("rows", "length", "mlp")), self.down)
+    inner = jax.nn.silu(multiply(x, self.gate, constrain)) * multiply(x, self.up, constrain)
+    return multiply(constrain(inner, ("rows", "length", "mlp")), self.down, constrain)

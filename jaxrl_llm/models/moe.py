@@ -2,7 +2,7 @@
 
 Tokens are sorted by expert and multiplied group by group (`jax.lax.ragged_dot`), so that the result
 of a token depends on no other token. On a mesh the experts are divided over the axis `tensor`, and
-no token leaves the devices that hold its row.
+no token leaves the devices that hold it.
 
 Shapes: R rows, S tokens per row, D width, E experts, k experts per token, F width of an expert.
 """
@@ -52,14 +52,14 @@ class MoE(nnx.Module):
 
 
 def _spread(constrain, x, routing, shares, weights):
-  """`serve`, where each device sorts the tokens of its own rows for its own experts.
+  """`serve`, where each device sorts its own tokens for its own experts.
 
   Left to the compiler, the sort would gather all rows on every device.
   """
   if not isinstance(constrain, parallel.Layout) or constrain.mesh.size == 1:
     return serve(x, routing, shares, *weights, 0)
   mesh = constrain.mesh
-  rows = parallel.spec(("rows", None, None), x.shape, mesh)
+  rows = parallel.spec(("rows", "length", None), x.shape, mesh)
   experts = parallel.spec(("experts", None, None), weights[0].shape, mesh)
   axis = experts[0]
 

@@ -139,10 +139,10 @@ def attend_rows(queries, keys, values, seen: Rows, constrain):
     run = getattr(attention_kernels, seen.kind)
   shape, kv_heads = queries.shape, keys.shape[1]
   grouped = queries.reshape(*shape[:2], kv_heads, -1, shape[3]).transpose(0, 2, 3, 1, 4)
-  heads = ("rows", "kv_heads", None, None)
+  heads = ("rows", "attending_heads", None, None)
   per_token = (seen.segments,) if seen.shared is None else (seen.segments, seen.shared)
   arrays = (grouped, keys.swapaxes(2, 3), values, *per_token)
-  axes = (("rows", "kv_heads", None, None, None), heads, heads, *[("rows", None)] * len(per_token))
+  axes = ((*heads, None), heads, heads, *[("rows", None)] * len(per_token))
   mixed = _by_shard(constrain)(run, arrays, axes)
   return mixed.transpose(0, 3, 1, 2, 4).reshape(shape)
 

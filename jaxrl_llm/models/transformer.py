@@ -88,7 +88,9 @@ class Transformer(nnx.Module):
     """As `Model.hidden_and_routing`."""
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
-    x = constrain(x.astype(dtype), ("rows", "length", "embed_activation"))
+    # In two steps, because no single exchange leads from divided embeddings to divided tokens.
+    x = constrain(x.astype(dtype), ("rows", None, "embed_of_tokens"))
+    x = constrain(x, ("rows", "length", "embed_activation"))
     index = layers = None
     if cache is None:
       seen = row_attention.rows(segments, self.cfg, constrain, packed=packed, shared=shared)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.runs import device_checks
 from jaxrl_llm.runs.learner import Learner, make_learner
 from jaxrl_llm.runs.scoring import score_rollout
 from jaxrl_llm.training.score import Scores
@@ -69,7 +70,8 @@ def plan(cfg: Config, devices) -> Planned:
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, mesh, devices)
-  parallel.check(cfg, mesh, rollout_mesh)
+  device_checks.check(cfg, mesh, rollout_mesh)
+  device_checks.check_heads(cfg)
   model = Model(cfg.model, parallel.Layout(mesh))
   trainable.check(cfg.parameters, model)
   learner = make_learner(cfg, model, mesh, STOP_IDS)

@@ -14,7 +14,7 @@ _TRAINING = {
     "batch": "lower rollout.prompts, or raise updates.optimizer_batches",
     "outputs": "lower rollout.prompts",
     "temporaries": "raise updates.micro_batches (or lower updates.token_budget), set "
-                   "model.remat=full or offload, or raise mesh.tensor",
+                   "model.remat=full or offload, or raise mesh.sequence or mesh.tensor",
     "held": "raise mesh.fsdp, lower updates.staleness, or parameters.train=lora",
 }
 _SAMPLING = {

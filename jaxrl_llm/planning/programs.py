@@ -57,7 +57,7 @@ def _scoring(planned: Planned) -> list[Program]:
   if scoring.score_reference is not None:
     found.append(("score_reference", scoring.score_reference))
   held = _start_bytes(planned) + bytes_of(planned.state.opt_state)
-  if planned.rollout_mesh is planned.learner.mesh:
+  if not parallel.apart(planned.rollout_mesh, planned.learner.mesh):
     held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
   packing, trips = _packed(planned, cfg.rows)

@@ -135,7 +135,7 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
     The rows on the host, without padding; their group ids count from 0.
   """
   count = len(prompts.row_id)
-  size = parallel.padded(min(piece, count), sampler.mesh)
+  size = parallel.padded(min(piece, count), parallel.of_whole_rows(sampler.mesh))
   told = {"problems": by_row(prompts, problems)} if sampler.environment and problems else {}
   found, params = [], sampler.prepare_heldout(params)
   for begin in range(0, count, size):

@@ -22,8 +22,8 @@ class Ahead:
   """Samples at most one batch ahead. A context manager for one run, called from one thread.
 
   Prompts, sampling, tools and verification run in the batch's own thread. It launches programs with
-  collectives only on `Sampler.rollout_mesh`: with several devices, `parallel.check` allows overlap
-  only if they do nothing else. Evaluations and checkpoints may run at the same time.
+  collectives only on `Sampler.rollout_mesh`: with several devices, `device_checks.check` allows
+  overlap only if they do nothing else. Evaluations and checkpoints may run at the same time.
   """
 
   def __init__(self, cfg: Config, task: Task, sampler: Sampler):

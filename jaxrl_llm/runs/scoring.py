@@ -84,7 +84,7 @@ def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
   """
   if not cfg.rollout.meter_rows:
     return None
-  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  shards = parallel.row_shards(mesh)
   rows = min(-(-cfg.rollout.meter_rows // shards) * shards, cfg.rows)
   return jax.jit(functools.partial(meter, scorer=scorer, rows=rows))
 

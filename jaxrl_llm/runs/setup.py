@@ -13,6 +13,7 @@ from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load
 from jaxrl_llm.models import Model, hf_config, hf_defaults, hf_import, trainable
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.rollouts.environment import OF_TOOL
+from jaxrl_llm.runs import device_checks
 from jaxrl_llm.runs.demonstrations import demonstrating
 from jaxrl_llm.runs.learner import Learner, make_learner
 from jaxrl_llm.runs.method_checks import check_rewards, check_task
@@ -55,8 +56,8 @@ def build(cfg: Config, devices=None, *, training: bool = True) -> Built:
   """
   cfg, task, learner = build_learner(cfg, devices, training=training)
   if not training:
-    cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(
-        cfg.rollout, slots=parallel.padded(cfg.rollout.slots, learner.mesh)))
+    slots = parallel.padded(cfg.rollout.slots, parallel.of_whole_rows(learner.mesh))
+    cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, slots=slots))
   check_rewards(cfg, task)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, learner.mesh, devices)
   sampler = make_sampler(cfg, task, learner.model, learner.mesh, rollout_mesh)
@@ -72,9 +73,10 @@ def build_learner(cfg: Config, devices=None, *,
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
   if training:
-    parallel.check(cfg, mesh, parallel.rollout_mesh(cfg.mesh, mesh, devices))
+    device_checks.check(cfg, mesh, parallel.rollout_mesh(cfg.mesh, mesh, devices))
   model = dataclasses.replace(cfg.model, value_head=cfg.has_critic)
   cfg, tokenizer = _from_checkpoint(dataclasses.replace(cfg, model=model))
+  device_checks.check_heads(cfg)
   task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
   task = rewarded(task, cfg.reward)
   check_task(cfg, task, training)

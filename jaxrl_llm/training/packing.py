@@ -125,7 +125,7 @@ def make_packer(cfg: Config, mesh: Mesh) -> Packer | None:
   shared = cfg.updates.shared_prompts
   rows = max(ROWS, cfg.rollout.group_size) if shared else ROWS
   return Packer(Bins(cfg.bin_tokens, rows), cfg.updates.token_budget // cfg.bin_tokens,
-                mesh.shape["data"] * mesh.shape["fsdp"], shared)
+                parallel.row_shards(mesh), shared)
 
 
 def first_fit(sizes: np.ndarray, bins: Bins, counts: Sequence[int] | None = None

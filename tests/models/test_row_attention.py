@@ -122,11 +122,32 @@ def test_a_gradient_does_not_see_its_neighbour(kind, small):
     assert not np.any(np.asarray(x)[others]) and np.any(np.asarray(x)[~others])
 
 
+def on_four_devices(kind: str, axes: MeshConfig):
+  mesh = parallel.make_mesh(axes, jax.devices()[:4])
+  return value_and_gradients(kind, PACKED, constrain=parallel.Layout(mesh))
+
+
 @pytest.mark.parametrize("kind", ["blocked", "splash"])
-def test_eight_devices_attend_as_one(kind, small):
-  mesh = parallel.make_mesh(MeshConfig(1, 2, 2), jax.devices()[:4])
-  found = value_and_gradients(kind, PACKED, constrain=parallel.Layout(mesh))
-  assert differs(found, plain(PACKED)) < 2e-5
+@pytest.mark.parametrize("axes", [MeshConfig(1, 2, 2), MeshConfig(1, 2, 1, sequence=2)],
+                         ids=["tensor", "sequence"])
+def test_four_devices_attend_as_one(kind, axes, small):
+  assert differs(on_four_devices(kind, axes), plain(PACKED)) < 2e-5
+
+
+def test_attention_to_the_tokens_of_a_device_alone_is_rejected(small, monkeypatch):
+  real = parallel.Layout.by_shard
+
+  def of_own_tokens(self, function, arrays, axes):
+    tokens = (3, 2, 2, 1)  # the axes of tokens of queries, keys, values and segments
+    wrong = [tuple("length" if i == at else "rows" if i == 0 else None for i in range(len(names)))
+             for names, at in zip(axes, tokens, strict=True)]
+    padded = [jnp.pad(x, [(0, int(i == at)) for i in range(x.ndim)])
+              for x, at in zip(arrays, tokens, strict=True)]
+    return real(self, function, tuple(padded), tuple(wrong))[:, :, :, :LENGTH]
+
+  monkeypatch.setattr(parallel.Layout, "by_shard", of_own_tokens)
+  found = on_four_devices("blocked", MeshConfig(1, 2, 1, sequence=2))
+  assert differs(found, plain(PACKED)) > 0.1
 
 
 def test_no_array_has_two_axes_of_tokens():

@@ -42,6 +42,7 @@ MESHES = {
     "fsdp-tensor": MeshConfig(1, 4, 2),
     "tensor": MeshConfig(1, 1, 8),
 }
+ALL_AXES = MeshConfig(1, 2, 2, sequence=2)
 ROWS, LENGTH, PROMPT = 8, 24, 4
 every_mesh = pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
 
@@ -114,6 +115,16 @@ def test_loss_and_gradients_are_those_of_one_device(name, parameters, axes, monk
   assert differs(found, on_one_device(name, parameters)) < 2e-5
 
 
+@pytest.mark.parametrize("name, axes", [
+    ("dense", MeshConfig(1, 1, 1, sequence=8)), ("dense", ALL_AXES), ("experts", ALL_AXES),
+    ("stacked", ALL_AXES)])
+def test_a_row_may_be_divided_over_devices(name, axes, monkeypatch):
+  monkeypatch.setattr(token_stats, "CHUNK", 8)
+  model = Model(MODELS[name])
+  found = loss_and_gradients(model, step_config(model), mesh_of(axes))
+  assert differs(found, on_one_device(name)) < 2e-5
+
+
 def test_gradients_that_are_not_summed_over_devices_are_rejected(monkeypatch):
   real = jax.shard_map
 
@@ -140,22 +151,27 @@ def sent(traced) -> list[dict]:
   return found
 
 
-def head_bytes(chunk: int, monkeypatch) -> float:
-  """Bytes that a gradient with a large head sends, with chunks of so many tokens."""
-  monkeypatch.setattr(token_stats, "CHUNK", chunk)
-  wide = dataclasses.replace(STACKED, num_layers=1, vocab_size=4096)
-  mesh = mesh_of(MESHES["fsdp"])
-  model = Model(wide, parallel.Layout(mesh))
+def traced_gradients(cfg: ModelConfig, axes: MeshConfig, length: int = LENGTH):
+  """The traced loss and gradients of rows of so many tokens."""
+  mesh = mesh_of(axes)
+  model = Model(cfg, parallel.Layout(mesh))
   layout = parallel.param_shardings(model, mesh)
 
   def abstract(x, sharding):
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+    shape = tuple(length if size == LENGTH else size for size in x.shape)
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
   params = jax.tree.map(abstract, model.shapes(), layout)
   rows = jax.tree.map(lambda x: abstract(x, parallel.rows(mesh)), batch())
   run = functools.partial(gradients, loss=policy_loss, model=model, cfg=step_config(model))
-  traced = jax.jit(run, out_shardings=((None, None), layout)).trace(params, rows)
-  return sum(sent(traced)[0].values())
+  return jax.jit(run, out_shardings=((None, None), layout)).trace(params, rows)
+
+
+def head_bytes(chunk: int, monkeypatch) -> float:
+  """Bytes that a gradient with a large head sends, with chunks of so many tokens."""
+  monkeypatch.setattr(token_stats, "CHUNK", chunk)
+  wide = dataclasses.replace(STACKED, num_layers=1, vocab_size=4096)
+  return sum(sent(traced_gradients(wide, MESHES["fsdp"]))[0].values())
 
 
 def test_the_head_is_sent_as_often_with_many_chunks_as_with_one(monkeypatch):
@@ -166,6 +182,21 @@ def test_the_head_is_sent_as_often_with_many_chunks_as_with_one(monkeypatch):
   monkeypatch.setattr(parallel.Layout, "by_rows", lambda self, function, rows, whole:
                       function(rows, whole))
   assert head_bytes(4, monkeypatch) > 4 * many
+
+
+def gathered_bytes(axes: MeshConfig) -> float:
+  """Bytes of all-gathers of a gradient with long rows and small parameters."""
+  return sum(part["all-gather"] for part in sent(traced_gradients(STACKED, axes, 4096)))
+
+
+def test_blocks_gather_no_activation_where_rows_are_divided(monkeypatch):
+  axes = MeshConfig(1, 2, 1, sequence=4)
+  activations = 4 * 8 * 4096 * 16 // 2  # bytes of those of a device's rows, with all their tokens
+  assert gathered_bytes(axes) < 2 * activations  # one is the gradient of the embeddings
+
+  # The gradient of a matrix that makes one axis of rows and tokens gathers them.
+  monkeypatch.setattr(parallel.Layout, "divides_tokens", False)
+  assert gathered_bytes(axes) > 8 * activations
 
 
 def decode_traced(axes, rules):

@@ -1,0 +1,74 @@
+"""A run whose rows are divided over devices is the run on one device, up to rounding."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from test_overlap import built, from_the_start, start_of
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.runs import device_checks
+from jaxrl_llm.runs.evaluate import sample_rows
+from jaxrl_llm.types import PromptBatch
+
+SERIAL = {"updates.overlap": False, "updates.staleness": 0, "model.num_heads": 4,
+          "model.num_kv_heads": 2}
+MESH = {"mesh.fsdp": 2, "mesh.sequence": 2}
+
+
+def without_sizes(values: dict) -> dict:
+  """The host values, but for those that depend on the sizes of the engine's batches."""
+  return {name: x for name, x in values.items()
+          if name not in ("rollout/wasted_slots", "rollout/chunks", "rollout/cache_read")}
+
+
+@pytest.mark.parametrize("overrides", [
+    {}, {"rollout.slots": 8, "updates.token_budget": 16}], ids=["whole", "slots and bins"])
+def test_a_divided_row_changes_nothing(overrides):
+  divided, whole = built(4, **SERIAL | MESH | overrides), built(1, **SERIAL | overrides)
+  for (tree, _, rows, values), (tree_, _, rows_, values_) in zip(
+      from_the_start(divided), from_the_start(whole), strict=True):
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in rows_]
+    assert without_sizes(values) == pytest.approx(without_sizes(values_), rel=1e-3, abs=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+                 tree["train"].params, tree_["train"].params)
+
+
+def test_devices_of_a_row_sample_rows_of_their_own():
+  made = built(4, **SERIAL | MESH)
+  assert dict(made.learner.mesh.shape) == {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 1}
+  assert dict(made.sampler.rollout_mesh.shape) == {"data": 1, "fsdp": 4, "sequence": 1,
+                                                   "tensor": 1}
+  assert not parallel.apart(made.sampler.rollout_mesh, made.learner.mesh)
+  at = np.arange(6, dtype=np.int32)
+  prompts = PromptBatch(np.full((6, 4), 5, np.int32), np.full(6, 4, np.int32), at, at)
+
+  def sampled(of):
+    return sample_rows(of.sampler, start_of(of).params, prompts, jax.random.key(1),
+                       of.sampler.sampling, piece=6)
+
+  assert parallel.padded(6, parallel.of_whole_rows(made.learner.mesh)) == 8
+  np.testing.assert_array_equal(sampled(made).tokens, sampled(built(1, **SERIAL)).tokens)
+
+
+@pytest.mark.parametrize("overrides, texts", [
+    ({"rollout.max_prompt_tokens": 5}, ["mesh.sequence = 2", "9 tokens", "max_prompt_tokens=6"]),
+    ({"model.num_kv_heads": 1}, ["mesh.sequence * mesh.tensor = 2", "1 kv-heads", "divides 1"]),
+    ({"rollout.prompts": 2, "rollout.group_size": 3, "updates.optimizer_batches": 1},
+     ["rows of an iteration = 6", "mesh.data * mesh.fsdp * mesh.sequence = 4", "multiple of 4"]),
+    ({"mesh.sequence": 4}, ["mesh.sequence = 4", "make 8 devices, but there are 4"]),
+])
+def test_refused_with_the_fix(overrides, texts):
+  with pytest.raises(ConfigError) as error:
+    built(4, **SERIAL | MESH | overrides)
+  assert all(text in str(error.value) for text in texts), error.value
+
+
+def test_heads_are_checked_with_the_shapes_of_the_checkpoint():
+  cfg = built(4, **SERIAL | MESH).cfg
+  device_checks.check_heads(cfg)
+  with pytest.raises(ConfigError):
+    device_checks.check_heads(dataclasses.replace(
+        cfg, model=dataclasses.replace(cfg.model, num_kv_heads=1)))

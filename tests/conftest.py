@@ -72,7 +72,7 @@ SLOW = {
                           "|no_other_row",
     "models/test_peft.py": r"merged_parameters_do\[(?!qwen3_tied)",
     "models/test_row_attention.py": r"bfloat16|32768|does_not_depend|neighbour\[(?!blocked)"
-                                    r"|eight_devices|attention\[(splash|triton)",
+                                    r"|four_devices|of_a_device|attention\[(splash|triton)",
     "models/test_trainable.py": r"eight_devices|chosen_moves\[(?!lora\])|a_split_that_leaks",
     "models/test_transformer.py": "execution_choices",
     "objective/test_advantages.py":
@@ -89,13 +89,14 @@ SLOW = {
     "ops/test_token_stats.py": "long_tails|stays_float64|masked_helpers|banned_tokens_in_float64"
                                r"|pruned_statistics_and_gradients\[\{'(top_k|min_p)': [0-9.]+\}",
     "planning/test_device_benchmark.py": "command_runs",
-    "planning/test_memory.py": "real_shards",
+    "planning/test_memory.py": "real_shards|engine_for_each",
     "planning/test_plan.py": None,
     "reporting/test_glossary.py": "every_feature",
     "rollouts/test_engine.py": "shared_prompts_change|comparison_rejects|window_quota"
                                "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices"
                                "|rules_are_those|matrices_are_cast|row_limits|stop_tokens_wait"
                                r"|counts|equals_generate\[(1-64|8-64|32-64|32-16)",
+    "rollouts/test_engines.py": r"generate\[(fsdp|tensor)|fewer_groups|turns_of|limits_are",
     "rollouts/test_int8.py": "one_device|one_byte|logits_of_rounded|behavior_is|wider_copy",
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
                                  "|only_attention|scales_of_their_own",
@@ -109,6 +110,7 @@ SLOW = {
     "runs/test_command_line.py": "commands_refuse|help_shows",
     "runs/test_critic_of_a_plugin.py": "two_iterations",
     "runs/test_end_to_end.py": None,
+    "runs/test_engines_run.py": "changes_nothing",
     "runs/test_evaluation_sets.py": "any_number_of_rows|evaluated_again|without_a_training_file"
                                  "|named_after|set_alone|left_out_where",
     "runs/test_every_preset.py": "twenty_steps|experts_train",
@@ -123,6 +125,7 @@ SLOW = {
     "runs/test_run.py": None,
     "runs/test_saved.py": "trains_the_adapters_alone|keeps_what_it_changed|computes_what_the_run"
                           "|from_an_adapter",
+    "runs/test_sequence_run.py": "changes_nothing",
     "runs/test_shared_starts.py": "reads_no_section|runs_do_not_depend",
     "runs/test_stop_rules.py": "evaluation_ends|prunes_by_min_p|the_ratio_is_one",
     "runs/test_support_both_sides.py": None,
@@ -136,7 +139,7 @@ SLOW = {
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_types.py": None,
     "training/test_devices.py": r"one_device\[(?!fsdp-tensor-dense|dense-fsdp-tensor)|rejected"
-                                "|many_chunks|while_decoding",
+                                "|many_chunks|while_decoding|may_be_divided|gather_no",
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over"
                               "|meters_own_pass|serves_for_all_rows|trainers_numerics"
                               "|outside_the_scorers",

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from jaxrl_llm import parallel, tasks
+from jaxrl_llm import tasks
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
 from jaxrl_llm.planning import report
 from jaxrl_llm.planning.shapes import SHAPES
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.runs import setup
+from jaxrl_llm.runs import device_checks, setup
 from jaxrl_llm.tasks import prompts
 
 ROOT = Path(__file__).parent.parent
@@ -123,7 +123,7 @@ def test_the_machine_of_the_header_takes_the_rows(path):
   assert shape["width"] % cfg.mesh.fsdp == 0, "parameters would be replicated"
   assert shape["width"] // cfg.mesh.fsdp >= 64, "narrower shards are gathered by all-reduces"
   mesh = SimpleNamespace(shape={"data": 1, "fsdp": cfg.mesh.fsdp, "tensor": cfg.mesh.tensor})
-  parallel.check(cfg, mesh)
+  device_checks.check(cfg, mesh)
 
 
 def planned_step(path: Path, folder: Path) -> dict:

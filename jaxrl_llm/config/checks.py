@@ -48,6 +48,11 @@ def check(cfg: Config) -> Config:
     raise ConfigError(
         f"updates.micro_batches = {u.micro_batches} does not divide the {rows} rows of an "
         f"optimizer batch. Fix: choose among {_divisors(rows)}.")
+  if cfg.row_length % cfg.mesh.sequence:
+    raise ConfigError(
+        f"mesh.sequence = {cfg.mesh.sequence} does not divide the {cfg.row_length} tokens of "
+        "rollout.max_prompt_tokens + rollout.max_new_tokens. Fix: rollout.max_prompt_tokens="
+        f"{r.max_prompt_tokens + -cfg.row_length % cfg.mesh.sequence}.")
   if 0 < u.token_budget < cfg.bin_tokens:  # a bin is larger only where that is within the budget
     raise ConfigError(
         f"updates.token_budget = {u.token_budget}: a row of rollout.max_prompt_tokens + "

@@ -1,6 +1,7 @@
 """The other sections of a run, and the root `Config`."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
 from jaxrl_llm import registry
@@ -55,6 +56,9 @@ class RolloutConfig:
                            "0: none", low=0, high=2, when=ENGINE)
   shared_prefix: bool = option(False, "keeps one copy of a prompt's cache for its group",
                                when=(ENGINE, when(".group_size", above=1)))
+  engine_per_device: bool = option(
+      False, "each device decodes rows of its own, and waits for no other (rollouts/engines.py); "
+      "slots are those of all", when=ENGINE)
   stop_strings: tuple = option((), "texts that end a row; the verifier reads what precedes them",
                                when=(ENGINE, when(".max_turns", 0)))
   max_turns: int = option(0, "policy turns of a row, for a task with a tool; 0: one turn, no tool",
@@ -239,6 +243,7 @@ class MeshConfig:
   tensor: int = option(1, "shards of heads, MLP width, experts and vocabulary", low=1)
   rollout: int = option(0, "devices, the last ones, that only sample; 0: all sample and train",
                         low=0)
+  sequence: int = option(1, "shards of a row's tokens where it is trained or scored", low=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,7 +334,7 @@ class Config:
     They are those of the longest row or, with shared prompts, of a group as far as it is within the
     budget; in whole tiles where that is long.
     """
-    tile = BIN_TILE if self.row_length >= LONG_ROW else 1
+    tile = math.lcm(BIN_TILE if self.row_length >= LONG_ROW else 1, self.mesh.sequence)
     tiles = -(-self.row_length // tile)
     if self.updates.shared_prompts:
       r = self.rollout

@@ -2,6 +2,7 @@
 `rollout.slots`, the engine's.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -15,7 +16,7 @@ from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import PAD_ID, STOP_IDS, Planned, by_rows, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
-from jaxrl_llm.rollouts.chunk import ChunkInputs
+from jaxrl_llm.rollouts.chunk import ChunkInputs, Shared
 from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.runs.samplers import sampling_of
 
@@ -26,12 +27,22 @@ def sampler_programs(planned: Planned, held: int) -> list[Program]:
   Args:
     held: bytes of one device that trains, of what the run holds meanwhile.
   """
-  apart = planned.rollout_mesh is not planned.learner.mesh
-  copy = sampler_params(planned)
-  make = _engine if planned.cfg.rollout.slots else _generation
-  found = make(planned, copy, 0 if apart else held)
+  apart = parallel.apart(planned.rollout_mesh, planned.learner.mesh)
+  r = planned.cfg.rollout
+  make = _engine if r.slots else _generation
+  sampling = _one_engine(planned) if r.slots and r.engine_per_device else planned
+  found = make(sampling, sampler_params(sampling), 0 if apart else held)
   # Devices that only sample receive a plain copy, which is a transfer and no program.
   return found if apart else [*_hand_over(planned, held), *found]
+
+
+def _one_engine(planned: Planned) -> Planned:
+  """The same with the first of `engines.run`'s devices, and with its share of rows and slots."""
+  meshes, r = parallel.per_engine(planned.rollout_mesh), planned.cfg.rollout
+  rollout = dataclasses.replace(r, prompts=-(-r.prompts // len(meshes)),
+                                slots=-(-r.slots // len(meshes)))
+  return dataclasses.replace(planned, cfg=dataclasses.replace(planned.cfg, rollout=rollout),
+                             rollout_mesh=meshes[0])
 
 
 def sampler_params(planned: Planned):
@@ -43,7 +54,8 @@ def sampler_params(planned: Planned):
 
 
 def _sampling_model(planned: Planned) -> Model:
-  return numerics.rollout_model(planned.learner.model, planned.cfg.rollout)
+  model = numerics.rollout_model(planned.learner.model, planned.cfg.rollout)
+  return dataclasses.replace(model, constrain=parallel.Layout(planned.rollout_mesh))
 
 
 def _for_decoding(planned: Planned, params):
@@ -113,7 +125,7 @@ def _engine(planned: Planned, params, held: int) -> list[Program]:
   r, shards = cfg.rollout, sizes.shards(mesh)
   own = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
                             r.min_new_tokens, slots=r.slots, chunk=min(r.chunk, r.max_new_tokens),
-                            compact=r.compaction)
+                            compact=r.compaction, shared_prefix=r.shared_prefix)
   slots = sizes.batch_sizes(own, cfg.rows, shards)[0]
   ring = sizes.ring_sizes(own, cfg.rows, r.max_turns)[-1]
   built = decoding.build(model, own.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)
@@ -122,7 +134,12 @@ def _engine(planned: Planned, params, held: int) -> list[Program]:
 
   whole = functools.partial(_whole, mesh)
   prompts = whole((piece, r.max_prompt_tokens)), whole((piece,))
-  cache = _cache(model, slots, r.max_prompt_tokens + ring, mesh)
+  cache, shared = _cache(model, slots, r.max_prompt_tokens + ring, mesh), None
+  if r.shared_prefix:
+    places = sizes.prompt_places(own, cfg.rows)
+    cache = _cache(model, slots, ring, mesh)
+    shared = Shared(_cache(model, places, r.max_prompt_tokens, mesh),
+                    whole((places, r.group_size)), whole((slots,)), whole((slots,)))
   inputs = _inputs(whole, slots, own.chunk if r.max_turns else 0)
   program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
   waiting = model_flops.cache_bytes(cfg, -(-wave // shards), r.max_prompt_tokens,
@@ -130,13 +147,13 @@ def _engine(planned: Planned, params, held: int) -> list[Program]:
   return [
       program("prefill", tracing(built.prefill, params, *prompts),
               _columns(params, batch=prompts), runs=waves * -(-wave // piece), trips=(),
-              model_flops=model_flops.prefill(cfg, piece), held=held + bytes_of(cache)),
+              model_flops=model_flops.prefill(cfg, piece), held=held + bytes_of((cache, shared))),
       program("decode",
-              tracing(built.decode, params, cache, None, inputs, planned.key, planned.sampling,
+              tracing(built.decode, params, cache, shared, inputs, planned.key, planned.sampling,
                       rules=_rules(planned)),
-              _columns(params, cache, inputs), runs=rounds * -(-r.max_new_tokens // own.chunk),
-              trips=(own.chunk,), model_flops=model_flops.decode(cfg, slots, own.chunk),
-              held=held + waiting),
+              _columns(params, (cache, shared), inputs),
+              runs=rounds * -(-r.max_new_tokens // own.chunk), trips=(own.chunk,),
+              model_flops=model_flops.decode(cfg, slots, own.chunk), held=held + waiting),
   ]
 
 

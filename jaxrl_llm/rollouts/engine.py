@@ -13,6 +13,7 @@ row's cache token by token, in the same chunks in which other rows sample.
   ring.py    slots and cache on the device; reads the book
   decoding.py, chunk.py, sizes.py    the compiled programs, and their sizes
   hand_over.py    the sampler's copy of the weights
+  engines.py    an engine for each device
 """
 
 import jax

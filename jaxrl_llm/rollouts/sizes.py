@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxrl_llm import parallel
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.types import PromptBatch
@@ -35,7 +36,7 @@ class EngineConfig(SamplerConfig):
       of the slots.
     shared_prefix: keep a prompt's cache once and let all rows of its group attend to it, instead of
       copying it to each row. A group is queued until a place for its prompt is free (see
-      `prompt_places`). For one device only.
+      `prompt_places`). For one device only; see `engines.run` for several.
   """
 
   slots: int = 64
@@ -134,7 +135,7 @@ def programs(cfg: EngineConfig, rows: int, shards: int = 1, max_turns: int = 0,
 
 def shards(mesh: Mesh | None) -> int:
   """Returns the number of devices over which rows are divided."""
-  return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+  return 1 if mesh is None else parallel.row_shards(mesh)
 
 
 def check(cfg: EngineConfig, prompts: PromptBatch, limit: np.ndarray, mesh: Mesh | None) -> None:

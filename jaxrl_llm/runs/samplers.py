@@ -12,7 +12,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import DEFAULT, Config, ConfigError, SamplerConfig
 from jaxrl_llm.models import Model, int8
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
-from jaxrl_llm.rollouts import engine, generate, hand_over, numerics
+from jaxrl_llm.rollouts import engine, engines, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.environment import (
   OF_TOOL,
   Environment,
@@ -86,8 +86,7 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
   """The sampler of a run, which the caller closes.
 
   Args:
-    mesh, rollout_mesh: the devices that train and that sample; the same object if they are the
-      same devices.
+    mesh, rollout_mesh: the devices that train and that sample.
 
   Raises:
     ConfigError: the tool does not start, or does not fit the tokenizer.
@@ -99,8 +98,9 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
       rollout_mesh=rollout_mesh,
       environment=environment,
       prepare=_make_prepare(cfg, model, mesh, rollout_mesh),
-      sample=_training_sampler(cfg, model, task, environment, mesh, rollout_mesh),
-      prepare_heldout=hand_over.make(model, mesh),
+      sample=_sampler_on(rollout_mesh, mesh, numerics.rollout_model(model, cfg.rollout), cfg, task,
+                         environment, cfg.rollout.group_size),
+      prepare_heldout=hand_over.make(model, parallel.of_whole_rows(mesh)),
       sample_heldout=_heldout_sampler(cfg, model, task, environment, mesh),
   )
 
@@ -167,7 +167,7 @@ def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> 
   rounded = _identity
   if numerics.changes_params(model, cfg.rollout):
     rounded = jax.jit(rollout_numerics)
-  if rollout_mesh is mesh:
+  if not parallel.apart(rollout_mesh, mesh):
     return lambda params: lay_out(rounded(params))
   # Another thread may call this while the training devices work, so no collective may run there: a
   # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
@@ -191,19 +191,22 @@ def _identity(params: Params) -> Params:
   return params
 
 
-def _training_sampler(cfg: Config, model: Model, task: Task, environment: Environment | None,
-                      mesh: Mesh, rollout_mesh: Mesh) -> SampleFn:
-  """Makes `Sampler.sample`. Prompts go to the devices that sample, rows back to those that train.
-  """
-  group, model = cfg.rollout.group_size, numerics.rollout_model(model, cfg.rollout)
-  if rollout_mesh is mesh:
-    return _sampler(cfg, model, task, environment, mesh, group)
-  model = dataclasses.replace(model, constrain=parallel.Layout(rollout_mesh))
-  sample_there = _sampler(cfg, model, task, environment, rollout_mesh, group)
+def _sampler_on(sampling: Mesh, mesh: Mesh, model: Model, cfg: Config, task: Task,
+                environment: Environment | None, group: int) -> SampleFn:
+  """Makes a sampler that gets its prompts from the devices of `mesh` and returns its rows to them.
 
-  def sample(params, prompts, key, sampling, problems=None):
-    prompts = parallel.transfer(prompts, parallel.rows(rollout_mesh))
-    rollout, metrics = sample_there(params, prompts, key, sampling, problems)
+  Args:
+    sampling: the devices that sample.
+    group: rows of each prompt.
+  """
+  if sampling is mesh:
+    return _sampler(cfg, model, task, environment, mesh, group)
+  model = dataclasses.replace(model, constrain=parallel.Layout(sampling))
+  sample_there = _sampler(cfg, model, task, environment, sampling, group)
+
+  def sample(params, prompts, key, sampling_rules, problems=None):
+    prompts = parallel.transfer(prompts, parallel.rows(sampling))
+    rollout, metrics = sample_there(params, prompts, key, sampling_rules, problems)
     return parallel.transfer(rollout, parallel.rows(mesh)), metrics
 
   return sample
@@ -212,7 +215,7 @@ def _training_sampler(cfg: Config, model: Model, task: Task, environment: Enviro
 def _heldout_sampler(cfg: Config, model: Model, task: Task, environment: Environment | None,
                      mesh: Mesh) -> HeldoutFn:
   """Makes `Sampler.sample_heldout`, with slots, tools and stop strings as in training."""
-  sample = _sampler(cfg, model, task, environment, mesh, 1)
+  sample = _sampler_on(parallel.of_whole_rows(mesh), mesh, model, cfg, task, environment, 1)
 
   def sample_heldout(params, prompts, key, sampling, problems=None):
     rollout, _ = sample(params, prompts, key, sampling, problems)
@@ -244,17 +247,19 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
         "tool_chunks": r.tool_chunks,
     }
   # A group of one row has no prefix to share, so it may run on several devices.
-  sizes = engine.EngineConfig(group, r.max_new_tokens, r.window, task.stop_ids,
-                              task.tokenizer.pad_token_id, r.min_new_tokens, slots=r.slots,
-                              chunk=min(r.chunk, r.max_new_tokens), compact=r.compaction,
-                              shared_prefix=r.shared_prefix and group > 1)
+  own = engine.EngineConfig(group, r.max_new_tokens, r.window, task.stop_ids,
+                            task.tokenizer.pad_token_id, r.min_new_tokens, slots=r.slots,
+                            chunk=min(r.chunk, r.max_new_tokens), compact=r.compaction,
+                            shared_prefix=r.shared_prefix and group > 1)
+  of_each = r.engine_per_device and sizes.shards(mesh) > 1
 
   def sample(params, prompts, key, sampling, problems=None):
     told = environment
     if problems is not None and hasattr(environment, "for_rows"):
       told = environment.for_rows(problems)
-    rollout, stats = engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh,
-                                environment=told, **turns)
+    run = engines.run if of_each else engine.run
+    rollout, stats = run(params, prompts, key, sampling, model=model, cfg=own, mesh=mesh,
+                         environment=told, **turns)
     metrics = {
         "rollout/wasted_slots": stats.waste,
         "rollout/chunks": float(stats.chunks),

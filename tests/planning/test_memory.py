@@ -73,6 +73,22 @@ def test_the_planned_copy_of_the_sampler_holds_int8(quantization):
   assert copies[0] - copies[1] == saved
 
 
+def test_the_plan_of_an_engine_for_each_device():
+  def decoding(**changes):
+    rollout = dict(slots=16, group_size=4, prompts=8) | changes
+    planned = abstract.plan(planned_config.ready(rollout=rollout), CPU.devices)
+    (program,) = programs.of_iteration(planned, ("decode",))
+    return program, analysis.analyse(program, CPU)
+
+  (_, together), (program, alone) = decoding(), decoding(engine_per_device=True)
+  shared = decoding(engine_per_device=True, shared_prefix=True)[1]
+  assert program.devices == 1
+  assert alone.arguments["parameters"] == together.arguments["parameters"]
+  # Rows of a device are as many, whoever divides them; of 4 rows with a prompt one remains.
+  assert alone.arguments["cache"] == pytest.approx(together.arguments["cache"], rel=0.01)
+  assert 0.25 < shared.arguments["cache"] / alone.arguments["cache"] < 0.9
+
+
 def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:
   program = Program(name, None, {}, 1, 1, (), 0.0, held, 0, (1, 1))
   arguments = dict(parameters=0, optimizer=0, cache=0, batch=0) | columns

@@ -10,8 +10,8 @@ a Python sandbox, but a task of problems from a file has no tool: here a problem
 turn, without code.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
-  decode       66 GB each; 256 x 0.356 s, memory binds, MFU 89.2 %
-  step       40.2 GB each; 1 x 316 s, compute binds, MFU 77.4 %
+  decode     62.2 GB each; 256 x 2.52 s, memory binds, MFU 12.6 %
+  step         27 GB each; 1 x 321 s, compute binds, MFU 76.2 %
 
 Published: a group of 4 matches a group of 32 with more than 65 % fewer tokens (arXiv 2602.07078,
 abstract); 66 % with tools and 62 % in a single turn (its project page, second-hand). The table that

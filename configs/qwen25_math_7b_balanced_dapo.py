@@ -9,8 +9,8 @@ r"""Balanced aggregation on Qwen2.5-Math-7B with DAPO-Math-17k.
 The three commands are the columns of the published table.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
-  decode       63 GB each; 48 x 0.565 s, compute binds, MFU 99.5 %
-  step       30.6 GB each; 16 x 7.96 s, compute binds, MFU 79 %
+  decode     59.2 GB each; 48 x 2.47 s, memory binds, MFU 22.8 %
+  step       24.8 GB each; 16 x 8.02 s, compute binds, MFU 78.4 %
 
 Published: .3424 (mean per sequence .3446, which is the best here; token mean .3364).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.

@@ -9,9 +9,9 @@ r"""Balanced aggregation on Qwen3-1.7B with DAPO-Math-17k.
 The three commands are the columns of the published table.
 
 Planned for v5p:2x2x1, 4 devices of 95 GB (experiments/plan.py; compiled, not run):
-  prefill    44.7 GB each; 32 x 0.00681 s, compute binds, MFU 96.2 %
-  decode       46 GB each; 1024 x 0.117 s, memory binds, MFU 42.2 %
-  step       19.3 GB each; 16 x 15.8 s, memory binds, MFU 53.9 %
+  prefill      43 GB each; 32 x 0.00681 s, compute binds, MFU 96.2 %
+  decode     44.2 GB each; 1024 x 1.83 s, memory binds, MFU 2.7 %
+  step       12.5 GB each; 16 x 11.9 s, compute binds, MFU 71.4 %
 
 Published: .4695, the best (mean per sequence .4481, token mean .4360).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.

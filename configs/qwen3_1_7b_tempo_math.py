@@ -4,8 +4,8 @@
   python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py:grpo --workdir=runs/grpo
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
-  decode     42.9 GB each; 896 x 0.117 s, memory binds, MFU 42.2 %
-  step       12.8 GB each; 8 x 31.9 s, memory binds, MFU 46.9 %
+  decode       42 GB each; 896 x 1.83 s, memory binds, MFU 2.7 %
+  step       7.61 GB each; 8 x 20.9 s, compute binds, MFU 71.4 %
 
 Published: MATH 87.6 -> 91.0 and 1.4 times faster. Model and baseline are not stated, presumably
 Qwen3-4B against GRPO (unconfirmed). arXiv 2509.18314, second-hand. The table of Qwen3-1.7B is

@@ -13,18 +13,20 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 
 import measure
 import peers
 import workload
 
-SIZES = ("prompts", "group", "prompt", "new", "window")
+SIZES = ("prompts", "group", "prompt", "new", "window", "devices")
 LABELS = {
     "scoring": "scoring, not in iteration",
     "iteration": "whole iteration",
     "iteration_generation": "  until rollout on host",
     "ragged_generation": "generation, ragged*",
+    "ragged_iteration": "whole iteration, ragged*",
 }
 MODEL_SIZES = ("vocab_size", "width", "num_layers", "num_heads", "num_kv_heads", "head_dim",
                "mlp_width")
@@ -124,6 +126,8 @@ def _counts(name: str, counts: dict) -> str:
 
 def main() -> None:
   args = arguments()
+  if args.devices > 1:  # a core each; other backends have their own number of devices
+    jax.config.update("jax_num_cpu_devices", args.devices)
   if args.peers:
     result = peers.compare(args, Path(__file__))
     text = peers.report(result)

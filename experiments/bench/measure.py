@@ -40,7 +40,7 @@ def model_flops(shape: workload.Shape) -> dict[str, float]:
     train step   3 * scoring
     iteration    generation + train step
   """
-  m, rows, length = shape.model, shape.rows, shape.prompt + shape.new
+  m, rows = shape.model, shape.rows
   heads = m.num_heads * m.head_dim
   blocks = m.num_layers * m.width * (2 * heads + 2 * m.num_kv_heads * m.head_dim + 3 * m.mlp_width)
   head = m.width * m.vocab_size
@@ -51,15 +51,22 @@ def model_flops(shape: workload.Shape) -> dict[str, float]:
   def decoding(new):
     return np.sum(new * (2 * blocks + 2 * head + attention(shape.prompt + new / 2)))
 
+  def scored(new):
+    length = shape.prompt + new
+    return np.sum(length * (2 * blocks + 2 * head + attention(length / 2)))
+
   prefill = shape.prompts * shape.prompt * (2 * blocks + attention(shape.prompt / 2))
   generation = prefill + decoding(np.full(rows, shape.new))
-  scoring = rows * length * (2 * blocks + 2 * head + attention(length / 2))
+  lengths = workload.ragged_lengths(shape)
+  ragged = prefill + decoding(lengths)
+  scoring = scored(np.full(rows, shape.new))
   return {
       "generation": generation,
-      "ragged_generation": prefill + decoding(workload.ragged_lengths(shape)),
+      "ragged_generation": ragged,
       "scoring": scoring,
       "train_step": 3 * scoring,
       "iteration": generation + 3 * scoring,
+      "ragged_iteration": ragged + 3 * scored(lengths),
   }
 
 
@@ -72,6 +79,7 @@ def tokens(shape: workload.Shape) -> dict[str, int]:
       "scoring": whole,
       "train_step": whole,
       "iteration": whole,
+      "ragged_iteration": int(shape.rows * shape.prompt + workload.ragged_lengths(shape).sum()),
   }
 
 
@@ -129,6 +137,9 @@ def _round(programs: workload.Programs, state, parts: tuple[str, ...], index: in
   if "iteration" in parts:
     once["iteration"], ((state, _), once["iteration_generation"]) = seconds(
         workload.iteration, programs, state, index)
+  if "ragged_iteration" in parts:
+    once["ragged_iteration"], ((state, _), _) = seconds(workload.iteration, programs, state, index,
+                                                        ends)
   return once, state
 
 
@@ -158,7 +169,6 @@ def environment() -> dict:
       "jax": jax.__version__,
       "backend": device.platform,
       "device": device.device_kind,
-      "devices_used": 1,
       "cpus": os.cpu_count(),
       "cpus_usable": usable,
       "load_average": os.getloadavg(),

@@ -45,11 +45,13 @@ class Timing:
     generation: of each generation.
     ragged: of each generation with planted lengths; None if lengths cannot be planted, then the
       time of fixed lengths counts.
+    ragged_iteration: of each whole iteration with planted lengths, or None.
   """
 
   iteration: list[float]
   generation: list[float]
   ragged: list[float] | None = None
+  ragged_iteration: list[float] | None = None
 
   @property
   def median(self) -> float:
@@ -97,15 +99,16 @@ def time_ours(args, script: Path, micro: int | None) -> tuple[Timing, dict]:
   with tempfile.TemporaryDirectory() as folder:
     out = Path(folder) / "ours.json"
     command = [
-        sys.executable, str(script), "--parts", "ragged_generation,iteration", "--json", str(out),
-        *_flags(args, "reps", "dtype", "window", "prompts", "group", "prompt", "new"),
+        sys.executable, str(script), "--json", str(out),
+        "--parts", "ragged_generation,iteration,ragged_iteration",
+        *_flags(args, "reps", "dtype", "window", "prompts", "group", "prompt", "new", "devices"),
     ]
     command += ["--scan-layers"] * args.scan_layers + (["--micro", str(micro)] if micro else [])
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     result = json.loads(out.read_text())
   seconds = result["seconds"]
   timing = Timing(seconds["iteration"], seconds["iteration_generation"],
-                  seconds["ragged_generation"])
+                  seconds["ragged_generation"], seconds["ragged_iteration"])
   return timing, result
 
 
@@ -192,6 +195,7 @@ def _ratios(once: dict) -> dict[str, float]:
       "iteration": float(fastest["iteration"] / np.median(ours["iteration"])),
       "generation": float(fastest["generation"] / np.median(ours["generation"])),
       "ragged generation": float(fastest["generation"] / np.median(ours["ragged"])),
+      "ragged iteration": float(fastest["iteration"] / np.median(ours["ragged_iteration"])),
   }
 
 

@@ -18,8 +18,9 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import LossConfig, ModelConfig, SamplerConfig, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.rollouts import engine, generate
+from jaxrl_llm.rollouts import engine, engines, generate
 from jaxrl_llm.training.batches import optimizer_batches
+from jaxrl_llm.training.packing import ROWS, Packer
 from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.training.train_step import (
   init_state,
@@ -27,16 +28,17 @@ from jaxrl_llm.training.train_step import (
   make_train_step,
   state_shardings,
 )
-from jaxrl_llm.types import PromptBatch, Rollout, Sampling
+from jaxrl_llm.types import Bins, PromptBatch, Rollout, Sampling
 
 FIRST_ID = 3  # ids below stand for padding, end and beginning
 MEAN_OVER_MAX = 0.4  # of the ragged lengths
-PARTS = ("generation", "ragged_generation", "scoring", "train_step", "iteration")
+PARTS = ("generation", "ragged_generation", "scoring", "train_step", "iteration",
+         "ragged_iteration")
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """Sizes; the defaults are W. Tokens per row: `prompt` + `new`."""
+  """Sizes; the defaults are W. Tokens per row: `prompt` + `new`. Rows divide over `devices`."""
 
   model: ModelConfig = ModelConfig(vocab_size=2048, width=256, num_layers=6, num_heads=8,
                                    num_kv_heads=4, head_dim=32, mlp_width=768, rope_base=1e6)
@@ -45,6 +47,7 @@ class Shape:
   prompt: int = 64
   new: int = 128
   window: int = 32
+  devices: int = 1
 
   @property
   def rows(self) -> int:
@@ -62,7 +65,8 @@ class Programs:
     single: (params, prompts, key, sampling) -> Rollout: `generate`, one program.
     batches: (rollout, rewards, keep, scores) -> ([TrainBatch], metrics).
     score: (params, rollout, sampling) -> TokenStats.
-    step: (state, batch) -> (state, metrics).
+    step: (state, batch, Packing or None) -> (state, metrics).
+    packer: of ragged rows; a micro-batch has the tokens of an unpacked one.
   """
 
   shape: Shape
@@ -75,11 +79,12 @@ class Programs:
   batches: Any
   score: Any
   step: Any
+  packer: Packer
 
 
 def build(shape: Shape, micro: int) -> Programs:
-  """Returns the programs for the first device; nothing is compiled yet."""
-  mesh = parallel.make_mesh(config_lib.MeshConfig(), jax.devices()[:1])
+  """Returns the programs for the first devices; nothing is compiled yet."""
+  mesh = parallel.make_mesh(config_lib.MeshConfig(), jax.devices()[:shape.devices])
   model = Model(shape.model, parallel.Layout(mesh))
   tx = make_optimizer(config_lib.OptimizerConfig(learning_rate=1e-5, max_grad_norm=1.0))
   by_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
@@ -90,9 +95,10 @@ def build(shape: Shape, micro: int) -> Programs:
   sizes = engine.EngineConfig(**dataclasses.asdict(never), slots=shape.rows, compact=2,
                               shared_prefix=True)
 
+  run = engine.run if shape.devices == 1 else engines.run  # as rollout.engine_per_device
+
   def sample(params, prompts, key, sampling, max_new):
-    return engine.run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh,
-                      max_new=max_new)
+    return run(params, prompts, key, sampling, model=model, cfg=sizes, mesh=mesh, max_new=max_new)
 
   return Programs(
       shape,
@@ -105,7 +111,14 @@ def build(shape: Shape, micro: int) -> Programs:
       batches=jax.jit(functools.partial(optimizer_batches, cfg=batch_cfg)),
       score=by_rows(functools.partial(score, model=model, cfg=cfg)),
       step=make_train_step(policy_loss, model, tx, cfg, mesh),
+      packer=_packer(shape, micro, mesh),
   )
+
+
+def _packer(shape: Shape, micro: int, mesh) -> Packer:
+  length = shape.prompt + shape.new
+  per_device = max(1, shape.rows // micro // shape.devices)
+  return Packer(Bins(length, ROWS), per_device, shape.devices)
 
 
 def with_micro(programs: Programs, micro: int) -> Programs:
@@ -163,13 +176,17 @@ def train_batch(programs: Programs, on_device: Rollout, host: Rollout):
   return batch
 
 
-def iteration(programs: Programs, state, index: int):
-  """Returns ((new state, metrics), seconds until the rollout is on the host)."""
+def iteration(programs: Programs, state, index: int, max_new=None):
+  """Returns ((new state, metrics), seconds until the rollout is on the host).
+
+  With `max_new` [B], which says where each row ends, the train step packs the rows.
+  """
   begin = time.perf_counter()
-  on_device, _ = rollout(programs, state.params, index)
+  on_device, _ = rollout(programs, state.params, index, max_new)
   host = parallel.gather_host(on_device)
   sampled = time.perf_counter() - begin
-  return programs.step(state, train_batch(programs, on_device, host)), sampled
+  packing = None if max_new is None else programs.packer.pack(host)
+  return programs.step(state, train_batch(programs, on_device, host), packing), sampled
 
 
 def ragged_lengths(shape: Shape) -> np.ndarray:

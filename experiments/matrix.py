@@ -63,7 +63,8 @@ ROWS = (
         "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718)",
         "disagrees for CISPO; GRPO and MinPRO not decided"),
     Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, not timed yet",
-        "{done} of {all} runs", (), "it does (2605.07331)", "open"),
+        "{done} of {all} runs", (), "it does (2605.07331)",
+        "while rollouts are young, behind the first tokens"),
 )
 
 

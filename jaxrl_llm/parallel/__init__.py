@@ -1,0 +1,36 @@
+"""Devices: the mesh, what lies on which axis, and transfers from host to device.
+
+No other room asks for devices. Arrays are laid out by `NamedSharding` under `jax.jit`, and the
+compiler inserts the collectives.
+
+  meshes.py     which devices train and which sample
+  layouts.py    logical axes -> mesh axes, for parameters and activations
+  crossings.py  `to_global`, `gather_host` and the moves between sets of devices
+"""
+
+from jaxrl_llm.parallel.crossings import gather_host, held_by, to_global, transfer
+from jaxrl_llm.parallel.layouts import (
+  DECODING_RULES,
+  RULES,
+  Layout,
+  param_shardings,
+  replicated,
+  rows,
+  spec,
+)
+from jaxrl_llm.parallel.meshes import (
+  AXES,
+  apart,
+  make_mesh,
+  of_whole_rows,
+  padded,
+  per_engine,
+  rollout_mesh,
+  row_shards,
+  training_devices,
+)
+
+__all__ = ["AXES", "DECODING_RULES", "RULES", "Layout", "apart", "gather_host", "held_by",
+           "make_mesh", "of_whole_rows", "padded", "param_shardings", "per_engine", "replicated",
+           "rollout_mesh", "row_shards", "rows", "spec", "to_global", "training_devices",
+           "transfer"]

@@ -1,0 +1,132 @@
+"""The table from logical to physical axes, and the layouts that follow from it."""
+
+import dataclasses
+import math
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxrl_llm.parallel.meshes import log_once
+
+# Logical axis -> mesh axes. Axes that are not named are replicated.
+RULES = {
+    "rows": ("data", "fsdp"),
+    "length": "sequence",
+    "vocab": "tensor",
+    "embed": ("fsdp", "sequence"),
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "experts": "tensor",
+    # Attention needs all tokens of a row, so each device has them for some of the heads there
+    # (arXiv 2309.14509).
+    "attending_heads": ("tensor", "sequence"),
+    "embed_of_tokens": "sequence",
+}
+# A token step of decoding reads every weight. So the sampler's copy is not divided over fsdp: that
+# would send all weights over the wire for each token.
+DECODING_RULES = {**RULES, "embed": None}
+
+
+def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh, rules=RULES) -> PartitionSpec:
+  """Returns the physical layout of an array with these logical axes.
+
+  A dimension that does not divide over its devices is replicated, which is logged once.
+
+  Args:
+    rules: logical axis -> mesh axes.
+  """
+  out: list = []
+  used: set[str] = set()
+  for axis, size in zip(axes, shape, strict=True):
+    rule = rules.get(axis)
+    names = () if rule is None else (rule,) if isinstance(rule, str) else rule
+    names = tuple(n for n in names if mesh.shape[n] > 1)
+    count = math.prod(mesh.shape[n] for n in names)
+    if count > 1 and size % count:
+      log_once(f"axis {axis!r} of size {size} does not divide over {names} = {count} devices: "
+               "replicated")
+    if count == 1 or size % count or used & set(names):
+      out.append(None)
+    else:
+      used |= set(names)
+      out.append(names if len(names) > 1 else names[0])
+  return PartitionSpec(*out)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """Lays activations out by their logical axes; `Model` takes it as `constrain`."""
+
+  mesh: Mesh
+
+  def __call__(self, x, axes: tuple):
+    if self.mesh.size == 1:
+      return x
+    layout = NamedSharding(self.mesh, spec(axes, x.shape, self.mesh))
+    return jax.lax.with_sharding_constraint(x, layout)
+
+  @property
+  def platform(self) -> str:
+    """The kind of the devices, as JAX calls it."""
+    return self.mesh.devices.flat[0].platform
+
+  @property
+  def divides_tokens(self) -> bool:
+    """Whether a row's tokens are divided over devices."""
+    return self.mesh.shape["sequence"] > 1
+
+  def by_shard(self, function, arrays: tuple, axes: tuple):
+    """Returns function(*arrays), which each device computes from its own parts, as kernels must.
+
+    Args:
+      axes: logical axes of each array; the result has those of the first.
+    """
+    if self.mesh.size == 1:
+      return function(*arrays)
+    layouts = tuple(spec(names, x.shape, self.mesh)
+                    for x, names in zip(arrays, axes, strict=True))
+    return jax.shard_map(function, mesh=self.mesh, in_specs=layouts, out_specs=layouts[0],
+                         check_vma=False)(*arrays)
+
+  def by_rows(self, function, rows, whole):
+    """Returns function(rows, whole), which each device computes from its own tokens.
+
+    Inside, shapes are those of one device: a loop over chunks of rows is a loop over its own ones.
+    `whole` is fetched once before the function, and its gradient is reduced once after it, however
+    many chunks there are. The mesh's tensor axis stays with the compiler.
+
+    Args:
+      rows: pytree of arrays [rows, tokens, ...]; so must the function's results be.
+      whole: pytree of arrays that every token reads.
+    """
+    split = spec(("rows", "length"), jax.tree.leaves(rows)[0].shape[:2], self.mesh)
+    axes = {name for names in split if names
+            for name in ([names] if isinstance(names, str) else names)}
+    if not axes:
+      return function(rows, whole)
+    # Without this the backward pass would fetch it a second time.
+    whole = jax.lax.with_sharding_constraint(whole, replicated(self.mesh))
+    found = jax.shard_map(function, mesh=self.mesh, in_specs=(split, PartitionSpec()),
+                          out_specs=split, axis_names=axes, check_vma=False)(rows, whole)
+    # What follows scans along rows, of arrays that are small beside one layer's activations.
+    return jax.tree.map(lambda x: self(x, ("rows", *(None,) * (x.ndim - 1))), found)
+
+
+def rows(mesh: Mesh) -> NamedSharding:
+  """Returns the sharding that divides the leading axis over the devices that hold rows."""
+  return NamedSharding(mesh, PartitionSpec(RULES["rows"]))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """Returns the sharding that puts a whole array on each device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def param_shardings(model, mesh: Mesh, rules=RULES):
+  """Returns a NamedSharding for every parameter; `rules` as in `spec`."""
+
+  def sharding(x, axes):
+    return NamedSharding(mesh, spec(axes, x.shape, mesh, rules))
+
+  return jax.tree.map(sharding, model.shapes(), model.logical_axes())

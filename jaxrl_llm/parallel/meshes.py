@@ -1,0 +1,129 @@
+"""Meshes: which devices train and which sample."""
+
+import functools
+import logging
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+from jaxrl_llm.config import ConfigError, MeshConfig
+
+AXES = ("data", "fsdp", "sequence", "tensor")
+
+
+@functools.cache
+def log_once(message: str) -> None:
+  """Logs a warning, unless it was logged before."""
+  logging.getLogger(__name__).warning(message)
+
+
+def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
+  """Returns the mesh (AXES) that trains: all devices but the last `cfg.rollout`.
+
+  Args:
+    devices: None: all devices of JAX.
+
+  Raises:
+    ConfigError: the axes do not multiply to the number of devices.
+  """
+  devices, _ = _divided(cfg, devices)
+  if cfg.data == 0:
+    raise ConfigError(
+        "mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
+  count, fixed = len(devices), cfg.fsdp * cfg.sequence * cfg.tensor
+  data = cfg.data if cfg.data > 0 else max(1, count // fixed)
+  if data * fixed != count:
+    beside = f" beside mesh.rollout = {cfg.rollout}" if cfg.rollout else ""
+    raise ConfigError(
+        f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.sequence = {cfg.sequence}, "
+        f"mesh.tensor = {cfg.tensor} make {data * fixed} devices, but there are {count}{beside}. "
+        f"Fix: let their product be {count}.")
+  return _mesh(devices, (data, cfg.fsdp, cfg.sequence, cfg.tensor))
+
+
+def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
+  """Returns the mesh that samples: the last `cfg.rollout` devices, each with all parameters.
+
+  If `cfg.rollout` is 0, these are the devices of `mesh`, as in `of_whole_rows`.
+
+  Args:
+    mesh: from `make_mesh` for the same devices.
+
+  Raises:
+    ConfigError: no device is left to train on, or there are several processes.
+  """
+  _, rest = _divided(cfg, devices)
+  return _mesh(rest, (len(rest), 1, 1, 1)) if rest else of_whole_rows(mesh)
+
+
+def of_whole_rows(mesh: Mesh) -> Mesh:
+  """Returns the mesh in which what divided a row's tokens divides rows; `mesh` if nothing did.
+
+  For sampling: a step of decoding has one token of each row.
+  """
+  data, fsdp, sequence, tensor = mesh.devices.shape
+  if sequence == 1:
+    return mesh
+  grid = mesh.devices.reshape(data, fsdp * sequence, 1, tensor)
+  return Mesh(grid, AXES, axis_types=mesh.axis_types)
+
+
+def per_engine(mesh: Mesh) -> list[Mesh]:
+  """Returns a mesh for each device, or for each set of devices that share the heads of a row."""
+  grid = mesh.devices.reshape(-1, 1, 1, 1, mesh.shape["tensor"])
+  return [Mesh(devices, AXES, axis_types=mesh.axis_types) for devices in grid]
+
+
+def apart(sampling: Mesh, mesh: Mesh) -> bool:
+  """Returns whether other devices sample than train on `mesh`."""
+  return set(sampling.devices.flat) != set(mesh.devices.flat)
+
+
+def training_devices(cfg: MeshConfig, devices=None) -> list:
+  """Returns all devices but the last `cfg.rollout`, or all devices if none would be left.
+
+  For programs that read a run on a machine with fewer devices than the run had.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  return devices[:max(0, len(devices) - cfg.rollout)] or devices
+
+
+def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
+  """Returns (devices that train, the devices of `mesh.rollout`)."""
+  devices = list(jax.devices() if devices is None else devices)
+  left = len(devices) - cfg.rollout
+  if cfg.rollout and jax.process_count() > 1:
+    raise ConfigError(
+        f"mesh.rollout = {cfg.rollout} with {jax.process_count()} processes: allowed is 0. "
+        "Fix: mesh.rollout=0, or one process.")
+  if left < 1:
+    raise ConfigError(
+        f"mesh.rollout = {cfg.rollout} leaves none of the {len(devices)} devices to train on. "
+        f"Fix: mesh.rollout={len(devices) - 1} or less.")
+  return devices[:left], devices[left:]
+
+
+def _mesh(devices, shape: tuple[int, ...]) -> Mesh:
+  """Returns a mesh whose neighbours are neighbours in the machine's network, as far as it has one.
+
+  Devices that are a part of a slice have no such order, and stay in that of the list.
+  """
+  try:
+    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+  except (NotImplementedError, ValueError, AssertionError) as error:
+    log_once(f"mesh of {len(devices)} devices in the order of the list: {error}")
+    grid = np.asarray(devices).reshape(shape)
+  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def row_shards(mesh: Mesh) -> int:
+  """Returns over how many shards the mesh divides rows."""
+  return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def padded(rows: int, mesh: Mesh) -> int:
+  """Returns `rows`, rounded up to divide over the devices that hold rows."""
+  shards = row_shards(mesh)
+  return -(-rows // shards) * shards

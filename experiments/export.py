@@ -6,6 +6,7 @@
 
 from absl import flags
 
+from jaxrl_llm import processes
 from jaxrl_llm.models.safetensors_files import CheckpointError
 from jaxrl_llm.runs import command_line, saved
 from jaxrl_llm.runs.checkpoints import TornCheckpointsError
@@ -28,9 +29,10 @@ def main():
   options = {} if _DTYPE.value is None else {"dtype": _DTYPE.value}
   iteration = write(_WORKDIR.value, _OUT.value, _CHECKPOINT.value,
                     plugins=_PLUGINS.value, **options)
-  print(f"{_OUT.value}: iteration {iteration} of {_WORKDIR.value}")
+  if processes.is_main():
+    print(f"{_OUT.value}: iteration {iteration} of {_WORKDIR.value}")
 
 
 if __name__ == "__main__":
   command_line.run(main, required=("workdir", "out"), folders=("workdir", "out"),
-                   errors=(CheckpointError, TornCheckpointsError))
+                   errors=(CheckpointError, TornCheckpointsError), several=True)

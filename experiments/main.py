@@ -5,6 +5,11 @@ Train, with another method (README.md: choose the method), and with other values
   python experiments/main.py --config=configs/quickstart.py --workdir=runs/a
   python experiments/main.py --config=configs/quickstart.py:minpro --workdir=runs/b --config.seed=1
 
+On several hosts, in each of them (nothing but the first line under Cloud TPU or SLURM):
+
+  python experiments/main.py --config=configs/quickstart.py --workdir=runs/a \
+      --coordinator=10.0.0.1:8476 --processes=2 --process=0
+
 List all keys, their defaults, and the numbers of all methods:
 
   python -m jaxrl_llm.config
@@ -34,4 +39,4 @@ def main():
 
 if __name__ == "__main__":
   command_line.run(main, required=("config", "workdir"), folders=("workdir",),
-                   errors=trainer.RUN_ERRORS)
+                   errors=trainer.RUN_ERRORS, several=True)

@@ -91,6 +91,8 @@ SLOW = {
     "planning/test_device_benchmark.py": "command_runs",
     "planning/test_memory.py": "real_shards|engine_for_each",
     "planning/test_plan.py": None,
+    "processes/test_faults.py": r"exactly|sigterm|go_on\[(1-1|4-2)|export|missing",
+    "processes/test_runs.py": r"one_computes\[(2-4-(tools|dynamic|overlap)|4-2-plain)|is_told",
     "reporting/test_glossary.py": "every_feature",
     "rollouts/test_engine.py": "shared_prompts_change|comparison_rejects|window_quota"
                                "|stacked_blocks|compiles_no_more|waste_is_small|eight_devices"
@@ -151,6 +153,12 @@ SLOW = {
                                    "|computed_per_micro_batch|unkept_and_void|sft_loss",
 }
 
+# Those that would take longer than all others together. `pytest -m processes` runs them.
+PROCESSES = {
+    "processes/test_faults.py": r"go_on\[1-[248]",
+    "processes/test_runs.py": r"one_computes\[(?!2-4-(tools|dynamic|overlap)|4-2-plain)",
+}
+
 
 def pytest_sessionstart(session):
   """Before the workers start, which inherit the folder's name."""
@@ -169,6 +177,8 @@ def pytest_collection_modifyitems(items):
     file = item.path.relative_to(HERE).as_posix()
     if file in SLOW and (SLOW[file] is None or re.search(SLOW[file], item.name)):
       item.add_marker(pytest.mark.slow)
+    if file in PROCESSES and re.search(PROCESSES[file], item.name):
+      item.add_marker(pytest.mark.processes)
 
 
 @pytest.fixture

@@ -17,13 +17,14 @@ ALLOWED = {
     "objective": {"ops"} | BASE,
     "models": {"ops", "parallel"} | BASE,
     "parallel": {"ops"} | BASE,
+    "processes": BASE,
     "rollouts": {"models", "ops", "parallel"} | BASE,
     "tasks": BASE,
     "reporting": BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
     "runs":
-        {"training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops"} |
-        BASE,
+        {"training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops",
+         "processes"} | BASE,
     "analysis": {
         "runs", "training", "objective", "models", "parallel", "rollouts", "tasks", "reporting",
         "ops"

@@ -23,7 +23,7 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
     path: a directory with config.json and safetensors (one file, or shards with an index), or with
       an adapter of PEFT, which is added to its base; or the name of a repository of the Hugging
       Face hub.
-    mesh: where to put the parameters, by the rules of parallel.py; None: the default device.
+    mesh: where to put the parameters, by the rules of `parallel`; None: the default device.
     dtype: dtype of the parameters, such as "float32"; None keeps the file's, but those that
       an adapter changes are f32. A value head is always f32.
     **overrides: fields of ModelConfig that a checkpoint does not determine: value_head,

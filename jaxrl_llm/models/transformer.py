@@ -235,7 +235,7 @@ class Model:
     return params["embedding"].T if self.config.tie_head else params["head"]
 
   def logical_axes(self):
-    """Pytree like params with a tuple of axis names at each leaf, for parallel.py."""
+    """Pytree like params with a tuple of axis names at each leaf, for `parallel`."""
     _, state = _structure(self.config)
     flat = {}
     for path, variable in nnx.to_flat_state(state):

@@ -3,12 +3,19 @@
 No other room asks for devices. Arrays are laid out by `NamedSharding` under `jax.jit`, and the
 compiler inserts the collectives.
 
-  meshes.py     which devices train and which sample
+  meshes.py     which devices train, which sample, and which are in this process
   layouts.py    logical axes -> mesh axes, for parameters and activations
-  crossings.py  `to_global`, `gather_host` and the moves between sets of devices
+  crossings.py  `to_global`, `local_rows`, `gather_host` and the moves between sets of devices
 """
 
-from jaxrl_llm.parallel.crossings import gather_host, held_by, to_global, transfer
+from jaxrl_llm.parallel.crossings import (
+  gather_host,
+  held_by,
+  local_rows,
+  spread,
+  to_global,
+  transfer,
+)
 from jaxrl_llm.parallel.layouts import (
   DECODING_RULES,
   RULES,
@@ -22,15 +29,17 @@ from jaxrl_llm.parallel.meshes import (
   AXES,
   apart,
   make_mesh,
+  of_process,
   of_whole_rows,
   padded,
   per_engine,
   rollout_mesh,
   row_shards,
+  spans_processes,
   training_devices,
 )
 
 __all__ = ["AXES", "DECODING_RULES", "RULES", "Layout", "apart", "gather_host", "held_by",
-           "make_mesh", "of_whole_rows", "padded", "param_shardings", "per_engine", "replicated",
-           "rollout_mesh", "row_shards", "rows", "spec", "to_global", "training_devices",
-           "transfer"]
+           "local_rows", "make_mesh", "of_process", "of_whole_rows", "padded", "param_shardings",
+           "per_engine", "replicated", "rollout_mesh", "row_shards", "rows", "spans_processes",
+           "spec", "spread", "to_global", "training_devices", "transfer"]

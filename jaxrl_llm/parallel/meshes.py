@@ -1,4 +1,4 @@
-"""Meshes: which devices train and which sample."""
+"""Meshes: which devices train, which sample, and which are in this process."""
 
 import functools
 import logging
@@ -46,7 +46,7 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
 def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
   """Returns the mesh that samples: the last `cfg.rollout` devices, each with all parameters.
 
-  If `cfg.rollout` is 0, these are the devices of `mesh`, as in `of_whole_rows`.
+  If `cfg.rollout` is 0, these are the devices of `mesh` in this process, as in `of_whole_rows`.
 
   Args:
     mesh: from `make_mesh` for the same devices.
@@ -55,7 +55,37 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
     ConfigError: no device is left to train on, or there are several processes.
   """
   _, rest = _divided(cfg, devices)
-  return _mesh(rest, (len(rest), 1, 1, 1)) if rest else of_whole_rows(mesh)
+  return _mesh(rest, (len(rest), 1, 1, 1)) if rest else of_whole_rows(of_process(mesh))
+
+
+def of_process(mesh: Mesh) -> Mesh:
+  """Returns the devices of `mesh` that are in this process, as a mesh; all of them if it is alone.
+
+  Raises:
+    ConfigError: devices that share rows are in several processes.
+  """
+  if not spans_processes(mesh):
+    return mesh
+  data, fsdp, sequence, tensor = mesh.devices.shape
+  sets, mine = mesh.devices.reshape(data * fsdp, sequence, tensor), jax.process_index()
+  inside = np.vectorize(_process)(sets) == mine
+  whole = inside.all((1, 2))
+  if (inside.any((1, 2)) != whole).any() or not whole.any():
+    raise ConfigError(
+        f"mesh.sequence * mesh.tensor = {sequence * tensor}: devices that share rows are in "
+        f"several processes, of {jax.local_device_count()} devices each. Fix: a product that "
+        f"divides {jax.local_device_count()}.")
+  return Mesh(sets[whole][None], AXES, axis_types=mesh.axis_types)
+
+
+def spans_processes(mesh: Mesh) -> bool:
+  """Returns whether some of the devices are in other processes."""
+  return jax.process_count() > 1 and any(
+      _process(device) != jax.process_index() for device in mesh.devices.flat)
+
+
+def _process(device) -> int:
+  return device.process_index
 
 
 def of_whole_rows(mesh: Mesh) -> Mesh:
@@ -77,8 +107,8 @@ def per_engine(mesh: Mesh) -> list[Mesh]:
 
 
 def apart(sampling: Mesh, mesh: Mesh) -> bool:
-  """Returns whether other devices sample than train on `mesh`."""
-  return set(sampling.devices.flat) != set(mesh.devices.flat)
+  """Returns whether devices sample that do not train on `mesh`."""
+  return not set(sampling.devices.flat) <= set(mesh.devices.flat)
 
 
 def training_devices(cfg: MeshConfig, devices=None) -> list:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?\.jsonl")
 NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -39,23 +40,48 @@ class RunFolder:
     return iterations, np.array([line[name] for line in lines], float)
 
   def rollout_iterations(self) -> list[int]:
-    """Returns the iterations whose rollouts were kept, sorted."""
-    folder = os.path.join(self.workdir, "rollouts")
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    matches = [re.fullmatch(r"iteration_(\d+)\.jsonl", name) for name in names]
-    return sorted(int(match[1]) for match in matches if match)
+    """Returns the iterations whose rollouts were kept, by all processes, sorted."""
+    return sorted(iteration for iteration, paths in _rollout_files(self.workdir).items()
+                  if len(paths) == rollout_part(paths[0])[1])
 
   def rollouts(self, iteration: int) -> list[dict[str, Any]]:
-    """Returns the rows of an iteration as written.
+    """Returns the rows of an iteration as written, those of several processes in their order.
 
     A non-finite number is the text "nan", "inf" or "-inf", which `np.asarray(x, float)` reads.
     """
-    return read_lines(rollout_path(self.workdir, iteration))
+    paths = rollout_paths(self.workdir, iteration) or [rollout_path(self.workdir, iteration)]
+    return [row for path in paths for row in read_lines(path)]
 
 
-def rollout_path(workdir: str | os.PathLike, iteration: int) -> str:
-  """Returns the path of the rollouts of one iteration."""
-  return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}.jsonl")
+def rollout_path(workdir: str | os.PathLike, iteration: int, part: tuple[int, int] = (0, 1)) -> str:
+  """Returns the path of the rollouts of one iteration.
+
+  Args:
+    part: (which process, of how many) wrote them.
+  """
+  process, count = part
+  of = f"-{process:05d}-of-{count:05d}" if count > 1 else ""
+  return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}{of}.jsonl")
+
+
+def rollout_paths(workdir: str | os.PathLike, iteration: int) -> list[str]:
+  """Returns the files that hold the rollouts of one iteration, in the order of the processes."""
+  return _rollout_files(workdir).get(iteration, [])
+
+
+def rollout_part(path: str) -> tuple[int, int]:
+  """Returns (which process, of how many) wrote a file of rollouts."""
+  match = ROLLOUTS.fullmatch(os.path.basename(path))
+  return (int(match[2]), int(match[3])) if match and match[2] else (0, 1)
+
+
+def _rollout_files(workdir: str | os.PathLike) -> dict[int, list[str]]:
+  folder = os.path.join(workdir, "rollouts")
+  found: dict[int, list[str]] = {}
+  for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+    if match := ROLLOUTS.fullmatch(name):
+      found.setdefault(int(match[1]), []).append(os.path.join(folder, name))
+  return found
 
 
 def read_run(workdir: str | os.PathLike) -> RunFolder:

@@ -1,5 +1,6 @@
 """Writes metrics and rollouts as JSON lines."""
 
+import contextlib
 import json
 import logging
 import math
@@ -8,10 +9,15 @@ from typing import Any
 
 from jaxrl_llm.reporting.files import write_atomically
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.reporting.reader import read_metrics, rollout_path
+from jaxrl_llm.reporting.reader import (
+  read_metrics,
+  rollout_part,
+  rollout_path,
+  rollout_paths,
+)
 
 logger = logging.getLogger(__name__)
-__all__ = ["MetricsWriter", "write_atomically", "write_rollouts"]
+__all__ = ["MetricsWriter", "NoWriter", "write_atomically", "write_rollouts"]
 
 
 class MetricsWriter:
@@ -58,8 +64,25 @@ class MetricsWriter:
       self._copies.close()
 
 
-def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[str, Any]]) -> str:
+class NoWriter:
+  """Writes nothing: the metrics of a run are process 0's to write."""
+
+  def write(self, iteration: int, values: dict[str, float]) -> None:
+    del iteration, values
+
+  def cut_back(self, iteration: int) -> None:
+    del iteration
+
+  def close(self) -> None:
+    pass
+
+
+def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[str, Any]],
+                   part: tuple[int, int] = (0, 1)) -> str:
   """Writes the rows of iteration 12 to workdir/rollouts/iteration_00012.jsonl; returns the path.
+
+  With several processes, the name ends in -00001-of-00004.jsonl. Files of the iteration that were
+  written by another number of processes are removed.
 
   The file appears complete or not at all.
 
@@ -67,10 +90,15 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
     workdir: the run's folder.
     iteration: names the file.
     rows: JSON-like; numpy arrays and scalars are allowed. Floats keep 6 significant digits.
+    part: (which process, of how many) the rows are of; each process writes a file of its own.
   """
-  path = rollout_path(workdir, iteration)
+  path = rollout_path(workdir, iteration, part)
   os.makedirs(os.path.dirname(path), exist_ok=True)
   write_atomically(path, "".join(_dumps(_plain(row, digits=6)) for row in rows))
+  for other in rollout_paths(workdir, iteration):
+    if rollout_part(other)[1] != part[1]:
+      with contextlib.suppress(FileNotFoundError):  # another process removes it, too
+        os.remove(other)
   return path
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -154,9 +153,9 @@ def check(cfg: EngineConfig, prompts: PromptBatch, limit: np.ndarray, mesh: Mesh
         f"max_new has shape {limit.shape} and values {limit.min()} to {limit.max()}: allowed are "
         f"({rows},) and 1 to max_new_tokens = {cfg.max_new_tokens}. Fix: such a limit for each row."
     )
-  if jax.process_count() > 1:
-    raise ConfigError(f"the engine serves one process, but there are {jax.process_count()}. "
-                      "Fix: rollouts.generate.")
+  if mesh is not None and parallel.spans_processes(mesh):
+    raise ConfigError("the engine's mesh has devices of other processes. "
+                      "Fix: parallel.of_process(mesh).")
   if cfg.shared_prefix and mesh is not None and mesh.size > 1:
     raise ConfigError(
         f"shared_prefix = True on {mesh.size} devices: allowed is 1. Fix: shared_prefix=False.")

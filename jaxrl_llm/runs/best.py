@@ -4,6 +4,7 @@ import math
 import shutil
 from pathlib import Path
 
+from jaxrl_llm import processes
 from jaxrl_llm.config import Config, ConfigError
 from jaxrl_llm.runs import checkpoints
 from jaxrl_llm.runs.checkpoints import BEST
@@ -92,7 +93,7 @@ class Best:
     return True
 
   def _drop(self, iterations: list[int]) -> None:
-    for iteration in iterations:
+    for iteration in iterations if processes.is_main() else ():
       shutil.rmtree(self._directory / BEST / str(iteration))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import orbax.checkpoint as ocp
 
+from jaxrl_llm import processes
 from jaxrl_llm.config import CheckpointConfig
 
 BEST = "best"  # the folder of the best parameters, beside "checkpoints"
@@ -58,10 +59,15 @@ class Checkpoints:
     reasons = {i: f"is newer than the last whole line of metrics.jsonl, {recorded}," for i in steps
                if i > recorded}
     for iteration in sorted(steps, key=lambda i: (i > recorded, -i)):
+      tree, torn = None, None
       try:
         tree = self._manager.restore(iteration, args=ocp.args.StandardRestore(like))
       except Exception as error:  # Orbax raises many types for a torn directory
-        reasons[iteration] = f"is torn ({first_line(error)})"
+        torn = first_line(error)
+      # One process may find torn what others need not read.
+      torn = next((text for text in processes.exchange("torn", torn) if text), None)
+      if torn:
+        reasons[iteration] = f"is torn ({torn})"
         continue
       if iteration > recorded:
         logger.warning("metrics.jsonl lacks lines up to that of iteration %d, and no older "
@@ -74,7 +80,7 @@ class Checkpoints:
   def _set_aside(self, reasons: dict[int, str], chosen: int) -> None:
     """Moves the checkpoints after the chosen one out of the way; `reasons` says why, of each."""
     newer = [iteration for iteration in reasons if iteration > chosen]
-    for iteration in newer:
+    for iteration in newer if processes.is_main() else ():
       aside = self._directory.parent / f"torn_checkpoint_{iteration}"
       if aside.exists():
         shutil.rmtree(aside)
@@ -82,6 +88,7 @@ class Checkpoints:
       logger.warning("checkpoint %s %s and was set aside; going on from that of iteration %d",
                      self._directory / str(iteration), reasons[iteration], chosen)
     if newer:
+      processes.exchange("set aside", None)
       self._manager.reload()
 
   def _refuse_torn(self, steps: list[int], reasons: dict[int, str]) -> None:

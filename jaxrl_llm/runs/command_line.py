@@ -1,41 +1,81 @@
-"""How the commands in experiments/ begin: flags, messages and the cache of compiled programs."""
+"""How the commands in experiments/ begin and end: flags, processes, messages, the cache of compiled
+programs.
+"""
 
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from absl import app, flags, logging
 
+from jaxrl_llm import processes
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.runs import cache
+from jaxrl_llm.runs.signals import Terminated
 
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "With several processes: host:port of process 0. This flag and the next "
+    "two are not needed where Cloud TPU, SLURM or Kubernetes launches the processes.")
+_PROCESSES = flags.DEFINE_integer("processes", None, "With several processes: how many.")
+_PROCESS = flags.DEFINE_integer("process", None, "With several processes: which one, from 0.")
+_WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
+                           "Seconds in which all processes must have come.")
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 
 
 def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str],
-        errors: tuple[type[Exception], ...]) -> None:
+        errors: tuple[type[Exception], ...], several: bool = False) -> None:
   """Parses the flags and calls `main`.
 
-  What the user can mend, and Ctrl-C, end the process with one line.
+  What the user can mend, and Ctrl-C, end the process with one line. With several processes, one
+  that ends early tells the others why.
 
   Args:
     required: names of flags that must be given.
     folders: names of flags that hold a path; it must not be empty.
     errors: types that `main` raises for a user's mistake, besides ConfigError and OSError.
+    several: whether `main` may run in several processes; if not, none are looked for.
   """
   def checked(arguments: Sequence[str]) -> None:
     check(arguments[1:], required, folders)
     logging.set_verbosity(logging.WARNING)
     cache.keep_programs()
+    if several:
+      processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
     main()
+    processes.finish()
 
   try:
     app.run(checked, flags_parser=parse)
-  except errors + (ConfigError, OSError) as error:
-    sys.exit(f"error: {error}")
+  except errors + (ConfigError, OSError, processes.AbsentError) as error:
+    print(f"error: {error}", file=sys.stderr)
+    _exit(1, str(error))
   except KeyboardInterrupt:
     print("interrupted: the same command, started again, goes on", file=sys.stderr)
-    sys.exit(INTERRUPTED)
+    _exit(INTERRUPTED, "it was interrupted")
+  except Terminated as error:
+    if error.agreed:
+      processes.finish()
+    _exit(error.code, "it was told to end")
+  except SystemExit as error:
+    _exit(error.code, "it was told to end")
+  except Exception as error:
+    if processes.count() == 1:
+      raise
+    traceback.print_exc()
+    _exit(1, f"{type(error).__name__}: {error}")
+
+
+def _exit(status: int | str | None, reason: str) -> NoReturn:
+  """Ends this process; others, if there are any, hear why, unless they ended first."""
+  if status in (0, None) or not processes.fail(reason):
+    sys.exit(status)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(status if isinstance(status, int) else 1)  # JAX would wait for the others at the exit
 
 
 def parse(arguments: list[str]) -> list[str]:
@@ -48,7 +88,7 @@ def parse(arguments: list[str]) -> list[str]:
 
 
 def check(rest: Sequence[str], required: Sequence[str], folders: Sequence[str]) -> None:
-  """Refuses arguments that are no flags, absent flags and empty paths.
+  """Refuses arguments that are no flags, absent flags, empty paths and addresses of buckets.
 
   Args:
     rest: the arguments that are no flags.
@@ -64,5 +104,9 @@ def check(rest: Sequence[str], required: Sequence[str], folders: Sequence[str]) 
     if flags.FLAGS[name].value is None:
       raise ConfigError(f"--{name} is not given. Fix: --{name}=..., see --help.")
   for name in folders:
-    if flags.FLAGS[name].value == "":
+    value = flags.FLAGS[name].value
+    if value == "":
       raise ConfigError(f"--{name}= is empty. Fix: --{name}=<a folder>.")
+    if "://" in str(value):
+      raise ConfigError(f"--{name}={value}: not a folder but an address. Fix: mount the bucket as "
+                        "a folder, or write to a folder and copy it.")

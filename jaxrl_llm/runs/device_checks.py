@@ -3,27 +3,29 @@
 import jax
 from jax.sharding import Mesh
 
-from jaxrl_llm import parallel
+from jaxrl_llm import parallel, processes
 from jaxrl_llm.config import Config, ConfigError
 
 
 def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
   """Checks that rows divide over the devices that hold them, and that overlap cannot deadlock.
 
-  Two threads that launch programs with collectives on the same devices may wait for each other
-  forever: each device runs its programs in the order in which it received them, and the order may
-  differ between devices.
+  Groups must divide over processes, too, because each process has whole ones. Two threads that
+  launch programs with collectives on the same devices may wait for each other forever: each device
+  runs its programs in the order in which it received them, and the order may differ between
+  devices.
 
   Args:
     mesh: devices that train.
-    sampling: devices that sample; None: the same.
+    sampling: devices that sample, of this process; None: the same.
 
   Raises:
     ConfigError: naming the rows that do not divide; updates.overlap on several devices that both
       train and sample; rollout.shared_prefix on several devices that sample.
   """
   apart = sampling is not None and parallel.apart(sampling, mesh)
-  if cfg.updates.overlap and not apart and mesh.size > 1:
+  _check_processes(cfg)
+  if cfg.updates.overlap and not apart and mesh.size > 1 and not _in_order(cfg):
     raise ConfigError(
         f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
         "collectives may deadlock. "
@@ -33,9 +35,34 @@ def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
   if apart:
     _check_rows(_sampled_rows(cfg), sampling.size, "mesh.rollout")
   elif sampling is not None and cfg.mesh.sequence > 1:
-    _check_rows(_sampled_rows(cfg), parallel.row_shards(sampling),
+    _check_rows(_sampled_rows(cfg), parallel.row_shards(sampling) * processes.count(),
                 "mesh.data * mesh.fsdp * mesh.sequence")
   _check_rows(_trained_rows(cfg), parallel.row_shards(mesh), "mesh.data * mesh.fsdp")
+
+
+def _in_order(cfg: Config) -> bool:
+  """Whether all devices get the programs of sampling and training in the same order, or those of
+  sampling wait for no other device.
+
+  One program that samples is enqueued before the updates. An engine of one device has no
+  collectives. With one process, devices of `mesh.rollout` are the better way.
+  """
+  if processes.count() == 1:
+    return False
+  if cfg.rollout.slots:
+    return cfg.rollout.engine_per_device and cfg.mesh.tensor == 1
+  return not cfg.dynamic_sampling.enabled
+
+
+def _check_processes(cfg: Config) -> None:
+  """Checks that groups and demonstrations divide over the processes."""
+  counts = {"rollout.prompts": cfg.rollout.prompts}
+  if cfg.warm_start.steps:
+    counts["warm_start.batch_size"] = cfg.warm_start.batch_size
+  for key, count in counts.items():
+    if count % processes.count():
+      raise ConfigError(f"{key} = {count} does not divide over {processes.count()} processes. "
+                        f"Fix: a multiple of {processes.count()}.")
 
 
 def _check_shared_prefix(cfg: Config, mesh: Mesh) -> None:

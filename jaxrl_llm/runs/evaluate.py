@@ -6,13 +6,13 @@ import jax
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from jaxrl_llm import parallel
+from jaxrl_llm import parallel, processes
 from jaxrl_llm.config import Config
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
 from jaxrl_llm.runs.evaluation_sets import EvaluationSet, chosen, named
 from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
-from jaxrl_llm.runs.records import component_means, costly
+from jaxrl_llm.runs.records import component_means, costly, everywhere, row_facts
 from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
@@ -28,7 +28,7 @@ SAMPLES_KEY = 0xE7A1
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
   """A greedy evaluation; `problems`, `correct` and `texts` are aligned with the rows of `rollout`,
-  which is on the host.
+  which is on the host. They are those of this process; the metrics are of all.
   """
 
   problems: list[Problem]
@@ -49,21 +49,22 @@ def evaluate(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params
     piece: rows computed at once, which bounds the memory and changes nothing else; None: the rows
       of an iteration.
   """
-  problems = asked.problems
-  prompts = prompt_batch(asked.task, problems, cfg.rollout.max_prompt_tokens)
+  begin, problems = _own(asked.problems)
+  prompts = prompt_batch(asked.task, problems, cfg.rollout.max_prompt_tokens, first_row=begin)
   host = sample_rows(sampler, params, prompts, iteration_key(cfg.seed, 0), Sampling.of(0.0),
                      piece=piece or cfg.rows, problems=problems)
-  verdicts = verify(asked.task, sampler.environment, cfg.rollout, problems, host)
+  own = verify(asked.task, sampler.environment, cfg.rollout, problems, host)
+  verdicts, rows = everywhere(own, row_facts(host))
   metrics = component_means("eval", verdicts) | costly("eval", verdicts) | {
       "eval/accuracy": float(np.mean(verdicts.correct)),
       "eval/accuracy_scored": _mean(verdicts.correct[verdicts.keep]),
-      "eval/length": float(np.mean(host.length - host.prompt_length)),
-      "eval/truncated": float(np.mean(host.truncated)),
+      "eval/length": float(np.mean(rows.new)),
+      "eval/truncated": float(np.mean(rows.truncated)),
       "eval/unscored": float(np.mean(~verdicts.keep)),
   }
   if asked.too_long:
     metrics["eval/too_long"] = float(asked.too_long)
-  return Evaluation(problems, verdicts.correct, verdicts.texts, host, asked.named(metrics))
+  return Evaluation(problems, own.correct, own.texts, host, asked.named(metrics))
 
 
 def sampled_metrics(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params,
@@ -80,13 +81,16 @@ def sampled_metrics(cfg: Config, asked: EvaluationSet, sampler: Sampler, params:
   samples = cfg.evaluation.samples if asked.samples is None else asked.samples
   if not samples:
     return {}
-  repeated = [problem for problem in asked.problems for _ in range(samples)]
-  prompts = prompt_batch(asked.task, repeated, cfg.rollout.max_prompt_tokens)
+  begin, own = _own(asked.problems)
+  repeated = [problem for problem in own for _ in range(samples)]
+  prompts = prompt_batch(asked.task, repeated, cfg.rollout.max_prompt_tokens,
+                         first_row=begin * samples)
   key = asked.key(jax.random.fold_in(iteration_key(cfg.seed, iteration), SAMPLES_KEY))
   heat = cfg.evaluation.temperature if asked.temperature is None else asked.temperature
   host = sample_rows(sampler, params, prompts, key, Sampling.of(heat), piece=piece or cfg.rows,
                      problems=repeated)
-  verdicts = verify(asked.task, sampler.environment, cfg.rollout, repeated, host)
+  verdicts, _ = everywhere(verify(asked.task, sampler.environment, cfg.rollout, repeated, host),
+                           row_facts(host))
   correct = verdicts.correct.reshape(-1, samples)
   solved, count = np.asarray(correct.any(1)), verdicts.keep.reshape(-1, samples).sum(1)
   some = count > 0
@@ -96,6 +100,13 @@ def sampled_metrics(cfg: Config, asked: EvaluationSet, sampler: Sampler, params:
       f"eval/pass@{samples}": float(np.mean(solved)),
       f"eval/pass@{samples}_scored": _mean(solved[some]),
   })
+
+
+def _own(problems: list[Problem]) -> tuple[int, list[Problem]]:
+  """(index of the first, the problems) that this process asks; counts differ by at most one.
+  """
+  mine = np.array_split(np.arange(len(problems)), processes.count())[processes.index()]
+  return int(mine[0]), [problems[i] for i in mine]
 
 
 def metric_names(cfg: Config) -> list[str]:
@@ -126,7 +137,8 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
 
   Args:
     params: as the model reads them.
-    prompts: B rows on the host. A row's noise depends on (key, row id) only, not on its piece.
+    prompts: B rows on the host, of this process. A row's noise depends on (key, row id) only, not
+      on its piece.
     key: consumed.
     piece: rows at once, rounded up to divide over the devices that hold rows.
     problems: one per row, for an environment that reads them; None: unknown.
@@ -135,14 +147,14 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
     The rows on the host, without padding; their group ids count from 0.
   """
   count = len(prompts.row_id)
-  size = parallel.padded(min(piece, count), parallel.of_whole_rows(sampler.mesh))
+  own = parallel.of_process(sampler.mesh)
+  size = parallel.padded(min(piece, count), parallel.of_whole_rows(own))
   told = {"problems": by_row(prompts, problems)} if sampler.environment and problems else {}
   found, params = [], sampler.prepare_heldout(params)
   for begin in range(0, count, size):
     at = np.minimum(np.arange(begin, begin + size), count - 1)
     rows = _rows(prompts, at).replace(group_id=np.arange(size, dtype=np.int32))
-    rollout = sampler.sample_heldout(params, parallel.to_global(rows, sampler.mesh), key, sampling,
-                                     **told)
+    rollout = sampler.sample_heldout(params, parallel.to_global(rows, own), key, sampling, **told)
     found.append(_rows(parallel.gather_host(rollout), slice(count - begin)))
   whole = jax.tree.map(lambda *x: np.concatenate(x), *found)
   return whole.replace(group_id=np.arange(count, dtype=np.int32))
@@ -155,10 +167,10 @@ def _rows(tree, index):
 
 def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params,
             other_params: Params, evaluation: Evaluation, count: int) -> list[dict]:
-  """JSON-able records of the first `count` rows of an evaluation.
+  """JSON-able records of the first `count` rows of an evaluation, of this process's.
 
-  Per completion token, `log_ratio` is its log-prob under `params` minus that under `other_params`,
-  nats; None for tokens of a tool.
+  All processes call it with as many rows. Per completion token, `log_ratio` is its log-prob under
+  `params` minus that under `other_params`, nats; None for tokens of a tool.
   """
   count = min(count, len(evaluation.problems))
   host = evaluation.rollout
@@ -182,7 +194,8 @@ def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params
 
 def _log_probs(learner: Learner, params: Params, rollout: Rollout, count: int) -> np.ndarray:
   """[count, L] log-probs of the first rows at temperature 1."""
-  at = np.minimum(np.arange(parallel.padded(count, learner.mesh)), count - 1)
+  size = parallel.padded(count, parallel.of_process(learner.mesh))
+  at = np.minimum(np.arange(size), count - 1)
   rows = parallel.to_global(_rows(rollout, at), learner.mesh)
   stats = learner.scoring.score_heldout(params, rows, Sampling.of(1.0))
-  return parallel.gather_host(stats.log_probs)[:count]
+  return parallel.local_rows(stats.log_probs)[:count]

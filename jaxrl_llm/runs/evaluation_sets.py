@@ -5,6 +5,7 @@ import zlib
 
 import jax
 
+from jaxrl_llm import processes
 from jaxrl_llm.config import Config, ConfigError, DataConfig, EvaluationSetConfig, TaskConfig
 from jaxrl_llm.config.task import OF_TASK
 from jaxrl_llm.registry import MAPPINGS, VERIFIERS
@@ -71,6 +72,12 @@ def make_sets(cfg: Config, task: Task) -> list[EvaluationSet]:
     raise ConfigError(
         "task.heldout_problems = 0 without evaluation.sets: nothing is evaluated. Fix: "
         "task.heldout_problems >= 1, or evaluation.sets.<name>.path.")
+  for one in found:
+    if len(one.problems) < processes.count():
+      key = f"evaluation.sets.{one.name}.problems" if one.name else "task.heldout_problems"
+      raise ConfigError(f"{key}: {len(one.problems)} problems are too few for "
+                        f"{processes.count()} processes, each of which asks some. "
+                        f"Fix: {key}={processes.count()} or more.")
   return found
 
 

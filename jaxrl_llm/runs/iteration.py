@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_llm import parallel
+from jaxrl_llm import parallel, processes
 from jaxrl_llm.config import Config, PipoConfig
 from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.overlap import Ahead
@@ -43,7 +43,7 @@ class Iteration(NamedTuple):
     run: the next iteration's state.
     metrics: on the device.
     values: metrics on the host.
-    rows: a JSON-able record of each row.
+    rows: a JSON-able record of each row of this process.
   """
 
   run: RunState
@@ -146,8 +146,10 @@ def _sample_and_score(cfg: Config, task: Task, sampler: Sampler, score: Callable
 
 def _host_values(cfg: Config, batch: RolloutBatch, run: RunState, rewards: np.ndarray,
                  keep: np.ndarray) -> dict[str, float]:
-  """Metrics of the rows, and of their rewards after shaping."""
+  """Metrics of the rows of all processes, and of their rewards after shaping."""
   policy_step = float(np.mean(batch.host.policy_step))
+  rewards, keep = map(np.concatenate, zip(*processes.exchange("shaped", (rewards, keep)),
+                                          strict=True))
   return batch.metrics | host_metrics(batch.verdicts, batch.host, cfg.rollout.group_size) | {
       "rollout/staleness": float(run.state.step) - policy_step,
       "reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
@@ -157,10 +159,10 @@ def _host_values(cfg: Config, batch: RolloutBatch, run: RunState, rewards: np.nd
 
 def _records(batch: RolloutBatch, scores: Scores, rewards: np.ndarray,
              keep: np.ndarray) -> list[dict]:
-  """`rollout_rows` with the anchor's log-probs, if there is one beside the current policy."""
+  """`rollout_rows` of this process; the anchor's log-probs if it is not the current policy."""
   anchor = None
   if scores.anchor_log_probs is not None:
-    anchor = parallel.gather_host(scores.anchor_log_probs)
+    anchor = parallel.local_rows(scores.anchor_log_probs)
   return rollout_rows(batch.problems, batch.verdicts, batch.host, anchor, rewards, keep)
 
 

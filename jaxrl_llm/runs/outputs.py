@@ -8,13 +8,14 @@ import jax
 
 from jaxrl_llm import parallel
 from jaxrl_llm.reporting import summary
-from jaxrl_llm.reporting.writers import MetricsWriter
+from jaxrl_llm.reporting.writers import MetricsWriter, NoWriter
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints
 from jaxrl_llm.runs.evaluation_sets import EvaluationSet
 from jaxrl_llm.runs.iteration import DeviceMetrics
 from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.progress import Progress
+from jaxrl_llm.runs.signals import Signals
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import merge_metrics
 
@@ -22,15 +23,18 @@ merged_metrics = jax.jit(merge_metrics)
 
 
 class Outputs(NamedTuple):
-  """Where a run writes: its folder, what writes there, its clock, and the problems it evaluates."""
+  """Where a run writes: its folder, what writes there, its clock, the problems it evaluates, and
+  the signals that may end it.
+  """
 
   directory: Path
   checkpoints: Checkpoints
-  writer: MetricsWriter
+  writer: MetricsWriter | NoWriter
   best: Best
   progress: Progress
   clock: Clock
   sets: list[EvaluationSet]
+  signals: Signals
 
 
 class Line(NamedTuple):

@@ -12,6 +12,7 @@ import time
 
 import jax
 
+from jaxrl_llm import parallel
 from jaxrl_llm.config import Config
 from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, sample_batch, verified
 from jaxrl_llm.runs.samplers import Sampler
@@ -21,9 +22,9 @@ from jaxrl_llm.types import Params, Task
 class Ahead:
   """Samples at most one batch ahead. A context manager for one run, called from one thread.
 
-  Prompts, sampling, tools and verification run in the batch's own thread. It launches programs with
-  collectives only on `Sampler.rollout_mesh`: with several devices, `device_checks.check` allows
-  overlap only if they do nothing else. Evaluations and checkpoints may run at the same time.
+  Prompts, sampling, tools and verification run in the batch's own thread. It launches no program
+  with collectives on devices that train while the caller's thread may: see `device_checks.check`.
+  Evaluations and checkpoints may run at the same time.
   """
 
   def __init__(self, cfg: Config, task: Task, sampler: Sampler):
@@ -76,7 +77,11 @@ class Ahead:
       raise ValueError(f"a batch from task batch {self._cursor} is pending. Fix: take it first.")
     cfg, self._cursor = self._cfg, cursor
     if cfg.rollout.slots or cfg.dynamic_sampling.enabled or cfg.mesh.rollout:
-      self._pending = self._pool.submit(sample_batch, cfg, self._task, self._sampler, params, step,
+      sampler = self._sampler
+      if parallel.spans_processes(sampler.mesh):
+        # This thread launches everything that has collectives between processes.
+        params, sampler = sampler.prepare(params), dataclasses.replace(sampler, prepare=_identity)
+      self._pending = self._pool.submit(sample_batch, cfg, self._task, sampler, params, step,
                                         cursor)
     else:
       enqueued = self._pool.submit(self._dispatch, params, step, cursor)
@@ -100,3 +105,7 @@ class Ahead:
 
   def __exit__(self, *_):
     self.close()
+
+
+def _identity(params: Params) -> Params:
+  return params

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import logging
-import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from jaxrl_llm import processes
 from jaxrl_llm.config import Config
 from jaxrl_llm.reporting import html, reader, tables, writers
 from jaxrl_llm.runs import evaluate
@@ -23,7 +22,6 @@ from jaxrl_llm.types import Params
 
 SAMPLES = 12  # held-out completions shown in the report
 SPACING = 20  # times what a refresh took until the next one, so that they take 5 % of the time
-TERMINATED = 128 + signal.SIGTERM  # the exit status that shells report for it
 logger = logging.getLogger(__name__)
 
 
@@ -62,11 +60,11 @@ class Progress:
     now = time.perf_counter()
     last = iteration == self._cfg.iterations
     due = self._written is None or now - self._written >= SPACING * self._took
-    if last or not due:  # after the last one comes `finish`
+    # After the last one comes `finish`. The clocks of several processes need not agree.
+    if last or not processes.from_main("report due", lambda: due):
       return
     with _warned_only():
-      self._write_samples(iteration, params, evaluation)
-      html.write_report(self._directory)
+      self._write(self._samples(iteration, params, evaluation))
     self._written = time.perf_counter()
     self._took = self._written - now
 
@@ -77,7 +75,8 @@ class Progress:
       yield
     except BaseException as error:
       with _warned_only():
-        html.write_report(self._directory, f"interrupted by {type(error).__name__}")
+        if processes.is_main():
+          html.write_report(self._directory, f"interrupted by {type(error).__name__}")
       raise
 
   def finish(self, iteration: int, params: Params) -> dict[str, float]:
@@ -94,28 +93,35 @@ class Progress:
       evaluation = self._last[1]
     else:
       evaluation = self._evaluate(params)
-    self._write_samples(iteration, params, evaluation)
     early = iteration < self._cfg.iterations  # only evaluation.patience ends a run before
-    report = html.write_report(self._directory, "ended early" if early else "finished")
-    tqdm.write(tables.summary_table(reader.read_run(self._directory)))
-    tqdm.write(f"plot: {self._directory / 'curves.png'}\nreport: {report}")
+    self._write(self._samples(iteration, params, evaluation),
+                "ended early" if early else "finished")
+    if processes.is_main():
+      tqdm.write(tables.summary_table(reader.read_run(self._directory)))
+      tqdm.write(f"plot: {self._directory / 'curves.png'}\n"
+                 f"report: {self._directory / 'report.html'}")
     return evaluation.metrics
 
   def _evaluate(self, params: Params) -> Evaluation:
     return evaluate.evaluate(self._cfg, self._asked, self._sampler, params)
 
-  def _write_samples(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
-    """Writes completions from before the training and of `evaluation`, made with `params`."""
+  def _samples(self, iteration: int, params: Params, evaluation: Evaluation) -> dict:
+    """Completions from before the training and of `evaluation`, made with `params`."""
     start = self._start_params()
     if self._before is None:
       self._before = self._evaluate(start)
     tokenizer: PreTrainedTokenizerBase = self._asked.task.tokenizer
-    shown = {
-        name: evaluate.samples(self._learner, tokenizer, params, start, made, SAMPLES)
+    count = min(SAMPLES, len(self._asked.problems) // processes.count())
+    return {
+        name: evaluate.samples(self._learner, tokenizer, params, start, made, count)
         for name, made in (("before", self._before), ("after", evaluation))
-    }
-    writers.write_atomically(self._directory / "samples.json",
-                             json.dumps(shown | {"iteration": iteration}))
+    } | {"iteration": iteration}
+
+  def _write(self, shown: dict, *state: str) -> None:
+    """Writes the completions and the report, if this is process 0; `state` as html takes it."""
+    if processes.is_main():
+      writers.write_atomically(self._directory / "samples.json", json.dumps(shown))
+      html.write_report(self._directory, *state)
 
 
 @contextlib.contextmanager
@@ -126,26 +132,3 @@ def _warned_only():
   except Exception as error:  # whatever the plots, the templates or the disk raise
     logger.warning("the report was not written (%s: %s); the run is not affected",
                    type(error).__name__, str(error).split("\n")[0][:200])
-
-
-@contextlib.contextmanager
-def terminable():
-  """Makes SIGTERM end what is inside by SystemExit, so that the run closes its files and tools.
-
-  Outside the main thread, where signals cannot be handled, and where the program has a handler of
-  its own, nothing changes.
-  """
-  if (threading.current_thread() is not threading.main_thread()
-      or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
-    yield
-    return
-  signal.signal(signal.SIGTERM, _terminate)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _terminate(number, frame):
-  del number, frame
-  raise SystemExit(TERMINATED)

@@ -1,9 +1,50 @@
 """What a run writes about a rollout batch: metrics of the host, and a record of each row."""
 
+import dataclasses
+from typing import NamedTuple
+
 import numpy as np
 
+from jaxrl_llm import processes
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Rollout
+
+
+class RowFacts(NamedTuple):
+  """Numbers of B rows, each [B].
+
+  Attributes:
+    new: tokens of the completion.
+    sampled: those of them that the policy sampled.
+    truncated: bool.
+    turns: of the policy, 0 without turns.
+    void: bool, False without turns.
+  """
+
+  new: np.ndarray
+  sampled: np.ndarray
+  truncated: np.ndarray
+  turns: np.ndarray
+  void: np.ndarray
+
+
+def row_facts(rollout: Rollout) -> RowFacts:
+  """The facts of rows on the host."""
+  new = np.asarray(rollout.length) - np.asarray(rollout.prompt_length)
+  turns, void = np.zeros_like(new), np.zeros(new.shape, bool)
+  if rollout.turn_id is not None:
+    turns, void = rollout.turn_id.max(1), np.asarray(rollout.void)
+  return RowFacts(new.astype(np.float64), rollout.mask.sum(1), rollout.truncated, turns, void)
+
+
+def everywhere(verdicts: Verdicts, facts: RowFacts) -> tuple[Verdicts, RowFacts]:
+  """The rows of all processes, in their order; with several, without their texts."""
+  if processes.count() == 1:
+    return verdicts, facts
+  slim = dataclasses.replace(verdicts, texts=[])
+  parts = processes.exchange("rows", (slim, facts))
+  return (Verdicts.join([part for part, _ in parts]),
+          RowFacts(*map(np.concatenate, zip(*(rows for _, rows in parts), strict=True))))
 
 
 def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[str, float]:
@@ -11,16 +52,19 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[
 
   `reward/mean` and `reward/correct` are means over kept rows. With turns there are also the policy
   turns per row, the share of void rows (which count as unscored too) and the tokens of tools.
+
+  Args:
+    verdicts, rollout: of this process's rows, on the host; the statistics are of all processes.
   """
-  keep, correct = verdicts.keep, verdicts.correct
-  new = (rollout.length - rollout.prompt_length).astype(np.float64)
+  verdicts, rows = everywhere(verdicts, row_facts(rollout))
+  keep, correct, new = verdicts.keep, verdicts.correct, rows.new
   groups = correct.reshape(-1, group_size)
   turns = {}
   if rollout.turn_id is not None:
     turns = {
-        "rollout/turns": float(np.mean(rollout.turn_id.max(1))),
-        "rollout/void": float(np.mean(rollout.void)),
-        "tool/tokens": float(np.sum(new) - np.sum(rollout.mask)),
+        "rollout/turns": float(np.mean(rows.turns)),
+        "rollout/void": float(np.mean(rows.void)),
+        "tool/tokens": float(np.sum(new) - np.sum(rows.sampled)),
     }
   return turns | component_means("reward", verdicts) | costly("reward", verdicts) | {
       "reward/mean": float(np.mean(verdicts.rewards[keep])) if keep.any() else float("nan"),
@@ -29,7 +73,7 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[
       "reward/solve_all": float(np.mean(groups.all(1))),
       "reward/solve_none": float(np.mean(~groups.any(1))),
       "rollout/length": float(np.mean(new)),
-      "rollout/truncated": float(np.mean(rollout.truncated)),
+      "rollout/truncated": float(np.mean(rows.truncated)),
       "rollout/tokens": float(np.sum(new)),
       # Share of a decode step's row slots that belong to rows which had ended already.
       "rollout/wasted_steps": float(1 - np.sum(new) / (len(new) * max(1.0, np.max(new)))),

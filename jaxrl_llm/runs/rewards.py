@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jaxrl_llm import processes
 from jaxrl_llm.config import Config, ShapingConfig
 from jaxrl_llm.registry import SHAPINGS
 from jaxrl_llm.runs.verdicts import Verdicts
@@ -11,10 +12,14 @@ from jaxrl_llm.types import Rollout
 
 def trained_rewards(cfg: Config, verdicts: Verdicts, host: Rollout,
                     iteration: int) -> tuple[np.ndarray, np.ndarray]:
-  """(rewards, keep), both [B], that the update of an iteration reads."""
+  """(rewards, keep), both [B], that the update of an iteration reads, of this process's rows."""
   rewards, keep = shaped(verdicts, host, cfg.shaping, cfg.rollout.max_new_tokens)
   if cfg.task.shuffle_rewards:
-    rewards, keep = shuffled(rewards, keep, cfg.seed, iteration)
+    parts = processes.exchange("shuffled", (rewards, keep))
+    rewards, keep = shuffled(np.concatenate([part[0] for part in parts]),
+                             np.concatenate([part[1] for part in parts]), cfg.seed, iteration)
+    own = processes.share(len(rewards))
+    rewards, keep = rewards[own], keep[own]
   return rewards, keep
 
 

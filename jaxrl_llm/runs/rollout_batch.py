@@ -6,7 +6,7 @@ import time
 import jax
 import numpy as np
 
-from jaxrl_llm import parallel
+from jaxrl_llm import parallel, processes
 from jaxrl_llm.config import Config
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.runs.dynamic_sampling import MIXED, dried_up, group_kinds, pooled_metrics
@@ -21,10 +21,10 @@ class Dispatched:
   """Rows that the devices may still be sampling.
 
   Attributes:
-    problems: one per group.
-    rollout: on the device.
+    problems: one per group of this process.
+    rollout: on the devices of all processes.
     cursor: index of the next task batch.
-    metrics: the sampler's, host values.
+    metrics: the sampler's, host values of this process.
     begin: when sampling began, by `time.perf_counter`.
   """
 
@@ -37,13 +37,13 @@ class Dispatched:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutBatch:
-  """Whole groups with their verdicts.
+  """Whole groups with their verdicts; on the host are those of this process.
 
   Attributes:
-    problems: one per group.
-    rollout: on the device.
-    host: the same rows on the host.
-    verdicts: of the rows, before shaping.
+    problems: one per group of this process.
+    rollout: on the devices of all processes.
+    host: this process's rows of it.
+    verdicts: of these rows, before shaping.
     cursor: index of the next task batch.
     metrics: host values.
   """
@@ -66,23 +66,26 @@ def dispatch(cfg: Config, task: Task, sampler: Sampler, params: Params, step: ja
     cursor: index of the task batch; row ids follow from it.
   """
   begin = time.perf_counter()
-  problems = task.batch(cursor)
+  own = processes.share(cfg.rollout.prompts)
+  problems = task.batch(cursor)[own]
   prompts = prompt_batch(task, problems, cfg.rollout.max_prompt_tokens,
-                         group_size=cfg.rollout.group_size, first_row=cursor * cfg.rows)
+                         group_size=cfg.rollout.group_size,
+                         first_row=cursor * cfg.rows + own.start * cfg.rollout.group_size)
   told = {"problems": by_row(prompts, problems)} if sampler.environment else {}
-  rollout, metrics = sampler.sample(params, parallel.to_global(prompts, sampler.mesh),
-                                    iteration_key(cfg.seed, cursor), sampler.sampling, **told)
+  placed = parallel.to_global(prompts, parallel.of_process(sampler.mesh))
+  rollout, metrics = sampler.sample(params, placed, iteration_key(cfg.seed, cursor),
+                                    sampler.sampling, **told)
   rollout = rollout.replace(policy_step=rollout.policy_step + step)
   return Dispatched(problems, rollout, cursor + 1, metrics, begin)
 
 
 def verified(cfg: Config, task: Task, environment: Environment | None,
              dispatched: Dispatched) -> RolloutBatch:
-  """Waits for the rows and verifies them."""
-  host = parallel.gather_host(dispatched.rollout)
+  """Waits for this process's rows and verifies them."""
+  host = parallel.local_rows(dispatched.rollout)
   sampled = time.perf_counter()
   verdicts = verify(task, environment, cfg.rollout, dispatched.problems, host)
-  metrics = dispatched.metrics | {
+  metrics = pooled_metrics(processes.exchange("samplers", dispatched.metrics)) | {
       "time/rollout": sampled - dispatched.begin,
       "time/verify": time.perf_counter() - sampled,
   }
@@ -97,6 +100,8 @@ def sample_batch(cfg: Config, task: Task, sampler: Sampler, params: Params, step
   Dynamic sampling drops groups whose kept rewards are all equal, or that have fewer than two kept
   rows, and samples further task batches instead, up to `max_draws`. Surplus groups are dropped.
 
+  All processes count the groups of all, and deal them so that each has as many.
+
   Args:
     params, step: the sampling policy, as the model reads it, and its optimizer step.
     cursor: index of the next task batch.
@@ -109,25 +114,52 @@ def sample_batch(cfg: Config, task: Task, sampler: Sampler, params: Params, step
   if not cfg.dynamic_sampling.enabled:
     dispatched = dispatch(cfg, task, sampler, params, step, cursor)
     return verified(cfg, task, sampler.environment, dispatched)
-  found: list = []
-  metrics, tally = [], np.zeros(4, int)
-  while sum(len(batch.problems) for batch in found) < cfg.rollout.prompts:
+  found, counts, metrics, tally = [], [], [], np.zeros(4, int)
+  while tally[MIXED] < cfg.rollout.prompts:
     if len(found) == cfg.dynamic_sampling.max_draws:
       raise dried_up(cfg, tally)
     dispatched = dispatch(cfg, task, sampler, params, step, cursor + len(found))
     batch = verified(cfg, task, sampler.environment, dispatched)
-    kinds = group_kinds(batch.verdicts, cfg.rollout.group_size)
-    tally += np.bincount(kinds, minlength=4)
-    found.append(_take(batch, np.flatnonzero(kinds == MIXED), cfg.rollout.group_size))
+    own = group_kinds(batch.verdicts, cfg.rollout.group_size)
+    kinds = processes.exchange("kinds", own)
+    tally += np.bincount(np.concatenate(kinds), minlength=4)
+    counts.append([int(np.sum(part == MIXED)) for part in kinds])
+    found.append(_take(batch, np.flatnonzero(own == MIXED), cfg.rollout.group_size))
     metrics.append(dispatched.metrics)
   times = {
       "time/rollout": time.perf_counter() - begin,
       "dynamic_sampling/draws": float(len(found)),
       "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum()),
   }
-  joined = _take(_join(found), np.arange(cfg.rollout.prompts), cfg.rollout.group_size)
+  joined = _dealt(_join(found), counts, cfg.rollout.prompts, cfg.rollout.group_size)
+  pooled = pooled_metrics(processes.exchange("samplers", pooled_metrics(metrics)))
   return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, sampler.mesh),
-                             metrics=pooled_metrics(metrics) | times)
+                             metrics=pooled | times)
+
+
+def _dealt(mixed: RolloutBatch, counts: list[list[int]], wanted: int,
+           group_size: int) -> RolloutBatch:
+  """This process's share of the first `wanted` groups of all processes.
+
+  Groups are in the order of their draws, and of the processes in a draw, so that which ones are
+  taken does not depend on how many processes there are.
+
+  Args:
+    mixed: this process's groups, in the order of the draws.
+    counts: of the groups of each process, for each draw.
+  """
+  owner = np.concatenate([np.repeat(np.arange(len(draw)), draw) for draw in counts])
+  nth = np.zeros_like(owner)  # which of its owner's groups each one is
+  for process in range(processes.count()):
+    nth[owner == process] = np.arange(np.sum(owner == process))
+  owner, nth = owner[:wanted], nth[:wanted]
+  target = np.arange(wanted) // (wanted // processes.count())
+  mine = owner == processes.index()
+  received = processes.deal("groups", [_take(mixed, nth[mine & (target == other)], group_size)
+                                       for other in range(processes.count())])
+  # They come owner by owner, and go into the order of all.
+  order = np.argsort(owner[target == processes.index()], kind="stable")
+  return _take(_join(received), np.argsort(order), group_size)
 
 
 def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBatch:

@@ -8,7 +8,7 @@ from typing import Protocol
 import jax
 from jax.sharding import Mesh
 
-from jaxrl_llm import parallel
+from jaxrl_llm import parallel, processes
 from jaxrl_llm.config import DEFAULT, Config, ConfigError, SamplerConfig
 from jaxrl_llm.models import Model, int8
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
@@ -56,15 +56,18 @@ class Sampler:
 
   Attributes:
     sampling: temperature and vocabulary of the training rollouts.
-    mesh: the devices that train; prompts are placed there, and rollouts come back to them.
-    rollout_mesh: the devices that sample: `mesh`, unless mesh.rollout sets some apart.
+    mesh: the devices that train; prompts are placed on those of this process, and rollouts come
+      back to all of them.
+    rollout_mesh: the devices that sample: those of `mesh` in this process, unless mesh.rollout sets
+      some apart.
     environment: ends turns by tools or stop strings, in training and evaluation; None without
       either.
     prepare: copies parameters to `rollout_mesh` in the rollout's numerics and the layout of
       decoding. Call it once per iteration: `sample` would do it, without the numerics, each time.
     sample: training rollouts, in the rollout's numerics.
     prepare_heldout: as `prepare`, for `sample_heldout`; call it once per evaluation.
-    sample_heldout: evaluation, in the trainer's numerics on the devices that train.
+    sample_heldout: evaluation, in the trainer's numerics on the devices that train; its rows stay
+      in this process.
   """
 
   sampling: Sampling
@@ -100,7 +103,7 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
       prepare=_make_prepare(cfg, model, mesh, rollout_mesh),
       sample=_sampler_on(rollout_mesh, mesh, numerics.rollout_model(model, cfg.rollout), cfg, task,
                          environment, cfg.rollout.group_size),
-      prepare_heldout=hand_over.make(model, parallel.of_whole_rows(mesh)),
+      prepare_heldout=_on_own(hand_over.make(model, parallel.of_whole_rows(mesh)), mesh),
       sample_heldout=_heldout_sampler(cfg, model, task, environment, mesh),
   )
 
@@ -159,7 +162,8 @@ def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> 
   """Makes `Sampler.prepare`, which returns its argument if numerics, form and devices are right.
   """
   sampling_model = numerics.rollout_model(model, cfg.rollout)
-  lay_out = hand_over.make(sampling_model, rollout_mesh)
+  apart = parallel.apart(rollout_mesh, mesh)
+  lay_out = hand_over.make(sampling_model, rollout_mesh if apart else parallel.of_whole_rows(mesh))
 
   def rollout_numerics(params):
     return numerics.rollout_numerics(model, params, cfg.rollout)[1]
@@ -167,8 +171,8 @@ def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> 
   rounded = _identity
   if numerics.changes_params(model, cfg.rollout):
     rounded = jax.jit(rollout_numerics)
-  if not parallel.apart(rollout_mesh, mesh):
-    return lambda params: lay_out(rounded(params))
+  if not apart:
+    return _on_own(lambda params: lay_out(rounded(params)), mesh)
   # Another thread may call this while the training devices work, so no collective may run there: a
   # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
   elementwise = cfg.rollout.quantization == int8.NONE
@@ -180,6 +184,17 @@ def _make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> 
     return lay_out(rounded(_copied(params, rollout_mesh)))
 
   return prepare
+
+
+def _on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
+  """`prepare`, whose copy is then the one on this process's devices.
+
+  All processes make the copy together. From there each samples alone.
+  """
+  if not parallel.spans_processes(mesh):
+    return prepare
+  own = parallel.of_whole_rows(parallel.of_process(mesh))
+  return lambda params: parallel.held_by(prepare(params), own)
 
 
 def _copied(params: Params, mesh: Mesh) -> Params:
@@ -207,7 +222,7 @@ def _sampler_on(sampling: Mesh, mesh: Mesh, model: Model, cfg: Config, task: Tas
   def sample(params, prompts, key, sampling_rules, problems=None):
     prompts = parallel.transfer(prompts, parallel.rows(sampling))
     rollout, metrics = sample_there(params, prompts, key, sampling_rules, problems)
-    return parallel.transfer(rollout, parallel.rows(mesh)), metrics
+    return parallel.spread(rollout, mesh), metrics
 
   return sample
 
@@ -215,7 +230,9 @@ def _sampler_on(sampling: Mesh, mesh: Mesh, model: Model, cfg: Config, task: Tas
 def _heldout_sampler(cfg: Config, model: Model, task: Task, environment: Environment | None,
                      mesh: Mesh) -> HeldoutFn:
   """Makes `Sampler.sample_heldout`, with slots, tools and stop strings as in training."""
-  sample = _sampler_on(parallel.of_whole_rows(mesh), mesh, model, cfg, task, environment, 1)
+  own = parallel.of_process(mesh)
+  model = dataclasses.replace(model, constrain=parallel.Layout(own))
+  sample = _sampler_on(parallel.of_whole_rows(own), own, model, cfg, task, environment, 1)
 
   def sample_heldout(params, prompts, key, sampling, problems=None):
     rollout, _ = sample(params, prompts, key, sampling, problems)
@@ -247,8 +264,9 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
         "tool_chunks": r.tool_chunks,
     }
   # A group of one row has no prefix to share, so it may run on several devices.
+  slots = -(-r.slots // processes.count())
   own = engine.EngineConfig(group, r.max_new_tokens, r.window, task.stop_ids,
-                            task.tokenizer.pad_token_id, r.min_new_tokens, slots=r.slots,
+                            task.tokenizer.pad_token_id, r.min_new_tokens, slots=slots,
                             chunk=min(r.chunk, r.max_new_tokens), compact=r.compaction,
                             shared_prefix=r.shared_prefix and group > 1)
   of_each = r.engine_per_device and sizes.shards(mesh) > 1

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import jax
 from tqdm import tqdm
 
+from jaxrl_llm import processes
 from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.runs import disk, evaluate, evaluation_sets, lock, setup, workdir
+from jaxrl_llm.runs import disk, evaluate, evaluation_sets, lock, setup, signals, workdir
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
@@ -26,9 +27,10 @@ from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.outputs import Line, Outputs, write_line
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.phases import Clock, Phases, profiled
-from jaxrl_llm.runs.progress import Progress, terminable
+from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
 from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.runs.signals import Signals, Terminated
 from jaxrl_llm.runs.warm_start import progress, warm_start
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params, Task
@@ -45,16 +47,13 @@ class Evaluated(NamedTuple):
   Attributes:
     greedy: on the first set, the task's own problems unless it has none.
     metrics: of all sets, also those of the sampled completions.
+    accuracy: the share of correct greedy completions of the first set.
   """
 
   params: Params
   greedy: Evaluation
   metrics: dict[str, float]
-
-  @property
-  def accuracy(self) -> float:
-    """The share of correct greedy completions of the first set."""
-    return float(self.greedy.correct.mean())
+  accuracy: float
 
 
 def run(cfg: Config, directory: str | Path) -> dict[str, float]:
@@ -69,7 +68,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     TornCheckpointsError: something that the run saved cannot be read.
     DiskError: there is no room to write.
     NonFiniteError: naming iteration and optimizer step.
-    SystemExit: on SIGTERM, after the report was written.
+    Terminated: on SIGTERM, after the iteration was saved and the report written.
   """
   clock = Clock()
   resolved = setup.resolve(cfg)
@@ -81,8 +80,14 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
                      {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task)
-    with disk.named(directory), lock.held(directory), terminable():
-      return _run(cfg, task, learner, sampler, sets, workdir.claim(directory, resolved), clock)
+    with disk.named(directory), _held(directory), signals.handled() as told:
+      folder = Path(processes.from_main("workdir", lambda: workdir.claim(directory, resolved)))
+      return _run(cfg, task, learner, sampler, sets, folder, clock, told)
+
+
+def _held(directory: str | Path):
+  """The lock on a run's folder, which process 0 holds for all."""
+  return lock.held(directory) if processes.is_main() else contextlib.nullcontext()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,19 +115,20 @@ class _StartParams:
 
 
 def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, sets: list[EvaluationSet],
-         directory: Path, clock: Clock) -> dict[str, float]:
+         directory: Path, clock: Clock, told: Signals) -> dict[str, float]:
   """Warm start, all iterations and the report, in a folder that is the run's."""
-  workdir.write_environment(directory)
-  task.tokenizer.save_pretrained(directory / "tokenizer")
+  if processes.is_main():
+    workdir.write_environment(directory)
+    task.tokenizer.save_pretrained(directory / "tokenizer")
   start = warm_start(cfg, learner, task.tokenizer, directory)
   reference = learner.merged(start) if learner.scoring.score_reference is not None else None
   read = functools.partial(warm_start, cfg, learner, task.tokenizer, directory)
   before = _StartParams(learner, reference, None if start.frozen is None else start, read)
   shown = Progress(cfg, sets[0], learner, sampler, before, directory)
-  copies = Copies(cfg.writer, directory, to_dict(cfg))
-  with contextlib.closing(writers.MetricsWriter(directory, copies)) as writer:
+  with contextlib.closing(_metrics_writer(cfg, directory)) as writer:
     with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
-      outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown, clock, sets)
+      outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown, clock, sets,
+                        told)
       with shown.until_interrupted():
         state, done = _restore_or_start(cfg, task, learner, sampler, start, outputs)
         del start  # its trained leaves were copied
@@ -131,12 +137,24 @@ def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, sets: list
   return shown.finish(done, learner.merged(state.state))
 
 
+def _metrics_writer(cfg: Config, directory: Path) -> writers.MetricsWriter | writers.NoWriter:
+  """The writer of metrics; in other processes than 0 one that does nothing."""
+  if not processes.is_main():
+    return writers.NoWriter()
+  return writers.MetricsWriter(directory, Copies(cfg.writer, directory, to_dict(cfg)))
+
+
 def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
            reference: Params | None, done: int, outputs: Outputs) -> tuple[RunState, int]:
-  """Runs the iterations after `done`; returns the final state and the last iteration."""
+  """Runs the iterations after `done`; returns the final state and the last iteration.
+
+  Raises:
+    Terminated: SIGTERM came, in any process; the iteration was saved.
+  """
   bar = progress(range(done + 1, cfg.iterations + 1), cfg.estimator.name, initial=done,
                  total=cfg.iterations)
   pending, accuracy, phases, iteration = None, "-", Phases(), done
+  outputs.signals.patient = True
   with Ahead(cfg, task, sampler) if cfg.updates.overlap else contextlib.nullcontext() as ahead:
     for iteration in bar:
       if ahead is None and not cfg.mesh.rollout:  # else the next rows are sampled meanwhile
@@ -150,7 +168,8 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
       # The devices are busy with this iteration's updates while the host writes the one before.
       if pending is not None:
         write_line(outputs, pending)
-      writers.write_rollouts(outputs.directory, iteration, rows)
+      writers.write_rollouts(outputs.directory, iteration, rows,
+                             (processes.index(), processes.count()))
       phases.lap("other")
       last, found = iteration == cfg.iterations, None
       if last or iteration % cfg.evaluation.every == 0:
@@ -162,7 +181,9 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
       values |= phases.take(values["rollout/tokens"]) | outputs.clock.metrics()
       pending = Line(iteration, metrics, values)
       bar.set_postfix_str(_postfix(values, accuracy), refresh=False)
-      due = last or iteration % cfg.checkpoint.every == 0
+      outputs.signals.check()
+      terminated = any(processes.exchange("terminated", outputs.signals.terminated))
+      due = last or terminated or iteration % cfg.checkpoint.every == 0
       if due or found is not None:
         write_line(outputs, pending)  # first, because it refuses what is not finite
         pending = None
@@ -173,6 +194,8 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
         outputs.checkpoints.save(iteration, run.saved())
         outputs.best.prune()
         phases.lap("checkpoint")
+      if terminated:
+        raise Terminated(agreed=True)
       if last:
         break
   return run, iteration
@@ -183,7 +206,8 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   """(run, finished iterations) of the newest readable checkpoint; without one, of the warm start,
   which is evaluated and saved as iteration 0.
   """
-  lines = reader.read_metrics(str(outputs.directory / "metrics.jsonl"))
+  lines = processes.from_main(
+      "lines", lambda: reader.read_metrics(str(outputs.directory / "metrics.jsonl")))
   recorded = lines[-1]["iteration"] if lines else -1
   found = outputs.checkpoints.restore(abstract_saved(cfg, learner), recorded)
   if found is not None:
@@ -217,7 +241,8 @@ def _evaluated(cfg: Config, sets: list[EvaluationSet], sampler: Sampler, params:
   for asked, found in zip(sets, greedy, strict=True):
     metrics |= found.metrics
     metrics |= evaluate.sampled_metrics(cfg, asked, sampler, params, iteration)
-  return Evaluated(params, greedy[0], metrics)
+  accuracy = metrics[evaluation_sets.named(sets[0].name, "eval/accuracy")]
+  return Evaluated(params, greedy[0], metrics, accuracy)
 
 
 def _note(outputs: Outputs, run: RunState, iteration: int, found: Evaluated,

@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from jaxrl_llm import parallel
+from jaxrl_llm import parallel, processes
 from jaxrl_llm.config import AggregationConfig, Config, StepConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
@@ -45,10 +45,11 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
     tokenizer: of the checkpoint in `pretrained`; unread without one.
   """
   path = Path(workdir) / "warm_start"
-  shared = None if path.exists() else shared_starts.key(cfg, learner)
+  there = processes.from_main("warm start", path.exists)
+  shared = None if there else shared_starts.key(cfg, learner)
   if shared_starts.fetch(shared, path):
     tqdm.write("the warm start is that of an earlier run with the same inputs")
-  if path.exists():
+  if processes.from_main("warm start", path.exists):
     like = {"trained": _abstract(cfg, learner).params}
     trained = checkpoints.restore_part(path, like, TORN)["trained"]
     return Start(trained, frozen_start(cfg, learner, workdir))
@@ -159,8 +160,9 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
 
 
 def progress(steps, description: str, **options) -> tqdm:
-  """A progress bar: live on a terminal, a line every ten seconds in a log."""
-  return tqdm(steps, desc=description, mininterval=0.5 if sys.stderr.isatty() else 10.0, **options)
+  """A progress bar: live on a terminal, a line every ten seconds in a log; only in process 0."""
+  return tqdm(steps, desc=description, mininterval=0.5 if sys.stderr.isatty() else 10.0,
+              disable=not processes.is_main(), **options)
 
 
 def demonstrations(task: Task, index: int, width: int) -> SupervisedBatch:
@@ -169,6 +171,7 @@ def demonstrations(task: Task, index: int, width: int) -> SupervisedBatch:
   `loss_weights` are 1 on tokens of the completion.
   """
   problems = task.batch(index)
+  problems = problems[processes.share(len(problems))]
   tokens = np.full((len(problems), width), task.tokenizer.pad_token_id, np.int32)
   mask = np.zeros((len(problems), width), bool)
   for row, problem in enumerate(problems):

@@ -30,6 +30,7 @@ def given():
     ({"config": "a"}, ["runs/a"], ["runs/a: no flag", "--<flag>=runs/a"]),
     ({"config": "a"}, [], ["--workdir is not given"]),
     ({"config": "a", "workdir": ""}, [], ["--workdir= is empty", "--workdir=<a folder>"]),
+    ({"config": "a", "workdir": "gs://b/c"}, [], ["--workdir=gs://b/c", "mount the bucket"]),
 ])
 def test_arguments_are_refused_in_one_line(given, monkeypatch, values, rest, texts):
   monkeypatch.setattr(command_line.flags, "FLAGS", given(**values))

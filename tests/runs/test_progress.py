@@ -1,9 +1,5 @@
 """The report while a run goes on: when it is refreshed, and that it never disturbs the run."""
 
-import os
-import signal
-import threading
-import time
 import types
 
 import pytest
@@ -11,7 +7,7 @@ import pytest
 from jaxrl_llm.reporting import html
 from jaxrl_llm.runs import progress
 from jaxrl_llm.runs.evaluate import Evaluation
-from jaxrl_llm.runs.progress import Progress, terminable
+from jaxrl_llm.runs.progress import Progress
 
 EVALUATION = Evaluation([], None, [], None, {"eval/accuracy": 0.5})
 
@@ -39,7 +35,7 @@ def made(tmp_path, monkeypatch):
   monkeypatch.setattr(progress, "time", clock)
   monkeypatch.setattr(html, "write_report", write)
   monkeypatch.setattr(progress.evaluate, "samples", lambda *_: [])
-  asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None))
+  asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None), problems=[])
   cfg = types.SimpleNamespace(iterations=1000)
   return Progress(cfg, asked, None, None, lambda: None, tmp_path), clock, written
 
@@ -95,32 +91,3 @@ def test_a_report_that_fails_warns_and_hides_no_error(made, monkeypatch, caplog)
   assert "disk full" in caplog.text
   with pytest.raises(KeyError, match="the cause"), shown.until_interrupted():
     raise KeyError("the cause")
-
-
-def test_sigterm_ends_a_run_as_an_exception_does():
-  closed = []
-  with pytest.raises(SystemExit) as ended, terminable():
-    try:
-      os.kill(os.getpid(), signal.SIGTERM)
-      time.sleep(5)
-    finally:
-      closed.append(True)
-  assert ended.value.code == 143 and closed
-  assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_handlers_of_others_stay():
-  seen = []
-
-  def elsewhere():
-    with terminable():
-      seen.append(signal.getsignal(signal.SIGTERM))
-
-  thread = threading.Thread(target=elsewhere)
-  thread.start()
-  thread.join()
-  before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-  with terminable():
-    seen.append(signal.getsignal(signal.SIGTERM))
-  signal.signal(signal.SIGTERM, before)
-  assert seen == [signal.SIG_DFL, signal.SIG_IGN]

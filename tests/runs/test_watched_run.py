@@ -81,7 +81,7 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
 
 
 @pytest.mark.parametrize("number, name, code", [
-    (signal.SIGINT, "KeyboardInterrupt", 130), (signal.SIGTERM, "SystemExit", 143)])
+    (signal.SIGINT, "KeyboardInterrupt", 130), (signal.SIGTERM, "Terminated", 143)])
 def test_an_interrupted_run_has_its_report(number, name, code, folder):
   workdir = folder / name
   process = command.start(workdir, EACH, "iterations=5000", "checkpoint.every=5000")

@@ -1,0 +1,123 @@
+"""Values of the host, from each process to all, without the devices.
+
+Collectives of the devices would have to come in the same order in all threads of all processes.
+These values go through the key-value store of `jax.distributed`, where each has a name.
+"""
+
+import collections
+import logging
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+# Not public, but what Orbax reads, too; there is no other way to the store.
+from jax._src import distributed
+
+PIECE = 2**20  # bytes of a stored value: the messages of the store are limited
+PATIENCE = 60  # seconds until a log line says who is waited for
+logger = logging.getLogger(__name__)
+_round: collections.Counter[str] = collections.Counter()
+
+
+def index() -> int:
+  """Returns the number of this process, from 0."""
+  return jax.process_index()
+
+
+def count() -> int:
+  """Returns how many processes there are."""
+  return jax.process_count()
+
+
+def is_main() -> bool:
+  """Returns whether this is process 0, which writes what a run has once."""
+  return index() == 0
+
+
+def share(rows: int) -> slice:
+  """Returns which of `rows` equal items are this process's: as many as each other process has.
+
+  Raises:
+    ValueError: they do not divide over the processes.
+  """
+  if rows % count():
+    raise ValueError(f"{rows} items do not divide over {count()} processes. "
+                     f"Fix: a multiple of {count()}.")
+  each = rows // count()
+  return slice(index() * each, (index() + 1) * each)
+
+
+def exchange(name: str, value: Any) -> list:
+  """Returns the value of each process, in their order; all must call it with the same name.
+
+  It waits as long as it takes: a process that died ends the others (roll_call.py). A name may be
+  used again. Threads that call it at the same time must use different names.
+
+  Args:
+    value: picklable, not on a device.
+  """
+  if count() == 1:
+    return [value]
+  turn = _round[name]
+  _round[name] += 1
+  _put(_key(name, turn, index()), pickle.dumps(value))
+  values = [value if other == index() else pickle.loads(_get(_key(name, turn, other), other))
+            for other in range(count())]
+  # Whoever is here has the values of all, so all have begun this round and ended the one before.
+  if turn:
+    distributed.global_state.client.key_value_delete(_key(name, turn - 1, index()))
+  return values
+
+
+def deal(name: str, values: list) -> list:
+  """Returns what each process has for this one, in their order; `values` are for each of them.
+
+  Otherwise as `exchange`, but a value is read by one process only.
+  """
+  if count() == 1:
+    return list(values)
+  turn = _round[name]
+  _round[name] += 1
+  for other, value in enumerate(values):
+    if other != index():
+      _put(f"{_key(name, turn, index())}/to/{other}", pickle.dumps(value))
+  found = [values[index()] if other == index()
+           else pickle.loads(_get(f"{_key(name, turn, other)}/to/{index()}", other))
+           for other in range(count())]
+  if turn:
+    distributed.global_state.client.key_value_delete(_key(name, turn - 1, index()))
+  return found
+
+
+def from_main(name: str, make: Callable[[], Any]) -> Any:
+  """Returns what `make` returns in process 0, where alone it is called."""
+  return exchange(name, make() if is_main() else None)[0]
+
+
+def _key(name: str, turn: int, process: int) -> str:
+  return f"jaxrl_llm/{name}/{turn}/{process}"
+
+
+def _put(key: str, content: bytes) -> None:
+  client = distributed.global_state.client
+  pieces = [content[at:at + PIECE] for at in range(0, len(content), PIECE)]
+  for number, piece in enumerate(pieces, 1):
+    client.key_value_set_bytes(f"{key}/{number}", piece)
+  client.key_value_set_bytes(f"{key}/0", str(len(pieces)).encode())
+
+
+def _get(key: str, process: int) -> bytes:
+  pieces = int(_wait(f"{key}/0", process))
+  return b"".join(_wait(f"{key}/{number}", process) for number in range(1, pieces + 1))
+
+
+def _wait(key: str, process: int) -> bytes:
+  while True:
+    try:
+      return distributed.global_state.client.blocking_key_value_get_bytes(key, 1000 * PATIENCE)
+    except jax.errors.JaxRuntimeError as error:
+      if "DEADLINE_EXCEEDED" not in str(error):
+        raise
+      logger.warning("process %d waits for process %d (%s)", index(), process, key)

@@ -1,0 +1,84 @@
+"""Ctrl-C and SIGTERM: both end a run, and neither gets lost."""
+
+import contextlib
+import logging
+import signal
+import threading
+
+TERMINATED = 128 + signal.SIGTERM  # the exit status that shells report for it
+logger = logging.getLogger(__name__)
+
+
+class Terminated(SystemExit):
+  """SIGTERM ends the run.
+
+  Attributes:
+    agreed: whether all processes of the run end now, after they have saved the same iteration.
+  """
+
+  def __init__(self, agreed: bool = False):
+    super().__init__(TERMINATED)
+    self.agreed = agreed
+
+
+class Signals:
+  """What the process was told since `handled` began.
+
+  Attributes:
+    patient: whether SIGTERM waits for the next call of `check`. Elsewhere it ends what is under way
+      at once, as a second SIGTERM always does.
+  """
+
+  def __init__(self):
+    self.patient = False
+    self._interrupted = False
+    self._terminated = False
+
+  @property
+  def terminated(self) -> bool:
+    """Whether SIGTERM has come and waits."""
+    return self._terminated
+
+  def check(self) -> None:
+    """Raises KeyboardInterrupt if a Ctrl-C was lost.
+
+    Python drops what a handler raises inside a destructor or a callback of the garbage collector,
+    with no more than a message. The run would then go on.
+    """
+    if self._interrupted:
+      raise KeyboardInterrupt
+
+  def on_interrupt(self, number, frame) -> None:
+    del number, frame
+    self._interrupted = True
+    raise KeyboardInterrupt
+
+  def on_terminate(self, number, frame) -> None:
+    del number, frame
+    again, self._terminated = self._terminated, True
+    if again or not self.patient:
+      raise Terminated
+    logger.warning("SIGTERM: this iteration is finished and saved, then the run ends; a second "
+                   "SIGTERM ends it at once")
+
+
+@contextlib.contextmanager
+def handled():
+  """Yields the Signals of what is inside; SIGTERM ends it by SystemExit, Ctrl-C as ever.
+
+  Outside the main thread, where signals cannot be handled, and where the program has a handler of
+  its own, nothing changes.
+  """
+  told = Signals()
+  ours = {signal.SIGTERM: (signal.SIG_DFL, told.on_terminate),
+          signal.SIGINT: (signal.default_int_handler, told.on_interrupt)}
+  main = threading.current_thread() is threading.main_thread()
+  taken = [number for number, (default, _) in ours.items()
+           if main and signal.getsignal(number) is default]
+  for number in taken:
+    signal.signal(number, ours[number][1])
+  try:
+    yield told
+  finally:
+    for number in taken:
+      signal.signal(number, ours[number][0])

@@ -11,15 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-import group
 import numpy as np
+import process_group as group
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-import cases
 import hf_checkpoints
 import jax
+import small_runs
 
 from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.reader import read_metrics, read_run
@@ -96,7 +96,7 @@ def test_sigterm_saves_first_in_all_processes(stopped):
   assert statuses == [143, 143], text
   saved = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
   last = lines(workdir)[-1]["iteration"]
-  assert saved == [0, last] and 1 < last < cases.ITERATIONS
+  assert saved == [0, last] and 1 < last < small_runs.ITERATIONS
   assert "interrupted by Terminated" in (workdir / "report.html").read_text()
 
 
@@ -107,7 +107,7 @@ def test_other_processes_and_devices_go_on(count, devices, stopped, whole, tmp_p
               "evaluation.every=5").succeed()
   found, wanted = (read_run(folder).series("loss/total")[1] for folder in (workdir, whole))
   np.testing.assert_allclose(found, wanted, atol=1e-6)
-  ids = [[row["row_id"] for row in read_run(folder).rollouts(cases.ITERATIONS)]
+  ids = [[row["row_id"] for row in read_run(folder).rollouts(small_runs.ITERATIONS)]
          for folder in (workdir, whole)]
   assert ids[0] == ids[1] and len(set(ids[0])) == len(ids[0])
 

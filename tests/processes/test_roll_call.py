@@ -8,7 +8,7 @@ import textwrap
 import threading
 import time
 
-import group
+import process_group as group
 import pytest
 
 from jaxrl_llm import processes

@@ -4,13 +4,13 @@ import json
 import sys
 from pathlib import Path
 
-import group
 import numpy as np
+import process_group as group
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
-import cases
 import formats
+import small_runs
 
 from jaxrl_llm.reporting.reader import RunFolder, read_run
 
@@ -69,13 +69,13 @@ def differences(run: RunFolder, other: RunFolder) -> list[str]:
   return found
 
 
-@pytest.mark.parametrize("kind", cases.KINDS)
+@pytest.mark.parametrize("kind", small_runs.KINDS)
 @pytest.mark.parametrize("count, devices", [(2, 4), (4, 2)])
 def test_processes_compute_what_one_computes(kind, count, devices, alone, files, tmp_path):
   group.train(count, devices, tmp_path, kind, *overrides(kind, files)).succeed()
   found = read_run(tmp_path)
-  assert found.rollout_iterations() == list(range(1, cases.ITERATIONS + 1))
-  assert len(list((tmp_path / "rollouts").iterdir())) == count * cases.ITERATIONS
+  assert found.rollout_iterations() == list(range(1, small_runs.ITERATIONS + 1))
+  assert len(list((tmp_path / "rollouts").iterdir())) == count * small_runs.ITERATIONS
   assert differences(found, alone(kind)) == []
   assert np.ptp(losses(found)[0]) > 100 * LIMIT, "the losses hardly differ from each other"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import programs
 
 ROOT = Path(__file__).parents[2]
-CASES = "tests/processes/cases.py"
+CASES = "tests/processes/small_runs.py"
 # Threads of XLA: more devices than cores take turns.
 FLAGS = f"{programs.FLAGS} --xla_cpu_multi_thread_eigen=false"
 
@@ -70,6 +70,6 @@ def free_port() -> int:
 
 
 def train(count: int, devices: int, workdir: Path, kind: str, *overrides: str) -> Group:
-  """Begins a run of cases.py."""
+  """Begins a run of small_runs.py."""
   return Group(count, devices, f"--config={CASES}:{kind}", f"--workdir={workdir}",
                *(f"--config.{item}" for item in overrides))

@@ -1,4 +1,4 @@
-"""Small runs of one kind each, as a config file for the real command: cases.py:<kind>.
+"""Small runs of one kind each, as a config file for the real command: small_runs.py:<kind>.
 
 They hardly learn: losses of two divisions of the same rows agree only as long as no rounding has
 changed a token.

@@ -5,6 +5,7 @@ transformers.
 import dataclasses
 import json
 import math
+import re
 import shutil
 
 import chat
@@ -132,6 +133,9 @@ def stated_number(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
+  """The last number, or None if a formula goes on behind it, as in "#### 2 3+"."""
+  if re.search(r"\d\s*[+*^!_]\D*$", text):
+    return None
   digits = "".join(c if c.isdigit() else " " for c in text).split()
   return digits[-1].lstrip("0") or "0" if digits else None
 

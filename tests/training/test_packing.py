@@ -84,8 +84,11 @@ def grad_of(model, loss=LOSS):
   return jax.jit(functools.partial(gradients, loss=policy_loss, model=model, cfg=StepConfig(loss)))
 
 
-def assert_close(a, b, tolerance=2e-5):
-  """Entries agree up to the tolerance, relative to the largest of their array or to 1."""
+def assert_close(a, b, tolerance=1e-4):
+  """Entries agree up to the tolerance, relative to the largest of their array or to 1.
+
+  Processors differ in how they round: 3e-5 was seen. What is wrong here differs by 1e-3 and more.
+  """
 
   def close(x, y):
     largest = max(1.0, float(np.max(np.abs(y), initial=0, where=np.isfinite(y))))

@@ -1,6 +1,7 @@
 """`jax.distributed` from flags, or from the engine that launched the processes."""
 
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -61,7 +62,8 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
   place = _given(coordinator, processes, process) or _launched(wait)
   if place is None or place.count == 1:
     return
-  roll_call = RollCall(_beside(place.coordinator), place.count, place.index, _ended)
+  roll_call = RollCall(_beside(place.coordinator), place.count, place.index,
+                       functools.partial(_ended, place.index))
   roll_call.begin(wait)
   # A run handles SIGTERM itself (runs/signals.py); JAX's service would take the signal from it.
   jax.config.update("jax_enable_preemption_service", False)
@@ -101,10 +103,10 @@ def fail(reason: str) -> bool:
   return True
 
 
-def _ended(line: str) -> None:
-  """Ends this process. Its main thread may wait for the other one in a collective, for ever."""
-  print(f"error: {line}; process {jax.process_index()} ends, too. The same command, started again, "
-        "goes on", file=sys.stderr, flush=True)
+def _ended(index: int, line: str) -> None:
+  """Ends process `index`, which is this one. Its main thread may wait for the other in vain."""
+  print(f"error: {line}; process {index} ends, too. The same command, started again, goes on",
+        file=sys.stderr, flush=True)
   os._exit(1)
 
 

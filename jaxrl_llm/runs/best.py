@@ -35,6 +35,7 @@ class Best:
   def _forget(self) -> None:
     self.iteration: int | None = None
     self._value, self._since = -math.inf, 0
+    self._needed: int | None = None  # the best at the last checkpoint
 
   @property
   def stop(self) -> bool:
@@ -44,8 +45,8 @@ class Best:
   def resume(self, lines: list[dict], last: int) -> None:
     """Takes up the record of a run that goes on after iteration `last`.
 
-    Later folders are dropped, because their evaluations are made again. They stay if the best one
-    of the record is missing, which happens only where a torn checkpoint sent the run further back.
+    Other folders than that of the best are dropped: later evaluations are made again. All stay if
+    the best one is missing, which happens only where a torn checkpoint sent the run further back.
 
     Args:
       lines: of metrics.jsonl, in order, none after `last`.
@@ -55,7 +56,8 @@ class Best:
       self._judge(line["iteration"], line)
     found = checkpoints.iterations(self._directory, BEST)
     if self.iteration in found or self.iteration is None:
-      self._drop([iteration for iteration in found if iteration > last])
+      self._drop([iteration for iteration in found if iteration != self.iteration])
+    self._needed = self.iteration
 
   def update(self, iteration: int, metrics: dict[str, float], params: Params) -> None:
     """Judges an evaluation, and writes the parameters, completely or not at all, if it is the best.
@@ -74,12 +76,16 @@ class Best:
       checkpoints.save_params(self._directory / BEST / str(iteration), tree)
 
   def prune(self) -> None:
-    """Removes all but the best one. Call it after a checkpoint: a run that goes on from an older
-    one may still need what was the best then.
+    """Removes all but the best one, and the one that was the best at the last call.
+
+    Call it before each checkpoint, when the checkpoint before is complete: a run that goes on from
+    that one needs what was the best then.
     """
     found = checkpoints.iterations(self._directory, BEST)
     if self.iteration in found:
-      self._drop([iteration for iteration in found if iteration != self.iteration])
+      self._drop([iteration for iteration in found
+                  if iteration not in (self.iteration, self._needed)])
+    self._needed = self.iteration
 
   def _judge(self, iteration: int, metrics: dict[str, float]) -> bool:
     """Whether the evaluation is the best so far, of which note is taken."""

@@ -21,13 +21,16 @@ class TornCheckpointsError(RuntimeError):
 class Checkpoints:
   """A run's checkpoints, `workdir/checkpoints/<iteration>`, each written after that iteration.
 
+  They are written in a thread, while the run goes on. One at a time is: `save` waits for the one
+  before. What went wrong in the thread is raised by the next call of any method but `restore`.
+
   A checkpoint is the tree of `RunState.saved`. Its entry `train` is the TrainState without frozen
   leaves, which are the start's.
   """
 
   def __init__(self, workdir: Path, cfg: CheckpointConfig):
     self._directory = Path(workdir).resolve() / "checkpoints"
-    options = ocp.CheckpointManagerOptions(max_to_keep=cfg.keep, enable_async_checkpointing=False,
+    options = ocp.CheckpointManagerOptions(max_to_keep=cfg.keep, enable_async_checkpointing=True,
                                            create=True)
     # Without a handler Orbax infers one from the newest folder. One emptied folder would then make
     # the intact ones beside it unreadable.
@@ -35,9 +38,20 @@ class Checkpoints:
                                           item_handlers=ocp.StandardCheckpointHandler())
 
   def save(self, iteration: int, tree) -> None:
+    """Begins to write; on return the tree has been copied from the devices.
+
+    On a CPU the copy is the array's own memory. A later program that donates the array then finds
+    it in use, and JAX gives it other memory.
+    """
     self._manager.save(iteration, args=ocp.args.StandardSave(tree), force=True)
 
+  def finish(self) -> None:
+    """Waits until what `save` began is complete."""
+    self._manager.wait_until_finished()
+
   def latest(self) -> int | None:
+    """The iteration of the newest complete checkpoint; None without one."""
+    self.finish()
     return self._manager.latest_step()
 
   def restore(self, like, recorded: int | None = None):
@@ -106,6 +120,7 @@ class Checkpoints:
           "remove these folders and metrics.jsonl to begin again.")
 
   def close(self) -> None:
+    """Waits as `finish`, and ends the thread."""
     self._manager.close()
 
 

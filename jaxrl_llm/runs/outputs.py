@@ -36,6 +36,19 @@ class Outputs(NamedTuple):
   sets: list[EvaluationSet]
   signals: Signals
 
+  def save(self, iteration: int, tree, wait: bool = False) -> None:
+    """Begins a checkpoint, and removes best parameters that no complete checkpoint needs.
+
+    Args:
+      wait: until it is complete.
+    """
+    self.checkpoints.finish()
+    self.best.prune()
+    self.checkpoints.save(iteration, tree)
+    if wait:
+      self.checkpoints.finish()
+      self.best.prune()
+
 
 class Line(NamedTuple):
   """An iteration's metrics before they are written; see `Iteration`."""
@@ -46,7 +59,10 @@ class Line(NamedTuple):
 
 
 def write_line(outputs: Outputs, line: Line) -> None:
-  """Fetches an iteration's metrics and writes its line.
+  """Fetches an iteration's metrics and writes its line, once earlier checkpoints are complete.
+
+  So metrics.jsonl never reaches past a checkpoint that a killed run would not find again. The
+  write of a checkpoint has the time of the next iteration.
 
   Raises:
     NonFiniteError: a loss or gradient is not finite. The line is written first.
@@ -58,6 +74,7 @@ def write_line(outputs: Outputs, line: Line) -> None:
   each = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
                                for step in steps])
   merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
+  outputs.checkpoints.finish()
   outputs.writer.write(line.iteration, values | merged)
   for step, (loss, norm) in enumerate(each, start=int(values["step"]) - len(steps) + 1):
     if not (math.isfinite(loss) and math.isfinite(norm)):

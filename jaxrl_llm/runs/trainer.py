@@ -191,8 +191,7 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
         _note(outputs, run, iteration, found, phases)
         last = last or outputs.best.stop
       if due or last:
-        outputs.checkpoints.save(iteration, run.saved())
-        outputs.best.prune()
+        outputs.save(iteration, run.saved(), wait=last or terminated)
         phases.lap("checkpoint")
       if terminated:
         raise Terminated(agreed=True)
@@ -229,7 +228,7 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   outputs.writer.write(0, first.metrics | outputs.clock.metrics())
   tqdm.write(f"after the warm start: held-out accuracy {first.accuracy:.3f}")
   _note(outputs, run, 0, first, Phases())
-  outputs.checkpoints.save(0, run.saved())
+  outputs.save(0, run.saved())
   return run, 0
 
 

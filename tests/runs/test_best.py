@@ -16,13 +16,19 @@ def configured(best="eval/accuracy", patience=0) -> Config:
 
 
 def run(kept: Best, values, *, name="eval/accuracy", every=2, begin=1, end=None):
-  """Evaluates after each iteration, with a checkpoint every so often; returns the last one."""
+  """Evaluates after each iteration, with a checkpoint every so often; returns the last one.
+
+  Args:
+    end: the run is killed after this iteration; None: it ends, and its last checkpoint is complete.
+  """
   for iteration in range(begin, (end or len(values)) + 1):
     kept.update(iteration, {name: values[iteration - 1]}, {"x": jnp.float32(iteration)})
     if kept.stop or iteration % every == 0:
       kept.prune()
     if kept.stop:
       break
+  if end is None:
+    kept.prune()
   return iteration
 
 
@@ -58,9 +64,14 @@ def folder_only(path, params):
   path.mkdir(parents=True, exist_ok=True)
 
 
-@pytest.mark.parametrize("values", [[0.2, 0.6, 0.4, 0.8, 0.7, 0.7], [0.1, 0.2, 0.3, 0.3, 0.3, 0.3]])
-def test_a_run_killed_anywhere_ends_with_the_same_best(values, tmp_path, monkeypatch):
-  """Killed after iteration `at`, it goes on from the checkpoint before; every second is saved."""
+@pytest.mark.parametrize("unfinished", [0, 1])
+@pytest.mark.parametrize("values", [[0.2, 0.6, 0.4, 0.8, 0.7, 0.7], [0.1, 0.2, 0.3, 0.3, 0.3, 0.3],
+                                    [0.2, 0.6, 0.7, 0.8, 0.9, 0.1]])
+def test_a_run_killed_anywhere_ends_with_the_same_best(values, unfinished, tmp_path, monkeypatch):
+  """Killed after iteration `at`, it goes on from the checkpoint before; every second is saved.
+
+  The newest one may still be being written then.
+  """
   monkeypatch.setattr(checkpoints, "save_params", folder_only)
   whole = Best(configured(patience=2), tmp_path / "whole")
   last = run(whole, values)
@@ -68,13 +79,15 @@ def test_a_run_killed_anywhere_ends_with_the_same_best(values, tmp_path, monkeyp
   for at in range(1, last + 1):
     folder = tmp_path / str(at)
     run(Best(configured(patience=2), folder), values, end=at)
-    checkpoint = at // 2 * 2
+    begun = [0, *(i for i in range(1, at + 1) if i % 2 == 0 or i == last)]
+    checkpoint = begun[max(0, len(begun) - 1 - unfinished)]
     again = Best(configured(patience=2), folder)
     again.resume(lines(values[:checkpoint]), checkpoint)
     assert all(found <= checkpoint for found in iterations(folder, BEST))
     stopped = again.stop
-    assert stopped == (checkpoint == last)
-    if not stopped:
+    assert stopped == (whole.stop and checkpoint == last)
+    assert again.iteration is None or again.iteration in iterations(folder, BEST)
+    if checkpoint != last:
       assert run(again, values, begin=checkpoint + 1) == last
     assert (again.iteration, iterations(folder, BEST)) == (whole.iteration, expected)
 

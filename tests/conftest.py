@@ -103,6 +103,8 @@ SLOW = {
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
                                  "|only_attention|scales_of_their_own",
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",
+    "rollouts/server/test_server_sampler.py": r"again\[(?!NaN)|bounded|pruned|without_control"
+                                              "|does_not_load|believing",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache"
                               "|last_call_is_not_run|eight_devices|comparison_rejects",
     "runs/test_start_params.py": None,
@@ -128,6 +130,7 @@ SLOW = {
     "runs/test_saved.py": "trains_the_adapters_alone|keeps_what_it_changed|computes_what_the_run"
                           "|from_an_adapter",
     "runs/test_sequence_run.py": "changes_nothing",
+    "runs/test_server_run.py": None,
     "runs/test_shared_starts.py": "reads_no_section|runs_do_not_depend",
     "runs/test_stop_rules.py": "evaluation_ends|prunes_by_min_p|the_ratio_is_one",
     "runs/test_support_both_sides.py": None,

@@ -27,17 +27,16 @@ from jaxrl_llm.config.objective import (
   VocabularyConfig,
 )
 from jaxrl_llm.config.plugins import load_plugins
+from jaxrl_llm.config.rollout import DynamicSamplingConfig, RolloutConfig, ServerConfig
 from jaxrl_llm.config.saved import OF_RUN, from_saved, permit, read_saved
 from jaxrl_llm.config.sections import (
   CheckpointConfig,
   Config,
-  DynamicSamplingConfig,
   EvaluationConfig,
   MeshConfig,
   OptimizerConfig,
   ParametersConfig,
   PipoConfig,
-  RolloutConfig,
   SamplerConfig,
   ShapingConfig,
   StepConfig,
@@ -62,8 +61,8 @@ __all__ = [
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
     "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
     "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig",
-    "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "SetPromptConfig",
-    "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig", "ToolConfig",
+    "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "ServerConfig",
+    "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig", "ToolConfig",
     "UpdateConfig", "VocabularyConfig", "WarmStartConfig", "WriterConfig", "base_config", "check",
     "check_model", "describe", "fill", "from_dict", "from_saved", "keys", "load_plugins", "permit",
     "read_saved", "to_dict",

@@ -68,6 +68,8 @@ rollout/chunks       | 1     | chunks of decode steps that the engine ran
 rollout/cache_read   | 1     | bytes of the cache that were read, divided by those that were needed
 rollout/turns        | 1     | turns of the policy, mean over rows
 rollout/void         | share | rows that a failure of the tool made void
+server/failed_groups | 1     | groups with a row of which the server's answer was unusable
+server/redrawn_batches | 1   | batches that were dropped because the server's weights had changed
 tool/calls           | 1     | calls of the tool
 tool/tokens          | tokens | tokens that the tool wrote
 dynamic_sampling/draws       | 1     | batches sampled until enough groups had differing rewards
@@ -127,6 +129,8 @@ time/iteration         | seconds | wall time from the metrics of the iteration b
 time/rollout           | seconds | until the rows were sampled; with dynamic sampling also verified
 time/verify            | seconds | verification of the rows
 time/waited            | seconds | for rows that were sampled ahead, verification included
+time/hand_over         | seconds | until the server had the weights
+time/server_away       | seconds | in which the server did not answer
 time/tools             | seconds | of tool calls, summed over calls that ran at once
 time/tokens_per_second | tokens/s | sampled, by the time of rollout, verification and update
 time/peak_memory       | GiB     | largest use of a device so far or, on CPU, of the process

@@ -45,8 +45,11 @@ def _in_order(cfg: Config) -> bool:
   sampling wait for no other device.
 
   One program that samples is enqueued before the updates. An engine of one device has no
-  collectives. With one process, devices of `mesh.rollout` are the better way.
+  collectives. With one process, devices of `mesh.rollout` are the better way. A server's rows need
+  no program here.
   """
+  if cfg.server.url:
+    return True
   if processes.count() == 1:
     return False
   if cfg.rollout.slots:

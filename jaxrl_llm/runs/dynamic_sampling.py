@@ -7,7 +7,8 @@ from jaxrl_llm.runs.verdicts import Verdicts
 
 MIXED, ALL_RIGHT, ALL_WRONG, UNSCORED = range(4)
 # Metrics of the sampler that are summed over several batches; the others are ratios.
-SUMMED = {"rollout/chunks", "tool/calls", "time/tools"}
+SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",
+          "server/redrawn_batches", "time/server_away"}
 
 
 class DriedUpError(RuntimeError):

@@ -76,10 +76,10 @@ class Ahead:
     if self._pending is not None:
       raise ValueError(f"a batch from task batch {self._cursor} is pending. Fix: take it first.")
     cfg, self._cursor = self._cfg, cursor
-    if cfg.rollout.slots or cfg.dynamic_sampling.enabled or cfg.mesh.rollout:
+    if cfg.rollout.slots or cfg.dynamic_sampling.enabled or cfg.mesh.rollout or cfg.server.url:
       sampler = self._sampler
-      if parallel.spans_processes(sampler.mesh):
-        # This thread launches everything that has collectives between processes.
+      if parallel.spans_processes(sampler.mesh) or cfg.server.url:
+        # This thread launches everything that has collectives between devices or processes.
         params, sampler = sampler.prepare(params), dataclasses.replace(sampler, prepare=_identity)
       self._pending = self._pool.submit(sample_batch, cfg, self._task, sampler, params, step,
                                         cursor)

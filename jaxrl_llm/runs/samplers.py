@@ -21,6 +21,7 @@ from jaxrl_llm.rollouts.environment import (
   make_own,
 )
 from jaxrl_llm.rollouts.next_token import rules_on
+from jaxrl_llm.rollouts.server import Limits, ServerSampler
 from jaxrl_llm.rollouts.tools import OF_TASK
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling, Task
 
@@ -63,7 +64,8 @@ class Sampler:
     environment: ends turns by tools or stop strings, in training and evaluation; None without
       either.
     prepare: copies parameters to `rollout_mesh` in the rollout's numerics and the layout of
-      decoding. Call it once per iteration: `sample` would do it, without the numerics, each time.
+      decoding, or hands them to the server. Call it once per iteration: without a server, `sample`
+      would do it, without the numerics, each time.
     sample: training rollouts, in the rollout's numerics.
     prepare_heldout: as `prepare`, for `sample_heldout`; call it once per evaluation.
     sample_heldout: evaluation, in the trainer's numerics on the devices that train; its rows stay
@@ -95,17 +97,30 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
     ConfigError: the tool does not start, or does not fit the tokenizer.
   """
   environment = make_run_environment(cfg, task)
+  if cfg.server.url:
+    server = _server(cfg, task, model, mesh)
+    prepare, sample = server.prepare, server.sample
+  else:
+    prepare = _make_prepare(cfg, model, mesh, rollout_mesh)
+    sample = _sampler_on(rollout_mesh, mesh, numerics.rollout_model(model, cfg.rollout), cfg, task,
+                         environment, cfg.rollout.group_size)
   return Sampler(
       sampling=sampling_of(cfg, "sampler"),
       mesh=mesh,
       rollout_mesh=rollout_mesh,
       environment=environment,
-      prepare=_make_prepare(cfg, model, mesh, rollout_mesh),
-      sample=_sampler_on(rollout_mesh, mesh, numerics.rollout_model(model, cfg.rollout), cfg, task,
-                         environment, cfg.rollout.group_size),
+      prepare=prepare,
+      sample=sample,
       prepare_heldout=_on_own(hand_over.make(model, parallel.of_whole_rows(mesh)), mesh),
       sample_heldout=_heldout_sampler(cfg, model, task, environment, mesh),
   )
+
+
+def _server(cfg: Config, task: Task, model: Model, mesh: Mesh) -> ServerSampler:
+  """The sampler that asks the server of `cfg.server`."""
+  r = cfg.rollout
+  limits = Limits(r.max_new_tokens, r.min_new_tokens, task.stop_ids, cfg.model.vocab_size)
+  return ServerSampler(cfg.server, model, task.tokenizer, limits, r.group_size, mesh)
 
 
 def sampling_of(cfg: Config, side: str) -> Sampling:

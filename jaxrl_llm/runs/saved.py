@@ -8,7 +8,15 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError, WriterConfig, from_saved, permit, read_saved
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  ServerConfig,
+  WriterConfig,
+  from_saved,
+  permit,
+  read_saved,
+)
 from jaxrl_llm.models import hf, hf_import, peft, peft_import, trainable
 from jaxrl_llm.runs import checkpoints, setup
 from jaxrl_llm.runs.checkpoints import BEST
@@ -21,8 +29,8 @@ def read_config(workdir: str | Path, devices=None,
                 plugins: str = "") -> tuple[Config, list[jax.Device]]:
   """(resolved config, devices) to inspect a run with; arguments of `setup.build`.
 
-  Overlap, rollout devices, quantization and shared_prefix are off, so that a run can be read on one
-  device without optional libraries.
+  Overlap, rollout devices, the server, quantization and shared_prefix are off, so that a run can be
+  read on one device without optional libraries.
 
   Args:
     devices: the devices at hand; None: all. Those that the run used for rollouts only are left out.
@@ -45,6 +53,7 @@ def read_config(workdir: str | Path, devices=None,
       updates=dataclasses.replace(cfg.updates, overlap=False),
       rollout=dataclasses.replace(cfg.rollout, quantization="none", shared_prefix=False),
       mesh=dataclasses.replace(cfg.mesh, rollout=0),
+      server=ServerConfig(),
       writer=WriterConfig("none"),
   )
   return setup.resolve(cfg), training_devices

@@ -16,6 +16,7 @@ from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
+from jaxrl_llm.rollouts.server import ServerError
 from jaxrl_llm.runs import disk, evaluate, evaluation_sets, lock, setup, signals, workdir
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
@@ -37,7 +38,7 @@ from jaxrl_llm.types import Params, Task
 
 # What ends a run with a message instead of a traceback.
 RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError,
-              disk.DiskError)
+              disk.DiskError, ServerError)
 logger = logging.getLogger(__name__)
 
 
@@ -68,6 +69,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     TornCheckpointsError: something that the run saved cannot be read.
     DiskError: there is no room to write.
     NonFiniteError: naming iteration and optimizer step.
+    ServerError: the rollout server cannot be used, or was away for too long.
     Terminated: on SIGTERM, after the iteration was saved and the report written.
   """
   clock = Clock()

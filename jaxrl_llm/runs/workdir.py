@@ -20,13 +20,16 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers"
 # Keys that say how rows are divided for computing, so that a run may go on with other values.
 LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.shared_prompts:",
           "warm_start.micro_batches:")
+# Keys that say where a rollout server is and how patient a run is with it.
+SERVER = ("server.url:", "server.folder:", "server.in_flight:", "server.timeout:",
+          "server.patience:", "server.attempts:")
 logger = logging.getLogger(__name__)
 
 
 def claim(workdir: str | Path, cfg: Config) -> Path:
   """Makes the folder and writes config.json, unless the same config is there; raises as `check`.
 
-  Keys of `LAYOUT` that changed are written and logged.
+  Keys of `LAYOUT` and `SERVER` that changed are written; those of `LAYOUT` are logged.
   """
   changed = check(workdir, cfg)
   workdir = Path(workdir)
@@ -34,9 +37,10 @@ def claim(workdir: str | Path, cfg: Config) -> Path:
   if changed or not path.exists():
     workdir.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(config_lib.to_dict(cfg), indent=2) + "\n")
-  if changed:
+  divided = [line for line in changed if line.startswith(LAYOUT)]
+  if divided:
     logger.warning("the run goes on with its rows divided otherwise: %s. Numbers agree with those "
-                   "of an undivided run to rounding, not to the bit", "; ".join(changed))
+                   "of an undivided run to rounding, not to the bit", "; ".join(divided))
   return workdir
 
 
@@ -55,11 +59,17 @@ def check(workdir: str | Path, cfg: Config) -> list[str]:
   named = {"plugins": theirs.get("plugins") or []}
   found = differences(named, {"plugins": mine["plugins"]})
   found = found or differences(_as_json(config_lib.from_saved(theirs)), mine)
-  others = [line for line in found if not line.startswith(LAYOUT)]
+  may_change = LAYOUT if mine["server"]["url"] == "" or _served(theirs) == "" else LAYOUT + SERVER
+  others = [line for line in found if not line.startswith(may_change)]
   if others:
     raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(others)
                       + "\nFix: another --workdir, or the config that it was begun with.")
   return found
+
+
+def _served(saved: dict) -> str:
+  """The server's address in a saved config, which an older one does not have."""
+  return saved.get("server", {}).get("url", "")
 
 
 def _as_json(cfg: Config) -> dict:

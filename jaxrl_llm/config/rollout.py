@@ -1,0 +1,90 @@
+"""The sections of a run that say how rows are sampled, and by what."""
+
+import dataclasses
+
+from jaxrl_llm.fields import DEFAULT, option, when
+
+ENGINE, TURNS = when(".slots"), when(".max_turns")
+HERE, SERVED = when("server.url", "", text="an empty server.url"), when(".url")
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig:
+  """How completions are sampled."""
+
+  prompts: int = option(32, "prompts per iteration", low=1)
+  group_size: int = option(8, "G, completions per prompt", low=1)
+  max_prompt_tokens: int = option(16, "prompt part of a row, tokens", low=1)
+  max_new_tokens: int = option(48, "completion part of a row, tokens; longer ones are truncated",
+                               low=1)
+  min_new_tokens: int = option(
+      0, "forbids stop tokens before this many completion tokens, in sampler and loss", low=0)
+  temperature: float = option(1.0, "sampling temperature; the loss uses the same", low=1e-3,
+                              high=100.0)
+  window: int = option(32, "decode steps between two growths of the attended cache", low=1)
+  slots: int = option(0, "rows that decode at once; a finished row frees its slot "
+                      "for the next (rollouts/engine.py). 0: one program for all", low=0,
+                      when=HERE)
+  chunk: int = option(32, "decode steps between two checks for finished rows", low=1, when=ENGINE)
+  compaction: int = option(1, "batch sizes per halving, into which the last rows are gathered; "
+                           "0: none", low=0, high=2, when=ENGINE)
+  shared_prefix: bool = option(False, "keeps one copy of a prompt's cache for its group",
+                               when=(ENGINE, when(".group_size", above=1)))
+  engine_per_device: bool = option(
+      False, "each device decodes rows of its own, and waits for no other (rollouts/engines.py); "
+      "slots are those of all", when=ENGINE)
+  stop_strings: tuple = option((), "texts that end a row; the verifier reads what precedes them",
+                               when=(ENGINE, when(".max_turns", 0)))
+  max_turns: int = option(0, "policy turns of a row, for a task with a tool; 0: one turn, no tool",
+                          low=0, when=ENGINE)
+  max_turn_tokens: int | None = option(None, "tokens of one turn; none: what the row has left",
+                                       low=1, when=TURNS)
+  max_tool_tokens: int = option(256, "tokens that one tool answer may add", low=1, when=TURNS)
+  tool_chunks: int | None = option(
+      1, "decode chunks until a tool's answer is entered; a run is then reproducible bit for bit. "
+      "none: as soon as it comes, which is faster with slow tools and not reproducible", low=0,
+      when=TURNS)
+  tool_workers: int = option(4, "calls answered at once, and workers of the Python sandbox", low=1,
+                             high=1024, when=TURNS)
+  dtype: str = option(DEFAULT, "dtype of the sampler's activations and products; default: "
+                      "model.compute_dtype", choices=(DEFAULT, "float32", "bfloat16"))
+  cache_dtype: str = option(DEFAULT, "dtype of the sampler's keys and values; default: "
+                            "rollout.dtype", choices=(DEFAULT, "float32", "bfloat16"))
+  quantization: str = option(
+      "none", "the sampler's attention and MLP matrices: int8 rounds them only; int8_weights also "
+      "holds them so; int8_products rounds activations too, and multiplies integers "
+      "(rollouts/numerics.py)", choices=("none", "int8", "int8_weights", "int8_products"),
+      when=HERE)
+  logit_noise: float = option(0.0, "standard deviation of normal noise on the sampler's logits, a "
+                              "stand-in for an engine of other numerics", low=0.0, when=HERE)
+  meter_rows: int = option(8, "rows scored for the mismatch meter where no other pass serves; 0: "
+                           "no meter", low=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerConfig:
+  """An HTTP server that samples the training rollouts (rollouts/server/README.md)."""
+
+  url: str = option("", "address, such as http://host:8000; empty: the run samples on its devices")
+  api: str = option("vllm", "how it is told to load weights", choices=("vllm", "sglang"),
+                    when=SERVED)
+  folder: str = option("", "folder, seen by run and server at the same path, through which weights "
+                       "are handed over", when=SERVED)
+  dtype: str = option(DEFAULT, "dtype of these weights; default: that of the parameters",
+                      choices=(DEFAULT, "float32", "bfloat16"), when=SERVED)
+  in_flight: int = option(64, "requests at once, a row each", low=1, when=SERVED)
+  timeout: float = option(600.0, "seconds in which a request must be answered", low=1.0,
+                          when=SERVED)
+  patience: float = option(600.0, "seconds without any answer for which the run pauses before it "
+                           "ends", low=0.0, when=SERVED)
+  attempts: int = option(3, "unusable answers to one row, or changes of weights during one batch, "
+                         "before the run ends", low=1, when=SERVED)
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicSamplingConfig:
+  """Drops groups whose rewards are all equal, and samples others instead (DAPO)."""
+
+  enabled: bool = option(False, "drops groups with equal rewards, and samples others")
+  max_draws: int = option(10, "rollout batches sampled for one iteration before the run stops",
+                          low=1, when=when(".enabled"))

@@ -1,0 +1,96 @@
+"""Many rows at once from a server: a bounded number of requests, and rows that fail drawn again."""
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxrl_llm.rollouts.server import completions
+from jaxrl_llm.rollouts.server.client import Client, ServerError
+from jaxrl_llm.rollouts.server.completions import AnswerError, Completion, Limits
+from jaxrl_llm.types import Sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class Asker:
+  """Asks a server for rows.
+
+  Attributes:
+    client: of the server.
+    model: the name under which it serves the policy.
+    limits: what ends a row.
+    in_flight: requests at once.
+    attempts: answers to one row that may be unusable before the run ends.
+  """
+
+  client: Client
+  model: str
+  limits: Limits
+  in_flight: int
+  attempts: int
+
+  def rows(self, prompts: Sequence[Sequence[int]], seeds: Sequence[np.random.SeedSequence],
+           sampling: Sampling) -> tuple[list[Completion], np.ndarray]:
+    """Asks for a completion of each prompt.
+
+    An unusable answer is dropped, and the row is drawn again with another seed.
+
+    Args:
+      prompts: ids of each row.
+      seeds: of each row; the seed of the n-th attempt is their n-th number.
+      sampling: numbers on the host.
+
+    Returns:
+      (completion of each row, [rows] number of unusable answers).
+
+    Raises:
+      ServerError: an answer was unusable `attempts` times, or as `Client.patiently`.
+    """
+    todo: queue.SimpleQueue = queue.SimpleQueue()
+    done: queue.SimpleQueue = queue.SimpleQueue()
+    stop = threading.Event()
+    for row in range(len(prompts)):
+      todo.put(row)
+
+    def work() -> None:
+      while not stop.is_set():
+        try:
+          row = todo.get_nowait()
+        except queue.Empty:
+          return
+        try:
+          done.put((row, self._row(prompts[row], seeds[row], sampling, stop)))
+        except Exception as error:
+          done.put((row, error))
+
+    # Daemons, because a request that the server does not answer must not hold up the end of a run.
+    for number in range(min(self.in_flight, len(prompts))):
+      threading.Thread(target=work, name=f"server_{number}", daemon=True).start()
+    found: list[tuple[Completion, int]] = [None] * len(prompts)  # type: ignore[list-item]
+    try:
+      for _ in prompts:
+        row, result = done.get()
+        if isinstance(result, Exception):
+          raise result
+        found[row] = result
+    finally:
+      stop.set()
+    return [completion for completion, _ in found], np.array([failed for _, failed in found], int)
+
+  def _row(self, prompt: Sequence[int], seeds: np.random.SeedSequence, sampling: Sampling,
+           stop: threading.Event) -> tuple[Completion, int]:
+    """(completion, number of unusable answers before it)."""
+    numbers = seeds.generate_state(self.attempts) & 0x7FFFFFFF
+    for failed, seed in enumerate(numbers):
+      body = completions.request(self.model, prompt, int(seed), sampling, self.limits)
+      answer = self.client.patiently(lambda: self.client.ask("POST", completions.PATH, body), stop)
+      try:
+        return completions.parse(answer, prompt, self.limits), failed
+      except AnswerError as error:
+        last = error
+    raise ServerError(
+        f"server.url = {self.client.url!r}: {self.attempts} answers for one row were unusable. The "
+        f"last one: {last}. The last checkpoint is complete. Fix: what the server does, as "
+        "jaxrl_llm/rollouts/server/README.md asks for it.")

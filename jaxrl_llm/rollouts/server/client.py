@@ -1,0 +1,128 @@
+"""HTTP to one rollout server: time limits, and patience with a server that is away."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import requests
+from requests.adapters import HTTPAdapter
+
+KEY = "JAXRL_LLM_SERVER_KEY"  # environment variable with the server's API key
+AWAY = (409, 425, 429, 500, 502, 503, 504)  # the same request may succeed later
+PAUSE = 0.5, 10.0  # seconds between two attempts: at first, at most
+CONNECT = 10.0  # seconds
+Answer = TypeVar("Answer")
+logger = logging.getLogger(__name__)
+
+
+class ServerError(RuntimeError):
+  """The rollout server cannot be used. The message names address and fix."""
+
+
+class AwayError(Exception):
+  """The server did not answer this time."""
+
+
+class Client:
+  """Requests to a server, from any thread.
+
+  Args:
+    url: its address, such as http://host:8000.
+    in_flight: connections at once.
+    timeout: seconds in which a request must be answered.
+    patience: seconds without any answer after which `patiently` gives up.
+  """
+
+  def __init__(self, url: str, in_flight: int, timeout: float, patience: float):
+    self.url = url.rstrip("/")
+    self._timeout, self._patience = timeout, patience
+    self._session = requests.Session()
+    self._session.trust_env = False  # a proxy for the web does not know the hosts of a cluster
+    for scheme in ("http://", "https://"):
+      self._session.mount(scheme, HTTPAdapter(pool_maxsize=in_flight))
+    if key := os.environ.get(KEY):
+      self._session.headers["Authorization"] = f"Bearer {key}"
+    self._guard = threading.Lock()
+    self._answered = time.monotonic()
+    self._away = False
+    self.waited = 0.0  # seconds in which the server was away
+
+  def ask(self, method: str, path: str, body: dict | None = None):
+    """Returns the decoded JSON of one answer, or None where it is none.
+
+    Raises:
+      AwayError: no answer, or one that asks for patience.
+      ServerError: the server refuses the request, which it would do again.
+    """
+    try:
+      answer = self._session.request(method, self.url + path, json=body,
+                                     timeout=(CONNECT, self._timeout))
+    except requests.RequestException as error:
+      raise AwayError(f"{type(error).__name__}: {error}") from error
+    if answer.status_code in AWAY:
+      raise AwayError(f"status {answer.status_code}: {_line(answer.text)}")
+    if not answer.ok:
+      raise ServerError(
+          f"server.url = {self.url!r}: {method} {path} was refused with status "
+          f"{answer.status_code}: {_line(answer.text)}. Fix: a server as "
+          "jaxrl_llm/rollouts/server/README.md starts it, and the right server.api.")
+    try:
+      return answer.json()
+    except ValueError:
+      return None
+
+  def patiently(self, call: Callable[[], Answer], stop: threading.Event | None = None) -> Answer:
+    """Calls until the server answers. The run pauses meanwhile, and says so once.
+
+    Args:
+      call: one or several of `ask`.
+      stop: ends the waiting.
+
+    Raises:
+      AwayError: `stop` was set.
+      ServerError: no thread got an answer for `patience` seconds, or `call` raised it.
+    """
+    begin, pause = time.monotonic(), PAUSE[0]
+    while True:
+      try:
+        value = call()
+      except AwayError as error:
+        silent = time.monotonic() - max(begin, self._answered)
+        if silent > self._patience:
+          raise ServerError(
+              f"server.url = {self.url!r} did not answer for {silent:.0f} s ({error}). The last "
+              "checkpoint is complete. Fix: start the server and give the same command again, or a "
+              "larger server.patience.") from error
+        self._note_absence(error)
+        if stop is not None and stop.wait(pause):
+          raise
+        if stop is None:
+          time.sleep(pause)
+        pause = min(2 * pause, PAUSE[1])
+        continue
+      self._note_answer()
+      return value
+
+  def _note_absence(self, error: AwayError) -> None:
+    with self._guard:
+      first, self._away = not self._away, True
+    if first:
+      logger.warning("server.url = %r does not answer (%s); the run waits for it, up to %.0f s",
+                     self.url, error, self._patience)
+
+  def _note_answer(self) -> None:
+    now = time.monotonic()
+    with self._guard:
+      back, self._away = self._away, False
+      seconds, self._answered = now - self._answered, now
+      self.waited += seconds if back else 0.0
+    if back:
+      logger.warning("server.url = %r answers again after %.0f s", self.url, seconds)
+
+
+def _line(text: str) -> str:
+  """The beginning of a text, in one line."""
+  return " ".join(text.split())[:300] or "(no text)"

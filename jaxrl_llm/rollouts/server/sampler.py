@@ -1,0 +1,145 @@
+"""The sampler that asks a server: weights are handed over, rows come back with log-probs."""
+
+import dataclasses
+import logging
+import time
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from transformers import PreTrainedTokenizerBase
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import DEFAULT, ServerConfig
+from jaxrl_llm.models import Model
+from jaxrl_llm.rollouts.assembly import assemble
+from jaxrl_llm.rollouts.server import control, weights
+from jaxrl_llm.rollouts.server.asking import Asker
+from jaxrl_llm.rollouts.server.client import Client, ServerError
+from jaxrl_llm.rollouts.server.completions import Completion, Limits
+from jaxrl_llm.rollouts.server.weights import Weights
+from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+  """Parameters that the server was given, in place of the arrays that a local sampler reads.
+
+  Attributes:
+    weights: the folder, and its checksum.
+    seconds: that it took to write and load it.
+  """
+
+  weights: Weights
+  seconds: float
+
+
+class ServerSampler:
+  """`prepare` and `sample` of `runs.samplers.Sampler`, by a server.
+
+  Args:
+    cfg: of the server.
+    model: whose parameters `prepare` gets.
+    tokenizer: of the policy.
+    limits: what ends a row.
+    group_size: rows of each prompt, which lie together.
+    mesh: the devices that rollouts come back to.
+  """
+
+  def __init__(self, cfg: ServerConfig, model: Model, tokenizer: PreTrainedTokenizerBase,
+               limits: Limits, group_size: int, mesh: Mesh):
+    self._cfg, self._model, self._tokenizer = cfg, model, tokenizer
+    self._limits, self._group_size, self._mesh = limits, group_size, mesh
+    self._api = control.APIS[cfg.api]
+    self._client = Client(cfg.url, cfg.in_flight, cfg.timeout, cfg.patience)
+    self._loaded: str | None = None  # the version that the server was last given
+
+  def prepare(self, params: Params) -> Served:
+    """Writes the parameters as a Hugging Face folder, and lets the server load it.
+
+    Raises:
+      ServerError: it does not, or another version is there afterwards.
+      OSError: the folder cannot be written.
+    """
+    begin = time.perf_counter()
+    dtype = None if self._cfg.dtype == DEFAULT else self._cfg.dtype
+    found = weights.publish(self._cfg.folder, self._model, params, self._tokenizer, dtype)
+    self._load(found)
+    return Served(found, time.perf_counter() - begin)
+
+  def sample(self, params: Served, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
+             problems=None) -> tuple[Rollout, dict[str, float]]:
+    """Samples a row for each prompt. Seeds follow from the key and the row id.
+
+    Rows are dropped, and all of them drawn again, if the server has other weights after them than
+    before.
+
+    Args:
+      params: from `prepare`.
+      problems: not read; no environment runs here.
+
+    Raises:
+      ServerError: as `Asker.rows`, or the weights changed `server.attempts` times.
+    """
+    del problems
+    host = jax.device_get(prompts)
+    rows = [host.tokens[i, :length] for i, length in enumerate(host.prompt_length)]
+    noise = [int(word) for word in np.ravel(jax.random.key_data(key))]
+    waited, failed, numbers = self._client.waited, np.zeros(len(rows), int), jax.device_get(sampling)
+    for draw in range(self._cfg.attempts):
+      self._load(params.weights)
+      asker = Asker(self._client, self._client.patiently(lambda: control.served_name(self._client)),
+                    self._limits, self._cfg.in_flight, self._cfg.attempts)
+      seeds = [np.random.SeedSequence([*noise, int(row), draw]) for row in host.row_id]
+      found, unusable = asker.rows(rows, seeds, numbers)
+      failed += unusable
+      after = self._version()
+      if after == params.weights.version:
+        break
+      logger.warning("server.url = %r has weights %s after sampling, and had %s before: all rows "
+                     "are drawn again", self._cfg.url, after, params.weights.version)
+    else:
+      raise ServerError(
+          f"server.url = {self._cfg.url!r} changed its weights {self._cfg.attempts} times while it "
+          "sampled. The last checkpoint is complete. Fix: a server that only this run loads.")
+    groups = failed.reshape(-1, self._group_size).any(1)
+    return parallel.to_global(self._assembled(host, found), self._mesh), {
+        "server/failed_groups": float(groups.sum()),
+        "server/redrawn_batches": float(draw),
+        "time/server_away": self._client.waited - waited,
+        "time/hand_over": params.seconds,
+    }
+
+  def _version(self) -> str | None:
+    return self._client.patiently(lambda: self._api.version(self._client))
+
+  def _load(self, wanted: Weights) -> None:
+    """Lets the server load these weights, unless it has them."""
+    found = self._version()
+    if found == wanted.version:
+      return
+    if self._loaded == wanted.version:
+      logger.warning("server.url = %r has weights %s and was given %s, so it was started again: "
+                     "they are loaded once more", self._cfg.url, found, wanted.version)
+    self._client.patiently(
+        lambda: self._api.load(self._client, str(wanted.folder), wanted.version))
+    found = self._version()
+    if found != wanted.version:
+      raise ServerError(
+          f"server.url = {self._cfg.url!r} has weights {found!r} after it was told to load "
+          f"{wanted.version!r} from {wanted.folder}. Fix: a server that reports weight_version, as "
+          "jaxrl_llm/rollouts/server/README.md starts it, and that only this run loads.")
+    self._loaded = wanted.version
+
+  def _assembled(self, prompts: PromptBatch, found: list[Completion]) -> Rollout:
+    size = self._limits.max_new_tokens
+    tokens = np.zeros((len(found), size), np.int32)
+    log_probs = np.zeros((len(found), size), np.float32)
+    for i, completion in enumerate(found):
+      tokens[i, :len(completion.tokens)] = completion.tokens
+      log_probs[i, :len(completion.tokens)] = completion.log_probs
+    return assemble(prompts, tokens, log_probs, np.array([len(c.tokens) for c in found], np.int32),
+                    np.array([c.reason for c in found], np.int32),
+                    pad_id=self._tokenizer.pad_token_id)

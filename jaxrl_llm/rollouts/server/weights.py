@@ -1,0 +1,68 @@
+"""Weights as a Hugging Face folder, named by their checksum, for a server to load."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl_llm.models import Model, hf
+
+KEPT = 2  # folders; a server may still read the one before
+DIGITS = 16  # of a checksum in hexadecimal
+
+
+class Weights(NamedTuple):
+  """Where weights lie.
+
+  Attributes:
+    folder: of the checkpoint, absolute.
+    version: checksum of its tensors.
+  """
+
+  folder: Path
+  version: str
+
+
+def publish(root: str | Path, model: Model, params, tokenizer, dtype: str | None) -> Weights:
+  """Writes `root/<checksum>`, completely or not at all, and removes all but the newest folders.
+
+  Args:
+    params: as the model reads them.
+    dtype: as in `hf.save_pretrained`.
+
+  Raises:
+    CheckpointError: as `hf.save_pretrained`.
+    OSError: the folder cannot be written.
+  """
+  root = Path(root).resolve()
+  draft = root / f"unfinished_{os.getpid()}"
+  shutil.rmtree(draft, ignore_errors=True)
+  draft.mkdir(parents=True)
+  hf.save_pretrained(draft, model, params, tokenizer=tokenizer, dtype=dtype)
+  version = checksum(draft)
+  target = root / version
+  if target.exists():
+    shutil.rmtree(draft)
+    target.touch()  # the newest again
+  else:
+    draft.rename(target)
+  for old in sorted(_published(root), key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
+    shutil.rmtree(old)
+  return Weights(target, version)
+
+
+def checksum(folder: Path) -> str:
+  """Returns the checksum of the tensors of a checkpoint: of its safetensors files, in order."""
+  found = hashlib.sha256()
+  for path in sorted(folder.glob("*.safetensors")):
+    with path.open("rb") as file:
+      found.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+  return found.hexdigest()[:DIGITS]
+
+
+def _published(root: Path) -> list[Path]:
+  """The folders that `publish` wrote; others are none of ours to remove."""
+  return [path for path in root.iterdir()
+          if path.is_dir() and len(path.name) == DIGITS
+          and set(path.name) <= set("0123456789abcdef")]

@@ -1,0 +1,247 @@
+"""Rows from a server are the policy's, and a server that misbehaves costs time, never a row."""
+
+import dataclasses
+import itertools
+import threading
+
+import engine_server
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import MeshConfig, ModelConfig, ServerConfig, StepConfig, from_dict
+from jaxrl_llm.models import Model, load_pretrained
+from jaxrl_llm.rollouts.server import Limits, ServerError, ServerSampler, client, weights
+from jaxrl_llm.tasks.tokenizer import character_tokenizer
+from jaxrl_llm.training.score import score
+from jaxrl_llm.types import PromptBatch, Sampling
+
+SHAPES = ModelConfig(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
+                     head_dim=8, mlp_width=16)
+MESH = parallel.make_mesh(MeshConfig(data=1), jax.devices()[:1])
+MODEL = Model(SHAPES, parallel.Layout(MESH))
+STOPS, LENGTH, GROUP = (2,), 8, 2
+TOKENIZER = character_tokenizer("0123456789+-*=")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+  monkeypatch.setattr(client, "PAUSE", (0.02, 0.05))
+
+
+@pytest.fixture
+def serve():
+  """Starts servers, which are stopped after the test."""
+  started = []
+
+  def start(*arguments, **options):
+    started.append(engine_server.EngineServer(*arguments, **options))
+    return started[-1]
+
+  yield start
+  for server in started:
+    server.stop()
+
+
+def params(seed=0):
+  return jax.tree.map(lambda x: 3 * x, MODEL.init(jax.random.key(seed)))
+
+
+def sampler(server, folder, **options) -> ServerSampler:
+  cfg = ServerConfig(url=server.url, folder=str(folder), patience=5.0, **options)
+  return ServerSampler(cfg, MODEL, TOKENIZER, Limits(LENGTH, 0, STOPS, SHAPES.vocab_size), GROUP,
+                       MESH)
+
+
+def prompts(groups=6):
+  rows = groups * GROUP
+  tokens = np.repeat(np.arange(3 * groups, dtype=np.int32).reshape(groups, 3) % 14 + 3, GROUP, 0)
+  ids = np.arange(rows, dtype=np.int32)
+  return PromptBatch(tokens, np.full(rows, 3, np.int32), ids + 100, ids // GROUP)
+
+
+def sample(made, policy, key=1):
+  return jax.device_get(made.sample(policy, prompts(), jax.random.key(key), Sampling.of(1.0)))
+
+
+def scored(rollout, theta, rules: Sampling | None = None):
+  """The trainer's log-probs of the rows; `rules` prune to the most likely tokens."""
+  cfg = StepConfig(dataclasses.replace(from_dict({}).loss, max_new_tokens=LENGTH))
+  found = score(theta, jax.tree.map(jnp.asarray, rollout), rules or Sampling.of(1.0), model=MODEL,
+                cfg=cfg, rules=frozenset({"top_k"} if rules else ()))
+  return np.where(rollout.mask, found.log_probs, 0)
+
+
+@pytest.mark.parametrize("api", ["vllm", "sglang"])
+def test_rows_are_those_of_the_policy(api, serve, tmp_path):
+  server = serve()
+  made = sampler(server, tmp_path, api=api)
+  theta = params()
+  rollout, metrics = sample(made, made.prepare(theta))
+  assert rollout.mask.sum() > 20 and len(np.unique(rollout.tokens, axis=0)) > GROUP * 3
+  np.testing.assert_array_equal(rollout.row_id, prompts().row_id)
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
+  assert np.abs(rollout.behavior_log_probs - scored(rollout, params(1))).max() > 0.1
+  assert metrics["server/failed_groups"] == metrics["server/redrawn_batches"] == 0
+  again, _ = sample(made, made.prepare(theta))
+  np.testing.assert_array_equal(again.tokens, rollout.tokens)  # seeds follow from key and row
+  assert not np.array_equal(sample(made, made.prepare(theta), key=2)[0].tokens, rollout.tokens)
+  assert len(server.loads) == 1, "weights that are there are not loaded again"
+
+
+def test_published_weights_are_the_parameters(tmp_path):
+  theta = params()
+  one = weights.publish(tmp_path, MODEL, theta, TOKENIZER, None)
+  _, loaded, _ = load_pretrained(one.folder)
+  jax.tree.map(np.testing.assert_array_equal, loaded, theta)
+  (tmp_path / "of the user").mkdir()
+  others = [weights.publish(tmp_path, MODEL, params(seed), TOKENIZER, None) for seed in (1, 2)]
+  assert weights.publish(tmp_path, MODEL, params(1), TOKENIZER, None) == others[0]
+  assert len({one.version, *(other.version for other in others)}) == 3
+  kept = {path.name for path in tmp_path.iterdir()}
+  assert kept == {"of the user", *(other.version for other in others)}
+
+
+def every(n: int, spoilt):
+  """Spoils every n-th answer."""
+  return lambda number, answer: spoilt(answer) if number % n == 0 else answer
+
+
+def _nan(answer):
+  answer["choices"][0]["logprobs"]["token_logprobs"][0] = float("nan")
+  return answer
+
+
+GARBAGE = {"text": lambda _: b"<html>busy</html>", "nothing": lambda _: b"", "NaN": _nan,
+           "an error": lambda _: {"error": {"message": "out of memory"}},
+           "null": lambda _: None}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_rows_with_unusable_answers_are_drawn_again(kind, serve, tmp_path):
+  server = serve(spoil=every(5, GARBAGE[kind]))
+  made = sampler(server, tmp_path, in_flight=1)
+  theta = params()
+  rollout, metrics = sample(made, made.prepare(theta))
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
+  assert rollout.length.min() > 3
+  assert len(server.asked) == 12 + 2 and metrics["server/failed_groups"] == 2
+  seeds = [body["seed"] for body in server.asked]
+  assert len(set(seeds)) == len(seeds), "a row that failed has another seed"
+
+
+def test_only_garbage_ends_with_one_line(serve, tmp_path):
+  server = serve(spoil=lambda number, answer: {"choices": "none"})
+  made = sampler(server, tmp_path, attempts=2)
+  with pytest.raises(ServerError, match="2 answers for one row were unusable.*no choices"):
+    sample(made, made.prepare(params()))
+
+
+def test_requests_in_flight_are_bounded(serve, tmp_path, monkeypatch):
+  now, most, guard = itertools.count(), [0], threading.Lock()
+  held: set[int] = set()
+  original = engine_server.EngineServer._complete
+
+  def counted(self, body):
+    number = next(now)
+    with guard:
+      held.add(number)
+      most[0] = max(most[0], len(held))
+    try:
+      return original(self, body)
+    finally:
+      with guard:
+        held.discard(number)
+
+  monkeypatch.setattr(engine_server.EngineServer, "_complete", counted)
+  made = sampler(serve(), tmp_path, in_flight=3)
+  sample(made, made.prepare(params()))
+  assert most[0] == 3
+
+
+def test_a_server_that_is_away_is_waited_for(serve, tmp_path, caplog):
+  server = serve()
+  made, theta = sampler(server, tmp_path), params()
+  policy = made.prepare(theta)
+  server.stop()
+  threading.Timer(0.5, serve, [server.port]).start()  # comes back without the weights
+  rollout, metrics = sample(made, policy)
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
+  assert metrics["time/server_away"] > 0.2
+  text = caplog.text
+  assert text.count("does not answer") == text.count("answers again") == 1
+  assert "was started again" in text
+
+
+def test_a_server_that_stays_away_ends_with_one_line(serve, tmp_path):
+  server = serve()
+  made = sampler(server, tmp_path)
+  made._client._patience = 0.3
+  policy = made.prepare(params())
+  server.stop()
+  with pytest.raises(ServerError, match="did not answer for .* give the same command again"):
+    sample(made, policy)
+
+
+def test_rows_of_other_weights_are_dropped(serve, tmp_path, caplog):
+  """The server is started again in the middle of a batch, and has random weights then."""
+  other = weights.publish(tmp_path / "other", MODEL, params(1), TOKENIZER, None)
+  server = serve()
+
+  def restart(number, answer):
+    if number == 7:
+      server.load(str(other.folder))
+      server.version = "default"
+    return answer
+
+  server.spoil = restart
+  made, theta = sampler(server, tmp_path / "handed", in_flight=1), params()
+  rollout, metrics = sample(made, made.prepare(theta))
+  assert metrics["server/redrawn_batches"] == 1 and "all rows are drawn again" in caplog.text
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
+
+
+def test_believing_the_server_would_take_rows_of_other_weights(serve, tmp_path, monkeypatch):
+  """A wrong one: it does not ask for the version. The test above rejects it."""
+  other = weights.publish(tmp_path / "other", MODEL, params(1), TOKENIZER, None)
+  server = serve()
+  made, theta = sampler(server, tmp_path / "handed"), params()
+  policy = made.prepare(theta)
+  server.load(str(other.folder))
+  monkeypatch.setattr(made, "_version", lambda: policy.weights.version)
+  rollout, _ = sample(made, policy)
+  assert np.abs(rollout.behavior_log_probs - scored(rollout, theta)).max() > 0.1
+
+
+@pytest.mark.parametrize("path", ["/weight_info", "/collective_rpc"])
+def test_a_server_without_control_is_named(path, serve, tmp_path, monkeypatch):
+  for name in ("get", "post"):
+    original = getattr(engine_server.EngineServer, name)
+    monkeypatch.setattr(engine_server.EngineServer, name, lambda self, asked, *body, f=original: (
+        (404, {"detail": "Not Found"}) if asked == path else f(self, asked, *body)))
+  with pytest.raises(ServerError, match=f"{path} was refused with status 404.*Fix"):
+    sampler(serve(), tmp_path).prepare(params())
+
+
+def test_a_server_that_does_not_load_is_named(serve, tmp_path, monkeypatch):
+  monkeypatch.setattr(engine_server.EngineServer, "post", lambda *_: (200, {"success": True}))
+  with pytest.raises(ServerError, match="has weights 'default' after it was told to load"):
+    sampler(serve(), tmp_path, api="sglang").prepare(params())
+
+
+def test_a_key_is_sent_if_there_is_one(monkeypatch):
+  made = client.Client("http://127.0.0.1:9", 1, 1.0, 1.0)
+  assert "Authorization" not in made._session.headers
+  monkeypatch.setenv(client.KEY, "secret")
+  made = client.Client("http://127.0.0.1:9", 1, 1.0, 1.0)
+  assert made._session.headers["Authorization"] == "Bearer secret"
+
+
+def test_a_pruned_distribution_is_the_servers(serve, tmp_path):
+  made, theta = sampler(serve(), tmp_path), params()
+  rules = Sampling.of(0.8, top_k=3)
+  rollout, _ = jax.device_get(made.sample(made.prepare(theta), prompts(), jax.random.key(1), rules))
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta, rules), atol=2e-5)
+  assert np.abs(rollout.behavior_log_probs - scored(rollout, theta)).max() > 0.1

@@ -1,0 +1,124 @@
+"""Whole runs whose rollouts a server samples: nothing is lost when it dies, and overlap is free."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import command
+import numpy as np
+import pytest
+import tiny
+
+SERVER = Path(__file__).parents[1] / "rollouts" / "server" / "engine_server.py"
+ROWS = 64  # of an iteration
+
+
+class Server:
+  """A server process on a port of its own, which may be killed and started again."""
+
+  def __init__(self):
+    with socket.socket() as found:
+      found.bind(("127.0.0.1", 0))
+      self.port = found.getsockname()[1]
+    self.url, self.process = f"http://127.0.0.1:{self.port}", None
+
+  def start(self) -> None:
+    self.process = subprocess.Popen(
+        [sys.executable, SERVER, f"--port={self.port}"], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(SERVER.parents[3]), "XLA_FLAGS": ""})
+    assert self.process.stdout.readline().strip() == self.url
+
+  def kill(self) -> None:
+    if self.process is not None:
+      self.process.kill()
+      self.process.communicate()
+      self.process = None
+
+
+@pytest.fixture(scope="module")
+def server():
+  made = Server()
+  made.start()
+  yield made
+  made.kill()
+
+
+def start(workdir: Path, server: Server, *overrides: str):
+  return command.start(workdir, f"server.url={server.url}",
+                       f"server.folder={workdir.parent / 'weights'}", *overrides,
+                       config="tests/runs/tiny.py:grpo")
+
+
+def content(workdir: Path):
+  """Metrics without times, and rollouts."""
+  lines = [{name: value for name, value in line.items()
+            if not name.startswith("time/") and "peak" not in name}
+           for line in command.metrics_lines(workdir)]
+  return lines, [path.read_text() for path in command.rollout_files(workdir)]
+
+
+def row_ids(workdir: Path) -> list[int]:
+  return [json.loads(line)["row_id"] for text in content(workdir)[1]
+          for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(server, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("server") / "whole"
+  command.succeed(start(workdir, server))
+  return workdir
+
+
+def test_the_rows_are_those_of_the_policy(whole):
+  ids = row_ids(whole)
+  assert ids == list(range(ids[0], ids[0] + tiny.ITERATIONS * ROWS))
+  for line in command.metrics_lines(whole)[1:]:
+    assert line["mismatch/absolute"] < 1e-5 and line["server/failed_groups"] == 0
+  assert len({line["policy/entropy"] for line in command.metrics_lines(whole)[1:]}) > 1
+
+
+def test_a_server_that_dies_costs_time_only(server, whole, tmp_path):
+  """It is killed while the run is under way, and comes back without weights."""
+  workdir = tmp_path / "run"
+  process = start(workdir, server)
+  end = time.monotonic() + 120
+  while len(command.metrics_lines(workdir)) < 3 and time.monotonic() < end:
+    time.sleep(0.005)
+  server.kill()
+  time.sleep(1)
+  assert process.poll() is None, process.communicate()
+  server.start()
+  done = command.succeed(process)
+  assert "does not answer" in done.stderr and "answers again" in done.stderr
+  assert row_ids(workdir) == row_ids(whole)
+  assert all(np.isfinite(list(line.values())).all() for line in command.metrics_lines(workdir))
+  assert max(line["mismatch/absolute"] for line in command.metrics_lines(workdir)[1:]) < 1e-5
+
+
+def test_a_run_without_its_server_ends_and_goes_on_later(server, whole, tmp_path):
+  workdir = tmp_path / "run"
+  process = start(workdir, server, "server.patience=0.5")
+  end = time.monotonic() + 120
+  while len(command.metrics_lines(workdir)) < 4 and time.monotonic() < end:
+    time.sleep(0.005)
+  server.kill()
+  try:
+    error = command.refuse(process)
+  finally:
+    server.start()
+  assert f"server.url = '{server.url}' did not answer" in error and "same command again" in error
+  assert 0 < len(command.metrics_lines(workdir)) <= tiny.ITERATIONS
+  command.succeed(start(workdir, server, "server.patience=30"))
+  assert content(workdir) == content(whole)
+
+
+def test_sampling_ahead_changes_nothing(server, tmp_path):
+  old = "updates.staleness=1"
+  command.succeed(start(tmp_path / "after", server, old))
+  command.succeed(start(tmp_path / "ahead", server, old, "updates.overlap=True"))
+  (after, rows), (ahead, rows_ahead) = content(tmp_path / "after"), content(tmp_path / "ahead")
+  assert rows == rows_ahead and after == ahead

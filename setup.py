@@ -24,6 +24,7 @@ setup(
         "numpy>=2.0,<3",
         "optax>=0.2.6,<0.3",
         "orbax-checkpoint>=0.11.30,<0.13",
+        "pyyaml>=6,<7",
         "safetensors>=0.5,<1",
         "scipy>=1.13,<2",
         "tensorboard>=2.18,<3",

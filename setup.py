@@ -24,6 +24,7 @@ setup(
         "numpy>=2.0,<3",
         "optax>=0.2.6,<0.3",
         "orbax-checkpoint>=0.11.30,<0.13",
+        "pyyaml>=6,<7",
         "requests>=2.31,<3",
         "safetensors>=0.5,<1",
         "scipy>=1.13,<2",

@@ -70,15 +70,11 @@ class ServerConfig:
                     when=SERVED)
   folder: str = option("", "folder, seen by run and server at the same path, through which weights "
                        "are handed over", when=SERVED)
-  dtype: str = option(DEFAULT, "dtype of these weights; default: that of the parameters",
-                      choices=(DEFAULT, "float32", "bfloat16"), when=SERVED)
   in_flight: int = option(64, "requests at once, a row each", low=1, when=SERVED)
   timeout: float = option(600.0, "seconds in which a request must be answered", low=1.0,
                           when=SERVED)
   patience: float = option(600.0, "seconds without any answer for which the run pauses before it "
                            "ends", low=0.0, when=SERVED)
-  attempts: int = option(3, "unusable answers to one row, or changes of weights during one batch, "
-                         "before the run ends", low=1, when=SERVED)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,7 +63,7 @@ class RollCall:
 
   def _accept(self, end: float, wait: float) -> None:
     host, port = self._address.rsplit(":", 1)
-    family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
+    family = self._family(host, int(port), end, wait)
     with socket.create_server(("", int(port)), family=family, backlog=self._count) as server:
       while len(self._peers) < self._count - 1:
         server.settimeout(max(0.01, end - time.monotonic()))
@@ -74,6 +74,18 @@ class RollCall:
         self._welcome(peer)
     for peer in self._peers.values():
       peer.say(BEGIN, self._me)
+
+  def _family(self, host: str, port: int, end: float, wait: float) -> int:
+    """Returns the kind of address that the name has; a cluster may enter a new host's name late."""
+    while True:
+      try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+      except socket.gaierror as error:
+        if time.monotonic() > end:
+          raise AbsentError(f"{self._address}: process 0 cannot resolve this name after {wait:g} s "
+                            f"({error.strerror}). Fix: --coordinator=<host>:<port> with the "
+                            "address of process 0.") from None
+      time.sleep(RETRY)
 
   def _welcome(self, peer: "_Peer") -> None:
     """Takes a connection in, if it is one of the run's processes."""

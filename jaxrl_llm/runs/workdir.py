@@ -22,7 +22,7 @@ LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.s
           "warm_start.micro_batches:")
 # Keys that say where a rollout server is and how patient a run is with it.
 SERVER = ("server.url:", "server.folder:", "server.in_flight:", "server.timeout:",
-          "server.patience:", "server.attempts:")
+          "server.patience:")
 logger = logging.getLogger(__name__)
 
 

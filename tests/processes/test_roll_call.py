@@ -115,6 +115,25 @@ def test_missing_processes_are_named_in_time(address):
     RollCall(address, 4, 1, print).begin(1)
 
 
+def test_a_name_that_comes_late_is_waited_for(address, monkeypatch):
+  """As that of a new pod does. One that never comes is named."""
+  look_up, begin = socket.getaddrinfo, time.monotonic()
+
+  def late(host, *arguments, **keywords):
+    if host == "pod-0.run" and time.monotonic() < begin + 1:
+      raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return look_up("127.0.0.1" if host == "pod-0.run" else host, *arguments, **keywords)
+
+  monkeypatch.setattr(socket, "getaddrinfo", late)
+  port = address.split(":")[1]
+  other = peer(address, 2, 1, "done")
+  Watched(f"pod-0.run:{port}", 2, 0).begin(20)
+  assert time.monotonic() > begin + 1 and other.wait(20) == 0
+  begin = time.monotonic() + 60
+  with pytest.raises(AbsentError, match=r"pod-0.run:\d+: process 0 cannot resolve"):
+    RollCall(f"pod-0.run:{port}", 2, 0, print).begin(1)
+
+
 def test_strangers_are_not_counted(address):
   host, port = address.split(":")
 

@@ -1,6 +1,7 @@
 """Many rows at once from a server: a bounded number of requests, and rows that fail drawn again."""
 
 import dataclasses
+import functools
 import queue
 import threading
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from jaxrl_llm.rollouts.server.client import Client, ServerError
 from jaxrl_llm.rollouts.server.completions import AnswerError, Completion, Limits
 from jaxrl_llm.types import Sampling
 
+ATTEMPTS = 3  # unusable answers to one row, or changes of weights in one batch: then the run ends
 
 @dataclasses.dataclass(frozen=True)
 class Asker:
@@ -22,14 +24,12 @@ class Asker:
     model: the name under which it serves the policy.
     limits: what ends a row.
     in_flight: requests at once.
-    attempts: answers to one row that may be unusable before the run ends.
   """
 
   client: Client
   model: str
   limits: Limits
   in_flight: int
-  attempts: int
 
   def rows(self, prompts: Sequence[Sequence[int]], seeds: Sequence[np.random.SeedSequence],
            sampling: Sampling) -> tuple[list[Completion], np.ndarray]:
@@ -46,7 +46,7 @@ class Asker:
       (completion of each row, [rows] number of unusable answers).
 
     Raises:
-      ServerError: an answer was unusable `attempts` times, or as `Client.patiently`.
+      ServerError: an answer was unusable ATTEMPTS times, or as `Client.patiently`.
     """
     todo: queue.SimpleQueue = queue.SimpleQueue()
     done: queue.SimpleQueue = queue.SimpleQueue()
@@ -82,15 +82,16 @@ class Asker:
   def _row(self, prompt: Sequence[int], seeds: np.random.SeedSequence, sampling: Sampling,
            stop: threading.Event) -> tuple[Completion, int]:
     """(completion, number of unusable answers before it)."""
-    numbers = seeds.generate_state(self.attempts) & 0x7FFFFFFF
+    numbers = seeds.generate_state(ATTEMPTS) & 0x7FFFFFFF
     for failed, seed in enumerate(numbers):
       body = completions.request(self.model, prompt, int(seed), sampling, self.limits)
-      answer = self.client.patiently(lambda: self.client.ask("POST", completions.PATH, body), stop)
+      ask = functools.partial(self.client.ask, "POST", completions.PATH, body)
+      answer = self.client.patiently(ask, stop)
       try:
         return completions.parse(answer, prompt, self.limits), failed
       except AnswerError as error:
         last = error
     raise ServerError(
-        f"server.url = {self.client.url!r}: {self.attempts} answers for one row were unusable. The "
+        f"server.url = {self.client.url!r}: {ATTEMPTS} answers for one row were unusable. The "
         f"last one: {last}. The last checkpoint is complete. Fix: what the server does, as "
         "jaxrl_llm/rollouts/server/README.md asks for it.")

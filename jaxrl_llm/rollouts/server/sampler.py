@@ -10,11 +10,11 @@ from jax.sharding import Mesh
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import DEFAULT, ServerConfig
+from jaxrl_llm.config import ServerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts.assembly import assemble
 from jaxrl_llm.rollouts.server import control, weights
-from jaxrl_llm.rollouts.server.asking import Asker
+from jaxrl_llm.rollouts.server.asking import ATTEMPTS, Asker
 from jaxrl_llm.rollouts.server.client import Client, ServerError
 from jaxrl_llm.rollouts.server.completions import Completion, Limits
 from jaxrl_llm.rollouts.server.weights import Weights
@@ -59,13 +59,15 @@ class ServerSampler:
   def prepare(self, params: Params) -> Served:
     """Writes the parameters as a Hugging Face folder, and lets the server load it.
 
+    They are in the compute dtype, which a server takes over unless it is told another one.
+
     Raises:
       ServerError: it does not, or another version is there afterwards.
       OSError: the folder cannot be written.
     """
     begin = time.perf_counter()
-    dtype = None if self._cfg.dtype == DEFAULT else self._cfg.dtype
-    found = weights.publish(self._cfg.folder, self._model, params, self._tokenizer, dtype)
+    found = weights.publish(self._cfg.folder, self._model, params, self._tokenizer,
+                            self._model.config.compute_dtype)
     self._load(found)
     return Served(found, time.perf_counter() - begin)
 
@@ -81,17 +83,18 @@ class ServerSampler:
       problems: not read; no environment runs here.
 
     Raises:
-      ServerError: as `Asker.rows`, or the weights changed `server.attempts` times.
+      ServerError: as `Asker.rows`, or the weights changed ATTEMPTS times.
     """
     del problems
     host = jax.device_get(prompts)
     rows = [host.tokens[i, :length] for i, length in enumerate(host.prompt_length)]
     noise = [int(word) for word in np.ravel(jax.random.key_data(key))]
-    waited, failed, numbers = self._client.waited, np.zeros(len(rows), int), jax.device_get(sampling)
-    for draw in range(self._cfg.attempts):
+    waited, failed = self._client.waited, np.zeros(len(rows), int)
+    numbers = jax.device_get(sampling)
+    for draw in range(ATTEMPTS):
       self._load(params.weights)
       asker = Asker(self._client, self._client.patiently(lambda: control.served_name(self._client)),
-                    self._limits, self._cfg.in_flight, self._cfg.attempts)
+                    self._limits, self._cfg.in_flight)
       seeds = [np.random.SeedSequence([*noise, int(row), draw]) for row in host.row_id]
       found, unusable = asker.rows(rows, seeds, numbers)
       failed += unusable
@@ -102,7 +105,7 @@ class ServerSampler:
                      "are drawn again", self._cfg.url, after, params.weights.version)
     else:
       raise ServerError(
-          f"server.url = {self._cfg.url!r} changed its weights {self._cfg.attempts} times while it "
+          f"server.url = {self._cfg.url!r} changed its weights {ATTEMPTS} times while it "
           "sampled. The last checkpoint is complete. Fix: a server that only this run loads.")
     groups = failed.reshape(-1, self._group_size).any(1)
     return parallel.to_global(self._assembled(host, found), self._mesh), {

@@ -1,0 +1,116 @@
+"""Get a Cloud TPU slice from the queue, run on all its workers, watch, stop, and give it back.
+
+  tpu="python experiments/launch/tpu.py --name=a --zone=us-east5-a"
+  $tpu create --type=v5p-32 --runtime=v2-alpha-tpuv5 --spot
+  $tpu state
+  $tpu each -- 'git clone <this repository> jaxrl_llm && ...'
+  $tpu start -- --config=configs/qwen3_4b_ctpo_deepscaler.py --workdir=/mnt/runs/a
+  $tpu watch
+  $tpu stop
+  $tpu delete
+
+--dry-run prints the command of gcloud and runs nothing. README.md beside this file says what the
+workers need, and how to resume.
+"""
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+
+import submit
+
+INSTALL = "install the Google Cloud CLI and log in"
+LONGEST = 63
+ACTIONS = {
+    "create": "ask for the slice; it comes when there is one",
+    "state": "print where the request stands; ACTIVE: the slice is there",
+    "each": "run the command behind -- on every worker",
+    "start": "start or resume a run on every worker, with the flags behind --",
+    "watch": "show the output of process 0 until the run ends",
+    "stop": "SIGTERM: the run saves its iteration and ends",
+    "delete": "give the slice back, and with it the workers' disks",
+}
+WORD = re.compile(r"[\w.-]+")
+PID, LOG = "~/.jaxrl_llm/run.pid", "~/.jaxrl_llm/run.log"  # of each worker; one run at a time
+ALIVE = f'kill -0 "$(cat {PID} 2>/dev/null)" 2>/dev/null'
+
+
+def parser() -> argparse.ArgumentParser:
+  made = submit.Parser(description=__doc__)
+  made.add_argument("--name", required=True, help="of the request and of the slice")
+  made.add_argument("--zone", required=True, help="such as us-east5-a")
+  made.add_argument("--project", help="default: gcloud's own")
+  made.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
+  actions = made.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
+  made_for = {name: actions.add_parser(name, help=text) for name, text in ACTIONS.items()}
+  made_for["create"].add_argument("--type", required=True, help="of the slice, such as v5p-32")
+  made_for["create"].add_argument("--runtime", required=True, help="image of the workers")
+  made_for["create"].add_argument("--spot", action="store_true",
+                                  help="cheaper, and may be taken back at any time")
+  made_for["start"].add_argument("--repo", default="jaxrl_llm",
+                                 help="this repository, from the home folder of the workers")
+  made_for["start"].add_argument("--python", default=".venv/bin/python",
+                                 help="interpreter that has the package, from --repo")
+  return made
+
+
+def check(flags: argparse.Namespace, behind: Sequence[str]) -> None:
+  submit.check_name(flags.name, LONGEST)
+  for key in ("zone", "project", "type", "runtime"):
+    value = getattr(flags, key, None)
+    if value is not None and not WORD.fullmatch(value):
+      submit.refuse(f"--{key}={value}: allowed are letters, digits, and . _ - between them. Fix: a "
+                    "name that gcloud lists.")
+  if flags.action == "start":
+    submit.check_run(behind)
+  elif flags.action == "each":
+    if len(behind) != 1:
+      submit.refuse(f"each: {len(behind)} arguments behind --, allowed is 1. Fix: each -- "
+                    "'<command in quotes>'.")
+  elif behind:
+    submit.refuse(f"{behind[0]}: {flags.action} takes nothing behind --. Fix: leave it out.")
+
+
+def begin(flags: argparse.Namespace, run: Sequence[str]) -> str:
+  """Returns the line that starts the run on a worker, apart from the connection.
+
+  Nothing says which worker it is: JAX asks the machine.
+  """
+  command = shlex.join([flags.python, "-u", submit.MAIN, *run])
+  return (f"if {ALIVE}; then echo 'error: a run is alive on this worker. Fix: stop it, or watch it'"
+          f" >&2; exit 1; fi; mkdir -p ~/.jaxrl_llm && cd {shlex.quote(flags.repo)} && "
+          f"{{ nohup {command} >> {LOG} 2>&1 < /dev/null & echo $! > {PID}; }}")
+
+
+def command(flags: argparse.Namespace, behind: Sequence[str]) -> list[str]:
+  """Returns the command of gcloud."""
+  where = [f"--zone={flags.zone}", *([f"--project={flags.project}"] if flags.project else [])]
+  queue = lambda verb, *more: ["gcloud", "compute", "tpus", "queued-resources", verb, flags.name,
+                               *where, *more]
+  worker = lambda which, line: ["gcloud", "compute", "tpus", "tpu-vm", "ssh", flags.name, *where,
+                                f"--worker={which}", f"--command={line}"]
+  if flags.action == "create":
+    return queue("create", f"--node-id={flags.name}", f"--accelerator-type={flags.type}",
+                 f"--runtime-version={flags.runtime}", *(["--spot"] if flags.spot else []))
+  if flags.action == "state":
+    return queue("describe", "--format=value(state.state)")
+  if flags.action == "delete":  # --force: the slice, too, not the request alone
+    return queue("delete", "--force", "--quiet")
+  if flags.action == "watch":
+    return worker("0", f'tail -n 40 --pid="$(cat {PID})" -F {LOG}')
+  if flags.action == "stop":  # one is enough, and another one might come as a second SIGTERM
+    return worker("0", f'if {ALIVE}; then kill -TERM "$(cat {PID})"; else echo "no run here"; fi')
+  return worker("all", behind[0] if flags.action == "each" else begin(flags, behind))
+
+
+def main() -> None:
+  own, behind = submit.split(sys.argv[1:])
+  flags = parser().parse_args(own)
+  check(flags, behind)
+  submit.hand_in(command(flags, behind), INSTALL, flags.dry_run)
+
+
+if __name__ == "__main__":
+  main()

@@ -63,10 +63,9 @@ __all__ = [
     "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig",
     "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "ServerConfig",
     "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig",
-    "ToolConfig", "UpdateConfig", "VocabularyConfig", "WarmStartConfig", "WriterConfig", "base_config", "check",
-    "check_model", "describe", "fill", "from_dict", "from_saved", "keys", "load_plugins", "permit",
-    "read_saved", "to_dict",
-    "without_unread",
+    "ToolConfig", "UpdateConfig", "VocabularyConfig", "WarmStartConfig", "WriterConfig",
+    "base_config", "check", "check_model", "describe", "fill", "from_dict", "from_saved", "keys",
+    "load_plugins", "permit", "read_saved", "to_dict", "without_unread",
 ]
 
 # Sections that only one task reads: defined beside that task, and importable from here, too.

@@ -63,8 +63,21 @@ ROWS = (
         "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718)",
         "disagrees for CISPO; GRPO and MinPRO not decided"),
     Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, not timed yet",
-        "{done} of {all} runs", (), "it does (2605.07331)",
-        "while rollouts are young, behind the first tokens"),
+        "slope of log std on log t: {:.2f} ± {:.2f} at delay 1, {:.2f} ± {:.2f} at 4, "
+        "{:.2f} ± {:.2f} at 16",
+        tuple(("README.md", rf"\| {delay} +\|[^|]*\| {number}") for delay in (1, 4, 16)
+              for number in (r"(-?[\d.]+) ± [\d.]+ +\|", r"-?[\d.]+ ± ([\d.]+) +\|")),
+        "it does (2605.07331)", "while rollouts are young, behind the first tokens"),
+    Row("credit", "does credit land on the token that decides?", "`run.py`, 4 min",
+        "cosine with the exact advantage, 16 rows: {:.2f} (`grpo`), {:.2f} (`otb`), "
+        "{:.2f} (`tempo`; {:.2f} at the first token), {:.2f} (`gae`, exact values, lambda 0.95)",
+        tuple(("README.md",
+               rf"alignment by condition: begin[\s\S]*?\| {name} +\|{skipped} ([\d.]+)")
+              for name, skipped in (("GRPO", ""), ("OTB", ""), ("TEMPO", ""),
+                                    ("TEMPO", r"[^|]*\|"),
+                                    (r"GAE\(0\.95\), exact values", ""))),
+        "credit goes to the tokens where answers part (TEMPO, 2509.18314)",
+        "only behind shared beginnings"),
 )
 
 

@@ -96,4 +96,15 @@ TABLES = {
         live=(OLD % ("gspo", "gspo"), "experiments/replay.py {out}/gspo"),
         fast=SMALLEST,
     ),
+    "credit": Table(
+        "experiments/credit",
+        claims=(
+            Claim("the differences of a prefix tree's values credit the tokens where answers part: "
+                  "alignment with the exact advantage at the first token, 16 rows",
+                  "arXiv 2509.18314, second-hand", None, "README.md",
+                  r"alignment by condition: begin[\s\S]*?\| TEMPO +\|[^|]*\| ([\d.]+)"),
+        ),
+        live=("experiments/credit/run.py --cases=size_4 --out={out} {fast}",),
+        fast="'--methods=GRPO;TEMPO'",
+    ),
 }

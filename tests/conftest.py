@@ -139,6 +139,7 @@ SLOW = {
     "runs/test_watched_run.py": None,
     "tasks/test_verifiers.py": "end_with_their_parent|killed_worker|number_of_workers"
                                "|starting_is_replaced|bounded_time",
+    "test_credit_table.py": "measured_again",
     "test_config.py": "on_the_command_line",
     "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",

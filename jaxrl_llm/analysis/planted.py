@@ -1,0 +1,161 @@
+"""Rows with one planted decisive token, and how much of an advantage lands on it.
+
+A row is a walk through two states. Until the decisive position it is open; there the token GOOD
+makes it right and every other token makes it wrong. After that, the token REPAIR makes it right
+again. The reward is 1 if the row ends right. The policy of a position does not depend on the tokens
+before, so exact values follow by a recursion from the end. Own derivation.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.objective import advantages
+from jaxrl_llm.types import AdvantageInputs
+
+GOOD = 0  # token that makes a row right at the decisive position
+WRONG, RIGHT = 0, 1  # states after the decisive position
+
+
+@dataclasses.dataclass(frozen=True)
+class Planted:
+  """A policy and a reward.
+
+  Attributes:
+    length: T, tokens of a row.
+    position: of the decisive token, from 0.
+    vocabulary: V; the token V - 1 is REPAIR.
+    scale: standard deviation of the logits; a larger one makes rows more alike.
+    good: probability of GOOD at the decisive position.
+    repair: probability of REPAIR at every later position.
+    seed: of the logits.
+  """
+
+  length: int = 12
+  position: int = 6
+  vocabulary: int = 8
+  scale: float = 1.0
+  good: float = 0.5
+  repair: float = 0.0
+  seed: int = 0
+
+
+def policy(case: Planted) -> np.ndarray:
+  """Returns the probability of each token at each position, [T, V] float64."""
+  rng = np.random.default_rng([case.seed, case.length, case.vocabulary])
+  logits = case.scale * rng.normal(size=(case.length, case.vocabulary))
+  probs = np.exp(logits - logits.max(1, keepdims=True))
+  probs[:, -1] = 0
+  probs /= probs.sum(1, keepdims=True)
+  later = np.arange(case.length) > case.position
+  probs[later] *= 1 - case.repair
+  probs[later, -1] = case.repair
+  others = probs[case.position].copy()
+  others[GOOD] = 0
+  probs[case.position] = (1 - case.good) * others / others.sum()
+  probs[case.position, GOOD] = case.good
+  return probs
+
+
+def state_values(case: Planted) -> np.ndarray:
+  """Returns the expected reward before position t in a state, [T + 1, 2] float64.
+
+  Entries up to the decisive position, where the state is open, are equal in both columns.
+  """
+  values = np.zeros((case.length + 1, 2))
+  values[-1, RIGHT] = 1.0
+  for t in range(case.length - 1, -1, -1):
+    after = values[t + 1]
+    if t > case.position:
+      values[t] = [case.repair * after[RIGHT] + (1 - case.repair) * after[WRONG], after[RIGHT]]
+    elif t == case.position:
+      values[t] = case.good * after[RIGHT] + (1 - case.good) * after[WRONG]
+    else:
+      values[t] = after
+  return values
+
+
+def sample(case: Planted, groups: int, group_size: int, seed: int) -> np.ndarray:
+  """Returns tokens [groups, G, T] int32."""
+  rng = np.random.default_rng([seed, case.seed])
+  uniform = rng.random((groups, group_size, case.length, 1))
+  tokens = (uniform > np.cumsum(policy(case), -1)).sum(-1)
+  return np.minimum(tokens, case.vocabulary - 1).astype(np.int32)
+
+
+def values_and_rewards(case: Planted, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the exact value before and after each token, [..., T + 1], and rewards [...]."""
+  at = np.arange(case.length)
+  right = np.where(at == case.position, tokens == GOOD,
+                   (at > case.position) & (tokens == case.vocabulary - 1))
+  state = np.maximum.accumulate(right, -1).astype(np.int32)
+  state = np.concatenate([np.zeros((*tokens.shape[:-1], 1), np.int32), state], -1)
+  values = state_values(case)[np.arange(case.length + 1), state]
+  return values, values[..., -1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Landing:
+  """Where an advantage lands, over all tokens of many groups.
+
+  Attributes:
+    share: of the sum of |A|, what lies on the decisive tokens.
+    alignment: cosine of A and the exact advantage Q - V, over all tokens.
+    by_position: [T], mean of |A|, divided by its sum over positions.
+  """
+
+  share: float
+  alignment: float
+  by_position: list[float]
+
+
+def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: int, seed: int,
+            value_error: float = 0.0) -> Landing:
+  """Samples groups, and looks where the advantage lands.
+
+  Args:
+    advantage: of the registry; each group is an optimizer batch of its own.
+    value_error: standard deviation of the errors of a critic's values, one for each state and
+      position. They are drawn once: a critic is wrong in the same way about all rows.
+  """
+  tokens = sample(case, groups, group_size, seed)
+  exact, rewards = values_and_rewards(case, tokens)
+  errors = value_error * np.random.default_rng([seed, 1]).normal(size=(case.length, 2))
+  # A right row and a wrong one differ in their values, so the value says which error is theirs.
+  right = (exact[..., :-1] == state_values(case)[:-1, RIGHT]).astype(int)
+  values = exact[..., :-1] + errors[np.arange(case.length), right]
+  probs = policy(case)
+  found = np.asarray(_advantages(
+      advantage, tokens, rewards, np.log(probs[np.arange(case.length), tokens]),
+      np.broadcast_to(np.square(probs).sum(-1), tokens.shape), values), np.float64)
+  size, truth = np.abs(found), np.diff(exact, axis=-1)
+  total = size.sum()
+  if total == 0:
+    return Landing(float("nan"), float("nan"), [float("nan")] * case.length)
+  norm = np.sqrt(np.square(found).sum() * np.square(truth).sum())
+  return Landing(float(size[..., case.position].sum() / total),
+                 float((found * truth).sum() / norm), (size.sum((0, 1)) / total).tolist())
+
+
+@functools.partial(jax.jit, static_argnames="advantage")
+def _advantages(advantage: AdvantageConfig, tokens: Int[Array, "M G T"],
+                rewards: Float[Array, "M G"], log_probs: Float[Array, "M G T"],
+                sum_pi_squared: Float[Array, "M G T"],
+                values: Float[Array, "M G T"]) -> Float[Array, "M G T"]:
+  call = advantages.get_advantage(advantage.name)
+
+  def one(tokens, rewards, log_probs, sum_pi_squared, values):
+    inputs = AdvantageInputs(
+        rewards=rewards, mask=jnp.ones(tokens.shape, bool), tokens=tokens,
+        group_id=jnp.zeros(len(tokens), jnp.int32), anchor_log_probs=log_probs,
+        ref_log_probs=log_probs, sum_pi_squared=sum_pi_squared, values=values,
+        correction_weights=jnp.ones_like(log_probs), turn_id=jnp.ones(tokens.shape, jnp.int32))
+    return call(inputs, advantage)
+
+  return jax.vmap(one)(tokens, rewards.astype(jnp.float32), log_probs.astype(jnp.float32),
+                       sum_pi_squared.astype(jnp.float32), values.astype(jnp.float32))

@@ -1,0 +1,42 @@
+"""experiments/credit: its page says what its results say, and a case measured again is the same."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "experiments" / "credit"
+SPEC = importlib.util.spec_from_file_location("credit_run", FOLDER / "run.py")
+run = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(run)
+
+
+def test_the_page_is_rendered_from_the_committed_results(tmp_path):
+  page = Path(shutil.copy(FOLDER / "README.md", tmp_path))
+  run.render(tmp_path)
+  assert page.read_text() == (FOLDER / "README.md").read_text()
+
+
+def test_other_results_would_make_another_page(tmp_path, monkeypatch):
+  monkeypatch.setattr(run, "HERE", tmp_path)
+  (tmp_path / "results").mkdir()
+  for path in (FOLDER / "results").iterdir():
+    changed = {method: {name: (np.array(values) / 2).tolist() for name, values in found.items()}
+               for method, found in json.loads(path.read_text()).items()}
+    (tmp_path / "results" / path.name).write_text(json.dumps(changed))
+  page = Path(shutil.copy(FOLDER / "README.md", tmp_path))
+  run.render(tmp_path)
+  assert page.read_text() != (FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("method", ["GRPO", "TEMPO", "GAE(0.95), values off by 0.1"])
+def test_a_case_measured_again_gives_the_committed_numbers(method):
+  """Up to the rounding of f32, which differs between processors."""
+  committed = json.loads((FOLDER / "results" / "size_4.json").read_text())[method]
+  again = run.measure("size_4", method)
+  for name, values in committed.items():
+    np.testing.assert_allclose(again[name], values, rtol=1e-4, atol=1e-6)

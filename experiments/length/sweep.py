@@ -4,8 +4,8 @@
   python experiments/length/sweep.py --jobs=2
   python experiments/length/sweep.py --render
 
-Rewards x lengths of the problem on the task of configs/quickstart.py. Writes the table of README.md,
-length.png and accuracy.png beside this file.
+Rewards x lengths of the problem on the task of configs/quickstart.py. Writes a table of
+README.md, length.png and accuracy.png beside this file.
 """
 
 from pathlib import Path

@@ -8,7 +8,6 @@ Characters against the two variants of arXiv 2604.11582, with equal updates and 
 the tables of README.md beside this file.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +75,7 @@ def _row(results: dict[str, dict], operation: str, tokens: str, columns: list[st
   found = [results[key]["measured"] for key in keys if key in results]
   if not found:
     return ()
-  of: Callable = lambda values: interval(np.array(values))
+  of = lambda values: interval(np.array(values))
   return (tokens, len(found), *(of([100 * one["components"][name] for one in found])
                                 for name in columns), of([one["seconds"] for one in found]))
 

@@ -59,13 +59,13 @@ class TstNumberCodec:
   """Writes the numbers of a text in groups, and reads them back.
 
   It serves `tokenizers.pre_tokenizers.PreTokenizer.custom` and `tokenizers.decoders.Decoder.custom`
-  as their object; `tokenizers` cannot save those, so a tokenizer that is saved has the new tokens
-  and gets texts of `encode`. The integer part is divided from the right, the fraction from the left. With
-  padding, fraction groups are filled with zeros on the right: 0.1 and 0.10 become one text, so that
-  `decode` gives back an equal number, not the same text. Thousands separators are dropped,
-  exponents of up to three digits expanded, and a currency symbol before or a percent sign behind
-  the number is set apart by a space; the point is the decimal mark unless the currency is the euro.
-  Words, versions (1.2.3) and codes (v2, 12k) are no numbers and stay as they are.
+  as their object. `tokenizers` cannot save those, so a tokenizer that is saved has the new tokens
+  and gets texts of `encode`. The integer part is divided from the right, the fraction from the
+  left. With padding, fraction groups are filled with zeros on the right: 0.1 and 0.10 become one
+  text, so that `decode` gives back an equal number, not the same text. Thousands separators are
+  dropped, exponents of up to three digits expanded, and a currency symbol before or a percent sign
+  behind the number is set apart by a space; the point is the decimal mark unless the currency is
+  the euro. Words, versions (1.2.3) and codes (v2, 12k) are no numbers and stay as they are.
 
   `lossless` changes nothing but digits: `decode(encode(text)) == text` (own derivation). Boundary
   groups have as many digits as the text. Separators and exponents then stay text, so 1,234 is two
@@ -96,8 +96,8 @@ class TstNumberCodec:
       raise ConfigError(f"group = {self.group!r}: 1 to {MOST_DIGITS} digits were expected. "
                         "Fix: group=3.")
     if self.lossless and self.pad:
-      raise ConfigError("lossless = True with pad = True: padding loses how many digits there were. "
-                        "Fix: pad=False.")
+      raise ConfigError("lossless = True with pad = True: padding loses how many digits there "
+                        "were. Fix: pad=False.")
 
   def encode(self, text: str) -> str:
     """Returns the text with its numbers in groups, separated by spaces.
@@ -109,7 +109,8 @@ class TstNumberCodec:
                       for piece in self._split(text))
     if self.lossless and self.decode(encoded) != text:
       raise ValueError(f"text {text!r} has something that reads as number tokens, so it would not "
-                       f"come back: {self.decode(encoded)!r}. Fix: another text, or lossless=False.")
+                       f"come back: {self.decode(encoded)!r}. Fix: another text, or "
+                       "lossless=False.")
     return encoded
 
   def decode(self, text: str) -> str:

@@ -120,7 +120,8 @@ def test_a_number_is_the_sum_of_its_groups(codec):
 
 @pytest.mark.parametrize("codec", [*PADDED, *LOSSLESS], ids=str)
 @pytest.mark.parametrize("text", [
-    "", "no numbers, none at all.", "v2 and x1 of 3.4.5, 12k b52", "a . b ... ' % $ €", "192.168.0.1",
+    "", "no numbers, none at all.", "v2 and x1 of 3.4.5, 12k b52", "a . b ... ' % $ €",
+    "192.168.0.1", "\u0663\u0664\u0665",
     "naïve Ziffern: Ⅳ, ½", "two\nlines\tand a tab",
 ])
 def test_a_text_without_numbers_is_unchanged(codec, text):

@@ -26,7 +26,7 @@ SIGNS = {"compare": "?<>", "add": "+="}
 TRAINED = {"compare": (1, 2, 3), "add": (4, 5, 6)}  # digits of the fraction, or of an operand
 ASKED = {"compare": (1, 2, 3, 4, 5, 6), "add": (2, 3, 4, 5, 6, 7, 8)}
 LEVELS = {"compare": (0, 2), "add": (2, 0)}  # marked ones that the longest of ASKED needs
-TOKEN = {"marker": "[0-9]+|[kmbtq]|p+|.", "vocabulary": "[0-9]+[kmbtqp]*|."}
+TOKEN = {"marker": "[0-9]{1,3}|[kmbtq]|p+|.", "vocabulary": "[0-9]{1,3}[kmbtqp]*|."}
 
 
 @register.task("numbers", operation="compare", tokens="characters")

@@ -81,7 +81,8 @@ ROWS = (
     Row("number_tokens", "do number tokens help to compare and add?", "`sweep.py --jobs=2`, 15 min",
         "right where the longer is smaller: {:.0f} ± {:.0f} % as characters, {:.0f} ± {:.0f} % with "
         "group tokens",
-        tuple(("README.md", rf"Comparing: accuracy[\s\S]*?\| {name} +\|(?:[^|]*\|){{7}} {number}")
+        tuple(("README.md",
+               rf"Comparing: accuracy[\s\S]*?\| {name} +\|(?:[^|]*\|){{7}} {number}")
               for name in ("characters", "vocabulary")
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
         "no experiment is published (2604.11582)",

@@ -46,7 +46,8 @@ class FillerCopy(Procedural):
   def generate(self, rng: np.random.Generator) -> Problem:
     length = int(rng.integers(SHORTEST, LONGEST + 1))
     count = round(CONTENT * length)
-      dotted = np.isin(np.arange(count), rng.permutation(count)[:length - count])
+    letters = sorted(rng.permutation(list(LETTERS))[:count].tolist())
+    dotted = np.isin(np.arange(count), rng.permutation(count)[:length - count])
     kept = dotted & (rng.random(count) < self.cfg.kept)
     source, shown = (_dotted(letters, at) for at in (dotted, kept))
     return Problem(source, "".join(letters), shown, id=source)

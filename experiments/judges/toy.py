@@ -7,6 +7,7 @@ Writes results.json and the tables of README.md.
 """
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -20,8 +21,9 @@ from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-import reward  # noqa: E402, the plugin beside this file
+_SPEC = importlib.util.spec_from_file_location("judges_reward", HERE / "reward.py")
+reward = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(reward)
 
 ITEMS, TRIALS, SEED = 8, 200, 0
 # Of each judge: how a pair is decided, with its number.

@@ -1,12 +1,13 @@
 """Copies of a text whose fillers may be left out, so that the content fits several lengths.
 
-  source      ac.dh.k.mx
-  answered    acdh.kmx          the letters in their order; dots anywhere, or nowhere
+  source      cd.ef.g.hi
+  answered    cdef.ghi          the letters in their order; dots anywhere, or nowhere
 
 Each source is 16 to 20 characters long, 70 % of them letters, and the other characters are dots,
-each behind another letter. Letters ascend, because a small network learns to find the next letter
-of a source sooner than to count positions. Demonstrations keep a dot with probability `task.kept`,
-so that most copies of the policy are at first longer than 0.9 of their source.
+each behind another letter. The letters are consecutive ones of the alphabet, so that a small
+network copies them well after a short warm start, and the length is what remains to be learned.
+Demonstrations keep a dot with probability `task.kept`, so that most copies of the policy are at
+first longer than 0.9 of their source.
 """
 
 import numpy as np
@@ -46,12 +47,13 @@ class FillerCopy(Procedural):
   def generate(self, rng: np.random.Generator) -> Problem:
     length = int(rng.integers(SHORTEST, LONGEST + 1))
     count = round(CONTENT * length)
-    letters = sorted(rng.permutation(list(LETTERS))[:count].tolist())
+    first = int(rng.integers(len(LETTERS) - count + 1))
+    letters = LETTERS[first:first + count]
     dotted = np.isin(np.arange(count), rng.permutation(count)[:length - count])
     kept = dotted & (rng.random(count) < self.cfg.kept)
     source, shown = (_dotted(letters, at) for at in (dotted, kept))
-    return Problem(source, "".join(letters), shown, id=source)
+    return Problem(source, letters, shown, id=source)
 
 
-def _dotted(letters: list[str], dotted: np.ndarray) -> str:
+def _dotted(letters: str, dotted: np.ndarray) -> str:
   return "".join(letter + FILLER * bool(dot) for letter, dot in zip(letters, dotted, strict=True))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import RewardConfig, load_plugins
+from jaxrl_llm.tasks import tournaments
 from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import Problem
 
@@ -59,40 +60,40 @@ def by_listing(preferences, directions=None, first=False):
   return found[0] if first else np.mean(found, axis=0)
 
 
-def test_the_golden_tournament(reward):
+def test_the_golden_tournament():
   preferences = tournament(CYCLE)
-  kept = reward.kept_wins(preferences, "first")
+  kept = tournaments.kept_wins(preferences, "first")
   assert [(i, j) for i, j in CYCLE if not kept[i, j]] == [(2, 0)]
   np.testing.assert_array_equal(kept.sum(1) - kept.sum(0), [2, 1, 0, -3])
-  np.testing.assert_allclose(reward.dgr_rewards(preferences, "first"), [2 / 3, 1 / 3, 0, -1])
-  symmetric = reward.dgr_rewards(preferences)
+  np.testing.assert_allclose(tournaments.dgr_rewards(preferences, "first"), [2 / 3, 1 / 3, 0, -1])
+  symmetric = tournaments.dgr_rewards(preferences)
   np.testing.assert_allclose(symmetric, [1 / 3, 1 / 3, 1 / 3, -1])
 
 
 @pytest.mark.parametrize("order", ["symmetric", "first"])
 @pytest.mark.parametrize("ties", ["random", "none"])
-def test_equals_the_list_of_all_orders(reward, order, ties):
+def test_equals_the_list_of_all_orders(order, ties):
   rng = np.random.default_rng(0)
   differs = 0
   for n in (1, 2, 3, 4, 5, 6, 6, 6):
     preferences = drawn(rng, n, (-1, 0, 1)) * np.round(rng.random(), 2)
     directions = drawn(rng, n, (-1, 1)) if ties == "random" else None
-    found = reward.kept_wins(preferences, order, directions)
+    found = tournaments.kept_wins(preferences, order, directions)
     np.testing.assert_allclose(found, by_listing(preferences, directions, order == "first"))
     differs += not np.allclose(found, np.maximum(preferences, 0))
   assert differs, "nothing was ever deleted"
 
 
-def test_symmetric_rewards_follow_a_permutation_and_first_ones_do_not(reward):
+def test_symmetric_rewards_follow_a_permutation_and_first_ones_do_not():
   rng, moved = np.random.default_rng(1), 0
   for _ in range(20):
     preferences, directions = drawn(rng, 7, (-1, 1)), drawn(rng, 7, (-1, 1))
     order = rng.permutation(7)
     shown = preferences[np.ix_(order, order)], directions[np.ix_(order, order)]
-    np.testing.assert_allclose(reward.dgr_rewards(shown[0], directions=shown[1]),
-                               reward.dgr_rewards(preferences, directions=directions)[order])
-    moved += not np.allclose(reward.dgr_rewards(shown[0], "first"),
-                             reward.dgr_rewards(preferences, "first")[order])
+    np.testing.assert_allclose(tournaments.dgr_rewards(shown[0], directions=shown[1]),
+                               tournaments.dgr_rewards(preferences, directions=directions)[order])
+    moved += not np.allclose(tournaments.dgr_rewards(shown[0], "first"),
+                             tournaments.dgr_rewards(preferences, "first")[order])
   assert moved, "the first order depends on nothing either; the test cannot fail"
 
 
@@ -112,44 +113,44 @@ def cleans(kept_wins, has_conflict) -> bool:
   return 5 < cyclic < 55
 
 
-def test_cleaning_removes_cycles_and_nothing_else(reward):
-  assert cleans(reward.kept_wins, reward.has_conflict)
+def test_cleaning_removes_cycles_and_nothing_else():
+  assert cleans(tournaments.kept_wins, tournaments.has_conflict)
   keeps_all = lambda preferences, order: np.maximum(preferences, 0)
   keeps_none = lambda preferences, order: np.zeros_like(preferences)
   one_order = lambda preferences, order: np.triu(np.maximum(preferences, 0))
   for wrong in (keeps_all, keeps_none, one_order):
-    assert not cleans(wrong, reward.has_conflict)
+    assert not cleans(wrong, tournaments.has_conflict)
 
 
-def test_conflicts_are_cycles_of_wins(reward):
+def test_conflicts_are_cycles_of_wins():
   chain = tournament([(0, 1), (1, 2), (0, 2)], 3)
   ring = tournament([(0, 1), (1, 2), (2, 0)], 3)
   through_a_tie = tournament([(0, 1), (1, 2)], 3)
   four = tournament([(0, 1), (1, 2), (2, 3), (3, 0)], 4)  # no cycle of three
-  found = [reward.has_conflict(one) for one in (chain, ring, through_a_tie, four)]
+  found = [tournaments.has_conflict(one) for one in (chain, ring, through_a_tie, four)]
   assert found == [False, True, False, True]
-  assert reward.conflict_rate([chain, ring, through_a_tie, four]) == 0.5
+  assert tournaments.conflict_rate([chain, ring, through_a_tie, four]) == 0.5
 
 
-def test_many_completions_are_ordered_by_net_wins(reward):
-  n = reward.MOST + 1
+def test_many_completions_are_ordered_by_net_wins():
+  n = tournaments.MOST + 1
   ranks = np.random.default_rng(3).permutation(n)
   preferences = np.sign(ranks[:, None] - ranks).astype(float)
   for order in ("symmetric", "first"):
-    np.testing.assert_allclose(reward.dgr_rewards(preferences, order),
+    np.testing.assert_allclose(tournaments.dgr_rewards(preferences, order),
                                (2 * ranks - (n - 1)) / (n - 1))
   ring = tournament([(i, (i + 1) % n) for i in range(n)], n)
-  np.testing.assert_array_equal(reward.dgr_rewards(ring), np.zeros(n))
-  kept = reward.kept_wins(ring, "first")
-  assert kept.sum() == n - 1 and not reward.has_conflict(kept)
+  np.testing.assert_array_equal(tournaments.dgr_rewards(ring), np.zeros(n))
+  kept = tournaments.kept_wins(ring, "first")
+  assert kept.sum() == n - 1 and not tournaments.has_conflict(kept)
 
 
-def test_bad_arguments_are_refused(reward):
+def test_bad_arguments_are_refused():
   for bad in (np.ones((2, 2)), np.zeros(3), np.zeros((2, 3)), tournament(CYCLE) * np.nan):
     with pytest.raises(ValueError, match="square, finite, antisymmetric"):
-      reward.dgr_rewards(bad)
+      tournaments.dgr_rewards(bad)
   with pytest.raises(ValueError, match=r"order = 'last': allowed are"):
-    reward.dgr_rewards(tournament(CYCLE), "last")
+    tournaments.dgr_rewards(tournament(CYCLE), "last")
 
 
 TEXTS = ["4", "5", "=4", "4", "xx"]

@@ -7,7 +7,6 @@ Writes results.json and the tables of README.md.
 """
 
 import argparse
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -19,12 +18,9 @@ from jaxrl_llm.reporting.compare import half_width
 from jaxrl_llm.reporting.files import write_atomically
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.tasks import tournaments
 
 HERE = Path(__file__).parent
-_SPEC = importlib.util.spec_from_file_location("judges_reward", HERE / "reward.py")
-reward = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(reward)
-
 ITEMS, TRIALS, SEED = 8, 200, 0
 # Of each judge: how a pair is decided, with its number.
 JUDGES = {
@@ -40,8 +36,7 @@ METHODS = ("symmetric", "first", "copeland")
 HEADER = ("judge", "conflict rate", "acyclic after cleaning", "equal to Copeland without a cycle",
           "ρ, all best orders", "ρ, first best order", "ρ, Copeland",
           "all best orders - Copeland")
-LOGGED = ("reward/component/conflict", "reward/component/rule_tournament",
-          "reward/component/tournament", "reward/component/task")
+LOGGED = ("reward/component/conflict", "reward/component/task")
 
 
 def preferences(rng: np.random.Generator, utilities: np.ndarray, kind: str,
@@ -71,13 +66,13 @@ def trial(rng: np.random.Generator, kind: str, scale: float) -> dict:
   asked = preferences(rng, utilities, kind, scale)
   upper = np.triu(rng.choice([-1, 1], asked.shape), 1)
   directions = upper - upper.T
-  rewards = {order: reward.dgr_rewards(asked, order, directions) for order in METHODS[:2]}
-  rewards["copeland"] = reward.scaled(asked.sum(1))
-  conflict = reward.has_conflict(asked)
+  rewards = {order: tournaments.dgr_rewards(asked, order, directions) for order in METHODS[:2]}
+  rewards["copeland"] = tournaments.scaled(asked.sum(1))
+  conflict = tournaments.has_conflict(asked)
   equal = all(np.array_equal(rewards[order], rewards["copeland"]) for order in METHODS[:2])
   return {
       "conflict": conflict,
-      "acyclic": not reward.has_conflict(reward.kept_wins(asked, "first", directions)),
+      "acyclic": not tournaments.has_conflict(tournaments.kept_wins(asked, "first", directions)),
       "equal": None if conflict else equal,
       **{name: float(stats.spearmanr(utilities, found).statistic)
          for name, found in rewards.items()},
@@ -114,8 +109,7 @@ def table(found: dict[str, dict]) -> str:
 def logged(run: Path) -> dict[str, list]:
   """Returns the components that a finished run of a tournament logged, by iteration."""
   lines = [line for line in read_run(run).metrics if LOGGED[0] in line]
-  return {name: [line[name] for line in lines] for name in ("iteration", *LOGGED)
-          if lines and name in lines[0]}
+  return {name: [line[name] for line in lines] for name in ("iteration", *LOGGED)}
 
 
 def run_table(found: dict[str, list]) -> str:

@@ -140,6 +140,8 @@ SLOW = {
     "tasks/test_verifiers.py": "end_with_their_parent|killed_worker|number_of_workers"
                                "|starting_is_replaced|bounded_time",
     "test_config.py": "on_the_command_line",
+    "test_judges.py": "real_run",
+    "test_length_bands.py": "real_run",
     "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_types.py": None,

@@ -1,13 +1,21 @@
 """experiments/judges: tournaments without conflicts, against all n! orders; the toy's tables."""
 
 import asyncio
+import http.server
 import importlib.util
 import itertools
 import json
+import os
+import re
+import shlex
 import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
+import programs
 import pytest
 
 from jaxrl_llm.config import RewardConfig, load_plugins
@@ -200,8 +208,52 @@ def test_the_judge_is_asked_once_per_pair_of_distinct_texts(reward, monkeypatch)
   # "4" < "5" < "=4" as texts, so "4" wins twice, each time against both.
   np.testing.assert_allclose(values, np.array([2, -1, -3, 2, 0]) / 3)
   monkeypatch.setattr(reward, "_post", lambda request, timeout: {"winner": "both"})
-  with pytest.raises(ValueError, match="answered 'both'"):
+  with pytest.raises(ValueError, match="'winner': 'both'"):
     asyncio.run(reward.tournament(PROBLEM, TEXTS, cfg))
+
+
+class Judge(http.server.BaseHTTPRequestHandler):
+  """Lets the shorter text win."""
+
+  def do_POST(self):
+    asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    first, second = (len(asked[key]) for key in ("first", "second"))
+    winner = "tie" if first == second else "first" if first < second else "second"
+    body = json.dumps({"winner": winner}).encode()
+    self.send_response(200)
+    self.send_header("Content-Length", str(len(body)))
+    self.end_headers()
+    self.wfile.write(body)
+
+  def log_message(self, *_):
+    """Says nothing."""
+
+
+def test_a_real_run_asks_a_judge(tmp_path, reward):
+  """The command at the head of the plugin, with a judge that likes short texts."""
+  shown = re.search(r"  python (.*?)\n\n", reward.__doc__, re.DOTALL)[1].replace("\\\n", " ")
+  server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  more = [f"--workdir={tmp_path / 'run'}", "--config.reward.ties=none", "--config.iterations=1",
+          f"--config.reward.url=http://127.0.0.1:{server.server_port}"]
+  try:
+    done = subprocess.run([sys.executable, *shlex.split(shown), *more], cwd=FOLDER.parent.parent,
+                          capture_output=True, text=True, timeout=500,
+                          env=os.environ | programs.ENVIRONMENT)
+  finally:
+    server.shutdown()
+  assert done.returncode == 0, done.stderr[-2000:]
+  rows = [json.loads(row) for row in
+          (tmp_path / "run/rollouts/iteration_00001.jsonl").read_text().splitlines()]
+  for start in range(0, len(rows), 4):
+    group = rows[start:start + 4]
+    lengths = np.array([len(row["completion"]) for row in group])
+    net = np.sign(lengths - lengths[:, None]).sum(1)  # the others that are longer, less shorter
+    found = [row["components"]["tournament"] for row in group]
+    np.testing.assert_allclose(found, net / max(1, np.abs(net).max()))
+    assert not any(row["components"]["conflict"] or row["unscored_reason"] for row in group)
+  last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+  assert last["reward/component/conflict"] == 0.0
 
 
 def test_the_page_shows_the_recorded_results(tmp_path):

@@ -1,10 +1,17 @@
 """experiments/length_bands: the reward's published values, its task, and what a run must reach."""
 
 import importlib.util
+import json
 import math
+import os
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import programs
 import pytest
 
 from jaxrl_llm.config import RewardConfig, TaskConfig, load_plugins
@@ -40,7 +47,8 @@ def test_the_published_values(reward):
   assert golden(reward.band_of, reward.band_length_reward)
 
 
-@pytest.mark.parametrize("wrong", ["nearest bound", "no upper bound", "same band", "lower bound alone"])
+@pytest.mark.parametrize("wrong", ["nearest bound", "no upper bound", "same band",
+                                   "lower bound alone"])
 def test_wrong_rewards_do_not_give_them(reward, wrong):
   band, paid = reward.band_of, reward.band_length_reward
   if wrong == "nearest bound":
@@ -63,7 +71,7 @@ def test_what_is_paid_just_outside(reward, mode, at_the_edge):
 
 
 def test_bad_numbers_are_refused(reward):
-  with pytest.raises(ValueError, match="low = 0.9, reward.high = 0.8"):
+  with pytest.raises(ValueError, match=r"low = 0\.9, reward\.high = 0\.8"):
     reward.band_length_reward(0.85, 0.9, 0.8)
   with pytest.raises(ValueError, match=r"mode = 'farther': allowed are 'far' and 'nearest'"):
     reward.band_length_reward(0.85, 0.8, 0.9, mode="farther")
@@ -82,6 +90,24 @@ def test_as_a_registered_reward():
                                                     "inside": inside})
   found, = task.rewards([Problem("", "")], ["y"])
   assert "empty prompt" in found.unscored_reason
+
+
+def test_a_real_run_pays_for_lengths(tmp_path, reward):
+  """The command at the head of the plugin."""
+  shown = re.search(r"  python (.*?)\n\n", reward.__doc__, re.DOTALL)[1].replace("\\\n", " ")
+  more = [f"--workdir={tmp_path / 'run'}", "--config.iterations=1", "--config.reward.high=8",
+          "--config.reward.low=2"]
+  done = subprocess.run([sys.executable, *shlex.split(shown), *more], cwd=FOLDER.parent.parent,
+                        capture_output=True, text=True, timeout=500,
+                        env=os.environ | programs.ENVIRONMENT)
+  assert done.returncode == 0, done.stderr[-2000:]
+  lines = (tmp_path / "run/rollouts/iteration_00001.jsonl").read_text().splitlines()
+  for row in map(json.loads, lines):
+    parts, source = row["components"], len(row["prompt"])
+    assert parts["ratio"] == pytest.approx(len(row["completion"]) / source)
+    band = reward.band_of(source, 2, 8)
+    assert parts["length"] == pytest.approx(reward.band_length_reward(parts["ratio"], *band))
+    assert row["reward"] == pytest.approx(parts["task"] + parts["length"])
 
 
 def test_the_task_takes_its_content_at_every_length_of_the_band():

@@ -33,10 +33,10 @@ class Tournament:
 
   method: str = option("dgr", "`dgr` deletes the conflicts, `copeland` keeps them",
                        choices=("dgr", "copeland"))
-  order: str = option("symmetric", "mean over all best orders, or the first one, as the public code "
-                      "does", choices=("symmetric", "first"))
-  ties: str = option("random", "a tie is an edge of random direction and weight 0, as in the public "
-                     "code, or none", choices=("random", "none"))
+  order: str = option("symmetric", "mean over all best orders, or the first one, as the public "
+                      "code does", choices=("symmetric", "first"))
+  ties: str = option("random", "a tie is an edge of random direction and weight 0, as in the "
+                     "public code, or no edge", choices=("random", "none"))
   tournament_weight: float = option(1.0, "weight of the component")
 
 

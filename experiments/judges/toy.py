@@ -1,4 +1,4 @@
-"""Does deleting conflicts find the true order better? Tournaments of items whose utilities are known.
+"""Does deleting conflicts find the true order better? Tournaments of items with known utilities.
 
   python experiments/judges/toy.py                          # the tournaments, and the tables below
   python experiments/judges/toy.py --run=runs/judges        # also what a finished run logged
@@ -128,9 +128,9 @@ def render(results: dict, page: Path) -> None:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--trials", type=int, default=TRIALS, help="tournaments per judge, at least 2")
+  parser.add_argument("--trials", type=int, default=TRIALS, help="tournaments per judge")
   parser.add_argument("--run", type=Path, help="folder of a finished run; default: keep the table")
-  parser.add_argument("--out", type=Path, default=HERE, help="folder with README.md and results.json")
+  parser.add_argument("--out", type=Path, default=HERE, help="folder of README.md")
   flags = parser.parse_args()
   if flags.trials < 2:
     sys.exit(f"error: --trials={flags.trials}: one tournament has no interval. Fix: 2 or more.")

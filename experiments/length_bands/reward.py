@@ -1,8 +1,7 @@
 """Pays for a completion whose length, as a share of the source's length, is inside a band.
 
-  python experiments/main.py --config=experiments/length_bands/config.py --workdir=runs/length_bands \
-    --config.plugins=experiments/length_bands/reward.py,experiments/length_bands/task.py \
-    --config.reward.name=task,band_length
+  python experiments/main.py --config=experiments/extend/config.py --workdir=runs/band_length \
+    --config.plugins=experiments/length_bands/reward.py --config.reward.name=task,band_length
 
 It is the length part of HOMURA's reward (arXiv 2601.10187), which translates within the time that
 a sentence takes to speak. Lengths are in characters; the published ones are in characters of

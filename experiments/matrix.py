@@ -79,14 +79,28 @@ ROWS = (
         "credit goes to the tokens where answers part (TEMPO, 2509.18314)",
         "only behind shared beginnings"),
     Row("number_tokens", "do number tokens help to compare and add?", "`sweep.py --jobs=2`, 15 min",
-        "right where the longer is smaller: {:.0f} ± {:.0f} % as characters, {:.0f} ± {:.0f} % with "
-        "group tokens",
+        "right where the longer is smaller: {:.0f} ± {:.0f} % as characters, "
+        "{:.0f} ± {:.0f} % with group tokens",
         tuple(("README.md",
-               rf"Comparing: accuracy[\s\S]*?\| {name} +\|(?:[^|]*\|){{7}} {number}")
+               rf"Comparing: acc[\s\S]*?\| {name} +\|(?:[^|]*\|){{7}} {number}")
               for name in ("characters", "vocabulary")
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
         "no experiment is published (2604.11582)",
         "overlap; adding was not learnt"),
+    Row("length_bands", "does a paid band of lengths keep the content?", "`sweep.py --jobs=2`, not "
+        "timed alone", "inside the band {:.0f} % before, {:.0f} ± {:.1f} % after; content {:.0f} %",
+        (("README.md", r"greedy, before +\|[^|]*\| ([\d.]+)"),
+         ("README.md", r"greedy, after +\|[^|]*\| ([\d.]+)"),
+         ("README.md", r"greedy, after +\|[^|]*\| [\d.]+ ± ([\d.]+)"),
+         ("README.md", r"greedy, after +\|[^|]*\|[^|]*\| ([\d.]+)")),
+        "it does in translation (HOMURA, 2601.10187)", "agrees for greedy copies"),
+    Row("judges", "does deleting a judge's cycles rank better?", "`toy.py`, not timed alone",
+        "rank correlation against net wins: {:+.3f} ± {:.3f} (1 in 10 verdicts reversed), "
+        "{:+.3f} ± {:.3f} (logistic)",
+        tuple(("results.json", ("tournaments", judge, field))
+              for judge in ("1 in 10 reversed", "logistic, scale 1")
+              for field in ("gain", "gain_half_width")),
+        "it does (2510.15514)", "depends on how the judge errs"),
 )
 
 

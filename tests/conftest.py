@@ -141,6 +141,8 @@ SLOW = {
                                "|starting_is_replaced|bounded_time",
     "test_credit_table.py": "measured_again",
     "test_config.py": "on_the_command_line",
+    "test_judges.py": "real_run",
+    "test_length_bands.py": "real_run",
     "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_types.py": None,

@@ -161,11 +161,12 @@ def call_tools():
 
 
 def build():
-  """Builds the parts of runs with slots, tools, adapters, pruning, packing and Adafactor."""
+  """Builds the parts of runs with slots, tools, adapters, pruning, packing, Adafactor, a server."""
   engine = {"slots": 8, "chunk": 3, "max_turns": 2, "max_prompt_tokens": 7, "max_new_tokens": 26}
   packed = {"token_budget": 40, "shared_prompts": True}
   for cfg in (tiny(), tiny(parameters={"train": "lora"}, vocabulary={"top_k": 5}),
               tiny(optimizer={"name": "adafactor"}, updates=packed),
+              tiny(server={"url": "http://127.0.0.1:9", "folder": "weights"}),
               tiny(task={"name": "tool_arithmetic", "num_terms": None},
                    model={"vocab_size": 21}, rollout=engine)):
     built = setup.build(setup.resolve(cfg), jax.devices()[:1])

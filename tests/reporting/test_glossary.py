@@ -21,7 +21,8 @@ from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import rewards
 
 PACKAGE = Path(jaxrl_llm.__file__).parent
-sys.path.append(str(Path(__file__).parents[1] / "runs"))
+sys.path += [str(Path(__file__).parents[1] / "runs"),
+             str(Path(__file__).parents[1] / "rollouts" / "server")]
 SUPERVISED = {"loss/sft"}  # shown beside the bar of the warm start only
 
 
@@ -140,7 +141,16 @@ def with_a_file(folder):
   return from_dict(config)
 
 
-RUNS = {"critic": with_a_critic, "tool": with_a_tool, "redraws": with_redraws, "file": with_a_file}
+def with_a_server(folder):
+  """With rollouts from a server, which lives as long as the test."""
+  import engine_server
+
+  server = engine_server.EngineServer()
+  return tiny(1, server={"url": server.url, "folder": str(folder / "weights")})
+
+
+RUNS = {"critic": with_a_critic, "tool": with_a_tool, "redraws": with_redraws, "file": with_a_file,
+        "server": with_a_server}
 
 
 def logged(cfg, folder) -> set[str]:

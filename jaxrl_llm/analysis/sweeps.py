@@ -174,13 +174,18 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
   result = {
       "name": cell.name, "flags": list(cell.flags), "config": cell.hash, "sources": now,
       "commit": finished.environment.get("git_commit"), "seed": finished.config["seed"],
-      "cores": os.cpu_count() if cores is None else len(cores), "ended_early": ended,
+      "cores": _usable() if cores is None else len(cores), "ended_early": ended,
       "measured": sweep.measure(finished),
   }
   path = sweep.result_path(cell)
   path.parent.mkdir(exist_ok=True)
   write_atomically(path, json.dumps(result, indent=1) + "\n")
   return result
+
+
+def _usable() -> int | None:
+  """Returns how many cores this process may use; numbers depend on it, by rounding."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _pinned(cores: set[int]) -> Callable[[], None]:

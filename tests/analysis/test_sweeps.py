@@ -96,3 +96,12 @@ def test_sources_are_the_rooms_that_a_run_reads(tmp_path, monkeypatch):
   assert sweeps.sources() == before
   (package / "runs" / "a.py").write_text("x = 2\n")
   assert sweeps.sources() != before
+
+
+def test_the_cores_of_a_run_are_those_that_it_may_use(monkeypatch):
+  """Also where the sweep itself was pinned, which `os.cpu_count` does not see."""
+  monkeypatch.setattr(sweeps.os, "sched_getaffinity", lambda _: {3}, raising=False)
+  monkeypatch.setattr(sweeps.os, "cpu_count", lambda: 8)
+  assert sweeps._usable() == 1
+  monkeypatch.delattr(sweeps.os, "sched_getaffinity")
+  assert sweeps._usable() == 8

@@ -1,18 +1,16 @@
 """experiments/credit: its page says what its results say, and a case measured again is the same."""
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
 
+import experiment_files
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments" / "credit"
-SPEC = importlib.util.spec_from_file_location("credit_run", FOLDER / "run.py")
-run = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(run)
+run = experiment_files.load(FOLDER / "run.py")
 
 
 def test_the_page_is_rendered_from_the_committed_results(tmp_path):

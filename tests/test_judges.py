@@ -2,7 +2,6 @@
 
 import asyncio
 import http.server
-import importlib.util
 import itertools
 import json
 import os
@@ -14,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+import experiment_files
 import numpy as np
 import programs
 import pytest
@@ -29,10 +29,7 @@ PROBLEM = Problem("2+2=", "4")
 
 
 def loaded(name):
-  spec = importlib.util.spec_from_file_location(f"judges_{name}", FOLDER / f"{name}.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return experiment_files.load(FOLDER / f"{name}.py")
 
 
 @pytest.fixture

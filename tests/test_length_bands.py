@@ -1,6 +1,5 @@
 """experiments/length_bands: the reward's published values, its task, and what a run must reach."""
 
-import importlib.util
 import json
 import math
 import os
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import experiment_files
 import numpy as np
 import programs
 import pytest
@@ -26,10 +26,7 @@ GOLDEN = {(0.85, 20): 1.0, (1.0, 20): 0.018316, (0.75, 20): 0.105399, (0.6, 8): 
 
 
 def loaded(name):
-  spec = importlib.util.spec_from_file_location(f"length_bands_{name}", FOLDER / f"{name}.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return experiment_files.load(FOLDER / f"{name}.py")
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ class Best:
       checkpoints.save_params(self._directory / BEST / str(iteration), tree)
 
   def prune(self) -> None:
-    """Removes all but the best one, and the one that was the best at the last call.
+    """Keeps the best one and the one that was the best at the last call, and removes the others.
 
     Call it before each checkpoint, when the checkpoint before is complete: a run that goes on from
     that one needs what was the best then.

@@ -21,8 +21,8 @@ class TornCheckpointsError(RuntimeError):
 class Checkpoints:
   """A run's checkpoints, `workdir/checkpoints/<iteration>`, each written after that iteration.
 
-  They are written in a thread, while the run goes on. One at a time is: `save` waits for the one
-  before. What went wrong in the thread is raised by the next call of any method but `restore`.
+  A thread writes them while the run goes on, one at a time: `save` waits for the one before. The
+  next call of `save`, `finish` or `latest` raises what went wrong in the thread.
 
   A checkpoint is the tree of `RunState.saved`. Its entry `train` is the TrainState without frozen
   leaves, which are the start's.

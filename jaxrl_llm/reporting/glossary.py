@@ -60,7 +60,7 @@ reward/shaped        | 1     | the reward that the update reads, after shaping a
 reward/kept          | share | rows that the update reads
 rollout/length       | tokens | mean length of the completions, tool output included
 rollout/truncated    | share | completions that the length limit ended
-rollout/tokens       | tokens | completion tokens of the iteration
+rollout/tokens       | tokens | completion tokens of the rows that the update gets
 rollout/wasted_steps | share | row slots of the decode steps whose row had ended, without refilling
 rollout/staleness    | optimizer steps | age of the sampling policy, mean over rows
 rollout/wasted_slots | share | row slots of the engine's decode steps that decoded nothing useful
@@ -74,6 +74,7 @@ tool/calls           | 1     | calls of the tool
 tool/tokens          | tokens | tokens that the tool wrote
 dynamic_sampling/draws       | 1     | batches sampled until enough groups had differing rewards
 dynamic_sampling/kept_groups | share | sampled groups whose rewards differ
+dynamic_sampling/tokens      | tokens | completion tokens sampled, those of dropped groups included
 """)
 
 UPDATES = _entries(f"""

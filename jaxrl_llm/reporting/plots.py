@@ -82,13 +82,14 @@ def plot_compare(runs: dict[str, RunFolder], path: str | os.PathLike | BinaryIO,
 
 
 def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
-                metric: str) -> None:
+                metric: str, label: str = "iteration") -> None:
   """Writes one PNG of a metric's mean over seeds, with the smallest to the largest seed as a band.
 
   Args:
     groups: label to (iterations [I], values [S, I] of S seeds).
     path: file, or binary stream, that receives the PNG.
     metric: the title.
+    label: of the x axis.
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
@@ -100,7 +101,7 @@ def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
     if len(values) > 1:
       axes.fill_between(iterations, values.min(0), values.max(0), color=style["color"], alpha=0.18,
                         lw=0)
-  _finish(axes, metric, legend=False)
+  _finish(axes, metric, legend=False, label=label)
   axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9,
               labelcolor=INK)
   figure.savefig(path, format="png", dpi=150)
@@ -148,8 +149,8 @@ def finish_axes(axes: Axes, title: str, label: str, pad: float = 6) -> None:
   axes.tick_params(which="both", labelsize=8.5, color="#bbbbbb", labelcolor=INK)
 
 
-def _finish(axes: Axes, title: str, legend: bool) -> None:
-  finish_axes(axes, title, "iteration", pad=20 if legend else 6)
+def _finish(axes: Axes, title: str, legend: bool, label: str = "iteration") -> None:
+  finish_axes(axes, title, label, pad=20 if legend else 6)
   axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
   if legend:
     axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=5, borderaxespad=0.2,

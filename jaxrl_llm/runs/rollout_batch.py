@@ -114,7 +114,7 @@ def sample_batch(cfg: Config, task: Task, sampler: Sampler, params: Params, step
   if not cfg.dynamic_sampling.enabled:
     dispatched = dispatch(cfg, task, sampler, params, step, cursor)
     return verified(cfg, task, sampler.environment, dispatched)
-  found, counts, metrics, tally = [], [], [], np.zeros(4, int)
+  found, counts, metrics, tally, tokens = [], [], [], np.zeros(4, int), 0
   while tally[MIXED] < cfg.rollout.prompts:
     if len(found) == cfg.dynamic_sampling.max_draws:
       raise dried_up(cfg, tally)
@@ -126,15 +126,17 @@ def sample_batch(cfg: Config, task: Task, sampler: Sampler, params: Params, step
     counts.append([int(np.sum(part == MIXED)) for part in kinds])
     found.append(_take(batch, np.flatnonzero(own == MIXED), cfg.rollout.group_size))
     metrics.append(dispatched.metrics)
-  times = {
+    tokens += int(np.sum(batch.host.length - batch.host.prompt_length))
+  added = {
       "time/rollout": time.perf_counter() - begin,
       "dynamic_sampling/draws": float(len(found)),
       "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum()),
+      "dynamic_sampling/tokens": float(sum(processes.exchange("tokens", tokens))),
   }
   joined = _dealt(_join(found), counts, cfg.rollout.prompts, cfg.rollout.group_size)
   pooled = pooled_metrics(processes.exchange("samplers", pooled_metrics(metrics)))
   return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, sampler.mesh),
-                             metrics=pooled | times)
+                             metrics=pooled | added)
 
 
 def _dealt(mixed: RolloutBatch, counts: list[list[int]], wanted: int,

@@ -86,6 +86,8 @@ def test_constant_and_unscored_groups_are_sampled_again():
   assert batch.cursor == 4
   assert batch.metrics["dynamic_sampling/draws"] == 3.0 and batch.metrics["rollout/of_tests"] == 1.0
   np.testing.assert_allclose(batch.metrics["dynamic_sampling/kept_groups"], 4 / 9)
+  of_kept_rows = np.sum(batch.host.length - batch.host.prompt_length)
+  assert batch.metrics["dynamic_sampling/tokens"] == 3 * of_kept_rows  # of 3 batches, not of 1
 
 
 def test_rows_of_a_group_stay_together():

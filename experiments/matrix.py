@@ -49,8 +49,12 @@ ROWS = (
               for name in ("cumulative", "full sequence")),
         "less variance up to t than over the row (2605.07331)", "agrees"),
     Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min",
-        "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2",
-        (("results.json", ("2", "lines", 3, "all", "mismatch/outside")),),
+        "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2; trained with it, mean "
+        "accuracy {:.3f} ± {:.3f} instead of {:.3f} ± {:.3f}",
+        (("results.json", ("2", "lines", 3, "all", "mismatch/outside")),
+         *(("README.md", rf"\| {sampler} +\| nothing +\|(?:[^|]*\|){{2}} {number}")
+           for sampler in ("bfloat16", "the trainer's")
+           for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)"))),
         "7.5 % at 0.5 B parameters (trl issue 6789)", "cannot be seen at this scale"),
     Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`, not timed yet",
         "final accuracy {:.2f} ± {:.2f} without a ratio, {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} "

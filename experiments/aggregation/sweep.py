@@ -55,7 +55,7 @@ def measure(run: RunFolder) -> dict:
 
 def _of_rows(rows: Sequence[dict], config: dict) -> dict[str, float | None]:
   lengths = np.array([len(row["tokens"]) - row["prompt_length"] for row in rows])
-  guessed = np.array([row["completion"].lstrip(":").startswith("=") for row in rows])
+  guessed = np.array([row["completion"].startswith("=") for row in rows])
   share = positive_share(lengths, np.array([row["trained_reward"] for row in rows], np.float32),
                          config)
   return {"guesses": _mean(lengths[guessed]), "worked": _mean(lengths[~guessed]), "share": share}

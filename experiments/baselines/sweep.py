@@ -63,7 +63,7 @@ def cells() -> list[Cell]:
   """
   policies = [Cell(f"policy_{stage}_seed{seed}", (
       f"{CONFIG}ppo_critic", ON_POLICY, f"--config.iterations={iterations}",
-      "--config.evaluation.every=0", f"--config.seed={seed}"))
+      f"--config.seed={seed}"))
       for seed in SEEDS for stage, iterations in STAGES.items()]
   shapes = dict.fromkeys((size, prompts(size)) for prompts in BUDGETS.values() for size in SIZES)
   return policies + [Cell(_key(name, *shape, seed), (

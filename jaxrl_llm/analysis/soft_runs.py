@@ -59,6 +59,7 @@ class Training:
     warmup: updates.
     max_grad_norm: global norm to which gradients are clipped.
     answer_temperature: of the answers' tokens.
+    thoughts: False: only answers are trained, a control that shows what thoughts add.
   """
 
   updates: int = 300
@@ -68,6 +69,7 @@ class Training:
   warmup: int = 20
   max_grad_norm: float = 1.0
   answer_temperature: float = 1.0
+  thoughts: bool = True
 
   def optimizer(self) -> optax.GradientTransformation:
     """Returns AdamW after the clip, with the schedule."""
@@ -100,22 +102,25 @@ def updater(model: Model, cfg: Training):
   """Returns one compiled update, (state, sampled, rewards [B G], mode) -> (state, metrics)."""
 
   def update(state: TrainState, sampled: SoftRollout, rewards, mode: ThoughtMode):
-    return train_step(state, batch_of(sampled, rewards, mode, cfg.answer_temperature),
-                      loss=soft_loss, model=model, tx=cfg.optimizer(), cfg=StepConfig())
+    batch = batch_of(sampled, rewards, mode, cfg.answer_temperature, thoughts=cfg.thoughts)
+    return train_step(state, batch, loss=soft_loss, model=model, tx=cfg.optimizer(),
+                      cfg=StepConfig())
 
   return jax.jit(update)
 
 
-def batch_of(sampled: SoftRollout, rewards, mode: ThoughtMode,
-             answer_temperature: float) -> SoftBatch:
+def batch_of(sampled: SoftRollout, rewards, mode: ThoughtMode, answer_temperature: float, *,
+             thoughts: bool = True) -> SoftBatch:
   """Returns the batch of an update: RLOO advantages, and weights whose loss is the sum over tokens
-  and the mean over rows.
+  and the mean over rows. Without `thoughts`, these weigh nothing.
   """
   rollout = sampled.rollout
   inputs = AdvantageInputs(rewards=rewards, mask=rollout.mask, tokens=rollout.tokens,
                            group_id=rollout.group_id)
   found = advantages.get_advantage("rloo")(inputs, AdvantageConfig("rloo"))
   weights = loss_weights(rollout.mask, None, None, AggregationConfig("sequence_sum"))
+  if not thoughts:
+    weights = jnp.where(rollout.turn_id == ANSWER, weights, 0)
   return SoftBatch(sampled, found, weights, mode, jnp.float32(answer_temperature))
 
 
@@ -174,7 +179,8 @@ def evaluate(params, task: Task, problems: list[Problem], mode: ThoughtMode, sam
   Answers are greedy. A greedy thought needs one sample.
   """
   sampling = dataclasses.replace(sampling, group_size=samples)
+  first_row = EVALUATION // samples * samples  # a multiple of the group size
   prompts = prompt_batch(task, problems, task.longest_prompt(), group_size=samples,
-                         first_row=EVALUATION // samples * samples)
+                         first_row=first_row)
   sampled = sampler(model, sampling)(params, prompts, jax.random.key(seed), mode, Sampling.of(0.0))
   return graded(task, problems, sampled)[1].reshape(len(problems), samples)

@@ -127,7 +127,7 @@ def layout_faults(found, cfg) -> int:
 
 
 @pytest.mark.parametrize("name", MODES)
-@pytest.mark.parametrize("end_ids, prefill_ids", [((4,), (6, 7)), ((4, 4), ()), ((9, 5), (4, 6))])
+@pytest.mark.parametrize("end_ids, prefill_ids", [((4,), (4, 6)), ((4, 4), ()), ((9, 5), (4, 6))])
 def test_a_row_is_thought_prefill_and_answer(name, end_ids, prefill_ids):
   cfg = dataclasses.replace(CFG, end_ids=end_ids, prefill_ids=prefill_ids)
   found = sampled(MODES[name], prompts(64, seed=1), cfg=cfg)
@@ -164,11 +164,10 @@ def test_fuzzy_without_noise_is_greedy():
 
 @pytest.mark.parametrize("name", MODES)
 def test_a_row_depends_on_nothing_but_itself(name):
-  batch = prompts(32)
-  whole = sampled(MODES[name], batch)
-  order = (4 * np.random.default_rng(0).permutation(8)[:, None] + np.arange(4)).reshape(-1)
-  for rows, cfg in ((order, CFG), (np.arange(8, 24), CFG),
-                    (np.arange(32), dataclasses.replace(CFG, group_size=1))):
+  batch, whole = prompts(), sampled(MODES[name])
+  order = (4 * np.array([2, 0, 3, 1])[:, None] + np.arange(4)).reshape(-1)
+  for rows, cfg in ((order, CFG), (np.arange(4, 12), CFG),
+                    (np.arange(16), dataclasses.replace(CFG, group_size=1))):
     other = sampled(MODES[name], jax.tree.map(lambda x, rows=rows: x[rows], batch), cfg=cfg)
     np.testing.assert_array_equal(other.rollout.tokens, whole.rollout.tokens[rows])
     if MODES[name].soft:

@@ -60,13 +60,12 @@ class SoftSamplerConfig:
   pad_id: int = 0
 
   def __post_init__(self):
-    for name, value in (("end_ids", len(self.end_ids)), ("max_thought", self.max_thought),
-                        ("max_answer", self.max_answer)):
-      if value < 1:
-        raise ValueError(f"SoftSamplerConfig: {name} = {getattr(self, name)!r}: at least one token "
-                         "is needed. Fix: a phrase that demonstrations close thoughts with."
-                         if name == "end_ids" else
-                         f"SoftSamplerConfig: {name} = {value}: allowed is {name} >= 1.")
+    sizes = {"end_ids": len(self.end_ids), "max_thought": self.max_thought,
+             "max_answer": self.max_answer}
+    for name, size in sizes.items():
+      if size < 1:
+        raise ValueError(f"SoftSamplerConfig: {name} = {getattr(self, name)!r}: no token is "
+                         "allowed. Fix: at least one.")
 
   @property
   def longest(self) -> int:

@@ -90,7 +90,7 @@ def measure(seed: int) -> dict[str, dict]:
     training = dataclasses.replace(TRAINING, learning_rate=RATES[kind], thoughts=name != ONLY)
     params, right = soft_runs.train(start, task, soft_runs.modes(sigma)[kind], training, seed=seed,
                                     **shared)
-    sampled = [round(float(np.mean(part)), 6) for part in np.array_split(right, 10)]
+    sampled = [round(float(np.mean(part)), 6) for part in np.array_split(right, min(10, len(right)))]
     results[name] = {"settings": row(params, sigma), "while_training": sampled}
     print(f"seed {seed}: {name}", flush=True)
   return results
@@ -127,12 +127,24 @@ def gains(results: dict[int, dict]) -> str:
                          "smallest seed, hard greedy", "seeds that gain 10 points"), rows)
 
 
+def differences(results: dict[int, dict]) -> str:
+  """Returns differences between trainings in points, paired by seed."""
+  rows = []
+  for one, other in (("fuzzy", "hard"), ("soft", "hard"), ("soft", ONLY),
+                     ("fuzzy, large noise", "fuzzy")):
+    found = [values(results, one, *of) - values(results, other, *of)
+             for of in (("hard greedy", "right"), ("hard sampled", "solved"))]
+    rows.append((f"{one} - {other}", *map(interval, found)))
+  return markdown_table(("trainings", "hard greedy", "pass@32, hard sampled"), rows)
+
+
 def render(folder: Path) -> None:
   """Writes the tables from the committed results into `folder`."""
   results = load()
   sampled = tuple(name for name in SETTINGS if name.endswith("sampled"))
   for part, text in (("right", matrix(results, SETTINGS, "right")),
-                     ("solved", matrix(results, sampled, "solved")), ("gains", gains(results))):
+                     ("solved", matrix(results, sampled, "solved")), ("gains", gains(results)),
+                     ("differences", differences(results))):
     replace_part(folder / "README.md", f"run.py, {part}", text)
 
 

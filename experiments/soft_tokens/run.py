@@ -90,7 +90,8 @@ def measure(seed: int) -> dict[str, dict]:
     training = dataclasses.replace(TRAINING, learning_rate=RATES[kind], thoughts=name != ONLY)
     params, right = soft_runs.train(start, task, soft_runs.modes(sigma)[kind], training, seed=seed,
                                     **shared)
-    sampled = [round(float(np.mean(part)), 6) for part in np.array_split(right, min(10, len(right)))]
+    parts = np.array_split(right, min(10, len(right)))
+    sampled = [round(float(np.mean(part)), 6) for part in parts]
     results[name] = {"settings": row(params, sigma), "while_training": sampled}
     print(f"seed {seed}: {name}", flush=True)
   return results

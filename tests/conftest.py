@@ -65,6 +65,7 @@ SLOW = {
     "analysis/test_exact_group.py": "sampling_agrees|leave_one_out",
     "analysis/test_notebook.py": "is_what_trains",
     "analysis/test_replay.py": None,
+    "analysis/test_soft_runs.py": "repeats|in_its_row",
     "models/test_hf_memory.py": None,
     "models/test_hf_parity.py": r"greedy_continuation\[(?!qwen3_untied)|(logits|round_trip)"
                                 r"\[(?!(qwen3_untied|llama)\])|dtypes|on_a_mesh",
@@ -84,6 +85,7 @@ SLOW = {
     "objective/test_loss.py": "columns_outside|critic_adds|outside_the_support",
     "objective/test_mismatch.py": "halves_merge",
     "objective/test_otb.py": "tool_text_moves|only_longest_row|mean_over_rows_alive",
+    "objective/test_soft_loss.py": r"other_scores|mean_zero|\[hard",
     "objective/test_tempo.py": "the_loop_rejects|nothing_branches",
     "ops/test_prefix.py": "sharded_length",
     "ops/test_token_stats.py": "long_tails|stays_float64|masked_helpers|banned_tokens_in_float64"
@@ -103,6 +105,8 @@ SLOW = {
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
                                  "|only_attention|scales_of_their_own",
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",
+    "rollouts/test_soft_rollouts.py": r"\[end_ids[12]|without_noise_is_greedy|itself\[(hard|fuzzy)"
+                                      r"|close_and_others|answer\[.*hard|scores\[hard",
     "rollouts/server/test_server_sampler.py": r"again\[(?!NaN)|bounded|pruned|without_control"
                                               "|does_not_load|believing",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache"
@@ -145,6 +149,7 @@ SLOW = {
     "test_length_bands.py": "real_run",
     "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
+    "test_soft_tokens_table.py": "the_command",
     "test_types.py": None,
     "training/test_devices.py": r"one_device\[(?!fsdp-tensor-dense|dense-fsdp-tensor)|rejected"
                                 "|many_chunks|while_decoding|may_be_divided|gather_no",

@@ -230,6 +230,12 @@ class Model:
                        "a critic sets it by itself.")
     return hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
 
+  def embedding(self, params) -> Float[Array, "V D"]:
+    """The table whose rows are the inputs that tokens stand for: ids and embedding[ids] are the
+    same to `hidden`.
+    """
+    return params["embedding"]
+
   def head(self, params) -> Float[Array, "D V"]:
     """The output projection [D, V]; with a tied head, the transposed embedding."""
     return params["embedding"].T if self.config.tie_head else params["head"]

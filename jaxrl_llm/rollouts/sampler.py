@@ -51,7 +51,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     sampled from; they are 0 at temperature 0. `policy_step` is 0, because only the caller knows it.
   """
   keys, head = row_keys(key, prompts.row_id), model.head(params)
-  hidden, cache = _prefill(params, prompts, model, cfg.group_size)
+  hidden, cache = prefill(params, prompts, model, cfg.group_size)
   rows, width = prompts.tokens.shape
   loop = _Loop(cache, jnp.int32(0), jnp.full((rows, cfg.max_new_tokens), cfg.pad_id, jnp.int32),
                jnp.zeros((rows, cfg.max_new_tokens), jnp.float32), jnp.zeros(rows, jnp.int32),
@@ -86,8 +86,12 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
   return assemble(prompts, loop.tokens, loop.log_probs, loop.count, reason, pad_id=cfg.pad_id)
 
 
-def _prefill(params, prompts: PromptBatch, model, group: int):
-  """Returns (hidden state [B, D] that predicts the first completion token, the prompts' cache)."""
+def prefill(params, prompts: PromptBatch, model, group: int):
+  """Reads the prompts: each once, then repeated for the `group` rows that begin with it.
+
+  Returns:
+    (hidden state [B, D] that predicts the first completion token, the prompts' cache).
+  """
   tokens, length = prompts.tokens[::group], prompts.prompt_length[::group]
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)

@@ -58,6 +58,18 @@ def test_causality_by_gradient():
     np.testing.assert_array_equal(moved, np.arange(10) <= t)
 
 
+@pytest.mark.parametrize("tie", [True, False])
+def test_embeddings_of_ids_are_the_same_input(tie):
+  model = Model(dataclasses.replace(CONFIG, tie_head=tie))
+  params = model.init(jax.random.key(0))
+  ids, positions, segments = inputs()
+  table = model.embedding(params)
+  by_ids, _ = hidden(model)(params, ids, positions, segments)
+  np.testing.assert_array_equal(hidden(model)(params, table[ids], positions, segments)[0], by_ids)
+  other, _ = hidden(model)(params, table[ids] + 0.01, positions, segments)
+  assert np.max(np.abs(other - by_ids)) > 1e-2
+
+
 def test_segments_do_not_see_each_other():
   model = Model(CONFIG)
   params = model.init(jax.random.key(0))

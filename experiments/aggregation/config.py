@@ -18,7 +18,7 @@ def get_config(worked: str = "longer"):
   config.iterations = 50
   config.model.update(vocab_size=17, width=128, num_layers=4, num_heads=4, num_kv_heads=2,
                       head_dim=32, mlp_width=384)
-  config.task.update(name="padded_chain", num_terms=4, worked_share=0.3,
+  config.task.update(name="padded_chain", num_terms=4, worked_share=0.4,
                      guess_padding=GUESS_PADDING[worked], heldout_problems=256)
   config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=7, max_new_tokens=32, window=8)
   config.updates.update(optimizer_batches=4, micro_batches=4)

@@ -27,21 +27,19 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.soft_loss import soft_loss
-from jaxrl_llm.ops.soft_tokens import FUZZY, hard_thought, soft_thought
+from jaxrl_llm.ops.soft_tokens import (
+  ANSWER,
+  FUZZY,
+  SoftBatch,
+  SoftRollout,
+  ThoughtMode,
+  hard_thought,
+  soft_thought,
+)
 from jaxrl_llm.rollouts.soft import SoftSamplerConfig, generate_soft
 from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
 from jaxrl_llm.training.train_step import init_state, make_optimizer, train_step
-from jaxrl_llm.types import (
-  ANSWER,
-  AdvantageInputs,
-  Problem,
-  Sampling,
-  SoftBatch,
-  SoftRollout,
-  Task,
-  ThoughtMode,
-  TrainState,
-)
+from jaxrl_llm.types import AdvantageInputs, Problem, Sampling, Task, TrainState
 
 RIGHT, WRONG, NO_ANSWER = 100.0, 10.0, 0.0  # the source's rewards
 EVALUATION = 2**30  # row ids of evaluations begin here, so that they share no noise with training

@@ -11,9 +11,15 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxrl_llm.ops import masked
-from jaxrl_llm.ops.soft_tokens import gaussian_step_logp, mean_input
+from jaxrl_llm.ops.soft_tokens import (
+  THOUGHT,
+  SoftBatch,
+  SoftRollout,
+  ThoughtMode,
+  gaussian_step_logp,
+  mean_input,
+)
 from jaxrl_llm.ops.token_stats import scaled_logits
-from jaxrl_llm.types import THOUGHT, SoftBatch, SoftRollout, ThoughtMode
 
 
 class Steps(NamedTuple):

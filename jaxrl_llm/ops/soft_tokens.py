@@ -8,13 +8,68 @@ Source: Soft Tokens, Hard Truths, arXiv 2509.19170.
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxrl_llm.types import ThoughtMode
+from jaxrl_llm.types import Rollout
 
 SOFT, FUZZY, GAMMA = 0.5, 1e-4, 0.33  # the source's temperatures, and its noise
 NORMS = ("entry", "row")
+
+# Turns of a rollout that thinks in vectors or tokens and then answers: values of its `turn_id`.
+THOUGHT, ANSWER = 1, 2
+
+
+@struct.dataclass
+class ThoughtMode:
+  """How the steps of a thought are fed back to the model. Its numbers are traced.
+
+  Attributes:
+    soft: static; False: the embedding of a sampled token, True: the mean embedding of the
+      next-token distribution plus noise.
+    temperature: scalar f32; without `soft`, 0 is greedy.
+    sigma: scalar f32, standard deviation of the noise in each coordinate; unread without `soft`.
+  """
+
+  temperature: Float[Array, ""]
+  sigma: Float[Array, ""]
+  soft: bool = struct.field(pytree_node=False)
+
+
+@struct.dataclass
+class SoftRollout:
+  """Rows of a prompt, a thought, the text that introduces the answer, and the answer.
+
+  Attributes:
+    rollout: its `turn_id` is THOUGHT or ANSWER, and 0 on text that was put in. In a soft thought,
+      `tokens` are the most likely token of each step, and `behavior_log_probs` are
+      `gaussian_step_logp` of the recorded inputs.
+    inputs: [B, L, D] f32, what was fed in the steps of a soft thought; 0 elsewhere. None where the
+      thought is of tokens.
+  """
+
+  rollout: Rollout
+  inputs: Float[Array, "B L D"] | None
+
+
+@struct.dataclass
+class SoftBatch:
+  """What `objective.soft_loss.soft_loss` reads.
+
+  Attributes:
+    sampled: the rows.
+    advantages: [B, L] f32.
+    loss_weights: [B, L] f32; the loss is the sum of weight times advantage times -log pi.
+    mode: that the thoughts were sampled with.
+    answer_temperature: scalar f32, that the answers were sampled with.
+  """
+
+  sampled: SoftRollout
+  advantages: Float[Array, "B L"]
+  loss_weights: Float[Array, "B L"]
+  mode: ThoughtMode
+  answer_temperature: Float[Array, ""]
 
 
 def hard_thought(temperature: float = 1.0) -> ThoughtMode:

@@ -18,21 +18,19 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.models import kv_cache
-from jaxrl_llm.ops.soft_tokens import gaussian_step_logp, mean_input
+from jaxrl_llm.ops.soft_tokens import (
+  ANSWER,
+  THOUGHT,
+  SoftRollout,
+  ThoughtMode,
+  gaussian_step_logp,
+  mean_input,
+)
 from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.rollouts.assembly import assemble
 from jaxrl_llm.rollouts.next_token import first_arg_max, row_keys, sample_token
 from jaxrl_llm.rollouts.sampler import prefill
-from jaxrl_llm.types import (
-  ANSWER,
-  STOP_LENGTH,
-  STOP_TOKEN,
-  THOUGHT,
-  PromptBatch,
-  Sampling,
-  SoftRollout,
-  ThoughtMode,
-)
+from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Sampling
 
 FORCED, DONE = 0, 3  # stages beside THOUGHT and ANSWER; 0 is also the turn of text put in
 NOISE = 2  # folded into a position's key; the other two numbers are of next_token.py

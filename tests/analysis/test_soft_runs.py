@@ -12,11 +12,11 @@ from jaxrl_llm.analysis import soft_runs
 from jaxrl_llm.config import ModelConfig, TaskConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.ops.soft_tokens import noise_scale
+from jaxrl_llm.ops.soft_tokens import ANSWER, THOUGHT, SoftRollout, noise_scale
 from jaxrl_llm.rollouts.soft import SoftSamplerConfig
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import encode
-from jaxrl_llm.types import ANSWER, THOUGHT, Problem, Rollout, SoftRollout
+from jaxrl_llm.types import Problem, Rollout
 
 MODEL = Model(ModelConfig(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
                           head_dim=8, mlp_width=16))

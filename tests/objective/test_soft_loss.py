@@ -11,10 +11,10 @@ from jaxrl_llm.config import AggregationConfig, ModelConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import soft_loss
 from jaxrl_llm.objective.aggregation import loss_weights
-from jaxrl_llm.ops.soft_tokens import hard_thought, noise_scale, soft_thought
+from jaxrl_llm.ops.soft_tokens import THOUGHT, SoftBatch, hard_thought, noise_scale, soft_thought
 from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.rollouts import soft
-from jaxrl_llm.types import THOUGHT, PromptBatch, Sampling, SoftBatch
+from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(
     ModelConfig(vocab_size=11, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,

@@ -11,10 +11,17 @@ import pytest
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import soft_loss
-from jaxrl_llm.ops.soft_tokens import FUZZY, hard_thought, noise_scale, soft_thought
+from jaxrl_llm.ops.soft_tokens import (
+  ANSWER,
+  FUZZY,
+  THOUGHT,
+  hard_thought,
+  noise_scale,
+  soft_thought,
+)
 from jaxrl_llm.rollouts import soft
 from jaxrl_llm.rollouts.next_token import row_keys
-from jaxrl_llm.types import ANSWER, THOUGHT, PromptBatch, Sampling
+from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(
     ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8,

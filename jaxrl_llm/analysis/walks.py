@@ -10,7 +10,6 @@ the head reads off log-probabilities. So the engine samples it as it samples a n
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp

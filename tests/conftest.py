@@ -85,6 +85,7 @@ SLOW = {
     "objective/test_mismatch.py": "halves_merge",
     "objective/test_otb.py": "tool_text_moves|only_longest_row|mean_over_rows_alive",
     "objective/test_tempo.py": "the_loop_rejects|nothing_branches",
+    "objective/test_value_labels.py": "unbiased|bias_is_noticed",
     "ops/test_prefix.py": "sharded_length",
     "ops/test_token_stats.py": "long_tails|stays_float64|masked_helpers|banned_tokens_in_float64"
                                r"|pruned_statistics_and_gradients\[\{'(top_k|min_p)': [0-9.]+\}",
@@ -103,6 +104,8 @@ SLOW = {
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
                                  "|only_attention|scales_of_their_own",
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",
+    "rollouts/test_probing.py": "forbidden_token",
+    "rollouts/test_search.py": r"greedy_response\[step_end0",
     "rollouts/server/test_server_sampler.py": r"again\[(?!NaN)|bounded|pruned|without_control"
                                               "|does_not_load|believing",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache"
@@ -145,6 +148,7 @@ SLOW = {
     "test_length_bands.py": "real_run",
     "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
+    "test_tvm.py": "run_again",
     "test_types.py": None,
     "training/test_devices.py": r"one_device\[(?!fsdp-tensor-dense|dense-fsdp-tensor)|rejected"
                                 "|many_chunks|while_decoding|may_be_divided|gather_no",
@@ -154,9 +158,11 @@ SLOW = {
     "training/test_packing.py": "changes?_nothing|estimator_weights|eight_devices|wrong_ways"
                                 r"|scores_are_those_of_padded_rows\[plain|its_neighbour"
                                 "|same_shapes",
+    "training/test_preference_training.py": "micro_batches|each_prefix",
     "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"
                                    r"|micro_batches_change_nothing\[(minpro|gspo)"
                                    "|computed_per_micro_batch|unkept_and_void|sft_loss",
+    "training/test_value_model.py": r"masked_labels|share_of_right_rows\[sigmoid",
 }
 
 # Those that would take longer than all others together. `pytest -m processes` runs them.

@@ -143,6 +143,7 @@ SLOW = {
     "tasks/test_verifiers.py": "end_with_their_parent|killed_worker|number_of_workers"
                                "|starting_is_replaced|bounded_time",
     "test_credit_table.py": "measured_again",
+    "test_critical_tokens.py": "adapted_weights_only",
     "test_config.py": "on_the_command_line",
     "test_judges.py": "real_run",
     "test_length_bands.py": "real_run",

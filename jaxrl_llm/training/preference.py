@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -138,8 +137,3 @@ def token_scores(pos_params, neg_params, tokens: Int[Array, "B L"], length: Int[
     return jnp.pad(contrastive_scores(*logits, targets[1:], beta), (1, 0))
 
   return lax.map(of_row, (*states, tokens))
-
-
-def supervised_weights(mask: np.ndarray) -> jax.Array:
-  """Returns weights [B, L] f32 of `sft_loss` that count every token of `mask` [B, L] equally."""
-  return jnp.asarray(mask / np.maximum(mask.sum(), 1), jnp.float32)

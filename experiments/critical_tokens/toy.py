@@ -42,14 +42,14 @@ from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train
 from jaxrl_llm.types import Sampling, SupervisedBatch
 
 HERE = Path(__file__).parent
-SEEDS = tuple(range(5, 10))
+SEEDS = tuple(range(10, 15))
 MODEL = Model(ModelConfig(vocab_size=chains.VOCABULARY, width=64, num_layers=2, num_heads=4,
                           num_kv_heads=4, head_dim=16, mlp_width=128))
 CONTRAST = ParametersConfig("lora", lora_targets=("mlp/(gate|up|down)",))  # rank 8, alpha 16
 POLICY = ParametersConfig("lora", lora_rank=16, lora_alpha=32.0)  # all seven projections
 CARELESS = 0.12  # share of the teacher's partial sums that are wrong
 BASE_STEPS, BASE_RATE = 900, 3e-3
-CONTRAST_STEPS, CONTRAST_RATE = 100, 3e-3
+CONTRAST_STEPS, CONTRAST_RATE = 20, 3e-3
 DPO_STEPS, DPO_RATE = 90, 1e-3
 BATCH = 64
 QUESTIONS, SAMPLES, TEMPERATURE = 300, 16, 1.0

@@ -106,7 +106,7 @@ def slow_scores(pos, neg, tokens, length, beta):
 
 
 def test_scores_are_those_of_each_prefix():
-  rows = responses(2, rows=2)
+  rows = responses(2, rows=1)
   pos, neg = params(), params(1)
   expected = slow_scores(pos, neg, np.asarray(rows.tokens), np.asarray(rows.length), 1.0)
   inside = np.arange(8) < np.asarray(rows.length)[:, None]

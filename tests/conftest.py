@@ -100,12 +100,12 @@ SLOW = {
                                "|rules_are_those|matrices_are_cast|row_limits|stop_tokens_wait"
                                r"|counts|equals_generate\[(1-64|8-64|32-64|32-16)",
     "rollouts/test_engines.py": r"generate\[(fsdp|tensor)|fewer_groups|turns_of|limits_are",
+    "rollouts/test_probing.py": "forbidden_token",
+    "rollouts/test_search.py": r"greedy_response\[step_end0",
     "rollouts/test_int8.py": "one_device|one_byte|logits_of_rounded|behavior_is|wider_copy",
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
                                  "|only_attention|scales_of_their_own",
     "rollouts/test_sampler.py": "eight_devices|row_depends_on_nothing|greedy_is_the_arg_max",
-    "rollouts/test_probing.py": "forbidden_token",
-    "rollouts/test_search.py": r"greedy_response\[step_end0",
     "rollouts/server/test_server_sampler.py": r"again\[(?!NaN)|bounded|pruned|without_control"
                                               "|does_not_load|believing",
     "rollouts/test_turns.py": "compiles_no_more|equals_the_loop_without_a_cache"
@@ -149,8 +149,8 @@ SLOW = {
     "test_length_bands.py": "real_run",
     "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
-    "test_tvm.py": "run_again",
     "test_types.py": None,
+    "test_tvm.py": "run_again",
     "training/test_devices.py": r"one_device\[(?!fsdp-tensor-dense|dense-fsdp-tensor)|rejected"
                                 "|many_chunks|while_decoding|may_be_divided|gather_no",
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over"

@@ -87,6 +87,7 @@ SLOW = {
     "objective/test_otb.py": "tool_text_moves|only_longest_row|mean_over_rows_alive",
     "objective/test_soft_loss.py": r"other_scores|mean_zero|\[hard",
     "objective/test_tempo.py": "the_loop_rejects|nothing_branches",
+    "objective/test_value_labels.py": "unbiased|bias_is_noticed",
     "ops/test_prefix.py": "sharded_length",
     "ops/test_token_stats.py": "long_tails|stays_float64|masked_helpers|banned_tokens_in_float64"
                                r"|pruned_statistics_and_gradients\[\{'(top_k|min_p)': [0-9.]+\}",
@@ -101,6 +102,8 @@ SLOW = {
                                "|rules_are_those|matrices_are_cast|row_limits|stop_tokens_wait"
                                r"|counts|equals_generate\[(1-64|8-64|32-64|32-16)",
     "rollouts/test_engines.py": r"generate\[(fsdp|tensor)|fewer_groups|turns_of|limits_are",
+    "rollouts/test_probing.py": "forbidden_token",
+    "rollouts/test_search.py": r"greedy_response\[step_end0",
     "rollouts/test_int8.py": "one_device|one_byte|logits_of_rounded|behavior_is|wider_copy",
     "rollouts/test_numerics.py": "scanned_experts|engine_samples|equal_numerics|other_numerics"
                                  "|only_attention|scales_of_their_own",
@@ -144,6 +147,7 @@ SLOW = {
     "tasks/test_verifiers.py": "end_with_their_parent|killed_worker|number_of_workers"
                                "|starting_is_replaced|bounded_time",
     "test_credit_table.py": "measured_again",
+    "test_critical_tokens.py": "adapted_weights_only",
     "test_config.py": "on_the_command_line",
     "test_judges.py": "real_run",
     "test_length_bands.py": "real_run",
@@ -151,6 +155,7 @@ SLOW = {
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_soft_tokens_table.py": "the_command",
     "test_types.py": None,
+    "test_tvm.py": "run_again",
     "training/test_devices.py": r"one_device\[(?!fsdp-tensor-dense|dense-fsdp-tensor)|rejected"
                                 "|many_chunks|while_decoding|may_be_divided|gather_no",
     "training/test_meter.py": "no_rows|old_parameters|pruned_vocabulary|rows_without|spread_over"
@@ -159,9 +164,11 @@ SLOW = {
     "training/test_packing.py": "changes?_nothing|estimator_weights|eight_devices|wrong_ways"
                                 r"|scores_are_those_of_padded_rows\[plain|its_neighbour"
                                 "|same_shapes",
+    "training/test_preference_training.py": "micro_batches|each_prefix",
     "training/test_train_step.py": "eight_devices|statistics_of_the_whole|current_policy_as_anchor"
                                    r"|micro_batches_change_nothing\[(minpro|gspo)"
                                    "|computed_per_micro_batch|unkept_and_void|sft_loss",
+    "training/test_value_model.py": "masked_labels|share_of_right_rows",
 }
 
 # Those that would take longer than all others together. `pytest -m processes` runs them.

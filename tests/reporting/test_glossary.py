@@ -23,7 +23,9 @@ from jaxrl_llm.tasks import rewards
 PACKAGE = Path(jaxrl_llm.__file__).parent
 sys.path += [str(Path(__file__).parents[1] / "runs"),
              str(Path(__file__).parents[1] / "rollouts" / "server")]
-SUPERVISED = {"loss/sft"}  # shown beside the bar of the warm start only
+# In no metrics line: the first is shown beside the bar of the warm start, the others belong to
+# trainings that are no runs.
+SUPERVISED = {"loss/sft", "loss/value", "loss/language", "loss/preference"}
 
 
 def without_entry(names) -> list[str]:

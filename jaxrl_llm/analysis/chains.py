@@ -1,0 +1,60 @@
+"""Sums of digits modulo 10 with every partial sum written, and responses with one planted error.
+
+  prompt     BEGIN 7 3 8 2        response   7 0 8 0 END
+
+A response is right if its last sum is. In a planted one, a partial sum is wrong and everything
+after it follows from it, so the wrong sum is the token that decides. Own derivation.
+"""
+
+import numpy as np
+
+BEGIN, END, PAD = 10, 11, 12
+VOCABULARY = 13
+TERMS = 6
+PROMPT, RESPONSE = 1 + TERMS, TERMS + 1  # tokens; the response with its END
+
+
+def prompts(count: int, seed: int, held_out: bool) -> np.ndarray:
+  """Returns prompts [count, PROMPT] int32; one in four sequences of digits is held out."""
+  rng = np.random.default_rng([seed, held_out])
+  digits = rng.integers(0, 10, (8 * count, TERMS))
+  chosen = np.random.default_rng(0).random(10**TERMS) < 0.25
+  mine = chosen[digits @ 10 ** np.arange(TERMS)] == held_out
+  return np.column_stack([np.full(count, BEGIN), digits[mine][:count]]).astype(np.int32)
+
+
+def responses(asked: np.ndarray, errors: np.ndarray | int = 0) -> np.ndarray:
+  """Returns responses [B, RESPONSE] int32 to prompts [B, PROMPT].
+
+  Args:
+    errors: [B, TERMS], added to each partial sum and carried on; 0: the right response.
+  """
+  sums = np.cumsum(asked[:, 1:] + errors, 1) % 10
+  return np.column_stack([sums, np.full(len(asked), END)]).astype(np.int32)
+
+
+def careless(asked: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
+  """Returns responses of a teacher whose partial sums, but for the first, are each wrong with
+  probability `rate`, by any amount; it goes on from what it wrote.
+  """
+  errors = rng.integers(1, 10, (len(asked), TERMS)) * (rng.random((len(asked), TERMS)) < rate)
+  errors[:, 0] = 0
+  return responses(asked, errors)
+
+
+def corrupted(asked: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (responses with one wrong partial sum [B, RESPONSE], its position in each [B]).
+
+  Positions are 1 to TERMS - 1: the first partial sum only copies a digit.
+  """
+  rng = np.random.default_rng(seed)
+  at = rng.integers(1, TERMS, len(asked))
+  errors = np.zeros((len(asked), TERMS), int)
+  errors[np.arange(len(asked)), at] = rng.integers(1, 10, len(asked))
+  return responses(asked, errors), at
+
+
+def correct(asked: np.ndarray, found: np.ndarray) -> np.ndarray:
+  """Returns whether responses [B, >= RESPONSE] state the sum and then end, [B] bool."""
+  right = responses(asked)
+  return (found[:, TERMS - 1] == right[:, TERMS - 1]) & (found[:, TERMS] == END)

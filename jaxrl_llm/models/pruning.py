@@ -25,8 +25,8 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
 
   where one shift for all layers meets the budget. Fractions are then rounded down, and the layers
   with the largest fractions get one more each, the first of equal ones first. Adding a constant to
-  all priorities changes nothing, equal priorities of equal layers make equal shares up to one
-  channel, and a larger priority never keeps fewer. Own derivation; the source (arXiv 2511.18977)
+  all priorities changes nothing. Of layers with equal widths, equal priorities keep the same up to
+  one channel, and a larger priority never keeps fewer. Own derivation; the source (arXiv 2511.18977)
   publishes no formula.
 
   Args:

@@ -26,8 +26,8 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
   where one shift for all layers meets the budget. Fractions are then rounded down, and the layers
   with the largest fractions get one more each, the first of equal ones first. Adding a constant to
   all priorities changes nothing. Of layers with equal widths, equal priorities keep the same up to
-  one channel, and a larger priority never keeps fewer. Own derivation; the source (arXiv 2511.18977)
-  publishes no formula.
+  one channel, and a larger priority never keeps fewer. Own derivation; the source publishes no
+  formula.
 
   Args:
     priorities: [N] float, finite; a larger one keeps more.
@@ -37,6 +37,8 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
 
   Raises:
     ValueError: a priority is not finite, or the budget cannot be met.
+
+  Source: arXiv 2511.18977 (the task of a projection that meets the budget).
   """
   priorities, widths = np.asarray(priorities, np.float64), np.asarray(widths, np.int64)
   if priorities.shape != widths.shape or not np.isfinite(priorities).all():

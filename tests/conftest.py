@@ -63,7 +63,9 @@ SLOW = {
     "analysis/test_benchmark.py": "command|does_not_depend_on_the_piece",
     "analysis/test_comparisons.py": "agrees_with_the_sum_over_groups",
     "analysis/test_exact_group.py": "sampling_agrees|leave_one_out",
+    "analysis/test_head_rows.py": "merging_trained|moves_more_or_less",
     "analysis/test_notebook.py": "is_what_trains",
+    "analysis/test_readout.py": "loop_without_a_cache",
     "analysis/test_replay.py": None,
     "analysis/test_soft_runs.py": "repeats|in_its_row",
     "models/test_hf_memory.py": None,
@@ -146,6 +148,8 @@ SLOW = {
     "runs/test_watched_run.py": None,
     "tasks/test_verifiers.py": "end_with_their_parent|killed_worker|number_of_workers"
                                "|starting_is_replaced|bounded_time",
+    "test_budgets.py": "small_run",
+    "test_counting.py": "small_run",
     "test_credit_table.py": "measured_again",
     "test_critical_tokens.py": "adapted_weights_only",
     "test_config.py": "on_the_command_line",

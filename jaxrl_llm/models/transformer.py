@@ -24,6 +24,7 @@ from jaxrl_llm.models import kv_cache, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
 from jaxrl_llm.models.moe import MoE
+from jaxrl_llm.ops.token_stats import scaled_logits
 
 Constrain = Callable[[Array, tuple], Array]
 BLOCK_INPUT = "block_input"
@@ -84,8 +85,11 @@ class Transformer(nnx.Module):
     else:
       self.blocks = nnx.List([Block(cfg, rngs, i) for i in range(cfg.num_layers)])
 
-  def __call__(self, inputs, positions, segments, cache, constrain, packed, shared):
-    """As `Model.hidden_and_routing`."""
+  def __call__(self, inputs, positions, segments, cache, constrain, packed, shared, columns=None):
+    """As `Model.hidden_and_routing`, and what `Model.hidden_states` returns, of all layers.
+
+    `columns` is None where no states are asked for; there are none then.
+    """
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
     # In two steps, because no single exchange leads from divided embeddings to divided tokens.
@@ -103,13 +107,16 @@ class Transformer(nnx.Module):
       same_segment = cache.segments[:, None] == segments[..., None]
       seen = not_later & same_segment & (segments[..., None] > 0)
     run = self._scanned if self.cfg.scan_layers else self._unrolled
-    x, (layers, routing) = run(x, positions, seen, layers, index, constrain)
+    entering = x if columns is None else _at(x, columns)
+    x, (layers, routing, states) = run(x, positions, seen, layers, index, constrain, columns)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
-    return self.final_norm(x), cache, routing
+    if columns is not None:
+      states = jnp.concatenate([entering[None], states])
+    return self.final_norm(x), cache, routing, states
 
-  def _unrolled(self, x, positions, seen, layers, index, constrain):
-    keys, values, routing = [], [], []
+  def _unrolled(self, x, positions, seen, layers, index, constrain, columns):
+    keys, values, routing, states = [], [], [], []
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(entry[i] for entry in layers)
@@ -118,18 +125,26 @@ class Transformer(nnx.Module):
       keys.append(k)
       values.append(v)
       routing += [] if used is None else [used]
-    return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None)
+      states += [] if columns is None else [_at(x, columns)]
+    return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None,
+               None if columns is None else jnp.stack(states))
 
-  def _scanned(self, x, positions, seen, layers, index, constrain):
+  def _scanned(self, x, positions, seen, layers, index, constrain, columns):
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 
     def body(x, layer):
       state, cached = layer
       x, (new, routing) = run(state, x, positions, seen, cached, index)
-      return x, (None if cached is None else new, routing)
+      states = None if columns is None else _at(x, columns)
+      return x, (None if cached is None else new, routing, states)
 
     return lax.scan(body, x, (state, layers))
+
+
+def _at(x, columns):
+  """The states x [R, S, D] at `columns` [R, P]: [R, P, D]."""
+  return jnp.take_along_axis(x, columns[..., None], axis=1)
 
 
 def _rematerialised(cfg: ModelConfig, graph, constrain):
@@ -213,11 +228,48 @@ class Model:
     Returns:
       (hidden, cache, routing [N, R, S, k] int32 of the layers with experts, or None without).
     """
+    return self._network(params)(inputs, positions, segments, cache, self.constrain,
+                                 self.packed, shared)[:3]
+
+  def _network(self, params) -> Transformer:
+    """The modules with these parameters."""
     graph, axes_state = _structure(self.config)
     state = jax.tree.map(lambda leaf: leaf, axes_state)  # a copy: the cached state stays abstract
     nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(graph, state)(inputs, positions, segments, cache, self.constrain,
-                                   self.packed, shared)
+    return nnx.merge(graph, state)
+
+  def hidden_states(self, params, inputs: Array, positions: Int[Array, "R S"],
+                    segments: Int[Array, "R S"], columns: Int[Array, "R P"],
+                    layers: tuple[int, ...]) -> Float[Array, "K R P D"]:
+    """The residual stream at chosen layers and columns, before any final norm, for probes.
+
+    Args:
+      params, inputs, positions, segments: as in `hidden`.
+      columns: [R, P], of each row. Only these are kept of a layer.
+      layers: K of them; 0 is the embedding, n what block n leaves, and N what the final norm reads.
+
+    Raises:
+      ValueError: a layer does not exist.
+    """
+    last = self.config.num_layers
+    bad = [layer for layer in layers if not 0 <= layer <= last]
+    if bad or not layers:
+      raise ValueError(f"layers = {layers}: allowed are 0 (the embedding) to {last}. Fix: "
+                       f"{f'leave out {bad[0]}' if bad else 'name one'}.")
+    states = self._network(params)(inputs, positions, segments, None, self.constrain,
+                                   self.packed, None, columns)[3]
+    return states[jnp.asarray(layers)]
+
+  def lens(self, params, states: Float[Array, "... D"]) -> Float[Array, "... V"]:
+    """The logits, f32, that the final norm and the head make of any layer's states (logit lens).
+
+    Of layer N these are the model's own.
+    """
+    return scaled_logits(self.normed(params, states), self.head(params), 1.0)
+
+  def normed(self, params, states: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    """The final norm of states; of layer N, what `hidden` returns."""
+    return self._network(params).final_norm(states)
 
   def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
     """Value of the state after each token, hidden . value_head in f32; 0 before training.

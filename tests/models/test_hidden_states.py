@@ -1,0 +1,90 @@
+"""States of chosen layers are those of a shorter network; the lens of the last is the model."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.models import Model
+from jaxrl_llm.ops.token_stats import scaled_logits
+
+CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8,
+                     mlp_width=24, tie_head=False)
+MODEL = Model(CONFIG)
+IDS = jax.random.randint(jax.random.key(1), (3, 7), 0, CONFIG.vocab_size)
+POSITIONS = jnp.broadcast_to(jnp.arange(7), IDS.shape)
+INPUTS = (IDS, POSITIONS, jnp.ones_like(IDS))
+
+
+def params_of(model=MODEL):
+  return model.init(jax.random.key(0))
+
+
+def of_shorter_networks(params):
+  """[N + 1, R, S, D]: what a network of the first n blocks leaves, after the final norm."""
+  found = []
+  for depth in range(CONFIG.num_layers + 1):
+    blocks = {i: params["blocks"][i] for i in range(depth)}
+    if not depth:
+      found.append(MODEL.normed(params, params["embedding"][IDS]))
+      continue
+    shorter = Model(dataclasses.replace(CONFIG, num_layers=depth))
+    found.append(shorter.hidden(params | {"blocks": blocks}, *INPUTS)[0])
+  return jnp.stack(found)
+
+
+def captures(hidden_states) -> bool:
+  """Whether the states of all layers and some columns are those of shorter networks."""
+  params, columns = params_of(), jnp.asarray([[6, 0], [2, 3], [5, 5]])
+  found = MODEL.normed(params, hidden_states(params, *INPUTS, columns, (0, 1, 2, 3)))
+  expected = jnp.take_along_axis(of_shorter_networks(params), columns[None, ..., None], 2)
+  return found.shape == expected.shape and np.allclose(found, expected, atol=2e-5)
+
+
+def test_states_are_those_of_shorter_networks():
+  assert captures(MODEL.hidden_states)
+
+
+def one_layer_late(params, ids, positions, segments, columns, layers):
+  layers = tuple(min(layer + 1, CONFIG.num_layers) for layer in layers)
+  return MODEL.hidden_states(params, ids, positions, segments, columns, layers)
+
+
+def one_column_late(params, ids, positions, segments, columns, layers):
+  return MODEL.hidden_states(params, ids, positions, segments, (columns + 1) % 7, layers)
+
+
+@pytest.mark.parametrize("wrong", [one_layer_late, one_column_late])
+def test_other_layers_and_columns_are_rejected(wrong):
+  assert not captures(wrong)
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_stacked_blocks_have_the_same_states(remat):
+  stacked = Model(dataclasses.replace(CONFIG, scan_layers=True, remat=remat))
+  params = params_of()
+  joined = jax.tree.map(lambda *x: jnp.stack(x), *params["blocks"].values())
+  columns = jnp.asarray([[6], [2], [0]])
+  for layers in ((3,), (2, 0), (0, 1, 2, 3)):
+    np.testing.assert_allclose(
+        stacked.hidden_states(params | {"blocks": joined}, *INPUTS, columns, layers),
+        MODEL.hidden_states(params, *INPUTS, columns, layers), atol=2e-5)
+
+
+def test_the_lens_of_the_last_layer_is_the_model_to_the_bit():
+  params = params_of()
+  states = MODEL.hidden_states(params, *INPUTS, POSITIONS, (2, 3))
+  logits = scaled_logits(MODEL.hidden(params, *INPUTS)[0], MODEL.head(params), 1.0)
+  np.testing.assert_array_equal(MODEL.lens(params, states[1]), logits)
+  assert not np.allclose(MODEL.lens(params, states[0]), logits, atol=1e-3)
+  without_norm = scaled_logits(states[1], MODEL.head(params), 1.0)
+  assert not np.allclose(without_norm, logits, atol=1e-3)
+
+
+@pytest.mark.parametrize("layers", [(4,), (-1,), (0, 7), ()])
+def test_layers_that_do_not_exist_are_refused(layers):
+  with pytest.raises(ValueError, match=r"allowed are 0 \(the embedding\) to 3"):
+    MODEL.hidden_states(params_of(), *INPUTS, POSITIONS, layers)

@@ -105,6 +105,41 @@ ROWS = (
               for judge in ("1 in 10 reversed", "logistic, scale 1")
               for field in ("gain", "gain_half_width")),
         "it does (2510.15514)", "depends on how the judge errs"),
+    Row("soft_tokens", "does RL through soft thoughts teach?", "`run.py`, 17 min beside other work",
+        "greedy accuracy {:+.0f} ± {:.0f} points (hard), {:+.0f} ± {:.0f} (fuzzy), {:+.0f} ± {:.0f} "
+        "(soft); pass@32 soft less hard {:+.0f} ± {:.0f}",
+        (*(("README.md", rf"\| {name} +\| (?:-|0\.33) +\| {number}")
+           for name in ("hard", "fuzzy", "soft") for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
+         *(("README.md", rf"\| soft - hard +\|[^|]*\| {number}")
+           for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)"))),
+        "as good as hard in pass@1, better in pass@32 (2509.19170)",
+        "no difference; not shown to come from the thoughts"),
+    Row("tvm", "do labels of shared prefixes make better values?", "`toy.py`, 7 min",
+        "squared error less that of outcome labels {:+.4f} ± {:.4f}; step beam search {:.2f} ± {:.2f}, "
+        "one sample {:.2f}",
+        (*(("README.md", rf"\| prefix - outcome +\|[^|]*\|[^|]*\| {number}")
+           for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
+         *(("README.md", rf"\| step beam search, K = 8, b = 2 +\| {number}")
+           for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
+         ("README.md", r"\| one sample +\| ([\d.]+)")),
+        "they do (2407.12863; numbers unconfirmed)", "labels not decided; search pays"),
+    Row("critical_tokens", "does weighing critical tokens help DPO?", "`toy.py`, 9 min",
+        "sampled accuracy {:.2f} ± {:.2f} (DPO), {:.2f} ± {:.2f} (RPO), {:.2f} ± {:.2f} (cDPO), "
+        "{:.2f} ± {:.2f} (the same weight on every rejected token)",
+        tuple(("README.md", rf"\| {name} +\| {number}")
+              for name in ("DPO", "RPO", "cDPO", "DPO, rejected tokens weighed alike")
+              for number in (r"([\d.]+) ±", r"[\d.]+ ± ([\d.]+)")),
+        "cDPO above RPO above DPO (2411.19943)",
+        "agrees on DPO, not on RPO; not due to which tokens"),
+    Row("counting", "does a model know counts that it does not say?", "`run.py`, 9 min of one core",
+        "random rows in the head: {:.0f} ± {:.0f} % right, probe {:.0f} %; nine rows trained "
+        "{:.0f} ± {:.1f} %, LoRA {:.0f} ± {:.1f} %",
+        (*(("README.md", rf"\| planted +\| {number}")
+           for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)", r"(?:[^|]*\|){4} ([\d.]+)")),
+         *(("README.md", rf"\| {name} +\| {number}") for name in ("rows, hinge", "LoRA q/v")
+           for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)"))),
+        "small cosines of probe and head rows show it (2605.03258)",
+        "repairs agree; cosines are as small without a bottleneck"),
 )
 
 

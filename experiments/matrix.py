@@ -106,17 +106,18 @@ ROWS = (
               for field in ("gain", "gain_half_width")),
         "it does (2510.15514)", "depends on how the judge errs"),
     Row("soft_tokens", "does RL through soft thoughts teach?", "`run.py`, 17 min beside other work",
-        "greedy accuracy {:+.0f} ± {:.0f} points (hard), {:+.0f} ± {:.0f} (fuzzy), {:+.0f} ± {:.0f} "
-        "(soft); pass@32 soft less hard {:+.0f} ± {:.0f}",
+        "greedy accuracy {:+.0f} ± {:.0f} points (hard), {:+.0f} ± {:.0f} (fuzzy), {:+.0f} ± "
+        "{:.0f} (soft); pass@32 soft less hard {:+.0f} ± {:.0f}",
         (*(("README.md", rf"\| {name} +\| (?:-|0\.33) +\| {number}")
-           for name in ("hard", "fuzzy", "soft") for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
+           for name in ("hard", "fuzzy", "soft")
+           for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
          *(("README.md", rf"\| soft - hard +\|[^|]*\| {number}")
            for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)"))),
         "as good as hard in pass@1, better in pass@32 (2509.19170)",
         "no difference; not shown to come from the thoughts"),
     Row("tvm", "do labels of shared prefixes make better values?", "`toy.py`, 7 min",
-        "squared error less that of outcome labels {:+.4f} ± {:.4f}; step beam search {:.2f} ± {:.2f}, "
-        "one sample {:.2f}",
+        "squared error less that of outcome labels {:+.4f} ± {:.4f}; step beam search {:.2f} ± "
+        "{:.2f}, one sample {:.2f}",
         (*(("README.md", rf"\| prefix - outcome +\|[^|]*\|[^|]*\| {number}")
            for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
          *(("README.md", rf"\| step beam search, K = 8, b = 2 +\| {number}")

@@ -1,7 +1,7 @@
-"""A run of the table: `config.py:rloo`, `config.py:otb` and so on; any preset.
+"""A run of the table; its baseline is set beside it.
 
-  python experiments/main.py --config=experiments/baselines/config.py:otb \
-    --workdir=runs/baselines_one
+  python experiments/main.py --config=experiments/baselines/config.py \
+    --config.advantage.name=otb --workdir=runs/baselines_one
 
 The quickstart's task with 4 terms and a policy of 0.1 M parameters, so that gradients of thousands
 of rows can be taken one by one.
@@ -11,7 +11,7 @@ from jaxrl_llm import presets
 from jaxrl_llm.config import base_config
 
 
-def get_config(preset: str = "rloo"):
+def get_config():
   config = base_config()
   config.iterations = 60
   config.model.update(vocab_size=17, width=64, num_layers=3, num_heads=4, num_kv_heads=2,
@@ -23,4 +23,4 @@ def get_config(preset: str = "rloo"):
   config.optimizer.update(learning_rate=3e-4, b2=0.95)
   config.warm_start.update(steps=1000, batch_size=64, learning_rate=3e-3)
   config.evaluation.every = 5
-  return presets.apply(config, preset)
+  return presets.apply(config, "rloo")

@@ -24,7 +24,7 @@ from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
-CONFIG = "--config=experiments/baselines/config.py:"
+CONFIG = "--config=experiments/baselines/config.py"
 SIZES = (4, 8, 16, 32)  # rows of a prompt
 PROMPTS = 128  # on which gradients are measured
 STAGES = {"early": 3, "halfway": 8}  # iterations of training
@@ -41,15 +41,7 @@ MEASURED = {
     "TEMPO": AdvantageConfig("tempo"),
     "GAE(0.95)": AdvantageConfig("gae", lam=0.95, whiten=False),
 }
-# One step per batch: no ratio, so that only the baseline differs.
-ON_POLICY = "--config.estimator.name=reinforce"
-TRAINED = {
-    "RLOO": ("rloo",),
-    "OPO": ("opo",),
-    "OTB": ("otb", ON_POLICY),
-    "TEMPO": ("tempo", ON_POLICY),
-    "GAE": ("ppo_critic", ON_POLICY),
-}
+TRAINED = {"RLOO": "rloo", "OPO": "opo", "OTB": "otb", "TEMPO": "tempo", "GAE": "gae"}
 ROWS, FEW = 256, 16  # rows of a batch; prompts of a batch where these are equal
 BUDGETS = {"equal tokens": lambda size: ROWS // size, "equal prompts": lambda size: FEW}
 HEADER = ("budget", "rows of a prompt", "baseline", "accuracy at the end",
@@ -62,14 +54,14 @@ def cells() -> list[Cell]:
   are there once.
   """
   policies = [Cell(f"policy_{stage}_seed{seed}", (
-      f"{CONFIG}ppo_critic", ON_POLICY, f"--config.iterations={iterations}",
+      CONFIG, "--config.advantage.name=gae", f"--config.iterations={iterations}",
       f"--config.seed={seed}"))
       for seed in SEEDS for stage, iterations in STAGES.items()]
   shapes = dict.fromkeys((size, prompts(size)) for prompts in BUDGETS.values() for size in SIZES)
   return policies + [Cell(_key(name, *shape, seed), (
-      f"{CONFIG}{preset}", *flags, f"--config.rollout.group_size={shape[0]}",
+      CONFIG, f"--config.advantage.name={advantage}", f"--config.rollout.group_size={shape[0]}",
       f"--config.rollout.prompts={shape[1]}", f"--config.seed={seed}"))
-      for seed in SEEDS for shape in shapes for name, (preset, *flags) in TRAINED.items()]
+      for seed in SEEDS for shape in shapes for name, advantage in TRAINED.items()]
 
 
 def _key(name: str, size: int, prompts: int, seed: int) -> str:

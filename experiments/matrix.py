@@ -141,6 +141,15 @@ ROWS = (
            for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)"))),
         "small cosines of probe and head rows show it (2605.03258)",
         "repairs agree; cosines are as small without a bottleneck"),
+    Row("budgets", "which layers can spare channels?", "`run.py`, not timed alone",
+        "loss less that of equal shares {:+.3f} ± {:.3f} (policy), {:+.3f} ± {:.3f} (with the "
+        "curriculum), {:+.3f} ± {:.3f} (random search)",
+        tuple(("README.md", rf"\| {name} +\|[^|]*\|[^|]*\| {number}")
+              for name in ("policy, no curriculum", "policy, curriculum", "random search")
+              for number in (r"(-?[\d.]+) ± [\d.]+ +\| \d of 5",
+                             r"-?[\d.]+ ± ([\d.]+) +\| \d of 5")),
+        "a policy finds better shares than a search (2511.18977)",
+        "better than equal shares; not than random search"),
 )
 
 

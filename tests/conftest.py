@@ -148,7 +148,7 @@ SLOW = {
     "runs/test_watched_run.py": None,
     "tasks/test_verifiers.py": "end_with_their_parent|killed_worker|number_of_workers"
                                "|starting_is_replaced|bounded_time",
-    "test_budgets.py": "small_run",
+    "test_budgets.py": "small_run|climbs|finds_the_cheap",
     "test_counting.py": "small_run",
     "test_credit_table.py": "measured_again",
     "test_critical_tokens.py": "adapted_weights_only",

@@ -130,11 +130,13 @@ def largest_z(score) -> float:
       jax.random.fold_in(jax.random.key(i), x.size), x.shape, jnp.float32), PARAMS)
                 for i in range(DIRECTIONS)]
 
+  leaves, tree = jax.tree.flatten(found)
+
   def along(row):
-    gradient = jax.grad(score)(PARAMS, jax.tree.map(lambda x: x[None], row))
+    gradient = jax.grad(score)(PARAMS, jax.tree.unflatten(tree, [x[None] for x in row]))
     return [jax.tree.map(lambda g, u: jnp.sum(g * u), gradient, u) for u in directions]
 
-  chunks = jax.tree.map(lambda x: x.reshape(-1, CHUNK, *x.shape[1:]), found)
+  chunks = [x.reshape(-1, CHUNK, *x.shape[1:]) for x in leaves]
   values = jax.jit(lambda chunks: jax.lax.map(jax.vmap(along), chunks))(chunks)
   blocks = np.stack([np.asarray(x).reshape(-1) for x in jax.tree.leaves(values)])
   assert blocks.shape == (DIRECTIONS * len(jax.tree.leaves(PARAMS)), ROWS)

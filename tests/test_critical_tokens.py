@@ -1,6 +1,5 @@
 """experiments/critical_tokens: its page says what its results say, which meet what was asked."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,32 +8,24 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.analysis import chains
+from jaxrl_llm.analysis import chains, seed_results
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "critical_tokens"
 toy = experiment_files.load(FOLDER / "toy.py")
 
 
 def committed():
-  found = json.loads((FOLDER / "results.json").read_text())
-  return [found[str(seed)] for seed in toy.SEEDS]
-
-
-def rendered(folder, results=None):
-  for name in ("README.md", "results.json"):
-    shutil.copy(FOLDER / name, folder)
-  if results:
-    (folder / "results.json").write_text(json.dumps(results))
-  toy.render(folder)
-  return (folder / "README.md").read_text()
+  return seed_results.load(FOLDER, toy.SEEDS)
 
 
 def test_the_page_is_rendered_from_the_committed_results(tmp_path):
-  page = (FOLDER / "README.md").read_text()
-  assert rendered(tmp_path) == page
-  other = json.loads((FOLDER / "results.json").read_text())
-  other[str(toy.SEEDS[0])]["trained"]["cDPO"]["sampled"] /= 2
-  assert rendered(tmp_path, other) != page
+  page = Path(shutil.copy(FOLDER / "README.md", tmp_path))
+  toy.write_tables(committed(), page)
+  assert page.read_text() == (FOLDER / "README.md").read_text()
+  changed = committed()
+  changed[0]["trained"]["cDPO"]["sampled"] /= 2
+  toy.write_tables(changed, page)
+  assert page.read_text() != (FOLDER / "README.md").read_text()
 
 
 def finds(results) -> bool:

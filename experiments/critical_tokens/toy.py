@@ -1,14 +1,12 @@
 """Do contrastive scores find the token that decides, and does weighing by them help DPO?
 
-  python experiments/critical_tokens/toy.py             # seeds that results.json lacks, and tables
-  python experiments/critical_tokens/toy.py --render    # the tables again, from results.json
+  python experiments/critical_tokens/toy.py             # the seeds that are missing, and tables
+  python experiments/critical_tokens/toy.py             # missing seeds, then the tables
 
-Writes results.json and the tables of README.md.
+Writes results/seed<n>.json and the tables of README.md beside this file.
 """
 
-import argparse
 import functools
-import json
 import operator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import numpy as np
 import optax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.analysis import chains
+from jaxrl_llm.analysis import chains, seed_results
 from jaxrl_llm.config import (
   AggregationConfig,
   MeshConfig,
@@ -34,7 +32,6 @@ from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.objective.preference import DpoConfig
 from jaxrl_llm.objective.row_stats import row_stats
 from jaxrl_llm.reporting.compare import half_width, interval
-from jaxrl_llm.reporting.files import write_atomically
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.rollouts import probing, search
 from jaxrl_llm.training import preference
@@ -315,30 +312,12 @@ def _change(results: list[dict], name: str, other: str, key: str) -> str:
   return f"{gap.mean():+.3f} ± {half_width(gap):.2g}"
 
 
-def render(folder: Path) -> None:
-  """Writes the tables of a folder's results into its page."""
-  found = json.loads((folder / "results.json").read_text())
-  results = [found[str(seed)] for seed in SEEDS]
+def write_tables(results: list[dict], page: Path) -> None:
+  """Writes the tables into the page."""
   for part, table in (("planted", planted_table), ("replaced", replaced_table),
                       ("trained", trained_table)):
-    replace_part(folder / "README.md", f"toy.py, {part}", table(results))
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--render", action="store_true", help="only writes the tables")
-  parser.add_argument("--out", type=Path, default=HERE, help="folder of README.md and results.json")
-  flags = parser.parse_args()
-  path = flags.out / "results.json"
-  results = json.loads(path.read_text()) if path.exists() else {}
-  for seed in () if flags.render else SEEDS:
-    if str(seed) not in results:
-      results[str(seed)] = measure(seed)
-      write_atomically(path, json.dumps(results, indent=1) + "\n")
-      print("seed", seed, "done", flush=True)
-  render(flags.out)
+    replace_part(page, f"toy.py, {part}", table(results))
 
 
 if __name__ == "__main__":
-  main()
+  seed_results.main(__doc__, HERE, SEEDS, measure, write_tables)

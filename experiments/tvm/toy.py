@@ -1,14 +1,12 @@
 """Do labels from shared prefixes train a better value model, and does search with it pay?
 
-  python experiments/tvm/toy.py             # seeds that results.json lacks, then the tables
-  python experiments/tvm/toy.py --render    # the tables again, from results.json
+  python experiments/tvm/toy.py             # the seeds that are missing, then the tables
+  python experiments/tvm/toy.py --render    # the tables again, from the committed results
 
-Writes results.json and the tables of README.md.
+Writes results/seed<n>.json and the tables of README.md beside this file.
 """
 
-import argparse
 import functools
-import json
 from pathlib import Path
 
 import jax
@@ -16,12 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.analysis import walks
+from jaxrl_llm.analysis import seed_results, walks
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.value_labels import prefix_value_labels
 from jaxrl_llm.reporting.compare import half_width, interval
-from jaxrl_llm.reporting.files import write_atomically
 from jaxrl_llm.reporting.metrics_at_k import bootstrap_interval
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.rollouts import generate, search
@@ -198,29 +195,11 @@ def exact_table(results: list[dict]) -> str:
       (text, f"{mean:.4f}", f"{np.sqrt(mean * (1 - mean) / count):.4f}") for text, mean in rows])
 
 
-def render(folder: Path) -> None:
-  """Writes the tables of a folder's results into its page."""
-  found = json.loads((folder / "results.json").read_text())
-  results = [found[str(seed)] for seed in SEEDS]
+def write_tables(results: list[dict], page: Path) -> None:
+  """Writes the tables into the page."""
   for part, table in (("fit", fit_table), ("trained", trained_table), ("exact", exact_table)):
-    replace_part(folder / "README.md", f"toy.py, {part}", table(results))
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--render", action="store_true", help="only writes the tables")
-  parser.add_argument("--out", type=Path, default=HERE, help="folder of README.md and results.json")
-  flags = parser.parse_args()
-  path = flags.out / "results.json"
-  results = json.loads(path.read_text()) if path.exists() else {}
-  for seed in () if flags.render else SEEDS:
-    if str(seed) not in results:
-      results[str(seed)] = measure(seed)
-      write_atomically(path, json.dumps(results, indent=1) + "\n")
-      print("seed", seed, "done", flush=True)
-  render(flags.out)
+    replace_part(page, f"toy.py, {part}", table(results))
 
 
 if __name__ == "__main__":
-  main()
+  seed_results.main(__doc__, HERE, SEEDS, measure, write_tables)

@@ -1,7 +1,7 @@
 """Do contrastive scores find the token that decides, and does weighing by them help DPO?
 
   python experiments/critical_tokens/toy.py             # the seeds that are missing, and tables
-  python experiments/critical_tokens/toy.py             # missing seeds, then the tables
+  python experiments/critical_tokens/toy.py --render    # the tables again, from the results
 
 Writes results/seed<n>.json and the tables of README.md beside this file.
 """

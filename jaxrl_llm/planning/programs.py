@@ -50,7 +50,8 @@ def _step(planned: Planned) -> Program:
 
 
 def _scoring(planned: Planned) -> list[Program]:
-  """The anchor's pass and the reference's, where the config needs them."""
+  """The anchor's pass, the reference's and the one without adapters, where the config needs them.
+  """
   cfg, scoring, found = planned.cfg, planned.learner.scoring, []
   if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
     found.append(("score", scoring.score))
@@ -61,13 +62,18 @@ def _scoring(planned: Planned) -> list[Program]:
     held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
   packing, trips = _packed(planned, cfg.rows)
+  made = [(name, tracing(program, *arguments, packing=packing), 1) for name, program in found]
+  if scoring.score_residual is not None:
+    traced = tracing(scoring.score_residual, planned.params, planned.params, planned.rollout,
+                     packing=packing)
+    made.append(("score_residual", traced, 2))
   return [
-      Program(name, tracing(program, *arguments, packing=packing),
+      Program(name, traced,
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
-              planned.learner.mesh.size, 1, trips, model_flops.forward(cfg, cfg.rows),
+              planned.learner.mesh.size, 1, trips, passes * model_flops.forward(cfg, cfg.rows),
               held, 0, planned.head)
-      for name, program in found
+      for name, traced, passes in made
   ]
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Protocol
 
 import jax
@@ -11,10 +12,11 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
+from jaxrl_llm.registry import ADVANTAGES
 from jaxrl_llm.runs.samplers import sampling_of
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
-from jaxrl_llm.training.score import Scores, score
+from jaxrl_llm.training.score import Scores, adapter_residual, score
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
 RECOMPUTED, BEHAVIOR, CURRENT = "recomputed", "behavior", "current"
@@ -25,6 +27,13 @@ class ScoreFn(Protocol):
 
   def __call__(self, params: Params, rollout: Rollout, sampling: Sampling, *,
                packing: Packing | None = None) -> TokenStats: ...
+
+
+class ResidualFn(Protocol):
+  """What the adapters change of the hidden states, [B, L]; see `score.adapter_residual`."""
+
+  def __call__(self, params: Params, base: Params, rollout: Rollout, *,
+               packing: Packing | None = None) -> jax.Array: ...
 
 
 class MeterFn(Protocol):
@@ -44,6 +53,7 @@ class Scoring:
     sampling: temperature and vocabulary that rows are scored with.
     score: the anchor's pass, with the statistics that its readers need.
     score_reference: log-probs of the KL reference; None without a KL term.
+    score_residual: the passes with and without adapters; None where no advantage reads them.
     score_heldout: log-probs of held-out rows, all in one micro-batch.
     meter: the mismatch meter's pass over a few rows; None if `rollout.meter_rows` is 0.
   """
@@ -53,6 +63,7 @@ class Scoring:
   sampling: Sampling
   score: ScoreFn
   score_reference: ScoreFn | None
+  score_residual: ResidualFn | None
   score_heldout: ScoreFn
   meter: MeterFn | None
 
@@ -71,11 +82,20 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       sampling=sampling_of(cfg, "trainer"),
       score=compiled(functools.partial(in_pieces, stats=stats)),
       score_reference=compiled(in_pieces) if cfg.kl.coef else None,
+      score_residual=_residual(cfg, compiled, in_pieces),
       score_heldout=compiled(functools.partial(whole, rules=frozenset())),
       meter=make_meter(cfg, mesh, functools.partial(whole, stats=stats & {"in_support"})),
   )
 
 
+def _residual(cfg: Config, compiled: Callable, in_pieces: functools.partial) -> ResidualFn | None:
+  """`adapter_residual` in the same pieces as the anchor's pass, if the advantage reads it."""
+  if "adapter_residual" not in advantages.needs(cfg.advantage):
+    return None
+  numbers = ADVANTAGES.numbers(cfg.advantage)
+  normed = getattr(numbers, "hidden_state", "normed") == "normed"
+  return compiled(functools.partial(adapter_residual, model=in_pieces.keywords["model"],
+                                    cfg=in_pieces.keywords["cfg"], normed=normed))
 
 
 def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
@@ -91,7 +111,7 @@ def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
 
 def scored_stats(cfg: Config) -> frozenset[str]:
   """Statistics that the anchor's pass must find beside the log-probs."""
-  wanted = advantages.needs(cfg.advantage) & {"sum_pi_squared", "values"}
+  wanted = advantages.needs(cfg.advantage) & {"sum_pi_squared", "values", "entropy"}
   restricted = cfg.loss.rules or cfg.rollout.min_new_tokens
   return frozenset(wanted) | ({"in_support"} if restricted else frozenset())
 
@@ -110,7 +130,8 @@ def _anchor(cfg: Config) -> str:
 
 
 def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, rollout: Rollout, *,
-                  own: bool = False, packing: Packing | None = None) -> Scores:
+                  own: bool = False, packing: Packing | None = None,
+                  base: Params | None = None) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.
 
   Args:
@@ -119,6 +140,7 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
     own: whether `params` sampled the rollout, so that the mismatch meter can read the anchor's
       pass.
     packing: of the rollout's rows; None: they are padded.
+    base: `params` without adapters; None where nothing reads them.
   """
   recomputed, anchor, reference, stats = scoring.anchor == RECOMPUTED, None, None, None
   packed = {} if packing is None else {"packing": packing}
@@ -131,11 +153,15 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
   if scoring.score_reference is not None:
     found = scoring.score_reference(ref_params, rollout, scoring.sampling, **packed)
     reference = found.log_probs
+  residual = None
+  if scoring.score_residual is not None:
+    residual = scoring.score_residual(params, base, rollout, **packed)
   if stats is None:
-    return Scores(anchor, reference)
+    return Scores(anchor, reference, adapter_residual=residual)
   metered = None
   if own and scoring.meter is not None:
     metered = TokenStats(stats.log_probs, in_support=stats.in_support)
   # The pruned vocabulary matters only beside a recomputed anchor.
   in_support = stats.in_support if recomputed else None
-  return Scores(anchor, reference, stats.sum_pi_squared, stats.values, in_support, metered)
+  return Scores(anchor, reference, stats.sum_pi_squared, stats.values, in_support, metered,
+                stats.entropy, residual)

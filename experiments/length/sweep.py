@@ -76,7 +76,8 @@ def render(results: dict[str, dict], folder: Path) -> None:
       length, accuracy = (np.array([one[name] for one in found]) for name in curves)
       worked = length[:, -1] > (GUESSED + WORKED[pair[0]]) / 2
       rows.append((*pair, interval(length[:, 0]), interval(length[:, -1]),
-                   f"{worked.sum()} of {len(worked)}", interval(accuracy[:, -1]), interval(accuracy.mean(1))))
+                   f"{worked.sum()} of {len(worked)}", interval(accuracy[:, -1]),
+                   interval(accuracy.mean(1))))
       for name, values in (("length", length), ("accuracy", accuracy)):
         curves[name][", ".join(pair)] = (np.array(found[0]["iterations"]), values)
   tables.replace_part(folder / "README.md", "sweep.py",

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Protocol
 
 import jax
@@ -75,6 +74,9 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   whole = functools.partial(score, model=model, cfg=StepConfig(loss), rules=rules)
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
   in_pieces = functools.partial(whole, cfg=StepConfig(loss, pieces))
+  needs, numbers = advantages.needs(cfg.advantage), ADVANTAGES.numbers(cfg.advantage)
+  residual = functools.partial(adapter_residual, model=model, cfg=StepConfig(loss, pieces),
+                               normed=getattr(numbers, "hidden_state", "normed") == "normed")
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   return Scoring(
       anchor=_anchor(cfg),
@@ -82,20 +84,10 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       sampling=sampling_of(cfg, "trainer"),
       score=compiled(functools.partial(in_pieces, stats=stats)),
       score_reference=compiled(in_pieces) if cfg.kl.coef else None,
-      score_residual=_residual(cfg, compiled, in_pieces),
+      score_residual=compiled(residual) if "adapter_residual" in needs else None,
       score_heldout=compiled(functools.partial(whole, rules=frozenset())),
       meter=make_meter(cfg, mesh, functools.partial(whole, stats=stats & {"in_support"})),
   )
-
-
-def _residual(cfg: Config, compiled: Callable, in_pieces: functools.partial) -> ResidualFn | None:
-  """`adapter_residual` in the same pieces as the anchor's pass, if the advantage reads it."""
-  if "adapter_residual" not in advantages.needs(cfg.advantage):
-    return None
-  numbers = ADVANTAGES.numbers(cfg.advantage)
-  normed = getattr(numbers, "hidden_state", "normed") == "normed"
-  return compiled(functools.partial(adapter_residual, model=in_pieces.keywords["model"],
-                                    cfg=in_pieces.keywords["cfg"], normed=normed))
 
 
 def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:

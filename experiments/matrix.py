@@ -99,6 +99,11 @@ ROWS = (
                            "GRPO-lambda")),
         "half as long and as accurate (GRPO-lambda, 2505.18086)",
         "accuracy not decided; length cannot be seen at this scale"),
+    Row("arca", "does credit by adapters speed up their training?", "`toy.py`, not timed alone",
+        "mean accuracy less that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
+        tuple(("README.md", rf"\| {rank} +\| ARCA +\|(?:[^|]*\|){{4}} {number}")
+              for rank in (1, 8) for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
+        "competitive at equal rank (2606.00257)", "no difference; every seed learns later"),
     Row("number_tokens", "do number tokens help to compare and add?", "`sweep.py --jobs=2`, 15 min",
         "right where the longer is smaller: {:.0f} ± {:.0f} % as characters, "
         "{:.0f} ± {:.0f} % with group tokens",

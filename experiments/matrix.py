@@ -103,7 +103,7 @@ ROWS = (
         "mean accuracy less that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
         tuple(("README.md", rf"\| {rank} +\| ARCA +\|(?:[^|]*\|){{4}} {number}")
               for rank in (1, 8) for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
-        "competitive at equal rank (2606.00257)", "no difference; every seed learns later"),
+        "competitive at equal rank (2606.00257)", "no difference; later wherever it learns"),
     Row("number_tokens", "do number tokens help to compare and add?", "`sweep.py --jobs=2`, 15 min",
         "right where the longer is smaller: {:.0f} ± {:.0f} % as characters, "
         "{:.0f} ± {:.0f} % with group tokens",

@@ -32,8 +32,8 @@ METHODS = {
 LEARNING_RATE = 3e-4
 LEARNT = 0.9  # accuracy of a policy that works sums out; guesses are right at most in 0.85
 HEADER = ("rank", "method", "seeds that work it out", "accuracy at the end",
-          "its difference to GRPO", "mean accuracy over the run", "its difference to GRPO", "Gini at the end",
-          "tokens in effect at the end")
+          "its difference to GRPO", "mean accuracy over the run", "its difference to GRPO",
+          "Gini at the end", "tokens in effect at the end")
 
 
 def config(seed: int, **sections):

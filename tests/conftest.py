@@ -73,6 +73,7 @@ SLOW = {
                                 r"\[(?!(qwen3_untied|llama)\])|dtypes|on_a_mesh",
     "models/test_moe.py": r"cache_scan_and_mesh|loop_over_tokens\[True|divides_neither"
                           "|no_other_row",
+    "models/test_mtp.py": r"precedes_it\[(scanned|experts)|nothing\[scanned|wrong_(target|emb)",
     "models/test_peft.py": r"merged_parameters_do\[(?!qwen3_tied)",
     "models/test_row_attention.py": r"bfloat16|32768|does_not_depend|neighbour\[(?!blocked)"
                                     r"|four_devices|of_a_device|attention\[(splash|triton)",

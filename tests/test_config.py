@@ -56,7 +56,8 @@ def walk(cls=Config, prefix: str = "", method=None):
 # --- conditions
 
 # Conditions on properties, which follow from several keys.
-SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "vocabulary.rules": {"vocabulary.top_k": 3}}
+SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "has_mtp": {"mtp.name": "ce"},
+               "vocabulary.rules": {"vocabulary.top_k": 3}}
 
 
 def conditions():

@@ -31,6 +31,18 @@ def with_carried(state: TrainState, cfg: LossConfig, leaf) -> TrainState:
   return CalibratedState(state.step, state.params, state.opt_state, state.frozen, leaf)
 
 
+def carried(state: TrainState) -> jax.Array:
+  """The coefficient of the last update, a scalar f32.
+
+  Raises:
+    ValueError: the state carries none.
+  """
+  if not isinstance(state, CalibratedState):
+    raise ValueError("the loss has a calibrated coefficient, and the state carries none. Fix: "
+                     "with_carried(state, cfg, jnp.float32(0)).")
+  return state.mtp_coefficient
+
+
 def needs_coefficient(batch: TrainBatch | SupervisedBatch, cfg: StepConfig) -> bool:
   """Whether the loss needs a calibrated coefficient; False for supervised batches."""
   return isinstance(batch, TrainBatch) and is_carried(cfg.loss)

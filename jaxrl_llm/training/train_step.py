@@ -12,7 +12,12 @@ from jaxrl_llm.config import OptimizerConfig, ParametersConfig, StepConfig, Warm
 from jaxrl_llm.models import trainable
 from jaxrl_llm.training.estimator_weights import needs_weights, with_estimator_weights
 from jaxrl_llm.training.micro_batches import split_rows
-from jaxrl_llm.training.mtp_coefficient import needs_coefficient, with_carried, with_coefficient
+from jaxrl_llm.training.mtp_coefficient import (
+  carried,
+  needs_coefficient,
+  with_carried,
+  with_coefficient,
+)
 from jaxrl_llm.training.packing import Packing, everywhere, micro_batch
 from jaxrl_llm.types import Mean, TrainBatch, TrainState, merge_metrics, no_metrics
 
@@ -131,9 +136,9 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
   found: dict = {}
   if needs_coefficient(batch, cfg):
     params = trainable.merge(state.params, state.frozen, cfg.parameters)
-    batch, coefficient, found = with_coefficient(params, batch, state.mtp_coefficient, model=model,
+    batch, coefficient, found = with_coefficient(params, batch, carried(state), model=model,
                                                  cfg=cfg, packing=packing)
-    state = state.replace(mtp_coefficient=coefficient)
+    state = with_carried(state, cfg.loss, coefficient)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
                                       frozen=state.frozen, packing=packing)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)

@@ -49,35 +49,42 @@ def parameters(name):
   return jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, found)
 
 
-def by_prefix(model, params, ids, temperature=1.0):
-  """Log-probs [L] of one row, each from a network that was given nothing but the tokens before it.
+@functools.cache
+def last_logits(name):
+  """A function from the tokens before s [s] to the logits of token s, from nothing else.
 
-  The prediction of token s reads the trunk's states of the tokens before s - 1 and the embeddings
-  of the tokens 1 to s - 1.
+  It reads the trunk's states of the tokens before s - 1, and the embeddings of the tokens 1 to
+  s - 1.
   """
+  model, params = MODELS[name], parameters(name)
 
   @jax.jit
-  def last_logits(before):  # the tokens before s
+  def run(before):
     network, trunk = model._network(params), before[None, :-1]
     positions, segments = jnp.arange(trunk.shape[1])[None], jnp.ones(trunk.shape, jnp.int32)
     hidden, _ = model.hidden(params, trunk, positions, segments)
     x = network.mtp.join(hidden, params["embedding"][before[None, 1:]], model.constrain)
     seen = row_attention.rows(segments, model.config, model.constrain, packed=False)
     x, _ = network.mtp.block(x, positions, seen, None, None, model.constrain)
-    return network.mtp.norm(x)[0, -1] @ model.head(params) / temperature
+    return network.mtp.norm(x)[0, -1] @ model.head(params)
 
+  return run
+
+
+def by_prefix(name, ids, temperature):
+  """Log-probs [L] of one row."""
   out = np.zeros(len(ids))
   for s in range(2, len(ids)):
-    out[s] = jax.nn.log_softmax(last_logits(ids[:s]))[ids[s]]
+    out[s] = jax.nn.log_softmax(last_logits(name)(ids[:s]) / temperature)[ids[s]]
   return out
 
 
 def check_slots(name):
-  model, params, ids = MODELS[name], parameters(name), tokens()
+  ids = tokens()
   found = scored(name, distribution=Distribution(0.7))
   assert found.shape == ids.shape and found.dtype == jnp.float32
   for row, length in enumerate(LENGTH):
-    expected = by_prefix(model, params, ids[row, :length], 0.7)
+    expected = by_prefix(name, ids[row, :length], 0.7)
     np.testing.assert_allclose(found[row, :length], expected, rtol=1e-4, atol=1e-4)
 
 
@@ -158,7 +165,8 @@ def test_banned_tokens_are_those_of_the_slot():
   banned[0, 4] = True
   ids = tokens().at[0, 5].set(3)
   plain = scored("tied", ids)
-  found = scored("tied", ids, distribution=Distribution(banned=((1, 2, 3), jnp.asarray(banned))))
+  stops = ((1, 2, 3), jnp.asarray(banned))
+  found = scored("tied", ids, distribution=Distribution(banned=stops))
   changed = np.argwhere(np.abs(found - plain) > 1e-6)
   assert changed.tolist() == [[0, 4]]
 
@@ -196,8 +204,11 @@ def test_the_trunk_begins_and_computes_as_without_the_head(name):
   plain = Model(dataclasses.replace(model.config, mtp=False))
   own = model.init(jax.random.key(3))
   jax.tree.map(np.testing.assert_array_equal, mtp.without(own), plain.init(jax.random.key(3)))
-  run = jax.jit(lambda params, model: row_stats(params, tokens(), jnp.asarray(LENGTH),
-                                                model=model).log_probs, static_argnames="model")
+
+  def log_probs(params, model):
+    return row_stats(params, tokens(), jnp.asarray(LENGTH), model=model).log_probs
+
+  run = jax.jit(log_probs, static_argnames="model")
   both = [run(own, model), run(mtp.without(own), plain)]
   np.testing.assert_array_equal(*both)
   ranks = jax.tree.map(lambda x, axes: x.ndim == len(axes), model.shapes(), model.logical_axes())

@@ -37,7 +37,7 @@ from jaxrl_llm.training.train_step import (
 from jaxrl_llm.types import Bins, Rollout, SupervisedBatch, TrainBatch
 
 ROWS, LENGTH = 16, 16
-MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=2, num_kv_heads=2,
+MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=1, num_heads=2, num_kv_heads=2,
                           head_dim=8, mlp_width=24, mtp=True))
 NAMES = ("detach", "ce", "policy", "occ")
 TX = make_optimizer(OptimizerConfig(learning_rate=1e-3))
@@ -150,19 +150,18 @@ def test_a_coefficient_of_each_micro_batch_is_noticed():
     close(found(half, params, "occ")[1], found(batch, params, "occ")[1])
 
 
-@pytest.mark.parametrize("name", ["policy", "occ"])
-def test_eight_devices_give_the_update_of_one(name):
-  cfg, batch, params = StepConfig(loss_config(name)), sampled(), parameters()
+def test_eight_devices_give_the_update_of_one():
+  cfg, batch, params = StepConfig(loss_config("occ")), sampled(), parameters()
   results = []
   for sizes, devices in ((MeshConfig(), jax.devices()[:1]),
-                         (MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8])):
+                         (MeshConfig(fsdp=2, tensor=2, sequence=2), jax.devices()[:8])):
     mesh = parallel.make_mesh(sizes, devices)
     layout = with_carried(state_shardings(MODEL, TX, mesh), cfg.loss, parallel.replicated(mesh))
     state = with_carried(init_state(jax.tree.map(jnp.copy, params), TX), cfg.loss, jnp.float32(0))
     state = jax.device_put(state, layout)
     step = make_train_step(policy_loss, MODEL, TX, cfg, mesh)
     new, metrics = step(state, jax.device_put(batch, parallel.rows(mesh)))
-    results.append(jax.device_get((new.params, metrics, getattr(new, "mtp_coefficient", 0.0))))
+    results.append(jax.device_get((new.params, metrics, new.mtp_coefficient)))
   close(*results)
 
 
@@ -232,6 +231,7 @@ def trunk_gradient(name, **numbers):
 
 
 def test_a_coefficient_of_zero_is_detach_on_the_trunk_bit_for_bit():
+  """Operation by operation: a compiler may fuse the two programs differently, and round so."""
   detached = trunk_gradient("detach")
   zero = trunk_gradient("occ", lambda_max=0.0)
   assert equal(trunk(zero), trunk(detached))

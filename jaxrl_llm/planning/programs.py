@@ -62,11 +62,14 @@ def _scoring(planned: Planned) -> list[Program]:
     held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
   packing, trips = _packed(planned, cfg.rows)
+  read = planned.scores.mtp_log_probs is not None
+  ahead = model_flops.ahead(cfg, cfg.rows) if read else 0
   return [
       Program(name, tracing(program, *arguments, packing=packing),
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
-              planned.learner.mesh.size, 1, trips, model_flops.forward(cfg, cfg.rows),
+              planned.learner.mesh.size, 1, trips,
+              model_flops.forward(cfg, cfg.rows) + (ahead if name == "score" else 0),
               held, 0, planned.head)
       for name, program in found
   ]

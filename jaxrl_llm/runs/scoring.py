@@ -142,4 +142,4 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
   # The pruned vocabulary matters only beside a recomputed anchor.
   in_support = stats.in_support if recomputed else None
   return Scores(anchor, reference, stats.sum_pi_squared, stats.values, in_support, metered,
-                stats.mtp_log_probs)
+                mtp_log_probs=stats.mtp_log_probs)

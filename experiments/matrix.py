@@ -82,6 +82,28 @@ ROWS = (
                                     (r"GAE\(0\.95\), exact values", ""))),
         "credit goes to the tokens where answers part (TEMPO, 2509.18314)",
         "only behind shared beginnings"),
+    Row("baselines", "which baseline, from how many rows?",
+        "`sweep.py --only=policy`, 20 min",
+        "noise of the gradient with 4 rows, RLOO's being 1: {:.2f} ± {:.2f} (`otb`), {:.2f} "
+        "± {:.2f} (`otb` of the sequence), {:.2f} ± {:.2f} (`tempo`)",
+        tuple(("README.md", rf"early: begin[\s\S]*?\| {name} +\|[^|]*\|[^|]*\| {number}")
+              for name in ("OTB", "OTB of the sequence", "TEMPO")
+              for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
+        "OTB with 4 rows trains as others with 32 (2602.07078)",
+        "not in the gradient's noise; training runs are missing"),
+    Row("length", "what do rewards for short answers cost?", "`sweep.py --jobs=2`, not timed alone",
+        "of 5 seeds, {:.0f} learn to work 3 terms out with the plain reward, {:.0f} with a linear "
+        "penalty, {:.0f} with GRPO-lambda on all groups, {:.0f} on the best fifth",
+        tuple(("README.md", rf"\| 3 terms \| {name} +\|[^|]*\|[^|]*\| (\d) of 5")
+              for name in ("correct or not", "linear penalty", "GRPO-lambda, all groups",
+                           "GRPO-lambda")),
+        "half as long and as accurate (GRPO-lambda, 2505.18086)",
+        "accuracy not decided; length cannot be seen at this scale"),
+    Row("arca", "does credit by adapters speed up their training?", "`toy.py`, not timed alone",
+        "mean accuracy less that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
+        tuple(("README.md", rf"\| {rank} +\| ARCA +\|(?:[^|]*\|){{4}} {number}")
+              for rank in (1, 8) for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
+        "competitive at equal rank (2606.00257)", "no difference; later wherever it learns"),
     Row("number_tokens", "do number tokens help to compare and add?", "`sweep.py --jobs=2`, 15 min",
         "right where the longer is smaller: {:.0f} ± {:.0f} % as characters, "
         "{:.0f} ± {:.0f} % with group tokens",

@@ -15,6 +15,8 @@ DVP = "arXiv 2512.23087, abstract"
 GSPO = "arXiv 2507.18071"
 SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
 QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
+CHAIN = ("experiments/main.py --config=configs/quickstart.py --workdir={out}/%s "
+         "--config.%s --config.iterations=20 {fast}")
 OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
        "--config.iterations=25 {fast}")
 
@@ -106,5 +108,33 @@ TABLES = {
         ),
         live=("experiments/credit/run.py --cases=size_4 --out={out} {fast}",),
         fast="'--methods=GRPO;TEMPO'",
+    ),
+    "baselines": Table(
+        "experiments/baselines",
+        claims=(
+            Claim("with 4 rows of a prompt the optimal token baseline trains as well as others do "
+                  "with 32", "arXiv 2602.07078, abstract"),
+            Claim("noise of OTB's gradient with 4 rows, RLOO's with 4 rows being 1 (early policy)",
+                  "arXiv 2602.07078 leads one to expect much less than 1", None, "README.md",
+                  r"early: begin[\s\S]*?\| OTB +\|[^|]*\|[^|]*\| ([\d.]+)"),
+        ),
+        live=(CHAIN % ("rloo", "advantage.name=rloo"), CHAIN % ("otb", "advantage.name=otb"),
+              "experiments/compare.py {out}/rloo {out}/otb --by=advantage.name "
+              "--out={out}/comparison"),
+        fast=SMALLEST,
+    ),
+    "length": Table(
+        "experiments/length",
+        claims=(
+            Claim("length of the answers under GRPO-lambda, change in %",
+                  "arXiv 2505.18086, abstract", -47.3),
+            Claim("the same under a length penalty in all groups, before it collapses",
+                  "arXiv 2505.18086, second-hand", -55.28),
+        ),
+        live=(CHAIN % ("plain", "shaping.name=none"),
+              CHAIN % ("grpo_lambda", "shaping.name=grpo_lambda"),
+              "experiments/compare.py {out}/plain {out}/grpo_lambda --by=shaping.name "
+              "--out={out}/comparison"),
+        fast=SMALLEST,
     ),
 }

@@ -109,6 +109,8 @@ PRESETS = {
         _recipe("ppo", "tir_otb", "token"),
     "tempo":
         _recipe("ppo", "tempo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28),
+    "arca":
+        _recipe("ppo", "arca", "token", parameters__train="lora"),
     "balanced":
         _recipe("ppo", "grpo", "balanced"),
     "grpo_lambda":

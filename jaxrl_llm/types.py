@@ -169,6 +169,10 @@ class AdvantageInputs:
     correction_weights: [B, L] f32, 0 on rejected tokens; None where not given.
     turn_id: [B, L] int32, the policy's turn, counted from 1; 0 where mask is False. None where not
       given.
+    entropy: [B, L] f32, nats, of the anchor's distribution that the token was drawn from; None
+      where not given.
+    adapter_residual: [B, L] f32, how far the adapters move the last hidden state that predicts the
+      token, as a Euclidean norm; None where not given.
   """
 
   rewards: Float[Array, " B"]
@@ -183,6 +187,8 @@ class AdvantageInputs:
   values: Float[Array, "B L"] | None = None
   correction_weights: Float[Array, "B L"] | None = None
   turn_id: Int[Array, "B L"] | None = None
+  entropy: Float[Array, "B L"] | None = None
+  adapter_residual: Float[Array, "B L"] | None = None
 
 
 @struct.dataclass

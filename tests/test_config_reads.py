@@ -59,10 +59,13 @@ def call_methods():
                    (*x, config_lib.EstimatorConfig(name)).per_token_loss, array, array, array, mask)
   inputs = AdvantageInputs(row, mask, tokens, ids, anchor_log_probs=array, ref_log_probs=array,
                            sum_pi_squared=array, values=array, correction_weights=array,
-                           turn_id=tokens)
+                           turn_id=tokens, entropy=array, adapter_residual=array)
   for name in advantages.names():
     cfg = config_lib.AdvantageConfig(name)
     jax.eval_shape(lambda x, cfg=cfg: advantages.get_advantage(cfg.name)(x, cfg), inputs)
+  # What the passes over rows read of an advantage.
+  arca = setup.resolve(tiny(advantage={"name": "arca"}, parameters={"train": "lora"}))
+  setup.build(arca, jax.devices()[:1]).sampler.close()
   for name in registry.AGGREGATIONS.names():
     cfg = config_lib.AggregationConfig(name, 5 if name == "fixed" else None)
     jax.eval_shape(lambda *x, cfg=cfg: aggregation.loss_weights(*x, cfg), mask, array, ids)

@@ -191,12 +191,14 @@ def test_rewards_repeat_and_do_not_depend_on_the_order_of_the_group():
 def test_the_judge_is_asked_once_per_pair_of_distinct_texts(reward, monkeypatch):
   asked = []
 
-  def post(request, timeout):
-    body = json.loads(request.data)
-    asked.append((body["first"], body["second"]))
+  async def answer(url, question, timeout):
+    asked.append((question["first"], question["second"]))
     return {"winner": "tie" if "xx" in asked[-1] else "first"}
 
-  monkeypatch.setattr(reward, "_post", post)
+  async def garbage(url, question, timeout):
+    return {"winner": "both"}
+
+  monkeypatch.setattr(reward.reward_calls, "asked", answer)
   cfg = reward.Asked(ties="none")
   object.__setattr__(cfg, "timeout", 1.0)
   found = asyncio.run(reward.tournament(PROBLEM, TEXTS, cfg))
@@ -204,7 +206,7 @@ def test_the_judge_is_asked_once_per_pair_of_distinct_texts(reward, monkeypatch)
   values = [row["tournament"][0] for row in found]
   # "4" < "5" < "=4" as texts, so "4" wins twice, each time against both.
   np.testing.assert_allclose(values, np.array([2, -1, -3, 2, 0]) / 3)
-  monkeypatch.setattr(reward, "_post", lambda request, timeout: {"winner": "both"})
+  monkeypatch.setattr(reward.reward_calls, "asked", garbage)
   with pytest.raises(ValueError, match="'winner': 'both'"):
     asyncio.run(reward.tournament(PROBLEM, TEXTS, cfg))
 

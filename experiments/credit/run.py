@@ -15,8 +15,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxrl_llm.analysis import planted
+from jaxrl_llm.analysis import planted, planted_adapter
 from jaxrl_llm.analysis.planted import Planted
+from jaxrl_llm.analysis.planted_adapter import AdapterTraining
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
@@ -51,6 +52,18 @@ CASES = {f"size_{size}": (BASE, size) for size in SIZES} | {
     "alike_late": (dataclasses.replace(BASE, scale=SHARP, position=LATE), 16),
     "repaired": (dataclasses.replace(BASE, repair=0.1), 16),
 }
+# On policies that are trained through an adapter; rows of 12 tokens, decided in the middle.
+ADAPTED = {f"rank_{rank}_after_{updates}": AdapterTraining(rank, updates)
+           for rank in (1, 4, 16) for updates in (5, 20)}
+CASES |= {name: (BASE, 16) for name in ADAPTED}
+WEIGHTED = {
+    "GRPO": (AdvantageConfig("grpo"), 0.0),
+    "ARCA": (AdvantageConfig("arca"), 0.0),
+    "ARCA's rule, surprisal": (AdvantageConfig("arca", signal="surprisal"), 0.0),
+    "ARCA's rule, drop of entropy": (AdvantageConfig("arca", signal="entropy_drop"), 0.0),
+    "ARCA's rule, reference gap": (AdvantageConfig("arca", signal="reference_gap"), 0.0),
+}
+PAIRS = [("ARCA", "GRPO"), *((name, "ARCA") for name in list(WEIGHTED)[2:])]
 CONDITIONS = {"size_16": "middle, rows differ", "early": "first token", "late": "last token",
               "alike": "middle, rows alike", "alike_late": "last token, rows alike",
               "repaired": "middle, mended later"}
@@ -58,11 +71,19 @@ CONDITIONS = {"size_16": "middle, rows differ", "early": "first token", "late": 
 
 def measure(name: str, method: str) -> dict[str, list]:
   """Returns share, alignment and by_position of a method in a case, a value for each seed."""
-  (case, size), (advantage, error) = CASES[name], METHODS[method]
-  found = [planted.landing(dataclasses.replace(case, seed=seed), advantage, size, GROUPS, seed,
-                           error) for seed in SEEDS]
+  (case, size), (advantage, error) = CASES[name], methods_of(name)[method]
+  found = []
+  for seed in SEEDS:
+    one = dataclasses.replace(case, seed=seed)
+    scored = planted_adapter.train(one, ADAPTED[name], seed) if name in ADAPTED else None
+    found.append(planted.landing(one, advantage, size, GROUPS, seed, error, scored))
   return {field.name: [getattr(one, field.name) for one in found]
           for field in dataclasses.fields(planted.Landing)}
+
+
+def methods_of(name: str) -> dict:
+  """The methods that are measured in a case."""
+  return WEIGHTED if name in ADAPTED else METHODS
 
 
 def complete(name: str, methods: list[str], folder: Path) -> dict[str, dict]:
@@ -71,7 +92,7 @@ def complete(name: str, methods: list[str], folder: Path) -> dict[str, dict]:
   path.parent.mkdir(parents=True, exist_ok=True)
   results = json.loads(path.read_text()) if path.exists() else {}
   for method in methods:
-    if method not in results:
+    if method in methods_of(name) and method not in results:
       results[method] = measure(name, method)
       write_atomically(path, json.dumps(results, indent=1) + "\n")
   print(name, "done", flush=True)
@@ -81,8 +102,17 @@ def complete(name: str, methods: list[str], folder: Path) -> dict[str, dict]:
 def table(results: dict[str, dict], columns: dict[str, str], field: str) -> str:
   """A row for each method that all cases have, a column for each case: mean and 95 % interval."""
   rows = [(method, *(interval(results[name][method][field]) for name in columns))
-          for method in METHODS if all(method in results[name] for name in columns)]
+          for method in METHODS | WEIGHTED if all(method in results[name] for name in columns)]
   return markdown_table(("method", *columns.values()), rows)
+
+
+def differences(results: dict[str, dict], columns: dict[str, str]) -> str:
+  """A row for each pair of PAIRS: the alignment of the first minus that of the second, paired."""
+  rows = [(f"{one} - {other}",
+           *(interval(np.subtract(results[name][one]["alignment"],
+                                  results[name][other]["alignment"])) for name in columns))
+          for one, other in PAIRS]
+  return markdown_table(("pair", *columns.values()), rows)
 
 
 def figure(results: dict[str, dict], path: Path) -> None:
@@ -101,11 +131,16 @@ def figure(results: dict[str, dict], path: Path) -> None:
 def render(folder: Path) -> None:
   """Writes the tables and the figure from the committed results into `folder`."""
   results = {name: json.loads((HERE / "results" / f"{name}.json").read_text()) for name in CASES}
+  by_adapter = {name: f"rank {one.rank}, {one.updates} updates" for name, one in ADAPTED.items()}
   by_size = {f"size_{size}": f"{size} rows" for size in SIZES}
   for part, columns, field in (("share by size", by_size, "share"),
                                ("alignment by size", by_size, "alignment"),
-                               ("alignment by condition", CONDITIONS, "alignment")):
+                               ("alignment by condition", CONDITIONS, "alignment"),
+                               ("share with adapters", by_adapter, "share"),
+                               ("alignment with adapters", by_adapter, "alignment")):
     replace_part(folder / "README.md", f"run.py, {part}", table(results, columns, field))
+  replace_part(folder / "README.md", "run.py, differences with adapters",
+               differences(results, by_adapter))
   figure(results, folder / "by_position.png")
 
 
@@ -126,14 +161,14 @@ def main() -> None:
   parser.add_argument("--methods", default="", help="some of them, such as GRPO;TEMPO")
   parser.add_argument("--out", type=Path, help="folder of results of your own, shown at the end")
   flags = parser.parse_args()
-  cases, methods = chosen(flags.cases, CASES), chosen(flags.methods, METHODS)
+  cases, methods = chosen(flags.cases, CASES), chosen(flags.methods, METHODS | WEIGHTED)
   if flags.render and flags.out:
     parser.error("--render takes no --out")
   if not flags.render:
     results = {name: complete(name, methods, flags.out or HERE) for name in cases}
   if flags.out:
     print(table(results, {name: name for name in cases}, "alignment"))
-  elif cases == list(CASES) and methods == list(METHODS):
+  elif cases == list(CASES) and methods == list(METHODS | WEIGHTED):
     render(HERE)
 
 

@@ -8,22 +8,13 @@ A call that is late or fails is repeated (`reward.retries`); then its row is uns
 `reward/unscored` and kept out of the update, never a reward of 0.
 """
 
-import asyncio
-import json
-import urllib.request
-
 from jaxrl_llm import register
+from jaxrl_llm.tasks import reward_calls
 
 
 @register.reward("judge", url="http://127.0.0.1:8000", weight=0.5)
 async def judge(problem, completion, cfg):
   """Asks for {"score": x} of a prompt and a completion."""
-  body = json.dumps({"prompt": problem.prompt, "completion": completion}).encode()
-  request = urllib.request.Request(cfg.url, body, {"Content-Type": "application/json"})
-  answer = await asyncio.to_thread(_post, request, cfg.timeout)
+  question = {"prompt": problem.prompt, "completion": completion}
+  answer = await reward_calls.asked(cfg.url, question, cfg.timeout)
   return {"judge": (float(answer["score"]), cfg.weight)}
-
-
-def _post(request, timeout):
-  with urllib.request.urlopen(request, timeout=timeout) as reply:
-    return json.load(reply)

@@ -13,16 +13,12 @@ RM-Gallery; see README.md.
 import asyncio
 import dataclasses
 import difflib
-import hashlib
-import itertools
-import json
-import urllib.request
 
 import numpy as np
 
 from jaxrl_llm import register
 from jaxrl_llm.fields import option
-from jaxrl_llm.tasks import tournaments
+from jaxrl_llm.tasks import reward_calls, tournaments
 
 WINS = {"first": 1.0, "second": -1.0, "tie": 0.0}
 
@@ -61,15 +57,14 @@ async def tournament(problem, completions, cfg):
   One call that fails or is late leaves the whole group unscored, `reward.timeout` being the time
   for a group.
   """
-  pairs = distinct_pairs(completions)
+  pairs = tournaments.distinct_pairs(completions)
   found = await asyncio.gather(*(_asked(problem, pair, cfg) for pair in pairs))
   return components(problem, completions, dict(zip(pairs, found, strict=True)), cfg)
 
 
 async def _asked(problem, pair, cfg) -> float:
-  body = json.dumps({"prompt": problem.prompt, "first": pair[0], "second": pair[1]}).encode()
-  request = urllib.request.Request(cfg.url, body, {"Content-Type": "application/json"})
-  answer = await asyncio.to_thread(_post, request, cfg.timeout)
+  question = {"prompt": problem.prompt, "first": pair[0], "second": pair[1]}
+  answer = await reward_calls.asked(cfg.url, question, cfg.timeout)
   winner = answer.get("winner") if isinstance(answer, dict) else answer
   if winner not in WINS:
     raise ValueError(f"the judge at {cfg.url} answered {str(answer)[:80]!r}. Fix: "
@@ -77,25 +72,15 @@ async def _asked(problem, pair, cfg) -> float:
   return WINS[winner]
 
 
-def _post(request, timeout):
-  with urllib.request.urlopen(request, timeout=timeout) as reply:
-    return json.load(reply)
-
-
 @register.reward("rule_tournament", Ruled, group=True)
 def rule_tournament(problem, completions, cfg):
   """Prefers the text that is more like the answer; `reward.noise` reverses some verdicts."""
   like = {text: difflib.SequenceMatcher(None, text, problem.answer).ratio() for text in completions}
   verdicts = {}
-  for first, second in distinct_pairs(completions):
-    flipped = drawn("noise", problem.prompt, first, second) < cfg.noise
+  for first, second in tournaments.distinct_pairs(completions):
+    flipped = tournaments.drawn("noise", problem.prompt, first, second) < cfg.noise
     verdicts[first, second] = float(np.sign(like[first] - like[second])) * (-1 if flipped else 1)
   return components(problem, completions, verdicts, cfg)
-
-
-def distinct_pairs(completions: list[str]) -> list[tuple[str, str]]:
-  """Returns the pairs of different texts, each once; neither depends on the order of the group."""
-  return list(itertools.combinations(sorted(set(completions)), 2))
 
 
 def components(problem, completions: list[str], verdicts: dict, cfg: Tournament) -> list[dict]:
@@ -104,14 +89,11 @@ def components(problem, completions: list[str], verdicts: dict, cfg: Tournament)
   Args:
     verdicts: of each of `distinct_pairs`: 1 if the first one wins, -1 if the second one does, 0.
   """
-  preferences, directions = (np.zeros((len(completions),) * 2) for _ in range(2))
-  for i, j in itertools.permutations(range(len(completions)), 2):
-    pair = completions[i], completions[j]
-    if pair in verdicts:
-      preferences[i, j], preferences[j, i] = verdicts[pair], -verdicts[pair]
-      if cfg.ties == "random":
-        points = 1 if drawn("tie", problem.prompt, *pair) < 0.5 else -1
-        directions[i, j], directions[j, i] = points, -points
+  def points(*pair):
+    return 1 if tournaments.drawn("tie", problem.prompt, *pair) < 0.5 else -1
+
+  preferences = tournaments.between(completions, lambda *pair: verdicts[pair])
+  directions = tournaments.between(completions, points) if cfg.ties == "random" else None
   if cfg.method == "copeland":
     rewards = tournaments.scaled(preferences.sum(1))
   else:
@@ -119,9 +101,3 @@ def components(problem, completions: list[str], verdicts: dict, cfg: Tournament)
   found = float(tournaments.has_conflict(preferences))
   return [{"tournament": (float(reward), cfg.tournament_weight), "conflict": (found, 0.0)}
           for reward in rewards]
-
-
-def drawn(*texts: str) -> float:
-  """Returns a number in [0, 1) that depends on nothing but the texts, so that runs repeat."""
-  digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=8).digest()
-  return int.from_bytes(digest, "big") / 2**64

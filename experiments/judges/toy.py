@@ -56,8 +56,7 @@ def preferences(rng: np.random.Generator, utilities: np.ndarray, kind: str,
   else:
     noisy = gap + scale * rng.normal(size=shape)
     verdict = np.where(np.abs(noisy) <= TIE, 0, np.sign(noisy))
-  upper = np.triu(verdict, 1)
-  return upper - upper.T
+  return np.triu(verdict, 1) - np.triu(verdict, 1).T
 
 
 def trial(rng: np.random.Generator, kind: str, scale: float) -> dict:
@@ -71,9 +70,8 @@ def trial(rng: np.random.Generator, kind: str, scale: float) -> dict:
   conflict = tournaments.has_conflict(asked)
   equal = all(np.array_equal(rewards[order], rewards["copeland"]) for order in METHODS[:2])
   return {
-      "conflict": conflict,
+      "conflict": conflict, "equal": None if conflict else equal,
       "acyclic": not tournaments.has_conflict(tournaments.kept_wins(asked, "first", directions)),
-      "equal": None if conflict else equal,
       **{name: float(stats.spearmanr(utilities, found).statistic)
          for name, found in rewards.items()},
   }
@@ -88,10 +86,8 @@ def measure(trials: int) -> dict[str, dict]:
     gain = np.array([row["symmetric"] - row["copeland"] for row in rows])
     clean = [row["equal"] for row in rows if not row["conflict"]]
     found[name] = {
-        "trials": trials,
-        "conflict": float(np.mean([row["conflict"] for row in rows])),
-        "acyclic": sum(row["acyclic"] for row in rows),
-        "clean": len(clean), "equal": sum(clean),
+        "trials": trials, "conflict": float(np.mean([row["conflict"] for row in rows])),
+        "acyclic": sum(row["acyclic"] for row in rows), "clean": len(clean), "equal": sum(clean),
         **{method: float(np.mean([row[method] for row in rows])) for method in METHODS},
         "gain": float(gain.mean()), "gain_half_width": half_width(gain),
     }

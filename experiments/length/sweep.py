@@ -26,6 +26,7 @@ PROBLEMS = {
     "3 terms": ("--config.task.num_terms=3", "--config.rollout.max_prompt_tokens=5",
                 "--config.rollout.max_new_tokens=16"),
 }
+GUESSED, WORKED = 3, {"5 terms": 19, "3 terms": 11}  # tokens of an answer
 LIMIT = {"5 terms": 24, "3 terms": 16}
 
 
@@ -44,7 +45,7 @@ def rewards(problem: str) -> dict[str, tuple[str, ...]]:
 
 PAIRS = tuple((problem, reward) for problem in PROBLEMS for reward in rewards(problem))
 HEADER = ("problem", "reward", "length at the start, tokens", "length at the end, tokens",
-          "accuracy at the end", "mean accuracy over the run")
+          "seeds that work it out", "accuracy at the end", "mean accuracy over the run")
 
 
 def _key(problem: str, reward: str, seed: int) -> str:
@@ -73,8 +74,10 @@ def render(results: dict[str, dict], folder: Path) -> None:
     if results.keys() >= set(keys):
       found = [results[key]["measured"] for key in keys]
       length, accuracy = (np.array([one[name] for one in found]) for name in curves)
+      worked = length[:, -1] > (GUESSED + WORKED[pair[0]]) / 2
       rows.append((*pair, interval(length[:, 0]), interval(length[:, -1]),
-                   interval(accuracy[:, -1]), interval(accuracy.mean(1))))
+                   f"{worked.sum()} of {len(worked)}", interval(accuracy[:, -1]),
+                   interval(accuracy.mean(1))))
       for name, values in (("length", length), ("accuracy", accuracy)):
         curves[name][", ".join(pair)] = (np.array(found[0]["iterations"]), values)
   tables.replace_part(folder / "README.md", "sweep.py",

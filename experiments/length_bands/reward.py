@@ -4,8 +4,7 @@
     --config.plugins=experiments/length_bands/reward.py --config.reward.name=task,band_length
 
 It is the length part of HOMURA's reward (arXiv 2601.10187), which translates within the time that
-a sentence takes to speak. Lengths are in characters; the published ones are in characters of
-Chinese, syllables and morae.
+a sentence takes to speak. Lengths are in characters.
 """
 
 import dataclasses
@@ -34,10 +33,8 @@ class BandLength:
 def band_length(problem, completion, cfg):
   """Returns the component `length`, and of weight 0 `ratio` and `inside`, which are only logged.
 
-  The source is `problem.prompt`. Whether a row is correct is left to the task.
-
-  Raises:
-    ValueError: an empty source, or a band whose bounds are in the wrong order.
+  The source is `problem.prompt`. Whether a row is correct is left to the task. An empty source and
+  bounds in the wrong order raise ValueError.
   """
   source = len(problem.prompt)
   if not source:
@@ -46,16 +43,13 @@ def band_length(problem, completion, cfg):
   ratio = len(completion) / source
   low, high = band_of(source, cfg.low, cfg.high) if cfg.wider else (cfg.low, cfg.high)
   paid = band_length_reward(ratio, low, high, cfg.sharpness, cfg.mode)
-  return {
-      "length": (paid, cfg.length_weight),
-      "ratio": (ratio, 0.0),
-      "inside": (low <= ratio <= high, 0.0),
-  }
+  return {"length": (paid, cfg.length_weight), "ratio": (ratio, 0.0),
+          "inside": (low <= ratio <= high, 0.0)}
 
 
 def band_length_reward(ratio: float, low: float, high: float, sharpness: float = 100.0,
                        mode: str = "far") -> float:
-  """Returns what a ratio of lengths earns, in [0, 1].
+  """Returns what a ratio of the completion's length to the source's earns, in [0, 1].
 
     1 for low <= ratio <= high;  else exp(-sharpness D^2)
     D = max(|ratio - low|, |ratio - high|)   mode "far"
@@ -63,11 +57,6 @@ def band_length_reward(ratio: float, low: float, high: float, sharpness: float =
 
   "far" is HOMURA (arXiv 2601.10187, public code): at an edge it falls from 1 to
   exp(-sharpness (high - low)^2) at once. "nearest" is our own variant, which is continuous.
-
-  Args:
-    ratio: length of the completion / length of the source.
-    low, high: bounds of the band.
-    sharpness: >= 0; 0 pays every ratio alike.
 
   Raises:
     ValueError: bounds in the wrong order, or an unknown mode.
@@ -88,8 +77,7 @@ def band_of(source: int, low: float, high: float) -> tuple[float, float]:
     [0.6 low, 1.4 high]                          up to 4 characters
     [low (0.4 + 0.5 sqrt(source / 12)), high]    below 12
 
-  Source: public code of HOMURA (arXiv 2601.10187). At 12 characters the lower bound jumps from
-  0.9 low to low.
+  Source: public code of HOMURA (arXiv 2601.10187).
   """
   if source <= SHORTEST:
     return 0.6 * low, 1.4 * high

@@ -1,11 +1,9 @@
 """Does the reward move the lengths of copies into the band, and is their content kept?
 
-  python experiments/length_bands/sweep.py --list
   python experiments/length_bands/sweep.py --jobs=2
   python experiments/length_bands/sweep.py --render
 
-Runs of config.py over seeds, with the published way to measure the distance. Writes the table of
-README.md beside this file.
+Runs of config.py over seeds. Writes the table of README.md beside this file.
 """
 
 from pathlib import Path

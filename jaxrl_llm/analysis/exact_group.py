@@ -35,7 +35,7 @@ SUPPLIED = frozenset({
 
 def not_supplied(advantage: str) -> list[str]:
   """Returns the optional inputs that the advantage needs and this laboratory does not have."""
-  return sorted(advantages.spec(advantage).needs - SUPPLIED)
+  return sorted(advantages.needs(AdvantageConfig(advantage)) - SUPPLIED)
 
 
 def multisets(sequences: int, group_size: int) -> np.ndarray:

@@ -62,6 +62,31 @@ def policy(case: Planted) -> np.ndarray:
   return probs
 
 
+@dataclasses.dataclass(frozen=True)
+class Scored:
+  """What a method may read about the policy that sampled the rows.
+
+  Attributes:
+    probs: [T, V], of the policy.
+    reference: [T, V], of the reference.
+    residual: [T], what adapters change of the hidden state.
+  """
+
+  probs: np.ndarray
+  reference: np.ndarray
+  residual: np.ndarray
+
+  def at(self, tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the fields of AdvantageInputs, each shaped as `tokens` [..., T]."""
+    t = np.arange(len(self.probs))
+    entropy = -np.sum(self.probs * np.log(np.where(self.probs > 0, self.probs, 1)), -1)
+    of_positions = {"sum_pi_squared": np.square(self.probs).sum(-1), "entropy": entropy,
+                    "adapter_residual": self.residual}
+    return {"anchor_log_probs": np.log(self.probs[t, tokens]),
+            "ref_log_probs": np.log(self.reference[t, tokens]),
+            **{name: np.broadcast_to(x, tokens.shape) for name, x in of_positions.items()}}
+
+
 def state_values(case: Planted) -> np.ndarray:
   """Returns the expected reward before position t in a state, [T + 1, 2] float64.
 
@@ -80,11 +105,12 @@ def state_values(case: Planted) -> np.ndarray:
   return values
 
 
-def sample(case: Planted, groups: int, group_size: int, seed: int) -> np.ndarray:
-  """Returns tokens [groups, G, T] int32."""
+def sample(case: Planted, groups: int, group_size: int, seed: int,
+           probs: np.ndarray | None = None) -> np.ndarray:
+  """Returns tokens [groups, G, T] int32 of the case's policy, or of `probs` [T, V]."""
   rng = np.random.default_rng([seed, case.seed])
   uniform = rng.random((groups, group_size, case.length, 1))
-  tokens = (uniform > np.cumsum(policy(case), -1)).sum(-1)
+  tokens = (uniform > np.cumsum(policy(case) if probs is None else probs, -1)).sum(-1)
   return np.minimum(tokens, case.vocabulary - 1).astype(np.int32)
 
 
@@ -115,24 +141,29 @@ class Landing:
 
 
 def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: int, seed: int,
-            value_error: float = 0.0) -> Landing:
+            value_error: float = 0.0, scored: Scored | None = None) -> Landing:
   """Samples groups, and looks where the advantage lands.
 
   Args:
     advantage: of the registry; each group is an optimizer batch of its own.
     value_error: standard deviation of the errors of a critic's values, one for each state and
       position. They are drawn once: a critic is wrong in the same way about all rows.
+    scored: the policy, if it is another one than the case's; the case must not have repair then.
   """
-  tokens = sample(case, groups, group_size, seed)
+  if scored is None:
+    probs = policy(case)
+    scored = Scored(probs, probs, np.zeros(case.length))
+  else:
+    case = dataclasses.replace(case, good=float(scored.probs[case.position, GOOD]))
+  tokens = sample(case, groups, group_size, seed, scored.probs)
   exact, rewards = values_and_rewards(case, tokens)
   errors = value_error * np.random.default_rng([seed, 1]).normal(size=(case.length, 2))
   # A right row and a wrong one differ in their values, so the value says which error is theirs.
   right = (exact[..., :-1] == state_values(case)[:-1, RIGHT]).astype(int)
   values = exact[..., :-1] + errors[np.arange(case.length), right]
-  probs = policy(case)
-  found = np.asarray(_advantages(
-      advantage, tokens, rewards, np.log(probs[np.arange(case.length), tokens]),
-      np.broadcast_to(np.square(probs).sum(-1), tokens.shape), values), np.float64)
+  given = {name: x.astype(np.float32)
+           for name, x in {**scored.at(tokens), "values": values}.items()}
+  found = np.asarray(_advantages(advantage, tokens, rewards.astype(np.float32), given), np.float64)
   size, truth = np.abs(found), np.diff(exact, axis=-1)
   total = size.sum()
   if total == 0:
@@ -144,18 +175,17 @@ def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: 
 
 @functools.partial(jax.jit, static_argnames="advantage")
 def _advantages(advantage: AdvantageConfig, tokens: Int[Array, "M G T"],
-                rewards: Float[Array, "M G"], log_probs: Float[Array, "M G T"],
-                sum_pi_squared: Float[Array, "M G T"],
-                values: Float[Array, "M G T"]) -> Float[Array, "M G T"]:
+                rewards: Float[Array, "M G"],
+                given: dict[str, Float[Array, "M G T"]]) -> Float[Array, "M G T"]:
+  """The advantages of M groups, each an optimizer batch of its own; `given`: by their field."""
   call = advantages.get_advantage(advantage.name)
 
-  def one(tokens, rewards, log_probs, sum_pi_squared, values):
+  def one(tokens, rewards, given):
     inputs = AdvantageInputs(
         rewards=rewards, mask=jnp.ones(tokens.shape, bool), tokens=tokens,
-        group_id=jnp.zeros(len(tokens), jnp.int32), anchor_log_probs=log_probs,
-        ref_log_probs=log_probs, sum_pi_squared=sum_pi_squared, values=values,
-        correction_weights=jnp.ones_like(log_probs), turn_id=jnp.ones(tokens.shape, jnp.int32))
+        group_id=jnp.zeros(len(tokens), jnp.int32),
+        correction_weights=jnp.ones(tokens.shape, jnp.float32),
+        turn_id=jnp.ones(tokens.shape, jnp.int32), **given)
     return call(inputs, advantage)
 
-  return jax.vmap(one)(tokens, rewards.astype(jnp.float32), log_probs.astype(jnp.float32),
-                       sum_pi_squared.astype(jnp.float32), values.astype(jnp.float32))
+  return jax.vmap(one)(tokens, rewards, given)

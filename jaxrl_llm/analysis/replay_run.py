@@ -8,10 +8,11 @@ import jax
 from jaxrl_llm.analysis import frozen as frozen_lib
 from jaxrl_llm.analysis import replay as replay_lib
 from jaxrl_llm.analysis import replay_report
+from jaxrl_llm.objective import advantages
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.runs import checkpoints, saved
-from jaxrl_llm.runs.scoring import Scoring
+from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Rollout
 
@@ -28,8 +29,8 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
     plugins: as `saved.read_config`.
 
   Raises:
-    RunError: the folder, the rollouts or the checkpoint cannot be read, or the policy is older than
-      the rollouts.
+    RunError: the folder, the rollouts or the checkpoint cannot be read, the policy is older than
+      the rollouts, or the advantage reads what no run saves.
   """
   workdir = Path(workdir)
   finished = read_run(workdir)
@@ -43,11 +44,15 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
     raise RunError(
         f"--checkpoint={at} is older than the rollouts of --iteration={iteration}: a policy that "
         f"had not yet sampled them. Fix: --iteration={at} or less.")
-  _, params = saved.restore_trained(cfg, learner, workdir, at)
+  if "ref_log_probs" in advantages.needs(cfg.advantage):
+    raise RunError(f"advantage.name = {cfg.advantage.name!r} of {workdir} reads the reference's "
+                   "log-probs, which a run does not save. Fix: another run.")
+  _, start = saved.restore_start(cfg, learner, workdir, at)
+  params = learner.merged(start)
   # The reference's log-probs are not saved, so a KL term in the reward is left out.
   without_kl = dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, coef=0.0))
   result = replay_lib.replay(
-      rows, params, _scores(learner.scoring, params, rows.rollout), model=learner.model,
+      rows, params, _scores(learner, start, params, rows.rollout), model=learner.model,
       cfg=without_kl, micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches,
       stop_ids=task.stop_ids)
   title = f"Replay of {workdir.name}"
@@ -61,11 +66,15 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   return text
 
 
-def _scores(scoring: Scoring, params: Params, rollout: Rollout) -> Scores:
+def _scores(learner: Learner, start: Start, params: Params, rollout: Rollout) -> Scores:
   """What the run's advantage reads, under the current policy. `replay` makes its own anchor and
   vocabulary.
   """
+  scoring, residual = learner.scoring, None
+  if scoring.score_residual is not None:
+    residual = scoring.score_residual(params, learner.base(start), rollout)
   if not scoring.reads_stats:
-    return Scores()
+    return Scores(adapter_residual=residual)
   stats = scoring.score(params, rollout, scoring.sampling)
-  return Scores(sum_pi_squared=stats.sum_pi_squared, values=stats.values)
+  return Scores(sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy,
+                adapter_residual=residual)

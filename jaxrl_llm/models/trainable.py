@@ -248,8 +248,10 @@ def merge(trained, frozen, cfg: ParametersConfig):
   return _assemble(trained, frozen, _computed(trained, _bases(trained, frozen), cfg))
 
 
-def make_merge(model, cfg: ParametersConfig, mesh):
+def make_merge(model, cfg: ParametersConfig, mesh, *, adapters: bool = True):
   """`merge` on a mesh, as a function of anything with `params` (trained) and `frozen`.
+
+  With `adapters` False it leaves the adapters out: the parameters that they stand on.
 
   Only the leaves that an adapter or trained rows change are computed; the others are the same
   arrays.
@@ -266,8 +268,11 @@ def make_merge(model, cfg: ParametersConfig, mesh):
     })
 
   def merged(state):
-    computed = merge_parameters(state.params, _bases(state.params, state.frozen))
-    return _assemble(state.params, state.frozen, computed)
+    trained = state.params
+    if not adapters:
+      trained = {name: entry for name, entry in trained.items() if name != "lora"}
+    computed = merge_parameters(trained, _bases(trained, state.frozen))
+    return _assemble(trained, state.frozen, computed)
 
   return merged
 

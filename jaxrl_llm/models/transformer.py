@@ -263,11 +263,12 @@ class Model:
 
   def hidden_states(self, params, inputs: Array, positions: Int[Array, "R S"],
                     segments: Int[Array, "R S"], columns: Int[Array, "R P"],
-                    layers: tuple[int, ...]) -> Float[Array, "K R P D"]:
+                    layers: tuple[int, ...], *, shared: Int[Array, "R S"] | None = None,
+                    ) -> Float[Array, "K R P D"]:
     """The residual stream at chosen layers and columns, before any final norm, for probes.
 
     Args:
-      params, inputs, positions, segments: as in `hidden`.
+      params, inputs, positions, segments, shared: as in `hidden`.
       columns: [R, P], of each row. Only these are kept of a layer.
       layers: K of them; 0 is the embedding, n what block n leaves, and N what the final norm reads.
 
@@ -280,7 +281,7 @@ class Model:
       raise ValueError(f"layers = {layers}: allowed are 0 (the embedding) to {last}. Fix: "
                        f"{f'leave out {bad[0]}' if bad else 'name one'}.")
     states = self._network(params)(inputs, positions, segments, None, self.constrain,
-                                   self.packed, None, columns)[3]
+                                   self.packed, shared, columns)[3]
     return states[jnp.asarray(layers)]
 
   def lens(self, params, states: Float[Array, "... D"]) -> Float[Array, "... V"]:

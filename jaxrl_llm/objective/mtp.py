@@ -23,6 +23,7 @@ from jaxrl_llm.ops import masked
 from jaxrl_llm.registry import MTP_LOSSES, Entry
 
 AHEAD = 2  # columns before a token from which the head predicts it
+EPSILON = 1e-8  # nats^2, in the denominator of OCC's quotient
 ADVANTAGES, ANCHOR = "advantages", "mtp_anchor_log_probs"
 
 
@@ -206,7 +207,6 @@ class Occ:
 
   lambda_plus: float = option(1.0, "the coefficient is this times <change, head's change> / "
                               "|head's change|^2", low=0.0)
-  epsilon: float = option(1e-8, "added to |head's change|^2, nats^2", low=0.0)
   lambda_min: float | None = option(0.0, "smallest coefficient, unconfirmed; none: unbounded",
                                     low=-100.0, high=0.0)
   lambda_max: float | None = option(1.0, "largest coefficient, unconfirmed; none: unbounded",
@@ -219,7 +219,7 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
               mask: Bool[Array, "B L"], last: Float[Array, ""], cfg: Occ) -> Float[Array, ""]:
   """Returns the coefficient of OCC, from differences of log-probs instead of gradients.
 
-    lambda = lambda_plus <d, d_mtp> / (|d_mtp|^2 + epsilon)     d = log pi - log anchor
+    lambda = lambda_plus <d, d_mtp> / (|d_mtp|^2 + 1e-8)     d = log pi - log anchor
     clamped to [lambda_min, lambda_max]; the last one, or 0, where |d_mtp| = 0
 
   A step eta along the policy gradient g changes log-probs by eta J g, J being their Jacobian. So
@@ -230,7 +230,7 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
   """
   del mask  # both changes are 0 outside
   size = jnp.sum(jnp.square(mtp_change))
-  found = cfg.lambda_plus * jnp.sum(change * mtp_change) / (size + cfg.epsilon)
+  found = cfg.lambda_plus * jnp.sum(change * mtp_change) / (size + EPSILON)
   return jnp.where(size > 0, jnp.clip(found, cfg.lambda_min, cfg.lambda_max),
                    last if cfg.carry else 0.0)
 

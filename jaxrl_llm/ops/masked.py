@@ -31,6 +31,32 @@ def row_mean(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Arr
   return safe_divide(jnp.sum(masked(values, mask), -1, keepdims=True), count)
 
 
+def row_gini(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
+  """The Gini coefficient sum_{a,b} |w_a - w_b| / (2 n sum w) of each row's masked weights.
+
+  Args:
+    weights: at least 0.
+
+  Returns:
+    0 for equal weights, 1 - 1/n for a single one that is not 0, and 0 for a row without any.
+  """
+  ordered = jnp.sort(masked(weights, mask), -1)  # what is not masked comes first, and counts as 0
+  count = jnp.sum(mask, -1).astype(ordered.dtype)
+  rank = jnp.arange(1, weights.shape[-1] + 1) - (weights.shape[-1] - count)[:, None]
+  total = jnp.sum(ordered, -1)
+  return safe_divide(jnp.sum((2 * rank - count[:, None] - 1) * ordered, -1), count * total)
+
+
+def row_share(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
+  """(sum w)^2 / (n sum w^2) of each row's masked weights: the share of tokens that count.
+
+  It is 1 for equal weights, 1/n for a single one that is not 0, and 0 for a row without any.
+  """
+  weights, count = masked(weights, mask), jnp.sum(mask, -1)
+  squares = jnp.sum(jnp.square(weights), -1)
+  return safe_divide(jnp.square(jnp.sum(weights, -1)), count * squares)
+
+
 def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
   """(values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere.
 

@@ -80,7 +80,7 @@ def plan(cfg: Config, devices) -> Planned:
                   parallel.param_shardings(model, mesh))
   rollout = _rollout(cfg, mesh)
   score = functools.partial(score_rollout, learner.scoring, own=not cfg.updates.staleness)
-  scores = by_rows(jax.eval_shape(score, params, params, rollout), mesh)
+  scores = by_rows(jax.eval_shape(score, params, params, rollout, base=params), mesh)
   per_row = functools.partial(_array, mesh, (cfg.rows,))
   return Planned(cfg, learner, rollout_mesh, _state(cfg, learner, model), params,
                  _prompts(cfg, mesh), rollout, scores, per_row(jnp.float32), per_row(bool),

@@ -51,7 +51,8 @@ def _step(planned: Planned) -> Program:
 
 
 def _scoring(planned: Planned) -> list[Program]:
-  """The anchor's pass and the reference's, where the config needs them."""
+  """The anchor's pass, the reference's and the one without adapters, where the config needs them.
+  """
   cfg, scoring, found = planned.cfg, planned.learner.scoring, []
   if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
     found.append(("score", scoring.score))
@@ -64,14 +65,19 @@ def _scoring(planned: Planned) -> list[Program]:
   packing, trips = _packed(planned, cfg.rows)
   read = planned.scores.mtp_log_probs is not None
   ahead = model_flops.ahead(cfg, cfg.rows) if read else 0
+  made = [(name, tracing(program, *arguments, packing=packing), 1) for name, program in found]
+  if scoring.score_residual is not None:
+    traced = tracing(scoring.score_residual, planned.params, planned.params, planned.rollout,
+                     packing=packing)
+    made.append(("score_residual", traced, 2))
   return [
-      Program(name, tracing(program, *arguments, packing=packing),
+      Program(name, traced,
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
               planned.learner.mesh.size, 1, trips,
-              model_flops.forward(cfg, cfg.rows) + (ahead if name == "score" else 0),
+              passes * model_flops.forward(cfg, cfg.rows) + (ahead if name == "score" else 0),
               held, 0, planned.head)
-      for name, program in found
+      for name, traced, passes in made
   ]
 
 

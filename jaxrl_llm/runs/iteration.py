@@ -84,9 +84,11 @@ def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Ru
   if ahead is not None and iteration < cfg.iterations:
     following = _policy(learner, aged.sampling_state())
 
+  base = None if learner.base is None else learner.base(run.state)
+
   def score(rollout: Rollout) -> Scores:
     return score_rollout(learner.scoring, current.params, ref_params, rollout,
-                         own=policy is current, packing=learner.packing(rollout))
+                         own=policy is current, packing=learner.packing(rollout), base=base)
 
   batch, scores = _sample_and_score(cfg, task, sampler, score, policy, run.cursor, ahead, following)
 

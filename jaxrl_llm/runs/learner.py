@@ -77,6 +77,7 @@ class Learner:
     mesh: the devices that train.
     scoring: the passes over a rollout.
     merged: the parameters that the model reads.
+    base: the same without adapters; None where nothing reads them.
     batches: optimizer batches of a scored rollout.
     step: one update.
     replay: PIPO's extra step; None without PIPO.
@@ -92,6 +93,7 @@ class Learner:
   step: StepFn
   replay: Replay | None
   packer: Packer | None = None
+  base: MergeFn | None = None
 
   def packing(self, rollout: Rollout) -> Packing | None:
     """Returns where the passes and updates find the rollout's rows; waits for their lengths."""
@@ -107,6 +109,7 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   optimizer = make_optimizer(cfg.optimizer)
   loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
   rows, updates = parallel.rows(mesh), cfg.updates
+  scoring = make_scoring(cfg, model, mesh, stop_ids)
 
   def make_step(micro_batches: int) -> StepFn:
     step_cfg = StepConfig(loss, micro_batches, cfg.parameters)
@@ -121,13 +124,15 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       model=model,
       optimizer=optimizer,
       mesh=mesh,
-      scoring=make_scoring(cfg, model, mesh, stop_ids),
+      scoring=scoring,
       merged=trainable.make_merge(model, cfg.parameters, mesh),
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch),
                       out_shardings=(rows, parallel.replicated(mesh))),
       step=make_step(updates.micro_batches),
       replay=replay,
       packer=_packer(cfg, mesh),
+      base=None if scoring.score_residual is None else trainable.make_merge(
+          model, cfg.parameters, mesh, adapters=False),
   )
 
 

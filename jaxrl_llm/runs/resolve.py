@@ -33,6 +33,7 @@ def resolve(cfg: Config) -> Config:
   correction.check(cfg.correction)
   check_objective(cfg)
   _check_groups(cfg)
+  _check_statistics(cfg)
   _check_anchor(cfg)
   mtp_checks.check(cfg)
   _check_lengths(cfg)
@@ -73,6 +74,19 @@ def _check_groups(cfg: Config) -> None:
     raise ConfigError(
         f"dynamic_sampling.enabled = True with rollout.group_size = {size}: a group of one is "
         "always constant. Fix: rollout.group_size >= 2.")
+
+
+def _check_statistics(cfg: Config) -> None:
+  """What an advantage reads, some other key must make the run compute."""
+  needs, of = advantages.needs(cfg.advantage), f"advantage.name = {cfg.advantage.name!r}"
+  if "adapter_residual" in needs and cfg.parameters.train != "lora":
+    raise ConfigError(
+        f"parameters.train = {cfg.parameters.train!r}: {of} reads what adapters change of the "
+        "hidden states, and this run has none. Fix: parameters.train=lora.")
+  if "ref_log_probs" in needs and not cfg.kl.coef:
+    raise ConfigError(
+        f"kl.coef = {cfg.kl.coef}: {of} reads the reference's log-probs, which are computed only "
+        "with a KL term. Fix: kl.coef=1e-6 or more.")
 
 
 def _check_anchor(cfg: Config) -> None:

@@ -119,8 +119,8 @@ def _abstract_pipo(cfg: Config, learner: Learner) -> PipoState | None:
   rollout = engine.rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
                                  turns=cfg.rollout.max_turns > 0)
   params = learner.model.shapes()
-  scores = jax.eval_shape(functools.partial(score_rollout, learner.scoring), params, params,
-                          rollout)
+  score = functools.partial(score_rollout, learner.scoring)
+  scores = jax.eval_shape(score, params, params, rollout, base=params)
   batch = jax.eval_shape(learner.replay.batch, rollout,
                          jax.ShapeDtypeStruct((cfg.rows,), jnp.float32),
                          jax.ShapeDtypeStruct((cfg.rows,), bool), scores)

@@ -11,10 +11,11 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages, mtp
+from jaxrl_llm.registry import ADVANTAGES
 from jaxrl_llm.runs.samplers import sampling_of
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
-from jaxrl_llm.training.score import Scores, score
+from jaxrl_llm.training.score import Scores, adapter_residual, score
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
 RECOMPUTED, BEHAVIOR, CURRENT = "recomputed", "behavior", "current"
@@ -25,6 +26,13 @@ class ScoreFn(Protocol):
 
   def __call__(self, params: Params, rollout: Rollout, sampling: Sampling, *,
                packing: Packing | None = None) -> TokenStats: ...
+
+
+class ResidualFn(Protocol):
+  """What the adapters change of the hidden states, [B, L]; see `score.adapter_residual`."""
+
+  def __call__(self, params: Params, base: Params, rollout: Rollout, *,
+               packing: Packing | None = None) -> jax.Array: ...
 
 
 class MeterFn(Protocol):
@@ -44,6 +52,7 @@ class Scoring:
     sampling: temperature and vocabulary that rows are scored with.
     score: the anchor's pass, with the statistics that its readers need.
     score_reference: log-probs of the KL reference; None without a KL term.
+    score_residual: the passes with and without adapters; None where no advantage reads them.
     score_heldout: log-probs of held-out rows, all in one micro-batch.
     meter: the mismatch meter's pass over a few rows; None if `rollout.meter_rows` is 0.
   """
@@ -53,6 +62,7 @@ class Scoring:
   sampling: Sampling
   score: ScoreFn
   score_reference: ScoreFn | None
+  score_residual: ResidualFn | None
   score_heldout: ScoreFn
   meter: MeterFn | None
 
@@ -64,6 +74,9 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   whole = functools.partial(score, model=model, cfg=StepConfig(loss), rules=rules)
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
   in_pieces = functools.partial(whole, cfg=StepConfig(loss, pieces))
+  needs, numbers = advantages.needs(cfg.advantage), ADVANTAGES.numbers(cfg.advantage)
+  residual = functools.partial(adapter_residual, model=model, cfg=StepConfig(loss, pieces),
+                               normed=getattr(numbers, "hidden_state", "normed") == "normed")
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   return Scoring(
       anchor=_anchor(cfg),
@@ -71,11 +84,10 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       sampling=sampling_of(cfg, "trainer"),
       score=compiled(functools.partial(in_pieces, stats=stats)),
       score_reference=compiled(in_pieces) if cfg.kl.coef else None,
+      score_residual=compiled(residual) if "adapter_residual" in needs else None,
       score_heldout=compiled(functools.partial(whole, rules=frozenset())),
       meter=make_meter(cfg, mesh, functools.partial(whole, stats=stats & {"in_support"})),
   )
-
-
 
 
 def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
@@ -91,7 +103,7 @@ def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
 
 def scored_stats(cfg: Config) -> frozenset[str]:
   """Statistics that the anchor's pass must find beside the log-probs."""
-  wanted = advantages.needs(cfg.advantage) & {"sum_pi_squared", "values"}
+  wanted = advantages.needs(cfg.advantage) & {"sum_pi_squared", "values", "entropy"}
   restricted = cfg.loss.rules or cfg.rollout.min_new_tokens
   wanted |= {"in_support"} if restricted else set()
   # Where the anchor is the current policy, its own detached log-probs serve, as the policy's do.
@@ -113,7 +125,8 @@ def _anchor(cfg: Config) -> str:
 
 
 def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, rollout: Rollout, *,
-                  own: bool = False, packing: Packing | None = None) -> Scores:
+                  own: bool = False, packing: Packing | None = None,
+                  base: Params | None = None) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.
 
   Args:
@@ -122,6 +135,7 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
     own: whether `params` sampled the rollout, so that the mismatch meter can read the anchor's
       pass.
     packing: of the rollout's rows; None: they are padded.
+    base: `params` without adapters; None where nothing reads them.
   """
   recomputed, anchor, reference, stats = scoring.anchor == RECOMPUTED, None, None, None
   packed = {} if packing is None else {"packing": packing}
@@ -134,12 +148,15 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
   if scoring.score_reference is not None:
     found = scoring.score_reference(ref_params, rollout, scoring.sampling, **packed)
     reference = found.log_probs
+  residual = None
+  if scoring.score_residual is not None:
+    residual = scoring.score_residual(params, base, rollout, **packed)
   if stats is None:
-    return Scores(anchor, reference)
+    return Scores(anchor, reference, adapter_residual=residual)
   metered = None
   if own and scoring.meter is not None:
     metered = TokenStats(stats.log_probs, in_support=stats.in_support)
   # The pruned vocabulary matters only beside a recomputed anchor.
   in_support = stats.in_support if recomputed else None
   return Scores(anchor, reference, stats.sum_pi_squared, stats.values, in_support, metered,
-                mtp_log_probs=stats.mtp_log_probs)
+                stats.entropy, residual, mtp_log_probs=stats.mtp_log_probs)

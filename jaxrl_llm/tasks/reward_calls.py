@@ -3,6 +3,8 @@
 import asyncio
 import concurrent.futures
 import dataclasses
+import json
+import urllib.request
 from collections.abc import Callable
 
 from jaxrl_llm.fields import option
@@ -32,6 +34,26 @@ class Failed:
     text = " ".join(str(self.error).split())[:200]
     kind = "timeout" if isinstance(self.error, TimeoutError) else type(self.error).__name__
     return f"{kind}: {text}" if text else kind
+
+
+async def asked(url: str, question, timeout: float):
+  """Returns a server's answer to a question, both JSON, while other calls go on.
+
+  Args:
+    timeout: seconds without a byte from the server.
+
+  Raises:
+    OSError: no answer, a late one, or a status that is not 2xx.
+    ValueError: an answer that is not JSON.
+  """
+  request = urllib.request.Request(url, json.dumps(question).encode(),
+                                   {"Content-Type": "application/json"})
+
+  def post():
+    with urllib.request.urlopen(request, timeout=timeout) as reply:
+      return json.load(reply)
+
+  return await asyncio.to_thread(post)
 
 
 def results(function: Callable, group: bool, asynchronous: bool, problems: list[Problem],

@@ -6,6 +6,11 @@ a tie. Wins that form a cycle rank nothing, so that as little as possible of the
 Source: Taming the Judge (arXiv 2510.15514), as in the public code of RM-Gallery.
 """
 
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+
 import numpy as np
 from scipy.sparse import csgraph
 
@@ -36,6 +41,32 @@ def dgr_rewards(preferences: np.ndarray, order: str = "symmetric",
   """
   kept = kept_wins(preferences, order, directions)
   return scaled(kept.sum(1) - kept.sum(0))
+
+
+def distinct_pairs(texts: list[str]) -> list[tuple[str, str]]:
+  """Returns the pairs of different texts, each once; nothing depends on the order of `texts`."""
+  return list(itertools.combinations(sorted(set(texts)), 2))
+
+
+def between(texts: list[str], decided: Callable[[str, str], float]) -> np.ndarray:
+  """Returns the tournament [n, n] of texts of which some may be equal; equal ones tie.
+
+  Args:
+    decided: of the texts of a pair in the order of `distinct_pairs`: above 0 if the first one wins.
+  """
+  found = np.zeros((len(texts),) * 2)
+  pairs = set(distinct_pairs(texts))
+  for i, j in itertools.permutations(range(len(texts)), 2):
+    if (texts[i], texts[j]) in pairs:
+      found[i, j] = decided(texts[i], texts[j])
+      found[j, i] = -found[i, j]
+  return found
+
+
+def drawn(*texts: str) -> float:
+  """Returns a number in [0, 1) that depends on nothing but the texts, so that runs repeat."""
+  digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=8).digest()
+  return int.from_bytes(digest, "big") / 2**64
 
 
 def kept_wins(preferences: np.ndarray, order: str = "symmetric",

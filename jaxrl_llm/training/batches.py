@@ -53,7 +53,9 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
       rewards, mask, rollout.tokens, rollout.group_id, keep, token_rewards=token_rewards,
       anchor_log_probs=anchor, ref_log_probs=scores.ref_log_probs,
       sum_pi_squared=scores.sum_pi_squared, values=scores.values, correction_weights=weights,
-      turn_id=mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id)
+      turn_id=mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id,
+      entropy=scores.entropy, adapter_residual=scores.adapter_residual)
+  metrics |= advantage_table.metrics(inputs, cfg.advantage)
   advantages = get_advantage(cfg.advantage.name)(inputs, cfg.advantage)
   metrics |= {"advantage/mean": masked.mean(advantages, mask),
               "advantage/square": masked.mean(jnp.square(advantages), mask)}

@@ -23,8 +23,7 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
+def train(folder, preset, **sections):
   config = base_config()
   config.iterations = 4
   config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
@@ -36,13 +35,20 @@ def workdir(tmp_path_factory):
   config.warm_start.update(steps=60, batch_size=16, learning_rate=1e-2)
   config.mesh.data = 1
   config.checkpoint.every = 2
-  folder = tmp_path_factory.mktemp("runs") / "tiny"
+  apply(config, preset)
+  for name, values in sections.items():
+    config[name].update(values)
   devices, jax.devices = jax.devices, lambda *_: devices()[:1]
   try:
-    trainer.run(from_dict(apply(config, "grpo")), folder)
+    trainer.run(from_dict(config), folder)
   finally:
     jax.devices = devices
   return folder
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  return train(tmp_path_factory.mktemp("runs") / "tiny", "grpo")
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +208,22 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
   assert f"{replay_report.family('gspo')}</th>" in page and 'class="heatmap"' in page
   assert all(column in text for column in replay_report.HEADER)
   assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
+
+
+def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypatch):
+  folder, seen = train(tmp_path / "arca", "arca"), []
+  call = replay.replay
+  monkeypatch.setattr(replay, "replay", lambda rows, params, scores, **rest: (
+      seen.append(scores), call(rows, params, scores, **rest))[1])
+  assert "advantage arca" in replay_run.run(folder)
+  assert np.asarray(seen[0].adapter_residual).max() > 0
+
+
+def test_a_run_that_reads_the_reference_cannot_be_replayed(tmp_path):
+  folder = train(tmp_path / "gap", "arca", advantage={"signal": "reference_gap"},
+                 parameters={"train": "all"}, kl={"coef": 0.1})
+  with pytest.raises(RunError, match=r"'arca' .* reads the reference's log-probs"):
+    replay_run.run(folder)
 
 
 def test_what_cannot_be_replayed(workdir):

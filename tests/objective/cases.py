@@ -32,7 +32,9 @@ def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
       "ref_log_probs": log_probs - 0.1,
       "sum_pi_squared": probability**2 + (1 - probability)**2 * rng.uniform(0.3, 1, mask.shape),
       "values": rng.normal(size=mask.shape),
-      "correction_weights": rng.uniform(0, 2, mask.shape)
+      "correction_weights": rng.uniform(0, 2, mask.shape),
+      "entropy": np.random.default_rng(seed + 1).uniform(0, 2, mask.shape),
+      "adapter_residual": np.random.default_rng(seed + 2).uniform(0, 1, mask.shape),
   }
   given |= {name: value for name, value in fields.items() if name in given}
   seen = {1: kept, 2: mask & kept[:, None]}

@@ -117,6 +117,8 @@ EVERY |= {
         AdvantageConfig("tir_otb", granularity=granularity, importance="outside")
     for granularity in ("turn", "sequence")
 }
+EVERY |= {f"arca-{signal}": AdvantageConfig("arca", signal=signal)
+          for signal in ("adapter_residual", "surprisal", "entropy_drop", "reference_gap")}
 EVERY["tir_otb-others"] = AdvantageConfig("tir_otb", leave_one_out=True, importance="inside_cumsum")
 NOT_INVARIANT = {"otb"}  # its position is the column
 
@@ -161,7 +163,8 @@ def test_constants_without_gradient(key):
   cfg, given = EVERY[key], cases.on_device(cases.make())
   floats = {
       k: v
-      for k in ("rewards", "values", "anchor_log_probs", "sum_pi_squared", "correction_weights")
+      for k in ("rewards", "values", "anchor_log_probs", "sum_pi_squared", "correction_weights",
+                "ref_log_probs", "entropy", "adapter_residual")
       if (v := getattr(given, k)) is not None
   }
   function = advantages.get_advantage(cfg.name)

@@ -129,7 +129,7 @@ def with_redraws(_):
 
 
 def with_a_file(folder):
-  """With problems whose verifier says how it decided."""
+  """With problems whose verifier says how it decided, and adapters that weigh the tokens."""
   rows = [{"problem": f"{i}+1=", "answer": str(i + 1)} for i in range(8)]
   (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   config = base_config()
@@ -140,6 +140,7 @@ def with_a_file(folder):
   config.task.data.update(path=str(folder / "sums.jsonl"), verifier="numeric")
   config.rollout.update(prompts=8, group_size=2, max_prompt_tokens=4, max_new_tokens=4, window=4)
   config.updates.optimizer_batches = 2
+  config.advantage.name, config.parameters.train = "arca", "lora"
   return from_dict(config)
 
 

@@ -56,7 +56,8 @@ def smallest(preset: str):
 def test_twenty_steps(preset):
   built = setup.build(setup.resolve(from_dict(smallest(preset))), jax.devices()[:1])
   params = built.learner.model.init(jax.random.key(0))
-  run = first_state(built.cfg, built.learner, Start(*split(params, built.cfg.parameters)))
+  start = Start(*split(params, built.cfg.parameters, jax.random.key(1)))
+  run = first_state(built.cfg, built.learner, start)
   norms = []
   for iteration in range(1, ITERATIONS + 1):
     run, (steps, extra, _), values, rows = iterate(*built, run, params, iteration)
@@ -84,7 +85,8 @@ def test_experts_train_and_report_their_load():
   config.model.update(num_experts=4, experts_per_token=2, expert_width=8)
   built = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
   params = built.learner.model.init(jax.random.key(0))
-  run = first_state(built.cfg, built.learner, Start(*split(params, built.cfg.parameters)))
+  start = Start(*split(params, built.cfg.parameters, jax.random.key(1)))
+  run = first_state(built.cfg, built.learner, start)
   _, (steps, *_), _, _ = iterate(*built, run, params, 1)
   load = [
       summary.summarize(parallel.gather_host(merged_metrics(steps)))[f"moe/load/bucket_{e}"]

@@ -1,10 +1,24 @@
 """Advantages, by name."""
 
-from jaxrl_llm.objective.advantages import critic, discounted, group, prefix_tree, token_baseline
+from jaxrl_llm.objective.advantages import (
+  critic,
+  discounted,
+  group,
+  prefix_tree,
+  token_baseline,
+  token_credit,
+)
 from jaxrl_llm.objective.advantages.critic import value_targets
-from jaxrl_llm.objective.advantages.registry import get_advantage, names, needs, register, spec
+from jaxrl_llm.objective.advantages.registry import (
+  get_advantage,
+  metrics,
+  names,
+  needs,
+  register,
+  spec,
+)
 
 __all__ = [
-    "critic", "discounted", "get_advantage", "group", "names", "needs", "prefix_tree", "register",
-    "spec", "token_baseline", "value_targets"
+    "critic", "discounted", "get_advantage", "group", "metrics", "names", "needs", "prefix_tree",
+    "register", "spec", "token_baseline", "token_credit", "value_targets"
 ]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.registry import ADVANTAGES, Entry
@@ -23,11 +23,14 @@ class AdvantageEntry(Entry):
     group: whether it compares the rows of a group, so that G must exceed 1.
     options: fields that it reads only if a number has a certain value, as
       (((number, value), fields), ...).
+    metrics: `metrics(inputs, cfg) -> {name: Mean, Histogram or Extreme}`, logged once for each
+      rollout; None: nothing of its own.
   """
 
   needs: frozenset[str] = frozenset()
   group: bool = True
   options: tuple = ()
+  metrics: Callable | None = None
 
   def required(self, numbers) -> frozenset[str]:
     """Returns the optional AdvantageInputs fields that the advantage reads with these numbers."""
@@ -37,14 +40,14 @@ class AdvantageEntry(Entry):
 
 def register(name: str, numbers: type | None = None, *, needs: Collection[str] = (),
              group: bool = True, options: dict[tuple[str, str], set[str]] | None = None,
-             replace: bool = False, **defaults):
+             metrics: Callable | None = None, replace: bool = False, **defaults):
   """Returns a decorator that enters an advantage in the table; see `AdvantageEntry`.
 
   Args:
     name: key of `advantage.name`.
     numbers: frozen dataclass of the numbers that the function reads; `fields.option` makes its
       fields.
-    needs, group: see `AdvantageEntry`.
+    needs, group, metrics: see `AdvantageEntry`.
     options: {("granularity", "turn"): {"turn_id"}}: turn_id is read if granularity is turn.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
     **defaults: the numbers and their defaults, instead of `numbers`.
@@ -59,7 +62,7 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 
   def make(function, own: type) -> AdvantageEntry:
-    return AdvantageEntry(function, own, frozenset(needs), group, tuple(options.items()))
+    return AdvantageEntry(function, own, frozenset(needs), group, tuple(options.items()), metrics)
 
   return ADVANTAGES.register(name, numbers, replace=replace, make=make, **defaults)
 
@@ -77,6 +80,14 @@ def spec(name: str) -> AdvantageEntry:
 def needs(cfg: AdvantageConfig) -> frozenset[str]:
   """Returns the optional AdvantageInputs fields that the trainer must compute under `cfg`."""
   return spec(cfg.name).required(ADVANTAGES.numbers(cfg, strict=False))
+
+
+def metrics(inputs: AdvantageInputs, cfg: AdvantageConfig) -> dict:
+  """Returns the metrics that the advantage has of its own, each a Mean, Histogram or Extreme."""
+  entry = spec(cfg.name)
+  if entry.metrics is None:
+    return {}
+  return entry.metrics(inputs, ADVANTAGES.numbers(cfg, strict=False))
 
 
 def get_advantage(name: str):

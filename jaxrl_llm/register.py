@@ -14,6 +14,7 @@ documentation says what the function gets and returns; experiments/extend has a 
 from jaxrl_llm.objective.advantages import register as advantage
 from jaxrl_llm.objective.aggregation import register as aggregation
 from jaxrl_llm.objective.estimators import register as estimator
+from jaxrl_llm.objective.mtp import register as mtp
 from jaxrl_llm.reporting.metric_writers import register as metric_writer
 from jaxrl_llm.rollouts.environment import register as environment
 from jaxrl_llm.rollouts.tools import register as tool
@@ -25,5 +26,5 @@ from jaxrl_llm.tasks.shaping import register as shaping
 
 __all__ = [
     "advantage", "aggregation", "environment", "estimator", "mapping", "metric_writer",
-    "reward", "shaping", "task", "tool", "verifier"
+    "mtp", "reward", "shaping", "task", "tool", "verifier"
 ]

@@ -281,6 +281,7 @@ EMPTY_PLUGINS: list[str] = []  # files that were loaded as plugins and registere
 ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators")
 ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages")
 AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
+MTP_LOSSES: Table = Table("mtp", "jaxrl_llm.objective.mtp")
 SHAPINGS: Table = Table("shaping", "jaxrl_llm.tasks.shaping")
 TASKS: Table = Table("task", "jaxrl_llm.tasks")
 MAPPINGS: Table = Table("mapping", "jaxrl_llm.tasks.mappings", "task.data.mapping")

@@ -134,6 +134,8 @@ class TokenStats:
     in_support: bool, False where the token is outside the kept vocabulary. Its log-prob is then the
       logit minus the kept tokens' normaliser: finite, and a constant for gradients.
     values: f32, the value head's estimate for the state before the token.
+    mtp_log_probs: f32, of the given token under the head that predicts two tokens ahead, from the
+      tokens up to the one but last before it; 0 in columns 0 and 1. At padding it means nothing.
     routing: [N, R, S, k] int32, the experts that each layer sent the token to; padding is routed
       too. R rows of S tokens are those of the network: [B, L], or the bins of packed rows.
   """
@@ -145,6 +147,7 @@ class TokenStats:
   in_support: Array | None = None
   values: Array | None = None
   routing: Array | None = None
+  mtp_log_probs: Array | None = None
 
 
 @struct.dataclass
@@ -229,6 +232,13 @@ class TrainBatch:
     in_support: [B, L] bool, False where the token is outside the anchor's pruned vocabulary. None
       where all are inside.
     bins: how the rows of a micro-batch are packed; None where each has a row of its own.
+    mtp_anchor_log_probs: [B, L] f32, of the head that predicts two tokens ahead under the anchor;
+      not read where mask is False. None where no loss reads it, or the anchor is the current
+      policy.
+    at_anchor: [B] bool, the same on all rows: True in a rollout's first optimizer batch, where the
+      policy still is the anchor. None as `mtp_anchor_log_probs`.
+    mtp_coefficient: [B] f32, calibrated weight of the loss of that head, the same on all rows. None
+      where it is a number of the config.
   """
 
   rollout: Rollout
@@ -243,6 +253,9 @@ class TrainBatch:
   estimator_weights: Float[Array, "B L"] | None = None
   in_support: Bool[Array, "B L"] | None = None
   bins: Bins | None = None
+  mtp_anchor_log_probs: Float[Array, "B L"] | None = None
+  at_anchor: Bool[Array, " B"] | None = None
+  mtp_coefficient: Float[Array, " B"] | None = None
 
 
 @struct.dataclass
@@ -288,6 +301,20 @@ class TrainState:
   params: Params
   opt_state: Any
   frozen: Any = None
+
+
+@struct.dataclass
+class CalibratedState(TrainState):
+  """The TrainState of a run whose loss has a calibrated coefficient.
+
+  It is a class of its own, so that the checkpoints of other runs stay as they are.
+
+  Attributes:
+    mtp_coefficient: scalar f32, weight of the loss of the head that predicts two tokens ahead in
+      the last update; 0 before the first one.
+  """
+
+  mtp_coefficient: Float[Array, ""] | None = None
 
 
 @struct.dataclass

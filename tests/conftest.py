@@ -73,6 +73,7 @@ SLOW = {
                                 r"\[(?!(qwen3_untied|llama)\])|dtypes|on_a_mesh",
     "models/test_moe.py": r"cache_scan_and_mesh|loop_over_tokens\[True|divides_neither"
                           "|no_other_row",
+    "models/test_mtp.py": r"precedes_it\[(scanned|experts)|nothing\[scanned|wrong_(target|emb)",
     "models/test_peft.py": r"merged_parameters_do\[(?!qwen3_tied)",
     "models/test_row_attention.py": r"bfloat16|32768|does_not_depend|neighbour\[(?!blocked)"
                                     r"|four_devices|of_a_device|attention\[(splash|triton)",
@@ -86,6 +87,7 @@ SLOW = {
                                     r"(?!(ctpo|minpro)-|(sapo|dro)-.*constant_anchor)",
     "objective/test_loss.py": "columns_outside|critic_adds|outside_the_support",
     "objective/test_mismatch.py": "halves_merge",
+    "objective/test_mtp_loss.py": r"nothing\[(?!occ)|eight_devices|bit_for_bit|know_advantages",
     "objective/test_otb.py": "tool_text_moves|only_longest_row|mean_over_rows_alive",
     "objective/test_soft_loss.py": r"other_scores|mean_zero|\[hard",
     "objective/test_tempo.py": "the_loop_rejects|nothing_branches",
@@ -129,6 +131,7 @@ SLOW = {
     "runs/test_every_preset.py": "twenty_steps|experts_train",
     "runs/test_gsm8k_with_python.py": None,
     "runs/test_iteration.py": "engine_samples_what|rows_with_tools|history_is_full",
+    "runs/test_mtp_run.py": "coefficient_that_it_had",
     "runs/test_overlap.py": "devices_that_only_sample|overlap_changes_nothing|wrong_batches"
                             "|last_iteration_begins|samples_the_lost_batch_again",
     "runs/test_overlap_run.py": None,

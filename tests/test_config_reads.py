@@ -16,7 +16,7 @@ from jaxrl_llm import registry
 from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
-from jaxrl_llm.objective import advantages, aggregation, correction, estimators
+from jaxrl_llm.objective import advantages, aggregation, correction, estimators, mtp
 from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.rollouts.tools import make_tool
 from jaxrl_llm.runs import setup, trainer
@@ -27,7 +27,8 @@ from jaxrl_llm.training import pipo
 from jaxrl_llm.types import AdvantageInputs
 
 KINDS = {"estimator": registry.ESTIMATORS, "advantage": registry.ADVANTAGES,
-         "aggregation": registry.AGGREGATIONS, "shaping": registry.SHAPINGS}
+         "aggregation": registry.AGGREGATIONS, "shaping": registry.SHAPINGS,
+         "mtp": registry.MTP_LOSSES}
 
 
 def tiny(**sections) -> Config:
@@ -68,6 +69,8 @@ def call_methods():
   for name in registry.AGGREGATIONS.names():
     cfg = config_lib.AggregationConfig(name, 5 if name == "fixed" else None)
     jax.eval_shape(lambda *x, cfg=cfg: aggregation.loss_weights(*x, cfg), mask, array, ids)
+  for name in set(mtp.names()) - {"none"}:
+    call_mtp(config_lib.LossConfig(mtp=config_lib.MtpConfig(name)), array, mask)
   for name in registry.SHAPINGS.names():
     entry = registry.SHAPINGS[name]
     numbers = registry.SHAPINGS.numbers(config_lib.ShapingConfig(name))
@@ -77,6 +80,18 @@ def call_methods():
   jax.eval_shape(lambda a, b, m: correction.correction_weights(a, b, m, gate), array, array, mask)
   jax.eval_shape(lambda a, b, m: correction.sequence_mask(a, b, a, m, gate), array, array, mask)
   pipo.progress(np.array([0.2, 0.4], np.float32), 2, 0.1, config_lib.PipoConfig(history=2))
+
+
+def call_mtp(cfg, array, mask):
+  """Traces a loss of the head that predicts two tokens ahead, and what finds its coefficient."""
+  def losses(x, mask):
+    return mtp.token_losses(mtp.MtpInputs(x, x, mask, x, x, mtp.surrogate_of(cfg)), cfg)
+
+  jax.eval_shape(losses, array, mask)
+  if mtp.is_calibrated(cfg.mtp):
+    jax.eval_shape(lambda x, m: mtp.calibrated(x, x, m, x[0, 0], cfg.mtp), array, mask)
+  else:
+    assert cfg.mtp.coef >= 0
 
 
 def call_models():
@@ -169,6 +184,7 @@ def build():
   packed = {"token_budget": 40, "shared_prompts": True}
   for cfg in (tiny(), tiny(parameters={"train": "lora"}, vocabulary={"top_k": 5}),
               tiny(optimizer={"name": "adafactor"}, updates=packed),
+              tiny(mtp={"name": "occ"}, warm_start={"steps": 1, "mtp_coef": 0.2}),
               tiny(server={"url": "http://127.0.0.1:9", "folder": "weights"}),
               tiny(task={"name": "tool_arithmetic", "num_terms": None},
                    model={"vocab_size": 21}, rollout=engine)):
@@ -193,6 +209,8 @@ def train(folder):
            pipo={"enabled": True}, warm_start={"steps": 1, "batch_size": 8},
            shaping={"overlong_buffer": 2}, evaluation={"every": 1, "samples": 1, "sets": sets},
            rollout={"shared_prefix": False}), folder / "terms")
+  trainer.run(tiny(mtp={"name": "ce"}, warm_start={"steps": 1, "batch_size": 8, "mtp_coef": 0.2}),
+              folder / "mtp")
   with pytest.raises(trainer.RUN_ERRORS):
     trainer.run(tiny(dynamic_sampling={"enabled": True, "max_draws": 1},
                      shaping={"mask_truncated": True}), folder / "dynamic")

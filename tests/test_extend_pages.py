@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments" / "extend"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "config")
 TOKENIZER = byte_tokenizer()
-KINDS = {"advantage", "environment", "estimator", "judge", "mapping", "reward", "task", "tool",
-         "writer"}
+KINDS = {"advantage", "environment", "estimator", "judge", "mapping", "mtp", "reward", "task",
+         "tool", "writer"}
 
 
 def command(page: str) -> list[str]:
@@ -61,6 +61,7 @@ def test_every_kind_has_a_page_of_forty_lines():
 @pytest.mark.parametrize("page, key, value", [
     ("estimator", "estimator", {"name": "tempered", "power": 0.5}),
     ("advantage", "advantage", {"name": "above_best", "share": 0.5}),
+    ("mtp", "mtp", {"name": "distilled", "coef": 0.2}),
     ("mapping", "task", {"name": "dataset"}),
     ("task", "task", {"name": "backwards", "letters": 3}),
 ])
@@ -70,6 +71,8 @@ def test_the_method_is_the_run_s(tmp_path, page, key, value):
   assert json.loads((tmp_path / page / "config.json").read_text())[key].items() >= value.items()
   if page == "estimator":
     check_export(tmp_path, page)
+  if page == "mtp":
+    assert metrics[-1]["mtp/coefficient"] == pytest.approx(0.2)
   if page == "task":
     assert all(row["answer"] == row["prompt"][::-1] and len(row["prompt"]) == 3 for row in rows)
 

@@ -24,6 +24,7 @@ from jaxrl_llm.config.objective import (
   EstimatorConfig,
   KLConfig,
   LossConfig,
+  MtpConfig,
   VocabularyConfig,
 )
 from jaxrl_llm.config.plugins import load_plugins
@@ -60,12 +61,12 @@ __all__ = [
     "ConfigError", "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig",
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
     "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
-    "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig", "PipoConfig", "PromptConfig",
-    "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig", "ServerConfig",
-    "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig", "ToolArithmeticConfig",
-    "ToolConfig", "UpdateConfig", "VocabularyConfig", "WarmStartConfig", "WriterConfig",
-    "base_config", "check", "check_model", "describe", "fill", "from_dict", "from_saved", "keys",
-    "load_plugins", "permit", "read_saved", "to_dict", "without_unread",
+    "ModelConfig", "MtpConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig", "PipoConfig",
+    "PromptConfig", "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig",
+    "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
+    "ToolArithmeticConfig", "ToolConfig", "UpdateConfig", "VocabularyConfig", "WarmStartConfig",
+    "WriterConfig", "base_config", "check", "check_model", "describe", "fill", "from_dict",
+    "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict", "without_unread",
 ]
 
 # Sections that only one task reads: defined beside that task, and importable from here, too.

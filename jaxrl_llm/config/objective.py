@@ -89,6 +89,15 @@ class CriticConfig:
       when=CRITIC)
 
 
+@dataclasses.dataclass(frozen=True, init=False)
+class MtpConfig(Choice):
+  """Multi-token prediction: a head that predicts two tokens ahead, trained beside the policy."""
+
+  name: str = option("none", "loss of the head that predicts two tokens ahead (objective/mtp.md); "
+                     "none: there is no head")
+  table: ClassVar[Table] = registry.MTP_LOSSES
+
+
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig:
   """Restricts the policy to the tokens that these rules keep, and renormalises it over them.
@@ -121,6 +130,7 @@ class LossConfig:
     top_k, top_p, min_p: the rules of VocabularyConfig, if they apply to the trainer.
     min_new_tokens, stop_ids: the stop tokens are banned before this many completion tokens.
     max_new_tokens: only this many columns after a row's prompt are scored. None: all columns.
+    mtp: the loss of the head that predicts two tokens ahead. None: there is no head.
   """
 
   estimator: EstimatorConfig = EstimatorConfig()
@@ -136,6 +146,7 @@ class LossConfig:
   min_new_tokens: int = 0
   stop_ids: tuple[int, ...] = ()
   max_new_tokens: int | None = None
+  mtp: MtpConfig | None = None
 
   @property
   def rules(self) -> dict[str, Any]:

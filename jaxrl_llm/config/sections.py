@@ -16,6 +16,7 @@ from jaxrl_llm.config.objective import (
   EstimatorConfig,
   KLConfig,
   LossConfig,
+  MtpConfig,
   VocabularyConfig,
 )
 from jaxrl_llm.config.rollout import HERE, DynamicSamplingConfig, RolloutConfig, ServerConfig
@@ -31,6 +32,7 @@ from jaxrl_llm.registry import ADVANTAGES, Choice, Table
 
 STEPS, DEMONSTRATED = when("warm_start.steps"), (when("warm_start.steps"), when(".path"))
 PIPO = when(".enabled")
+MTP = when("has_mtp", text="a loss of the head that predicts two tokens ahead (mtp.name)")
 ADAMW, ADAFACTOR = when(".name", "adamw"), when(".name", "adafactor")
 BIN_TILE, LONG_ROW = 128, 1024  # tokens; kernels of attention want long rows in whole tiles
 PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
@@ -139,6 +141,8 @@ class WarmStartConfig:
   batch_size: int = option(64, "demonstrations per step", low=1)
   micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
   learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0)
+  mtp_coef: float = option(0.3, "weight of the cross-entropy of the head that predicts two tokens "
+                           "ahead; its gradient reaches the trunk", low=0.0, when=MTP)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,6 +252,7 @@ class Config:
   kl: KLConfig = KLConfig()
   entropy: EntropyConfig = EntropyConfig()
   critic: CriticConfig = CriticConfig()
+  mtp: MtpConfig = MtpConfig()
   vocabulary: VocabularyConfig = VocabularyConfig()
   pipo: PipoConfig = PipoConfig()
   updates: UpdateConfig = UpdateConfig()
@@ -291,6 +296,11 @@ class Config:
     return "values" in entry.required(ADVANTAGES.numbers(self.advantage, strict=False))
 
   @property
+  def has_mtp(self) -> bool:
+    """Returns whether a head that predicts two tokens ahead is trained."""
+    return self.mtp.name != "none"
+
+  @property
   def loss(self) -> LossConfig:
     """Returns what the loss reads, without the task's `stop_ids`."""
     rules = self.vocabulary.rules if self.vocabulary.side in ("both", "trainer") else {}
@@ -298,7 +308,8 @@ class Config:
                       self.correction, self.critic if self.has_critic else None,
                       num_experts=self.model.num_experts,
                       min_new_tokens=self.rollout.min_new_tokens,
-                      max_new_tokens=self.rollout.max_new_tokens, **rules)
+                      max_new_tokens=self.rollout.max_new_tokens,
+                      mtp=self.mtp if self.has_mtp else None, **rules)
 
   @property
   def batch(self) -> BatchConfig:

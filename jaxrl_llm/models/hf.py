@@ -25,10 +25,11 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
       Face hub.
     mesh: where to put the parameters, by the rules of `parallel`; None: the default device.
     dtype: dtype of the parameters, such as "float32"; None keeps the file's, but those that
-      an adapter changes are f32. A value head is always f32.
+      an adapter changes are f32. A value head is always f32, and so is the module that predicts
+      two tokens ahead.
     **overrides: fields of ModelConfig that a checkpoint does not determine: value_head,
-      scan_layers, remat, attention, compute_dtype. A value head starts at zero, unless
-      `save_pretrained` stored one.
+      scan_layers, remat, attention, compute_dtype, mtp. A value head starts at zero, and the module
+      that predicts two tokens ahead at random, unless `save_pretrained` stored one.
 
   Returns:
     (model, params, report): the report names every tensor with our path, its shape and its dtype.
@@ -49,7 +50,8 @@ def save_pretrained(path: str | Path, model: Model, params, *, tokenizer=None,
   `load_pretrained` reads it back bitwise. Parameters may lie on any mesh; they are gathered one
   tensor at a time. All processes must call this together, and the first one writes. From
   `model.origin` come generation_config.json and the keys of config.json that ModelConfig does not
-  know. A value head goes to a file of its own, value_head.npy, in f32. config.json is written last.
+  know. A value head goes to a file of its own, value_head.npy, in f32, and so does the module that
+  predicts two tokens ahead, mtp.npz. config.json is written last.
 
   Args:
     path: a directory without a checkpoint; made if absent.

@@ -19,7 +19,7 @@ ARCHITECTURES = {
 }
 ROPES = ("default", "linear", "llama3", "yarn")
 # Fields of ModelConfig that a checkpoint does not determine.
-EXECUTION = ("value_head", "scan_layers", "remat", "attention", "compute_dtype")
+EXECUTION = ("value_head", "scan_layers", "remat", "attention", "compute_dtype", "mtp")
 
 
 def read_config(directory: Path) -> ModelConfig:

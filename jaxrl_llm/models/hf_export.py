@@ -16,8 +16,8 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
-from jaxrl_llm.models import hf_config
-from jaxrl_llm.models.hf_import import DTYPES, VALUE_HEAD
+from jaxrl_llm.models import hf_beside, hf_config
+from jaxrl_llm.models.hf_import import DTYPES
 from jaxrl_llm.models.hf_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.safetensors_files import INDEX, CheckpointError
 from jaxrl_llm.models.transformer import Model
@@ -53,10 +53,9 @@ def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_byt
       tensors[name] = entry.to_stored(fetch(entry, position))
     if writes:
       _write(directory / file, tensors)
-  value_head = _on_host(leaves["value_head"]) if model.config.value_head else None
+  beside = {name: _on_host(x) for name, x in leaves.items() if hf_beside.is_beside(name)}
   if writes:
-    if value_head is not None:
-      np.save(directory / VALUE_HEAD, value_head.astype(np.float32))
+    hf_beside.save(directory, beside)
     if shards.is_sharded:
       index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
       _write_json(directory / INDEX, index)
@@ -71,7 +70,7 @@ def _make_directory(directory: Path) -> None:
   """
   directory.mkdir(parents=True, exist_ok=True)
   taken = sorted(p.name for p in directory.iterdir()
-                 if p.suffix == ".safetensors" or p.name in ("config.json", VALUE_HEAD))
+                 if p.suffix == ".safetensors" or p.name in ("config.json", *hf_beside.FILES))
   if taken:
     raise CheckpointError(
         f"{directory} already holds {', '.join(taken)}. Fix: export into a new directory.")
@@ -112,7 +111,7 @@ def _widest(leaves) -> np.dtype:
   would load, but its config.json names one dtype, to which readers round the others.
   """
   return functools.reduce(jnp.promote_types, (x.dtype for path, x in leaves.items()
-                                              if path != "value_head"))
+                                              if not hf_beside.is_beside(path)))
 
 
 def _planned(table: list[Entry], leaves, dtype: np.dtype) -> dict[str, _Planned]:

@@ -13,14 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models import hf_config, peft_import
+from jaxrl_llm.models import hf_beside, hf_config, peft_import
 from jaxrl_llm.models.hf_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.safetensors_files import CheckpointError, Weights
 from jaxrl_llm.models.transformer import Model, unconstrained
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors' names -> numpy's
-# Not a safetensors file, because other programs would take it for a part of the network.
-VALUE_HEAD = "value_head.npy"
 # Old checkpoints store the rotary frequencies, which follow from the config.
 BUFFER = ".rotary_emb.inv_freq"
 
@@ -53,7 +51,8 @@ class ImportReport:
     model_type: the Hugging Face architecture.
     tensors: every tensor that became a parameter or a part of one.
     ignored: names of redundant tensors: stored rotary frequencies, a stored copy of a tied head.
-    initialised: paths of parameters that the checkpoint lacks: a value head, which starts at zero.
+    initialised: paths of parameters that the checkpoint lacks: a value head, which starts at zero,
+      or the module that predicts two tokens ahead, which starts at random.
   """
 
   directory: str
@@ -97,7 +96,7 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
     if name in entries:
       leaf = _read(weights, entries[name], dtype, sharding)
     else:
-      leaf, stored = _value_head(directory, shape.shape, sharding)
+      leaf, stored = hf_beside.load(directory, model, name, shape.shape, sharding)
       initialised += [] if stored else [name]
     # Waits, so that no more than one tensor is in host memory.
     leaves.append(jax.block_until_ready(leaf))
@@ -242,21 +241,6 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
   if sharding is None:
     return jnp.asarray(part((slice(None),) * len(entry.shape)))
   return jax.make_array_from_callback(entry.shape, sharding, part, dtype=dtype)
-
-
-def _value_head(directory: Path, shape: tuple[int, ...], sharding) -> tuple[jax.Array, bool]:
-  """(value head in f32, whether it was stored beside the weights); zeros if it was not."""
-  value = np.zeros(shape, np.float32)
-  stored = (directory / VALUE_HEAD).exists()
-  if stored:
-    value = np.load(directory / VALUE_HEAD)
-    if value.shape != shape:
-      raise CheckpointError(
-          f"{directory / VALUE_HEAD}: the value head is {list(value.shape)}, but the width makes "
-          f"it {list(shape)}. Fix: the file that was exported with these weights.")
-  if sharding is None:
-    return jnp.asarray(value), stored
-  return jax.make_array_from_callback(shape, sharding, value.__getitem__), stored
 
 
 def _mapped(weights: Weights, entry: Entry, name: str) -> MappedTensor:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_llm.models.hf_beside import is_beside
 from jaxrl_llm.models.transformer import Model
 
 # Axes of an Entry, by kind of weight.
@@ -111,12 +112,12 @@ def by_path(tree) -> dict[str, Any]:
 
 
 def tensor_table(model: Model) -> list[Entry]:
-  """An Entry for every parameter but the value head, which checkpoints lack; in file order."""
+  """An Entry for every parameter that checkpoints have, in file order; not those beside."""
   cfg = model.config
   mixture = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
   entries = []
   for ours, leaf in by_path(model.shapes()).items():
-    if ours == "value_head":
+    if is_beside(ours):
       continue
     if not ours.startswith("blocks/"):
       name, axes = TOP[ours]

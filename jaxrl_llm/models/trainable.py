@@ -22,10 +22,13 @@ from jax.sharding import NamedSharding
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, ParametersConfig
 from jaxrl_llm.fields import refuse_unread
+from jaxrl_llm.models import mtp
 from jaxrl_llm.models.layers import MATRICES
 
 # Weights that can have an adapter, as in `layers.MATRICES`.
 ADAPTABLE = MATRICES | {"router": (1, 1), "head": (1, 1)}
+# Parts that no checkpoint brings, by the first key of their paths.
+HEADS = ("value_head", mtp.NAME)
 Keys = tuple  # keys of a leaf in the nested dict
 
 
@@ -54,11 +57,14 @@ def roles(params, cfg: ParametersConfig) -> Roles:
 
   Raises:
     ConfigError: a pattern matches nothing; a leaf has two roles; an adapted weight cannot have an
-      adapter; a row does not exist; nothing would be trained; a value head would never be trained.
+      adapter; a row does not exist; nothing would be trained; a head that no checkpoint brings
+      would never be.
   """
   flat = flatten_dict(params)
   selected = _matches("patterns", cfg.patterns, flat)
-  adapted = _matches("lora_targets", cfg.lora_targets, flat) if cfg.train == "lora" else ()
+  # The module that predicts two tokens ahead begins at random, so it is trained whole.
+  trunk = {keys: x for keys, x in flat.items() if keys[0] != mtp.NAME}
+  adapted = _matches("lora_targets", cfg.lora_targets, trunk) if cfg.train == "lora" else ()
   head = _head(flat) if cfg.head_rows else None
   for keys in adapted:
     if keys[-1] not in ADAPTABLE or keys[0] == "value_head":
@@ -76,11 +82,11 @@ def roles(params, cfg: ParametersConfig) -> Roles:
     raise ConfigError(
         "parameters.train = 'selected' with neither patterns nor head_rows: nothing would be "
         f"trained. Fix: parameters.patterns; the paths are {_some(flat)}.")
-  critic = [keys for keys in flat if keys[0] == "value_head" and keys not in selected]
-  if critic:
+  heads = [keys for keys in flat if keys[0] in HEADS and keys not in selected]
+  if heads:
     raise ConfigError(
-        f"parameters.patterns = {cfg.patterns}: {path(critic[0])} would never be trained, and "
-        "would stay at its initial value. Fix: add 'value_head' to parameters.patterns.")
+        f"parameters.patterns = {cfg.patterns}: {path(heads[0])} would never be trained, and "
+        f"would stay at its initial value. Fix: add {heads[0][0]!r} to parameters.patterns.")
   return Roles(selected, adapted, head)
 
 

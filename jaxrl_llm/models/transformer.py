@@ -24,6 +24,7 @@ from jaxrl_llm.models import kv_cache, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
 from jaxrl_llm.models.moe import MoE
+from jaxrl_llm.models.mtp import MtpModule
 from jaxrl_llm.ops.token_stats import scaled_logits
 
 Constrain = Callable[[Array, tuple], Array]
@@ -84,6 +85,8 @@ class Transformer(nnx.Module):
       self.blocks = nnx.vmap(functools.partial(Block, cfg))(rngs.split(cfg.num_layers))
     else:
       self.blocks = nnx.List([Block(cfg, rngs, i) for i in range(cfg.num_layers)])
+    if cfg.mtp:  # last, so that the other parameters begin as they do without it
+      self.mtp = MtpModule(cfg, rngs, Block(cfg, rngs, cfg.num_layers - 1))
 
   def __call__(self, inputs, positions, segments, cache, constrain, packed, shared, columns=None):
     """As `Model.hidden_and_routing`, and what `Model.hidden_states` returns, of all layers.
@@ -92,9 +95,7 @@ class Transformer(nnx.Module):
     """
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
-    # In two steps, because no single exchange leads from divided embeddings to divided tokens.
-    x = constrain(x.astype(dtype), ("rows", None, "embed_of_tokens"))
-    x = constrain(x, ("rows", "length", "embed_activation"))
+    x = _laid_out(x.astype(dtype), constrain)
     index = layers = None
     if cache is None:
       seen = row_attention.rows(segments, self.cfg, constrain, packed=packed, shared=shared)
@@ -114,6 +115,18 @@ class Transformer(nnx.Module):
     if columns is not None:
       states = jnp.concatenate([entering[None], states])
     return self.final_norm(x), cache, routing, states
+
+  def ahead(self, hidden, tokens, positions, segments, constrain, packed, detached):
+    """As `Model.ahead`, without the head."""
+    table = self.embedding[...]
+    if detached:
+      hidden, table = lax.stop_gradient((hidden, table))
+    following = table[jnp.roll(tokens, -1, 1)].astype(jnp.dtype(self.cfg.compute_dtype))
+    x = self.mtp.join(hidden, _laid_out(following, constrain), constrain)
+    graph, state = nnx.split(self.mtp.block)
+    seen = row_attention.rows(segments, self.cfg, constrain, packed=packed)
+    x, _ = _rematerialised(self.cfg, graph, constrain)(state, x, positions, seen, None, None)
+    return self.mtp.norm(x)
 
   def _unrolled(self, x, positions, seen, layers, index, constrain, columns):
     keys, values, routing, states = [], [], [], []
@@ -140,6 +153,13 @@ class Transformer(nnx.Module):
       return x, (None if cached is None else new, routing, states)
 
     return lax.scan(body, x, (state, layers))
+
+
+def _laid_out(x, constrain):
+  """Embedded tokens [R, S, D] as the blocks take them."""
+  # In two steps, because no single exchange leads from divided embeddings to divided tokens.
+  x = constrain(x, ("rows", None, "embed_of_tokens"))
+  return constrain(x, ("rows", "length", "embed_activation"))
 
 
 def _at(x, columns):
@@ -176,12 +196,15 @@ class Model:
       the shapes do not say from there. It is ignored when two models are compared.
     packed: whether rows may hold several segments. If not, each row is one segment from its first
       column on, which more kernels of attention serve.
+    detached: whether the head that predicts two tokens ahead leaves embedding, trunk and output
+      head without gradient.
   """
 
   config: ModelConfig
   constrain: Constrain = unconstrained
   origin: str | None = dataclasses.field(default=None, compare=False)
   packed: bool = True
+  detached: bool = False
 
   @property
   def of_single_segments(self) -> "Model":
@@ -282,6 +305,30 @@ class Model:
       raise ValueError("the model has no value head. Fix: ModelConfig(value_head=True); a run with "
                        "a critic sets it by itself.")
     return hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
+
+  def ahead(self, params, hidden: Float[Array, "R S D"], tokens: Int[Array, "R S"],
+            positions: Int[Array, "R S"], segments: Int[Array, "R S"],
+            ) -> tuple[Float[Array, "R S D"], Float[Array, "D V"]]:
+    """(states [R, S, D] of which the logits at column t predict token t + 2, the head to use).
+
+    The last two columns of a segment predict nothing: what they hold means nothing, and no earlier
+    column sees it. Gradients flow into the trunk unless `detached`.
+
+    Args:
+      params, positions, segments: as in `hidden`; no segment may see another one.
+      hidden: what `hidden` returned for these tokens.
+      tokens: [R, S] int.
+
+    Raises:
+      ValueError: the model has no such module.
+    """
+    if not self.config.mtp:
+      raise ValueError("the model has no module that predicts two tokens ahead. Fix: "
+                       "ModelConfig(mtp=True); a run with mtp.name sets it by itself.")
+    states = self._network(params).ahead(hidden, tokens, positions, segments, self.constrain,
+                                         self.packed, self.detached)
+    head = self.head(params)
+    return states, lax.stop_gradient(head) if self.detached else head
 
   def embedding(self, params) -> Float[Array, "V D"]:
     """The table whose rows are the inputs that tokens stand for: ids and embedding[ids] are the

@@ -1,11 +1,13 @@
 """The losses: a forward pass, an estimator, and a weighted sum that adds up over micro-batches."""
 
+import dataclasses
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.config import CriticConfig, KLConfig, LossConfig
-from jaxrl_llm.objective import correction, divergences, estimators
+from jaxrl_llm.objective import correction, divergences, estimators, mtp
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.objective.row_stats import Distribution, fed_tokens, row_stats
 from jaxrl_llm.ops import masked
@@ -46,6 +48,8 @@ def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig,
   """Returns the TokenStats [B, L] of the batch under the temperature and vocabulary of `cfg`."""
   rollout, banned = batch.rollout, stop_rule(batch.rollout, cfg)
   restricted = bool(cfg.rules) or banned is not None
+  if cfg.mtp is not None and mtp.spec(cfg.mtp.name).detached:
+    model = dataclasses.replace(model, detached=True)
   return row_stats(params, rollout.tokens, rollout.length, model=model,
                    distribution=Distribution(cfg.temperature, cfg.rules, banned),
                    stats=stats | PRUNED if restricted else stats,
@@ -58,13 +62,14 @@ def policy_loss(params, batch: TrainBatch, *, model,
   """Returns the loss of an optimizer batch or of a micro-batch, and its metrics.
 
     loss = sum(loss_weights correction_weights gate per_token_loss)
-           + KL - entropy bonus + value loss
+           + KL - entropy bonus + value loss + MTP loss
 
   A token outside the vocabulary of the current policy or of the anchor (also a stop token that
   comes too early) enters no ratio and has loss 0, but stays in the denominators.
   """
   rollout, mask = batch.rollout, batch.rollout.mask
-  wanted = {"entropy": True, "values": cfg.critic is not None, "routing": cfg.num_experts > 0}
+  wanted = {"entropy": True, "values": cfg.critic is not None, "routing": cfg.num_experts > 0,
+            "mtp_log_probs": cfg.mtp is not None}
   extra = frozenset(name for name, asked in wanted.items() if asked)
   stats = policy_stats(params, batch, model=model, cfg=cfg, stats=extra)
   log_probs, anchor = stats.log_probs, batch.anchor_log_probs
@@ -82,7 +87,11 @@ def policy_loss(params, batch: TrainBatch, *, model,
   loss = jnp.sum(weights * jnp.where(live, out.per_token_loss, 0))
   metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout.replace(mask=live)),
              **_policy_metrics(stats, batch, live, cfg)}
-  return _with_regularizers(loss, metrics, stats, batch, live, cfg)
+  loss, metrics = _with_regularizers(loss, metrics, stats, batch, live, cfg)
+  if cfg.mtp is None:
+    return loss, metrics
+  added, of_head = mtp_terms(stats, batch, live, weights, cfg)
+  return loss + added, metrics | of_head
 
 
 def _policy_metrics(stats: TokenStats, batch: TrainBatch, live: Bool[Array, "B L"],
@@ -122,6 +131,52 @@ def _with_regularizers(loss: Float[Array, ""], metrics: dict, stats: TokenStats,
     metrics["critic/value"] = masked.mean(stats.values, mask)
     metrics["critic/return"] = masked.mean(batch.returns, mask)
   return loss, metrics
+
+
+def mtp_terms(stats: TokenStats, batch: TrainBatch, live: Bool[Array, "B L"],
+              weights: Float[Array, "B L"], cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
+  """Returns the loss of the head that predicts two tokens ahead, and its metrics.
+
+  Args:
+    live: tokens with a ratio.
+    weights: of the policy loss; a loss of the head that reads no advantages has those of the KL and
+      entropy terms.
+  """
+  entry, mask = mtp.spec(cfg.mtp.name), mtp.predicted(live)
+  advantages = anchor = None
+  if mtp.ADVANTAGES in entry.needs:
+    advantages = batch.advantages
+  else:
+    weights = batch.loss_weights if batch.regularizer_weights is None else (
+        batch.regularizer_weights)
+  if mtp.ANCHOR in entry.needs:
+    anchor = batch.mtp_anchor_log_probs
+    anchor = lax.stop_gradient(stats.mtp_log_probs) if anchor is None else anchor
+  inputs = mtp.MtpInputs(masked.masked(stats.mtp_log_probs, mask),
+                         lax.stop_gradient(stats.log_probs), mask, advantages, anchor,
+                         mtp.surrogate_of(cfg))
+  losses = mtp.token_losses(inputs, cfg)
+  coefficient = _mtp_coefficient(batch, cfg)
+  metrics = {"mtp/loss": masked.mean(lax.stop_gradient(losses), mask),
+             "mtp/log_prob": masked.mean(lax.stop_gradient(inputs.mtp_log_probs), mask)}
+  if entry.calibrate is None:
+    count = jnp.sum(mask).astype(jnp.float32)
+    metrics["mtp/coefficient"] = Mean(coefficient * count, count)
+  return jnp.sum(coefficient * weights * losses), metrics
+
+
+def _mtp_coefficient(batch: TrainBatch, cfg: LossConfig) -> float | Float[Array, "B 1"]:
+  """Returns the weight of the loss of the head that predicts two tokens ahead.
+
+  Raises:
+    ValueError: it is calibrated, and the batch does not have it.
+  """
+  if not mtp.is_calibrated(cfg.mtp):
+    return cfg.mtp.coef
+  if batch.mtp_coefficient is None:
+    raise ValueError(f"mtp.name = {cfg.mtp.name!r} without TrainBatch.mtp_coefficient. Fix: "
+                     "train_step finds it, or training/mtp_coefficient.py.")
+  return batch.mtp_coefficient[:, None]
 
 
 def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
@@ -182,10 +237,17 @@ def _mean_k3(log_ratio: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Mean:
 def sft_loss(params, batch: SupervisedBatch, *, model, cfg) -> tuple[Float[Array, ""], dict]:
   """Returns the negative log-likelihood sum(loss_weights * -log pi), and its mean per token.
 
-  The temperature is 1. `cfg` is not read: it is there for the signature that losses share.
+  The temperature is 1. Of `cfg`, which losses share, only `mtp` is read: with it, the negative
+  log-likelihood of the head that predicts two tokens ahead is added, times `coef`. None: no head.
   """
-  del cfg
-  log_probs = row_stats(params, batch.tokens, batch.length, model=model).log_probs
+  ahead = None if cfg is None else cfg.mtp
+  stats = row_stats(params, batch.tokens, batch.length, model=model,
+                    stats=frozenset() if ahead is None else frozenset({"mtp_log_probs"}))
   counted = batch.loss_weights > 0
-  loss = -jnp.sum(batch.loss_weights * masked.masked(log_probs, counted))
-  return loss, {"loss/sft": masked.mean(-log_probs, counted)}
+  loss = -jnp.sum(batch.loss_weights * masked.masked(stats.log_probs, counted))
+  metrics = {"loss/sft": masked.mean(-stats.log_probs, counted)}
+  if ahead is not None:
+    counted = mtp.predicted(counted)
+    loss -= ahead.coef * jnp.sum(batch.loss_weights * masked.masked(stats.mtp_log_probs, counted))
+    metrics["loss/mtp"] = masked.mean(-stats.mtp_log_probs, counted)
+  return loss, metrics

@@ -42,6 +42,7 @@ class _Fed(NamedTuple):
     banned: [R, S] bool, where ids are banned; None: nowhere.
     put: statistics of the scored columns -> [B, L].
     back: [R, S] -> [B, L].
+    ahead: how many columns after a column the token stands that it predicts.
   """
 
   tokens: Int[Array, "R S"]
@@ -53,6 +54,7 @@ class _Fed(NamedTuple):
   banned: Bool[Array, "R S"] | None
   put: Callable[[Array], Array]
   back: Callable[[Array], Array]
+  ahead: int = 1
 
 
 def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model,
@@ -69,18 +71,23 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     length: [B], tokens in the row.
     model: see models/transformer.py.
     distribution: temperature and vocabulary.
-    stats: names of ops/token_stats.py, `values` for the value head, and `routing` for the experts
-      of each token fed in. Routing is aligned with the tokens themselves, not with the tokens that
-      they predict, and stays in the bins of packed rows.
+    stats: names of ops/token_stats.py, `values` for the value head, `mtp_log_probs` for the head
+      that predicts two tokens ahead, and `routing` for the experts of each token fed in. Routing
+      is aligned with the tokens themselves, not with the tokens that they predict, and stays in
+      the bins of packed rows.
     entropy_gradient: whether gradients flow through the entropy.
     completion: (prompt length [B], tokens that may follow). Only these columns are scored, the
       others are 0 (False): no logits are computed for prompts. None: all columns are scored.
     bins: how the rows are packed for the network; None: each is fed as it is. The statistics are
       the same up to rounding.
+
+  Raises:
+    ValueError: `mtp_log_probs` with rules that prune the vocabulary, or with rows that share their
+      beginning.
   """
   where = None if distribution.banned is None else distribution.banned[1]
-  fed = (_padded if bins is None else functools.partial(_packed, bins=bins))(
-      tokens, length, completion, where)
+  feed = _padded if bins is None else functools.partial(_packed, bins=bins)
+  fed = feed(tokens, length, completion, where)
   if bins is None:
     model = getattr(model, "of_single_segments", model)
   sharing = {} if fed.shared is None else {"shared": fed.shared}
@@ -90,13 +97,35 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
                                                   **sharing)
   else:
     hidden, _ = model.hidden(params, fed.tokens, fed.positions, fed.segments, **sharing)
-  wanted = functools.partial(_stats_of_rows, stats=stats - {"values", "routing"},
+  wanted = functools.partial(_stats_of_rows, stats=stats - {"values", "routing", "mtp_log_probs"},
                              entropy_gradient=entropy_gradient)
   out = _by_rows(model)(wanted, *_scored_arrays(hidden, fed, model.head(params), distribution))
   out = jax.tree.map(fed.put, out)
   if "values" in stats:
     out = out.replace(values=fed.back(model.values(params, hidden)))
-  return jax.tree.map(_at_the_predicted_token, out).replace(routing=routing)
+  out = jax.tree.map(_at_the_predicted_token, out).replace(routing=routing)
+  if "mtp_log_probs" not in stats:
+    return out
+  _check_ahead(distribution, bins)
+  far = feed(tokens, length, completion, where, ahead=2)
+  return out.replace(mtp_log_probs=_log_probs_ahead(params, hidden, far, model, distribution))
+
+
+def _log_probs_ahead(params, hidden, far: _Fed, model, distribution: Distribution) -> Array:
+  """Returns the log-probs [B, L] of the head that predicts two tokens ahead, at their tokens."""
+  states, head = model.ahead(params, hidden, far.tokens, far.positions, far.segments)
+  found = functools.partial(_stats_of_rows, stats=frozenset(), entropy_gradient=False)
+  out = _by_rows(model)(found, *_scored_arrays(states, far, head, distribution))
+  return _at_the_predicted_token(far.put(out.log_probs), far.ahead)
+
+
+def _check_ahead(distribution: Distribution, bins: Bins | None) -> None:
+  if distribution.rules:
+    raise ValueError(f"mtp_log_probs with {', '.join(distribution.rules)}: the kept tokens would "
+                     "be those of another distribution than the policy's. Fix: no rule.")
+  if bins is not None and bins.shared is not None:
+    raise ValueError("mtp_log_probs with rows that share their beginning: its last token would "
+                     "have to predict another token for each row. Fix: shared_prompts=False.")
 
 
 def state_distance(params, others, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model,
@@ -139,17 +168,17 @@ def fed_tokens(length: Int[Array, " B"], width: int,
   return weights(places(length, width, bins))
 
 
-def _padded(tokens, length, completion, banned) -> _Fed:
+def _padded(tokens, length, completion, banned, ahead: int = 1) -> _Fed:
   """Each row as it is, with the padding after its end."""
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
-  columns = _predicting_columns(tokens.shape[1], completion)
+  columns = _predicting_columns(tokens.shape[1], completion, ahead)
   put = functools.partial(_put, columns=columns, length=tokens.shape[1])
   return _Fed(tokens, positions, segments, None, columns, None, banned,
-              _itself if columns is None else put, _itself)
+              _itself if columns is None else put, _itself, ahead)
 
 
-def _packed(tokens, length, completion, banned, *, bins: Bins) -> _Fed:
+def _packed(tokens, length, completion, banned, *, bins: Bins, ahead: int = 1) -> _Fed:
   """The rows in bins, each a segment of its own, beside what it shares with others.
 
   The columns that predict something come first where logits are computed. So the chunks of logits
@@ -158,9 +187,9 @@ def _packed(tokens, length, completion, banned, *, bins: Bins) -> _Fed:
   where = places(length, tokens.shape[1], bins)
   to_bins, back = functools.partial(pack, where=where), functools.partial(unpack, where=where)
   at = jnp.arange(tokens.shape[1])
-  predicting = at < length[:, None] - 1
+  predicting = at < length[:, None] - ahead
   if completion is not None:
-    predicting &= at >= completion[0][:, None] - 1
+    predicting &= at >= completion[0][:, None] - ahead
   read = to_bins(predicting) & (where.segments > 0)
   columns = jnp.argsort(~read, axis=1, stable=True)
   there = jnp.argsort(columns, axis=1)
@@ -169,7 +198,7 @@ def _packed(tokens, length, completion, banned, *, bins: Bins) -> _Fed:
     return back(jnp.where(read, jnp.take_along_axis(x, there, 1), jnp.zeros((), x.dtype)))
 
   return _Fed(to_bins(tokens), where.positions, where.segments, where.shared, columns, read,
-              None if banned is None else to_bins(banned), put, back)
+              None if banned is None else to_bins(banned), put, back, ahead)
 
 
 def _itself(x: Array) -> Array:
@@ -180,9 +209,9 @@ def _scored_arrays(hidden, fed: _Fed, head, distribution: Distribution) -> tuple
   """Returns what `_stats_of_rows` reads: arrays that lead with rows, and those that all rows read.
   """
   ids = () if distribution.banned is None else distribution.banned[0]
-  banned = None if fed.banned is None else _next_column(fed.banned)
+  banned = None if fed.banned is None else _next_column(fed.banned, fed.ahead)
   rows = tuple(None if x is None else _taken(x, fed.columns) for x in (
-      hidden, _next_column(fed.tokens), banned, fed.read))
+      hidden, _next_column(fed.tokens, fed.ahead), banned, fed.read))
   forbidden = None if banned is None else jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids))
   return rows, {"head": head, "temperature": jnp.asarray(distribution.temperature),
                 "forbidden": forbidden, "rules": dict(distribution.rules)}
@@ -207,28 +236,30 @@ def _by_rows(model) -> Callable:
   return getattr(getattr(model, "constrain", None), "by_rows", here)
 
 
-def _next_column(x: Array) -> Array:
-  """Returns x[:, t + 1] in column t.
+def _next_column(x: Array, ahead: int) -> Array:
+  """Returns x[:, t + ahead] in column t.
 
-  The last column predicts nothing and gets the first one's entry. Dropping it would make the length
-  odd, which costs more than computing it.
+  The last columns predict nothing and get the first ones' entries. Dropping them would make the
+  length odd, which costs more than computing them.
   """
-  return jnp.roll(x, -1, 1)
+  return jnp.roll(x, -ahead, 1)
 
 
-def _at_the_predicted_token(x: Array) -> Array:
+def _at_the_predicted_token(x: Array, ahead: int = 1) -> Array:
   """Moves statistics [B, L] from the column that predicts a token to the token's own column."""
-  return jnp.pad(x[:, :-1], ((0, 0), (1, 0)))
+  return jnp.pad(x[:, :-ahead], ((0, 0), (ahead, 0)))
 
 
-def _predicting_columns(length: int, completion: tuple[Int[Array, " B"], int] | None
+def _predicting_columns(length: int, completion: tuple[Int[Array, " B"], int] | None, ahead: int
                         ) -> Int[Array, "B W"] | None:
   """Returns the columns that predict completion tokens; None where these are all columns."""
   if completion is None or completion[1] >= length:
     return None
   prompt, width = completion
   # Rows without room for `width` tokens repeat the last column, which predicts nothing.
-  return jnp.minimum(prompt[:, None] - 1 + jnp.arange(width), length - 1)
+  columns = jnp.minimum(prompt[:, None] - ahead + jnp.arange(width), length - 1)
+  # Behind a prompt of one token, nothing predicts the first token two ahead.
+  return columns if ahead == 1 else jnp.maximum(columns, 0)
 
 
 def _taken(x: Array, columns: Int[Array, "B W"] | None) -> Array:

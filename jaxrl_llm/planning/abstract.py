@@ -14,6 +14,7 @@ from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.runs import device_checks
 from jaxrl_llm.runs.learner import Learner, make_learner
 from jaxrl_llm.runs.scoring import score_rollout
+from jaxrl_llm.training.mtp_coefficient import with_carried
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import init_state, state_shardings
 from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling, TrainBatch, TrainState
@@ -90,7 +91,9 @@ def _state(cfg: Config, learner: Learner, model: Model) -> TrainState:
   trained, frozen = trainable.shapes_of(model, cfg.parameters)
   state = jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained,
                          frozen=frozen)
-  return placed(state, state_shardings(model, learner.optimizer, learner.mesh, cfg.parameters))
+  layout = state_shardings(model, learner.optimizer, learner.mesh, cfg.parameters)
+  return placed(with_carried(state, cfg.loss, jax.ShapeDtypeStruct((), jnp.float32)),
+                with_carried(layout, cfg.loss, parallel.replicated(learner.mesh)))
 
 
 def _prompts(cfg: Config, mesh: Mesh) -> PromptBatch:

@@ -4,6 +4,7 @@ A token attends to itself and to all earlier ones of its row. The backward pass 
 forward pass; nothing is computed twice. All rows count at full length, padding included.
 """
 
+import dataclasses
 import math
 
 from jaxrl_llm.config import Config, ModelConfig
@@ -39,7 +40,19 @@ def forward(cfg: Config, rows: int) -> float:
 
 def update(cfg: Config) -> float:
   """Returns operations of one optimizer step on all parameters."""
-  return 3 * forward(cfg, cfg.rows // cfg.updates.optimizer_batches)
+  rows = cfg.rows // cfg.updates.optimizer_batches
+  return 3 * (forward(cfg, rows) + ahead(cfg, rows))
+
+
+def ahead(cfg: Config, rows: int) -> float:
+  """Returns operations of the module that predicts two tokens ahead, as `forward`; 0 without it."""
+  if not cfg.model.mtp:
+    return 0.0
+  dense = (0,) if cfg.model.num_layers - 1 in cfg.model.dense_layers else ()
+  m, length = dataclasses.replace(cfg.model, num_layers=1, dense_layers=dense), cfg.row_length
+  weights = layer_weights(m) + 2 * m.width**2
+  return rows * (2 * weights * length + attention(m, 0, length) +
+                 2 * head_weights(m) * cfg.rollout.max_new_tokens)
 
 
 def prefill(cfg: Config, prompts: int) -> float:

@@ -5,7 +5,7 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective import estimators, mtp
 from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import Planned, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
@@ -38,8 +38,9 @@ def _step(planned: Planned) -> Program:
   parameters = (state.params, state.frozen)
   others = cfg.updates.optimizer_batches - 1
   packing, trips = _packed(planned, cfg.rows // cfg.updates.optimizer_batches)
-  # Some estimators weigh the whole batch first.
-  passes = 2 if estimators.spec(cfg.estimator.name).batch_statistics else 1
+  # Some estimators weigh the whole batch first, and some losses of the second head calibrate on it.
+  weighs = estimators.spec(cfg.estimator.name).batch_statistics
+  passes = 1 + weighs + mtp.is_calibrated(cfg.loss.mtp)
   return Program(
       "step", tracing(learner.step, state, planned.batch, packing),
       {"parameters": parameters, "optimizer": (state.opt_state, state.step), "cache": (),
@@ -62,6 +63,8 @@ def _scoring(planned: Planned) -> list[Program]:
     held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
   packing, trips = _packed(planned, cfg.rows)
+  read = planned.scores.mtp_log_probs is not None
+  ahead = model_flops.ahead(cfg, cfg.rows) if read else 0
   made = [(name, tracing(program, *arguments, packing=packing), 1) for name, program in found]
   if scoring.score_residual is not None:
     traced = tracing(scoring.score_residual, planned.params, planned.params, planned.rollout,
@@ -71,7 +74,8 @@ def _scoring(planned: Planned) -> list[Program]:
       Program(name, traced,
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
-              planned.learner.mesh.size, 1, trips, passes * model_flops.forward(cfg, cfg.rows),
+              planned.learner.mesh.size, 1, trips,
+              passes * model_flops.forward(cfg, cfg.rows) + (ahead if name == "score" else 0),
               held, 0, planned.head)
       for name, traced, passes in made
   ]

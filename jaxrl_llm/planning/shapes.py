@@ -41,7 +41,7 @@ def with_shapes(cfg: Config) -> Config:
   Raises:
     ConfigError: `pretrained` is neither in `SHAPES` nor a readable folder.
   """
-  ours = dataclasses.replace(cfg.model, value_head=cfg.has_critic)
+  ours = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
   if cfg.pretrained in SHAPES:
     model = dataclasses.replace(ours, **SHAPES[cfg.pretrained][1])
   elif cfg.pretrained:
@@ -66,6 +66,6 @@ def _of_folder(pretrained: str) -> ModelConfig:
 
 
 def _with_execution(shapes: ModelConfig, ours: ModelConfig) -> ModelConfig:
-  return dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers,
-                             remat=ours.remat, attention=ours.attention,
-                              compute_dtype=ours.compute_dtype)
+  return dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
+                             scan_layers=ours.scan_layers, remat=ours.remat,
+                             attention=ours.attention, compute_dtype=ours.compute_dtype)

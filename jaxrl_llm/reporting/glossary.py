@@ -108,6 +108,10 @@ vocabulary/out_of_set     | share | sampled tokens outside the trainer's pruned 
 critic/loss          | 1     | squared error of the values, halved, mean over tokens
 critic/value         | 1     | predicted value, mean over tokens
 critic/return        | 1     | return that the values should predict, mean over tokens
+mtp/loss             | 1     | loss of the head that predicts two ahead, mean over its tokens
+mtp/log_prob         | nats  | log-prob of the sampled token under that head, mean over tokens
+mtp/coefficient      | 1     | weight of that loss, mean over the updates
+mtp/cosine           | 1     | between what updates changed of policy's and head's log-probs (occ)
 moe/load/bucket_*    | share | tokens that this expert serves, over all layers; even: k / experts
 pipo/xi              | standard deviations | rise of the mean reward over its recent past
 pipo/weight          | 1     | weight of the further step on the previous batch

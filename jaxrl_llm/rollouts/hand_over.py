@@ -14,19 +14,19 @@ from jax import lax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models import Model
+from jaxrl_llm.models import Model, mtp
 
 # leaves that the network reads in f32, by their last key
 FULL_PRECISION = ("scale", "router", "value_head")
 
 
 def decode_model(model: Model) -> Model:
-  """Returns the same network with separate blocks.
+  """Returns the same network with separate blocks, without the module that predicts two ahead.
 
   A scan over stacked weights would copy them in every decode step.
   """
   return dataclasses.replace(
-      model, config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
+      model, config=dataclasses.replace(model.config, scan_layers=False, remat="none", mtp=False))
 
 
 def for_decoding(params, model: Model):
@@ -40,7 +40,7 @@ def for_decoding(params, model: Model):
   if model.config.scan_layers and 0 not in blocks:
     blocks = {i: jax.tree.map(operator.itemgetter(i), blocks)
               for i in range(model.config.num_layers)}
-  return decode_model(model), _cast({**params, "blocks": blocks}, model)
+  return decode_model(model), _cast({**mtp.without(params), "blocks": blocks}, model)
 
 
 def _cast(tree, model: Model):
@@ -99,7 +99,7 @@ class HandOver:
     rest, block, whole = self._programs
     if not self.model.config.scan_layers:
       return [Part("whole", whole, (params,), 1)]
-    others = {name: x for name, x in params.items() if name != "blocks"}
+    others = {name: x for name, x in mtp.without(params).items() if name != "blocks"}
     return [Part("rest", rest, (others,), 1),
             Part("block", block, (params["blocks"], 0), self.model.config.num_layers)]
 

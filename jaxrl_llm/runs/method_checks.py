@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.config import Config, ConfigError
-from jaxrl_llm.objective import advantages
+from jaxrl_llm.objective import advantages, mtp
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
-from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, TASKS
+from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, MTP_LOSSES, TASKS
 from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import (
   AdvantageInputs,
@@ -27,7 +27,8 @@ TASK_METHODS = ("batch", "heldout", "render", "reward", "rewards", "longest_prom
 
 
 def check_objective(cfg: Config) -> None:
-  """Traces estimator, advantage and aggregation on 2 x 3 arrays, where a plugin brings them.
+  """Traces estimator, advantage, aggregation and loss of the second head on 2 x 3 arrays, where a
+  plugin brings them.
 
   Raises:
     ConfigError: naming the method's file and line: it raises, or returns something else than its
@@ -35,7 +36,8 @@ def check_objective(cfg: Config) -> None:
   """
   for table, name, check in ((ESTIMATORS, cfg.estimator.name, _check_estimator),
                              (ADVANTAGES, cfg.advantage.name, _check_advantage),
-                             (AGGREGATIONS, cfg.aggregation.name, _check_aggregation)):
+                             (AGGREGATIONS, cfg.aggregation.name, _check_aggregation),
+                             (MTP_LOSSES, cfg.mtp.name, _check_mtp)):
     if not table[name].function.__module__.startswith("jaxrl_llm."):
       with table.blamed(name):
         check(cfg)
@@ -92,6 +94,27 @@ def _check_advantage(cfg: Config) -> None:
     return entry.function(inputs, numbers)
 
   _expect_tokens(jax.eval_shape(call, inputs), "advantages")
+
+
+def _check_mtp(cfg: Config) -> None:
+  entry, numbers = MTP_LOSSES[cfg.mtp.name], MTP_LOSSES.numbers(cfg.mtp)
+
+  def losses(tokens, mask):
+    optional = {name: tokens if name in entry.needs else None for name in mtp.OPTIONAL}
+    inputs = mtp.MtpInputs(tokens, tokens, mask, surrogate=mtp.surrogate_of(cfg.loss), **optional)
+    return entry.function(inputs, numbers)
+
+  tokens, mask, scalar = _array(SHAPE), _array(SHAPE, bool), _array(())
+  _expect_tokens(jax.eval_shape(losses, tokens, mask), "losses")
+  if entry.calibrate is not None:
+
+    def coefficient(tokens, mask, last):
+      return jnp.asarray(entry.calibrate(tokens, tokens, mask, last, numbers))
+
+    found = jax.eval_shape(coefficient, tokens, mask, scalar)
+    if found.shape != ():
+      raise TypeError(f"`calibrate` returned {found.dtype}{list(found.shape)}; a scalar was "
+                      "expected")
 
 
 def _expect_tokens(found, what: str) -> None:

@@ -7,7 +7,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import DEFAULT, AggregationConfig, Config, ConfigError
 from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.rollouts import numerics
-from jaxrl_llm.runs import best, evaluation_sets, server_checks
+from jaxrl_llm.runs import best, evaluation_sets, mtp_checks, server_checks
 from jaxrl_llm.runs.method_checks import check_objective
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ def resolve(cfg: Config) -> Config:
   _check_groups(cfg)
   _check_statistics(cfg)
   _check_anchor(cfg)
+  mtp_checks.check(cfg)
   _check_lengths(cfg)
   server_checks.check(cfg)
   evaluation_sets.check(cfg)

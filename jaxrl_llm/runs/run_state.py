@@ -14,6 +14,7 @@ from jaxrl_llm.rollouts import engine
 from jaxrl_llm.runs.checkpoints import abstract
 from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.scoring import score_rollout
+from jaxrl_llm.training.mtp_coefficient import with_carried
 from jaxrl_llm.training.pipo import PipoState
 from jaxrl_llm.training.train_step import init_state, state_shardings
 from jaxrl_llm.types import PromptBatch, TrainState
@@ -64,7 +65,8 @@ def first_state(cfg: Config, learner: Learner, start: Start) -> RunState:
   Trained leaves are copied, so that `start` survives the updates; frozen ones are shared.
   """
   def init(trained):
-    return init_state(jax.tree.map(jnp.copy, trained), learner.optimizer)
+    state = init_state(jax.tree.map(jnp.copy, trained), learner.optimizer)
+    return with_carried(state, cfg.loss, jnp.float32(0))
 
   state = jax.jit(init, out_shardings=_layout(cfg, learner))(start.params)
   stale = tuple(_snapshot(state) for _ in range(cfg.updates.staleness))
@@ -81,11 +83,13 @@ def restored_state(tree: dict, start: Start) -> RunState:
 def abstract_saved(cfg: Config, learner: Learner) -> dict:
   """Shapes, dtypes and shardings of `RunState.saved`."""
   trained, _ = trainable.shapes_of(learner.model, cfg.parameters)
-  shapes = jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained)
+  shapes = with_carried(
+      jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained), cfg.loss,
+      jax.ShapeDtypeStruct((), jnp.float32))
   train = abstract(shapes, _layout(cfg, learner))
   tree = {"train": train, "cursor": np.asarray(0, np.int32)}
   if cfg.updates.staleness:
-    tree["stale"] = [train.replace(opt_state=None)] * cfg.updates.staleness
+    tree["stale"] = [TrainState(train.step, train.params, None)] * cfg.updates.staleness
   pipo = _abstract_pipo(cfg, learner)
   return tree if pipo is None else tree | {"pipo": pipo}
 
@@ -93,7 +97,7 @@ def abstract_saved(cfg: Config, learner: Learner) -> dict:
 def _layout(cfg: Config, learner: Learner) -> TrainState:
   """Shardings of a state without its frozen leaves."""
   whole = state_shardings(learner.model, learner.optimizer, learner.mesh, cfg.parameters)
-  return whole.replace(frozen=None)
+  return with_carried(whole.replace(frozen=None), cfg.loss, parallel.replicated(learner.mesh))
 
 
 def _snapshot(state: TrainState) -> TrainState:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, StepConfig
 from jaxrl_llm.models import Model
-from jaxrl_llm.objective import advantages
+from jaxrl_llm.objective import advantages, mtp
 from jaxrl_llm.registry import ADVANTAGES
 from jaxrl_llm.runs.samplers import sampling_of
 from jaxrl_llm.training.meter import meter
@@ -80,7 +80,7 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   return Scoring(
       anchor=_anchor(cfg),
-      reads_stats=bool(stats - {"in_support"}),
+      reads_stats=bool(stats - {"in_support", "mtp_log_probs"}),
       sampling=sampling_of(cfg, "trainer"),
       score=compiled(functools.partial(in_pieces, stats=stats)),
       score_reference=compiled(in_pieces) if cfg.kl.coef else None,
@@ -105,7 +105,10 @@ def scored_stats(cfg: Config) -> frozenset[str]:
   """Statistics that the anchor's pass must find beside the log-probs."""
   wanted = advantages.needs(cfg.advantage) & {"sum_pi_squared", "values", "entropy"}
   restricted = cfg.loss.rules or cfg.rollout.min_new_tokens
-  return frozenset(wanted) | ({"in_support"} if restricted else frozenset())
+  wanted |= {"in_support"} if restricted else set()
+  # Where the anchor is the current policy, its own detached log-probs serve, as the policy's do.
+  ahead = mtp.reads_anchor(cfg.loss.mtp) and _anchor(cfg) == RECOMPUTED
+  return frozenset(wanted) | ({"mtp_log_probs"} if ahead else frozenset())
 
 
 def _anchor(cfg: Config) -> str:
@@ -156,4 +159,4 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
   # The pruned vocabulary matters only beside a recomputed anchor.
   in_support = stats.in_support if recomputed else None
   return Scores(anchor, reference, stats.sum_pi_squared, stats.values, in_support, metered,
-                stats.entropy, residual)
+                stats.entropy, residual, mtp_log_probs=stats.mtp_log_probs)

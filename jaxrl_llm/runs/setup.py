@@ -74,7 +74,7 @@ def build_learner(cfg: Config, devices=None, *,
   mesh = parallel.make_mesh(cfg.mesh, devices)
   if training:
     device_checks.check(cfg, mesh, parallel.rollout_mesh(cfg.mesh, mesh, devices))
-  model = dataclasses.replace(cfg.model, value_head=cfg.has_critic)
+  model = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
   cfg, tokenizer = _from_checkpoint(dataclasses.replace(cfg, model=model))
   device_checks.check_heads(cfg)
   task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
@@ -100,9 +100,9 @@ def _from_checkpoint(cfg: Config) -> tuple[Config, PreTrainedTokenizerBase | Non
     shapes = hf_config.read_config(directory)
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {cfg.pretrained!r}: {error}") from error
-  model = dataclasses.replace(shapes, value_head=ours.value_head, scan_layers=ours.scan_layers,
-                              remat=ours.remat, attention=ours.attention,
-                              compute_dtype=ours.compute_dtype)
+  model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
+                              scan_layers=ours.scan_layers, remat=ours.remat,
+                              attention=ours.attention, compute_dtype=ours.compute_dtype)
   check_model(model)
   _log_replaced(ours, model)
   if limit is not None and cfg.row_length > limit:

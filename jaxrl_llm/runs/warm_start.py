@@ -10,7 +10,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel, processes
-from jaxrl_llm.config import AggregationConfig, Config, StepConfig
+from jaxrl_llm.config import AggregationConfig, Config, LossConfig, MtpConfig, StepConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
@@ -102,8 +102,9 @@ def initial(cfg: Config, learner: Learner) -> Params:
   dtype = "float32" if cfg.parameters.train == "all" else None
   model = learner.model.config
   _, params, _ = hf.load_pretrained(cfg.pretrained, mesh=learner.mesh, dtype=dtype,
-                                    value_head=model.value_head, scan_layers=model.scan_layers,
-                                    remat=model.remat, attention=model.attention,
+                                    value_head=model.value_head, mtp=model.mtp,
+                                    scan_layers=model.scan_layers, remat=model.remat,
+                                    attention=model.attention,
                                     compute_dtype=model.compute_dtype)
   return params
 
@@ -138,9 +139,10 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
   layout = state_shardings(model, optimizer, mesh, cfg.parameters).replace(frozen=None)
   init = jax.jit(functools.partial(init_state, tx=optimizer), out_shardings=layout)
   state = init(start.params).replace(frozen=start.frozen)
+  ahead = MtpConfig("ce", coef=warm.mtp_coef) if cfg.has_mtp else None
   step = make_train_step(
       sft_loss, model, optimizer,
-      StepConfig(micro_batches=warm.micro_batches, parameters=cfg.parameters), mesh)
+      StepConfig(LossConfig(mtp=ahead), warm.micro_batches, cfg.parameters), mesh)
   task = demonstrating(cfg, cfg.seed + SEED_OFFSET, tokenizer)
   weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
   bar, norms = progress(range(warm.steps), "warm start"), []

@@ -62,7 +62,8 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
   returns = None if scores.values is None else advantage_table.value_targets(inputs, cfg.advantage)
   return TrainBatch(rollout, advantages, None, scores.anchor_log_probs, weights,
                     scores.ref_log_probs, values=scores.values, returns=returns,
-                    in_support=scores.in_support), metrics
+                    in_support=scores.in_support,
+                    mtp_anchor_log_probs=scores.mtp_log_probs), metrics
 
 
 def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
@@ -91,6 +92,8 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
   for k in range(cfg.parts):
     take = functools.partial(_whole_groups, k=k, cfg=cfg)
     part, part_keep = jax.tree.map(take, (whole, keep))
+    if part.mtp_anchor_log_probs is not None:
+      part = part.replace(at_anchor=jnp.full_like(part_keep, k == 0))
     batches.append(with_weights(part, part_keep, cfg))
   return batches, metrics
 

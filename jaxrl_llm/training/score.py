@@ -24,6 +24,7 @@ class Scores:
       rollout makes one optimizer batch.
     ref_log_probs: f32, nats, of the KL reference.
     sum_pi_squared, values, entropy: f32, under the parameters that scored the anchor.
+    mtp_log_probs: f32, of the head that predicts two tokens ahead, under the anchor.
     in_support: bool, False outside the anchor's pruned vocabulary.
     own: log_probs and in_support under the parameters that sampled, for the mismatch meter; None if
       no pass over all rows was made with them.
@@ -38,6 +39,7 @@ class Scores:
   own: TokenStats | None = None
   entropy: Array | None = None
   adapter_residual: Array | None = None
+  mtp_log_probs: Array | None = None
 
 
 RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may prune
@@ -55,7 +57,7 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
     cfg: the rows are scored in `micro_batches` parts, one after the other, without the stop tokens
       that `loss.min_new_tokens` forbids. With `loss.max_new_tokens`, only completions are scored
       and the rest is 0.
-    stats: further statistics, see ops/token_stats.py, and `values`.
+    stats: further statistics, see ops/token_stats.py, and `values` and `mtp_log_probs`.
     rules: fields of `sampling` that may prune. The others are left out of the program, and their
       values are not read.
     packing: of the rows; replaces the `micro_batches` parts. Positions after a row's end are then

@@ -12,6 +12,12 @@ from jaxrl_llm.config import OptimizerConfig, ParametersConfig, StepConfig, Warm
 from jaxrl_llm.models import trainable
 from jaxrl_llm.training.estimator_weights import needs_weights, with_estimator_weights
 from jaxrl_llm.training.micro_batches import split_rows
+from jaxrl_llm.training.mtp_coefficient import (
+  carried,
+  needs_coefficient,
+  with_carried,
+  with_coefficient,
+)
 from jaxrl_llm.training.packing import Packing, everywhere, micro_batch
 from jaxrl_llm.types import Mean, TrainBatch, TrainState, merge_metrics, no_metrics
 
@@ -127,16 +133,22 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
   if needs_weights(batch, cfg):
     params = trainable.merge(state.params, state.frozen, cfg.parameters)
     batch = with_estimator_weights(params, batch, model=model, cfg=cfg, packing=packing)
+  found: dict = {}
+  if needs_coefficient(batch, cfg):
+    params = trainable.merge(state.params, state.frozen, cfg.parameters)
+    batch, coefficient, found = with_coefficient(params, batch, carried(state), model=model,
+                                                 cfg=cfg, packing=packing)
+    state = with_carried(state, cfg.loss, coefficient)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
                                       frozen=state.frozen, packing=packing)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   one = jnp.float32(1)
   metrics = {
-      **metrics, "loss/total": Mean(value, one),
+      **metrics, **found, "loss/total": Mean(value, one),
       "optimizer/grad_norm": Mean(optax.tree.norm(grads), one)
   }
-  return TrainState(state.step + 1, params, opt_state, state.frozen), metrics
+  return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:
@@ -203,7 +215,8 @@ def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
   may share them.
   """
   model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
-  whole = state_shardings(model, tx, mesh, cfg.parameters)
+  whole = with_carried(state_shardings(model, tx, mesh, cfg.parameters), cfg.loss,
+                       parallel.replicated(mesh))
   layout = whole.replace(frozen=None)
 
   def update(state, frozen, batch, packing):

@@ -3,6 +3,7 @@ recipes are those of the registries, and every method has a section.
 """
 
 import ast
+import contextlib
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import jaxrl_llm
 from jaxrl_llm.config import CorrectionConfig, KLConfig
-from jaxrl_llm.objective import advantages, correction, estimators
+from jaxrl_llm.objective import advantages, correction, estimators, mtp
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.registry import AGGREGATIONS
 
@@ -18,6 +19,7 @@ FOLDER = Path(jaxrl_llm.__file__).parent / "objective"
 ESTIMATORS = (FOLDER / "README.md").read_text()
 ADVANTAGES = (FOLDER / "advantages.md").read_text()
 MISMATCH = (FOLDER / "mismatch.md").read_text()
+MTP = (FOLDER / "mtp.md").read_text()
 CORRECTION = "Correction, rejection and the sequence mask"
 
 
@@ -87,6 +89,25 @@ def test_advantages_and_aggregations():
   assert set(table(ADVANTAGES, "Aggregation")) == set(AGGREGATIONS.names())
 
 
+def compare_mtp(page: str) -> None:
+  rows = table(page, "Losses")
+  assert set(rows) == of_the_package(mtp)
+  assert set(rows) - {"none"} <= {word.strip(",") for word in sections(page)}
+  for name, (defaults, _, reaches) in rows.items():
+    assert numbers(defaults) == mtp.spec(name).defaults, name
+    assert name == "none" or (reaches == "no") == mtp.spec(name).detached
+    assert ("calibrated" in reaches) == (mtp.spec(name).calibrate is not None)
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("", ""), ("lambda_max=1.0", "lambda_max=2.0"), ("| `ce` |", "| `cd` |"),
+    ("yes, calibrated", "yes"), ("a_t) | no", "a_t) | yes"), ("### occ", "### oc")])
+def test_losses_of_the_second_head(right, wrong):
+  assert right in MTP
+  with pytest.raises(AssertionError) if right else contextlib.nullcontext():
+    compare_mtp(MTP.replace(right, wrong, 1))
+
+
 def test_correction_and_kl():
   named = set(re.findall(r"[a-z_]+", " ".join(table(MISMATCH, CORRECTION))))
   assert set(vars(CorrectionConfig())) <= named | {"cap"}
@@ -136,7 +157,7 @@ def test_recipes_say_what_differs_from_their_source():
       check_deviations(ESTIMATORS.replace(right, wrong))
 
 
-@pytest.mark.parametrize("page", [ESTIMATORS, ADVANTAGES, MISMATCH])
+@pytest.mark.parametrize("page", [ESTIMATORS, ADVANTAGES, MISMATCH, MTP])
 def test_prose_is_short_and_links_exist(page):
   prose = [line for line in page.split("\n") if not line.startswith("|")]
   assert max(map(len, prose)) <= 100

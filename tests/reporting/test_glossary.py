@@ -25,7 +25,7 @@ sys.path += [str(Path(__file__).parents[1] / "runs"),
              str(Path(__file__).parents[1] / "rollouts" / "server")]
 # In no metrics line: the first is shown beside the bar of the warm start, the others belong to
 # trainings that are no runs.
-SUPERVISED = {"loss/sft", "loss/value", "loss/language", "loss/preference"}
+SUPERVISED = {"loss/sft", "loss/mtp", "loss/value", "loss/language", "loss/preference"}
 
 
 def without_entry(names) -> list[str]:
@@ -144,6 +144,11 @@ def with_a_file(folder):
   return from_dict(config)
 
 
+def with_a_second_head(_):
+  """With the head that predicts two tokens ahead, and a calibrated coefficient of its loss."""
+  return tiny(1, mtp={"name": "occ"})
+
+
 def with_a_server(folder):
   """With rollouts from a server, which lives as long as the test."""
   import engine_server
@@ -153,7 +158,7 @@ def with_a_server(folder):
 
 
 RUNS = {"critic": with_a_critic, "tool": with_a_tool, "redraws": with_redraws, "file": with_a_file,
-        "server": with_a_server}
+        "server": with_a_server, "second_head": with_a_second_head}
 
 
 def logged(cfg, folder) -> set[str]:

@@ -281,7 +281,7 @@ def test_listing_has_every_key_once(capsys):
   listed = [line.split(" = ")[0] for line in listing if " = " in line.split("#")[0]]
   assert set(listed) == set(config_lib.keys())
   # A number that several methods read stands once below each of them.
-  sections = ("estimator.", "advantage.", "task.", "writer.")
+  sections = ("estimator.", "advantage.", "mtp.", "task.", "writer.")
   own = {key for key in listed if key.startswith(sections)}
   assert len([key for key in listed if key not in own]) == len(set(listed) - own)
   assert listed.count("estimator.clip_low") == 4

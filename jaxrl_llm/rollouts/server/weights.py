@@ -1,12 +1,13 @@
 """Weights as a Hugging Face folder, named by their checksum, for a server to load."""
 
+import dataclasses
 import hashlib
 import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_llm.models import Model, hf
+from jaxrl_llm.models import Model, hf, mtp
 
 KEPT = 2  # folders; a server may still read the one before
 DIGITS = 16  # of a checksum in hexadecimal
@@ -28,7 +29,7 @@ def publish(root: str | Path, model: Model, params, tokenizer, dtype: str | None
   """Writes `root/<checksum>`, completely or not at all, and removes all but the newest folders.
 
   Args:
-    params: as the model reads them.
+    params: as the model reads them; the module that predicts two tokens ahead is left out.
     dtype: as in `hf.save_pretrained`.
 
   Raises:
@@ -39,7 +40,8 @@ def publish(root: str | Path, model: Model, params, tokenizer, dtype: str | None
   draft = root / f"unfinished_{os.getpid()}"
   shutil.rmtree(draft, ignore_errors=True)
   draft.mkdir(parents=True)
-  hf.save_pretrained(draft, model, params, tokenizer=tokenizer, dtype=dtype)
+  trunk = dataclasses.replace(model, config=dataclasses.replace(model.config, mtp=False))
+  hf.save_pretrained(draft, trunk, mtp.without(params), tokenizer=tokenizer, dtype=dtype)
   version = checksum(draft)
   target = root / version
   if target.exists():

@@ -1,0 +1,20 @@
+"""A loss of your own for the head that predicts two tokens ahead.
+
+  python experiments/main.py --config=experiments/extend/config.py --workdir=runs/extend_mtp \
+    --config.plugins=experiments/extend/mtp.py \
+    --config.mtp.name=distilled --config.mtp.coef=0.2
+"""
+
+import jax.numpy as jnp
+
+from jaxrl_llm import register
+
+
+@register.mtp("distilled", coef=0.1, detached=True)
+def distilled(inputs, cfg):
+  """loss_t = (log pi_mtp(a_t) - log pi(a_t))^2 / 2: the head learns to agree with the policy.
+
+  Arrays are [B, L]: rows and tokens. Where `inputs.mask` is False, any values may stand. With
+  `detached` the trunk gets no gradient. The mean of this loss is the metric mtp/loss.
+  """
+  return jnp.square(inputs.mtp_log_probs - inputs.log_probs) / 2

@@ -1,0 +1,81 @@
+"""What the calibrated coefficient of OCC stands for, measured with true gradients, and how well the
+head that predicts two tokens ahead does.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrl_llm.config import MtpConfig, StepConfig
+from jaxrl_llm.models import Model, mtp, trainable
+from jaxrl_llm.objective.loss import policy_loss
+from jaxrl_llm.objective.mtp import AHEAD
+from jaxrl_llm.training.mtp_coefficient import with_coefficient
+from jaxrl_llm.training.train_step import gradients
+from jaxrl_llm.types import Rollout, TrainBatch, TrainState
+
+# Without bounds, so that the quotient itself is measured.
+UNBOUNDED = MtpConfig("occ", lambda_min=None, lambda_max=None)
+
+
+class Agreement(NamedTuple):
+  """Scalars of one optimizer batch.
+
+  Attributes:
+    true: <g, g_mtp> / |g_mtp|^2 of the gradients of policy loss and of the head's policy loss in
+      the trunk, which is embedding, blocks, norm and head.
+    cosine: of these two gradients.
+    calibrated: OCC's quotient of log-prob differences, without bounds.
+  """
+
+  true: Float[Array, ""]
+  cosine: Float[Array, ""]
+  calibrated: Float[Array, ""]
+
+
+def agreement(state: TrainState, batch: TrainBatch, *, model: Model, cfg: StepConfig) -> Agreement:
+  """Returns the Agreement under the state's parameters.
+
+  Args:
+    batch: with the log-probs of policy and head under the anchor.
+    cfg: of the run; the loss of its head is not read.
+  """
+  def gradient(ahead: MtpConfig | None):
+    own = dataclasses.replace(cfg, loss=dataclasses.replace(cfg.loss, mtp=ahead))
+    found = gradients(state.params, batch, loss=policy_loss, model=model, cfg=own,
+                      frozen=state.frozen)[1]
+    return jax.tree.leaves(mtp.without(found))
+
+  policy = gradient(None)
+  both = gradient(MtpConfig("policy", coef=1.0))
+  head = [total - own for total, own in zip(both, policy, strict=True)]
+  product, size, own_size = _inner(policy, head), _inner(head, head), _inner(policy, policy)
+  calibrating = StepConfig(dataclasses.replace(cfg.loss, mtp=UNBOUNDED), cfg.micro_batches,
+                           cfg.parameters)
+  params = trainable.merge(state.params, state.frozen, cfg.parameters)
+  found = with_coefficient(params, batch, jnp.float32(jnp.nan), model=model, cfg=calibrating)[1]
+  return Agreement(product / size, product / jnp.sqrt(size * own_size), found)
+
+
+def _inner(a: list, b: list) -> Float[Array, ""]:
+  return sum((jnp.sum(x * y) for x, y in zip(a, b, strict=True)), jnp.float32(0))
+
+
+def head_accuracy(params, rollout: Rollout, *, model: Model) -> tuple[Array, Array]:
+  """Returns (right, all) of the policy tokens that the head's most likely token is compared with.
+
+  Args:
+    rollout: B rows on any device.
+  """
+  tokens = rollout.tokens
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  segments = (positions < rollout.length[:, None]).astype(jnp.int32)
+  hidden, _ = model.hidden(params, tokens, positions, segments)
+  states, head = model.ahead(params, hidden, tokens, positions, segments)
+  guessed = jnp.argmax(states[:, :-AHEAD] @ head.astype(states.dtype), -1)
+  counted = rollout.mask[:, AHEAD:]
+  return jnp.sum((guessed == tokens[:, AHEAD:]) & counted), jnp.sum(counted)
+

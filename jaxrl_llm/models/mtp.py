@@ -1,0 +1,44 @@
+"""The module that predicts two tokens ahead (multi-token prediction, MTP), one layer deep.
+
+At column t it reads the trunk's last hidden state, which has seen the tokens up to t, and the
+embedding of token t + 1. Their norms are joined and projected to the width. One block and a norm of
+the module's own follow; the output head is the policy's. The result predicts token t + 2.
+
+Source: DeepSeek-V3, arXiv 2412.19437, section 2.2, with one module.
+"""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.models.layers import RMSNorm, multiply, weight
+
+NAME = "mtp"  # the key of its parameters beside those of the trunk
+
+
+class MtpModule(nnx.Module):
+  """What lies before and after the module's block.
+
+  Args:
+    block: of the same kind as the trunk's last one.
+  """
+
+  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs, block: nnx.Module):
+    self.state_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
+    self.token_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
+    self.projection = weight(rngs, (2 * cfg.width, cfg.width), ("joined", "embed"))
+    self.block = block
+    self.norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
+
+  def join(self, hidden: Float[Array, "R S D"], following: Float[Array, "R S D"],
+           constrain) -> Float[Array, "R S D"]:
+    """The block's input, from the trunk's states and the embeddings of the following tokens."""
+    joined = jnp.concatenate([self.state_norm(hidden), self.token_norm(following)], -1)
+    return constrain(multiply(joined, self.projection, constrain),
+                     ("rows", "length", "embed_activation"))
+
+
+def without(params: dict) -> dict:
+  """The parameters that sampling reads: all but the module's."""
+  return {name: x for name, x in params.items() if name != NAME}

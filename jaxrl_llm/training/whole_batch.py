@@ -1,0 +1,44 @@
+"""A pass over a whole optimizer batch before its gradient, as constants."""
+
+import functools
+
+from jax import lax
+from jaxtyping import Array, Bool
+
+from jaxrl_llm.config import StepConfig
+from jaxrl_llm.models import Model
+from jaxrl_llm.objective.loss import policy_stats
+from jaxrl_llm.training.micro_batches import join_rows, split_rows
+from jaxrl_llm.training.packing import Packing, map_rows
+from jaxrl_llm.types import Params, TokenStats, TrainBatch
+
+
+def stats_before(params: Params, batch: TrainBatch, *, model: Model, cfg: StepConfig,
+                 packing: Packing | None = None,
+                 stats: frozenset[str] = frozenset()
+                 ) -> tuple[TokenStats, Bool[Array, "B L"]]:
+  """(TokenStats [B, L] under the current policy, the mask [B, L] of the tokens that count).
+
+  The pass goes over the same micro-batches as the loss, so it needs no more memory. Tokens outside
+  the vocabulary and dropped rows, whose tokens have no weight in any aggregation, do not count.
+
+  Args:
+    stats: further statistics, as in `row_stats`.
+  """
+  run = functools.partial(policy_stats, lax.stop_gradient(params), model=model, cfg=cfg.loss,
+                          stats=stats)
+  if packing is not None:
+
+    def run_packed(rows, bins):
+      return run(rows.replace(bins=bins))
+
+    found = map_rows(run_packed, batch, packing, model.constrain)
+  elif cfg.micro_batches == 1:
+    found = run(batch)
+  else:
+    found = join_rows(lax.map(run, split_rows(batch, cfg.micro_batches)))
+  mask = batch.rollout.mask
+  for inside in (found.in_support, batch.in_support):
+    mask = mask if inside is None else mask & inside
+  kept = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
+  return found, mask & (kept > 0)

@@ -104,6 +104,15 @@ ROWS = (
         tuple(("README.md", rf"\| {rank} +\| ARCA +\|(?:[^|]*\|){{4}} {number}")
               for rank in (1, 8) for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
         "competitive at equal rank (2606.00257)", "no difference; later wherever it learns"),
+    Row("occ", "how much of a second head's gradient should the trunk get?",
+        "`toy.py`, not timed alone",
+        "accuracy less that of no gradient: {:+.1f} ± {:.1f} points (cross-entropy), {:+.1f} ± "
+        "{:.1f} (policy gradient), {:+.1f} ± {:.1f} (calibrated)",
+        tuple(("README.md",
+               rf"outcome: begin[\s\S]*?\| `{name}` +\|(?:[^|]*\|){{4}} {number}")
+              for name in ("ce", "policy", "occ")
+              for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
+        "-11.2, -1.5 and +2.8 points (2605.28184, second-hand)", "no difference at this scale"),
     Row("number_tokens", "do number tokens help to compare and add?", "`sweep.py --jobs=2`, 15 min",
         "right where the longer is smaller: {:.0f} ± {:.0f} % as characters, "
         "{:.0f} ± {:.0f} % with group tokens",

@@ -18,20 +18,25 @@ from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
-MODES = ("far",)
+CONDITIONS = {  # name in files: (name in the table, flags)
+    "far": ("32 prompts, 150 iterations", ()),
+    "large": ("96 prompts, 200 iterations",
+              ("--config.rollout.prompts=96", "--config.iterations=200")),
+}
 SERIES = {"accuracy": "eval/accuracy", "ratio": "eval/component/ratio",
           "inside": "eval/component/inside"}
 SAMPLED = {"ratio": "reward/component/ratio", "inside": "reward/component/inside",
            "accuracy": "reward/correct"}
 INSIDE, CONTENT = 0.9, 0.95  # shares that a run must reach
-HEADER = ("mode", "when", "mean ratio", "inside the band, %", "content right, %",
+HEADER = ("batch", "when", "mean ratio", "inside the band, %", "content right, %",
           "seeds that pass")
 
 
 def cells() -> list[Cell]:
-  return [Cell(f"{mode}_seed{seed}", (
-      "--config=experiments/length_bands/config.py", f"--config.reward.mode={mode}",
-      f"--config.seed={seed}")) for mode in MODES for seed in SEEDS]
+  return [Cell(f"{name}_seed{seed}", (
+      "--config=experiments/length_bands/config.py", "--config.reward.mode=far",
+      f"--config.seed={seed}", *flags))
+          for name, (_, flags) in CONDITIONS.items() for seed in SEEDS]
 
 
 def measure(run: RunFolder) -> dict:
@@ -53,16 +58,16 @@ def passes(values: dict[str, float], band: tuple[float, float] = (0.8, 0.9)) -> 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the table into README.md."""
   rows = []
-  for mode in MODES:
-    keys = [f"{mode}_seed{seed}" for seed in SEEDS]
+  for condition, (title, _) in CONDITIONS.items():
+    keys = [f"{condition}_seed{seed}" for seed in SEEDS]
     if results.keys() >= set(keys):
       found = [results[key]["measured"] for key in keys]
       for name, kind, at in (("held-out, greedy, before", "held_out", 0),
                              ("held-out, greedy, after", "held_out", -1),
                              ("sampled, first iteration", "sampled", 0),
                              ("sampled, last iteration", "sampled", -1)):
-        rows.append((mode, name, *_row([{key: values[at] for key, values in one[kind].items()}
-                                        for one in found])))
+        rows.append((title, name, *_row([{key: values[at] for key, values in one[kind].items()}
+                                         for one in found])))
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
 

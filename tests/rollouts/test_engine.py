@@ -301,7 +301,7 @@ def test_compiles_no_more_than_declared(compiled):
   rng = np.random.default_rng(2)
   batches = [(prompts(seed=seed), rng.integers(1, NEW + 1, 32)) for seed in range(2)]
   samplings = [Sampling.of(t, min_p=0.01 * t) for t in (0.0, 0.7, 1.3)]
-  compiled.clear()  # making a Sampling compiles a conversion where JAX has dropped it from its cache
+  compiled.clear()  # a Sampling compiles a conversion where JAX has dropped it from its cache
 
   def everything():
     for sampling in samplings:

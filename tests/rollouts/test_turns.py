@@ -354,7 +354,7 @@ def test_compiles_no_more_than_declared(compiled):
   decoding.build.cache_clear()
   layout = {"chunk": 8, "slots": 8, "refill": True, "compact": 1, "window": 32}
   samplings = [Sampling.of(temperature) for temperature in (0.0, 0.7, 1.3)]
-  compiled.clear()  # making a Sampling compiles a conversion where JAX has dropped it from its cache
+  compiled.clear()  # a Sampling compiles a conversion where JAX has dropped it from its cache
   for seed, sampling in enumerate(samplings):
     delays = np.random.default_rng(seed).uniform(0, 0.01, 100 + ROWS)
     run(Scripted(slow(delays)), sampling=sampling, **layout)

@@ -12,6 +12,7 @@ from jaxrl_llm.analysis import chains, seed_results
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "critical_tokens"
 toy = experiment_files.load(FOLDER / "toy.py")
+policies = toy.policies
 
 
 def committed():
@@ -106,19 +107,19 @@ def test_no_question_is_on_both_sides():
 
 def test_training_on_pairs_moves_adapted_weights_only(monkeypatch):
   """Two small updates; the given parameters stay as they are."""
-  monkeypatch.setattr(toy, "DPO_STEPS", 2)
-  monkeypatch.setattr(toy, "BATCH", 8)
-  toy.stepper.cache_clear()
-  start = toy.MODEL.init(jax.random.key(0))
+  monkeypatch.setattr(policies, "DPO_STEPS", 2)
+  monkeypatch.setattr(policies, "BATCH", 8)
+  policies.stepper.cache_clear()
+  start = policies.MODEL.init(jax.random.key(0))
   asked = chains.prompts(6, 0, False)
   right, wrong = (np.column_stack([asked, found]) for found in (
       chains.responses(asked), chains.corrupted(asked, 0)[0]))
   ones = np.ones(right.shape)
-  chosen, rejected = toy.sides(start, right, ones), toy.sides(start, wrong, ones / 2)
-  batches = toy.pair_batches(chosen, rejected, np.random.default_rng(0))
-  found = toy.train("cDPO", start, batches, jax.random.key(1))
+  chosen, rejected = policies.sides(start, right, ones), policies.sides(start, wrong, ones / 2)
+  batches = policies.pair_batches(chosen, rejected, np.random.default_rng(0))
+  found = policies.train("cDPO", start, batches, jax.random.key(1))
   np.testing.assert_array_equal(found["embedding"], start["embedding"])
   for part, name in (("mlp", "up"), ("attention", "query")):
     change = found["blocks"][0][part][name] - start["blocks"][0][part][name]
     assert float(np.abs(change).max()) > 0
-  toy.stepper.cache_clear()
+  policies.stepper.cache_clear()

@@ -157,8 +157,8 @@ def sections(rows: dict[str, list[studies.TableRow]], windows: dict[str, monte_c
   clamps = (f"Cumulative log-ratios lie in [{low:.1f}, {high:.1f}]; the clamps act beyond "
             f"±{LOG_RATIO_BOUND:g}, and from {LOG_WEIGHT_BOUND:g} up on a prefix.")
   missing = {name: exact_group.not_supplied(name) for name in advantages.names()}
-  missing = {name: inputs for name, inputs in missing.items() if inputs}
-  left_out = f" Left out for want of inputs: {missing}." if missing else ""
+  missing = [f"{name} ({', '.join(inputs)})" for name, inputs in missing.items() if inputs]
+  left_out = f" Left out, as an input is not known here: {'; '.join(missing)}." if missing else ""
   slopes = "; ".join(f"{label}: {w.slope:.3f}, {w.drift:.2e}" for label, w in windows.items())
   parts = {
       "Weights, no window (exact)": (

@@ -122,13 +122,18 @@ ROWS = (
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
         "no experiment is published (2604.11582)",
         "overlap; adding was not learnt"),
-    Row("length_bands", "does a paid band of lengths keep the content?", "`sweep.py --jobs=2`, not "
-        "timed alone", "inside the band {:.0f} % before, {:.0f} ± {:.1f} % after; content {:.0f} %",
-        (("README.md", r"greedy, before +\|[^|]*\| ([\d.]+)"),
-         ("README.md", r"greedy, after +\|[^|]*\| ([\d.]+)"),
-         ("README.md", r"greedy, after +\|[^|]*\| [\d.]+ ± ([\d.]+)"),
-         ("README.md", r"greedy, after +\|[^|]*\|[^|]*\| ([\d.]+)")),
-        "it does in translation (HOMURA, 2601.10187)", "agrees for greedy copies"),
+    Row("length_bands", "does a paid band of lengths keep the content?",
+        "`sweep.py --jobs=2`, 20 min beside other work",
+        "inside the band {:.0f} % before, {:.0f} ± {:.0f} % after (of sampled copies {:.0f} ± "
+        "{:.0f} %); content {:.0f} %",
+        tuple(("README.md", rf"\| 96 prompts[^|]*\| {place}") for place in (
+            r"held-out, greedy, before +\|[^|]*\| ([\d.]+)",
+            r"held-out, greedy, after +\|[^|]*\| ([\d.]+)",
+            r"held-out, greedy, after +\|[^|]*\| [\d.]+ ± ([\d.]+)",
+            r"sampled, last iteration +\|[^|]*\| ([\d.]+)",
+            r"sampled, last iteration +\|[^|]*\| [\d.]+ ± ([\d.]+)",
+            r"held-out, greedy, after +\|[^|]*\|[^|]*\| ([\d.]+)")),
+        "it does in translation (HOMURA, 2601.10187)", "agrees on copies"),
     Row("judges", "does deleting a judge's cycles rank better?", "`toy.py`, not timed alone",
         "rank correlation against net wins: {:+.3f} ± {:.3f} (1 in 10 verdicts reversed), "
         "{:+.3f} ± {:.3f} (logistic)",

@@ -5,8 +5,8 @@ r"""Optimal token baseline (OTB) on Qwen2.5-7B: single-turn variant of a recipe 
     --config.updates.micro_batches=16 --workdir=runs/qwen25_7b_otb_n4
   python experiments/main.py --config=configs/qwen25_7b_otb.py:grpo --workdir=runs/qwen25_7b_grpo
 
-The published runs let the policy run Python in up to 5 turns per problem. The package has turns and
-a Python sandbox, but a task of problems from a file has no tool: here a problem is answered in one
+The published runs let the policy run Python in up to 5 turns per problem. The package has both
+(`--config.tool.name=python`, see experiments/README.md), but here a problem is answered in one
 turn, without code.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):

@@ -3,8 +3,8 @@
   python experiments/main.py --config=configs/qwen3_4b_ctpo_deepscaler.py --workdir=runs/ctpo
   python experiments/main.py --config=configs/qwen3_4b_ctpo_deepscaler.py:gspo --workdir=runs/gspo
 
-The published runs let the policy run Python in up to 5 turns per problem. The package has turns and
-a Python sandbox, but a task of problems from a file has no tool: here a problem is answered in one
+The published runs let the policy run Python in up to 5 turns per problem. The package has both
+(`--config.tool.name=python`, see experiments/README.md), but here a problem is answered in one
 turn, without code. So this file cannot be expected to reach the published number. A completion has
 the 8,000 tokens that the published one shares with tool output.
 

@@ -47,31 +47,36 @@ ROWS = (
         tuple(("README.md", rf"no window \(exact\)[\s\S]*?\| variance [\s\S]*?\| {name} +"
                             r"\|(?:[^|]*\|){3} ([\d.]+)")
               for name in ("cumulative", "full sequence")),
-        "less variance up to t than over the row (2605.07331)", "agrees"),
-    Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min",
+        "less variance up to t than over the row (2605.07331, second-hand)", "agrees"),
+    Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min; training: "
+        "`sweep.py --jobs=2`",
         "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2; trained with it, mean "
         "accuracy {:.3f} ± {:.3f} instead of {:.3f} ± {:.3f}",
         (("results.json", ("2", "lines", 3, "all", "mismatch/outside")),
          *(("README.md", rf"\| {sampler} +\| nothing +\|(?:[^|]*\|){{2}} {number}")
            for sampler in ("bfloat16", "the trainer's")
            for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)"))),
-        "7.5 % at 0.5 B parameters (trl issue 6789)", "cannot be seen at this scale"),
-    Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`, not timed yet",
-        "final accuracy {:.2f} ± {:.2f} without a ratio, {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} "
-        "(`gspo`, late), {:.2f} ± {:.2f} (`cispo`), {:.2f} ± {:.2f} (`minpro`), {:.2f} ± {:.2f} "
-        "(`ctpo`, late)",
+        "7.5 % of tokens, 0.5 B parameters (trl issue 6789, second-hand)",
+        "cannot be seen at this scale"),
+    Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`",
+        "final accuracy {:.2f} ± {:.2f} without a ratio; with the ratio to the sampling policy "
+        "{:.2f} ± {:.2f} (GRPO), {:.2f} ± {:.2f} (GSPO, late), {:.2f} ± {:.2f} (CISPO), {:.2f} ± "
+        "{:.2f} (MinPRO), {:.2f} ± {:.2f} (CTPO, late); GRPO with its own denominator {:.2f} ± "
+        "{:.2f}",
         tuple(("README.md", rf"\| {name} +\| {condition} +\| {number}")
-              for name, condition in (("none", "base"), ("GRPO", "own anchors"), ("GSPO", "base"),
-                                      ("CISPO", "base"), ("MinPRO", "base"), ("CTPO", "base"))
+              for name, condition in (("none", "base"), ("GRPO", "base"), ("GSPO", "base"),
+                                      ("CISPO", "base"), ("MinPRO", "base"), ("CTPO", "base"),
+                                      ("GRPO", "own anchors"))
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
-        "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718)",
+        "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)",
         "disagrees for CISPO; GRPO and MinPRO not decided"),
-    Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, not timed yet",
+    Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`",
         "slope of log std on log t: {:.2f} ± {:.2f} at delay 1, {:.2f} ± {:.2f} at 4, "
-        "{:.2f} ± {:.2f} at 16",
-        tuple(("README.md", rf"\| {delay} +\|[^|]*\| {number}") for delay in (1, 4, 16)
+        "{:.2f} ± {:.2f} at 8, {:.2f} ± {:.2f} at 16",
+        tuple(("README.md", rf"\| {delay} +\|[^|]*\| {number}") for delay in (1, 4, 8, 16)
               for number in (r"(-?[\d.]+) ± [\d.]+ +\|", r"-?[\d.]+ ± ([\d.]+) +\|")),
-        "it does (2605.07331)", "while rollouts are young, behind the first tokens"),
+        "it does (2605.07331, second-hand)",
+        "agrees at delay 8; not told from linear growth before; no growth at 16"),
     Row("credit", "does credit land on the token that decides?", "`run.py`, 4 min",
         "cosine with the exact advantage, 16 rows: {:.2f} (`grpo`), {:.2f} (`otb`), "
         "{:.2f} (`tempo`; {:.2f} at the first token), {:.2f} (`gae`, exact values, lambda 0.95)",
@@ -80,7 +85,7 @@ ROWS = (
               for name, skipped in (("GRPO", ""), ("OTB", ""), ("TEMPO", ""),
                                     ("TEMPO", r"[^|]*\|"),
                                     (r"GAE\(0\.95\), exact values", ""))),
-        "credit goes to the tokens where answers part (TEMPO, 2509.18314)",
+        "credit goes to the tokens where answers part (TEMPO, 2509.18314, second-hand)",
         "only behind shared beginnings"),
     Row("baselines", "which baseline, from how many rows?",
         "`sweep.py --only=policy`, 20 min",
@@ -89,23 +94,24 @@ ROWS = (
         tuple(("README.md", rf"early: begin[\s\S]*?\| {name} +\|[^|]*\|[^|]*\| {number}")
               for name in ("OTB", "OTB of the sequence", "TEMPO")
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
-        "OTB with 4 rows trains as others with 32 (2602.07078)",
-        "not in the gradient's noise; training runs are missing"),
-    Row("length", "what do rewards for short answers cost?", "`sweep.py --jobs=2`, not timed alone",
+        "OTB with 4 rows trains as others with 32 (2602.07078, abstract)",
+        "no sign of it in the gradient's noise; training runs are missing"),
+    Row("length", "what do rewards for short answers cost?", "`sweep.py --jobs=2`",
         "of 5 seeds, {:.0f} learn to work 3 terms out with the plain reward, {:.0f} with a linear "
         "penalty, {:.0f} with GRPO-lambda on all groups, {:.0f} on the best fifth",
         tuple(("README.md", rf"\| 3 terms \| {name} +\|[^|]*\|[^|]*\| (\d) of 5")
               for name in ("correct or not", "linear penalty", "GRPO-lambda, all groups",
                            "GRPO-lambda")),
-        "half as long and as accurate (GRPO-lambda, 2505.18086)",
+        "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
         "accuracy not decided; length cannot be seen at this scale"),
-    Row("arca", "does credit by adapters speed up their training?", "`toy.py`, not timed alone",
+    Row("arca", "does credit by adapters speed up their training?", "`toy.py`",
         "mean accuracy less that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
         tuple(("README.md", rf"\| {rank} +\| ARCA +\|(?:[^|]*\|){{4}} {number}")
               for rank in (1, 8) for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
-        "competitive at equal rank (2606.00257)", "no difference; later wherever it learns"),
+        "competitive at equal rank (2606.00257, abstract)",
+        "no difference; later wherever it learns"),
     Row("occ", "how much of a second head's gradient should the trunk get?",
-        "`toy.py`, not timed alone",
+        "`toy.py`",
         "accuracy less that of no gradient: {:+.1f} ± {:.1f} points (cross-entropy), {:+.1f} ± "
         "{:.1f} (policy gradient), {:+.1f} ± {:.1f} (calibrated)",
         tuple(("README.md",
@@ -134,7 +140,7 @@ ROWS = (
             r"sampled, last iteration +\|[^|]*\| [\d.]+ ± ([\d.]+)",
             r"held-out, greedy, after +\|[^|]*\|[^|]*\| ([\d.]+)")),
         "it does in translation (HOMURA, 2601.10187)", "agrees on copies"),
-    Row("judges", "does deleting a judge's cycles rank better?", "`toy.py`, not timed alone",
+    Row("judges", "does deleting a judge's cycles rank better?", "`toy.py`",
         "rank correlation against net wins: {:+.3f} ± {:.3f} (1 in 10 verdicts reversed), "
         "{:+.3f} ± {:.3f} (logistic)",
         tuple(("results.json", ("tournaments", judge, field))
@@ -169,15 +175,18 @@ ROWS = (
         "cDPO above RPO above DPO (2411.19943)",
         "agrees on DPO, not on RPO; not due to which tokens"),
     Row("counting", "does a model know counts that it does not say?", "`run.py`, 9 min of one core",
-        "random rows in the head: {:.0f} ± {:.0f} % right, probe {:.0f} %; nine rows trained "
-        "{:.0f} ± {:.1f} %, LoRA {:.0f} ± {:.1f} %",
+        "next token right with random rows in the head {:.0f} ± {:.0f} %, probe {:.0f} %; after "
+        "nine rows are trained {:.0f} ± {:.1f} % (generation {:.0f} ± {:.0f} %), after LoRA "
+        "{:.0f} ± {:.1f} % ({:.0f} ± {:.0f} %)",
         (*(("README.md", rf"\| planted +\| {number}")
            for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)", r"(?:[^|]*\|){4} ([\d.]+)")),
          *(("README.md", rf"\| {name} +\| {number}") for name in ("rows, hinge", "LoRA q/v")
-           for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)"))),
+           for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)", r"(?:[^|]*\|){2} ([\d.]+)",
+                          r"(?:[^|]*\|){2} [\d.]+ ± ([\d.]+)"))),
         "small cosines of probe and head rows show it (2605.03258)",
-        "repairs agree; cosines are as small without a bottleneck"),
-    Row("budgets", "which layers can spare channels?", "`run.py`, not timed alone",
+        "the next token is repaired, generation not on every seed; a working head's cosines are "
+        "below chance, too"),
+    Row("budgets", "which layers can spare channels?", "`run.py`",
         "loss less that of equal shares {:+.3f} ± {:.3f} (policy), {:+.3f} ± {:.3f} (with the "
         "curriculum), {:+.3f} ± {:.3f} (random search)",
         tuple(("README.md", rf"\| {name} +\|[^|]*\|[^|]*\| {number}")
@@ -185,7 +194,8 @@ ROWS = (
               for number in (r"(-?[\d.]+) ± [\d.]+ +\| \d of 5",
                              r"-?[\d.]+ ± ([\d.]+) +\| \d of 5")),
         "a policy finds better shares than a search (2511.18977)",
-        "better than equal shares; not than random search"),
+        "better than equal shares without the curriculum, not decided with it; not better than "
+        "random search"),
 )
 
 

@@ -109,9 +109,16 @@ def _parsed(path: Path) -> str:
 
 
 def made_at(results: dict[str, dict]) -> str:
-  """Returns a sentence that names the commits of results, under which a run gives them again."""
+  """Returns a sentence that names the commits of results, and the hash of the code that made them.
+
+  The hash tells whether a commit's code was the runs': files beside it may have changed.
+  """
+  if not results:
+    return ""
   commits = sorted({str(result["commit"])[:10] for result in results.values()})
-  return f"\n{len(results)} runs, made at commit {', '.join(commits)}." if results else ""
+  code = sorted({result["sources"] for result in results.values()})
+  return (f"\n{len(results)} runs, made at commit {', '.join(commits)} by code of the hash "
+          f"{', '.join(code)}.")
 
 
 def read_results(sweep: Sweep) -> dict[str, dict]:

@@ -130,11 +130,12 @@ def versions(packages: Sequence[str]) -> dict[str, str | None]:
 
 
 def _commit() -> str | None:
-  """Commit of the source tree, marked "+changes" if files differ from it; None outside a checkout.
+  """Commit of the source tree, marked "+changes" if a Python file differs; None outside a checkout.
   """
   try:
     commit = _git("rev-parse", "HEAD")
-    return commit + "+changes" if _git("status", "--porcelain", "--untracked-files=no") else commit
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":(top)*.py")
+    return commit + "+changes" if changed else commit
   except (OSError, subprocess.SubprocessError):
     return None
 

@@ -13,6 +13,8 @@ MINPRO = "arXiv 2601.22718, second-hand"
 CPPO = "arXiv 2606.10968, read"
 DVP = "arXiv 2512.23087, abstract"
 GSPO = "arXiv 2507.18071"
+BALANCED = "arXiv 2605.04077, second-hand"
+PIPO = "arXiv 2604.00860 v5, second-hand"
 SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
 QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
 CHAIN = ("experiments/main.py --config=configs/quickstart.py --workdir={out}/%s "
@@ -134,6 +136,34 @@ TABLES = {
         live=(CHAIN % ("plain", "shaping.name=none"),
               CHAIN % ("grpo_lambda", "shaping.name=grpo_lambda"),
               "experiments/compare.py {out}/plain {out}/grpo_lambda --by=shaping.name "
+              "--out={out}/comparison"),
+        fast=SMALLEST,
+    ),
+    "aggregation": Table(
+        "experiments/aggregation",
+        claims=(
+            Claim("last accuracy of Qwen3 1.7B over six benchmarks, trained on DAPO-17k: token",
+                  BALANCED, 0.436),
+            Claim("the same: sequence", BALANCED, 0.4481),
+            Claim("the same: balanced", BALANCED, 0.4695),
+            Claim("a gap between the lengths of right and wrong rows harms the mean over tokens, "
+                  "varied lengths without a gap the mean per row", BALANCED),
+        ),
+        live=(CHAIN % ("token", "aggregation.name=token"),
+              CHAIN % ("balanced", "aggregation.name=balanced"),
+              "experiments/compare.py {out}/token {out}/balanced --by=aggregation.name "
+              "--out={out}/comparison"),
+        fast=SMALLEST,
+    ),
+    "pipo": Table(
+        "experiments/pipo",
+        claims=(
+            Claim("pass@1 in mathematics by one more step on the last batch, points, the least of "
+                  "its runs", PIPO, 0.9),
+            Claim("the same, the most", PIPO, 2.8),
+        ),
+        live=(CHAIN % ("grpo", "pipo.enabled=false"), CHAIN % ("pipo", "pipo.enabled=true"),
+              "experiments/compare.py {out}/grpo {out}/pipo --by=pipo.enabled "
               "--out={out}/comparison"),
         fast=SMALLEST,
     ),

@@ -42,7 +42,14 @@ def agreement(state: TrainState, batch: TrainBatch, *, model: Model, cfg: StepCo
   Args:
     batch: with the log-probs of policy and head under the anchor.
     cfg: of the run; the loss of its head is not read.
+
+  Raises:
+    ValueError: not all parameters are trained, so that the head's would count as the trunk's.
   """
+  if cfg.parameters.train != "all":
+    raise ValueError(f"parameters.train = {cfg.parameters.train!r}: agreement compares gradients "
+                     "of the trunk. Fix: parameters.train=all.")
+
   def gradient(ahead: MtpConfig | None):
     own = dataclasses.replace(cfg, loss=dataclasses.replace(cfg.loss, mtp=ahead))
     found = gradients(state.params, batch, loss=policy_loss, model=model, cfg=own,

@@ -142,7 +142,8 @@ class WarmStartConfig:
   micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
   learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0)
   mtp_coef: float = option(0.3, "weight of the cross-entropy of the head that predicts two tokens "
-                           "ahead; its gradient reaches the trunk", low=0.0, when=MTP)
+                           "ahead; its gradient reaches the trunk", low=0.0,
+                           when=(when("warm_start.steps"), MTP))
 
 
 @dataclasses.dataclass(frozen=True)

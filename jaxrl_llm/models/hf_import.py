@@ -125,7 +125,7 @@ def local_directory(path: str | Path) -> Path:
         f"{path} is not a directory. Fix: a checkpoint directory, or a hub name such as "
         "Qwen/Qwen3-0.6B.")
   try:
-    patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
+    patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt", *hf_beside.FILES]
     return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
   except (OSError, ValueError) as error:
     raise CheckpointError(

@@ -222,9 +222,9 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
     lambda = lambda_plus <d, d_mtp> / (|d_mtp|^2 + 1e-8)     d = log pi - log anchor
     clamped to [lambda_min, lambda_max]; the last one, or 0, where |d_mtp| = 0
 
-  A step eta along the policy gradient g changes log-probs by eta J g, J being their Jacobian. So
-  the quotient stands for <g, g_mtp> / |g_mtp|^2, to which the best coefficient is proportional, as
-  far as the rows of J are alike.
+  It stands for <g, g_mtp> / |g_mtp|^2, to which the best coefficient is proportional. What it
+  measures depends on the step that made the change: objective/mtp.md derives three cases, of which
+  only a step along the head's own gradient gives that number.
 
   Source: arXiv 2605.28184; the clamp, the scope of the sums and the last line are ours.
   """

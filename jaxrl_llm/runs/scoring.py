@@ -48,7 +48,7 @@ class Scoring:
   Attributes:
     anchor: where the anchor's log-probs come from: a pass (RECOMPUTED), the sampler (BEHAVIOR), or
       the current policy's own detached log-probs (CURRENT).
-    reads_stats: whether the advantage reads statistics that only a pass finds.
+    reads_stats: whether the advantage reads what only a pass finds, the log-probs among it.
     sampling: temperature and vocabulary that rows are scored with.
     score: the anchor's pass, with the statistics that its readers need.
     score_reference: log-probs of the KL reference; None without a KL term.
@@ -75,12 +75,13 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
   in_pieces = functools.partial(whole, cfg=StepConfig(loss, pieces))
   needs, numbers = advantages.needs(cfg.advantage), ADVANTAGES.numbers(cfg.advantage)
-  residual = functools.partial(adapter_residual, model=model, cfg=StepConfig(loss, pieces),
+  residual = functools.partial(adapter_residual, model=_exact(model), cfg=StepConfig(loss, pieces),
                                normed=getattr(numbers, "hidden_state", "normed") == "normed")
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   return Scoring(
       anchor=_anchor(cfg),
-      reads_stats=bool(stats - {"in_support", "mtp_log_probs"}),
+      reads_stats=bool(stats - {"in_support", "mtp_log_probs"}) or (
+          "anchor_log_probs" in needs and _anchor(cfg) == CURRENT),
       sampling=sampling_of(cfg, "trainer"),
       score=compiled(functools.partial(in_pieces, stats=stats)),
       score_reference=compiled(in_pieces) if cfg.kl.coef else None,
@@ -88,6 +89,14 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       score_heldout=compiled(functools.partial(whole, rules=frozenset())),
       meter=make_meter(cfg, mesh, functools.partial(whole, stats=stats & {"in_support"})),
   )
+
+
+def _exact(model: Model) -> Model:
+  """The model in float32: until adapters have grown, bfloat16 rounds what they change to noise."""
+  if model.config.compute_dtype == "float32":
+    return model
+  config = dataclasses.replace(model.config, compute_dtype="float32", attention="auto")
+  return dataclasses.replace(model, config=config)
 
 
 def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
@@ -158,5 +167,6 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
     metered = TokenStats(stats.log_probs, in_support=stats.in_support)
   # The pruned vocabulary matters only beside a recomputed anchor.
   in_support = stats.in_support if recomputed else None
+  current = stats.log_probs if scoring.anchor == CURRENT else None
   return Scores(anchor, reference, stats.sum_pi_squared, stats.values, in_support, metered,
-                stats.entropy, residual, mtp_log_probs=stats.mtp_log_probs)
+                stats.entropy, residual, stats.mtp_log_probs, current)

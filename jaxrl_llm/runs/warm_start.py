@@ -1,6 +1,7 @@
 """Supervised training on demonstrations before the first rollout, cached in the run's folder."""
 
 import functools
+import logging
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems t
 ADAPTER_KEY = 0x10A
 TORN = ("a copy of it, or remove it: the same start is then made again, and the run goes on from "
         "its checkpoints")
+logger = logging.getLogger(__name__)
 
 
 def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
@@ -101,11 +103,12 @@ def initial(cfg: Config, learner: Learner) -> Params:
     return jax.jit(learner.model.init, out_shardings=layout)(jax.random.key(cfg.seed))
   dtype = "float32" if cfg.parameters.train == "all" else None
   model = learner.model.config
-  _, params, _ = hf.load_pretrained(cfg.pretrained, mesh=learner.mesh, dtype=dtype,
-                                    value_head=model.value_head, mtp=model.mtp,
-                                    scan_layers=model.scan_layers, remat=model.remat,
-                                    attention=model.attention,
-                                    compute_dtype=model.compute_dtype)
+  _, params, report = hf.load_pretrained(
+      cfg.pretrained, mesh=learner.mesh, dtype=dtype, value_head=model.value_head, mtp=model.mtp,
+      scan_layers=model.scan_layers, remat=model.remat, attention=model.attention,
+      compute_dtype=model.compute_dtype)
+  for head in sorted({path.split("/")[0] for path in report.initialised}):
+    logger.warning("pretrained = %r has no %s, which begins untrained", cfg.pretrained, head)
   return params
 
 

@@ -42,16 +42,17 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
   live = live if scores.in_support is None else live & scores.in_support
   weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, live, cfg.correction)
   if scores.own is not None:
-    own = scores.own
-    metrics |= mismatch_metrics(own.log_probs, rollout.behavior_log_probs, counted(own, rollout))
+    metrics |= mismatch_metrics(scores.own.log_probs, rollout.behavior_log_probs,
+                                counted(scores.own, rollout))
   token_rewards = None
   if cfg.kl.coef and cfg.kl.place == "reward":
     divergence = lax.stop_gradient(get_divergence(cfg.kl.name)(anchor, scores.ref_log_probs, mask))
     token_rewards = -cfg.kl.coef * divergence
     metrics = {**metrics, "kl/reference": masked.mean(divergence, mask)}
+  denominator = anchor if scores.current_log_probs is None else scores.current_log_probs
   inputs = AdvantageInputs(
       rewards, mask, rollout.tokens, rollout.group_id, keep, token_rewards=token_rewards,
-      anchor_log_probs=anchor, ref_log_probs=scores.ref_log_probs,
+      anchor_log_probs=denominator, ref_log_probs=scores.ref_log_probs,
       sum_pi_squared=scores.sum_pi_squared, values=scores.values, correction_weights=weights,
       turn_id=mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id,
       entropy=scores.entropy, adapter_residual=scores.adapter_residual)

@@ -29,6 +29,7 @@ class Scores:
     own: log_probs and in_support under the parameters that sampled, for the mismatch meter; None if
       no pass over all rows was made with them.
     adapter_residual: f32, what the adapters change of the hidden state that predicts each token.
+    current_log_probs: f32, nats, for the advantage, where the anchor is the current policy.
   """
 
   anchor_log_probs: Array | None = None
@@ -40,6 +41,7 @@ class Scores:
   entropy: Array | None = None
   adapter_residual: Array | None = None
   mtp_log_probs: Array | None = None
+  current_log_probs: Array | None = None
 
 
 RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may prune

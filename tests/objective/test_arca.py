@@ -113,7 +113,18 @@ def test_it_is_grpo_times_the_weights():
   np.testing.assert_allclose(run(given, AdvantageConfig("arca")),
                              grpo * token_weights(given, Arca()), rtol=1e-6)
   without = given.replace(adapter_residual=jnp.where(given.mask, 0, jnp.nan))
-  np.testing.assert_array_equal(run(without, AdvantageConfig("arca")), grpo)
+  for smallest in (1e-6, 0.0):
+    np.testing.assert_array_equal(run(without, AdvantageConfig("arca", smallest=smallest)), grpo)
+
+
+def test_a_dropped_row_is_never_read():
+  keep = np.arange(len(cases.GROUPS)) != 1
+  given = cases.on_device(cases.make(keep=keep))
+  broken = given.replace(adapter_residual=jnp.where(keep[:, None], given.adapter_residual, jnp.nan))
+  whole, without = (advantages.get_advantage("arca")(one, AdvantageConfig("arca"))
+                    for one in (given, broken))
+  np.testing.assert_array_equal(without, whole)
+  assert not np.asarray(without[1]).any() and np.asarray(without).any()
 
 
 def test_the_other_signals():

@@ -416,10 +416,16 @@ def test_a_loss_of_one_s_own():
 
   try:
     batch, params = sampled(), parameters()
-    cfg = dataclasses.replace(loss_config("ce"), mtp=MtpConfig("bounded", limit=0.0))
+    cfg = dataclasses.replace(loss_config("ce"), mtp=MtpConfig("bounded", limit=2.5))
     plain = dataclasses.replace(cfg, mtp=None)
     losses = [float(policy_loss(params, batch, model=MODEL, cfg=c)[0]) for c in (cfg, plain)]
-    assert losses[0] == pytest.approx(losses[1])
+    found = policy_stats(params, batch, model=MODEL, cfg=plain,
+                         stats=frozenset({"mtp_log_probs"})).mtp_log_probs
+    counted = np.asarray(mtp.predicted(batch.rollout.mask))
+    per_token = np.minimum(-np.asarray(found), 2.5)
+    assert 0 < np.mean(per_token[counted] == 2.5) < 1, "both sides of the bound are met"
+    by_hand = 0.5 * np.sum(np.asarray(batch.loss_weights) * per_token, where=counted)
+    assert losses[0] - losses[1] == pytest.approx(by_hand, rel=1e-4)
     assert not mtp.reads_anchor(cfg.mtp) and not mtp.is_calibrated(cfg.mtp)
   finally:
     del mtp.MTP_LOSSES["bounded"]

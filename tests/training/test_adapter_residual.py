@@ -22,6 +22,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.learner import Start
+from jaxrl_llm.runs.scoring import make_scoring
 from jaxrl_llm.training.packing import Packer
 from jaxrl_llm.training.score import adapter_residual
 from jaxrl_llm.types import Bins, Rollout
@@ -93,6 +94,27 @@ def test_pieces_packing_and_devices_change_nothing(normed):
   wrong = residual(model=dataclasses.replace(
       MODEL, config=dataclasses.replace(MODEL.config, rope_base=7.0)), normed=normed)
   assert np.abs(wrong - expected).max() > 1e-3
+
+
+def test_small_adapters_are_not_lost_in_bfloat16():
+  """A run in bfloat16 weighs tokens as one in float32; its own passes would not."""
+  half = dataclasses.replace(MODEL, config=dataclasses.replace(
+      MODEL.config, compute_dtype="bfloat16"))
+  trained, frozen, rollout = given()
+  trained = jax.tree.map(lambda x: 1e-3 * x, trained)
+  frozen = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), frozen)
+  params, mask = trainable.merge(trained, frozen, LORA), np.asarray(rollout.mask)
+
+  def of(model):
+    run = functools.partial(adapter_residual, model=model, normed=True,
+                            cfg=StepConfig(LossConfig()))
+    return np.asarray(jax.jit(run)(params, frozen, rollout))[mask]
+
+  made = config(parameters={"train": "lora"})
+  scoring = make_scoring(made, half, parallel.make_mesh(MeshConfig(data=1), jax.devices()[:1]), ())
+  np.testing.assert_allclose(
+      np.asarray(scoring.score_residual(params, frozen, rollout))[mask], of(MODEL), rtol=0.01)
+  assert of(half).mean() > 10 * of(MODEL).mean(), "what the check rejects"
 
 
 def config(**sections):

@@ -34,7 +34,7 @@ class Arca(Grpo):
       "normed", "state whose residual is taken: after the final norm, or before it; which one the "
       "paper takes is unconfirmed", choices=("normed", "stream"),
       when=when(".signal", "adapter_residual"))
-  smallest: float = option(1e-6, "a row whose signal sums to less gets equal weights", low=0.0)
+  smallest: float = option(1e-6, "a row whose signal sums to no more gets equal weights", low=0.0)
 
 
 def token_signal(inputs: AdvantageInputs, signal: str) -> Float[Array, "B L"]:
@@ -61,13 +61,13 @@ def token_signal(inputs: AdvantageInputs, signal: str) -> Float[Array, "B L"]:
 def token_weights(inputs: AdvantageInputs, cfg: Arca) -> Float[Array, "B L"]:
   """Returns n u / (sum u + 1e-8) over the n policy tokens of each row: their mean is 1.
 
-  Where the signal u sums to less than `cfg.smallest`, as with adapters that are still 0, each
+  Where the signal u sums to no more than `cfg.smallest`, as with adapters that are still 0, each
   policy token has weight 1.
   """
   signal = token_signal(inputs, cfg.signal)
   total = jnp.sum(signal, -1, keepdims=True)
   count = jnp.sum(inputs.mask, -1, keepdims=True).astype(signal.dtype)
-  weights = jnp.where(total < cfg.smallest, 1, count * signal / (total + _EPSILON))
+  weights = jnp.where(total <= cfg.smallest, 1, count * signal / (total + _EPSILON))
   return masked.masked(weights, inputs.mask)
 
 

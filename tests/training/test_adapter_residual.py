@@ -22,9 +22,9 @@ from jaxrl_llm.config import (
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.learner import Start
-from jaxrl_llm.runs.scoring import make_scoring
+from jaxrl_llm.runs.scoring import make_scoring, score_rollout
 from jaxrl_llm.training.packing import Packer
-from jaxrl_llm.training.score import adapter_residual
+from jaxrl_llm.training.score import Scores, adapter_residual
 from jaxrl_llm.types import Bins, Rollout
 
 ROWS, LENGTH = 8, 12
@@ -142,6 +142,27 @@ def test_a_run_scores_without_adapters_and_only_if_asked():
   for changes in ({"advantage": {"name": "grpo"}}, {"advantage": {"signal": "surprisal"}}):
     other = setup.build(setup.resolve(config(**lora, **changes)), jax.devices()[:1]).learner
     assert other.base is None and other.scoring.score_residual is None
+
+
+def test_surprisal_is_that_of_the_current_policy():
+  """With one optimizer batch the loss needs no pass for its anchor, but this advantage does."""
+  cfg = config(advantage={"signal": "surprisal"}, updates={"optimizer_batches": 1, "staleness": 1},
+               rollout={"max_new_tokens": LENGTH - 3, "window": LENGTH - 3})
+  learner = setup.build(setup.resolve(cfg), jax.devices()[:1]).learner
+  params, rollout = learner.model.init(jax.random.key(0)), given()[2]
+  rollout = rollout.replace(group_id=jnp.arange(ROWS) // 2)
+  scores = score_rollout(learner.scoring, params, None, rollout)
+  assert scores.anchor_log_probs is None
+  rewards, keep = jnp.arange(ROWS) % 2.0, jnp.ones(ROWS, bool)
+  found = [np.abs(learner.batches(rollout, rewards, keep, one)[0][0].advantages)
+           for one in (scores, Scores())]
+  surprisal = -np.asarray(scores.current_log_probs)
+  for row in (0, 3):
+    kept = np.asarray(rollout.mask[row])
+    np.testing.assert_allclose((found[0] / found[1].max())[row, kept],
+                               surprisal[row, kept] / surprisal[row, kept].mean(), rtol=1e-3)
+  # What the check rejects: the sampler's log-probs, which are 0 here, so that weights are equal.
+  assert np.ptp(found[1][np.asarray(rollout.mask)]) < 1e-6
 
 
 def test_what_is_not_computed_is_refused():

@@ -105,8 +105,8 @@ ROWS = (
         "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
         "accuracy not decided; length cannot be seen at this scale"),
     Row("pipo", "what do a further step and a further draw buy?", "`sweep.py --jobs=2`",
-        "thousands of tokens until 90 %: {:.1f} ± {:.1f} (`grpo`), {:.1f} ± {:.1f} (`pipo`), {:.1f} "
-        "± {:.1f} (twice the steps), {:.1f} ± {:.1f} (dynamic sampling)",
+        "thousands of tokens until 90 %: {:.1f} ± {:.1f} (`grpo`), {:.1f} ± {:.1f} (`pipo`), "
+        "{:.1f} ± {:.1f} (twice the steps), {:.1f} ± {:.1f} (dynamic sampling)",
         tuple(("README.md", rf"32 groups of 8 \| {name} +\|(?:[^|]*\|){{4}} {number}")
               for name in ("GRPO", "PIPO", "GRPO, twice the steps", "dynamic sampling")
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),

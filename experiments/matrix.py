@@ -104,6 +104,16 @@ ROWS = (
                            "GRPO-lambda")),
         "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
         "accuracy not decided; length cannot be seen at this scale"),
+    Row("aggregation", "which weighting, where length follows correctness?", "`sweep.py --jobs=2`",
+        "worked answers, longer than guesses, end at {:.1f} ± {:.1f} tokens (`token`), {:.1f} ± "
+        "{:.1f} (`fixed`), {:.1f} ± {:.1f} (`sequence`), {:.1f} ± {:.1f} (`balanced`); accuracy "
+        "{:.2f} everywhere",
+        (*(("README.md", rf"\| longer +\| {name} +\|(?:[^|]*\|){{5}} {number}")
+           for name in ("token", "fixed", "sequence", "balanced")
+           for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
+         ("README.md", r"\| longer +\| token +\| ([\d.]+)")),
+        "balanced best in 3 of 4 settings by accuracy (2605.04077, second-hand)",
+        "no difference in accuracy"),
     Row("pipo", "what do a further step and a further draw buy?", "`sweep.py --jobs=2`",
         "thousands of tokens until 90 %: {:.1f} ± {:.1f} (`grpo`), {:.1f} ± {:.1f} (`pipo`), "
         "{:.1f} ± {:.1f} (twice the steps), {:.1f} ± {:.1f} (dynamic sampling)",

@@ -107,7 +107,7 @@ ROWS = (
     Row("aggregation", "which weighting, where length follows correctness?", "`sweep.py --jobs=2`",
         "worked answers, longer than guesses, end at {:.1f} ± {:.1f} tokens (`token`), {:.1f} ± "
         "{:.1f} (`fixed`), {:.1f} ± {:.1f} (`sequence`), {:.1f} ± {:.1f} (`balanced`); accuracy "
-        "{:.2f} everywhere",
+        "{:.2f} with each",
         (*(("README.md", rf"\| longer +\| {name} +\|(?:[^|]*\|){{5}} {number}")
            for name in ("token", "fixed", "sequence", "balanced")
            for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),

@@ -93,11 +93,11 @@ def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  means = told_apart({label: (at, values.mean(0)) for label, (at, values) in groups.items()})
-  for index, ((iterations, values), (label, (_, mean), apart)) in enumerate(
+  means = told_apart({name: (at, values.mean(0)) for name, (at, values) in groups.items()})
+  for index, ((iterations, values), (name, (_, mean), apart)) in enumerate(
       zip(groups.values(), means, strict=True)):
     style, marker = line_style(index) | apart, "o" if len(iterations) < 30 else None
-    axes.plot(iterations, mean, lw=1.7, marker=marker, ms=3.5, label=label, **style)
+    axes.plot(iterations, mean, lw=1.7, marker=marker, ms=3.5, label=name, **style)
     if len(values) > 1:
       axes.fill_between(iterations, values.min(0), values.max(0), color=style["color"], alpha=0.18,
                         lw=0)

@@ -380,3 +380,13 @@ def test_a_build_ships_the_templates(tmp_path):
   templates = "jaxrl_llm/reporting/templates"
   built = {path.name for path in (tmp_path / templates).iterdir()}
   assert built == {path.name for path in (ROOT / templates).iterdir()} >= {"page.html", "style.css"}
+
+
+def test_the_x_axis_of_groups_has_its_own_name(tmp_path, monkeypatch):
+  """The lines have names too: those stand in the legend."""
+  drawn = []
+  monkeypatch.setattr(plots, "_finish", lambda axes, title, legend, label: drawn.append(label))
+  series = (np.arange(3), np.zeros((2, 3)))
+  plots.plot_groups({"GRPO": series, "CTPO": series}, tmp_path / "groups.png", "accuracy")
+  plots.plot_groups({"GRPO": series}, tmp_path / "groups.png", "accuracy", "tokens sampled")
+  assert drawn == ["iteration", "tokens sampled"]

@@ -194,7 +194,7 @@ def test_a_recipe_that_was_published_with_tools_says_that_it_has_none(stem):
   says = " ".join(load(ROOT / "configs" / f"{stem}.py").__doc__.split())
   cfg = ready(ROOT / "configs" / f"{stem}.py")
   assert tasks.TASKS[cfg.task.name].function.tool is None and cfg.rollout.max_turns == 0
-  assert "has no tool: here a problem is answered in one turn" in says
+  assert "but here a problem is answered in one turn, without code" in says
 
 
 def test_tempo_has_the_numbers_of_its_script():

@@ -190,7 +190,7 @@ def test_ctpo_has_the_numbers_of_its_script(stem):
 @pytest.mark.parametrize(
     "stem", ["qwen3_4b_ctpo_deepscaler", "qwen3_14b_ctpo_deepscaler", "qwen25_7b_otb"])
 def test_a_recipe_that_was_published_with_tools_says_that_it_has_none(stem):
-  """Its task has no tool, so that a run with turns would be refused."""
+  """Its task brings no tool, and the recipe sets none."""
   says = " ".join(load(ROOT / "configs" / f"{stem}.py").__doc__.split())
   cfg = ready(ROOT / "configs" / f"{stem}.py")
   assert tasks.TASKS[cfg.task.name].function.tool is None and cfg.rollout.max_turns == 0

@@ -47,10 +47,13 @@ def cells() -> list[Cell]:
 
 
 def measure(run: RunFolder) -> dict:
-  """Returns held-out accuracy, tool calls per row, and the mean mismatch of the sampler."""
+  """Returns held-out accuracy, tool calls per row, and the mean mismatch of the sampler.
+
+  A call opens a further turn, so a row has one turn more than calls. `tool/calls` counts the last
+  turns as well.
+  """
   iterations, accuracy = run.series("eval/accuracy")
-  rows = run.config["rollout"]["prompts"] * run.config["rollout"]["group_size"]
-  calls = run.series("tool/calls")[1] / rows
+  calls = run.series("rollout/turns")[1] - 1
   return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),
           "calls": [round(float(calls[0]), 6), round(float(calls[-1]), 6)],
           "mismatch": float(run.series("mismatch/absolute")[1].mean())}

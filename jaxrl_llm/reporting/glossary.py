@@ -70,7 +70,7 @@ rollout/turns        | 1     | turns of the policy, mean over rows
 rollout/void         | share | rows that a failure of the tool made void
 server/failed_groups | 1     | groups with a row of which the server's answer was unusable
 server/redrawn_batches | 1   | batches that were dropped because the server's weights had changed
-tool/calls           | 1     | calls of the tool
+tool/calls           | 1     | ended turns that the tool's environment answered, last ones too
 tool/tokens          | tokens | tokens that the tool wrote
 dynamic_sampling/draws       | 1     | batches sampled until enough groups had differing rewards
 dynamic_sampling/kept_groups | share | sampled groups whose rewards differ

@@ -41,12 +41,24 @@ MEASURED = {
     "TEMPO": AdvantageConfig("tempo"),
     "GAE(0.95)": AdvantageConfig("gae", lam=0.95, whiten=False),
 }
-TRAINED = {"RLOO": "rloo", "OPO": "opo", "OTB": "otb", "TEMPO": "tempo", "GAE": "gae"}
+TRAINED = {
+    "RLOO": ("--config.advantage.name=rloo",),
+    "OPO": ("--config.advantage.name=opo",),
+    "OTB of the sequence": ("--config.advantage.name=otb",
+                            "--config.advantage.granularity=sequence"),
+    "OTB": ("--config.advantage.name=otb",),
+    "TEMPO": ("--config.advantage.name=tempo",),
+    "GAE": ("--config.advantage.name=gae",),
+}
+# After 1,000 steps of warm start some seeds cannot work an answer out, and RL finds nothing.
+TRAINING = (CONFIG, "--config.warm_start.steps=2000", "--config.iterations=40",
+            "--config.evaluation.every=2")
 ROWS, FEW = 256, 16  # rows of a batch; prompts of a batch where these are equal
 BUDGETS = {"equal tokens": lambda size: ROWS // size, "equal prompts": lambda size: FEW}
 HEADER = ("budget", "rows of a prompt", "baseline", "accuracy at the end",
-          "mean accuracy over the run", "tokens, thousands", "gradient norm, median",
-          "its 95 % quantile")
+          "mean accuracy over the run", "tokens until 90 %, thousands", "tokens, thousands",
+          "gradient norm, median", "its 95 % quantile")
+LEARNT = 0.9  # accuracy
 
 
 def cells() -> list[Cell]:
@@ -59,13 +71,13 @@ def cells() -> list[Cell]:
       for seed in SEEDS for stage, iterations in STAGES.items()]
   shapes = dict.fromkeys((size, prompts(size)) for prompts in BUDGETS.values() for size in SIZES)
   return policies + [Cell(_key(name, *shape, seed), (
-      CONFIG, f"--config.advantage.name={advantage}", f"--config.rollout.group_size={shape[0]}",
+      *TRAINING, *baseline, f"--config.rollout.group_size={shape[0]}",
       f"--config.rollout.prompts={shape[1]}", f"--config.seed={seed}"))
-      for seed in SEEDS for shape in shapes for name, advantage in TRAINED.items()]
+      for seed in SEEDS for shape in shapes for name, baseline in TRAINED.items()]
 
 
 def _key(name: str, size: int, prompts: int, seed: int) -> str:
-  return f"{name.lower()}_{prompts}_prompts_of_{size}_rows_seed{seed}"
+  return f"{name.lower().replace(' ', '_')}_{prompts}_prompts_of_{size}_rows_seed{seed}"
 
 
 def measure(run: RunFolder) -> dict:
@@ -75,9 +87,11 @@ def measure(run: RunFolder) -> dict:
     return {name: {size: dataclasses.asdict(noise) for size, noise in by_size.items()}
             for name, by_size in found.items()}
   iterations, accuracy = run.series("eval/accuracy")
+  at, tokens = run.series("rollout/tokens")
   norm = run.series("optimizer/grad_norm")[1]
   return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),
-          "tokens": float(run.series("rollout/tokens")[1].sum()),
+          "tokens": [int(tokens[at <= iteration].sum()) if iteration else 0
+                     for iteration in iterations],
           "norm": {str(q): float(np.quantile(norm, q)) for q in (0.5, 0.95)}}
 
 
@@ -97,6 +111,15 @@ def noise_table(results: dict[str, dict], stage: str) -> str:
        *(f"noise, {size} rows" for size in SIZES)), rows)
 
 
+def tokens_until(found: list[dict]) -> str:
+  """Returns the mean number of tokens at the first evaluation of LEARNT or more."""
+  learnt = [np.array(one["accuracy"]) >= LEARNT for one in found]
+  if not all(map(np.any, learnt)):
+    return f"in {sum(map(np.any, learnt))} of {len(found)} runs"
+  return interval(np.array([one["tokens"][int(np.argmax(when))] / 1000
+                            for one, when in zip(found, learnt, strict=True)]))
+
+
 def training_table(results: dict[str, dict]) -> str:
   rows = []
   for budget, prompts in BUDGETS.items():
@@ -107,7 +130,8 @@ def training_table(results: dict[str, dict]) -> str:
           found = [results[key]["measured"] for key in keys]
           accuracy = np.array([one["accuracy"] for one in found])
           rows.append((budget, size, name, interval(accuracy[:, -1]), interval(accuracy.mean(1)),
-                       interval(np.array([one["tokens"] / 1000 for one in found])),
+                       tokens_until(found),
+                       interval(np.array([one["tokens"][-1] / 1000 for one in found])),
                        *(interval(np.array([one["norm"][q] for one in found]))
                          for q in ("0.5", "0.95"))))
   return tables.markdown_table(HEADER, rows)

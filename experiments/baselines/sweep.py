@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.analysis import gradient_noise, sweeps
+from jaxrl_llm.analysis import accuracy, gradient_noise, sweeps
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.reporting import tables
@@ -58,7 +58,6 @@ BUDGETS = {"equal tokens": lambda size: ROWS // size, "equal prompts": lambda si
 HEADER = ("budget", "rows of a prompt", "baseline", "accuracy at the end",
           "mean accuracy over the run", "tokens until 90 %, thousands", "tokens, thousands",
           "gradient norm, median", "its 95 % quantile")
-LEARNT = 0.9  # accuracy
 
 
 def cells() -> list[Cell]:
@@ -86,12 +85,8 @@ def measure(run: RunFolder) -> dict:
     found = gradient_noise.of_run(run.workdir, MEASURED, SIZES, PROMPTS)
     return {name: {size: dataclasses.asdict(noise) for size, noise in by_size.items()}
             for name, by_size in found.items()}
-  iterations, accuracy = run.series("eval/accuracy")
-  at, tokens = run.series("rollout/tokens")
   norm = run.series("optimizer/grad_norm")[1]
-  return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),
-          "tokens": [int(tokens[at <= iteration].sum()) if iteration else 0
-                     for iteration in iterations],
+  return {**accuracy.with_tokens(run),
           "norm": {str(q): float(np.quantile(norm, q)) for q in (0.5, 0.95)}}
 
 
@@ -111,15 +106,6 @@ def noise_table(results: dict[str, dict], stage: str) -> str:
        *(f"noise, {size} rows" for size in SIZES)), rows)
 
 
-def tokens_until(found: list[dict]) -> str:
-  """Returns the mean number of tokens at the first evaluation of LEARNT or more."""
-  learnt = [np.array(one["accuracy"]) >= LEARNT for one in found]
-  if not all(map(np.any, learnt)):
-    return f"in {sum(map(np.any, learnt))} of {len(found)} runs"
-  return interval(np.array([one["tokens"][int(np.argmax(when))] / 1000
-                            for one, when in zip(found, learnt, strict=True)]))
-
-
 def training_table(results: dict[str, dict]) -> str:
   rows = []
   for budget, prompts in BUDGETS.items():
@@ -128,9 +114,9 @@ def training_table(results: dict[str, dict]) -> str:
         keys = [_key(name, size, prompts(size), seed) for seed in SEEDS]
         if results.keys() >= set(keys):
           found = [results[key]["measured"] for key in keys]
-          accuracy = np.array([one["accuracy"] for one in found])
-          rows.append((budget, size, name, interval(accuracy[:, -1]), interval(accuracy.mean(1)),
-                       tokens_until(found),
+          right = accuracy.curves(found)[1]
+          rows.append((budget, size, name, interval(right[:, -1]), interval(right.mean(1)),
+                       accuracy.tokens_until(found),
                        interval(np.array([one["tokens"][-1] / 1000 for one in found])),
                        *(interval(np.array([one["norm"][q] for one in found]))
                          for q in ("0.5", "0.95"))))

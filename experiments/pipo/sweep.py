@@ -12,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.analysis import sweeps
+from jaxrl_llm.analysis import accuracy, sweeps
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
@@ -37,7 +36,6 @@ METHODS = {
 }
 PAIRS = tuple((groups, method) for groups in GROUPS for method in METHODS)
 BUDGETS = (25_000, 50_000, 100_000, 200_000)  # completion tokens sampled
-LEARNT = 0.9  # accuracy
 HEADER = ("groups", "method", *(f"accuracy after {budget // 1000} thousand tokens"
                                 for budget in BUDGETS), "tokens until 90 %, thousands")
 
@@ -53,33 +51,12 @@ def cells() -> list[Cell]:
           for seed in SEEDS for groups, method in PAIRS]
 
 
-def measure(run: RunFolder) -> dict:
-  """Returns held-out accuracy, and the tokens sampled up to each evaluation."""
-  iterations, accuracy = run.series("eval/accuracy")
-  at, tokens = run.series("rollout/tokens")
-  if run.config["dynamic_sampling"]["enabled"]:
-    at, tokens = run.series("dynamic_sampling/tokens")  # with those of the groups it dropped
-  total = np.cumsum(tokens)
-  return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),
-          "tokens": [int(total[at <= iteration][-1]) if iteration else 0
-                     for iteration in iterations]}
-
-
 def accuracy_after(found: list[dict], budget: int) -> np.ndarray:
   """Returns the accuracy of each run at a number of tokens, between evaluations by their line.
 
   A run that ended early, because no group was left whose rewards differ, keeps its last accuracy.
   """
   return np.array([np.interp(budget, one["tokens"], one["accuracy"]) for one in found])
-
-
-def tokens_until(found: list[dict]) -> str:
-  """Returns the mean number of tokens at the first evaluation of LEARNT or more."""
-  learnt = [np.array(one["accuracy"]) >= LEARNT for one in found]
-  if not all(map(np.any, learnt)):
-    return f"in {sum(map(np.any, learnt))} of {len(found)} runs"
-  return interval(np.array([one["tokens"][int(np.argmax(when))] / 1000
-                            for one, when in zip(found, learnt, strict=True)]))
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
@@ -91,7 +68,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
     if results.keys() >= set(keys):
       found = [results[key]["measured"] for key in keys]
       rows.append((groups, method, *(interval(accuracy_after(found, budget)) for budget in BUDGETS),
-                   tokens_until(found)))
+                   accuracy.tokens_until(found)))
       if groups == "64 groups of 4":
         curves[method] = (grid, np.array([accuracy_after(found, at) for at in grid]).T)
   tables.replace_part(folder / "README.md", "sweep.py",
@@ -100,7 +77,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
     plots.plot_groups(curves, folder / "accuracy.png", "accuracy", "tokens sampled")
 
 
-SWEEP = Sweep(HERE, cells(), measure, render)
+SWEEP = Sweep(HERE, cells(), accuracy.with_tokens, render)
 
 if __name__ == "__main__":
   sweeps.main(SWEEP, __doc__)

@@ -8,6 +8,7 @@ from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
 
 COLLAPSE = 0.2  # accuracy that a run loses from its best to its last evaluation
+LEARNT = 0.9  # accuracy from which on a run counts as having learnt its task
 # The mean over the run is low for a method that learns late, and for one that collapses.
 HEADER = ("final accuracy", "best accuracy", "mean over the run", "collapsed",
           "entropy at the end, nats", "gradient norm", "without gradient, %")
@@ -26,6 +27,30 @@ def measure(run: RunFolder) -> dict:
       "kl_current_behavior": float(np.mean(run.series("kl/current_behavior")[1][last])),
       "length": float(run.series("rollout/length")[1][-1]),
   }
+
+
+def with_tokens(run: RunFolder) -> dict:
+  """Returns held-out accuracy, and the tokens sampled up to each evaluation."""
+  iterations, accuracy = run.series("eval/accuracy")
+  at, tokens = run.series("rollout/tokens")
+  if run.config["dynamic_sampling"]["enabled"]:
+    at, tokens = run.series("dynamic_sampling/tokens")  # with those of the groups it dropped
+  total = np.cumsum(tokens)
+  return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),
+          "tokens": [int(total[at <= iteration][-1]) if iteration else 0
+                     for iteration in iterations]}
+
+
+def tokens_until(found: Sequence[dict]) -> str:
+  """Returns the mean number of tokens, in thousands, at the first evaluation of LEARNT or more.
+
+  If some runs never get there, it returns how many do.
+  """
+  learnt = [np.array(one["accuracy"]) >= LEARNT for one in found]
+  if not all(map(np.any, learnt)):
+    return f"in {sum(map(np.any, learnt))} of {len(found)} runs"
+  return interval(np.array([one["tokens"][int(np.argmax(when))] / 1000
+                            for one, when in zip(found, learnt, strict=True)]))
 
 
 def curves(found: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,7 @@
 """Accuracy over seeds: runs that ended early, collapses, and what a row says."""
 
+import types
+
 import numpy as np
 
 from jaxrl_llm.analysis import accuracy
@@ -24,3 +26,27 @@ def test_a_row_has_a_cell_for_each_column():
   assert cells["mean over the run"].startswith("0.55 ± ")
   assert cells["without gradient, %"] == "25 ± 0"
   assert accuracy.best_to_final(run(0.2, 1.0, 0.0)) == "1.00 -> 0.00"
+
+
+def recorded(tokens, dynamic=None):
+  """A run of three iterations, evaluated before the first and after the second and third."""
+  series = {"eval/accuracy": ([0, 2, 3], [0.25, 0.5, 0.75]), "rollout/tokens": ([1, 2, 3], tokens),
+            "dynamic_sampling/tokens": ([1, 2, 3], dynamic)}
+  return types.SimpleNamespace(
+      config={"dynamic_sampling": {"enabled": dynamic is not None}},
+      series=lambda name: tuple(map(np.array, series[name])))
+
+
+def test_tokens_add_up_to_each_evaluation():
+  assert accuracy.with_tokens(recorded([10, 20, 40])) == {
+      "iterations": [0, 2, 3], "accuracy": [0.25, 0.5, 0.75], "tokens": [0, 30, 70]}
+  dropped = accuracy.with_tokens(recorded([10, 20, 40], dynamic=[10, 60, 80]))
+  assert dropped["tokens"] == [0, 70, 150], "tokens of groups that were dropped count"
+
+
+def test_tokens_until_it_has_learnt():
+  quick = {"accuracy": [0.2, 0.9, 0.1], "tokens": [0, 4000, 9000]}
+  slow = {"accuracy": [0.2, 0.3, 1.0], "tokens": [0, 5000, 8000]}
+  never = {"accuracy": [0.2, 0.3, 0.89], "tokens": [0, 5000, 8000]}
+  assert accuracy.tokens_until([quick, slow]).startswith("6 ± ")
+  assert accuracy.tokens_until([quick, never, slow]) == "in 2 of 3 runs"

@@ -12,15 +12,27 @@ from jaxrl_llm.types import Rollout
 
 def trained_rewards(cfg: Config, verdicts: Verdicts, host: Rollout,
                     iteration: int) -> tuple[np.ndarray, np.ndarray]:
-  """(rewards, keep), both [B], that the update of an iteration reads, of this process's rows."""
-  rewards, keep = shaped(verdicts, host, cfg.shaping, cfg.rollout.max_new_tokens)
+  """(rewards, keep), both [B], that the update of an iteration reads, of this process's rows.
+
+  A shaping may rank groups within the batch, so it is computed on the rows of all processes.
+  """
+  rewards, keep = shaped(*_of_all_processes(verdicts, host), cfg.shaping,
+                         cfg.rollout.max_new_tokens)
   if cfg.task.shuffle_rewards:
-    parts = processes.exchange("shuffled", (rewards, keep))
-    rewards, keep = shuffled(np.concatenate([part[0] for part in parts]),
-                             np.concatenate([part[1] for part in parts]), cfg.seed, iteration)
-    own = processes.share(len(rewards))
-    rewards, keep = rewards[own], keep[own]
-  return rewards, keep
+    rewards, keep = shuffled(rewards, keep, cfg.seed, iteration)
+  own = processes.share(len(rewards))
+  return rewards[own], keep[own]
+
+
+def _of_all_processes(verdicts: Verdicts, host: Rollout) -> tuple[Verdicts, Rollout]:
+  """What `shaped` reads of the rows of all processes, in their order."""
+  lengths = {name: getattr(host, name)
+             for name in ("length", "prompt_length", "truncated", "group_id")}
+  parts = processes.exchange("shaping", (verdicts.rewards, verdicts.correct, verdicts.keep,
+                                         *lengths.values()))
+  rewards, correct, keep, *found = map(np.concatenate, zip(*parts, strict=True))
+  return (Verdicts(rewards, correct, keep, [], []),
+          host.replace(**dict(zip(lengths, found, strict=True))))
 
 
 def shaped(verdicts: Verdicts, host: Rollout, cfg: ShapingConfig,

@@ -8,7 +8,8 @@ import importlib.util
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("plain", "slots", "tools", "dynamic", "overlap", "experts", "adapters", "dataset")
+KINDS = ("plain", "slots", "tools", "dynamic", "overlap", "experts", "adapters", "dataset",
+         "shaped")
 ITERATIONS = 5
 
 
@@ -25,6 +26,8 @@ def get_config(kind: str = "plain"):
     config.dynamic_sampling.update(enabled=True, max_draws=20)
   elif kind == "overlap":
     config.updates.update(staleness=1, overlap=True)
+  elif kind == "shaped":  # by a rank among the groups of all processes
+    config.shaping.update(name="grpo_lambda", alpha=0.9)
   elif kind == "experts":
     config.model.update(num_experts=4, experts_per_token=2, expert_width=8)
   elif kind == "adapters":

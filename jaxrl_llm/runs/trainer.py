@@ -39,6 +39,8 @@ from jaxrl_llm.types import Params, Task
 # What ends a run with a message instead of a traceback.
 RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError,
               disk.DiskError, ServerError)
+# What sampling raises, before anything of the state is updated.
+SAMPLING_ERRORS = (DriedUpError, ServerError)
 logger = logging.getLogger(__name__)
 
 
@@ -162,8 +164,12 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
       if ahead is None and not cfg.mesh.rollout:  # else the next rows are sampled meanwhile
         phases.wait(run.state.step)
       with profiled(outputs.directory, cfg.profile, iteration) as traced:
-        run, metrics, values, rows = iterate(cfg, task, learner, sampler, run, reference,
-                                             iteration, ahead)
+        try:
+          run, metrics, values, rows = iterate(cfg, task, learner, sampler, run, reference,
+                                               iteration, ahead)
+        except SAMPLING_ERRORS:
+          _keep_finished(outputs, run, pending, iteration - 1)
+          raise
         if traced:
           jax.block_until_ready(run.state.step)
       phases.iterated(values)
@@ -200,6 +206,27 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
       if last:
         break
   return run, iteration
+
+
+def _keep_finished(outputs: Outputs, run: RunState, pending: Line | None, done: int) -> None:
+  """Writes and saves what was finished before an iteration that cannot be sampled.
+
+  Several processes keep what was saved before: the others may not know of the error, and all must
+  save together.
+
+  Args:
+    run: the state after iteration `done`.
+    pending: the line of that iteration, unless it was written.
+
+  Raises:
+    NonFiniteError: the updates of iteration `done` are not finite, which explains the rest.
+  """
+  if processes.count() > 1:
+    return
+  if pending is not None:
+    write_line(outputs, pending)
+  if outputs.checkpoints.latest() != done:
+    outputs.save(done, run.saved(), wait=True)
 
 
 def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sampler, start: Start,

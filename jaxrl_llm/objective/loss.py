@@ -65,8 +65,10 @@ def policy_loss(params, batch: TrainBatch, *, model,
            + KL - entropy bonus + value loss + MTP loss
 
   A token outside the vocabulary of the current policy or of the anchor (also a stop token that
-  comes too early) enters no ratio and has loss 0, but stays in the denominators.
+  comes too early) enters no ratio and has loss 0, but stays in the denominators. A row without
+  weight, which was dropped, enters no metric.
   """
+  batch = _of_weighted_rows(batch)
   rollout, mask = batch.rollout, batch.rollout.mask
   wanted = {"entropy": True, "values": cfg.critic is not None, "routing": cfg.num_experts > 0,
             "mtp_log_probs": cfg.mtp is not None}
@@ -94,6 +96,18 @@ def policy_loss(params, batch: TrainBatch, *, model,
   return loss + added, metrics | of_head
 
 
+def regularizer_weights(batch: TrainBatch) -> Float[Array, "B L"]:
+  """Returns weights [B, L] of the loss's aggregation that ignore the advantages; 0 in dropped rows.
+  """
+  return batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
+
+
+def _of_weighted_rows(batch: TrainBatch) -> TrainBatch:
+  """Returns the batch with an empty mask in rows without any weight."""
+  weighted = jnp.any(regularizer_weights(batch) != 0, axis=1, keepdims=True)
+  return batch.replace(rollout=batch.rollout.replace(mask=batch.rollout.mask & weighted))
+
+
 def _policy_metrics(stats: TokenStats, batch: TrainBatch, live: Bool[Array, "B L"],
                     cfg: LossConfig) -> dict:
   """Returns the metrics of the policy itself: entropy, pruned vocabulary, load of the experts."""
@@ -112,11 +126,9 @@ def _with_regularizers(loss: Float[Array, ""], metrics: dict, stats: TokenStats,
                        live: Bool[Array, "B L"], cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
   """Returns the loss with the KL, entropy and value terms, and the metrics with theirs.
 
-  The terms have weights of the loss's aggregation that ignore the advantages
-  (`aggregation.regularizer_weights`).
+  The terms have the weights of `regularizer_weights`.
   """
-  rollout, mask = batch.rollout, batch.rollout.mask
-  weights = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
+  rollout, mask, weights = batch.rollout, batch.rollout.mask, regularizer_weights(batch)
   if cfg.kl.coef and cfg.kl.place == "loss":
     divergence = kl_terms(stats.log_probs, batch.ref_log_probs, rollout.behavior_log_probs, live,
                           cfg.kl)

@@ -48,7 +48,7 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
   if cfg.kl.coef and cfg.kl.place == "reward":
     divergence = lax.stop_gradient(get_divergence(cfg.kl.name)(anchor, scores.ref_log_probs, mask))
     token_rewards = -cfg.kl.coef * divergence
-    metrics = {**metrics, "kl/reference": masked.mean(divergence, mask)}
+    metrics = {**metrics, "kl/reference": masked.mean(divergence, live)}
   denominator = anchor if scores.current_log_probs is None else scores.current_log_probs
   inputs = AdvantageInputs(
       rewards, mask, rollout.tokens, rollout.group_id, keep, token_rewards=token_rewards,
@@ -58,8 +58,8 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
       entropy=scores.entropy, adapter_residual=scores.adapter_residual)
   metrics |= advantage_table.metrics(inputs, cfg.advantage)
   advantages = get_advantage(cfg.advantage.name)(inputs, cfg.advantage)
-  metrics |= {"advantage/mean": masked.mean(advantages, mask),
-              "advantage/square": masked.mean(jnp.square(advantages), mask)}
+  metrics |= {"advantage/mean": masked.mean(advantages, live),
+              "advantage/square": masked.mean(jnp.square(advantages), live)}
   returns = None if scores.values is None else advantage_table.value_targets(inputs, cfg.advantage)
   return TrainBatch(rollout, advantages, None, scores.anchor_log_probs, weights,
                     scores.ref_log_probs, values=scores.values, returns=returns,

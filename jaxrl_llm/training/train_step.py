@@ -55,7 +55,12 @@ def make_optimizer(
 
 
 def warm_start_schedule(cfg: WarmStartConfig) -> optax.Schedule:
-  """Linear warm-up over a twentieth of the steps, cosine decay to a tenth of the peak."""
+  """Linear warm-up from 0 over a twentieth of the steps, cosine decay to a tenth of the peak.
+
+  The only step of one has the peak: from 0 it would learn nothing.
+  """
+  if cfg.steps == 1:
+    return optax.constant_schedule(cfg.learning_rate)
   return optax.warmup_cosine_decay_schedule(0.0, cfg.learning_rate, max(1, cfg.steps // 20),
                                             max(2, cfg.steps), cfg.learning_rate / 10)
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool
 
 from jaxrl_llm.config import StepConfig
 from jaxrl_llm.models import Model
-from jaxrl_llm.objective.loss import policy_stats
+from jaxrl_llm.objective.loss import policy_stats, regularizer_weights
 from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.training.packing import Packing, map_rows
 from jaxrl_llm.types import Params, TokenStats, TrainBatch
@@ -40,5 +40,4 @@ def stats_before(params: Params, batch: TrainBatch, *, model: Model, cfg: StepCo
   mask = batch.rollout.mask
   for inside in (found.in_support, batch.in_support):
     mask = mask if inside is None else mask & inside
-  kept = batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
-  return found, mask & (kept > 0)
+  return found, mask & (regularizer_weights(batch) > 0)

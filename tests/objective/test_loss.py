@@ -214,3 +214,21 @@ def test_columns_outside_of_completions_are_not_gone_through(cfg, monkeypatch):
   monkeypatch.setattr(loss_lib, "completion_of", lambda rollout, cfg:
                       (real(rollout, cfg)[0] + 1, 4))
   assert abs(run(params, batch, few)[0][0] - expected) > 1e-3, "a column late"
+
+
+def test_a_dropped_row_enters_no_metric():
+  """As if its mask were empty; a row whose advantages alone are 0 stays."""
+  params, batch = setting()
+  keep = jnp.asarray([True, True, False, True])[:, None]
+  batch = batch.replace(advantages=batch.advantages.at[0].set(0.0),
+                        loss_weights=batch.loss_weights * keep)
+  without = batch.replace(rollout=batch.rollout.replace(mask=batch.rollout.mask & keep))
+  cfg = LossConfig(EstimatorConfig("ppo"), KLConfig("k3", 0.1), critic=CriticConfig())
+  (value, metrics), gradient = run(params, batch, cfg)
+  (expected, expected_metrics), expected_gradient = run(params, without, cfg)
+  jax.tree.map(np.testing.assert_array_equal, (value, gradient), (expected, expected_gradient))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), metrics, expected_metrics)
+  assert float(metrics["ratio/mean"].count) == float((batch.rollout.mask & keep).sum())
+  everything, _ = run(params, batch.replace(regularizer_weights=jnp.ones_like(batch.loss_weights)),
+                      cfg)
+  assert float(everything[1]["ratio/mean"].count) == float(batch.rollout.mask.sum())

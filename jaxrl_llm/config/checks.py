@@ -58,12 +58,23 @@ def check(cfg: Config) -> Config:
         f"updates.token_budget = {u.token_budget}: a row of rollout.max_prompt_tokens + "
         f"rollout.max_new_tokens needs {cfg.bin_tokens}. Fix: 0, which packs nothing, or "
         f"{cfg.bin_tokens} or more.")
+  _check_evaluation(cfg)
   w = cfg.warm_start
   if w.batch_size % w.micro_batches:
     raise ConfigError(
         f"warm_start.micro_batches = {w.micro_batches} does not divide warm_start.batch_size = "
         f"{w.batch_size}. Fix: choose among {_divisors(w.batch_size)}.")
   return cfg
+
+
+def _check_evaluation(cfg: Config) -> None:
+  """Refuses a temperature of a set of which no completion is sampled."""
+  for name, one in cfg.evaluation.sets:
+    samples = cfg.evaluation.samples if one.samples is None else one.samples
+    if one.temperature is not None and not samples:
+      raise ConfigError(
+          f"evaluation.sets.{name}.temperature = {one.temperature}: no completion of the set is "
+          f"sampled. Fix: evaluation.sets.{name}.samples, or remove it.")
 
 
 def without_unread(cfg: Config) -> Config:

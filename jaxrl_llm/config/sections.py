@@ -35,6 +35,8 @@ PIPO = when(".enabled")
 MTP = when("has_mtp", text="a loss of the head that predicts two tokens ahead (mtp.name)")
 ADAMW, ADAFACTOR = when(".name", "adamw"), when(".name", "adafactor")
 BIN_TILE, LONG_ROW = 128, 1024  # tokens; kernels of attention want long rows in whole tiles
+BELOW_1 = 1 - 1e-6  # a decay of 1 never forgets the zeros that a moment begins with
+SAMPLED = when("samples_heldout", text="evaluation.samples, or samples of a set, above 0")
 PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
 
@@ -114,16 +116,16 @@ class OptimizerConfig:
                      choices=("adamw", "adafactor"))
   learning_rate: float = option(1e-4, "learning rate, constant after the warm-up", low=0.0)
   warmup_steps: int = option(0, "linear warm-up, optimizer steps", low=0)
-  b1: float = option(0.9, "decay of the first moment", low=0.0, high=1.0, when=ADAMW)
-  b2: float = option(0.95, "decay of the second moment", low=0.0, high=1.0, when=ADAMW)
+  b1: float = option(0.9, "decay of the first moment", low=0.0, high=BELOW_1, when=ADAMW)
+  b2: float = option(0.95, "decay of the second moment", low=0.0, high=BELOW_1, when=ADAMW)
   moment_dtype: str = option("float32", "dtype in which the first moment is held; the second one "
                              "stays float32", choices=("float32", "bfloat16"), when=ADAMW)
   decay_power: float = option(0.8, "c: in step t, the decay of the second moment is 1 - t^-c",
                               low=0.0, high=1.0, when=ADAFACTOR)
   max_update_rms: float = option(1.0, "root mean square above which the update of a leaf is scaled "
-                                 "down", low=0.0, when=ADAFACTOR)
+                                 "down", low=1e-9, when=ADAFACTOR)
   weight_decay: float = option(0.0, "decoupled weight decay", low=0.0)
-  max_grad_norm: float = option(1.0, "global norm above which gradients are scaled down", low=0.0)
+  max_grad_norm: float = option(1.0, "global norm above which gradients are scaled down", low=1e-9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +156,7 @@ class EvaluationConfig:
   samples: int = option(0, "sampled completions per held-out problem, besides the greedy one",
                         low=0)
   temperature: float = option(1.0, "of the sampled completions", low=1e-3, high=100.0,
-                              when=when(".samples"))
+                              when=SAMPLED)
   patience: int = option(0, "evaluations without a new best one (checkpoint.best) after which the "
                          "run ends; 0: it never ends early", low=0, when=when("checkpoint.best"))
   sets: tuple = sections(EvaluationSetConfig, "further held-out problems from files, by name; a "
@@ -295,6 +297,11 @@ class Config:
     """Returns whether the advantage needs values, so that a value head is trained."""
     entry = ADVANTAGES[self.advantage.name]
     return "values" in entry.required(ADVANTAGES.numbers(self.advantage, strict=False))
+
+  @property
+  def samples_heldout(self) -> bool:
+    """Returns whether completions of any held-out problem are sampled."""
+    return self.evaluation.samples > 0 or any(one.samples for _, one in self.evaluation.sets)
 
   @property
   def has_mtp(self) -> bool:

@@ -72,7 +72,7 @@ class EvaluationSetConfig:
                                "or --samples of experiments/evaluate.py; 0: greedy only", low=0,
                                high=4096)
   temperature: float | None = option(None, "of the sampled completions; none: that of the others",
-                                     low=1e-3, high=100.0, when=when(".samples"))
+                                     low=1e-3, high=100.0)
   prompt: SetPromptConfig = SetPromptConfig()
 
 

@@ -41,7 +41,7 @@ REFUSED = {
     }, ["seed = 1.5", "int", "0 to 2147483647"]),
     "truth for a number": ({
         "optimizer.b1": True
-    }, ["optimizer.b1 = True", "float", "0.0 to 1.0"]),
+    }, ["optimizer.b1 = True", "float", "0.0 to 0.999999"]),
     "word for a truth": ({
         "model.tie_head": "yes"
     }, ["model.tie_head = 'yes'", "bool"]),
@@ -56,7 +56,16 @@ REFUSED = {
     }, ["rollout.temperature = -1.0", "0.001 to 100.0"]),
     "above the range": ({
         "optimizer.b1": 2
-    }, ["optimizer.b1 = 2", "0.0 to 1.0"]),
+    }, ["optimizer.b1 = 2", "0.0 to 0.999999"]),
+    "moment that forgets nothing": ({
+        "optimizer.b2": 1.0
+    }, ["optimizer.b2 = 1.0", "0.0 to 0.999999"]),
+    "gradient of no length": ({
+        "optimizer.max_grad_norm": 0.0
+    }, ["optimizer.max_grad_norm = 0.0", "1e-09 to inf"]),
+    "temperature of nothing": ({
+        "evaluation.temperature": 0.5
+    }, ["evaluation.temperature = 0.5", "evaluation.samples"]),
     "not a number": ({
         "optimizer.learning_rate": float("nan")
     }, ["optimizer.learning_rate = nan", "0.0 to inf"]),

@@ -74,6 +74,14 @@ def test_each_set_has_its_file_prompt_verifier_and_samples(built, sets):
   assert (a.samples, a.temperature, b.samples) == (2, 0.5, None)
 
 
+def test_the_temperature_of_all_sets_needs_samples_of_one_only(paths):
+  cfg = setup.resolve(config(paths, **{"evaluation.temperature": 0.7}))
+  assert cfg.evaluation.samples == 0 and cfg.evaluation.temperature == 0.7
+  more = {"evaluation.samples": 1, "evaluation.sets.b.temperature": 2.0}
+  cfg = setup.resolve(config(paths, **more))
+  assert dict(cfg.evaluation.sets)["b"].samples is None
+
+
 def test_metrics_are_named_after_the_set(built, sets):
   params = built.learner.model.init(jax.random.key(3))
   found = {}
@@ -115,6 +123,8 @@ REFUSED = [
     ({"evaluation.sets.a.path": "LONG"},
      r"max_prompt_tokens = 5: 1 prompts of evaluation\.sets\.a\.path = .* longest has 6 tokens\. "
      r"Fix: rollout\.max_prompt_tokens >= 6, or evaluation\.sets\.a\.too_long=drop"),
+    ({"evaluation.sets.b.temperature": 0.5},
+     r"sets\.b\.temperature = 0\.5: no completion of the set is sampled\. Fix: .*sets\.b\.samples"),
     ({"checkpoint.best": "eval/c/accuracy"}, r"evaluations log eval/accuracy, .*eval/a/accuracy"),
 ]
 

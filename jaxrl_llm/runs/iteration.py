@@ -109,10 +109,10 @@ def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Ru
                                        learner.packing(optimizer_batch.rollout))
     steps.append(step_metrics)
 
-  updates = (iteration - 1) * cfg.updates.optimizer_batches + len(steps)
+  taken = len(steps) + (replayed.metrics is not None)
   return Iteration(RunState(state, batch.cursor, replayed.kept, aged.stale),
                    DeviceMetrics(steps, metrics, replayed.metrics),
-                   values | {"step": updates} | replayed.values,
+                   values | {"step": values["step"] + taken} | replayed.values,
                    _records(batch, scores, rewards, keep))
 
 
@@ -148,12 +148,12 @@ def _sample_and_score(cfg: Config, task: Task, sampler: Sampler, score: Callable
 
 def _host_values(cfg: Config, batch: RolloutBatch, run: RunState, rewards: np.ndarray,
                  keep: np.ndarray) -> dict[str, float]:
-  """Metrics of the rows of all processes, and of their rewards after shaping."""
-  policy_step = float(np.mean(batch.host.policy_step))
+  """Metrics of the rows of all processes, of their rewards after shaping, and the step before."""
+  policy_step, step = float(np.mean(batch.host.policy_step)), int(run.state.step)
   rewards, keep = map(np.concatenate, zip(*processes.exchange("shaped", (rewards, keep)),
                                           strict=True))
   return batch.metrics | host_metrics(batch.verdicts, batch.host, cfg.rollout.group_size) | {
-      "rollout/staleness": float(run.state.step) - policy_step,
+      "step": step, "rollout/staleness": step - policy_step,
       "reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
       "reward/kept": float(np.mean(keep)),
   }

@@ -65,7 +65,7 @@ def test_twenty_steps(preset):
     bad = {name: x for name, x in {**metrics, **values}.items() if not math.isfinite(x)}
     assert not bad, f"iteration {iteration}"
     norms += [float(step["optimizer/grad_norm"].total) for step in steps]
-    assert len(rows) == built.cfg.rows
+    assert len(rows) == built.cfg.rows and values["step"] == int(run.state.step)
   assert int(run.state.step) == ITERATIONS * BATCHES + (values.get("pipo/xi") is not None and
                                                         _replays(built, values))
   assert max(norms) > 0

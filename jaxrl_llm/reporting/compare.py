@@ -92,9 +92,14 @@ def rows(found: Comparison) -> list[tuple[str, ...]]:
   each run up to there; each a mean over seeds with its interval.
   """
   sign = 1 if found.lower else -1
+
+  def order(group):  # what is not a number comes last
+    final = sign * np.mean(group.values[:, -1])
+    return np.isnan(final), final
+
   best = np.nanmin if found.lower else np.nanmax
   out: list[tuple[str, ...]] = []
-  for group in sorted(found.groups, key=lambda group: sign * np.mean(group.values[:, -1])):
+  for group in sorted(found.groups, key=order):
     with np.errstate(all="ignore"):
       tops = np.array([best(row) if np.isfinite(row).any() else np.nan for row in group.values])
     out.append((group.label, ", ".join(map(str, sorted(group.seeds))), str(group.iterations[-1]),

@@ -71,6 +71,12 @@ def test_a_longer_run_counts_up_to_the_shorter_ones_end_and_is_told(runs, tmp_pa
   assert len(found.groups) == 2 and any("left out" in note for note in found.notes)
 
 
+def test_what_is_not_a_number_comes_last(runs, tmp_path):
+  lost = write(tmp_path / "e", [0.5, 0.6, "nan"], estimator="gspo")
+  found = compare.compare([lost, *runs[:2], runs[3]], "eval/accuracy")
+  assert [label for label, *_ in compare.rows(found)] == ["ppo", "ctpo", "gspo"]
+
+
 def test_the_numbers_of_different_methods_make_no_groups(tmp_path):
   numbers = {"clip_low": 0.2, "name": "ppo"}, {"log_low": 0.1, "name": "ctpo"}
   wide = {"log_low": 0.3, "name": "ctpo"}

@@ -85,6 +85,7 @@ CONDITIONS = {
 COMPARED = (
     ("none", BASE), ("GRPO", "own anchors"),
     *((name, BASE) for name in ("GRPO", "GSPO", "CISPO", "sequence IS", "CTPO", "MinPRO")),
+    *((name, "step 4e-4") for name in ("GSPO", "CISPO", "sequence IS", "MinPRO")),
 )
 HEADER = ("method", "condition", *accuracy.HEADER)
 

@@ -122,6 +122,15 @@ ROWS = (
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
         "PIPO gains 0.9 to 2.8 points (2604.00860 v5, second-hand)",
         "no gain; more steps on fresh rows pay"),
+    Row("tools", "which ratio or baseline, with a tool?", "`sweep.py --jobs=2`, 80 min of one core",
+        "mean accuracy over the run {:.2f} ± {:.2f} (`grpo`); less that: {:+.3f} ± {:.3f} "
+        "(`gspo`), {:+.3f} ± {:.3f} (`ctpo`), {:+.3f} ± {:.3f} (`minpro`), {:+.3f} ± {:.3f} "
+        "(`tir_otb`); none differs at the end",
+        tuple(("README.md", rf"\| calculator +\| {name} +\|(?:[^|]*\|){{{columns}}} {number}")
+              for name, columns in (("GRPO", 2), ("GSPO", 3), ("CTPO", 3), ("MinPRO", 3),
+                                    ("OTB", 3))
+              for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
+        "CTPO ahead of GSPO with tools (2605.07331, second-hand)", "CTPO earlier, not better"),
     Row("arca", "does credit by adapters speed up their training?", "`toy.py`",
         "mean accuracy less that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
         tuple(("README.md", rf"\| {rank} +\| ARCA +\|(?:[^|]*\|){{4}} {number}")

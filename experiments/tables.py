@@ -19,6 +19,8 @@ SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
 QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
 CHAIN = ("experiments/main.py --config=configs/quickstart.py --workdir={out}/%s "
          "--config.%s --config.iterations=20 {fast}")
+TOOLS = ("experiments/main.py --config=configs/quickstart_tools.py:%s --workdir={out}/%s "
+         "--config.iterations=20 --config.evaluation.every=5 {fast}")
 OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
        "--config.iterations=25 {fast}")
 
@@ -83,8 +85,6 @@ TABLES = {
             Claim("the same: CISPO", CPPO, 29.58),
             Claim("the same: MinPRO", CPPO, 29.72),
             Claim("the same: CPPO", CPPO, 31.11),
-            Claim("average accuracy of Qwen3 4B with tools, %: GSPO", CTPO, 47.7),
-            Claim("the same: CTPO", CTPO, 51.4),
         ),
         live=(OLD % ("grpo", "grpo"), OLD % ("minpro", "minpro"),
               "experiments/compare.py {out}/grpo {out}/minpro --by=estimator.name "
@@ -164,6 +164,19 @@ TABLES = {
         ),
         live=(CHAIN % ("grpo", "pipo.enabled=false"), CHAIN % ("pipo", "pipo.enabled=true"),
               "experiments/compare.py {out}/grpo {out}/pipo --by=pipo.enabled "
+              "--out={out}/comparison"),
+        fast=SMALLEST,
+    ),
+    "tools": Table(
+        "experiments/tools",
+        claims=(
+            Claim("average accuracy of Qwen3 4B with tools, %: GSPO", CTPO, 47.7),
+            Claim("the same: CTPO", CTPO, 51.4),
+            Claim("the same for Qwen3 14B: GSPO", CTPO, 55.5),
+            Claim("the same: CTPO", CTPO, 58.8),
+        ),
+        live=(TOOLS % ("gspo", "gspo"), TOOLS % ("ctpo", "ctpo"),
+              "experiments/compare.py {out}/gspo {out}/ctpo --by=estimator.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
     ),

@@ -30,8 +30,8 @@ CONDITIONS = {
 }
 PAIRS = tuple((condition, name) for condition in CONDITIONS for name in PRESETS)
 HEADER = ("tool, sampler", "method", "accuracy at the end", "best accuracy",
-          "mean accuracy over the run", "rows that call, start", "rows that call, end",
-          "mismatch, nats per token")
+          "mean accuracy over the run", "less GRPO's", "less that of the trainer's numerics",
+          "rows that call, start", "rows that call, end", "mismatch, nats per token")
 
 
 def _key(condition: str, name: str, seed: int) -> str:
@@ -59,18 +59,38 @@ def measure(run: RunFolder) -> dict:
           "mismatch": float(run.series("mismatch/absolute")[1].mean())}
 
 
+def _accuracy(results: dict[str, dict], condition: str, name: str) -> np.ndarray | None:
+  """[seeds, evaluations]; None unless all seeds are there."""
+  keys = [_key(condition, name, seed) for seed in SEEDS]
+  if not results.keys() >= set(keys):
+    return None
+  return np.array([results[key]["measured"]["accuracy"] for key in keys])
+
+
+def _less(accuracy: np.ndarray, other: np.ndarray | None, same: bool) -> str:
+  """The difference of mean accuracies seed by seed: a seed decides warm start and problems."""
+  if other is None or same:
+    return tables.MISSING
+  return interval(accuracy.mean(1) - other.mean(1))
+
+
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the table into README.md, and the figure."""
   rows, curves = [], {}
-  for pair in PAIRS:
-    keys = [_key(*pair, seed) for seed in SEEDS]
-    if results.keys() >= set(keys):
-      found = [results[key]["measured"] for key in keys]
-      accuracy, calls = (np.array([one[name] for one in found]) for name in ("accuracy", "calls"))
-      rows.append((*pair, interval(accuracy[:, -1]), interval(accuracy.max(1)),
-                   interval(accuracy.mean(1)), interval(calls[:, 0]), interval(calls[:, -1]),
-                   interval(np.array([one["mismatch"] for one in found]))))
-      curves[", ".join(pair)] = (np.array(found[0]["iterations"]), accuracy)
+  for condition, name in PAIRS:
+    accuracy = _accuracy(results, condition, name)
+    if accuracy is not None:
+      found = [results[_key(condition, name, seed)]["measured"] for seed in SEEDS]
+      calls = np.array([one["calls"] for one in found])
+      plain = next(iter(CONDITIONS)) if condition.startswith("calculator") else condition
+      rows.append((
+          condition, name, interval(accuracy[:, -1]), interval(accuracy.max(1)),
+          interval(accuracy.mean(1)),
+          _less(accuracy, _accuracy(results, condition, "GRPO"), name == "GRPO"),
+          _less(accuracy, _accuracy(results, plain, name), condition == plain),
+          interval(calls[:, 0]), interval(calls[:, -1]),
+          interval(np.array([one["mismatch"] for one in found]))))
+      curves[f"{condition}, {name}"] = np.array(found[0]["iterations"]), accuracy
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   if curves:

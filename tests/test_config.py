@@ -57,7 +57,8 @@ def walk(cls=Config, prefix: str = "", method=None):
 
 # Conditions on properties, which follow from several keys.
 SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "has_mtp": {"mtp.name": "ce"},
-               "vocabulary.rules": {"vocabulary.top_k": 3}}
+               "vocabulary.rules": {"vocabulary.top_k": 3},
+               "samples_heldout": {"evaluation.samples": 4}}
 
 
 def conditions():

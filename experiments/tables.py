@@ -23,6 +23,9 @@ TOOLS = ("experiments/main.py --config=configs/quickstart_tools.py:%s --workdir=
          "--config.iterations=20 --config.evaluation.every=5 {fast}")
 OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
        "--config.iterations=25 {fast}")
+SMALL = ("experiments/main.py --config=configs/offpolicy.py:%s,4 --workdir={out}/%s "
+         "--config.updates.anchor=behavior --config.iterations=25 --config.model.width=80 "
+         "--config.model.head_dim=20 --config.model.mlp_width=240 {fast}")
 
 TABLES = {
     "quickstart": Table(
@@ -177,6 +180,17 @@ TABLES = {
         ),
         live=(TOOLS % ("gspo", "gspo"), TOOLS % ("ctpo", "ctpo"),
               "experiments/compare.py {out}/gspo {out}/ctpo --by=estimator.name "
+              "--out={out}/comparison"),
+        fast=SMALLEST,
+    ),
+    "scale": Table(
+        "experiments/scale",
+        claims=(
+            Claim("CTPO's lead over GSPO with tools, Qwen3 4B, points", CTPO, 3.7),
+            Claim("the same for Qwen3 14B", CTPO, 3.3),
+        ),
+        live=(SMALL % ("gspo", "gspo"), SMALL % ("minpro", "minpro"),
+              "experiments/compare.py {out}/gspo {out}/minpro --by=estimator.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
     ),

@@ -10,9 +10,12 @@ README.md beside this file.
 
 from pathlib import Path
 
+import numpy as np
+
 from jaxrl_llm.analysis import accuracy, sweeps
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
+from jaxrl_llm.reporting.compare import interval
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
@@ -32,7 +35,9 @@ METHODS = {
     "CTPO": ("ctpo", "--config.correction.level=none", "--config.correction.cap=2.0"),
 }
 TRIPLES = tuple((size, terms, name) for size in SIZES for terms in TERMS for name in METHODS)
-HEADER = ("parameters", "terms", "method", *accuracy.HEADER)
+STABLE = "GSPO"  # whose runs the others' are compared with, seed by seed
+HEADER = ("parameters", "terms", "method", "accuracy at the start", *accuracy.HEADER,
+          f"final accuracy less {STABLE}'s", f"mean over the run less {STABLE}'s")
 
 
 def _key(size: str, terms: int, name: str, seed: int) -> str:
@@ -52,13 +57,32 @@ def _cell(size: str, terms: int, name: str, seed: int) -> Cell:
       *shape, f"--config.seed={seed}"))
 
 
+def _measured(results: dict[str, dict], triple: tuple) -> list[dict] | None:
+  """Returns what the runs of a size, length and method measured; None if some are missing."""
+  keys = [_key(*triple, seed) for seed in SEEDS]
+  if not results.keys() >= set(keys):
+    return None
+  return [results[key]["measured"] for key in keys]
+
+
+def _less(found: list[dict], other: list[dict] | None) -> tuple[str, str]:
+  """Returns differences of final and mean accuracy: a seed decides warm start and problems."""
+  if other in (None, found):
+    return tables.MISSING, tables.MISSING
+  _, both = accuracy.curves([*found, *other])
+  gap = both[:len(found)] - both[len(found):]
+  return interval(gap[:, -1]), interval(gap.mean(1))
+
+
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the table into README.md."""
   rows = []
-  for triple in TRIPLES:
-    keys = [_key(*triple, seed) for seed in SEEDS]
-    if results.keys() >= set(keys):
-      rows.append((*triple, *accuracy.row([results[key]["measured"] for key in keys])))
+  for size, terms, name in TRIPLES:
+    found = _measured(results, (size, terms, name))
+    if found is not None:
+      start = interval(np.array([one["accuracy"][0] for one in found]))
+      less = _less(found, _measured(results, (size, terms, STABLE)))
+      rows.append((size, terms, name, start, *accuracy.row(found), *less))
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
 

@@ -142,8 +142,9 @@ ROWS = (
         "accuracy without a ratio less GSPO's {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, {:+.2f} ± "
         "{:.2f}, {:+.2f} ± {:.2f}",
         tuple(("README.md",
-               rf"\| {size} +\| {terms} +\| {name} +\|(?:[^|]*\|){{{skipped}}} {number}")
-              for name, skipped in (("MinPRO", 9), ("none", 8))
+               rf"\| {size} +\| {terms} +\| {name} +\|"
+               rf"(?:[^|]*\|){{{left_out}}} {number}")
+              for name, left_out in (("MinPRO", 9), ("none", 8))
               for size in (r"0\.3 M", r"0\.8 M") for terms in (4, 6)
               for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
         "CTPO ahead of GSPO at 4 B and at 14 B (2605.07331, second-hand)",

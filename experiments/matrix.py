@@ -148,7 +148,7 @@ ROWS = (
               for size in (r"0\.3 M", r"0\.8 M") for terms in (4, 6)
               for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
         "CTPO ahead of GSPO at 4 B and at 14 B (2605.07331, second-hand)",
-        "disagrees at 0.8 M, where the order of old rollouts holds; at 0.3 M not every seed learns"),
+        "disagrees at 0.8 M: the order of `staleness` holds; at 0.3 M not every seed learns"),
     Row("arca", "does credit by adapters speed up their training?", "`toy.py`",
         "mean accuracy less that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
         tuple(("README.md", rf"\| {rank} +\| ARCA +\|(?:[^|]*\|){{4}} {number}")

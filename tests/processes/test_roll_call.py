@@ -21,6 +21,7 @@ PEER = textwrap.dedent("""
     from jaxrl_llm.processes.roll_call import AbsentError, RollCall
     address, count, index, what = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     call = RollCall(address, count, index, lambda line: (print("ended:", line, flush=True)))
+    print("up", flush=True)
     try:
       call.begin(20)
     except AbsentError as error:
@@ -50,8 +51,11 @@ class Watched(RollCall):
 
 
 def peer(address: str, count: int, index: int, what: str) -> subprocess.Popen:
-  return subprocess.Popen([sys.executable, "-c", PEER, address, str(count), str(index), what],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  """Returns a process that is about to come: its imports may take long, and nobody waits then."""
+  other = subprocess.Popen([sys.executable, "-c", PEER, address, str(count), str(index), what],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  assert other.stdout.readline() == "up\n"
+  return other
 
 
 @pytest.fixture

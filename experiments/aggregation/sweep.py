@@ -103,14 +103,14 @@ def render(results: dict[str, dict], folder: Path) -> None:
       rows.append((worked, name, interval(curve[:, -1]), interval(curve.mean(1)),
                    *(_ends(found, kind, at) for kind in ("guesses", "worked") for at in (0, -1)),
                    interval(100 * np.array([np.mean(known(one["share"])) for one in found]))))
-      accuracy[f"{worked}, {name}"] = (np.array(found[0]["evaluated"]), curve)
-      length[f"{worked}, {name}"] = (np.array(found[0]["iterations"]), np.array(
+      accuracy.setdefault(worked, {})[name] = (np.array(found[0]["evaluated"]), curve)
+      length.setdefault(worked, {})[name] = (np.array(found[0]["iterations"]), np.array(
           [np.array(one["worked"], float) for one in found]))
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
-  for title, groups in (("accuracy", accuracy), ("length of worked answers", length)):
-    if groups:
-      plots.plot_groups(groups, folder / f"{title.split()[0]}.png", title)
+  for title, panels in (("accuracy", accuracy), ("length of worked answers", length)):
+    if panels:
+      plots.plot_panels(panels, folder / f"{title.split()[0]}.png", title)
 
 
 def known(values: list[float | None]) -> list[float]:

@@ -79,12 +79,12 @@ def render(results: dict[str, dict], folder: Path) -> None:
                    f"{worked.sum()} of {len(worked)}", interval(accuracy[:, -1]),
                    interval(accuracy.mean(1))))
       for name, values in (("length", length), ("accuracy", accuracy)):
-        curves[name][", ".join(pair)] = (np.array(found[0]["iterations"]), values)
+        curves[name].setdefault(pair[0], {})[pair[1]] = (np.array(found[0]["iterations"]), values)
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
-  for name, groups in curves.items():
-    if groups:
-      plots.plot_groups(groups, folder / f"{name}.png", f"eval/{name}")
+  for name, panels in curves.items():
+    if panels:
+      plots.plot_panels(panels, folder / f"{name}.png", f"held-out {name}")
 
 
 SWEEP = Sweep(HERE, cells(), measure, render)

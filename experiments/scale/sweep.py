@@ -5,7 +5,7 @@
   python experiments/scale/sweep.py --render
 
 The deciding rows of experiments/staleness x sizes of the policy x lengths. Writes the table of
-README.md beside this file.
+README.md and accuracy.png beside this file.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl_llm.analysis import accuracy, sweeps
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import tables
+from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
 
 HERE = Path(__file__).parent
@@ -75,16 +75,19 @@ def _less(found: list[dict], other: list[dict] | None) -> tuple[str, str]:
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
-  """Writes the table into README.md."""
-  rows = []
+  """Writes the table into README.md, and the figure."""
+  rows, curves = [], {}
   for size, terms, name in TRIPLES:
     found = _measured(results, (size, terms, name))
     if found is not None:
       start = interval(np.array([one["accuracy"][0] for one in found]))
       less = _less(found, _measured(results, (size, terms, STABLE)))
       rows.append((size, terms, name, start, *accuracy.row(found), *less))
+      curves.setdefault(f"{size}, {terms} terms", {})[name] = accuracy.curves(found)
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+  if curves:
+    plots.plot_panels(curves, folder / "accuracy.png", "held-out accuracy")
 
 
 SWEEP = Sweep(HERE, cells(), accuracy.measure, render)

@@ -83,8 +83,8 @@ CONDITIONS = {
 }
 # At most 12 pairs of a method and a condition, chosen from the screening.
 COMPARED = (
-    ("none", BASE), ("GRPO", "own anchors"),
-    *((name, BASE) for name in ("GRPO", "GSPO", "CISPO", "sequence IS", "CTPO", "MinPRO")),
+    *((name, BASE) for name in ("none", "GRPO", "GSPO", "CTPO", "CISPO", "sequence IS", "MinPRO")),
+    ("GRPO", "own anchors"),
     *((name, "step 4e-4") for name in ("GSPO", "CISPO", "sequence IS", "MinPRO")),
 )
 HEADER = ("method", "condition", *accuracy.HEADER)
@@ -112,7 +112,7 @@ def _key(name: str, condition: str, seed: int) -> str:
 
 def compared(results: dict[str, dict]) -> tuple[list[tuple], dict]:
   """Returns the rows below HEADER of the comparisons whose seeds are all there, and their curves
-  by method.
+  by method and condition.
   """
   rows, curves = [], {}
   for name, condition in COMPARED:
@@ -120,7 +120,7 @@ def compared(results: dict[str, dict]) -> tuple[list[tuple], dict]:
     if results.keys() >= set(keys):
       found = [results[key]["measured"] for key in keys]
       rows.append((name, condition, *accuracy.row(found)))
-      curves[name if condition == BASE else f"{name}, {condition}"] = accuracy.curves(found)
+      curves.setdefault(name, {})[condition] = accuracy.curves(found)
   return rows, curves
 
 
@@ -143,7 +143,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
   tables.replace_part(page, "sweep.py, screening",
                       tables.markdown_table(("method", *CONDITIONS), screened(results)))
   if curves:
-    plots.plot_groups(curves, folder / "accuracy.png", "eval/accuracy")
+    plots.plot_panels(curves, folder / "accuracy.png", "held-out accuracy")
 
 
 SWEEP = Sweep(HERE, cells(), accuracy.measure, render)

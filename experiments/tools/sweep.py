@@ -90,11 +90,11 @@ def render(results: dict[str, dict], folder: Path) -> None:
           _less(accuracy, _accuracy(results, plain, name), condition == plain),
           interval(calls[:, 0]), interval(calls[:, -1]),
           interval(np.array([one["mismatch"] for one in found]))))
-      curves[f"{condition}, {name}"] = np.array(found[0]["iterations"]), accuracy
+      curves.setdefault(condition, {})[name] = np.array(found[0]["iterations"]), accuracy
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   if curves:
-    plots.plot_groups(curves, folder / "accuracy.png", "eval/accuracy")
+    plots.plot_panels(curves, folder / "accuracy.png", "held-out accuracy")
 
 
 SWEEP = Sweep(HERE, cells(), measure, render)

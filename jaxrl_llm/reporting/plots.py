@@ -6,6 +6,7 @@ from typing import BinaryIO
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 
 from jaxrl_llm.reporting.reader import RunFolder
@@ -104,6 +105,46 @@ def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
   _finish(axes, metric, legend=False, label=label)
   axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9,
               labelcolor=INK)
+  figure.savefig(path, format="png", dpi=150)
+
+
+def plot_panels(panels: dict[str, dict[str, Series]], path: str | os.PathLike | BinaryIO,
+                metric: str, label: str = "iteration") -> None:
+  """Writes one PNG with a panel per name, on equal axes: every seed thin, and the mean over seeds.
+
+  A mean that hides another is dashed.
+
+  Args:
+    panels: name to label to (x [I], values [S, I] of S seeds). A label has one colour everywhere.
+    path: file, or binary stream, that receives the PNG.
+    metric: label of the y axes.
+    label: of the x axes.
+  """
+  columns = min(4, len(panels))
+  rows = -(-len(panels) // columns)
+  figure = Figure(figsize=(max(7.2, 2.6 * columns), 2.3 * rows + 0.5), layout="constrained")
+  every = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+  labels = list(dict.fromkeys(name for groups in panels.values() for name in groups))
+  drawn = {}
+  for axes, (title, groups) in zip(every, panels.items(), strict=False):
+    means = told_apart({name: (x, values.mean(0)) for name, (x, values) in groups.items()})
+    for (name, (x, values)), (_, (_, mean), apart) in zip(groups.items(), means, strict=True):
+      style = line_style(labels.index(name))
+      axes.plot(x, values.T, lw=0.8, alpha=0.45, **style)
+      axes.plot(x, mean, lw=2.2, **(style | apart))
+      drawn[name] = Line2D([], [], lw=2.2, **style)
+    _finish(axes, title, legend=False, label=label)
+  for axes in every[::columns]:
+    axes.set_ylabel(metric, fontsize=8.5, color=INK)
+  for axes in every[len(panels):]:
+    axes.set_visible(False)
+  lowest = slice(max(0, len(panels) - columns), None)  # panels with none below them
+  for axes in every[lowest]:
+    axes.tick_params(labelbottom=True)
+  for axes in every[:lowest.start]:
+    axes.set_xlabel("")
+  figure.legend([drawn[name] for name in labels], labels, loc="outside upper right",
+                ncols=min(len(labels), columns + 1), frameon=False, fontsize=9, labelcolor=INK)
   figure.savefig(path, format="png", dpi=150)
 
 

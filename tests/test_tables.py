@@ -38,6 +38,8 @@ def test_every_run_has_a_config_of_its_own(name, monkeypatch):
   assert len({cell.name for cell in cells}) == len({cell.flags for cell in cells}) == len(cells)
   configs = [resolved(cell) for cell in cells]
   assert len(set(map(str, configs))) == len(configs)
+  for cell, config in zip(SWEEPS[name].cells, configs, strict=True):
+    assert {Path(plugin) for plugin in config.plugins} <= set(cell.files), "not in the hash"
 
 
 def changed(measured):

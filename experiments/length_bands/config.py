@@ -6,13 +6,11 @@
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config
 
-FOLDER = "experiments/length_bands"
-
 
 def get_config(preset: str = "grpo"):
   config = base_config()
   config.iterations = 150
-  config.plugins = f"{FOLDER}/reward.py,{FOLDER}/task.py"
+  config.plugins = ("experiments/length_bands/reward.py", "experiments/length_bands/task.py")
   config.model.update(vocab_size=29, width=64, num_layers=2, num_heads=4, num_kv_heads=2,
                       head_dim=16, mlp_width=192)
   config.task.update(name="filler_copy", heldout_problems=256)

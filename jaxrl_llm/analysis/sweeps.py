@@ -1,9 +1,10 @@
 """Sweeps: many runs of experiments/main.py, and a small file of results for each.
 
 A result is kept with the commit, with a hash of the package's sources and with a hash of the run's
-flags and config file. A run is missing if there is no result of today's hashes, so results of
-different sources or configs never stand in one table. Runs share warm starts and compiled programs
-(runs/cache.py), and a run that was interrupted goes on.
+flags, config file and plugins. A run is missing if there is no result of today's hashes, so results
+of different sources or configs never stand in one table. Runs share warm starts and compiled
+programs (runs/cache.py), and a run that was interrupted goes on. A run made again gives the same
+numbers to the bit on as many cores of the same kind of processor; both are in its result.
 """
 
 import argparse
@@ -40,11 +41,15 @@ class Cell:
   flags: tuple[str, ...]
 
   @property
+  def files(self) -> list[Path]:
+    """The files that the flags name, and those that these name: the config file and plugins."""
+    named = files_in(" ".join(self.flags))
+    return list(dict.fromkeys([*named, *(file for path in named for file in files_in(_code(path)))]))
+
+  @property
   def hash(self) -> str:
-    """Hash of the flags and of the file that --config names."""
-    files = [Path(flag.split("=", 1)[1].split(":")[0]) for flag in self.flags
-             if flag.startswith("--config=")]
-    text = json.dumps(self.flags) + "".join(_code(file) for file in files)
+    """Hash of the flags and of the code of the files."""
+    text = json.dumps(self.flags) + "".join(map(_code, self.files))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -81,6 +86,12 @@ def load(path: Path) -> Sweep | None:
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return getattr(module, "SWEEP", None)
+
+
+def files_in(text: str) -> list[Path]:
+  """Returns the Python files that a text names, in its order; names of no file are left out."""
+  paths = dict.fromkeys(map(Path, re.findall(r"[\w./-]+\.py\b", text)))
+  return [path for path in paths if path.is_file()]
 
 
 def sources() -> str:
@@ -181,7 +192,8 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
   result = {
       "name": cell.name, "flags": list(cell.flags), "config": cell.hash, "sources": now,
       "commit": finished.environment.get("git_commit"), "seed": finished.config["seed"],
-      "cores": _usable() if cores is None else len(cores), "ended_early": ended,
+      "cores": _usable() if cores is None else len(cores),
+      "processor": finished.environment.get("processor"), "ended_early": ended,
       "measured": sweep.measure(finished),
   }
   path = sweep.result_path(cell)

@@ -23,6 +23,7 @@ LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.s
 # Keys that say where a rollout server is and how patient a run is with it.
 SERVER = ("server.url:", "server.folder:", "server.in_flight:", "server.timeout:",
           "server.patience:")
+VECTORS = ("avx512f", "avx2", "avx")  # instructions of x86 processors, the widest first
 logger = logging.getLogger(__name__)
 
 
@@ -90,7 +91,7 @@ def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:
 
 
 def write_environment(workdir: Path) -> None:
-  """Writes environment.json: versions, devices and the git commit. Logs a change of devices."""
+  """Writes environment.json: versions, processor, devices and the git commit. Logs a change of devices."""
   devices = [str(d.device_kind) for d in jax.devices()]
   path = workdir / "environment.json"
   before = _devices(path)
@@ -102,6 +103,7 @@ def write_environment(workdir: Path) -> None:
       "python": platform.python_version(),
       "platform": platform.platform(),
       "cpus": os.cpu_count(),
+      "processor": _processor(),
       "packages": versions(PACKAGES),
       "devices": devices,
       "backend": jax.default_backend(),
@@ -127,6 +129,18 @@ def versions(packages: Sequence[str]) -> dict[str, str | None]:
     except metadata.PackageNotFoundError:
       found[name] = None
   return found
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+  """Model and widest vector instructions of the CPU: programs, and their rounding, differ by them.
+  """
+  try:
+    pairs = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
+  except OSError:  # not Linux
+    return platform.processor() or platform.machine()
+  found = {key.strip(): value.strip() for key, _, value in pairs}
+  widest = [name for name in VECTORS if name in found.get("flags", "").split()][:1]
+  return ", ".join([found.get("model name") or platform.machine(), *widest])
 
 
 def _commit() -> str | None:

@@ -84,6 +84,20 @@ def test_the_hash_reads_code_and_config_but_no_comments(sweep, tmp_path):
   assert cell.hash != before and Cell(cell.name, (*cell.flags, "--config.a=1")).hash != cell.hash
 
 
+@pytest.mark.parametrize("named_by", ["flag", "config"])
+def test_the_hash_reads_plugins(tmp_path, named_by):
+  plugin, config = tmp_path / "plugin.py", tmp_path / "config.py"
+  plugin.write_text("x = 1\n")
+  config.write_text(f"plugins = ('{plugin}', 'not/there.py')\n" if named_by == "config" else "")
+  flags = (f"--config.plugins=other.py,{plugin}",) if named_by == "flag" else ()
+  cell = Cell("a", (f"--config={config}:a", *flags))
+  before = cell.hash
+  plugin.write_text("x = 1  # why\n")
+  assert cell.hash == before
+  plugin.write_text("x = 2\n")
+  assert cell.hash != before
+
+
 def test_sources_are_the_rooms_that_a_run_reads(tmp_path, monkeypatch):
   package = tmp_path / "package"
   for room in ("runs", "reporting"):

@@ -3,6 +3,7 @@
 import collections
 import json
 import math
+import platform
 import re
 
 import command
@@ -14,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoTokenizer
 
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.runs import setup
+from jaxrl_llm.runs import setup, workdir
 
 EVERY_ITERATION = ("reward/mean", "policy/entropy", "optimizer/grad_norm", "log_ratio/p50",
                    "clip/dropped", "kl/current_anchor", "kl/anchor_behavior", "kl/current_behavior",
@@ -70,7 +71,18 @@ def test_environment_names_versions_devices_and_commit(run):
   environment = json.loads((run / "environment.json").read_text())
   assert environment["packages"]["jax"] == jax.__version__
   assert environment["backend"] == "cpu" and len(environment["devices"]) == 1
-  assert {"python", "git_commit"} <= environment.keys()
+  assert {"python", "git_commit"} <= environment.keys() and environment["processor"]
+
+
+def test_the_processor_is_its_model_and_widest_instructions(tmp_path):
+  """A run rounds otherwise without the widest ones, even where the model has one name."""
+  path = tmp_path / "cpuinfo"
+  path.write_text("processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx avx2 fma\n")
+  assert workdir._processor(path) == "AMD EPYC, avx2"
+  path.write_text("processor\t: 0\nBogoMIPS\t: 48.00\n")  # an ARM
+  assert workdir._processor(path) == platform.machine()
+  absent = workdir._processor(tmp_path / "absent")  # not Linux
+  assert absent == (platform.processor() or platform.machine())
 
 
 def test_metrics_have_a_finite_line_per_iteration(run):

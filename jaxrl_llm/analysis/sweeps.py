@@ -44,7 +44,8 @@ class Cell:
   def files(self) -> list[Path]:
     """The files that the flags name, and those that these name: the config file and plugins."""
     named = files_in(" ".join(self.flags))
-    return list(dict.fromkeys([*named, *(file for path in named for file in files_in(_code(path)))]))
+    behind = [file for path in named for file in files_in(_code(path))]
+    return list(dict.fromkeys([*named, *behind]))
 
   @property
   def hash(self) -> str:

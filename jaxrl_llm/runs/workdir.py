@@ -91,7 +91,10 @@ def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:
 
 
 def write_environment(workdir: Path) -> None:
-  """Writes environment.json: versions, processor, devices and the git commit. Logs a change of devices."""
+  """Writes environment.json: versions, processor, devices and the git commit.
+
+  Logs a change of devices.
+  """
   devices = [str(d.device_kind) for d in jax.devices()]
   path = workdir / "environment.json"
   before = _devices(path)

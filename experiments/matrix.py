@@ -49,7 +49,7 @@ ROWS = (
               for name in ("cumulative", "full sequence")),
         "less variance up to t than over the row (2605.07331, second-hand)", "agrees"),
     Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min; training: "
-        "`sweep.py --jobs=2`",
+        "`sweep.py --jobs=2`, 90 min",
         "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2; trained with it, mean "
         "accuracy {:.3f} ± {:.3f} instead of {:.3f} ± {:.3f}",
         (("results.json", ("2", "lines", 3, "all", "mismatch/outside")),
@@ -58,7 +58,7 @@ ROWS = (
            for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)"))),
         "7.5 % of tokens, 0.5 B parameters (trl issue 6789, second-hand)",
         "cannot be seen at this scale"),
-    Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`",
+    Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`, 3 h",
         "final accuracy {:.2f} ± {:.2f} without a ratio; with the ratio to the sampling policy "
         "{:.2f} ± {:.2f} (GRPO), {:.2f} ± {:.2f} (GSPO, late), {:.2f} ± {:.2f} (CISPO), {:.2f} ± "
         "{:.2f} (MinPRO), {:.2f} ± {:.2f} (CTPO, late); GRPO with its own denominator {:.2f} ± "
@@ -70,7 +70,7 @@ ROWS = (
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
         "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)",
         "disagrees for CISPO; GRPO and MinPRO not decided"),
-    Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`",
+    Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, 35 min",
         "slope of log std on log t: {:.2f} ± {:.2f} at delay 1, {:.2f} ± {:.2f} at 4, "
         "{:.2f} ± {:.2f} at 8, {:.2f} ± {:.2f} at 16",
         tuple(("README.md", rf"\| {delay} +\|[^|]*\| {number}") for delay in (1, 4, 8, 16)
@@ -101,7 +101,7 @@ ROWS = (
            for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)"))),
         "OTB with 4 rows trains as others with 32 (2602.07078, abstract)",
         "here every baseline does"),
-    Row("length", "what do rewards for short answers cost?", "`sweep.py --jobs=2`",
+    Row("length", "what do rewards for short answers cost?", "`sweep.py --jobs=2`, 1 h",
         "of 5 seeds, {:.0f} learn to work 3 terms out with the plain reward, {:.0f} with a linear "
         "penalty, {:.0f} with GRPO-lambda on all groups, {:.0f} on the best fifth",
         tuple(("README.md", rf"\| 3 terms \| {name} +\|[^|]*\|[^|]*\| (\d) of 5")
@@ -109,7 +109,8 @@ ROWS = (
                            "GRPO-lambda")),
         "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
         "accuracy not decided; length cannot be seen at this scale"),
-    Row("aggregation", "which weighting, where length follows correctness?", "`sweep.py --jobs=2`",
+    Row("aggregation", "which weighting, where length follows correctness?",
+        "`sweep.py --jobs=2`, under 2 h",
         "worked answers, longer than guesses, end at {:.1f} ± {:.1f} tokens (`token`), {:.1f} ± "
         "{:.1f} (`fixed`), {:.1f} ± {:.1f} (`sequence`), {:.1f} ± {:.1f} (`balanced`); accuracy "
         "{:.2f} with each",
@@ -119,7 +120,8 @@ ROWS = (
          ("README.md", r"\| longer +\| token +\| ([\d.]+)")),
         "balanced best in 3 of 4 settings by accuracy (2605.04077, second-hand)",
         "no difference in accuracy"),
-    Row("pipo", "what do a further step and a further draw buy?", "`sweep.py --jobs=2`",
+    Row("pipo", "what do a further step and a further draw buy?",
+        "`sweep.py --jobs=2`, under 90 min",
         "thousands of tokens until 90 %: {:.1f} ± {:.1f} (`grpo`), {:.1f} ± {:.1f} (`pipo`), "
         "{:.1f} ± {:.1f} (twice the steps), {:.1f} ± {:.1f} (dynamic sampling)",
         tuple(("README.md", rf"32 groups of 8 \| {name} +\|(?:[^|]*\|){{4}} {number}")
@@ -136,7 +138,8 @@ ROWS = (
                                     ("OTB", 3))
               for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
         "CTPO ahead of GSPO with tools (2605.07331, second-hand)", "CTPO earlier, not better"),
-    Row("scale", "does the order hold at other sizes and lengths?", "`sweep.py --jobs=2`",
+    Row("scale", "does the order hold at other sizes and lengths?",
+        "`sweep.py --jobs=2`, 2 h with AVX-512",
         "mean accuracy over the run less GSPO's with 0.3, 0.8 and 4.7 M parameters, 15 tokens: "
         "{:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (`ctpo`), {:+.2f} ± {:.2f}, "
         "{:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (`minpro`)",

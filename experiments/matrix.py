@@ -69,7 +69,7 @@ ROWS = (
                                       ("GRPO", "own anchors"))
               for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
         "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)",
-        "disagrees for CISPO; GRPO and MinPRO not decided"),
+        "CISPO collapses only at twice the step; GRPO and MinPRO not decided"),
     Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, 35 min",
         "slope of log std on log t: {:.2f} ± {:.2f} at delay 1, {:.2f} ± {:.2f} at 4, "
         "{:.2f} ± {:.2f} at 8, {:.2f} ± {:.2f} at 16",
@@ -154,9 +154,9 @@ ROWS = (
         tuple(("README.md", rf"\| {rank} +\| ARCA +\|(?:[^|]*\|){{4}} {number}")
               for rank in (1, 8) for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
         "competitive at equal rank (2606.00257, abstract)",
-        "no difference; later wherever it learns"),
+        "no difference; later in the three of ten runs that learn"),
     Row("occ", "how much of a second head's gradient should the trunk get?",
-        "`toy.py`",
+        "`toy.py`, 26 min of one core",
         "accuracy less that of no gradient: {:+.1f} ± {:.1f} points (cross-entropy), {:+.1f} ± "
         "{:.1f} (policy gradient), {:+.1f} ± {:.1f} (calibrated)",
         tuple(("README.md",
@@ -218,9 +218,9 @@ ROWS = (
               for name in ("DPO", "RPO", "cDPO", "DPO, rejected tokens weighed alike")
               for number in (r"([\d.]+) ±", r"[\d.]+ ± ([\d.]+)")),
         "cDPO above RPO above DPO (2411.19943)",
-        "agrees on DPO, not on RPO; not due to which tokens"),
+        "agrees on DPO (unstable at this step), not on RPO; not due to which tokens"),
     Row("counting", "does a model know counts that it does not say?", "`run.py`, 9 min of one core",
-        "next token right with random rows in the head {:.0f} ± {:.0f} %, probe {:.0f} %; after "
+        "next token right with planted rows in the head {:.0f} ± {:.0f} %, probe {:.0f} %; after "
         "nine rows are trained {:.0f} ± {:.1f} % (generation {:.0f} ± {:.0f} %), after LoRA "
         "{:.0f} ± {:.1f} % ({:.0f} ± {:.0f} %)",
         (*(("README.md", rf"\| planted +\| {number}")

@@ -29,6 +29,7 @@ from jaxrl_llm.reporting.writers import write_atomically
 PACKAGE = Path(__file__).parent.parent
 UNREAD = ("reporting", "analysis", "planning")  # rooms that change no number of a run
 MAIN = "experiments/main.py"
+CHANGED = "+changes"  # how runs/workdir.py marks a commit with changed Python files beside it
 PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
 FAILED = 1  # exit status of a run that ended in one line, such as a gradient that is not finite
 
@@ -123,14 +124,17 @@ def _parsed(path: Path) -> str:
 def made_at(results: dict[str, dict]) -> str:
   """Returns a sentence that names the commits of results, and the hash of the code that made them.
 
-  The hash tells whether a commit's code was the runs': files beside it may have changed.
+  The hash tells whether a commit's package was the runs'. Runs beside uncommitted changes are
+  counted: these may be in files of experiments/ that the hash leaves out.
   """
   if not results:
     return ""
   commits = sorted({str(result["commit"])[:10] for result in results.values()})
   code = sorted({result["sources"] for result in results.values()})
-  return (f"\n{len(results)} runs, made at commit {', '.join(commits)} by code of the hash "
-          f"{', '.join(code)}.")
+  changed = sum(str(result["commit"]).endswith(CHANGED) for result in results.values())
+  beside = f", {changed} of them beside uncommitted changes" if changed else ""
+  return (f"\n{len(results)} runs, made at commit {', '.join(commits)}{beside}, by code of the "
+          f"hash {', '.join(code)}.")
 
 
 def read_results(sweep: Sweep) -> dict[str, dict]:

@@ -95,7 +95,7 @@ log_ratio/range/*    | nats  | smallest (min) and largest (max) log-ratio to the
 ratio/mean           | 1     | ratio to the anchor, mean over tokens: {RATIO}
 ratio/square         | 1     | its square; mean^2 over square is the effective share of the samples
 kl/current_anchor    | nats  | per token, from the anchor to the current policy: drift of updating
-kl/anchor_behavior   | nats  | per token, from the sampler to the anchor: numerics and age
+kl/anchor_behavior   | nats  | per token, from the sampler to the anchor, if another: numerics, age
 kl/current_behavior  | nats  | per token, from the sampler to the current policy: both
 kl/reference         | nats  | per token, to the policy at the start, by the estimate kl.name
 correction/weight         | 1     | weight of the correction, mean over tokens

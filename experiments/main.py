@@ -39,4 +39,4 @@ def main():
 
 if __name__ == "__main__":
   command_line.run(main, required=("config", "workdir"), folders=("workdir",),
-                   errors=trainer.RUN_ERRORS, several=True)
+                   errors=trainer.RUN_ERRORS, several=True, early=trainer.EARLY_ENDS)

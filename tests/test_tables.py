@@ -70,3 +70,15 @@ def test_the_page_is_rendered_from_the_committed_results(name, tmp_path):
       result["measured"] = changed(result["measured"])
     sweep.render(results, tmp_path)
     assert Path(page).read_text() != (sweep.folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_run_that_ended_early_takes_no_table_away(name, tmp_path):
+  sweep = SWEEPS[name]
+  results = sweeps.read_results(sweep)
+  for result in list(results.values())[::7]:  # so that it is in rows whose seeds are all there
+    result["measured"] = {key: value[:4] if isinstance(value, list) else value
+                          for key, value in result["measured"].items()}
+  page = Path(shutil.copy(sweep.folder / "README.md", tmp_path))
+  sweep.render(results, tmp_path)
+  assert len(table_lines(page)) == len(table_lines(sweep.folder / "README.md"))

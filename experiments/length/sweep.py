@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxrl_llm.analysis import sweeps
+from jaxrl_llm.analysis.accuracy import padded
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
@@ -73,13 +74,14 @@ def render(results: dict[str, dict], folder: Path) -> None:
     keys = [_key(*pair, seed) for seed in SEEDS]
     if results.keys() >= set(keys):
       found = [results[key]["measured"] for key in keys]
-      length, accuracy = (np.array([one[name] for one in found]) for name in curves)
+      length, accuracy = (padded([one[name] for one in found]) for name in curves)
       worked = length[:, -1] > (GUESSED + WORKED[pair[0]]) / 2
       rows.append((*pair, interval(length[:, 0]), interval(length[:, -1]),
                    f"{worked.sum()} of {len(worked)}", interval(accuracy[:, -1]),
                    interval(accuracy.mean(1))))
       for name, values in (("length", length), ("accuracy", accuracy)):
-        curves[name].setdefault(pair[0], {})[pair[1]] = (np.array(found[0]["iterations"]), values)
+        curves[name].setdefault(pair[0], {})[pair[1]] = (
+            np.array(max((one["iterations"] for one in found), key=len)), values)
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   for name, panels in curves.items():

@@ -3,8 +3,9 @@
   python experiments/quickstart/sweep.py --runs=runs/quickstart_sweep
 
 The experiment is three seeds of one preset, the same seeds with permuted rewards as control, and
-one seed of other presets. Finished runs under --runs are not run again. Runs of one seed share the
-warm start, which depends only on the seed. Writes results.md and curves.png beside this file.
+one seed of other presets. Finished runs under --runs are not run again; one of another config is
+refused. Runs of one seed share the warm start, which depends only on the seed. Writes results.md and
+curves.png beside this file.
 """
 
 import argparse
@@ -41,24 +42,15 @@ def _config(preset: str) -> str:
   return f"--config=configs/quickstart.py:{preset}"
 
 
-def finished(workdir: Path) -> bool:
-  """Whether the run's last iteration has its line of metrics."""
-  if not (workdir / "metrics.jsonl").exists():
-    return False
-  begun = reader.read_run(workdir)
-  return bool(begun.metrics) and begun.metrics[-1]["iteration"] == begun.config["iterations"]
-
-
 def run(name: str, arguments: list[str], runs: Path) -> None:
-  """Runs main.py unless the run is finished, with the warm start of the seed if there is one."""
+  """Runs main.py, which leaves a finished run as it is, with the warm start of the seed."""
   workdir = runs / name
-  if finished(workdir):
-    return
   shared = runs / f"{DEFAULT}_{name.rsplit('_', 1)[1]}" / "warm_start"
   if shared.exists() and not (workdir / "warm_start").exists():
     shutil.copytree(shared, workdir / "warm_start")
-  subprocess.run([sys.executable, "experiments/main.py", *arguments, f"--workdir={workdir}"],
-                 check=True)
+  command = [sys.executable, "experiments/main.py", *arguments, f"--workdir={workdir}"]
+  if subprocess.run(command, check=False).returncode:
+    sys.exit(f"error: {name} broke off; its message is above.")
 
 
 def row(name: str, finished: reader.RunFolder) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxrl_llm.analysis import sweeps
+from jaxrl_llm.analysis.accuracy import curves
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
@@ -64,7 +65,7 @@ def _accuracy(results: dict[str, dict], condition: str, name: str) -> np.ndarray
   keys = [_key(condition, name, seed) for seed in SEEDS]
   if not results.keys() >= set(keys):
     return None
-  return np.array([results[key]["measured"]["accuracy"] for key in keys])
+  return curves([results[key]["measured"] for key in keys])[1]
 
 
 def _less(accuracy: np.ndarray, other: np.ndarray | None, same: bool) -> str:
@@ -76,7 +77,7 @@ def _less(accuracy: np.ndarray, other: np.ndarray | None, same: bool) -> str:
 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the table into README.md, and the figure."""
-  rows, curves = [], {}
+  rows, shown = [], {}
   for condition, name in PAIRS:
     accuracy = _accuracy(results, condition, name)
     if accuracy is not None:
@@ -90,11 +91,11 @@ def render(results: dict[str, dict], folder: Path) -> None:
           _less(accuracy, _accuracy(results, plain, name), condition == plain),
           interval(calls[:, 0]), interval(calls[:, -1]),
           interval(np.array([one["mismatch"] for one in found]))))
-      curves.setdefault(condition, {})[name] = np.array(found[0]["iterations"]), accuracy
+      shown.setdefault(condition, {})[name] = curves(found)
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
-  if curves:
-    plots.plot_panels(curves, folder / "accuracy.png", "held-out accuracy")
+  if shown:
+    plots.plot_panels(shown, folder / "accuracy.png", "held-out accuracy")
 
 
 SWEEP = Sweep(HERE, cells(), measure, render)

@@ -15,18 +15,29 @@ HEADER = ("final accuracy", "best accuracy", "mean over the run", "collapsed",
 
 
 def measure(run: RunFolder) -> dict:
-  """Returns held-out accuracy by iteration, and what the other columns of HEADER need."""
+  """Returns held-out accuracy by iteration, and what the other columns of HEADER need.
+
+  The last line of a run whose gradient was not finite has numbers that are none: they are left out.
+  """
   iterations, accuracy = run.series("eval/accuracy")
-  last = slice(-5, None)
+  entropy, norm, dropped, drift, length = (_finite(run, name) for name in (
+      "policy/entropy", "optimizer/grad_norm", "clip/dropped", "kl/current_behavior",
+      "rollout/length"))
   return {
       "iterations": iterations.tolist(),
       "accuracy": accuracy.round(6).tolist(),
-      "entropy": float(run.series("policy/entropy")[1][-1]),
-      "gradient_norm": float(np.mean(run.series("optimizer/grad_norm")[1])),
-      "without_gradient": float(np.mean(run.series("clip/dropped")[1])),
-      "kl_current_behavior": float(np.mean(run.series("kl/current_behavior")[1][last])),
-      "length": float(run.series("rollout/length")[1][-1]),
+      "entropy": float(entropy[-1]),
+      "gradient_norm": float(np.mean(norm)),
+      "without_gradient": float(np.mean(dropped)),
+      "kl_current_behavior": float(np.mean(drift[-5:])),
+      "length": float(length[-1]),
+      "diverged": len(norm) < len(run.series("optimizer/grad_norm")[1]),
   }
+
+
+def _finite(run: RunFolder, name: str) -> np.ndarray:
+  values = run.series(name)[1]
+  return values[np.isfinite(values)]
 
 
 def with_tokens(run: RunFolder) -> dict:
@@ -59,19 +70,28 @@ def curves(found: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
   The policy of a run that ended early counts as if it had stayed as it was.
   """
   iterations = max((one["iterations"] for one in found), key=len)
-  accuracy = [one["accuracy"] + one["accuracy"][-1:] * (len(iterations) - len(one["accuracy"]))
-              for one in found]
-  return np.array(iterations), np.array(accuracy)
+  return np.array(iterations), padded([one["accuracy"] for one in found])
+
+
+def padded(rows: Sequence[list]) -> np.ndarray:
+  """Returns [S, I] of rows that may end early, and then keep their last value."""
+  length = max(map(len, rows))
+  return np.array([row + row[-1:] * (length - len(row)) for row in rows], float)
 
 
 def row(found: Sequence[dict]) -> tuple[str, ...]:
-  """Returns the cells below HEADER: means over seeds with their intervals."""
+  """Returns the cells below HEADER: means over seeds with their intervals.
+
+  A run whose gradient was not finite has collapsed, whatever its last evaluation was before that.
+  """
   _, accuracy = curves(found)
   final, best = accuracy[:, -1], accuracy.max(1)
+  collapsed = [fell or one.get("diverged", False)
+               for fell, one in zip(best - final > COLLAPSE, found, strict=True)]
   entropy, norm, dropped = (np.array([one[key] for one in found])
                             for key in ("entropy", "gradient_norm", "without_gradient"))
   return (interval(final), interval(best), interval(accuracy.mean(1)),
-          f"{int(np.sum(best - final > COLLAPSE))} of {len(found)}", interval(entropy),
+          f"{sum(map(bool, collapsed))} of {len(found)}", interval(entropy),
           interval(norm), interval(100 * dropped))
 
 

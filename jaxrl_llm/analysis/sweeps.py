@@ -4,7 +4,8 @@ A result is kept with the commit, with a hash of the package's sources and with 
 flags, config file and plugins. A run is missing if there is no result of today's hashes, so results
 of different sources or configs never stand in one table. Runs share warm starts and compiled
 programs (runs/cache.py), and a run that was interrupted goes on. A run made again gives the same
-numbers to the bit on as many cores of the same kind of processor; both are in its result.
+numbers to the bit on as many cores of the same kind of processor; both are in its result. No hash
+holds what a sweep measures of a finished run: after a change there, measure all of them again.
 """
 
 import argparse
@@ -23,15 +24,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxrl_llm.reporting.reader import RunFolder, read_run
+from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.runs.command_line import ENDED_EARLY
 
 PACKAGE = Path(__file__).parent.parent
 UNREAD = ("reporting", "analysis", "planning")  # rooms that change no number of a run
 MAIN = "experiments/main.py"
 CHANGED = "+changes"  # how runs/workdir.py marks a commit with changed Python files beside it
 PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
-FAILED = 1  # exit status of a run that ended in one line, such as a gradient that is not finite
+# What one run may raise while the others go on: it broke off, or left nothing to measure.
+BROKEN = (RuntimeError, RunError, OSError, LookupError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,22 +183,24 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
 
   Raises:
     RuntimeError: the run broke off for no reason of its own; it has no result.
+    RunError, LookupError: it ended before there was anything to measure.
   """
-  now = sources()
-  workdir = runs / f"{cell.name}-{cell.hash[:6]}{now[:6]}"
+  now, config = sources(), cell.hash  # of what the run reads, which may change while it goes on
+  workdir = runs / f"{cell.name}-{config[:6]}{now[:6]}"
   workdir.mkdir(parents=True, exist_ok=True)
   command = [sys.executable, MAIN, *cell.flags, f"--workdir={workdir}"]
   with open(workdir / "log.txt", "a") as log:
     done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False,
                           preexec_fn=None if cores is None else _pinned(cores))
   ended = None
-  if done.returncode == FAILED:
-    ended = (workdir / "log.txt").read_text().rstrip().rsplit("\n", 1)[-1][:300]
-  elif done.returncode:
-    raise RuntimeError(f"{cell.name}: exit status {done.returncode}; see {workdir / 'log.txt'}")
+  if done.returncode:
+    last = (workdir / "log.txt").read_text().rstrip().rsplit("\n", 1)[-1][:300]
+    if done.returncode != ENDED_EARLY:
+      raise RuntimeError(f"exit status {done.returncode}, {last}; see {workdir / 'log.txt'}")
+    ended = last
   finished = read_run(workdir)
   result = {
-      "name": cell.name, "flags": list(cell.flags), "config": cell.hash, "sources": now,
+      "name": cell.name, "flags": list(cell.flags), "config": config, "sources": now,
       "commit": finished.environment.get("git_commit"), "seed": finished.config["seed"],
       "cores": _usable() if cores is None else len(cores),
       "processor": finished.environment.get("processor"), "ended_early": ended,
@@ -228,9 +233,9 @@ def run_missing(sweep: Sweep, cells: list[Cell], runs: Path, jobs: int) -> list[
     try:
       result = run(sweep, cell, runs, cores if jobs > 1 else None)
       print(f"{cell.name}: {result['ended_early'] or 'done'}", flush=True)
-    except RuntimeError as error:
-      broken.append(str(error))
-      print(error, flush=True)
+    except BROKEN as error:
+      broken.append(f"{cell.name}: {error}")
+      print(broken[-1], flush=True)
     finally:
       slots.append(cores)
 
@@ -244,12 +249,19 @@ def main(sweep: Sweep, description: str) -> None:
   parser = argparse.ArgumentParser(description=description,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--list", action="store_true", help="list the runs and what is missing")
-  parser.add_argument("--index", type=int, help="run this one of --list alone (for job arrays)")
+  parser.add_argument("--index", type=int,
+                      help="run this one of --list alone, without the table (for job arrays)")
   parser.add_argument("--only", default="", help="run those in whose name this is found")
   parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
   parser.add_argument("--render", action="store_true", help="only write the table again")
   parser.add_argument("--runs", type=Path, default=Path("runs") / sweep.folder.name)
   flags = parser.parse_args()
+  if not Path(MAIN).is_file():
+    parser.error(f"there is no {MAIN} here. Fix: start from the repository's root.")
+  if flags.jobs < 1:
+    parser.error(f"--jobs={flags.jobs}: 1 or more")
+  if flags.index is not None and not 0 <= flags.index < len(sweep.cells):
+    parser.error(f"--index={flags.index}: 0 to {len(sweep.cells) - 1}, see --list")
   left = missing(sweep)
   if flags.list:
     for index, cell in enumerate(sweep.cells):
@@ -261,9 +273,14 @@ def main(sweep: Sweep, description: str) -> None:
     broken = run_missing(sweep, chosen, flags.runs, flags.jobs)
     if broken:
       sys.exit(f"error: {len(broken)} runs broke off: {'; '.join(broken)[:1000]}")
+  if flags.index is not None:
+    return  # the tasks of an array end together, and would write one page at once
   results = read_results(sweep)
   absent = [cell.name for cell in sweep.cells if cell.name not in results]
   if absent:
     print(f"{len(absent)} of {len(sweep.cells)} runs are missing; the table is without them.")
-  check_alike(sweep, results)
+  try:
+    check_alike(sweep, results)
+  except MixedSourcesError as error:
+    sys.exit(f"error: {error}")
   sweep.render(results, sweep.folder)

@@ -24,10 +24,13 @@ _PROCESS = flags.DEFINE_integer("process", None, "With several processes: which 
 _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
                            "Seconds in which all processes must have come.")
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
+# That of a run which came to an end before its last iteration, and would again.
+ENDED_EARLY = 3
 
 
 def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str],
-        errors: tuple[type[Exception], ...], several: bool = False) -> None:
+        errors: tuple[type[Exception], ...], several: bool = False,
+        early: tuple[type[Exception], ...] = ()) -> None:
   """Parses the flags and calls `main`.
 
   What the user can mend, and Ctrl-C, end the process with one line. With several processes, one
@@ -38,6 +41,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     folders: names of flags that hold a path; it must not be empty.
     errors: types that `main` raises for a user's mistake, besides ConfigError and OSError.
     several: whether `main` may run in several processes; if not, none are looked for.
+    early: those of `errors` for which the exit status is ENDED_EARLY, not 1.
   """
   def checked(arguments: Sequence[str]) -> None:
     check(arguments[1:], required, folders)
@@ -52,7 +56,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     app.run(checked, flags_parser=parse)
   except errors + (ConfigError, OSError, processes.AbsentError) as error:
     print(f"error: {error}", file=sys.stderr)
-    _exit(1, str(error))
+    _exit(ENDED_EARLY if isinstance(error, early) else 1, str(error))
   except KeyboardInterrupt:
     print("interrupted: the same command, started again, goes on", file=sys.stderr)
     _exit(INTERRUPTED, "it was interrupted")

@@ -36,9 +36,11 @@ from jaxrl_llm.runs.warm_start import progress, warm_start
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params, Task
 
+# What the run came to: the same command would end there again.
+EARLY_ENDS = (NonFiniteError, DriedUpError)
 # What ends a run with a message instead of a traceback.
-RUN_ERRORS = (NonFiniteError, TornCheckpointsError, CheckpointError, DriedUpError, reader.RunError,
-              disk.DiskError, ServerError)
+RUN_ERRORS = (*EARLY_ENDS, TornCheckpointsError, CheckpointError, reader.RunError, disk.DiskError,
+              ServerError)
 # What sampling raises, before anything of the state is updated.
 SAMPLING_ERRORS = (DriedUpError, ServerError)
 logger = logging.getLogger(__name__)

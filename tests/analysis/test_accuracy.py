@@ -1,5 +1,6 @@
 """Accuracy over seeds: runs that ended early, collapses, and what a row says."""
 
+import json
 import types
 
 import numpy as np
@@ -26,6 +27,21 @@ def test_a_row_has_a_cell_for_each_column():
   assert cells["mean over the run"].startswith("0.55 ± ")
   assert cells["without gradient, %"] == "25 ± 0"
   assert accuracy.best_to_final(run(0.2, 1.0, 0.0)) == "1.00 -> 0.00"
+
+
+def test_a_gradient_that_is_not_finite_is_a_collapse():
+  """Whatever the last evaluation before it was; the numbers of that step are left out."""
+  series = {"eval/accuracy": ([0, 5], [0.2, 1.0]),
+            "policy/entropy": ([1, 5, 8], [0.5, 0.5, np.nan]),
+            "optimizer/grad_norm": ([1, 5, 8], [1.0, 1.0, np.nan]),
+            "clip/dropped": ([1, 5, 8], [0.25, 0.25, 0.25]),
+            "kl/current_behavior": ([1, 5, 8], [0.1, 0.1, np.inf]),
+            "rollout/length": ([1, 5, 8], [3.0, 3.0, 3.0])}
+  found = accuracy.measure(types.SimpleNamespace(
+      series=lambda name: tuple(map(np.array, series[name]))))
+  assert json.loads(json.dumps(found, allow_nan=False))["diverged"] is True
+  cells = dict(zip(accuracy.HEADER, accuracy.row([found, run(0.2, 1.0)]), strict=True))
+  assert cells["collapsed"] == "1 of 2" and cells["gradient norm"] == "1 ± 0"
 
 
 def recorded(tokens, dynamic=None):

@@ -7,6 +7,7 @@ import pytest
 
 from jaxrl_llm.analysis import sweeps
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
+from jaxrl_llm.runs.command_line import ENDED_EARLY
 
 MAIN = """
 import json, pathlib, sys
@@ -16,10 +17,15 @@ seed = int(flags["config.seed"])
 (folder / "config.json").write_text(json.dumps({"seed": seed, "iterations": 1}))
 lines = [{"iteration": 0, "eval/accuracy": 0.5}, {"iteration": 1, "eval/accuracy": seed / 10}]
 (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + chr(10) for line in lines))
-if seed == 7:
-  sys.exit("error: the gradient is not finite")
-sys.exit(3 if seed == 9 else 0)
-"""
+if seed == 5:
+  pathlib.Path(flags["config"].split(":")[0]).write_text("x = 5")  # edited while the run goes on
+if seed == 6:
+  (folder / "metrics.jsonl").unlink()
+if seed in (6, 7):
+  print("error: the gradient is not finite")
+  sys.exit(STATUS)
+sys.exit("error: another process trains there" if seed == 9 else 0)
+""".replace("STATUS", str(ENDED_EARLY))
 
 
 @pytest.fixture
@@ -45,7 +51,7 @@ def command(sweep, monkeypatch, *flags):
 def test_what_is_missing_runs_once_and_the_table_follows(sweep, monkeypatch, capsys):
   command(sweep, monkeypatch, "--index=1")
   assert [cell.name for cell in sweeps.missing(sweep)] == ["a_seed1", "a_seed7"]
-  assert json.loads((sweep.folder / "table.json").read_text()).keys() == {"a_seed2"}
+  assert not (sweep.folder / "table.json").exists(), "tasks of an array would write it at once"
   command(sweep, monkeypatch, "--jobs=2")
   results = sweeps.read_results(sweep)
   assert results["a_seed2"]["measured"] == {"accuracy": [0.5, 0.2]}
@@ -58,12 +64,39 @@ def test_what_is_missing_runs_once_and_the_table_follows(sweep, monkeypatch, cap
   assert capsys.readouterr().out.count("done") == 3
 
 
-def test_a_run_that_breaks_off_leaves_no_result(sweep, monkeypatch):
-  broken = Cell("a_seed9", (*sweep.cells[0].flags[:1], "--config.seed=9"))
-  sweep.cells.append(broken)
-  with pytest.raises(SystemExit, match="1 runs broke off: a_seed9: exit status 3"):
+@pytest.mark.parametrize("seed, reason", [
+    (9, "exit status 1, error: another process trains there"), (6, ".*metrics.jsonl")])
+def test_a_run_that_breaks_off_leaves_no_result_and_no_other_without(sweep, monkeypatch, seed,
+                                                                     reason):
+  broken = Cell(f"a_seed{seed}", (*sweep.cells[0].flags[:1], f"--config.seed={seed}"))
+  sweep.cells.insert(0, broken)
+  with pytest.raises(SystemExit, match=f"1 runs broke off: a_seed{seed}: {reason}"):
     command(sweep, monkeypatch)
-  assert [cell.name for cell in sweeps.missing(sweep)] == ["a_seed9"]
+  assert sweeps.missing(sweep) == [broken]
+
+
+def test_a_result_is_of_the_config_that_the_run_read(sweep, monkeypatch):
+  cell = Cell("a_seed5", (*sweep.cells[0].flags[:1], "--config.seed=5"))
+  sweep.cells[:] = [cell]
+  before = cell.hash
+  with pytest.raises(SystemExit, match="made with other flags or another config file"):
+    command(sweep, monkeypatch)
+  assert sweeps.read_results(sweep)["a_seed5"]["config"] == before != cell.hash
+  assert sweeps.missing(sweep) == [cell]
+
+
+@pytest.mark.parametrize("flag", ["--index=3", "--index=-1", "--jobs=0"])
+def test_flags_out_of_range_are_one_line(sweep, monkeypatch, capsys, flag):
+  with pytest.raises(SystemExit):
+    command(sweep, monkeypatch, flag)
+  assert f"error: {flag}: " in capsys.readouterr().err and not sweeps.read_results(sweep)
+
+
+def test_elsewhere_than_in_the_root_is_one_line(sweep, monkeypatch, capsys):
+  monkeypatch.setattr(sweeps, "MAIN", "nowhere/main.py")
+  with pytest.raises(SystemExit):
+    command(sweep, monkeypatch, "--list")
+  assert "Fix: start from the repository's root" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", ["sources", "config"])
@@ -73,6 +106,8 @@ def test_results_of_other_sources_or_configs_are_never_mixed(sweep, monkeypatch,
   path.write_text(json.dumps(json.loads(path.read_text()) | {change: "other"}))
   assert [cell.name for cell in sweeps.missing(sweep)] == ["a_seed1"]
   with pytest.raises(sweeps.MixedSourcesError):
+    sweeps.check_alike(sweep, sweeps.read_results(sweep))
+  with pytest.raises(SystemExit, match=r"^error: .*Fix: run the sweep again"):
     command(sweep, monkeypatch, "--render")
 
 

@@ -44,6 +44,20 @@ def test_whole_arguments_pass(given, monkeypatch):
   command_line.check([], ("config", "workdir"), ("workdir",))
 
 
+@pytest.mark.parametrize("error, status", [
+    (FloatingPointError("the gradient is not finite"), command_line.ENDED_EARLY),
+    (ValueError("no such folder"), 1)])
+def test_only_what_a_run_came_to_has_the_status_of_an_early_end(monkeypatch, capsys, error, status):
+  def main():
+    raise error
+
+  monkeypatch.setattr(command_line.app, "run", lambda checked, **_: main())
+  with pytest.raises(SystemExit) as ended:
+    command_line.run(main, (), (), errors=(ValueError, FloatingPointError),
+                     early=(FloatingPointError,))
+  assert ended.value.code == status and capsys.readouterr().err == f"error: {error}\n"
+
+
 REFUSED = {
     "main": (["config=a.py", "workdir=b"], "--config=a.py --workdir=b"),
     "evaluate": (["--workdir=", "--out=x"], "--workdir= is empty"),

@@ -40,8 +40,11 @@ def install(extra: str, *flags: str) -> bool:
 
 
 def main(commit: str) -> None:
-  subprocess.run(["git", "-C", ROOT, "fetch", "-q", "origin", commit], check=False)
-  if subprocess.run(["git", "-C", ROOT, "checkout", "-q", commit], check=False).returncode:
+  fetched = subprocess.run(["git", "-C", ROOT, "fetch", "-q", "origin", commit], check=False)
+  # A branch of the clone stays where it was; what was fetched is as new as the repository.
+  wanted = commit if fetched.returncode else "FETCH_HEAD"
+  checkout = ["git", "-C", ROOT, "checkout", "-q", "--detach", wanted]
+  if subprocess.run(checkout, check=False).returncode:
     sys.exit(f"error: COMMIT = {commit!r} is not in this repository. Fix: a branch, a tag or the "
              "40 digits of a commit.")
   versions, constraints = installed(), ROOT / "build" / "constraints.txt"

@@ -28,7 +28,9 @@ def main() -> None:
   arguments = parser.parse_args()
   try:
     keys = [key.strip() for key in arguments.by.split(",") if key.strip()]
-    print(compare.write(compare.compare(arguments.workdirs, arguments.metric, keys), arguments.out))
+    out = arguments.out.resolve()  # a pattern finds it, too, the second time
+    workdirs = [folder for folder in arguments.workdirs if folder.resolve() != out]
+    print(compare.write(compare.compare(workdirs, arguments.metric, keys), arguments.out))
   except (RunError, OSError) as error:
     sys.exit(f"error: {error}")
 

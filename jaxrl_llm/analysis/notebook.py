@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from IPython.display import HTML, Image, Markdown, display
@@ -114,12 +115,27 @@ def show_page(path: Path, height: int = 640) -> None:
   display(HTML(f"<div>{frame}</div>"))
 
 
+def named(folders: Sequence[Path]) -> dict[str, Path]:
+  """Returns folders by their last names, as many as tell them apart."""
+  parts = list(dict.fromkeys(Path(folder).resolve().parts for folder in folders))
+  count = 1
+  while len({each[-count:] for each in parts}) < len(parts):
+    count += 1
+  return {"/".join(each[-count:]): Path(*each) for each in parts}
+
+
 def compare(*folders: Path, metric: str = "eval/accuracy") -> None:
-  """Shows one metric of several runs: a table, and the curves by the names of the folders."""
-  runs = {Path(folder).name: read_run(folder) for folder in folders}
+  """Shows one metric of several runs: a table, and the curves by the names of the folders.
+
+  Raises:
+    SystemExit: with one line, if a run does not have the metric.
+  """
+  runs = {name: read_run(folder) for name, folder in named(folders).items()}
   rows, curves = [], io.BytesIO()
   for name, found in runs.items():
     values = found.series(metric)[1]
+    if not values.size:
+      sys.exit(f"error: {name} has no metric {metric!r}. Fix: one of those in its metrics.jsonl.")
     rows.append((name, *(f"{value:.4g}" for value in (values[0], values[-1], values.max()))))
   plots.plot_compare(runs, curves, metric=metric, title=metric)
   display(Markdown(markdown_table((metric, "first", "last", "highest"), rows)))

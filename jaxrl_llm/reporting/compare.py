@@ -19,7 +19,8 @@ from jaxrl_llm.reporting.writers import write_atomically
 LEVEL = 0.95
 HEADER = ("runs", "seeds", "at iteration", "final", "best")
 # Keys that do not tell methods apart; a plugin's method has a name of its own.
-IGNORED = ("seed", "iterations", "plugins", "profile", "checkpoint.", "evaluation.", "writer.")
+IGNORED = ("seed", "iterations", "plugins", "profile", "checkpoint.", "evaluation.every",
+           "evaluation.patience", "writer.")
 
 
 @dataclasses.dataclass(frozen=True)

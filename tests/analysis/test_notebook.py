@@ -101,6 +101,20 @@ def test_tables_and_versions_are_shown(monkeypatch, tmp_path, capsys):
   assert "srcdoc=\"&lt;p title=&quot;a&quot;&gt;" in capsys.readouterr().out
 
 
+def test_runs_of_one_name_are_all_compared(monkeypatch, tmp_path, capsys):
+  monkeypatch.setattr(notebook, "display", show)
+  folders = [tmp_path / parent / "run" for parent in ("a", "b")]
+  for folder in folders:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "metrics.jsonl").write_text('{"iteration": 0, "eval/accuracy": 0.5}\n')
+  notebook.compare(*folders)
+  printed = capsys.readouterr().out
+  assert "| a/run" in printed and "| b/run" in printed
+  with pytest.raises(SystemExit, match=r"error: .*run has no metric 'eval/acc'"):
+    notebook.compare(*folders, metric="eval/acc")
+
+
 def show(page) -> None:
   """Prints what a notebook would render."""
   print(page.data)

@@ -10,12 +10,17 @@ PATH = Path(__file__).parents[2] / "colab" / "install.py"
 COLAB = {"jax": "0.10.1", "jaxlib": "0.10.1", "jax-cuda12-plugin": "0.10.1"}
 
 
-@pytest.fixture
-def install(monkeypatch, tmp_path):
-  """The module, with a root of its own and `asked`: the commands that it would have run."""
+def loaded():
   spec = importlib.util.spec_from_file_location("colab_install", PATH)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
+  return module
+
+
+@pytest.fixture
+def install(monkeypatch, tmp_path):
+  """The module, with a root of its own and `asked`: the commands that it would have run."""
+  module = loaded()
   module.asked, module.failing = [], ""
 
   def run(command, check):
@@ -58,6 +63,24 @@ def test_jax_that_is_too_old_is_replaced_for_the_same_accelerator(install, capsy
 ])
 def test_the_build_is_that_of_the_runtime(install, build, extras):
   assert install.extras(build) == extras
+
+
+def test_a_branch_is_as_new_as_its_repository(tmp_path, monkeypatch):
+  """A clone's own branch stays where it was, so the notebook would go on with old code."""
+  git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C"]
+  origin, clone = tmp_path / "origin", tmp_path / "clone"
+  commit = [*git, origin, "commit", "-q", "--allow-empty", "-m", "x"]
+  subprocess.check_call(["git", "init", "-q", "-b", "main", origin])
+  subprocess.check_call(commit)
+  subprocess.check_call(["git", "clone", "-q", origin, clone])
+  subprocess.check_call(commit)
+  newest = subprocess.check_output([*git, origin, "rev-parse", "HEAD"])
+  module = loaded()
+  monkeypatch.setattr(module, "ROOT", clone)
+  monkeypatch.setattr(module, "install", lambda *_: True)
+  for wanted in ("main", newest.decode().strip()):
+    module.main(wanted)
+    assert subprocess.check_output([*git, clone, "rev-parse", "HEAD"]) == newest
 
 
 def test_an_unknown_commit_is_one_line(install):

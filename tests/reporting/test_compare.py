@@ -1,7 +1,10 @@
 """Comparison of runs: groups, means and intervals over seeds, runs of different length."""
 
 import json
+import sys
+from pathlib import Path
 
+import experiment_files
 import numpy as np
 import pytest
 
@@ -97,6 +100,13 @@ def test_what_a_group_mixes_is_told(runs):
   assert any("have seed 0" in note for note in found.notes)
 
 
+def test_evaluations_that_differ_are_no_seeds_of_one_method(tmp_path):
+  folders = [write(tmp_path / str(seed), [0.1, 0.9], seed=seed,
+                   evaluation=to_dict(Config())["evaluation"] | {"temperature": 1.0 - seed / 2})
+             for seed in (0, 1)]
+  assert len(compare.compare(folders, "eval/accuracy").groups) == 2
+
+
 @pytest.mark.parametrize("metric, by, message", [
     ("eval/acuracy", [], "Fix: eval/accuracy"),
     ("eval/accuracy", ["nam.learning_rate"], "Fix: optimizer.learning_rate or warm_start.learning"),
@@ -105,6 +115,17 @@ def test_unknown_names_are_refused_with_the_nearest(runs, metric, by, message):
   with pytest.raises(RunError) as error:
     compare.compare(runs, metric, by)
   assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_command_leaves_its_own_folder_out(runs, tmp_path, monkeypatch, capsys):
+  """A pattern such as runs/* finds it, the second time."""
+  command = experiment_files.load(Path(__file__).parents[2] / "experiments" / "compare.py")
+  out = tmp_path / "compared"
+  monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, runs), str(out), f"--out={out}"])
+  command.main()
+  once = capsys.readouterr().out
+  command.main()
+  assert capsys.readouterr().out == once and (out / "compare.html").exists()
 
 
 def test_files_are_written(runs, tmp_path):

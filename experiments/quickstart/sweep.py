@@ -4,8 +4,8 @@
 
 The experiment is three seeds of one preset, the same seeds with permuted rewards as control, and
 one seed of other presets. Finished runs under --runs are not run again; one of another config is
-refused. Runs of one seed share the warm start, which depends only on the seed. Writes results.md and
-curves.png beside this file.
+refused. Runs of one seed share the warm start, which depends only on the seed. Writes results.md
+and curves.png beside this file.
 """
 
 import argparse

@@ -5,7 +5,8 @@ flags, config file and plugins. A run is missing if there is no result of today'
 of different sources or configs never stand in one table. Runs share warm starts and compiled
 programs (runs/cache.py), and a run that was interrupted goes on. A run made again gives the same
 numbers to the bit on as many cores of the same kind of processor; both are in its result. No hash
-holds what a sweep measures of a finished run: after a change there, measure all of them again.
+holds what a sweep measures of a finished run: after a change there, remove its results and start it
+again, which measures the finished runs anew.
 """
 
 import argparse

@@ -76,7 +76,7 @@ def compare(gold: str, said: str) -> Verdict | Question:
     if (found := _label(said)) is not None:
       return Verdict(found == labelled[1], "letter")
     gold = labelled[2]
-  for rung in (_labels, _ratios, _bases, _quantities, _names):
+  for rung in (_labels, _ratios, _bases, _compounds, _quantities, _names):
     if (verdict := rung(gold, said)) is not None:
       return verdict
   return question(gold, said)
@@ -131,6 +131,15 @@ def _bases(gold: str, said: str) -> Verdict | None:
   bases = [_BASES.get(match[2], match[2]) for match in (ours, theirs)]
   same = None in bases or bases[0] == bases[1]
   return Verdict(same and ours[1].lstrip("0") == theirs[1].lstrip("0"), "number")
+
+
+def _compounds(gold: str, said: str) -> Verdict | None:
+  r"""Compares 5\text{ ft }6\text{ in} part by part; algebra would drop the words between."""
+  ours, theirs = ([quantity(part) for part in _UNIT_BETWEEN.sub(r"\1;", text).split(";")]
+                  for text in (gold, said))
+  if min(len(ours), len(theirs)) < 2 or None in ours + theirs:
+    return None
+  return Verdict(len(ours) == len(theirs) and all(map(equal, ours, theirs)), "number")
 
 
 def _quantities(gold: str, said: str) -> Verdict | None:
@@ -188,9 +197,14 @@ def question(gold: str, said: str) -> Verdict | Question:
 
 
 def _without_remarks(gold: str, said: str) -> str:
-  r"""Returns an answer without "\approx 0.69" and "\pmod{1000}" behind it, if the gold has none."""
-  if r"\approx" not in gold and (match := _APPROXIMATELY.search(said)):
-    said = said[:match.start()]
+  r"""Returns an answer without "\approx 0.69" and "\pmod{1000}" behind it, if the gold has none.
+
+  Of "x \approx 0.69" the number stays.
+  """
+  if r"\approx" not in gold:
+    said = _NAMED_ROUNDED.sub("", said)
+    if match := _APPROXIMATELY.search(said):
+      said = said[:match.start()]
   if "mod" not in gold and (match := _REMAINDER.fullmatch(said.strip())):
     said = match[1]
   return said
@@ -231,6 +245,7 @@ def without_label(said: str) -> str:
 
 
 _WHETHER = ("yes", "no", "true", "false")
+_NAMED_ROUNDED = re.compile(r"^\s*[A-Za-z](?:_\{?\w+\}?)?\s*\\approx(?![a-zA-Z])\s*(?=\S)")
 _APPROXIMATELY = re.compile(r"(?<=\S)\s*\\approx(?![a-zA-Z]).*$", re.DOTALL)
 _REMAINDER = re.compile(r"(?:[A-Za-z]\w*\s*\\equiv\s*)?(.+?)\s*\(?\\pmod\s*\{?\w+\}?\)?")
 SLACK = Fraction(1, 10**9)  # of a tolerance, for its binary form
@@ -247,5 +262,6 @@ _BASE = re.compile(r"([0-9A-F]+)(?:_\{?(\d+|[a-z]+)\}?)?")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
           "eight": "8", "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}
 _UNIT_BEHIND = re.compile(r"\\(?:text|mathrm)\s?\{([^{}]*)\}\s*(\^\s*\{?\d\}?)?\s*\.?\s*$")
+_UNIT_BETWEEN = re.compile(r"(\\(?:text|mathrm)\s?\{[^{}]*\})\s*(?=\d)")
 _COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s?\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]{3,}")
 _VARIABLE = re.compile(r"(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])")

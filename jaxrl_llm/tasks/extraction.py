@@ -130,7 +130,7 @@ _MARK = re.compile(r"####|(?i:\banswer\b)\*{0,2}(?:\s{0,3}[:：=]|\s{1,3}is\b:?)
                    r"|答案\s{0,3}[:：是为]")
 _OPTION_FONT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|boldsymbol|textit|mathit)\s{0,3}(?=\{)")
 _LETTER = r"([A-HJ](?![a-zA-Z])|I(?![a-zA-Z']| [a-z]))"  # "answer: I think" names no option
-_OPENING = r"\s{0,3}[*$\"']{0,3}[(（]?(?:\\(?:text|mathrm|textbf)\{)?[(（]?"
+_OPENING = r"\s{0,3}[*$\"']{0,3}\s{0,3}[*$\"']{0,3}[(（]?(?:\\(?:text|mathrm|textbf)\{)?[(（]?"
 _WORD = (r"(?i:answer|option|choice|choose|select|pick|go with|it|答案|选项|选择|选|respuesta|"
          r"réponse|antwort)\*{0,2}")
 _LETTERS = (

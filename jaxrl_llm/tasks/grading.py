@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from jaxrl_llm.registry import VERIFIERS
-from jaxrl_llm.tasks import latex
+from jaxrl_llm.tasks import inequalities, latex
 from jaxrl_llm.tasks.comparisons import Question, Verdict, compare, question, without_label
 from jaxrl_llm.tasks.extraction import after_thinking, answer_line, boxes, last_boxed, letter
 from jaxrl_llm.tasks.latex import normalize
@@ -175,7 +175,7 @@ def _number_in_box(box: str) -> Quantity | None:
   box = box[:LONGEST + 1]
   found = quantity(without_label(box))
   left, sign, right = box.rpartition("=")
-  if found is None and sign and "," not in left:
+  if found is None and sign and not re.search(r"[,;]", left) and not inequalities.AND.search(left):
     found = quantity(right)
   return worded(box) if found is None and r"\text" in box else found
 

@@ -24,7 +24,7 @@ def undecorated(text: str) -> str:
 
   Words in \text{...} keep it, so that units and names stay apart from variables.
   """
-  text = _without(text.translate(_UNICODE), _PHANTOM)
+  text = _without(_ROOT.sub(r"\\sqrt{\1}", text.translate(_UNICODE)), _PHANTOM)
   text = _SIZES.sub("", _SPACES.sub(" ", _NEGATIVE_SPACE.sub("", text)))
   for delimiter in (r"\(", r"\)", r"\[", r"\]"):
     text = text.replace(delimiter, "")
@@ -63,9 +63,12 @@ def canonical(text: str) -> str:
 def words(text: str) -> str | None:
   r"""Returns a name or a phrase in one spelling: small letters, no article, sorted around "and".
 
-  None if the text holds anything but words: a digit, a sign, or only single letters.
+  None if the text holds anything but words: a digit, a sign, only single letters, or what may be a
+  difference of products, ab-c.
   """
   plain = unwrap(undecorated(text), FONT).replace("~", " ")
+  if not FONT.search(text) and _DIFFERENCE.search(plain):
+    return None
   plain = re.sub(r"\(([A-Za-z])\)", r"\1", plain)
   if not re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[\s,.'’-])*", plain):
     return None
@@ -120,7 +123,7 @@ def _signed(part: str, signs: str) -> str:
 
 def _plain_digits(text: str) -> str:
   r"""Rewrites 2\,500, 2{,}500, 1e3, 0.\overline{3} and 1 1/2 as numbers that every parser reads."""
-  text = text.replace("{,}", ",")
+  text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text.replace("{,}", ","))
   text = re.sub(r"(?<![\d.])(\d{1,3})((?:[ ~]\d{3})+)(?![\d ])",
                 lambda m: m[1] + re.sub(r"[ ~]", "", m[2]), text)
   text = re.sub(r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,4})(?!\w)", r"\1 \\times 10^{\2}", text)
@@ -243,6 +246,11 @@ FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorna
 _PHANTOM = re.compile(r"\\[hv]?phantom\s{0,3}\{")
 _COLOR = re.compile(r"\\color\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}")
 _TEXTCOLOR = re.compile(r"\\textcolor\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}\s{0,3}\{")
+_DIFFERENCE = re.compile(r"(?<![^\W\d_])[a-z]{1,3}\s{0,3}-\s{0,3}[a-z]{1,3}(?![^\W\d_])")
+_ROOT = re.compile(r"√\s{0,3}(\d+(?:\.\d+)?|\w|\([^()]*\))")
+# 1,500\pi and 1,234x; a comma behind a bracket may be that of a pair.
+_THOUSANDS = re.compile(
+    r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?\s{0,3}(?:\\(?:pi|sqrt)|[a-z]))")
 _LABEL = re.compile(
     r"^(?:\\text(?:bf)?\{)?(?:(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?::|is|=)\s*\}?)\s*(?=\S)")
 _FUNCTION = re.compile(r"^[a-zA-Z]\([a-zA-Z]\)\s*=\s*")

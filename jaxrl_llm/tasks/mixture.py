@@ -33,9 +33,19 @@ class Mixture:
 
     Args:
       weights: one per source, positive; they need not add up to 1. Empty: the sizes.
+
+    Raises:
+      ConfigError: a source would never be asked.
     """
     parts = np.array(weights or sizes, np.float64)
     ends = np.round(np.cumsum(parts) / parts.sum() * PERIOD).astype(int)
+    if not np.diff(ends, prepend=0).all():
+      source = int(np.argmin(np.diff(ends, prepend=0)))
+      share = parts[source] / parts.sum()
+      raise ConfigError(
+          f"task.data.path: file {source + 1} of {len(sizes)} has {share:.2g} of the weight, less "
+          f"than one problem in {PERIOD}, and would not be asked. Fix: task.data.weights, a number "
+          "for each file.")
     pattern = np.repeat(np.arange(len(sizes)), np.diff(ends, prepend=0))
     return cls(tuple(sizes), np.random.default_rng((seed, 3)).permutation(pattern))
 

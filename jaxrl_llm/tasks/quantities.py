@@ -134,10 +134,12 @@ def _last(text: str) -> tuple[Fraction, bool] | None:
   below = int(found[3] or 1)
   if below == 0:
     return None
-  value = Fraction(Decimal(found[2].replace(",", ""))) / below
+  value, sign = Fraction(Decimal(found[2].replace(",", ""))) / below, found[1]
   before, after = text[max(0, found.start() - 12):found.start()], text[found.end():found.end() + 8]
+  if value < 1 and found[3] and not sign and (whole := _WHOLE.search(before)):
+    value, sign, before = value + int(whole[2]), whole[1], before[:whole.start()]  # 2 3/4
   inside = bool(_IN_FORMULA.search(before) or _GOES_ON.match(after))
-  return (-value if found[1] == "-" else value), inside
+  return (-value if sign == "-" else value), inside
 
 
 def _number(text: str) -> tuple[Fraction, int, tuple[int, int] | None] | None:
@@ -199,20 +201,25 @@ def _unit(text: str, *, apart: bool) -> str | None:
   Args:
     apart: whether a space is between the number and the text.
   """
-  bare = re.sub(r"\\(?:text|mathrm|textrm|mbox|textbf|operatorname)\s?\{([^{}]*)\}", r" \1 ", text)
+  bare, formula = _TEXT.sub(r" \1 ", text), _TEXT.sub(" ", text)
   marked = bare != text
   bare = re.sub(r"\s+(?=\^)", "", " ".join(bare.split()))
   if not bare:
     return ""
   if _NO_UNIT.search(bare):
     return None
-  if marked or (units.parse(bare) is not None and (apart or len(bare) > 1)):
+  if units.parse(bare) is not None and (marked or apart or len(bare) > 1):
     return bare
+  if _FURTHER.search(bare) or not _NAME.search(bare):
+    return None  # a second number, the next of a list, or a lone sign
+  if marked:
+    return None if _NAME.search(formula) else bare  # 5x\text{ cm} is no number
   return bare if apart and all(len(word) > 2 for word in re.findall("[A-Za-z]+", bare)) else None
 
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d+)(?![.,]?\d))?")
+_WHOLE = re.compile(r"((?<![\w).\]}])[-+])?(?<![\w.,/^])(\d{1,3})\s{1,3}$")
 _FRACTION = re.compile(
     r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d+)\s{0,3}\}\s{0,3}\{\s{0,3}(\d+)\s{0,3}\}")
 _VALUE = r"[-+]?\d*\.?\d+"
@@ -241,6 +248,9 @@ _SCALE = re.compile(r"(?:\\text\s?\{)?\s*(thousand|million|billion|trillion)\b\s
 _ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac)\b"
                       r"|^\s*[-/*^(!\d]")
+_TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|operatorname)\s?\{([^{}]*)\}")
+_FURTHER = re.compile(r"(?<!\^)(?<!\^\{)\d|[,;:|&]")
+_NAME = re.compile(r"[^\W\d_]|[€£¥₹]")
 _UNIT_EXPONENT = re.compile(
     r"(?i)(\b(?:[mck]?m|in|ft|yd|mi|units?|[a-z]{4,12})|\})\s?\^\s?\{?\d\}?")
 _IN_FORMULA = re.compile(r"[\^_({]\s*\{?\s*$|\\[a-zA-Z]+\s*[\[{(]?\s*$|[a-zA-Z0-9)}]\s*[*]\s*$")

@@ -392,6 +392,11 @@ def test_several_files_are_mixed_by_weight(tmp_path, weights, share):
   assert again.batch(77) == task.batch(77), "the index alone decides"
 
 
+def test_a_file_that_would_never_be_asked_is_named(tmp_path):
+  with pytest.raises(ConfigError, match=r"file 2 of 2 has 0\.0004 .*Fix: task\.data\."):
+    two_files(tmp_path, weights=(1, 0.0004))
+
+
 @pytest.mark.parametrize("given", [(), (2, 1), (0.5, 1.5), [2, 1]])
 def test_weights_survive_a_saved_config(given):
   read = from_dict({"task": {"name": "dataset", "data": {"path": "a,b", "weights": given}}})

@@ -5,6 +5,7 @@ hashes. It appears complete or not at all; one that does not fit its list is rem
 the same bytes, so a run does not depend on what was there.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -21,7 +22,7 @@ import jax
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import hf_import
-from jaxrl_llm.runs import cache
+from jaxrl_llm.runs import cache, disk
 from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.workdir import versions
 
@@ -50,24 +51,27 @@ def fetch(name: str | None, path: Path) -> bool:
   Returns:
     Whether there was one.
   """
+  temporary = path.with_name(f"{path.name}.copy")
+  cache.remove(temporary)  # of a run that was killed while it copied
   folder = None if name is None else cache.folder(cache.STARTS)
   if folder is None or not (folder / name / MANIFEST).is_file():
     return False
-  temporary = path.with_name(f"{path.name}.copy")
-  cache.remove(temporary)
   try:
     listed = json.loads((folder / name / MANIFEST).read_text())
     shutil.copytree(folder / name / FILES, temporary)
     if hashes(temporary) != listed:
       raise ValueError("its files are not those of its list")
-    (folder / name / MANIFEST).touch()  # it was used now
   except (OSError, ValueError) as error:
+    cache.remove(temporary)
+    if disk.is_full(error):
+      raise  # the entry is whole, and the run cannot go on
     logger.warning("the shared warm start %s is torn (%s), so it is trained again", folder / name,
                    str(error)[:200])
-    cache.remove(temporary)
     cache.remove(folder / name)
     return False
   temporary.rename(path)
+  with contextlib.suppress(OSError):  # another run may remove it
+    (folder / name / MANIFEST).touch()  # it was used now
   return True
 
 
@@ -84,6 +88,8 @@ def store(name: str | None, path: Path) -> None:
   try:
     shutil.copytree(path, temporary / FILES)
     (temporary / MANIFEST).write_text(json.dumps(hashes(temporary / FILES)))
+    if not (folder / name / MANIFEST).is_file():
+      cache.remove(folder / name)  # what a killed process left of one that it removed
     try:
       temporary.rename(folder / name)
     except OSError:

@@ -188,7 +188,8 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
         values |= found.metrics
         accuracy = f"{found.accuracy:.3f}"
         phases.lap("evaluation")
-      values |= phases.take(values["rollout/tokens"]) | outputs.clock.metrics()
+      sampled = values.get("dynamic_sampling/tokens", values["rollout/tokens"])
+      values |= phases.take(sampled) | outputs.clock.metrics()
       pending = Line(iteration, metrics, values)
       bar.set_postfix_str(_postfix(values, accuracy), refresh=False)
       outputs.signals.check()
@@ -200,6 +201,7 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
       if found is not None:
         _note(outputs, run, iteration, found, phases)
         last = last or outputs.best.stop
+        del found  # its merged parameters, which would lie beside the next iteration's
       if due or last:
         outputs.save(iteration, run.saved(), wait=last or terminated)
         phases.lap("checkpoint")

@@ -120,13 +120,36 @@ def test_a_start_comes_back_and_a_torn_one_does_not(shared, tmp_path):
   assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "shared"}
 
 
-def test_an_unfinished_copy_is_no_entry(shared, tmp_path, monkeypatch):
-  def full(*_, **__):
-    raise OSError("No space left on device")
+def full(*_, **__):
+  raise OSError("No space left on device")
 
+
+def test_an_unfinished_copy_is_no_entry(shared, tmp_path, monkeypatch):
   monkeypatch.setattr(shutil, "copytree", full)
   shared_starts.store("k", start(tmp_path / "a"))
   assert list(shared.iterdir()) == []
+
+
+def test_a_full_disk_costs_the_run_and_not_the_entry(shared, tmp_path, monkeypatch):
+  shared_starts.store("k", start(tmp_path / "a"))
+  with monkeypatch.context() as patch:
+    patch.setattr(shutil, "copytree", full)
+    with pytest.raises(OSError, match="No space left"):
+      shared_starts.fetch("k", tmp_path / "b")
+  assert shared_starts.fetch("k", tmp_path / "b")
+
+
+def test_what_a_killed_removal_left_is_written_again(shared, tmp_path):
+  shared_starts.store("k", start(tmp_path / "a"))
+  (shared / "k" / shared_starts.MANIFEST).unlink()
+  assert not shared_starts.fetch("k", tmp_path / "b")
+  shared_starts.store("k", tmp_path / "a")
+  assert shared_starts.fetch("k", tmp_path / "b")
+
+
+def test_a_copy_that_a_killed_run_left_is_removed(shared, tmp_path):
+  start(tmp_path / "b.copy")
+  assert not shared_starts.fetch(None, tmp_path / "b") and not (tmp_path / "b.copy").exists()
 
 
 def test_the_folder_is_bounded(shared, tmp_path, monkeypatch):

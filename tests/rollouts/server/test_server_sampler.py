@@ -97,6 +97,7 @@ def test_published_weights_are_the_parameters(tmp_path):
   _, loaded, _ = load_pretrained(one.folder)
   jax.tree.map(np.testing.assert_array_equal, loaded, theta)
   (tmp_path / "of the user").mkdir()
+  (tmp_path / "unfinished_123").mkdir()  # of a run that was killed
   others = [weights.publish(tmp_path, MODEL, params(seed), TOKENIZER, None) for seed in (1, 2)]
   assert weights.publish(tmp_path, MODEL, params(1), TOKENIZER, None) == others[0]
   assert len({one.version, *(other.version for other in others)}) == 3

@@ -21,9 +21,10 @@ class Dataset(TaskBase):
   """Asks the rows of `task.data.path`, each once per epoch.
 
   The order depends only on (seed, epoch) (`order.rows_of_batch`), so a resumed run needs only its
-  batch index. Several files are mixed by weight (mixture.py). Held-out problems come from
-  `task.data.heldout_path`, or without it from the end of `path`. A training row with the text of a
-  held-out problem is dropped. With `heldout_path` alone the task serves evaluations only.
+  batch index. A run begins with batch 1: what batch 0 would ask comes in the second epoch. Several
+  files are mixed by weight (mixture.py). Held-out problems come from `task.data.heldout_path`, or
+  without it from the end of `path`. A training row with the text of a held-out problem is dropped.
+  With `heldout_path` alone the task serves evaluations only.
 
   Attributes:
     verifier: of held-out problems, and of all others unless files have verifiers of their own.

@@ -140,12 +140,14 @@ ROWS = (
         "CTPO ahead of GSPO with tools (2605.07331, second-hand)", "CTPO earlier, not better"),
     Row("scale", "does the order hold at other sizes and lengths?",
         "`sweep.py --jobs=2`, 2 h with AVX-512",
-        "mean accuracy over the run less GSPO's with 0.3, 0.8 and 4.7 M parameters, 15 tokens: "
-        "{:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (`ctpo`), {:+.2f} ± {:.2f}, "
-        "{:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (`minpro`)",
+        "mean accuracy over the run less GSPO's with 0.3, 0.8 and 4.7 M parameters: `ctpo` "
+        "{:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (15 tokens), {:+.2f} ± {:.2f}, "
+        "{:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (23); `minpro` {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, "
+        "{:+.2f} ± {:.2f} (15), {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (23)",
         tuple(("README.md",
-               rf"\| {size} +\| 4 +\| {name} +\|(?:[^|]*\|){{9}} {number}")
-              for name in ("CTPO", "MinPRO") for size in (r"0\.3 M", r"0\.8 M", r"4\.7 M")
+               rf"\| {size} +\| {terms} +\| {name} +\|(?:[^|]*\|){{9}} {number}")
+              for name in ("CTPO", "MinPRO") for terms in (4, 6)
+              for size in (r"0\.3 M", r"0\.8 M", r"4\.7 M")
               for number in (r"(-?[\d.]+)", r"-?[\d.]+ ± ([\d.]+)")),
         "CTPO ahead of GSPO at 4 B and at 14 B (2605.07331, second-hand)",
         "disagrees from 0.8 M on: the order of `staleness` holds; at 0.3 M not every seed learns"),

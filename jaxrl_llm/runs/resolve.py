@@ -98,12 +98,6 @@ def _check_anchor(cfg: Config) -> None:
         f"{rule} with updates.anchor = 'behavior': the ratio corrects for the behavior policy "
         "already, a weight would count it twice. Fix: correction.level=none without reject, or "
         "updates.anchor=recomputed.")
-  alike = cfg.updates.anchor == "recomputed" and cfg.updates.optimizer_batches == 1
-  if cfg.correction.sequence_delta is not None and alike and not cfg.pipo.enabled:
-    raise ConfigError(
-        f"correction.sequence_delta = {cfg.correction.sequence_delta} with updates.anchor = "
-        "'recomputed' and one optimizer batch: the anchor is the current policy, so no row would "
-        "be dropped. Fix: updates.optimizer_batches=2 or more, or updates.anchor=behavior.")
   if cfg.pipo.enabled and estimators.spec(cfg.estimator.name).batch_statistics:
     raise ConfigError(
         f"pipo.enabled = True with estimator.name = {cfg.estimator.name!r}, whose weights are a "

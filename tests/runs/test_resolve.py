@@ -51,16 +51,3 @@ def test_nothing_is_said_where_the_data_are_on_policy_or_weighed(caplog):
   stale = from_dict(config("reinforce", staleness=1))
   weighed = dataclasses.replace(stale.correction, level="sequence")
   assert said(dataclasses.replace(stale, correction=weighed), caplog) == ""
-
-
-@pytest.mark.parametrize("updates, refused", [
-    ({}, True), ({"staleness": 2}, True), ({"optimizer_batches": 2}, False),
-    ({"anchor": "behavior"}, False)])
-def test_a_rule_that_could_drop_no_row_is_refused(updates, refused):
-  made = config("grpo", **updates)
-  made.correction.sequence_delta = 0.05
-  if not refused:
-    assert setup.resolve(from_dict(made)).correction.sequence_delta == 0.05
-    return
-  with pytest.raises(ConfigError, match=r"sequence_delta = 0\.05 .*Fix: updates\.opt"):
-    setup.resolve(from_dict(made))

@@ -68,8 +68,6 @@ SLOW = {
     "analysis/test_readout.py": "loop_without_a_cache",
     "analysis/test_replay.py": None,
     "analysis/test_soft_runs.py": "repeats|in_its_row",
-    "colab/test_quickstart.py": None,
-    "colab/test_reproduce_tables.py": None,
     "models/test_hf_memory.py": None,
     "models/test_hf_parity.py": r"greedy_continuation\[(?!qwen3_untied)|(logits|round_trip)"
                                 r"\[(?!(qwen3_untied|llama)\])|dtypes|on_a_mesh",
@@ -160,6 +158,7 @@ SLOW = {
     "test_config.py": "on_the_command_line",
     "test_judges.py": "real_run",
     "test_length_bands.py": "real_run",
+    "test_notebooks.py": "notebooks_run",
     "test_recipes.py": r"takes_every_preset\[(?!quickstart\])",
     "test_soft_tokens_table.py": "the_command",
     "test_types.py": None,

@@ -1,20 +1,41 @@
-"""The notebooks in colab/: short cells without outputs, and a cell for every table."""
+"""The notebooks in colab/: short cells, no outputs, and they run to the last cell."""
 
 import ast
+import importlib.util
+import os
 import re
+import shutil
 from pathlib import Path
 
-import experiment_files
-import headless
+import nbclient
 import nbformat
+import programs
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
+from traitlets.config import Config
 
+from jaxrl_llm.analysis import notebook
+
+ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ("quickstart", "reproduce_tables")
 OURS = ("jaxrl_llm", "configs", "experiments")  # where a notebook's imports and calls may lead
 MOST_LINES = 5  # of code in a cell, and in a function, beyond calls into the package
+SECONDS = 600  # of one cell
 
-tables = experiment_files.load(headless.ROOT / "experiments" / "tables.py")
+
+def load(path: Path):
+  """Returns the module of a file that is in no package."""
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+tables = load(ROOT / "experiments" / "tables.py")
+
+
+def read(name: str) -> nbformat.NotebookNode:
+  return nbformat.read(ROOT / "colab" / f"{name}.ipynb", as_version=4)
 
 
 def code(book: nbformat.NotebookNode) -> list[str]:
@@ -88,7 +109,7 @@ def book_of(*sources: str) -> nbformat.NotebookNode:
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_is_valid_short_and_without_outputs(name):
-  book = headless.read(name)
+  book = read(name)
   nbformat.validate(book)
   assert long_cells(book) == [] and outputs(book) == [] and private(book) == []
   assert first_cells(book)
@@ -110,7 +131,7 @@ def test_the_rules_bite():
 
 
 def test_every_table_has_its_cells():
-  source = "\n".join(code(headless.read("reproduce_tables")))
+  source = "\n".join(code(read("reproduce_tables")))
   for call in ("show", "live"):
     assert re.findall(rf'published\.{call}\(tables\.TABLES\["(\w+)"\]\)', source) == [
         *tables.TABLES]
@@ -120,5 +141,44 @@ def test_every_table_has_its_cells():
 def test_a_table_has_its_numbers_and_commands(table):
   table.beside()  # raises where a claim's counterpart is not in the committed results
   for command in table.commands(Path("out")):
-    assert (headless.ROOT / command[1]).exists() or not table.exists
+    assert (ROOT / command[1]).exists() or not table.exists
     assert not re.search(r"[{}]", " ".join(command[1:]))
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+  """That of a headless run. What it leaves in the folder of notebooks' runs is removed."""
+  before = set(notebook.RUNS.glob("*"))
+  for key in ("JAX_PLATFORMS", "XLA_FLAGS"):
+    monkeypatch.setenv(key, programs.ENVIRONMENT[key])
+  monkeypatch.setenv(notebook.VARIABLE, "1")
+  monkeypatch.setenv("JAXRL_LLM_CACHE", str(tmp_path / "cache"))
+  yield
+  for path in set(notebook.RUNS.glob("*")) - before:
+    shutil.rmtree(path)
+
+
+def execute(book: nbformat.NotebookNode) -> list[str]:
+  """Runs a notebook from the repository's root; returns the text that each code cell printed."""
+  client = nbclient.NotebookClient(
+      book, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}},
+      config=Config({"KernelManager": {"transport": "ipc"}}))  # no ports
+  client.execute(env=dict(os.environ))
+  return ["".join(out.get("text", "") + out.get("data", {}).get("text/markdown", "")
+                  for out in cell.outputs) for cell in book.cells if cell.cell_type == "code"]
+
+
+def test_the_notebooks_run(environment):
+  book = read("quickstart")
+  text = "\n".join(execute(book))
+  assert "held-out accuracy" in text and "| mine" in text and "full sequence" in text
+  pages = [out.data["text/html"] for cell in book.cells if cell.cell_type == "code"
+           for out in cell.outputs if "text/html" in out.get("data", {})]
+  assert sum("<iframe" in page for page in pages) == 2 and "mine" in pages[-1]
+
+  book = read("reproduce_tables")
+  book.cells.append(nbformat.v4.new_code_cell(
+      "from jax._src import xla_bridge\nprint(xla_bridge.backends_are_initialized())"))
+  printed = execute(book)
+  assert printed[-1] == "False\n"  # the device belongs to the commands
+  assert "second-hand" in "\n".join(printed)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.analysis import sweeps
-from jaxrl_llm.analysis.accuracy import padded
+from jaxrl_llm.analysis.accuracy import longest, padded
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig
 from jaxrl_llm.objective.advantages import get_advantage
@@ -104,18 +104,14 @@ def render(results: dict[str, dict], folder: Path) -> None:
       rows.append((worked, name, interval(curve[:, -1]), interval(curve.mean(1)),
                    *(_ends(found, kind, at) for kind in ("guesses", "worked") for at in (0, -1)),
                    interval(100 * np.array([np.mean(known(one["share"])) for one in found]))))
-      accuracy.setdefault(worked, {})[name] = (_longest(found, "evaluated"), curve)
-      length.setdefault(worked, {})[name] = (_longest(found, "iterations"),
+      accuracy.setdefault(worked, {})[name] = (longest(found, "evaluated"), curve)
+      length.setdefault(worked, {})[name] = (longest(found, "iterations"),
                                              padded([one["worked"] for one in found]))
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   for title, panels in (("accuracy", accuracy), ("length of worked answers", length)):
     if panels:
       plots.plot_panels(panels, folder / f"{title.split()[0]}.png", title)
-
-
-def _longest(found: list[dict], key: str) -> np.ndarray:
-  return np.array(max((one[key] for one in found), key=len))
 
 
 def known(values: list[float | None]) -> list[float]:

@@ -10,10 +10,8 @@ README.md, length.png and accuracy.png beside this file.
 
 from pathlib import Path
 
-import numpy as np
-
 from jaxrl_llm.analysis import sweeps
-from jaxrl_llm.analysis.accuracy import padded
+from jaxrl_llm.analysis.accuracy import longest, padded
 from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
@@ -81,7 +79,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
                    interval(accuracy.mean(1))))
       for name, values in (("length", length), ("accuracy", accuracy)):
         curves[name].setdefault(pair[0], {})[pair[1]] = (
-            np.array(max((one["iterations"] for one in found), key=len)), values)
+            longest(found, "iterations"), values)
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   for name, panels in curves.items():

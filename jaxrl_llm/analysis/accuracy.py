@@ -69,8 +69,12 @@ def curves(found: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
 
   The policy of a run that ended early counts as if it had stayed as it was.
   """
-  iterations = max((one["iterations"] for one in found), key=len)
-  return np.array(iterations), padded([one["accuracy"] for one in found])
+  return longest(found, "iterations"), padded([one["accuracy"] for one in found])
+
+
+def longest(found: Sequence[dict], key: str) -> np.ndarray:
+  """Returns the [I] of the run that went on for longest."""
+  return np.array(max((one[key] for one in found), key=len))
 
 
 def padded(rows: Sequence[list]) -> np.ndarray:

@@ -135,7 +135,7 @@ def _bases(gold: str, said: str) -> Verdict | None:
 
 def _compounds(gold: str, said: str) -> Verdict | None:
   r"""Compares 5\text{ ft }6\text{ in} part by part; algebra would drop the words between."""
-  ours, theirs = ([quantity(part) for part in _UNIT_BETWEEN.sub(r"\1;", text).split(";")]
+  ours, theirs = ([quantity(part) for part in _UNIT_BETWEEN.sub("\\1\0", text).split("\0")]
                   for text in (gold, said))
   if min(len(ours), len(theirs)) < 2 or None in ours + theirs:
     return None

@@ -9,7 +9,8 @@ the next runs time and changes no result.
 
 import argparse
 
-from jaxrl_llm.runs import cache, shared_starts
+from jaxrl_llm.build import shared_starts
+from jaxrl_llm.store import cache
 
 
 def main() -> None:

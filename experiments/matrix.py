@@ -8,8 +8,8 @@ Numbers come from the committed results; the sentences around them are written h
 import dataclasses
 from pathlib import Path
 
-from jaxrl_llm.analysis import sweeps
-from jaxrl_llm.analysis.published import Claim
+from jaxrl_llm.lab import sweeps
+from jaxrl_llm.lab.published import Claim
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 
 HERE = Path(__file__).parent

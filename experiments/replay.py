@@ -12,11 +12,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxrl_llm.analysis import replay_run
 from jaxrl_llm.config import OF_RUN, ConfigError, load_plugins
+from jaxrl_llm.lab.replay import replay_run
 from jaxrl_llm.reporting.reader import RunError
-from jaxrl_llm.runs import cache
-from jaxrl_llm.runs.checkpoints import TornCheckpointsError
+from jaxrl_llm.store import cache
+from jaxrl_llm.store.checkpoints import TornCheckpointsError
 
 
 def main() -> None:

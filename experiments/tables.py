@@ -5,8 +5,8 @@ a summary was read, not the paper. The published runs are of models of billions 
 those here of one million and less: a claim is met by its order and its failures, not by its number.
 """
 
-from jaxrl_llm.analysis.notebook import SIZES
-from jaxrl_llm.analysis.published import Claim, Table
+from jaxrl_llm.lab.notebook import SIZES
+from jaxrl_llm.lab.published import Claim, Table
 
 CTPO = "arXiv 2605.07331, second-hand"
 MINPRO = "arXiv 2601.22718, second-hand"
@@ -159,7 +159,7 @@ TABLES = {
         fast=SMALLEST,
     ),
     "pipo": Table(
-        "experiments/pipo",
+        "experiments/papers/pipo",
         claims=(
             Claim("pass@1 in mathematics by one more step on the last batch, points, the least of "
                   "its runs", PIPO, 0.9),

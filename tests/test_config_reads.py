@@ -13,14 +13,15 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import registry
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective import advantages, aggregation, correction, estimators, mtp
 from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.rollouts.tools import make_tool
-from jaxrl_llm.runs import setup, trainer
-from jaxrl_llm.runs.demonstrations import demonstrating
+from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.prompts import make_prompter
 from jaxrl_llm.training import pipo

@@ -5,33 +5,34 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
 BASE = {"types", "config", "fields", "method_numbers", "registry"}
+PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "grading", "sandbox",
+         "reporting", "store", "ops"}
 ALLOWED = {
     "types": set(),
     "fields": set(),
+    "moved": set(),
     "method_numbers": {"fields"},
     "registry": {"fields", "method_numbers"},
     "config": {"fields", "registry"},
     "presets": BASE,
-    "register": {"objective", "rollouts", "tasks", "reporting"} | BASE,
+    "register": {"objective", "rollouts", "tasks", "grading", "reporting"} | BASE,
     "ops": BASE,
+    "grading": BASE,
+    "sandbox": BASE,
+    "parallel": {"ops"} | BASE,
     "objective": {"ops"} | BASE,
     "models": {"ops", "parallel"} | BASE,
-    "parallel": {"ops"} | BASE,
-    "processes": BASE,
-    "rollouts": {"models", "ops", "parallel"} | BASE,
-    "tasks": BASE,
-    "reporting": BASE,
+    "rollouts": {"models", "ops", "parallel", "sandbox"} | BASE,
+    "tasks": {"grading"} | BASE,
+    "store": {"parallel"} | BASE,
+    "reporting": {"store"} | BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
-    "runs":
-        {"training", "objective", "models", "parallel", "rollouts", "tasks", "reporting", "ops",
-         "processes"} | BASE,
-    "analysis": {
-        "runs", "training", "objective", "models", "parallel", "rollouts", "tasks", "reporting",
-        "ops"
-    } | BASE,
-    "planning": {
-        "runs", "training", "objective", "models", "parallel", "rollouts", "ops"
-    } | BASE,
+    "build": PARTS | BASE,
+    "runs": {"build"} | PARTS | BASE,
+    "lab": {"runs", "build"} | PARTS | BASE,
+    "benchmark": {"runs", "build"} | PARTS | BASE,
+    "planning": {"runs", "build"} | PARTS | BASE,
+    "papers": {"lab", "runs", "build"} | PARTS | BASE,
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from traitlets.config import Config
 
-from jaxrl_llm.analysis import notebook
+from jaxrl_llm.lab import notebook
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ("quickstart", "reproduce_tables")

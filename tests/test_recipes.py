@@ -14,13 +14,13 @@ import jax
 import pytest
 
 from jaxrl_llm import tasks
+from jaxrl_llm.build import device_checks, setup
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
 from jaxrl_llm.planning import report
 from jaxrl_llm.planning.shapes import SHAPES
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.runs import device_checks, setup
 from jaxrl_llm.tasks import prompts
 
 ROOT = Path(__file__).parent.parent

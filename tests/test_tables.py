@@ -7,9 +7,9 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm.analysis import sweeps
+from jaxrl_llm.build import setup
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.runs import setup
+from jaxrl_llm.lab import sweeps
 
 ROOT = Path(__file__).parent.parent
 

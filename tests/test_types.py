@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 WRONG = """
-from jaxrl_llm.runs.learner import Start
+from jaxrl_llm.build.learner import Start
 from jaxrl_llm.types import Reward
 
 def total(rewards: list[Reward]) -> float:

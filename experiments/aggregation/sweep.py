@@ -14,10 +14,10 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.analysis import sweeps
-from jaxrl_llm.analysis.accuracy import longest, padded
-from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig
+from jaxrl_llm.lab import sweeps
+from jaxrl_llm.lab.accuracy import longest, padded
+from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.objective.advantages import get_advantage
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.reporting import plots, tables

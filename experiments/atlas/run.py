@@ -12,10 +12,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxrl_llm.analysis import atlas, atlas_tables
 from jaxrl_llm.config import ConfigError, load_plugins
+from jaxrl_llm.lab.atlas import atlas, atlas_tables
 from jaxrl_llm.reporting.tables import replace_part
-from jaxrl_llm.runs import cache
+from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent
 

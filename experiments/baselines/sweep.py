@@ -6,7 +6,7 @@
   python experiments/baselines/sweep.py --render
 
 Runs whose name begins with `policy` only make a policy, on which the gradient of every baseline is
-measured (jaxrl_llm/analysis/gradient_noise.py). The others train with one. Writes the tables of
+measured (jaxrl_llm/lab/gradient_noise.py). The others train with one. Writes the tables of
 README.md beside this file.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.analysis import accuracy, gradient_noise, sweeps
-from jaxrl_llm.analysis.sweeps import Cell, Sweep
 from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.lab import accuracy, gradient_noise, sweeps
+from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder

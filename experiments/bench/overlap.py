@@ -24,13 +24,13 @@ import jax
 import numpy as np
 
 from jaxrl_llm import presets
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.learner import Learner, Start
+from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config, base_config, from_dict
-from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.iteration import iterate
-from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.run_state import RunState, first_state
-from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.types import Params, Task
 
 import measure

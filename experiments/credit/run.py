@@ -15,10 +15,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxrl_llm.analysis import planted, planted_adapter
-from jaxrl_llm.analysis.planted import Planted
-from jaxrl_llm.analysis.planted_adapter import AdapterTraining
 from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.lab import planted, planted_adapter
+from jaxrl_llm.lab.planted import Planted
+from jaxrl_llm.lab.planted_adapter import AdapterTraining
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.reporting.writers import write_atomically

@@ -17,8 +17,6 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxrl_llm.analysis import comparisons, exact_group, figures, monte_carlo, studies
-from jaxrl_llm.analysis.study_tables import down, grid, number
 from jaxrl_llm.config import (
   AdvantageConfig,
   AggregationConfig,
@@ -26,10 +24,12 @@ from jaxrl_llm.config import (
   EstimatorConfig,
   load_plugins,
 )
+from jaxrl_llm.lab.exact import comparisons, exact_group, figures, monte_carlo, studies
+from jaxrl_llm.lab.exact.study_tables import down, grid, number
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
-from jaxrl_llm.runs import cache
+from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent
 DRIFTS, HORIZONS = (0.1, 0.3, 0.6, 1.0), (2, 4, 6, 8)

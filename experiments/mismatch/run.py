@@ -23,15 +23,16 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build import saved, setup
+from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config, ConfigError, StepConfig
 from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
-from jaxrl_llm.runs import cache, saved, setup
-from jaxrl_llm.runs.checkpoints import TornCheckpointsError
 from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
-from jaxrl_llm.runs.samplers import Sampler
+from jaxrl_llm.store import cache
+from jaxrl_llm.store.checkpoints import TornCheckpointsError
 from jaxrl_llm.training.meter import counted
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import Rollout, Sampling, Task, merge_metrics

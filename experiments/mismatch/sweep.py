@@ -11,8 +11,8 @@ this file.
 
 from pathlib import Path
 
-from jaxrl_llm.analysis import accuracy, sweeps
-from jaxrl_llm.analysis.sweeps import Cell, Sweep
+from jaxrl_llm.lab import accuracy, sweeps
+from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 
 HERE = Path(__file__).parent

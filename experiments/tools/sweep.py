@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.analysis import sweeps
-from jaxrl_llm.analysis.accuracy import curves
-from jaxrl_llm.analysis.sweeps import Cell, Sweep
+from jaxrl_llm.lab import sweeps
+from jaxrl_llm.lab.accuracy import curves
+from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build import device_checks
+from jaxrl_llm.build.learner import Learner, make_learner
+from jaxrl_llm.build.scoring import score_rollout
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import Model, trainable
-from jaxrl_llm.runs import device_checks
-from jaxrl_llm.runs.learner import Learner, make_learner
-from jaxrl_llm.runs.scoring import score_rollout
 from jaxrl_llm.training.mtp_coefficient import with_carried
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import init_state, state_shardings

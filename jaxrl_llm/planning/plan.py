@@ -3,12 +3,12 @@
 import json
 import sys
 
+from jaxrl_llm.build.resolve import resolve
 from jaxrl_llm.config import Config
 from jaxrl_llm.planning import abstract, programs, report, targets
 from jaxrl_llm.planning.analysis import Analysis, analyse
 from jaxrl_llm.planning.shapes import with_shapes
 from jaxrl_llm.planning.targets import Target
-from jaxrl_llm.runs.resolve import resolve
 
 
 def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "") -> None:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.samplers import sampling_of
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.planning import model_flops
@@ -18,7 +19,6 @@ from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Shared
 from jaxrl_llm.rollouts.next_token import rules_on
-from jaxrl_llm.runs.samplers import sampling_of
 
 
 def sampler_programs(planned: Planned, held: int) -> list[Program]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model
-from jaxrl_llm.models import hf_config
-from jaxrl_llm.models.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf import network_config
+from jaxrl_llm.models.hf.safetensors_files import CheckpointError
 
 # Public checkpoints: billions of parameters by their cards, and shapes by their config.json.
 _QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)
@@ -60,7 +60,7 @@ def _of_folder(pretrained: str) -> ModelConfig:
         f"name. Allowed are a local folder with a config.json, and {', '.join(SHAPES)}. "
         "Fix: --config.pretrained=<a folder with the checkpoint's config.json>.")
   try:
-    return hf_config.read_config(folder)
+    return network_config.read_config(folder)
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
 

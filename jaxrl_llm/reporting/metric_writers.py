@@ -27,7 +27,7 @@ from typing import Any
 
 from jaxrl_llm.fields import ConfigError, option
 from jaxrl_llm.registry import METRIC_WRITERS, Choice
-from jaxrl_llm.reporting.files import write_atomically
+from jaxrl_llm.store.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

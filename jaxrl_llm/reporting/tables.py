@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.reporting.files import write_atomically
 from jaxrl_llm.reporting.reader import RunFolder
+from jaxrl_llm.store.files import write_atomically
 
 MISSING = "-"
 

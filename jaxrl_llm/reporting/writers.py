@@ -7,7 +7,6 @@ import math
 import os
 from typing import Any
 
-from jaxrl_llm.reporting.files import write_atomically
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.reporting.reader import (
   read_metrics,
@@ -15,6 +14,7 @@ from jaxrl_llm.reporting.reader import (
   rollout_path,
   rollout_paths,
 )
+from jaxrl_llm.store.files import write_atomically
 
 logger = logging.getLogger(__name__)
 __all__ = ["MetricsWriter", "NoWriter", "write_atomically", "write_rollouts"]

@@ -5,7 +5,7 @@ import json
 import re
 import typing
 
-from jaxrl_llm.rollouts.tools.results import ToolResult, shorten
+from jaxrl_llm.sandbox.results import ToolResult, shorten
 
 BOX = "\\boxed{"
 _OPENED, _CLOSED = re.compile(r"```([\w+-]*)[ \t]*\n"), re.compile(r"^[ \t]*```", re.MULTILINE)

@@ -4,14 +4,12 @@ import math
 import shutil
 from pathlib import Path
 
-from jaxrl_llm import processes
-from jaxrl_llm.config import Config, ConfigError
-from jaxrl_llm.runs import checkpoints
-from jaxrl_llm.runs.checkpoints import BEST
-from jaxrl_llm.runs.evaluate import metric_names
+from jaxrl_llm.build.best_checks import parsed, unknown
+from jaxrl_llm.config import Config
+from jaxrl_llm.parallel import processes
+from jaxrl_llm.store import checkpoints
+from jaxrl_llm.store.checkpoints import BEST
 from jaxrl_llm.types import Params
-
-COMPONENT = "eval/component/"
 
 
 class Best:
@@ -101,34 +99,3 @@ class Best:
   def _drop(self, iterations: list[int]) -> None:
     for iteration in iterations if processes.is_main() else ():
       shutil.rmtree(self._directory / BEST / str(iteration))
-
-
-def parsed(name: str) -> tuple[str | None, int]:
-  """(metric, 1 if higher is better or -1) of the value of checkpoint.best; the metric of "none" is
-  None.
-  """
-  if name == "none":
-    return None, 1
-  return (name[1:], -1) if name.startswith("-") else (name, 1)
-
-
-def check(cfg: Config) -> None:
-  """Refuses a metric that the run's evaluations do not log.
-
-  A component of the user's own rewards passes; `Best.update` checks it at the first evaluation.
-
-  Raises:
-    ConfigError: listing those that they log.
-  """
-  name, _ = parsed(cfg.checkpoint.best)
-  if cfg.reward.name != "task" and str(name).startswith(COMPONENT):
-    return
-  if name is not None and name not in metric_names(cfg):
-    raise unknown(cfg.checkpoint.best, metric_names(cfg))
-
-
-def unknown(best: str, names: list[str]) -> ConfigError:
-  """The error for a value of checkpoint.best, where evaluations log `names`."""
-  return ConfigError(
-      f"checkpoint.best = {best!r}: evaluations log {', '.join(names)}. Fix: one of them, with a "
-      "minus in front where lower is better, or none.")

@@ -11,10 +11,10 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from jaxrl_llm import processes
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.runs import cache
-from jaxrl_llm.runs.signals import Terminated
+from jaxrl_llm.parallel import processes
+from jaxrl_llm.store import cache
+from jaxrl_llm.store.signals import Terminated
 
 _COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "With several processes: host:port of process 0. This flag and the next "

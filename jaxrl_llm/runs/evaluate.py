@@ -6,14 +6,16 @@ import jax
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from jaxrl_llm import parallel, processes
+from jaxrl_llm import parallel
+from jaxrl_llm.build.best_checks import metric_names
+from jaxrl_llm.build.evaluation_sets import EvaluationSet
+from jaxrl_llm.build.learner import Learner
+from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
-from jaxrl_llm.runs.evaluation_sets import EvaluationSet, chosen, named
-from jaxrl_llm.runs.learner import Learner
 from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.records import component_means, costly, everywhere, row_facts
-from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
 
@@ -107,22 +109,6 @@ def _own(problems: list[Problem]) -> tuple[int, list[Problem]]:
   """
   mine = np.array_split(np.arange(len(problems)), processes.count())[processes.index()]
   return int(mine[0]), [problems[i] for i in mine]
-
-
-def metric_names(cfg: Config) -> list[str]:
-  """Names of what `evaluate` and `sampled_metrics` return, without those that only some runs have:
-  `component/*`, whose names only the rewards know, `costly` and `too_long`.
-  """
-  sets: list[tuple[str, int | None]] = [("", None)] if cfg.task.heldout_problems else []
-  sets += [(name, one.samples) for name, one in chosen(cfg)]
-  found = []
-  for name, own in sets:
-    n = cfg.evaluation.samples if own is None else own
-    greedy = ["eval/accuracy", "eval/accuracy_scored", "eval/length", "eval/truncated",
-              "eval/unscored"]
-    sampled = [f"eval/{kind}@{n}{of}" for kind in ("avg", "pass") for of in ("", "_scored") if n]
-    found += [named(name, metric) for metric in greedy + sampled]
-  return found
 
 
 def _mean(values: np.ndarray) -> float:

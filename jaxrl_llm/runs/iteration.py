@@ -6,16 +6,17 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_llm import parallel, processes
+from jaxrl_llm import parallel
+from jaxrl_llm.build.learner import Learner
+from jaxrl_llm.build.samplers import Sampler
+from jaxrl_llm.build.scoring import score_rollout
 from jaxrl_llm.config import Config, PipoConfig
-from jaxrl_llm.runs.learner import Learner
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.records import host_metrics, rollout_rows
 from jaxrl_llm.runs.rewards import trained_rewards
 from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, sample_batch, verified
 from jaxrl_llm.runs.run_state import RunState
-from jaxrl_llm.runs.samplers import Sampler
-from jaxrl_llm.runs.scoring import score_rollout
 from jaxrl_llm.training import pipo
 from jaxrl_llm.training.pipo import PipoState
 from jaxrl_llm.training.score import Scores

@@ -7,15 +7,15 @@ from typing import NamedTuple
 import jax
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.reporting import summary
 from jaxrl_llm.reporting.writers import MetricsWriter, NoWriter
 from jaxrl_llm.runs.best import Best
-from jaxrl_llm.runs.checkpoints import Checkpoints
-from jaxrl_llm.runs.evaluation_sets import EvaluationSet
 from jaxrl_llm.runs.iteration import DeviceMetrics
 from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.progress import Progress
-from jaxrl_llm.runs.signals import Signals
+from jaxrl_llm.store.checkpoints import Checkpoints
+from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import merge_metrics
 

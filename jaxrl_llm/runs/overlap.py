@@ -13,9 +13,9 @@ import time
 import jax
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config
 from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, sample_batch, verified
-from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.types import Params, Task
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from jaxrl_llm import processes
+from jaxrl_llm.build.evaluation_sets import EvaluationSet
+from jaxrl_llm.build.learner import Learner
+from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import html, reader, tables, writers
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.evaluate import Evaluation
-from jaxrl_llm.runs.evaluation_sets import EvaluationSet
-from jaxrl_llm.runs.learner import Learner
-from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.types import Params
 
 SAMPLES = 12  # held-out completions shown in the report

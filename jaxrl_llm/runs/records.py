@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_llm import processes
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Rollout
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from jaxrl_llm import processes
 from jaxrl_llm.config import Config, ShapingConfig
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.registry import SHAPINGS
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks.shaping import overlong_penalty

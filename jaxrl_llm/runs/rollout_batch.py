@@ -6,12 +6,13 @@ import time
 import jax
 import numpy as np
 
-from jaxrl_llm import parallel, processes
+from jaxrl_llm import parallel
+from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.runs.dynamic_sampling import MIXED, dried_up, group_kinds, pooled_metrics
 from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
-from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.types import Params, Problem, Rollout, Task
 

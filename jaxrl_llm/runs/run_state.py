@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.learner import Learner, Start
+from jaxrl_llm.build.scoring import score_rollout
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts import engine
-from jaxrl_llm.runs.checkpoints import abstract
-from jaxrl_llm.runs.learner import Learner, Start
-from jaxrl_llm.runs.scoring import score_rollout
+from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.mtp_coefficient import with_carried
 from jaxrl_llm.training.pipo import PipoState
 from jaxrl_llm.training.train_step import init_state, state_shardings

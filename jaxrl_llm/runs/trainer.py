@@ -11,28 +11,30 @@ from typing import NamedTuple
 import jax
 from tqdm import tqdm
 
-from jaxrl_llm import processes
+from jaxrl_llm.build import evaluation_sets, setup
+from jaxrl_llm.build.evaluation_sets import EvaluationSet
+from jaxrl_llm.build.learner import Learner, Start
+from jaxrl_llm.build.samplers import Sampler
+from jaxrl_llm.build.warm_start import progress, warm_start
 from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.models import CheckpointError
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.rollouts.server import ServerError
-from jaxrl_llm.runs import disk, evaluate, evaluation_sets, lock, setup, signals, workdir
+from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.best import Best
-from jaxrl_llm.runs.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.evaluate import Evaluation
-from jaxrl_llm.runs.evaluation_sets import EvaluationSet
 from jaxrl_llm.runs.iteration import iterate
-from jaxrl_llm.runs.learner import Learner, Start
 from jaxrl_llm.runs.outputs import Line, Outputs, write_line
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.phases import Clock, Phases, profiled
 from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
-from jaxrl_llm.runs.samplers import Sampler
-from jaxrl_llm.runs.signals import Signals, Terminated
-from jaxrl_llm.runs.warm_start import progress, warm_start
+from jaxrl_llm.store import disk, lock, signals, workdir
+from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError
+from jaxrl_llm.store.signals import Signals, Terminated
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params, Task
 

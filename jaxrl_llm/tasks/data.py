@@ -35,9 +35,9 @@ class DataConfig:
                                      when=COLUMNS)
   bad_rows: str = option("error", "rows that cannot be read or converted: an error, or left out "
                          "and counted", choices=("error", "drop"))
-  verifier: str = option(AUTO, "how answers are checked (tasks/grading.py): exact, numeric, math, "
-                         "choice, or a plugin's; auto: the mapping's own, math where that is auto; "
-                         "one, or one for each file by commas")
+  verifier: str = option(AUTO, "how answers are checked (grading/grading.py): exact, numeric, "
+                         "math, choice, or a plugin's; auto: the mapping's own, math where that is "
+                         "auto; one, or one for each file by commas")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,9 @@ import dataclasses
 import logging
 
 from jaxrl_llm.fields import ConfigError, refuse_unread
+from jaxrl_llm.grading import verifiers
 from jaxrl_llm.registry import VERIFIERS
-from jaxrl_llm.tasks import mixture, verifiers
+from jaxrl_llm.tasks import mixture
 from jaxrl_llm.tasks.data import AUTO, DataConfig
 from jaxrl_llm.tasks.mappings import make_mapping
 from jaxrl_llm.tasks.mixture import Mixture

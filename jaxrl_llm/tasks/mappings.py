@@ -10,11 +10,11 @@ import math
 import re
 from collections.abc import Callable
 
+from jaxrl_llm.grading.comparisons import with_tolerance
+from jaxrl_llm.grading.extraction import last_boxed
+from jaxrl_llm.grading.quantities import quantity
 from jaxrl_llm.registry import MAPPINGS, Entry
-from jaxrl_llm.tasks.comparisons import with_tolerance
 from jaxrl_llm.tasks.data import AUTO, DataConfig
-from jaxrl_llm.tasks.extraction import last_boxed
-from jaxrl_llm.tasks.quantities import quantity
 
 CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.tasks.grading import Verdict, judge
+from jaxrl_llm.grading.grading import Verdict, judge
 from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError
 from jaxrl_llm.tasks.readers import read_rows
 from jaxrl_llm.types import Problem

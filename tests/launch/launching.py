@@ -8,7 +8,7 @@ from pathlib import Path
 import programs
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
-SMALL = "tests/processes/small_runs.py:plain"
+SMALL = "tests/parallel/small_runs.py:plain"
 FLAGS = f"{programs.FLAGS} --xla_cpu_multi_thread_eigen=false"
 
 

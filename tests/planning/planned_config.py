@@ -1,8 +1,8 @@
 """A small run to plan, and the same on real CPU devices."""
 
+from jaxrl_llm.build import setup
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.planning.shapes import with_shapes
-from jaxrl_llm.runs import setup
 
 
 def get_config():

@@ -9,9 +9,10 @@ from pathlib import Path
 import jax
 import programs
 
-from jaxrl_llm.runs import cache, saved
-from jaxrl_llm.runs.checkpoints import Checkpoints
+from jaxrl_llm.build import saved
 from jaxrl_llm.runs.run_state import abstract_saved
+from jaxrl_llm.store import cache
+from jaxrl_llm.store.checkpoints import Checkpoints
 
 ROOT = Path(__file__).parents[2]
 TINY = "tests/runs/tiny.py"

@@ -3,15 +3,12 @@ GSM8K lines.
 """
 
 import json
-import sys
 from pathlib import Path
 
+import hf_checkpoints
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-import hf_checkpoints
 
 # ChatML with the thinking switch of Qwen3: no system turn of its own, a closed thinking block where
 # thinking is off.

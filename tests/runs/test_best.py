@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_llm.build import saved, setup
 from jaxrl_llm.config import Config, ConfigError, from_dict
-from jaxrl_llm.runs import checkpoints, saved, setup
 from jaxrl_llm.runs.best import Best
-from jaxrl_llm.runs.checkpoints import BEST, iterations, restore_part
+from jaxrl_llm.store import checkpoints
+from jaxrl_llm.store.checkpoints import BEST, iterations, restore_part
 
 
 def configured(best="eval/accuracy", patience=0) -> Config:

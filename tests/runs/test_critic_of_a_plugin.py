@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tiny
 
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import AdvantageConfig, Config, from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import first_state
-from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.types import AdvantageInputs
 
 GAMMA, LAM = 0.5, 0.25

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from jaxrl_llm.build import saved, setup
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model, load_pretrained
-from jaxrl_llm.runs import saved, setup
 
 RELATIVE = 2e-4
 EVALUATION = ("--samples=4", "--temperature=1.0", "--batch=32")

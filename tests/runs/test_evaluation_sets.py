@@ -12,9 +12,10 @@ import pytest
 import tiny
 
 from jaxrl_llm import parallel
-from jaxrl_llm.analysis import benchmark
+from jaxrl_llm.benchmark import benchmark
+from jaxrl_llm.build import evaluation_sets, setup
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
-from jaxrl_llm.runs import evaluate, evaluation_sets, setup, trainer
+from jaxrl_llm.runs import evaluate, trainer
 
 sys.path.append(str(Path(__file__).parent))
 

@@ -11,10 +11,11 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import tasks
+from jaxrl_llm.build import samplers, setup
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox
-from jaxrl_llm.runs import samplers, setup, trainer
+from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 
 WORKERS = 3

@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 import test_rollout_batch
 
+from jaxrl_llm.build import saved, setup
+from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.presets import apply
-from jaxrl_llm.runs import saved, setup, workdir
-from jaxrl_llm.runs.checkpoints import Checkpoints
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.rollout_batch import sample_batch
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
-from jaxrl_llm.runs.warm_start import Start
+from jaxrl_llm.store import workdir
+from jaxrl_llm.store.checkpoints import Checkpoints
 
 ITERATIONS = 5
 PIPO = {

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config, DynamicSamplingConfig, MeshConfig, RolloutConfig
 from jaxrl_llm.runs import dynamic_sampling
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError, group_kinds
 from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, sample_batch, verified
-from jaxrl_llm.runs.samplers import Sampler
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Reward, Rollout, Sampling
 

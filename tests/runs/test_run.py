@@ -14,8 +14,9 @@ import tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
+from jaxrl_llm.build import setup
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.runs import setup, workdir
+from jaxrl_llm.store import workdir
 
 EVERY_ITERATION = ("reward/mean", "policy/entropy", "optimizer/grad_norm", "log_ratio/p50",
                    "clip/dropped", "kl/current_anchor", "kl/anchor_behavior", "kl/current_behavior",

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.analysis import frozen
+from jaxrl_llm.lab.replay import frozen
 from jaxrl_llm.reporting import html, writers
 from jaxrl_llm.reporting.reader import RunError, RunFolder
 from jaxrl_llm.runs import evaluate

@@ -8,8 +8,8 @@ import pytest
 from test_overlap import built, from_the_start, start_of
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build import device_checks
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.runs import device_checks
 from jaxrl_llm.runs.evaluate import sample_rows
 from jaxrl_llm.types import PromptBatch
 

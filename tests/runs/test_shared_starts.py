@@ -11,9 +11,10 @@ import jax
 import pytest
 import tiny
 
+from jaxrl_llm.build import setup, shared_starts
+from jaxrl_llm.build import warm_start as warm_start_lib
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.runs import cache, setup, shared_starts
-from jaxrl_llm.runs import warm_start as warm_start_lib
+from jaxrl_llm.store import cache
 
 
 def learner_for(**sections):

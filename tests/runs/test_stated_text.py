@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import RolloutConfig
+from jaxrl_llm.grading.grading import last_boxed
 from jaxrl_llm.rollouts.environment import Stop, ToolEnvironment
 from jaxrl_llm.rollouts.protocols import Fence
 from jaxrl_llm.rollouts.tools import ToolResult
 from jaxrl_llm.runs.verdicts import completions
-from jaxrl_llm.tasks.grading import last_boxed
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, STOP_TOKEN, STOP_TURNS, Rollout
 

@@ -4,16 +4,16 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.samplers import sampling_of
+from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, LossConfig, base_config, from_dict
 from jaxrl_llm.rollouts.environment import before_stop
-from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.evaluate import sample_rows
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.prompt_batch import prompt_batch
 from jaxrl_llm.runs.run_state import first_state
-from jaxrl_llm.runs.samplers import sampling_of
 from jaxrl_llm.runs.verdicts import completions
-from jaxrl_llm.runs.warm_start import Start
 from jaxrl_llm.types import STOP_LENGTH, STOP_STRING, STOP_TOKEN, Sampling
 
 STRINGS, LEAST = ("1", "2+"), 3

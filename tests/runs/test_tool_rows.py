@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from jaxrl_llm import tasks
+from jaxrl_llm.build import setup
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.objective import loss as loss_lib
 from jaxrl_llm.presets import apply
@@ -23,7 +24,6 @@ from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, ToolResult
-from jaxrl_llm.runs import setup
 from jaxrl_llm.runs.prompt_batch import iteration_key
 from jaxrl_llm.runs.records import host_metrics, rollout_rows
 from jaxrl_llm.runs.rollout_batch import sample_batch

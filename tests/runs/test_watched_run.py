@@ -13,7 +13,7 @@ import tiny
 from test_resume import kill_when
 
 from jaxrl_llm.models import hf
-from jaxrl_llm.runs.checkpoints import BEST, iterations
+from jaxrl_llm.store.checkpoints import BEST, iterations
 
 EACH = "evaluation.every=1"
 

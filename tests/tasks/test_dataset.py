@@ -18,7 +18,8 @@ from jaxrl_llm.config import (
   from_dict,
   to_dict,
 )
-from jaxrl_llm.tasks import make_task, verifiers
+from jaxrl_llm.grading import verifiers
+from jaxrl_llm.tasks import make_task
 from jaxrl_llm.types import Reward
 
 ROWS = [{

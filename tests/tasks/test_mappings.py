@@ -3,8 +3,9 @@
 import pytest
 
 from jaxrl_llm.config import DataConfig
+from jaxrl_llm.grading import verifiers
 from jaxrl_llm.registry import VERIFIERS
-from jaxrl_llm.tasks import mappings, verifiers
+from jaxrl_llm.tasks import mappings
 from jaxrl_llm.tasks.mappings import Fields, RowError, make_mapping
 
 VERL = {

@@ -7,9 +7,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, TaskConfig
+from jaxrl_llm.grading.verifiers import verify
 from jaxrl_llm.tasks import make_task, tokenizer
 from jaxrl_llm.tasks.prompts import make_prompter
-from jaxrl_llm.tasks.verifiers import verify
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

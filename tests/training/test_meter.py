@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.models import Model
-from jaxrl_llm.models.trainable import split
-from jaxrl_llm.reporting.summary import summarize
-from jaxrl_llm.runs import setup
-from jaxrl_llm.runs.iteration import iterate
-from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
-from jaxrl_llm.runs.run_state import first_state
-from jaxrl_llm.runs.scoring import (
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.scoring import (
   BEHAVIOR,
   CURRENT,
   RECOMPUTED,
@@ -28,7 +21,14 @@ from jaxrl_llm.runs.scoring import (
   make_scoring,
   score_rollout,
 )
-from jaxrl_llm.runs.warm_start import Start
+from jaxrl_llm.build.warm_start import Start
+from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.models import Model
+from jaxrl_llm.models.trainable import split
+from jaxrl_llm.reporting.summary import summarize
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.training.meter import counted, meter
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Rollout, Sampling, TokenStats

@@ -2,10 +2,10 @@
 
 from jaxrl_llm.registry import TOOLS
 from jaxrl_llm.rollouts.tools.calculator import Calculator
-from jaxrl_llm.rollouts.tools.isolation import Isolation
-from jaxrl_llm.rollouts.tools.python_sandbox import Limits, PythonSandbox
 from jaxrl_llm.rollouts.tools.registry import OF_TASK, ToolEntry, make_tool, register
-from jaxrl_llm.rollouts.tools.results import Tool, ToolResult
+from jaxrl_llm.sandbox.isolation import Isolation
+from jaxrl_llm.sandbox.python_sandbox import Limits, PythonSandbox
+from jaxrl_llm.sandbox.results import Tool, ToolResult
 
 __all__ = [
     "Calculator", "Isolation", "Limits", "OF_TASK", "PythonSandbox", "TOOLS", "Tool", "ToolEntry",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.rollouts.tools.results import ToolResult
+from jaxrl_llm.sandbox.results import ToolResult
 
 _BINARY: dict[type, Callable] = {
     ast.Add: operator.add,

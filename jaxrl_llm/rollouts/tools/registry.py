@@ -10,8 +10,8 @@ from typing import Any
 from jaxrl_llm.fields import ConfigError, option
 from jaxrl_llm.registry import TOOLS, Entry
 from jaxrl_llm.rollouts.tools.calculator import Calculator
-from jaxrl_llm.rollouts.tools.python_sandbox import Limits, PythonSandbox
-from jaxrl_llm.rollouts.tools.results import STATUSES, Tool, ToolResult
+from jaxrl_llm.sandbox.python_sandbox import Limits, PythonSandbox
+from jaxrl_llm.sandbox.results import STATUSES, Tool, ToolResult
 
 logger = logging.getLogger(__name__)
 OF_TASK = "task"

@@ -1,0 +1,1 @@
+"""Samples and measures of a checkpoint on held-out problems."""

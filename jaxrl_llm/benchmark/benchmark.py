@@ -1,0 +1,319 @@
+"""Samples several completions per held-out problem and measures them; can be interrupted.
+
+The parameters come from a run's checkpoint or a Hugging Face directory. The folder that is written
+holds settings.json, samples.jsonl (a line per finished problem), metrics.json and table.md of the
+task's own held-out problems, a folder <name> with the same for each of `evaluation.sets`, and then
+joint.md, the table of all. Sample s of problem p is the same for every batch size, number of
+samples and interruption.
+
+settings.json holds digests of the parameters and the problems. Samples of others are refused rather
+than made again: a path that holds something else by now is the user's to judge, and samples may
+have taken hours.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_llm.benchmark.benchmark_metrics import bare, joint_table, summarize, table
+from jaxrl_llm.build import saved, setup
+from jaxrl_llm.build.evaluation_sets import EvaluationSet
+from jaxrl_llm.build.samplers import Sampler
+from jaxrl_llm.build.setup import Built
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  ParametersConfig,
+  WarmStartConfig,
+  to_dict,
+  without_unread,
+)
+from jaxrl_llm.grading.grading import answer_key
+from jaxrl_llm.models import hf
+from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.runs.evaluate import sample_rows
+from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.verdicts import Verdicts, verify
+from jaxrl_llm.store import fingerprints, workdir
+from jaxrl_llm.types import Params, Problem, Rollout, Sampling
+
+MOST_SAMPLES = 4096  # row id = problem * MOST_SAMPLES + sample
+# What ends a row, besides its length.
+ENDS = ("min_new_tokens", "stop_strings", "max_turns", "max_turn_tokens", "max_tool_tokens")
+FIXES = "Fix: another --out, or the flags that it was begun with."
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What is sampled.
+
+  Attributes:
+    samples: per problem, at most 4096.
+    temperature, top_p, top_k, min_p: see `types.Sampling`. Temperature 0 is greedy; one sample says
+      it all then.
+    batch: rows sampled at once; changes speed and memory only.
+    seed: of the samples.
+  """
+
+  samples: int = 8
+  temperature: float = 0.6
+  top_p: float = 1.0
+  top_k: int = 0
+  min_p: float = 0.0
+  batch: int = 64
+  seed: int = 0
+
+  def __post_init__(self):
+    for name, low, high in (("samples", 1, MOST_SAMPLES), ("temperature", 0, 100),
+                            ("top_p", 1e-6, 1), ("min_p", 0, 1), ("top_k", 0, 2**31 - 1),
+                            ("batch", 1, 2**20), ("seed", 0, 2**31 - 1)):
+      if not low <= getattr(self, name) <= high:
+        raise ConfigError(f"--{name}={getattr(self, name)}: allowed are {low} to {high}.")
+
+
+def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,
+             devices=None, plugins: str = "") -> tuple[Built, Params]:
+  """(built, parameters) of a run's checkpoint. The caller closes the sampler.
+
+  Args:
+    override: its task, evaluation sets, mesh, and lengths of prompts and completions replace the
+      run's; None: all as in the run.
+    devices: as `setup.build`.
+    plugins: as `saved.read_config`.
+
+  Raises:
+    ConfigError: no run, other plugins, no such checkpoint, or a task that does not fit the model.
+    TornCheckpointsError: the checkpoint cannot be read.
+  """
+  cfg, kept = saved.read_config(folder, devices, plugins)
+  if override is None:
+    built = setup.build(cfg, kept, training=False)
+  else:
+    theirs = override.rollout
+    rollout = dataclasses.replace(cfg.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
+                                  max_new_tokens=theirs.max_new_tokens, window=theirs.window)
+    changed = dataclasses.replace(cfg, task=override.task, mesh=override.mesh, rollout=rollout,
+                                  evaluation=override.evaluation)
+    built = _build(changed, devices)
+  return built, saved.restore_trained(built.cfg, built.learner, folder, checkpoint)[1]
+
+
+def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, Params]:
+  """(built, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`. The
+  caller closes the sampler.
+
+  Raises:
+    ConfigError: the task does not fit the model.
+    CheckpointError: the directory cannot be read.
+  """
+  changed = dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig())
+  built = _build(without_unread(changed), devices)  # the directory sets the model's shapes
+  return built, hf.load_pretrained(path, mesh=built.learner.mesh)[1]
+
+
+def _build(cfg: Config, devices=None) -> Built:
+  """`setup.build` without what only training reads: a warm start, whose demonstrations the task may
+  lack, and the choice of the best checkpoint, whose metric may be that of another set.
+  """
+  changed = dataclasses.replace(
+      cfg,
+      warm_start=WarmStartConfig(),
+      checkpoint=dataclasses.replace(cfg.checkpoint, best="none"),
+      evaluation=dataclasses.replace(cfg.evaluation, patience=0),
+      updates=dataclasses.replace(cfg.updates, overlap=False),
+  )
+  return setup.build(setup.resolve(changed), devices, training=False)
+
+
+def run(cfg: Config, sets: list[EvaluationSet], sampler: Sampler, params: Params,
+        settings: Settings, out: str | Path, source: dict[str, Any]) -> dict[str, dict]:
+  """Samples what is missing in `out`, and writes metrics and tables there.
+
+  Args:
+    sets: of `evaluation_sets.make_sets`; each has a folder, the task's own problems `out` itself.
+    params: as the model reads them.
+    settings: a set's own number of samples and temperature take precedence; 0 samples mean one, at
+      temperature 0.
+    source: JSON-able; what the parameters are, compared on resuming.
+
+  Returns:
+    By the set's name, its metrics: name -> {"value", "low", "high"}, the bounds None where no
+    interval is given.
+
+  Raises:
+    ConfigError: a folder holds samples of other settings, parameters or problems, or a damaged
+      line.
+  """
+  out, source = Path(out), {**source, "parameters": fingerprints.of_params(params)}
+  plans = [_plan(asked, settings) for asked in sets]
+  for asked, plan in zip(sets, plans, strict=True):
+    _claim(out / asked.name, _described(cfg, asked, plan, source))
+  found = {}
+  for asked, plan in zip(sets, plans, strict=True):
+    path = out / asked.name / "samples.jsonl"
+    _sample_missing(cfg, asked, sampler, params, plan, path)
+    lines = read_samples(path)
+    metrics = summarize([lines[index] for index in sorted(lines)], plan.seed)
+    if asked.too_long:
+      metrics["problems left out, too long"] = bare(asked.too_long)
+    write_atomically(path.with_name("metrics.json"), json.dumps(metrics, indent=2) + "\n")
+    write_atomically(path.with_name("table.md"), table(metrics))
+    found[asked.name] = metrics
+  if any(found):
+    write_atomically(out / "joint.md", joint_table(found))
+  return found
+
+
+def _plan(asked: EvaluationSet, settings: Settings) -> Settings:
+  """The settings of a set."""
+  if asked.samples is None:
+    return settings
+  if not asked.samples:
+    return dataclasses.replace(settings, samples=1, temperature=0.0)
+  heat = settings.temperature if asked.temperature is None else asked.temperature
+  return dataclasses.replace(settings, samples=asked.samples, temperature=heat)
+
+
+def _described(cfg: Config, asked: EvaluationSet, plan: Settings, source: dict) -> dict:
+  """All that the samples of a set depend on, for settings.json."""
+  r = cfg.rollout
+  return {
+      "source": source,
+      "plan": _without(dataclasses.asdict(plan), "batch"),
+      "task": _without(to_dict(asked.cfg), "verifier_workers", "shuffle_rewards"),
+      "problems": fingerprints.of_problems(asked.task, asked.problems),
+      "max_prompt_tokens": r.max_prompt_tokens,
+      "max_new_tokens": r.max_new_tokens,
+      "ends": {name: getattr(r, name) for name in ENDS},
+      "reward": to_dict(cfg.reward),
+      "tool": to_dict(cfg.tool),
+      "environment": to_dict(cfg.environment),
+      "compute_dtype": cfg.model.compute_dtype,
+  }
+
+
+def _without(values: dict, *names: str) -> dict:
+  return {key: value for key, value in values.items() if key not in names}
+
+
+def _claim(out: Path, settings: dict) -> None:
+  """Writes settings.json into a new folder; refuses one with other settings."""
+  path, settings = out / "settings.json", json.loads(json.dumps(settings))
+  if path.exists():
+    try:
+      theirs = json.loads(path.read_text())
+    except ValueError as error:
+      raise ConfigError(f"{path}: {error}. Fix: another --out.") from error
+    if not isinstance(theirs.get("source"), dict) or "parameters" not in theirs["source"]:
+      raise ConfigError(
+          f"{path} holds no digest of the parameters: an older version wrote it, so that nothing "
+          f"tells whether its samples are of these. Fix: another --out, or remove {out}.")
+    if found := workdir.differences(theirs, settings):
+      stale = {"source.parameters": "the parameters have changed under the same name",
+               "problems": "the problems have changed under the same name"}
+      why = [f" ({text})" for key, text in stale.items()
+             if len(found) == 1 and found[0].startswith(f"{key}:")]
+      raise ConfigError(f"--out={out} holds samples of other settings{''.join(why)}:\n  "
+                        + "\n  ".join(found).replace("in the workdir", "there") + f"\n{FIXES}")
+    return
+  out.mkdir(parents=True, exist_ok=True)
+  write_atomically(path, json.dumps(settings, indent=2) + "\n")
+
+
+def read_samples(path: Path) -> dict[int, dict]:
+  """The lines of samples.jsonl by problem. A last line torn by an interruption is dropped.
+
+  Raises:
+    ConfigError: another line is damaged.
+  """
+  if not path.exists():
+    return {}
+  found = {}
+  for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+    try:
+      line = json.loads(text)
+      found[line["index"]] = line
+    except (ValueError, KeyError, TypeError) as error:
+      raise ConfigError(
+          f"{path}, line {number}: {error!r}. Fix: remove the line; its problem is sampled "
+          "again.") from error
+  return found
+
+
+def _check_lines(path: Path, lines: dict[int, dict], problems: list[Problem],
+                 samples: int) -> None:
+  """Refuses kept lines that are not of today's problems.
+
+  Raises:
+    ConfigError: naming the problem and what differs.
+  """
+  for index, line in lines.items():
+    of = problems[index] if 0 <= index < len(problems) else Problem("", "")
+    expected = {"id": of.id, "prompt": of.prompt, "answer": of.answer, "samples": samples}
+    theirs = {**line, "samples": len(line.get("samples", ()))}
+    for name, value in expected.items():
+      if theirs.get(name) != value:
+        raise ConfigError(
+            f"{path}: {name} of problem {index} is {theirs.get(name)!r} there and {value!r} now. "
+            "Fix: remove the line, and its problem is sampled again; or another --out.")
+
+
+def _sample_missing(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params,
+                    settings: Settings, path: Path) -> None:
+  """Appends a line for each problem that has none, as soon as its samples are complete."""
+  task, problems, done = asked.task, asked.problems, read_samples(path)
+  _check_lines(path, done, problems, settings.samples)
+  rows = [(p, s) for p in range(len(problems)) if p not in done for s in range(settings.samples)]
+  key = asked.key(jax.random.key(settings.seed))
+  sampling = Sampling.of(settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
+                         min_p=settings.min_p)
+  kind = getattr(task, "verifier", None)  # says how answers look
+  as_graded = getattr(task, "as_graded", lambda _, text: text)
+  gathered: dict[int, list[dict]] = {}
+  with open(path, "ab") as file:
+    file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    for begin in range(0, len(rows), settings.batch):
+      batch = rows[begin:begin + settings.batch]
+      repeated = [problems[p] for p, _ in batch]
+      row_id = np.array([p * MOST_SAMPLES + s for p, s in batch], np.int32)
+      prompts = prompt_batch(task, repeated, cfg.rollout.max_prompt_tokens).replace(row_id=row_id)
+      host = sample_rows(sampler, params, prompts, key, sampling, piece=settings.batch,
+                         problems=repeated)
+      verdicts = verify(task, sampler.environment, cfg.rollout, repeated, host)
+      for row, (p, _) in enumerate(batch):
+        sample = _sample(verdicts, host, row)
+        # Without the tag of a thought that the prompt opened, its text would look like an answer.
+        sample["answer"] = answer_key(as_graded(problems[p], verdicts.texts[row]), kind)
+        gathered.setdefault(p, []).append(sample)
+        if len(gathered[p]) == settings.samples:
+          line = {
+              "index": p,
+              "id": problems[p].id,
+              "prompt": problems[p].prompt,
+              "answer": problems[p].answer,
+              "samples": gathered.pop(p),
+          }
+          file.write((json.dumps(line, ensure_ascii=False) + "\n").encode(errors="replace"))
+      file.flush()
+      os.fsync(file.fileno())
+
+
+def _sample(verdicts: Verdicts, host: Rollout, row: int) -> dict:
+  """JSON-able record of one sample."""
+  given, reason = verdicts.given[row], verdicts.given[row].unscored_reason
+  if reason is None and not verdicts.keep[row]:
+    reason = "void"  # the tool failed, or the row ended without an answer
+  return {
+      "completion": verdicts.texts[row],
+      "correct": bool(verdicts.correct[row]),
+      "reward": float(verdicts.rewards[row]),
+      "length": int(host.length[row] - host.prompt_length[row]),
+      "truncated": bool(host.truncated[row]),
+      "unscored_reason": reason,
+      "rung": given.rung,
+  }

@@ -1,0 +1,134 @@
+"""What a run is evaluated on: the held-out problems of its task, and `evaluation.sets`."""
+
+import dataclasses
+import zlib
+
+import jax
+
+from jaxrl_llm.parallel import processes
+from jaxrl_llm.config import Config, ConfigError, DataConfig, EvaluationSetConfig, TaskConfig
+from jaxrl_llm.config.task import OF_TASK
+from jaxrl_llm.registry import MAPPINGS, VERIFIERS
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.types import Problem, Task
+
+TAKEN = ("component",)  # eval/component/* are metrics of rewards
+VERIFIER_KEYS = ("verifier_workers", "verifier_timeout")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSet:
+  """Held-out problems, and how they are asked and judged.
+
+  Attributes:
+    name: in `evaluation.sets`; empty for the held-out problems of the run's own task.
+    task: renders and judges the problems; its tokenizer is that of the run.
+    problems: at least one.
+    cfg: what the task was made from.
+    samples, temperature: of its own; None: those of the run, or of the command that evaluates.
+  """
+
+  name: str
+  task: Task
+  problems: list[Problem]
+  cfg: TaskConfig
+  samples: int | None = None
+  temperature: float | None = None
+
+  def named(self, metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics eval/* under the names that they have for this set."""
+    return {named(self.name, metric): value for metric, value in metrics.items()}
+
+  @property
+  def too_long(self) -> int:
+    """Problems that were left out because their prompts are too long."""
+    return getattr(self.task, "counts", {}).get("heldout_too_long", 0)
+
+  def key(self, key: jax.Array) -> jax.Array:
+    """The key of this set's samples: rows of two sets with the same id have different noise."""
+    return jax.random.fold_in(key, zlib.crc32(self.name.encode())) if self.name else key
+
+
+def named(name: str, metric: str) -> str:
+  """The name that a metric eval/* has for the set of a name: eval/<name>/*."""
+  return metric.replace("eval/", f"eval/{name}/", 1) if name else metric
+
+
+def chosen(cfg: Config) -> list[tuple[str, EvaluationSetConfig]]:
+  """The sets of a config that are not left out by `problems = 0`."""
+  return [(name, one) for name, one in cfg.evaluation.sets if one.problems]
+
+
+def make_sets(cfg: Config, task: Task) -> list[EvaluationSet]:
+  """The task's own held-out problems, if it has any, and the sets of a resolved config.
+
+  Raises:
+    ConfigError: nothing is evaluated; a file, a prompt or a length of a set does not fit.
+  """
+  own = cfg.task.heldout_problems
+  found = [EvaluationSet("", task, task.heldout(own), cfg.task)] if own else []
+  found += [_made(name, one, cfg, task) for name, one in chosen(cfg)]
+  if not found:
+    raise ConfigError(
+        "task.heldout_problems = 0 without evaluation.sets: nothing is evaluated. Fix: "
+        "task.heldout_problems >= 1, or evaluation.sets.<name>.path.")
+  for one in found:
+    if len(one.problems) < processes.count():
+      key = f"evaluation.sets.{one.name}.problems" if one.name else "task.heldout_problems"
+      raise ConfigError(f"{key}: {len(one.problems)} problems are too few for "
+                        f"{processes.count()} processes, each of which asks some. "
+                        f"Fix: {key}={processes.count()} or more.")
+  return found
+
+
+def _made(name: str, one: EvaluationSetConfig, cfg: Config, task: Task) -> EvaluationSet:
+  """A set's problems and task; messages of the task get the set's keys."""
+  key = f"evaluation.sets.{name}"
+  if name in TAKEN:
+    raise ConfigError(f"{key}: this name is taken by metrics of rewards. Fix: another name.")
+  if not one.path:
+    raise ConfigError(f"{key}.path is empty. Fix: {key}.path=<a .jsonl or .parquet file, a folder "
+                      f"of `datasets`, or a hub name>, or {key}.problems=0, which leaves it out.")
+  of_task = task_config(one, cfg.task)
+  try:
+    made = make_task(of_task, cfg.seed, 1, tokenizer=task.tokenizer, limits=cfg.rollout)
+    problems = made.heldout(one.problems)
+  except ConfigError as error:
+    raise ConfigError(_renamed(str(error), key, one)) from error
+  return EvaluationSet(name, made, problems, of_task, one.samples, one.temperature)
+
+
+def task_config(one: EvaluationSetConfig, run: TaskConfig) -> TaskConfig:
+  """The config of a set's task. It checks answers in as many processes, and as long, as the run."""
+  data = DataConfig(heldout_path=one.path, heldout_split=one.split, heldout_too_long=one.too_long,
+                    mapping=one.mapping, prompt_column=one.prompt_column,
+                    answer_column=one.answer_column, id_column=one.id_column,
+                    verifier=one.verifier, bad_rows=one.bad_rows)
+  checks = {name: value for name, value in run.given if name in VERIFIER_KEYS}
+  prompt = run.prompt if one.prompt.style == OF_TASK else one.prompt
+  return TaskConfig("dataset", heldout_problems=one.problems, prompt=prompt, data=data, **checks)
+
+
+def _renamed(message: str, key: str, one: EvaluationSetConfig) -> str:
+  """A message of the task, with the keys that the user has set."""
+  for theirs, mine in (("task.data.heldout_too_long", "too_long"), ("task.data.heldout_", ""),
+                       ("task.data.", ""), ("task.heldout_problems", "problems")):
+    message = message.replace(theirs, f"{key}.{mine}")
+  if one.prompt.style != OF_TASK:
+    message = message.replace("task.prompt", f"{key}.prompt")
+  return message
+
+
+def check(cfg: Config) -> None:
+  """Refuses unknown mappings and verifiers, before a checkpoint is read.
+
+  Raises:
+    ConfigError: naming the key of the set.
+  """
+  for name, one in chosen(cfg):
+    try:
+      for table, value in ((MAPPINGS, one.mapping), (VERIFIERS, one.verifier)):
+        if value != DataConfig.verifier:
+          table[value]  # raises
+    except ConfigError as error:
+      raise ConfigError(_renamed(str(error), f"evaluation.sets.{name}", one)) from error

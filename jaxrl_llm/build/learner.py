@@ -1,0 +1,146 @@
+"""What a run trains with: the model, its optimizer and the compiled functions of an update."""
+
+import dataclasses
+import functools
+from typing import NamedTuple, Protocol
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import Config, StepConfig
+from jaxrl_llm.models import Model, row_attention, trainable
+from jaxrl_llm.objective.loss import policy_loss
+from jaxrl_llm.build.scoring import Scoring, make_scoring
+from jaxrl_llm.training import batches
+from jaxrl_llm.training.packing import Packer, Packing, make_packer
+from jaxrl_llm.training.score import Scores
+from jaxrl_llm.training.train_step import make_optimizer, make_train_step
+from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
+
+
+class Start(NamedTuple):
+  """Parameters that a run starts from: the trained and the frozen tree of `trainable.split`."""
+
+  params: Params
+  frozen: Params | None
+
+
+class MergeFn(Protocol):
+  """The parameters that the model reads: trained and frozen leaves together, adapters merged."""
+
+  def __call__(self, state: TrainState | Start) -> Params: ...
+
+
+class BatchesFn(Protocol):
+  """Optimizer batches of a scored rollout; see `batches.optimizer_batches`."""
+
+  def __call__(self, rollout: Rollout, rewards: jax.Array, keep: jax.Array,
+               scores: Scores) -> tuple[list[TrainBatch], dict]: ...
+
+
+class WholeBatchFn(Protocol):
+  """The rollout as one batch for PIPO's extra step; see `batches.replayed_batch`."""
+
+  def __call__(self, rollout: Rollout, rewards: jax.Array, keep: jax.Array,
+               scores: Scores) -> TrainBatch: ...
+
+
+class StepFn(Protocol):
+  """One optimizer update; trained leaves and optimizer state are donated.
+
+  `trace` gives its program for arguments of these shapes, which may be abstract.
+  """
+
+  def __call__(self, state: TrainState, batch: TrainBatch,
+               packing: Packing | None = None) -> tuple[TrainState, dict]: ...
+
+  def trace(self, state: TrainState, batch: TrainBatch,
+            packing: Packing | None = None) -> jax.stages.Traced: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+  """PIPO's extra step: `batch` keeps a rollout for the next iteration, `step` trains on it."""
+
+  batch: WholeBatchFn
+  step: StepFn
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+  """What a run trains with. Programs are compiled on first use.
+
+  Attributes:
+    model, optimizer: static.
+    mesh: the devices that train.
+    scoring: the passes over a rollout.
+    merged: the parameters that the model reads.
+    base: the same without adapters; None where nothing reads them.
+    batches: optimizer batches of a scored rollout.
+    step: one update.
+    replay: PIPO's extra step; None without PIPO.
+    packer: of the rows of a batch; None where they are padded.
+  """
+
+  model: Model
+  optimizer: optax.GradientTransformation
+  mesh: Mesh
+  scoring: Scoring
+  merged: MergeFn
+  batches: BatchesFn
+  step: StepFn
+  replay: Replay | None
+  packer: Packer | None = None
+  base: MergeFn | None = None
+
+  def packing(self, rollout: Rollout) -> Packing | None:
+    """Returns where the passes and updates find the rollout's rows; waits for their lengths."""
+    return None if self.packer is None else self.packer.pack(rollout)
+
+
+def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...]) -> Learner:
+  """The learner of a resolved config; `stop_ids` are the task's.
+
+  Raises:
+    ConfigError: `model.attention` cannot serve packed rows.
+  """
+  optimizer = make_optimizer(cfg.optimizer)
+  loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
+  rows, updates = parallel.rows(mesh), cfg.updates
+  scoring = make_scoring(cfg, model, mesh, stop_ids)
+
+  def make_step(micro_batches: int) -> StepFn:
+    step_cfg = StepConfig(loss, micro_batches, cfg.parameters)
+    return make_train_step(policy_loss, model, optimizer, step_cfg, mesh)
+
+  replay = None
+  if cfg.pipo.enabled:
+    whole = functools.partial(batches.replayed_batch, cfg=cfg.batch)
+    replay = Replay(jax.jit(whole, out_shardings=rows),
+                    make_step(updates.optimizer_batches * updates.micro_batches))
+  return Learner(
+      model=model,
+      optimizer=optimizer,
+      mesh=mesh,
+      scoring=scoring,
+      merged=trainable.make_merge(model, cfg.parameters, mesh),
+      batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch),
+                      out_shardings=(rows, parallel.replicated(mesh))),
+      step=make_step(updates.micro_batches),
+      replay=replay,
+      packer=_packer(cfg, mesh),
+      base=None if scoring.score_residual is None else trainable.make_merge(
+          model, cfg.parameters, mesh, adapters=False),
+  )
+
+
+def _packer(cfg: Config, mesh: Mesh) -> Packer | None:
+  """`make_packer`, if the run's attention can see what the bins need; raises ConfigError."""
+  packer = make_packer(cfg, mesh)
+  if packer is not None:
+    form = row_attention.SHARED if packer.shared_prompts else row_attention.PACKED
+    row_attention.choose(cfg.model, packer.bins.capacity,
+                         row_attention.platform_of(parallel.Layout(mesh)), form)
+  return packer

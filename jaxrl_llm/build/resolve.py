@@ -1,0 +1,117 @@
+"""A Config with every default filled in and every combination checked, before anything compiles."""
+
+import dataclasses
+import logging
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.config import DEFAULT, AggregationConfig, Config, ConfigError
+from jaxrl_llm.objective import advantages, correction, estimators
+from jaxrl_llm.rollouts import numerics
+from jaxrl_llm.build import best_checks, evaluation_sets, mtp_checks, server_checks
+from jaxrl_llm.build.method_checks import check_objective
+
+logger = logging.getLogger(__name__)
+
+
+def resolve(cfg: Config) -> Config:
+  """The config with every default filled in and every combination checked.
+
+  Raises:
+    ConfigError: naming key, value, what is allowed, and a fix.
+  """
+  config_lib.load_plugins(cfg.plugins)
+  cfg = config_lib.check(config_lib.fill(cfg))
+  anchor = cfg.updates.anchor
+  if anchor == DEFAULT:
+    anchor = estimators.spec(cfg.estimator.name).anchor
+  aggregation = cfg.aggregation
+  if aggregation.name == "fixed" and aggregation.fixed_length is None:
+    aggregation = AggregationConfig("fixed", cfg.rollout.max_new_tokens)
+  cfg = dataclasses.replace(cfg, aggregation=aggregation,
+                            rollout=numerics.resolve(cfg.rollout, cfg.model),
+                            updates=dataclasses.replace(cfg.updates, anchor=anchor))
+  correction.check(cfg.correction)
+  check_objective(cfg)
+  _check_groups(cfg)
+  _check_statistics(cfg)
+  _check_anchor(cfg)
+  mtp_checks.check(cfg)
+  _check_lengths(cfg)
+  server_checks.check(cfg)
+  evaluation_sets.check(cfg)
+  best_checks.check(cfg)
+  return cfg
+
+
+def warn_of_off_policy_data(cfg: Config) -> None:
+  """Logs a warning where `reinforce`, which has no ratio, would train on another policy's rows.
+
+  A correction weighs the rows of an older sampler, so that staleness is then no reason; what the
+  policy moves between the optimizer batches is weighed by nothing.
+  """
+  u = cfg.updates
+  stale = u.staleness > 0 and cfg.correction.level == "none"
+  causes = {f"updates.optimizer_batches = {u.optimizer_batches}": u.optimizer_batches > 1,
+            f"updates.staleness = {u.staleness}": stale,
+            "pipo.enabled = True": cfg.pipo.enabled}
+  found = [cause for cause, holds in causes.items() if holds]
+  if cfg.estimator.name == "reinforce" and found:
+    logger.warning(
+        "estimator.name = 'reinforce' with %s: it has no ratio, so rows of an earlier policy count "
+        "as the current one's, and the gradient is biased. Fix: updates.optimizer_batches=1 "
+        "without staleness or PIPO, or an estimator with a ratio, such as ppo, cispo or seq_is.",
+        " and ".join(found))
+
+
+def _check_groups(cfg: Config) -> None:
+  """Methods that compare the rows of a group need groups of several rows."""
+  name, size = cfg.advantage.name, cfg.rollout.group_size
+  if advantages.spec(name).group and size < 2:
+    raise ConfigError(
+        f"rollout.group_size = {size}: advantage.name = {name!r} compares rows of a group. "
+        "Fix: rollout.group_size >= 2, or advantage.name=none.")
+  if cfg.dynamic_sampling.enabled and size < 2:
+    raise ConfigError(
+        f"dynamic_sampling.enabled = True with rollout.group_size = {size}: a group of one is "
+        "always constant. Fix: rollout.group_size >= 2.")
+
+
+def _check_statistics(cfg: Config) -> None:
+  """What an advantage reads, some other key must make the run compute."""
+  needs, of = advantages.needs(cfg.advantage), f"advantage.name = {cfg.advantage.name!r}"
+  if "adapter_residual" in needs and cfg.parameters.train != "lora":
+    raise ConfigError(
+        f"parameters.train = {cfg.parameters.train!r}: {of} reads what adapters change of the "
+        "hidden states, and this run has none. Fix: parameters.train=lora.")
+  if "ref_log_probs" in needs and not cfg.kl.coef:
+    raise ConfigError(
+        f"kl.coef = {cfg.kl.coef}: {of} reads the reference's log-probs, which are computed only "
+        "with a KL term. Fix: kl.coef=1e-6 or more.")
+
+
+def _check_anchor(cfg: Config) -> None:
+  """A correction weight corrects what a ratio to the behavior policy corrects already."""
+  set_rules = [n for n in ("level", "reject") if getattr(cfg.correction, n) not in ("none", ())]
+  if cfg.updates.anchor == "behavior" and set_rules:
+    rule = f"correction.{set_rules[0]} = {getattr(cfg.correction, set_rules[0])!r}"
+    raise ConfigError(
+        f"{rule} with updates.anchor = 'behavior': the ratio corrects for the behavior policy "
+        "already, a weight would count it twice. Fix: correction.level=none without reject, or "
+        "updates.anchor=recomputed.")
+  if cfg.pipo.enabled and estimators.spec(cfg.estimator.name).batch_statistics:
+    raise ConfigError(
+        f"pipo.enabled = True with estimator.name = {cfg.estimator.name!r}, whose weights are a "
+        "statistic of the fresh batch. Fix: another estimator.")
+
+
+def _check_lengths(cfg: Config) -> None:
+  """Lengths and texts at which a completion ends."""
+  buffer, limit = cfg.shaping.overlong_buffer, cfg.rollout.max_new_tokens
+  if buffer >= limit:
+    raise ConfigError(
+        f"shaping.overlong_buffer = {buffer}: the soft penalty begins that many tokens before "
+        f"rollout.max_new_tokens = {limit}. Fix: choose 0 to {limit - 1}.")
+  if not all(cfg.rollout.stop_strings):
+    raise ConfigError(
+        f"rollout.stop_strings = {cfg.rollout.stop_strings!r}: an empty text is in every "
+        "completion. Fix: remove it.")

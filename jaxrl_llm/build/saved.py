@@ -1,0 +1,173 @@
+"""Parameters of a run, finished or not, read from its folder and exported. Nothing there is
+changed.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  ServerConfig,
+  WriterConfig,
+  from_saved,
+  permit,
+  read_saved,
+)
+from jaxrl_llm.models import hf, trainable
+from jaxrl_llm.models.hf import import_weights, peft, import_adapters
+from jaxrl_llm.build import setup
+from jaxrl_llm.store import checkpoints
+from jaxrl_llm.store.checkpoints import BEST
+from jaxrl_llm.build.learner import Learner, Start
+from jaxrl_llm.build.warm_start import frozen_start
+from jaxrl_llm.types import Params, Task
+
+
+def read_config(workdir: str | Path, devices=None,
+                plugins: str = "") -> tuple[Config, list[jax.Device]]:
+  """(resolved config, devices) to inspect a run with; arguments of `setup.build`.
+
+  Overlap, rollout devices, the server, quantization and shared_prefix are off, so that a run can be
+  read on one device without optional libraries.
+
+  Args:
+    devices: the devices at hand; None: all. Those that the run used for rollouts only are left out.
+    plugins: the plugins that may be imported: `run` for those that the run names, or their names.
+
+  Raises:
+    ConfigError: the folder is no run's, or its config names other plugins.
+  """
+  path = Path(workdir) / "config.json"
+  if not path.exists():
+    raise ConfigError(
+        f"--workdir={workdir}: no config.json there, so it is no run's folder. Fix: the --workdir "
+        "of a run of experiments/main.py.")
+  content = read_saved(path, "the folder of another run")
+  permit(content, plugins, path)
+  cfg = from_saved(content)
+  training_devices = parallel.training_devices(cfg.mesh, devices)
+  cfg = dataclasses.replace(
+      cfg,
+      updates=dataclasses.replace(cfg.updates, overlap=False),
+      rollout=dataclasses.replace(cfg.rollout, quantization="none", shared_prefix=False),
+      mesh=dataclasses.replace(cfg.mesh, rollout=0),
+      server=ServerConfig(),
+      writer=WriterConfig("none"),
+  )
+  return setup.resolve(cfg), training_devices
+
+
+def build_learner(workdir: str | Path, devices=None,
+                  plugins: str = "") -> tuple[Config, Task, Learner]:
+  """The config, task and learner of a run, as `read_config` changes them. Nothing is to be closed.
+
+  Raises:
+    ConfigError: as `read_config`.
+  """
+  return setup.build_learner(*read_config(workdir, devices, plugins))
+
+
+def choose(workdir: str | Path, which: str | int = "latest") -> int:
+  """The iteration of a run's parameters: of the newest checkpoint, of the best evaluation, or the
+  named one.
+
+  Raises:
+    ConfigError: it does not exist; the message lists those there are.
+  """
+  found = checkpoints.iterations(Path(workdir))
+  kept = checkpoints.iterations(Path(workdir), BEST)
+  if not found and not kept:
+    raise ConfigError(
+        f"{Path(workdir) / 'checkpoints'}: no checkpoint there. Fix: the --workdir of a run that "
+        "reached its first one.")
+  if which == "latest" and found:
+    return found[-1]
+  if which == "best" and kept:
+    return kept[-1]  # of two, the later one is better: the other is soon removed
+  if str(which).isdigit() and int(which) in found + kept:
+    return int(which)
+  best = f", and of the best evaluation, {kept[-1]}" if kept else "; none of a best evaluation"
+  others = ["latest"] * bool(found) + ["best"] * bool(kept)
+  raise ConfigError(
+      f"--checkpoint={which}: {workdir} has checkpoints of iterations "
+      f"{', '.join(map(str, found))}{best}. Fix: one of them, or {' or '.join(others)}.")
+
+
+def _folder(workdir: Path, iteration: int) -> Path:
+  """The folder of a checkpoint, or else of the best parameters."""
+  if iteration in checkpoints.iterations(workdir):
+    return workdir / "checkpoints" / str(iteration) / "default"
+  return workdir / BEST / str(iteration)
+
+
+def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
+                  which: str | int = "latest") -> tuple[int, Start]:
+  """(iteration, trained and frozen parameters) of a checkpoint, laid out for the learner's mesh.
+
+  No optimizer state is read.
+
+  Raises:
+    ConfigError: no such checkpoint.
+    TornCheckpointsError: it cannot be read.
+  """
+  workdir, iteration = Path(workdir), choose(workdir, which)
+  shapes, _ = trainable.shapes_of(learner.model, cfg.parameters)
+  layout, _ = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
+  like = {"train": {"params": checkpoints.abstract(shapes, layout)}}
+  others = [i for i in checkpoints.iterations(workdir) if i != iteration]
+  fix = f"another of the checkpoints {others}" if others else "a copy of the folder"
+  tree = checkpoints.restore_part(_folder(workdir, iteration), like, fix)
+  return iteration, Start(tree["train"]["params"], frozen_start(cfg, learner, workdir))
+
+
+def restore_trained(cfg: Config, learner: Learner, workdir: str | Path,
+                    which: str | int = "latest") -> tuple[int, Params]:
+  """(iteration, parameters that the model reads) of a checkpoint; raises as `restore_start`."""
+  iteration, start = restore_start(cfg, learner, workdir, which)
+  return iteration, learner.merged(start)
+
+
+def export(workdir: str | Path, out: str | Path, which: str | int = "latest",
+           dtype: str | None = None, plugins: str = "") -> int:
+  """Writes a checkpoint's parameters, adapters merged, as a Hugging Face directory with tokenizer;
+  returns its iteration.
+
+  Raises:
+    ConfigError, TornCheckpointsError: as `read_config` and `restore_start`.
+    CheckpointError: as `hf.save_pretrained`, for example because `out` holds a checkpoint.
+  """
+  cfg, task, learner = build_learner(workdir, plugins=plugins)
+  iteration, params = restore_trained(cfg, learner, workdir, which)
+  hf.save_pretrained(out, learner.model, params, tokenizer=task.tokenizer, dtype=dtype)
+  return iteration
+
+
+def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "latest",
+                   dtype: str = "float32", plugins: str = "") -> int:
+  """Writes a checkpoint's adapters in the format of PEFT; returns its iteration.
+
+  Raises:
+    ConfigError: the run trains more than adapters, which the format does not hold; another dtype
+      than float32.
+    TornCheckpointsError, CheckpointError: as `restore_start` and `peft.save_adapter`.
+  """
+  cfg, _, learner = build_learner(workdir, plugins=plugins)
+  p = cfg.parameters
+  if p.train != "lora" or p.patterns or p.head_rows:
+    raise ConfigError(
+        f"--adapter: the run has parameters.train = {p.train!r}, patterns = {p.patterns} and "
+        f"head_rows = {p.head_rows}; an adapter directory holds only low-rank adapters. "
+        "Fix: leave --adapter out.")
+  if cfg.pretrained and import_adapters.is_adapter(import_weights.local_directory(cfg.pretrained)):
+    raise ConfigError(f"--adapter: the run started from the adapter {cfg.pretrained}, on which "
+                      "PEFT puts no second one. Fix: leave --adapter out.")
+  if dtype != "float32":
+    raise ConfigError(f"--dtype={dtype}: an adapter is stored in float32. Fix: leave --dtype out.")
+  iteration, start = restore_start(cfg, learner, workdir, which)
+  peft.save_adapter(out, learner.model, start.params["lora"], rank=p.lora_rank, alpha=p.lora_alpha,
+                    base=cfg.pretrained)
+  return iteration

@@ -1,0 +1,174 @@
+"""Builds what a run needs from its Config. Every refusal happens here or in `resolve`, before
+anything compiles.
+"""
+
+import dataclasses
+import logging
+from typing import NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load_plugins
+from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.models.hf import network_config, recommended_sampling, import_weights
+from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.rollouts.environment import OF_TOOL
+from jaxrl_llm.build import device_checks
+from jaxrl_llm.build.demonstrations import demonstrating
+from jaxrl_llm.build.learner import Learner, make_learner
+from jaxrl_llm.build.method_checks import check_rewards, check_task
+from jaxrl_llm.build.resolve import resolve, warn_of_off_policy_data
+from jaxrl_llm.build.samplers import Sampler, make_sampler, tool_of
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks.rewards import rewarded
+from jaxrl_llm.tasks.tokenizer import load_tokenizer
+from jaxrl_llm.types import Task
+
+logger = logging.getLogger(__name__)
+__all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
+           "warn_of_off_policy_data"]
+
+
+class Built(NamedTuple):
+  """What `build` returns, to be unpacked at once.
+
+  Attributes:
+    cfg: resolved, with the model shapes of the checkpoint in `pretrained`.
+    task, learner, sampler: made for it.
+  """
+
+  cfg: Config
+  task: Task
+  learner: Learner
+  sampler: Sampler
+
+
+def build(cfg: Config, devices=None, *, training: bool = True) -> Built:
+  """Everything that a run needs, for a resolved config. The caller closes the sampler.
+
+  Args:
+    devices: of the run; None: all there are.
+    training: False: it is only evaluated, so that the task needs no training problem, and training
+      rows need not divide over the devices.
+
+  Raises:
+    ConfigError: as `build_learner`, or the tool does not start.
+  """
+  cfg, task, learner = build_learner(cfg, devices, training=training)
+  if not training:
+    slots = parallel.padded(cfg.rollout.slots, parallel.of_whole_rows(learner.mesh))
+    cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, slots=slots))
+  check_rewards(cfg, task)
+  rollout_mesh = parallel.rollout_mesh(cfg.mesh, learner.mesh, devices)
+  sampler = make_sampler(cfg, task, learner.model, learner.mesh, rollout_mesh)
+  return Built(cfg, task, learner, sampler)
+
+
+def build_learner(cfg: Config, devices=None, *,
+                  training: bool = True) -> tuple[Config, Task, Learner]:
+  """As `build`, without a sampler: no tool is started, and there is nothing to close.
+
+  Raises:
+    ConfigError: the task does not fit the model or the row, or rows do not fit the devices.
+  """
+  mesh = parallel.make_mesh(cfg.mesh, devices)
+  if training:
+    device_checks.check(cfg, mesh, parallel.rollout_mesh(cfg.mesh, mesh, devices))
+  model = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
+  cfg, tokenizer = _from_checkpoint(dataclasses.replace(cfg, model=model))
+  device_checks.check_heads(cfg)
+  task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
+  task = rewarded(task, cfg.reward)
+  check_task(cfg, task, training)
+  _check_task(cfg, task)
+  origin = str(import_weights.base_directory(cfg.pretrained)) if cfg.pretrained else None
+  model = Model(cfg.model, parallel.Layout(mesh), origin)
+  trainable.check(cfg.parameters, model)
+  return cfg, task, make_learner(cfg, model, mesh, task.stop_ids)
+
+
+def _from_checkpoint(cfg: Config) -> tuple[Config, PreTrainedTokenizerBase | None]:
+  """The config with the model shapes of `pretrained`, and its tokenizer; unchanged and None without
+  a checkpoint.
+  """
+  if not cfg.pretrained:
+    return cfg, None
+  ours = cfg.model
+  try:
+    directory = import_weights.base_directory(cfg.pretrained)
+    limit = recommended_sampling.position_limit(directory)
+    shapes = network_config.read_config(directory)
+  except (CheckpointError, OSError) as error:
+    raise ConfigError(f"pretrained = {cfg.pretrained!r}: {error}") from error
+  model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
+                              scan_layers=ours.scan_layers, remat=ours.remat,
+                              attention=ours.attention, compute_dtype=ours.compute_dtype)
+  check_model(model)
+  _log_replaced(ours, model)
+  if limit is not None and cfg.row_length > limit:
+    logger.warning(
+        "rollout.max_prompt_tokens + rollout.max_new_tokens = %d: the checkpoint in `pretrained` "
+        "is made for %d positions. Fix: shorter rows, or rope_scaling in its config.json.",
+        cfg.row_length, limit)
+  return dataclasses.replace(cfg, model=model), load_tokenizer(directory)
+
+
+def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
+  """Says where the sampling defaults of a checkpoint are others than ours, which are used.
+
+  Args:
+    pretrained: the checkpoint; empty: nothing is said.
+    ours: as in `recommended_sampling.differing_sampling`.
+  """
+  if not pretrained:
+    return
+  found = recommended_sampling.differing_sampling(import_weights.base_directory(pretrained), ours)
+  if found:
+    logger.warning("generation_config.json of %s names other sampling defaults: %s", pretrained,
+                   ", ".join(found))
+
+
+def _log_replaced(ours: ModelConfig, theirs: ModelConfig) -> None:
+  """Says which shapes of the config gave way to the checkpoint's."""
+  for field in dataclasses.fields(ModelConfig):
+    mine, its = getattr(ours, field.name), getattr(theirs, field.name)
+    if mine not in (its, field.default):
+      logger.warning("model.%s = %r: the checkpoint in `pretrained` has %r, which is used",
+                     field.name, mine, its)
+
+
+def _check_task(cfg: Config, task: Task) -> None:
+  """Refuses a task whose prompts, tools, demonstrations or tokenizer do not fit the config."""
+  _check_lengths(cfg, task)
+  if cfg.rollout.max_turns and cfg.environment.name == OF_TOOL:
+    tool_of(cfg, task)
+  size = len(task.tokenizer)
+  if size > cfg.model.vocab_size:
+    raise ConfigError(f"model.vocab_size = {cfg.model.vocab_size}: the tokenizer has {size} "
+                      f"tokens. Fix: model.vocab_size >= {size}.")
+
+
+def _check_lengths(cfg: Config, task: Task) -> None:
+  """Refuses prompts longer than the row's, and demonstrations that are absent or too long."""
+  longest = task.longest_prompt()
+  if longest > cfg.rollout.max_prompt_tokens:
+    raise ConfigError(
+        f"rollout.max_prompt_tokens = {cfg.rollout.max_prompt_tokens}: prompts of task.name = "
+        f"{cfg.task.name!r} have up to {longest} tokens. "
+        f"Fix: rollout.max_prompt_tokens >= {longest}.")
+  if not cfg.warm_start.steps:
+    return
+  if cfg.warm_start.path:
+    demonstrating(cfg, cfg.seed, task.tokenizer)  # refuses a file that does not fit
+    return
+  if not task.has_demonstrations:
+    raise ConfigError(
+        f"warm_start.steps = {cfg.warm_start.steps}: task.name = {cfg.task.name!r} has no "
+        "demonstrations to imitate. Fix: warm_start.steps=0.")
+  longest += task.longest_demonstration()
+  if longest > cfg.row_length:
+    raise ConfigError(
+        f"rollout.max_new_tokens = {cfg.rollout.max_new_tokens}: a prompt with its demonstration "
+        f"has up to {longest} tokens. Fix: rollout.max_new_tokens >= "
+        f"{longest - cfg.rollout.max_prompt_tokens}, or warm_start.steps=0.")

@@ -1,0 +1,1 @@
+"""Verdicts on answers: what a completion concludes, and whether it equals the reference."""

@@ -1,0 +1,210 @@
+"""The verdict on a completion: cheap comparisons first, algebra in a worker process last.
+
+`judge` may end in a `Question`, which a worker decides with math-verify (grading/verifier_pool.py).
+Where the answer stands is found in grading/extraction.py, numbers with units are read in
+grading/quantities.py, formulas get one spelling in grading/latex.py and are compared in
+grading/comparisons.py.
+"""
+
+import re
+
+import numpy as np
+
+from jaxrl_llm.grading import inequalities, latex
+from jaxrl_llm.grading.comparisons import Question, Verdict, compare, question, without_label
+from jaxrl_llm.grading.extraction import after_thinking, answer_line, boxes, last_boxed, letter
+from jaxrl_llm.grading.latex import normalize
+from jaxrl_llm.grading.quantities import (
+  Quantity,
+  equal,
+  last_number,
+  quantity,
+  stated_number,
+  worded,
+)
+from jaxrl_llm.registry import VERIFIERS
+
+__all__ = ["KINDS", "Question", "Verdict", "after_thinking", "answer_key", "judge", "last_boxed",
+           "last_number", "letter", "normalize", "register"]
+
+KINDS = ("exact", "numeric", "math", "choice")
+NO_ANSWER = "no answer"  # unscored: the problem has none
+LONGEST = 1000  # characters; a longer answer, also longer than four times the gold, is wrong
+
+
+def register(name: str, *, replace: bool = False):
+  """Returns a decorator that enters a verifier: `(text, answer) -> bool` or `Verdict`.
+
+  Args:
+    name: value of `task.data.verifier`, or of a mapping's `verifier`.
+    replace: overwrites an entry on purpose, for notebooks that run a cell again.
+
+  Raises:
+    ValueError: the name is taken.
+  """
+  return VERIFIERS.register(name, replace=replace)
+
+
+def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
+  """Returns the verdict on one completion, or the question that is left for a worker.
+
+  All kinds read the text after the thinking block. They compare
+
+    exact    the box's content, or without a box the whole text, up to white space.
+    numeric  the box, which must be a number with at most a unit, or is left to algebra. Without a
+             box, the number on the last line with a mark of an answer ("####", "answer:"), else the
+             last number of the text. 5% is 5 and 0.05; see `quantities.equal`.
+    choice   a letter A to J; see `extraction.letter`.
+    math     the last box, or all boxes if the gold has as many answers; there must be one. As
+             strings, as numbers with units, as words, then by algebra.
+
+  A verifier of a plugin gets the same text and the answer, without white space around it.
+
+  Raises:
+    ValueError: unknown kind.
+  """
+  if kind not in VERIFIERS:
+    raise ValueError(f"verifier kind {kind!r} is unknown; allowed are {', '.join(VERIFIERS)}.")
+  gold = _gold(answer or "") if kind in ("numeric", "math", "choice") else (answer or "").strip()
+  if not gold:
+    return Verdict(False, "none", NO_ANSWER)
+  text = after_thinking(completion)
+  if kind in KINDS:
+    return VERIFIERS[kind].function(text, gold)
+  return _own(kind, text, gold)
+
+
+def _own(kind: str, text: str, gold: str) -> Verdict:
+  """Returns the verdict of a verifier from a plugin, whose failure leaves the row unscored."""
+  entry = VERIFIERS[kind]
+  try:
+    said = entry.function(text, gold)
+  except Exception as error:
+    return Verdict(False, "none", f"crash: {entry.where}: {type(error).__name__}: {error}")
+  if isinstance(said, Verdict):
+    return said
+  if not isinstance(said, (bool, np.bool_)):
+    return Verdict(False, "none", f"crash: {entry.where} returned {said!r}; True or False was "
+                   "expected")
+  return Verdict(bool(said), "own")
+
+
+def answer_key(completion: str, kind: str | None = None) -> str | None:
+  """Returns a text that is the same for equal answers, for votes and counts of distinct answers.
+
+  Args:
+    kind: exact, numeric, choice and math take what `judge` compares. None takes the box, else the
+      text after the last `####`, else after the last `=`, else all of the text, without white
+      space.
+
+  Returns:
+    None if there is no answer. Answers that only algebra finds equal have different keys.
+  """
+  text = after_thinking(completion)
+  box = last_boxed(text)
+  kind = kind if kind in KINDS else None  # what a plugin's verifier compares is unknown
+  if kind == "choice":
+    return letter(text)
+  if kind == "numeric":
+    said = _stated(text) if box is None else _number_in_box(box)
+    if said is not None:
+      return str(said.value)
+  if kind in ("math", "numeric") or (kind is None and box is not None):
+    plain = normalize((box or "")[:LONGEST])
+    said = quantity((box or "")[:LONGEST])
+    return None if not plain else plain if said is None else str(said.value)
+  if kind is None:
+    text = text.rsplit("####", 1)[-1].rsplit("=", 1)[-1]
+    return "".join(text.split()) or None
+  return " ".join((text if box is None else box).split()) or None
+
+
+@register("exact")
+def _exact(text: str, gold: str) -> Verdict:
+  box = last_boxed(text)
+  said = " ".join((text if box is None else box).split())
+  return Verdict(said == " ".join(gold.split()), "string" if said else "missing")
+
+
+@register("numeric")
+def _numeric(text: str, gold: str) -> Verdict | Question:
+  expected = quantity(gold)
+  if expected is None:
+    return Verdict(False, "none", f"the answer {gold[:40]!r} is not one number")
+  box = last_boxed(text)
+  said = _stated(text) if box is None else _number_in_box(box)
+  if said is not None:
+    return Verdict(equal(expected, said), "number")
+  if not box:
+    return Verdict(False, "missing")
+  return Verdict(False, "length") if len(box) > LONGEST else question(gold, box)
+
+
+@register("choice")
+def _choice(text: str, gold: str) -> Verdict:
+  expected = re.fullmatch(r"\(?([A-Ja-j])[.)]?", gold.strip())
+  if expected is None:
+    return Verdict(False, "none", f"the answer {gold[:40]!r} is no letter from A to J")
+  said = letter(text)
+  return Verdict(said == expected[1].upper(), "missing" if said is None else "letter")
+
+
+@register("math")
+def _math(text: str, gold: str) -> Verdict | Question:
+  said = _boxed_answer(text, gold)
+  if not said:
+    return Verdict(False, "missing")
+  if len(said) > max(LONGEST, 4 * len(gold)):
+    return Verdict(False, "length")
+  return compare(gold, said)
+
+
+def _boxed_answer(text: str, gold: str) -> str | None:
+  """Returns the last box, or all boxes as a list where the gold has as many answers."""
+  found = boxes(text)
+  if not found:
+    return None
+  count = len(latex.items(gold))
+  if count > 1 and len(found) == count and len(latex.items(found[-1])) == 1:
+    return ", ".join(found)
+  return found[-1]
+
+
+def _number_in_box(box: str) -> Quantity | None:
+  """Returns the number that a box is, also as `x = 5`."""
+  box = box[:LONGEST + 1]
+  found = quantity(without_label(box))
+  left, sign, right = box.rpartition("=")
+  if found is None and sign and not re.search(r"[,;]", left) and not inequalities.AND.search(left):
+    found = quantity(right)
+  return worded(box) if found is None and r"\text" in box else found
+
+
+def _stated(text: str) -> Quantity | None:
+  """Returns the number that a text without a box states as its answer."""
+  line = answer_line(text)
+  if line is None:
+    number = stated_number(text)
+    return None if number is None else Quantity(number)
+  line = line.replace("**", "")
+  for part in (line, _REMARK.split(line, maxsplit=1)[0], _BEFORE_WORDS.match(line)[0]):
+    if (found := quantity(part)) is not None:
+      return found
+  number = stated_number(_REMARK.split(line, maxsplit=1)[0])
+  return None if number is None else Quantity(number)
+
+
+def _gold(answer: str) -> str:
+  """Returns an answer without its box; the parts of a written list ['1', '2'] with commas."""
+  text = str(answer).strip()
+  if re.fullmatch(r"\[\s*(['\"]).*\1\s*\]", text, re.DOTALL):
+    parts = [part for _, part in re.findall(r"(['\"])(.*?)\1(?=\s*[,\]])", text, re.DOTALL)]
+    text = ", ".join(parts).replace("\\\\", "\\")
+  box = last_boxed(text)
+  text = text if box is None else box
+  return re.sub(r"(?<!\\)\$", "", text).strip()
+
+
+# What follows on the line of an answer without belonging to it.
+_BEFORE_WORDS = re.compile(r"(?:[^A-Za-z\\=]*(?=\s[A-Za-z]))?")
+_REMARK = re.compile(r"\s\(|;|,\s|\.\s|\s(?:because|since|as|so|which|where|when|from|after)\b")

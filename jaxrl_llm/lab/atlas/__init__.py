@@ -1,0 +1,1 @@
+"""What each estimator does with one token: its coefficient over ratio and advantage."""

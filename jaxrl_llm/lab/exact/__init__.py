@@ -1,0 +1,1 @@
+"""Small problems whose sums over all completions are exact."""

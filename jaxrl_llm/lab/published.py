@@ -1,0 +1,150 @@
+"""A published claim, the committed table beside it, and a short version of the table made anew.
+
+Nothing here touches a device, so that the commands of `live` have them for themselves.
+"""
+
+import dataclasses
+import functools
+import json
+import operator
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from IPython.display import Image, Markdown, display
+
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.lab.notebook import ROOT, fast, fresh, of_checkout
+from jaxrl_llm.reporting.tables import MISSING, markdown_table
+
+# What a command writes into a page: from one comment to the next that ends in "end -->".
+_WRITTEN = re.compile(r"<!--[^>]*-->\n(.*?)<!--[^>]*end -->", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """What a source says.
+
+  Attributes:
+    text: the claim.
+    source: where it stands, and how it is known: read there, or second-hand.
+    value: the published number, if the claim has one; `here` is its counterpart.
+    file, at: the committed file, in the table's folder, that holds the counterpart, and where: the
+      keys that lead to it in a .json file, or a regular expression whose group is the number.
+  """
+
+  text: str
+  source: str
+  value: float | None = None
+  file: str = ""
+  at: str | tuple = ()
+
+  def here(self, folder: Path) -> float | None:
+    """Returns the counterpart in the committed results, None if the claim names none.
+
+    Raises:
+      ConfigError: the file does not hold it, or holds several that match.
+    """
+    if not self.file:
+      return None
+    text = (folder / self.file).read_text()
+    try:
+      if isinstance(self.at, tuple):
+        return float(functools.reduce(operator.getitem, self.at, json.loads(text)))
+      (found,) = re.findall(self.at, text)
+      return float(found)
+    except (ValueError, LookupError, TypeError) as error:
+      raise ConfigError(f"{folder / self.file}: {self.at!r} does not lead to one number ({error}). "
+                        "Fix: its place in experiments/tables.py or matrix.py.") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table of experiments/.
+
+  Attributes:
+    folder: that holds its page and figures.
+    claims: that it is to be read beside.
+    live: commands of a version that takes minutes, without `python`. {out} stands for a new folder,
+      {fast} for the flags `fast`.
+    fast: flags with JAXRL_FAST=1; there are none without.
+    page: that holds the committed table, between comments or as a whole.
+  """
+
+  folder: str
+  claims: tuple[Claim, ...]
+  live: tuple[str, ...]
+  fast: str = ""
+  page: str = "README.md"
+
+  @property
+  def path(self) -> Path:
+    return ROOT / self.folder
+
+  @property
+  def exists(self) -> bool:
+    """Whether the table is committed."""
+    return (self.path / self.page).exists()
+
+  def commands(self, out: Path) -> list[list[str]]:
+    """Returns the arguments of each live command, for this process's Python."""
+    flags = self.fast if fast() else ""
+    return [[sys.executable, *shlex.split(text.format(out=shlex.quote(str(out)), fast=flags))]
+            for text in self.live]
+
+  def figures(self) -> list[Path]:
+    """Returns the committed figures."""
+    return sorted([*self.path.glob("*.png"), *self.path.glob("results/*.png")])
+
+  def committed(self) -> str:
+    """Returns the committed tables, in Markdown; what a page says around them stays there."""
+    if not self.exists:
+      return f"{self.folder} has no committed table yet."
+    text = (self.path / self.page).read_text()
+    return "\n\n".join(_WRITTEN.findall(text)) or text
+
+  def beside(self) -> str:
+    """Returns the table of the claims and their counterparts here, in Markdown."""
+    if not self.claims:
+      return "No claim is published for this table: the task is this project's own."
+    rows = []
+    for claim in self.claims:
+      here = claim.here(self.path) if self.exists else None
+      gap = None if here is None or claim.value is None else here - claim.value
+      rows.append((claim.text, claim.source, *map(_number, (claim.value, here)),
+                   _number(gap, "+")))
+    return markdown_table(("claim", "source", "published", "here", "difference"), rows)
+
+
+def show(table: Table) -> None:
+  """Shows the claims, then the committed table and its figures."""
+  display(Markdown(f"{table.beside()}\n[{table.folder}]({table.folder}/{table.page})\n\n"
+                   f"{table.committed()}"))
+  for figure in table.figures():
+    display(Image(str(figure), width=900))
+
+
+def live(table: Table) -> None:
+  """Runs the table's commands at notebook size, showing what they print and their figures.
+
+  Raises:
+    SystemExit: a command failed; its last line stands there.
+  """
+  out = fresh(Path(table.folder).name)
+  for command in table.commands(out):
+    print("python", *command[1:])
+    with subprocess.Popen(command, cwd=ROOT, env=of_checkout(), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True) as process:
+      line = ""
+      for line in process.stdout:
+        print(line, end="")
+    if process.returncode:
+      sys.exit(line.strip())
+  for figure in sorted(out.glob("**/*.png")):
+    display(Image(str(figure), width=900))
+
+
+def _number(value: float | None, sign: str = "") -> str:
+  return MISSING if value is None else f"{value:{sign}.4g}"

@@ -1,0 +1,1 @@
+"""One saved batch under every estimator."""

@@ -1,0 +1,243 @@
+"""Replays one batch of frozen rollouts through every estimator.
+
+The result says what each estimator clips, how it weights tokens and which gradient it gives. All
+estimators see the same tokens, advantages and weights; only the ratio differs. The losses depend on
+the parameters through log-probs only, so a gradient is a product with dloss / dlog pi, and the
+network is compiled once instead of once per estimator.
+
+The run may prune the vocabulary or forbid early stop tokens. Then tokens outside the current
+policy's vocabulary have neither ratio nor gradient, as in `policy_loss`; their weights stay in the
+denominators. `policy_loss` also skips tokens outside the anchor's vocabulary. Saved rollouts do not
+tell which these are, so here they take part.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxrl_llm.config import Config, EstimatorConfig, StepConfig
+from jaxrl_llm.lab.replay.frozen import Frozen
+from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective.estimators.common import masked_log_ratio
+from jaxrl_llm.objective.loss import policy_stats
+from jaxrl_llm.ops import prefix
+from jaxrl_llm.training.batches import weighed_batch, with_weights
+from jaxrl_llm.training.score import Scores
+from jaxrl_llm.training.train_step import gradients
+from jaxrl_llm.types import Rollout, TokenStats, TrainBatch
+
+BUCKETS = 12  # of token positions, log-spaced; at most
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+  """One estimator on the batch.
+
+  Attributes:
+    name: of the estimator.
+    anchor: `recomputed` or `behavior`.
+    clip: shares of the policy tokens inside the vocabulary, by the estimator's own count: "high"
+      (above the window), "low" (below it), "dual" (beyond the dual clip) and "dropped".
+    dropped: share of tokens without gradient; as all below, of the tokens with an advantage, since
+      others have no gradient under any estimator. NaN without such tokens.
+    effective_share: effective sample size of the token weights |coefficient / advantage|, divided
+      by their number.
+    norm: of the gradient with respect to the parameters.
+    gradient: [P] f32, over the trained parameters.
+    dropped_by_position: [K], share of tokens without gradient in each bucket of positions.
+  """
+
+  name: str
+  anchor: str
+  clip: dict[str, float]
+  dropped: float
+  effective_share: float
+  norm: float
+  gradient: np.ndarray
+  dropped_by_position: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+  """All estimators, and the drift between the sampling and the current policy.
+
+  Attributes:
+    estimators: one entry each.
+    cosine: [E, E], between gradients; NaN where one is zero.
+    advantaged: share of the policy tokens inside the vocabulary that have an advantage.
+    position: [K], geometric middle of each bucket; the first policy token has position 1.
+    count: [K], tokens inside the vocabulary.
+    rows, leaving: [K], rows with a token in the bucket, and those of them that end in it.
+    mean, std: [K], of the cumulative log-ratio of current and behavior policy, nats.
+  """
+
+  estimators: list[Replayed]
+  cosine: np.ndarray
+  advantaged: float
+  position: np.ndarray
+  count: np.ndarray
+  rows: np.ndarray
+  leaving: np.ndarray
+  mean: np.ndarray
+  std: np.ndarray
+
+
+def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_batches: int,
+           stop_ids: tuple[int, ...] = ()) -> Replay:
+  """Puts all rows, as one optimizer batch, through every registered estimator.
+
+  Args:
+    frozen: the rows.
+    params: the current policy.
+    scores: statistics that the run's advantage needs; the anchor is taken from `frozen`.
+    model: of the run.
+    cfg: resolved; advantage, aggregation and temperature are used, estimator and correction are
+      not.
+    micro_batches: number of parts in which the rows go through the network.
+    stop_ids: the task's, for `rollout.min_new_tokens`.
+  """
+  batch = _batch(frozen, scores, cfg)
+  loss = dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce"), stop_ids=stop_ids)
+  stats = jax.jit(functools.partial(policy_stats, model=model, cfg=loss))(params, batch)
+  gradient = _gradient_function(model, StepConfig(loss, micro_batches))
+  edges, bucket = _buckets(batch.rollout.mask)
+  rows, leaving = _rows(bucket, np.asarray(batch.rollout.mask))
+  batch = _inside(batch, stats)
+  mask = np.asarray(batch.rollout.mask)
+  counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
+  anchors = {"behavior": batch.rollout.behavior_log_probs,
+             "recomputed": jnp.asarray(frozen.anchor_log_probs)}
+  entries = []
+  for name in estimators.names():
+    anchor = estimators.spec(name).anchor
+    coefficient, clip = _coefficients(name, stats.log_probs, anchors[anchor], batch)
+    flat = np.asarray(gradient(params, batch.replace(loss_weights=coefficient)))
+    dropped = (np.asarray(coefficient) == 0) & counted
+    share = _effective_share(coefficient, batch, counted)
+    entries.append(
+        Replayed(name, anchor, clip, _share(dropped, counted), share, float(np.linalg.norm(flat)),
+                 flat, _bucket_mean(dropped, bucket, counted)))
+  mean, std = _drift(stats.log_probs, batch.rollout, bucket)
+  return Replay(
+      estimators=entries,
+      cosine=cosines([entry.gradient for entry in entries]),
+      advantaged=_share(counted, mask),
+      position=np.sqrt(edges[:-1] * np.maximum(edges[1:] - 1, 1)),
+      count=np.bincount(bucket[mask], minlength=len(edges) - 1),
+      rows=rows,
+      leaving=leaving,
+      mean=mean,
+      std=std,
+  )
+
+
+def _batch(frozen: Frozen, scores: Scores, cfg: Config) -> TrainBatch:
+  """Returns the rows as one optimizer batch, with the run's weights and without correction."""
+  plain = dataclasses.replace(cfg.batch, parts=1, correction=type(cfg.correction)())
+  keep = jnp.asarray(frozen.keep)
+  scores = scores.replace(anchor_log_probs=jnp.asarray(frozen.anchor_log_probs))
+  batch, _ = weighed_batch(frozen.rollout, jnp.asarray(frozen.rewards), keep, scores, cfg=plain)
+  return with_weights(batch, keep, plain)
+
+
+def _inside(batch: TrainBatch, stats: TokenStats) -> TrainBatch:
+  """Masks the tokens outside the current policy's vocabulary; weights stay as they are."""
+  if stats.in_support is None:
+    return batch
+  return batch.replace(rollout=batch.rollout.replace(mask=batch.rollout.mask & stats.in_support))
+
+
+def _gradient_function(model, cfg: StepConfig):
+  """Returns f(params, batch) -> gradient [P] of sum(loss_weights * log pi)."""
+
+  def gradient(params, batch: TrainBatch):
+    _, tree = gradients(params, batch, loss=_linear, model=model, cfg=cfg)
+    return ravel_pytree(tree)[0]
+
+  return jax.jit(gradient)
+
+
+def _linear(params, batch: TrainBatch, *, model, cfg):
+  """Returns the loss sum(loss_weights * log pi), where `loss_weights` holds dloss / dlog pi."""
+  log_probs = policy_stats(params, batch, model=model, cfg=cfg).log_probs
+  return jnp.sum(batch.loss_weights * log_probs), {}
+
+
+def _coefficients(name: str, log_probs, anchor, batch: TrainBatch):
+  """Returns (dloss / dlog pi [B, L], clip shares) of an estimator with its default numbers."""
+  mask, call = batch.rollout.mask, estimators.get_estimator(name)
+
+  def loss(log_probs):
+    out = call(log_probs, anchor, batch.advantages, mask, EstimatorConfig(name))
+    return jnp.sum(batch.loss_weights * jnp.where(mask, out.per_token_loss, 0)), out.metrics
+
+  coefficient, metrics = jax.jit(jax.grad(loss, has_aux=True))(log_probs)
+  clip = {
+      key.removeprefix("clip/"): float(m.total / jnp.maximum(m.count, 1))
+      for key, m in metrics.items()
+      if key.startswith("clip/")
+  }
+  return coefficient, clip
+
+
+def _effective_share(coefficient, batch: TrainBatch, counted: np.ndarray) -> float:
+  """Returns (sum w)^2 / (n sum w^2) over the n `counted` tokens.
+
+    w = |coefficient / (loss_weight * advantage)|
+  """
+  plain = np.asarray(batch.advantages * batch.loss_weights)[counted]
+  weight = np.abs(np.asarray(coefficient)[counted] / plain)
+  squares = np.sum(np.square(weight, dtype=np.float64))
+  return float(np.sum(weight, dtype=np.float64)**2 / (len(weight) * squares)) if squares else 0.0
+
+
+def _drift(log_probs, rollout: Rollout, bucket: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (mean, std) of the cumulative log-ratio of current and behavior policy, per bucket."""
+  log_ratio = masked_log_ratio(log_probs, rollout.behavior_log_probs, rollout.mask)
+  cumulative = np.asarray(prefix.cumulative_log_ratio(log_ratio, rollout.mask))
+  mask = np.asarray(rollout.mask)
+  mean = _bucket_mean(cumulative, bucket, mask)
+  variance = _bucket_mean(np.square(cumulative), bucket, mask) - np.square(mean)
+  return mean, np.sqrt(np.maximum(variance, 0))
+
+
+def cosines(gradients_: list[np.ndarray]) -> np.ndarray:
+  """Returns the cosines between gradients, [E, E]; NaN in the row and column of a zero gradient."""
+  stacked = np.stack(gradients_).astype(np.float64)
+  with np.errstate(invalid="ignore", divide="ignore"):
+    unit = stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
+    return unit @ unit.T
+
+
+def _buckets(mask) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (edges [K + 1] of log-spaced token positions from 1, bucket [B, L] of each token)."""
+  position = np.asarray(prefix.token_index(mask))
+  longest = max(1, int(position.max()))
+  edges = np.arange(1, longest + 2)
+  if longest > BUCKETS:
+    edges = np.unique(np.round(np.geomspace(1, longest + 1, BUCKETS + 1)).astype(int))
+  bucket = np.searchsorted(edges, position, side="right") - 1
+  return edges.astype(float), np.clip(bucket, 0, len(edges) - 2)
+
+
+def _rows(bucket: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (rows with a token in each bucket, rows whose last token is in it), both [K]."""
+  there = np.arange(int(bucket.max()) + 1)[:, None, None] == np.where(mask, bucket, -1)
+  last = np.where(mask, bucket, -1).max(1)
+  return there.any(-1).sum(-1), np.bincount(last[last >= 0], minlength=len(there))
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> float:
+  return float(part[whole].mean()) if whole.any() else float("nan")
+
+
+def _bucket_mean(values: np.ndarray, bucket: np.ndarray, where: np.ndarray) -> np.ndarray:
+  """Returns the mean of each bucket over the tokens of `where`, [K]; NaN for an empty bucket."""
+  size = int(bucket.max()) + 1
+  count = np.bincount(bucket[where], minlength=size).astype(float)
+  total = np.bincount(bucket[where], weights=values[where].astype(np.float64), minlength=size)
+  return np.divide(total, count, out=np.full(size, np.nan), where=count > 0)

@@ -1,0 +1,81 @@
+"""Replay for a run's folder: chooses rollouts and parameters, and writes the report."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+
+from jaxrl_llm.build import saved
+from jaxrl_llm.build.learner import Learner, Start
+from jaxrl_llm.lab.replay import frozen as frozen_lib
+from jaxrl_llm.lab.replay import replay as replay_lib
+from jaxrl_llm.lab.replay import replay_report
+from jaxrl_llm.objective import advantages
+from jaxrl_llm.reporting.reader import RunError, read_run
+from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.store import checkpoints
+from jaxrl_llm.training.score import Scores
+from jaxrl_llm.types import Params, Rollout
+
+
+def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | None = None,
+        plugins: str = "") -> str:
+  """Replays one iteration's rollouts under a checkpoint's policy; writes replay.md and replay.html,
+  and returns the text.
+
+  Args:
+    workdir: of a run with a checkpoint.
+    iteration: of the rollouts; None: the first one after the checkpoint before the chosen one.
+    checkpoint: iteration of the parameters; None: the newest.
+    plugins: as `saved.read_config`.
+
+  Raises:
+    RunError: the folder, the rollouts or the checkpoint cannot be read, the policy is older than
+      the rollouts, or the advantage reads what no run saves.
+  """
+  workdir = Path(workdir)
+  finished = read_run(workdir)
+  cfg, task, learner = saved.build_learner(workdir, jax.devices()[:1], plugins)
+  at = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)
+  if iteration is None:
+    before = [i for i in checkpoints.iterations(workdir) if i < at]
+    iteration = (before[-1] if before else 0) + 1
+  rows = frozen_lib.load(finished, iteration, cfg, task.tokenizer.pad_token_id)
+  if at < iteration:
+    raise RunError(
+        f"--checkpoint={at} is older than the rollouts of --iteration={iteration}: a policy that "
+        f"had not yet sampled them. Fix: --iteration={at} or less.")
+  if "ref_log_probs" in advantages.needs(cfg.advantage):
+    raise RunError(f"advantage.name = {cfg.advantage.name!r} of {workdir} reads the reference's "
+                   "log-probs, which a run does not save. Fix: another run.")
+  _, start = saved.restore_start(cfg, learner, workdir, at)
+  params = learner.merged(start)
+  # The reference's log-probs are not saved, so a KL term in the reward is left out.
+  without_kl = dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, coef=0.0))
+  result = replay_lib.replay(
+      rows, params, _scores(learner, start, params, rows.rollout), model=learner.model,
+      cfg=without_kl, micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches,
+      stop_ids=task.stop_ids)
+  title = f"Replay of {workdir.name}"
+  subtitle = (
+      f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy "
+      f"of iteration {at}; advantage {cfg.advantage.name}, aggregation {cfg.aggregation.name}; "
+      f"{int(rows.rollout.mask.sum())} policy tokens in {len(rows.keep)} rows")
+  text = replay_report.text(result, f"{title}: {subtitle}.")
+  write_atomically(workdir / "replay.md", text)
+  write_atomically(workdir / "replay.html", replay_report.page(result, title, subtitle))
+  return text
+
+
+def _scores(learner: Learner, start: Start, params: Params, rollout: Rollout) -> Scores:
+  """What the run's advantage reads, under the current policy. `replay` makes its own anchor and
+  vocabulary.
+  """
+  scoring, residual = learner.scoring, None
+  if scoring.score_residual is not None:
+    residual = scoring.score_residual(params, learner.base(start), rollout)
+  if not scoring.reads_stats:
+    return Scores(adapter_residual=residual)
+  stats = scoring.score(params, rollout, scoring.sampling)
+  return Scores(sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy,
+                adapter_residual=residual)

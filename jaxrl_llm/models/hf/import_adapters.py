@@ -1,0 +1,178 @@
+"""Reads low-rank adapters in the format of Hugging Face's PEFT, and adds them to their base."""
+
+import collections
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from jaxrl_llm.models.hf.network_config import read_json
+from jaxrl_llm.models.hf.peft import CONFIG, PREFIX, WEIGHTS
+from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
+from jaxrl_llm.models.transformer import Model
+
+BASE = "base_model_name_or_path"
+NAME = re.compile(re.escape(PREFIX) + r"(.+)\.lora_([AB])(?:\.default)?\.weight")
+COPY = re.compile(re.escape(PREFIX) + r"(.*?(?:embed_tokens|lm_head))(?:\.base_layer)?\.weight")
+# Keys of adapter_config.json with which an adapter is more than x W^T + scale x A^T B^T, and the
+# values without which it is not.
+PLAIN: dict[str, tuple] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", None),
+    "fan_in_fan_out": (False, None),
+    "use_dora": (False, None),
+    "modules_to_save": (None, []),
+    "alpha_pattern": (None, {}),
+    "trainable_token_indices": (None, []),
+}
+
+
+def is_adapter(directory: Path) -> bool:
+  """Whether a directory holds an adapter instead of a network."""
+  return (directory / CONFIG).exists()
+
+
+def bases(directory: Path) -> list[str]:
+  """Where the base of an adapter may be, the likeliest first: as adapter_config.json names it, from
+  the current folder and beside the adapter, and in the adapter's own folder.
+
+  Raises:
+    CheckpointError: adapter_config.json is not readable or names no base.
+  """
+  named = read_json(directory / CONFIG).get(BASE)
+  if named is not None and not isinstance(named, str):
+    raise CheckpointError(f"{directory / CONFIG}: {BASE} = {named!r}: a name or a directory was "
+                          "expected. Fix: the directory of the base.")
+  own = [str(directory)] if (directory / "config.json").exists() else []
+  if not named:
+    if own:
+      return own
+    raise CheckpointError(f"{directory / CONFIG} names no base. Fix: {BASE}, the directory of the "
+                          "checkpoint that the adapter was trained on.")
+  beside = [directory / named, directory.parent / named, directory.parent / Path(named).name]
+  return [named, *map(str, beside), *own]
+
+
+def add(directory: Path, model: Model, params, dtype=None):
+  """The parameters with the adapter in `directory` added, W + scale B A, computed in f32.
+
+  Changed parameters are f32, or of `dtype`; the others are the same arrays. The scale is
+  lora_alpha / r, or with use_rslora lora_alpha / sqrt(r).
+
+  Args:
+    directory: of the adapter.
+    model: of the base.
+    params: of the base, on any mesh.
+    dtype: of the changed parameters; None: float32.
+
+  Raises:
+    CheckpointError: the adapter is not a plain low-rank one, or does not fit the base; everything
+      wrong is listed.
+  """
+  config = read_json(directory / CONFIG)
+  _check_plain(directory, config)
+  pairs, copies = _read(directory)
+  entries = {name.removesuffix(".weight"): (entry, index)
+             for entry in tensor_table(model) for index, name in entry.names}
+  problems = _changed_copies(copies, entries, params)
+  parts = collections.defaultdict(list)
+  for module, matrices in pairs.items():
+    found = entries.get(module)
+    problem = _misfit(matrices, found)
+    if problem:
+      problems.append(f"{module}: {problem}")
+    else:
+      parts[found[0].path].append((*found, _product(config, matrices)))
+  if problems or not parts:
+    lines = "\n  ".join(problems or ["no adapter at all"])
+    raise CheckpointError(f"{directory / WEIGHTS} does not fit its base:\n  {lines}")
+
+  def changed(keys, leaf):
+    found = parts.get(jax.tree_util.keystr(keys, simple=True, separator="/"))
+    return leaf if found is None else _added(leaf, found, dtype)
+
+  return jax.tree_util.tree_map_with_path(changed, params)
+
+
+def _changed_copies(copies: dict[str, np.ndarray], entries, params) -> list[str]:
+  """What is wrong with weights that are stored whole: PEFT copies those of an adapted head."""
+  leaves, problems = by_path(params), []
+  for module, stored in copies.items():
+    if module not in entries:
+      problems.append(f"{module}: the base has no such weight")
+      continue
+    entry, index = entries[module]
+    ours = entry.to_stored(np.asarray(leaves[entry.path], np.float32)[index])
+    if not np.array_equal(ours, stored):
+      problems.append(f"{module}: the weight that is stored whole is not the base's")
+  return problems
+
+
+def _read(directory: Path) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
+  """(the matrices A and B by module, weights that are stored whole by module)."""
+  file = directory / WEIGHTS
+  if not file.exists():
+    raise CheckpointError(f"{file} is not there. Fix: an adapter saved with safe serialization.")
+  try:
+    tensors = load_file(file)
+  except (SafetensorError, OSError, ValueError, KeyError) as error:
+    raise CheckpointError(f"{file} is truncated or damaged: {error}. Fix: fetch it again."
+                          ) from error
+  pairs: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
+  copies = {}
+  for name, tensor in tensors.items():
+    match, copied = NAME.fullmatch(name), COPY.fullmatch(name)
+    if match is None and copied is None:
+      raise CheckpointError(f"{file}: {name} is no matrix of a low-rank adapter. Fix: an adapter "
+                            "of linear layers, without saved modules.")
+    if match is None:
+      copies[copied[1]] = tensor.astype(np.float32)
+    else:
+      pairs[match[1]][match[2]] = tensor.astype(np.float32)
+  return pairs, copies
+
+
+def _check_plain(directory: Path, config: dict[str, Any]) -> None:
+  unread = [f"{key} = {config[key]!r}" for key, plain in PLAIN.items()
+            if key in config and config[key] not in plain]
+  if unread:
+    raise CheckpointError(f"{directory / CONFIG}: {', '.join(unread)}: only plain low-rank "
+                          "adapters are read. Fix: merge it into its base with PEFT.")
+  alpha = config.get("lora_alpha")
+  if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
+    raise CheckpointError(f"{directory / CONFIG}: lora_alpha = {alpha!r}: a number was expected.")
+
+
+def _misfit(matrices: dict[str, np.ndarray], found: tuple[Entry, tuple] | None) -> str:
+  """Why a pair of matrices does not fit the base; empty if it does."""
+  if found is None:
+    return "the base has no such weight"
+  if set(matrices) != {"A", "B"}:
+    return f"only lora_{''.join(matrices)} is there"
+  a, b, wanted = matrices["A"], matrices["B"], found[0].stored_shape
+  if a.ndim != 2 or b.ndim != 2 or (b.shape[0], a.shape[1]) != wanted or a.shape[0] != b.shape[1]:
+    return f"A is {list(a.shape)}, B is {list(b.shape)}, the weight {list(wanted)}"
+  return ""
+
+
+def _product(config: dict[str, Any], matrices: dict[str, np.ndarray]) -> np.ndarray:
+  rank = matrices["A"].shape[0]
+  scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
+  return scale * (matrices["B"] @ matrices["A"])
+
+
+def _added(leaf, found: list[tuple[Entry, tuple, np.ndarray]], dtype) -> jax.Array:
+  """A parameter plus its products, each at its index of the stacked axes."""
+  delta = np.zeros(leaf.shape, np.float32)
+  for entry, index, product in found:
+    whole = (slice(None),) * (leaf.ndim - entry.stacked)
+    delta[index] = entry.from_stored(product.__getitem__, whole)
+  out = leaf.astype(jnp.float32) + jax.device_put(delta, leaf.sharding)
+  return out.astype(dtype or jnp.float32)

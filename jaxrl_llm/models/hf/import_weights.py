@@ -1,0 +1,248 @@
+"""Reads parameters from a Hugging Face checkpoint directory, tensor by tensor into their layout."""
+
+import dataclasses
+import functools
+import operator
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_llm import parallel
+from jaxrl_llm.models.hf import extra_tensors, import_adapters, network_config
+from jaxrl_llm.models.hf.safetensors_files import CheckpointError, Weights
+from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
+from jaxrl_llm.models.transformer import Model, unconstrained
+
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors' names -> numpy's
+# Old checkpoints store the rotary frequencies, which follow from the config.
+BUFFER = ".rotary_emb.inv_freq"
+
+
+@dataclasses.dataclass(frozen=True)
+class MappedTensor:
+  """One tensor of the checkpoint.
+
+  Attributes:
+    name: in the checkpoint.
+    path: our parameter that the tensor became, or a part of which it became.
+    shape: as stored.
+    dtype: as stored, by numpy's name.
+    file: name of its safetensors file.
+  """
+
+  name: str
+  path: str
+  shape: tuple[int, ...]
+  dtype: str
+  file: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportReport:
+  """What an import did.
+
+  Attributes:
+    directory: of the checkpoint.
+    model_type: the Hugging Face architecture.
+    tensors: every tensor that became a parameter or a part of one.
+    ignored: names of redundant tensors: stored rotary frequencies, a stored copy of a tied head.
+    initialised: paths of parameters that the checkpoint lacks: a value head, which starts at zero,
+      or the module that predicts two tokens ahead, which starts at random.
+  """
+
+  directory: str
+  model_type: str
+  tensors: tuple[MappedTensor, ...]
+  ignored: tuple[str, ...]
+  initialised: tuple[str, ...]
+
+  def __str__(self):
+    lines = [f"{t.name} {list(t.shape)} {t.dtype} -> {t.path} ({t.file})" for t in self.tensors]
+    return "\n".join([
+        f"{self.directory}: {self.model_type}, {len(lines)} tensors", *lines,
+        *(f"{name} ignored" for name in self.ignored),
+        *(f"{p} initialised" for p in self.initialised)
+    ])
+
+
+def load(path: str | Path, mesh: Mesh | None, dtype,
+         overrides: dict[str, Any]) -> tuple[Model, Any, ImportReport]:
+  """See hf.load_pretrained."""
+  if dtype is not None and jnp.dtype(dtype).name not in DTYPES.values():
+    raise CheckpointError(
+        f"dtype = {dtype!r} is not a dtype of parameters. "
+        f"Supported: {', '.join(DTYPES.values())}.")
+  adapter, directory = None, local_directory(path)
+  if import_adapters.is_adapter(directory):
+    adapter, directory = directory, base_directory(path)
+  cfg = network_config.with_execution(network_config.read_config(directory), overrides)
+  model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh),
+                origin=str(directory))
+  _check_tokenizer(directory, cfg.vocab_size)
+  weights, table = Weights(directory), tensor_table(model)
+  ignored = _check(directory, weights, table, cfg.tie_head)
+  abstract = model.shapes()
+  shapes = by_path(abstract)
+  shardings = [None] * len(shapes)
+  if mesh is not None:
+    shardings = jax.tree.leaves(parallel.param_shardings(model, mesh))
+  entries, leaves, initialised = {e.path: e for e in table}, [], []
+  for (name, shape), sharding in zip(shapes.items(), shardings, strict=True):
+    if name in entries:
+      leaf = _read(weights, entries[name], dtype, sharding)
+    else:
+      leaf, stored = extra_tensors.load(directory, model, name, shape.shape, sharding)
+      initialised += [] if stored else [name]
+    # Waits, so that no more than one tensor is in host memory.
+    leaves.append(jax.block_until_ready(leaf))
+    weights.release()
+  mapped = tuple(_mapped(weights, entry, name) for entry in table for _, name in entry.names)
+  report = ImportReport(str(directory), network_config.model_type(cfg), mapped, tuple(ignored),
+                        tuple(initialised))
+  params = jax.tree.unflatten(jax.tree.structure(abstract), leaves)
+  if adapter is not None:
+    params = import_adapters.add(adapter, model, params, dtype)
+  return model, params, report
+
+
+def local_directory(path: str | Path) -> Path:
+  """The directory itself, or the local copy of a repository of the Hugging Face hub.
+
+  Raises:
+    CheckpointError: `path` is neither a directory nor a repository that can be reached.
+  """
+  directory = Path(path)
+  if directory.is_dir():
+    return directory
+  hub_name = str(path).count("/") == 1 and not str(path).startswith((".", "~", "/"))
+  if directory.exists() or not hub_name:
+    raise CheckpointError(
+        f"{path} is not a directory. Fix: a checkpoint directory, or a hub name such as "
+        "Qwen/Qwen3-0.6B.")
+  try:
+    patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt", *extra_tensors.FILES]
+    return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
+  except (OSError, ValueError) as error:
+    raise CheckpointError(
+        f"{path} is not a directory, and the hub does not give it: {error}. "
+        "Fix: fetch the repository where there is a network, and pass its directory.") from error
+
+
+def base_directory(path: str | Path) -> Path:
+  """The directory with config.json, weights and tokenizer: of an adapter, that of its base.
+
+  Raises:
+    CheckpointError: as `local_directory`, or the base of an adapter is not found.
+  """
+  directory = local_directory(path)
+  if not import_adapters.is_adapter(directory):
+    return directory
+  tried = import_adapters.bases(directory)
+  for place in tried:
+    if (Path(place) / "config.json").exists():
+      return Path(place)
+  try:
+    return local_directory(tried[0])
+  except CheckpointError as error:
+    raise CheckpointError(
+        f"{directory}: its base {tried[0]!r} was not found (looked in {', '.join(tried)}). Fix: "
+        f"{import_adapters.BASE} in {directory / 'adapter_config.json'}, or the base beside the "
+        "adapter.") from error
+
+
+def _check_tokenizer(directory: Path, vocab_size: int) -> None:
+  """Raises CheckpointError if a tokenizer beside the weights has ids that the embedding lacks."""
+  if not (directory / "tokenizer.json").exists():
+    return
+  from tokenizers import Tokenizer
+
+  ids = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab(with_added_tokens=True)
+  token, largest = max(ids.items(), key=operator.itemgetter(1), default=("", 0))
+  if largest >= vocab_size:
+    raise CheckpointError(
+        f"{directory / 'tokenizer.json'}: token {token!r} has id {largest}, but the embedding and "
+        f"head have vocab_size = {vocab_size} rows. Fix: the tokenizer of this checkpoint.")
+
+
+def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) -> list[str]:
+  """Checks the tensors against the table; returns the names that may be ignored, sorted.
+
+  Raises:
+    CheckpointError: tensors are missing, left over, or of a wrong shape or dtype; all are listed.
+  """
+  problems = []
+  wanted = {name: entry for entry in table for _, name in entry.names}
+  for name, entry in wanted.items():
+    stored = weights.tensors.get(name)
+    if stored is None:
+      problems.append(f"missing: {name} (for {entry.path}, shape {list(entry.stored_shape)})")
+    elif stored.shape != entry.stored_shape:
+      problems.append(
+          f"wrong shape: {name} in {stored.file} is {list(stored.shape)}, but config.json makes it "
+          f"{list(entry.stored_shape)}")
+    elif stored.dtype not in DTYPES:
+      problems.append(
+          f"wrong dtype: {name} in {stored.file} is {stored.dtype}, supported are "
+          f"{', '.join(DTYPES)}")
+  ignored = []
+  for name in weights.tensors.keys() - wanted.keys():
+    tied_head = tied and name == "lm_head.weight"
+    if name.endswith(BUFFER) or (tied_head and _same(weights, name, "model.embed_tokens.weight")):
+      ignored.append(name)
+    elif tied_head:
+      problems.append(
+          "left over: lm_head.weight differs from the embedding, but config.json ties them "
+          "(tie_word_embeddings = true)")
+    else:
+      problems.append(f"left over: {name} in {weights.tensors[name].file}")
+  if problems:
+    lines = "\n  ".join(sorted(problems))
+    raise CheckpointError(
+        f"{directory} does not fit its config.json ({len(problems)} tensors):\n  {lines}")
+  return sorted(ignored)
+
+
+def _same(weights: Weights, one: str, other: str, rows: int = 1024) -> bool:
+  """Whether two tensors are bitwise equal, compared a block of rows at a time."""
+  first, second = weights.tensors[one], weights.tensors.get(other)
+  if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
+    return False
+  count = first.shape[0]
+  for start in range(0, count, rows):
+    block = (slice(start, min(start + rows, count)), slice(None))
+    if weights.read(one, block).tobytes() != weights.read(other, block).tobytes():
+      return False
+  return True
+
+
+def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
+  """One parameter. Each device's part is read from the file; equal parts are read only once."""
+  stored = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
+  dtype = stored if dtype is None else jnp.dtype(dtype)
+  done: dict[tuple, np.ndarray] = {}
+
+  def part(index: tuple[slice, ...]) -> np.ndarray:
+    spans = tuple(s.indices(size)[:2] for s, size in zip(index, entry.shape, strict=True))
+    if spans not in done:
+      out = np.empty([stop - start for start, stop in spans], dtype)
+      outer = spans[:entry.stacked]
+      for i, name in entry.names:
+        if all(start <= n < stop for n, (start, stop) in zip(i, outer, strict=True)):
+          at = tuple(n - start for n, (start, _) in zip(i, outer, strict=True))
+          out[at] = entry.from_stored(functools.partial(weights.read, name), index[entry.stacked:])
+      done[spans] = out
+    return done[spans]
+
+  if sharding is None:
+    return jnp.asarray(part((slice(None),) * len(entry.shape)))
+  return jax.make_array_from_callback(entry.shape, sharding, part, dtype=dtype)
+
+
+def _mapped(weights: Weights, entry: Entry, name: str) -> MappedTensor:
+  stored = weights.tensors[name]
+  return MappedTensor(name, entry.path, stored.shape, DTYPES[stored.dtype], stored.file)

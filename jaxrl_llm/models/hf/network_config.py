@@ -1,0 +1,277 @@
+"""Converts between config.json of a Hugging Face checkpoint and ModelConfig."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+
+from jaxrl_llm.config import ConfigError, ModelConfig, RopeScalingConfig, check_model
+from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+ROPES = ("default", "linear", "llama3", "yarn")
+# Fields of ModelConfig that a checkpoint does not determine.
+EXECUTION = ("value_head", "scan_layers", "remat", "attention", "compute_dtype", "mtp")
+
+
+def read_config(directory: Path) -> ModelConfig:
+  """The shapes of the checkpoint in `directory`.
+
+  Raises:
+    CheckpointError: config.json is absent or unreadable, its architecture is not supported, or it
+      asks for features that the network lacks; these are all listed.
+  """
+  file = directory / "config.json"
+  raw = read_json(file)
+  kind = raw.get("model_type")
+  if kind not in ARCHITECTURES:
+    raise CheckpointError(f"{file}: model_type = {kind!r} is not supported. "
+                          f"Supported: {', '.join(ARCHITECTURES)}.")
+  named = raw.get("architectures") or [ARCHITECTURES[kind]]
+  if named != [ARCHITECTURES[kind]]:
+    raise CheckpointError(f"{file}: architectures = {named} is not supported. "
+                          f"Supported: {', '.join(ARCHITECTURES.values())}.")
+  # Imported here because it takes seconds, and most runs start without a checkpoint.
+  from transformers import CONFIG_MAPPING
+
+  try:
+    # transformers fills in the defaults of the architecture and translates old names of keys.
+    hf = CONFIG_MAPPING[kind].from_dict(raw)
+  except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
+    raise CheckpointError(f"{file} is not a valid {kind} config: {error}") from error
+  problems = _unsupported(kind, hf, raw)
+  if problems:
+    raise CheckpointError(f"{file} asks for what the network lacks: {'; '.join(problems)}.")
+  return _from_hf(kind, hf)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+  """The content of a JSON file; CheckpointError where it is absent or not JSON."""
+  if not file.exists():
+    raise CheckpointError(f"{file} is not there. Fix: a directory written by save_pretrained.")
+  try:
+    content = json.loads(file.read_text())
+  except (ValueError, OSError) as error:
+    raise CheckpointError(f"{file} is not JSON: {error}. Fix: fetch the file again.") from error
+  if not isinstance(content, dict):
+    raise CheckpointError(f"{file}: an object was expected, not {str(content)[:60]!r}. Fix: fetch "
+                          "the file again.")
+  return content
+
+
+def _unsupported(kind: str, hf, raw: dict) -> list[str]:
+  """The features in use that would make our logits differ from the checkpoint's."""
+  names = ("hidden_act", "attention_bias", "mlp_bias", "attention_dropout", "layer_types",
+           "sliding_window")
+  values = {name: getattr(hf, name, None) for name in names}
+  rope, moe = hf.rope_parameters, kind == "qwen3_moe"
+  sliding = "sliding_attention" in (values["layer_types"] or [])
+  sliding = sliding or (moe and values["sliding_window"])
+  checks = [
+      (values["hidden_act"] != "silu",
+       f"hidden_act = {values['hidden_act']!r} (supported: 'silu')"),
+      (values["attention_bias"] and kind == "qwen2",
+       "attention_bias = true (supported: of llama and qwen3)"),
+      (values["mlp_bias"], "mlp_bias = true"),
+      (values["attention_dropout"],
+       f"attention_dropout = {values['attention_dropout']} (supported: 0)"),
+      (sliding, "sliding-window attention in use (supported: use_sliding_window = false)"),
+      (rope["rope_type"] not in ROPES,
+       f"rope_type = {rope['rope_type']!r} (supported: {', '.join(ROPES)})"),
+      (rope.get("partial_rotary_factor", 1.0) != 1.0, "partial_rotary_factor other than 1"),
+      ("quantization_config" in raw, "quantization_config (supported: float weights)"),
+  ]
+  return [message for bad, message in checks if bad]
+
+
+def _rope_scaling(hf) -> RopeScalingConfig:
+  """The stretching of transformers' config, whose defaults are filled in."""
+  rope = hf.rope_parameters
+  if rope["rope_type"] == "linear":
+    return RopeScalingConfig(name="linear", factor=float(rope["factor"]))
+  if rope["rope_type"] == "llama3":
+    return RopeScalingConfig(name="llama3", factor=float(rope["factor"]),
+                             low_frequency_factor=float(rope["low_freq_factor"]),
+                             high_frequency_factor=float(rope["high_freq_factor"]),
+                             original_length=int(rope["original_max_position_embeddings"]))
+  if rope["rope_type"] != "yarn":
+    return RopeScalingConfig()
+  original = int(rope["original_max_position_embeddings"])
+  factor = float(rope["factor"] or hf.max_position_embeddings / original)
+  attention = rope.get("attention_factor")
+  scale, all_dim = rope.get("mscale"), rope.get("mscale_all_dim")
+  if attention is None and scale and all_dim:
+    attention = _mscale(factor, scale) / _mscale(factor, all_dim)
+  return RopeScalingConfig(name="yarn", factor=factor, original_length=original,
+                           beta_fast=float(rope.get("beta_fast") or 32),
+                           beta_slow=float(rope.get("beta_slow") or 1),
+                           attention_factor=None if attention is None else float(attention),
+                           truncate=bool(rope.get("truncate", True)))
+
+
+def _mscale(factor: float, scale: float) -> float:
+  return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _from_hf(kind: str, hf) -> ModelConfig:
+  rope, experts = hf.rope_parameters, {}
+  biased = bool(getattr(hf, "attention_bias", False))
+  dense: tuple[int, ...] = ()
+  if kind == "qwen3_moe":
+    dense = tuple(i for i in range(hf.num_hidden_layers) if i in (hf.mlp_only_layers or [])
+                  or not hf.num_experts or (i + 1) % hf.decoder_sparse_step)
+  if kind == "qwen3_moe" and len(dense) < hf.num_hidden_layers:
+    experts = dict(num_experts=hf.num_experts, experts_per_token=hf.num_experts_per_tok,
+                   expert_width=hf.moe_intermediate_size, normalize_router=hf.norm_topk_prob,
+                   dense_layers=dense)
+  return ModelConfig(
+      vocab_size=hf.vocab_size,
+      width=hf.hidden_size,
+      num_layers=hf.num_hidden_layers,
+      num_heads=hf.num_attention_heads,
+      num_kv_heads=hf.num_key_value_heads,
+      head_dim=getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
+      mlp_width=hf.intermediate_size,
+      qkv_bias=kind == "qwen2" or biased,
+      out_bias=biased,
+      qk_norm=kind in ("qwen3", "qwen3_moe"),
+      rope_base=float(rope["rope_theta"]),
+      rope_scaling=_rope_scaling(hf),
+      norm_epsilon=float(hf.rms_norm_eps),
+      tie_head=bool(hf.tie_word_embeddings),
+      **experts,
+  )
+
+
+def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
+  """`cfg` with overrides of the fields that a checkpoint does not determine.
+
+  Raises:
+    CheckpointError: an override of another field.
+  """
+  wrong = sorted(set(overrides) - set(EXECUTION))
+  if wrong:
+    raise CheckpointError(
+        f"overrides = {wrong}: the checkpoint determines these. Allowed: {', '.join(EXECUTION)}.")
+  changed = dataclasses.replace(cfg, **overrides)
+  try:
+    check_model(changed)
+  except ConfigError as error:
+    raise CheckpointError(str(error)) from error
+  return changed
+
+
+def model_type(cfg: ModelConfig) -> str:
+  """The Hugging Face architecture that computes what this config does.
+
+  Raises:
+    CheckpointError: there is none.
+  """
+  kinds = {  # (qkv_bias, out_bias, qk_norm, experts)
+      (False, False, False, False): "llama",
+      (True, True, False, False): "llama",
+      (True, False, False, False): "qwen2",
+      (False, False, True, False): "qwen3",
+      (True, True, True, False): "qwen3",
+      (False, False, True, True): "qwen3_moe",
+      (True, True, True, True): "qwen3_moe",
+  }
+  key = (cfg.qkv_bias, cfg.out_bias, cfg.qk_norm, cfg.num_experts > 0)
+  if key not in kinds:
+    raise CheckpointError(
+        f"no supported architecture has qkv_bias = {cfg.qkv_bias}, out_bias = {cfg.out_bias}, "
+        f"qk_norm = {cfg.qk_norm} and num_experts = {cfg.num_experts} together. "
+        f"Supported: {', '.join(ARCHITECTURES)}.")
+  return kinds[key]
+
+
+def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
+  """config.json of an export.
+
+  The rotary numbers, the dtype and the number of experts are written under the keys of transformers
+  5 and under the older ones, so that older readers understand the directory too.
+
+  Args:
+    dtype: of the stored weights, by numpy's name.
+    base: config.json that the parameters came from, or {}; its keys that ModelConfig does not know
+      are kept.
+  """
+  kind = model_type(cfg)
+  defaults = {
+      "max_position_embeddings": 32768,
+      "bos_token_id": None,
+      "eos_token_id": None,
+      "pad_token_id": None,
+      "attention_dropout": 0.0,
+      "use_cache": True,
+      "initializer_range": 0.02,
+  }
+  ours = {
+      "architectures": [ARCHITECTURES[kind]],
+      "model_type": kind,
+      "dtype": dtype,
+      "torch_dtype": dtype,
+      "vocab_size": cfg.vocab_size,
+      "hidden_size": cfg.width,
+      "intermediate_size": cfg.mlp_width,
+      "num_hidden_layers": cfg.num_layers,
+      "num_attention_heads": cfg.num_heads,
+      "num_key_value_heads": cfg.num_kv_heads,
+      "head_dim": cfg.head_dim,
+      "hidden_act": "silu",
+      "rms_norm_eps": cfg.norm_epsilon,
+      "tie_word_embeddings": cfg.tie_head,
+  }
+  if kind != "qwen2":
+    ours["attention_bias"] = cfg.out_bias
+  kept = base if base.get("model_type") == kind else {}
+  return defaults | kept | ours | _rope_keys(cfg) | _expert_keys(cfg)
+
+
+def _rope_keys(cfg: ModelConfig) -> dict[str, Any]:
+  scaling = cfg.rope_scaling
+  rope = {"rope_type": "default"}
+  if scaling.name != "none":
+    rope = {"rope_type": scaling.name, "factor": scaling.factor}
+  if scaling.name == "llama3":
+    rope |= {
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+        "original_max_position_embeddings": scaling.original_length,
+    }
+  if scaling.name == "yarn":
+    rope |= {
+        "beta_fast": scaling.beta_fast,
+        "beta_slow": scaling.beta_slow,
+        "original_max_position_embeddings": scaling.original_length,
+        "truncate": scaling.truncate,
+    }
+    if scaling.attention_factor is not None:
+      rope["attention_factor"] = scaling.attention_factor
+  return {
+      "rope_theta": cfg.rope_base,
+      "rope_scaling": None if scaling.name == "none" else rope,
+      "rope_parameters": rope | {"rope_theta": cfg.rope_base},
+  }
+
+
+def _expert_keys(cfg: ModelConfig) -> dict[str, Any]:
+  if not cfg.num_experts:
+    return {}
+  return {
+      "num_experts": cfg.num_experts,
+      "num_local_experts": cfg.num_experts,
+      "decoder_sparse_step": 1,
+      "num_experts_per_tok": cfg.experts_per_token,
+      "moe_intermediate_size": cfg.expert_width,
+      "norm_topk_prob": cfg.normalize_router,
+      "mlp_only_layers": list(cfg.dense_layers),
+  }

@@ -1,0 +1,1 @@
+"""One-paper systems, a folder each. They import the core; the core knows none of them."""

@@ -1,0 +1,1 @@
+"""Budgets: pruning by what a parameter group contributes."""

@@ -1,0 +1,1 @@
+"""Counting: what a network reads out along a count."""

@@ -1,0 +1,1 @@
+"""cDPO: critical tokens of wrong completions, and preferences by token."""

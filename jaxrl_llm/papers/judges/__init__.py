@@ -1,0 +1,1 @@
+"""Judges: tournaments of comparisons."""

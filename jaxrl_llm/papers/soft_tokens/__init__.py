@@ -1,0 +1,1 @@
+"""Soft tokens: mixtures of embeddings as thoughts."""

@@ -1,0 +1,1 @@
+"""TVM: value models of tokens, and search with them."""

@@ -1,0 +1,1 @@
+"""Programs of a policy, run apart from the host."""

@@ -1,0 +1,208 @@
+"""Runs a policy's programs outside of the trainer, in warm worker processes with limits."""
+
+import dataclasses
+import logging
+import queue
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.sandbox.isolation import Isolation, names
+from jaxrl_llm.sandbox.results import TIMEOUT, ToolResult, interpret
+from jaxrl_llm.sandbox.sandbox_process import GoneError, LateError, WorkerProcess
+
+_LOG = logging.getLogger(__name__)
+GRACE = 2.0  # seconds after a program's time limit; then the worker itself counts as hung
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """What one program may use.
+
+  Attributes:
+    timeout: seconds of wall-clock time.
+    cpu_seconds: whole seconds of processor time of one process.
+    memory_mb: MiB of address space of one process; all of a program's processes together use at
+      most `processes` times as much. Besides, there are its files (directory_mb), and the kernel's
+      buffers of its pipes and sockets: at most 1 MiB for an open handle.
+    processes: processes and threads alive at once, the first included.
+    file_mb: MiB of one file.
+    directory_mb: MiB of all its files together, held in memory; in force if `files` are isolated.
+    open_files: file handles of one process.
+    output_chars: characters of output that are kept, half of them from each end.
+    code_bytes: size of the program in UTF-8.
+  """
+
+  timeout: float = 3.0
+  cpu_seconds: int = 2
+  memory_mb: int = 256
+  processes: int = 8
+  file_mb: int = 1
+  directory_mb: int = 8
+  open_files: int = 32
+  output_chars: int = 4096
+  code_bytes: int = 32768
+
+  def __post_init__(self):
+    lowest = {"timeout": 0.05, "memory_mb": 64, "open_files": 8, "output_chars": 16}
+    highest = {"code_bytes": 60000}  # fits into an empty pipe: a request never blocks
+    for key, value in dataclasses.asdict(self).items():
+      low, high = lowest.get(key, 1), highest.get(key, 1 << 20)
+      whole = isinstance(value, int) or (key == "timeout" and isinstance(value, float))
+      if not whole or isinstance(value, bool) or not low <= value <= high:
+        kind = "number" if key == "timeout" else "whole number"
+        raise ConfigError(f"PythonSandbox: {key} = {value!r}: allowed is a {kind} in "
+                          f"[{low}, {high}]. Fix: {key}={getattr(type(self), key)}.")
+
+
+class PythonSandbox:
+  """A tool that runs texts as Python programs (see `results.Tool`).
+
+  Several threads may use one sandbox. Each program runs in a fork of a small interpreter that has
+  imported only the standard library's usual modules, so no state passes from one program to the
+  next. The result's text is the program's standard output and, if it fails, one line that says why.
+  Its error stream is left out. `random` starts from seed 0 and string hashes are fixed; the clock,
+  process ids and the operating system's randomness are not.
+
+  Args:
+    workers: number of programs that run at once.
+    require: names of `Isolation` fields; without any one of them no sandbox is made.
+    without: names of `Isolation` fields that are not tried, for systems on which they do harm.
+    limits: fields of `Limits`.
+
+  Raises:
+    ConfigError: a limit out of range, an unknown name, a required isolation that the system does
+      not offer, or no worker that starts.
+  """
+
+  def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (),
+               **limits):
+    if not isinstance(workers, int) or not 1 <= workers <= 1024:
+      raise ConfigError(
+          f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
+          "Fix: workers=2.")
+    self.limits = Limits(**limits)
+    required = names("PythonSandbox require", require)
+    avoided = names("PythonSandbox without", without)
+    self._settings = {
+        **dataclasses.asdict(self.limits),
+        "without": sorted(avoided),
+        "temporary": tempfile.gettempdir(),
+    }
+    self._workers = [WorkerProcess(self._settings) for _ in range(workers)]
+    self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
+    self._lock, self._idle = threading.Lock(), queue.SimpleQueue()
+    self._finalizer = weakref.finalize(self, _end, self._workers)
+    try:
+      granted = [worker.isolation() for worker in self._workers]
+    except (GoneError, LateError) as error:
+      self.close()
+      raise ConfigError(
+          f"PythonSandbox: a worker did not start: {error}. Fix: leave out the isolation that "
+          "failed by `without`, or use the calculator.") from None
+    self.isolation: Isolation = granted[0]
+    if lacking := sorted(required & set(self.isolation.missing)):
+      self.close()
+      raise ConfigError(
+          f"PythonSandbox: require = {sorted(required)}: this system does not offer "
+          f"{', '.join(lacking)}. Fix: run as root or where user namespaces are allowed, or "
+          f"require less.\n{self.isolation.describe()}")
+    if self.isolation.missing:
+      _LOG.warning("programs are not fully isolated:\n%s", self.isolation.describe())
+    self._try_one()
+    for i in range(workers):
+      self._idle.put(i)
+
+  def run(self, code: str) -> ToolResult:
+    """Waits for a free worker, then runs one program.
+
+    A worker that dies is replaced, and its program runs once more. A program that a signal ended
+    also runs once more, because the signal may come from outside, for example from a system short
+    of memory; if it is killed again, that is its result. Each case is counted on its own.
+
+    Raises:
+      RuntimeError: the sandbox is closed.
+    """
+    data = code.encode("utf-8", "surrogatepass")
+    if len(data) > self.limits.code_bytes:
+      return ToolResult("error", f"the program is longer than {self.limits.code_bytes} bytes")
+    index, killed, gone = self._idle.get(), 0, 0
+    try:
+      while gone < 2:
+        if not self._finalizer.alive:
+          raise RuntimeError("PythonSandbox: run was called after close.")
+        try:
+          result = self._ask(self._workers[index], data)
+          killed += result.status == "killed"
+          if result.status != "killed" or killed == 2:
+            return result
+        except GoneError as error:
+          _LOG.warning("a sandbox worker was replaced: %s", error)
+          self._replace(index)
+          gone += 1
+        except LateError:
+          _LOG.warning("a sandbox worker did not end its program in time and was replaced")
+          self._replace(index)
+          return ToolResult("timeout", TIMEOUT, self.limits.timeout + GRACE)
+      return ToolResult("unavailable", "the sandbox is unavailable")
+    finally:
+      self._idle.put(index)
+
+  def run_many(self, codes: Sequence[str]) -> list[ToolResult]:
+    """Returns the results in order; as many programs run at once as there are workers."""
+    return list(self._threads.map(self.run, codes))
+
+  def pids(self) -> list[int]:
+    """Returns the ids of the workers' processes, for checks."""
+    return [worker.process.pid for worker in self._workers]
+
+  def close(self) -> None:
+    """Ends all processes, running programs included. Idempotent."""
+    self._finalizer()
+    self._threads.shutdown()
+
+  def __enter__(self) -> "PythonSandbox":
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.close()
+
+  def _ask(self, worker: WorkerProcess, data: bytes) -> ToolResult:
+    if hasattr(self, "isolation") and worker.isolation() != self.isolation:
+      raise GoneError("its isolation differs from that of the first workers")
+    ended = worker.ask(data, self.limits.timeout + GRACE)
+    return interpret(ended, cpu_seconds=self.limits.cpu_seconds,
+                     output_chars=self.limits.output_chars, directory=worker.directory)
+
+  def _try_one(self) -> None:
+    """Runs one program, so that a system on which all would fail is an error of the configuration.
+
+    Raises:
+      ConfigError: it fails, or cannot import.
+    """
+    try:
+      # colorsys is not among the modules that workers import before they fork.
+      result = self._ask(self._workers[0], b"import colorsys; print(1)")
+    except (GoneError, LateError) as error:
+      result = ToolResult("unavailable", str(error))
+    if result != ToolResult("ok", "1\n"):
+      self.close()
+      raise ConfigError(
+          f"PythonSandbox: a first program ended with {result.status}: {result.output}. Fix: where "
+          "`files` are not isolated, user 65534 must be able to read the interpreter's libraries "
+          "(an interpreter outside of a private folder, or without=('user',)); else more "
+          "memory_mb, open_files or timeout.")
+
+  def _replace(self, index: int) -> None:
+    self._workers[index].kill()
+    with self._lock:  # nobody would end a worker that is made after close
+      if self._finalizer.alive:
+        self._workers[index] = WorkerProcess(self._settings)
+
+
+def _end(workers: list[WorkerProcess]) -> None:
+  for worker in workers:
+    worker.kill()

@@ -1,0 +1,190 @@
+"""Checkpoints by Orbax. Each is complete or absent; after a torn one, the one before is read."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+
+from jaxrl_llm.config import CheckpointConfig
+from jaxrl_llm.parallel import processes
+
+BEST = "best"  # the folder of the best parameters, beside "checkpoints"
+logger = logging.getLogger(__name__)
+
+
+class TornCheckpointsError(RuntimeError):
+  """Something saved exists and cannot be read."""
+
+
+class Checkpoints:
+  """A run's checkpoints, `workdir/checkpoints/<iteration>`, each written after that iteration.
+
+  A thread writes them while the run goes on, one at a time: `save` waits for the one before. The
+  next call of `save`, `finish` or `latest` raises what went wrong in the thread.
+
+  A checkpoint is the tree of `RunState.saved`. Its entry `train` is the TrainState without frozen
+  leaves, which are the start's.
+  """
+
+  def __init__(self, workdir: Path, cfg: CheckpointConfig):
+    self._directory = Path(workdir).resolve() / "checkpoints"
+    options = ocp.CheckpointManagerOptions(max_to_keep=cfg.keep, enable_async_checkpointing=True,
+                                           create=True)
+    # Without a handler Orbax infers one from the newest folder. One emptied folder would then make
+    # the intact ones beside it unreadable.
+    self._manager = ocp.CheckpointManager(self._directory, options=options,
+                                          item_handlers=ocp.StandardCheckpointHandler())
+
+  def save(self, iteration: int, tree) -> None:
+    """Begins to write; on return the tree has been copied from the devices.
+
+    On a CPU the copy is the array's own memory. A later program that donates the array then finds
+    it in use, and JAX gives it other memory.
+    """
+    self._manager.save(iteration, args=ocp.args.StandardSave(tree), force=True)
+
+  def finish(self) -> None:
+    """Waits until what `save` began is complete."""
+    self._manager.wait_until_finished()
+
+  def latest(self) -> int | None:
+    """The iteration of the newest complete checkpoint; None without one."""
+    self.finish()
+    return self._manager.latest_step()
+
+  def restore(self, like, recorded: int | None = None):
+    """(iteration, tree) of the newest checkpoint that can be read, or None if there is none.
+
+    Newer ones are moved to `workdir/torn_checkpoint_<iteration>` with a warning, so that their
+    iterations can be saved again. If none can be read, nothing is moved.
+
+    Args:
+      like: tree of shapes, dtypes and shardings.
+      recorded: the last iteration whose metrics are complete. A newer checkpoint is left for one up
+        to there, if that one can be read, so that the lines between are made again. None: any.
+
+    Raises:
+      TornCheckpointsError: checkpoints exist or were set aside, and none can be read.
+    """
+    steps = sorted(self._manager.all_steps(), reverse=True)
+    recorded = max(steps, default=0) if recorded is None else recorded
+    reasons = {i: f"is newer than the last whole line of metrics.jsonl, {recorded}," for i in steps
+               if i > recorded}
+    for iteration in sorted(steps, key=lambda i: (i > recorded, -i)):
+      tree, torn = None, None
+      try:
+        tree = self._manager.restore(iteration, args=ocp.args.StandardRestore(like))
+      except Exception as error:  # Orbax raises many types for a torn directory
+        torn = first_line(error)
+      # One process may find torn what others need not read.
+      torn = next((text for text in processes.exchange("torn", torn) if text), None)
+      if torn:
+        reasons[iteration] = f"is torn ({torn})"
+        continue
+      if iteration > recorded:
+        logger.warning("metrics.jsonl lacks lines up to that of iteration %d, and no older "
+                       "checkpoint can be read: the lines stay lost", iteration)
+      self._set_aside(reasons, iteration)
+      return iteration, tree
+    self._refuse_torn(steps, reasons)
+    return None
+
+  def _set_aside(self, reasons: dict[int, str], chosen: int) -> None:
+    """Moves the checkpoints after the chosen one out of the way; `reasons` says why, of each."""
+    newer = [iteration for iteration in reasons if iteration > chosen]
+    for iteration in newer if processes.is_main() else ():
+      aside = self._directory.parent / f"torn_checkpoint_{iteration}"
+      if aside.exists():
+        shutil.rmtree(aside)
+      shutil.move(self._directory / str(iteration), aside)
+      logger.warning("checkpoint %s %s and was set aside; going on from that of iteration %d",
+                     self._directory / str(iteration), reasons[iteration], chosen)
+    if newer:
+      processes.exchange("set aside", None)
+      self._manager.reload()
+
+  def _refuse_torn(self, steps: list[int], reasons: dict[int, str]) -> None:
+    """Refuses to begin again beside checkpoints that could not be read."""
+    aside = sorted(path.name for path in self._directory.parent.glob("torn_checkpoint_*"))
+    if steps:
+      raise TornCheckpointsError(
+          f"{self._directory}: none of the checkpoints {steps} can be read; {steps[0]} "
+          f"{reasons[steps[0]]}. Nothing was cut. Fix: put a copy of one back, start in a new "
+          "--workdir, or remove this folder's checkpoints and metrics.jsonl to begin again.")
+    if aside:
+      raise TornCheckpointsError(
+          f"{self._directory} is empty, beside {', '.join(aside)}, which could not be read. "
+          "Nothing was cut. Fix: put a copy of a checkpoint back, start in a new --workdir, or "
+          "remove these folders and metrics.jsonl to begin again.")
+
+  def close(self) -> None:
+    """Waits as `finish`, and ends the thread."""
+    self._manager.close()
+
+
+def first_line(error: BaseException) -> str:
+  """The type and the first line of an error's text, which Orbax makes long."""
+  text = (str(error).strip() or repr(error)).split("\n")[0][:200]
+  return f"{type(error).__name__}: {text}"
+
+
+def save_params(path: Path, params) -> None:
+  """Writes parameters, completely or not at all, in place of what was there."""
+  # Not ocp.StandardCheckpointer: it saves in a thread, which logs the traceback of what it raises.
+  with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+    checkpointer.save(Path(path).resolve(), args=ocp.args.StandardSave(params), force=True)
+
+
+def iterations(workdir: Path, folder: str = "checkpoints") -> list[int]:
+  """Iterations with a complete checkpoint, in order. Orbax gives unfinished ones another name.
+
+  Args:
+    folder: "checkpoints", or `BEST`.
+  """
+  directory = Path(workdir) / folder
+  if not directory.is_dir():
+    return []
+  return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+
+
+def restore_part(path: Path, like, fix: str):
+  """Reads the entries of a saved tree that `like` has, and no others.
+
+  Args:
+    path: what `save_params` wrote, or `checkpoints/<iteration>/default`.
+    like: tree of shapes, dtypes and shardings.
+    fix: what to do if it cannot be read, for the message.
+
+  Raises:
+    TornCheckpointsError: it cannot be read, or lacks a leaf of `like` because it was written under
+      another configuration.
+  """
+  args = ocp.args.PyTreeRestore(item=like,
+                                restore_args=ocp.checkpoint_utils.construct_restore_args(like),
+                                partial_restore=True)
+  try:
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+      tree = checkpointer.restore(Path(path).resolve(), args=args)
+  except Exception as error:  # Orbax raises many types for a torn directory
+    raise TornCheckpointsError(
+        f"{path} cannot be read ({first_line(error)}). Fix: {fix}.") from error
+  missing = [
+      jax.tree_util.keystr(keys, simple=True, separator="/")
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+      if isinstance(leaf, jax.ShapeDtypeStruct)
+  ]
+  if missing:
+    raise TornCheckpointsError(
+        f"{path} lacks {', '.join(missing[:8])}: it was written under another configuration. "
+        f"Fix: {fix}.")
+  return tree
+
+
+def abstract(tree, shardings):
+  """`tree` as shapes and dtypes with these shardings: what `restore` and `restore_part` read."""
+  def of_leaf(x, sharding):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+  return jax.tree.map(of_leaf, tree, shardings)

@@ -1,0 +1,164 @@
+"""A run's folder: its config and environment, and the refusal to mix two runs."""
+
+import json
+import logging
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import jax
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.config import Config, ConfigError, read_saved
+from jaxrl_llm.store.files import write_atomically
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy",
+            "ml-collections")
+# Keys that say how rows are divided for computing, so that a run may go on with other values.
+LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.shared_prompts:",
+          "warm_start.micro_batches:", "rollout.slots:")
+# Keys that say where a rollout server is and how patient a run is with it.
+SERVER = ("server.url:", "server.folder:", "server.in_flight:", "server.timeout:",
+          "server.patience:")
+VECTORS = ("avx512f", "avx2", "avx")  # instructions of x86 processors, the widest first
+logger = logging.getLogger(__name__)
+
+
+def claim(workdir: str | Path, cfg: Config) -> Path:
+  """Makes the folder and writes config.json, unless the same config is there; raises as `check`.
+
+  Keys of `LAYOUT` and `SERVER` that changed are written; those of `LAYOUT` are logged.
+  """
+  changed = check(workdir, cfg)
+  workdir = Path(workdir)
+  path = workdir / "config.json"
+  if changed or not path.exists():
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(config_lib.to_dict(cfg), indent=2) + "\n")
+  divided = [line for line in changed if line.startswith(LAYOUT)]
+  if divided:
+    logger.warning("the run goes on with its rows divided otherwise: %s. Numbers agree with those "
+                   "of an undivided run to rounding, not to the bit", "; ".join(divided))
+  return workdir
+
+
+def check(workdir: str | Path, cfg: Config) -> list[str]:
+  """Refuses a folder that holds another config; returns the differences that do not matter.
+
+  The plugins there are imported only if `cfg` names them, too.
+
+  Raises:
+    ConfigError: listing the differences.
+  """
+  path = Path(workdir) / "config.json"
+  if not path.exists():
+    return []
+  theirs, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(cfg)
+  named = {"plugins": theirs.get("plugins") or []}
+  found = differences(named, {"plugins": mine["plugins"]})
+  found = found or differences(_as_json(config_lib.from_saved(theirs)), mine)
+  may_change = LAYOUT if mine["server"]["url"] == "" or _served(theirs) == "" else LAYOUT + SERVER
+  others = [line for line in found if not line.startswith(may_change)]
+  if others:
+    raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(others)
+                      + "\nFix: another --workdir, or the config that it was begun with.")
+  return found
+
+
+def _served(saved: dict) -> str:
+  """The server's address in a saved config, which an older one does not have."""
+  return saved.get("server", {}).get("url", "")
+
+
+def _as_json(cfg: Config) -> dict:
+  """The config as it is read back from a file: lists in place of tuples."""
+  return json.loads(json.dumps(config_lib.to_dict(cfg)))
+
+
+def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:
+  """A line for each leaf that differs: its key, `theirs` (in the workdir) and `mine` (now)."""
+  out = []
+  for key in sorted(theirs.keys() | mine.keys()):
+    a, b = theirs.get(key, "absent"), mine.get(key, "absent")
+    if isinstance(a, dict) and isinstance(b, dict):
+      out += differences(a, b, f"{prefix}{key}.")
+    elif a != b:
+      out.append(f"{prefix}{key}: {a!r} in the workdir, {b!r} now")
+  return out
+
+
+def write_environment(workdir: Path) -> None:
+  """Writes environment.json: versions, processor, devices and the git commit.
+
+  Logs a change of devices.
+  """
+  devices = [str(d.device_kind) for d in jax.devices()]
+  path = workdir / "environment.json"
+  before = _devices(path)
+  if before not in (None, devices):
+    logger.warning("the run goes on on other devices: %d x %s, before %d x %s. Numbers agree to "
+                   "rounding, not to the bit", len(devices), devices[0], len(before),
+                   (before or ["none"])[0])
+  content = {
+      "python": platform.python_version(),
+      "platform": platform.platform(),
+      "cpus": os.cpu_count(),
+      "processor": _processor(),
+      "packages": versions(PACKAGES),
+      "devices": devices,
+      "backend": jax.default_backend(),
+      "git_commit": _commit(),
+  }
+  write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def _devices(path: Path) -> list[str] | None:
+  """The devices of an earlier environment.json; None where there is none that can be read."""
+  try:
+    return list(json.loads(path.read_text())["devices"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+
+
+def versions(packages: Sequence[str]) -> dict[str, str | None]:
+  """The version of each package; None where it is not installed."""
+  found: dict[str, str | None] = {}
+  for name in packages:
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      found[name] = None
+  return found
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+  """Model and widest vector instructions of the CPU: programs, and their rounding, differ by them.
+  """
+  try:
+    pairs = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
+  except OSError:  # not Linux
+    return platform.processor() or platform.machine()
+  found = {key.strip(): value.strip() for key, _, value in pairs}
+  widest = [name for name in VECTORS if name in found.get("flags", "").split()][:1]
+  return ", ".join([found.get("model name") or platform.machine(), *widest])
+
+
+def _commit() -> str | None:
+  """Commit of the source tree, marked "+changes" if a Python file differs; None outside a checkout.
+  """
+  try:
+    commit = _git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":(top)*.py")
+    return commit + "+changes" if changed else commit
+  except (OSError, subprocess.SubprocessError):
+    return None
+
+
+def _git(*arguments: str) -> str:
+  """The output of a git command in the source tree."""
+  command = ["git", "-C", str(Path(__file__).parent), *arguments]
+  done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+  return done.stdout.strip()

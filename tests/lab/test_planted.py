@@ -1,0 +1,125 @@
+"""Exact values of planted rows, and the share of an advantage that lands on the decisive token."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.lab import planted, planted_adapter
+from jaxrl_llm.lab.planted import GOOD, Planted
+
+SMALL = Planted(length=4, position=1, vocabulary=3, repair=0.2, seed=3)
+EXACT = AdvantageConfig("gae", lam=0.0, whiten=False)
+
+
+def enumerated(case: Planted, prefix: tuple) -> float:
+  """Expected reward after a prefix, by enumeration of all continuations."""
+  probs, total = planted.policy(case), 0.0
+  for rest in itertools.product(range(case.vocabulary), repeat=case.length - len(prefix)):
+    row = np.array(prefix + rest)
+    right = row[case.position] == GOOD or case.vocabulary - 1 in row[case.position + 1:]
+    chance = np.prod([probs[t, row[t]] for t in range(len(prefix), case.length)])
+    total += chance * right
+  return total
+
+
+def test_values_are_those_of_an_enumeration():
+  tokens = np.array(list(itertools.product(range(3), repeat=4)))
+  values, rewards = planted.values_and_rewards(SMALL, tokens)
+  for row, found, reward in zip(tokens, values, rewards, strict=True):
+    expected = [enumerated(SMALL, tuple(row[:t])) for t in range(5)]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert reward == expected[-1]
+
+
+def test_samples_are_those_of_the_policy():
+  tokens = planted.sample(SMALL, 4000, 5, 0).reshape(-1, 4)
+  counts = np.stack([(tokens == v).mean(0) for v in range(3)], -1)
+  np.testing.assert_allclose(counts, planted.policy(SMALL), atol=0.015)
+
+
+def test_the_exact_advantage_lands_on_the_decisive_token():
+  for position in (0, 6, 11):
+    found = planted.landing(Planted(position=position), EXACT, 4, 50, 0)
+    assert found.share == pytest.approx(1.0, abs=1e-5)
+    assert found.alignment == pytest.approx(1.0, abs=1e-5)
+    assert np.argmax(found.by_position) == position
+
+
+def test_one_advantage_for_all_tokens_has_the_share_of_a_uniform_one():
+  found = planted.landing(Planted(), AdvantageConfig("rloo"), 8, 50, 0)
+  assert found.share == pytest.approx(1 / 12, abs=1e-6)
+  np.testing.assert_allclose(found.by_position, 1 / 12, atol=1e-6)
+  assert found.alignment < 12**-0.5 + 0.01
+
+
+def test_a_wrong_position_would_have_no_share():
+  """What the tests above reject: looking one place on."""
+  case = Planted(position=6)
+  found = planted.landing(case, EXACT, 4, 50, 0)
+  assert found.by_position[case.position + 1] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_errors_of_the_values_take_credit_away():
+  exact, wrong = (planted.landing(Planted(), EXACT, 8, 50, 0, error) for error in (0.0, 0.2))
+  assert wrong.alignment < exact.alignment - 0.05
+
+
+def test_repair_leaves_credit_to_later_tokens():
+  case = dataclasses.replace(Planted(), repair=0.2)
+  found = planted.landing(case, EXACT, 8, 50, 0)
+  assert found.alignment == pytest.approx(1.0, abs=1e-5) and found.share < 0.9
+  assert min(found.by_position[case.position + 1:]) > 0
+
+
+TRAINED = planted_adapter.AdapterTraining(rank=4, updates=20, group_size=8)
+
+
+def test_without_updates_the_adapter_changes_nothing():
+  case = Planted(seed=1)
+  found = planted_adapter.train(case, dataclasses.replace(TRAINED, updates=0), 0)
+  np.testing.assert_allclose(found.probs, planted.policy(case), atol=1e-6)
+  np.testing.assert_array_equal(found.residual, 0)
+  same = [planted.landing(case, AdvantageConfig(name), 8, 50, 0, scored=found)
+          for name in ("arca", "grpo")]
+  assert same[0] == same[1]
+
+
+def test_the_adapter_learns_the_decisive_token_and_the_exact_advantage_follows():
+  case = Planted(seed=1)
+  found = planted_adapter.train(case, TRAINED, 0)
+  assert found.probs[case.position, GOOD] > 0.7
+  np.testing.assert_allclose(found.probs.sum(1), 1)
+  even = planted_adapter.train(case, dataclasses.replace(TRAINED, rank=16), 0).residual
+  assert np.argmax(even) == case.position, "rank 16 can tell the positions apart"
+  landing = planted.landing(case, EXACT, 8, 50, 0, scored=found)
+  assert landing.alignment == pytest.approx(1.0, abs=1e-5)
+  # What this rejects: exact values of the policy before its training.
+  other = dataclasses.replace(found, probs=planted.policy(case))
+  values = planted.state_values(dataclasses.replace(case, good=found.probs[case.position, GOOD]))
+  assert abs(values[0, 0] - planted.state_values(case)[0, 0]) > 0.2
+  assert planted.landing(case, EXACT, 8, 50, 0, scored=other) != landing
+
+
+def test_entropy_and_residual_reach_the_advantage():
+  case = Planted(seed=1)
+  found = planted_adapter.train(case, TRAINED, 0)
+  only = np.where(np.arange(case.length) == case.position, 1.0, 0.0)
+  arca = AdvantageConfig("arca")
+  landing = planted.landing(case, arca, 8, 50, 0, scored=dataclasses.replace(found, residual=only))
+  assert landing.share == pytest.approx(1.0, abs=1e-5)
+  drop = planted.landing(case, AdvantageConfig("arca", signal="entropy_drop"), 8, 50, 0,
+                         scored=found)
+  entropy = -np.sum(found.probs * np.log(np.where(found.probs > 0, found.probs, 1)), 1)
+  drops = np.maximum(entropy[:-1] - entropy[1:], 0)
+  np.testing.assert_allclose(drop.by_position[1:], drops / drops.sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("case, cfg, message", [
+    (Planted(repair=0.1), TRAINED, "repair=0"),
+    (Planted(), dataclasses.replace(TRAINED, width=11), "need 12 or more")])
+def test_training_refuses(case, cfg, message):
+  with pytest.raises(ValueError, match=message):
+    planted_adapter.train(case, cfg, 0)

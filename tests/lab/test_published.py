@@ -1,0 +1,69 @@
+"""A claim beside its committed number, and the commands that make a short version of a table."""
+
+import pytest
+
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.lab import notebook, published
+from jaxrl_llm.lab.published import Claim, Table
+
+PAGE = """# A table
+What it says.
+<!-- table -->
+| a | 1 |
+| a | 2 |
+| b | 3 |
+<!-- end -->
+More.
+<!-- written by run.py: begin -->
+| c | 4 |
+<!-- written by run.py: end -->
+"""
+
+
+@pytest.fixture
+def root(monkeypatch, tmp_path):
+  monkeypatch.setattr(published, "ROOT", tmp_path)
+  monkeypatch.setattr(notebook, "RUNS", tmp_path / "runs")
+  (tmp_path / "x" / "results").mkdir(parents=True)
+  (tmp_path / "x" / "README.md").write_text(PAGE)
+  (tmp_path / "x" / "results.json").write_text('{"2": {"lines": [{"gap": 0.25}]}}')
+  (tmp_path / "x" / "results" / "curve.png").write_bytes(b"")
+  return tmp_path
+
+
+def test_the_number_stands_beside_the_claim(root):
+  claims = (Claim("text", "arXiv 1", 2.0, "README.md", r"\| b \| (\d)"),
+            Claim("json", "arXiv 1", 1.0, "results.json", ("2", "lines", 0, "gap")),
+            Claim("words", "arXiv 2"))
+  lines = Table("x", claims, ()).beside().splitlines()[2:]
+  rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+  assert [row[2:] for row in rows] == [["2", "3", "+1"], ["1", "0.25", "-0.75"], ["-", "-", "-"]]
+
+
+@pytest.mark.parametrize("file, at", [
+    ("README.md", r"\| a \| (\d)"),  # stands there twice
+    ("README.md", r"\| z \| (\d)"),
+    ("results.json", ("2", "lines", 1, "gap")),
+    ("results.json", ("2", "lines")),
+])
+def test_a_counterpart_that_is_not_one_number_is_refused(root, file, at):
+  with pytest.raises(ConfigError, match="does not lead to one number"):
+    Claim("", "", 1.0, file, at).here(root / "x")
+
+
+def test_only_what_a_command_wrote_is_shown(root):
+  text = Table("x", (), ()).committed()
+  assert "| b | 3 |" in text and "| c | 4 |" in text
+  assert "What it says" not in text and "More" not in text and "<!--" not in text
+  assert Table("x", (), ()).figures() == [root / "x" / "results" / "curve.png"]
+  assert "no committed table yet" in Table("y", (), ()).committed()
+
+
+def test_the_short_version_runs_the_commands(root, monkeypatch, capsys):
+  table = Table("x", (), ("-c 'print(1)' {fast} --out={out}", "-c 'exit(\"because\")'"), "--few=1")
+  assert table.commands(root / "o")[0][1:] == ["-c", "print(1)", f"--out={root / 'o'}"]
+  monkeypatch.setenv(notebook.VARIABLE, "1")
+  assert "--few=1" in table.commands(root / "o")[0]
+  with pytest.raises(SystemExit, match="because"):
+    published.live(table)
+  assert "\n1\n" in capsys.readouterr().out

@@ -1,0 +1,245 @@
+"""Replay of a real, tiny run: its gradients, clip shares and curves against direct computations."""
+
+import dataclasses
+import functools
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from jaxrl_llm.build import saved, setup
+from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict
+from jaxrl_llm.lab.replay import frozen, replay, replay_report, replay_run
+from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective.loss import policy_loss, policy_stats
+from jaxrl_llm.presets import apply
+from jaxrl_llm.reporting import html
+from jaxrl_llm.reporting.reader import RunError, read_run
+from jaxrl_llm.runs import trainer
+from jaxrl_llm.training.score import Scores
+from jaxrl_llm.training.train_step import gradients
+
+
+def train(folder, preset, **sections):
+  config = base_config()
+  config.iterations = 4
+  config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
+                      head_dim=8, mlp_width=16)
+  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
+  config.rollout.update(prompts=16, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6)
+  config.updates.optimizer_batches = 2
+  config.optimizer.learning_rate = 5e-3
+  config.warm_start.update(steps=60, batch_size=16, learning_rate=1e-2)
+  config.mesh.data = 1
+  config.checkpoint.every = 2
+  apply(config, preset)
+  for name, values in sections.items():
+    config[name].update(values)
+  devices, jax.devices = jax.devices, lambda *_: devices()[:1]
+  try:
+    trainer.run(from_dict(config), folder)
+  finally:
+    jax.devices = devices
+  return folder
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  return train(tmp_path_factory.mktemp("runs") / "tiny", "grpo")
+
+
+@pytest.fixture(scope="module")
+def setting(workdir):
+  """(parts, frozen rows of iteration 3, parameters after iteration 4, their replay)."""
+  run = read_run(workdir)
+  cfg, task, learner, _ = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
+  parts = types.SimpleNamespace(cfg=cfg, task=task, model=learner.model)
+  rows = frozen.load(run, 3, parts.cfg, 0)
+  at, params = saved.restore_trained(cfg, learner, workdir)
+  assert at == 4
+  result = replay.replay(rows, params, Scores(), model=parts.model, cfg=parts.cfg, micro_batches=4)
+  return parts, rows, params, result
+
+
+def entry(result, name):
+  return next(e for e in result.estimators if e.name == name)
+
+
+def loss_gradient(name, parts, params, batch, rows, loss) -> np.ndarray:
+  """The gradient of the estimator's own `policy_loss`, flat."""
+  anchor = rows.rollout.behavior_log_probs if name == "minpro" else rows.anchor_log_probs
+  cfg = StepConfig(dataclasses.replace(loss, estimator=EstimatorConfig(name)))
+  compute = functools.partial(gradients, loss=policy_loss, model=parts.model, cfg=cfg)
+  _, tree = jax.jit(compute)(params, batch.replace(anchor_log_probs=jnp.asarray(anchor)))
+  return np.asarray(ravel_pytree(tree)[0])
+
+
+def test_every_estimator_is_there_and_the_policies_differ(setting):
+  *_, result = setting
+  assert [e.name for e in result.estimators] == estimators.names()
+  assert all(np.isfinite(e.gradient).all() for e in result.estimators)
+  # its window is a few ten-thousandths
+  assert [e.name for e in result.estimators if e.norm == 0] in ([], ["gspo"])
+  np.testing.assert_allclose([x for x in np.diag(result.cosine) if np.isfinite(x)], 1.0, rtol=1e-6)
+  assert np.nanmin(result.cosine) < 0.999
+  assert entry(result, "reinforce").effective_share == pytest.approx(1.0, abs=1e-5)
+  assert entry(result, "seq_is").effective_share < 0.99
+
+
+@pytest.mark.parametrize("name", ["ctpo", "minpro"])
+def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
+  parts, rows, params, result = setting
+  batch = replay._batch(rows, Scores(), parts.cfg)
+  flat = loss_gradient(name, parts, params, batch, rows, parts.cfg.loss)
+  np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
+  other = entry(result, "reinforce").gradient
+  assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "another estimator would pass too"
+
+
+def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monkeypatch):
+  """The rows were sampled without a rule; the replay prunes and forbids early stops."""
+  parts, rows, params, _ = setting
+  cfg = dataclasses.replace(parts.cfg, vocabulary=VocabularyConfig(top_p=0.8),
+                            rollout=dataclasses.replace(parts.cfg.rollout, min_new_tokens=3))
+  loss = dataclasses.replace(cfg.loss, stop_ids=parts.task.stop_ids)
+  # Ratios of earlier tokens count in both, and neither clips all of the gradient away.
+  monkeypatch.setattr(estimators, "names", lambda: ["seq_is", "minpro"])
+  again = functools.partial(replay.replay, rows, params, Scores(), model=parts.model, cfg=cfg,
+                            micro_batches=4, stop_ids=parts.task.stop_ids)
+  result, batch = again(), replay._batch(rows, Scores(), cfg)
+  stats = jax.jit(functools.partial(policy_stats, model=parts.model, cfg=loss))(params, batch)
+  inside, mask = stats.in_support, np.asarray(rows.rollout.mask)
+  assert 0.02 < np.mean(~np.asarray(inside)[mask]) < 0.5
+  assert result.count.sum() == (mask & np.asarray(inside)).sum()
+  monkeypatch.setattr(replay, "_inside", lambda batch, stats: batch)
+  wrong = again()
+  for name in estimators.names():
+    flat = loss_gradient(name, parts, params, batch, rows, loss)
+    np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
+    other = entry(wrong, name).gradient
+    assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "all tokens would pass too"
+
+
+def test_drift_by_position_equals_a_loop(setting):
+  parts, rows, params, result = setting
+  batch = replay._batch(rows, Scores(), parts.cfg)
+  log_probs = np.asarray(
+      policy_stats(params, batch, model=parts.model, cfg=parts.cfg.loss).log_probs)
+  behavior, mask = np.asarray(rows.rollout.behavior_log_probs), np.asarray(rows.rollout.mask)
+  at = {}
+  for b in range(len(mask)):
+    total = 0.0
+    for k, t in enumerate(np.flatnonzero(mask[b]), 1):
+      total += float(log_probs[b, t]) - float(behavior[b, t])
+      at.setdefault(k, []).append(total)
+  assert result.count.sum() == mask.sum()
+  np.testing.assert_allclose(result.position, sorted(at))  # few positions: one bucket each
+  np.testing.assert_allclose(result.mean, [np.mean(at[k]) for k in sorted(at)], rtol=1e-3,
+                             atol=1e-5)
+  np.testing.assert_allclose(result.std, [np.std(at[k]) for k in sorted(at)], rtol=1e-3, atol=1e-4)
+  assert result.std.max() > 1e-3
+
+
+def test_one_denominator_for_tokens_without_gradient(setting):
+  """Of the tokens with an advantage: the table's share is the mean of the figure's."""
+  parts, rows, _, result = setting
+  batch = replay._batch(rows, Scores(), parts.cfg)
+  mask = np.asarray(batch.rollout.mask)
+  counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
+  assert result.advantaged == pytest.approx(counted.sum() / mask.sum()) and result.advantaged < 0.95
+  _, bucket = replay._buckets(batch.rollout.mask)
+  weights = np.bincount(bucket[counted], minlength=len(result.position))
+  column = replay_report.HEADER.index("no gradient %")
+  cells = {row[1]: row[column] for row in replay_report.estimator_rows(result)}
+  for e in result.estimators:
+    share = np.nansum(e.dropped_by_position * weights) / counted.sum()
+    assert e.dropped == pytest.approx(share) and cells[e.name] == f"{100 * e.dropped:.2f}"
+  gspo = entry(result, "gspo")
+  assert gspo.dropped > 0.1 and abs(gspo.clip["dropped"] - gspo.dropped) > 0.02, (
+      "the estimator's own share, of all tokens, would pass too")
+
+
+def test_rows_that_leave_a_bucket_are_said(setting):
+  _, rows, _, result = setting
+  lengths = np.asarray(rows.rollout.mask).sum(1)
+  assert result.leaving.sum() == result.rows[0] == len(lengths)
+  np.testing.assert_array_equal(result.rows, [(lengths > k).sum() for k in range(lengths.max())])
+  np.testing.assert_array_equal(result.leaving, np.bincount(lengths - 1))
+  note = replay_report.leaving_note(result)
+  assert f"{result.rows[-1]} reach the last bucket" in note
+  none = dataclasses.replace(result, leaving=np.eye(1, len(result.rows), len(result.rows) - 1)[0])
+  assert replay_report.leaving_note(none) == "All rows reach the last bucket."
+
+
+def test_a_zero_gradient_is_said_in_words_and_families_stand_together(setting):
+  *_, result = setting
+  names = [e.name for e in result.estimators]
+  cosine = result.cosine.copy()
+  cosine[names.index("gspo")] = cosine[:, names.index("gspo")] = np.nan
+  shown = dataclasses.replace(result, cosine=cosine)
+  text = replay_report.text(shown, "t")
+  page = replay_report.page(shown, "t", "s")
+  assert not re.findall(r".*\bnan\b.*", text) and ">nan<" not in page
+  row = next(r for r in replay_report.estimator_rows(shown) if r[1] == "gspo")
+  assert row[-1] == "no gradient"
+  ordered, heat = replay_report.heatmap(shown)
+  assert sorted(ordered) == names and [line[2] for line in heat] == ordered
+  families = [replay_report.family(name) for name in ordered]
+  heads = [family for family, *_ in heat if family]
+  assert heads == list(dict.fromkeys(families)) and len(heads) == len(set(heads)) >= 6
+  assert replay_report.family("ppo") == "token ratio" == replay_report.family("cispo")
+
+
+def test_the_shade_tells_near_cosines_apart():
+  shades = [replay_report.shade(value) for value in (1.0, 0.99, 0.9, 0.0, -0.9, np.nan)]
+  assert len(set(shades)) == 6 and shades[-2].startswith(f"rgba({html.RED}")
+
+
+def test_report_has_every_estimator_and_no_link_out(workdir):
+  text = replay_run.run(workdir)
+  page = (workdir / "replay.html").read_text()
+  assert (workdir / "replay.md").read_text() == text
+  assert "rollouts of iteration 3" in text and "policy of iteration 4" in text
+  for name in estimators.names():
+    assert f"| {name} " in text and f"<td>{name}</td>" in page
+  assert f"{replay_report.family('gspo')}</th>" in page and 'class="heatmap"' in page
+  assert all(column in text for column in replay_report.HEADER)
+  assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
+
+
+def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypatch):
+  folder, seen = train(tmp_path / "arca", "arca"), []
+  call = replay.replay
+  monkeypatch.setattr(replay, "replay", lambda rows, params, scores, **rest: (
+      seen.append(scores), call(rows, params, scores, **rest))[1])
+  assert "advantage arca" in replay_run.run(folder)
+  assert np.asarray(seen[0].adapter_residual).max() > 0
+
+
+def test_a_run_that_reads_the_reference_cannot_be_replayed(tmp_path):
+  folder = train(tmp_path / "gap", "arca", advantage={"signal": "reference_gap"},
+                 parameters={"train": "all"}, kl={"coef": 0.1})
+  with pytest.raises(RunError, match=r"'arca' .* reads the reference's log-probs"):
+    replay_run.run(folder)
+
+
+def test_what_cannot_be_replayed(workdir):
+  refused = {
+      (9, None): "--iteration=9: the run keeps rollouts of iterations 1 to 4",
+      (3, 2): "--checkpoint=2 is older than the rollouts of --iteration=3",
+  }
+  for arguments, message in refused.items():
+    with pytest.raises(RunError, match=message):
+      replay_run.run(workdir, *arguments)
+  with pytest.raises(RunError, match=r"config\.json"):
+    replay_run.run(workdir / "none")
+
+
+def test_a_zero_gradient_has_no_direction():
+  cosine = replay.cosines([np.array([1.0, 0.0]), np.zeros(2), np.array([1.0, 1.0])])
+  assert np.isnan(cosine[1]).all() and np.isnan(cosine[:, 1]).all()
+  np.testing.assert_allclose(cosine[0, 2], 0.5**0.5)

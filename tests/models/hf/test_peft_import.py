@@ -1,0 +1,125 @@
+"""Adapters that PEFT wrote are read and added to their base as PEFT does."""
+
+import functools
+import json
+import shutil
+
+import hf_checkpoints
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_llm.models import CheckpointError, load_pretrained
+from jaxrl_llm.models.hf.import_weights import base_directory
+from jaxrl_llm.models.hf.peft import CONFIG, WEIGHTS
+
+IDS = np.random.default_rng(0).integers(0, hf_checkpoints.VOCAB, (2, 9))
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory):
+  """(folder of base and adapter, logits that PEFT computes), scaled by alpha / sqrt(r)."""
+  import torch
+  from peft import LoraConfig, get_peft_model
+
+  folder = tmp_path_factory.mktemp("peft")
+  checkpoint = hf_checkpoints.make("qwen3_untied", folder / "base")
+  checkpoint.network.name_or_path = "base"
+  config = LoraConfig(r=3, lora_alpha=12, use_rslora=True, task_type="CAUSAL_LM",
+                      target_modules=["q_proj", "o_proj", "down_proj", "lm_head"])
+  network = get_peft_model(checkpoint.network, config).eval()
+  with torch.no_grad():
+    for name, p in network.named_parameters():
+      if "lora_" in name:
+        p.copy_(0.2 * torch.randn_like(p))
+  network.save_pretrained(folder / "adapter")
+  return folder, hf_checkpoints.logits(network, IDS)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(model, params):
+  positions = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
+  hidden = model.hidden(params, jnp.asarray(IDS), positions, jnp.ones_like(positions))[0]
+  return hidden @ model.head(params)
+
+
+@pytest.fixture
+def copy(adapter, tmp_path):
+  shutil.copytree(adapter[0], tmp_path / "copy")
+  return tmp_path / "copy" / "adapter"
+
+
+def edit(folder, **changes):
+  config = json.loads((folder / CONFIG).read_text()) | changes
+  (folder / CONFIG).write_text(json.dumps(config))
+
+
+def test_the_base_with_the_adapter_computes_what_peft_does(adapter):
+  folder, theirs = adapter
+  model, params, report = load_pretrained(folder / "adapter", scan_layers=True)
+  assert report.directory == model.origin == str(folder / "base")
+  np.testing.assert_allclose(logits(model, params), theirs, atol=2e-4 * np.abs(theirs).max())
+  base = load_pretrained(folder / "base", scan_layers=True)[1]
+  assert np.abs(np.asarray(logits(model, base)) - theirs).max() > 0.1
+  same = jax.tree.map(lambda a, b: bool((a == b).all()), base, params)
+  assert same["blocks"]["attention"]["key"] and not same["blocks"]["attention"]["query"]
+
+
+def test_another_scale_is_seen(adapter, copy):
+  edit(copy, use_rslora=False)
+  model, params, _ = load_pretrained(copy)
+  assert np.abs(logits(model, params) - adapter[1]).max() > 1e-2
+
+
+def test_the_base_is_found_by_its_path_beside_or_in_the_folder(copy, monkeypatch, tmp_path):
+  base = copy.parent / "base"
+  for named in (str(base), "base", "../base", "org/base", str(tmp_path / "gone" / "base")):
+    edit(copy, base_model_name_or_path=named)
+    assert base_directory(copy).resolve() == base
+  shutil.rmtree(base)
+  with pytest.raises(CheckpointError, match=r"its base .* was not found .* Fix: ") as error:
+    load_pretrained(copy)
+  assert "\n" not in str(error.value)
+  edit(copy, base_model_name_or_path=None)
+  with pytest.raises(CheckpointError, match="names no base"):
+    load_pretrained(copy)
+
+
+@pytest.mark.parametrize("changes, text", [
+    ({"use_dora": True}, "use_dora = True"),
+    ({"bias": "all", "modules_to_save": ["norm"]}, r"bias = 'all', modules_to_save = \['norm'\]"),
+    ({"peft_type": "IA3"}, "peft_type = 'IA3'"),
+    ({"lora_alpha": None}, "lora_alpha = None"),
+])
+def test_other_adapters_are_refused(changes, text, copy):
+  edit(copy, **changes)
+  with pytest.raises(CheckpointError, match=text):
+    load_pretrained(copy)
+
+
+def test_a_whole_weight_beside_the_adapter_must_be_the_base_s(copy):
+  tensors = load_file(copy / WEIGHTS)
+  name = "base_model.model.lm_head.base_layer.weight"
+  save_file(tensors | {name: tensors[name] + np.float32(1e-3)}, copy / WEIGHTS)
+  with pytest.raises(CheckpointError, match="lm_head: the weight that is stored whole is not"):
+    load_pretrained(copy)
+
+
+def test_matrices_that_do_not_fit_are_listed(copy):
+  tensors = load_file(copy / WEIGHTS)
+  first, second = (f"base_model.model.model.layers.{i}.self_attn.q_proj.lora_" for i in (0, 1))
+  del tensors[f"{first}A.weight"]
+  tensors[f"{second}B.weight"] = tensors[f"{second}B.weight"][:5].copy()
+  tensors["base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight"] = np.ones((3, 32),
+                                                                                  np.float32)
+  save_file(tensors, copy / WEIGHTS)
+  with pytest.raises(CheckpointError) as error:
+    load_pretrained(copy)
+  for text in ("layers.0.self_attn.q_proj: only lora_B", "layers.1.self_attn.q_proj: A is [3, 32]",
+               "layers.9.self_attn.q_proj: the base has no such weight"):
+    assert text in str(error.value)
+  (copy / WEIGHTS).write_bytes(b"torn")
+  with pytest.raises(CheckpointError, match="truncated or damaged"):
+    load_pretrained(copy)

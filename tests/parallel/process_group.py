@@ -1,0 +1,75 @@
+"""The real command in several processes that share a run."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import programs
+
+ROOT = Path(__file__).parents[2]
+CASES = "tests/parallel/small_runs.py"
+# Threads of XLA: more devices than cores take turns.
+FLAGS = f"{programs.FLAGS} --xla_cpu_multi_thread_eigen=false"
+
+
+class Group:
+  """`count` processes of `devices` CPU devices each, and their output.
+
+  Args:
+    flags: of the command, for all processes.
+    script: in experiments/.
+  """
+
+  def __init__(self, count: int, devices: int, *flags: str, script: str = "main"):
+    env = os.environ | programs.ENVIRONMENT | {
+        "XLA_FLAGS": f"{FLAGS} --xla_force_host_platform_device_count={devices}",
+        "JAX_COMPILATION_CACHE_DIR": str(programs.shared_folder()),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    place = [f"--coordinator=127.0.0.1:{free_port()}", f"--processes={count}"] if count > 1 else []
+    self.outputs = [tempfile.TemporaryFile("w+") for _ in range(count)]
+    self.processes = [
+        subprocess.Popen([sys.executable, f"experiments/{script}.py", *flags, *place,
+                          *([f"--process={index}"] if place else [])], cwd=ROOT, env=env, text=True,
+                         stdout=output, stderr=subprocess.STDOUT)
+        for index, output in enumerate(self.outputs)]
+
+  def wait(self, seconds: float = 300.0) -> list[int]:
+    """Returns the exit statuses; kills all if one takes longer."""
+    try:
+      return [process.wait(seconds) for process in self.processes]
+    finally:
+      for process in self.processes:
+        process.kill()
+        process.wait()
+
+  def text(self, index: int) -> str:
+    """Returns what a process has printed so far."""
+    self.outputs[index].seek(0)
+    return self.outputs[index].read()
+
+  def succeed(self) -> None:
+    statuses = self.wait()
+    assert not any(statuses), (statuses, *map(self.text, range(len(statuses))))
+
+
+def free_port() -> int:
+  """Returns a port that is free now, as is the one after it."""
+  while True:
+    with socket.socket() as one, socket.socket() as two:
+      one.bind(("127.0.0.1", 0))
+      try:
+        two.bind(("127.0.0.1", one.getsockname()[1] + 1))
+        return one.getsockname()[1]
+      except (OSError, OverflowError):
+        continue
+
+
+def train(count: int, devices: int, workdir: Path, kind: str, *overrides: str) -> Group:
+  """Begins a run of small_runs.py."""
+  return Group(count, devices, f"--config={CASES}:{kind}", f"--workdir={workdir}",
+               *(f"--config.{item}" for item in overrides))

@@ -1,0 +1,127 @@
+"""A process that dies ends the others, and the same command goes on exactly; SIGTERM saves first;
+a checkpoint is read by another number of processes and devices.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import hf_checkpoints
+import jax
+import numpy as np
+import process_group as group
+import pytest
+import small_runs
+
+from jaxrl_llm.models import hf
+from jaxrl_llm.reporting.reader import read_metrics, read_run
+
+KILLS = int(os.environ.get("JAXRL_LLM_TEST_KILLS", "2"))
+EACH = ("checkpoint.every=1", "evaluation.every=2")
+hf_checkpoints.quiet()
+
+
+def timeless(workdir: Path) -> list[dict]:
+  return [{name: value for name, value in line.items() if not name.startswith("time/")}
+          for line in lines(workdir)]
+
+
+def lines(workdir: Path) -> list[dict]:
+  path = workdir / "metrics.jsonl"
+  return read_metrics(str(path)) if path.exists() else []
+
+
+def rollouts(workdir: Path) -> dict[str, bytes]:
+  return {path.name: path.read_bytes() for path in (workdir / "rollouts").iterdir()}
+
+
+def until(run: group.Group, workdir: Path, count: int) -> None:
+  """Waits until the processes have met, and the run has written so many lines."""
+  end = time.monotonic() + 200
+  while "2 processes with 8 devices" not in run.text(0) or len(lines(workdir)) < count:
+    assert time.monotonic() < end and run.processes[0].poll() is None, run.text(0)
+    time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """A run of two processes that nothing disturbed."""
+  workdir = tmp_path_factory.mktemp("whole") / "run"
+  group.train(2, 4, workdir, "plain", *EACH).succeed()
+  return workdir
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_a_killed_process_ends_all_and_the_restart_goes_on_exactly(seed, whole, tmp_path):
+  chance, victim = random.Random(seed), seed % 2
+  run = group.train(2, 4, tmp_path / "run", "plain", *EACH)
+  until(run, tmp_path / "run", chance.randrange(0, 4))
+  time.sleep(chance.uniform(0.0, 1.5))
+  run.processes[victim].send_signal(signal.SIGKILL)
+  begin = time.monotonic()
+  statuses = run.wait(60.0)
+  assert time.monotonic() - begin < 60 and statuses[victim] == -signal.SIGKILL
+  assert statuses[1 - victim] not in (0, None)
+  assert f"error: process {victim} of 2" in run.text(1 - victim), run.text(1 - victim)
+  group.train(2, 4, tmp_path / "run", "plain", *EACH).succeed()
+  assert timeless(tmp_path / "run") == timeless(whole)
+  assert rollouts(tmp_path / "run") == rollouts(whole)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+  """(workdir, statuses) of a run of two processes, of which one got SIGTERM; nothing but that made
+  it save.
+  """
+  workdir = tmp_path_factory.mktemp("stopped") / "run"
+  run = group.train(2, 4, workdir, "plain", "checkpoint.every=5", "evaluation.every=5")
+  end = time.monotonic() + 200
+  while not (workdir / "rollouts").is_dir() or len(list((workdir / "rollouts").iterdir())) < 3:
+    assert time.monotonic() < end and run.processes[0].poll() is None, run.text(0)
+    time.sleep(0.01)
+  run.processes[1].send_signal(signal.SIGTERM)
+  return workdir, run.wait(60.0), run.text(0)
+
+
+def test_sigterm_saves_first_in_all_processes(stopped):
+  workdir, statuses, text = stopped
+  assert statuses == [143, 143], text
+  saved = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
+  last = lines(workdir)[-1]["iteration"]
+  assert saved == [0, last] and 1 < last < small_runs.ITERATIONS
+  assert "interrupted by Terminated" in (workdir / "report.html").read_text()
+
+
+@pytest.mark.parametrize("count, devices", [(1, 1), (1, 2), (1, 4), (1, 8), (4, 2)])
+def test_other_processes_and_devices_go_on(count, devices, stopped, whole, tmp_path):
+  workdir = shutil.copytree(stopped[0], tmp_path / "run")
+  group.train(count, devices, workdir, "plain", "checkpoint.every=5",
+              "evaluation.every=5").succeed()
+  found, wanted = (read_run(folder).series("loss/total")[1] for folder in (workdir, whole))
+  np.testing.assert_allclose(found, wanted, atol=1e-6)
+  ids = [[row["row_id"] for row in read_run(folder).rollouts(small_runs.ITERATIONS)]
+         for folder in (workdir, whole)]
+  assert ids[0] == ids[1] and len(set(ids[0])) == len(ids[0])
+
+
+def test_two_processes_export_what_one_does(whole, tmp_path):
+  for count, devices in ((1, 1), (2, 4)):
+    group.Group(count, devices, f"--workdir={whole}", f"--out={tmp_path / str(count)}",
+                script="export").succeed()
+  one, two = (hf.load_pretrained(tmp_path / str(count))[1] for count in (1, 2))
+  flat = [json.dumps(np.asarray(x).tolist()) for x in jax.tree.leaves(one)]
+  assert flat == [json.dumps(np.asarray(x).tolist()) for x in jax.tree.leaves(two)] and flat
+
+
+def test_a_missing_process_is_named(tmp_path):
+  port = group.free_port()
+  run = group.Group(1, 4, f"--config={group.CASES}:plain", f"--workdir={tmp_path}",
+                    f"--coordinator=127.0.0.1:{port}", "--processes=2", "--process=0",
+                    "--wait_for_processes=3")
+  assert run.wait(60.0) == [1]
+  assert "error: process 1 of 2 did not come within 3 s" in run.text(0)
+  assert "Traceback" not in run.text(0)

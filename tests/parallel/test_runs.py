@@ -1,0 +1,90 @@
+"""Runs of several processes compute what one process computes: losses, rows and decisions."""
+
+import json
+
+import formats
+import numpy as np
+import process_group as group
+import pytest
+import small_runs
+
+from jaxrl_llm.reporting.reader import RunFolder, read_run
+
+LIMIT = 1e-6
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  """Overrides that name a checkpoint and GSM8K lines."""
+  folder = tmp_path_factory.mktemp("files")
+  return (f"pretrained={formats.write_checkpoint(folder / 'qwen3')}",
+          f"task.data.path={formats.write_lines(folder / 'gsm8k.jsonl')}")
+
+
+@pytest.fixture(scope="module")
+def alone(files, tmp_path_factory):
+  """Makes the run of a kind in one process of eight devices, once."""
+  made = {}
+
+  def run(kind: str) -> RunFolder:
+    if kind not in made:
+      workdir = tmp_path_factory.mktemp("alone") / kind
+      # One process overlaps only with devices of its own, which changes no result.
+      group.train(1, 8, workdir, kind, *overrides(kind, files),
+                  "updates.overlap=False").succeed()
+      made[kind] = read_run(workdir)
+    return made[kind]
+
+  return run
+
+
+def overrides(kind: str, files: tuple[str, ...]) -> tuple[str, ...]:
+  return files if kind == "dataset" else ()
+
+
+def losses(run: RunFolder) -> np.ndarray:
+  """[3, iterations]; entropies, which are larger, to a tenth."""
+  names = {"loss/total": 1.0, "reward/mean": 1.0, "policy/entropy": 0.1}
+  return np.array([scale * run.series(name)[1] for name, scale in names.items()])
+
+
+def differences(run: RunFolder, other: RunFolder) -> list[str]:
+  """What two runs do not share: names of metrics, numbers, rows."""
+  found = []
+  if len(run.metrics) != len(other.metrics):
+    return ["lines of metrics"]
+  for mine, theirs in zip(run.metrics, other.metrics, strict=True):
+    names = {name for name in mine.keys() | theirs.keys() if not name.startswith("time/")}
+    found += sorted(name for name in names if (name in mine) != (name in theirs))
+  if np.abs(losses(run) - losses(other)).max() > LIMIT:
+    found.append("losses")
+  for iteration in other.rollout_iterations():
+    ids, theirs = ([row["row_id"] for row in one.rollouts(iteration)] for one in (run, other))
+    if ids != theirs or len(set(ids)) != len(ids):
+      found.append(f"row ids of iteration {iteration}")
+  return found
+
+
+@pytest.mark.parametrize("kind", small_runs.KINDS)
+@pytest.mark.parametrize("count, devices", [(2, 4), (4, 2)])
+def test_processes_compute_what_one_computes(kind, count, devices, alone, files, tmp_path):
+  group.train(count, devices, tmp_path, kind, *overrides(kind, files)).succeed()
+  found = read_run(tmp_path)
+  assert found.rollout_iterations() == list(range(1, small_runs.ITERATIONS + 1))
+  assert len(list((tmp_path / "rollouts").iterdir())) == count * small_runs.ITERATIONS
+  assert differences(found, alone(kind)) == []
+  assert np.ptp(losses(found)[0]) > 100 * LIMIT, "the losses hardly differ from each other"
+
+
+def test_a_row_that_two_processes_have_is_told(alone):
+  """A wrong division: the second process has the rows of the first."""
+  run = alone("plain")
+  wrong = RunFolder(run.workdir, run.config, run.environment, run.metrics)
+  rows = run.rollouts(1)
+  half = rows[:len(rows) // 2]
+  object.__setattr__(wrong, "rollouts", lambda iteration: half + half)
+  assert "row ids of iteration 1" in differences(wrong, run)
+  shifted = json.loads(json.dumps(run.metrics))
+  shifted[1]["loss/total"] += 2 * LIMIT
+  assert differences(RunFolder(run.workdir, run.config, run.environment, shifted), run) == [
+      "losses"]

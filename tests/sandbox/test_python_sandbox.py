@@ -1,0 +1,299 @@
+"""The sandbox on harmless programs: results, order, determinism, replaced workers, refusals."""
+
+import concurrent.futures
+import dataclasses
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.rollouts.tools import Isolation, PythonSandbox, ToolResult
+from jaxrl_llm.sandbox import isolation
+
+ALL = set(isolation.NAMES)
+# Whether any user may read the standard library.
+READABLE = all(
+    folder.stat().st_mode & 0o005 == 0o005 for folder in Path(os.__file__).resolve().parents)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+  with PythonSandbox(workers=2, timeout=2.0) as made:
+    yield made
+
+
+def children(pid: int) -> list[int]:
+  found = []
+  for path in Path("/proc").glob("[0-9]*/stat"):
+    try:
+      if int(path.read_bytes().rpartition(b")")[2].split()[1]) == pid:
+        found.append(int(path.parent.name))
+    except (OSError, IndexError):
+      continue
+  return found
+
+
+def gone(pids, seconds=5.0) -> bool:
+  end = time.monotonic() + seconds
+  while time.monotonic() < end:
+    if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+      return True
+    time.sleep(0.01)
+  return False
+
+
+PROGRAMS = {
+    "": ("ok", ""),
+    "print(6 * 7)": ("ok", "42\n"),
+    "print(1, end='')": ("ok", "1"),
+    "print('before'); 1 / 0": ("error", "before\nZeroDivisionError: division by zero"),
+    "print('x', end=''); [][1]": ("error", "x\nIndexError: list index out of range"),
+    "raise KeyError('a')": ("error", "KeyError: 'a'"),
+    "raise ValueError": ("error", "ValueError"),
+    "raise ValueError('first\\nsecond')": ("error", "ValueError: first"),
+    "import json; json.loads('{')": (
+        "error",
+        "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 "
+        "column 2 (char 1)"),
+    "a b": ("error", "SyntaxError: invalid syntax (<program>, line 1)"),
+    "input()": ("error", "EOFError: EOF when reading a line"),
+    "exit()": ("ok", ""),
+    "import sys; print('kept'); sys.exit(4)": ("error", "kept\nexit status 4"),
+    "import sys; print('unseen', file=sys.stderr)": ("ok", ""),
+    "class A: pass\nprint(A())\nraise ValueError(A())":
+        ("error", "<__main__.A object at 0x0>\nValueError: <__main__.A object at 0x0>"),
+    "import os; print(os.getcwd(), os.listdir('.'), dict(os.environ)); open('a', 'w').write('b')":
+        ("ok", "/tmp [] {}\n"),
+    "import threading\nthreading.Thread(target=print, args=('thread',)).start()":
+        ("ok", "thread\n"),
+    "import atexit\natexit.register(print, 'last')\nprint('first')": ("ok", "first\nlast\n"),
+    "import dataclasses, pickle\n@dataclasses.dataclass\nclass P:\n  x: int\n"
+    "print(pickle.loads(pickle.dumps(P(3))))":
+        ("ok", "P(x=3)\n"),
+    "import math, random, re, itertools, collections, fractions, decimal, statistics, datetime, "
+    "heapq, functools, string, bisect, cmath, sqlite3, hashlib, ctypes, ssl\nprint('all')":
+        ("ok", "all\n"),
+    "print('é' * 5000)": ("ok", "é" * 2048 + "\n[... output cut ...]\n" + "é" * 2047 + "\n"),
+}
+NAMESPACES = {"processes", "files", "network", "ipc"}
+# Leaves a process of its own session behind.
+DAEMON = """import os, time
+if os.fork() == 0:
+  os.setsid()
+  if os.fork() == 0:
+    open('pid', 'w')
+    while True: time.sleep(1)
+  os._exit(0)
+print(os.getpid())"""
+
+
+@pytest.mark.parametrize("code", list(PROGRAMS))
+def test_results(sandbox, code):
+  assert sandbox.run(code) == ToolResult(*PROGRAMS[code])
+
+
+def test_no_state_passes_on(sandbox):
+  """Runs four programs on each of two workers, each of which would see traces of an earlier one."""
+  code = (
+      "import os, sys, math\nprint('x' in globals(), hasattr(math, 'spoilt'), os.listdir('.'))\n"
+      "x = math.spoilt = 1\nopen('f', 'w').close()\nos.environ['A'] = 'b'")
+  assert {r.output for r in sandbox.run_many([code] * 8)} == {"False False []\n"}
+
+
+def test_many_keep_their_order_and_run_at_once(sandbox):
+  codes = [f"import time; time.sleep({0.2 if i == 0 else 0.0}); print({i})" for i in range(7)]
+  assert [r.output for r in sandbox.run_many(codes)] == [f"{i}\n" for i in range(7)]
+  started = time.monotonic()
+  sandbox.run_many(["import time; time.sleep(1)"] * 2)
+  assert time.monotonic() - started < 1.9
+
+
+def test_the_same_program_says_the_same_in_every_process(sandbox):
+  code = "import random\nprint(random.random(), hash('a'), list({'x', 'y', 'z'}), object())"
+  with PythonSandbox(workers=1) as other:
+    assert len({r.output for r in [*sandbox.run_many([code] * 4), other.run(code)]}) == 1
+
+
+def test_threads_share_the_workers(sandbox):
+  with concurrent.futures.ThreadPoolExecutor(6) as threads:
+    results = list(threads.map(sandbox.run, [f"print({i})" for i in range(30)]))
+  assert [r.output for r in results] == [f"{i}\n" for i in range(30)]
+
+
+def test_long_programs_are_refused(sandbox):
+  assert sandbox.run("#" * 32769) == ToolResult("error", "the program is longer than 32768 bytes")
+  assert sandbox.run("#" * 32768).status == "ok"
+
+
+@pytest.mark.parametrize("which", ["supervisor", "server"])
+def test_a_killed_worker_loses_nothing(sandbox, which):
+  """Killed while its program runs, the worker is replaced and the program runs again."""
+  with concurrent.futures.ThreadPoolExecutor(1) as threads:
+    running = threads.submit(sandbox.run_many,
+                             ["import time; time.sleep(0.5); print('whole')"] * 2)
+    time.sleep(0.2)
+    supervisor = sandbox.pids()[0]
+    victim = supervisor if which == "supervisor" else children(supervisor)[0]
+    os.kill(victim, signal.SIGKILL)
+    assert running.result() == [ToolResult("ok", "whole\n")] * 2
+  assert gone([victim])
+
+
+def test_a_worker_that_dies_twice_makes_the_tool_unavailable(sandbox, monkeypatch):
+  from jaxrl_llm.sandbox import python_sandbox, sandbox_process
+
+  def dies(self, *_):
+    raise sandbox_process.GoneError("test")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(python_sandbox.WorkerProcess, "ask", dies)
+    assert sandbox.run("print(1)") == ToolResult("unavailable", "the sandbox is unavailable")
+  assert sandbox.run("print(1)").output == "1\n"
+
+
+def test_a_worker_that_hangs_is_replaced_from_outside(monkeypatch):
+  monkeypatch.setattr("jaxrl_llm.sandbox.python_sandbox.GRACE", 0.3)
+  with PythonSandbox(workers=1, timeout=0.2) as sandbox:
+    below = [sandbox.pids()[0], *children(sandbox.pids()[0])]
+    os.kill(below[-1], signal.SIGSTOP)
+    assert sandbox.run("print(1)").status == "timeout"
+    assert gone(below)
+    assert sandbox.run("print(1)").output == "1\n"
+
+
+def test_nothing_outlives_the_trainer():
+  """If the trainer is killed with SIGKILL while a program runs, all processes end by themselves."""
+  code = ("from hostile_driver import PythonSandbox\ns = PythonSandbox(workers=1, timeout=60.0)\n"
+          "print(s.pids()[0], flush=True)\ns.run('import time, os\\nos.fork()\\ntime.sleep(60)')")
+  trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                             cwd=Path(__file__).parent)
+  supervisor = int(trainer.stdout.readline())
+  time.sleep(0.3)
+  server, = children(supervisor)
+  below = [supervisor, server, *children(server)]
+  assert len(below) >= 3
+  trainer.kill()
+  trainer.wait()
+  trainer.stdout.close()
+  assert gone(below)
+
+
+def test_close_ends_running_programs_and_leaves_no_handle():
+  before = sorted(os.listdir("/proc/self/fd"))
+  sandbox = PythonSandbox(workers=2, timeout=30.0)
+  pids = sandbox.pids()
+  with concurrent.futures.ThreadPoolExecutor(1) as threads:
+    running = threads.submit(sandbox.run, "import time; time.sleep(30)")
+    time.sleep(0.2)
+    sandbox.close()
+    with pytest.raises(RuntimeError, match="after close"):
+      running.result()
+  sandbox.close()
+  assert gone(pids)
+  assert sorted(os.listdir("/proc/self/fd")) == before
+  with pytest.raises(RuntimeError, match="after close"):
+    sandbox.run("print(1)")
+
+
+def test_without_isolation_the_limits_hold_and_nothing_stays(caplog, tmp_path, monkeypatch):
+  """As on a system that offers nothing, except for the user where that is root's to give."""
+  monkeypatch.setenv("TMPDIR", str(tmp_path))
+  monkeypatch.setattr("tempfile.tempdir", None)
+  with caplog.at_level(logging.WARNING):
+    sandbox = PythonSandbox(workers=1, timeout=0.5, without=ALL)
+  assert "network: NO; a program reaches the network" in caplog.text
+  with sandbox:
+    assert set(sandbox.isolation.missing) == ALL
+    assert sandbox.run("print(1)") == ToolResult("ok", "1\n")
+    locked = "import os; os.makedirs('a/b/c'); os.chmod('a', 0); print(os.getcwd())"
+    assert sandbox.run(locked).output == "/tmp\n"
+    for seconds, status in ((0.2, "ok"), (9, "timeout")):
+      result = sandbox.run(f"{DAEMON}\ntime.sleep({seconds})")
+      assert result.status == status
+      server, = children(sandbox.pids()[0])
+      assert children(server) == []
+    assert sandbox.run("x = bytearray(10**9)").status == "memory"
+    folder = Path(sandbox._workers[0].directory)
+    assert list(folder.iterdir()) == []
+  assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_each_isolation_can_be_missing_and_be_required(sandbox, name):
+  without = {name, "user"} if name == "files" and not READABLE else {name}
+  with PythonSandbox(workers=1, timeout=0.5, without=without) as partial:
+    # Only in a namespace of users may a user other than root enter the others; only in a file tree
+    # of its own has a program devices of its own.
+    lost = NAMESPACES if name == "user_namespace" and os.geteuid() else set()
+    lost = lost | ({"devices"} if name == "files" else set())
+    assert set(partial.isolation.missing) == {*without, *lost, *sandbox.isolation.missing}
+    assert partial.run(
+        "import os\nif os.fork() == 0: os.setsid()\nopen('a', 'w').close()\nwhile True: pass"
+    ).status == "timeout"
+    assert partial.run("import os; print(os.listdir('.'))").output == "[]\n"
+  with pytest.raises(ConfigError, match=f"does not offer {name}"):
+    PythonSandbox(workers=1, without=[name], require=[name])
+
+
+def test_a_sandbox_in_which_no_program_can_run_is_refused(sandbox, monkeypatch):
+  """Else every program would end with `error`, as if the policy had written it wrongly."""
+  if not READABLE and sandbox.isolation.user:
+    with pytest.raises(ConfigError, match=r"without=\('user',\)"):
+      PythonSandbox(workers=1, without=["files"])
+  monkeypatch.setattr("jaxrl_llm.sandbox.sandbox_process.ENVIRONMENT",
+                      {"PYTHONHASHSEED": "none"})
+  with pytest.raises(ConfigError, match="a worker did not start"):
+    PythonSandbox(workers=1)
+
+
+def test_limits_of_the_trainer_hold_for_programs():
+  code = (
+      "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+      "from hostile_driver import PythonSandbox\n"
+      "with PythonSandbox(workers=1, open_files=30) as s:\n"
+      "  print(s.run('import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))').output)")
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                        cwd=Path(__file__).parent)
+  assert done.stdout.strip() == "(20, 20)", done.stderr
+
+
+def test_describe_states_every_isolation(sandbox):
+  for isolated in (Isolation(), Isolation(**dict.fromkeys(ALL, True)), sandbox.isolation):
+    lines = isolated.describe().splitlines()
+    assert [line.split(":")[0] for line in lines] == list(isolation.NAMES)
+    assert {line.split(":")[0] for line in lines if ": NO;" in line} == set(isolated.missing)
+
+
+def test_root_isolates_fully(sandbox):
+  if os.geteuid() or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode:
+    pytest.skip("this system offers no namespaces")
+  assert sandbox.isolation.missing == ()
+  assert sandbox.run(
+      "import os; print(os.getuid(), os.getgid(), os.getgroups())").output == "65534 65534 []\n"
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"workers": 0}, "workers = 0"),
+    ({"timeout": 0.0}, "timeout = 0.0"),
+    ({"memory_mb": 8}, "memory_mb = 8"),
+    ({"cpu_seconds": 1.5}, "cpu_seconds = 1.5"),
+    ({"require": ["net"]}, "allowed are user, "),
+    ({"without": ["network", "x"]}, "without = 'x'"),
+    ({"code_bytes": 10**6}, "code_bytes = 1000000"),
+])
+def test_bad_options(options, message):
+  with pytest.raises(ConfigError, match=message):
+    PythonSandbox(**options)
+
+
+def test_a_result_is_frozen_and_equal_without_its_time():
+  result = ToolResult("ok", "1", 0.5)
+  assert result == ToolResult("ok", "1", 0.7) != ToolResult("error", "1", 0.5)
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    result.status = "error"

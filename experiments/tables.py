@@ -165,8 +165,8 @@ TABLES = {
                   "its runs", PIPO, 0.9),
             Claim("the same, the most", PIPO, 2.8),
         ),
-        live=(CHAIN % ("grpo", "pipo.enabled=false"), CHAIN % ("pipo", "pipo.enabled=true"),
-              "experiments/compare.py {out}/grpo {out}/pipo --by=pipo.enabled "
+        live=(CHAIN % ("grpo", "transform.name=none"), CHAIN % ("pipo", "transform.name=pipo"),
+              "experiments/compare.py {out}/grpo {out}/pipo --by=transform.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
     ),

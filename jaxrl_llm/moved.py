@@ -10,47 +10,35 @@ import importlib.machinery
 import sys
 import types
 
+from jaxrl_llm import paper_table
+
 _TABLE = (  # (package before, package now, modules; "before:now" where the name changed)
     ("", "parallel", "processes"),
     ("analysis", "benchmark", "benchmark benchmark_metrics"),
     ("analysis", "lab",
-     "accuracy chains fitting gradient_noise mtp_gradients notebook planted planted_adapter "
+     "accuracy chains fitting gradient_noise notebook planted "
      "published seed_results sweeps"),
     ("analysis", "lab.atlas", "atlas atlas_panels atlas_tables coefficients"),
     ("analysis", "lab.exact",
      "comparisons exact exact_gradient exact_group figures monte_carlo studies study_tables"),
     ("analysis", "lab.replay", "frozen replay replay_report replay_run"),
-    ("analysis", "papers.counting", "head_rows readout"),
-    ("analysis", "papers.soft_tokens", "soft_runs"),
-    ("analysis", "papers.tvm", "walks"),
     ("models", "models.hf",
      "hf_beside:extra_tensors hf_config:network_config hf_defaults:recommended_sampling "
      "hf_export:export_weights hf_import:import_weights hf_names:tensor_names peft "
      "peft_import:import_adapters safetensors_files"),
-    ("models", "papers.budgets", "pruning"),
-    ("objective", "papers.critical_tokens", "preference:dpo"),
-    ("objective", "papers.soft_tokens", "soft_loss"),
-    ("objective", "papers.tvm", "value_labels"),
-    ("ops", "papers.soft_tokens", "soft_tokens:mixtures"),
     ("processes", "parallel", "exchanges roll_call start_up"),
     ("reporting", "store", "files"),
-    ("rollouts", "papers.critical_tokens", "probing"),
-    ("rollouts", "papers.soft_tokens", "soft:sampler"),
-    ("rollouts", "papers.tvm", "search"),
     ("rollouts.tools", "sandbox",
      "isolation linux python_sandbox results sandbox_child sandbox_process sandbox_server "
      "sandbox_worker seccomp"),
     ("runs", "build",
-     "demonstrations device_checks evaluation_sets learner method_checks mtp_checks resolve "
+     "demonstrations device_checks evaluation_sets learner method_checks resolve "
      "samplers saved scoring server_checks setup shared_starts warm_start"),
     ("runs", "store", "cache checkpoints disk fingerprints lock signals workdir"),
     ("tasks", "grading",
      "comparisons extraction grading inequalities latex quantities units verifier_pool "
      "verifier_worker verifiers"),
-    ("tasks", "papers.judges", "tournaments"),
-    ("tasks", "papers.number_tokens", "number_tokens:codecs"),
-    ("training", "papers.critical_tokens", "preference:pairs"),
-    ("training", "papers.tvm", "value_model"),
+    *paper_table.FORMER_MODULES,
 )
 
 

@@ -6,14 +6,16 @@ rate, lengths, and the weight of the reference KL unless the recipe depends on i
 """
 
 import math
+from collections.abc import Mapping
 
 from ml_collections import config_dict
 
+from jaxrl_llm import paper_table
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import did_you_mean
 
 
-def _recipe(estimator: str, advantage: str, aggregation: str, **others) -> dict:
+def recipe(estimator: str, advantage: str, aggregation: str, **others) -> dict:
   """Returns flat config keys; a double underscore in `others` stands for the dot."""
   return {"estimator.name": estimator, "advantage.name": advantage, "aggregation.name": aggregation,
           **{key.replace("__", "."): value for key, value in others.items()}}
@@ -21,103 +23,120 @@ def _recipe(estimator: str, advantage: str, aggregation: str, **others) -> dict:
 
 _SEQUENCE_TIS = {"correction__level": "sequence", "correction__cap": 5.0}
 
-PRESETS = {
+_CORE = {
     # No ratio: every further optimizer batch of a rollout is off-policy, which a run warns of.
     "reinforce":
-        _recipe("reinforce", "none", "token"),
+        recipe("reinforce", "none", "token"),
     "rloo":
-        _recipe("reinforce", "rloo", "token"),
+        recipe("reinforce", "rloo", "token"),
     "reinforce_pp":
-        _recipe("reinforce", "reinforce_pp", "token"),
+        recipe("reinforce", "reinforce_pp", "token"),
     "opo":
-        _recipe("reinforce", "opo", "token"),
+        recipe("reinforce", "opo", "token"),
     # Clipped token ratios.
     "grpo":
-        _recipe("ppo", "grpo", "sequence"),
+        recipe("ppo", "grpo", "sequence"),
     "dr_grpo":
-        _recipe("ppo", "dr_grpo", "fixed"),
+        recipe("ppo", "dr_grpo", "fixed"),
     # The soft overlong penalty (shaping.overlong_buffer) must be shorter than a completion, so the
     # config sets it. Published: 4,096 of 20,480 tokens, a fifth.
     "dapo":
-        _recipe("ppo", "grpo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28,
+        recipe("ppo", "grpo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28,
                 dynamic_sampling__enabled=True),
     "cispo":
-        _recipe("cispo", "grpo", "token"),
+        recipe("cispo", "grpo", "token"),
     "sapo":
-        _recipe("sapo", "grpo", "sequence"),
+        recipe("sapo", "grpo", "sequence"),
     "dro":
-        _recipe("dro", "grpo", "token"),
+        recipe("dro", "grpo", "token"),
     "m2po":
-        _recipe("m2po", "grpo", "token"),
+        recipe("m2po", "grpo", "token"),
     # Ratios of a prefix.
     "ctpo":
-        _recipe("ctpo", "grpo", "sequence", **_SEQUENCE_TIS),
+        recipe("ctpo", "grpo", "sequence", **_SEQUENCE_TIS),
     "ctpo_geomean":
-        _recipe("ctpo_geomean", "grpo", "sequence", **_SEQUENCE_TIS),
+        recipe("ctpo_geomean", "grpo", "sequence", **_SEQUENCE_TIS),
     # Its bounds are unpublished; these are those of `cispo`: above only.
     "minpro":
-        _recipe("minpro", "grpo", "token", estimator__clip_high=4.0),
+        recipe("minpro", "grpo", "token", estimator__clip_high=4.0),
     # Ratios of a sequence.
     "gspo":
-        _recipe("gspo", "grpo", "sequence"),
+        recipe("gspo", "grpo", "sequence"),
     "luspo":
-        _recipe("gspo", "grpo", "sequence_sum", estimator__clip_low=2e-3,
+        recipe("gspo", "grpo", "sequence_sum", estimator__clip_low=2e-3,
                 estimator__clip_high=2.5e-3),
     "gmpo":
-        _recipe("gmpo", "grpo", "sequence"),
+        recipe("gmpo", "grpo", "sequence"),
     "seq_is":
-        _recipe("seq_is", "grpo", "sequence"),
+        recipe("seq_is", "grpo", "sequence"),
     # The sign of the reward chooses the side, so a wrong row must be negative, not 0.
     "topr":
-        _recipe("topr", "none", "sequence_sum", shaping__name="signed"),
+        recipe("topr", "none", "sequence_sum", shaping__name="signed"),
     "vespo":
-        _recipe("vespo", "grpo", "token"),
+        recipe("vespo", "grpo", "token"),
     # Masks by how far the probability moved.
     "dppo_tv":
-        _recipe("dppo_tv", "grpo", "token"),
+        recipe("dppo_tv", "grpo", "token"),
     "dppo_kl":
-        _recipe("dppo_kl", "grpo", "token"),
+        recipe("dppo_kl", "grpo", "token"),
     "cppo":
-        _recipe("cppo", "grpo", "token"),
+        recipe("cppo", "grpo", "token"),
     # Sampler / trainer mismatch.
     # With `low`, a weight above the cap becomes 0 instead of the cap: AReaL's mask.
     "decoupled_ppo":
-        _recipe("ppo", "grpo", "token", updates__anchor="recomputed", correction__level="token",
+        recipe("ppo", "grpo", "token", updates__anchor="recomputed", correction__level="token",
                 correction__low=0.0, correction__cap=5.0),
     "icepop":
-        _recipe("ppo", "grpo", "sequence", updates__anchor="recomputed", correction__level="token",
+        recipe("ppo", "grpo", "sequence", updates__anchor="recomputed", correction__level="token",
                 correction__low=0.5, correction__cap=5.0),
     "trm":
-        _recipe("ppo", "grpo", "token", updates__anchor="recomputed",
+        recipe("ppo", "grpo", "token", updates__anchor="recomputed",
                 correction__reject=(("seq_max_k3", None, 0.1),)),
     "trm_avg":
-        _recipe("ppo", "grpo", "token", updates__anchor="recomputed",
+        recipe("ppo", "grpo", "token", updates__anchor="recomputed",
                 correction__reject=(("seq_mean_k3", None, 0.002),)),
     # The report gives neither the threshold nor the KL weight; both are own choices.
     "deepseek":
-        _recipe("ppo", "grpo", "sequence", correction__sequence_delta=0.05, kl__name="k3",
+        recipe("ppo", "grpo", "sequence", correction__sequence_delta=0.05, kl__name="k3",
                 kl__coef=1e-3, kl__place="loss", kl__importance=True),
     "dvp":
-        _recipe("ppo", "grpo", "sequence", vocabulary__min_p=math.exp(-13)),
+        recipe("ppo", "grpo", "sequence", vocabulary__min_p=math.exp(-13)),
     # Credit and weighting.
     "ppo_critic":
-        _recipe("ppo", "gae", "token"),
+        recipe("ppo", "gae", "token"),
     # Both published fully on-policy: with `updates.optimizer_batches=1` the clip never acts.
     "otb":
-        _recipe("ppo", "otb", "token"),
+        recipe("ppo", "otb", "token"),
     "tir_otb":
-        _recipe("ppo", "tir_otb", "token"),
+        recipe("ppo", "tir_otb", "token"),
     "tempo":
-        _recipe("ppo", "tempo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28),
-    "arca":
-        _recipe("ppo", "arca", "token", parameters__train="lora"),
+        recipe("ppo", "tempo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28),
     "balanced":
-        _recipe("ppo", "grpo", "balanced"),
+        recipe("ppo", "grpo", "balanced"),
     "grpo_lambda":
-        _recipe("ppo", "grpo", "sequence", shaping__name="grpo_lambda"),
-    "pipo":
-        _recipe("ppo", "grpo", "token", pipo__enabled=True),
+        recipe("ppo", "grpo", "sequence", shaping__name="grpo_lambda"),
 }
+
+
+class _Presets(Mapping):
+  """The package's recipes and those that papers bring, which are imported when they are read."""
+
+  def __getitem__(self, name: str) -> dict:
+    if name in _CORE:
+      return _CORE[name]
+    paper = paper_table.load("preset", name)
+    if paper is None:
+      raise KeyError(name)
+    return paper.PRESETS[name]
+
+  def __iter__(self):
+    return iter([*_CORE, *paper_table.names("preset")])
+
+  def __len__(self) -> int:
+    return len(list(iter(self)))
+
+
+PRESETS = _Presets()
 
 
 def apply(config: config_dict.ConfigDict, name: str) -> config_dict.ConfigDict:

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
+from jaxrl_llm import paper_table
 from jaxrl_llm.fields import ConfigError, derived, did_you_mean
 from jaxrl_llm.method_numbers import NoNumbers, merged_class, numbers_class, plain
 
@@ -60,10 +61,14 @@ class Table(Generic[E]):
     home: module that registers the package's own methods. It is imported when the table is first
       read, so that `config` need not import the methods.
     key: of the config, which names the method; None: `kind`.name.
+
+  Attributes:
+    fallback: makes the entry of a name that nothing registered, or None; set by the home module.
   """
 
   def __init__(self, kind: str, home: str, key: str | None = None):
     self.kind, self.key, self._home = kind, key or f"{kind}.name", home
+    self.fallback: Callable[[str], E | None] | None = None
     self.entries: dict[str, E] = {}
 
   def register(self, name: str, numbers: type | None = None, *, replace: bool = False,
@@ -126,8 +131,10 @@ class Table(Generic[E]):
     self.entries[name] = entry
 
   def names(self) -> list[str]:
-    """Returns the names of all methods, sorted."""
+    """Returns the names of all methods, sorted; imports those that papers bring."""
     importlib.import_module(self._home)
+    for name in paper_table.names(self.kind):
+      paper_table.load(self.kind, name)
     return sorted(self.entries)
 
   def __iter__(self):
@@ -154,6 +161,12 @@ class Table(Generic[E]):
 
   def __getitem__(self, name: str) -> E:
     """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
+    if name not in self.entries:
+      importlib.import_module(self._home)
+      paper_table.load(self.kind, name)
+    if name not in self.entries and self.fallback is not None:
+      entry = self.fallback(name)
+      self.entries |= {} if entry is None else {name: entry}
     if name not in self.entries:
       known = self.names()
       if name not in self.entries:
@@ -281,7 +294,11 @@ EMPTY_PLUGINS: list[str] = []  # files that were loaded as plugins and registere
 ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators")
 ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages")
 AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
-MTP_LOSSES: Table = Table("mtp", "jaxrl_llm.objective.mtp")
+LOSS_TERMS: Combination = Combination("term", "jaxrl_llm.objective.terms")
+COLUMNS: Table = Table("column", "jaxrl_llm.training.columns", "needs")
+TRANSFORMS: Combination = Combination("transform", "jaxrl_llm.training.transforms")
+OPTIMIZERS: Table = Table("optimizer", "jaxrl_llm.training.optimizers")
+BACKENDS: Table = Table("backend", "jaxrl_llm.build.backends", "rollout.backend")
 SHAPINGS: Table = Table("shaping", "jaxrl_llm.tasks.shaping")
 TASKS: Table = Table("task", "jaxrl_llm.tasks")
 MAPPINGS: Table = Table("mapping", "jaxrl_llm.tasks.mappings", "task.data.mapping")

@@ -171,8 +171,8 @@ class AdvantageInputs:
       given.
     entropy: [B, L] f32, nats, of the anchor's distribution that the token was drawn from; None
       where not given.
-    adapter_residual: [B, L] f32, how far the adapters move the last hidden state that predicts the
-      token, as a Euclidean norm; None where not given.
+    columns: [B, L] arrays by name, those that the advantage asks for (training/columns.py); None
+      where it asks for none.
   """
 
   rewards: Float[Array, " B"]
@@ -188,7 +188,7 @@ class AdvantageInputs:
   correction_weights: Float[Array, "B L"] | None = None
   turn_id: Int[Array, "B L"] | None = None
   entropy: Float[Array, "B L"] | None = None
-  adapter_residual: Float[Array, "B L"] | None = None
+  columns: dict[str, Array] | None = None
 
 
 @struct.dataclass
@@ -232,13 +232,11 @@ class TrainBatch:
     in_support: [B, L] bool, False where the token is outside the anchor's pruned vocabulary. None
       where all are inside.
     bins: how the rows of a micro-batch are packed; None where each has a row of its own.
-    mtp_anchor_log_probs: [B, L] f32, of the head that predicts two tokens ahead under the anchor;
-      not read where mask is False. None where no loss reads it, or the anchor is the current
-      policy.
+    columns: arrays by name that lead with rows: those of training/columns.py that a loss term or
+      an update transform asks for, not read where mask is False, and what a transform adds for its
+      term. None where nothing asks.
     at_anchor: [B] bool, the same on all rows: True in a rollout's first optimizer batch, where the
-      policy still is the anchor. None as `mtp_anchor_log_probs`.
-    mtp_coefficient: [B] f32, calibrated weight of the loss of that head, the same on all rows. None
-      where it is a number of the config.
+      policy still is the anchor. None where no column is of the anchor.
   """
 
   rollout: Rollout
@@ -253,9 +251,8 @@ class TrainBatch:
   estimator_weights: Float[Array, "B L"] | None = None
   in_support: Bool[Array, "B L"] | None = None
   bins: Bins | None = None
-  mtp_anchor_log_probs: Float[Array, "B L"] | None = None
+  columns: dict[str, Array] | None = None
   at_anchor: Bool[Array, " B"] | None = None
-  mtp_coefficient: Float[Array, " B"] | None = None
 
 
 @struct.dataclass
@@ -304,17 +301,16 @@ class TrainState:
 
 
 @struct.dataclass
-class CalibratedState(TrainState):
-  """The TrainState of a run whose loss has a calibrated coefficient.
+class CarryingState(TrainState):
+  """The TrainState of a run whose update transforms carry something from update to update.
 
   It is a class of its own, so that the checkpoints of other runs stay as they are.
 
   Attributes:
-    mtp_coefficient: scalar f32, weight of the loss of the head that predicts two tokens ahead in
-      the last update; 0 before the first one.
+    carried: by the name of the transform.
   """
 
-  mtp_coefficient: Float[Array, ""] | None = None
+  carried: dict[str, Any] | None = None
 
 
 @struct.dataclass

@@ -56,7 +56,7 @@ def walk(cls=Config, prefix: str = "", method=None):
 # --- conditions
 
 # Conditions on properties, which follow from several keys.
-SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "has_mtp": {"mtp.name": "ce"},
+SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "has_mtp": {"term.name": "mtp_ce"},
                "vocabulary.rules": {"vocabulary.top_k": 3},
                "samples_heldout": {"evaluation.samples": 4}}
 

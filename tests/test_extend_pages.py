@@ -61,7 +61,7 @@ def test_every_kind_has_a_page_of_forty_lines():
 @pytest.mark.parametrize("page, key, value", [
     ("estimator", "estimator", {"name": "tempered", "power": 0.5}),
     ("advantage", "advantage", {"name": "above_best", "share": 0.5}),
-    ("mtp", "mtp", {"name": "distilled", "coef": 0.2}),
+    ("mtp", "term", {"name": "distilled", "coef": 0.2}),
     ("mapping", "task", {"name": "dataset"}),
     ("task", "task", {"name": "backwards", "letters": 3}),
 ])

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
-BASE = {"types", "config", "fields", "method_numbers", "registry"}
+BASE = {"types", "config", "fields", "method_numbers", "registry", "paper_table"}
 PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "grading", "sandbox",
          "reporting", "store", "ops"}
 ALLOWED = {
@@ -12,10 +12,12 @@ ALLOWED = {
     "fields": set(),
     "moved": set(),
     "method_numbers": {"fields"},
-    "registry": {"fields", "method_numbers"},
-    "config": {"fields", "registry"},
+    "paper_table": set(),
+    "registry": {"fields", "method_numbers", "paper_table"},
+    "config": {"fields", "registry", "paper_table"},
     "presets": BASE,
-    "register": {"objective", "rollouts", "tasks", "grading", "reporting"} | BASE,
+    "register": {"build", "training", "objective", "rollouts", "tasks", "grading",
+                 "reporting"} | BASE,
     "ops": BASE,
     "grading": BASE,
     "sandbox": BASE,
@@ -32,7 +34,7 @@ ALLOWED = {
     "lab": {"runs", "build"} | PARTS | BASE,
     "benchmark": {"runs", "build"} | PARTS | BASE,
     "planning": {"runs", "build"} | PARTS | BASE,
-    "papers": {"lab", "runs", "build"} | PARTS | BASE,
+    "papers": {"presets", "lab", "runs", "build"} | PARTS | BASE,
 }
 
 

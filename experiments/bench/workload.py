@@ -20,14 +20,10 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.rollouts import engine, engines, generate
 from jaxrl_llm.training.batches import optimizer_batches
+from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.packing import ROWS, Packer
 from jaxrl_llm.training.score import Scores, score
-from jaxrl_llm.training.train_step import (
-  init_state,
-  make_optimizer,
-  make_train_step,
-  state_shardings,
-)
+from jaxrl_llm.training.train_step import init_state, make_train_step, state_shardings
 from jaxrl_llm.types import Bins, PromptBatch, Rollout, Sampling
 
 FIRST_ID = 3  # ids below stand for padding, end and beginning

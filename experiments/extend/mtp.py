@@ -2,7 +2,7 @@
 
   python experiments/main.py --config=experiments/extend/config.py --workdir=runs/extend_mtp \
     --config.plugins=experiments/extend/mtp.py \
-    --config.mtp.name=distilled --config.mtp.coef=0.2
+    --config.term.name=distilled --config.term.coef=0.2
 """
 
 import jax.numpy as jnp

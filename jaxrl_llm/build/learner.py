@@ -9,14 +9,17 @@ import optax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, StepConfig
+from jaxrl_llm.config import Config
 from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.build.scoring import Scoring, make_scoring
 from jaxrl_llm.training import batches
+from jaxrl_llm.training.columns import BASE
 from jaxrl_llm.training.packing import Packer, Packing, make_packer
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.training.train_step import make_optimizer, make_train_step
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.training.train_step import make_train_step
+from jaxrl_llm.training.transforms import PhaseParts, Phases, make_phases
 from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
 
 
@@ -40,13 +43,6 @@ class BatchesFn(Protocol):
                scores: Scores) -> tuple[list[TrainBatch], dict]: ...
 
 
-class WholeBatchFn(Protocol):
-  """The rollout as one batch for PIPO's extra step; see `batches.replayed_batch`."""
-
-  def __call__(self, rollout: Rollout, rewards: jax.Array, keep: jax.Array,
-               scores: Scores) -> TrainBatch: ...
-
-
 class StepFn(Protocol):
   """One optimizer update; trained leaves and optimizer state are donated.
 
@@ -61,14 +57,6 @@ class StepFn(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Replay:
-  """PIPO's extra step: `batch` keeps a rollout for the next iteration, `step` trains on it."""
-
-  batch: WholeBatchFn
-  step: StepFn
-
-
-@dataclasses.dataclass(frozen=True)
 class Learner:
   """What a run trains with. Programs are compiled on first use.
 
@@ -80,7 +68,7 @@ class Learner:
     base: the same without adapters; None where nothing reads them.
     batches: optimizer batches of a scored rollout.
     step: one update.
-    replay: PIPO's extra step; None without PIPO.
+    phases: what update transforms do on the host before the updates of a rollout batch.
     packer: of the rows of a batch; None where they are padded.
   """
 
@@ -91,7 +79,7 @@ class Learner:
   merged: MergeFn
   batches: BatchesFn
   step: StepFn
-  replay: Replay | None
+  phases: Phases
   packer: Packer | None = None
   base: MergeFn | None = None
 
@@ -112,14 +100,10 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   scoring = make_scoring(cfg, model, mesh, stop_ids)
 
   def make_step(micro_batches: int) -> StepFn:
-    step_cfg = StepConfig(loss, micro_batches, cfg.parameters)
+    step_cfg = dataclasses.replace(cfg.step, loss=loss, micro_batches=micro_batches)
     return make_train_step(policy_loss, model, optimizer, step_cfg, mesh)
 
-  replay = None
-  if cfg.pipo.enabled:
-    whole = functools.partial(batches.replayed_batch, cfg=cfg.batch)
-    replay = Replay(jax.jit(whole, out_shardings=rows),
-                    make_step(updates.optimizer_batches * updates.micro_batches))
+  pieces = updates.optimizer_batches * updates.micro_batches
   return Learner(
       model=model,
       optimizer=optimizer,
@@ -129,10 +113,10 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch),
                       out_shardings=(rows, parallel.replicated(mesh))),
       step=make_step(updates.micro_batches),
-      replay=replay,
+      phases=make_phases(cfg.step, PhaseParts(cfg.batch, mesh, make_step, pieces)),
       packer=_packer(cfg, mesh),
-      base=None if scoring.score_residual is None else trainable.make_merge(
-          model, cfg.parameters, mesh, adapters=False),
+      base=trainable.make_merge(model, cfg.parameters, mesh, adapters=False)
+      if scoring.reads(BASE) else None,
   )
 
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.config import Config, ConfigError
-from jaxrl_llm.objective import advantages, mtp
+from jaxrl_llm.objective import advantages, terms
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
-from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, MTP_LOSSES, TASKS
+from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, LOSS_TERMS, TASKS
 from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import (
   AdvantageInputs,
@@ -18,7 +18,10 @@ from jaxrl_llm.types import (
   Histogram,
   Mean,
   Problem,
+  Rollout,
   Task,
+  TokenStats,
+  TrainBatch,
 )
 
 SHAPE = (2, 3)  # rows, tokens
@@ -27,8 +30,8 @@ TASK_METHODS = ("batch", "heldout", "render", "reward", "rewards", "longest_prom
 
 
 def check_objective(cfg: Config) -> None:
-  """Traces estimator, advantage, aggregation and loss of the second head on 2 x 3 arrays, where a
-  plugin brings them.
+  """Traces estimator, advantage, aggregation and loss terms on 2 x 3 arrays, where a plugin brings
+  them.
 
   Raises:
     ConfigError: naming the method's file and line: it raises, or returns something else than its
@@ -36,11 +39,15 @@ def check_objective(cfg: Config) -> None:
   """
   for table, name, check in ((ESTIMATORS, cfg.estimator.name, _check_estimator),
                              (ADVANTAGES, cfg.advantage.name, _check_advantage),
-                             (AGGREGATIONS, cfg.aggregation.name, _check_aggregation),
-                             (MTP_LOSSES, cfg.mtp.name, _check_mtp)):
+                             (AGGREGATIONS, cfg.aggregation.name, _check_aggregation)):
     if not table[name].function.__module__.startswith("jaxrl_llm."):
       with table.blamed(name):
         check(cfg)
+  for name, entry in LOSS_TERMS.parts(cfg.term.name).items():
+    function = getattr(entry, "loss", entry.function)
+    if not getattr(function, "__module__", "jaxrl_llm.").startswith("jaxrl_llm."):
+      with LOSS_TERMS.blamed(name):
+        _check_term(cfg, entry)
 
 
 def _check_estimator(cfg: Config) -> None:
@@ -82,12 +89,14 @@ def _bound(function, cfg):
 
 def _check_advantage(cfg: Config) -> None:
   per_row, tokens, ints = _array(SHAPE[:1]), _array(SHAPE), _array(SHAPE, jnp.int32)
-  optional = {name: tokens for name in advantages.needs(cfg.advantage)}
+  needs = advantages.needs(cfg.advantage)
+  optional = {name: tokens for name in needs if name in advantages.OPTIONAL}
+  columns = {name: tokens for name in needs - set(optional)}
   for name, of_rows in (("keep", _array(SHAPE[:1], bool)), ("turn_id", ints)):
     if name in optional:
       optional[name] = of_rows
   inputs = AdvantageInputs(per_row, _array(SHAPE, bool), ints, _array(SHAPE[:1], jnp.int32),
-                           **optional)
+                           **optional, columns=columns or None)
   entry, numbers = ADVANTAGES[cfg.advantage.name], ADVANTAGES.numbers(cfg.advantage)
 
   def call(inputs):
@@ -96,25 +105,24 @@ def _check_advantage(cfg: Config) -> None:
   _expect_tokens(jax.eval_shape(call, inputs), "advantages")
 
 
-def _check_mtp(cfg: Config) -> None:
-  entry, numbers = MTP_LOSSES[cfg.mtp.name], MTP_LOSSES.numbers(cfg.mtp)
+def _check_term(cfg: Config, entry: terms.TermEntry) -> None:
+  """Traces a loss term on a batch with the statistics and columns that it asks for."""
+  tokens, mask = _array(SHAPE), _array(SHAPE, bool)
+  numbers = LOSS_TERMS.numbers(cfg.term)
 
-  def losses(tokens, mask):
-    optional = {name: tokens if name in entry.needs else None for name in mtp.OPTIONAL}
-    inputs = mtp.MtpInputs(tokens, tokens, mask, surrogate=mtp.surrogate_of(cfg.loss), **optional)
-    return entry.function(inputs, numbers)
+  def term(ints, rows, tokens, mask):
+    stats = TokenStats(tokens, **{name: tokens for name in entry.stats})
+    rollout = Rollout(ints, mask, rows, rows, tokens, mask[:, 0], rows, rows, rows, rows)
+    columns = {name: tokens for name in entry.columns}
+    columns |= {name: tokens[:, 0] for name in entry.row_columns}
+    batch = TrainBatch(rollout, tokens, tokens, tokens, tokens, columns=columns or None)
+    return entry.function(terms.TermInputs(stats, batch, mask, terms.surrogate_of(cfg.loss)),
+                          numbers)
 
-  tokens, mask, scalar = _array(SHAPE), _array(SHAPE, bool), _array(())
-  _expect_tokens(jax.eval_shape(losses, tokens, mask), "losses")
-  if entry.calibrate is not None:
-
-    def coefficient(tokens, mask, last):
-      return jnp.asarray(entry.calibrate(tokens, tokens, mask, last, numbers))
-
-    found = jax.eval_shape(coefficient, tokens, mask, scalar)
-    if found.shape != ():
-      raise TypeError(f"`calibrate` returned {found.dtype}{list(found.shape)}; a scalar was "
-                      "expected")
+  output = jax.eval_shape(term, _array(SHAPE, jnp.int32), _array(SHAPE[:1], jnp.int32), tokens, mask)
+  if not isinstance(output, terms.TermOutput):
+    raise TypeError(f"it returned {_kind(output)}; a TermOutput was expected")
+  _expect_tokens(output.per_token_loss, "per_token_loss")
 
 
 def _expect_tokens(found, what: str) -> None:

@@ -6,8 +6,10 @@ import logging
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import DEFAULT, AggregationConfig, Config, ConfigError
 from jaxrl_llm.objective import advantages, correction, estimators
+from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
 from jaxrl_llm.rollouts import numerics
-from jaxrl_llm.build import best_checks, evaluation_sets, mtp_checks, server_checks
+from jaxrl_llm.training import optimizers, transforms
+from jaxrl_llm.build import backends, best_checks, evaluation_sets, server_checks
 from jaxrl_llm.build.method_checks import check_objective
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ def resolve(cfg: Config) -> Config:
   _check_groups(cfg)
   _check_statistics(cfg)
   _check_anchor(cfg)
-  mtp_checks.check(cfg)
+  _check_parts(cfg)
   _check_lengths(cfg)
   server_checks.check(cfg)
   evaluation_sets.check(cfg)
@@ -53,13 +55,14 @@ def warn_of_off_policy_data(cfg: Config) -> None:
   stale = u.staleness > 0 and cfg.correction.level == "none"
   causes = {f"updates.optimizer_batches = {u.optimizer_batches}": u.optimizer_batches > 1,
             f"updates.staleness = {u.staleness}": stale,
-            "pipo.enabled = True": cfg.pipo.enabled}
+            f"transform.name = {cfg.transform.name!r}": any(
+                x.off_policy for x in transforms.active(cfg.step).values())}
   found = [cause for cause, holds in causes.items() if holds]
   if cfg.estimator.name == "reinforce" and found:
     logger.warning(
         "estimator.name = 'reinforce' with %s: it has no ratio, so rows of an earlier policy count "
         "as the current one's, and the gradient is biased. Fix: updates.optimizer_batches=1 "
-        "without staleness or PIPO, or an estimator with a ratio, such as ppo, cispo or seq_is.",
+        "without staleness or such a transform, or an estimator with a ratio, such as ppo, cispo or seq_is.",
         " and ".join(found))
 
 
@@ -79,10 +82,9 @@ def _check_groups(cfg: Config) -> None:
 def _check_statistics(cfg: Config) -> None:
   """What an advantage reads, some other key must make the run compute."""
   needs, of = advantages.needs(cfg.advantage), f"advantage.name = {cfg.advantage.name!r}"
-  if "adapter_residual" in needs and cfg.parameters.train != "lora":
-    raise ConfigError(
-        f"parameters.train = {cfg.parameters.train!r}: {of} reads what adapters change of the "
-        "hidden states, and this run has none. Fix: parameters.train=lora.")
+  for name in needs - set(advantages.OPTIONAL):
+    if COLUMNS[name].check is not None:
+      COLUMNS[name].check(cfg, of)
   if "ref_log_probs" in needs and not cfg.kl.coef:
     raise ConfigError(
         f"kl.coef = {cfg.kl.coef}: {of} reads the reference's log-probs, which are computed only "
@@ -98,10 +100,17 @@ def _check_anchor(cfg: Config) -> None:
         f"{rule} with updates.anchor = 'behavior': the ratio corrects for the behavior policy "
         "already, a weight would count it twice. Fix: correction.level=none without reject, or "
         "updates.anchor=recomputed.")
-  if cfg.pipo.enabled and estimators.spec(cfg.estimator.name).batch_statistics:
-    raise ConfigError(
-        f"pipo.enabled = True with estimator.name = {cfg.estimator.name!r}, whose weights are a "
-        "statistic of the fresh batch. Fix: another estimator.")
+
+
+def _check_parts(cfg: Config) -> None:
+  """What loss terms, update transforms and optimizers refuse for themselves."""
+  for name, entry in LOSS_TERMS.parts(cfg.term.name).items():
+    if entry.check is not None:
+      entry.check(cfg, name)
+  for transform in transforms.active(cfg.step).values():
+    transform.check(cfg)
+  optimizers.check(cfg.optimizer)
+  backends.check(cfg)
 
 
 def _check_lengths(cfg: Config) -> None:

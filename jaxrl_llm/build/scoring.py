@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 from jax.sharding import Mesh
@@ -10,12 +10,15 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, StepConfig
 from jaxrl_llm.models import Model
-from jaxrl_llm.objective import advantages, mtp
-from jaxrl_llm.registry import ADVANTAGES
+from jaxrl_llm.objective import advantages
+from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.build.samplers import sampling_of
+from jaxrl_llm.training import transforms
+from jaxrl_llm.training.columns import BASE, REFERENCE, REFERENCE_COLUMN, ColumnEntry, ColumnParts
+from jaxrl_llm.training.columns import CURRENT as CURRENT_PARAMS
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
-from jaxrl_llm.training.score import Scores, adapter_residual, score
+from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
 RECOMPUTED, BEHAVIOR, CURRENT = "recomputed", "behavior", "current"
@@ -28,11 +31,17 @@ class ScoreFn(Protocol):
                packing: Packing | None = None) -> TokenStats: ...
 
 
-class ResidualFn(Protocol):
-  """What the adapters change of the hidden states, [B, L]; see `score.adapter_residual`."""
+class ColumnFn(Protocol):
+  """The compiled pass of a column, [B, L]; `params` in the order of `ColumnEntry.reads`."""
 
-  def __call__(self, params: Params, base: Params, rollout: Rollout, *,
-               packing: Packing | None = None) -> jax.Array: ...
+  def __call__(self, *params: Params, packing: Packing | None = None) -> jax.Array: ...
+
+
+class ColumnPass(NamedTuple):
+  """A column of a run: its entry, and its compiled pass."""
+
+  entry: ColumnEntry
+  run: ColumnFn
 
 
 class MeterFn(Protocol):
@@ -51,8 +60,8 @@ class Scoring:
     reads_stats: whether the advantage reads what only a pass finds, the log-probs among it.
     sampling: temperature and vocabulary that rows are scored with.
     score: the anchor's pass, with the statistics that its readers need.
-    score_reference: log-probs of the KL reference; None without a KL term.
-    score_residual: the passes with and without adapters; None where no advantage reads them.
+    columns: the passes of the columns that the run reads, by name.
+    statistics: columns that are statistics of the anchor's pass, as (column, statistic).
     score_heldout: log-probs of held-out rows, all in one micro-batch.
     meter: the mismatch meter's pass over a few rows; None if `rollout.meter_rows` is 0.
   """
@@ -61,10 +70,14 @@ class Scoring:
   reads_stats: bool
   sampling: Sampling
   score: ScoreFn
-  score_reference: ScoreFn | None
-  score_residual: ResidualFn | None
+  columns: dict[str, ColumnPass]
+  statistics: tuple[tuple[str, str], ...]
   score_heldout: ScoreFn
   meter: MeterFn | None
+
+  def reads(self, parameters: str) -> bool:
+    """Returns whether a column's pass reads a set of parameters, such as columns.REFERENCE."""
+    return any(parameters in column.entry.reads for column in self.columns.values())
 
 
 def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...]) -> Scoring:
@@ -75,28 +88,20 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
   in_pieces = functools.partial(whole, cfg=StepConfig(loss, pieces))
   needs, numbers = advantages.needs(cfg.advantage), ADVANTAGES.numbers(cfg.advantage)
-  residual = functools.partial(adapter_residual, model=_exact(model), cfg=StepConfig(loss, pieces),
-                               normed=getattr(numbers, "hidden_state", "normed") == "normed")
+  parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers)
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   return Scoring(
       anchor=_anchor(cfg),
-      reads_stats=bool(stats - {"in_support", "mtp_log_probs"}) or (
+      reads_stats=bool(advantage_stats(cfg)) or (
           "anchor_log_probs" in needs and _anchor(cfg) == CURRENT),
       sampling=sampling_of(cfg, "trainer"),
       score=compiled(functools.partial(in_pieces, stats=stats)),
-      score_reference=compiled(in_pieces) if cfg.kl.coef else None,
-      score_residual=compiled(residual) if "adapter_residual" in needs else None,
+      columns={name: ColumnPass(entry, compiled(entry.function(parts)))
+               for name, entry in columns_of(cfg).items() if not entry.statistic},
+      statistics=anchor_columns(cfg),
       score_heldout=compiled(functools.partial(whole, rules=frozenset())),
       meter=make_meter(cfg, mesh, functools.partial(whole, stats=stats & {"in_support"})),
   )
-
-
-def _exact(model: Model) -> Model:
-  """The model in float32: until adapters have grown, bfloat16 rounds what they change to noise."""
-  if model.config.compute_dtype == "float32":
-    return model
-  config = dataclasses.replace(model.config, compute_dtype="float32", attention="auto")
-  return dataclasses.replace(model, config=config)
 
 
 def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
@@ -110,14 +115,39 @@ def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
   return jax.jit(functools.partial(meter, scorer=scorer, rows=rows))
 
 
+def columns_of(cfg: Config) -> dict[str, ColumnEntry]:
+  """Returns the columns that the advantage, the KL term and the loss terms of a config read."""
+  wanted = {REFERENCE_COLUMN} if cfg.kl.coef else set()
+  fields = set(advantages.OPTIONAL)
+  wanted |= (set(advantages.needs(cfg.advantage)) - fields) | set(cfg.term_columns)
+  return {name: COLUMNS[name] for name in sorted(wanted, key=_reference_first)}
+
+
+def _reference_first(name: str) -> tuple[bool, str]:
+  return name != REFERENCE_COLUMN, name
+
+
+def anchor_columns(cfg: Config) -> tuple[tuple[str, str], ...]:
+  """Returns (column, statistic) of the columns that the anchor's pass gives.
+
+  Where the anchor is the current policy, its own detached statistics serve instead.
+  """
+  if _anchor(cfg) != RECOMPUTED:
+    return ()
+  return tuple((name, entry.statistic) for name, entry in columns_of(cfg).items()
+               if entry.statistic)
+
+
+def advantage_stats(cfg: Config) -> frozenset[str]:
+  """Returns the statistics of the anchor's pass that the advantage reads beside the log-probs."""
+  return advantages.needs(cfg.advantage) & {"sum_pi_squared", "values", "entropy"}
+
+
 def scored_stats(cfg: Config) -> frozenset[str]:
   """Statistics that the anchor's pass must find beside the log-probs."""
-  wanted = advantages.needs(cfg.advantage) & {"sum_pi_squared", "values", "entropy"}
   restricted = cfg.loss.rules or cfg.rollout.min_new_tokens
-  wanted |= {"in_support"} if restricted else set()
-  # Where the anchor is the current policy, its own detached log-probs serve, as the policy's do.
-  ahead = mtp.reads_anchor(cfg.loss.mtp) and _anchor(cfg) == RECOMPUTED
-  return frozenset(wanted) | ({"mtp_log_probs"} if ahead else frozenset())
+  support = {"in_support"} if restricted else set()
+  return advantage_stats(cfg) | support | {name for _, name in anchor_columns(cfg)}
 
 
 def _anchor(cfg: Config) -> str:
@@ -129,7 +159,8 @@ def _anchor(cfg: Config) -> str:
   if cfg.updates.anchor == "behavior":
     return BEHAVIOR
   correction = cfg.correction.level != "none" or cfg.correction.reject
-  readers = correction or cfg.kl.place == "reward" or cfg.pipo.enabled
+  kept = any(x.recomputes_anchor for x in transforms.active(cfg.step).values())
+  readers = correction or cfg.kl.place == "reward" or kept
   return CURRENT if cfg.updates.optimizer_batches == 1 and not readers else RECOMPUTED
 
 
@@ -146,7 +177,7 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
     packing: of the rollout's rows; None: they are padded.
     base: `params` without adapters; None where nothing reads them.
   """
-  recomputed, anchor, reference, stats = scoring.anchor == RECOMPUTED, None, None, None
+  recomputed, anchor, stats = scoring.anchor == RECOMPUTED, None, None
   packed = {} if packing is None else {"packing": packing}
   if recomputed or scoring.reads_stats:
     stats = scoring.score(params, rollout, scoring.sampling, **packed)
@@ -154,19 +185,20 @@ def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, r
     anchor = stats.log_probs
   elif scoring.anchor == BEHAVIOR:
     anchor = rollout.behavior_log_probs
-  if scoring.score_reference is not None:
-    found = scoring.score_reference(ref_params, rollout, scoring.sampling, **packed)
-    reference = found.log_probs
-  residual = None
-  if scoring.score_residual is not None:
-    residual = scoring.score_residual(params, base, rollout, **packed)
+  policies = {CURRENT_PARAMS: params, BASE: base, REFERENCE: ref_params}
+  found = {name: column.run(*(policies[of] for of in column.entry.reads), rollout,
+                            scoring.sampling, **packed)
+           for name, column in scoring.columns.items()}
+  found |= {name: getattr(stats, statistic) for name, statistic in scoring.statistics}
+  reference = found.pop(REFERENCE_COLUMN, None)
+  scores = Scores(anchor, reference, columns=found or None)
   if stats is None:
-    return Scores(anchor, reference, adapter_residual=residual)
+    return scores
   metered = None
   if own and scoring.meter is not None:
     metered = TokenStats(stats.log_probs, in_support=stats.in_support)
-  # The pruned vocabulary matters only beside a recomputed anchor.
-  in_support = stats.in_support if recomputed else None
-  current = stats.log_probs if scoring.anchor == CURRENT else None
-  return Scores(anchor, reference, stats.sum_pi_squared, stats.values, in_support, metered,
-                stats.entropy, residual, stats.mtp_log_probs, current)
+  return scores.replace(
+      sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy, own=metered,
+      # The pruned vocabulary matters only beside a recomputed anchor.
+      in_support=stats.in_support if recomputed else None,
+      current_log_probs=stats.log_probs if scoring.anchor == CURRENT else None)

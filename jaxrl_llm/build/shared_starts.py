@@ -31,7 +31,7 @@ MANIFEST, FILES = "files.json", "files"
 UNFINISHED = ".new-"
 # Sections that a warm start does not read, so that runs of different methods share it.
 UNREAD = ("iterations", "reward", "dynamic_sampling", "shaping", "estimator", "advantage",
-          "aggregation", "correction", "kl", "entropy", "critic", "mtp", "vocabulary", "pipo",
+          "aggregation", "correction", "kl", "entropy", "critic", "term", "vocabulary", "transform",
           "updates", "evaluation", "checkpoint")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-dtypes",
             "transformers", "tokenizers", "safetensors", "datasets", "pyarrow", "reasoning-gym",

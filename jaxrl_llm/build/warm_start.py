@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.config import AggregationConfig, Config, LossConfig, MtpConfig, StepConfig
+from jaxrl_llm.config import AggregationConfig, Config, LossConfig, StepConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
@@ -20,14 +20,8 @@ from jaxrl_llm.build import shared_starts
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.training.train_step import (
-  NonFiniteError,
-  init_state,
-  make_optimizer,
-  make_train_step,
-  state_shardings,
-  warm_start_schedule,
-)
+from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
+from jaxrl_llm.training.train_step import NonFiniteError, init_state, make_train_step, state_shardings
 from jaxrl_llm.types import Params, SupervisedBatch, Task
 
 SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems than rollouts
@@ -144,10 +138,9 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
   layout = state_shardings(model, optimizer, mesh, cfg.parameters).replace(frozen=None)
   init = jax.jit(functools.partial(init_state, tx=optimizer), out_shardings=layout)
   state = init(start.params).replace(frozen=start.frozen)
-  ahead = MtpConfig("ce", coef=warm.mtp_coef) if cfg.has_mtp else None
-  step = make_train_step(
-      sft_loss, model, optimizer,
-      StepConfig(LossConfig(mtp=ahead), warm.micro_batches, cfg.parameters), mesh)
+  loss = LossConfig(mtp_coef=warm.mtp_coef if cfg.has_mtp else None)
+  step = make_train_step(sft_loss, model, optimizer,
+                         StepConfig(loss, warm.micro_batches, cfg.parameters), mesh)
   task = demonstrating(cfg, cfg.seed + SEED_OFFSET, tokenizer)
   weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
   bar, norms = progress(range(warm.steps), "warm start"), []

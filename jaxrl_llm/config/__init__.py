@@ -24,7 +24,7 @@ from jaxrl_llm.config.objective import (
   EstimatorConfig,
   KLConfig,
   LossConfig,
-  MtpConfig,
+  TermConfig,
   VocabularyConfig,
 )
 from jaxrl_llm.config.plugins import load_plugins
@@ -37,10 +37,10 @@ from jaxrl_llm.config.sections import (
   MeshConfig,
   OptimizerConfig,
   ParametersConfig,
-  PipoConfig,
   SamplerConfig,
   ShapingConfig,
   StepConfig,
+  TransformConfig,
   UpdateConfig,
   WarmStartConfig,
   WriterConfig,
@@ -61,12 +61,12 @@ __all__ = [
     "ConfigError", "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig",
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
     "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
-    "ModelConfig", "MtpConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig", "PipoConfig",
+    "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig",
     "PromptConfig", "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig",
-    "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
-    "ToolArithmeticConfig", "ToolConfig", "UpdateConfig", "VocabularyConfig", "WarmStartConfig",
-    "WriterConfig", "base_config", "check", "check_model", "describe", "fill", "from_dict",
-    "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict", "without_unread",
+    "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig", "TermConfig",
+    "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
+    "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
+    "from_dict", "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict", "without_unread",
 ]
 
 # Sections that only one task reads: defined beside that task, and importable from here, too.

@@ -45,10 +45,32 @@ class Named(config_dict.ConfigDict):
     super().__setstate__(state)
 
 
+class Open(config_dict.ConfigDict):
+  """A section that admits keys that no registered method reads: the arguments of a method that is
+  looked up in a library. `from_dict` refuses those that the chosen method lacks.
+  """
+
+  def __getitem__(self, key):
+    if key not in self and isinstance(key, str) and not key.startswith("_"):
+      super().__setitem__(key, config_dict.FieldReference(None, field_type=object))
+    return super().__getitem__(key)
+
+  def __setitem__(self, key, value):
+    if key not in self:
+      value = config_dict.FieldReference(value, field_type=object)
+    super().__setitem__(key, value)
+
+
 def config_dict_of(cls: type) -> config_dict.ConfigDict:
   """Returns a ConfigDict of a section's keys with their defaults."""
   made = config_dict.ConfigDict(_references(defaults(cls)))
   for name, hint in typing.get_type_hints(cls).items():
+    if getattr(getattr(hint, "table", None), "fallback", None) is not None:
+      content = made[name]
+      del made[name]
+      made[name] = Open()
+      for key in content:
+        made[name][key] = content.get_ref(key)
     for inner, field in options(hint).items() if dataclasses.is_dataclass(hint) else ():
       if "sections" in field.metadata:
         del made[name][inner]

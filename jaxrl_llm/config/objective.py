@@ -90,12 +90,12 @@ class CriticConfig:
 
 
 @dataclasses.dataclass(frozen=True, init=False)
-class MtpConfig(Choice):
-  """Multi-token prediction: a head that predicts two tokens ahead, trained beside the policy."""
+class TermConfig(Choice):
+  """Further terms of the loss: `TermConfig("brevity", coef=0.1)`."""
 
-  name: str = option("none", "loss of the head that predicts two tokens ahead (objective/mtp.md); "
-                     "none: there is no head")
-  table: ClassVar[Table] = registry.MTP_LOSSES
+  name: str = option("none", "further terms of the loss, comma-separated (objective/terms.py); "
+                     "none: only those of kl, entropy and critic")
+  table: ClassVar[Table] = registry.LOSS_TERMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,9 @@ class LossConfig:
     top_k, top_p, min_p: the rules of VocabularyConfig, if they apply to the trainer.
     min_new_tokens, stop_ids: the stop tokens are banned before this many completion tokens.
     max_new_tokens: only this many columns after a row's prompt are scored. None: all columns.
-    mtp: the loss of the head that predicts two tokens ahead. None: there is no head.
+    term: the terms beside those of kl, entropy and critic. None: there is none.
+    mtp_coef: weight in `sft_loss` of the module that predicts two tokens ahead. None: the model has
+      no such module, or `policy_loss` is meant.
   """
 
   estimator: EstimatorConfig = EstimatorConfig()
@@ -146,7 +148,8 @@ class LossConfig:
   min_new_tokens: int = 0
   stop_ids: tuple[int, ...] = ()
   max_new_tokens: int | None = None
-  mtp: MtpConfig | None = None
+  term: TermConfig | None = None
+  mtp_coef: float | None = None
 
   @property
   def rules(self) -> dict[str, Any]:
@@ -164,6 +167,7 @@ class BatchConfig:
   aggregation: AggregationConfig = AggregationConfig()
   correction: CorrectionConfig = CorrectionConfig()
   kl: KLConfig = KLConfig()
+  term_columns: tuple[str, ...] = ()
 
 
 def _pruning(cfg: VocabularyConfig | LossConfig) -> dict[str, Any]:

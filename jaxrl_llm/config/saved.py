@@ -4,6 +4,7 @@ import json
 import typing
 from pathlib import Path
 
+from jaxrl_llm import paper_table
 from jaxrl_llm.config import plugins as plugins_lib
 from jaxrl_llm.config.checks import without_unread
 from jaxrl_llm.config.convert import from_dict
@@ -65,7 +66,7 @@ def from_saved(content: dict) -> Config:
   plugins_lib.load_plugins(content.get("plugins"))
   hints = typing.get_type_hints(Config)
   known = {}
-  for key, item in content.items():
+  for key, item in paper_table.renamed(content).items():
     if isinstance(item, dict):
       item = {k: v for k, v in item.items() if k not in REMOVED.get(key, ())}
       if key in hints and issubclass(hints[key], Choice):

@@ -16,7 +16,7 @@ from jaxrl_llm.config.objective import (
   EstimatorConfig,
   KLConfig,
   LossConfig,
-  MtpConfig,
+  TermConfig,
   VocabularyConfig,
 )
 from jaxrl_llm.config.rollout import HERE, DynamicSamplingConfig, RolloutConfig, ServerConfig
@@ -31,11 +31,8 @@ from jaxrl_llm.fields import DEFAULT, option, sections, when
 from jaxrl_llm.registry import ADVANTAGES, Choice, Table
 
 STEPS, DEMONSTRATED = when("warm_start.steps"), (when("warm_start.steps"), when(".path"))
-PIPO = when(".enabled")
-MTP = when("has_mtp", text="a loss of the head that predicts two tokens ahead (mtp.name)")
-ADAMW, ADAFACTOR = when(".name", "adamw"), when(".name", "adafactor")
+MTP = when("has_mtp", text="a loss term of the module that predicts two tokens ahead")
 BIN_TILE, LONG_ROW = 128, 1024  # tokens; kernels of attention want long rows in whole tiles
-BELOW_1 = 1 - 1e-6  # a decay of 1 never forgets the zeros that a moment begins with
 SAMPLED = when("samples_heldout", text="evaluation.samples, or samples of a set, above 0")
 PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
@@ -53,18 +50,12 @@ class ShapingConfig(Choice):
   table: ClassVar[Table] = registry.SHAPINGS
 
 
-@dataclasses.dataclass(frozen=True)
-class PipoConfig:
-  """Takes a further step on the previous batch, weighted by the change of the reward (PIPO)."""
+@dataclasses.dataclass(frozen=True, init=False)
+class TransformConfig(Choice):
+  """What happens around an update: `TransformConfig("name", number=1.0)`."""
 
-  enabled: bool = option(False, "takes the extra step, before the fresh batch")
-  history: int = option(8, "K, mean rewards that the fresh one is compared with", low=2, when=PIPO)
-  negative_slope: float = option(0.1, "weight of a fall of the reward against a rise", low=0.0,
-                                 when=PIPO)
-  xi_clip: float | None = option(3.0, "bound on the standardised change; none: unbounded", low=0.0,
-                                 when=PIPO)
-  threshold: float = option(0.0, "takes no step where the standardised change is smaller", low=0.0,
-                            when=PIPO)
+  name: str = option("none", "update transforms, comma-separated (training/transforms.py)")
+  table: ClassVar[Table] = registry.TRANSFORMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,25 +98,17 @@ class ParametersConfig:
                                "regular expressions over the paths of adapted weights", when=LORA)
 
 
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-  """AdamW or Adafactor after clipping by the global norm."""
+@dataclasses.dataclass(frozen=True, init=False)
+class OptimizerConfig(Choice):
+  """The optimizer after clipping by the global norm: `OptimizerConfig("adamw", b2=0.99)`."""
 
-  name: str = option("adamw", "adamw, or adafactor: its second moment is a sum per row and one per "
-                     "column of each matrix, and it has no first moment",
-                     choices=("adamw", "adafactor"))
+  name: str = option("adamw", "optimizer (training/optimizers.py): adamw, adafactor, or any of "
+                     "optax or optax.contrib, such as muon or lion")
   learning_rate: float = option(1e-4, "learning rate, constant after the warm-up", low=0.0)
   warmup_steps: int = option(0, "linear warm-up, optimizer steps", low=0)
-  b1: float = option(0.9, "decay of the first moment", low=0.0, high=BELOW_1, when=ADAMW)
-  b2: float = option(0.95, "decay of the second moment", low=0.0, high=BELOW_1, when=ADAMW)
-  moment_dtype: str = option("float32", "dtype in which the first moment is held; the second one "
-                             "stays float32", choices=("float32", "bfloat16"), when=ADAMW)
-  decay_power: float = option(0.8, "c: in step t, the decay of the second moment is 1 - t^-c",
-                              low=0.0, high=1.0, when=ADAFACTOR)
-  max_update_rms: float = option(1.0, "root mean square above which the update of a leaf is scaled "
-                                 "down", low=1e-9, when=ADAFACTOR)
   weight_decay: float = option(0.0, "decoupled weight decay", low=0.0)
   max_grad_norm: float = option(1.0, "global norm above which gradients are scaled down", low=1e-9)
+  table: ClassVar[Table] = registry.OPTIMIZERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +126,8 @@ class WarmStartConfig:
   batch_size: int = option(64, "demonstrations per step", low=1)
   micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
   learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0)
-  mtp_coef: float = option(0.3, "weight of the cross-entropy of the head that predicts two tokens "
-                           "ahead; its gradient reaches the trunk", low=0.0,
+  mtp_coef: float = option(0.3, "weight of the cross-entropy of the module that predicts two "
+                           "tokens ahead; its gradient reaches the trunk", low=0.0,
                            when=(when("warm_start.steps"), MTP))
 
 
@@ -201,6 +184,7 @@ class StepConfig:
   loss: LossConfig = LossConfig()
   micro_batches: int = 1
   parameters: ParametersConfig = ParametersConfig()
+  transform: TransformConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,9 +239,9 @@ class Config:
   kl: KLConfig = KLConfig()
   entropy: EntropyConfig = EntropyConfig()
   critic: CriticConfig = CriticConfig()
-  mtp: MtpConfig = MtpConfig()
+  term: TermConfig = TermConfig()
   vocabulary: VocabularyConfig = VocabularyConfig()
-  pipo: PipoConfig = PipoConfig()
+  transform: TransformConfig = TransformConfig()
   updates: UpdateConfig = UpdateConfig()
   parameters: ParametersConfig = ParametersConfig()
   optimizer: OptimizerConfig = OptimizerConfig()
@@ -305,8 +289,9 @@ class Config:
 
   @property
   def has_mtp(self) -> bool:
-    """Returns whether a head that predicts two tokens ahead is trained."""
-    return self.mtp.name != "none"
+    """Returns whether a loss term trains the module that predicts two tokens ahead."""
+    return any("mtp_log_probs" in entry.stats
+               for entry in self.term.table.parts(self.term.name).values())
 
   @property
   def loss(self) -> LossConfig:
@@ -317,10 +302,22 @@ class Config:
                       num_experts=self.model.num_experts,
                       min_new_tokens=self.rollout.min_new_tokens,
                       max_new_tokens=self.rollout.max_new_tokens,
-                      mtp=self.mtp if self.has_mtp else None, **rules)
+                      term=self.term if self.term.name != "none" else None, **rules)
+
+  @property
+  def step(self) -> StepConfig:
+    """Returns what an update reads, without the task's `stop_ids`."""
+    transform = self.transform if self.transform.name != "none" else None
+    return StepConfig(self.loss, self.updates.micro_batches, self.parameters, transform)
 
   @property
   def batch(self) -> BatchConfig:
     """Returns what `optimizer_batches` reads."""
     return BatchConfig(self.rollout.group_size, self.updates.optimizer_batches, self.advantage,
-                       self.aggregation, self.correction, self.kl)
+                       self.aggregation, self.correction, self.kl, self.term_columns)
+
+  @property
+  def term_columns(self) -> tuple[str, ...]:
+    """Returns the columns that loss terms read, sorted."""
+    parts = self.term.table.parts(self.term.name).values()
+    return tuple(sorted(frozenset().union(*(entry.columns for entry in parts))))

@@ -69,22 +69,23 @@ class Scored:
   Attributes:
     probs: [T, V], of the policy.
     reference: [T, V], of the reference.
-    residual: [T], what adapters change of the hidden state.
+    columns: [T] each, by name: columns of training/columns.py that an advantage may read.
   """
 
   probs: np.ndarray
   reference: np.ndarray
-  residual: np.ndarray
+  columns: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   def at(self, tokens: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the fields of AdvantageInputs, each shaped as `tokens` [..., T]."""
     t = np.arange(len(self.probs))
     entropy = -np.sum(self.probs * np.log(np.where(self.probs > 0, self.probs, 1)), -1)
-    of_positions = {"sum_pi_squared": np.square(self.probs).sum(-1), "entropy": entropy,
-                    "adapter_residual": self.residual}
+    of_positions = {"sum_pi_squared": np.square(self.probs).sum(-1), "entropy": entropy}
     return {"anchor_log_probs": np.log(self.probs[t, tokens]),
             "ref_log_probs": np.log(self.reference[t, tokens]),
-            **{name: np.broadcast_to(x, tokens.shape) for name, x in of_positions.items()}}
+            **{name: np.broadcast_to(x, tokens.shape) for name, x in of_positions.items()},
+            "columns": {name: np.broadcast_to(x, tokens.shape)
+                        for name, x in self.columns.items()}}
 
 
 def state_values(case: Planted) -> np.ndarray:
@@ -152,7 +153,7 @@ def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: 
   """
   if scored is None:
     probs = policy(case)
-    scored = Scored(probs, probs, np.zeros(case.length))
+    scored = Scored(probs, probs)
   else:
     case = dataclasses.replace(case, good=float(scored.probs[case.position, GOOD]))
   tokens = sample(case, groups, group_size, seed, scored.probs)
@@ -161,8 +162,7 @@ def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: 
   # A right row and a wrong one differ in their values, so the value says which error is theirs.
   right = (exact[..., :-1] == state_values(case)[:-1, RIGHT]).astype(int)
   values = exact[..., :-1] + errors[np.arange(case.length), right]
-  given = {name: x.astype(np.float32)
-           for name, x in {**scored.at(tokens), "values": values}.items()}
+  given = jax.tree.map(lambda x: x.astype(np.float32), {**scored.at(tokens), "values": values})
   found = np.asarray(_advantages(advantage, tokens, rewards.astype(np.float32), given), np.float64)
   size, truth = np.abs(found), np.diff(exact, axis=-1)
   total = size.sum()
@@ -176,8 +176,9 @@ def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: 
 @functools.partial(jax.jit, static_argnames="advantage")
 def _advantages(advantage: AdvantageConfig, tokens: Int[Array, "M G T"],
                 rewards: Float[Array, "M G"],
-                given: dict[str, Float[Array, "M G T"]]) -> Float[Array, "M G T"]:
-  """The advantages of M groups, each an optimizer batch of its own; `given`: by their field."""
+                given: dict) -> Float[Array, "M G T"]:
+  """The advantages of M groups, each an optimizer batch of its own; `given`: arrays
+  [M, G, T] by their field, and those of `columns` by name."""
   call = advantages.get_advantage(advantage.name)
 
   def one(tokens, rewards, given):

@@ -324,7 +324,7 @@ class Model:
     """
     if not self.config.mtp:
       raise ValueError("the model has no module that predicts two tokens ahead. Fix: "
-                       "ModelConfig(mtp=True); a run with mtp.name sets it by itself.")
+                       "ModelConfig(mtp=True); a run with a loss term of it sets it by itself.")
     states = self._network(params).ahead(hidden, tokens, positions, segments, self.constrain,
                                          self.packed, self.detached)
     head = self.head(params)

@@ -6,13 +6,22 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrl_llm.config import CriticConfig, KLConfig, LossConfig
-from jaxrl_llm.objective import correction, divergences, estimators, mtp
+from jaxrl_llm.config import LossConfig
+from jaxrl_llm.objective import correction, estimators, terms
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
-from jaxrl_llm.objective.row_stats import Distribution, fed_tokens, row_stats
+from jaxrl_llm.objective.row_stats import (
+  Distribution,
+  fed_tokens,
+  predicted_ahead,
+  row_stats,
+)
+from jaxrl_llm.objective.terms import kl_terms, value_terms
 from jaxrl_llm.ops import masked
 from jaxrl_llm.ops.experts import expert_load
 from jaxrl_llm.types import Mean, Rollout, SupervisedBatch, TokenStats, TrainBatch
+
+__all__ = ["completion_of", "kl_terms", "policy_loss", "policy_stats", "ratio_metrics",
+           "regularizer_weights", "sft_loss", "stop_rule", "value_terms"]
 
 # Statistics of a pruned vocabulary, besides the log-probs.
 PRUNED = frozenset({"kept_mass", "in_support"})
@@ -48,21 +57,21 @@ def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig,
   """Returns the TokenStats [B, L] of the batch under the temperature and vocabulary of `cfg`."""
   rollout, banned = batch.rollout, stop_rule(batch.rollout, cfg)
   restricted = bool(cfg.rules) or banned is not None
-  if cfg.mtp is not None and mtp.spec(cfg.mtp.name).detached:
+  active = terms.active(cfg)
+  if any(term.entry.detached for term in active):
     model = dataclasses.replace(model, detached=True)
   return row_stats(params, rollout.tokens, rollout.length, model=model,
                    distribution=Distribution(cfg.temperature, cfg.rules, banned),
                    stats=stats | PRUNED if restricted else stats,
-                   entropy_gradient=cfg.entropy.coef != 0, completion=completion_of(rollout, cfg),
-                   bins=batch.bins)
+                   entropy_gradient=any("entropy" in term.entry.stats for term in active),
+                   completion=completion_of(rollout, cfg), bins=batch.bins)
 
 
 def policy_loss(params, batch: TrainBatch, *, model,
                 cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
   """Returns the loss of an optimizer batch or of a micro-batch, and its metrics.
 
-    loss = sum(loss_weights correction_weights gate per_token_loss)
-           + KL - entropy bonus + value loss + MTP loss
+    loss = sum(loss_weights correction_weights gate per_token_loss) + terms (objective/terms.py)
 
   A token outside the vocabulary of the current policy or of the anchor (also a stop token that
   comes too early) enters no ratio and has loss 0, but stays in the denominators. A row without
@@ -70,10 +79,9 @@ def policy_loss(params, batch: TrainBatch, *, model,
   """
   batch = _of_weighted_rows(batch)
   rollout, mask = batch.rollout, batch.rollout.mask
-  wanted = {"entropy": True, "values": cfg.critic is not None, "routing": cfg.num_experts > 0,
-            "mtp_log_probs": cfg.mtp is not None}
-  extra = frozenset(name for name, asked in wanted.items() if asked)
-  stats = policy_stats(params, batch, model=model, cfg=cfg, stats=extra)
+  extra = {"entropy"}.union(*(term.entry.stats for term in terms.active(cfg)))
+  extra |= {"routing"} if cfg.num_experts else set()
+  stats = policy_stats(params, batch, model=model, cfg=cfg, stats=frozenset(extra))
   log_probs, anchor = stats.log_probs, batch.anchor_log_probs
   live = mask
   for inside in (stats.in_support, batch.in_support):
@@ -89,11 +97,9 @@ def policy_loss(params, batch: TrainBatch, *, model,
   loss = jnp.sum(weights * jnp.where(live, out.per_token_loss, 0))
   metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout.replace(mask=live)),
              **_policy_metrics(stats, batch, live, cfg)}
-  loss, metrics = _with_regularizers(loss, metrics, stats, batch, live, cfg)
-  if cfg.mtp is None:
-    return loss, metrics
-  added, of_head = mtp_terms(stats, batch, live, weights, cfg)
-  return loss + added, metrics | of_head
+  inputs = terms.TermInputs(stats, batch, live, terms.surrogate_of(cfg))
+  return terms.add(loss, metrics, inputs, cfg, {
+      terms.POLICY: weights, terms.REGULARIZER: regularizer_weights(batch)})
 
 
 def regularizer_weights(batch: TrainBatch) -> Float[Array, "B L"]:
@@ -120,103 +126,6 @@ def _policy_metrics(stats: TokenStats, batch: TrainBatch, live: Bool[Array, "B L
     fed = fed_tokens(batch.rollout.length, mask.shape[1], batch.bins)
     metrics["moe/load"] = expert_load(stats.routing, fed, cfg.num_experts)
   return metrics
-
-
-def _with_regularizers(loss: Float[Array, ""], metrics: dict, stats: TokenStats, batch: TrainBatch,
-                       live: Bool[Array, "B L"], cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
-  """Returns the loss with the KL, entropy and value terms, and the metrics with theirs.
-
-  The terms have the weights of `regularizer_weights`.
-  """
-  rollout, mask, weights = batch.rollout, batch.rollout.mask, regularizer_weights(batch)
-  if cfg.kl.coef and cfg.kl.place == "loss":
-    divergence = kl_terms(stats.log_probs, batch.ref_log_probs, rollout.behavior_log_probs, live,
-                          cfg.kl)
-    loss += cfg.kl.coef * jnp.sum(weights * divergence)
-    metrics["kl/reference"] = masked.mean(lax.stop_gradient(divergence), mask)
-  if cfg.entropy.coef:
-    loss -= cfg.entropy.coef * jnp.sum(weights * masked.masked(stats.entropy, mask))
-  if cfg.critic is not None:
-    terms = value_terms(stats.values, batch.values, batch.returns, mask, cfg.critic)
-    loss += cfg.critic.coef * jnp.sum(weights * terms)
-    metrics["critic/loss"] = masked.mean(terms, mask)
-    metrics["critic/value"] = masked.mean(stats.values, mask)
-    metrics["critic/return"] = masked.mean(batch.returns, mask)
-  return loss, metrics
-
-
-def mtp_terms(stats: TokenStats, batch: TrainBatch, live: Bool[Array, "B L"],
-              weights: Float[Array, "B L"], cfg: LossConfig) -> tuple[Float[Array, ""], dict]:
-  """Returns the loss of the head that predicts two tokens ahead, and its metrics.
-
-  Args:
-    live: tokens with a ratio.
-    weights: of the policy loss; a loss of the head that reads no advantages has those of the KL and
-      entropy terms.
-  """
-  entry, mask = mtp.spec(cfg.mtp.name), mtp.predicted(live)
-  advantages = anchor = None
-  if mtp.ADVANTAGES in entry.needs:
-    advantages = batch.advantages
-  else:
-    weights = batch.loss_weights if batch.regularizer_weights is None else (
-        batch.regularizer_weights)
-  if mtp.ANCHOR in entry.needs:
-    anchor = batch.mtp_anchor_log_probs
-    anchor = lax.stop_gradient(stats.mtp_log_probs) if anchor is None else anchor
-  inputs = mtp.MtpInputs(masked.masked(stats.mtp_log_probs, mask),
-                         lax.stop_gradient(stats.log_probs), mask, advantages, anchor,
-                         mtp.surrogate_of(cfg))
-  losses = mtp.token_losses(inputs, cfg)
-  coefficient = _mtp_coefficient(batch, cfg)
-  metrics = {"mtp/loss": masked.mean(lax.stop_gradient(losses), mask),
-             "mtp/log_prob": masked.mean(lax.stop_gradient(inputs.mtp_log_probs), mask)}
-  if entry.calibrate is None:
-    count = jnp.sum(mask).astype(jnp.float32)
-    metrics["mtp/coefficient"] = Mean(coefficient * count, count)
-  return jnp.sum(coefficient * weights * losses), metrics
-
-
-def _mtp_coefficient(batch: TrainBatch, cfg: LossConfig) -> float | Float[Array, "B 1"]:
-  """Returns the weight of the loss of the head that predicts two tokens ahead.
-
-  Raises:
-    ValueError: it is calibrated, and the batch does not have it.
-  """
-  if not mtp.is_calibrated(cfg.mtp):
-    return cfg.mtp.coef
-  if batch.mtp_coefficient is None:
-    raise ValueError(f"mtp.name = {cfg.mtp.name!r} without TrainBatch.mtp_coefficient. Fix: "
-                     "train_step finds it, or training/mtp_coefficient.py.")
-  return batch.mtp_coefficient[:, None]
-
-
-def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
-             cfg: KLConfig) -> Float[Array, "B L"]:
-  """Returns the divergence of each token; with `importance`, times the ratio pi / behavior.
-
-  Gradients flow through that ratio. With k3 and `importance` the expected gradient is that of
-  KL(pi || ref), also off-policy.
-
-  Source: DeepSeek-V3.2, arXiv 2512.02556.
-  """
-  divergence = divergences.get_divergence(cfg.name)(log_probs, ref_log_probs, mask)
-  if not cfg.importance:
-    return divergence
-  return divergence * jnp.exp(masked_log_ratio(log_probs, behavior_log_probs, mask))
-
-
-def value_terms(values, old_values, returns, mask, cfg: CriticConfig) -> Float[Array, "B L"]:
-  """max((V - R)^2, (clip(V, V_old +- clip) - R)^2) / 2, 0 where mask is False.
-
-  Source: the clipped value loss of OpenAI baselines' PPO2.
-  """
-  values, old_values, returns = (masked.masked(x, mask) for x in (values, old_values, returns))
-  error = jnp.square(values - returns)
-  if cfg.clip is not None:
-    near = jnp.clip(values, old_values - cfg.clip, old_values + cfg.clip)
-    error = jnp.maximum(error, jnp.square(near - returns))
-  return masked.masked(error / 2, mask)
 
 
 def ratio_metrics(log_probs, anchor_log_probs, rollout: Rollout) -> dict:
@@ -249,17 +158,18 @@ def _mean_k3(log_ratio: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Mean:
 def sft_loss(params, batch: SupervisedBatch, *, model, cfg) -> tuple[Float[Array, ""], dict]:
   """Returns the negative log-likelihood sum(loss_weights * -log pi), and its mean per token.
 
-  The temperature is 1. Of `cfg`, which losses share, only `mtp` is read: with it, the negative
-  log-likelihood of the head that predicts two tokens ahead is added, times `coef`. None: no head.
+  The temperature is 1. Of `cfg`, which losses share, only `mtp_coef` is read: with it, the negative
+  log-likelihood of the module that predicts two tokens ahead is added, times that. None: there is
+  no such module.
   """
-  ahead = None if cfg is None else cfg.mtp
+  ahead = None if cfg is None else cfg.mtp_coef
   stats = row_stats(params, batch.tokens, batch.length, model=model,
                     stats=frozenset() if ahead is None else frozenset({"mtp_log_probs"}))
   counted = batch.loss_weights > 0
   loss = -jnp.sum(batch.loss_weights * masked.masked(stats.log_probs, counted))
   metrics = {"loss/sft": masked.mean(-stats.log_probs, counted)}
   if ahead is not None:
-    counted = mtp.predicted(counted)
-    loss -= ahead.coef * jnp.sum(batch.loss_weights * masked.masked(stats.mtp_log_probs, counted))
+    counted = predicted_ahead(counted)
+    loss -= ahead * jnp.sum(batch.loss_weights * masked.masked(stats.mtp_log_probs, counted))
     metrics["loss/mtp"] = masked.mean(-stats.mtp_log_probs, counted)
   return loss, metrics

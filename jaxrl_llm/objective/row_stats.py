@@ -14,6 +14,8 @@ from jaxrl_llm.ops.bins import pack, places, unpack, weights
 from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.types import Bins, TokenStats
 
+AHEAD = 2  # columns before a token from which the module that looks ahead predicts it
+
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
@@ -107,7 +109,7 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   if "mtp_log_probs" not in stats:
     return out
   _check_ahead(distribution, bins)
-  far = feed(tokens, length, completion, where, ahead=2)
+  far = feed(tokens, length, completion, where, ahead=AHEAD)
   return out.replace(mtp_log_probs=_log_probs_ahead(params, hidden, far, model, distribution))
 
 
@@ -117,6 +119,11 @@ def _log_probs_ahead(params, hidden, far: _Fed, model, distribution: Distributio
   found = functools.partial(_stats_of_rows, stats=frozenset(), entropy_gradient=False)
   out = _by_rows(model)(found, *_scored_arrays(states, far, head, distribution))
   return _at_the_predicted_token(far.put(out.log_probs), far.ahead)
+
+
+def predicted_ahead(mask: Bool[Array, "B L"]) -> Bool[Array, "B L"]:
+  """Returns the tokens of `mask` that two tokens precede, which are all but a row's second."""
+  return mask & (jnp.arange(mask.shape[1]) >= AHEAD)
 
 
 def _check_ahead(distribution: Distribution, bins: Bins | None) -> None:

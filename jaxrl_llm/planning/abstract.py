@@ -14,9 +14,9 @@ from jaxrl_llm.build.learner import Learner, make_learner
 from jaxrl_llm.build.scoring import score_rollout
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import Model, trainable
-from jaxrl_llm.training.mtp_coefficient import with_carried
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
+from jaxrl_llm.training.transforms import with_carried
 from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling, TrainBatch, TrainState
 
 # The task is not built, because its data may be absent. Its ids change no shape.
@@ -92,8 +92,8 @@ def _state(cfg: Config, learner: Learner, model: Model) -> TrainState:
   state = jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained,
                          frozen=frozen)
   layout = state_shardings(model, learner.optimizer, learner.mesh, cfg.parameters)
-  return placed(with_carried(state, cfg.loss, jax.ShapeDtypeStruct((), jnp.float32)),
-                with_carried(layout, cfg.loss, parallel.replicated(learner.mesh)))
+  return placed(with_carried(state, cfg.step, functools.partial(jax.eval_shape, lambda x: x)),
+                carrying_shardings(layout, cfg.step, learner.mesh))
 
 
 def _prompts(cfg: Config, mesh: Mesh) -> PromptBatch:

@@ -34,13 +34,9 @@ from jaxrl_llm.planning.device_cases import Case, timed
 from jaxrl_llm.planning.targets import Chip
 from jaxrl_llm.rollouts import decoding, generate, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
+from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.score import score
-from jaxrl_llm.training.train_step import (
-  init_state,
-  make_optimizer,
-  make_train_step,
-  state_shardings,
-)
+from jaxrl_llm.training.train_step import init_state, make_train_step, state_shardings
 from jaxrl_llm.types import STOP_LENGTH, PromptBatch, Rollout, Sampling, TrainBatch
 
 _PROMPT_SHARE = 8  # of a row that is trained on, one part in so many is the prompt

@@ -4,12 +4,15 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.scoring import scored_stats
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.objective import estimators, mtp
+from jaxrl_llm.objective import estimators
 from jaxrl_llm.planning import model_flops
 from jaxrl_llm.planning.abstract import Planned, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.planning.sampler_programs import sampler_params, sampler_programs
+from jaxrl_llm.training import transforms
+from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.packing import Packing, Prompts
 
 
@@ -38,9 +41,9 @@ def _step(planned: Planned) -> Program:
   parameters = (state.params, state.frozen)
   others = cfg.updates.optimizer_batches - 1
   packing, trips = _packed(planned, cfg.rows // cfg.updates.optimizer_batches)
-  # Some estimators weigh the whole batch first, and some losses of the second head calibrate on it.
+  # Some estimators and some update transforms go over the whole batch first.
   weighs = estimators.spec(cfg.estimator.name).batch_statistics
-  passes = 1 + weighs + mtp.is_calibrated(cfg.loss.mtp)
+  passes = 1 + weighs + sum(x.passes for x in transforms.active(cfg.step).values())
   return Program(
       "step", tracing(learner.step, state, planned.batch, packing),
       {"parameters": parameters, "optimizer": (state.opt_state, state.step), "cache": (),
@@ -51,25 +54,21 @@ def _step(planned: Planned) -> Program:
 
 
 def _scoring(planned: Planned) -> list[Program]:
-  """The anchor's pass, the reference's and the one without adapters, where the config needs them.
-  """
+  """The anchor's pass and those of columns, where the config needs them."""
   cfg, scoring, found = planned.cfg, planned.learner.scoring, []
   if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
     found.append(("score", scoring.score))
-  if scoring.score_reference is not None:
-    found.append(("score_reference", scoring.score_reference))
   held = _start_bytes(planned) + bytes_of(planned.state.opt_state)
   if not parallel.apart(planned.rollout_mesh, planned.learner.mesh):
     held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
   packing, trips = _packed(planned, cfg.rows)
-  read = planned.scores.mtp_log_probs is not None
-  ahead = model_flops.ahead(cfg, cfg.rows) if read else 0
+  ahead = model_flops.ahead(cfg, cfg.rows) if "mtp_log_probs" in scored_stats(cfg) else 0
   made = [(name, tracing(program, *arguments, packing=packing), 1) for name, program in found]
-  if scoring.score_residual is not None:
-    traced = tracing(scoring.score_residual, planned.params, planned.params, planned.rollout,
-                     packing=packing)
-    made.append(("score_residual", traced, 2))
+  for column in scoring.columns.values():
+    policies = [planned.params] * len(column.entry.reads)
+    traced = tracing(column.run, *policies, planned.rollout, planned.sampling, packing=packing)
+    made.append((column.entry.program, traced, len(policies)))
   return [
       Program(name, traced,
               {"parameters": planned.params, "optimizer": (), "cache": (),
@@ -100,5 +99,5 @@ def _start_bytes(planned: Planned) -> int:
   """Bytes of the starting parameters, where they are the KL reference, and of older copies that
   sample.
   """
-  reference = planned.learner.scoring.score_reference is not None
+  reference = planned.learner.scoring.reads(REFERENCE)
   return (reference + planned.cfg.updates.staleness) * bytes_of(planned.state.params)

@@ -11,6 +11,7 @@ import fnmatch
 import sys
 from typing import NamedTuple
 
+from jaxrl_llm import paper_table
 from jaxrl_llm.reporting.tables import markdown_table
 
 RATIO = 'objective/mismatch.md, "Metrics of the ratio"'
@@ -26,13 +27,13 @@ class Entry(NamedTuple):
   meaning: str
 
 
-def _entries(text: str) -> tuple[Entry, ...]:
+def entries_of(text: str) -> tuple[Entry, ...]:
   """Returns the entries of lines `name | unit | meaning`."""
   rows = (line.split("|") for line in text.strip().splitlines())
   return tuple(Entry(*(cell.strip() for cell in row)) for row in rows)
 
 
-EVALUATIONS = _entries("""
+EVALUATIONS = entries_of("""
 eval/accuracy  | share  | correct greedy completions of held-out problems; unscored ones are wrong
 eval/accuracy_scored | share | the same, of those with a verdict
 eval/length    | tokens | mean length of the greedy completions
@@ -48,7 +49,7 @@ eval/*too_long | problems | held-out ones that were left out, being above rollou
 eval/*/*       | as without | the same of the problems of evaluation.sets.<name>, by its name
 """)
 
-ROLLOUTS = _entries("""
+ROLLOUTS = entries_of("""
 reward/mean          | 1     | the verifier's reward, mean over kept rows
 reward/correct       | share | correct rows, of the kept ones
 reward/unscored      | share | rows without a verdict, which are left out of the gradient
@@ -77,15 +78,13 @@ dynamic_sampling/kept_groups | share | sampled groups whose rewards differ
 dynamic_sampling/tokens      | tokens | completion tokens sampled, those of dropped groups included
 """)
 
-UPDATES = _entries(f"""
+UPDATES = entries_of(f"""
 step                 | optimizer steps | updates so far
 loss/total           | 1     | the loss with all its terms, mean over the iteration's updates
 optimizer/grad_norm  | 1     | norm of the gradient before clipping, mean over the updates
 policy/entropy       | nats  | entropy of the policy, mean over tokens
 advantage/mean       | 1     | advantage, mean over tokens
 advantage/square     | 1     | its square, mean over tokens
-credit/gini          | 1     | Gini coefficient of the weights of a row's tokens, mean over rows
-credit/effective_tokens | share | tokens that these weights leave in effect, mean over rows
 clip/high            | share | tokens whose ratio is above the estimator's bound
 clip/low             | share | tokens whose ratio is below the estimator's bound
 clip/dual            | share | tokens with a negative advantage whose ratio is above the dual bound
@@ -108,19 +107,12 @@ vocabulary/out_of_set     | share | sampled tokens outside the trainer's pruned 
 critic/loss          | 1     | squared error of the values, halved, mean over tokens
 critic/value         | 1     | predicted value, mean over tokens
 critic/return        | 1     | return that the values should predict, mean over tokens
-mtp/loss             | 1     | loss of the head that predicts two ahead, mean over its tokens
-mtp/log_prob         | nats  | log-prob of the sampled token under that head, mean over tokens
-mtp/coefficient      | 1     | weight of that loss, mean over the updates
-mtp/cosine           | 1     | between what updates changed of policy's and head's log-probs (occ)
 moe/load/bucket_*    | share | tokens that this expert serves, over all layers; even: k / experts
-pipo/xi              | standard deviations | rise of the mean reward over its recent past
-pipo/weight          | 1     | weight of the further step on the previous batch
-pipo/loss            | 1     | loss of that step
 estimator/*          | as its author says | a metric of an estimator of your own
 """)
 
 # Trainer against sampler with the same parameters.
-MISMATCH = _entries(f"""
+MISMATCH = entries_of(f"""
 mismatch/absolute    | nats  | difference of a token's log-probs, absolute, mean: {RATIO}
 mismatch/k1          | nats  | per token, estimate of KL(sampler, trainer): mean log-ratio
 mismatch/k3          | nats  | the same by k3, which is never negative
@@ -130,7 +122,7 @@ mismatch/range/*     | nats  | smallest (min) and largest (max) difference of a 
 mismatch/*/by_probability/bucket_* | as without | of tokens up to probability 0.01, 0.1, 0.5, 0.9, 1
 """)
 
-TIMES = _entries("""
+TIMES = entries_of("""
 time/elapsed           | seconds | from the run's start to these metrics, over all its processes
 time/iteration         | seconds | wall time from the metrics of the iteration before to these
 time/rollout           | seconds | until the rows were sampled; with dynamic sampling also verified
@@ -152,9 +144,17 @@ time/share/other       | share   | of time/iteration: writing of files and of th
 GLOSSARY = (*EVALUATIONS, *ROLLOUTS, *UPDATES, *MISMATCH, *TIMES)
 
 
+def all_entries() -> tuple[Entry, ...]:
+  """Returns the package's entries and those of papers, which are imported."""
+  of_papers = (paper_table.load("metrics", prefix) for prefix in paper_table.names("metrics"))
+  return (*GLOSSARY, *(item for paper in of_papers for item in paper.METRICS))
+
+
 def entry(name: str) -> Entry | None:
   """Returns the entry of a metric, or None if there is none."""
-  return next((found for found in GLOSSARY if fnmatch.fnmatchcase(name, found.name)), None)
+  paper = paper_table.load("metrics", name.split("/")[0])
+  known = GLOSSARY if paper is None else (*paper.METRICS, *GLOSSARY)
+  return next((item for item in known if fnmatch.fnmatchcase(name, item.name)), None)
 
 
 def table(prefix: str = "") -> str:
@@ -163,9 +163,9 @@ def table(prefix: str = "") -> str:
   Raises:
     ValueError: there are none; the message lists the first parts of all names.
   """
-  found = [item for item in GLOSSARY if item.name.startswith(prefix)]
+  found = [item for item in all_entries() if item.name.startswith(prefix)]
   if not found:
-    first = sorted({item.name.split("/")[0] for item in GLOSSARY})
+    first = sorted({item.name.split("/")[0] for item in all_entries()})
     raise ValueError(f"no metric begins with {prefix!r}. Fix: one of {', '.join(first)}.")
   return markdown_table(("metric", "unit", "meaning"), found)
 

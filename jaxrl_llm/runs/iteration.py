@@ -10,17 +10,16 @@ from jaxrl_llm import parallel
 from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.build.scoring import score_rollout
-from jaxrl_llm.config import Config, PipoConfig
+from jaxrl_llm.config import Config
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.records import host_metrics, rollout_rows
 from jaxrl_llm.runs.rewards import trained_rewards
 from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, sample_batch, verified
 from jaxrl_llm.runs.run_state import RunState
-from jaxrl_llm.training import pipo
-from jaxrl_llm.training.pipo import PipoState
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.types import Params, Rollout, Task, TrainBatch, TrainState
+from jaxrl_llm.training.transforms import PhaseInputs
+from jaxrl_llm.types import Params, Rollout, Task, TrainState
 
 
 class DeviceMetrics(NamedTuple):
@@ -29,12 +28,12 @@ class DeviceMetrics(NamedTuple):
   Attributes:
     steps: of each update.
     batch: of correction, reward, advantage and mismatch.
-    replay: of PIPO's step, or None if it was not taken.
+    phases: of each step that an update transform took before, by its name.
   """
 
   steps: list[dict]
   batch: dict
-  replay: dict | None
+  phases: dict[str, list[dict]]
 
 
 class Iteration(NamedTuple):
@@ -58,15 +57,6 @@ class Policy(NamedTuple):
 
   params: Params
   step: jax.Array
-
-
-class Replayed(NamedTuple):
-  """What PIPO's step leaves: the state to update, what to keep, and metrics."""
-
-  state: TrainState
-  kept: PipoState | None
-  metrics: dict | None
-  values: dict[str, float]
 
 
 def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
@@ -100,20 +90,19 @@ def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Ru
   if learner.scoring.meter is not None and scores.own is None:
     metrics |= learner.scoring.meter(policy.params, batch.rollout, learner.scoring.sampling)
 
-  replayed = Replayed(run.state, None, None, {})
-  if learner.replay is not None:
-    whole = learner.replay.batch(batch.rollout, device_rewards, device_keep, scores)
-    replayed = _replay(cfg.pipo, learner, run, whole, values["reward/mean"])
-  state, steps = replayed.state, []
+  inputs = PhaseInputs(batch.rollout, device_rewards, device_keep, scores, values["reward/mean"],
+                       learner.packing)
+  state, carried, phases, of_phases = learner.phases.begin(run.state, run.carried, inputs)
+  steps = []
   for optimizer_batch in batches:
     state, step_metrics = learner.step(state, optimizer_batch,
                                        learner.packing(optimizer_batch.rollout))
     steps.append(step_metrics)
 
-  taken = len(steps) + (replayed.metrics is not None)
-  return Iteration(RunState(state, batch.cursor, replayed.kept, aged.stale),
-                   DeviceMetrics(steps, metrics, replayed.metrics),
-                   values | {"step": values["step"] + taken} | replayed.values,
+  taken = len(steps) + sum(map(len, phases.values()))
+  return Iteration(RunState(state, batch.cursor, carried, aged.stale),
+                   DeviceMetrics(steps, metrics, phases),
+                   values | {"step": values["step"] + taken} | of_phases,
                    _records(batch, scores, rewards, keep))
 
 
@@ -167,21 +156,3 @@ def _records(batch: RolloutBatch, scores: Scores, rewards: np.ndarray,
   if scores.anchor_log_probs is not None:
     anchor = parallel.local_rows(scores.anchor_log_probs)
   return rollout_rows(batch.problems, batch.verdicts, batch.host, anchor, rewards, keep)
-
-
-def _replay(cfg: PipoConfig, learner: Learner, run: RunState, whole: TrainBatch,
-            fresh: float) -> Replayed:
-  """PIPO's step on the previous batch, unless `pipo.progress` says to take none.
-
-  Args:
-    whole: the fresh batch, kept for the next iteration.
-    fresh: its mean reward.
-  """
-  kept = pipo.remember(run.pipo, whole, fresh)
-  found = pipo.progress(np.asarray(run.pipo.means), int(run.pipo.count), fresh, cfg)
-  if found is None:
-    return Replayed(run.state, kept, None, {})
-  xi, weight = found
-  previous = run.pipo.batch.replace(advantages=weight * run.pipo.batch.advantages)
-  state, metrics = learner.replay.step(run.state, previous, learner.packing(previous.rollout))
-  return Replayed(state, kept, metrics, {"pipo/xi": xi, "pipo/weight": weight})

@@ -67,10 +67,10 @@ def write_line(outputs: Outputs, line: Line) -> None:
   Raises:
     NonFiniteError: a loss or gradient is not finite. The line is written first.
   """
-  steps, batch, replay = line.metrics
+  steps, batch, phases = line.metrics
   values = dict(line.values)
-  if replay is not None:
-    values["pipo/loss"] = float(replay["loss/total"].total)
+  for name, taken in phases.items():
+    values |= {f"{name}/loss": float(metrics["loss/total"].total) for metrics in taken}
   each = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
                                for step in steps])
   merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))

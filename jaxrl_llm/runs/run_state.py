@@ -2,22 +2,23 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm import parallel
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.scoring import score_rollout
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts import engine
 from jaxrl_llm.store.checkpoints import abstract
-from jaxrl_llm.training.mtp_coefficient import with_carried
-from jaxrl_llm.training.pipo import PipoState
-from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
+from jaxrl_llm.training.transforms import with_carried
 from jaxrl_llm.types import PromptBatch, TrainState
+
+OF_EVERY_RUN = ("train", "cursor", "stale")  # parts of a checkpoint that no transform carries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +28,14 @@ class RunState:
   Attributes:
     state: trained parameters and optimizer.
     cursor: index of the next task batch, from which row ids follow.
-    pipo: the batch and mean rewards that PIPO keeps, or None.
+    carried: what update transforms carry on the host from rollout batch to rollout batch, by name.
     stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
       oldest first.
   """
 
   state: TrainState
   cursor: int
-  pipo: PipoState | None
+  carried: dict[str, Any]
   stale: tuple[TrainState, ...] = ()
 
   def sampling_state(self) -> TrainState:
@@ -54,9 +55,7 @@ class RunState:
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     if self.stale:
       tree["stale"] = list(self.stale)
-    if self.pipo is not None:
-      tree["pipo"] = self.pipo
-    return tree
+    return tree | self.carried
 
 
 def first_state(cfg: Config, learner: Learner, start: Start) -> RunState:
@@ -66,38 +65,38 @@ def first_state(cfg: Config, learner: Learner, start: Start) -> RunState:
   """
   def init(trained):
     state = init_state(jax.tree.map(jnp.copy, trained), learner.optimizer)
-    return with_carried(state, cfg.loss, jnp.float32(0))
+    return with_carried(state, cfg.step, _itself)
 
   state = jax.jit(init, out_shardings=_layout(cfg, learner))(start.params)
   stale = tuple(_snapshot(state) for _ in range(cfg.updates.staleness))
-  return RunState(state.replace(frozen=start.frozen), 1, _zeros(_abstract_pipo(cfg, learner)),
+  return RunState(state.replace(frozen=start.frozen), 1, _zeros(_abstract_carried(cfg, learner)),
                   stale)
 
 
 def restored_state(tree: dict, start: Start) -> RunState:
   """The state that `RunState.saved` wrote, with the frozen parameters of the start."""
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
-                  tree.get("pipo"), tuple(tree.get("stale", ())))
+                  {name: item for name, item in tree.items() if name not in OF_EVERY_RUN},
+                  tuple(tree.get("stale", ())))
 
 
 def abstract_saved(cfg: Config, learner: Learner) -> dict:
   """Shapes, dtypes and shardings of `RunState.saved`."""
   trained, _ = trainable.shapes_of(learner.model, cfg.parameters)
   shapes = with_carried(
-      jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained), cfg.loss,
-      jax.ShapeDtypeStruct((), jnp.float32))
+      jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained), cfg.step,
+      functools.partial(jax.eval_shape, _itself))
   train = abstract(shapes, _layout(cfg, learner))
   tree = {"train": train, "cursor": np.asarray(0, np.int32)}
   if cfg.updates.staleness:
     tree["stale"] = [TrainState(train.step, train.params, None)] * cfg.updates.staleness
-  pipo = _abstract_pipo(cfg, learner)
-  return tree if pipo is None else tree | {"pipo": pipo}
+  return tree | _abstract_carried(cfg, learner)
 
 
 def _layout(cfg: Config, learner: Learner) -> TrainState:
   """Shardings of a state without its frozen leaves."""
   whole = state_shardings(learner.model, learner.optimizer, learner.mesh, cfg.parameters)
-  return with_carried(whole.replace(frozen=None), cfg.loss, parallel.replicated(learner.mesh))
+  return carrying_shardings(whole.replace(frozen=None), cfg.step, learner.mesh)
 
 
 def _snapshot(state: TrainState) -> TrainState:
@@ -105,14 +104,18 @@ def _snapshot(state: TrainState) -> TrainState:
   return jax.tree.map(jnp.copy, TrainState(state.step, state.params, None))
 
 
+def _itself(tree):
+  return tree
+
+
 def _zeros(shapes):
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), shapes)
 
 
-def _abstract_pipo(cfg: Config, learner: Learner) -> PipoState | None:
-  """Shapes of what PIPO keeps, by tracing the functions that make it; None without PIPO."""
-  if learner.replay is None:
-    return None
+def _abstract_carried(cfg: Config, learner: Learner) -> dict[str, Any]:
+  """Shapes of what update transforms carry, by tracing the functions that make it."""
+  if not learner.phases.by_name:
+    return {}
   per_row = jax.ShapeDtypeStruct((cfg.rows,), jnp.int32)
   tokens = jax.ShapeDtypeStruct((cfg.rows, cfg.rollout.max_prompt_tokens), jnp.int32)
   sizes = engine.EngineConfig(max_new_tokens=cfg.rollout.max_new_tokens)
@@ -121,11 +124,7 @@ def _abstract_pipo(cfg: Config, learner: Learner) -> PipoState | None:
   params = learner.model.shapes()
   score = functools.partial(score_rollout, learner.scoring)
   scores = jax.eval_shape(score, params, params, rollout, base=params)
-  batch = jax.eval_shape(learner.replay.batch, rollout,
-                         jax.ShapeDtypeStruct((cfg.rows,), jnp.float32),
-                         jax.ShapeDtypeStruct((cfg.rows,), bool), scores)
-  state = PipoState(jax.ShapeDtypeStruct((cfg.pipo.history,), jnp.float32),
-                    jax.ShapeDtypeStruct((), jnp.int32), batch)
-  rows, whole = parallel.rows(learner.mesh), parallel.replicated(learner.mesh)
-  shardings = PipoState(whole, whole, jax.tree.map(lambda _: rows, batch))
-  return abstract(state, shardings)
+  rewards = jax.ShapeDtypeStruct((cfg.rows,), jnp.float32)
+  keep = jax.ShapeDtypeStruct((cfg.rows,), bool)
+  return {name: phase.carried(rollout, rewards, keep, scores)
+          for name, phase in learner.phases.by_name.items()}

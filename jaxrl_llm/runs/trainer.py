@@ -35,6 +35,7 @@ from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, rest
 from jaxrl_llm.store import disk, lock, signals, workdir
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.store.signals import Signals, Terminated
+from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params, Task
 
@@ -129,7 +130,7 @@ def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, sets: list
     workdir.write_environment(directory)
     task.tokenizer.save_pretrained(directory / "tokenizer")
   start = warm_start(cfg, learner, task.tokenizer, directory)
-  reference = learner.merged(start) if learner.scoring.score_reference is not None else None
+  reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None
   read = functools.partial(warm_start, cfg, learner, task.tokenizer, directory)
   before = _StartParams(learner, reference, None if start.frozen is None else start, read)
   shown = Progress(cfg, sets[0], learner, sampler, before, directory)

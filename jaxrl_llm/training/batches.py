@@ -15,7 +15,6 @@ from jaxrl_llm.objective.divergences import get_divergence
 from jaxrl_llm.objective.mismatch import mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.training.meter import counted
-from jaxrl_llm.training.pipo import scaled_advantages
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import AdvantageInputs, TrainBatch
 
@@ -55,7 +54,7 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
       anchor_log_probs=denominator, ref_log_probs=scores.ref_log_probs,
       sum_pi_squared=scores.sum_pi_squared, values=scores.values, correction_weights=weights,
       turn_id=mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id,
-      entropy=scores.entropy, adapter_residual=scores.adapter_residual)
+      entropy=scores.entropy, columns=scores.columns)
   metrics |= advantage_table.metrics(inputs, cfg.advantage)
   advantages = get_advantage(cfg.advantage.name)(inputs, cfg.advantage)
   metrics |= {"advantage/mean": masked.mean(advantages, live),
@@ -63,8 +62,13 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
   returns = None if scores.values is None else advantage_table.value_targets(inputs, cfg.advantage)
   return TrainBatch(rollout, advantages, None, scores.anchor_log_probs, weights,
                     scores.ref_log_probs, values=scores.values, returns=returns,
-                    in_support=scores.in_support,
-                    mtp_anchor_log_probs=scores.mtp_log_probs), metrics
+                    in_support=scores.in_support, columns=_of_terms(scores, cfg)), metrics
+
+
+def _of_terms(scores: Scores, cfg: BatchConfig) -> dict | None:
+  """The columns that loss terms read and that a pass found; None if there is none."""
+  columns = scores.columns or {}
+  return {name: columns[name] for name in cfg.term_columns if name in columns} or None
 
 
 def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
@@ -93,17 +97,10 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
   for k in range(cfg.parts):
     take = functools.partial(_whole_groups, k=k, cfg=cfg)
     part, part_keep = jax.tree.map(take, (whole, keep))
-    if part.mtp_anchor_log_probs is not None:
+    if part.columns is not None:
       part = part.replace(at_anchor=jnp.full_like(part_keep, k == 0))
     batches.append(with_weights(part, part_keep, cfg))
   return batches, metrics
-
-
-def replayed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> TrainBatch:
-  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages."""
-  batch, _ = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
-  scaled = scaled_advantages(batch, keep, group=advantage_table.spec(cfg.advantage.name).group)
-  return with_weights(batch.replace(advantages=scaled), keep, cfg)
 
 
 def _whole_groups(x: jax.Array, k: int, cfg: BatchConfig) -> jax.Array:

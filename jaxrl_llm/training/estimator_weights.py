@@ -7,23 +7,19 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.whole_batch import stats_before
-from jaxrl_llm.types import Params, SupervisedBatch, TrainBatch
-
-
-def needs_weights(batch: TrainBatch | SupervisedBatch, cfg: StepConfig) -> bool:
-  """Whether the estimator of `cfg.loss` reads statistics of the whole batch; False for supervised
-  batches.
-  """
-  return isinstance(batch, TrainBatch) and estimators.spec(cfg.loss.estimator.name).batch_statistics
+from jaxrl_llm.types import Params, TrainBatch
 
 
 def with_estimator_weights(params: Params, batch: TrainBatch, *, model: Model, cfg: StepConfig,
                            packing: Packing | None = None) -> TrainBatch:
-  """The batch with `estimator_weights` [B, L] under the current policy, as constants.
+  """The batch with `estimator_weights` [B, L] under the current policy, as constants, if the
+  estimator reads statistics of the whole batch; else the batch as it is.
 
   They come from a pass over the whole batch (whole_batch.py).
   """
   loss = cfg.loss
+  if not estimators.spec(loss.estimator.name).batch_statistics:
+    return batch
   stats, mask = stats_before(params, batch, model=model, cfg=cfg, packing=packing)
   log_probs = stats.log_probs
   anchor = log_probs if batch.anchor_log_probs is None else batch.anchor_log_probs

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from jaxrl_llm.config import StepConfig
 from jaxrl_llm.objective.loss import completion_of, stop_rule
-from jaxrl_llm.objective.row_stats import Distribution, row_stats, state_distance
+from jaxrl_llm.objective.row_stats import Distribution, row_stats
 from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.training.packing import Packing, map_rows
 from jaxrl_llm.types import Bins, Rollout, Sampling, TokenStats
@@ -24,12 +24,11 @@ class Scores:
       rollout makes one optimizer batch.
     ref_log_probs: f32, nats, of the KL reference.
     sum_pi_squared, values, entropy: f32, under the parameters that scored the anchor.
-    mtp_log_probs: f32, of the head that predicts two tokens ahead, under the anchor.
     in_support: bool, False outside the anchor's pruned vocabulary.
     own: log_probs and in_support under the parameters that sampled, for the mismatch meter; None if
       no pass over all rows was made with them.
-    adapter_residual: f32, what the adapters change of the hidden state that predicts each token.
     current_log_probs: f32, nats, for the advantage, where the anchor is the current policy.
+    columns: further arrays by name (training/columns.py).
   """
 
   anchor_log_probs: Array | None = None
@@ -39,9 +38,8 @@ class Scores:
   in_support: Array | None = None
   own: TokenStats | None = None
   entropy: Array | None = None
-  adapter_residual: Array | None = None
-  mtp_log_probs: Array | None = None
   current_log_probs: Array | None = None
+  columns: dict[str, Array] | None = None
 
 
 RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may prune
@@ -74,27 +72,10 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
                      distribution=distribution, completion=completion_of(rows, cfg.loss),
                      bins=bins)
 
-  return _in_pieces(run, rollout, packing, model, cfg)
+  return in_pieces(run, rollout, packing, model, cfg)
 
 
-def adapter_residual(params, base, rollout: Rollout, *, model, cfg: StepConfig, normed: bool,
-                     packing: Packing | None = None) -> Array:
-  """`state_distance` [B, L] of a rollout between the parameters with and without their adapters.
-
-  Args:
-    params, base: of `model`, with the adapters merged and without them.
-    rollout, cfg, packing: as in `score`.
-    normed: see `state_distance`.
-  """
-
-  def run(rows: Rollout, bins: Bins | None = None) -> Array:
-    return state_distance(params, base, rows.tokens, rows.length, model=model, normed=normed,
-                          bins=bins)
-
-  return _in_pieces(run, rollout, packing, model, cfg)
-
-
-def _in_pieces(run: Callable, rollout: Rollout, packing: Packing | None, model, cfg: StepConfig):
+def in_pieces(run: Callable, rollout: Rollout, packing: Packing | None, model, cfg: StepConfig):
   """The results of `run` for all rows, in the pieces that `score` describes."""
   if packing is not None:
     return map_rows(run, rollout, packing, model.constrain)

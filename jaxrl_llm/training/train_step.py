@@ -8,61 +8,17 @@ import optax
 from jax import lax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import OptimizerConfig, ParametersConfig, StepConfig, WarmStartConfig
+from jaxrl_llm.config import ParametersConfig, StepConfig
 from jaxrl_llm.models import trainable
-from jaxrl_llm.training.estimator_weights import needs_weights, with_estimator_weights
+from jaxrl_llm.training import transforms
+from jaxrl_llm.training.estimator_weights import with_estimator_weights
 from jaxrl_llm.training.micro_batches import split_rows
-from jaxrl_llm.training.mtp_coefficient import (
-  carried,
-  needs_coefficient,
-  with_carried,
-  with_coefficient,
-)
 from jaxrl_llm.training.packing import Packing, everywhere, micro_batch
 from jaxrl_llm.types import Mean, TrainBatch, TrainState, merge_metrics, no_metrics
 
 
 class NonFiniteError(RuntimeError):
   """The loss or the gradient is not finite; the last good checkpoint stands."""
-
-
-def make_optimizer(
-    cfg: OptimizerConfig,
-    learning_rate: float | optax.Schedule | None = None) -> optax.GradientTransformation:
-  """The optimizer after a global-norm clip; `learning_rate` (number or schedule) replaces the
-  config's.
-
-  Weight decay is decoupled: it is multiplied by the learning rate alone. Adafactor is that without
-  relative step sizes and first moment. Matrices below 128 rows or columns keep whole moments.
-
-  Source: arXiv 1711.05101 (AdamW), arXiv 1804.04235 (Adafactor).
-  """
-  if learning_rate is None:
-    learning_rate = cfg.learning_rate
-    if cfg.warmup_steps:
-      learning_rate = optax.linear_schedule(0.0, cfg.learning_rate, cfg.warmup_steps)
-  clip = optax.clip_by_global_norm(cfg.max_grad_norm)
-  if cfg.name == "adafactor":
-    return optax.chain(clip, optax.scale_by_factored_rms(decay_rate=cfg.decay_power),
-                       optax.clip_by_block_rms(cfg.max_update_rms),
-                       optax.add_decayed_weights(cfg.weight_decay),
-                       optax.scale_by_learning_rate(learning_rate))
-  # None is f32 too, and what older checkpoints of a run were made with.
-  moment_dtype = None if cfg.moment_dtype == "float32" else cfg.moment_dtype
-  return optax.chain(
-      clip, optax.adamw(learning_rate, b1=cfg.b1, b2=cfg.b2, weight_decay=cfg.weight_decay,
-                        mu_dtype=moment_dtype))
-
-
-def warm_start_schedule(cfg: WarmStartConfig) -> optax.Schedule:
-  """Linear warm-up from 0 over a twentieth of the steps, cosine decay to a tenth of the peak.
-
-  The only step of one has the peak: from 0 it would learn nothing.
-  """
-  if cfg.steps == 1:
-    return optax.constant_schedule(cfg.learning_rate)
-  return optax.warmup_cosine_decay_schedule(0.0, cfg.learning_rate, max(1, cfg.steps // 20),
-                                            max(2, cfg.steps), cfg.learning_rate / 10)
 
 
 def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainState:
@@ -135,22 +91,20 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
   Returns:
     (new state, mergeable metrics). `optimizer/grad_norm` is the norm before clipping.
   """
-  if needs_weights(batch, cfg):
+  parts, found, found_after = transforms.StepParts(model, cfg, packing), {}, {}
+  if isinstance(batch, TrainBatch):
     params = trainable.merge(state.params, state.frozen, cfg.parameters)
     batch = with_estimator_weights(params, batch, model=model, cfg=cfg, packing=packing)
-  found: dict = {}
-  if needs_coefficient(batch, cfg):
-    params = trainable.merge(state.params, state.frozen, cfg.parameters)
-    batch, coefficient, found = with_coefficient(params, batch, carried(state), model=model,
-                                                 cfg=cfg, packing=packing)
-    state = with_carried(state, cfg.loss, coefficient)
+    state, batch, found = transforms.before(state, params, batch, parts)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
                                       frozen=state.frozen, packing=packing)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
+  if isinstance(batch, TrainBatch):
+    state, updates, found_after = transforms.after(state, updates, batch, parts)
   params = optax.apply_updates(state.params, updates)
   one = jnp.float32(1)
   metrics = {
-      **metrics, **found, "loss/total": Mean(value, one),
+      **metrics, **found, **found_after, "loss/total": Mean(value, one),
       "optimizer/grad_norm": Mean(optax.tree.norm(grads), one)
   }
   return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
@@ -191,6 +145,16 @@ def _of_factor(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):
   return jax.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*kept))
 
 
+def carrying_shardings(shardings: TrainState, cfg: StepConfig, mesh) -> TrainState:
+  """Shardings of a state with those of what its transforms carry, which is replicated."""
+  everywhere_same = parallel.replicated(mesh)
+
+  def of(tree):
+    return jax.tree.map(lambda _: everywhere_same, tree)
+
+  return transforms.with_carried(shardings, cfg, of)
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainStep:
   """`train_step` compiled for a mesh: (state, batch, packing) -> (state, metrics).
@@ -220,8 +184,7 @@ def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
   may share them.
   """
   model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
-  whole = with_carried(state_shardings(model, tx, mesh, cfg.parameters), cfg.loss,
-                       parallel.replicated(mesh))
+  whole = carrying_shardings(state_shardings(model, tx, mesh, cfg.parameters), cfg, mesh)
   layout = whole.replace(frozen=None)
 
   def update(state, frozen, batch, packing):

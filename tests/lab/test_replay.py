@@ -217,7 +217,7 @@ def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypat
   monkeypatch.setattr(replay, "replay", lambda rows, params, scores, **rest: (
       seen.append(scores), call(rows, params, scores, **rest))[1])
   assert "advantage arca" in replay_run.run(folder)
-  assert np.asarray(seen[0].adapter_residual).max() > 0
+  assert np.asarray(seen[0].columns["adapter_residual"]).max() > 0
 
 
 def test_a_run_that_reads_the_reference_cannot_be_replayed(tmp_path):

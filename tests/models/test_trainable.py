@@ -20,12 +20,8 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective.loss import sft_loss
-from jaxrl_llm.training.train_step import (
-  init_state,
-  make_optimizer,
-  make_train_step,
-  state_shardings,
-)
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.training.train_step import init_state, make_train_step, state_shardings
 from jaxrl_llm.types import SupervisedBatch
 
 SHAPE = ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,

@@ -1,11 +1,14 @@
 """Ragged rows with holes in unsorted groups, and the changes to them that must not matter."""
 
 import dataclasses
+import zlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm.objective import advantages
+from jaxrl_llm.registry import COLUMNS
 from jaxrl_llm.types import AdvantageInputs
 
 # four, three and two rows; 5 is a group of one
@@ -15,7 +18,8 @@ EMPTY = 4  # the row without a policy token
 
 def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
          **fields) -> AdvantageInputs:
-  """Numpy inputs with every field, NaN wherever an advantage must not look; `fields` replaces some.
+  """Numpy inputs with every field and every registered column, NaN wherever an advantage must not
+  look; `fields` replaces some fields.
   """
   rng, rows = np.random.default_rng(seed), len(GROUPS)
   mask = rng.random((rows, length)) < 0.7
@@ -34,7 +38,6 @@ def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
       "values": rng.normal(size=mask.shape),
       "correction_weights": rng.uniform(0, 2, mask.shape),
       "entropy": np.random.default_rng(seed + 1).uniform(0, 2, mask.shape),
-      "adapter_residual": np.random.default_rng(seed + 2).uniform(0, 1, mask.shape),
   }
   given |= {name: value for name, value in fields.items() if name in given}
   seen = {1: kept, 2: mask & kept[:, None]}
@@ -42,16 +45,26 @@ def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
       k: None if v is None else np.where(seen[np.ndim(v)], v, np.nan).astype(dtype)
       for k, v in given.items()
   }
+  columns = {name: np.where(seen[2], values, np.nan).astype(dtype)
+             for name, values in of_columns(mask.shape, seed).items()}
   starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
   given |= {
       "mask": mask,
       "tokens": rng.integers(0, vocabulary, mask.shape).astype(np.int32),
       "group_id": GROUPS,
       "keep": None if keep is None else kept,
+      "columns": columns or None,
       "turn_id": np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32)
   }
   return AdvantageInputs(**given | fields |
-                         {k: given[k] for k in fields if k not in ("mask", "tokens", "turn_id")})
+                         {k: given[k] for k in fields if k not in ("mask", "tokens", "turn_id", "columns")})
+
+
+def of_columns(shape, seed: int) -> dict[str, np.ndarray]:
+  """Returns an array of numbers from 0 to 1 for each column that is no field of AdvantageInputs."""
+  names = set(COLUMNS.names()) - set(advantages.OPTIONAL)
+  return {name: np.random.default_rng([seed, zlib.crc32(name.encode())]).uniform(0, 1, shape)
+          for name in sorted(names)}
 
 
 def on_device(inputs: AdvantageInputs) -> AdvantageInputs:

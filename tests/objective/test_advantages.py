@@ -117,9 +117,21 @@ EVERY |= {
         AdvantageConfig("tir_otb", granularity=granularity, importance="outside")
     for granularity in ("turn", "sequence")
 }
-EVERY |= {f"arca-{signal}": AdvantageConfig("arca", signal=signal)
-          for signal in ("adapter_residual", "surprisal", "entropy_drop", "reference_gap")}
 EVERY["tir_otb-others"] = AdvantageConfig("tir_otb", leave_one_out=True, importance="inside_cumsum")
+
+
+def of_papers() -> dict[str, AdvantageConfig]:
+  """The advantages that papers bring, each with every number that decides what it reads."""
+  found = {}
+  for name in advantages.names():
+    if advantages.spec(name).function.__module__.startswith("jaxrl_llm.papers."):
+      found[name] = AdvantageConfig(name)
+      found |= {f"{name}-{value}": AdvantageConfig(name, **{number: value})
+                for (number, value), _ in advantages.spec(name).options}
+  return found
+
+
+EVERY |= of_papers()
 NOT_INVARIANT = {"otb"}  # its position is the column
 
 
@@ -164,7 +176,7 @@ def test_constants_without_gradient(key):
   floats = {
       k: v
       for k in ("rewards", "values", "anchor_log_probs", "sum_pi_squared", "correction_weights",
-                "ref_log_probs", "entropy", "adapter_residual")
+                "ref_log_probs", "entropy", "columns")
       if (v := getattr(given, k)) is not None
   }
   function = advantages.get_advantage(cfg.name)

@@ -16,7 +16,7 @@ from jaxrl_llm.types import Reward, Rollout
 
 COMPONENTS = {
     "estimator", "advantage", "aggregation", "correction", "kl", "vocabulary", "shaping",
-    "dynamic_sampling", "pipo", "updates", "parameters"
+    "dynamic_sampling", "transform", "updates", "parameters"
 }
 
 

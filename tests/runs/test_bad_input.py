@@ -108,8 +108,8 @@ REFUSED = {
         "kl.name": "k1"
     }, ["kl.name = 'k1'", "kl.coef = 0.0", "Fix: kl.coef > 0"]),
     "history of a step that is not taken": ({
-        "pipo.history": 4
-    }, ["pipo.history = 4", "pipo.enabled = False"]),
+        "transform.history": 4
+    }, ["transform.history = 4", "'none' does not read it", "what does: pipo"]),
     "weight of a critic that is not there": ({
         "critic.coef": 0.1
     }, ["critic.coef = 0.1", "an advantage that needs values"]),
@@ -142,8 +142,8 @@ REFUSED = {
         "estimator.name": "m2po",
         "correction.level": "none",
         "correction.cap": 2.0,
-        "pipo.enabled": True
-    }, ["pipo.enabled", "'m2po'"]),
+        "transform.name": "pipo"
+    }, ["transform.name = 'pipo'", "'m2po'"]),
     "adapter that nothing reads": ({
         "parameters.lora_rank": 4
     }, ["parameters.lora_rank = 4", "'all'"]),
@@ -291,7 +291,7 @@ def test_listing_has_every_key_once(capsys):
   listed = [line.split(" = ")[0] for line in listing if " = " in line.split("#")[0]]
   assert set(listed) == set(config_lib.keys())
   # A number that several methods read stands once below each of them.
-  sections = ("estimator.", "advantage.", "mtp.", "task.", "writer.")
+  sections = ("estimator.", "advantage.", "term.", "transform.", "optimizer.", "task.", "writer.")
   own = {key for key in listed if key.startswith(sections)}
   assert len([key for key in listed if key not in own]) == len(set(listed) - own)
   assert listed.count("estimator.clip_low") == 4

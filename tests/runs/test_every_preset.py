@@ -46,8 +46,8 @@ def smallest(preset: str):
   config.updates.update(optimizer_batches=BATCHES, micro_batches=2)
   if config.dynamic_sampling.enabled:
     config.dynamic_sampling.max_draws = 60  # an untrained policy is seldom right
-  if config.pipo.enabled:
-    config.pipo.history = 2
+  if config.transform.name == "pipo":
+    config.transform.history = 2
   config.optimizer.learning_rate = 3e-2
   return config
 
@@ -76,7 +76,7 @@ def test_twenty_steps(preset):
 
 def _replays(built, values) -> int:
   """PIPO's extra steps: one per iteration once its history is full."""
-  return ITERATIONS - built.cfg.pipo.history
+  return ITERATIONS - built.cfg.transform.history
 
 
 def test_experts_train_and_report_their_load():

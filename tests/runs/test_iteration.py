@@ -29,7 +29,7 @@ def built(**overrides):
   config.optimizer.learning_rate = 1e-2
   config.mesh.data = 1
   config.dynamic_sampling.update(enabled=True, max_draws=200)
-  config.pipo.history = 2
+  config.transform.history = 2
   apply(config, "pipo")
   config.update_from_flattened_dict(overrides)
   return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
@@ -137,8 +137,8 @@ def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
           "rollout.max_tool_tokens": 8,
           "dynamic_sampling.enabled": False,
           "dynamic_sampling.max_draws": None,
-          "pipo.enabled": False,
-          "pipo.history": None,
+          "transform.name": "none",
+          "transform.history": None,
           "updates.staleness": 0,
           "warm_start.steps": 150,
           "warm_start.batch_size": 16,

@@ -27,8 +27,8 @@ ITERATIONS = 5
 PIPO = {
     "dynamic_sampling.enabled": True,
     "dynamic_sampling.max_draws": 200,
-    "pipo.enabled": True,
-    "pipo.history": 2
+    "transform.name": "pipo",
+    "transform.history": 2
 }
 LORA = {"parameters.train": "lora", "updates.staleness": 2}
 SHARED = {"rollout.slots": 8, "rollout.shared_prefix": True}

@@ -38,11 +38,12 @@ def test_reinforce_off_policy_is_warned_of(preset, key, value, caplog):
   assert f"updates.{key} = {value}" in text and "Fix: " in text
 
 
-def test_both_and_pipo_are_named(caplog):
+def test_both_and_a_replaying_transform_are_named(caplog):
   made = config("reinforce", optimizer_batches=2, staleness=3)
-  made.pipo.enabled = True
+  made.transform.name = "pipo"
   text = said(from_dict(made), caplog)
-  for cause in ("updates.optimizer_batches = 2", "updates.staleness = 3", "pipo.enabled = True"):
+  for cause in ("updates.optimizer_batches = 2", "updates.staleness = 3", 
+                "transform.name = 'pipo'"):
     assert cause in text
 
 

@@ -198,7 +198,7 @@ def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides,
   cfg, calls, one = resolved(**{"vocabulary.top_p": 0.9}, **overrides), [], jnp.ones(())
   stats = TokenStats(one, sum_pi_squared=one, in_support=one)
   scoring = make_scoring(cfg, Model(cfg.model), parallel.make_mesh(cfg.mesh, jax.devices()[:1]), ())
-  assert scoring.score_reference is None
+  assert not scoring.columns
   scoring = dataclasses.replace(scoring, meter=unexpected,
                                 score=lambda *_: calls.append(1) or stats)
   scores = score_rollout(scoring, None, None, types.SimpleNamespace(behavior_log_probs=2 * one),

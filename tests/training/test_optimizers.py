@@ -18,7 +18,8 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.training import train_step
-from jaxrl_llm.training.train_step import init_state, make_optimizer, state_shardings
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.training.train_step import init_state, state_shardings
 
 ADAFACTOR = OptimizerConfig(name="adafactor", learning_rate=1e-2, weight_decay=0.1,
                             max_grad_norm=1e9, decay_power=0.7, max_update_rms=0.5)

@@ -23,12 +23,12 @@ from jaxrl_llm.config import (
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.ops import bins as bins_ops
+from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.packing import Packer, Prompts, first_fit
 from jaxrl_llm.training.score import score
 from jaxrl_llm.training.train_step import (
   gradients,
   init_state,
-  make_optimizer,
   make_train_step,
   state_shardings,
   train_step,

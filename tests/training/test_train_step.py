@@ -28,13 +28,13 @@ from jaxrl_llm.config import (
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss, sft_loss
 from jaxrl_llm.training.batches import optimizer_batches
-from jaxrl_llm.training.estimator_weights import needs_weights, with_estimator_weights
+from jaxrl_llm.training.estimator_weights import with_estimator_weights
 from jaxrl_llm.training.micro_batches import join_rows, split_rows
+from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import (
   gradients,
   init_state,
-  make_optimizer,
   make_train_step,
   state_shardings,
   train_step,
@@ -142,9 +142,16 @@ def test_statistics_of_the_whole_batch_survive_micro_batches():
 
 
 def test_only_estimators_that_ask_for_statistics_get_the_extra_pass():
-  (batch,), _ = recorded_batches()
-  assert needs_weights(batch, config("m2po")) and not needs_weights(batch, config("ctpo"))
-  assert not needs_weights(SupervisedBatch(None, None, None), config("m2po"))
+  (batch,), params = recorded_batches()
+  run = {name: jax.eval_shape(functools.partial(with_estimator_weights, model=MODEL,
+                                                cfg=config(name)), params, batch)
+         for name in ("m2po", "ctpo")}
+  assert run["m2po"].estimator_weights.shape == batch.rollout.mask.shape
+  assert run["ctpo"].estimator_weights is None
+  # A supervised batch has no statistics of the kind, whatever the estimator of the config.
+  rows = SupervisedBatch(batch.rollout.tokens, batch.rollout.length, batch.loss_weights)
+  update = functools.partial(train_step, loss=sft_loss, model=MODEL, tx=TX, cfg=config("m2po"))
+  jax.eval_shape(update, jax.eval_shape(functools.partial(init_state, tx=TX), params), rows)
 
 
 def test_row_order_and_padding_change_nothing():

@@ -24,7 +24,7 @@ from jaxrl_llm.papers.budgets import pruning
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.tasks import make_task
-from jaxrl_llm.training.train_step import make_optimizer, warm_start_schedule
+from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)

@@ -30,7 +30,8 @@ from jaxrl_llm.objective.row_stats import row_stats
 from jaxrl_llm.papers.critical_tokens import pairs as preference
 from jaxrl_llm.papers.critical_tokens.dpo import DpoConfig
 from jaxrl_llm.rollouts import generators
-from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.training.train_step import init_state, make_train_step
 from jaxrl_llm.types import Sampling, SupervisedBatch
 
 MODEL = Model(ModelConfig(vocab_size=chains.VOCABULARY, width=64, num_layers=2, num_heads=4,

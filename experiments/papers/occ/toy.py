@@ -20,7 +20,8 @@ from jaxrl_llm import presets
 from jaxrl_llm.build import evaluation_sets, setup
 from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import Config, StepConfig, base_config, from_dict
-from jaxrl_llm.lab import mtp_gradients, seed_results
+from jaxrl_llm.lab import seed_results
+from jaxrl_llm.papers.occ import gradients
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.runs import evaluate
@@ -32,7 +33,8 @@ SEEDS = tuple(range(5))
 ITERATIONS, EVALUATE_EVERY, WATCH_EVERY = 40, 10, 2
 COEF = 0.3  # of the fixed losses: in a trial on seed 100, the mean of OCC's was 0.33
 LOSSES = {"detach": {"coef": COEF}, "ce": {"coef": COEF}, "policy": {"coef": COEF}, "occ": {}}
-WATCHED = ("policy", "occ")  # losses whose batches hold the head's anchor
+TERMS = {"detach": "mtp_detach", "ce": "mtp_ce", "policy": "mtp_policy", "occ": "occ"}
+WATCHED = ("mtp_policy", "occ")  # losses whose batches hold the head's anchor
 LATE = slice(-10, None)  # the iterations whose rewards a row of the table shows
 
 OUTCOME = ("loss of the head", "held-out accuracy, %", "reward, last 10 iterations, %",
@@ -63,7 +65,7 @@ def config(loss: str, seed: int, iterations: int = ITERATIONS) -> Config:
   values.updates.update(optimizer_batches=4)
   values.optimizer.update(learning_rate=2e-4, b2=0.95)
   values.warm_start.update(steps=500, batch_size=64, learning_rate=3e-3)
-  values.mtp.update(name=loss, **LOSSES[loss])
+  values.term.update(name=TERMS[loss], **LOSSES[loss])
   return from_dict(presets.apply(values, "grpo"))
 
 
@@ -79,7 +81,7 @@ class Watch:
     loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
     self._step, self._calls, self.found = learner.step, 0, []
     self._every = WATCH_EVERY * cfg.updates.optimizer_batches
-    self._measure = jax.jit(functools.partial(mtp_gradients.agreement, model=learner.model,
+    self._measure = jax.jit(functools.partial(gradients.agreement, model=learner.model,
                                               cfg=StepConfig(loss)))
 
   def __call__(self, state, batch, packing=None):
@@ -98,7 +100,7 @@ class Heldout:
   def __init__(self, cfg: Config, task, learner, sampler):
     self._asked = evaluation_sets.make_sets(cfg, task)[0]
     self._cfg, self._learner, self._sampler = cfg, learner, sampler
-    self._guesses = jax.jit(functools.partial(mtp_gradients.head_accuracy, model=learner.model))
+    self._guesses = jax.jit(functools.partial(gradients.head_accuracy, model=learner.model))
     self.found: dict[str, list[float]] = {"accuracy": [], "ahead": []}
 
   def __call__(self, run: RunState) -> None:
@@ -116,7 +118,7 @@ def trained(cfg: Config, folder: Path) -> dict:
   with contextlib.closing(sampler):
     heldout, watch = Heldout(cfg, task, learner, sampler), Watch(learner, cfg, task.stop_ids)
     run = first_state(cfg, learner, warm_start(cfg, learner, task.tokenizer, folder))
-    if cfg.mtp.name in WATCHED:
+    if cfg.term.name in WATCHED:
       learner = dataclasses.replace(learner, step=watch)
     heldout(run)
     for iteration in range(1, cfg.iterations + 1):

@@ -14,6 +14,7 @@ from jaxrl_llm.objective import advantages
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.store import checkpoints
+from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Rollout
 
@@ -71,11 +72,13 @@ def _scores(learner: Learner, start: Start, params: Params, rollout: Rollout) ->
   """What the run's advantage reads, under the current policy. `replay` makes its own anchor and
   vocabulary.
   """
-  scoring, residual = learner.scoring, None
-  if scoring.score_residual is not None:
-    residual = scoring.score_residual(params, learner.base(start), rollout)
+  scoring = learner.scoring
+  policies = {CURRENT: params, BASE: None if learner.base is None else learner.base(start)}
+  found = {name: column.run(*(policies[of] for of in column.entry.reads), rollout, scoring.sampling)
+           for name, column in scoring.columns.items() if REFERENCE not in column.entry.reads}
+  scores = Scores(columns=found or None)
   if not scoring.reads_stats:
-    return Scores(adapter_residual=residual)
+    return scores
   stats = scoring.score(params, rollout, scoring.sampling)
-  return Scores(sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy,
-                adapter_residual=residual)
+  return scores.replace(sum_pi_squared=stats.sum_pi_squared, values=stats.values,
+                        entropy=stats.entropy)

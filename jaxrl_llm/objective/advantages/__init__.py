@@ -6,10 +6,10 @@ from jaxrl_llm.objective.advantages import (
   group,
   prefix_tree,
   token_baseline,
-  token_credit,
 )
 from jaxrl_llm.objective.advantages.critic import value_targets
 from jaxrl_llm.objective.advantages.registry import (
+  OPTIONAL,
   get_advantage,
   metrics,
   names,
@@ -19,6 +19,6 @@ from jaxrl_llm.objective.advantages.registry import (
 )
 
 __all__ = [
-    "critic", "discounted", "get_advantage", "group", "metrics", "names", "needs", "prefix_tree",
-    "register", "spec", "token_baseline", "token_credit", "value_targets"
+    "OPTIONAL", "critic", "discounted", "get_advantage", "group", "metrics", "names", "needs",
+    "prefix_tree", "register", "spec", "token_baseline", "value_targets"
 ]

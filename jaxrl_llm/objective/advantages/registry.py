@@ -5,10 +5,11 @@ import functools
 from collections.abc import Callable, Collection
 
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.registry import ADVANTAGES, Entry
+from jaxrl_llm.registry import ADVANTAGES, COLUMNS, Entry
 from jaxrl_llm.types import AdvantageInputs
 
-OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs) if f.default is None)
+OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs)
+                 if f.default is None and f.name != "columns")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +19,8 @@ class AdvantageEntry(Entry):
   Attributes:
     function: `advantage(inputs, cfg) -> [B, L]`, without gradient; `cfg` is an instance of
       `numbers`.
-    needs: optional AdvantageInputs fields that it reads. With `values` among them, a critic is
-      trained beside the policy.
+    needs: optional AdvantageInputs fields and columns (training/columns.py) that it reads. With
+      `values` among them, a critic is trained beside the policy.
     group: whether it compares the rows of a group, so that G must exceed 1.
     options: fields that it reads only if a number has a certain value, as
       (((number, value), fields), ...).
@@ -53,11 +54,11 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
     **defaults: the numbers and their defaults, instead of `numbers`.
 
   Raises:
-    ValueError: the name is taken, `needs` or `options` names no optional field of AdvantageInputs,
-      or numbers are given in both ways.
+    ValueError: the name is taken, `needs` or `options` names neither an optional field of
+      AdvantageInputs nor a column that is registered by then, or numbers are given in both ways.
   """
   options = options or {}
-  unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL))
+  unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL) - set(COLUMNS.entries))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 
@@ -102,7 +103,8 @@ def get_advantage(name: str):
   @functools.wraps(entry.function)
   def advantage(inputs: AdvantageInputs, cfg: AdvantageConfig):
     numbers = ADVANTAGES.numbers(dataclasses.replace(cfg, name=name), strict=False)
-    missing = sorted(n for n in entry.required(numbers) if getattr(inputs, n) is None)
+    present = vars(inputs) | (inputs.columns or {})
+    missing = sorted(n for n in entry.required(numbers) if present.get(n) is None)
     if missing:
       because = ", ".join(f"advantage.{number} = {value!r} reads {', '.join(sorted(fields))}"
                           for (number, value), fields in entry.options

@@ -38,7 +38,8 @@ from jaxrl_llm.papers.soft_tokens.mixtures import (
 from jaxrl_llm.papers.soft_tokens.sampler import SoftSamplerConfig, generate_soft
 from jaxrl_llm.papers.soft_tokens.soft_loss import soft_loss
 from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
-from jaxrl_llm.training.train_step import init_state, make_optimizer, train_step
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.training.train_step import init_state, train_step
 from jaxrl_llm.types import AdvantageInputs, Problem, Sampling, Task, TrainState
 
 RIGHT, WRONG, NO_ANSWER = 100.0, 10.0, 0.0  # the source's rewards

@@ -22,7 +22,8 @@ from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.ops import masked
 from jaxrl_llm.ops.rows import padded_rows
 from jaxrl_llm.ops.token_stats import token_stats
-from jaxrl_llm.training.train_step import init_state, make_optimizer, make_train_step
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.training.train_step import init_state, make_train_step
 from jaxrl_llm.types import Params
 
 LINKS = ("identity", "sigmoid")

@@ -23,8 +23,10 @@ from jaxrl_llm.config import (
   from_dict,
 )
 from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.papers.arca.residual import COLUMN, adapter_residual
+from jaxrl_llm.training.columns import BASE
 from jaxrl_llm.training.packing import Packer
-from jaxrl_llm.training.score import Scores, adapter_residual
+from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Bins, Rollout
 
 ROWS, LENGTH = 8, 12
@@ -112,8 +114,8 @@ def test_small_adapters_are_not_lost_in_bfloat16():
 
   made = config(parameters={"train": "lora"})
   scoring = make_scoring(made, half, parallel.make_mesh(MeshConfig(data=1), jax.devices()[:1]), ())
-  np.testing.assert_allclose(
-      np.asarray(scoring.score_residual(params, frozen, rollout))[mask], of(MODEL), rtol=0.01)
+  column = scoring.columns[COLUMN].run(params, frozen, rollout, scoring.sampling)
+  np.testing.assert_allclose(np.asarray(column)[mask], of(MODEL), rtol=0.01)
   assert of(half).mean() > 10 * of(MODEL).mean(), "what the check rejects"
 
 
@@ -141,7 +143,7 @@ def test_a_run_scores_without_adapters_and_only_if_asked():
   jax.tree.map(np.testing.assert_array_equal, learner.base(moved), params)
   for changes in ({"advantage": {"name": "grpo"}}, {"advantage": {"signal": "surprisal"}}):
     other = setup.build(setup.resolve(config(**lora, **changes)), jax.devices()[:1]).learner
-    assert other.base is None and other.scoring.score_residual is None
+    assert other.base is None and not other.scoring.columns and not other.scoring.reads(BASE)
 
 
 def test_surprisal_is_that_of_the_current_policy():

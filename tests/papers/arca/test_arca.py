@@ -7,9 +7,10 @@ import pytest
 
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.objective.advantages import token_credit
-from jaxrl_llm.objective.advantages.token_credit import Arca, token_signal, token_weights
 from jaxrl_llm.ops import masked
+from jaxrl_llm.papers.arca import token_credit
+from jaxrl_llm.papers.arca.residual import COLUMN
+from jaxrl_llm.papers.arca.token_credit import Arca, token_signal, token_weights
 from jaxrl_llm.types import AdvantageInputs
 
 
@@ -19,7 +20,7 @@ def inputs(residual, mask=None, **others) -> AdvantageInputs:
   mask = np.ones(residual.shape, bool) if mask is None else np.asarray(mask)
   return AdvantageInputs(jnp.asarray([1.0, 0.0]), jnp.asarray(mask),
                          jnp.zeros(mask.shape, jnp.int32), jnp.zeros(2, jnp.int32),
-                         adapter_residual=jnp.asarray(np.where(mask, residual, np.nan)), **others)
+                         columns={COLUMN: jnp.asarray(np.where(mask, residual, np.nan))}, **others)
 
 
 def check(weigh) -> None:
@@ -61,7 +62,7 @@ def _nothing_without_a_signal(given, cfg):
 
 
 def _softmax(given, cfg):
-  signal = jnp.where(given.mask, given.adapter_residual, -jnp.inf)
+  signal = jnp.where(given.mask, given.columns[COLUMN], -jnp.inf)
   rest = jnp.exp(signal - jnp.max(signal, -1, keepdims=True))
   return jnp.sum(given.mask, -1, keepdims=True) * rest / jnp.sum(rest, -1, keepdims=True)
 
@@ -112,7 +113,7 @@ def test_it_is_grpo_times_the_weights():
   run = advantages.get_advantage("arca")
   np.testing.assert_allclose(run(given, AdvantageConfig("arca")),
                              grpo * token_weights(given, Arca()), rtol=1e-6)
-  without = given.replace(adapter_residual=jnp.where(given.mask, 0, jnp.nan))
+  without = given.replace(columns={COLUMN: jnp.where(given.mask, 0, jnp.nan)})
   for smallest in (1e-6, 0.0):
     np.testing.assert_array_equal(run(without, AdvantageConfig("arca", smallest=smallest)), grpo)
 
@@ -120,7 +121,7 @@ def test_it_is_grpo_times_the_weights():
 def test_a_dropped_row_is_never_read():
   keep = np.arange(len(cases.GROUPS)) != 1
   given = cases.on_device(cases.make(keep=keep))
-  broken = given.replace(adapter_residual=jnp.where(keep[:, None], given.adapter_residual, jnp.nan))
+  broken = given.replace(columns={COLUMN: jnp.where(keep[:, None], given.columns[COLUMN], jnp.nan)})
   whole, without = (advantages.get_advantage("arca")(one, AdvantageConfig("arca"))
                     for one in (given, broken))
   np.testing.assert_array_equal(without, whole)
@@ -145,6 +146,6 @@ def test_each_signal_needs_what_it_reads():
            for signal in ("adapter_residual", "surprisal", "entropy_drop", "reference_gap")}
   assert needs == {signal: frozenset(fields)
                    for (_, signal), fields in token_credit._OPTIONS.items()}
-  lacking = inputs(np.ones((2, 3))).replace(adapter_residual=None)
+  lacking = inputs(np.ones((2, 3))).replace(columns=None)
   with pytest.raises(ValueError, match="signal = 'adapter_residual' reads adapter_residual"):
     advantages.get_advantage("arca")(lacking, AdvantageConfig("arca"))

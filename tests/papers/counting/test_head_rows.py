@@ -15,7 +15,7 @@ from jaxrl_llm.lab import fitting
 from jaxrl_llm.models import Model, layers, trainable
 from jaxrl_llm.papers.counting import head_rows
 from jaxrl_llm.planning.shapes import SHAPES
-from jaxrl_llm.training.train_step import make_optimizer
+from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.types import SupervisedBatch
 
 D, V = 16, 20

@@ -17,20 +17,24 @@ from jaxrl_llm.config import (
   LossConfig,
   MeshConfig,
   ModelConfig,
-  MtpConfig,
   OptimizerConfig,
   StepConfig,
+  TermConfig,
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.models import mtp as mtp_module
-from jaxrl_llm.objective import mtp
 from jaxrl_llm.objective.loss import policy_loss, policy_stats, sft_loss
-from jaxrl_llm.training.mtp_coefficient import with_carried, with_coefficient
+from jaxrl_llm.objective.row_stats import predicted_ahead
+from jaxrl_llm.papers.occ import losses as mtp
+from jaxrl_llm.papers.occ.calibration import COEFFICIENT, cosine
+from jaxrl_llm.registry import LOSS_TERMS
+from jaxrl_llm.training import transforms
+from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.packing import Packer
 from jaxrl_llm.training.train_step import (
+  carrying_shardings,
   gradients,
   init_state,
-  make_optimizer,
   make_train_step,
   state_shardings,
 )
@@ -39,7 +43,7 @@ from jaxrl_llm.types import Bins, Rollout, SupervisedBatch, TrainBatch
 ROWS, LENGTH = 16, 16
 MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=1, num_heads=2, num_kv_heads=2,
                           head_dim=8, mlp_width=24, mtp=True))
-NAMES = ("detach", "ce", "policy", "occ")
+NAMES = ("mtp_detach", "mtp_ce", "mtp_policy", "occ")
 TX = make_optimizer(OptimizerConfig(learning_rate=1e-3))
 
 
@@ -47,7 +51,7 @@ def loss_config(name, **numbers):
   unbounded = {"lambda_min": None, "lambda_max": None}
   numbers = numbers or (unbounded if name == "occ" else {"coef": 0.5})
   return LossConfig(EstimatorConfig("ppo", clip_low=0.9, clip_high=9.0), temperature=0.9,
-                    max_new_tokens=15, mtp=MtpConfig(name, **numbers))
+                    max_new_tokens=15, term=TermConfig(name, **numbers))
 
 
 @functools.cache
@@ -75,12 +79,18 @@ def sampled(seed=0):
   advantages = rng.standard_normal(shape).astype(np.float32)
   batch = jax.tree.map(jnp.asarray, TrainBatch(rollout, advantages, weights, None,
                                                np.ones(shape, np.float32)))
-  stats = policy_stats(parameters(), batch, model=MODEL, cfg=loss_config("policy"),
+  stats = policy_stats(parameters(), batch, model=MODEL, cfg=loss_config("mtp_policy"),
                        stats=frozenset({"mtp_log_probs"}))
   near = [jnp.where(mask, x + 0.2 * rng.standard_normal(shape), jnp.nan).astype(jnp.float32)
           for x in (stats.log_probs, stats.mtp_log_probs)]
-  return batch.replace(anchor_log_probs=near[0], mtp_anchor_log_probs=near[1],
+  return batch.replace(anchor_log_probs=near[0], columns={mtp.ANCHOR: near[1]},
                        at_anchor=jnp.zeros(ROWS, bool))
+
+
+def calibrated(params, batch, last, cfg, packing=None):
+  """(batch with the coefficient, coefficient, metrics) as OCC's transform finds them."""
+  return transforms.active(cfg)["occ"].before(params, batch, last,
+                                              transforms.StepParts(MODEL, cfg, packing))
 
 
 @functools.partial(jax.jit, static_argnames=("name", "micro_batches"))
@@ -88,8 +98,7 @@ def found(batch, params, name, micro_batches=1, packing=None):
   """((loss, metrics), gradient) as `train_step` computes them, and the coefficient, or 0."""
   cfg, coefficient = StepConfig(loss_config(name), micro_batches), jnp.float32(0)
   if name == "occ":
-    batch, coefficient, _ = with_coefficient(params, batch, coefficient, model=MODEL, cfg=cfg,
-                                             packing=packing)
+    batch, coefficient, _ = calibrated(params, batch, coefficient, cfg, packing)
   return gradients(params, batch, loss=policy_loss, model=MODEL, cfg=cfg,
                    packing=packing), coefficient
 
@@ -156,12 +165,13 @@ def test_eight_devices_give_the_update_of_one():
   for sizes, devices in ((MeshConfig(), jax.devices()[:1]),
                          (MeshConfig(fsdp=2, tensor=2, sequence=2), jax.devices()[:8])):
     mesh = parallel.make_mesh(sizes, devices)
-    layout = with_carried(state_shardings(MODEL, TX, mesh), cfg.loss, parallel.replicated(mesh))
-    state = with_carried(init_state(jax.tree.map(jnp.copy, params), TX), cfg.loss, jnp.float32(0))
+    layout = carrying_shardings(state_shardings(MODEL, TX, mesh), cfg, mesh)
+    state = init_state(jax.tree.map(jnp.copy, params), TX)
+    state = transforms.with_carried(state, cfg, jnp.asarray)
     state = jax.device_put(state, layout)
     step = make_train_step(policy_loss, MODEL, TX, cfg, mesh)
     new, metrics = step(state, jax.device_put(batch, parallel.rows(mesh)))
-    results.append(jax.device_get((new.params, metrics, new.mtp_coefficient)))
+    results.append(jax.device_get((new.params, metrics, new.carried["occ"])))
   close(*results)
 
 
@@ -175,15 +185,15 @@ def by_hand(name, batch, params):
   weights = np.asarray(batch.loss_weights, np.float64)
   counted = np.asarray(batch.rollout.mask) & (np.arange(LENGTH) >= 2)
   own, anchor, advantage = (np.asarray(x, np.float64)[counted] for x in (
-      stats.mtp_log_probs, batch.mtp_anchor_log_probs, batch.advantages))
-  if name in ("detach", "ce"):
+      stats.mtp_log_probs, batch.columns[mtp.ANCHOR], batch.advantages))
+  if name in ("mtp_detach", "mtp_ce"):
     return 0.5 * np.sum(weights[counted] * -own), 0.5
   ratio = np.exp(own - anchor)
   loss = -np.minimum(ratio * advantage, np.clip(ratio, 0.1, 10) * advantage)
   live = counted & (weights > 0)
   d_main = (stats.log_probs - batch.anchor_log_probs)[live]
-  d_own = (stats.mtp_log_probs - batch.mtp_anchor_log_probs)[live]
-  coefficient = 0.5 if name == "policy" else np.sum(d_main * d_own) / np.sum(d_own**2)
+  d_own = (stats.mtp_log_probs - batch.columns[mtp.ANCHOR])[live]
+  coefficient = 0.5 if name == "mtp_policy" else np.sum(d_main * d_own) / np.sum(d_own**2)
   return coefficient * np.sum(weights[counted] * loss), coefficient
 
 
@@ -191,7 +201,7 @@ def by_hand(name, batch, params):
 def test_the_loss_is_that_of_the_formula(name):
   batch, params = sampled(), parameters()
   (whole, metrics), _ = found(batch, params, name)[0]
-  plain = dataclasses.replace(loss_config(name), mtp=None)
+  plain = dataclasses.replace(loss_config(name), term=None)
   without, _ = policy_loss(params, batch, model=MODEL, cfg=plain)
   expected, coefficient = by_hand(name, batch, params)
   np.testing.assert_allclose(whole - without, expected, rtol=1e-3, atol=1e-5)
@@ -208,10 +218,10 @@ def test_a_cross_entropy_ignores_weights_that_know_advantages():
   changed = plain.replace(loss_weights=3 * plain.loss_weights)
   own = {name: [float(found(b, params, name)[0][0][0]
                       - policy_loss(params, b, model=MODEL,
-                                    cfg=dataclasses.replace(loss_config(name), mtp=None))[0])
-                for b in (plain, changed)] for name in ("ce", "policy")}
-  assert own["ce"][0] == pytest.approx(own["ce"][1], rel=1e-4)
-  assert own["policy"][1] == pytest.approx(3 * own["policy"][0], rel=1e-3)
+                                    cfg=dataclasses.replace(loss_config(name), term=None))[0])
+                for b in (plain, changed)] for name in ("mtp_ce", "mtp_policy")}
+  assert own["mtp_ce"][0] == pytest.approx(own["mtp_ce"][1], rel=1e-4)
+  assert own["mtp_policy"][1] == pytest.approx(3 * own["mtp_policy"][0], rel=1e-3)
 
 
 def trunk(gradient):
@@ -226,18 +236,18 @@ def trunk_gradient(name, **numbers):
   params, cfg = parameters(), StepConfig(loss_config(name, **numbers))
   batch = sampled()
   if name == "occ":
-    batch, _, _ = with_coefficient(params, batch, jnp.float32(0), model=MODEL, cfg=cfg)
+    batch, _, _ = calibrated(params, batch, jnp.float32(0), cfg)
   return gradients(params, batch, loss=policy_loss, model=MODEL, cfg=cfg)[1]
 
 
 def test_a_coefficient_of_zero_is_detach_on_the_trunk_bit_for_bit():
   """Operation by operation: a compiler may fuse the two programs differently, and round so."""
-  detached = trunk_gradient("detach")
+  detached = trunk_gradient("mtp_detach")
   zero = trunk_gradient("occ", lambda_max=0.0)
   assert equal(trunk(zero), trunk(detached))
   assert any(np.any(x) for x in jax.tree.leaves(detached["mtp"])), "the head still learns"
   # What the check rejects: a head whose cross-entropy reaches the trunk, or another coefficient.
-  assert not equal(trunk(trunk_gradient("ce")), trunk(detached))
+  assert not equal(trunk(trunk_gradient("mtp_ce")), trunk(detached))
   assert not equal(trunk(trunk_gradient("occ", lambda_plus=1e-3, lambda_min=None)), trunk(detached))
 
 
@@ -246,7 +256,7 @@ def test_the_warm_start_trains_the_head():
   rows = SupervisedBatch(batch.rollout.tokens, batch.rollout.length, batch.loss_weights)
   plain, metrics = sft_loss(params, rows, model=MODEL, cfg=None)
   assert set(metrics) == {"loss/sft"}
-  cfg = LossConfig(mtp=MtpConfig("ce", coef=0.3))
+  cfg = LossConfig(mtp_coef=0.3)
   whole, metrics = sft_loss(params, rows, model=MODEL, cfg=cfg)
   own = policy_stats(params, batch, model=MODEL, cfg=LossConfig(),
                      stats=frozenset({"mtp_log_probs"})).mtp_log_probs
@@ -260,8 +270,9 @@ def test_the_warm_start_trains_the_head():
 
 def coefficient(change, mtp_change, last=0.3, **numbers):
   change, mtp_change = (jnp.asarray(x, jnp.float32)[None] for x in (change, mtp_change))
-  return float(mtp.calibrated(change, mtp_change, jnp.ones_like(change, bool), jnp.float32(last),
-                              MtpConfig("occ", **numbers)))
+  entry, cfg = LOSS_TERMS["occ"], LOSS_TERMS.numbers(TermConfig("occ", **numbers))
+  return float(entry.transform(cfg).coefficient(change, mtp_change, jnp.ones_like(change, bool),
+                                                jnp.float32(last)))
 
 
 def test_clamp_and_carry():
@@ -279,13 +290,16 @@ def test_the_first_optimizer_batch_keeps_the_last_coefficient():
   """What differs from the anchor there is rounding, of which no coefficient is made."""
   batch, params, cfg = sampled(), parameters(), StepConfig(loss_config("occ"))
   first = batch.replace(at_anchor=jnp.ones(ROWS, bool))
-  run = functools.partial(with_coefficient, params, last=jnp.float32(0.7), model=MODEL, cfg=cfg)
+
+  def run(batch):
+    return calibrated(params, batch, jnp.float32(0.7), cfg)
+
   found, scalar, metrics = run(first)
   assert float(scalar) == np.float32(0.7) and metrics["mtp/cosine"].count == 0
-  assert set(np.asarray(found.mtp_coefficient).tolist()) == {np.float32(0.7)}
+  assert set(np.asarray(found.columns[COEFFICIENT]).tolist()) == {np.float32(0.7)}
   _, scalar, metrics = run(batch)
   assert float(scalar) != np.float32(0.7) and metrics["mtp/cosine"].count == 1
-  with pytest.raises(ValueError, match=r"without TrainBatch\.mtp_coefficient"):
+  with pytest.raises(ValueError, match="without the column 'mtp_coefficient'"):
     policy_loss(params, batch, model=MODEL, cfg=cfg.loss)
 
 
@@ -361,7 +375,7 @@ def by_the_policy_s_change(log_probs, states, direction, step):
 
 def the_cosine(log_probs, states, direction, step):
   change = log_probs(states + step * direction) - log_probs(states)
-  return float(mtp.cosine(change[:1], change[1:]))
+  return float(cosine(change[:1], change[1:]))
 
 
 def without_a_denominator(log_probs, states, direction, step):
@@ -390,7 +404,7 @@ def test_an_orthogonal_head_gives_nothing():
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("alignment", [0.2, 0.5, 0.9])
 def test_along_another_step_the_quotient_is_another_one(alignment):
-  """The relation holds along the head's own gradient only: objective/mtp.md says so.
+  """The relation holds along the head's own gradient only: derivations.md says so.
 
   A step along the policy's gradient gives 1 / alignment, and one along both with the coefficient k
   gives (1 + k alignment) / (alignment + k), of which 1 is the fixed point whatever the alignment.
@@ -416,19 +430,20 @@ def test_a_loss_of_one_s_own():
 
   try:
     batch, params = sampled(), parameters()
-    cfg = dataclasses.replace(loss_config("ce"), mtp=MtpConfig("bounded", limit=2.5))
-    plain = dataclasses.replace(cfg, mtp=None)
+    cfg = dataclasses.replace(loss_config("mtp_ce"), term=TermConfig("bounded", limit=2.5))
+    plain = dataclasses.replace(cfg, term=None)
     losses = [float(policy_loss(params, batch, model=MODEL, cfg=c)[0]) for c in (cfg, plain)]
     found = policy_stats(params, batch, model=MODEL, cfg=plain,
                          stats=frozenset({"mtp_log_probs"})).mtp_log_probs
-    counted = np.asarray(mtp.predicted(batch.rollout.mask))
+    counted = np.asarray(predicted_ahead(batch.rollout.mask))
     per_token = np.minimum(-np.asarray(found), 2.5)
     assert 0 < np.mean(per_token[counted] == 2.5) < 1, "both sides of the bound are met"
     by_hand = 0.5 * np.sum(np.asarray(batch.loss_weights) * per_token, where=counted)
     assert losses[0] - losses[1] == pytest.approx(by_hand, rel=1e-4)
-    assert not mtp.reads_anchor(cfg.mtp) and not mtp.is_calibrated(cfg.mtp)
+    entry = LOSS_TERMS["bounded"]
+    assert not entry.columns and entry.transform is None and not entry.detached
   finally:
-    del mtp.MTP_LOSSES["bounded"]
+    del LOSS_TERMS["bounded"]
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -439,6 +454,6 @@ def test_a_loss_of_one_s_own():
 def test_the_table_refuses(arguments, said):
   with pytest.raises(ValueError, match=said):
     mtp.register("refused", **arguments)(lambda inputs, cfg: inputs.mtp_log_probs)
-  assert "refused" not in mtp.names()
-  with pytest.raises(ConfigError, match=r"mtp\.name = 'moc': registered are ce, detach"):
-    mtp.spec("moc")
+  assert "refused" not in LOSS_TERMS.names()
+  with pytest.raises(ConfigError, match=r"term\.name = 'moc': registered are .*mtp_ce, mtp_detach"):
+    LOSS_TERMS["moc"]

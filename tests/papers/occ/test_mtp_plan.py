@@ -9,14 +9,14 @@ from jaxrl_llm.planning import abstract, flops, programs
 
 def operations(name: str) -> dict[str, tuple[float, float]]:
   """(counted products, the model's own operations) of a run's scoring pass and update."""
-  planned = abstract.plan(planned_config.ready(mtp={"name": name}), jax.devices()[:4])
+  planned = abstract.plan(planned_config.ready(term={"name": name}), jax.devices()[:4])
   return {one.name: (flops.products(flops.count(one.trace().jaxpr, planned.head).total(one.trips)),
                      one.model_flops)
           for one in programs.of_iteration(planned, ("score", "step"))}
 
 
 def test_the_head_s_operations_are_in_the_plan():
-  plain, detached, occ = (operations(name) for name in ("none", "detach", "occ"))
+  plain, detached, occ = (operations(name) for name in ("none", "mtp_detach", "occ"))
   for name, (counted, needed) in occ.items():
     assert needed < counted < 2.5 * needed, name
     assert needed > 1.2 * plain[name][1]

@@ -14,13 +14,13 @@ import tiny
 from jaxrl_llm.build import scoring, setup, shared_starts
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.runs import run_state, trainer
-from jaxrl_llm.types import CalibratedState
+from jaxrl_llm.types import CarryingState
 
 
 def config(name="occ", iterations=4, **sections):
   values = tiny.get_config("grpo")
   values.iterations = iterations
-  values.mtp.name = name
+  values.term.name = name
   values.rollout.update(prompts=8, group_size=4)
   values.warm_start.steps = 20
   values.evaluation.every = 4
@@ -32,12 +32,12 @@ def config(name="occ", iterations=4, **sections):
 @pytest.mark.parametrize(("name", "sections", "said"), [
     ("occ", {"updates": {"optimizer_batches": 1}}, "updates.optimizer_batches of 2 or more"),
     ("occ", {"updates": {"anchor": "behavior"}}, "updates.anchor=recomputed"),
-    ("policy", {"estimator": {"name": "m2po", "clip_low": None, "clip_high": None},
+    ("mtp_policy", {"estimator": {"name": "m2po", "clip_low": None, "clip_high": None},
                 "updates": {"anchor": "recomputed"}},
-     "Fix: another estimator, or mtp.name=ce"),
-    ("ce", {"updates": {"token_budget": 64, "shared_prompts": True}}, "shared_prompts=False"),
-    ("detach", {"vocabulary": {"min_p": 0.1}}, "vocabulary.min_p set"),
-    ("ce", {"pipo": {"enabled": True}}, "pipo.enabled=False"),
+     "Fix: another estimator, or term.name=mtp_ce"),
+    ("mtp_ce", {"updates": {"token_budget": 64, "shared_prompts": True}}, "shared_prompts=False"),
+    ("mtp_detach", {"vocabulary": {"min_p": 0.1}}, "vocabulary.min_p set"),
+    ("mtp_ce", {"transform": {"name": "pipo"}}, "Fix: transform.name=none"),
     ("none", {"warm_start": {"mtp_coef": 0.1}}, "warm_start.mtp_coef = 0.1"),
 ])
 def test_what_does_not_fit_is_refused(name, sections, said):
@@ -47,18 +47,19 @@ def test_what_does_not_fit_is_refused(name, sections, said):
 
 def test_the_head_s_anchor_is_scored_only_where_a_loss_reads_it():
   wanted = {name: "mtp_log_probs" in scoring.scored_stats(setup.resolve(config(name)))
-            for name in ("none", "detach", "ce", "policy", "occ")}
-  assert wanted == {"none": False, "detach": False, "ce": False, "policy": True, "occ": True}
-  alone = config("policy", updates={"optimizer_batches": 1})
+            for name in ("none", "mtp_detach", "mtp_ce", "mtp_policy", "occ")}
+  assert wanted == {"none": False, "mtp_detach": False, "mtp_ce": False, "mtp_policy": True,
+                    "occ": True}
+  alone = config("mtp_policy", updates={"optimizer_batches": 1})
   assert not scoring.scored_stats(setup.resolve(alone)), "the policy is its own anchor"
 
 
 def test_losses_share_a_warm_start():
   made = {}
-  for name in ("none", "ce", "occ"):
+  for name in ("none", "mtp_ce", "occ"):
     cfg, _, learner = setup.build_learner(setup.resolve(config(name)), jax.devices()[:1])
     made[name] = json.dumps(shared_starts.inputs(cfg, learner), sort_keys=True)
-  assert made["ce"] == made["occ"] != made["none"]
+  assert made["mtp_ce"] == made["occ"] != made["none"]
 
 
 def lines(folder) -> list[dict]:
@@ -93,9 +94,9 @@ def test_it_goes_on_with_the_coefficient_that_it_had(whole, tmp_path, monkeypatc
 
   def forgetful(tree, start):
     state = right(tree, start)
-    assert isinstance(state.state, CalibratedState)
-    empty = jax.device_put(np.float32(0), state.state.mtp_coefficient.sharding)
-    return dataclasses.replace(state, state=state.state.replace(mtp_coefficient=empty))
+    assert isinstance(state.state, CarryingState)
+    empty = jax.device_put(np.float32(0), state.state.carried["occ"].sharding)
+    return dataclasses.replace(state, state=state.state.replace(carried={"occ": empty}))
 
   monkeypatch.setattr(trainer, "restored_state", forgetful)
   assert went_on(whole, tmp_path / "forgetful") != found

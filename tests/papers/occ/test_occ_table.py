@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.lab import mtp_gradients, seed_results
+from jaxrl_llm.lab import seed_results
 from jaxrl_llm.models import Model
+from jaxrl_llm.papers.occ import gradients
 from jaxrl_llm.types import Rollout
 
 FOLDER = Path(__file__).parents[3] / "experiments" / "papers" / "occ"
@@ -74,7 +75,7 @@ def test_right_guesses_are_counted_at_their_tokens():
   mask = jnp.broadcast_to(mask, tokens.shape) & (jnp.arange(7) < 7 - ids[:, None] // 2)
   rollout = Rollout(tokens, mask, 7 - ids // 2, 0 * ids + 3, 0.0 * tokens, ids < 0, ids, ids, ids,
                     ids)
-  found = [int(x) for x in mtp_gradients.head_accuracy(params, rollout, model=model)]
+  found = [int(x) for x in gradients.head_accuracy(params, rollout, model=model)]
   assert found == list(guessing(model, params, tokens, np.asarray(mask)))
   shifted = rollout.replace(tokens=jnp.roll(tokens, 1, 1))
-  assert found != [int(x) for x in mtp_gradients.head_accuracy(params, shifted, model=model)]
+  assert found != [int(x) for x in gradients.head_accuracy(params, shifted, model=model)]

@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import PipoConfig
-from jaxrl_llm.training import pipo
+from jaxrl_llm.papers.pipo import replay as pipo
 from jaxrl_llm.types import Rollout, TrainBatch
 
-CFG = PipoConfig(history=4, xi_clip=None)
+CFG = pipo.Pipo(history=4, xi_clip=None)
 MEANS = np.array([0.2, 0.4, 0.6, 0.4], np.float32)
 
 
@@ -40,7 +39,7 @@ def test_when_no_step_is_taken():
 
 def test_a_quiet_history_is_bounded():
   quiet = np.full(4, 0.5, np.float32)
-  assert pipo.progress(quiet, 4, 0.6, PipoConfig(history=4, xi_clip=3.0)) == (3.0, 3.0)
+  assert pipo.progress(quiet, 4, 0.6, pipo.Pipo(history=4, xi_clip=3.0)) == (3.0, 3.0)
   assert pipo.progress(quiet, 4, 0.6, CFG)[0] > 1e4
 
 

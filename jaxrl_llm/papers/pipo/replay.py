@@ -5,17 +5,34 @@ Source: arXiv 2604.00860, in the form of its versions 4 and 5: a leaky rectifier
 `xi_clip` is ours.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxrl_llm.config import PipoConfig
+from jaxrl_llm.config import BatchConfig
+from jaxrl_llm.fields import option
+from jaxrl_llm.objective import advantages as advantage_table
 from jaxrl_llm.ops import masked
+from jaxrl_llm.training.batches import weighed_batch, with_weights
+from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import TrainBatch
 
 EPSILON = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipo:
+  """Numbers of `pipo`: a further step on the previous batch, weighted by the change of the reward.
+  """
+
+  history: int = option(8, "K, mean rewards that the fresh one is compared with", low=2)
+  negative_slope: float = option(0.1, "weight of a fall of the reward against a rise", low=0.0)
+  xi_clip: float | None = option(3.0, "bound on the standardised change; none: unbounded", low=0.0)
+  threshold: float = option(0.0, "takes no step where the standardised change is smaller", low=0.0)
 
 
 @struct.dataclass
@@ -57,7 +74,7 @@ def scaled_advantages(batch: TrainBatch, keep, *, group: bool) -> Float[Array, "
 
 
 def progress(means: np.ndarray, count: int, fresh: float,
-             cfg: PipoConfig) -> tuple[float, float] | None:
+             cfg: Pipo) -> tuple[float, float] | None:
   """(xi, phi(xi)) of a fresh batch's mean reward against the last K, or None to take no step.
 
     xi = (fresh - mean) / (std + 1e-6), sample std;   phi(x) = x if x >= 0, else negative_slope x
@@ -83,3 +100,10 @@ def remember(state: PipoState, batch: TrainBatch, fresh: float) -> PipoState:
     return state.replace(batch=batch)
   means = np.append(np.asarray(state.means)[1:], np.float32(fresh))
   return PipoState(means, np.int32(state.count + 1), batch)
+
+
+def replayed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> TrainBatch:
+  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages."""
+  batch, _ = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
+  scaled = scaled_advantages(batch, keep, group=advantage_table.spec(cfg.advantage.name).group)
+  return with_weights(batch.replace(advantages=scaled), keep, cfg)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.lab.planted import GOOD, Planted, Scored, policy
 from jaxrl_llm.objective.advantages import get_advantage
+from jaxrl_llm.papers.arca import residual
 from jaxrl_llm.types import AdvantageInputs
 
 
@@ -62,7 +63,8 @@ def train(case: Planted, cfg: AdapterTraining, seed: int) -> Scored:
   fixed = {name: jnp.asarray(x, jnp.float32) for name, x in fixed.items()}
   adapter = _trained_adapter(fixed, jax.random.key(seed), case=case, cfg=cfg)
   change = np.asarray(_change(adapter, fixed["features"], cfg.rank), np.float64)
-  return Scored(_probs(states + change, head), policy(case), np.linalg.norm(change, axis=-1))
+  return Scored(_probs(states + change, head), policy(case),
+                {residual.COLUMN: np.linalg.norm(change, axis=-1)})
 
 
 def _probs(states: np.ndarray, head: np.ndarray) -> np.ndarray:

@@ -13,11 +13,12 @@ from jaxrl_llm.objective.advantages import returns
 from jaxrl_llm.objective.advantages.group import Grpo, grpo
 from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked
+from jaxrl_llm.papers.arca import residual  # enters the column
 from jaxrl_llm.types import AdvantageInputs, Mean
 
 _EPSILON = 1e-8  # added to the sum of the signal
 _OPTIONS = {
-    ("signal", "adapter_residual"): {"adapter_residual"},
+    ("signal", "adapter_residual"): {residual.COLUMN},
     ("signal", "surprisal"): {"anchor_log_probs"},
     ("signal", "entropy_drop"): {"entropy"},
     ("signal", "reference_gap"): {"anchor_log_probs", "ref_log_probs"},
@@ -48,7 +49,7 @@ def token_signal(inputs: AdvantageInputs, signal: str) -> Float[Array, "B L"]:
   """
   live = inputs.mask & returns.kept(inputs)[:, None]
   if signal == "adapter_residual":
-    found = inputs.adapter_residual
+    found = inputs.columns[residual.COLUMN]
   elif signal == "entropy_drop":
     backwards = returns.next_value(jnp.flip(inputs.entropy, -1), jnp.flip(live, -1))
     found = jnp.flip(backwards, -1) - inputs.entropy

@@ -7,22 +7,30 @@ reads advantages has the weights of the policy loss; the others have those of th
 terms, which ignore advantages. The head's token counts where the policy's does, but for the second
 token of a row, which nothing precedes by two.
 
-Source: OCC, arXiv 2605.28184; what we know of it and what we chose is in objective/mtp.md.
+Each loss is a term of the loss (objective/terms.py), so `term.name` chooses it.
+
+Source: OCC, arXiv 2605.28184; what we know of it and what we chose is in derivations.md.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxrl_llm.config import ConfigError, LossConfig, MtpConfig
 from jaxrl_llm.fields import option
-from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective import terms
+from jaxrl_llm.objective.row_stats import predicted_ahead
 from jaxrl_llm.ops import masked
-from jaxrl_llm.registry import MTP_LOSSES, Entry
+from jaxrl_llm.papers.occ import checks
+from jaxrl_llm.papers.occ.calibration import COEFFICIENT, Calibration
+from jaxrl_llm.registry import Entry
+from jaxrl_llm.training import columns
+from jaxrl_llm.types import Mean
 
-AHEAD = 2  # columns before a token from which the head predicts it
+STATISTIC = "mtp_log_probs"
 EPSILON = 1e-8  # nats^2, in the denominator of OCC's quotient
 ADVANTAGES, ANCHOR = "advantages", "mtp_anchor_log_probs"
 
@@ -53,37 +61,28 @@ class MtpInputs:
 OPTIONAL = (ADVANTAGES, ANCHOR)
 
 
-@dataclasses.dataclass(frozen=True)
-class MtpEntry(Entry):
-  """A loss in the table.
+columns.register_statistic(ANCHOR, STATISTIC)
 
-  Attributes:
-    function: `loss(inputs: MtpInputs, cfg) -> [B, L]`, the loss of each token; `cfg` is an instance
-      of `numbers`.
-    needs: optional MtpInputs fields that it reads. `mtp_anchor_log_probs` is found in the anchor's
+
+def register(name: str, numbers: type | None = None, *, needs: Collection[str] = (),
+             detached: bool = False, calibrate: Callable | None = None, replace: bool = False,
+             **defaults):
+  """Returns a decorator that enters a loss of the head as a term of the loss.
+
+  The function is `loss(inputs: MtpInputs, cfg) -> [B, L]`, the loss of each token; `cfg` is an
+  instance of the numbers.
+
+  Args:
+    name: one of the names in `term.name`.
+    numbers: frozen dataclass of the numbers that the functions read; `fields.option` makes its
+      fields. One of them is `coef`, unless there is `calibrate`.
+    needs: optional MtpInputs fields that it reads. `mtp_anchor_log_probs` comes from the anchor's
       pass, and only then.
     detached: whether embedding, trunk and output head get no gradient of it.
     calibrate: `calibrate(change, mtp_change, mask, last, cfg) -> coefficient`, from what the
       updates of this rollout changed of the log-probs of the policy and of the head, [B, L] over
       the whole optimizer batch and 0 where mask is False, and the coefficient of the update before,
       at first 0. None: the coefficient is the number `coef`.
-  """
-
-  needs: frozenset[str] = frozenset()
-  detached: bool = False
-  calibrate: Callable | None = None
-
-
-def register(name: str, numbers: type | None = None, *, needs: Collection[str] = (),
-             detached: bool = False, calibrate: Callable | None = None, replace: bool = False,
-             **defaults):
-  """Returns a decorator that enters a loss in the table; see `MtpEntry`.
-
-  Args:
-    name: key of `mtp.name`.
-    numbers: frozen dataclass of the numbers that the functions read; `fields.option` makes its
-      fields. One of them is `coef`, unless there is `calibrate`.
-    needs, detached, calibrate: see `MtpEntry`.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
     **defaults: the numbers and their defaults, instead of `numbers`.
 
@@ -97,71 +96,62 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
   if calibrate is not None and ANCHOR not in needs:
     raise ValueError(f"mtp {name!r}: calibrate compares with the anchor. Fix: needs={{{ANCHOR!r}}}")
 
-  def make(function, own: type) -> MtpEntry:
-    if calibrate is None and name != "none" and "coef" not in Entry(function, own).defaults:
+  def make(function, cls: type) -> MtpTerm:
+    if calibrate is None and "coef" not in Entry(function, cls).defaults:
       raise ValueError(f"mtp {name!r} has no number coef, its weight. Fix: coef=0.1")
-    return MtpEntry(function, own, frozenset(needs), detached, calibrate)
+    return MtpTerm(
+        function=functools.partial(_term, loss=function, needs=frozenset(needs),
+                                   calibrated=calibrate is not None),
+        numbers=cls, stats=frozenset({STATISTIC}), columns=frozenset(needs) & {ANCHOR},
+        row_columns=frozenset() if calibrate is None else frozenset({COEFFICIENT}),
+        weights=terms.POLICY if ADVANTAGES in needs else terms.REGULARIZER, detached=detached,
+        transform=None if calibrate is None else functools.partial(
+            Calibration, name=name, calibrate=calibrate),
+        check=checks.check, loss=function)
 
-  return MTP_LOSSES.register(name, numbers, replace=replace, make=make, **defaults)
-
-
-def names() -> list[str]:
-  """Returns the names of all losses, sorted."""
-  return MTP_LOSSES.names()
-
-
-def spec(name: str) -> MtpEntry:
-  """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
-  return MTP_LOSSES[name]
+  return terms.register(name, numbers, replace=replace, make=make, **defaults)
 
 
-def reads_anchor(cfg: MtpConfig | None) -> bool:
-  """Whether the loss reads the head's log-probs under the anchor."""
-  return cfg is not None and ANCHOR in spec(cfg.name).needs
+@dataclasses.dataclass(frozen=True)
+class MtpTerm(terms.TermEntry):
+  """A loss of the head in the table of terms.
 
-
-def is_calibrated(cfg: MtpConfig | None) -> bool:
-  """Whether the coefficient is calibrated, so that a run carries it from update to update."""
-  return cfg is not None and spec(cfg.name).calibrate is not None
-
-
-def predicted(mask: Bool[Array, "B L"]) -> Bool[Array, "B L"]:
-  """Returns the tokens of `mask` that two tokens precede, which are all but a row's second."""
-  return mask & (jnp.arange(mask.shape[1]) >= AHEAD)
-
-
-def token_losses(inputs: MtpInputs, cfg: LossConfig) -> Float[Array, "B L"]:
-  """Returns the loss of each token, 0 where `inputs.mask` is False.
-
-  Raises:
-    ConfigError: an unknown name, or a number that the loss does not read.
+  Attributes:
+    loss: the function as it was registered.
   """
-  numbers = MTP_LOSSES.numbers(cfg.mtp)
-  return masked.masked(spec(cfg.mtp.name).function(inputs, numbers), inputs.mask)
+
+  loss: Callable | None = None
+
+  @property
+  def where(self) -> str:
+    """Returns the place of the loss."""
+    return Entry(self.loss).where
 
 
-def surrogate_of(cfg: LossConfig) -> Callable[..., Float[Array, "B L"]]:
-  """Returns the run's estimator as `MtpInputs.surrogate`."""
-  estimator = estimators.get_estimator(cfg.estimator.name)
-
-  def surrogate(log_probs, anchor_log_probs, advantages, mask):
-    return estimator(log_probs, anchor_log_probs, advantages, mask, cfg.estimator).per_token_loss
-
-  return surrogate
-
-
-def calibrated(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
-               mask: Bool[Array, "B L"], last: Float[Array, ""],
-               cfg: MtpConfig) -> Float[Array, ""]:
-  """Returns the coefficient of a calibrated loss; arguments as `MtpEntry.calibrate`."""
-  found = spec(cfg.name).calibrate(change, mtp_change, mask, last, MTP_LOSSES.numbers(cfg))
-  return jnp.asarray(found, jnp.float32)
-
-
-def cosine(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"]) -> Float[Array, ""]:
-  """Returns the cosine of the two changes; 0 where one of them is 0."""
-  size = jnp.sqrt(jnp.sum(jnp.square(change)) * jnp.sum(jnp.square(mtp_change)))
-  return masked.safe_divide(jnp.sum(change * mtp_change), size)
+def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str],
+          calibrated: bool) -> terms.TermOutput:
+  """Returns the loss of the head as a term; a coefficient stands in the batch or is `cfg.coef`."""
+  batch, mask = inputs.batch, predicted_ahead(inputs.live)
+  found = batch.columns or {}
+  anchor = None
+  if ANCHOR in needs:
+    anchor = found.get(ANCHOR)
+    anchor = lax.stop_gradient(inputs.stats.mtp_log_probs) if anchor is None else anchor
+  losses = MtpInputs(masked.masked(inputs.stats.mtp_log_probs, mask),
+                     lax.stop_gradient(inputs.stats.log_probs), mask,
+                     batch.advantages if ADVANTAGES in needs else None, anchor, inputs.surrogate)
+  per_token = masked.masked(loss(losses, cfg), mask)
+  metrics = {"mtp/loss": masked.mean(lax.stop_gradient(per_token), mask),
+             "mtp/log_prob": masked.mean(lax.stop_gradient(losses.mtp_log_probs), mask)}
+  if not calibrated:
+    count = jnp.sum(mask).astype(jnp.float32)
+    metrics["mtp/coefficient"] = Mean(cfg.coef * count, count)
+    return terms.TermOutput(per_token, metrics,
+                            jnp.full((mask.shape[0], 1), cfg.coef, jnp.float32))
+  if COEFFICIENT not in found:
+    raise ValueError(f"a calibrated loss without the column {COEFFICIENT!r}. Fix: train_step finds "
+                     "it, or papers/occ/calibration.py.")
+  return terms.TermOutput(per_token, metrics, found[COEFFICIENT][:, None])
 
 
 # --- the package's losses
@@ -175,20 +165,14 @@ class Weight:
                        low=0.0)
 
 
-@register("none")
-def none(inputs: MtpInputs, cfg) -> Float[Array, "B L"]:
-  """There is no head, so this is never called."""
-  raise ConfigError("mtp.name = 'none' has no loss. Fix: LossConfig(mtp=None).")
-
-
 def _cross_entropy(inputs: MtpInputs, cfg: Weight) -> Float[Array, "B L"]:
   """Returns -log pi_mtp of the sampled token."""
   del cfg
   return -inputs.mtp_log_probs
 
 
-register("detach", Weight, detached=True)(_cross_entropy)
-register("ce", Weight)(_cross_entropy)
+register("mtp_detach", Weight, detached=True)(_cross_entropy)
+register("mtp_ce", Weight)(_cross_entropy)
 
 
 def _policy(inputs: MtpInputs, cfg) -> Float[Array, "B L"]:
@@ -198,7 +182,7 @@ def _policy(inputs: MtpInputs, cfg) -> Float[Array, "B L"]:
                           inputs.mask)
 
 
-register("policy", Weight, needs={ADVANTAGES, ANCHOR})(_policy)
+register("mtp_policy", Weight, needs={ADVANTAGES, ANCHOR})(_policy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +207,7 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
     clamped to [lambda_min, lambda_max]; the last one, or 0, where |d_mtp| = 0
 
   It stands for <g, g_mtp> / |g_mtp|^2, to which the best coefficient is proportional. What it
-  measures depends on the step that made the change: objective/mtp.md derives three cases, of which
+  measures depends on the step that made the change: derivations.md derives three cases, of which
   only a step along the head's own gradient gives that number.
 
   Source: arXiv 2605.28184; the clamp, the scope of the sums and the last line are ours.

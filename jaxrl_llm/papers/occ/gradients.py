@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrl_llm.config import MtpConfig, StepConfig
+from jaxrl_llm.config import StepConfig, TermConfig
 from jaxrl_llm.models import Model, mtp, trainable
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.objective.mtp import AHEAD
-from jaxrl_llm.training.mtp_coefficient import with_coefficient
+from jaxrl_llm.objective.row_stats import AHEAD
+from jaxrl_llm.training import transforms
 from jaxrl_llm.training.train_step import gradients
 from jaxrl_llm.types import Rollout, TrainBatch, TrainState
 
 # Without bounds, so that the quotient itself is measured.
-UNBOUNDED = MtpConfig("occ", lambda_min=None, lambda_max=None)
+UNBOUNDED = TermConfig("occ", lambda_min=None, lambda_max=None)
 
 
 class Agreement(NamedTuple):
@@ -50,20 +50,22 @@ def agreement(state: TrainState, batch: TrainBatch, *, model: Model, cfg: StepCo
     raise ValueError(f"parameters.train = {cfg.parameters.train!r}: agreement compares gradients "
                      "of the trunk. Fix: parameters.train=all.")
 
-  def gradient(ahead: MtpConfig | None):
-    own = dataclasses.replace(cfg, loss=dataclasses.replace(cfg.loss, mtp=ahead))
+  def gradient(term: TermConfig | None):
+    own = dataclasses.replace(cfg, loss=dataclasses.replace(cfg.loss, term=term))
     found = gradients(state.params, batch, loss=policy_loss, model=model, cfg=own,
                       frozen=state.frozen)[1]
     return jax.tree.leaves(mtp.without(found))
 
   policy = gradient(None)
-  both = gradient(MtpConfig("policy", coef=1.0))
+  both = gradient(TermConfig("mtp_policy", coef=1.0))
   head = [total - own for total, own in zip(both, policy, strict=True)]
   product, size, own_size = _inner(policy, head), _inner(head, head), _inner(policy, policy)
-  calibrating = StepConfig(dataclasses.replace(cfg.loss, mtp=UNBOUNDED), cfg.micro_batches,
+  calibrating = StepConfig(dataclasses.replace(cfg.loss, term=UNBOUNDED), cfg.micro_batches,
                            cfg.parameters)
   params = trainable.merge(state.params, state.frozen, cfg.parameters)
-  found = with_coefficient(params, batch, jnp.float32(jnp.nan), model=model, cfg=calibrating)[1]
+  calibration = transforms.active(calibrating)["occ"]
+  found = calibration.before(params, batch, jnp.float32(jnp.nan),
+                             transforms.StepParts(model, calibrating, None))[1]
   return Agreement(product / size, product / jnp.sqrt(size * own_size), found)
 
 

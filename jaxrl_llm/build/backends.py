@@ -1,0 +1,104 @@
+"""What samples the training rollouts, by name: the run's own devices, a server, or a plugin's.
+
+A backend is a function of BackendParts that returns (prepare, sample), see `sampler_types`: the
+first takes over the policy's parameters once an iteration, the second samples rows and gives each
+token the log-prob that it was drawn with.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jax.sharding import Mesh
+
+from jaxrl_llm.build import engine_sampler
+from jaxrl_llm.build.sampler_types import PrepareFn, SampleFn
+from jaxrl_llm.config import DEFAULT, Config, ConfigError
+from jaxrl_llm.models import Model
+from jaxrl_llm.registry import BACKENDS
+from jaxrl_llm.rollouts import numerics
+from jaxrl_llm.rollouts.environment import Environment
+from jaxrl_llm.rollouts.server import Limits, ServerSampler
+from jaxrl_llm.types import Task
+
+ENGINE, SERVER = "engine", "server"
+
+
+class BackendParts(NamedTuple):
+  """What a backend is made with.
+
+  Attributes:
+    cfg: the resolved config.
+    task, model: of the run.
+    mesh, rollout_mesh: the devices that train, to which rollouts come back, and that sample.
+    environment: ends turns by tools or stop strings; None without either.
+  """
+
+  cfg: Config
+  task: Task
+  model: Model
+  mesh: Mesh
+  rollout_mesh: Mesh
+  environment: Environment | None
+
+
+Backend = Callable[[BackendParts], tuple[PrepareFn, SampleFn]]
+
+
+def register(name: str, *, replace: bool = False):
+  """Returns a decorator that enters a backend: `backend(parts: BackendParts) -> (prepare, sample)`.
+
+  Args:
+    name: value of `rollout.backend`.
+    replace: overwrites an entry on purpose, for notebooks that run a cell again.
+  """
+  return BACKENDS.register(name, replace=replace)
+
+
+def name_of(cfg: Config) -> str:
+  """Returns the name of a config's backend."""
+  if cfg.rollout.backend != DEFAULT:
+    return cfg.rollout.backend
+  return SERVER if cfg.server.url else ENGINE
+
+
+def check(cfg: Config) -> None:
+  """Refuses a name that is not registered, and a server's address that nothing reads.
+
+  Raises:
+    ConfigError: naming the keys.
+  """
+  name = name_of(cfg)
+  BACKENDS[name]  # raises for an unknown name
+  if name == SERVER and not cfg.server.url:
+    raise ConfigError("rollout.backend = 'server' with server.url = '': which server? Fix: "
+                      "server.url=http://host:8000 and server.folder.")
+  if name == ENGINE and cfg.server.url:
+    raise ConfigError(f"rollout.backend = 'engine' with server.url = {cfg.server.url!r}: the engine "
+                      "reads no server. Fix: rollout.backend=default, or an empty server.url.")
+
+
+def make(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
+  """Returns (prepare, sample) of the run's backend."""
+  name = name_of(parts.cfg)
+  with BACKENDS.blamed(name):
+    return BACKENDS[name].function(parts)
+
+
+@register(ENGINE)
+def engine(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
+  """Samples on the run's own devices, in the rollout's numerics."""
+  cfg = parts.cfg
+  model = numerics.rollout_model(parts.model, cfg.rollout)
+  prepare = engine_sampler.make_prepare(cfg, parts.model, parts.mesh, parts.rollout_mesh)
+  return prepare, engine_sampler.sampler_on(parts.rollout_mesh, parts.mesh, model, cfg, parts.task,
+                                            parts.environment, cfg.rollout.group_size)
+
+
+@register(SERVER)
+def server(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
+  """Asks the server of `cfg.server`."""
+  cfg, r = parts.cfg, parts.cfg.rollout
+  limits = Limits(r.max_new_tokens, r.min_new_tokens, parts.task.stop_ids, cfg.model.vocab_size)
+  sampler = ServerSampler(cfg.server, parts.model, parts.task.tokenizer, limits, r.group_size,
+                          parts.mesh)
+  return sampler.prepare, sampler.sample

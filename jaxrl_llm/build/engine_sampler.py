@@ -1,0 +1,154 @@
+"""The sampler on the run's own devices: one compiled program, or the engine's host loop."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+from jax.sharding import Mesh
+
+from jaxrl_llm import parallel
+from jaxrl_llm.build.sampler_types import PrepareFn, SampleFn
+from jaxrl_llm.config import Config, SamplerConfig
+from jaxrl_llm.models import Model, int8
+from jaxrl_llm.parallel import processes
+from jaxrl_llm.rollouts import engine, engines, generate, hand_over, numerics, sizes
+from jaxrl_llm.rollouts.environment import Environment
+from jaxrl_llm.rollouts.next_token import rules_on
+from jaxrl_llm.types import Params, Rollout, Task
+
+
+def make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> PrepareFn:
+  """Makes `Sampler.prepare` of the engine, which returns its argument if numerics, form and devices are right.
+  """
+  sampling_model = numerics.rollout_model(model, cfg.rollout)
+  apart = parallel.apart(rollout_mesh, mesh)
+  lay_out = hand_over.make(sampling_model, rollout_mesh if apart else parallel.of_whole_rows(mesh))
+
+  def rollout_numerics(params):
+    return numerics.rollout_numerics(model, params, cfg.rollout)[1]
+
+  rounded = _identity
+  if numerics.changes_params(model, cfg.rollout):
+    rounded = jax.jit(rollout_numerics)
+  if not apart:
+    return on_own(lambda params: lay_out(rounded(params)), mesh)
+  # Another thread may call this while the training devices work, so no collective may run there: a
+  # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
+  elementwise = cfg.rollout.quantization == int8.NONE
+  narrowed = hand_over.make(sampling_model, None)
+
+  def prepare(params):
+    if elementwise:
+      return lay_out(_copied(narrowed(rounded(params)), rollout_mesh))
+    return lay_out(rounded(_copied(params, rollout_mesh)))
+
+  return prepare
+
+
+def on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
+  """`prepare`, whose copy is then the one on this process's devices.
+
+  All processes make the copy together. From there each samples alone.
+  """
+  if not parallel.spans_processes(mesh):
+    return prepare
+  own = parallel.of_whole_rows(parallel.of_process(mesh))
+  return lambda params: parallel.held_by(prepare(params), own)
+
+
+def _copied(params: Params, mesh: Mesh) -> Params:
+  """Returns the parameters whole on each device of a mesh."""
+  return parallel.transfer(params, parallel.replicated(mesh))
+
+
+def _identity(params: Params) -> Params:
+  return params
+
+
+def sampler_on(sampling: Mesh, mesh: Mesh, model: Model, cfg: Config, task: Task,
+                environment: Environment | None, group: int) -> SampleFn:
+  """Makes a sampler that gets its prompts from the devices of `mesh` and returns its rows to them.
+
+  Args:
+    sampling: the devices that sample.
+    group: rows of each prompt.
+  """
+  if sampling is mesh:
+    return _sampler(cfg, model, task, environment, mesh, group)
+  model = dataclasses.replace(model, constrain=parallel.Layout(sampling))
+  sample_there = _sampler(cfg, model, task, environment, sampling, group)
+
+  def sample(params, prompts, key, sampling_rules, problems=None):
+    prompts = parallel.transfer(prompts, parallel.rows(sampling))
+    rollout, metrics = sample_there(params, prompts, key, sampling_rules, problems)
+    return parallel.spread(rollout, mesh), metrics
+
+  return sample
+
+
+def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | None, mesh: Mesh,
+             group: int) -> SampleFn:
+  """One compiled program, or the engine's host loop with rollout.slots, which tools and stop
+  strings need.
+  """
+  r = cfg.rollout
+  if not r.slots:
+    program = _program(cfg, model, task, mesh, group)
+
+    def sample_without_metrics(params, prompts, key, sampling, problems=None):
+      return program(params, prompts, key, sampling), {}
+
+    return sample_without_metrics
+
+  turns = {} if environment is None else {"tool_chunks": 0}
+  if r.max_turns:
+    turns |= {
+        "max_turns": r.max_turns,
+        "max_turn_tokens": r.max_turn_tokens,
+        "tool_workers": r.tool_workers,
+        "tool_chunks": r.tool_chunks,
+    }
+  # A group of one row has no prefix to share, so it may run on several devices.
+  slots = -(-r.slots // processes.count())
+  own = engine.EngineConfig(group, r.max_new_tokens, r.window, task.stop_ids,
+                            task.tokenizer.pad_token_id, r.min_new_tokens, slots=slots,
+                            chunk=min(r.chunk, r.max_new_tokens), compact=r.compaction,
+                            shared_prefix=r.shared_prefix and group > 1)
+  of_each = r.engine_per_device and sizes.shards(mesh) > 1
+
+  def sample(params, prompts, key, sampling, problems=None):
+    told = environment
+    if problems is not None and hasattr(environment, "for_rows"):
+      told = environment.for_rows(problems)
+    run = engines.run if of_each else engine.run
+    rollout, stats = run(params, prompts, key, sampling, model=model, cfg=own, mesh=mesh,
+                         environment=told, **turns)
+    metrics = {
+        "rollout/wasted_slots": stats.waste,
+        "rollout/chunks": float(stats.chunks),
+        "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed),
+    }
+    if r.stop_strings:
+      rollout = rollout.replace(turn_id=None, void=None)  # each row is one turn, as without them
+    if r.max_turns:
+      metrics |= {"tool/calls": float(stats.tool_calls), "time/tools": stats.tool_seconds}
+    return rollout, metrics
+
+  return sample
+
+
+def _program(cfg: Config, model: Model, task: Task, mesh: Mesh,
+             group: int) -> Callable[..., Rollout]:
+  """One compiled program that samples `group` rows of each prompt."""
+  r = cfg.rollout
+  sizes = SamplerConfig(group, r.max_new_tokens, r.window, task.stop_ids,
+                        task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens)
+  program = jax.jit(functools.partial(generate, model=hand_over.decode_model(model), cfg=sizes),
+                    static_argnames="rules", out_shardings=parallel.rows(mesh))
+  lay_out = hand_over.make(model, mesh)
+
+  def sample(params, prompts, key, sampling):
+    return program(lay_out(params), prompts, key, sampling, rules=rules_on(sampling))
+
+  return sample

@@ -1,0 +1,33 @@
+"""The functions that sample, as a run calls them."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import jax
+
+from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
+
+Problems = Mapping[int, Problem]
+
+
+class PrepareFn(Protocol):
+  """Prepares parameters for `Sampler.sample`."""
+
+  def __call__(self, params: Params) -> Params: ...
+
+
+class SampleFn(Protocol):
+  """Samples `rollout.group_size` rows of each prompt; the metrics are host values.
+
+  An environment may read `problems`, the problem of each row id.
+  """
+
+  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
+               problems: Problems | None = None) -> tuple[Rollout, dict[str, float]]: ...
+
+
+class HeldoutFn(Protocol):
+  """Samples one row of each prompt; `problems` as in `SampleFn`."""
+
+  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
+               problems: Problems | None = None) -> Rollout: ...

@@ -1,0 +1,96 @@
+"""Which one-paper system brings what, and under which names before: the only place of the core that
+names them.
+
+A config value or preset of this table imports the paper's package, `jaxrl_llm.papers.<folder>`,
+when it is first looked up. A paper whose folder is not there brings nothing.
+"""
+
+import functools
+import importlib
+import importlib.util
+from typing import Any
+
+PAPERS = (  # (folder, kind, names)
+    ("arca", "advantage", ("arca",)),
+    ("arca", "column", ("adapter_residual",)),
+    ("arca", "preset", ("arca",)),
+    ("arca", "metrics", ("credit",)),
+    ("occ", "term", ("mtp_ce", "mtp_detach", "mtp_policy", "occ")),
+    ("occ", "decorator", ("mtp",)),
+    ("occ", "metrics", ("mtp",)),
+    ("pipo", "transform", ("pipo",)),
+    ("pipo", "preset", ("pipo",)),
+    ("pipo", "metrics", ("pipo",)),
+)
+
+# Sections of config.json before version 0.2: (section now, method that switches it on by `enabled`
+# or None, names before -> now).
+FORMER_SECTIONS = {
+    "mtp": ("term", None, {"ce": "mtp_ce", "detach": "mtp_detach", "policy": "mtp_policy"}),
+    "pipo": ("transform", "pipo", {}),
+}
+
+# Modules before version 0.2, in the form of `moved.py`.
+FORMER_MODULES = (
+    ("analysis", "papers.arca", "planted_adapter"),
+    ("analysis", "papers.counting", "head_rows readout"),
+    ("analysis", "papers.occ", "mtp_gradients:gradients"),
+    ("analysis", "papers.soft_tokens", "soft_runs"),
+    ("analysis", "papers.tvm", "walks"),
+    ("models", "papers.budgets", "pruning"),
+    ("objective", "papers.critical_tokens", "preference:dpo"),
+    ("objective", "papers.occ", "mtp:losses"),
+    ("objective", "papers.soft_tokens", "soft_loss"),
+    ("objective", "papers.tvm", "value_labels"),
+    ("objective.advantages", "papers.arca", "token_credit"),
+    ("ops", "papers.soft_tokens", "soft_tokens:mixtures"),
+    ("rollouts", "papers.critical_tokens", "probing"),
+    ("rollouts", "papers.soft_tokens", "soft:sampler"),
+    ("rollouts", "papers.tvm", "search"),
+    ("runs", "papers.occ", "mtp_checks:checks"),
+    ("tasks", "papers.judges", "tournaments"),
+    ("tasks", "papers.number_tokens", "number_tokens:codecs"),
+    ("training", "papers.critical_tokens", "preference:pairs"),
+    ("training", "papers.occ", "mtp_coefficient:calibration"),
+    ("training", "papers.pipo", "pipo:replay"),
+    ("training", "papers.tvm", "value_model"),
+)
+
+
+@functools.cache
+def _folder_is_there(folder: str) -> bool:
+  return importlib.util.find_spec(f"jaxrl_llm.papers.{folder}") is not None
+
+
+def names(kind: str) -> list[str]:
+  """Returns the names of a kind that papers bring: a table's kind, `preset`, `decorator` (of
+  `register`) or `metrics` (the first part of their names).
+  """
+  return [name for folder, of, known in PAPERS for name in known
+          if of == kind and _folder_is_there(folder)]
+
+
+def load(kind: str, name: str) -> Any:
+  """Imports the paper that brings a name, and returns its package; None where no paper does."""
+  for folder, of, known in PAPERS:
+    if of == kind and name in known and _folder_is_there(folder):
+      return importlib.import_module(f"jaxrl_llm.papers.{folder}")
+  return None
+
+
+def renamed(content: dict) -> dict:
+  """Returns the content of a config.json with FORMER_SECTIONS under the names of today.
+
+  Sections that chose nothing are left out.
+  """
+  content = dict(content)
+  for former, (section, method, names_now) in FORMER_SECTIONS.items():
+    old = content.pop(former, None)
+    if not isinstance(old, dict):
+      continue
+    old = dict(old)
+    chosen = old.pop("name", "none") if method is None else (
+        method if old.pop("enabled", False) else "none")
+    if chosen != "none":
+      content[section] = {**old, "name": names_now.get(chosen, chosen)}
+  return content

@@ -1,0 +1,100 @@
+"""Columns: named [B, L] arrays that a pass over a rollout finds and that travel with its batch.
+
+An advantage names in `needs`, and a loss term in `columns`, what it reads. Then, and only then, is
+the column's pass made. The log-probs of the KL reference are a column, too.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from jaxtyping import Array
+
+from jaxrl_llm.config import StepConfig
+from jaxrl_llm.models import Model
+from jaxrl_llm.registry import COLUMNS, Entry
+from jaxrl_llm.training.packing import Packing
+from jaxrl_llm.training.score import score
+from jaxrl_llm.types import Params, Rollout, Sampling
+
+# Parameters that a column's pass may read: the current policy, the same without adapters, and the
+# KL reference.
+CURRENT, BASE, REFERENCE = "current", "base", "reference"
+REFERENCE_COLUMN = "ref_log_probs"
+
+
+class ColumnParts(NamedTuple):
+  """What the pass of a column is made with.
+
+  Attributes:
+    model: the trainer's.
+    cfg: the loss, and how many micro-batches the rows are scored in.
+    rules: fields of Sampling that prune the vocabulary.
+    numbers: of the run's advantage.
+  """
+
+  model: Model
+  cfg: StepConfig
+  rules: frozenset[str]
+  numbers: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnEntry(Entry):
+  """A column in the table.
+
+  Attributes:
+    function: `make(parts: ColumnParts) -> column(*params, rollout, sampling, packing=None)`, which
+      returns [B, L]; `params` are those of `reads`, in its order. None: the column is a statistic
+      of the anchor's pass.
+    reads: CURRENT, BASE or REFERENCE, in the order of the arguments.
+    statistic: of `row_stats`, under the anchor, that the column is; empty: it has a pass.
+    program: how the pass is called in plans and profiles.
+    check: `check(cfg: Config, reader: str) -> None` refuses configs without what the pass reads.
+  """
+
+  reads: tuple[str, ...] = (CURRENT,)
+  statistic: str = ""
+  program: str = "score_column"
+  check: Callable | None = None
+
+
+def register(name: str, *, reads: Collection[str] = (CURRENT,), program: str = "",
+             check: Callable | None = None, replace: bool = False):
+  """Returns a decorator that enters a column with a pass of its own; see `ColumnEntry`.
+
+  Raises:
+    ValueError: the name is taken, or `reads` names no set of parameters.
+  """
+  unknown = sorted(set(reads) - {CURRENT, BASE, REFERENCE})
+  if unknown:
+    raise ValueError(f"column {name!r} reads {unknown}; allowed are {CURRENT}, {BASE} and "
+                     f"{REFERENCE}")
+
+  def make(function, cls: type) -> ColumnEntry:
+    return ColumnEntry(function, cls, tuple(reads), "", program or f"score_{name}", check)
+
+  return COLUMNS.register(name, replace=replace, make=make)
+
+
+def register_statistic(name: str, statistic: str) -> None:
+  """Enters a column that is a statistic of the anchor's pass, made where the anchor is recomputed.
+  """
+  COLUMNS.add(name, ColumnEntry(_no_pass, statistic=statistic))
+
+
+def _no_pass(parts: ColumnParts):
+  raise ValueError("a statistic of the anchor's pass has no pass of its own")
+
+
+@register(REFERENCE_COLUMN, reads=(REFERENCE,), program="score_reference")
+def ref_log_probs(parts: ColumnParts) -> Callable[..., Array]:
+  """Log-probs of the sampled tokens under the KL reference, f32, nats."""
+  scorer = functools.partial(score, model=parts.model, cfg=parts.cfg, rules=parts.rules)
+
+  def column(reference: Params, rollout: Rollout, sampling: Sampling, *,
+             packing: Packing | None = None) -> Array:
+    return scorer(reference, rollout, sampling, packing=packing).log_probs
+
+  return column

@@ -197,6 +197,7 @@ def from_flags(*arguments):
   return config_lib.check(config_lib.fill(from_dict(holder.value)))
 
 
+@pytest.mark.slow
 def test_sets_are_named_on_the_command_line():
   cfg = from_flags("--config.evaluation.sets.aime.path=a.jsonl",
                    "--config.evaluation.sets.aime.mapping=aime",
@@ -253,6 +254,7 @@ runpy.run_path("experiments/main.py", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_numbers_of_a_plugin_on_the_command_line(tmp_path):
   path = tmp_path / "gained.py"
   path.write_text(PLUGIN)

@@ -31,6 +31,7 @@ def test_other_results_would_make_another_page(tmp_path, monkeypatch):
   assert page.read_text() != (FOLDER / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["GRPO", "TEMPO", "GAE(0.95), values off by 0.1"])
 def test_a_case_measured_again_gives_the_committed_numbers(method):
   """Up to the rounding of f32, which differs between processors."""

@@ -89,6 +89,7 @@ def test_as_a_registered_reward():
   assert "empty prompt" in found.unscored_reason
 
 
+@pytest.mark.slow
 def test_a_real_run_pays_for_lengths(tmp_path, reward):
   """The command at the head of the plugin."""
   shown = re.search(r"  python (.*?)\n\n", reward.__doc__, re.DOTALL)[1].replace("\\\n", " ")

@@ -168,6 +168,7 @@ def execute(book: nbformat.NotebookNode) -> list[str]:
                   for out in cell.outputs) for cell in book.cells if cell.cell_type == "code"]
 
 
+@pytest.mark.slow
 def test_the_notebooks_run(environment):
   book = read("quickstart")
   text = "\n".join(execute(book))

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from suites import quick_for
 
 from jaxrl_llm import tasks
 from jaxrl_llm.build import device_checks, setup
@@ -56,7 +57,8 @@ def test_there_are_recipes():
   assert {ready(path).pretrained for path in RECIPES} == SHAPES.keys()
 
 
-@pytest.mark.parametrize("path", FILES, ids=operator.attrgetter("stem"))
+@pytest.mark.parametrize("path", quick_for(
+    {"quickstart"}, FILES, ids=operator.attrgetter("stem")))
 def test_every_file_takes_every_preset(path):
   default = ready(path)
   for name, keys in PRESETS.items():

@@ -48,6 +48,7 @@ def params(built):
   return built.learner.model.init(jax.random.key(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [
     lambda *a, **k: evaluate.evaluate(*a, **k).metrics,
     lambda *a, **k: evaluate.sampled_metrics(*a, 2, **k)
@@ -361,6 +362,7 @@ def test_load_directory(built, params, finished, tmp_path):
   assert by_problem(tmp_path / "out") == by_problem(finished)
 
 
+@pytest.mark.slow
 def test_command(run_folder, finished, tmp_path):
   """The real command on one device samples what the function does."""
   env = os.environ | programs.ENVIRONMENT

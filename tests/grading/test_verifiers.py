@@ -172,6 +172,7 @@ def test_string_equality_alone_would_be_caught():
   assert any((gold == said) != right for gold, said, right in ANSWERS)
 
 
+@pytest.mark.slow
 def test_number_of_workers_does_not_matter(verdicts):
   texts = [rf"\boxed{{{said}}}" for _, said, _ in ANSWERS[::3]]
   golds = [gold for gold, _, _ in ANSWERS[::3]]
@@ -219,6 +220,7 @@ def worker():
   return SimpleNamespace(**found, math_verify=pytest.importorskip("math_verify"))
 
 
+@pytest.mark.slow
 def test_a_batch_of_hanging_answers_takes_bounded_time(fake_worker):
   """They come after all others, and share one time limit; more workers than cores do not matter."""
   questions = [Question("a", f"slow{i}") for i in range(8)] + [Question("a", "x")]
@@ -232,6 +234,7 @@ def test_a_batch_of_hanging_answers_takes_bounded_time(fake_worker):
   assert seconds < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["raise SystemExit(1)", "os.kill(os.getpid(), 19)"])
 def test_a_worker_that_stops_while_starting_is_replaced(fault, fake_worker, monkeypatch):
   monkeypatch.setattr(verifier_pool, "START_SECONDS", 5.0)
@@ -246,6 +249,7 @@ if not pathlib.Path({str(first)!r}).exists():
     assert pool.decide([Question("a", "x")], workers=1) == [Verdict(True, "algebra")]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_one_verdict():
   with verifier_pool.Pool() as pool:
     assert pool.decide([Question("0.5", "2/4")], workers=1,
@@ -308,6 +312,7 @@ def test_an_interrupt_leaves_no_process(monkeypatch):
     assert pool.pids() == []
 
 
+@pytest.mark.slow
 def test_processes_end_with_their_parent():
   """Also when it is killed while a worker computes: the worker's own alarm ends that."""
   parents = [subprocess.Popen([sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ import numpy as np
 import programs
 import pytest
 from jax import lax
+from suites import quick_for
 
 from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
 from jaxrl_llm.lab.atlas import atlas, atlas_panels, atlas_tables, coefficients
@@ -210,7 +211,7 @@ def test_the_page_has_every_estimator():
   assert (FOLDER / "atlas.png").stat().st_size < 600_000
 
 
-@pytest.mark.parametrize("name", estimators.names())
+@pytest.mark.parametrize("name", quick_for({"ppo", "gspo"}, estimators.names()))
 def test_the_page_s_numbers_are_those_of_the_estimators(name):
   assert written(name) == committed()[name]
 
@@ -231,6 +232,7 @@ def command(*flags: str) -> subprocess.CompletedProcess:
                         env=os.environ | programs.ENVIRONMENT)
 
 
+@pytest.mark.slow
 def test_the_command_writes_plugins_elsewhere(tmp_path):
   plugin = "--plugins=experiments/extend/estimator.py"
   refused = command(plugin)

@@ -50,6 +50,7 @@ def test_the_optimal_baseline_minimises_its_surrogate():
   assert np.all(surrogate(best) < surrogate(mean)), "the mean reward would pass too"
 
 
+@pytest.mark.slow
 def test_a_known_baseline_of_zero_agrees_with_the_sum_over_groups():
   known = comparisons.population_baselines(drift=0.0, group_size=GROUP, instances=INSTANCES, **TREE)
   cells = [(name, EstimatorConfig("reinforce"), AdvantageConfig(name),

@@ -59,6 +59,7 @@ def test_multiset_probabilities_sum_to_one():
     exact_group.multisets(81, 4)
 
 
+@pytest.mark.slow
 def test_leave_one_out_baseline_is_unbiased_and_the_group_mean_shrinks(case):
   target = exact.policy_gradient(case.tree, case.target_logits, case.rewards)
   groups = exact_group.multisets(len(case.tree.tokens), GROUP)
@@ -74,6 +75,7 @@ def test_leave_one_out_baseline_is_unbiased_and_the_group_mean_shrinks(case):
   assert reports["rloo"].noise == pytest.approx(reports["dr_grpo"].noise, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_sampling_agrees_with_enumeration(case):
   target = exact.policy_gradient(case.tree, case.target_logits, case.rewards)
   pair = functions()

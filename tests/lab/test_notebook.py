@@ -44,6 +44,7 @@ def test_an_edited_estimator_is_what_the_exact_table_shows():
   assert coefficients(stale) == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_an_edited_estimator_is_what_trains(monkeypatch, tmp_path):
   monkeypatch.setattr(notebook, "RUNS", tmp_path)
   monkeypatch.setenv(notebook.VARIABLE, "1")

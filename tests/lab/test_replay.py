@@ -23,6 +23,8 @@ from jaxrl_llm.runs import trainer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
 
+pytestmark = pytest.mark.slow
+
 
 def train(folder, preset, **sections):
   config = base_config()

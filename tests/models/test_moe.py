@@ -57,7 +57,7 @@ def loop(mlp, x, normalize):
   return out
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_experts_equal_a_loop_over_tokens(params, normalize):
   mlp = jax.device_get(params["blocks"][0]["mlp"])
   cfg = dataclasses.replace(CONFIG, normalize_router=normalize)
@@ -75,6 +75,7 @@ def test_experts_equal_a_loop_over_tokens(params, normalize):
   assert np.abs(ours - wrong).max() > 1e-3, "the wrong normalisation must not pass"
 
 
+@pytest.mark.slow
 def test_a_token_depends_on_no_other_row(params):
   """No capacity: rows that crowd an expert change nothing for the others."""
   ids, positions, segments = inputs()
@@ -93,6 +94,7 @@ def test_routing_is_returned_by_mixtures_only(params):
   assert run(dense)(dense.init(jax.random.key(0)), *x)[2] is None
 
 
+@pytest.mark.slow
 def test_cache_scan_and_mesh_change_nothing(params):
   model, x = Model(CONFIG), inputs(rows=4)
   hidden, _, routing = run(model)(params, *x)
@@ -123,6 +125,7 @@ def test_cache_scan_and_mesh_change_nothing(params):
                slope(model)(params, *x))
 
 
+@pytest.mark.slow
 def test_a_mesh_that_divides_neither_rows_nor_experts(params):
   cfg = dataclasses.replace(CONFIG, num_experts=3)
   mesh = parallel.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))

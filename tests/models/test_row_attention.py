@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_for
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig
@@ -85,12 +86,14 @@ def differs(found, expected) -> float:
 
 
 @pytest.mark.parametrize("kind, form", [
-    ("blocked", ONE), ("blocked", PACKED), ("blocked", SHARED), ("splash", PACKED),
-    ("splash", ONE), ("triton", PACKED), ("triton", ONE)])
+    ("blocked", ONE), ("blocked", PACKED), ("blocked", SHARED),
+    *(pytest.param(kind, form, marks=pytest.mark.slow)
+      for kind in ("splash", "triton") for form in (PACKED, ONE))])
 def test_every_kind_is_attention(kind, form, small):
   assert differs(value_and_gradients(kind, form), plain(form)) < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blocked", "splash", "triton"])
 def test_bfloat16_is_as_near_as_its_rounding(kind, small):
   exact = plain(PACKED)
@@ -108,7 +111,7 @@ def test_masks_that_mix_segments_are_rejected(small, monkeypatch):
   assert differs(value_and_gradients("blocked", PACKED), plain(PACKED)) > 0.1
 
 
-@pytest.mark.parametrize("kind", ["plain", "blocked", "splash", "triton"])
+@pytest.mark.parametrize("kind", quick_for({"blocked"}, ["plain", "blocked", "splash", "triton"]))
 def test_a_gradient_does_not_see_its_neighbour(kind, small):
   seen, given = seen_by(kind, PACKED), operands()
   own = (segments_of(PACKED)[0] == 2)[..., None, None]
@@ -127,6 +130,7 @@ def on_four_devices(kind: str, axes: MeshConfig):
   return value_and_gradients(kind, PACKED, constrain=parallel.Layout(mesh))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blocked", "splash"])
 @pytest.mark.parametrize("axes", [MeshConfig(1, 2, 2), MeshConfig(1, 2, 1, sequence=2)],
                          ids=["tensor", "sequence"])
@@ -134,6 +138,7 @@ def test_four_devices_attend_as_one(kind, axes, small):
   assert differs(on_four_devices(kind, axes), plain(PACKED)) < 2e-5
 
 
+@pytest.mark.slow
 def test_attention_to_the_tokens_of_a_device_alone_is_rejected(small, monkeypatch):
   real = parallel.Layout.by_shard
 
@@ -163,6 +168,7 @@ def test_no_array_has_two_axes_of_tokens():
   assert f"{length},{length}" not in text and "512,512" in text
 
 
+@pytest.mark.slow
 def test_memory_of_32768_tokens():
   length = 32768
   given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (
@@ -176,6 +182,7 @@ def test_memory_of_32768_tokens():
   assert compiled.memory_analysis().temp_size_in_bytes < 4e9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target, kind, library, extra", [
     ("v5p:2x2x1", "splash", "libtpu", "plan-tpu"), ("h100:1", "cudnn", "jax_cuda12_plugin",
                                                     "plan-gpu"),
@@ -197,6 +204,7 @@ SMALL = ModelConfig(vocab_size=16, width=32, num_layers=2, num_heads=4, num_kv_h
                     mlp_width=32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{}, {"remat": "full", "scan_layers": True}], ids=str)
 def test_the_network_does_not_depend_on_the_kind(change, small):
   tokens = np.random.default_rng(0).integers(0, 16, (ROWS, LENGTH))

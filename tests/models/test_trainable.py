@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+from suites import quick_for
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
@@ -216,7 +217,7 @@ def test_rows_of_a_tied_head_are_rows_of_the_embedding():
 # --- training
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", quick_for({"lora"}, CHOICES))
 def test_only_what_is_chosen_moves(choice):
   cfg = CHOICES[choice]
   start, state = trained_for(cfg, micro_batches=2)
@@ -225,6 +226,7 @@ def test_only_what_is_chosen_moves(choice):
   assert moved(state.frozen, trainable.frozen_of(start, cfg)) == set()
 
 
+@pytest.mark.slow
 def test_a_split_that_leaks_a_frozen_leaf_into_training_is_rejected():
   """The same check must fail for a division that trains one leaf too many."""
   cfg = CHOICES["selected"]
@@ -244,6 +246,7 @@ def test_the_optimizer_knows_trained_leaves_only(choice):
   assert sum(np.prod(s) for s in shapes) < sum(x.size for x in jax.tree.leaves(params_of())) / 1.5
 
 
+@pytest.mark.slow
 def test_eight_devices_follow_one_device():
   cfg = CHOICES["lora and more"]
   mesh = parallel.make_mesh(MeshConfig(2, 2, 2), jax.devices()[:8])

@@ -95,6 +95,7 @@ def test_padding_changes_nothing():
   assert np.all(np.isfinite(longer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"scan_layers": True}, {"remat": "full"}, {"remat": "dots"},
                                     {"remat": "offload"}, {"scan_layers": True, "remat": "full"},
                                     {"scan_layers": True, "remat": "offload"}], ids=str)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_for
 
 from jaxrl_llm.config import AdvantageConfig, ConfigError
 from jaxrl_llm.objective import advantages
@@ -70,6 +71,7 @@ def test_token_rewards_count_in_the_reward_of_a_row(name):
   assert np.abs(got - run(given)).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reward", [1.0, 0.1])  # the mean of three 0.1 is not 0.1
 def test_constant_rewards_have_no_advantage(reward):
   given = inputs(np.full(8, reward, np.float32))
@@ -163,7 +165,7 @@ def properties(advantage, cfg, *, group, tool_text):
     close(np.asarray(run(cases.on_device(longer)))[longer.mask], got[given.mask])
 
 
-@pytest.mark.parametrize("key", EVERY)
+@pytest.mark.parametrize("key", quick_for({"grpo", "rloo", "otb", "tempo"}, EVERY))
 def test_every_advantage(key):
   cfg = EVERY[key]
   properties(advantages.get_advantage(cfg.name), cfg, group=advantages.spec(cfg.name).group,

@@ -82,6 +82,7 @@ def test_balanced_by_hand():
       by_hand(wrong)
 
 
+@pytest.mark.slow
 def test_balanced_edges():
   mask = jnp.asarray([[True, True], [True, False], [True, False]])
   group = jnp.asarray([1, 1, 1])

@@ -128,6 +128,7 @@ def test_rules_combine_and_the_narrow_geometric_band_holds():
                              rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_constants_and_finite_at_extremes():
   rng = np.random.default_rng(0)
   anchor, behavior = (

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from suites import quick_for, quick_of
 
 from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
 from jaxrl_llm.objective import estimators
@@ -135,8 +136,13 @@ IDS = lambda cfg: cfg.name + "".join(f"-{k}={v}" for k, v in vars(cfg).items()
                                      if k != "name" and v != "default")
 
 
-@pytest.mark.parametrize("check", contracts.CHECKS)
-@pytest.mark.parametrize("cfg", CONFIGS, ids=IDS)
+QUICK = {IDS(cfg) for cfg in CONFIGS if cfg.name in ("ctpo", "minpro")}
+CONTRACTS = {f"{IDS(cfg)}-{check}": (cfg, check) for check in contracts.CHECKS for cfg in CONFIGS}
+QUICK_CONTRACTS = {name for name, (cfg, check) in CONTRACTS.items() if IDS(cfg) in QUICK
+                   or (cfg.name in ("sapo", "dro") and check == "constant_anchor")}
+
+
+@pytest.mark.parametrize("cfg, check", quick_of(QUICK_CONTRACTS, CONTRACTS))
 def test_contract(cfg, check):
   if check == "zero_advantage" and estimators.spec(cfg.name).regularized:
     pytest.skip("regularized: its gradient does not vanish with the advantage")
@@ -153,7 +159,7 @@ def test_value_and_coefficient_equal_the_slow_loop(cfg, seed):
   np.testing.assert_allclose(gradient, -coefficient, rtol=2e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("cfg", CONFIGS, ids=IDS)
+@pytest.mark.parametrize("cfg", quick_for(QUICK, CONFIGS, ids=IDS))
 def test_float64_is_float64_throughout(cfg):
   """A single number held in f32 on the way would leave an error of 1e-8."""
   with jax.enable_x64(True):
@@ -276,6 +282,7 @@ def _surrogate(weight, log_probs, advantages, mask):
   return common.score_function_surrogate(lax.stop_gradient(weight), log_probs, advantages, mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "wrong"), [("on_policy", _leaky), ("local_gradient", _leaky),
                                               ("padding", _unmasked_mean),
                                               ("holes", _absolute_position),

@@ -64,6 +64,7 @@ def test_value_terms_by_hand():
   np.testing.assert_allclose(clipped, [[1.125, 2.0, 0.0, 0.0]])
 
 
+@pytest.mark.slow
 def test_the_critic_adds_its_loss_and_leaves_the_policy_term_alone():
   params, batch = setting()
   (plain, _), _ = run(params, batch, PLAIN)
@@ -96,6 +97,7 @@ def test_kl_importance_has_the_gradient_of_the_exact_divergence(importance):
   assert agrees == importance
 
 
+@pytest.mark.slow
 def test_tokens_outside_the_support_have_no_loss_and_stay_in_the_denominator():
   params, batch = setting()
   log_probs = loss_lib.policy_stats(params, batch, model=TableModel(), cfg=PLAIN).log_probs
@@ -193,6 +195,7 @@ FULL = LossConfig(EstimatorConfig("reinforce"), kl=KLConfig("k3", 0.1), critic=C
                   top_k=4, min_new_tokens=2, stop_ids=(1,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cfg", [PLAIN, FULL], ids=["plain", "everything"])
 def test_columns_outside_of_completions_are_not_gone_through(cfg, monkeypatch):
   params, batch = bounded()

@@ -129,6 +129,7 @@ def test_k1_and_k3_are_the_divergence_in_expectation():
   assert found["mismatch/k1"] != pytest.approx(backwards, rel=0.05)
 
 
+@pytest.mark.slow
 def test_halves_merge_to_the_whole():
   scored, behavior, mask = (jnp.asarray(x) for x in batch())
   whole = mismatch_metrics(scored, behavior, mask)

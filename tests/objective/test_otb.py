@@ -169,6 +169,7 @@ def check_alive_mean(function, x):
   np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_uniform_weights_give_the_mean_over_rows_alive():
   x = cases.make(token_rewards=None)
   cfg = AdvantageConfig("otb", weight="uniform", zero_tail=False)
@@ -199,6 +200,7 @@ def test_constant_rewards_leave_the_epsilon():
   np.testing.assert_allclose(got[several], (0.7 * 1e-8 / (total + 1e-8))[several], atol=1e-15)
 
 
+@pytest.mark.slow
 def test_the_tail_of_the_only_longest_row_is_by_flag():
   mask = np.array(
       [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 0, 1, 0]], bool)
@@ -259,6 +261,7 @@ def test_correction_weights_of_one_change_nothing_and_constant_ones_commute():
     assert np.abs(run(by_row, inside) - run(by_row, plain)).max() > 0.01
 
 
+@pytest.mark.slow
 def test_tool_text_moves_only_the_columns_of_otb():
   x = cases.make()
   longer = cases.with_tool_text(x)

@@ -80,6 +80,7 @@ def forgets_the_parent(given, cfg):
     return tempo(given, cfg)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [stops_at_the_first_hole, forgets_the_parent,
                                    lambda given, cfg: advantages.get_advantage("grpo")(given, cfg)])
 def test_the_loop_rejects(wrong):
@@ -128,6 +129,7 @@ def test_equal_rows_keep_equal_differences():
   np.testing.assert_array_equal(td[0, x.mask[0]], td[5, x.mask[5]])
 
 
+@pytest.mark.slow
 def test_nothing_is_added_where_nothing_branches():
   x = cases.on_device(
       cases.make(vocabulary=1, seed=2).replace(mask=np.ones((10, 9), bool), token_rewards=None))

@@ -69,6 +69,7 @@ def test_minimum_is_exclusive_and_zero_at_the_start():
   np.testing.assert_array_equal(prefix.prefix_min(log_ratio, mask), [[0.0, 0.5, -1.0, -1.0]])
 
 
+@pytest.mark.slow
 def test_sharded_length_equals_whole():
   log_ratio, mask = rows(4, (4, 32))
   mesh = Mesh(np.array(jax.devices()[:8]), ("sequence",))

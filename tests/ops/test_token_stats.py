@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_for
 
 from jaxrl_llm.ops import masked, token_stats, vocabulary
 from jaxrl_llm.types import TokenStats
@@ -111,7 +112,7 @@ def whole_pruned(hidden, head, targets, temperature, rules):
   return TokenStats(log_probs, entropy, jnp.sum(p_s**2, -1), kept_mass, at(keep, targets))
 
 
-@pytest.mark.parametrize("rules", RULES, ids=str)
+@pytest.mark.parametrize("rules", quick_for(map(str, RULES[2:]), RULES))
 def test_pruned_statistics_and_gradients(monkeypatch, rules):
   monkeypatch.setattr(token_stats, "CHUNK", 32)
   hidden, head, targets = arrays(seed=1)
@@ -158,6 +159,7 @@ def as_float64(hidden, head, targets):
   return (*(jnp.asarray(np.asarray(x, np.float64)) for x in (hidden, head)), targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [{}, {"min_p": 0.1}, {"top_k": 17},
                                    {"top_k": 5, "top_p": 0.9, "min_p": 0.02}], ids=str)
 def test_banned_tokens_in_float64(monkeypatch, rules):
@@ -272,6 +274,7 @@ def test_no_rule_costs_nothing():
   assert count() < count(min_p=0.1) < count(top_k=3) and count() < count(banned=banned)
 
 
+@pytest.mark.slow
 def test_long_tails_stay_finite():
   """Logits of +-3e4, as half precision can hold, give finite statistics and gradients."""
   hidden = jnp.asarray([[[3e4, -3e4, 0.0], [0.0, 0.0, 0.0]]])
@@ -289,6 +292,7 @@ def test_long_tails_stay_finite():
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((out, gradient)))
 
 
+@pytest.mark.slow
 def test_float64_stays_float64():
   with jax.enable_x64(True):
     hidden, head, targets = as_float64(*arrays())
@@ -308,6 +312,7 @@ def test_unknown_statistic_is_refused():
     token_stats.token_stats(*arrays(), temperature=1.0, stats=frozenset({"nonsense"}))
 
 
+@pytest.mark.slow
 def test_masked_helpers():
   values = jnp.asarray([[1.0, jnp.nan], [jnp.nan, jnp.nan]])
   mask = jnp.asarray([[True, False], [False, False]])

@@ -55,6 +55,7 @@ def whole(tmp_path_factory):
   return workdir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_killed_process_ends_all_and_the_restart_goes_on_exactly(seed, whole, tmp_path):
   chance, victim = random.Random(seed), seed % 2
@@ -87,6 +88,7 @@ def stopped(tmp_path_factory):
   return workdir, run.wait(60.0), run.text(0)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_first_in_all_processes(stopped):
   workdir, statuses, text = stopped
   assert statuses == [143, 143], text
@@ -96,7 +98,9 @@ def test_sigterm_saves_first_in_all_processes(stopped):
   assert "interrupted by Terminated" in (workdir / "report.html").read_text()
 
 
-@pytest.mark.parametrize("count, devices", [(1, 1), (1, 2), (1, 4), (1, 8), (4, 2)])
+@pytest.mark.parametrize("count, devices", [
+    pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(4, 2, marks=pytest.mark.slow),
+    *(pytest.param(1, devices, marks=pytest.mark.processes) for devices in (2, 4, 8))])
 def test_other_processes_and_devices_go_on(count, devices, stopped, whole, tmp_path):
   workdir = shutil.copytree(stopped[0], tmp_path / "run")
   group.train(count, devices, workdir, "plain", "checkpoint.every=5",
@@ -108,6 +112,7 @@ def test_other_processes_and_devices_go_on(count, devices, stopped, whole, tmp_p
   assert ids[0] == ids[1] and len(set(ids[0])) == len(ids[0])
 
 
+@pytest.mark.slow
 def test_two_processes_export_what_one_does(whole, tmp_path):
   for count, devices in ((1, 1), (2, 4)):
     group.Group(count, devices, f"--workdir={whole}", f"--out={tmp_path / str(count)}",
@@ -117,6 +122,7 @@ def test_two_processes_export_what_one_does(whole, tmp_path):
   assert flat == [json.dumps(np.asarray(x).tolist()) for x in jax.tree.leaves(two)] and flat
 
 
+@pytest.mark.slow
 def test_a_missing_process_is_named(tmp_path):
   port = group.free_port()
   run = group.Group(1, 4, f"--config={group.CASES}:plain", f"--workdir={tmp_path}",

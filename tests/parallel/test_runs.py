@@ -65,8 +65,13 @@ def differences(run: RunFolder, other: RunFolder) -> list[str]:
   return found
 
 
-@pytest.mark.parametrize("kind", small_runs.KINDS)
-@pytest.mark.parametrize("count, devices", [(2, 4), (4, 2)])
+SLOW = {(2, 4): ("tools", "dynamic", "overlap"), (4, 2): ("plain",)}  # the others: on request
+
+
+@pytest.mark.parametrize("count, devices, kind", [
+    pytest.param(*place, kind,
+                 marks=pytest.mark.slow if kind in SLOW[place] else pytest.mark.processes)
+    for place in SLOW for kind in small_runs.KINDS])
 def test_processes_compute_what_one_computes(kind, count, devices, alone, files, tmp_path):
   group.train(count, devices, tmp_path, kind, *overrides(kind, files)).succeed()
   found = read_run(tmp_path)
@@ -76,6 +81,7 @@ def test_processes_compute_what_one_computes(kind, count, devices, alone, files,
   assert np.ptp(losses(found)[0]) > 100 * LIMIT, "the losses hardly differ from each other"
 
 
+@pytest.mark.slow
 def test_a_row_that_two_processes_have_is_told(alone):
   """A wrong division: the second process has the rows of the first."""
   run = alone("plain")

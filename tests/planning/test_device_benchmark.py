@@ -152,6 +152,7 @@ def test_published_shapes(command):
         pytest.approx(size, rel=0.02))
 
 
+@pytest.mark.slow
 def test_the_tiny_command_runs_every_part(tmp_path):
   path = tmp_path / "out.json"
   done = subprocess.run([sys.executable, str(COMMAND), "--tiny", f"--json={path}"], text=True,

@@ -41,6 +41,7 @@ def real_step(cfg, planned):
   return state, jax.device_put(batch, parallel.rows(learner.mesh)), learner.step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", ["all", "lora"])
 def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
   cfg = planned_config.ready(parameters=dict(train=train))
@@ -73,6 +74,7 @@ def test_the_planned_copy_of_the_sampler_holds_int8(quantization):
   assert copies[0] - copies[1] == saved
 
 
+@pytest.mark.slow
 def test_the_plan_of_an_engine_for_each_device():
   def decoding(**changes):
     rollout = dict(slots=16, group_size=4, prompts=8) | changes

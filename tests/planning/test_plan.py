@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 TPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
                          reason="needs libtpu: pip install -e '.[plan-tpu]'")

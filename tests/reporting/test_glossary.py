@@ -166,6 +166,7 @@ def logged(cfg, folder) -> set[str]:
   return {name for line in read_run(folder).metrics for name in line} - {"iteration"}
 
 
+@pytest.mark.slow
 def test_a_run_of_every_feature_logs_what_the_glossary_explains(tmp_path):
   names = set().union(*(logged(make(tmp_path), tmp_path / name) for name, make in RUNS.items()))
   assert without_entry(names) == []

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_of
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
@@ -96,9 +97,11 @@ def assert_same(got, expected):
 LAYOUTS = [(1, 4, True, 1), (1, 16, False, 0), (1, 64, False, 2), (8, 4, False, 1),
            (8, 16, True, 0), (8, 64, True, 2), (32, 4, False, 0), (32, 16, True, 1),
            (32, 64, False, 0)]
+QUICK = {"1-4-True-1", "1-16-False-0", "8-4-False-1", "8-16-True-0", "32-4-False-0"}
 
 
-@pytest.mark.parametrize(("chunk", "slots", "refill", "compact"), LAYOUTS)
+@pytest.mark.parametrize("chunk, slots, refill, compact", quick_of(
+    QUICK, {"-".join(map(str, layout)): layout for layout in LAYOUTS}))
 def test_equals_generate(chunk, slots, refill, compact):
   got, stats = run(chunk=chunk, slots=slots, refill=refill, compact=compact)
   assert_same(got, reference())
@@ -106,6 +109,7 @@ def test_equals_generate(chunk, slots, refill, compact):
   assert stats.useful_steps == got.mask.sum() <= stats.slot_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"window": 20}, {"window": 5, "quota": 8},
                                      {"slots": 7, "quota": 1}, {"group_size": 8, "slots": 5}],
                          ids=str)
@@ -120,6 +124,7 @@ def test_window_quota_and_groups_change_nothing(options):
   assert_same(run(batch, **options)[0], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"slots": 6, "chunk": 32},
                                      {"slots": 32, "group_size": 8, "refill": False},
                                      {"slots": 12, "refill": False, "compact": 0}], ids=str)
@@ -131,6 +136,7 @@ def test_shared_prompts_change_nothing(options):
   assert_same(run(batch, shared_prefix=True, **options)[0], expected)
 
 
+@pytest.mark.slow
 def test_eight_devices_sample_the_same():
   mesh = parallel.make_mesh(MeshConfig())
   model = Model(MODEL.config, parallel.Layout(mesh))
@@ -145,6 +151,7 @@ RULES = [{"temperature": 0.0}, {"temperature": 0.6, "top_k": 3}, {"temperature":
          {"temperature": 1.7, "top_k": 6, "top_p": 0.95, "min_p": 0.02}]
 
 
+@pytest.mark.slow
 def test_rules_are_those_of_generate():
   for rules in RULES:
     assert_same(run(sampling=Sampling.of(**rules))[0], reference(**rules))
@@ -183,6 +190,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_the_comparison_rejects(name, monkeypatch):
   decoding.build.cache_clear()
@@ -195,6 +203,7 @@ def test_the_comparison_rejects(name, monkeypatch):
     assert_same(got, reference())
 
 
+@pytest.mark.slow
 def test_row_limits():
   """A row samples what it would without the limit, and is truncated there unless it stopped."""
   limit = np.random.default_rng(1).integers(1, NEW + 1, 32)
@@ -209,6 +218,7 @@ def test_row_limits():
   assert np.all(got.tokens[~got.mask & whole.mask] == 0)
 
 
+@pytest.mark.slow
 def test_stop_tokens_wait_for_the_least_length():
   """None comes earlier. Log-probs are those without stop tokens, log p - log(1 - p(stop))."""
   got, _ = run(min_new_tokens=6, **ONE_PROGRAM)
@@ -227,6 +237,7 @@ def test_stop_tokens_wait_for_the_least_length():
   assert np.max(np.abs(chosen - expected)[mask]) > 1e-2, "the rule matters"
 
 
+@pytest.mark.slow
 def test_waste_is_small_where_many_rows_wait():
   """72 rows of mean / max 0.4 through 8 slots. Without refill, slots wait for the slowest row."""
   lengths = np.ceil(40 * ((np.arange(72) + 0.5) / 72)**1.5).astype(int)
@@ -280,6 +291,7 @@ def test_long_prompts_are_prefilled_by_length():
     np.testing.assert_array_equal(got.tokens, expected.tokens)
 
 
+@pytest.mark.slow
 def test_counts():
   got, stats = run(slots=32, refill=False, compact=0, window=NEW)
   new = got.length - got.prompt_length
@@ -295,6 +307,7 @@ def test_counts():
   assert shared.cache_bytes_read == slot * new.max() * (32 * NEW + 8 * WIDTH)
 
 
+@pytest.mark.slow
 def test_compiles_no_more_than_declared(compiled):
   """Ragged prompts, ragged ends, three temperatures; a second pass compiles nothing."""
   decoding.build.cache_clear()
@@ -319,6 +332,7 @@ def test_compiles_no_more_than_declared(compiled):
   assert engine.programs(config(), 32) < engine.programs(config(), 32, prompt_width=300)
 
 
+@pytest.mark.slow
 def test_stacked_blocks():
   """Scanned layers are laid out one by one, each with a cache of its own."""
   flat = Model(dataclasses.replace(MODEL.config, num_layers=2))
@@ -332,6 +346,7 @@ def test_stacked_blocks():
   np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_matrices_are_cast_once():
   """What the network casts in every call is cast before; the results are equal bit for bit."""
   half = Model(dataclasses.replace(MODEL.config, compute_dtype="bfloat16"))

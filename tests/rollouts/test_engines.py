@@ -36,8 +36,8 @@ def run(batch=None, *, axes=MeshConfig(), devices=2, max_new=None, **options):
 
 @pytest.mark.parametrize("axes, devices, options", [
     (MeshConfig(), 2, {"shared_prefix": True}),
-    (MeshConfig(fsdp=2), 4, {"slots": 16, "refill": False}),
-    (MeshConfig(fsdp=2, tensor=2), 4, {}),
+    pytest.param(MeshConfig(fsdp=2), 4, {"slots": 16, "refill": False}, marks=pytest.mark.slow),
+    pytest.param(MeshConfig(fsdp=2, tensor=2), 4, {}, marks=pytest.mark.slow),
 ], ids=["shared", "fsdp", "tensor"])
 def test_equals_generate(axes, devices, options):
   got, stats = run(axes=axes, devices=devices, **options)
@@ -45,6 +45,7 @@ def test_equals_generate(axes, devices, options):
   assert stats.useful_steps == got.mask.sum() <= stats.slot_steps
 
 
+@pytest.mark.slow
 def test_fewer_groups_than_devices():
   few = prompts(8)
   expected = jax.device_get(sampler()(PARAMS, few, KEY, Sampling.of(1.0)))
@@ -59,6 +60,7 @@ def run_turns(environment, **options):
                      mesh=model.constrain.mesh, environment=environment, **LIMITS, **options)
 
 
+@pytest.mark.slow
 def test_turns_of_one_environment():
   got, stats = run_turns(Scripted(), tool_workers=3, tool_chunks=0)
   assert_same_turns(jax.device_get(got), reference_of_turns())
@@ -91,6 +93,7 @@ def test_another_order_of_rows_is_rejected(monkeypatch):
     assert_same(run()[0], reference())
 
 
+@pytest.mark.slow
 def test_limits_are_those_of_the_rows():
   limit = np.arange(32) % 20 + 1
   got, _ = run(max_new=limit)

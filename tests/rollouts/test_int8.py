@@ -96,6 +96,7 @@ def test_the_check_of_values_rejects(wrong):
     check_values(wrong)
 
 
+@pytest.mark.slow
 @held
 @pytest.mark.parametrize("model", [MODEL, STACKED], ids=["blocks", "stacked"])
 def test_a_matrix_takes_one_byte_per_entry_and_its_scales(model, quantization):
@@ -136,6 +137,7 @@ def test_experts_are_refused():
 # --- products
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [MODEL, STACKED], ids=["blocks", "stacked"])
 def test_weights_held_as_int8_give_the_logits_of_rounded_ones(model):
   rounded, found = (logits(*quantized(name, model)) for name in ("int8", "int8_weights"))
@@ -192,6 +194,7 @@ def generation(model):
   return jax.jit(functools.partial(generate, model=model, cfg=cfg))
 
 
+@pytest.mark.slow
 @held
 def test_the_behavior_is_that_of_the_quantized_network(quantization):
   model, params = quantized(quantization)
@@ -216,6 +219,7 @@ def carried(quantization) -> set[str]:
   return {kind for line in loops for kind in re.findall(shapes, line)}
 
 
+@pytest.mark.slow
 @held
 def test_no_wider_copy_of_the_weights_is_made_before_the_loop(quantization, monkeypatch):
   assert carried(quantization) == {"s8"}
@@ -240,6 +244,7 @@ def on_devices(quantization, axes):
   return copy, jax.device_get(rollout)
 
 
+@pytest.mark.slow
 @held
 def test_sampled_rows_are_those_of_one_device(quantization):
   copy, found = on_devices(quantization, MeshConfig(1, 4, 2))

@@ -86,6 +86,7 @@ def test_the_rounding_check_rejects(wrong):
     check_rounding(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"scan_layers": True},
                                      {"num_experts": 3, "expert_width": 12}],
                          ids=["dense", "scan", "experts"])
@@ -106,6 +107,7 @@ def rounded(model, params):
   return numerics.rollout_numerics(model, params, INT8)[1]
 
 
+@pytest.mark.slow
 def test_scanned_and_expert_matrices_have_scales_of_their_own():
   """Stacked layers are rounded as they would be one by one; so are experts."""
   scanned = variant(scan_layers=True)
@@ -235,6 +237,7 @@ def gap(rollout, model=MODEL, params=PARAMS) -> dict[str, float]:
                            jnp.asarray(rollout.mask))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [0, 8], ids=["generate", "engine"])
 def test_equal_numerics_leave_no_gap(slots):
   found = gap(sampled(RolloutConfig(slots=slots)))
@@ -250,6 +253,7 @@ GAPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", GAPS.values(), ids=GAPS)
 def test_other_numerics_leave_one(options):
   found = gap(sampled(RolloutConfig(**options)))
@@ -257,6 +261,7 @@ def test_other_numerics_leave_one(options):
   assert found["mismatch/k3"] > 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [
     {"quantization": "int8", "dtype": "bfloat16", "cache_dtype": "float32"},
     {"cache_dtype": "bfloat16", "shared_prefix": True}], ids=["int8", "shared"])
@@ -271,6 +276,7 @@ def test_the_engine_samples_in_the_same_numerics(options):
   assert between < 0.5 * gap(other)["mismatch/absolute"]
 
 
+@pytest.mark.slow
 def test_scanned_experts_sample_in_other_numerics():
   model = variant(num_experts=3, expert_width=12, scan_layers=True)
   params = jax.tree.map(lambda x: 4 * x if x.ndim > 2 else x, model.init(jax.random.key(0)))

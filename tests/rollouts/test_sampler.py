@@ -89,6 +89,7 @@ def tie(rollout, row, position):
   return best[-1] - best[-2]
 
 
+@pytest.mark.slow
 def test_a_row_depends_on_nothing_but_itself():
   """Position in the batch, other rows, group size and window do not change a row's tokens."""
   batch = prompts(rows=32)
@@ -106,6 +107,7 @@ def test_a_row_depends_on_nothing_but_itself():
   assert np.any(other.tokens != whole.tokens), "the row id seeds the noise"
 
 
+@pytest.mark.slow
 def test_eight_devices_sample_the_same():
   batch = prompts(rows=32)
   one = sampler()(PARAMS, batch, KEY, at(1.0))
@@ -155,6 +157,7 @@ def test_last_possible_token_can_be_eos():
   assert rollout.truncated[new > at_limit].all()
 
 
+@pytest.mark.slow
 def test_greedy_is_the_arg_max():
   rollout = jax.device_get(sampler()(PARAMS, prompts(), KEY, at(0.0)))
   assert np.all(rollout.behavior_log_probs == 0)

@@ -198,6 +198,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_equals_the_loop_without_a_cache(layout):
   got, stats = run(**layout)
@@ -241,6 +242,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_the_comparison_rejects(name, monkeypatch):
   decoding.build.cache_clear()
@@ -312,6 +314,7 @@ def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
   assert counts(stats) != counts(others), "without tool_chunks the tool sets the schedule"
 
 
+@pytest.mark.slow
 def test_eight_devices_sample_the_same():
   assert_same(run(mesh=parallel.make_mesh(MeshConfig()))[0], reference())
 
@@ -338,6 +341,7 @@ def test_log_probs_are_those_of_score():
                              np.asarray(scored)[got.mask], rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_last_call_is_not_run():
   environment = Scripted()
   got, _ = run(environment, {"max_turns": 1})
@@ -349,6 +353,7 @@ def test_the_last_call_is_not_run():
   assert_same(got, reference(2, NEW + 1))
 
 
+@pytest.mark.slow
 def test_compiles_no_more_than_declared(compiled):
   """Rows that wait for different times, and three temperatures: the bound holds for all sizes."""
   decoding.build.cache_clear()

@@ -325,6 +325,7 @@ def refusals(tmp_path_factory):
   return types.SimpleNamespace(folder=folder, texts=texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, texts", {
         "key": [
@@ -349,6 +350,7 @@ def test_command_refuses_in_one_short_error(name, texts, refusals):
   assert len(error) < 600
 
 
+@pytest.mark.slow
 def test_refused_command_compiles_and_leaves_nothing(refusals):
   logs = sorted(refusals.folder.glob("*.jsonl"))
   assert {log.stem for log in logs} >= {"key", "section", "type", "preset", "workdir"}

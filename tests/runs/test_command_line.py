@@ -65,12 +65,14 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", REFUSED)
 def test_the_commands_refuse(script):
   arguments, text = REFUSED[script]
   assert text in command.refuse(command.launch(script, *arguments))
 
 
+@pytest.mark.slow
 def test_help_shows_the_commands_that_people_need():
   done = command.finish(command.launch("main", "--help"))
   for text in ("quickstart.py:minpro", "python -m jaxrl_llm.config", "experiments/evaluate.py"):

@@ -74,6 +74,7 @@ def test_its_own_gamma_and_lambda_are_read():
     np.testing.assert_allclose(defaults, targets(AdvantageConfig("gae")), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_two_iterations_move_the_value_head():
   config = tiny.get_config("reinforce")
   config.advantage.name = "residual"

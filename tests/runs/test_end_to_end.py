@@ -23,6 +23,8 @@ from jaxrl_llm.build import saved, setup
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model, load_pretrained
 
+pytestmark = pytest.mark.slow
+
 RELATIVE = 2e-4
 EVALUATION = ("--samples=4", "--temperature=1.0", "--batch=32")
 

@@ -13,6 +13,7 @@ ENGINE = {"updates.overlap": False, "rollout.slots": 8, "rollout.shared_prefix":
 EACH = {"rollout.engine_per_device": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [{}, {"mesh.rollout": 2, "updates.overlap": True}],
                          ids=["all", "apart"])
 def test_an_engine_for_each_device_changes_nothing(overrides, monkeypatch):

@@ -83,6 +83,7 @@ def test_the_temperature_of_all_sets_needs_samples_of_one_only(paths):
   assert dict(cfg.evaluation.sets)["b"].samples is None
 
 
+@pytest.mark.slow
 def test_metrics_are_named_after_the_set(built, sets):
   params = built.learner.model.init(jax.random.key(3))
   found = {}
@@ -98,6 +99,7 @@ def test_metrics_are_named_after_the_set(built, sets):
       built.cfg.checkpoint, best="eval/a/avg@2")))
 
 
+@pytest.mark.slow
 def test_a_set_alone_has_the_metrics_that_it_has_among_others(built, sets, paths):
   """What is sampled for a set depends on its name, but on no other set."""
   params = built.learner.model.init(jax.random.key(3))
@@ -138,6 +140,7 @@ def test_mistakes_name_the_key_of_the_set(keys, message, built, paths):
   assert "\n" not in str(error.value) and "task.data" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_long_prompts_are_left_out_where_that_is_asked_for(built, paths):
   cfg = setup.resolve(config(paths, **{"evaluation.sets.a.path": paths["long"],
                                        "evaluation.sets.a.too_long": "drop"}))
@@ -164,6 +167,7 @@ def test_all_problems_of_a_task_without_an_end_are_refused():
     setup.build(setup.resolve(from_dict(cfg)), jax.devices()[:1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [0, 12])
 def test_any_number_of_rows_on_any_number_of_devices(slots, built, paths, tmp_path):
   """Five problems, and samples of seven, on eight devices."""
@@ -188,6 +192,7 @@ def test_any_number_of_rows_on_any_number_of_devices(slots, built, paths, tmp_pa
             == benchmark.read_samples(second / asked.name / "samples.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_run_trains_without_problems_of_its_own_and_is_evaluated_again(paths, tmp_path):
   cfg = dataclasses.replace(
       config(paths, own=0, **{"checkpoint.best": "eval/a/accuracy", "iterations": 2,
@@ -210,6 +215,7 @@ def test_a_run_trains_without_problems_of_its_own_and_is_evaluated_again(paths, 
   assert [line.split("|")[1].strip() for line in joint.splitlines()[2:]] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_benchmark_is_evaluated_without_a_training_file(built, paths, tmp_path):
   """By the command, with a checkpoint, from flags alone."""
   from jaxrl_llm.models import save_pretrained

@@ -20,6 +20,8 @@ from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import merged_metrics
 from jaxrl_llm.runs.run_state import first_state
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS, BATCHES = 5, 4
 
 

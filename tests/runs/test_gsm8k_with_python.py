@@ -5,8 +5,11 @@ import json
 import re
 
 import command
+import pytest
 
 from jaxrl_llm.reporting.reader import read_run
+
+pytestmark = pytest.mark.slow
 
 RECIPE = "configs/qwen25_0_5b_gsm8k.py:ctpo"
 SIZES = {

@@ -53,6 +53,7 @@ def _go_on(made, run, start, iterations):
   return runs, values
 
 
+@pytest.mark.slow
 def test_pipo_steps_once_its_history_is_full(history):
   _, _, runs, values = history
   assert ["pipo/xi" in v for v in values] == [False, False, True, True, True]
@@ -99,6 +100,7 @@ def _through_a_checkpoint(made, tree, iteration, folder):
   return found
 
 
+@pytest.mark.slow
 def test_the_engine_samples_what_the_single_program_samples(history):
   """`rollout.slots` changes how rows are scheduled, not what they say."""
   _, start, *_ = history
@@ -115,6 +117,7 @@ def test_the_engine_samples_what_the_single_program_samples(history):
   assert 0 <= host["rollout/wasted_slots"] < 1 and host["rollout/chunks"] > 1
 
 
+@pytest.mark.slow
 def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
   """Turns, voids and the tool's text reach the update: tool tokens are in the row and outside its
   mask.

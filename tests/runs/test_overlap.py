@@ -90,6 +90,7 @@ def case(request):
   return made, from_the_start(made)
 
 
+@pytest.mark.slow
 def test_overlap_changes_nothing(case):
   made, expected = case
   steps = [{row["policy_step"] for row in rows} for _, _, rows, _ in expected]
@@ -100,6 +101,7 @@ def test_overlap_changes_nothing(case):
   assert ahead._pool._shutdown
 
 
+@pytest.mark.slow
 def test_the_last_iteration_begins_no_batch(case):
   made, _ = case
   begun = []
@@ -113,6 +115,7 @@ def test_the_last_iteration_begins_no_batch(case):
   assert len(begun) == ITERATIONS - 1
 
 
+@pytest.mark.slow
 def test_a_restarted_run_samples_the_lost_batch_again(case, tmp_path):
   made, expected = case
   start = start_of(made)
@@ -156,6 +159,7 @@ class UpdatedParameters(Ahead):
     return super().take(self.merged(self.newest), self.newest.step, cursor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [OlderParameters, NextCursor, UpdatedParameters])
 def test_wrong_batches_are_told_apart(wrong, case):
   made, expected = case
@@ -170,6 +174,7 @@ def test_wrong_batches_are_told_apart(wrong, case):
 # --- two meshes
 
 
+@pytest.mark.slow
 def test_devices_that_only_sample_give_the_same_run():
   """Four train and four sample, with overlap; four do both, without."""
   apart = built(8, **{"mesh.rollout": 4, "mesh.fsdp": 2})

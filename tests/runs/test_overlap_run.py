@@ -1,8 +1,11 @@
 """Through the command: sampling ahead, a kill and a new start change nothing that a run leaves."""
 
 import command
+import pytest
 import tiny
 from test_resume import assert_same_run, kill_when
+
+pytestmark = pytest.mark.slow
 
 STALE = "updates.staleness=1"
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):

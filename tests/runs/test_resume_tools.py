@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tiny_tools
 
+pytestmark = pytest.mark.slow
+
 CONFIG = "tests/runs/tiny_tools.py"
 
 

@@ -18,6 +18,8 @@ from jaxrl_llm.build import setup
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.store import workdir
 
+pytestmark = pytest.mark.slow
+
 EVERY_ITERATION = ("reward/mean", "policy/entropy", "optimizer/grad_norm", "log_ratio/p50",
                    "clip/dropped", "kl/current_anchor", "kl/anchor_behavior", "kl/current_behavior",
                    "loss/total", "time/iteration")

@@ -76,6 +76,7 @@ def saved_keys(folder) -> list[str]:
           (folder / "checkpoints" / "3" / "default" / "_METADATA").read_text())["tree_metadata"])
 
 
+@pytest.mark.slow
 def test_the_warm_start_trains_the_adapters_alone(run):
   _, built, start, _ = run
   initial = jax.jit(built.learner.model.init)(jax.random.key(built.cfg.seed))
@@ -133,6 +134,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, tmp_
   assert iterations(copy) == [0, 3]  # reading sets nothing aside
 
 
+@pytest.mark.slow
 def test_the_exported_directory_computes_what_the_run_does(run, tmp_path):
   folder, built, _, going = run
   assert saved.export(folder, tmp_path / "out") == 3
@@ -177,6 +179,7 @@ def edit(file, **changes):
   file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+@pytest.mark.slow
 def test_a_run_can_start_from_an_adapter(run, adapter, tmp_path, caplog):
   """Its base sets shapes and tokenizer; the parameters are those of the run that made it."""
   _, built, _, going = run
@@ -212,6 +215,7 @@ def test_sampling_defaults_of_a_checkpoint_are_shown(adapter, tmp_path, caplog):
   assert "top_p = 0.8 (here 1.0)" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
   """Started from an export: the folder holds no copy of it, frozen leaves keep its dtype, and the
   rest is rebuilt.

@@ -24,6 +24,7 @@ def without_sizes(values: dict) -> dict:
           if name not in ("rollout/wasted_slots", "rollout/chunks", "rollout/cache_read")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [
     {}, {"rollout.slots": 8, "updates.token_budget": 16}], ids=["whole", "slots and bins"])
 def test_a_divided_row_changes_nothing(overrides):

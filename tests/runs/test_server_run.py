@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tiny
 
+pytestmark = pytest.mark.slow
+
 SERVER = Path(__file__).parents[1] / "rollouts" / "server" / "engine_server.py"
 ROWS = 64  # of an iteration
 

@@ -176,6 +176,7 @@ def test_runs_at_once_leave_one_whole_entry(shared, tmp_path):
 # --- whole runs
 
 
+@pytest.mark.slow
 def test_the_warm_start_reads_no_section_outside_of_its_key(tmp_path):
   cfg, learner = learner_for(warm_start={"steps": 1})
   with config_reads.recorded() as read:
@@ -186,6 +187,7 @@ def test_the_warm_start_reads_no_section_outside_of_its_key(tmp_path):
   assert outside <= {"aggregation.name", "updates.micro_batches"}
 
 
+@pytest.mark.slow
 def test_runs_do_not_depend_on_what_is_shared(tmp_path):
   """Alone, with an empty folder, with one that another method has filled, and with a full one."""
   results, programs = {}, {}

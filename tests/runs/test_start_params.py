@@ -9,6 +9,8 @@ import tiny
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.runs import trainer
 
+pytestmark = pytest.mark.slow
+
 
 def embeddings() -> int:
   """Arrays of the embedding's shape that are alive, without the shards that a checkpoint reads."""

@@ -62,6 +62,7 @@ def widest(metrics) -> float:
   return float(max(-metrics["log_ratio/range"].min, metrics["log_ratio/range"].max))
 
 
+@pytest.mark.slow
 def test_the_ratio_is_one(finished):
   _, _, metrics, _ = finished
   assert widest(metrics) < 1e-5
@@ -70,6 +71,7 @@ def test_the_ratio_is_one(finished):
       "vocabulary/kept_mass"].count, "the rules matter"
 
 
+@pytest.mark.slow
 def test_a_loss_that_prunes_by_min_p_alone_is_told_apart(monkeypatch):
   monkeypatch.setattr(LossConfig, "rules", property(lambda cfg: {"min_p": cfg.min_p}))
   assert widest(iterated(**RULES)[2]) > 1e-2
@@ -94,6 +96,7 @@ def test_rows_end_with_a_stop_string_and_keep_it(finished):
     assert built.task.stop_ids[0] not in new[:LEAST]
 
 
+@pytest.mark.slow
 def test_evaluation_ends_rows_in_the_same_way(finished):
   built, params, *_ = finished
   cfg = built.cfg.rollout

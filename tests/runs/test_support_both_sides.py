@@ -18,6 +18,8 @@ from jaxrl_llm.rollouts.environment import Continue, Stop
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import STOP_TOKEN, PromptBatch, Rollout, Sampling, TrainBatch
 
+pytestmark = pytest.mark.slow
+
 MODEL = Model(
     ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
                 mlp_width=24))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_for
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -326,7 +327,7 @@ def blind(preset, given, hole) -> bool:
               not np.any(gradient[hole]))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", quick_for({"ctpo", "otb"}, PRESETS))
 def test_numbers_on_tool_text_change_nothing(preset, sampled, scores):
   given, hole = arguments(sampled, scores), ~sampled.host.mask
   assert blind(preset, given, hole)
@@ -358,6 +359,7 @@ def test_ratios_and_positions_skip_tool_text(preset, sampled, scores):
                              atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(built, params, sampled, scores):
   """The real scorer, batches and loss: the parameters' gradient, to the bit."""
   cfg = built.cfg

@@ -9,6 +9,8 @@ import programs
 import pytest
 import tiny
 
+pytestmark = pytest.mark.slow
+
 ROUNDING = 1e-5
 FOUR = {"XLA_FLAGS": f"{programs.FLAGS} --xla_force_host_platform_device_count=4"}
 

@@ -15,6 +15,8 @@ from test_resume import kill_when
 from jaxrl_llm.models import hf
 from jaxrl_llm.store.checkpoints import BEST, iterations
 
+pytestmark = pytest.mark.slow
+
 EACH = "evaluation.every=1"
 
 

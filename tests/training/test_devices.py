@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_of
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
@@ -44,7 +45,7 @@ MESHES = {
 }
 ALL_AXES = MeshConfig(1, 2, 2, sequence=2)
 ROWS, LENGTH, PROMPT = 8, 24, 4
-every_mesh = pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
+QUICK = {"dense-fsdp-tensor"}
 
 
 def mesh_of(axes):
@@ -104,10 +105,11 @@ def differs(found, expected) -> float:
              for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
 
 
-@every_mesh
-@pytest.mark.parametrize("name, parameters", [
-    ("dense", ParametersConfig()), ("experts", ParametersConfig()),
-    ("stacked", ParametersConfig()), ("dense", LORA)], ids=["dense", "experts", "stacked", "lora"])
+KINDS = {name: (name, ParametersConfig()) for name in MODELS} | {"lora": ("dense", LORA)}
+
+
+@pytest.mark.parametrize("name, parameters, axes", quick_of(QUICK, {
+    f"{kind}-{mesh}": (*KINDS[kind], MESHES[mesh]) for mesh in MESHES for kind in KINDS}))
 def test_loss_and_gradients_are_those_of_one_device(name, parameters, axes, monkeypatch):
   monkeypatch.setattr(token_stats, "CHUNK", 16)  # several chunks on each device
   model = Model(MODELS[name])
@@ -115,6 +117,7 @@ def test_loss_and_gradients_are_those_of_one_device(name, parameters, axes, monk
   assert differs(found, on_one_device(name, parameters)) < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, axes", [
     ("dense", MeshConfig(1, 1, 1, sequence=8)), ("dense", ALL_AXES), ("experts", ALL_AXES),
     ("stacked", ALL_AXES)])
@@ -125,6 +128,7 @@ def test_a_row_may_be_divided_over_devices(name, axes, monkeypatch):
   assert differs(found, on_one_device(name)) < 2e-5
 
 
+@pytest.mark.slow
 def test_gradients_that_are_not_summed_over_devices_are_rejected(monkeypatch):
   real = jax.shard_map
 
@@ -174,6 +178,7 @@ def head_bytes(chunk: int, monkeypatch) -> float:
   return sum(sent(traced_gradients(wide, MESHES["fsdp"]))[0].values())
 
 
+@pytest.mark.slow
 def test_the_head_is_sent_as_often_with_many_chunks_as_with_one(monkeypatch):
   one, many = head_bytes(1024, monkeypatch), head_bytes(4, monkeypatch)
   head = 4 * 16 * 4096
@@ -189,6 +194,7 @@ def gathered_bytes(axes: MeshConfig) -> float:
   return sum(part["all-gather"] for part in sent(traced_gradients(STACKED, axes, 4096)))
 
 
+@pytest.mark.slow
 def test_blocks_gather_no_activation_where_rows_are_divided(monkeypatch):
   axes = MeshConfig(1, 2, 1, sequence=4)
   activations = 4 * 8 * 4096 * 16 // 2  # bytes of those of a device's rows, with all their tokens
@@ -216,6 +222,7 @@ def decode_traced(axes, rules):
                                rules=frozenset()), params, cache
 
 
+@pytest.mark.slow
 def test_no_weight_is_sent_while_decoding():
   matrix = 4 * 16 * 48  # bytes of the smallest matrix of an MLP
   for axes in (MESHES["fsdp"], MESHES["fsdp-tensor"]):
@@ -267,8 +274,8 @@ def sampled(name, mesh=None):
   return jax.device_get(rollout)
 
 
-@every_mesh
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name, axes", quick_of(QUICK, {
+    f"{name}-{mesh}": (name, MESHES[mesh]) for mesh in MESHES for name in MODELS}))
 def test_sampled_rows_are_those_of_one_device(name, axes):
   found, expected = sampled(name, mesh_of(axes)), sampled(name)
   np.testing.assert_array_equal(found.tokens, expected.tokens)

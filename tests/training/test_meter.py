@@ -94,6 +94,7 @@ def anchored():
   return made, start, metrics, rows
 
 
+@pytest.mark.slow
 def test_the_anchors_pass_serves_for_all_rows(anchored):
   _, _, metrics, rows = anchored
   assert metrics["mismatch/absolute"].count == tokens(
@@ -101,6 +102,7 @@ def test_the_anchors_pass_serves_for_all_rows(anchored):
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-6
 
 
+@pytest.mark.slow
 def test_rows_without_a_valid_reward_count(anchored):
   made, start, metrics, _ = anchored
   rollout = sampled(made, start)
@@ -113,6 +115,7 @@ def test_rows_without_a_valid_reward_count(anchored):
     assert metered(found).keys() == metered(metrics).keys()
 
 
+@pytest.mark.slow
 def test_tokens_outside_the_scorers_vocabulary_do_not_count(anchored):
   made, start, _, _ = anchored
   rollout = sampled(made, start)
@@ -122,6 +125,7 @@ def test_tokens_outside_the_scorers_vocabulary_do_not_count(anchored):
   np.testing.assert_array_equal(counted(TokenStats(None), rollout), rollout.mask)
 
 
+@pytest.mark.slow
 def test_old_parameters_are_compared_with_themselves():
   """The policy that trains has moved on: under its parameters the gap would be drift."""
   made = built(**{"updates.staleness": 1, "rollout.meter_rows": 8})
@@ -158,12 +162,14 @@ def rounded():
   return made, start, iterate(*made, run, start.params, 1)
 
 
+@pytest.mark.slow
 def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
   _, _, (_, (_, metrics, _), _, rows) = rounded
   assert metrics["mismatch/absolute"].count == tokens(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] > 1e-4
 
 
+@pytest.mark.slow
 def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
   """Nothing reads the anchor's set there: the meter's few rows are all that is scored."""
   made = built(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9})
@@ -212,6 +218,7 @@ def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides,
   assert (scores.own is None) == (not passes), "the meter reads a pass where there is one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "expected"), [(4, [0, 4, 8, 12]), (6, [0, 2, 5, 8, 10, 13]),
                                                 (16, [*range(16)])])
 def test_the_meters_rows_are_spread_over_the_whole_batch(rows, expected):
@@ -225,6 +232,7 @@ def test_the_meters_rows_are_spread_over_the_whole_batch(rows, expected):
   assert seen[0].row_id.tolist() == expected
 
 
+@pytest.mark.slow
 def test_an_evaluation_keeps_the_trainers_numerics(rounded):
   made, start, _ = rounded
   scoring, mesh, sampling = made.learner.scoring, made.learner.mesh, Sampling.of(1.0)
@@ -237,6 +245,7 @@ def test_an_evaluation_keeps_the_trainers_numerics(rounded):
   assert max(found["mismatch/range/max"], -found["mismatch/range/min"]) < 1e-5
 
 
+@pytest.mark.slow
 def test_no_rows_no_meter():
   made = built(**{"rollout.meter_rows": 0})
   assert made.learner.scoring.meter is None

@@ -107,6 +107,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_packing_changes_nothing(case):
   model, loss = CASES[case]
@@ -143,6 +144,7 @@ def sampled_groups():
   return batch.replace(rollout=jax.tree.map(jnp.asarray, rollout), **full)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["dense", "experts", "scanned"])
 def test_shared_prompts_change_nothing(case):
   model, loss = CASES[case]
@@ -179,12 +181,14 @@ def _all_responses_seen(lengths, width, bins):
   return where._replace(segments=jnp.minimum(where.segments, 1), shared=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [_prompt_unseen, _all_responses_seen])
 def test_wrong_ways_to_share_are_rejected(wrong, monkeypatch):
   batch, pack = sampled_groups(), dataclasses.replace(packer(120, 60), shared_prompts=True)
   assert moved_by(wrong, batch, pack.pack(batch.rollout), monkeypatch) > 1e-3
 
 
+@pytest.mark.slow
 def test_order_of_rows_changes_nothing():
   run, batch, params = grad_of(DENSE), sampled(), parameters(DENSE)
   order = np.random.default_rng(1).permutation(ROWS)
@@ -193,6 +197,7 @@ def test_order_of_rows_changes_nothing():
   assert_close(found[1], found[0])
 
 
+@pytest.mark.slow
 def test_estimator_weights_are_those_of_the_whole_batch():
   batch, cfg = sampled(), StepConfig(dataclasses.replace(LOSS,
                                                          estimator=EstimatorConfig("m2po", tau=.1)))
@@ -203,7 +208,8 @@ def test_estimator_weights_are_those_of_the_whole_batch():
   assert_close((other.opt_state[1][0].mu, packed), (whole.opt_state[1][0].mu, metrics))
 
 
-@pytest.mark.parametrize("loss", [LOSS, PRUNED], ids=["plain", "pruned"])
+@pytest.mark.parametrize("loss", [
+    pytest.param(LOSS, id="plain", marks=pytest.mark.slow), pytest.param(PRUNED, id="pruned")])
 def test_scores_are_those_of_padded_rows(loss):
   rollout = sampled().rollout
   stats = {"entropy", "sum_pi_squared", "values"} | ({"in_support"} if loss is PRUNED else set())
@@ -221,6 +227,7 @@ def test_scores_are_those_of_padded_rows(loss):
       assert not two[~read].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [MeshConfig(8, 1, 1), MeshConfig(2, 2, 2)], ids=["data", "all"])
 def test_eight_devices_follow_one(axes):
   batch, cfg = sampled(), StepConfig(LOSS)
@@ -248,6 +255,7 @@ def _one_place_on(lengths, width, bins):
   return where._replace(column=jnp.minimum(where.column + 1, bins.capacity - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [_across_rows, _one_place_on])
 def test_wrong_ways_to_pack_are_rejected(wrong, monkeypatch):
   batch = sampled()
@@ -288,6 +296,7 @@ def test_rows_share_a_prompt_only_if_it_is_the_same_and_they_fit():
   assert packing.shared[0, 0].tolist() == [0, 2, 2, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_row_does_not_see_its_neighbour():
   batch, params = sampled(), parameters(DENSE)
   packing = packer(48)(batch.rollout.length)
@@ -326,6 +335,7 @@ def test_a_row_longer_than_a_bin_is_refused():
     packer(48)(np.array([3, 25, 24]))
 
 
+@pytest.mark.slow
 def test_plans_of_other_lengths_have_the_same_shapes(compiled):
   run, batch = grad_of(DENSE), sampled()
   jax.block_until_ready(run(parameters(DENSE), batch, packing=packer(48)(batch.rollout.length)))

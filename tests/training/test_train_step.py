@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_for
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
@@ -105,7 +106,7 @@ def assert_close(a, b, tolerance=1e-5):
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance), a, b)
 
 
-@pytest.mark.parametrize("estimator", ["ctpo", "minpro", "gspo"])
+@pytest.mark.parametrize("estimator", quick_for({"ctpo"}, ["ctpo", "minpro", "gspo"]))
 def test_micro_batches_change_nothing(estimator):
   (batch,), params = recorded_batches()
   (value, metrics), gradient = grad_of(config(estimator))(params, batch)
@@ -121,6 +122,7 @@ def prepared_step(cfg):
   return jax.jit(functools.partial(train_step, loss=policy_loss, model=MODEL, tx=TX, cfg=cfg))
 
 
+@pytest.mark.slow
 def test_statistics_of_the_whole_batch_survive_micro_batches():
   """m2po drops tokens by a threshold over the whole optimizer batch; each micro-batch's own would
   drop others.
@@ -167,6 +169,7 @@ def test_row_order_and_padding_change_nothing():
   assert_close((padded, padded_metrics, padded_gradient), (value, metrics, gradient))
 
 
+@pytest.mark.slow
 def test_weights_computed_per_micro_batch_are_rejected():
   """The mistake that a weighting of the whole batch prevents: each micro-batch normalised by its
   own tokens.
@@ -181,6 +184,7 @@ def test_weights_computed_per_micro_batch_are_rejected():
   assert abs(float(total - value)) > 1e-4
 
 
+@pytest.mark.slow
 def test_unkept_and_void_rows_count_for_nothing():
   (batch,), params = recorded_batches()
   kept = np.delete(np.arange(16), [3, 7])
@@ -189,6 +193,7 @@ def test_unkept_and_void_rows_count_for_nothing():
   assert_close((fewer, fewer_gradient), (value, gradient))
 
 
+@pytest.mark.slow
 def test_current_policy_as_anchor_needs_no_pass():
   """With anchor None the loss and gradient equal those with the scored anchor of the same
   parameters.
@@ -227,6 +232,7 @@ def test_train_step_is_pure_and_counts():
   assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.slow
 def test_sft_loss_is_the_mean_negative_log_likelihood():
   (batch,), params = recorded_batches()
   rollout = batch.rollout
@@ -245,6 +251,7 @@ def test_sft_loss_is_the_mean_negative_log_likelihood():
                              rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [MeshConfig(2, 2, 2), MeshConfig(8, 1, 1)],
                          ids=["data2-fsdp2-tensor2", "data8"])
 def test_eight_devices_follow_one_device(axes):
@@ -272,6 +279,7 @@ def test_eight_devices_follow_one_device(axes):
   np.testing.assert_allclose(norms["eight"], norms["one"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_eight_devices_have_the_same_gradients():
   (batch,), params = recorded_batches()
   _, expected = grad_of(config())(params, batch)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {
     "model_type": "qwen3",
     "architectures": ["Qwen3ForCausalLM"],

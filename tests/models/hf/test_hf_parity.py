@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from suites import quick_for
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, SamplerConfig
@@ -18,6 +19,7 @@ from jaxrl_llm.types import PromptBatch, Sampling
 
 ROWS, LENGTH, NEW = 4, 40, 64
 PROMPTS = [[3, 14, 15, 9, 26, 5], [35], [8, 9, 7, 9, 32, 38, 46, 26, 43]]
+QUICK = {"qwen3_untied", "llama"}  # families
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,7 @@ def assert_same(tree, other):
   jax.tree.map(assert_leaf, tree, other)
 
 
+@pytest.mark.parametrize("checkpoint", quick_for(QUICK, hf.FAMILIES), indirect=True)
 def test_logits(checkpoint):
   model, params, report = load_pretrained(checkpoint.directory)
   theirs = hf.logits(checkpoint.network, inputs())
@@ -79,6 +82,7 @@ def test_logits(checkpoint):
       assert_equal_logits(forward(model)(moved), theirs)
 
 
+@pytest.mark.parametrize("checkpoint", quick_for({"qwen3_untied"}, hf.FAMILIES), indirect=True)
 def test_greedy_continuation(checkpoint):
   """Prompts of different lengths in one padded batch, through prefill, cache and decode loop."""
   model, params, _ = load_pretrained(checkpoint.directory)
@@ -97,6 +101,7 @@ def test_greedy_continuation(checkpoint):
   assert len(seen) > 8, "a continuation that repeats itself shows nothing"
 
 
+@pytest.mark.parametrize("checkpoint", quick_for(QUICK, hf.FAMILIES), indirect=True)
 def test_round_trip(checkpoint, mesh, tmp_path):
   """Read on a mesh with scanned layers, changed, written in shards, read on one device unrolled."""
   scan = checkpoint.family != "qwen3_moe_mixed"  # layers of two kinds cannot be stacked
@@ -127,6 +132,7 @@ def test_shards_smaller_than_a_tensor(max_shard_bytes, tmp_path):
     assert len(tensors) == 1 or sum(x.nbytes for x in tensors.values()) <= max_shard_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", ["qwen2_untied", "qwen3_moe"], indirect=True)
 def test_on_a_mesh(checkpoint, mesh):
   model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh)
@@ -136,6 +142,7 @@ def test_on_a_mesh(checkpoint, mesh):
   assert_equal_logits(forward(model)(params), hf.logits(checkpoint.network, inputs()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_dtypes(dtype, tmp_path):
   hf.make("qwen2_tied", tmp_path / "in", dtype=dtype)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+from suites import quick_for
 
 from jaxrl_llm.config import ParametersConfig
 from jaxrl_llm.models import hf, trainable
@@ -55,7 +56,7 @@ def with_peft(checkpoint, adapter):
   return hf_checkpoints.logits(network, IDS)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", quick_for({"qwen3_tied"}, CASES))
 def test_peft_computes_what_the_merged_parameters_do(case, tmp_path):
   family, cfg, scan = CASES[case]
   hf_checkpoints.make(family, tmp_path / "base")

@@ -130,6 +130,7 @@ def known(run):
   return Known({}, np.zeros((run.LAYERS, run.CHANNELS)), [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curriculum", [False, True])
 def test_the_search_finds_the_cheap_layers(curriculum):
   run = loaded()
@@ -140,6 +141,7 @@ def test_the_search_finds_the_cheap_layers(curriculum):
   assert kept[0] < kept[-1] and kept.sum() == run.WIDTHS.sum() - round(0.3 * run.WIDTHS.sum())
 
 
+@pytest.mark.slow
 def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
   run = loaded()
   monkeypatch.setattr(run, "leave_one_out", lambda rewards: -(rewards - rewards.mean()))
@@ -151,6 +153,7 @@ def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
   assert by_chance < uniform
 
 
+@pytest.mark.slow
 def test_a_small_run_measures_all_allocations(monkeypatch):
   run = loaded()
   for name, value in {"STEPS": 3, "BATCH": 8, "UPDATES": 2, "SAMPLES": 2, "REPORTED": 1}.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import experiment_files
 import numpy as np
+import pytest
 
 from jaxrl_llm.config import TaskConfig, load_plugins
 from jaxrl_llm.lab import seed_results
@@ -83,6 +84,7 @@ def test_lists_and_their_lengths():
     assert task.reward(problems[counts.index(4)], text).correct is right
 
 
+@pytest.mark.slow
 def test_a_small_run_measures_all_variants(monkeypatch):
   """Few steps, prompts and layers: all is measured, what is frozen is frozen, modes are nested."""
   run = loaded()

@@ -80,6 +80,7 @@ def one_row_less():
                      parameters=fewer).params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [gradient_masked_only, one_row_less])
 def test_a_training_that_moves_more_or_less_is_rejected(wrong):
   assert not only_rows(wrong)
@@ -221,6 +222,7 @@ def logits(params):
                     @ MODEL.head(params))
 
 
+@pytest.mark.slow
 def test_merging_trained_adapters_changes_no_logit(monkeypatch):
   rng = np.random.default_rng(0)
   batch = SupervisedBatch(jnp.asarray(rng.integers(0, V, (8, 7)), jnp.int32),

@@ -190,6 +190,7 @@ class Answered:
                                correct=self.texts[problem.prompt] == completion)
 
 
+@pytest.mark.slow
 def test_generation_equals_a_loop_without_a_cache():
   task, problems, digits = asked()
   params, few = often_right(3), problems[:24]

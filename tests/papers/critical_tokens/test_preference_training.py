@@ -74,6 +74,7 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(cfg):
   np.testing.assert_allclose(metric.total / metric.count, chosen, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_micro_batches_of_pairs_change_nothing():
   def loss(params, batch, *, model, cfg):
     del cfg
@@ -105,6 +106,7 @@ def slow_scores(pos, neg, tokens, length, beta):
   return out
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_each_prefix():
   rows = responses(2, rows=1)
   pos, neg = params(), params(1)

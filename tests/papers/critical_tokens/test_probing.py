@@ -103,6 +103,7 @@ def follows(found, probs, forbidden) -> bool:
   return bool((np.abs(shares - expected) <= 5 * error + 1e-12).all())
 
 
+@pytest.mark.slow
 def test_a_forbidden_token_never_comes_first():
   probs = probabilities()
   likely = probs.argmax(1)

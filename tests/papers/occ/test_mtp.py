@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+from suites import quick_for
 
 from jaxrl_llm.config import ConfigError, ModelConfig, ParametersConfig
 from jaxrl_llm.models import (
@@ -88,7 +89,7 @@ def check_slots(name):
     np.testing.assert_allclose(found[row, :length], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", quick_for({"tied"}, MODELS))
 def test_a_log_prob_lies_at_its_token_and_reads_only_what_precedes_it(name):
   check_slots(name)
 
@@ -111,7 +112,9 @@ def wrong_embedding(monkeypatch):
       self, params, hidden, jnp.roll(ids, -1, 1), *rest))
 
 
-@pytest.mark.parametrize("wrong", [wrong_slot, wrong_target, wrong_embedding])
+@pytest.mark.parametrize("wrong", [
+    wrong_slot, pytest.param(wrong_target, marks=pytest.mark.slow),
+    pytest.param(wrong_embedding, marks=pytest.mark.slow)])
 def test_the_check_rejects_a_wrong_shift(wrong, monkeypatch):
   wrong(monkeypatch)
   with pytest.raises(AssertionError):
@@ -133,7 +136,7 @@ def inside(x, first=2):
   return np.where((at >= first) & (at < LENGTH[:, None]), x, 0)
 
 
-@pytest.mark.parametrize("name", ["tied", "scanned"])
+@pytest.mark.parametrize("name", quick_for({"tied"}, ["tied", "scanned"]))
 def test_bins_padding_row_order_and_columns_change_nothing(name):
   whole = inside(scored(name))
   for bins, order in ((Bins(12, 2), [0, 1, 2, 3]), (Bins(20, 4), [0, 1, 2, 3])):

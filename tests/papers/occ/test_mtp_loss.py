@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_for
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
@@ -137,7 +138,7 @@ def reordered(batch):
   return jax.tree.map(lambda x: x[order], batch)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick_for({"occ"}, NAMES))
 def test_padding_order_micro_batches_and_bins_change_nothing(name):
   batch, params = sampled(), parameters()
   whole = found(batch, params, name)
@@ -159,6 +160,7 @@ def test_a_coefficient_of_each_micro_batch_is_noticed():
     close(found(half, params, "occ")[1], found(batch, params, "occ")[1])
 
 
+@pytest.mark.slow
 def test_eight_devices_give_the_update_of_one():
   cfg, batch, params = StepConfig(loss_config("occ")), sampled(), parameters()
   results = []
@@ -212,6 +214,7 @@ def test_the_loss_is_that_of_the_formula(name):
     assert mean.total / mean.count == 0.5
 
 
+@pytest.mark.slow
 def test_a_cross_entropy_ignores_weights_that_know_advantages():
   batch, params = sampled(), parameters()
   plain = batch.replace(regularizer_weights=jnp.where(batch.loss_weights > 0, 0.05, 0.0))
@@ -240,6 +243,7 @@ def trunk_gradient(name, **numbers):
   return gradients(params, batch, loss=policy_loss, model=MODEL, cfg=cfg)[1]
 
 
+@pytest.mark.slow
 def test_a_coefficient_of_zero_is_detach_on_the_trunk_bit_for_bit():
   """Operation by operation: a compiler may fuse the two programs differently, and round so."""
   detached = trunk_gradient("mtp_detach")

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_for
 
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model
@@ -94,7 +95,7 @@ def test_a_wrong_column_or_temperature_gives_other_means(name, scored_with, shif
   assert mean_gap(name, scored_with, shift) > 1e-3
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", quick_for({"soft", "fuzzy"}, MODES))
 def test_the_loop_reports_what_one_pass_scores(name):
   found = sampled(MODES[name])
   again = scorer()(PARAMS, found, MODES[name], 1.0).log_probs
@@ -133,8 +134,10 @@ def layout_faults(found, cfg) -> int:
   return faults
 
 
-@pytest.mark.parametrize("name", MODES)
-@pytest.mark.parametrize("end_ids, prefill_ids", [((4,), (4, 6)), ((4, 4), ()), ((9, 5), (4, 6))])
+@pytest.mark.parametrize("name", quick_for({"soft", "fuzzy"}, MODES))
+@pytest.mark.parametrize("end_ids, prefill_ids", [
+    ((4,), (4, 6)), pytest.param((4, 4), (), marks=pytest.mark.slow),
+    pytest.param((9, 5), (4, 6), marks=pytest.mark.slow)])
 def test_a_row_is_thought_prefill_and_answer(name, end_ids, prefill_ids):
   cfg = dataclasses.replace(CFG, end_ids=end_ids, prefill_ids=prefill_ids)
   found = sampled(MODES[name], prompts(64, seed=1), cfg=cfg)
@@ -144,6 +147,7 @@ def test_a_row_is_thought_prefill_and_answer(name, end_ids, prefill_ids):
     assert layout_faults(found, wrong) > 0
 
 
+@pytest.mark.slow
 def test_some_thoughts_close_and_others_reach_their_cap():
   cfg = dataclasses.replace(CFG, end_ids=(4,))
   for mode in MODES.values():
@@ -151,6 +155,7 @@ def test_some_thoughts_close_and_others_reach_their_cap():
     assert set(put_in) == {len(cfg.prefill_ids), len(cfg.prefill_ids) + 1}
 
 
+@pytest.mark.slow
 def test_fuzzy_without_noise_is_greedy():
   """Token for token, on 100 prompts without near ties."""
   batch = prompts(150, group=1, seed=2)
@@ -169,7 +174,7 @@ def test_fuzzy_without_noise_is_greedy():
   assert differing(soft_thought(0.0)) > 0 and differing(MODES["fuzzy"]) > 0
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", quick_for({"soft"}, MODES))
 def test_a_row_depends_on_nothing_but_itself(name):
   batch, whole = prompts(), sampled(MODES[name])
   order = (4 * np.array([2, 0, 3, 1])[:, None] + np.arange(4)).reshape(-1)

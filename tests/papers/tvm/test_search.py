@@ -138,7 +138,7 @@ def whole(temperature, key):
   return [rollout.tokens[i, len(p):rollout.length[i]].tolist() for i, p in enumerate(PROMPTS)]
 
 
-@pytest.mark.parametrize("step_end", [(), (NEWLINE, 7)])
+@pytest.mark.parametrize("step_end", [pytest.param((), marks=pytest.mark.slow), (NEWLINE, 7)])
 def test_steps_of_the_engine_join_to_the_greedy_response(step_end):
   """With one beam and temperature 0, where steps end changes nothing."""
   key, lengths = jax.random.key(0), []

@@ -73,6 +73,7 @@ def test_other_results_would_not(check, change):
   assert not check(results)
 
 
+@pytest.mark.slow
 def test_searches_run_again_give_the_committed_numbers():
   prompts, found = walks.prompts(True)[:toy.HELD_OUT], committed()[0]
   exact = functools.partial(walks.exact_score, toy.CASE)

@@ -109,10 +109,12 @@ def largest_deviation(labels) -> float:
   return worst
 
 
+@pytest.mark.slow
 def test_labels_are_unbiased():
   assert largest_deviation(prefix_value_labels) < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [forgets_the_parent, before_the_token])
 def test_bias_is_noticed(wrong):
   assert largest_deviation(wrong) > 4

@@ -76,6 +76,7 @@ def multiplied_by_weights(params, given):
   return jnp.sum(given.loss_weights * jnp.square(raw - given.labels))
 
 
+@pytest.mark.slow
 def test_masked_labels_are_never_read():
   for cfg in (ValueLoss(), ValueLoss("sigmoid", 0.5)):
     assert reads_no_masked_label(
@@ -102,6 +103,7 @@ def test_a_value_is_that_of_the_state_after_its_token():
   assert not is_after_the_token(before_the_token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", value_model.LINKS)
 def test_training_finds_the_share_of_right_rows(link):
   """The same row with outcomes of which three in four are right; its parameters stay usable."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_for
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, ServerConfig, StepConfig, from_dict
@@ -120,7 +121,7 @@ GARBAGE = {"text": lambda _: b"<html>busy</html>", "nothing": lambda _: b"", "Na
            "null": lambda _: None}
 
 
-@pytest.mark.parametrize("kind", GARBAGE)
+@pytest.mark.parametrize("kind", quick_for({"NaN"}, GARBAGE))
 def test_rows_with_unusable_answers_are_drawn_again(kind, serve, tmp_path):
   server = serve(spoil=every(5, GARBAGE[kind]))
   made = sampler(server, tmp_path, in_flight=1)
@@ -140,6 +141,7 @@ def test_only_garbage_ends_with_one_line(serve, tmp_path):
     sample(made, made.prepare(params()))
 
 
+@pytest.mark.slow
 def test_requests_in_flight_are_bounded(serve, tmp_path, monkeypatch):
   now, most, guard = itertools.count(), [0], threading.Lock()
   held: set[int] = set()
@@ -204,6 +206,7 @@ def test_rows_of_other_weights_are_dropped(serve, tmp_path, caplog):
   np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_believing_the_server_would_take_rows_of_other_weights(serve, tmp_path, monkeypatch):
   """A wrong one: it does not ask for the version. The test above rejects it."""
   other = weights.publish(tmp_path / "other", MODEL, params(1), TOKENIZER, None)
@@ -216,6 +219,7 @@ def test_believing_the_server_would_take_rows_of_other_weights(serve, tmp_path, 
   assert np.abs(rollout.behavior_log_probs - scored(rollout, theta)).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/weight_info", "/collective_rpc"])
 def test_a_server_without_control_is_named(path, serve, tmp_path, monkeypatch):
   for name in ("get", "post"):
@@ -226,6 +230,7 @@ def test_a_server_without_control_is_named(path, serve, tmp_path, monkeypatch):
     sampler(serve(), tmp_path).prepare(params())
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_load_is_named(serve, tmp_path, monkeypatch):
   monkeypatch.setattr(engine_server.EngineServer, "post", lambda *_: (200, {"success": True}))
   with pytest.raises(ServerError, match="has weights 'default' after it was told to load"):
@@ -240,6 +245,7 @@ def test_a_key_is_sent_if_there_is_one(monkeypatch):
   assert made._session.headers["Authorization"] == "Bearer secret"
 
 
+@pytest.mark.slow
 def test_a_pruned_distribution_is_the_servers(serve, tmp_path):
   made, theta = sampler(serve(), tmp_path), params()
   rules = Sampling.of(0.8, top_k=3)

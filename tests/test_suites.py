@@ -1,0 +1,19 @@
+"""Cases are marked by their ids."""
+
+import pytest
+from suites import quick_for, quick_of
+
+
+def marks(cases):
+  return {case.id: [mark.name for mark in case.marks] for case in cases}
+
+
+def test_all_but_the_quick_ones_are_marked():
+  assert marks(quick_for({"2"}, [1, 2])) == {"1": ["slow"], "2": []}
+  pairs = quick_of({"a"}, {"a": (1, 2), "b": (3, 4)}, pytest.mark.processes)
+  assert marks(pairs) == {"a": [], "b": ["processes"]} and pairs[1].values == (3, 4)
+
+
+def test_an_id_without_a_case_is_refused():
+  with pytest.raises(AssertionError, match="no case is called"):
+    quick_for({"two"}, [1, 2])

@@ -5,8 +5,10 @@ import functools
 import json
 import sys
 import types
+from pathlib import Path
 
 import config_reads
+import experiment_files
 import jax
 import numpy as np
 import pytest
@@ -18,18 +20,19 @@ from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
-from jaxrl_llm.objective import advantages, aggregation, correction, estimators, mtp
+from jaxrl_llm.objective import advantages, aggregation, correction, estimators, terms
 from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.rollouts.tools import make_tool
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.prompts import make_prompter
-from jaxrl_llm.training import pipo
-from jaxrl_llm.types import AdvantageInputs
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.types import AdvantageInputs, Rollout, TokenStats, TrainBatch
 
 KINDS = {"estimator": registry.ESTIMATORS, "advantage": registry.ADVANTAGES,
          "aggregation": registry.AGGREGATIONS, "shaping": registry.SHAPINGS,
-         "mtp": registry.MTP_LOSSES}
+         "term": registry.LOSS_TERMS, "transform": registry.TRANSFORMS,
+         "optimizer": registry.OPTIMIZERS}
 
 
 def tiny(**sections) -> Config:
@@ -60,18 +63,18 @@ def call_methods():
                    (*x, config_lib.EstimatorConfig(name)).per_token_loss, array, array, array, mask)
   inputs = AdvantageInputs(row, mask, tokens, ids, anchor_log_probs=array, ref_log_probs=array,
                            sum_pi_squared=array, values=array, correction_weights=array,
-                           turn_id=tokens, entropy=array, adapter_residual=array)
+                           turn_id=tokens, entropy=array,
+                           columns={name: array for name in registry.COLUMNS.names()})
   for name in advantages.names():
     cfg = config_lib.AdvantageConfig(name)
     jax.eval_shape(lambda x, cfg=cfg: advantages.get_advantage(cfg.name)(x, cfg), inputs)
-  # What the passes over rows read of an advantage.
-  arca = setup.resolve(tiny(advantage={"name": "arca"}, parameters={"train": "lora"}))
-  setup.build(arca, jax.devices()[:1]).sampler.close()
   for name in registry.AGGREGATIONS.names():
     cfg = config_lib.AggregationConfig(name, 5 if name == "fixed" else None)
     jax.eval_shape(lambda *x, cfg=cfg: aggregation.loss_weights(*x, cfg), mask, array, ids)
-  for name in set(mtp.names()) - {"none"}:
-    call_mtp(config_lib.LossConfig(mtp=config_lib.MtpConfig(name)), array, mask)
+  for name in registry.LOSS_TERMS.names():
+    call_term(name, array, mask)
+  for name in registry.OPTIMIZERS.names():
+    make_optimizer(config_lib.OptimizerConfig(name))
   for name in registry.SHAPINGS.names():
     entry = registry.SHAPINGS[name]
     numbers = registry.SHAPINGS.numbers(config_lib.ShapingConfig(name))
@@ -80,19 +83,26 @@ def call_methods():
   gate = config_lib.CorrectionConfig(level="token", sequence_delta=0.1)
   jax.eval_shape(lambda a, b, m: correction.correction_weights(a, b, m, gate), array, array, mask)
   jax.eval_shape(lambda a, b, m: correction.sequence_mask(a, b, a, m, gate), array, array, mask)
-  pipo.progress(np.array([0.2, 0.4], np.float32), 2, 0.1, config_lib.PipoConfig(history=2))
+  for file in sorted(Path(__file__).parent.glob("papers/*/reads_numbers.py")):
+    experiment_files.load(file).call(tiny)
 
 
-def call_mtp(cfg, array, mask):
-  """Traces a loss of the head that predicts two tokens ahead, and what finds its coefficient."""
-  def losses(x, mask):
-    return mtp.token_losses(mtp.MtpInputs(x, x, mask, x, x, mtp.surrogate_of(cfg)), cfg)
+def call_term(name, array, mask):
+  """Traces a term of the loss, and what a resolved config checks of it."""
+  entry, cfg = registry.LOSS_TERMS[name], config_lib.LossConfig(term=config_lib.TermConfig(name))
+  row, ids = (jax.ShapeDtypeStruct((4,), dtype) for dtype in (np.float32, np.int32))
+  tokens = jax.ShapeDtypeStruct((4, 3), np.int32)
 
-  jax.eval_shape(losses, array, mask)
-  if mtp.is_calibrated(cfg.mtp):
-    jax.eval_shape(lambda x, m: mtp.calibrated(x, x, m, x[0, 0], cfg.mtp), array, mask)
-  else:
-    assert cfg.mtp.coef >= 0
+  def added(x, mask, row, ids, tokens):
+    rollout = Rollout(tokens, mask, ids, ids, x, row > 0, ids, ids, ids, ids)
+    columns = {column: x for column in entry.columns} | {column: row for column in entry.row_columns}
+    inputs = terms.TermInputs(TokenStats(x, **{one: x for one in entry.stats}),
+                              TrainBatch(rollout, x, x, x, x, columns=columns), mask,
+                              terms.surrogate_of(cfg))
+    return terms.add(x[0, 0], {}, inputs, cfg, {terms.POLICY: x, terms.REGULARIZER: x})
+
+  jax.eval_shape(added, array, mask, row, ids, tokens)
+  setup.resolve(tiny(term={"name": name}))
 
 
 def call_models():
@@ -185,7 +195,7 @@ def build():
   packed = {"token_budget": 40, "shared_prompts": True}
   for cfg in (tiny(), tiny(parameters={"train": "lora"}, vocabulary={"top_k": 5}),
               tiny(optimizer={"name": "adafactor"}, updates=packed),
-              tiny(mtp={"name": "occ"}, warm_start={"steps": 1, "mtp_coef": 0.2}),
+              tiny(term={"name": "occ"}, warm_start={"steps": 1, "mtp_coef": 0.2}),
               tiny(server={"url": "http://127.0.0.1:9", "folder": "weights"}),
               tiny(task={"name": "tool_arithmetic", "num_terms": None},
                    model={"vocab_size": 21}, rollout=engine)):
@@ -207,10 +217,10 @@ def train(folder):
   sets = {"a": {"path": str(held), "verifier": "exact", "samples": 2, "temperature": 0.5}}
   trainer.run(
       tiny(advantage={"name": "gae"}, kl={"coef": 0.1}, entropy={"coef": 0.1},
-           pipo={"enabled": True}, warm_start={"steps": 1, "batch_size": 8},
+           transform={"name": "pipo"}, warm_start={"steps": 1, "batch_size": 8},
            shaping={"overlong_buffer": 2}, evaluation={"every": 1, "samples": 1, "sets": sets},
            rollout={"shared_prefix": False}), folder / "terms")
-  trainer.run(tiny(mtp={"name": "ce"}, warm_start={"steps": 1, "batch_size": 8, "mtp_coef": 0.2}),
+  trainer.run(tiny(term={"name": "mtp_ce"}, warm_start={"steps": 1, "batch_size": 8, "mtp_coef": 0.2}),
               folder / "mtp")
   with pytest.raises(trainer.RUN_ERRORS):
     trainer.run(tiny(dynamic_sampling={"enabled": True, "max_draws": 1},

@@ -10,7 +10,7 @@ PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "gr
 ALLOWED = {
     "types": set(),
     "fields": set(),
-    "moved": set(),
+    "moved": {"paper_table"},
     "method_numbers": {"fields"},
     "paper_table": set(),
     "registry": {"fields", "method_numbers", "paper_table"},

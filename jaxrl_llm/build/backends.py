@@ -73,8 +73,8 @@ def check(cfg: Config) -> None:
     raise ConfigError("rollout.backend = 'server' with server.url = '': which server? Fix: "
                       "server.url=http://host:8000 and server.folder.")
   if name == ENGINE and cfg.server.url:
-    raise ConfigError(f"rollout.backend = 'engine' with server.url = {cfg.server.url!r}: the engine "
-                      "reads no server. Fix: rollout.backend=default, or an empty server.url.")
+    raise ConfigError(f"rollout.backend = 'engine' with server.url = {cfg.server.url!r}: the "
+                      "engine reads no server. Fix: rollout.backend=default, or an empty server.url.")
 
 
 def make(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:

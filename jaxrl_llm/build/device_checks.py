@@ -4,8 +4,8 @@ import jax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.parallel import processes
 from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.parallel import processes
 
 
 def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:

@@ -19,7 +19,8 @@ from jaxrl_llm.types import Params, Rollout, Task
 
 
 def make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> PrepareFn:
-  """Makes `Sampler.prepare` of the engine, which returns its argument if numerics, form and devices are right.
+  """Makes `Sampler.prepare` of the engine, which returns its argument if numerics, form and devices
+  are right.
   """
   sampling_model = numerics.rollout_model(model, cfg.rollout)
   apart = parallel.apart(rollout_mesh, mesh)

@@ -5,9 +5,9 @@ import zlib
 
 import jax
 
-from jaxrl_llm.parallel import processes
 from jaxrl_llm.config import Config, ConfigError, DataConfig, EvaluationSetConfig, TaskConfig
 from jaxrl_llm.config.task import OF_TASK
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.registry import MAPPINGS, VERIFIERS
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.types import Problem, Task

@@ -9,15 +9,15 @@ import optax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.scoring import Scoring, make_scoring
 from jaxrl_llm.config import Config
 from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.build.scoring import Scoring, make_scoring
 from jaxrl_llm.training import batches
 from jaxrl_llm.training.columns import BASE
+from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.packing import Packer, Packing, make_packer
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import make_train_step
 from jaxrl_llm.training.transforms import PhaseParts, Phases, make_phases
 from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState

@@ -119,7 +119,8 @@ def _check_term(cfg: Config, entry: terms.TermEntry) -> None:
     return entry.function(terms.TermInputs(stats, batch, mask, terms.surrogate_of(cfg.loss)),
                           numbers)
 
-  output = jax.eval_shape(term, _array(SHAPE, jnp.int32), _array(SHAPE[:1], jnp.int32), tokens, mask)
+  ints, rows = _array(SHAPE, jnp.int32), _array(SHAPE[:1], jnp.int32)
+  output = jax.eval_shape(term, ints, rows, tokens, mask)
   if not isinstance(output, terms.TermOutput):
     raise TypeError(f"it returned {_kind(output)}; a TermOutput was expected")
   _expect_tokens(output.per_token_loss, "per_token_loss")

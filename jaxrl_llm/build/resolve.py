@@ -4,13 +4,13 @@ import dataclasses
 import logging
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.build import backends, best_checks, evaluation_sets, server_checks
+from jaxrl_llm.build.method_checks import check_objective
 from jaxrl_llm.config import DEFAULT, AggregationConfig, Config, ConfigError
 from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
 from jaxrl_llm.rollouts import numerics
 from jaxrl_llm.training import optimizers, transforms
-from jaxrl_llm.build import backends, best_checks, evaluation_sets, server_checks
-from jaxrl_llm.build.method_checks import check_objective
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,8 @@ def warn_of_off_policy_data(cfg: Config) -> None:
     logger.warning(
         "estimator.name = 'reinforce' with %s: it has no ratio, so rows of an earlier policy count "
         "as the current one's, and the gradient is biased. Fix: updates.optimizer_batches=1 "
-        "without staleness or such a transform, or an estimator with a ratio, such as ppo, cispo or seq_is.",
+        "without staleness or such a transform, or an estimator with a ratio, such as ppo, cispo or "
+        "seq_is.",
         " and ".join(found))
 
 

@@ -80,7 +80,8 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
       environment=environment,
       prepare=prepare,
       sample=sample,
-      prepare_heldout=engine_sampler.on_own(hand_over.make(model, parallel.of_whole_rows(mesh)), mesh),
+      prepare_heldout=engine_sampler.on_own(
+          hand_over.make(model, parallel.of_whole_rows(mesh)), mesh),
       sample_heldout=_heldout_sampler(cfg, model, task, environment, mesh),
   )
 
@@ -140,7 +141,8 @@ def _heldout_sampler(cfg: Config, model: Model, task: Task, environment: Environ
   """Makes `Sampler.sample_heldout`, with slots, tools and stop strings as in training."""
   own = parallel.of_process(mesh)
   model = dataclasses.replace(model, constrain=parallel.Layout(own))
-  sample = engine_sampler.sampler_on(parallel.of_whole_rows(own), own, model, cfg, task, environment, 1)
+  sample = engine_sampler.sampler_on(parallel.of_whole_rows(own), own, model, cfg, task,
+                                     environment, 1)
 
   def sample_heldout(params, prompts, key, sampling, problems=None):
     rollout, _ = sample(params, prompts, key, sampling, problems)

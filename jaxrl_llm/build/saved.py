@@ -8,6 +8,9 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.learner import Learner, Start
+from jaxrl_llm.build.warm_start import frozen_start
 from jaxrl_llm.config import (
   Config,
   ConfigError,
@@ -18,12 +21,9 @@ from jaxrl_llm.config import (
   read_saved,
 )
 from jaxrl_llm.models import hf, trainable
-from jaxrl_llm.models.hf import import_weights, peft, import_adapters
-from jaxrl_llm.build import setup
+from jaxrl_llm.models.hf import import_adapters, import_weights, peft
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.warm_start import frozen_start
 from jaxrl_llm.types import Params, Task
 
 

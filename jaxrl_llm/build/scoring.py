@@ -8,11 +8,11 @@ import jax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.samplers import sampling_of
 from jaxrl_llm.config import Config, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
-from jaxrl_llm.build.samplers import sampling_of
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.columns import BASE, REFERENCE, REFERENCE_COLUMN, ColumnEntry, ColumnParts
 from jaxrl_llm.training.columns import CURRENT as CURRENT_PARAMS

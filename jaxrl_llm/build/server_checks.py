@@ -2,8 +2,8 @@
 
 import urllib.parse
 
-from jaxrl_llm.parallel import processes
 from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts.server import APIS
 
 

@@ -9,17 +9,17 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load_plugins
-from jaxrl_llm.models import Model, trainable
-from jaxrl_llm.models.hf import network_config, recommended_sampling, import_weights
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
-from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.build import device_checks
 from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.build.learner import Learner, make_learner
 from jaxrl_llm.build.method_checks import check_rewards, check_task
 from jaxrl_llm.build.resolve import resolve, warn_of_off_policy_data
 from jaxrl_llm.build.samplers import Sampler, make_sampler, tool_of
+from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load_plugins
+from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.models.hf import import_weights, network_config, recommended_sampling
+from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.rewards import rewarded
 from jaxrl_llm.tasks.tokenizer import load_tokenizer

@@ -20,10 +20,10 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.config import Config
 from jaxrl_llm.models.hf import import_weights
 from jaxrl_llm.store import cache, disk
-from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.store.workdir import versions
 
 LIMIT_BYTES = 1 << 30
@@ -159,7 +159,8 @@ def inputs(cfg: Config, learner: Learner) -> dict | None:
   if not all(Path(path).exists() for path in named):
     return None
   if cfg.pretrained:
-    places = (import_weights.local_directory(cfg.pretrained), import_weights.base_directory(cfg.pretrained))
+    places = (import_weights.local_directory(cfg.pretrained),
+              import_weights.base_directory(cfg.pretrained))
     named += dict.fromkeys(map(str, places))
   sources = {str(path.relative_to(PACKAGE)): _digest(path) for path in PACKAGE.rglob("*.py")}
   return {

@@ -11,17 +11,22 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.parallel import processes
+from jaxrl_llm.build import shared_starts
+from jaxrl_llm.build.demonstrations import demonstrating
+from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.config import AggregationConfig, Config, LossConfig, StepConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
-from jaxrl_llm.build import shared_starts
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checkpoints
-from jaxrl_llm.build.demonstrations import demonstrating
-from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
-from jaxrl_llm.training.train_step import NonFiniteError, init_state, make_train_step, state_shardings
+from jaxrl_llm.training.train_step import (
+  NonFiniteError,
+  init_state,
+  make_train_step,
+  state_shardings,
+)
 from jaxrl_llm.types import Params, SupervisedBatch, Task
 
 SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems than rollouts

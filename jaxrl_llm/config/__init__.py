@@ -11,7 +11,7 @@ number that is left out, or None in a ConfigDict, has the method's default; "non
 import importlib
 
 from jaxrl_llm.config.checks import check, fill, without_unread
-from jaxrl_llm.config.convert import base_config, from_dict, keys, to_dict
+from jaxrl_llm.config.convert import from_dict, keys, to_dict
 from jaxrl_llm.config.listing import describe
 from jaxrl_llm.config.model import ModelConfig, RopeScalingConfig, check_model
 from jaxrl_llm.config.objective import (
@@ -66,8 +66,19 @@ __all__ = [
     "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig", "TermConfig",
     "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
     "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
-    "from_dict", "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict", "without_unread",
+    "from_dict", "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict",
+    "without_unread",
 ]
+
+def base_config():
+  """Returns a ConfigDict of all keys with their defaults, for `configs/*.py` to edit.
+
+  A method's own numbers are None, which stands for the method's default.
+  """
+  from jaxrl_llm.config import named  # Here: kernels and benchmarks run without ml_collections.
+
+  return named.config_dict_of(Config)
+
 
 # Sections that only one task reads: defined beside that task, and importable from here, too.
 _OF_TASKS = {

@@ -14,16 +14,6 @@ from jaxrl_llm.registry import Choice
 NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
 
 
-def base_config():
-  """Returns a ConfigDict of all keys with their defaults, for `configs/*.py` to edit.
-
-  A method's own numbers are None, which stands for the method's default.
-  """
-  from jaxrl_llm.config import named  # Here: kernels and benchmarks run without ml_collections.
-
-  return named.config_dict_of(Config)
-
-
 def defaults(cls) -> dict[str, Any]:
   """Returns a nested dict of a section's keys, with the numbers of all methods as None."""
   hints, out = typing.get_type_hints(cls), {}

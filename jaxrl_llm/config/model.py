@@ -61,7 +61,8 @@ class ModelConfig:
   norm_epsilon: float = option(1e-6, "added to the mean square in RMSNorm", low=0.0)
   tie_head: bool = option(True, "uses the transposed embedding as output head")
   value_head: bool = derived(False, "a linear value head; on where the advantage needs values")
-  mtp: bool = derived(False, "a module that predicts two tokens ahead; on where a loss term reads it")
+  mtp: bool = derived(False, "a module that predicts two tokens ahead; on where a loss term reads "
+                      "it")
   scan_layers: bool = option(False, "stacks the blocks and scans them: smaller programs, slower "
                              "decoding on a CPU")
   remat: str = option("none", "what the backward pass recomputes: nothing, whole blocks, all but "

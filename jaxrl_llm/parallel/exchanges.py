@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 # Not public, but what Orbax reads, too; there is no other way to the store.
-from jax._src import distributed
+from jaxrl_llm.parallel import jax_private
 
 PIECE = 2**20  # bytes of a stored value: the messages of the store are limited
 PATIENCE = 60  # seconds until a log line says who is waited for
@@ -67,7 +67,7 @@ def exchange(name: str, value: Any) -> list:
             for other in range(count())]
   # Whoever is here has the values of all, so all have begun this round and ended the one before.
   if turn:
-    distributed.global_state.client.key_value_delete(_key(name, turn - 1, index()))
+    jax_private.key_value_client().key_value_delete(_key(name, turn - 1, index()))
   return values
 
 
@@ -87,7 +87,7 @@ def deal(name: str, values: list) -> list:
            else pickle.loads(_get(f"{_key(name, turn, other)}/to/{index()}", other))
            for other in range(count())]
   if turn:
-    distributed.global_state.client.key_value_delete(_key(name, turn - 1, index()))
+    jax_private.key_value_client().key_value_delete(_key(name, turn - 1, index()))
   return found
 
 
@@ -101,7 +101,7 @@ def _key(name: str, turn: int, process: int) -> str:
 
 
 def _put(key: str, content: bytes) -> None:
-  client = distributed.global_state.client
+  client = jax_private.key_value_client()
   pieces = [content[at:at + PIECE] for at in range(0, len(content), PIECE)]
   for number, piece in enumerate(pieces, 1):
     client.key_value_set_bytes(f"{key}/{number}", piece)
@@ -116,7 +116,7 @@ def _get(key: str, process: int) -> bytes:
 def _wait(key: str, process: int) -> bytes:
   while True:
     try:
-      return distributed.global_state.client.blocking_key_value_get_bytes(key, 1000 * PATIENCE)
+      return jax_private.key_value_client().blocking_key_value_get_bytes(key, 1000 * PATIENCE)
     except jax.errors.JaxRuntimeError as error:
       if "DEADLINE_EXCEEDED" not in str(error):
         raise

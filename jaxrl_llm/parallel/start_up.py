@@ -10,10 +10,8 @@ import time
 
 import jax
 
-# Not public. `jax.distributed.initialize` reads it, too, but then waits without saying for whom.
-from jax._src import clusters
-
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.parallel import jax_private
 from jaxrl_llm.parallel.roll_call import RollCall
 
 WAIT = 300.0  # seconds in which all processes must have come
@@ -134,8 +132,7 @@ def _given(coordinator: str | None, processes: int | None, process: int | None) 
 
 def _launched(wait: float) -> Place | None:
   """The place that an engine gave this process; None if none launched it."""
-  place = Place(*clusters.ClusterEnv.auto_detect_unset_distributed_params(
-      os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, int(wait)))
+  place = Place(*jax_private.launched_place(os.environ.get("JAX_COORDINATOR_ADDRESS"), int(wait)))
   if place.coordinator is None:
     return None
   if place.count is None or place.index is None:

@@ -32,7 +32,7 @@ def engine_generator(params, key: jax.Array, sampling: Sampling, *, model, cfg: 
 
   Args:
     key: of all steps; step s takes fold_in(key, s), so that a search repeats.
-    sampling: temperature and rules; OVM has temperature 0.7 and top_k 50.
+    sampling: temperature and rules.
     cfg: `max_new_tokens` bounds one step, `stop_ids` end the response. `group_size` is not read.
     step_end: ids that end a step, such as a newline's. Without any, a step has `max_new_tokens`
       tokens.

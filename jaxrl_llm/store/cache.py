@@ -14,6 +14,8 @@ from pathlib import Path
 
 import jax
 
+from jaxrl_llm.parallel import jax_private
+
 VARIABLE = "JAXRL_LLM_CACHE"
 PROGRAMS, STARTS = "xla", "warm_starts"
 PROGRAM_BYTES = 2 << 30
@@ -83,9 +85,8 @@ def remove_torn(path: Path) -> None:
 
   Looks at files that were written since the last look only.
   """
-  try:
-    from jax._src.compilation_cache import decompress_executable as read
-  except ImportError:
+  read = jax_private.decompressor()
+  if read is None:
     return  # then such a program costs one warning and its compilation
   stamp = path / STAMP
   since = stamp.stat().st_mtime if stamp.exists() else 0.0

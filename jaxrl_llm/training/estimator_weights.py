@@ -10,15 +10,17 @@ from jaxrl_llm.training.whole_batch import stats_before
 from jaxrl_llm.types import Params, TrainBatch
 
 
-def with_estimator_weights(params: Params, batch: TrainBatch, *, model: Model, cfg: StepConfig,
-                           packing: Packing | None = None) -> TrainBatch:
+def with_estimator_weights(params: Params, batch, *, model: Model, cfg: StepConfig,
+                           packing: Packing | None = None):
   """The batch with `estimator_weights` [B, L] under the current policy, as constants, if the
-  estimator reads statistics of the whole batch; else the batch as it is.
+  estimator reads statistics of the whole batch; else, and if it is no TrainBatch, the batch as it
+  is.
 
   They come from a pass over the whole batch (whole_batch.py).
   """
   loss = cfg.loss
-  if not estimators.spec(loss.estimator.name).batch_statistics:
+  if not isinstance(batch, TrainBatch) or (
+      not estimators.spec(loss.estimator.name).batch_statistics):
     return batch
   stats, mask = stats_before(params, batch, model=model, cfg=cfg, packing=packing)
   log_probs = stats.log_probs

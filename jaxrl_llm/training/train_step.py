@@ -91,23 +91,19 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
   Returns:
     (new state, mergeable metrics). `optimizer/grad_norm` is the norm before clipping.
   """
-  parts, found, found_after = transforms.StepParts(model, cfg, packing), {}, {}
-  if isinstance(batch, TrainBatch):
-    params = trainable.merge(state.params, state.frozen, cfg.parameters)
-    batch = with_estimator_weights(params, batch, model=model, cfg=cfg, packing=packing)
-    state, batch, found = transforms.before(state, params, batch, parts)
+  parts = transforms.StepParts(model, cfg, packing)
+  params = trainable.merge(state.params, state.frozen, cfg.parameters)
+  batch = with_estimator_weights(params, batch, model=model, cfg=cfg, packing=packing)
+  state, batch, of_before = transforms.before(state, params, batch, parts)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
                                       frozen=state.frozen, packing=packing)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  if isinstance(batch, TrainBatch):
-    state, updates, found_after = transforms.after(state, updates, batch, parts)
-  params = optax.apply_updates(state.params, updates)
+  state, updates, of_after = transforms.after(state, updates, batch, parts)
   one = jnp.float32(1)
-  metrics = {
-      **metrics, **found, **found_after, "loss/total": Mean(value, one),
-      "optimizer/grad_norm": Mean(optax.tree.norm(grads), one)
-  }
-  return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
+  metrics = {**metrics, **of_before, **of_after, "loss/total": Mean(value, one),
+             "optimizer/grad_norm": Mean(optax.tree.norm(grads), one)}
+  return state.replace(step=state.step + 1, params=optax.apply_updates(state.params, updates),
+                       opt_state=opt_state), metrics
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:

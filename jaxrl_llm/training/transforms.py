@@ -21,7 +21,13 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.registry import LOSS_TERMS, TRANSFORMS
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.types import CarryingState, Params, Rollout, TrainBatch, TrainState
+from jaxrl_llm.types import (
+  CarryingState,
+  Params,
+  Rollout,
+  TrainBatch,
+  TrainState,
+)
 
 
 class StepParts(NamedTuple):
@@ -170,24 +176,31 @@ def with_carried(state: TrainState, cfg: StepConfig, of: Callable[[Any], Any]) -
   return CarryingState(state.step, state.params, state.opt_state, state.frozen, first)
 
 
-def before(state: TrainState, params: Params, batch: TrainBatch,
-           parts: StepParts) -> tuple[TrainState, TrainBatch, dict]:
-  """Returns (state, batch, metrics) after the part of each transform before the gradient."""
+def before(state: TrainState, params: Params, batch,
+           parts: StepParts) -> tuple[TrainState, Any, dict]:
+  """Returns (state, batch, metrics) after the part of each transform before the gradient.
+
+  Transforms act around updates on a TrainBatch only.
+  """
   metrics: dict = {}
-  for name, transform in active(parts.cfg).items():
+  for name, transform in _around(batch, parts.cfg).items():
     batch, carried, found = transform.before(params, batch, carried_by(state, name), parts)
     state, metrics = _carrying(state, name, carried), metrics | found
   return state, batch, metrics
 
 
-def after(state: TrainState, updates, batch: TrainBatch,
+def after(state: TrainState, updates, batch,
           parts: StepParts) -> tuple[TrainState, Any, dict]:
   """Returns (state, updates, metrics) after the part of each transform on the updates."""
   metrics: dict = {}
-  for name, transform in active(parts.cfg).items():
+  for name, transform in _around(batch, parts.cfg).items():
     updates, carried, found = transform.after(updates, batch, carried_by(state, name), parts)
     state, metrics = _carrying(state, name, carried), metrics | found
   return state, updates, metrics
+
+
+def _around(batch, cfg: StepConfig) -> dict[str, Transform]:
+  return active(cfg) if isinstance(batch, TrainBatch) else {}
 
 
 def carried_by(state: TrainState, name: str):

@@ -38,7 +38,7 @@ def without_run(names) -> list[str]:
 
 def written_in(source: str) -> set[str]:
   """Texts of a file that have the form of a metric's name, with a first part of the glossary."""
-  first = "|".join(sorted({item.name.split("/")[0] for item in glossary.GLOSSARY}))
+  first = "|".join(sorted({item.name.split("/")[0] for item in glossary.all_entries()}))
   texts = {node.value for node in ast.walk(ast.parse(source))
            if isinstance(node, ast.Constant) and isinstance(node.value, str)}
   return {text for text in texts if re.fullmatch(f"({first})/[a-z_/]*[a-z_]", text)}
@@ -47,12 +47,12 @@ def written_in(source: str) -> set[str]:
 def test_names_in_the_source_have_an_entry():
   """A quick version of the run below: it misses names that are put together."""
   names = set()
-  for room in ("runs", "training", "objective", "rollouts"):
+  for room in ("runs", "training", "objective", "rollouts", "papers"):
     for path in (PACKAGE / room).rglob("*.py"):
       names |= written_in(path.read_text())
-  assert {"eval/accuracy", "pipo/xi", "time/tools", "moe/load"} <= names
+  assert {"eval/accuracy", "time/tools", "moe/load"} <= names
   names -= SUPERVISED | {"rollout/", "time/"}
-  whole = {item.name for item in glossary.GLOSSARY}
+  whole = {item.name for item in glossary.all_entries()}
   assert [name for name in without_entry(names)
           if not any(item.startswith(f"{name}/") or item == f"{name}/p*" for item in whole)] == []
   assert written_in('x = {"reward/unknown": 1, "text": 2}') == {"reward/unknown"}
@@ -60,9 +60,9 @@ def test_names_in_the_source_have_an_entry():
 
 
 def test_entries_are_unique_and_whole():
-  names = [item.name for item in glossary.GLOSSARY]
+  names = [item.name for item in glossary.all_entries()]
   assert len(set(names)) == len(names)
-  assert all(item.unit and item.meaning for item in glossary.GLOSSARY)
+  assert all(item.unit and item.meaning for item in glossary.all_entries())
 
 
 def test_the_command_prints_a_part(capsys):
@@ -89,7 +89,7 @@ def tiny(iterations=3, **sections):
 
 
 def with_a_critic(folder):
-  """With PIPO, sampled evaluations, an evaluation set of which a prompt is too long, a KL term, and
+  """With sampled evaluations, an evaluation set of which a prompt is too long, a KL term, and
   an estimator with a metric of its own.
   """
   rows = [{"problem": "1+1=", "answer": "2"}, {"problem": "100+1=", "answer": "1"}]
@@ -102,7 +102,7 @@ def with_a_critic(folder):
     return common.output(out.per_token_loss,
                          out.metrics | {"estimator/size": masked.mean(abs(log_probs), mask)})
 
-  return tiny(5, advantage={"name": "gae"}, kl={"coef": 0.1}, pipo={"enabled": True, "history": 2},
+  return tiny(advantage={"name": "gae"}, kl={"coef": 0.1},
               evaluation={"samples": 2, "sets": {"some": some}}, estimator={"name": "owned"})
 
 
@@ -129,7 +129,7 @@ def with_redraws(_):
 
 
 def with_a_file(folder):
-  """With problems whose verifier says how it decided, and adapters that weigh the tokens."""
+  """With problems whose verifier says how it decided."""
   rows = [{"problem": f"{i}+1=", "answer": str(i + 1)} for i in range(8)]
   (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   config = base_config()
@@ -140,13 +140,7 @@ def with_a_file(folder):
   config.task.data.update(path=str(folder / "sums.jsonl"), verifier="numeric")
   config.rollout.update(prompts=8, group_size=2, max_prompt_tokens=4, max_new_tokens=4, window=4)
   config.updates.optimizer_batches = 2
-  config.advantage.name, config.parameters.train = "arca", "lora"
   return from_dict(config)
-
-
-def with_a_second_head(_):
-  """With the head that predicts two tokens ahead, and a calibrated coefficient of its loss."""
-  return tiny(1, mtp={"name": "occ"})
 
 
 def with_a_server(folder):
@@ -158,7 +152,7 @@ def with_a_server(folder):
 
 
 RUNS = {"critic": with_a_critic, "tool": with_a_tool, "redraws": with_redraws, "file": with_a_file,
-        "server": with_a_server, "second_head": with_a_second_head}
+        "server": with_a_server}
 
 
 def logged(cfg, folder) -> set[str]:
@@ -173,5 +167,5 @@ def test_a_run_of_every_feature_logs_what_the_glossary_explains(tmp_path):
   assert without_run(names) == []
   # What the test rejects: a metric without an entry, an entry without a metric.
   assert without_entry(names | {"reward/new"}) == ["reward/new"]
-  assert without_run({name for name in names if not name.startswith("pipo/")}) == [
-      "pipo/xi", "pipo/weight", "pipo/loss"]
+  assert without_run({name for name in names if not name.startswith("critic/")}) == [
+      "critic/loss", "critic/value", "critic/return"]

@@ -11,7 +11,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import tasks
-from jaxrl_llm.build import samplers, setup
+from jaxrl_llm.build import engine_sampler, setup
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox
@@ -83,7 +83,7 @@ def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
     asked.append(options)
     raise SampledError
 
-  monkeypatch.setattr(samplers.engine, "run", run)
+  monkeypatch.setattr(engine_sampler.engine, "run", run)
   cfg = configured(**{"rollout.shared_prefix": True, "mesh.data": 1})
   built = setup.build(cfg, jax.devices()[:1])
   try:

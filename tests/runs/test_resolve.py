@@ -42,7 +42,7 @@ def test_both_and_a_replaying_transform_are_named(caplog):
   made = config("reinforce", optimizer_batches=2, staleness=3)
   made.transform.name = "pipo"
   text = said(from_dict(made), caplog)
-  for cause in ("updates.optimizer_batches = 2", "updates.staleness = 3", 
+  for cause in ("updates.optimizer_batches = 2", "updates.staleness = 3",
                 "transform.name = 'pipo'"):
     assert cause in text
 

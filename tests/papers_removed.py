@@ -1,0 +1,106 @@
+"""What is left of a copy of the package without some of its papers; started by test_papers.py.
+
+  python papers_removed.py FOLDER
+
+FOLDER holds the copy. One process imports JAX and then forks: a child for the whole package, one
+for each paper that is taken away, and one without any. Each child prints a line of JSON.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import pkgutil
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+import jax  # noqa: F401 - what takes long to import is imported once
+import optax  # noqa: F401
+
+OPTIONAL = ("reasoning_gym", "qwix", "wandb", "trackio", "math_verify")  # extras of setup.py
+
+
+def modules(package) -> list[str]:
+  """Returns the names of all modules of a package but its commands, which act when imported."""
+  return [info.name for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+          if not info.name.endswith("__main__")]
+
+
+def import_all() -> list[str]:
+  """Imports every module that is there; returns what failed."""
+  failed = []
+  import jaxrl_llm
+
+  for name in modules(jaxrl_llm):
+    try:
+      importlib.import_module(name)
+    except ImportError as error:
+      if error.name not in OPTIONAL:
+        failed.append(f"{name}: {error}")
+  return failed
+
+
+def listing() -> str:
+  """Returns what `python -m jaxrl_llm.config` prints."""
+  text = io.StringIO()
+  with contextlib.redirect_stdout(text):
+    runpy.run_module("jaxrl_llm.config", run_name="__main__", alter_sys=True)
+  return text.getvalue()
+
+
+def state() -> dict:
+  """Returns the names of every table, of the presets and decorators, and the keys of the listing.
+  """
+  from jaxrl_llm import paper_table, presets, register, registry
+  from jaxrl_llm.config import base_config, from_dict
+  from jaxrl_llm.reporting import glossary
+
+  tables = {table.kind: table.names() for table in vars(registry).values()
+            if isinstance(table, registry.Table)}
+  for name in presets.PRESETS:
+    from_dict(presets.apply(base_config(), name))
+  assert glossary.describe("policy/entropy")
+  decorators = [*register.__all__, *paper_table.names("decorator")]
+  for name in decorators:
+    assert callable(getattr(register, name))
+  return {"names": tables | {"preset": list(presets.PRESETS), "decorator": decorators},
+          "keys": sorted({line.split(" = ")[0] for line in listing().splitlines()
+                          if " = " in line and not line.startswith("#")}),
+          "loaded": sorted(name for name in sys.modules if name.startswith("jaxrl_llm.papers."))}
+
+
+def child(label: str) -> None:
+  """Prints what is left, in a process of its own."""
+  sys.stdout.flush()
+  process = os.fork()
+  if process:
+    os.waitpid(process, 0)
+    return
+  try:
+    line = {"removed": label, "failed": import_all(), **state()}
+  except BaseException:
+    line = {"removed": label, "failed": [traceback.format_exc()[-1500:]]}
+  print(json.dumps(line), flush=True)
+  os._exit(0)
+
+
+def main(folder: Path) -> None:
+  sys.path.insert(0, str(folder))
+  papers, aside = folder / "jaxrl_llm/papers", folder / "aside"
+  names = sorted(path.name for path in papers.iterdir() if (path / "__init__.py").exists())
+  aside.mkdir()
+  child("nothing")
+  for name in names:
+    (papers / name).rename(aside / name)
+    child(name)
+    (aside / name).rename(papers / name)
+  for name in names:
+    (papers / name).rename(aside / name)
+  child("all")
+
+
+if __name__ == "__main__":
+  main(Path(sys.argv[1]))

@@ -1,0 +1,50 @@
+"""The private parts of JAX that the package uses are where it looks for them."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import jax
+import pytest
+
+import jaxrl_llm
+from jaxrl_llm.parallel import jax_private
+
+PACKAGE = Path(jaxrl_llm.__file__).parent
+
+
+def private_imports(source: str) -> bool:
+  """Whether a file imports from `jax._src` or `jaxlib`."""
+  names = []
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      names += [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+      names.append(node.module or "")
+  return any(name.startswith(("jax._src", "jaxlib")) for name in names)
+
+
+def test_only_one_file_knows_private_modules():
+  files = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")
+           if private_imports(path.read_text())]
+  assert files == ["parallel/jax_private.py"]
+  assert private_imports("def f():\n  from jax._src import x")
+
+
+def test_they_are_there_and_take_what_is_given():
+  from jax._src import clusters, distributed
+
+  detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+  inspect.signature(detect).bind(None, None, None, None, None, 1)
+  assert hasattr(distributed.global_state, "client"), f"jax {jax.__version__} moved the client"
+  read = jax_private.decompressor()
+  assert read is not None, f"jax {jax.__version__} moved decompress_executable"
+  with pytest.raises(Exception, match=""):
+    read(b"no compressed program")
+
+
+def test_a_single_process_has_no_client_and_no_place(monkeypatch):
+  for name in ("JAX_COORDINATOR_ADDRESS", "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"):
+    monkeypatch.delenv(name, raising=False)
+  assert jax_private.key_value_client() is None
+  assert jax_private.launched_place(None, 1)[0] is None

@@ -1,0 +1,169 @@
+"""Columns: a plugin's pass reaches what asks for it, in its row, and is made for nobody else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_batch
+
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.scoring import score_rollout
+from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.objective import advantages, terms
+from jaxrl_llm.ops import masked
+from jaxrl_llm.registry import COLUMNS
+from jaxrl_llm.training import columns
+
+ROWS, LENGTH = tiny_batch.ROWS, tiny_batch.LENGTH
+REWARDS, KEEP = jnp.zeros(ROWS), jnp.ones(ROWS, bool)
+
+
+@columns.register("novelty", check=lambda cfg, reader: None, replace=True)
+def novelty(parts: columns.ColumnParts):
+  """The token's id plus an entry of the parameters, times the advantage's number."""
+  scale = getattr(parts.numbers, "scale", 1.0)
+
+  def column(params, rollout, sampling, *, packing=None):
+    del sampling, packing
+    return scale * (rollout.tokens + params["embedding"][0, 0])
+
+  return column
+
+
+@columns.register("distance", reads=(columns.REFERENCE, columns.CURRENT), replace=True)
+def distance(parts: columns.ColumnParts):
+  def column(reference, params, rollout, sampling, *, packing=None):
+    del sampling, packing, parts
+    return jnp.where(rollout.mask, reference["embedding"][0, 0] - 2 * params["embedding"][0, 0], 0)
+
+  return column
+
+
+columns.register_statistic("uncertainty", "entropy")
+
+
+@pytest.fixture(autouse=True)
+def readers():
+  """An advantage and terms that read the columns."""
+
+  @advantages.register("by_novelty", needs={"novelty"}, scale=1.0)
+  def by_novelty(inputs, cfg):
+    del cfg
+    return masked.masked(inputs.columns["novelty"], inputs.mask)
+
+  for name in ("novelty", "distance", "uncertainty", "ref_log_probs", "unheard"):
+    @terms.register(f"on_{name}", columns={name}, coef=0.1)
+    def on_column(inputs, cfg, name=name):
+      del cfg
+      return terms.TermOutput(masked.masked(inputs.batch.columns[name], inputs.live), {})
+
+
+def learner_of(advantage="grpo", term="none", optimizer_batches=2, **sections):
+  config = base_config()
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
+                      head_dim=8, mlp_width=8)
+  config.task.update(num_terms=2, heldout_problems=8)
+  config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=LENGTH - 2,
+                        window=LENGTH - 2)
+  config.updates.optimizer_batches = optimizer_batches
+  config.advantage.name, config.term.name = advantage, term
+  for name, values in sections.items():
+    config[name].update(values)
+  cfg = setup.resolve(from_dict(config))
+  return setup.build_learner(cfg, jax.devices()[:1])[2]
+
+
+def scored(learner, seed=0):
+  """(scores of the rollout, parameters, reference) of a learner."""
+  params, reference = (learner.model.init(jax.random.key(seed + i)) for i in (0, 1))
+  return score_rollout(learner.scoring, params, reference, tiny_batch.rollout()), params, reference
+
+
+def check_reaches(learner, rollout, expected) -> None:
+  """Each optimizer batch has the column's rows in its advantages and for its term."""
+  scores, _, _ = scored(learner)
+  found, _ = learner.batches(rollout, REWARDS, KEEP, scores)
+  assert len(found) == 2
+  for k, batch in enumerate(found):
+    rows = np.arange(4) + 4 * k
+    np.testing.assert_allclose(batch.columns["novelty"], expected[rows], rtol=1e-6)
+    np.testing.assert_allclose(batch.advantages, expected[rows] * rollout.mask[rows], rtol=1e-6)
+
+
+def test_a_column_reaches_the_advantage_and_the_term_in_its_own_row():
+  learner = learner_of("by_novelty", "on_novelty", advantage={"scale": 0.5})
+  rollout, params = tiny_batch.rollout(), scored(learner)[1]
+  expected = 0.5 * (np.asarray(rollout.tokens) + float(params["embedding"][0, 0]))
+  check_reaches(learner, rollout, expected)
+  for wrong in (expected[::-1], 2 * expected, expected + 0.1):
+    with pytest.raises(AssertionError):
+      check_reaches(learner, rollout, wrong)
+
+
+def test_a_column_is_made_only_where_something_reads_it():
+  assert scored(learner_of("by_novelty"))[0].columns.keys() == {"novelty"}
+  (batch, _), _ = learner_of("by_novelty").batches(
+      tiny_batch.rollout(), REWARDS, KEEP, scored(learner_of("by_novelty"))[0])
+  assert batch.columns is None, "no term reads it, so that it does not travel on"
+  plain = learner_of()
+  assert not plain.scoring.columns and scored(plain)[0].columns is None
+  of_term = learner_of(term="on_novelty")
+  assert set(of_term.scoring.columns) == {"novelty"} and plain.base is of_term.base is None
+
+
+def test_a_pass_gets_the_parameters_that_it_reads_in_its_order():
+  learner = learner_of(term="on_distance")
+  assert learner.scoring.reads(columns.REFERENCE), "the run keeps the reference, without a KL term"
+  scores, params, reference = scored(learner)
+  here, there = (float(x["embedding"][0, 0]) for x in (params, reference))
+  got = np.asarray(scores.columns["distance"])[np.asarray(tiny_batch.rollout().mask)]
+  np.testing.assert_allclose(got, there - 2 * here, rtol=1e-5)
+  assert abs((there - 2 * here) - (here - 2 * there)) > 1e-3, "the other order"
+  assert not learner_of(term="on_novelty").scoring.reads(columns.REFERENCE)
+
+
+def test_a_statistic_of_the_anchor_s_pass_has_no_pass_of_its_own():
+  learner = learner_of(term="on_uncertainty")
+  assert not learner.scoring.columns
+  scores, params, _ = scored(learner)
+  stats = learner.scoring.score(params, tiny_batch.rollout(), learner.scoring.sampling)
+  np.testing.assert_array_equal(scores.columns["uncertainty"], stats.entropy)
+  assert np.ptp(np.asarray(stats.entropy)[np.asarray(tiny_batch.rollout().mask)]) > 0
+  # With one optimizer batch the policy is its own anchor, and no pass is made.
+  alone, _, _ = scored(learner_of(term="on_uncertainty", optimizer_batches=1))
+  assert alone.columns is None
+
+
+def test_the_reference_s_log_probs_are_a_column():
+  learner = learner_of(kl={"coef": 0.1})
+  assert set(learner.scoring.columns) == {columns.REFERENCE_COLUMN}
+  scores, _, reference = scored(learner)
+  own = learner.scoring.score(reference, tiny_batch.rollout(), learner.scoring.sampling).log_probs
+  np.testing.assert_allclose(scores.ref_log_probs, own, rtol=1e-5, atol=1e-6)
+  assert scores.columns is None
+
+
+def test_what_is_refused():
+  with pytest.raises(ValueError, match=r"column 'x' reads \['future'\]; allowed are current, base"):
+    columns.register("x", reads=("future",))
+  with pytest.raises(ValueError, match="column 'novelty' is registered already"):
+    columns.register("novelty")(novelty)
+  with pytest.raises(ValueError, match=r"advantage 'x' needs \['unheard'\]"):
+    advantages.register("x", needs={"unheard"})
+  with pytest.raises(ConfigError, match=r"'unheard': registered are .*novelty"):
+    learner_of(term="on_unheard")
+  assert "unheard" not in COLUMNS and "x" not in COLUMNS
+
+
+def test_a_column_says_what_it_cannot_be_computed_under():
+  def refuse(cfg, reader):
+    raise ConfigError(f"parameters.train = {cfg.parameters.train!r}: {reader}. Fix: another.")
+
+  columns.register("unfit", check=refuse)(novelty)
+  advantages.register("by_unfit", needs={"unfit"})(lambda inputs, cfg: inputs.columns["unfit"])
+  terms.register("on_unfit", columns={"unfit"}, coef=0.1)(
+      lambda inputs, cfg: terms.TermOutput(inputs.batch.columns["unfit"], {}))
+  for keys, reader in (({"advantage": "by_unfit"}, "advantage.name = 'by_unfit'"),
+                       ({"term": "on_unfit"}, "term.name = 'on_unfit'")):
+    with pytest.raises(ConfigError, match=rf"parameters\.train = 'all': {reader}"):
+      learner_of(**keys)

@@ -4,7 +4,7 @@ from setuptools import find_packages, setup
 
 setup(
     name="jaxrl_llm",
-    version="0.1.0",
+    version="0.2.0",
     description="Reinforcement learning of language models in JAX: off-policy correction and "
     "credit assignment, side by side",
     license="Apache-2.0",

@@ -246,17 +246,23 @@ ROWS = (
 )
 
 
+def folder(name: str) -> Path:
+  """Returns the folder of a table, which a paper's has among the papers."""
+  return HERE / name if (HERE / name).exists() else HERE / "papers" / name
+
+
 def progress(name: str) -> dict[str, int]:
   """Returns how many runs of a sweep have results, and of how many."""
-  sweep = sweeps.load(HERE / name / "sweep.py")
+  sweep = sweeps.load(folder(name) / "sweep.py")
   return {"done": len(sweeps.read_results(sweep)), "all": len(sweep.cells)}
 
 
 def line(row: Row) -> tuple[str, ...]:
   """Returns the cells below HEADER."""
-  numbers = [Claim(row.question, "", None, *place).here(HERE / row.name) for place in row.numbers]
+  numbers = [Claim(row.question, "", None, *place).here(folder(row.name)) for place in row.numbers]
   counts = {} if numbers else progress(row.name)
-  return (f"[{row.name}](experiments/{row.name}/README.md)", row.question, row.command,
+  page = folder(row.name).relative_to(HERE.parent) / "README.md"
+  return (f"[{row.name}]({page})", row.question, row.command,
           row.result.format(*numbers, **counts), row.published, row.verdict)
 
 

@@ -16,6 +16,7 @@ PAPERS = (  # (folder, kind, names)
     ("arca", "preset", ("arca",)),
     ("arca", "metrics", ("credit",)),
     ("occ", "term", ("mtp_ce", "mtp_detach", "mtp_policy", "occ")),
+    ("occ", "column", ("mtp_anchor_log_probs",)),
     ("occ", "decorator", ("mtp",)),
     ("occ", "metrics", ("mtp",)),
     ("pipo", "transform", ("pipo",)),
@@ -75,6 +76,29 @@ def load(kind: str, name: str) -> Any:
   for folder, of, known in PAPERS:
     if of == kind and name in known and _folder_is_there(folder):
       return importlib.import_module(f"jaxrl_llm.papers.{folder}")
+  return None
+
+
+def key_now(key: str) -> str:
+  """Returns a hint at the section that took the place of a former one; empty for other keys."""
+  former = key.strip("'").split(".")[0]
+  if former not in FORMER_SECTIONS:
+    return ""
+  section, method, names_now = FORMER_SECTIONS[former]
+  values = [method] if method else [f"{new} ({old})" for old, new in names_now.items()]
+  return (f" Since version 0.2 the section is `{section}`: {section}.name="
+          f"{' or '.join(values)}, with its numbers beside it.")
+
+
+def carried_before(content: dict) -> str | None:
+  """Returns the key by which a config.json before version 0.2 chose something that checkpoints held
+  in another form: "pipo.enabled"; None if it chose nothing of the kind.
+  """
+  pipo, mtp = content.get("pipo"), content.get("mtp")
+  if isinstance(pipo, dict) and pipo.get("enabled"):
+    return "pipo.enabled"
+  if isinstance(mtp, dict) and mtp.get("name") == "occ":
+    return "mtp.name"
   return None
 
 

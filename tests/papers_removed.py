@@ -2,8 +2,9 @@
 
   python papers_removed.py FOLDER
 
-FOLDER holds the copy. One process imports JAX and then forks: a child for the whole package, one
-for each paper that is taken away, and one without any. Each child prints a line of JSON.
+FOLDER holds the copy. A child that is forked looks at the whole package, one at it without each
+paper, and one at it without any; each prints a line of JSON. What they all import beside the
+package is imported once, before the second of them.
 """
 
 import contextlib
@@ -17,16 +18,19 @@ import sys
 import traceback
 from pathlib import Path
 
-import jax  # noqa: F401 - what takes long to import is imported once
-import optax  # noqa: F401
-
+LIBRARIES = ("jax.", "flax.", "optax.", "orbax.", "transformers.", "matplotlib.", "scipy.",
+             "tensorboard.", "ml_collections.", "huggingface_hub.", "datasets.", "jinja2.")
 OPTIONAL = ("reasoning_gym", "qwix", "wandb", "trackio", "math_verify")  # extras of setup.py
 
 
+# These are started, not imported: beside them they import their neighbours by bare names.
+SCRIPTS = ("__main__", "sandbox_child", "sandbox_server")
+
+
 def modules(package) -> list[str]:
-  """Returns the names of all modules of a package but its commands, which act when imported."""
+  """Returns the names of all modules of a package but SCRIPTS."""
   return [info.name for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-          if not info.name.endswith("__main__")]
+          if info.name.rpartition(".")[2] not in SCRIPTS]
 
 
 def import_all() -> list[str]:
@@ -62,18 +66,19 @@ def state() -> dict:
             if isinstance(table, registry.Table)}
   for name in presets.PRESETS:
     from_dict(presets.apply(base_config(), name))
-  assert glossary.describe("policy/entropy")
   decorators = [*register.__all__, *paper_table.names("decorator")]
   for name in decorators:
     assert callable(getattr(register, name))
-  return {"names": tables | {"preset": list(presets.PRESETS), "decorator": decorators},
+  return {"names": tables | {"preset": list(presets.PRESETS), "decorator": decorators,
+                           "metrics": sorted({entry.name.split("/")[0]
+                                              for entry in glossary.all_entries()})},
           "keys": sorted({line.split(" = ")[0] for line in listing().splitlines()
                           if " = " in line and not line.startswith("#")}),
           "loaded": sorted(name for name in sys.modules if name.startswith("jaxrl_llm.papers."))}
 
 
-def child(label: str) -> None:
-  """Prints what is left, in a process of its own."""
+def child(label: str, libraries: Path | None = None) -> None:
+  """Prints what is left, in a process of its own; writes which libraries it needed."""
   sys.stdout.flush()
   process = os.fork()
   if process:
@@ -81,6 +86,8 @@ def child(label: str) -> None:
     return
   try:
     line = {"removed": label, "failed": import_all(), **state()}
+    if libraries is not None:
+      libraries.write_text("\n".join(name for name in sys.modules if name.startswith(LIBRARIES)))
   except BaseException:
     line = {"removed": label, "failed": [traceback.format_exc()[-1500:]]}
   print(json.dumps(line), flush=True)
@@ -92,7 +99,10 @@ def main(folder: Path) -> None:
   papers, aside = folder / "jaxrl_llm/papers", folder / "aside"
   names = sorted(path.name for path in papers.iterdir() if (path / "__init__.py").exists())
   aside.mkdir()
-  child("nothing")
+  child("nothing", folder / "libraries")
+  for name in (folder / "libraries").read_text().split():
+    with contextlib.suppress(ImportError):
+      importlib.import_module(name)
   for name in names:
     (papers / name).rename(aside / name)
     child(name)

@@ -95,7 +95,8 @@ def call_term(name, array, mask):
 
   def added(x, mask, row, ids, tokens):
     rollout = Rollout(tokens, mask, ids, ids, x, row > 0, ids, ids, ids, ids)
-    columns = {column: x for column in entry.columns} | {column: row for column in entry.row_columns}
+    columns = {column: x for column in entry.columns}
+    columns |= {column: row for column in entry.row_columns}
     inputs = terms.TermInputs(TokenStats(x, **{one: x for one in entry.stats}),
                               TrainBatch(rollout, x, x, x, x, columns=columns), mask,
                               terms.surrogate_of(cfg))
@@ -220,8 +221,8 @@ def train(folder):
            transform={"name": "pipo"}, warm_start={"steps": 1, "batch_size": 8},
            shaping={"overlong_buffer": 2}, evaluation={"every": 1, "samples": 1, "sets": sets},
            rollout={"shared_prefix": False}), folder / "terms")
-  trainer.run(tiny(term={"name": "mtp_ce"}, warm_start={"steps": 1, "batch_size": 8, "mtp_coef": 0.2}),
-              folder / "mtp")
+  trainer.run(tiny(term={"name": "mtp_ce"},
+                   warm_start={"steps": 1, "batch_size": 8, "mtp_coef": 0.2}), folder / "mtp")
   with pytest.raises(trainer.RUN_ERRORS):
     trainer.run(tiny(dynamic_sampling={"enabled": True, "max_draws": 1},
                      shaping={"mask_truncated": True}), folder / "dynamic")

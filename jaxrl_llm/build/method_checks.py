@@ -124,6 +124,8 @@ def _check_term(cfg: Config, entry: terms.TermEntry) -> None:
   if not isinstance(output, terms.TermOutput):
     raise TypeError(f"it returned {_kind(output)}; a TermOutput was expected")
   _expect_tokens(output.per_token_loss, "per_token_loss")
+  if output.coefficient is None and not hasattr(numbers, "coef"):
+    raise TypeError("it returned no coefficient, and has no number coef")
 
 
 def _expect_tokens(found, what: str) -> None:

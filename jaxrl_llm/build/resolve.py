@@ -106,6 +106,9 @@ def _check_anchor(cfg: Config) -> None:
 def _check_parts(cfg: Config) -> None:
   """What loss terms, update transforms and optimizers refuse for themselves."""
   for name, entry in LOSS_TERMS.parts(cfg.term.name).items():
+    for column in sorted(entry.columns):
+      if COLUMNS[column].check is not None:
+        COLUMNS[column].check(cfg, f"term.name = {name!r}")
     if entry.check is not None:
       entry.check(cfg, name)
   for transform in transforms.active(cfg.step).values():

@@ -6,6 +6,7 @@ import re
 import typing
 from typing import Any
 
+from jaxrl_llm import paper_table
 from jaxrl_llm.config.plugins import load_plugins
 from jaxrl_llm.config.sections import Config
 from jaxrl_llm.fields import ConfigError, admits, checked, options
@@ -158,6 +159,8 @@ def _unknown_key(full: str) -> str:
   known = [_with_name(key, full) for key in keys()]
   near = difflib.get_close_matches(full, known, n=1, cutoff=0.0)
   same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
+  if now := paper_table.key_now(full):
+    return f"unknown key {full}.{now}"
   return (f"unknown key {full}; nearest known key: {(same_leaf or near)[0]}. "
           "`python -m jaxrl_llm.config` lists them all.")
 

@@ -1,4 +1,4 @@
-"""The tree of prefixes that the rows of a group form, for TEMPO and for the labels of value models.
+"""The tree of prefixes that the rows of a group form, and means over the rows that begin alike.
 
 Prefixes are not compared with each other; each gets a number: at depth k, that of the pair (number
 at depth k - 1, token k). One sort of [B] per depth finds the pairs, so a column costs O(B log B)

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
+from jaxrl_llm import paper_table
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import cache
@@ -88,7 +89,8 @@ def parse(arguments: list[str]) -> list[str]:
     return app.parse_flags_with_usage(arguments)
   # An unknown section. `from_dict` refuses unknown keys of a known one.
   except KeyError as error:
-    raise ConfigError(f"unknown key: {error.args[0]}") from error
+    name = str(error.args[0])
+    raise ConfigError(f"unknown key: {name}{paper_table.key_now(name)}") from error
 
 
 def check(rest: Sequence[str], required: Sequence[str], folders: Sequence[str]) -> None:

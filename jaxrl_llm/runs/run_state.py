@@ -15,10 +15,8 @@ from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts import engine
 from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
-from jaxrl_llm.training.transforms import with_carried
+from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
 from jaxrl_llm.types import PromptBatch, TrainState
-
-OF_EVERY_RUN = ("train", "cursor", "stale")  # parts of a checkpoint that no transform carries
 
 
 @dataclasses.dataclass(frozen=True)

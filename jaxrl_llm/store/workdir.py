@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import paper_table
 from jaxrl_llm.config import Config, ConfigError, read_saved
 from jaxrl_llm.store.files import write_atomically
 
@@ -57,6 +58,11 @@ def check(workdir: str | Path, cfg: Config) -> list[str]:
   if not path.exists():
     return []
   theirs, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(cfg)
+  former = paper_table.carried_before(theirs)
+  if former is not None and any(Path(workdir).glob("checkpoints/*")):
+    raise ConfigError(f"--workdir={workdir}: {former} in its config.json is of version 0.1, whose "
+                      "checkpoints hold what it carries in another form. Fix: another --workdir; "
+                      "evaluation and export still read this one.")
   named = {"plugins": theirs.get("plugins") or []}
   found = differences(named, {"plugins": mine["plugins"]})
   found = found or differences(_as_json(config_lib.from_saved(theirs)), mine)

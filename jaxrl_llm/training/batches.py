@@ -14,6 +14,7 @@ from jaxrl_llm.objective.correction import correction_weights
 from jaxrl_llm.objective.divergences import get_divergence
 from jaxrl_llm.objective.mismatch import mismatch_metrics
 from jaxrl_llm.ops import masked
+from jaxrl_llm.training.columns import REFERENCE_COLUMN
 from jaxrl_llm.training.meter import counted
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import AdvantageInputs, TrainBatch
@@ -67,7 +68,7 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
 
 def _of_terms(scores: Scores, cfg: BatchConfig) -> dict | None:
   """The columns that loss terms read and that a pass found; None if there is none."""
-  columns = scores.columns or {}
+  columns = {REFERENCE_COLUMN: scores.ref_log_probs} | (scores.columns or {})
   return {name: columns[name] for name in cfg.term_columns if name in columns} or None
 
 

@@ -3,6 +3,7 @@
 Each comes after a clip by the global norm, which is the same for all. A name that is not registered
 is looked up in `optax` and then in `optax.contrib`; its numbers are the keyword arguments of that
 function with a plain default, so `optimizer.name=muon optimizer.ns_steps=4` needs no line here.
+Muon takes leaves of two axes for matrices; projections of attention have three here, and get Adam.
 """
 
 import dataclasses

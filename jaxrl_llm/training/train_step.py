@@ -115,6 +115,8 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
   whole, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
 
   def of_parameter(moment, sharding, parameter):
+    if _is_masked(moment):  # an optimizer that treats some leaves otherwise keeps nothing of them
+      return moment
     if moment.shape == parameter.shape:
       return sharding
     return _of_factor(moment.shape, sharding, parameter.shape)
@@ -123,8 +125,12 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
     return whole
 
   opt_state = optax.tree_map_params(tx, of_parameter, jax.eval_shape(tx.init, shapes), trained,
-                                    shapes, transform_non_params=of_counter)
+                                    shapes, transform_non_params=of_counter, is_leaf=_is_masked)
   return TrainState(whole, trained, opt_state, frozen)
+
+
+def _is_masked(node) -> bool:
+  return isinstance(node, optax.MaskedNode)
 
 
 def _of_factor(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):

@@ -29,6 +29,8 @@ from jaxrl_llm.types import (
   TrainState,
 )
 
+OF_EVERY_RUN = ("train", "cursor", "stale")  # parts of a checkpoint that no transform carries
+
 
 class StepParts(NamedTuple):
   """What an update is made of, beside its batch: all static but for the packing."""
@@ -137,7 +139,12 @@ class Transform:
 def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
   """Returns a decorator that enters a transform: a class made as `transform(cfg)`, derived from
   `Transform`; `cfg` is an instance of the numbers. Arguments as in `registry.Table.register`.
+
+  Raises:
+    ValueError: the name is taken, or is that of another part of a checkpoint.
   """
+  if name in OF_EVERY_RUN:
+    raise ValueError(f"transform {name!r}: checkpoints have a part of that name. Fix: another name")
   return TRANSFORMS.register(name, numbers, replace=replace, **defaults)
 
 

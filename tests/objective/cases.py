@@ -56,8 +56,8 @@ def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
       "columns": columns or None,
       "turn_id": np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32)
   }
-  return AdvantageInputs(**given | fields |
-                         {k: given[k] for k in fields if k not in ("mask", "tokens", "turn_id", "columns")})
+  as_given = ("mask", "tokens", "turn_id", "columns")
+  return AdvantageInputs(**given | fields | {k: given[k] for k in fields if k not in as_given})
 
 
 def of_columns(shape, seed: int) -> dict[str, np.ndarray]:

@@ -1,7 +1,9 @@
-"""The methods pages of objective/ say what the code does: names, defaults, anchors, rules and
-recipes are those of the registries, and every method has a section.
+"""The methods pages say what the code does: names, defaults, anchors, rules and recipes are those
+of the registries, and every method has a section. The core's methods stand on the pages of
+objective/, those of a paper on its own.
 """
 
+import importlib
 import re
 from pathlib import Path
 
@@ -15,27 +17,42 @@ from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.registry import AGGREGATIONS
 
-FOLDER = Path(jaxrl_llm.__file__).parent / "objective"
+PACKAGE = Path(jaxrl_llm.__file__).parent
+FOLDER = PACKAGE / "objective"
 ESTIMATORS = (FOLDER / "README.md").read_text()
 ADVANTAGES = (FOLDER / "advantages.md").read_text()
 MISMATCH = (FOLDER / "mismatch.md").read_text()
 CORRECTION = "Correction, rejection and the sequence mask"
 
 
-def of_the_package(registry) -> set[str]:
+@pytest.fixture
+def pages(monkeypatch):
+  monkeypatch.syspath_prepend(str(PACKAGE.parent / "experiments"))
+  return importlib.import_module("pages")
+
+
+def of_module(registry, prefix: str) -> set[str]:
   modules = {name: registry.spec(name).function.__module__ for name in registry.names()}
-  return {name for name, module in modules.items() if module.startswith("jaxrl_llm.")}
+  return {name for name, module in modules.items() if module.startswith(prefix)}
 
 
-def of_absent_papers(kind: str) -> set[str]:
-  """Returns the names of a kind that papers would bring whose folders are not there."""
-  known = {name for _, of, names in paper_table.PAPERS for name in names if of == kind}
-  return known - set(paper_table.names(kind))
+def of_the_core(registry) -> set[str]:
+  return of_module(registry, "jaxrl_llm.") - of_module(registry, "jaxrl_llm.papers.")
+
+
+def brought(kind: str) -> dict[str, str]:
+  """Returns the names of a kind that papers bring, with the folder of each."""
+  return {name: folder for folder, of, names in paper_table.PAPERS for name in names
+          if of == kind and name in paper_table.names(kind)}
+
+
+def page_of(folder: str) -> str:
+  return (PACKAGE / "papers" / folder / "README.md").read_text()
 
 
 def compare_estimators(page: str) -> None:
   rows = table(page, "Estimators")
-  assert set(rows) == of_the_package(estimators)
+  assert set(rows) == of_the_core(estimators)
   assert set(rows) <= sections(page)
   for name, (_, defaults, anchor, _) in rows.items():
     spec, given = estimators.spec(name), numbers(defaults)
@@ -64,7 +81,7 @@ def test_a_wrong_page_is_noticed(right, wrong):
 
 def test_advantages_and_aggregations():
   rows = table(ADVANTAGES, "Advantages")
-  assert set(rows) - of_absent_papers("advantage") == of_the_package(advantages)
+  assert set(rows) == of_the_core(advantages)
   assert set(rows) <= sections(ADVANTAGES)
   assert set(table(ADVANTAGES, "Aggregation")) == set(AGGREGATIONS.names())
 
@@ -84,12 +101,31 @@ def recipe(estimator, advantage, aggregation, further, *_) -> dict[str, str]:
   return {f"{key}.name": value.strip("`") for key, value in names.items()} | dict(pairs)
 
 
-def test_recipes():
-  rows = table(ESTIMATORS, "Recipes")
-  absent = of_absent_papers("preset")
-  assert {name: recipe(*row) for name, row in rows.items() if name not in absent} == {
-      name: {key: str(value) for key, value in keys.items()} for name, keys in PRESETS.items()
+def compare_recipes(page: str, names) -> None:
+  rows = table(page, "Recipes")
+  assert {name: recipe(*row) for name, row in rows.items()} == {
+      name: {key: str(value) for key, value in PRESETS[name].items()} for name in names
   }
+
+
+def test_recipes():
+  compare_recipes(ESTIMATORS, set(PRESETS) - brought("preset").keys())
+
+
+@pytest.mark.parametrize("folder", sorted(set(brought("preset").values())))
+def test_a_paper_s_recipes_are_on_its_page(folder):
+  names = [name for name, of in brought("preset").items() if of == folder]
+  compare_recipes(page_of(folder), names)
+  check_deviations(page_of(folder))
+  with pytest.raises(AssertionError):
+    compare_recipes(page_of(folder).replace("| `ppo` |", "| `gspo` |"), names)
+
+
+@pytest.mark.parametrize("folder", sorted(set(brought("advantage").values())))
+def test_a_paper_s_advantages_are_on_its_page(folder):
+  rows = table(page_of(folder), "Advantages")
+  assert set(rows) == of_module(advantages, f"jaxrl_llm.papers.{folder}.")
+  assert set(rows) <= sections(page_of(folder))
 
 
 SAID = {
@@ -125,3 +161,60 @@ def test_prose_is_short_and_links_exist(page):
   assert max(map(len, prose)) <= 100
   for target in re.findall(r"\]\(([^)#:]+)\)", page):
     assert (FOLDER / target).exists(), target
+
+
+# --- what experiments/pages.py writes
+
+
+def test_nothing_is_out_of_date(pages):
+  assert pages.renew(write=False) == []
+
+
+@pytest.mark.parametrize(("part", "right", "wrong"), [
+    ("estimators", "log_low=0.4, log_high=0.4", "log_low=0.4, log_high=0.5"),
+    ("estimators", "| behavior | 2602.10693", "| recomputed | 2602.10693"),
+    ("recipes", "`correction.cap=5.0`", "`correction.cap=4.0`"),
+    ("advantages", "`sum_pi_squared`", "`entropy`"),
+    ("aggregations", "`luspo`, ", ""),
+    ("modules", "`jaxrl_llm.sandbox`", "`jaxrl_llm.sandbocks`"),
+])
+def test_a_wrong_table_is_mended(pages, part, right, wrong):
+  entry = next(p for p in pages.parts() if p.name == part)
+  page = entry.page.read_text()
+  _, text, _ = pages.split(page, entry)
+  assert right in text
+  assert pages.renewed(page.replace(text, text.replace(right, wrong, 1)), entry) == page
+
+
+def test_a_cell_that_is_written_by_hand_is_kept(pages):
+  entry = next(p for p in pages.parts() if p.name == "recipes")
+  page = entry.page.read_text().replace("| none known |", "| none known to us |", 1)
+  assert pages.renewed(page, entry) == page
+
+
+def halved(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """Half of every weight. A second sentence.
+
+    loss_t = -A_t log pi(a_t) / 2
+
+  Source: arXiv 2601.00001, eq. 3; own form of it. The rest is unconfirmed.
+  """
+
+
+def test_a_new_estimator_needs_no_line_on_a_page(pages, monkeypatch):
+  """It gets a row and a section, and a page without them is out of date."""
+  monkeypatch.setattr(halved, "__module__", "jaxrl_llm.objective.estimators.token")
+  estimators.register("halved", cap=2.0, floor=None, anchor="behavior")(halved)
+  entries = {p.name: p for p in pages.parts()}
+  page = pages.renewed(ESTIMATORS, entries["estimators"])
+  row = ("| `halved` | Half of every weight | cap=2.0, floor=none | behavior | 2601.00001, eq. 3; "
+         "own form of it |")
+  assert row in page and page.index("| `sapo` |") < page.index(row) < page.index("| `m2po` |")
+  page = pages.renewed(page, entries["further estimators"])
+  assert "### halved\n\nHalf of every weight." in page
+  assert "\n    loss_t = -A_t log pi(a_t) / 2\n" in page
+  compare_estimators(page)
+  old = pages.renew(write=False)
+  assert [line.split(":")[0] for line in old] == [
+      "jaxrl_llm/objective/README.md, estimators",
+      "jaxrl_llm/objective/README.md, further estimators", "experiments/atlas"]

@@ -5,7 +5,6 @@ import inspect
 from pathlib import Path
 
 import jax
-import pytest
 
 import jaxrl_llm
 from jaxrl_llm.parallel import jax_private
@@ -39,8 +38,6 @@ def test_they_are_there_and_take_what_is_given():
   assert hasattr(distributed.global_state, "client"), f"jax {jax.__version__} moved the client"
   read = jax_private.decompressor()
   assert read is not None, f"jax {jax.__version__} moved decompress_executable"
-  with pytest.raises(Exception, match=""):
-    read(b"no compressed program")
 
 
 def test_a_single_process_has_no_client_and_no_place(monkeypatch):

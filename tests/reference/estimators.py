@@ -4,6 +4,7 @@ The gradient of token t's loss with respect to its own log-prob is -coefficient;
 other token's, 0.
 """
 
+import inspect
 import math
 
 import numpy as np
@@ -196,10 +197,14 @@ def _m2po(a, lp, ratios, k, n):
   return -ratio * a, 0.0 if abs(ratios[k]) >= BOUND else ratio * a
 
 
-_RULES = {
-    name.removeprefix("_"): rule for name, rule in list(globals().items()) if name in {
-        "_reinforce", "_ppo", "_gspo", "_seq_is", "_ctpo", "_minpro", "_ctpo_geomean", "_cispo",
-        "_sapo", "_dro", "_gmpo", "_topr", "_vespo", "_dppo_tv", "_dppo_kl", "_cppo", "_m2po"
-    }
-}
+def _is_rule(function) -> bool:
+  """Whether it is an estimator's formula for a token, called with (a, lp, ratios, k, n)."""
+  parameters = list(inspect.signature(function).parameters.values())
+  return ([p.name for p in parameters[:5]] == ["a", "lp", "ratios", "k", "n"]
+          and all(p.default is not p.empty for p in parameters[5:]))
+
+
+# The rule `_name` is that of the estimator `name`.
+_RULES = {name.removeprefix("_"): rule for name, rule in list(globals().items())
+          if inspect.isfunction(rule) and _is_rule(rule)}
 NAMES = tuple(_RULES)

@@ -18,7 +18,6 @@ ROWS, LENGTH = tiny_batch.ROWS, tiny_batch.LENGTH
 REWARDS, KEEP = jnp.zeros(ROWS), jnp.ones(ROWS, bool)
 
 
-@columns.register("novelty", check=lambda cfg, reader: None, replace=True)
 def novelty(parts: columns.ColumnParts):
   """The token's id plus an entry of the parameters, times the advantage's number."""
   scale = getattr(parts.numbers, "scale", 1.0)
@@ -30,21 +29,23 @@ def novelty(parts: columns.ColumnParts):
   return column
 
 
-@columns.register("distance", reads=(columns.REFERENCE, columns.CURRENT), replace=True)
 def distance(parts: columns.ColumnParts):
+  """Numbers of both policies, from which their order is seen."""
+  del parts
+
   def column(reference, params, rollout, sampling, *, packing=None):
-    del sampling, packing, parts
+    del sampling, packing
     return jnp.where(rollout.mask, reference["embedding"][0, 0] - 2 * params["embedding"][0, 0], 0)
 
   return column
 
 
-columns.register_statistic("uncertainty", "entropy")
-
-
 @pytest.fixture(autouse=True)
 def readers():
-  """An advantage and terms that read the columns."""
+  """Columns, and an advantage and terms that read them."""
+  columns.register("novelty")(novelty)
+  columns.register("distance", reads=(columns.REFERENCE, columns.CURRENT))(distance)
+  columns.register_statistic("uncertainty", "entropy")
 
   @advantages.register("by_novelty", needs={"novelty"}, scale=1.0)
   def by_novelty(inputs, cfg):
@@ -58,7 +59,7 @@ def readers():
       return terms.TermOutput(masked.masked(inputs.batch.columns[name], inputs.live), {})
 
 
-def learner_of(advantage="grpo", term="none", optimizer_batches=2, **sections):
+def learner_of(by="grpo", term="none", optimizer_batches=2, **sections):
   config = base_config()
   config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
                       head_dim=8, mlp_width=8)
@@ -66,7 +67,7 @@ def learner_of(advantage="grpo", term="none", optimizer_batches=2, **sections):
   config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=LENGTH - 2,
                         window=LENGTH - 2)
   config.updates.optimizer_batches = optimizer_batches
-  config.advantage.name, config.term.name = advantage, term
+  config.advantage.name, config.term.name = by, term
   for name, values in sections.items():
     config[name].update(values)
   cfg = setup.resolve(from_dict(config))
@@ -143,6 +144,15 @@ def test_the_reference_s_log_probs_are_a_column():
   assert scores.columns is None
 
 
+def test_a_term_may_ask_for_the_reference_s_log_probs():
+  learner = learner_of(term="on_ref_log_probs")
+  assert learner.scoring.reads(columns.REFERENCE), "also without a KL term"
+  scores, _, reference = scored(learner)
+  (batch, _), _ = learner.batches(tiny_batch.rollout(), REWARDS, KEEP, scores)
+  own = learner.scoring.score(reference, tiny_batch.rollout(), learner.scoring.sampling).log_probs
+  np.testing.assert_allclose(batch.columns["ref_log_probs"], own[:4], rtol=1e-5, atol=1e-6)
+
+
 def test_what_is_refused():
   with pytest.raises(ValueError, match=r"column 'x' reads \['future'\]; allowed are current, base"):
     columns.register("x", reads=("future",))
@@ -163,7 +173,7 @@ def test_a_column_says_what_it_cannot_be_computed_under():
   advantages.register("by_unfit", needs={"unfit"})(lambda inputs, cfg: inputs.columns["unfit"])
   terms.register("on_unfit", columns={"unfit"}, coef=0.1)(
       lambda inputs, cfg: terms.TermOutput(inputs.batch.columns["unfit"], {}))
-  for keys, reader in (({"advantage": "by_unfit"}, "advantage.name = 'by_unfit'"),
+  for keys, reader in (({"by": "by_unfit"}, "advantage.name = 'by_unfit'"),
                        ({"term": "on_unfit"}, "term.name = 'on_unfit'")):
     with pytest.raises(ConfigError, match=rf"parameters\.train = 'all': {reader}"):
       learner_of(**keys)

@@ -1,4 +1,8 @@
-"""Optimizers against their papers' formulas, and their states on one device and several."""
+"""Optimizers against their papers' formulas, by name from optax, and their states on one device and
+several.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +11,7 @@ import optax
 import pytest
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build import setup
 from jaxrl_llm.config import (
   ConfigError,
   MeshConfig,
@@ -14,10 +19,15 @@ from jaxrl_llm.config import (
   OptimizerConfig,
   base_config,
   check,
+  fill,
   from_dict,
+  from_saved,
+  to_dict,
 )
 from jaxrl_llm.models import Model
-from jaxrl_llm.training import train_step
+from jaxrl_llm.registry import OPTIMIZERS
+from jaxrl_llm.store.checkpoints import Checkpoints, abstract
+from jaxrl_llm.training import optimizers, train_step
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, state_shardings
 
@@ -138,3 +148,138 @@ def test_keys_of_the_other_optimizer_are_refused(keys, key):
   config.optimizer.update(keys)
   with pytest.raises(ConfigError, match=key):
     check(from_dict(config))
+
+
+# --- optimizers of optax by name
+
+MUON = OptimizerConfig("muon", learning_rate=0.02, weight_decay=0.1, max_grad_norm=1e9, ns_steps=3)
+
+
+def of_section(**keys) -> OptimizerConfig:
+  """The section of a config in which these keys are set, as a config file sets them."""
+  config = base_config()
+  for name, value in keys.items():
+    config.optimizer[name] = value
+  cfg = check(fill(from_dict(config)))
+  setup.resolve(cfg)
+  assert from_saved(to_dict(cfg)).optimizer == cfg.optimizer
+  return cfg.optimizer
+
+
+def test_muon_is_that_of_optax_with_the_section_s_numbers():
+  found = updated(MUON)
+
+  def by_optax(**numbers):
+    tx, params = optax.contrib.muon(0.02, weight_decay=0.1, **numbers), gradients_of(100)
+    state = tx.init(params)
+    for step in range(3):
+      updates, state = tx.update(gradients_of(step), state, params)
+      params = optax.apply_updates(params, updates)
+    return params
+
+  check_close = functools.partial(np.testing.assert_allclose, atol=1e-5)
+  jax.tree.map(check_close, found, by_optax(ns_steps=3))
+  with pytest.raises(AssertionError):
+    jax.tree.map(check_close, found, by_optax(ns_steps=5))
+
+
+def test_numbers_of_optax_are_keys_of_the_section():
+  cfg = of_section(name="muon", ns_steps=4, beta=0.9)
+  assert (cfg.ns_steps, cfg.beta, cfg.nesterov) == (4, 0.9, True)
+  assert of_section(ns_steps=4, name="muon") == of_section(name="muon", ns_steps=4)
+  assert of_section(name="lion", b1=0.95).b1 == 0.95 and of_section(name="sgd").name == "sgd"
+  for keys, message in (({"name": "muon", "ns_step": 4}, r"unknown key optimizer\.ns_step; "
+                         r"nearest known key: optimizer\.ns_steps"),
+                        ({"name": "adamw", "ns_steps": 4}, r"optimizer\.ns_steps = 4: 'adamw'"),
+                        ({"name": "muon", "ns_steps": "many"}, r"optimizer\.ns_steps = 'many'"),
+                        ({"name": "muon", "b1": 0.9}, r"optimizer\.b1 = 0\.9: 'muon'")):
+    with pytest.raises(ConfigError, match=message):
+      of_section(**keys)
+
+
+@pytest.mark.parametrize("name", ["muno", "adam2", "contrib", "chain", "clip_by_global_norm"])
+def test_a_name_that_is_no_optimizer_lists_those_that_are(name):
+  with pytest.raises(ConfigError, match=rf"optimizer\.name = '{name}': registered are "
+                                        r"adafactor, adamw"):
+    of_section(name=name)
+
+
+def test_a_weight_decay_that_would_be_left_out_is_refused():
+  with pytest.raises(ConfigError, match=r"optimizer\.weight_decay = 0\.1 with optimizer\.name = "
+                                        r"'sgd'.*Fix: optimizer\.weight_decay=0\.0"):
+    of_section(name="sgd", weight_decay=0.1)
+  for name in ("adamw", "adafactor", "muon", "lion"):
+    of_section(name=name, weight_decay=0.1)
+  assert not np.allclose(updated(OptimizerConfig("lion", weight_decay=0.5))["matrix"],
+                         updated(OptimizerConfig("lion"))["matrix"])
+
+
+def test_an_optimizer_of_a_plugin():
+  @optimizers.register("halved", power=1.0)
+  def halved(learning_rate, weight_decay, cfg):
+    return [optax.add_decayed_weights(weight_decay), optax.scale(0.5**cfg.power),
+            optax.scale_by_learning_rate(learning_rate)]
+
+  cfg = of_section(name="halved", power=2.0, learning_rate=0.1, weight_decay=0.2)
+  found, params = updated(cfg, steps=1), gradients_of(100)
+  clip = min(1, 1 / float(optax.tree.norm(gradients_of(0))))
+  for name, value in params.items():
+    expected = value - 0.1 * 0.25 * (clip * gradients_of(0)[name] + 0.2 * value)
+    np.testing.assert_allclose(found[name], expected, atol=1e-6)
+  assert "halved" in OPTIMIZERS
+
+
+def test_muon_trains_and_resumes_on_eight_devices(tmp_path):
+  """Updates follow one device; shapes and shardings of a restored state are those of the run's."""
+  one, _ = one_step(MUON, parallel.make_mesh(MeshConfig(), jax.devices()[:1]))
+  mesh = parallel.make_mesh(MeshConfig(1, 4, 2), jax.devices()[:8])
+  eight, state = one_step(MUON, mesh)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=5e-5), eight, one)
+  start = jax.device_get(state.params)
+  moved = jax.tree.map(lambda x, y: float(np.abs(x - y).max()), one, start)
+  assert min(jax.tree.leaves(moved)) > 1e-4, "every leaf is trained"
+
+  tx = make_optimizer(MUON)
+  shapes = jax.eval_shape(functools.partial(init_state, tx=tx), WIDE.shapes())
+  layout = state_shardings(WIDE, tx, mesh)
+  checkpoints = Checkpoints(tmp_path, from_dict(base_config()).checkpoint)
+  checkpoints.save(1, {"train": state})
+  _, restored = checkpoints.restore({"train": abstract(shapes, layout)})
+  checkpoints.close()
+
+  def same(x, y):
+    np.testing.assert_array_equal(x, y)
+    assert (x.shape, x.dtype, x.sharding) == (y.shape, y.dtype, y.sharding)
+
+  jax.tree.map(same, restored["train"], state)
+  divided = [x for x in jax.tree.leaves(state.opt_state) if x.size > 1
+             and x.addressable_shards[0].data.size < x.size]
+  assert divided, "what the layout is for"
+
+
+# --- states of runs that were saved before optimizers had a table
+
+
+@pytest.mark.parametrize(("cfg", "former"), [
+    (OptimizerConfig(), lambda: optax.adamw(1e-4, b1=0.9, b2=0.95)),
+    (OptimizerConfig(warmup_steps=3, moment_dtype="bfloat16"),
+     lambda: optax.adamw(optax.linear_schedule(0.0, 1e-4, 3), b1=0.9, b2=0.95,
+                         mu_dtype="bfloat16")),
+    (OptimizerConfig("adafactor"), lambda: optax.chain(
+        optax.scale_by_factored_rms(decay_rate=0.8), optax.clip_by_block_rms(1.0),
+        optax.add_decayed_weights(0.0), optax.scale_by_learning_rate(1e-4))),
+])
+def test_the_tree_of_a_state_is_the_former_one(cfg, former):
+  """As `optax.chain(clip, *parts)` of version 0.1 made it: a checkpoint names leaves by place."""
+  parts = [optax.clip_by_global_norm(1.0), former()]
+  if cfg.name == "adafactor":
+    parts = [parts[0], optax.scale_by_factored_rms(decay_rate=0.8), optax.clip_by_block_rms(1.0),
+             optax.add_decayed_weights(0.0), optax.scale_by_learning_rate(1e-4)]
+  expected, found = (jax.eval_shape(tx.init, WIDE.shapes())
+                     for tx in (optax.chain(*parts), make_optimizer(cfg)))
+  assert jax.tree.structure(found) == jax.tree.structure(expected)
+  assert jax.tree.leaves(found) == jax.tree.leaves(expected)
+  if cfg.name == "adafactor":  # what the check rejects: a chain within the chain
+    nested = optax.chain(optax.clip_by_global_norm(1.0), former())
+    assert jax.tree.structure(jax.eval_shape(nested.init, WIDE.shapes())) != jax.tree.structure(
+        found)

@@ -34,7 +34,7 @@ ITERATIONS, EVALUATE_EVERY, WATCH_EVERY = 40, 10, 2
 COEF = 0.3  # of the fixed losses: in a trial on seed 100, the mean of OCC's was 0.33
 LOSSES = {"detach": {"coef": COEF}, "ce": {"coef": COEF}, "policy": {"coef": COEF}, "occ": {}}
 TERMS = {"detach": "mtp_detach", "ce": "mtp_ce", "policy": "mtp_policy", "occ": "occ"}
-WATCHED = ("mtp_policy", "occ")  # losses whose batches hold the head's anchor
+WATCHED = ("policy", "occ")  # losses whose batches hold the head's anchor
 LATE = slice(-10, None)  # the iterations whose rewards a row of the table shows
 
 OUTCOME = ("loss of the head", "held-out accuracy, %", "reward, last 10 iterations, %",
@@ -118,7 +118,7 @@ def trained(cfg: Config, folder: Path) -> dict:
   with contextlib.closing(sampler):
     heldout, watch = Heldout(cfg, task, learner, sampler), Watch(learner, cfg, task.stop_ids)
     run = first_state(cfg, learner, warm_start(cfg, learner, task.tokenizer, folder))
-    if cfg.term.name in WATCHED:
+    if cfg.term.name in [TERMS[loss] for loss in WATCHED]:
       learner = dataclasses.replace(learner, step=watch)
     heldout(run)
     for iteration in range(1, cfg.iterations + 1):

@@ -19,14 +19,6 @@ from jaxrl_llm.lab.atlas.coefficients import POSITIONS, coefficients
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.reporting.plots import INK
 
-FAMILIES = {
-    "no ratio": ("reinforce", "dro"),
-    "token ratio": ("ppo", "sapo", "cispo", "m2po"),
-    "token ratio, probability bound": ("dppo_tv", "dppo_kl", "cppo"),
-    "prefix ratio": ("minpro", "ctpo_geomean", "ctpo"),
-    "row ratio": ("gspo", "gmpo", "seq_is", "topr", "vespo"),
-}
-OTHERS = "further estimators"  # of plugins
 CELLS = 161  # along an axis; odd, so that 0 is the middle of a cell
 
 # Inches.
@@ -72,13 +64,17 @@ def configs(methods: Methods = None) -> dict[str, EstimatorConfig]:
 def families(methods: Mapping[str, EstimatorConfig]) -> dict[str, list[str]]:
   """Returns family to the labels of its methods, without empty families.
 
-  An estimator that no family names, as one of a plugin, is among the OTHERS.
+  An estimator of a plugin is among `estimators.OTHERS`.
+
+  Raises:
+    ConfigError: an unknown name.
   """
-  found = {family: [label for name in names for label, cfg in methods.items() if cfg.name == name]
-           for family, names in FAMILIES.items()}
-  known = {name for names in FAMILIES.values() for name in names}
-  found[OTHERS] = [label for label, cfg in methods.items() if cfg.name not in known]
-  return {family: labels for family, labels in found.items() if labels}
+  for cfg in methods.values():
+    estimators.spec(cfg.name)
+  by_family = {family: [label for name in names for label, cfg in methods.items()
+                        if cfg.name == name]
+               for family, names in estimators.families().items()}
+  return {family: labels for family, labels in by_family.items() if labels}
 
 
 def draw(methods: Methods = None, path: Path | None = None, *, positions: Sequence[int] = POSITIONS,

@@ -16,20 +16,16 @@ HEADER = ("family", "estimator", "anchor", "above %", "below %", "no gradient %"
 POSITION_HEADER = ("position", "tokens", "rows", "of these end here",
                    "mean of the cumulative log-ratio", "its std")
 NONE = "no gradient"
-# File of an estimator: its family, in the order of the tables.
-FAMILIES = {"reinforce": "no ratio", "token": "token ratio", "cumulative": "prefix ratio",
-            "sequence": "sequence ratio", "batch": "batch", "trust_region": "trust region"}
-OTHERS = "own"  # of plugins
 
 
 def family(name: str) -> str:
-  """Returns the family of an estimator, by the file that defines it."""
-  return FAMILIES.get(estimators.spec(name).function.__module__.rpartition(".")[2], OTHERS)
+  """Returns the family of an estimator, see `estimators.families`."""
+  return next(family for family, names in estimators.families().items() if name in names)
 
 
 def by_family(replay: Replay) -> list[int]:
   """Returns the indices of the estimators in the order of their families."""
-  order = [*FAMILIES.values(), OTHERS]
+  order = list(estimators.families())
   names = [entry.name for entry in replay.estimators]
   return sorted(range(len(names)), key=lambda i: (order.index(family(names[i])), i))
 

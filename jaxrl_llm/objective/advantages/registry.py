@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection
 
+from jaxrl_llm import paper_table
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS, Entry
 from jaxrl_llm.types import AdvantageInputs
@@ -58,7 +59,8 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
       AdvantageInputs nor a column that is registered by then, or numbers are given in both ways.
   """
   options = options or {}
-  unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL) - set(COLUMNS.entries))
+  unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL) - set(COLUMNS.entries)
+                   - set(paper_table.names("column")))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 

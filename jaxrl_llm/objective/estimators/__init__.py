@@ -1,4 +1,7 @@
-"""Importance-ratio estimators, by name. Adding one: see the README's "Add an estimator"."""
+"""Importance-ratio estimators, by name. Adding one: see the README's "Add an estimator".
+
+An estimator belongs to the family of its module, so that a new one needs no further line.
+"""
 
 from jaxrl_llm.objective.estimators import (
     batch,
@@ -9,8 +12,29 @@ from jaxrl_llm.objective.estimators import (
     trust_region,
 )
 from jaxrl_llm.objective.estimators.registry import get_estimator, names, register, resolve, spec
+from jaxrl_llm.registry import ESTIMATORS
+
+# In the order in which pages and pictures show them; two modules may share a family.
+_MODULES = (reinforce, token, batch, trust_region, cumulative, sequence)
+_FAMILIES = {module.__name__: module.FAMILY for module in _MODULES}
+OTHERS = "further estimators"  # of plugins
+
+
+def families() -> dict[str, list[str]]:
+  """Returns family to the names of its estimators, in the order in which they are registered.
+
+  Those that no module of the package registered are among OTHERS; a family may be empty.
+  """
+  modules = {name: spec(name).function.__module__ for name in names()}
+  places = [*_FAMILIES, *(module for module in modules.values() if module not in _FAMILIES)]
+  by_family: dict[str, list[str]] = {family: [] for family in [*_FAMILIES.values(), OTHERS]}
+  registered = [name for name in ESTIMATORS.entries if name in modules]
+  for name in sorted(registered, key=lambda name: places.index(modules[name])):
+    by_family[_FAMILIES.get(modules[name], OTHERS)].append(name)
+  return by_family
+
 
 __all__ = [
-    "batch", "cumulative", "get_estimator", "names", "register", "reinforce", "resolve", "sequence",
-    "spec", "token", "trust_region"
+    "OTHERS", "batch", "cumulative", "families", "get_estimator", "names", "register", "reinforce",
+    "resolve", "sequence", "spec", "token", "trust_region"
 ]

@@ -11,6 +11,8 @@ from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import masked
 
+FAMILY = "token ratio"  # of all estimators of this module
+
 
 @dataclasses.dataclass(frozen=True)
 class Ppo:
@@ -104,29 +106,4 @@ def sapo(log_probs, anchor_log_probs, advantages, mask, cfg):
   loss = gate * lax.stop_gradient(masked.masked(advantages, mask))
   none = jnp.zeros_like(mask)
   return common.output(masked.masked(loss, mask),
-                       common.clip_counts(mask, high=none, low=none, dropped=none))
-
-
-@dataclasses.dataclass(frozen=True)
-class Dro:
-  """Numbers of `dro`."""
-
-  beta: float = option(0.1, "weight of the squared log-ratio", low=0.0)
-
-
-@register("dro", Dro, regularized=True)
-def dro(log_probs, anchor_log_probs, advantages, mask, cfg):
-  """No ratio: the log-likelihood, held near the anchor by a squared log-ratio l_t = log r_t.
-
-    loss_t  = -(A_t log pi(a_t) - (beta / 2) l_t^2)
-
-  Coefficient: A_t - beta l_t, which does not vanish with the advantage.
-
-  Source: after verl's loss of this name; beta is ours.
-  """
-  log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-  loss = common.score_function_surrogate(jnp.ones_like(log_ratio), log_probs, advantages, mask)
-  none = jnp.zeros_like(mask)
-  penalty = masked.masked(cfg.beta / 2 * jnp.square(log_ratio), mask)
-  return common.output(loss + penalty,
                        common.clip_counts(mask, high=none, low=none, dropped=none))

@@ -10,6 +10,8 @@ from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import masked, prefix
 
+FAMILY = "token ratio, probability bound"  # of all estimators of this module
+
 
 @dataclasses.dataclass(frozen=True)
 class DppoTv:

@@ -1,4 +1,4 @@
-"""papers/occ/derivations.md says what the code does: names, defaults, and what reaches the trunk."""
+"""papers/occ/derivations.md says what the code does: names, defaults, what reaches the trunk."""
 
 import contextlib
 import re

@@ -2,7 +2,6 @@
 
 import collections
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -26,6 +25,7 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
+programs.share()  # before the workers start, which inherit the folder's name
 _HOOK = install_import_hook(["jaxrl_llm.ops", "jaxrl_llm.objective"], "beartype.beartype")
 
 
@@ -51,17 +51,6 @@ def _registries_as_they_were():
 # ran before it.
 after_each_module = pytest.fixture(_registries_as_they_were, scope="module", autouse=True)
 after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
-
-
-def pytest_sessionstart(session):
-  """Before the workers start, which inherit the folder's name."""
-  if not hasattr(session.config, "workerinput"):
-    programs.shared_folder()
-
-
-def pytest_sessionfinish(session):
-  if not hasattr(session.config, "workerinput"):
-    shutil.rmtree(programs.shared_folder(), ignore_errors=True)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+import programs
+
 SERVER = Path(__file__).with_name("fork_server.py")
 # Variables that an interpreter, a library or its loader reads before the fork.
 EARLY = ("PYTHON", "LD_", "MPL", "OMP_", "OPENBLAS_", "MKL_", "HF_", "TRANSFORMERS_", "TF_")
@@ -49,6 +51,22 @@ def begin(arguments: list[str], cwd: Path, environment: dict[str, str], output=N
              {"stdout": output, "stderr": subprocess.STDOUT})
   return subprocess.Popen([sys.executable, *arguments], cwd=cwd, env=environment, text=True,
                           **outputs)
+
+
+def run(arguments: list[str], cwd: Path, environment: dict[str, str] | None = None,
+        timeout: float = 500.0, interpreter: bool = False) -> subprocess.CompletedProcess:
+  """As subprocess.run of `python <arguments>`, in a fork or by a start of an interpreter.
+
+  Args:
+    environment: by default that of commands which share compiled programs.
+  """
+  variables = programs.environment() if environment is None else environment
+  process = (begin if interpreter else Command)(arguments, cwd, variables)
+  try:
+    out, errors = process.communicate(timeout=timeout)
+  finally:
+    process.kill()
+  return subprocess.CompletedProcess(arguments, process.returncode, out, errors)
 
 
 class Command:

@@ -41,6 +41,14 @@ def shared_folder() -> Path:
   return Path(os.environ[FOLDER])
 
 
+def environment(**more: str) -> dict[str, str]:
+  """Returns the variables of a command that shares the compiled programs."""
+  return os.environ | ENVIRONMENT | {
+      "JAX_COMPILATION_CACHE_DIR": str(shared_folder()),
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+      "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"} | more
+
+
 def share() -> None:
   """Makes this process keep its programs in that folder, and take them from there."""
   import jax  # it reads variables that conftest.py sets first

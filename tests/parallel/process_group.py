@@ -1,6 +1,5 @@
 """The real command in several processes that share a run."""
 
-import os
 import socket
 import tempfile
 from pathlib import Path
@@ -23,12 +22,8 @@ class Group:
   """
 
   def __init__(self, count: int, devices: int, *flags: str, script: str = "main"):
-    env = os.environ | programs.ENVIRONMENT | {
-        "XLA_FLAGS": f"{FLAGS} --xla_force_host_platform_device_count={devices}",
-        "JAX_COMPILATION_CACHE_DIR": str(programs.shared_folder()),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+    env = programs.environment(
+        XLA_FLAGS=f"{FLAGS} --xla_force_host_platform_device_count={devices}")
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--processes={count}"] if count > 1 else []
     self.outputs = [tempfile.TemporaryFile("w+") for _ in range(count)]
     self.processes = []

@@ -48,13 +48,9 @@ def launch(script: str, *flags: str, compile_log: Path | None = None,
     environment: further variables.
     interpreter: whether to start one, rather than to fork a process that has imported everything.
   """
-  env = os.environ | programs.ENVIRONMENT | (environment or {})
-  if cache.VARIABLE not in (environment or {}):
-    env |= {
-        "JAX_COMPILATION_CACHE_DIR": str(programs.shared_folder()),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"
-    }
+  more = environment or {}
+  env = (os.environ | programs.ENVIRONMENT | more if cache.VARIABLE in more else
+         programs.environment(**more))
   if compile_log is not None:
     env["COMPILE_LOG"] = str(compile_log)
   arguments = [f"experiments/{script}.py", *flags]

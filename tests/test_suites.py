@@ -10,8 +10,8 @@ def marks(cases):
 
 def test_all_but_the_quick_ones_are_marked():
   assert marks(quick_for({"2"}, [1, 2])) == {"1": ["slow"], "2": []}
-  pairs = quick_of({"a"}, {"a": (1, 2), "b": (3, 4)}, pytest.mark.processes)
-  assert marks(pairs) == {"a": [], "b": ["processes"]} and pairs[1].values == (3, 4)
+  grid = quick_of({"a"}, {"a": (1, 2), "b": (3, 4), "c": (5, 6)}, slow={"b"})
+  assert marks(grid) == {"a": [], "b": ["slow"], "c": ["nightly"]} and grid[1].values == (3, 4)
 
 
 def test_an_id_without_a_case_is_refused():

@@ -1,5 +1,8 @@
 """Cases are marked by their ids."""
 
+from pathlib import Path
+
+import conftest
 import pytest
 from suites import quick_for, quick_of
 
@@ -17,3 +20,7 @@ def test_all_but_the_quick_ones_are_marked():
 def test_an_id_without_a_case_is_refused():
   with pytest.raises(AssertionError, match="no case is called"):
     quick_for({"two"}, [1, 2])
+
+
+def test_the_long_files_are_there():
+  assert all((Path(__file__).parent / name).is_file() for name in conftest.LONG)

@@ -95,7 +95,12 @@ class Command:
       for end in ends:
         os.close(end)
     self._lines = self._replies.makefile("r")
-    self.pid = json.loads(self._lines.readline())["pid"]
+    self.pid = self._reply()["pid"]
+
+  def _reply(self) -> dict:
+    line = self._lines.readline()
+    assert line, f"{SERVER.name} ended; its errors are among those of the tests"
+    return json.loads(line)
 
   def poll(self) -> int | None:
     if self.returncode is None and select.select([self._replies], [], [], 0)[0]:
@@ -103,7 +108,7 @@ class Command:
     return self.returncode
 
   def _finish(self) -> None:
-    self.returncode = json.loads(self._lines.readline())["status"]
+    self.returncode = self._reply()["status"]
     self._lines.close()
     self._replies.close()
 

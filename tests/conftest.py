@@ -2,10 +2,10 @@
 
 import collections
 import os
-import shutil
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import programs
 
@@ -26,6 +26,8 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
+programs.share()  # before the workers start, which inherit the folder's name
+HERE = Path(__file__).parent
 _HOOK = install_import_hook(["jaxrl_llm.ops", "jaxrl_llm.objective"], "beartype.beartype")
 
 
@@ -47,21 +49,26 @@ def _registries_as_they_were():
       del sys.modules[name]
 
 
+# Files that take a minute or more, most of them in few tests. They begin first, so that no worker
+# is left with one of them at the end (README.md).
+LONG = ("parallel/test_faults.py", "test_notebooks.py", "test_extend_pages.py",
+        "runs/test_torn_run.py", "runs/test_end_to_end.py", "test_types.py",
+        "parallel/test_runs.py", "runs/test_every_preset.py", "runs/test_evaluation_sets.py",
+        "runs/test_watched_run.py", "runs/test_resume.py")
+
+
+def pytest_collection_modifyitems(items):
+  items.sort(key=lambda item: _rank(item.path.relative_to(HERE).as_posix()))
+
+
+def _rank(file: str) -> int:
+  return LONG.index(file) if file in LONG else len(LONG)
+
+
 # What a test, or a fixture of its module, registers is gone with it: no test depends on those that
 # ran before it.
 after_each_module = pytest.fixture(_registries_as_they_were, scope="module", autouse=True)
 after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
-
-
-def pytest_sessionstart(session):
-  """Before the workers start, which inherit the folder's name."""
-  if not hasattr(session.config, "workerinput"):
-    programs.shared_folder()
-
-
-def pytest_sessionfinish(session):
-  if not hasattr(session.config, "workerinput"):
-    shutil.rmtree(programs.shared_folder(), ignore_errors=True)
 
 
 @pytest.fixture

@@ -6,19 +6,21 @@ import pytest
 
 
 def quick_of(quick: Collection[str], cases: Mapping[str, tuple],
-             mark: pytest.MarkDecorator = pytest.mark.slow) -> list:
+             slow: Collection[str] | None = None) -> list:
   """Returns the parameters of a test; all but the quick ones are marked.
 
   Args:
     quick: ids of cases.
     cases: the arguments of each case, by its id.
-    mark: of the others.
+    slow: ids of the cases that are slow; the others are nightly. By default all others are slow.
   """
   quick = set(quick)
-  absent = quick - cases.keys()
+  slow = cases.keys() - quick if slow is None else set(slow)
+  absent = (quick | slow) - cases.keys()
   assert not absent, f"no case is called {sorted(absent)}; there are {list(cases)}"
-  return [pytest.param(*arguments, id=name, marks=() if name in quick else mark)
-          for name, arguments in cases.items()]
+  mark = lambda name: (() if name in quick else
+                       pytest.mark.slow if name in slow else pytest.mark.nightly)
+  return [pytest.param(*arguments, id=name, marks=mark(name)) for name, arguments in cases.items()]
 
 
 def quick_for(quick: Collection[str], values: Iterable, ids: Callable = str) -> list:

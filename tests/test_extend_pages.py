@@ -2,16 +2,13 @@
 
 import http.server
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
-import programs
+import forked
 import pytest
 
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
@@ -32,7 +29,7 @@ def command(page: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory):
-  """The pages share compiled programs."""
+  """The pages share warm starts."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("JAXRL_LLM_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
@@ -41,9 +38,7 @@ def cache(tmp_path_factory):
 def run(page: str, workdir: Path, *more: str) -> tuple[list[dict], list[dict]]:
   """Runs the page's command in another folder; returns (metrics, rows of the last iteration)."""
   arguments = [f"--workdir={workdir}" if a.startswith("--workdir=") else a for a in command(page)]
-  environment = os.environ | programs.ENVIRONMENT
-  done = subprocess.run([sys.executable, *arguments, *more], cwd=ROOT, capture_output=True,
-                        text=True, timeout=500, env=environment)
+  done = forked.run([*arguments, *more], ROOT)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   rows = (workdir / "rollouts/iteration_00002.jsonl").read_text().splitlines()
@@ -83,8 +78,7 @@ def check_export(folder: Path, page: str) -> None:
   flags = [f"--workdir={folder / page}", f"--out={folder / 'out'}"]
   arguments = [a for a in shlex.split(shown) if not a.startswith(("--workdir=", "--out="))] + flags
   for given, code in ((arguments, 0), ([a for a in arguments if a != "--plugins=run"], 1)):
-    done = subprocess.run([sys.executable, *given], cwd=ROOT, capture_output=True, text=True,
-                          timeout=200, env=os.environ | programs.ENVIRONMENT)
+    done = forked.run(given, ROOT)
     assert done.returncode == code, done.stderr[-2000:]
   assert f"experiments/extend/{page}.py, whose code" in done.stderr
   assert "Fix: --plugins=run" in done.stderr and "Traceback" not in done.stderr

@@ -2,16 +2,13 @@
 
 import json
 import math
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import experiment_files
+import forked
 import numpy as np
-import programs
 import pytest
 
 from jaxrl_llm.config import RewardConfig, TaskConfig, load_plugins
@@ -95,9 +92,7 @@ def test_a_real_run_pays_for_lengths(tmp_path, reward):
   shown = re.search(r"  python (.*?)\n\n", reward.__doc__, re.DOTALL)[1].replace("\\\n", " ")
   more = [f"--workdir={tmp_path / 'run'}", "--config.iterations=1", "--config.reward.high=8",
           "--config.reward.low=2"]
-  done = subprocess.run([sys.executable, *shlex.split(shown), *more], cwd=FOLDER.parent.parent,
-                        capture_output=True, text=True, timeout=500,
-                        env=os.environ | programs.ENVIRONMENT)
+  done = forked.run([*shlex.split(shown), *more], FOLDER.parent.parent)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = (tmp_path / "run/rollouts/iteration_00001.jsonl").read_text().splitlines()
   for row in map(json.loads, lines):

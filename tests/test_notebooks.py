@@ -1,6 +1,7 @@
 """The notebooks in colab/: short cells, no outputs, and they run to the last cell."""
 
 import ast
+import asyncio
 import importlib.util
 import os
 import re
@@ -158,28 +159,39 @@ def environment(monkeypatch, tmp_path):
     shutil.rmtree(path)
 
 
-def execute(book: nbformat.NotebookNode) -> list[str]:
-  """Runs a notebook from the repository's root; returns the text that each code cell printed."""
-  client = nbclient.NotebookClient(
-      book, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}},
-      config=Config({"KernelManager": {"transport": "ipc"}}))  # no ports
-  client.execute(env=dict(os.environ))
+async def execute(folder: Path, *books: nbformat.NotebookNode) -> None:
+  """Runs notebooks from the repository's root, side by side.
+
+  Args:
+    folder: for the kernels' sockets. Kernels that begin in one folder would share their names.
+  """
+  clients = []
+  for index, book in enumerate(books):
+    (folder / str(index)).mkdir()
+    manager = {"transport": "ipc", "connection_file": str(folder / str(index) / "kernel.json")}
+    clients.append(nbclient.NotebookClient(
+        book, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}},
+        config=Config({"KernelManager": manager})))  # no ports
+  await asyncio.gather(*(client.async_execute(env=dict(os.environ)) for client in clients))
+
+
+def printed(book: nbformat.NotebookNode) -> list[str]:
+  """Returns the text that each code cell printed."""
   return ["".join(out.get("text", "") + out.get("data", {}).get("text/markdown", "")
                   for out in cell.outputs) for cell in book.cells if cell.cell_type == "code"]
 
 
 @pytest.mark.slow
-def test_the_notebooks_run(environment):
-  book = read("quickstart")
-  text = "\n".join(execute(book))
+def test_the_notebooks_run(environment, tmp_path):
+  book, tables_book = map(read, NOTEBOOKS)
+  tables_book.cells.append(nbformat.v4.new_code_cell(
+      "from jax._src import xla_bridge\nprint(xla_bridge.backends_are_initialized())"))
+  asyncio.run(execute(tmp_path, book, tables_book))
+  text = "\n".join(printed(book))
   assert "held-out accuracy" in text and "| mine" in text and "full sequence" in text
   pages = [out.data["text/html"] for cell in book.cells if cell.cell_type == "code"
            for out in cell.outputs if "text/html" in out.get("data", {})]
   assert sum("<iframe" in page for page in pages) == 2 and "mine" in pages[-1]
-
-  book = read("reproduce_tables")
-  book.cells.append(nbformat.v4.new_code_cell(
-      "from jax._src import xla_bridge\nprint(xla_bridge.backends_are_initialized())"))
-  printed = execute(book)
-  assert printed[-1] == "False\n"  # the device belongs to the commands
-  assert "second-hand" in "\n".join(printed)
+  texts = printed(tables_book)
+  assert texts[-1] == "False\n"  # the device belongs to the commands
+  assert "second-hand" in "\n".join(texts)

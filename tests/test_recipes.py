@@ -139,12 +139,13 @@ def planned_step(path: Path, folder: Path) -> dict:
   return json.loads(name.read_text())["programs"][0]
 
 
-# Long rows take a compiler minutes, so that their recipes are compiled on request.
+# Long rows take a compiler minutes, so that their recipes are compiled on request; planning/
+# compiles small networks as the recipes are compiled.
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
                     reason="needs libtpu: pip install -e '.[plan-tpu]'")
 @pytest.mark.parametrize("path", [
     pytest.param(path, id=path.stem,
-                 marks=pytest.mark.slow if ready(path).row_length <= 1024 else pytest.mark.plans)
+                 marks=pytest.mark.nightly if ready(path).row_length <= 1024 else pytest.mark.plans)
     for path in RECIPES])
 def test_the_step_compiles_as_planned(path, tmp_path):
   found = planned_step(path, tmp_path)

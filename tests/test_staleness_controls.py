@@ -31,7 +31,8 @@ def inputs():
 
 
 def loss(name, *arrays):
-  return get_estimator(name)(*arrays, EstimatorConfig(name)).per_token_loss
+  estimator = get_estimator(name)
+  return jax.jit(lambda *given: estimator(*given, EstimatorConfig(name)).per_token_loss)(*arrays)
 
 
 @pytest.mark.parametrize("name", ["minpro", "ctpo"])

@@ -5,14 +5,11 @@ interruption.
 import dataclasses
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import jax
 import numpy as np
-import programs
 import pytest
 import tiny
 
@@ -365,11 +362,10 @@ def test_load_directory(built, params, finished, tmp_path):
 @pytest.mark.slow
 def test_command(run_folder, finished, tmp_path):
   """The real command on one device samples what the function does."""
-  env = os.environ | programs.ENVIRONMENT
-  done = subprocess.run([
-      sys.executable, "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}",
+  done = forked.run([
+      "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}",
       "--samples=3", "--temperature=1.0", "--batch=10", "--seed=5"
-  ], cwd=Path(__file__).parents[2], env=env, text=True, capture_output=True, timeout=300)
+  ], Path(__file__).parents[2])
   assert done.returncode == 0, done.stderr
   assert by_problem(tmp_path) == by_problem(finished)
   assert done.stdout.strip() == (finished / "table.md").read_text().strip()

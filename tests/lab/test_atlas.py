@@ -2,15 +2,13 @@
 
 import io
 import math
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import jax.numpy as jnp
 import numpy as np
-import programs
 import pytest
 from jax import lax
 from suites import quick_for
@@ -227,9 +225,7 @@ def test_limits_are_the_published_bounds():
 
 
 def command(*flags: str) -> subprocess.CompletedProcess:
-  return subprocess.run([sys.executable, "experiments/atlas/run.py", *flags], cwd=ROOT,
-                        capture_output=True, text=True, timeout=500,
-                        env=os.environ | programs.ENVIRONMENT)
+  return forked.run(["experiments/atlas/run.py", *flags], ROOT)
 
 
 @pytest.mark.slow

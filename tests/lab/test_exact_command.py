@@ -1,11 +1,9 @@
 """The command of the exact laboratory, with methods of one's own beside the package's."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
-import programs
+import forked
 import pytest
 
 from jaxrl_llm.lab.exact import studies
@@ -16,9 +14,7 @@ PLUGINS = "experiments/extend/estimator.py,experiments/extend/advantage.py"
 
 
 def run(*flags: str) -> subprocess.CompletedProcess:
-  command = [sys.executable, "experiments/exact/run.py", *flags]
-  return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500,
-                        env=os.environ | programs.ENVIRONMENT)
+  return forked.run(["experiments/exact/run.py", *flags], ROOT)
 
 
 def test_every_aggregation_is_studied():

@@ -88,7 +88,7 @@ def test_an_estimate_is_the_gradient_of_the_loss(policy):
                      mask / 8, None, jnp.ones(mask.shape))
   loss = lambda params: policy_loss(params, batch, model=model, cfg=LossConfig(
       EstimatorConfig("reinforce")))[0]
-  expected = jax.flatten_util.ravel_pytree(jax.grad(loss)(params))[0]
+  expected = jax.flatten_util.ravel_pytree(jax.jit(jax.grad(loss))(params))[0]
   found = gradient_noise.gradients(params, rows, (AdvantageConfig("rloo"),), model=model)[0]
   np.testing.assert_allclose(found, -expected, atol=1e-5)
   assert np.abs(expected).max() > 1e-2

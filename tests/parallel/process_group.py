@@ -1,12 +1,10 @@
 """The real command in several processes that share a run."""
 
-import os
 import socket
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+import forked
 import programs
 
 ROOT = Path(__file__).parents[2]
@@ -24,19 +22,17 @@ class Group:
   """
 
   def __init__(self, count: int, devices: int, *flags: str, script: str = "main"):
-    env = os.environ | programs.ENVIRONMENT | {
-        "XLA_FLAGS": f"{FLAGS} --xla_force_host_platform_device_count={devices}",
-        "JAX_COMPILATION_CACHE_DIR": str(programs.shared_folder()),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+    env = programs.environment(
+        XLA_FLAGS=f"{FLAGS} --xla_force_host_platform_device_count={devices}")
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--processes={count}"] if count > 1 else []
     self.outputs = [tempfile.TemporaryFile("w+") for _ in range(count)]
-    self.processes = [
-        subprocess.Popen([sys.executable, f"experiments/{script}.py", *flags, *place,
-                          *([f"--process={index}"] if place else [])], cwd=ROOT, env=env, text=True,
-                         stdout=output, stderr=subprocess.STDOUT)
-        for index, output in enumerate(self.outputs)]
+    self.processes = []
+    for index, output in enumerate(self.outputs):
+      arguments = [f"experiments/{script}.py", *flags, *place,
+                   *([f"--process={index}"] if place else [])]
+      # Forks have one seed of hashes; a process of several may not depend on the others' seeds.
+      begin = forked.begin if 0 < index == count - 1 else forked.Command
+      self.processes.append(begin(arguments, ROOT, env, output))
 
   def wait(self, seconds: float = 300.0) -> list[int]:
     """Returns the exit statuses; kills all if one takes longer."""

@@ -4,9 +4,10 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
+import programs
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -16,13 +17,11 @@ TPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
                          reason="needs libtpu: pip install -e '.[plan-tpu]'")
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess:
-  paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-  environment = os.environ | {"JAXRL_LLM_CACHE": "", "XLA_FLAGS": "",
-                              "PYTHONPATH": os.pathsep.join(paths)}
+def command(*arguments: str, interpreter: bool = False) -> subprocess.CompletedProcess:
+  environment = os.environ | programs.ENVIRONMENT | {"JAXRL_LLM_CACHE": "", "XLA_FLAGS": ""}
   config = f"--config={ROOT / 'tests/planning/planned_config.py'}"
-  return subprocess.run([sys.executable, str(ROOT / "experiments/plan.py"), config, *arguments],
-                        capture_output=True, text=True, env=environment, timeout=900)
+  return forked.run([str(ROOT / "experiments/plan.py"), config, *arguments], ROOT, environment, 900,
+                    interpreter)
 
 
 def planned(tmp_path, *arguments: str) -> tuple[dict, str]:
@@ -106,5 +105,5 @@ def test_a_users_mistake_is_one_line(arguments, message):
 
 @TPU
 def test_devices_that_do_not_fit_the_mesh_are_refused():
-  done = command("--target=v5e:1")
+  done = command("--target=v5e:1", interpreter=True)
   assert "mesh.fsdp = 4" in done.stderr and "Traceback" not in done.stderr

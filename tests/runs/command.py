@@ -1,11 +1,16 @@
-"""The real command in a process of its own, and what it left in its folder."""
+"""The real command in a process of its own, and what it left in its folder.
+
+Most are forks of a process that has imported everything (fork_server.py). Those with
+`interpreter=True` start as a user starts them: one of each script, and one of each pair that is
+compared, because forks have one seed of hashes.
+"""
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import jax
 import programs
 
@@ -16,23 +21,24 @@ from jaxrl_llm.store.checkpoints import Checkpoints
 
 ROOT = Path(__file__).parents[2]
 TINY = "tests/runs/tiny.py"
+Process = subprocess.Popen | forked.Command
 
 
 def start(workdir: Path, *overrides: str, config: str = TINY, compile_log: Path | None = None,
-          environment: dict[str, str] | None = None) -> subprocess.Popen:
+          environment: dict[str, str] | None = None, interpreter: bool = False) -> Process:
   """`python experiments/main.py --config=<config> --workdir=<workdir> --config.<override> ...`, on
   one CPU device.
 
   Args:
-    compile_log, environment: see `launch`.
+    compile_log, environment, interpreter: see `launch`.
   """
   return launch("main", f"--config={config}", f"--workdir={workdir}",
                 *(f"--config.{item}" for item in overrides), compile_log=compile_log,
-                environment=environment)
+                environment=environment, interpreter=interpreter)
 
 
 def launch(script: str, *flags: str, compile_log: Path | None = None,
-           environment: dict[str, str] | None = None) -> subprocess.Popen:
+           environment: dict[str, str] | None = None, interpreter: bool = False) -> Process:
   """`python experiments/<script>.py <flags>`, on one CPU device.
 
   Commands share compiled programs, except where `environment` names a folder of the run's own.
@@ -40,21 +46,18 @@ def launch(script: str, *flags: str, compile_log: Path | None = None,
   Args:
     compile_log: see tiny.py.
     environment: further variables.
+    interpreter: whether to start one, rather than to fork a process that has imported everything.
   """
-  env = os.environ | programs.ENVIRONMENT | (environment or {})
-  if cache.VARIABLE not in (environment or {}):
-    env |= {
-        "JAX_COMPILATION_CACHE_DIR": str(programs.shared_folder()),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"
-    }
+  more = environment or {}
+  env = (os.environ | programs.ENVIRONMENT | more if cache.VARIABLE in more else
+         programs.environment(**more))
   if compile_log is not None:
     env["COMPILE_LOG"] = str(compile_log)
-  return subprocess.Popen([sys.executable, f"experiments/{script}.py", *flags], cwd=ROOT, env=env,
-                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  arguments = [f"experiments/{script}.py", *flags]
+  return (forked.begin if interpreter else forked.Command)(arguments, ROOT, env)
 
 
-def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
+def finish(process: Process) -> subprocess.CompletedProcess:
   """Waits; the result has returncode, stdout and stderr."""
   try:
     out, err = process.communicate(timeout=300)
@@ -63,13 +66,13 @@ def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
   return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def succeed(process: subprocess.Popen) -> subprocess.CompletedProcess:
+def succeed(process: Process) -> subprocess.CompletedProcess:
   done = finish(process)
   assert done.returncode == 0, done.stderr
   return done
 
 
-def refuse(process: subprocess.Popen) -> str:
+def refuse(process: Process) -> str:
   """The text of the one short error that the command ended with."""
   done = finish(process)
   assert done.returncode not in (0, None), done.stdout

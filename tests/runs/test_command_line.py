@@ -74,7 +74,7 @@ def test_the_commands_refuse(script):
 
 @pytest.mark.slow
 def test_help_shows_the_commands_that_people_need():
-  done = command.finish(command.launch("main", "--help"))
+  done = command.finish(command.launch("main", "--help", interpreter=True))
   for text in ("quickstart.py:minpro", "python -m jaxrl_llm.config", "experiments/evaluate.py"):
     assert text in done.stdout
 

@@ -47,11 +47,12 @@ def commands(files, tmp_path_factory):
       command.start(folder / "run", f"pretrained={checkpoint}", f"task.data.path={lines}",
                     config="tests/runs/chat.py"))
   workdir = f"--workdir={folder / 'run'}"
-  evaluation = command.launch("evaluate", workdir, f"--out={folder / 'evaluation'}", *EVALUATION)
+  evaluation = command.launch("evaluate", workdir, f"--out={folder / 'evaluation'}", *EVALUATION,
+                              interpreter=True)
   damaged = shutil.copytree(checkpoint, folder / "damaged")
   (damaged / "model.safetensors").write_bytes(
       (checkpoint / "model.safetensors").read_bytes()[:-100])
-  export = command.launch("export", workdir, f"--out={folder / 'exported'}")
+  export = command.launch("export", workdir, f"--out={folder / 'exported'}", interpreter=True)
   command.succeed(export)
   refused = command.start(folder / "refused", f"pretrained={damaged}", f"task.data.path={lines}",
                           config="tests/runs/chat.py")

@@ -6,7 +6,6 @@ import math
 
 import jax
 import numpy as np
-import programs
 import pytest
 import tiny
 
@@ -23,22 +22,6 @@ from jaxrl_llm.runs.run_state import first_state
 pytestmark = pytest.mark.slow
 
 ITERATIONS, BATCHES = 5, 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-  """Presets share most programs: each is compiled for the first that needs it."""
-  names = {
-      "jax_compilation_cache_dir": str(programs.shared_folder()),
-      "jax_persistent_cache_min_compile_time_secs": 0.0,
-      "jax_persistent_cache_min_entry_size_bytes": -1
-  }
-  before = {name: getattr(jax.config, name) for name in names}
-  for name, value in names.items():
-    jax.config.update(name, value)
-  yield
-  for name, value in before.items():
-    jax.config.update(name, value)
 
 
 def smallest(preset: str):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def whole(tmp_path_factory):
   """Folder of a run that nothing interrupted."""
   workdir = tmp_path_factory.mktemp("resume") / "whole"
-  command.succeed(command.start(workdir))
+  command.succeed(command.start(workdir, interpreter=True))
   return workdir
 
 

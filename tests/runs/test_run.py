@@ -39,7 +39,8 @@ def compile_log(folder):
 @pytest.fixture(scope="module")
 def run(folder, compile_log):
   """Folder of a complete run."""
-  command.succeed(command.start(folder / "whole", compile_log=compile_log))
+  command.succeed(command.start(folder / "whole", compile_log=compile_log,
+                                interpreter=True))
   return folder / "whole"
 
 

@@ -195,7 +195,7 @@ def test_runs_do_not_depend_on_what_is_shared(tmp_path):
                                ("taken", "ctpo", "shared"), ("again", "ctpo", "shared")):
     environment = {cache.VARIABLE: str(tmp_path / folder) if folder else ""}
     command.succeed(command.start(tmp_path / name, config=f"{command.TINY}:{preset}",
-                                  environment=environment))
+                                  environment=environment, interpreter=name == "again"))
     lines = [{key: value for key, value in line.items() if not key.startswith("time/")}
              for line in command.metrics_lines(tmp_path / name)]
     results[name] = lines, [file.read_bytes() for file in command.rollout_files(tmp_path / name)]

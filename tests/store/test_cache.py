@@ -13,10 +13,11 @@ from jaxrl_llm.store import cache
 
 @pytest.fixture
 def settings():
-  """JAX's own settings, as they were before the test."""
+  """JAX's own settings, without a folder; after the test as they were."""
   names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
            "jax_persistent_cache_min_entry_size_bytes")
   before = {name: getattr(jax.config, name) for name in names}
+  jax.config.update("jax_compilation_cache_dir", None)
   yield jax.config
   for name, value in before.items():
     jax.config.update(name, value)

@@ -46,6 +46,8 @@ MESHES = {
 ALL_AXES = MeshConfig(1, 2, 2, sequence=2)
 ROWS, LENGTH, PROMPT = 8, 24, 4
 QUICK = {"dense-fsdp-tensor"}
+# Each network on the mesh of two axes, and each mesh with the cheapest network.
+SLOW = {"dense-data", "dense-fsdp", "dense-tensor", "experts-fsdp-tensor", "stacked-fsdp-tensor"}
 
 
 def mesh_of(axes):
@@ -109,7 +111,8 @@ KINDS = {name: (name, ParametersConfig()) for name in MODELS} | {"lora": ("dense
 
 
 @pytest.mark.parametrize("name, parameters, axes", quick_of(QUICK, {
-    f"{kind}-{mesh}": (*KINDS[kind], MESHES[mesh]) for mesh in MESHES for kind in KINDS}))
+    f"{kind}-{mesh}": (*KINDS[kind], MESHES[mesh]) for mesh in MESHES for kind in KINDS},
+    SLOW | {"lora-fsdp-tensor"}))
 def test_loss_and_gradients_are_those_of_one_device(name, parameters, axes, monkeypatch):
   monkeypatch.setattr(token_stats, "CHUNK", 16)  # several chunks on each device
   model = Model(MODELS[name])
@@ -275,7 +278,7 @@ def sampled(name, mesh=None):
 
 
 @pytest.mark.parametrize("name, axes", quick_of(QUICK, {
-    f"{name}-{mesh}": (name, MESHES[mesh]) for mesh in MESHES for name in MODELS}))
+    f"{name}-{mesh}": (name, MESHES[mesh]) for mesh in MESHES for name in MODELS}, SLOW))
 def test_sampled_rows_are_those_of_one_device(name, axes):
   found, expected = sampled(name, mesh_of(axes)), sampled(name)
   np.testing.assert_array_equal(found.tokens, expected.tokens)

@@ -60,18 +60,22 @@ def residual(model=MODEL, micro_batches=1, packing=None, normed=True):
   return np.where(rollout.mask, run(params, frozen, rollout, packing=packing), 0)
 
 
+@functools.partial(jax.jit, static_argnums=2)
+def last_states(params, tokens, normed: bool):
+  """[length, width] of one row."""
+  at, ones = jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens)
+  if normed:
+    return MODEL.hidden(params, tokens, at, ones)[0][0]
+  return MODEL.hidden_states(params, tokens, at, ones, at, (2,))[0, 0]
+
+
 @pytest.mark.parametrize("normed", [True, False])
 def test_is_the_distance_of_the_states_that_predict_each_token(normed):
   trained, frozen, rollout = given()
   params = trainable.merge(trained, frozen, LORA)
   for row in (0, 3):
     n = int(rollout.length[row])
-    tokens, at = rollout.tokens[row:row + 1, :n], jnp.arange(n)[None]
-    ones = jnp.ones((1, n), jnp.int32)
-    if normed:
-      states = [MODEL.hidden(p, tokens, at, ones)[0][0] for p in (params, frozen)]
-    else:
-      states = [MODEL.hidden_states(p, tokens, at, ones, at, (2,))[0, 0] for p in (params, frozen)]
+    states = [last_states(p, rollout.tokens[row:row + 1, :n], normed) for p in (params, frozen)]
     by_hand = np.linalg.norm(np.asarray(states[0] - states[1]), axis=-1)
     got = residual(normed=normed)[row, :n]
     np.testing.assert_allclose(got[3:], by_hand[2:-1], rtol=1e-4)

@@ -4,18 +4,15 @@ import asyncio
 import http.server
 import itertools
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import experiment_files
+import forked
 import numpy as np
-import programs
 import pytest
 
 from jaxrl_llm.config import RewardConfig, load_plugins
@@ -237,9 +234,7 @@ def test_a_real_run_asks_a_judge(tmp_path, reward):
   more = [f"--workdir={tmp_path / 'run'}", "--config.reward.ties=none", "--config.iterations=1",
           f"--config.reward.url=http://127.0.0.1:{server.server_port}"]
   try:
-    done = subprocess.run([sys.executable, *shlex.split(shown), *more], cwd=FOLDER.parents[2],
-                          capture_output=True, text=True, timeout=500,
-                          env=os.environ | programs.ENVIRONMENT)
+    done = forked.run([*shlex.split(shown), *more], FOLDER.parents[2])
   finally:
     server.shutdown()
   assert done.returncode == 0, done.stderr[-2000:]

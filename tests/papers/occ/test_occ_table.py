@@ -55,13 +55,16 @@ def test_a_short_run_measures_the_coefficient_that_it_trains_with(tmp_path):
 
 def guessing(model, params, tokens, mask):
   """(right, all) by a loop over the policy tokens, each from a network without what follows."""
-  right = 0
-  for row, column in np.argwhere(mask):
-    before = tokens[row:row + 1, :column]
-    positions, ones = jnp.arange(column)[None], jnp.ones((1, column), jnp.int32)
+  @jax.jit  # compiles once for each column
+  def guess(before):
+    positions, ones = jnp.arange(before.shape[1])[None], jnp.ones_like(before)
     hidden, _ = model.hidden(params, before, positions, ones)
     states, head = model.ahead(params, hidden, before, positions, ones)
-    right += int(jnp.argmax(states[0, -2] @ head)) == int(tokens[row, column])
+    return jnp.argmax(states[0, -2] @ head)
+
+  right = 0
+  for row, column in np.argwhere(mask):
+    right += int(guess(tokens[row:row + 1, :column])) == int(tokens[row, column])
   return right, int(mask.sum())
 
 

@@ -49,19 +49,26 @@ def batch(found, mode, aggregation="sequence_sum"):
   return SoftBatch(found, advantages, weights, mode, jnp.float32(1))
 
 
+loss = jax.jit(functools.partial(soft_loss.soft_loss, model=MODEL, cfg=None))
+
+
 def slow_loss(found, mode) -> float:
   """-(1 / B) sum_rows A sum_t log pi, one prefix after the other."""
   rollout, total = jax.device_get(found.rollout), 0.0
   embedding = np.asarray(PARAMS["embedding"])
+
+  @jax.jit  # compiles once for each length
+  def logits_of(fed):
+    hidden, _ = MODEL.hidden(PARAMS, fed[None], jnp.arange(len(fed))[None],
+                             jnp.ones((1, len(fed)), jnp.int32))
+    return hidden[0] @ MODEL.head(PARAMS)
+
   for row, advantage in enumerate(np.linspace(-1, 2, len(rollout.length))):
     fed = embedding[rollout.tokens[row]].copy()
     if mode.soft:
       thought = rollout.turn_id[row] == THOUGHT
       fed[thought] = np.asarray(found.inputs[row])[thought]
-    size = len(fed)
-    hidden, _ = MODEL.hidden(PARAMS, jnp.asarray(fed)[None], jnp.arange(size)[None],
-                             jnp.ones((1, size), jnp.int32))
-    logits = np.asarray(hidden[0] @ MODEL.head(PARAMS), np.float64)
+    logits = np.asarray(logits_of(jnp.asarray(fed)), np.float64)
     for t in np.flatnonzero(rollout.mask[row]):
       soft_step = mode.soft and rollout.turn_id[row, t] == THOUGHT
       scaled = logits[t - 1] / (0.5 if soft_step else 1.0)
@@ -77,12 +84,12 @@ def slow_loss(found, mode) -> float:
 @pytest.mark.parametrize("name", quick_for({"soft"}, MODES))
 def test_the_loss_is_the_sum_over_tokens_and_the_mean_over_rows(name):
   found = sampled(MODES[name])
-  value, metrics = soft_loss.soft_loss(PARAMS, batch(found, MODES[name]), model=MODEL, cfg=None)
+  value, metrics = loss(PARAMS, batch(found, MODES[name]))
   assert metrics == {}
   expected = slow_loss(found, MODES[name])
   assert value == pytest.approx(expected, rel=1e-4)
   for wrong in ("sequence", "token"):
-    other, _ = soft_loss.soft_loss(PARAMS, batch(found, MODES[name], wrong), model=MODEL, cfg=None)
+    other, _ = loss(PARAMS, batch(found, MODES[name], wrong))
     assert abs(other - expected) > 0.01 * abs(expected), "lengths are not normalised"
 
 
@@ -96,7 +103,7 @@ def test_masked_columns_give_neither_nan_nor_gradient(name):
   clean = batch(found, MODES[name])
   other = batch(damaged, MODES[name])
   other = other.replace(advantages=jnp.where(outside, jnp.nan, other.advantages))
-  gradient = jax.grad(lambda params, b: soft_loss.soft_loss(params, b, model=MODEL, cfg=None)[0])
+  gradient = jax.jit(jax.grad(lambda params, b: loss(params, b)[0]))
   for x, y in zip(*(jax.tree.leaves(gradient(PARAMS, b)) for b in (clean, other)), strict=True):
     np.testing.assert_array_equal(x, y)
     assert np.all(np.isfinite(x))

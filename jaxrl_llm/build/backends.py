@@ -74,7 +74,8 @@ def check(cfg: Config) -> None:
                       "server.url=http://host:8000 and server.folder.")
   if name == ENGINE and cfg.server.url:
     raise ConfigError(f"rollout.backend = 'engine' with server.url = {cfg.server.url!r}: the "
-                      "engine reads no server. Fix: rollout.backend=default, or an empty server.url.")
+                      "engine reads no server. Fix: rollout.backend=default, or an empty "
+                      "server.url.")
 
 
 def make(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:

@@ -62,8 +62,8 @@ def warn_of_off_policy_data(cfg: Config) -> None:
     logger.warning(
         "estimator.name = 'reinforce' with %s: it has no ratio, so rows of an earlier policy count "
         "as the current one's, and the gradient is biased. Fix: updates.optimizer_batches=1 "
-        "without staleness or such a transform, or an estimator with a ratio, such as ppo, cispo or "
-        "seq_is.",
+        "without staleness or such a transform, or an estimator with a ratio, such as ppo, cispo "
+        "or seq_is.",
         " and ".join(found))
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 from tqdm import tqdm
 
-from jaxrl_llm.build import evaluation_sets, setup
+from jaxrl_llm.build import evaluation_sets, inputs, setup
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.samplers import Sampler
@@ -84,14 +84,22 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
+  processes.from_main("inputs", lambda: inputs.check(directory, resolved))
   cfg, task, learner, sampler = setup.build(resolved)
   setup.log_sampling(cfg.pretrained,
                      {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task)
     with disk.named(directory), _held(directory), signals.handled() as told:
-      folder = Path(processes.from_main("workdir", lambda: workdir.claim(directory, resolved)))
+      folder = Path(processes.from_main("workdir", lambda: _claimed(directory, resolved)))
       return _run(cfg, task, learner, sampler, sets, folder, clock, told)
+
+
+def _claimed(directory: str | Path, cfg: Config) -> Path:
+  """The run's folder, in which its config and the digests of its inputs are noted."""
+  folder = workdir.claim(directory, cfg)
+  inputs.record(folder, cfg)
+  return folder
 
 
 def _held(directory: str | Path):

@@ -68,7 +68,8 @@ def files_of(key: str, path: str, split: str) -> list[Path]:
     return [place]
   if _is_saved(place):
     of_split = place / split if (place / split).is_dir() else place
-    return sorted(file for file in of_split.rglob("*") if file.is_file())
+    return sorted(file for file in of_split.rglob("*")
+                  if file.is_file() and not file.name.startswith("cache-"))  # made by `datasets`
   readable = _readable(place)
   return splits.choose(key, place, readable, split) if readable else []
 

@@ -90,7 +90,7 @@ class Dataset(TaskBase):
         raise ConfigError(
             f"task.heldout_problems = {wanted}: without task.data.heldout_path they are split off "
             "the end of task.data.path, which must be one file, and their number be given. Fix: "
-            "task.data.heldout_path, or 0 with evaluation.sets.")
+            "task.data.heldout_path, or task.heldout_problems=0.")
       cut = max(0, len(available[0]) - wanted)
       available, self._heldout = [available[0][:cut]], available[0][cut:]
     asked = {asked_text(problem) for problem in self._heldout}

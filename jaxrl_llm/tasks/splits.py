@@ -47,9 +47,9 @@ def choose(key: str, folder: Path, files: list[Path], split: str) -> list[Path]:
     chosen = [file for file in files if wanted in named[file]]
     _refuse_two_splits(key, folder, {inside[file]: named[file] for file in chosen})
   if not chosen and any(named.values()):
+    other = f"{split_key(key)}=<one of them>, or " if split_key(key) != key else ""
     raise ConfigError(f"{key} = {str(folder)!r}: no file of the split {split!r}; there are "
-                      f"{', '.join(_written(inside.values()))}. Fix: {split_key(key)}=<one of them>"
-                      f", or {key}=<a file>.")
+                      f"{', '.join(_written(inside.values()))}. Fix: {other}{key}=<a file>.")
   by_name = bool(chosen)
   chosen = chosen or files
   _refuse_two_formats(key, folder, [inside[file] for file in chosen])

@@ -38,8 +38,8 @@ def folder(name: str) -> Path | None:
     with tempfile.TemporaryFile(dir=path):
       return path
   except (OSError, RuntimeError) as error:
-    logger.warning("no folder for compiled programs, warm starts and digests, so a start takes longer: %s. "
-                   "Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE, VARIABLE)
+    logger.warning("no folder for compiled programs, warm starts and digests, so a start takes "
+                   "longer: %s. Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE, VARIABLE)
     return None
 
 

@@ -140,9 +140,10 @@ def _tried(tokenizer, turns: list[Message], arguments: dict, date: str,
            prompt: bool = False) -> str | None:
   """Returns the text of the turns; None if the template fails."""
   try:
-    return render(tokenizer, turns, arguments, date, tokenize=False, prompt=prompt)
+    text = render(tokenizer, turns, arguments, date, tokenize=False, prompt=prompt)
   except ConfigError:
     return None
+  return text if isinstance(text, str) else None
 
 
 def turn_end(tokenizer) -> int | None:

@@ -94,7 +94,7 @@ def test_a_further_file_of_a_folder_counts(run, name, text):
 def test_a_file_that_is_gone_counts_unless_the_run_has_its_weights(run):
   folder, cfg = run
   (folder.parent / "base" / "model.safetensors").rename(folder.parent / "elsewhere")
-  with pytest.raises(ConfigError, match="of pretrained have changed .* model.safetensors is gone"):
+  with pytest.raises(ConfigError, match=r"of pretrained have changed .* model.safetensors is gone"):
     inputs.check(folder, cfg)
   inputs.check(folder, from_dict(to_dict(cfg) | {"parameters": {"train": "all"}}))
 
@@ -108,7 +108,7 @@ def test_the_base_of_an_adapter_counts(tmp_path):
     (tmp_path / name).write_text(content)
   folder, cfg = begun(tmp_path / "run", {"pretrained": str(tmp_path / "adapter")})
   (tmp_path / "base" / "model.safetensors").write_text("v")
-  with pytest.raises(ConfigError, match="pretrained have changed .*: base/model.safetensors"):
+  with pytest.raises(ConfigError, match=r"pretrained have changed .*: base/model.safetensors"):
     inputs.check(folder, cfg)
 
 
@@ -140,7 +140,7 @@ def test_resume_export_and_evaluation_refuse_before_anything_is_built(run, monke
 def test_the_fix_is_accepted_and_a_folder_of_an_older_version_goes_on(run, caplog):
   folder, cfg = run
   rows(folder.parent / "a.jsonl", "other")
-  with pytest.raises(ConfigError, match="to go on with what is there now, remove .*inputs.json"):
+  with pytest.raises(ConfigError, match=r"to go on with what is there now, remove .*inputs.json"):
     inputs.check(folder, cfg)
   (folder / inputs.FILE).unlink()
   (folder / "checkpoints").mkdir()

@@ -155,7 +155,7 @@ def test_a_bad_line_of_a_table_costs_no_other(tmp_path, row, message):
 
 def test_a_column_that_is_named_twice_is_refused(tmp_path):
   (tmp_path / "x.csv").write_text("problem,answer,answer\n1+1=,2,3\n")
-  with pytest.raises(ConfigError, match="x.csv, line 1: two columns are named 'answer'"):
+  with pytest.raises(ConfigError, match=r"x.csv, line 1: two columns are named 'answer'"):
     make(tmp_path / "x.csv")
 
 
@@ -182,7 +182,7 @@ def test_text_that_is_not_utf8_in_parquet_names_row_and_column(tmp_path):
     ({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""},
                  {"role": "user", "content": "b"}]}, "column 'prompt', message 2: 'content' is em"),
     ({"prompt": [{"from": "human", "value": "a"}]}, "column 'prompt', message 1: no 'content'"),
-    ({"prompt": [{"role": "user", "content": "\ud800"}]}, "column 'prompt', message 1: 'content' ho"),
+    ({"prompt": [{"role": "user", "content": "\ud800"}]}, "column 'prompt', message 1: 'content' h"),
 ])
 def test_messages(tmp_path, change, message):
   path = lines(tmp_path / "x.jsonl", [verl("1+2?", "3", 0) | change])

@@ -28,8 +28,8 @@ FREE = frozenset({
     "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_version",
     "qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules",
 })
-# Values with which an adapter is W + scale B A and nothing else. A key that is in neither table must
-# not be set: PEFT adds variants under new keys.
+# Values with which an adapter is W + scale B A and nothing else. A key in neither table must not be
+# set: PEFT adds variants under new keys.
 PLAIN: dict[str, tuple] = {
     "bias": ("none",),
     "peft_type": ("LORA",),

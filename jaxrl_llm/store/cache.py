@@ -39,7 +39,8 @@ def folder(name: str) -> Path | None:
       return path
   except (OSError, RuntimeError) as error:
     logger.warning("no folder for compiled programs, warm starts and digests, so a start takes "
-                   "longer: %s. Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE, VARIABLE)
+                   "longer: %s. Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE,
+                   VARIABLE)
     return None
 
 

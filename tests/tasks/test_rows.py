@@ -182,7 +182,8 @@ def test_text_that_is_not_utf8_in_parquet_names_row_and_column(tmp_path):
     ({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""},
                  {"role": "user", "content": "b"}]}, "column 'prompt', message 2: 'content' is em"),
     ({"prompt": [{"from": "human", "value": "a"}]}, "column 'prompt', message 1: no 'content'"),
-    ({"prompt": [{"role": "user", "content": "\ud800"}]}, "column 'prompt', message 1: 'content' h"),
+    ({"prompt": [{"role": "user", "content": "\ud800"}]},
+     "column 'prompt', message 1: 'content' holds"),
 ])
 def test_messages(tmp_path, change, message):
   path = lines(tmp_path / "x.jsonl", [verl("1+2?", "3", 0) | change])

@@ -232,10 +232,11 @@ def _dapo(row: dict) -> Fields:
     answer = _inside(row, "reward_model", "ground_truth")
   else:
     answer = scalar(row, first_of(row, "solution", "answer"))
-  extra = row.get("extra_info")
-  if isinstance(extra, dict) and extra.get("index") is not None:
-    return Fields(prompt, answer, id=_inside(row, "extra_info", "index"), context=context)
-  return Fields(prompt, answer, id=hashlib.sha1(prompt.encode()).hexdigest()[:16], context=context)
+  try:
+    name = _inside(row, "extra_info", "index")
+  except RowError:
+    name = hashlib.sha1(prompt.encode()).hexdigest()[:16]
+  return Fields(prompt, answer, id=name, context=context)
 
 
 def _inside(row: dict, column: str, name: str) -> str:

@@ -12,6 +12,7 @@ from jaxrl_llm.tasks.readers import read_rows
 from jaxrl_llm.types import Problem
 
 SHOWN = 5  # bad rows that are named in the log
+SHOWN_CHARACTERS = 60  # of an answer
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +82,14 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
       name = names.of(place, fields, counts["read"])
       tokens = 0 if name is None else _length(place, row, fields, prompt_ids)
     except ConfigError as error:
+      # A column or a path may be named by what no terminal can show.
+      shown = str(error).encode(errors="backslashreplace").decode()
       if source.bad_rows == "error":
-        raise ConfigError(f"{error} Or {_bad_rows_key(source.key)}=drop.") from error
-      reason = reason or str(error)
+        raise ConfigError(f"{shown} Or {_bad_rows_key(source.key)}=drop.") from error
+      reason = reason or shown
       counts["bad"] += 1
       if counts["bad"] <= SHOWN:
-        logger.warning("left out: %s", error)
+        logger.warning("left out: %s", shown)
       continue
     if name is None:
       counts["duplicates"] += 1
@@ -222,7 +225,7 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
     # An empty completion is wrong, not unscored, unless the answer itself is at fault.
     verdict = _judged(source.verifier, fields.answer)
     if isinstance(verdict, Verdict) and (reason := verdict.unscored_reason):
-      raise RowError(f"answer {fields.answer!r} for task.data.verifier = {source.verifier!r} "
+      raise RowError(f"answer {_short(fields.answer)} for task.data.verifier = {source.verifier!r} "
                      f"({_column(row, fields.answer)}): {reason}")
     return fields
   except RowError as error:
@@ -241,6 +244,10 @@ def _check_fields(fields: Fields) -> None:
     check_text(f"Fields.{name}", value)
 
 
+def _short(text: str) -> str:
+  return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
+
+
 def _judged(verifier: str, answer: str):
   """Returns the verdict on an empty completion.
 
@@ -250,5 +257,5 @@ def _judged(verifier: str, answer: str):
   try:
     return judge(verifier, "", answer)
   except Exception as error:  # whatever a plugin's verifier raises
-    raise RowError(f"answer {answer[:60]!r} for task.data.verifier = {verifier!r}: "
+    raise RowError(f"answer {_short(answer)} for task.data.verifier = {verifier!r}: "
                    f"{type(error).__name__}: {error}") from error

@@ -65,15 +65,14 @@ def split_key(key: str) -> str:
 
 
 def _words(name: str) -> list[str]:
-  """Returns the words of a name in lower case, and its numbers and hashes as '0'."""
-  out = []
-  for part in re.split(r"[^A-Za-z0-9]+", name):
-    if re.fullmatch(r"(?=.*\d)[0-9a-f]+", part):  # a number, or the hash of a shard
-      out.append("0")
-    else:
-      pieces = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", part)
-      out += ["0" if piece.isdigit() else piece.lower() for piece in pieces]
-  return out
+  """Returns the words and numbers of a name in lower case."""
+  return [word for words in _parts(name) for word in words]
+
+
+def _parts(name: str) -> list[list[str]]:
+  """Returns the words and numbers of each part of a name between - _ . and the like."""
+  return [[piece.lower() for piece in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", part)]
+          for part in re.split(r"[^A-Za-z0-9]+", name) if part]
 
 
 def _splits(path: Path) -> frozenset[str]:
@@ -146,10 +145,28 @@ def _refuse_two_sets(key: str, folder: Path, chosen: list[Path], by_name: bool) 
         f"mixed. Fix: {key}={folder / places[0]}, or another of them.")
 
 
-def _telling(part: str) -> tuple[str, ...]:
-  """Returns the words of a part of a path that tell one set from another."""
-  return tuple(word for word in _words(part)
-               if len(word) > 1 and word not in SPLIT_OF and word not in NUMBERING)
+def _telling(stem: str) -> tuple[str, ...]:
+  """Returns what tells one set from another in a part of a path.
+
+  A number tells nothing by itself, because shards have one, but it does in aime24, in v2, and as a
+  year beside a name.
+  """
+  out, years = [], []
+  for words in _parts(stem):
+    rest = [word for word in words if word not in SPLIT_OF and word not in NUMBERING]
+    text = "".join(rest)
+    if re.fullmatch(r"(19|20)\d\d", text):
+      years.append(text)
+    elif re.fullmatch(r"v\d+", text):
+      out.append(text)
+    elif any(len(word) > 1 and word.isalpha() for word in rest) and not _is_hash(text):
+      out.append(text)
+  return (*out, *years) if out else ()
+
+
+def _is_hash(text: str) -> bool:
+  """Returns whether a text is the hash of a shard: hexadecimal, with a digit, and long."""
+  return re.fullmatch(r"(?=.*\d)[0-9a-f]{4,}", text) is not None
 
 
 def _place(folder: Path, members: list[Path], chosen: list[Path]) -> Path:

@@ -102,6 +102,7 @@ GOOD = [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(3)]
      "column 'problem' holds a list of messages as text"),
     ("{\"problem\": \"[{'content': 'p', 'role': 'user'}]\", \"answer\": \"1\"}",
      "column 'problem' holds a list of messages as text"),
+    (r'{"prob\ud835lem": "p", "answer": "3"}', r"no column 'problem'.*prob.ud835lem, answer"),
     ('{"problem": "p", "answer": "cat"}', r"answer 'cat' for .* \(column 'answer'\)"),
 ])
 @pytest.mark.parametrize("array", [False, True])
@@ -114,6 +115,14 @@ def test_a_bad_row_names_its_line_and_column_and_can_be_dropped(tmp_path, row, m
     make(path)
   task = make(path, bad_rows="drop")
   assert task.counts["kept"] == 3 and task.counts["bad"] == 1
+
+
+def test_a_message_can_be_printed(tmp_path):
+  path = lines(tmp_path / "x.jsonl", [r'{"prob\ud835lem": "p", "answer": "3"}'])
+  for bad_rows in ("error", "drop"):
+    with pytest.raises(ConfigError) as error:
+      make(path, bad_rows=bad_rows)
+    assert str(error.value).encode()
 
 
 @pytest.mark.parametrize("text, line", [

@@ -66,6 +66,10 @@ def test_other_words_for_a_split(tmp_path, names, split):
     (["train/main/0.jsonl", "train/socratic/0.jsonl"], "sets: train/main, train/socratic, which"),
     (["main_train.jsonl", "socratic_train.jsonl"], "sets: main_train.jsonl, socratic_train.jsonl"),
     (["main/0.jsonl", "socratic/0.jsonl"], "files of 2 sets: main, socratic, which"),
+    (["train.jsonl", "train_socratic.jsonl"], "2 sets: train.jsonl, train_socratic.jsonl, which"),
+    (["aime24/train.jsonl", "aime25/train.jsonl"], "files of 2 sets: aime24, aime25, which"),
+    (["aime_train_2024.jsonl", "aime_train_2025.jsonl"], "2 sets: aime_train_2024.jsonl, aime_tr"),
+    (["train-v1.jsonl", "train-v2.jsonl"], "files of 2 sets: train-v1.jsonl, train-v2.jsonl, wh"),
     (["train.csv", "train.jsonl"], "train.csv, train.jsonl have the same name in two formats"),
     (["a.jsonl", "a.jsonl.gz"], "a.jsonl, a.jsonl.gz have the same name in two formats"),
     (["train_test.jsonl", "other.jsonl"], "train_test.jsonl names the splits test and train"),
@@ -94,8 +98,13 @@ def test_what_is_taken_is_said(tmp_path, caplog, names, taken, message):
   assert message in caplog.text
 
 
-def test_shards_of_a_split_say_nothing(tmp_path, caplog):
-  names = [f"data/train-{i:05d}-of-00003.jsonl" for i in range(3)]
+@pytest.mark.parametrize("name", [
+    "data/train-{0:05d}-of-00003.jsonl", "train{0}.jsonl", "train/{0}.jsonl", "train/200{0}.jsonl",
+    "train/part-{0:05d}-3f2a1b4c-1d3{0}-4a5b-9c8d-abcdef01234{0}-c000.snappy.jsonl",
+    "math500_train_{0}.jsonl", "train-0{0}a1b2c3.jsonl", "train/shard_{0}.jsonl",
+])
+def test_shards_of_a_split_say_nothing(tmp_path, caplog, name):
+  names = [name.format(i) for i in range(3)]
   with caplog.at_level(logging.WARNING, splits.__name__):
     assert read(written(tmp_path, *names, "data/test-00000-of-00001.jsonl")) == names
   assert not caplog.text

@@ -44,6 +44,8 @@ def read_rows(key: str, path: str, split: str) -> Iterator[Row]:
   if not path:
     raise ConfigError(
         f"{key} is empty. Fix: {key}=<a file ({', '.join(KINDS)}), a folder, or a hub name>.")
+  if file.exists():
+    splits.warn_of_file(key, file, split)
   if file.is_dir():
     return _folder(key, file, split)
   if file.is_file():

@@ -59,6 +59,21 @@ def choose(key: str, folder: Path, files: list[Path], split: str) -> list[Path]:
   return chosen
 
 
+def warn_of_file(key: str, file: Path, split: str) -> None:
+  """Says where a file or folder that is named itself is called after another split than is asked:
+  training rows from test.jsonl or test/, or held-out ones from train.jsonl.
+  """
+  named, folder = frozenset(), file.name.lower()
+  if not file.is_dir():
+    named, folder = _splits(Path(file.name)), file.parent.name.lower()
+  if not named and folder in SPLIT_OF:
+    named = frozenset({SPLIT_OF[folder]})
+  wanted = SPLIT_OF.get(split.lower())
+  if wanted and named and ("train" in named) != (wanted == "train"):
+    logger.warning("%s = %s: the name says %s, and its rows are read as %s, because it is named "
+                   "itself", key, file, " and ".join(sorted(named)), wanted)
+
+
 def split_key(key: str) -> str:
   """Returns the key of the split that belongs to the key of a path."""
   return key.replace("heldout_path", "heldout_split").replace(".path", ".split")

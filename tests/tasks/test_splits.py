@@ -98,6 +98,18 @@ def test_what_is_taken_is_said(tmp_path, caplog, names, taken, message):
   assert message in caplog.text
 
 
+@pytest.mark.parametrize("name, split, warned", [
+    ("math_test.jsonl", "train", True), ("test/0.jsonl", "train", True), ("test", "train", True),
+    ("val.jsonl", "train", True), ("train.jsonl", "test", True), ("train.jsonl", "train", False),
+    ("val.jsonl", "test", False), ("latest.jsonl", "train", False), ("test/0.jsonl", "test", False),
+])
+def test_a_file_that_is_named_itself_is_read_and_said(tmp_path, caplog, name, split, warned):
+  written(tmp_path, name if "." in name else f"{name}/0.jsonl")
+  with caplog.at_level(logging.WARNING, splits.__name__):
+    assert len(read(tmp_path / name, split)) == 1
+  assert ("because it is named itself" in caplog.text) == warned
+
+
 @pytest.mark.parametrize("name", [
     "data/train-{0:05d}-of-00003.jsonl", "train{0}.jsonl", "train/{0}.jsonl", "train/200{0}.jsonl",
     "train/part-{0:05d}-3f2a1b4c-1d3{0}-4a5b-9c8d-abcdef01234{0}-c000.snappy.jsonl",

@@ -1,4 +1,4 @@
-"""Show the folder of compiled programs and warm starts that runs share, or clear it.
+"""Show the folder of compiled programs, warm starts and digests that runs share, or clear it.
 
   python experiments/cache.py
   python experiments/cache.py --clear
@@ -10,7 +10,7 @@ the next runs time and changes no result.
 import argparse
 
 from jaxrl_llm.build import shared_starts
-from jaxrl_llm.store import cache
+from jaxrl_llm.store import cache, contents
 
 
 def main() -> None:
@@ -24,7 +24,8 @@ def main() -> None:
     return
   print(root)
   for name, limit in ((cache.PROGRAMS, cache.PROGRAM_BYTES),
-                      (cache.STARTS, shared_starts.LIMIT_BYTES)):
+                      (cache.STARTS, shared_starts.LIMIT_BYTES),
+                      (cache.DIGESTS, contents.LIMIT_BYTES)):
     size, _ = cache.size_and_time(root / name)
     if arguments.clear:
       cache.remove(root / name)

@@ -1,5 +1,7 @@
 """Which metrics a run's evaluations log, and whether `checkpoint.best` is one of them."""
 
+import dataclasses
+
 from jaxrl_llm.build.evaluation_sets import chosen, named
 from jaxrl_llm.config import Config, ConfigError
 
@@ -31,23 +33,43 @@ def parsed(name: str) -> tuple[str | None, int]:
   return (name[1:], -1) if name.startswith("-") else (name, 1)
 
 
+def filled(cfg: Config) -> Config:
+  """The config with checkpoint.best = none where nothing is evaluated and the key has its default.
+  """
+  checkpoint = cfg.checkpoint
+  idle = not metric_names(cfg) and not cfg.evaluation.patience
+  if not idle or checkpoint.best != type(checkpoint).best:
+    return cfg
+  return dataclasses.replace(cfg, checkpoint=dataclasses.replace(checkpoint, best="none"))
+
+
 def check(cfg: Config) -> None:
   """Refuses a metric that the run's evaluations do not log.
 
   A component of the user's own rewards passes; `Best.update` checks it at the first evaluation.
 
   Raises:
-    ConfigError: listing those that they log.
+    ConfigError: listing those that they log, or the keys that wait for an evaluation.
   """
   name, _ = parsed(cfg.checkpoint.best)
+  if name is not None and not metric_names(cfg):
+    waiting = [f"checkpoint.best = {cfg.checkpoint.best!r}"]
+    off = ["checkpoint.best=none"]
+    if cfg.evaluation.patience:
+      waiting.append(f"evaluation.patience = {cfg.evaluation.patience}")
+      off.append("evaluation.patience=0")
+    raise ConfigError(
+        f"{' and '.join(waiting)} with task.heldout_problems = 0 and no evaluation.sets: nothing "
+        f"is evaluated. Fix: {' and '.join(off)}, or problems to evaluate.")
   if cfg.reward.name != "task" and str(name).startswith(COMPONENT):
     return
   if name is not None and name not in metric_names(cfg):
-    raise unknown(cfg.checkpoint.best, metric_names(cfg))
+    raise unknown(cfg, metric_names(cfg))
 
 
-def unknown(best: str, names: list[str]) -> ConfigError:
-  """The error for a value of checkpoint.best, where evaluations log `names`."""
+def unknown(cfg: Config, names: list[str]) -> ConfigError:
+  """The error for the value of checkpoint.best, where evaluations log `names`."""
+  patience = " with evaluation.patience=0" if cfg.evaluation.patience else ""
   return ConfigError(
-      f"checkpoint.best = {best!r}: evaluations log {', '.join(names)}. Fix: one of them, with a "
-      "minus in front where lower is better, or none.")
+      f"checkpoint.best = {cfg.checkpoint.best!r}: evaluations log {', '.join(names)}. Fix: one of "
+      f"them, with a minus in front where lower is better, or none{patience}.")

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm.config import Config, ConfigError, DataConfig, TaskConfig
 from jaxrl_llm.tasks import make_task
-from jaxrl_llm.tasks.dataset import Dataset
+from jaxrl_llm.tasks.dataset import Dataset, asked_text
 from jaxrl_llm.types import Problem, Task
 
 logger = logging.getLogger(__name__)
@@ -29,10 +29,10 @@ class Demonstrations(Dataset):
         raise ConfigError(
             f"warm_start.path = {self.cfg.data.path!r}: row {problem.id!r} has no demonstration. "
             "Fix: warm_start.mapping, or warm_start.completion_column.")
-    heldout = {problem.prompt for problem in asked}
+    heldout = {asked_text(problem) for problem in asked}
     lengths = [len(self.render(problem)) + len(self.demonstration(problem)) for problem in rows]
     kept = [problem for problem, length in zip(rows, lengths, strict=True)
-            if length <= width and problem.prompt not in heldout]
+            if length <= width and asked_text(problem) not in heldout]
     if not kept:
       raise ConfigError(
           f"warm_start.path = {self.cfg.data.path!r}: no row fits; the longest has {max(lengths)} "
@@ -69,6 +69,7 @@ def demonstrating(cfg: Config, seed: int, tokenizer: PreTrainedTokenizerBase) ->
     found = Demonstrations(of_file, seed, warm.batch_size, task.tokenizer)
   except ConfigError as error:
     message = str(error).replace("task.data.answer_column", "warm_start.completion_column")
+    message = message.replace(" Or task.data.bad_rows=drop.", "")  # not a key of the warm start
     raise ConfigError(message.replace("task.data.", "warm_start.")) from error
   own = cfg.task.heldout_problems
   found.fit(cfg.row_length, task.heldout(own) if own else [])

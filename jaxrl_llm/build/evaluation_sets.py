@@ -1,6 +1,7 @@
 """What a run is evaluated on: the held-out problems of its task, and `evaluation.sets`."""
 
 import dataclasses
+import logging
 import zlib
 
 import jax
@@ -14,6 +15,7 @@ from jaxrl_llm.types import Problem, Task
 
 TAKEN = ("component",)  # eval/component/* are metrics of rewards
 VERIFIER_KEYS = ("verifier_workers", "verifier_timeout")
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +61,11 @@ def chosen(cfg: Config) -> list[tuple[str, EvaluationSetConfig]]:
   return [(name, one) for name, one in cfg.evaluation.sets if one.problems]
 
 
-def make_sets(cfg: Config, task: Task) -> list[EvaluationSet]:
+def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSet]:
   """The task's own held-out problems, if it has any, and the sets of a resolved config.
+
+  Args:
+    needed: False: there may be none, which the log says.
 
   Raises:
     ConfigError: nothing is evaluated; a file, a prompt or a length of a set does not fit.
@@ -69,9 +74,11 @@ def make_sets(cfg: Config, task: Task) -> list[EvaluationSet]:
   found = [EvaluationSet("", task, task.heldout(own), cfg.task)] if own else []
   found += [_made(name, one, cfg, task) for name, one in chosen(cfg)]
   if not found:
-    raise ConfigError(
-        "task.heldout_problems = 0 without evaluation.sets: nothing is evaluated. Fix: "
-        "task.heldout_problems >= 1, or evaluation.sets.<name>.path.")
+    what = "task.heldout_problems = 0 without evaluation.sets: nothing is evaluated"
+    if needed:
+      raise ConfigError(f"{what}. Fix: task.heldout_problems >= 1, or evaluation.sets.<name>.path, "
+                        "of --config.")
+    logger.warning("%s during the run, and no best parameters are kept", what)
   for one in found:
     if len(one.problems) < processes.count():
       key = f"evaluation.sets.{one.name}.problems" if one.name else "task.heldout_problems"

@@ -22,7 +22,7 @@ def resolve(cfg: Config) -> Config:
     ConfigError: naming key, value, what is allowed, and a fix.
   """
   config_lib.load_plugins(cfg.plugins)
-  cfg = config_lib.check(config_lib.fill(cfg))
+  cfg = config_lib.check(best_checks.filled(config_lib.fill(cfg)))
   anchor = cfg.updates.anchor
   if anchor == DEFAULT:
     anchor = estimators.spec(cfg.estimator.name).anchor

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import setup
+from jaxrl_llm.build import inputs, setup
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.warm_start import frozen_start
 from jaxrl_llm.config import (
@@ -66,9 +66,11 @@ def build_learner(workdir: str | Path, devices=None,
   """The config, task and learner of a run, as `read_config` changes them. Nothing is to be closed.
 
   Raises:
-    ConfigError: as `read_config`.
+    ConfigError: as `read_config`, or an input of the run is not what it was (inputs.py).
   """
-  return setup.build_learner(*read_config(workdir, devices, plugins))
+  cfg, kept = read_config(workdir, devices, plugins)
+  inputs.check(workdir, cfg)
+  return setup.build_learner(cfg, kept)
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:
@@ -111,9 +113,10 @@ def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
   No optimizer state is read.
 
   Raises:
-    ConfigError: no such checkpoint.
+    ConfigError: no such checkpoint, or `pretrained` holds other weights than when the run began.
     TornCheckpointsError: it cannot be read.
   """
+  inputs.check(workdir, cfg, only=inputs.PRETRAINED)
   workdir, iteration = Path(workdir), choose(workdir, which)
   shapes, _ = trainable.shapes_of(learner.model, cfg.parameters)
   layout, _ = trainable.shardings(learner.model, cfg.parameters, learner.mesh)

@@ -20,9 +20,9 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.build import inputs as run_inputs
 from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.config import Config
-from jaxrl_llm.models.hf import import_weights
 from jaxrl_llm.store import cache, disk
 from jaxrl_llm.store.workdir import versions
 
@@ -158,25 +158,18 @@ def inputs(cfg: Config, learner: Learner) -> dict | None:
   named = [path.strip() for entry in paths for path in entry.split(",") if path.strip()]
   if not all(Path(path).exists() for path in named):
     return None
-  if cfg.pretrained:
-    places = (import_weights.local_directory(cfg.pretrained),
-              import_weights.base_directory(cfg.pretrained))
-    named += dict.fromkeys(map(str, places))
+  files = {key: digests for key, digests in run_inputs.digests(cfg).items()
+           if not key.startswith("evaluation.")}
+  if cfg.pretrained and run_inputs.PRETRAINED not in files:
+    return None
   sources = {str(path.relative_to(PACKAGE)): _digest(path) for path in PACKAGE.rglob("*.py")}
   return {
       "config": values,
-      "files": {path: _versions(Path(path)) for path in named},
+      "files": files,
       "sources": sources,
       "plugins": [_digest(path) for path in plugin_files(cfg.plugins)],
       "machine": machine(),
   }
-
-
-def _versions(path: Path) -> list[tuple[str, int, int]]:
-  """(name, bytes, time of change) of a file, or of all files in a folder."""
-  files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-  stats = [(str(file.relative_to(path)), file.stat()) for file in sorted(files)]
-  return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 def plugin_files(plugins: tuple[str, ...]) -> list[Path]:

@@ -32,6 +32,8 @@ class PromptConfig:
   arguments: str = option(
       "{}", 'JSON object given to the chat template, for example {"enable_thinking": false}',
       when=CHAT)
+  date: str = option("2026-01-01", "day, year-month-day, at which a chat template that reads the "
+                     "clock is rendered, so that prompts are the same on every day", when=CHAT)
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -40,7 +42,7 @@ class TaskConfig(Choice):
 
   name: str = option("modular_chain", "source of problems and of their verifier")
   heldout_problems: int = option(256, "held-out problems of the evaluation; -1: all rows of "
-                                 "task.data.heldout_path; 0: none, with evaluation.sets", low=-1)
+                                 "task.data.heldout_path; 0: none", low=-1)
   shuffle_rewards: bool = option(False, "control: permutes rewards within each rollout batch")
   prompt: PromptConfig = PromptConfig()
   table: ClassVar[Table] = registry.TASKS

@@ -25,8 +25,8 @@ class Best:
 
   def __init__(self, cfg: Config, directory: Path):
     self._directory = Path(directory)
-    self._given = cfg.checkpoint.best
-    self._name, self._sign = parsed(self._given)
+    self._cfg = cfg
+    self._name, self._sign = parsed(cfg.checkpoint.best)
     self._patience = cfg.evaluation.patience
     self._forget()
 
@@ -68,7 +68,7 @@ class Best:
     """
     missing = self._name is not None and self._name not in metrics
     if missing and not iteration and metrics.get("eval/unscored") != 1:
-      raise unknown(self._given, sorted(metrics))
+      raise unknown(self._cfg, sorted(metrics))
     if self._judge(iteration, metrics):
       tree = {"train": {"params": params}}  # where `saved.restore_start` looks for them
       checkpoints.save_params(self._directory / BEST / str(iteration), tree)

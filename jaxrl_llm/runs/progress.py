@@ -33,12 +33,12 @@ class Progress:
   are those of the last refresh.
 
   Args:
-    asked: the problems whose completions are shown.
+    asked: the problems whose completions are shown; None: nothing is evaluated.
     start_params: makes or finds the parameters of the warm start, as the model reads them. They
       are not held between two reports.
   """
 
-  def __init__(self, cfg: Config, asked: EvaluationSet, learner: Learner, sampler: Sampler,
+  def __init__(self, cfg: Config, asked: EvaluationSet | None, learner: Learner, sampler: Sampler,
                start_params: Callable[[], Params], directory: Path):
     self._cfg, self._asked, self._learner, self._sampler = cfg, asked, learner, sampler
     self._start_params, self._directory = start_params, directory
@@ -89,24 +89,34 @@ class Progress:
     Returns:
       The metrics of the greedy evaluation of these parameters on the problems that are shown.
     """
+    early = iteration < self._cfg.iterations  # only evaluation.patience ends a run before
+    state = "ended early" if early else "finished"
+    if self._asked is None:
+      self._write(None, state)
+      self._print()
+      return {}
     if self._last is not None and self._last[0] == iteration:
       evaluation = self._last[1]
     else:
       evaluation = self._evaluate(params)
-    early = iteration < self._cfg.iterations  # only evaluation.patience ends a run before
-    self._write(self._samples(iteration, params, evaluation),
-                "ended early" if early else "finished")
+    self._write(self._samples(iteration, params, evaluation), state)
+    self._print()
+    return evaluation.metrics
+
+  def _print(self) -> None:
+    """Prints the summary, in process 0."""
     if processes.is_main():
       tqdm.write(tables.summary_table(reader.read_run(self._directory)))
       tqdm.write(f"plot: {self._directory / 'curves.png'}\n"
                  f"report: {self._directory / 'report.html'}")
-    return evaluation.metrics
 
   def _evaluate(self, params: Params) -> Evaluation:
+    assert self._asked is not None, "without problems, nothing asks for an evaluation"
     return evaluate.evaluate(self._cfg, self._asked, self._sampler, params)
 
   def _samples(self, iteration: int, params: Params, evaluation: Evaluation) -> dict:
     """Completions from before the training and of `evaluation`, made with `params`."""
+    assert self._asked is not None, "without problems, there are no completions"
     start = self._start_params()
     if self._before is None:
       self._before = self._evaluate(start)
@@ -117,11 +127,13 @@ class Progress:
         for name, made in (("before", self._before), ("after", evaluation))
     } | {"iteration": iteration}
 
-  def _write(self, shown: dict, *state: str) -> None:
-    """Writes the completions and the report, if this is process 0; `state` as html takes it."""
-    if processes.is_main():
+  def _write(self, shown: dict | None, *state: str) -> None:
+    """Writes the completions, if any, and the report, in process 0; `state` as html takes it."""
+    if not processes.is_main():
+      return
+    if shown is not None:
       writers.write_atomically(self._directory / "samples.json", json.dumps(shown))
-      html.write_report(self._directory, *state)
+    html.write_report(self._directory, *state)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 from tqdm import tqdm
 
-from jaxrl_llm.build import evaluation_sets, setup
+from jaxrl_llm.build import evaluation_sets, inputs, setup
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.samplers import Sampler
@@ -68,7 +68,8 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   """Trains as `cfg` says, in `directory`; started again there, goes on after the last checkpoint.
 
   Returns:
-    The last greedy evaluation's metrics: of the task's own problems, or of the first set.
+    The last greedy evaluation's metrics: of the task's own problems, or of the first set; empty if
+    nothing is evaluated.
 
   Raises:
     ConfigError: before anything compiles; also if another process trains in `directory`.
@@ -84,14 +85,22 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, resolved)
+  processes.from_main("inputs", lambda: inputs.check(directory, resolved))
   cfg, task, learner, sampler = setup.build(resolved)
   setup.log_sampling(cfg.pretrained,
                      {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   with contextlib.closing(sampler):
-    sets = evaluation_sets.make_sets(cfg, task)
+    sets = evaluation_sets.make_sets(cfg, task, needed=False)
     with disk.named(directory), _held(directory), signals.handled() as told:
-      folder = Path(processes.from_main("workdir", lambda: workdir.claim(directory, resolved)))
+      folder = Path(processes.from_main("workdir", lambda: _claimed(directory, resolved)))
       return _run(cfg, task, learner, sampler, sets, folder, clock, told)
+
+
+def _claimed(directory: str | Path, cfg: Config) -> Path:
+  """The run's folder, in which its config and the digests of its inputs are noted."""
+  folder = workdir.claim(directory, cfg)
+  inputs.record(folder, cfg)
+  return folder
 
 
 def _held(directory: str | Path):
@@ -133,7 +142,7 @@ def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, sets: list
   reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None
   read = functools.partial(warm_start, cfg, learner, task.tokenizer, directory)
   before = _StartParams(learner, reference, None if start.frozen is None else start, read)
-  shown = Progress(cfg, sets[0], learner, sampler, before, directory)
+  shown = Progress(cfg, sets[0] if sets else None, learner, sampler, before, directory)
   with contextlib.closing(_metrics_writer(cfg, directory)) as writer:
     with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
       outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown, clock, sets,
@@ -185,7 +194,7 @@ def _train(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: Run
                              (processes.index(), processes.count()))
       phases.lap("other")
       last, found = iteration == cfg.iterations, None
-      if last or iteration % cfg.evaluation.every == 0:
+      if outputs.sets and (last or iteration % cfg.evaluation.every == 0):
         phases.wait(run.state.step)
         found = _evaluated(cfg, outputs.sets, sampler, learner.merged(run.state), iteration)
         values |= found.metrics
@@ -260,10 +269,13 @@ def _restore_or_start(cfg: Config, task: Task, learner: Learner, sampler: Sample
   outputs.writer.cut_back(-1)
   outputs.best.resume([], -1)
   run = first_state(cfg, learner, start)
-  first = _evaluated(cfg, outputs.sets, sampler, learner.merged(run.state), 0)
-  outputs.writer.write(0, first.metrics | outputs.clock.metrics())
-  tqdm.write(f"after the warm start: held-out accuracy {first.accuracy:.3f}")
-  _note(outputs, run, 0, first, Phases())
+  if outputs.sets:
+    first = _evaluated(cfg, outputs.sets, sampler, learner.merged(run.state), 0)
+    outputs.writer.write(0, first.metrics | outputs.clock.metrics())
+    tqdm.write(f"after the warm start: held-out accuracy {first.accuracy:.3f}")
+    _note(outputs, run, 0, first, Phases())
+  else:
+    outputs.writer.write(0, outputs.clock.metrics())
   outputs.save(0, run.saved())
   return run, 0
 

@@ -1,4 +1,5 @@
-"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py.
+"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py,
+digests of files in contents.py.
 
 `~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
 speeds up a start and never changes a result. What it holds is run and read without question, so
@@ -17,7 +18,7 @@ import jax
 from jaxrl_llm.parallel import jax_private
 
 VARIABLE = "JAXRL_LLM_CACHE"
-PROGRAMS, STARTS = "xla", "warm_starts"
+PROGRAMS, STARTS, DIGESTS = "xla", "warm_starts", "digests"
 PROGRAM_BYTES = 2 << 30
 STAMP = ".checked"  # its time is that of the last look at the compiled programs
 logger = logging.getLogger(__name__)
@@ -37,8 +38,9 @@ def folder(name: str) -> Path | None:
     with tempfile.TemporaryFile(dir=path):
       return path
   except (OSError, RuntimeError) as error:
-    logger.warning("no folder for compiled programs and warm starts, so a start takes longer: %s. "
-                   "Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE, VARIABLE)
+    logger.warning("no folder for compiled programs, warm starts and digests, so a start takes "
+                   "longer: %s. Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE,
+                   VARIABLE)
     return None
 
 

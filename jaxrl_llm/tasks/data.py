@@ -19,7 +19,8 @@ class DataConfig:
                           of=(int, float))
   heldout_path: str = option("", "the same for the held-out evaluation, which then needs no "
                              "`path`; empty: task.heldout_problems rows of `path`")
-  split: str = option("train", "split of a `datasets` folder or hub name")
+  split: str = option("train", "split of a folder or hub name: a word of the paths in it, such as "
+                      "train-00000.parquet or train/0.jsonl")
   heldout_split: str = option("test", "split of heldout_path", when=when(".heldout_path"))
   heldout_too_long: str = option("error", "problems of heldout_path above "
                                  "rollout.max_prompt_tokens: an error, or left out and counted "

@@ -29,9 +29,9 @@ class Dataset(TaskBase):
 
   Attributes:
     verifier: of held-out problems, and of all others unless files have verifiers of their own.
-    counts: rows of `path`: read = kept (for training) + bad + too_long + duplicates (of an id, or
-      of a held-out text) + heldout (split off its end). `heldout_too_long` counts the problems of
-      `heldout_path` that were left out for their length.
+    counts: rows of `path`: read = kept (for training) + bad + too_long + duplicates (of an
+      earlier text, or of a held-out one) + heldout (split off its end). `heldout_too_long` counts
+      the problems of `heldout_path` that were left out for their length.
   """
 
   def __post_init__(self):
@@ -90,11 +90,11 @@ class Dataset(TaskBase):
         raise ConfigError(
             f"task.heldout_problems = {wanted}: without task.data.heldout_path they are split off "
             "the end of task.data.path, which must be one file, and their number be given. Fix: "
-            "task.data.heldout_path, or 0 with evaluation.sets.")
+            "task.data.heldout_path, or task.heldout_problems=0.")
       cut = max(0, len(available[0]) - wanted)
       available, self._heldout = [available[0][:cut]], available[0][cut:]
-    asked = {problem.prompt for problem in self._heldout}
-    self._train = [[problem for problem in part if problem.prompt not in asked]
+    asked = {asked_text(problem) for problem in self._heldout}
+    self._train = [[problem for problem in part if asked_text(problem) not in asked]
                    for part in available]
     self._longest = max([self._longest, *(length for table in tables for length in table.lengths)])
     split_off = sum(len(table.problems) for table in tables) - sum(map(len, available))
@@ -188,6 +188,14 @@ class Dataset(TaskBase):
       for row, reward in zip(rows, found, strict=True):
         out[row] = reward
     return [reward for reward in out if reward is not None]
+
+
+def asked_text(problem: Problem) -> tuple:
+  """Returns what a problem asks: its prompt and the turns before it. A system message asks nothing,
+  and neither does white space around a text.
+  """
+  turns = [(role, text.strip()) for role, text in problem.context if role != "system"]
+  return (*turns, problem.prompt.strip())
 
 
 def _verifier(source: DataConfig) -> str:

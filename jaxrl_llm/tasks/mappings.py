@@ -6,6 +6,7 @@ their text is part of this package.
 
 import dataclasses
 import hashlib
+import json
 import math
 import re
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from jaxrl_llm.registry import MAPPINGS, Entry
 from jaxrl_llm.tasks.data import AUTO, DataConfig
 
 CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
+# How a list of messages begins that was written as text, by JSON or by Python.
+MESSAGES_AS_TEXT = re.compile(r"""\s*\[\s*\{\s*["'](?:role|content|from|value)["']\s*:""")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class RowError(ValueError):
@@ -45,11 +49,13 @@ class Mapping(Entry):
   Attributes:
     function: from a row to `Fields`; raises RowError.
     verifier: kind of answer check.
-    repeats: whether a row with the id of an earlier one is dropped; else it is an error.
+    repeats: whether a row with the text of an earlier one is dropped.
+    unique: whether ids are those of task.data.id_column, of which none may occur twice.
   """
 
   verifier: str = "math"
   repeats: bool = False
+  unique: bool = False
 
   def convert(self, row: dict) -> Fields:
     """Returns what a task needs of a row.
@@ -90,7 +96,7 @@ def text(row: dict, column: str) -> str:
   """Returns a non-empty text.
 
   Raises:
-    RowError: no such column, another type, or nothing in it.
+    RowError: no such column, another type, nothing in it, or what `check_text` refuses.
   """
   value = _get(row, column)
   if not isinstance(value, str):
@@ -98,6 +104,24 @@ def text(row: dict, column: str) -> str:
         f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text was expected")
   if not value.strip():
     raise RowError(f"column {column!r} is empty")
+  return check_text(f"column {column!r}", value)
+
+
+def check_text(name: str, value: str) -> str:
+  """Returns a text that a tokenizer can read and that is what it seems.
+
+  Args:
+    name: of the text, for messages.
+
+  Raises:
+    RowError: half of a surrogate pair, which no encoding has, or a list of messages as text.
+  """
+  if half := SURROGATE.search(value):
+    raise RowError(f"{name} holds {half[0]!r} as character {half.start() + 1}, a lone surrogate, "
+                   "which is no character")
+  if MESSAGES_AS_TEXT.match(value):
+    raise RowError(f"{name} holds a list of messages as text, {_shown(value)}; the mapping dapo "
+                   "reads one in the column 'prompt'")
   return value
 
 
@@ -118,13 +142,19 @@ def scalar(row: dict, column: str) -> str:
         "a text or a number was expected")
   if not str(value).strip():
     raise RowError(f"column {column!r} is empty")
-  return str(value).strip()
+  return check_text(f"column {column!r}", str(value).strip())
 
 
 def optional(row: dict, column: str) -> str | None:
-  """Returns a text, or None if the column is absent, empty, or holds another type."""
+  """Returns a text, or None if the column is absent, empty, or holds another type.
+
+  Raises:
+    RowError: as `check_text`.
+  """
   value = row.get(column)
-  return value if isinstance(value, str) and value.strip() else None
+  if not isinstance(value, str) or not value.strip():
+    return None
+  return check_text(f"column {column!r}", value)
 
 
 def first_of(row: dict, *columns: str) -> str:
@@ -194,36 +224,70 @@ def _deepscaler(row: dict) -> Fields:
 @register("dapo", verifier="numeric", repeats=True)
 def _dapo(row: dict) -> Fields:
   """Reads verl's layout, whose user message already has the format instruction, and DAPO's
-  processed one, whose prompt is a text. Rows without an index are told apart by their prompt.
+  processed one, whose prompt is a text. The index of a row restarts in each source, so that it is
+  no more than a name; without one the prompt names the row.
   """
   prompt, context = _messages(_get(row, "prompt"))
   if "reward_model" in row:
-    answer = scalar(_section(row, "reward_model"), "ground_truth")
+    answer = _inside(row, "reward_model", "ground_truth")
   else:
     answer = scalar(row, first_of(row, "solution", "answer"))
-  extra = row.get("extra_info")
-  if isinstance(extra, dict) and extra.get("index") is not None:
-    return Fields(prompt, answer, id=scalar(extra, "index"), context=context)
-  return Fields(prompt, answer, id=hashlib.sha1(prompt.encode()).hexdigest()[:16], context=context)
+  try:
+    name = _inside(row, "extra_info", "index")
+  except RowError:
+    name = hashlib.sha1(prompt.encode()).hexdigest()[:16]
+  return Fields(prompt, answer, id=name, context=context)
+
+
+def _inside(row: dict, column: str, name: str) -> str:
+  """Returns an entry of an object, which may be written as the text of a JSON object."""
+  value = _get(row, column)
+  if isinstance(value, str):
+    value = _from_json(value)
+  if not isinstance(value, dict):
+    raise RowError(f"column {column!r} holds {_shown(row[column])}; an object was expected")
+  try:
+    return scalar(value, name)
+  except RowError as error:
+    raise RowError(f"column {column!r}: {error}") from error
+
+
+def _from_json(value: str):
+  """Returns what a text holds as JSON; None if it is no JSON."""
+  try:
+    return json.loads(value)
+  except (ValueError, RecursionError):
+    return None
 
 
 def _messages(prompt) -> tuple[str, tuple[tuple[str, str], ...]]:
-  """Returns the last message, which is the user's, and those before it; a text is one message."""
+  """Returns the last message, which is the user's, and those before it.
+
+  A text is one message, unless it is a list of messages in JSON, as files without lists have it.
+  """
+  given = prompt
   if isinstance(prompt, str):
-    prompt = [{"role": "user", "content": prompt}]
+    prompt = (_from_json(prompt) if MESSAGES_AS_TEXT.match(prompt)
+              else [{"role": "user", "content": prompt}])
   known = isinstance(prompt, list) and prompt and all(isinstance(m, dict) for m in prompt)
   if not known or prompt[-1].get("role", "user") != "user":
-    raise RowError(f"column 'prompt' holds {_shown(prompt)}; a text, or a list of messages that "
+    raise RowError(f"column 'prompt' holds {_shown(given)}; a text, or a list of messages that "
                    "ends with the user's was expected")
-  before = tuple((text(message, "role"), text(message, "content")) for message in prompt[:-1])
-  return text(prompt[-1], "content"), before
+  before = tuple(_message(number, message) for number, message in enumerate(prompt[:-1], 1))
+  return _message(len(prompt), {"role": "user", **prompt[-1]})[1], before
 
 
-def _section(row: dict, column: str) -> dict:
-  value = _get(row, column)
-  if not isinstance(value, dict):
-    raise RowError(f"column {column!r} holds {_shown(value)}; an object was expected")
-  return value
+def _message(number: int, message: dict) -> tuple[str, str]:
+  """Returns (role, content) of a message. A system message may be empty, which is not the same as
+  none: templates put one of their own where there is none.
+  """
+  try:
+    role = text(message, "role")
+    empty = role == "system" and message.get("content") == ""
+    return role, "" if empty else text(message, "content")
+  except RowError as error:
+    raise RowError(f"column 'prompt', message {number}: "
+                   f"{str(error).replace('column ', '')}") from error
 
 
 @register("aime", verifier="numeric")
@@ -303,4 +367,4 @@ def make_mapping(cfg: DataConfig) -> Mapping:
     name = scalar(row, cfg.id_column) if cfg.id_column else None
     return Fields(text(row, cfg.prompt_column), scalar(row, cfg.answer_column), shown, name)
 
-  return Mapping(columns)
+  return Mapping(columns, unique=bool(cfg.id_column))

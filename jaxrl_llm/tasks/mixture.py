@@ -69,8 +69,8 @@ def parts(data: DataConfig) -> list[DataConfig]:
     ConfigError: another number of mappings, verifiers or weights than of paths, or a weight that is
       not positive.
   """
-  paths = _names(data.path)
-  for key, values in (("mapping", _names(data.mapping)), ("verifier", _names(data.verifier)),
+  paths = names(data.path)
+  for key, values in (("mapping", names(data.mapping)), ("verifier", names(data.verifier)),
                       ("weights", list(data.weights))):
     if len(values) not in (({1} if key != "weights" else {0}) | {len(paths)}):
       raise ConfigError(f"task.data.{key} = {getattr(data, key)!r}: {len(values)} values for "
@@ -79,17 +79,17 @@ def parts(data: DataConfig) -> list[DataConfig]:
   if any(not weight > 0 for weight in data.weights):
     raise ConfigError(f"task.data.weights = {data.weights}: positive numbers are allowed. Fix: "
                       "leave out the file that should not be read.")
-  mappings, verifiers = _names(data.mapping), _names(data.verifier)
+  mappings, verifiers = names(data.mapping), names(data.verifier)
   return [dataclasses.replace(data, path=path, mapping=mappings[min(i, len(mappings) - 1)],
                               verifier=verifiers[min(i, len(verifiers) - 1)], weights=())
           for i, path in enumerate(paths or [""])]
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
   return [name.strip() for name in text.split(",") if name.strip()] or ([text] if text else [])
 
 
 def first(data: DataConfig) -> DataConfig:
   """Returns the config of the held-out file, which is read as the first training file is."""
-  return dataclasses.replace(data, mapping=(_names(data.mapping) or [AUTO])[0],
-                             verifier=(_names(data.verifier) or [AUTO])[0])
+  return dataclasses.replace(data, mapping=(names(data.mapping) or [AUTO])[0],
+                             verifier=(names(data.verifier) or [AUTO])[0])

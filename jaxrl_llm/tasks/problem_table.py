@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.grading.grading import Verdict, judge
-from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError
+from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError, check_text
 from jaxrl_llm.tasks.readers import read_rows
 from jaxrl_llm.types import Problem
 
 SHOWN = 5  # bad rows that are named in the log
+SHOWN_CHARACTERS = 60  # of an answer
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class ProblemTable:
     lengths: tokens of each prompt.
     read: number of rows read.
     too_long: rows dropped for their length.
-    duplicates: rows dropped because an earlier row has the same id.
+    duplicates: rows dropped because an earlier row has the same text.
     bad: rows dropped because they cannot be read or converted.
   """
 
@@ -69,33 +70,30 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
     limit: tokens of the longest prompt that is kept; None: all.
 
   Raises:
-    ConfigError: a row that does not convert or repeats an id, with file and line; no row; no prompt
-      that fits.
+    ConfigError: a row that does not convert, cannot be rendered or repeats an id, with file and
+      line; no row; no prompt that fits.
   """
   problems, lengths, counts, longest = [], [], collections.Counter(), 0
-  seen: dict[str, str] = {}
+  names, reason = Names(source), ""
   for place, row in read_rows(source.key, source.path, source.split):
     counts["read"] += 1
     try:
       fields = _converted(place, row, source)
-      numbered = f"{source.rows}{counts['read']}"
-      name = source.name + (numbered if fields.id is None else fields.id)
-      if name in seen and not source.mapping.repeats:
-        raise ConfigError(
-            f"{place}: id {name!r} occurs for the second time, first at {seen[name]}. "
-            "Fix: unique ids, or another task.data.id_column.")
+      name = names.of(place, fields, counts["read"])
+      tokens = 0 if name is None else _length(place, row, fields, prompt_ids)
     except ConfigError as error:
+      # A column or a path may be named by what no terminal can show.
+      shown = str(error).encode(errors="backslashreplace").decode()
       if source.bad_rows == "error":
-        raise ConfigError(f"{error} Or {_bad_rows_key(source.key)}=drop.") from error
+        raise ConfigError(f"{shown} Or {_bad_rows_key(source.key)}=drop.") from error
+      reason = reason or shown
       counts["bad"] += 1
       if counts["bad"] <= SHOWN:
-        logger.warning("left out: %s", error)
+        logger.warning("left out: %s", shown)
       continue
-    if name in seen:
+    if name is None:
       counts["duplicates"] += 1
       continue
-    seen[name] = place
-    tokens = len(prompt_ids(fields.prompt, fields.context))
     longest = max(longest, tokens)
     if limit is not None and tokens > limit:
       counts["too_long"] += 1
@@ -103,6 +101,9 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
     problems.append(Problem(fields.prompt, fields.answer, fields.demonstration, name,
                             fields.context))
     lengths.append(tokens)
+  if counts["read"] and counts["bad"] == counts["read"]:
+    raise ConfigError(f"{source.key} = {source.path!r}: all of its {counts['bad']} rows are bad. "
+                      f"The first: {reason}")
   _check_some(source, counts, problems, limit, longest)
   logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "
               "%s dropped (longest: %d)", source.path, counts["read"], counts["bad"],
@@ -111,15 +112,94 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
                       counts["duplicates"], counts["bad"])
 
 
+class Names:
+  """Gives each row of a source its id, and finds rows that repeat an earlier one.
+
+  Rows are compared by their text, that is the prompt and the messages before it. The ids of a
+  mapping may restart in each part of a file, so that an id with another text gets a number behind
+  it. Only a column that the user calls a unique id (task.data.id_column) must be one.
+  """
+
+  def __init__(self, source: Source):
+    self._source = source
+    self._by_name: dict[str, tuple[str, tuple]] = {}
+    self._by_text: dict[tuple, tuple[str, str]] = {}
+    self._disputed = 0
+
+  def of(self, place: str, fields: Fields, number: int) -> str | None:
+    """Returns the id of a row; None for one that repeats the text of an earlier one, where the
+    mapping drops these.
+
+    Args:
+      number: of the row, which names it where it has no id.
+
+    Raises:
+      ConfigError: its id is that of an earlier row, and it must not be.
+    """
+    text = (fields.context, fields.prompt)
+    if self._source.mapping.repeats:
+      if text in self._by_text:
+        self._compare(place, fields, *self._by_text[text])
+        return None
+      self._by_text[text] = place, fields.answer
+    name = self._source.name + (f"{self._source.rows}{number}" if fields.id is None else fields.id)
+    if name in self._by_name:
+      first, earlier = self._by_name[name]
+      if self._source.mapping.unique:
+        raise ConfigError(
+            f"{place}: id {name!r} occurs for the second time, first at {first}. Fix: unique ids, "
+            "another task.data.id_column, or an empty one, which numbers the rows.")
+      if text == earlier and not self._source.mapping.repeats:
+        raise ConfigError(f"{place}: the row has the id {name!r} and the text of an earlier one, "
+                          f"at {first}. Fix: remove one of them.")
+      number = 2
+      while f"{name}-{number}" in self._by_name:
+        number += 1
+      name = f"{name}-{number}"
+    self._by_name[name] = place, text
+    return name
+
+  def _compare(self, place: str, fields: Fields, first: str, answer: str) -> None:
+    """Warns of a repeated text whose answer is another one."""
+    if fields.answer != answer:
+      self._disputed += 1
+      if self._disputed <= SHOWN:
+        logger.warning("%s: the text of %s with another answer, %r instead of %r; the first one "
+                       "counts", place, first, fields.answer, answer)
+
+
+def _length(place: str, row: dict | ConfigError, fields: Fields,
+            prompt_ids: Callable[..., list[int]]) -> int:
+  """Returns the tokens of a row's prompt.
+
+  Raises:
+    ConfigError: with the place; the prompt cannot be made.
+  """
+  try:
+    return len(prompt_ids(fields.prompt, fields.context))
+  except Exception as error:  # whatever templates and tokenizers raise
+    text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+    fix = "" if "Fix: " in text else ". Fix: the row, or task.prompt."
+    raise ConfigError(f"{place}, {_column(row, fields.prompt)}: {text}{fix}") from error
+
+
+def _column(row: dict | ConfigError, text: str) -> str:
+  """Returns the column of a row that holds a text, in words."""
+  columns = row.items() if isinstance(row, dict) else ()
+  for same in (True, False):
+    for name, value in columns:
+      shown = str(value).strip()
+      if shown == text.strip() if same else text.strip() in shown:
+        return f"column {name!r}"
+  return "all columns together"
+
+
 def _check_some(source: Source, counts: dict[str, int], problems: list[Problem],
                 limit: int | None, longest: int) -> None:
   """Refuses a source that leaves no problem."""
   key, path = source.key, source.path
   if not counts["read"]:
     raise ConfigError(f"{key} = {path!r}: the file has no rows. Fix: a file with problems.")
-  if counts["bad"] == counts["read"]:
-    raise ConfigError(f"{key} = {path!r}: all of its {counts['bad']} rows are bad. Fix: "
-                      "task.data.mapping, or the task.data columns.")
   if not problems:
     raise ConfigError(
         f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; "
@@ -141,12 +221,41 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
     raise row
   try:
     fields = source.mapping.convert(row)
+    _check_fields(fields)
     # An empty completion is wrong, not unscored, unless the answer itself is at fault.
-    verdict = judge(source.verifier, "", fields.answer)
+    verdict = _judged(source.verifier, fields.answer)
     if isinstance(verdict, Verdict) and (reason := verdict.unscored_reason):
-      raise RowError(
-          f"answer {fields.answer!r} for task.data.verifier = {source.verifier!r}: {reason}")
+      raise RowError(f"answer {_short(fields.answer)} for task.data.verifier = {source.verifier!r} "
+                     f"({_column(row, fields.answer)}): {reason}")
     return fields
   except RowError as error:
     raise ConfigError(
         f"{place}: {error}. Fix: the row, task.data.mapping, or the task.data columns.") from error
+
+
+def _check_fields(fields: Fields) -> None:
+  """Refuses what a plugin's mapping may return: no text, or one that no tokenizer can read."""
+  texts = {"prompt": fields.prompt, "answer": fields.answer}
+  texts |= {name: value for name in ("demonstration", "id")
+            if (value := getattr(fields, name)) is not None}
+  for name, value in texts.items():
+    if not isinstance(value, str) or (name == "prompt" and not value.strip()):
+      raise RowError(f"Fields.{name} = {value!r}; a text was expected")
+    check_text(f"Fields.{name}", value)
+
+
+def _short(text: str) -> str:
+  return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
+
+
+def _judged(verifier: str, answer: str):
+  """Returns the verdict on an empty completion.
+
+  Raises:
+    RowError: the check fails with this answer.
+  """
+  try:
+    return judge(verifier, "", answer)
+  except Exception as error:  # whatever a plugin's verifier raises
+    raise RowError(f"answer {_short(answer)} for task.data.verifier = {verifier!r}: "
+                   f"{type(error).__name__}: {error}") from error

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable
 
-from jinja2 import TemplateError
-
 from jaxrl_llm.config import PromptConfig
 from jaxrl_llm.fields import ConfigError, refuse_unread
+from jaxrl_llm.tasks import chat_templates
+from jaxrl_llm.tasks.encoding import encode
+from jaxrl_llm.tasks.mappings import RowError, check_text
 from jaxrl_llm.tasks.readers import read_rows
-from jaxrl_llm.tasks.tokenizer import encode
 
 # Arguments of apply_chat_template that this file sets, or that would change what it returns.
 RESERVED = frozenset({
@@ -22,6 +22,7 @@ RESERVED = frozenset({
     "return_assistant_tokens_mask",
     "return_dict",
     "return_tensors",
+    "strftime_now",
     "tokenize",
     "tokenizer_kwargs",
     "truncation",
@@ -49,7 +50,7 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Prompter:
 
   Raises:
     ConfigError: malformed `arguments`, `template` or `examples`, a tokenizer without a chat
-      template, or a value that the style does not read.
+      template or with one that leaves out a text, or a value that the style does not read.
   """
   _check(cfg)
   examples = _examples(cfg.examples) if cfg.examples else []
@@ -64,10 +65,11 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Prompter:
   except ValueError as error:
     raise ConfigError(
         f"task.prompt.template = {cfg.template!r}: {error}; a task's own tokenizer knows only its "
-        "alphabet. Fix: task.prompt.style=plain, or a pretrained checkpoint.") from error
+        f"alphabet. Fix: task.prompt.style=plain{_without(cfg, 'template', 'examples')}, or a "
+        "pretrained checkpoint.") from error
 
   def render(problem: str, context: Context = ()) -> list[int]:
-    before = [content for _, content in context]
+    before = [content for _, content in context if content]
     return start + encode(tokenizer, "\n\n".join(
         [*shown, *before, template.replace("{problem}", problem)]))
 
@@ -88,6 +90,11 @@ def _examples(path: str) -> list[tuple[str, str]]:
     if not all(isinstance(text, str) and text for text in texts):
       raise ConfigError(f"{place}: columns present: {', '.join(map(str, row))}; texts in 'problem' "
                         "and 'completion' were expected. Fix: the file of task.prompt.examples.")
+    try:
+      for name, text in zip(("problem", "completion"), texts, strict=True):
+        check_text(f"column {name!r}", text)
+    except RowError as error:
+      raise ConfigError(f"{place}: {error}. Fix: the file of task.prompt.examples.") from error
     out.append(tuple(texts))
   return out
 
@@ -121,39 +128,42 @@ def _chat(cfg: PromptConfig, tokenizer, examples: list[tuple[str, str]]) -> Prom
     raise ConfigError(
         "task.prompt.style = 'chat': the tokenizer has no chat template. Fix: an instruction-tuned "
         "checkpoint (chat_template.jinja or chat_template in tokenizer_config.json), or "
-        "task.prompt.style=completion.")
+        f"task.prompt.style=completion{_without(cfg, 'system', 'suffix', 'arguments', 'date')}.")
   arguments = template_arguments(cfg.arguments)
   # Jinja ignores a variable that no template reads, so a misspelt switch would do nothing.
-  source = tokenizer.get_chat_template()
+  source = chat_templates.source(tokenizer)
   unread = sorted(name for name in arguments if name not in source)
   if unread:
     raise ConfigError(
         f"task.prompt.arguments = {cfg.arguments!r}: the tokenizer's chat template does not read "
         f"{unread[0]!r}. Fix: a variable of that template, or leave it out.")
-  system = [("system", cfg.system)] if cfg.system else []
+  if cfg.date != PromptConfig.date and chat_templates.CLOCK not in source:
+    raise ConfigError(f"task.prompt.date = {cfg.date!r}: the tokenizer's chat template reads no "
+                      "clock. Fix: leave it out.")
+  chat_templates.check(tokenizer, cfg.system, arguments, cfg.date)
   shown = [message for problem, answer in examples
            for message in (("user", problem + cfg.suffix), ("assistant", answer))]
 
   def render(problem: str, context: Context = ()) -> list[int]:
-    if cfg.system and any(role == "system" for role, _ in context):
+    # A problem's own system message comes first, as templates demand.
+    own = [message for message in context if message[0] == "system"]
+    if cfg.system and any(content for _, content in own):
       raise ConfigError(
           f"task.prompt.system = {cfg.system[:40]!r}: the problem {problem[:40]!r} has a system "
           "message of its own. Fix: an empty task.prompt.system.")
-    # A problem's own system message comes first, as templates demand.
-    own = [message for message in context if message[0] == "system"]
+    system = [("system", cfg.system)] if cfg.system else own
     rest = [message for message in context if message[0] != "system"]
-    turns = [*system, *own, *shown, *rest, ("user", problem + cfg.suffix)]
-    messages = [{"role": role, "content": content} for role, content in turns]
-    try:
-      return list(tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True,
-                                                return_dict=False, **arguments))
-    except TemplateError as error:
-      raise ConfigError(
-          f"task.prompt.style = 'chat': the tokenizer's chat template refuses the messages "
-          f"{[m['role'] for m in messages]} with arguments {cfg.arguments}: {error}. "
-          "Fix: task.prompt.system or task.prompt.arguments.") from error
+    turns = [*system, *shown, *rest, ("user", problem + cfg.suffix)]
+    return chat_templates.render(tokenizer, turns, arguments, cfg.date)
 
   return render
+
+
+def _without(cfg: PromptConfig, *names: str) -> str:
+  """Returns the words that name the keys to be left out, of those that are set."""
+  keys = [f"task.prompt.{name}" for name in names
+          if getattr(cfg, name) != getattr(PromptConfig, name)]
+  return f" without {' and '.join(keys)}" if keys else ""
 
 
 def template_arguments(text: str) -> dict:

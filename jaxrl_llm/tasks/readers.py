@@ -1,6 +1,5 @@
 """Rows of files: jsonl, json, csv, parquet, also gzipped, folders of shards, and hub names."""
 
-import csv
 import gzip
 import json
 import re
@@ -8,11 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.tasks import delimited, splits
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 KINDS = (*JSON_LINES, *TABLES, ".parquet")
 ALLOWED = f"{', '.join(KINDS)}, or those but parquet with .gz behind"
+
+# JSON files that describe a data set and hold no rows.
+DESCRIPTIONS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json",
+                          "state.json", "croissant.json"})
+_SPACE = re.compile(r"\s*")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of other bytes
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 # A row, or what is wrong with it, so that the caller may go on with the next.
 Row = tuple[str, dict | ConfigError]
@@ -37,6 +44,8 @@ def read_rows(key: str, path: str, split: str) -> Iterator[Row]:
   if not path:
     raise ConfigError(
         f"{key} is empty. Fix: {key}=<a file ({', '.join(KINDS)}), a folder, or a hub name>.")
+  if file.exists():
+    splits.warn_of_file(key, file, split)
   if file.is_dir():
     return _folder(key, file, split)
   if file.is_file():
@@ -48,9 +57,29 @@ def read_rows(key: str, path: str, split: str) -> Iterator[Row]:
   return _hub(key, path, split)
 
 
+def files_of(key: str, path: str, split: str) -> list[Path]:
+  """Returns the files that `read_rows` reads with these arguments; none for a hub name.
+
+  Raises:
+    ConfigError: the folder does not say which files make up the split.
+  """
+  place = Path(path)
+  if not path or not place.exists():
+    return []
+  if place.is_file():
+    return [place]
+  if _is_saved(place):
+    of_split = place / split if (place / split).is_dir() else place
+    return sorted(file for file in of_split.rglob("*")
+                  if file.is_file() and not file.name.startswith("cache-"))  # made by `datasets`
+  readable = _readable(place)
+  return splits.choose(key, place, readable, split) if readable else []
+
+
 def _kind(file: Path) -> str:
-  """Returns the ending of a file, without .gz."""
-  return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+  """Returns the ending of a file in lower case, without .gz."""
+  ending = file.suffix.lower()
+  return Path(file.stem).suffix.lower() if ending == ".gz" else ending
 
 
 def _file(key: str, file: Path) -> Iterator[Row]:
@@ -59,13 +88,13 @@ def _file(key: str, file: Path) -> Iterator[Row]:
     return _json(file)
   if kind in TABLES:
     return _table(file, "\t" if kind == ".tsv" else ",")
-  if file.suffix == ".parquet":
+  if file.suffix.lower() == ".parquet":
     return _parquet(file)
   raise ConfigError(f"{key} = {str(file)!r}: files end in {ALLOWED}. Fix: convert the file.")
 
 
 def _open(file: Path):
-  return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")
+  return gzip.open(file, "rb") if file.suffix.lower() == ".gz" else file.open("rb")
 
 
 def _json(file: Path) -> Iterator[Row]:
@@ -79,14 +108,68 @@ def _json(file: Path) -> Iterator[Row]:
 
 
 def _json_array(file: Path) -> Iterator[Row]:
+  """Reads the items one by one, so that one that cannot be read costs no other."""
   with _open(file) as stream:
-    try:
-      rows = json.loads(stream.read().decode("utf-8-sig"))
-    except ValueError as error:
-      raise ConfigError(f"{file}: malformed JSON: {error}. Fix: one array of objects, or one "
-                        "object per line.") from error
-  for number, row in enumerate(rows, 1):
-    yield _object(f"{file}, item {number}", row)
+    text = stream.read().decode("utf-8-sig", errors="surrogateescape")
+  place, number, line, counted = text.index("[") + 1, 0, 1, 0
+  place = _SPACE.match(text, place).end()
+  while text[place:place + 1] != "]":
+    number, line, counted = number + 1, line + text.count("\n", counted, place), place
+    where = f"{file}, line {line} (item {number})"
+    row, end = _item(where, text, place)
+    yield row
+    place = _SPACE.match(text, end).end()
+    if text[place:place + 1] == ",":
+      place = _SPACE.match(text, place + 1).end()
+    elif text[place:place + 1] != "]":
+      raise _malformed(where, "no comma or ] follows it")
+  rest = _SPACE.match(text, place + 1).end()
+  if rest < len(text):
+    line += text.count("\n", counted, rest)
+    raise _malformed(f"{file}, line {line}", "more text behind the array")
+
+
+def _item(where: str, text: str, begin: int) -> tuple[Row, int]:
+  """Returns an item of an array and where it ends.
+
+  Raises:
+    ConfigError: nothing tells where it ends.
+  """
+  try:
+    value, end = json.JSONDecoder().raw_decode(text, begin)
+    if _NOT_UTF8.search(text, begin, end):
+      return (where, ConfigError(f"{where}: not UTF-8. Fix: save the file in UTF-8.")), end
+    return _object(where, value), end
+  except (ValueError, RecursionError) as error:
+    end = _closed(text, begin)
+    if end is None:
+      raise _malformed(where, _fault(error)) from error
+    return (where, _malformed(where, _fault(error))), end
+
+
+def _closed(text: str, begin: int) -> int | None:
+  """Returns where the brackets that open at `begin` are closed; None if they are not."""
+  depth = 0
+  for match in _BRACKETS.finditer(text, begin):
+    if match[0][0] != '"':
+      depth += 1 if match[0] in "[{" else -1
+      if depth <= 0:
+        return match.end() if depth == 0 else None
+  return None
+
+
+def _malformed(where: str, fault: str) -> ConfigError:
+  return ConfigError(f"{where}: malformed JSON: {fault}. Fix: one array of objects, or one JSON "
+                     "object per line.")
+
+
+def _fault(error: ValueError | RecursionError) -> str:
+  """Returns what is wrong with a line or an item, with the column where that is known."""
+  if isinstance(error, RecursionError):
+    return "brackets nested too deeply"
+  if isinstance(error, json.JSONDecodeError):
+    return f"{error.msg} (column {error.colno})"
+  return str(error)
 
 
 def _json_lines(file: Path) -> Iterator[Row]:
@@ -103,9 +186,9 @@ def _json_lines(file: Path) -> Iterator[Row]:
         continue
       try:
         yield _object(place, json.loads(text))
-      except ValueError as error:
+      except (ValueError, RecursionError) as error:
         yield place, ConfigError(
-            f"{place}: malformed JSON: {error}. Fix: one JSON object per line.")
+            f"{place}: malformed JSON: {_fault(error)}. Fix: one JSON object per line.")
 
 
 def _object(place: str, row) -> Row:
@@ -119,19 +202,35 @@ def _table(file: Path, delimiter: str) -> Iterator[Row]:
   """Reads a table whose first line names the columns; values are texts."""
   try:
     with _open(file) as stream:
-      lines = (line.decode("utf-8-sig" if number == 0 else "utf-8")
-               for number, line in enumerate(stream))
-      reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
-      for row in reader:
-        place = f"{file}, line {reader.line_num}"
-        if None in row or None in row.values():
+      names: list[str] | None = None
+      for number, record in delimited.records(stream, delimiter):
+        place = f"{file}, line {number}"
+        if names is None:
+          names = _column_names(place, record)
+        elif isinstance(record, str):
+          yield place, ConfigError(f"{place}: {record}")
+        elif len(record) != len(names):
           yield place, ConfigError(
-              f"{place}: {len(reader.fieldnames or ())} columns were expected, as in the first "
-              "line. Fix: the row; texts with commas or line breaks stand in quotes.")
+              f"{place}: {len(record)} columns, but {len(names)} columns were expected, as in the "
+              "first line. Fix: the row; texts with commas or line breaks stand in quotes.")
         else:
-          yield place, row
-  except (csv.Error, UnicodeDecodeError, EOFError, OSError) as error:
+          yield place, dict(zip(names, record, strict=True))
+  except (EOFError, OSError) as error:
     raise _unreadable(file, error) from error
+
+
+def _column_names(place: str, record: list[str] | str) -> list[str]:
+  """Returns the names in the first line of a table.
+
+  Raises:
+    ConfigError: it cannot be read, or names a column twice.
+  """
+  if isinstance(record, str):
+    raise ConfigError(f"{place}: {record}")
+  twice = sorted({name for name in record if record.count(name) > 1})
+  if twice:
+    raise ConfigError(f"{place}: two columns are named {twice[0]!r}. Fix: a name for each.")
+  return record
 
 
 def _unreadable(file: Path, error: Exception) -> ConfigError:
@@ -147,19 +246,47 @@ def _parquet(file: Path) -> Iterator[Row]:
   try:
     with parquet.ParquetFile(file) as table:
       for batch in table.iter_batches():
-        for row in batch.to_pylist():
+        try:
+          rows = batch.to_pylist()
+        except (ArrowException, ValueError):  # one row is at fault, not all of the batch
+          rows = [_parquet_row(batch, i) for i in range(batch.num_rows)]
+        for row in rows:
           number += 1
-          yield f"{file}, row {number}", row
-  except (ArrowException, OSError, UnicodeDecodeError) as error:
+          place = f"{file}, row {number}"
+          yield place, ConfigError(f"{place}: {row}") if isinstance(row, str) else row
+  except (ArrowException, OSError, ValueError) as error:
     raise ConfigError(f"{file}, after row {number}: not a readable parquet file: {error}. "
                       "Fix: a complete file.") from error
 
 
+def _parquet_row(batch, index: int) -> dict | str:
+  """Returns a row of a batch, or what is wrong with it."""
+  out = {}
+  for name in batch.schema.names:
+    try:
+      out[name] = batch.column(name)[index].as_py()
+    except ValueError as error:  # of which a text that is not UTF-8 is a kind
+      return f"column {name!r}: {error}. Fix: texts in UTF-8."
+  return out
+
+
+def _is_saved(folder: Path) -> bool:
+  """Returns whether `datasets` may have written a folder by save_to_disk."""
+  return any((folder / name).exists() for name in ("dataset_info.json", "dataset_dict.json"))
+
+
+def _readable(folder: Path) -> list[Path]:
+  """Returns the files of rows below a folder, sorted: neither hidden ones nor descriptions."""
+  return sorted(file for file in folder.rglob("*")
+                if _kind(file) in KINDS and file.is_file() and file.name not in DESCRIPTIONS
+                and not any(part.startswith((".", "__")) for part in
+                            file.relative_to(folder).parts))
+
+
 def _folder(key: str, folder: Path, split: str) -> Iterator[Row]:
-  saved = any((folder / name).exists() for name in ("dataset_info.json", "dataset_dict.json"))
-  files = sorted(file for file in folder.rglob("[!.]*") if _kind(file) in KINDS)
-  if files and not saved:
-    return _shards(key, folder, files, split)
+  files = [] if _is_saved(folder) else _readable(folder)
+  if files:
+    return _shards(key, splits.choose(key, folder, files, split))
   datasets = _datasets(str(folder))
   try:
     loaded = datasets.load_from_disk(str(folder))
@@ -171,20 +298,13 @@ def _folder(key: str, folder: Path, split: str) -> Iterator[Row]:
     if split not in loaded:
       raise ConfigError(
           f"{key} = {str(folder)!r}: no split {split!r}; there are {', '.join(sorted(loaded))}. "
-          f"Fix: {_split_key(key)}=<one of them>.")
+          f"Fix: {splits.split_key(key)}=<one of them>.")
     loaded = loaded[split]
   return _numbered(str(folder), loaded)
 
 
-def _shards(key: str, folder: Path, files: list[Path], split: str) -> Iterator[Row]:
-  """Reads the files of a split, train-00000-of-00002.parquet and so on; all, if none names one."""
-  named = {file: _SPLIT.match(file.name) for file in files}
-  chosen = [file for file in files if named[file] and named[file][1] == split]
-  if not chosen and any(named.values()):
-    there = sorted({match[1] for match in named.values() if match})
-    raise ConfigError(f"{key} = {str(folder)!r}: no file of the split {split!r}; there are "
-                      f"{', '.join(there)}. Fix: {_split_key(key)}=<one of them>.")
-  for file in chosen or files:
+def _shards(key: str, files: list[Path]) -> Iterator[Row]:
+  for file in files:
     yield from _file(key, file)
 
 
@@ -197,17 +317,19 @@ def _hub(key: str, name: str, split: str) -> Iterator[Row]:
     raise ConfigError(
         f"{key} = {name!r}: no file or folder of this name, and the hub did not give it: "
         f"{type(error).__name__}: {error}. Fix: a local path; or, with a network, a hub name "
-        f"owner/dataset or owner/dataset:configuration and {_split_key(key)}.") from error
+        f"owner/dataset or owner/dataset:configuration and {splits.split_key(key)}.") from error
   return _numbered(name, loaded)
 
 
 def _numbered(name: str, rows) -> Iterator[Row]:
-  for number, row in enumerate(rows, 1):
-    yield f"{name}, row {number}", row
-
-
-def _split_key(key: str) -> str:
-  return key.replace("heldout_path", "heldout_split").replace(".path", ".split")
+  number = 0
+  try:
+    for row in rows:
+      number += 1
+      yield f"{name}, row {number}", row
+  except Exception as error:  # whatever the decoders of a column raise
+    raise ConfigError(f"{name}, row {number + 1}: not readable: {type(error).__name__}: {error}. "
+                      "Fix: a complete data set.") from error
 
 
 def _datasets(path: str):
@@ -221,6 +343,3 @@ def _datasets(path: str):
 def _missing(package: str, path: str) -> ConfigError:
   return ConfigError(
       f"{path}: reading it needs {package}. Fix: pip install -e '.[data]', or a .jsonl file.")
-
-
-_SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?=[-_.0-9])")

@@ -49,10 +49,10 @@ class TaskBase:
     """Returns the task's own tokenizer, used without a checkpoint: one token per byte."""
     return tokenizers.byte_tokenizer()
 
-  @property
+  @functools.cached_property
   def stop_ids(self) -> tuple[int, ...]:
     """Token ids that end a completion."""
-    return tokenizers.stop_ids(self.tokenizer)
+    return tokenizers.stop_ids(self.tokenizer, chat=self.cfg.prompt.style == "chat")
 
   @property
   def has_demonstrations(self) -> bool:

@@ -1,14 +1,20 @@
 """Tokenizers of transformers: from a checkpoint, from an alphabet, or over bytes."""
 
 import json
+import logging
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.tasks.chat_templates import turn_end
+from jaxrl_llm.tasks.encoding import encode
+
+__all__ = ["byte_tokenizer", "character_tokenizer", "encode", "load_tokenizer", "stop_ids"]
 
 PAD, EOS = "<pad>", "<eos>"
+logger = logging.getLogger(__name__)
 
 
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
@@ -70,14 +76,17 @@ def load_tokenizer(path: str | Path):
   return tokenizer
 
 
-def stop_ids(tokenizer, path: str | Path | None = None) -> tuple[int, ...]:
+def stop_ids(tokenizer, path: str | Path | None = None, chat: bool = True) -> tuple[int, ...]:
   """Returns the ids that end a completion, without repetitions.
 
   The tokenizer's end of sequence comes first, then the ids of generation_config.json, or of
-  config.json if there is none.
+  config.json if there is none, then the token with which the chat template ends a turn. A base
+  model may have a template whose <|im_end|> is in neither file: rows would run on behind it, and
+  the log says so.
 
   Args:
     path: checkpoint directory; None: the folder that the tokenizer was loaded from.
+    chat: whether prompts are made by the chat template.
 
   Raises:
     ConfigError: the file is malformed, or names an id that is no token id.
@@ -101,20 +110,12 @@ def stop_ids(tokenizer, path: str | Path | None = None) -> tuple[int, ...]:
   if bad:
     raise ConfigError(
         f"{file}: eos_token_id = {bad[0]!r}: a token id or a list of them was expected.")
-  return tuple(dict.fromkeys([tokenizer.eos_token_id, *named]))
-
-
-def encode(tokenizer, text: str) -> list[int]:
-  """Returns the ids of `text`, without special tokens.
-
-  Raises:
-    ValueError: a character that a character tokenizer does not know. Sub-word tokenizers cover all
-      text, and need not give it back letter for letter.
-  """
-  ids = tokenizer.encode(text, add_special_tokens=False)
-  backend = getattr(tokenizer, "backend_tokenizer", None)
-  by_characters = backend is not None and isinstance(backend.model, models.WordLevel)
-  if by_characters and tokenizer.decode(ids) != text:
-    raise ValueError(
-        f"text {text!r} does not survive the tokenizer: it decodes to {tokenizer.decode(ids)!r}")
-  return ids
+  out = dict.fromkeys([tokenizer.eos_token_id, *named])
+  end = turn_end(tokenizer) if chat else None
+  if end is not None and end not in out:
+    logger.warning(
+        "the chat template of %s ends turns with %r (id %d), which is no end of sequence there: "
+        "completions stop at it, too. Fix: eos_token_id in generation_config.json, for other "
+        "programs", folder, tokenizer.convert_ids_to_tokens(end), end)
+    out[end] = None
+  return tuple(out)

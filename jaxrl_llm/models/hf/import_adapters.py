@@ -21,17 +21,24 @@ from jaxrl_llm.models.transformer import Model
 BASE = "base_model_name_or_path"
 NAME = re.compile(re.escape(PREFIX) + r"(.+)\.lora_([AB])(?:\.default)?\.weight")
 COPY = re.compile(re.escape(PREFIX) + r"(.*?(?:embed_tokens|lm_head))(?:\.base_layer)?\.weight")
-# Keys of adapter_config.json with which an adapter is more than x W^T + scale x A^T B^T, and the
-# values without which it is not.
+# Keys of adapter_config.json that may have any value: they name things, or say which weights have
+# an adapter and how it was trained, which the tensors show.
+FREE = frozenset({
+    "auto_mapping", BASE, "exclude_modules", "inference_mode", "layers_pattern",
+    "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_version",
+    "qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules",
+})
+# Values with which an adapter is W + scale B A and nothing else. A key in neither table must not be
+# set: PEFT adds variants under new keys.
 PLAIN: dict[str, tuple] = {
+    "bias": ("none",),
     "peft_type": ("LORA",),
-    "bias": ("none", None),
-    "fan_in_fan_out": (False, None),
-    "use_dora": (False, None),
-    "modules_to_save": (None, []),
-    "alpha_pattern": (None, {}),
-    "trainable_token_indices": (None, []),
+    "task_type": ("CAUSAL_LM",),
+    "use_rslora": (True,),
+    # The others (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA) subtract the initial B A from W, or round W.
+    "init_lora_weights": (True, "gaussian", "orthogonal", "eva"),
 }
+UNSET = (None, False, "", [], {})
 
 
 def is_adapter(directory: Path) -> bool:
@@ -85,7 +92,7 @@ def add(directory: Path, model: Model, params, dtype=None):
   parts = collections.defaultdict(list)
   for module, matrices in pairs.items():
     found = entries.get(module)
-    problem = _misfit(matrices, found)
+    problem = _misfit(matrices, found, _ranks(config))
     if problem:
       problems.append(f"{module}: {problem}")
     else:
@@ -135,22 +142,53 @@ def _read(directory: Path) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, 
     if match is None:
       copies[copied[1]] = tensor.astype(np.float32)
     else:
+      if match[2] in pairs[match[1]]:
+        raise CheckpointError(f"{file}: two tensors are lora_{match[2]} of {match[1]}. Fix: an "
+                              "adapter of one name.")
       pairs[match[1]][match[2]] = tensor.astype(np.float32)
   return pairs, copies
 
 
 def _check_plain(directory: Path, config: dict[str, Any]) -> None:
-  unread = [f"{key} = {config[key]!r}" for key, plain in PLAIN.items()
-            if key in config and config[key] not in plain]
+  """Refuses an adapter that may be more than W + scale B A.
+
+  Raises:
+    CheckpointError: naming the keys.
+  """
+  file = directory / CONFIG
+  if config.get("peft_type") not in PLAIN["peft_type"]:
+    raise CheckpointError(f"{file}: peft_type = {config.get('peft_type')!r}: only 'LORA' is read. "
+                          "Fix: merge it into its base with PEFT (merge_and_unload).")
+  # EVA chooses the first A and leaves W alone, so that its settings change nothing here.
+  free = FREE | ({"eva_config"} if config.get("init_lora_weights") == "eva" else set())
+  unread = [f"{key} = {value!r}" for key, value in config.items()
+            if key not in free and not _is_plain(key, value)]
   if unread:
-    raise CheckpointError(f"{directory / CONFIG}: {', '.join(unread)}: only plain low-rank "
-                          "adapters are read. Fix: merge it into its base with PEFT.")
-  alpha = config.get("lora_alpha")
-  if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
-    raise CheckpointError(f"{directory / CONFIG}: lora_alpha = {alpha!r}: a number was expected.")
+    raise CheckpointError(f"{file}: {', '.join(unread)}: only plain low-rank adapters are read, "
+                          "which leave their base as it was. Fix: merge it into its base with PEFT "
+                          "(merge_and_unload), where it was trained.")
+  alpha, rank = config.get("lora_alpha"), config.get("r")
+  if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+    raise CheckpointError(f"{file}: lora_alpha = {alpha!r}: a number was expected.")
+  if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+    raise CheckpointError(f"{file}: r = {rank!r}: a rank of 1 or more was expected.")
 
 
-def _misfit(matrices: dict[str, np.ndarray], found: tuple[Entry, tuple] | None) -> str:
+def _is_plain(key: str, value) -> bool:
+  """Whether a key that matters has a value that adds nothing to W + scale B A."""
+  unset = any(value is other or (value == other and type(value) is type(other)) for other in UNSET)
+  return unset or any(value == other and type(value) is type(other)
+                      for other in PLAIN.get(key, ()))
+
+
+def _ranks(config: dict[str, Any]) -> set[int]:
+  """The ranks that adapter_config.json names."""
+  pattern = config.get("rank_pattern") or {}
+  return {config["r"], *(pattern.values() if isinstance(pattern, dict) else ())}
+
+
+def _misfit(matrices: dict[str, np.ndarray], found: tuple[Entry, tuple] | None,
+            ranks: set[int]) -> str:
   """Why a pair of matrices does not fit the base; empty if it does."""
   if found is None:
     return "the base has no such weight"
@@ -159,6 +197,10 @@ def _misfit(matrices: dict[str, np.ndarray], found: tuple[Entry, tuple] | None) 
   a, b, wanted = matrices["A"], matrices["B"], found[0].stored_shape
   if a.ndim != 2 or b.ndim != 2 or (b.shape[0], a.shape[1]) != wanted or a.shape[0] != b.shape[1]:
     return f"A is {list(a.shape)}, B is {list(b.shape)}, the weight {list(wanted)}"
+  if a.shape[0] not in ranks:
+    return f"A has {a.shape[0]} rows, but adapter_config.json names the rank {sorted(ranks)}"
+  if not (np.isfinite(a).all() and np.isfinite(b).all()):
+    return "a number is not finite"
   return ""
 
 

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxrl_llm.models import CheckpointError, load_pretrained
+from jaxrl_llm.models.hf import import_adapters
 from jaxrl_llm.models.hf.import_weights import base_directory
 from jaxrl_llm.models.hf.peft import CONFIG, WEIGHTS
 
@@ -91,12 +92,74 @@ def test_the_base_is_found_by_its_path_beside_or_in_the_folder(copy, monkeypatch
     ({"use_dora": True}, "use_dora = True"),
     ({"bias": "all", "modules_to_save": ["norm"]}, r"bias = 'all', modules_to_save = \['norm'\]"),
     ({"peft_type": "IA3"}, "peft_type = 'IA3'"),
+    ({"peft_type": None}, "peft_type = None: only 'LORA'"),
     ({"lora_alpha": None}, "lora_alpha = None"),
+    ({"lora_alpha": float("nan")}, "lora_alpha = nan"),
+    ({"r": 0}, "r = 0"),
+    ({"r": 4}, r"A has 3 rows, but adapter_config.json names the rank \[4\]"),
+    *(({"init_lora_weights": name}, f"init_lora_weights = '{name}'") for name in (
+        "pissa", "pissa_niter_4", "PiSSA", "olora", "corda", "loftq", "lora_ga", "mica", "new")),
+    ({"init_lora_weights": 1}, "init_lora_weights = 1"),
+    ({"loftq_config": {"loftq_bits": 4}}, "loftq_config = {"),
+    ({"eva_config": {"rho": 2.0}}, "eva_config = {"),
+    ({"corda_config": {}, "lora_ga_config": {"x": 1}}, "^[^,]*: lora_ga_config = {'x': 1}: only"),
+    ({"alpha_pattern": {"q_proj": 4}}, "alpha_pattern = {"),
+    ({"layer_replication": [[0, 2], [0, 2]]}, "layer_replication = "),
+    ({"trainable_token_indices": [3]}, r"trainable_token_indices = \[3\]"),
+    ({"fan_in_fan_out": True}, "fan_in_fan_out = True"),
+    ({"lora_bias": True}, "lora_bias = True"),
+    ({"bias": "lora_only"}, "bias = 'lora_only'"),
+    ({"use_qalora": True}, "use_qalora = True"),
+    ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens"),
+    ({"kasa_config": {"beta": 1}}, "kasa_config"),
+    ({"target_parameters": ["experts.up"]}, "target_parameters"),
+    ({"task_type": "SEQ_CLS"}, "task_type = 'SEQ_CLS'"),
+    ({"use_rslora": 1}, "use_rslora = 1"),
+    ({"a_variant_of_tomorrow": 0.5}, "a_variant_of_tomorrow = 0.5"),
 ])
 def test_other_adapters_are_refused(changes, text, copy):
   edit(copy, **changes)
   with pytest.raises(CheckpointError, match=text):
     load_pretrained(copy)
+
+
+@pytest.mark.parametrize("changes", [
+    {"init_lora_weights": "gaussian"}, {"init_lora_weights": False},
+    {"init_lora_weights": "orthogonal"}, {"init_lora_weights": "eva", "eva_config": {"rho": 1.0}},
+    {"a_variant_of_tomorrow": None, "another": {}, "third": False, "lora_dropout": 0.1,
+     "qalora_group_size": 32, "auto_mapping": {"base_model_class": "X"}, "revision": "abc"},
+    {"r": 8, "rank_pattern": {"q_proj": 3}},
+])
+def test_what_leaves_the_base_alone_is_read(changes, copy, adapter):
+  edit(copy, **changes)
+  model, params, _ = load_pretrained(copy)
+  theirs = adapter[1]
+  np.testing.assert_allclose(logits(model, params), theirs, atol=2e-4 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+def test_an_initialisation_that_changes_the_base_would_compute_something_else(init, tmp_path,
+                                                                              monkeypatch):
+  """What the refusal prevents: without it the logits are wrong by their own size."""
+  import torch
+  from peft import LoraConfig, get_peft_model
+
+  checkpoint = hf_checkpoints.make("qwen3_untied", tmp_path / "base")
+  checkpoint.network.name_or_path = "base"
+  network = get_peft_model(checkpoint.network, LoraConfig(
+      r=4, lora_alpha=8, task_type="CAUSAL_LM", init_lora_weights=init,
+      target_modules=["q_proj", "o_proj", "down_proj"])).eval()
+  with torch.no_grad():
+    for name, p in network.named_parameters():
+      if "lora_" in name:
+        p.add_(0.1 * torch.randn_like(p))
+  theirs = hf_checkpoints.logits(network, IDS)
+  network.save_pretrained(tmp_path / "adapter")
+  with pytest.raises(CheckpointError, match=f"init_lora_weights = '{init}'"):
+    load_pretrained(tmp_path / "adapter")
+  monkeypatch.setitem(import_adapters.PLAIN, "init_lora_weights", (init,))
+  model, params, _ = load_pretrained(tmp_path / "adapter")
+  assert np.abs(logits(model, params) - theirs).max() > 0.3 * np.abs(theirs).max()
 
 
 def test_a_whole_weight_beside_the_adapter_must_be_the_base_s(copy):

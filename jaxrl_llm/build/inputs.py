@@ -1,0 +1,151 @@
+"""What a run reads besides its config, by content: a path may hold something else by the time that
+the run goes on or is exported.
+
+`inputs.json` in the run's folder has the SHA-256 of each file of problems, demonstrations and
+examples, and of the checkpoint in `pretrained`. A run whose folder has none, because an older
+version began it, goes on, and its inputs are noted from then on. Sets that come from a hub by name
+have no files here and are not compared.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from jaxrl_llm.build.evaluation_sets import chosen
+from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.models.hf import extra_tensors, import_adapters, import_weights
+from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.store import contents
+from jaxrl_llm.store.files import write_atomically
+from jaxrl_llm.tasks.mixture import names
+from jaxrl_llm.tasks.readers import files_of
+
+FILE = "inputs.json"
+PRETRAINED = "pretrained"
+# Files of a checkpoint that are read: weights, shapes, tokenizer, chat templates, sampling.
+OF_CHECKPOINT = (
+    "*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json",
+    "adapter_config.json", "tokenizer*.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.*", "merges.txt", "*.model", "chat_template.*", "additional_chat_templates/*.jinja",
+    *extra_tensors.FILES)
+PLACES = ("path", "file", "examples")  # how keys of a plugin's numbers are called that hold a file
+logger = logging.getLogger(__name__)
+
+# SHA-256 by config key, then by file: as the config names it, or inside the folder that it names.
+Digests = dict[str, dict[str, str]]
+
+
+def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
+  """Refuses a run whose inputs are not those that it began with.
+
+  Args:
+    cfg: of the run, resolved.
+    only: the config key that counts; empty: all of them.
+
+  Raises:
+    ConfigError: naming the key, its file, and what was there.
+  """
+  earlier = {key: files for key, files in _read(Path(workdir) / FILE).items()
+             if not only or key == only}
+  if not earlier:
+    return
+  now = digests(cfg, only)
+  for key, files in earlier.items():
+    changes = _changes(files, now[key]) if key in now else []
+    if key == PRETRAINED and cfg.parameters.train == "all":  # the weights are in the run's folder
+      changes = [line for line in changes if not line.endswith(".safetensors is gone")]
+    if changes:
+      more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
+      raise ConfigError(
+          f"--workdir={workdir}: the contents of {key} have changed since the run began: "
+          f"{changes[0]}{more}. Fix: what was there, another --workdir, or, to go on with what is "
+          f"there now, remove {Path(workdir) / FILE}.")
+
+
+def record(workdir: str | Path, cfg: Config) -> None:
+  """Notes the inputs of a run that begins; those that are noted already stay as they are."""
+  path = Path(workdir) / FILE
+  earlier, now = _read(path), digests(cfg)
+  if not earlier and now and (Path(workdir) / "checkpoints").exists():
+    logger.warning("%s was begun without notes of what its inputs hold: they are those of now",
+                   workdir)
+  if now.keys() - earlier.keys() or not path.exists():
+    write_atomically(path, json.dumps({**now, **earlier}, indent=2) + "\n")
+
+
+def digests(cfg: Config, only: str = "") -> Digests:
+  """Returns the digests of all inputs that are files here; arguments as in `check`."""
+  places = {key: files for key, files in _files(cfg).items() if not only or key == only}
+  known = contents.digests(file for files in places.values() for file in files.values())
+  return {key: {name: known[file] for name, file in files.items()}
+          for key, files in places.items() if files}
+
+
+def _read(path: Path) -> Digests:
+  """The digests of a run's folder; empty if there are none.
+
+  Raises:
+    ConfigError: the file is damaged.
+  """
+  if not path.exists():
+    return {}
+  try:
+    content = json.loads(path.read_text())
+    return {key: dict(files) for key, files in content.items()}
+  except (OSError, ValueError, TypeError, AttributeError) as error:
+    raise ConfigError(f"{path}: not readable: {error}. Fix: a copy of it, or remove it, and the "
+                      "inputs count as they are now.") from error
+
+
+def _changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
+  """A text for each file that is another one, gone or new."""
+  out = [f"{name} is gone" for name in before if name not in now]
+  out += [f"{name} (SHA-256 {before[name][:12]} then, {now[name][:12]} now)"
+          for name in before if name in now and now[name] != before[name]]
+  return [*out, *(f"{name} is new" for name in now if name not in before)]
+
+
+def _files(cfg: Config) -> dict[str, dict[str, Path]]:
+  """The files that each key names, by their names in messages."""
+  out: dict[str, dict[str, Path]] = {}
+  data, prompt, warm = getattr(cfg.task, "data", None), cfg.task.prompt, cfg.warm_start
+  asked = [("task.prompt.examples", prompt.examples, "train")]
+  if data is not None:
+    asked += [("task.data.path", data.path, data.split),
+              ("task.data.heldout_path", data.heldout_path, data.heldout_split)]
+  if warm.steps:
+    asked.append(("warm_start.path", warm.path, warm.split))
+  for name, one in chosen(cfg):
+    asked += [(f"evaluation.sets.{name}.path", one.path, one.split),
+              (f"evaluation.sets.{name}.prompt.examples", one.prompt.examples, "train")]
+  for key, value, split in asked:
+    out[key] = {name: file for path in names(value) for name, file in _named(key, path, split)}
+  for section in ("task", "reward", "tool", "environment"):
+    for key, value in getattr(cfg, section).given:
+      if isinstance(value, str) and key.endswith(PLACES) and Path(value).is_file():
+        out[f"{section}.{key}"] = {value: Path(value)}
+  if cfg.pretrained:
+    out[PRETRAINED] = _of_checkpoint(cfg.pretrained)
+  return {key: files for key, files in out.items() if files}
+
+
+def _named(key: str, path: str, split: str) -> list[tuple[str, Path]]:
+  """(name, file) of the files that a path names for a split."""
+  return [(str(file), file) for file in files_of(key, path, split)]
+
+
+def _of_checkpoint(pretrained: str) -> dict[str, Path]:
+  """The files of a checkpoint, and of its base where it is an adapter, by their names inside.
+
+  None where it is not found, which whoever reads it says.
+  """
+  try:
+    directory = import_weights.local_directory(pretrained)
+    places = {"": directory}
+    if import_adapters.is_adapter(directory):
+      places["base/"] = import_weights.base_directory(pretrained)
+  except (CheckpointError, OSError):
+    return {}
+  return {prefix + str(file.relative_to(place)): file for prefix, place in places.items()
+          for pattern in OF_CHECKPOINT for file in sorted(place.glob(pattern))
+          if file.is_file() and not file.name.startswith(".")}

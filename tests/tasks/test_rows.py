@@ -1,0 +1,218 @@
+"""Rows as people have them: repeated indices, and errors that name file, line and column."""
+
+import csv
+import json
+import logging
+
+import pytest
+
+from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, TaskConfig
+from jaxrl_llm.tasks import make_task, mappings
+from jaxrl_llm.tasks.mappings import Fields
+
+
+def make(path, **data):
+  prompt = data.pop("prompt", PromptConfig())
+  data = {"verifier": "numeric", "path": str(path)} | data
+  return make_task(TaskConfig("dataset", heldout_problems=0, prompt=prompt,
+                              data=DataConfig(**data)), 0, 1)
+
+
+def problems(task):
+  found = {p.id: p for i in range(3 * task.counts["kept"]) for p in task.batch(i)}
+  assert len(found) == task.counts["kept"], "ids are unique"
+  return found
+
+
+def verl(prompt, answer, index, system=None):
+  before = [] if system is None else [{"role": "system", "content": system}]
+  return {"prompt": [*before, {"role": "user", "content": prompt}],
+          "reward_model": {"ground_truth": answer}, "extra_info": {"index": index}}
+
+
+def lines(path, rows):
+  path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n"
+                          for row in rows))
+  return path
+
+
+def test_an_index_that_restarts_drops_nothing(tmp_path):
+  rows = [verl(f"{source} {i}", str(i), i) for source in ("short", "long") for i in range(4)]
+  task = make(lines(tmp_path / "x.jsonl", rows), mapping="dapo")
+  assert task.counts["kept"] == 8 and task.counts["duplicates"] == 0
+  assert sorted(p.prompt for p in problems(task).values()) == sorted(
+      f"{source} {i}" for source in ("short", "long") for i in range(4))
+  # What is rejected: the index as the name of a problem.
+  assert len({row["extra_info"]["index"] for row in rows}) == 4
+
+
+def test_a_repeated_text_is_dropped_whatever_its_index(tmp_path, caplog):
+  rows = [verl("p", "1", 0), verl("p", "1", 7), verl("p", "2", 8), verl("q", "1", 0)]
+  with caplog.at_level(logging.WARNING):
+    task = make(lines(tmp_path / "x.jsonl", rows), mapping="dapo")
+  assert task.counts["kept"] == 2 and task.counts["duplicates"] == 2
+  assert "x.jsonl, line 3: the text of" in caplog.text and "'2' instead of '1'" in caplog.text
+  assert caplog.text.count("with another answer") == 1
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_the_turns_before_a_prompt_are_part_of_its_text(tmp_path, index):
+  rows = [verl("And then?", "1", 0), verl("And then?", "2", 1)]
+  for row, first in zip(rows, ("One.", "Two."), strict=True):
+    row["prompt"] = [{"role": "user", "content": first}, {"role": "assistant", "content": "Yes."},
+                     *row["prompt"]]
+    if not index:
+      del row["extra_info"]
+  path = lines(tmp_path / "x.jsonl", rows)
+  assert make(path, mapping="dapo").counts["kept"] == 2
+  held = make_task(TaskConfig("dataset", heldout_problems=1,
+                              data=DataConfig(path=str(path), mapping="dapo")), 0, 1)
+  assert held.counts["kept"] == 1, "the other turn asks another question"
+
+
+def test_a_system_message_does_not_hide_a_held_out_text(tmp_path):
+  rows = [verl("p", "1", 0, "Be brief."), verl("q", "1", 1), verl(" p\n", "1", 2)]
+  task = make_task(TaskConfig("dataset", heldout_problems=1, data=DataConfig(
+      path=str(lines(tmp_path / "x.jsonl", rows)), mapping="dapo")), 0, 1)
+  assert task.counts["kept"] == 1 and task.batch(0)[0].prompt == "q"
+
+
+def test_ids_of_a_mapping_may_restart_and_those_of_a_column_may_not(tmp_path):
+  rows = [{"problem": f"p{i}", "answer": "1", "unique_id": f"u{i % 2}"} for i in range(4)]
+  path = lines(tmp_path / "x.jsonl", rows)
+  assert sorted(problems(make(path, mapping="math"))) == ["u0", "u0-2", "u1", "u1-2"]
+  with pytest.raises(ConfigError, match=r"line 3: id 'u0' occurs .* or an empty one") as error:
+    make(path, id_column="unique_id")
+  assert make(path, id_column="").counts["kept"] == 4, str(error.value)
+  twice = lines(tmp_path / "y.jsonl", [rows[0], rows[0]])
+  with pytest.raises(ConfigError, match=r"line 2: .* the id 'u0' and the text of an earlier one"):
+    make(twice, mapping="math")
+
+
+GOOD = [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(3)]
+
+
+@pytest.mark.parametrize("row, message", [
+    (r'{"problem": "What is \ud835 + 1?", "answer": "3"}', "column 'problem' holds '.ud835' as"),
+    (r'{"problem": "p", "answer": "3 \udfff"}', "column 'answer' holds '.udfff' as character 3"),
+    ('{"problem": "p", "answer": "3", "x": ' + "[" * 10**5 + "]" * 10**5 + "}", "nested too deep"),
+    ('{"problem": "p", "answer": ' + "1" * 5000 + "}", "malformed JSON: Exceeds the limit"),
+    ('{"problem": "p" "answer": "3"}', r"malformed JSON: Expecting ',' delimiter \(column 17\)"),
+    ('{"problem": "[{\\"role\\": \\"user\\", \\"content\\": \\"p\\"}]", "answer": "1"}',
+     "column 'problem' holds a list of messages as text"),
+    ("{\"problem\": \"[{'content': 'p', 'role': 'user'}]\", \"answer\": \"1\"}",
+     "column 'problem' holds a list of messages as text"),
+    (r'{"prob\ud835lem": "p", "answer": "3"}', r"no column 'problem'.*prob.ud835lem, answer"),
+    ('{"problem": "p", "answer": "cat"}', r"answer 'cat' for .* \(column 'answer'\)"),
+])
+@pytest.mark.parametrize("array", [False, True])
+def test_a_bad_row_names_its_line_and_column_and_can_be_dropped(tmp_path, row, message, array):
+  texts = [json.dumps(GOOD[0]), json.dumps(GOOD[1]), row, json.dumps(GOOD[2])]
+  path = tmp_path / "x.json"
+  path.write_text("[" + ",\n".join(texts) + "]" if array else "\n".join(texts))
+  message = message.replace("column 17", "column ") if array else message
+  with pytest.raises(ConfigError, match=rf"x.json, line 3.*{message}".replace(r"\(column \)", "")):
+    make(path)
+  task = make(path, bad_rows="drop")
+  assert task.counts["kept"] == 3 and task.counts["bad"] == 1
+
+
+def test_a_message_can_be_printed(tmp_path):
+  path = lines(tmp_path / "x.jsonl", [r'{"prob\ud835lem": "p", "answer": "3"}'])
+  for bad_rows in ("error", "drop"):
+    with pytest.raises(ConfigError) as error:
+      make(path, bad_rows=bad_rows)
+    assert str(error.value).encode()
+
+
+@pytest.mark.parametrize("text, line", [
+    ('[{"problem": "p", "answer": "1"}\n {"problem": "q", "answer": "2"}]', 1),
+    ('[{"problem": "p", "answer": "1"},\n {"problem": "q", "answer": "2"', 2),
+    ('[{"problem": "p", "answer": "1"}]\n[1]', 2),
+])
+def test_an_array_that_is_no_array_names_the_line(tmp_path, text, line):
+  (tmp_path / "x.json").write_text(text)
+  with pytest.raises(ConfigError, match=f"x.json, line {line}.*malformed JSON"):
+    make(tmp_path / "x.json")
+
+
+def test_long_fields_of_a_table_are_read(tmp_path):
+  with open(tmp_path / "x.csv", "w", newline="") as file:
+    csv.writer(file).writerows([("problem", "answer", "solution"), ("1+1=", "2", "x" * 140_000),
+                                ("2+1=", "3", "two\nlines, \"quoted\"")])
+  task = make(tmp_path / "x.csv", demonstration_column="solution")
+  assert {len(p.demonstration) for p in problems(task).values()} == {140_000, 19}
+
+
+@pytest.mark.parametrize("row, message", [
+    (b'"3+1=,4', "line 3: a quote that never closes"),
+    (b'"3+1=" x,4', "line 3: malformed: ',' expected after '\"'"),
+    (b"3+1=", "line 3: 1 columns, but 2 columns were expected"),
+    (b"3+1=,4,5", "line 3: 3 columns, but 2 columns were expected"),
+    (b"3\xff1=,4", r"line 3: not UTF-8 \(byte 2 of the line\)"),
+    (b"3+1=,", "line 3: column 'answer' is empty"),
+])
+def test_a_bad_line_of_a_table_costs_no_other(tmp_path, row, message):
+  (tmp_path / "x.csv").write_bytes(b"problem,answer\n1+1=,2\n" + row + b"\n\n2+1=,3\n\"a\nb\",5\n")
+  if b"never" not in message.encode():
+    with pytest.raises(ConfigError, match=f"x.csv, {message}"):
+      make(tmp_path / "x.csv")
+  task = make(tmp_path / "x.csv", bad_rows="drop")
+  assert {p.prompt for p in problems(task).values()} == {"1+1=", "2+1=", "a\nb"}
+  assert task.counts["bad"] == 1
+
+
+def test_a_column_that_is_named_twice_is_refused(tmp_path):
+  (tmp_path / "x.csv").write_text("problem,answer,answer\n1+1=,2,3\n")
+  with pytest.raises(ConfigError, match=r"x.csv, line 1: two columns are named 'answer'"):
+    make(tmp_path / "x.csv")
+
+
+def test_text_that_is_not_utf8_in_parquet_names_row_and_column(tmp_path):
+  pa = pytest.importorskip("pyarrow")
+  from pyarrow import parquet
+
+  texts = pa.array([b"1+1=", b"\xff", b"2+1="]).view(pa.string())
+  table = pa.table({"problem": texts, "answer": ["2", "3", "3"]})
+  parquet.write_table(table, tmp_path / "x.parquet")
+  with pytest.raises(ConfigError, match=r"x.parquet, row 2: column 'problem': .*utf-8"):
+    make(tmp_path / "x.parquet")
+  assert make(tmp_path / "x.parquet", bad_rows="drop").counts["kept"] == 2
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"prompt": "[{\"role\": \"user\", \"content\": \"1+2?\"}]"}, None),
+    ({"prompt": "[{'role': 'user', 'content': '1+2?'}]"}, r"column 'prompt' holds \"\[{'role'"),
+    ({"reward_model": '{"ground_truth": "3"}'}, None),
+    ({"reward_model": "3"}, "column 'reward_model' holds '3'; an object was expected"),
+    ({"reward_model": {"style": "rule"}}, "column 'reward_model': no column 'ground_truth'"),
+    ({"prompt": [{"role": "system", "content": ""}, {"role": "user", "content": "1+2?"}]}, None),
+    ({"prompt": [{"role": "user", "content": ""}]}, "column 'prompt', message 1: 'content' is em"),
+    ({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""},
+                 {"role": "user", "content": "b"}]}, "column 'prompt', message 2: 'content' is em"),
+    ({"prompt": [{"from": "human", "value": "a"}]}, "column 'prompt', message 1: no 'content'"),
+    ({"prompt": [{"role": "user", "content": "\ud800"}]},
+     "column 'prompt', message 1: 'content' holds"),
+])
+def test_messages(tmp_path, change, message):
+  path = lines(tmp_path / "x.jsonl", [verl("1+2?", "3", 0) | change])
+  if message is None:
+    assert make(path, mapping="dapo").batch(0)[0].prompt == "1+2?"
+    return
+  with pytest.raises(ConfigError, match=rf"x.jsonl, line 1: {message}"):
+    make(path, mapping="dapo")
+  with pytest.raises(ConfigError, match=rf"all of its 1 rows are bad. The first: .*{message}"):
+    make(path, mapping="dapo", bad_rows="drop")
+
+
+@pytest.mark.parametrize("fields, message", [
+    (lambda row: Fields(7, "1"), "Fields.prompt = 7; a text was expected"),
+    (lambda row: Fields(" ", "1"), "Fields.prompt = ' '; a text was expected"),
+    (lambda row: Fields("p", 1), "Fields.answer = 1; a text was expected"),
+    (lambda row: Fields("p", "1", "\ud800"), "Fields.demonstration holds '.ud800'"),
+])
+def test_what_a_plugin_returns_is_checked(tmp_path, monkeypatch, fields, message):
+  entry = mappings.Mapping(fields, verifier="numeric")
+  monkeypatch.setattr("jaxrl_llm.tasks.dataset.make_mapping", lambda cfg: entry)
+  with pytest.raises(ConfigError, match=rf"x.jsonl, line 1: {message}"):
+    make(lines(tmp_path / "x.jsonl", GOOD))

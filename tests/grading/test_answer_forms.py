@@ -1,0 +1,43 @@
+"""Answers as models write them, whole texts: tests/grading/answer_forms.jsonl, judged by hand.
+
+`about` is the kind: 1 hedges and sentences, 2 boxes, 3 letters, 4 marks around a number, 5 exact
+numbers, 6 parts that a checker might not read.
+"""
+
+import collections
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxrl_llm.grading import verifiers
+
+FORMS = [json.loads(line)
+         for line in Path(__file__).with_name("answer_forms.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["exact", "numeric", "math", "choice"])
+def test_judged_forms(kind):
+  forms = [form for form in FORMS if form["kind"] == kind]
+  verdicts = verifiers.grade_many(kind, [form["said"] for form in forms],
+                                  [form["gold"] for form in forms], timeout=60.0)
+  wrong = [(form, verdict) for form, verdict in zip(forms, verdicts, strict=True)
+           if verdict.correct != form["correct"] or verdict.unscored_reason]
+  assert wrong == []
+
+
+def test_half_of_the_forms_are_right_answers():
+  counts = collections.Counter(form["correct"] for form in FORMS)
+  assert len(FORMS) >= 150 and abs(counts[True] - counts[False]) < 0.2 * len(FORMS)
+
+
+def test_the_forms_reject_the_first_and_the_last_number():
+  """Each is wrong for a fifth of the statements of numbers without a box."""
+  forms = [form for form in FORMS if form["kind"] == "numeric" and "box" not in form["said"]]
+  for position in (0, -1):
+    wrong = 0
+    for form in forms:
+      digits = re.findall(r"-?\d[\d,]*(?:\.\d+)?", form["said"])
+      wrong += (digits[position].replace(",", "") == form["gold"]) != form["correct"]
+    assert wrong > len(forms) / 5

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from fractions import Fraction
 
-from jaxrl_llm.grading import latex, units
+from jaxrl_llm.grading import latex, parts, units
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.quantities import Quantity, equal, quantity
 
@@ -71,6 +71,7 @@ def compare(gold: str, said: str) -> Verdict | Question:
     return _near(gold[:match.start()], said, float(match[1]))
   if normalize(said) == normalize(gold):
     return Verdict(True, "string")
+  said = parts.last_step(gold, said)
   gold, said = _unconditional(gold), _unconditional(_without_remarks(gold, said))
   if labelled := _LABEL.match(latex.undecorated(gold)):
     if (found := _label(said)) is not None:
@@ -181,7 +182,12 @@ def question(gold: str, said: str) -> Verdict | Question:
   digits = None if expected is None else expected.digits
   decimals = digits[0] if digits and digits[0] > 0 and digits[1] >= 3 else None
   ours, theirs = latex.canonical(gold), latex.canonical(without_label(said))
-  ours, theirs = _right_sides(*_one_parameter(ours, theirs))
+  ours, theirs = _one_parameter(ours, theirs)
+  if ours.replace(" ", "") != theirs.replace(" ", ""):
+    if (both := parts.whole(ours, theirs)) is None:
+      return Verdict(False, "string")  # the checker would not read where they differ
+    ours, theirs = both
+  ours, theirs = _right_sides(ours, theirs)
   if ("matrix" in ours) != ("matrix" in theirs):
     ours, theirs = latex.column_as_tuple(ours), latex.column_as_tuple(theirs)
   if r"\pi" in theirs and expected is not None and expected.unit == "degree":

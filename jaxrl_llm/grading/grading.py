@@ -13,7 +13,13 @@ import numpy as np
 from jaxrl_llm.grading import inequalities, latex
 from jaxrl_llm.grading.comparisons import Question, Verdict, compare, question, without_label
 from jaxrl_llm.grading.conclusions import concluded, last_concluded, worded
-from jaxrl_llm.grading.extraction import after_thinking, answer_boxes, answer_text, boxes, last_boxed
+from jaxrl_llm.grading.extraction import (
+  after_thinking,
+  answer_boxes,
+  answer_text,
+  boxes,
+  last_boxed,
+)
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.letters import letter
 from jaxrl_llm.grading.marks import unmarked

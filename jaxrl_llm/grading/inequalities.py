@@ -63,4 +63,5 @@ _RELATION = re.compile(
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!": "!"}
 _VARIABLE = re.compile(r"[a-zA-Z]|\\(?:alpha|beta|gamma|lambda|mu|theta|varepsilon|epsilon)")
 _SET_OF = re.compile(r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*")
-_MEMBER = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
+_MEMBER = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*"
+                     r"(?=[(\[\]]|\\(?:\{|left|mathbb|emptyset|varnothing))")

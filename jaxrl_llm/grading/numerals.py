@@ -8,7 +8,15 @@ import dataclasses
 import re
 
 from jaxrl_llm.grading import units
-from jaxrl_llm.grading.quantities import FRACTION, IN_FORMULA, GOES_ON, NUMBER, Quantity, equal, quantity
+from jaxrl_llm.grading.quantities import (
+  FRACTION,
+  GOES_ON,
+  IN_FORMULA,
+  NUMBER,
+  Quantity,
+  equal,
+  quantity,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from jaxrl_llm.grading import units
-from jaxrl_llm.grading.extraction import unwrap
-from jaxrl_llm.grading.latex import FONT, fractions, undecorated
+from jaxrl_llm.grading.latex import fractions, undecorated
 
 LONGEST = 400  # digits
 
@@ -234,7 +233,9 @@ _BEHIND = re.compile(
     r"|(?:\\text\s?\{)?\s*degrees?\s*\}?)(?:\s*\\?[CF])?)?(?P<unit>.{0,80})", re.DOTALL)
 _SCALE = re.compile(r"(?:\\text\s?\{)?\s*(thousand|million|billion|trillion)\b\s*\}?")
 _ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac)\b"
+_NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac|plus"
+                      r"|minus|more|less|fewer|above|below|upwards?|beyond|least|most|than|not|times)\b"
+                      r"|^\s*(?:squared|cubed|factorial)\b"
                       r"|^\s*[-/*^(!\d]")
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|operatorname)\s?\{([^{}]*)\}")
 _FURTHER = re.compile(r"(?<!\^)(?<!\^\{)\d|[,;:|&]")

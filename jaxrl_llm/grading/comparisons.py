@@ -7,7 +7,7 @@ import dataclasses
 import re
 from fractions import Fraction
 
-from jaxrl_llm.grading import latex, parts, units
+from jaxrl_llm.grading import inequalities, latex, letters, parts, units
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.quantities import Quantity, equal, quantity
 
@@ -106,9 +106,9 @@ def _labels(gold: str, said: str) -> Verdict | None:
 
 
 def _label(text: str) -> str | None:
-  """Returns the B of "B", "(B)" and "(B) 12"."""
-  found = _LABEL_ALONE.fullmatch(normalize(text)) or _LABEL.match(latex.undecorated(text))
-  return None if found is None else found[1]
+  """Returns the B of "B", "(B)", "Option B" and "(B) 12"; `letters.HEDGE` of "(B) or (C)"."""
+  found = letters.option(text)
+  return found if found == letters.HEDGE or (found and found in text) else None
 
 
 def _ratios(gold: str, said: str) -> Verdict | None:
@@ -156,8 +156,9 @@ def _quantities(gold: str, said: str) -> Verdict | None:
 def _names(gold: str, said: str) -> Verdict | None:
   """Compares words, and refuses variables that differ only in their case."""
   ours, theirs = latex.words(gold), latex.words(said)
-  if ours in _WHETHER and re.match(rf"{ours}[,.;]", _phrase(said)):
-    return Verdict(True, "string")  # what follows explains it
+  if ours in _WHETHER and (explained := re.match(rf"{ours}[,.;]", _phrase(said))):
+    rest = _phrase(said)[explained.end():]  # what follows explains it
+    return Verdict(not re.match(r"(?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", rest), "string")
   if ours is not None and ours == theirs and (len(ours) > 2 or r"\text" in gold):
     return Verdict(True, "string")
   if r"\text" in gold and _phrase(gold) == _phrase(said):
@@ -181,6 +182,9 @@ def question(gold: str, said: str) -> Verdict | Question:
   expected, found = quantity(gold), quantity(said)
   digits = None if expected is None else expected.digits
   decimals = digits[0] if digits and digits[0] > 0 and digits[1] >= 3 else None
+  names = {inequalities.variable(latex.undecorated(text)) for text in (gold, said)} - {None}
+  if len(names) > 1:
+    return Verdict(False, "string")  # the interval of an inequality loses its name
   ours, theirs = latex.canonical(gold), latex.canonical(without_label(said))
   ours, theirs = _one_parameter(ours, theirs)
   if ours.replace(" ", "") != theirs.replace(" ", ""):

@@ -12,6 +12,7 @@ import re
 from jaxrl_llm.grading.extraction import unwrap
 from jaxrl_llm.grading.latex import FONT, undecorated
 from jaxrl_llm.grading.numerals import Number, alternatives, joined, numbers, readable
+from jaxrl_llm.grading.parts import unsolved
 from jaxrl_llm.grading.quantities import Quantity, equal, quantity
 
 LONGEST = 1000  # characters at the end of a line that are read
@@ -120,6 +121,8 @@ def _sentences(line: str) -> list[str]:
 def _direct(sentence: str) -> Quantity | str | None:
   """Returns the number that a sentence begins with, as "72", "72 clips because" or "x = 72"."""
   text = _FILLER.sub("", sentence.strip(), count=1).strip()
+  if enclosed := _ENCLOSED.fullmatch(text):
+    text = enclosed[1]
   if (whole := quantity(text)) is not None:
     return whole if not _BOUND_WORDS.search(text) else HEDGE
   for end in _HEAD_END.finditer(text):
@@ -129,7 +132,9 @@ def _direct(sentence: str) -> Quantity | str | None:
         return None
       continue
     rest = text[end.start():]
-    if _concludes_later(rest):
+    reason = _REASON.search(rest)
+    clause = re.split(r"[,;(]", rest[:reason.start()] if reason else rest, maxsplit=1)[0]
+    if _RELATION.search(clause) or _concludes_later(rest):
       return None
     return HEDGE if _is_hedged(head, rest) else head
   return None
@@ -138,10 +143,8 @@ def _direct(sentence: str) -> Quantity | str | None:
 def _concludes_later(rest: str) -> bool:
   """Returns whether the words behind a number go on to a conclusion with another one."""
   reason = _REASON.search(rest)
-  cue = None
-  for cue in _CONCLUSION.finditer(rest, 0, reason.start() if reason else len(rest)):
-    pass
-  return cue is not None and any(one.is_free for one in numbers(rest[cue.end():]))
+  cues = [*_CONCLUSION.finditer(rest, 0, reason.start() if reason else len(rest))]
+  return bool(cues) and any(one.is_free for one in numbers(rest[cues[-1].end():]))
 
 
 def _is_hedged(head: Quantity, rest: str) -> bool:
@@ -190,6 +193,8 @@ def _sentence(sentence: str) -> Quantity | str | None:
   if reason and any(one.is_free for one in numbers(text[:reason.start()])):
     text = text[:reason.start()]
   for cue in reversed([*_CONCLUSION.finditer(text)]):
+    if cue["verb"] and _is_list_of_clauses(text, cue):
+      return HEDGE
     if re.search(r"\d", text[cue.end():]) and not _is_arrow(text, cue):
       text = text[cue.end():]
       break
@@ -198,6 +203,12 @@ def _sentence(sentence: str) -> Quantity | str | None:
   if (direct := _direct(text)) is not None:
     return direct
   return _chosen(numbers(text), text)
+
+
+def _is_list_of_clauses(text: str, verb: re.Match) -> bool:
+  """Returns whether the clause of a verb is joined to one with a number: "Tom is 5 and Ann is 6"."""
+  before = numbers(text[:verb.start()])
+  return bool(before) and before[-1].is_free and joined(text[before[-1].end:verb.start()])
 
 
 def _is_arrow(text: str, cue: re.Match) -> bool:
@@ -212,6 +223,8 @@ def _equation(text: str) -> Quantity | str | None:
     return HEDGE
   *_, sign = _RELATION.finditer(text)
   left, right = text[:sign.start()], text[sign.end():]
+  if unsolved(re.split(r"[,;:=]|\s(?:so|and|or|is)\s", left)[-1]):
+    return HEDGE
   before = quantity(_FILLER.sub("", left.strip(), count=1))
   found = _direct(right)
   if found is None:
@@ -238,13 +251,15 @@ def _chosen(found: list[Number], text: str) -> Quantity | str | None:
   if _same(list(values)) is not None:
     return values[-1]
   last, before = usable[-1], usable[-2]
-  if joined(text[before.end:last.start]) and not _CUE.search(text[before.end:]):
+  between = text[before.end:last.start]
+  if (joined(between) or not between.strip()) and not _CUE.search(text[before.end:]):
     return HEDGE
   return values[-1]
 
 
 _SENTENCE_END = re.compile(r"(?<=[^\s\d][.!?。！])\s+|(?<=\d[.!?。])\s+|。")
 _ABBREVIATION = re.compile(r"\b(?:i\.e\.|ie\.|viz\.),?\s")
+_ENCLOSED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]\.?")
 _BULLET = re.compile(r"\s{0,8}(?:[-*•]\s+|\(?\d{1,2}[.)]\s+(?=\S))")
 _FILLER = re.compile(
     r"(?:(?:is|are|was|be|exactly|approximately|about|around|roughly|only|just|simply|nearly|almost"
@@ -253,7 +268,7 @@ _FILLER = re.compile(
     r"(?!.*=)|[=:≈~,]|\\approx)"
     r"[\s,:]{0,4})*", re.IGNORECASE)
 _HEAD_END = re.compile(
-    r",(?!\d{3}(?!\d))|[;:!?。]|\.(?=\s|$)|\s?\(|\s[-–—]+\s|[–—]|(?<=\d)-(?=\d)|\s?[|&≈]\s?|\s?/(?=\s?\d+\s?/)|/(?!\s?\d)|(?<!\d)/"
+    r",(?!\d{3}(?!\d))|[;:?。]|(?<=[^\d\s])!|\.(?=\s|$)|\s?\(|\s[-–—]+\s|[–—]|(?<=\d)-(?=\d)|\s?[|&≈]\s?|\s?/(?=\s?\d+\s?/)|/(?!\s?\d)|(?<!\d)/"
     r"|\s(?:because|since|as|which|where|when|who|that|so|thus|therefore|not|rather|instead|after|from|or"
     r"|and|but|for|to|in|at|by|on|per|of|out|with|until|before|if|while|is|are|was|were|has|have"
     r"|more|less|fewer|greater|i\.e|every|each|plus|minimum|maximum)\b|\s?→")
@@ -263,6 +278,7 @@ _CONCLUSION = re.compile(
     r"\b(?:so(?! that)(?! far)(?! on)|thus|therefore|hence|consequently|altogether"
     r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals)|that (?:is|makes|gives|leaves)"
     r"|giving|making|leaving|yielding|totall?ing|(?:for|in) a total of|i\.e\.)\b"
+    r"|\b(?P<verb>is|are|equals?|was|were)\b(?=\s{1,3}(?:(?:about|only|exactly|now|then|just) )?[$€£]?-?\d)"
     r"|→|⇒|=>|->|∴|\\(?:to|implies|Rightarrow|rightarrow|therefore)(?![a-zA-Z])", re.IGNORECASE)
 _CUE = re.compile(r"\b(?:so|thus|therefore|hence|total|totals|altogether|in all|overall|together|combined"
                   r"|left|remain|remains|remaining|sum|result|answer|final|finally|makes|equals"

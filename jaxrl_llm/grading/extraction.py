@@ -157,5 +157,5 @@ _BETWEEN_BOXES = re.compile(
     r"|[\s$,;.()\\\]]{0,20}(?:\bor\b|\boder\b|\bou\b|或者?)(?! rather)(?:[ ,]{1,3}[A-Za-z']{1,12})"
     r"{0,4}[\s$,:()\\\[]{0,20}")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped whole
-_MARK = re.compile(r"####|(?i:\banswer\b)\*{0,2}(?:\s{0,3}[:：=]|\s{1,3}is\b:?)"
+_MARK = re.compile(r"####|(?i:\bans(?:wer)?\b)\*{0,2}(?:\s{0,3}[:：=]|\s{1,3}is\b:?)"
                    r"|答案\s{0,3}[:：是为]")

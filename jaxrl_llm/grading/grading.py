@@ -23,6 +23,7 @@ from jaxrl_llm.grading.extraction import (
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.letters import letter
 from jaxrl_llm.grading.marks import unmarked
+from jaxrl_llm.grading.parts import unsolved
 from jaxrl_llm.grading.quantities import (
   Quantity,
   equal,
@@ -193,7 +194,7 @@ def _number_in_box(box: str) -> Quantity | None:
   if found is not None:
     return found
   left, sign, right = box.rpartition("=")
-  if sign and not re.search(r"[,;]", left) and not inequalities.AND.search(left):
+  if sign and not unsolved(left) and not re.search(r"[,;]", left) and not inequalities.AND.search(left):
     found = quantity(right)
   return worded(box) if found is None and r"\text" in box else found
 

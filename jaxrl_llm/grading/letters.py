@@ -51,12 +51,15 @@ def option(content: str) -> str | None:
   if match is None or _ARTICLE.match(plain, match.start(1)):
     return None
   named = match[1].upper()
+  if _REFUSED_BEHIND.match(plain, match.end(1)):
+    return None
   return HEDGE if _is_joined(plain, match.end(1), named) else named
 
 
 def _plain(content: str) -> str:
   """Returns a box's content without fonts, dollars, emphasis and TeX spaces."""
   content = unwrap(content.replace("$", ""), _FONT)
+  content = re.sub(r"^\s*(['\"])(.*)\1\s*$", r"\2", content)
   content = _SPACE.sub(" ", re.sub(r"\\([{}&%#_])", r"\1", content))
   content = re.sub(r"\\(?:lor|vee)(?![a-zA-Z])", " or ", content)
   return re.sub(r"\*\*|__|\\(?:left|right)(?![a-zA-Z])|(?<![\w^])[{}]|\}", "", content).strip()
@@ -86,6 +89,8 @@ def _is_joined(text: str, end: int, named: str) -> bool:
 
   In "B, A and C are too small" the others begin a clause of their own.
   """
+  if (also := _ALSO.match(text, end)) and also[1] != named:
+    return True
   if spaced := _SPACED.match(text, end):
     return bool(set(_RUN_LETTER.findall(spaced[0])) - {named})
   run = _RUN.match(text, end)
@@ -121,14 +126,14 @@ _SMALL = rf"([a-j]{_BEHIND})"
 _ARTICLE = re.compile(
     r"[AaI] {1,3}(?!(?:is|are|was|because|since|as|or|and|with|but|not|rather|which|due|by|for|from"
     r"|that|it|oder|et|und|y|o|if|so|would|has|does|seems)\b)[a-z]|[a-hj] [a-z]{3}(?<!and)")
-_WORD = (r"(?i:answers?|options?|choices?|choose|select|pick|go with|it|答案|选项|选择|选|respuesta|"
+_WORD = (r"(?i:ans|answers?|options?|choices?|choose|select|pick|go with|it|答案|选项|选择|选|respuesta|"
          r"réponse|antwort)\*{0,2}")
 _FILLER = (r"(?:(?i:most likely|probably|likely|clearly|definitely|therefore|thus|either|both|indeed"
            r"|just|simply|option|choice|the option|the choice|letter|not [A-Ja-j],? but|"
            r"neither [A-J] nor [A-J],? but|not \([A-Ja-j]\),? but)\s{1,3}){0,2}")
 _OPENING = (rf"\s{{0,3}}(?:[*$\"'_`]|\\[(\[]){{0,3}}\s{{0,3}}{_FILLER}[*$\"'_`]{{0,3}}[(（\[]?"
             r"(?:\\(?:text|mathrm|textbf|mathbf)\{)?[(（]?")
-_JOIN = r"(?:\s{0,3}[(（]?(?:[,;/|&、]|\b(?i:or|and|oder|und|et|ou|y)\b|或|和|\n[ \t]{0,4}(?:[-*•]\s)?)){1,3}"
+_JOIN = r"(?:\s{0,3}[(（]?(?:[,;/|&、]|\b(?i:or|and|oder|und|et|ou|y|to)\b|或|和|\n[ \t]{0,4}(?:[-*•]\s)?)){1,3}"
 _LABEL = r"[\s*$\"'(（{]{0,4}(?:\\text\w{0,2}\{)?[(（]?(?i:option |choice |choose |maybe |possibly |perhaps )?"
 _OTHER = rf"{_JOIN}{_LABEL}([A-J](?![\w'’=^])|(?<=[(])[a-j](?=\)))[\]）)}}*$\"']{{0,4}}"
 _NEXT = r"\s{0,2}[(（]([A-J])[)）]"
@@ -141,7 +146,10 @@ _CLAUSE = re.compile(r"[)\]*]{0,3} {1,3}(?:is|are|was|were|has|have|can|cannot|c
                      r"(?! (?:both |all |also |equally )?(?:right|correct|true|valid|possible"
                      r"|plausible|acceptable|the answers?)\b)")
 _AND = re.compile(r"[)\]*$]{0,3}\s{1,3}(?:and|or)\b")
-_SPACED = re.compile(r"[)\].*$]{0,3}(?:[ ,]{0,3}\(?[A-J](?![\w'’])[).]{0,2}){1,9}\s*(?:$|\n)")
+_SPACED = re.compile(r"[)\].*$?]{0,3}(?:[ ,]{0,3}(?i:or |maybe |perhaps )?\(?[A-J](?![\w'’])[).?]{0,2})"
+                     r"{1,9}\s*(?:$|\n)")
+_ALSO = re.compile(r"[)\]*]{0,3},? (?:but|although|though|while)[^.\n]{0,30}\b([A-J]) [^.\n]{0,20}"
+                   r"\b(?:also|possible|plausible|equally)\b")
 _REFUSED_BEFORE = re.compile(
     r"(?i)(?:(?:\bnot|n't|n’t|\bcannot|\bcannot be|can not be|n't be|\bnor|\bneither|\bexcept|\bunlike"
     r"|\bexclud\w{1,4}|\beliminat\w{1,4}|\brul\w{1,3} out|\breject\w{0,4}|\brather than|\binstead of"

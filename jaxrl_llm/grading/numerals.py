@@ -51,7 +51,7 @@ def numbers(text: str) -> list[Number]:
   out: list[Number] = []
   for match in [*_SCANNED.finditer(text)][-50:]:
     value = _value(text, match)
-    if value is None:
+    if value is None or _EXPONENT.search(text, max(0, match.start() - 4), match.start()):
       continue
     before, after = text[max(0, match.start() - 60):match.start()], text[match.end():match.end() + 40]
     ranged = bool(_RANGE_BEFORE.search(before) or _RANGE_AFTER.match(after))
@@ -61,14 +61,15 @@ def numbers(text: str) -> list[Number]:
     out.append(Number(
         value, match.start(), match.end(), not (ranged or formula),
         bool(_BOUND.search(before) or _BOUND_AFTER.match(after)),
-        inherits or bool(_CIRCUMSTANCE.search(before)),
+        inherits or bool(_CIRCUMSTANCE.search(before) or _COMPARED.match(after)),
         bool(_ORDINAL.match(after) or _LABEL.search(before))))
   return out
 
 
 def readable(text: str) -> str:
   """Returns a text whose fractions and minus signs `NUMBER` reads."""
-  return FRACTION.sub(r" \1\2/\3", text.replace("−", "-").replace("{,}", ",").replace(r"\$", "$"))
+  return FRACTION.sub(r" \1\2/\3", text.replace("−", "-").replace("{,}", ",").replace(r"\$", "$")
+                      .replace("²", "^2").replace("³", "^3"))
 
 
 def alternatives(found: list[Number], text: str) -> bool:
@@ -102,17 +103,18 @@ def _value(text: str, match: re.Match) -> Quantity | None:
 
 _SCANNED = re.compile(rf"(?:(?<![\w).\]}}])[-+])?(?<![\w.,/^])\d{{1,3}}\s\d{{1,3}}/\d{{1,3}}(?![\d/])"
                       rf"|{NUMBER.pattern}")
+_EXPONENT = re.compile(r"[a-zA-Z}]\s?\^\{?$")
 _MONEY = re.compile(r"-?[$€£¥]-?$")
 _BEHIND = re.compile(r"\s?(?:%|°)?(?:\s?[A-Za-z]{1,12}(?:\s?/\s?[A-Za-z]{1,8})?(?:\^\d)?){0,3}")
 _SCALE = re.compile(r"thousand|million|billion|trillion")
 _RANGE_BEFORE = re.compile(r"\d\s*%?\s*(?:[-–—]|\bto\b|\bthrough\b|\buntil\b|\bout of\b|:|/)\s*\$?$"
                            r"|\bbetween\s+\$?[\d.,]+\s*\w*\s+and\s+\$?$|±\s*$|\\pm\s*$")
 _RANGE_AFTER = re.compile(r"\s*(?:[-–—]|to|through|until|out of|:)\s*\$?\d|:\d|\s*/\s*\d")
-_OPERATOR_BEFORE = re.compile(r"[\w)}]\s*[-+*/×÷^]{1,2}\s*$|[\w)}]\s(?:x|times)\s$|\\(?:times|cdot|div)\s*$")
+_OPERATOR_BEFORE = re.compile(r"√\s*\(?$|[\w)}]\s*[-+*/×÷^]{1,2}\s*$|[\w)}]\s(?:x|times)\s$|\\(?:times|cdot|div)\s*$")
 _OPERATOR_AFTER = re.compile(r"\s*(?:[+*×÷^!]\s*[\w(\\$-]|[-/]\s*[\d(\\]|x\s*\d|\\(?:times|cdot|div|pm|sqrt|pi))"
                              r"|[a-zA-Z](?![a-zA-Z])|\s[a-z](?=\s*(?:[=+*^.]|$))|_|\s?times\s\d|\+")
 _BOUND = re.compile(
-    r"(?:\b(?:more|less|fewer|greater|larger|higher|smaller|lower|bigger|older|younger|other) than"
+    r"(?:\b(?:more|less|fewer|greater|larger|higher|smaller|lower|bigger|older|younger|other) than(?: or equal to)?"
     r"|\bat (?:least|most)|\bup to|\bover|\bunder|\babove|\bbelow|\bexceed(?:s|ing)?|\bbeyond|\bbetween"
     r"|\bnot|n't|n’t|\bcannot be|\bnever|\bnor|\bneither|\brather than|\binstead of|\bwithout"
     r"|\bdivides|\bdivisible by|\bmultiples? of|\bmod"
@@ -120,18 +122,19 @@ _BOUND = re.compile(
     r"(?:\s{1,3}(?:be|equal|to|the|a|an|exactly|simply|just|only|about|approximately|been))*"
     r"\s{0,3}[$€£(]{0,2}-?\s?$")
 _BOUND_AFTER = re.compile(
-    r"\s*(?:\w+\s+){0,2}?(?:(?:more|less|fewer|higher|lower|larger|greater|smaller|older|younger"
-    r"|taller|shorter|longer) than\b|times (?:as|more|the)\b|(?:or|and)\s+(?:more|less|fewer|greater|higher|lower|above|below|up|over"
+    r"\s*(?:\w+\s+){0,2}?(?:times (?:as|more|the)\b|(?:or|and)\s+(?:more|less|fewer|greater|higher|lower|above|below|up|over"
     r"|under|larger|smaller|older|younger|later|earlier|beyond)\b|at (?:least|most)\b)|\+(?!\s*\d)")
 _CIRCUMSTANCE = re.compile(
     r"(?:\b(?:for|at|of) (?:the|his|her|their|its|all|each|every|these|those|both) (?:\w+ )?"
     r"|\b(?:for|at)\s|\b(?:from|with|after|before|in|per|every|each|within|during|among|adding|subtracting"
     r"|dividing|multiplying|by|times|into|on|the|all|these|those|his|her|their|its|both|given|using|if"
-    r"|when|while|than|against|other|since|because)\s"
+    r"|when|while|than|against|other|since|because)\s|\bto (?!be\b)[a-z]{2,12}\s"
     r"|\b(?:sum|product|difference|average|mean|ratio|half|third|quarter|double|twice|percent|[%])\s"
     r"of\s(?:the )?)"
     r"(?:(?:the|his|her|their|all|each|these|first|last|next|other|only|original|initial|remaining)\s){0,3}$",
     re.IGNORECASE)
+_COMPARED = re.compile(r"\s*(?:\w+\s+){0,2}?(?:more|less|fewer|higher|lower|larger|greater|smaller"
+                       r"|older|younger|taller|shorter|longer) than\b")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _LABEL = re.compile(r"(?i:\b(?:step|steps|question|part|case|method|figure|chapter|page|problem|example"
                     r"|exercise|equation|week|day|year|grade|room|number)\s|#)$")

@@ -22,12 +22,16 @@ def whole(gold: str, said: str) -> tuple[str, str] | None:
   gold, said = (_listed(_without_remark(text)) for text in (gold, said))
   if not _same_signs(gold, said) or _bounds(gold) != _bounds(said):
     return None
-  if _unread_commands(gold) != _unread_commands(said):
+  if _unread_commands(gold) != _unread_commands(said) or gold.count("'") != said.count("'"):
+    return None
+  if {"="} & {*said} and "=" not in gold and unsolved(_last_item(said.rpartition("=")[0])):
     return None
   named = _by_names(gold, said)
   if named is None or _brackets(named[0]) == _brackets(named[1]):
     return named
   ours, theirs = (_brackets(text) for text in named)
+  if any(_is_single(text) for text in named):
+    return None  # a number is no interval [5,5]
   if "{" in (ours, theirs) and "" not in (ours, theirs):
     return None  # a set is no tuple and no interval
   if ours in ("(", "[") and not theirs and "=" not in said and len(items(said)) > 1:
@@ -35,8 +39,24 @@ def whole(gold: str, said: str) -> tuple[str, str] | None:
   return named
 
 
+def unsolved(left: str) -> bool:
+  r"""Returns whether a left side is a formula in one unknown, 2x, x^2 or \frac{x}{2}; no name is."""
+  left = re.sub(r"(?<=\d)\s?x\s?(?=\d)", "*", left)  # 2 x 5
+  plain = re.sub(r"\\(?:[dt]?frac|sqrt|left|right|cdot|times)(?![a-zA-Z])", " ", unwrap(left, FONT))
+  if re.search(r"\\[a-zA-Z]|[A-Za-z]{2}|[A-Z]|[a-z]\(|_", plain):
+    return False
+  names = set(re.findall(r"[a-z]", plain))
+  return len(names) == 1 and bool(re.search(r"\d|[-+*/^|]", plain))
+
+
+def _last_item(text: str) -> str:
+  parts = items(text)
+  return parts[-1] if parts else ""
+
+
 def last_step(gold: str, said: str) -> str:
   r"""Returns "x=5" of "2x=10 \Rightarrow x=5", if the gold has no such arrow."""
+  said = _THEREFORE.sub("", said)
   steps = _IMPLIES.split(said)
   if len(steps) < 2 or _IMPLIES.search(gold) or not all("=" in step for step in steps[:-1]):
     return said
@@ -66,7 +86,8 @@ def _same_signs(gold: str, said: str) -> bool:
   ordered = [bool(signs) and set(signs) <= set(_ORDER) and _has_sides(text)
              for signs, text in ((ours, gold), (theirs, said))]
   if ours and theirs:
-    return ours == theirs and all(ordered)
+    flipped = [[sign.replace(">", "<") for sign in signs] for signs in (ours, theirs)]
+    return sorted(flipped[0]) == sorted(flipped[1]) and all(ordered)
   return any(ordered) and bool(_SET.search(said if ours else gold))
 
 
@@ -103,6 +124,12 @@ def _brackets(text: str) -> str:
     if depth == 0:
       return body[0] if position == len(body) - 1 else ""
   return ""
+
+
+def _is_single(text: str) -> bool:
+  """Returns whether a formula is one number or term, and no set that is written otherwise."""
+  return len(items(text)) == 1 and not (
+      _SET.search(text) or _signs(text) or "=" in text or "matrix" in text or "{array}" in text)
 
 
 def _by_names(gold: str, said: str) -> tuple[str, str] | None:
@@ -145,9 +172,11 @@ def _tuple(values: dict[str, str]) -> str:
 
 _IMPLIES = re.compile(r"\\(?:Rightarrow|implies|Longrightarrow|therefore|Leftrightarrow|iff"
                       r"|rightarrow|to)(?![a-zA-Z])|⇒|=>|→")
+_THEREFORE = re.compile(r"^\s*(?:\\(?:therefore|Rightarrow|implies)(?![a-zA-Z])|∴|⇒)\s*(?=\S)")
 _REMARK = re.compile(r"(?<=\S)\s*\\text\s?\{\s*[,;]?\s*\((?:since|because|as|remainder|i\.e|that is|which"
                      r"|where|after|by|for|from|using|rounded|approximately)\b[^()]*\)\s*\}?\s*$")
-_NAMING = re.compile(r"^\s*\\text\s?\{[^{}\d]*(?:\bis|\bare|\bequals|:|=)\s*\}\s*(?=\S)")
+_NAMING = re.compile(r"^\s*\\text\s?\{[^{}\d]*(?:\bis|\bare|\bequals|:|=|(?<=\{)\s*(?:exactly|only|just|precisely"
+                     r"|about|approximately|around|roughly|simply))\s*\}\s*(?=\S)")
 _SIGN = re.compile(
     r"\\not\s?(?:=|<|>|\\[a-zA-Z]+)|\\n?(?:le|ge|lt|gt|leq|geq|leqq|geqq|leqslant|geqslant|mid|subset"
     r"|subseteq|sim|cong|parallel|exists)(?![a-zA-Z])|\\(?:ne|neq|ll|gg|lesssim|gtrsim|lessapprox"
@@ -181,7 +210,7 @@ _READ = frozenset(_GREEK.split() + (
     " rceil lvert rvert left right begin end mathbb mathbf mathrm mathcal mathit mathsf mathfrak text"
     " textbf textit textrm mbox operatorname circ degree angle triangle overline bar hat vec dot tilde"
     " emptyset varnothing pm mp over mod bmod pmod ell hbar partial prime quad qquad approx widehat"
-    " complement Re Im dfrac tfrac cfrac choose boxed underline star ast bullet cdots ldots dots bigcup"
+    " complement Re Im dfrac tfrac cfrac choose boxed underline star ast bullet bigcup"
     " bigcap limits oplus square parallel mid lVert rVert Vert vert lbrace rbrace lbrack rbrack sup"
     " inf arg deg dim ker Pr nolimits substack underbrace overbrace").split() +
     ("le ge ne leq geq neq lt gt leqslant geqslant in to equiv").split())

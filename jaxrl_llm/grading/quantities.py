@@ -234,7 +234,7 @@ _BEHIND = re.compile(
 _SCALE = re.compile(r"(?:\\text\s?\{)?\s*(thousand|million|billion|trillion)\b\s*\}?")
 _ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac|plus"
-                      r"|minus|more|less|fewer|above|below|upwards?|beyond|least|most|than|not|times)\b"
+                      r"|minus|more|less|fewer|above|below|upwards?|beyond|least|most|than|not|times|is|are|was|were)\b"
                       r"|^\s*(?:squared|cubed|factorial)\b"
                       r"|^\s*[-/*^(!\d]")
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|operatorname)\s?\{([^{}]*)\}")

@@ -148,6 +148,9 @@ def _quantities(gold: str, said: str) -> Verdict | None:
   ours, theirs = quantity(gold), quantity(without_label(said))
   if ours is not None and theirs is not None:
     return Verdict(equal(ours, theirs), "number")
+  again = [quantity(part) for part in latex.items(said)] if ours is not None else []
+  if len(again) > 1 and all(one is not None and equal(ours, one) for one in again):
+    return Verdict(True, "number")  # 3/4 or 75%
   known = [units.parse(match[1] + (match[2] or "")) if match else None
            for match in (_UNIT_BEHIND.search(text) for text in (gold, said))]
   return Verdict(False, "number") if None not in known and known[0] != known[1] else None
@@ -183,9 +186,10 @@ def question(gold: str, said: str) -> Verdict | Question:
   digits = None if expected is None else expected.digits
   decimals = digits[0] if digits and digits[0] > 0 and digits[1] >= 3 else None
   names = {inequalities.variable(latex.undecorated(text)) for text in (gold, said)} - {None}
-  if len(names) > 1:
-    return Verdict(False, "string")  # the interval of an inequality loses its name
   ours, theirs = latex.canonical(gold), latex.canonical(without_label(said))
+  bounds = inequalities.variable(latex.undecorated(said)) is not None and r"\in" not in said
+  if len(names) > 1 or (bounds and len(latex.items(ours)) > 1):
+    return Verdict(False, "string")  # the interval of an inequality loses its name
   ours, theirs = _one_parameter(ours, theirs)
   if ours.replace(" ", "") != theirs.replace(" ", ""):
     if (both := parts.whole(ours, theirs)) is None:

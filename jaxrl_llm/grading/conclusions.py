@@ -152,6 +152,8 @@ def _is_hedged(head: Quantity, rest: str) -> bool:
   rest = re.sub(r"^\s*\(\s*(?=or\b|maybe\b|perhaps\b|possibly\b)", " ", rest)
   if _BOUND_BEHIND.match(rest) or _RANGE_BEHIND.match(rest):
     return True
+  if re.search(r"\b(?:otherwise|else)\b", rest) and re.search(r"\d", rest):
+    return True
   reason = _REASON.search(rest)
   rest = _BRACKETS.sub("", rest[:reason.start()] if reason else rest)
   for join in _JOIN.finditer(rest):
@@ -188,7 +190,10 @@ def _is_unit(after: str) -> bool:
 def _sentence(sentence: str) -> Quantity | str | None:
   """Returns the number that a sentence concludes, `HEDGE`, or None if it has no number."""
   text = _BRACKETS.sub("", sentence)
-  text = text if re.search(r"\d", text) else sentence
+  if not re.search(r"\d", text):
+    text = re.sub(r"\((\$?-?\d[\d,.]*)\)", r"\1", sentence)  # twelve (12) apples
+  if (parts := _BREAKDOWN.split(text, maxsplit=1))[1:] and len(numbers(parts[1])) > 1:
+    text = parts[0] if any(one.is_free for one in numbers(parts[0])) else text
   reason = _REASON.search(text)
   if reason and any(one.is_free for one in numbers(text[:reason.start()])):
     text = text[:reason.start()]
@@ -260,6 +265,7 @@ def _chosen(found: list[Number], text: str) -> Quantity | str | None:
 _SENTENCE_END = re.compile(r"(?<=[^\s\d][.!?。！])\s+|(?<=\d[.!?。])\s+|。")
 _ABBREVIATION = re.compile(r"\b(?:i\.e\.|ie\.|viz\.),?\s")
 _ENCLOSED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]\.?")
+_BREAKDOWN = re.compile(r"(?<!\d):\s")
 _BULLET = re.compile(r"\s{0,8}(?:[-*•]\s+|\(?\d{1,2}[.)]\s+(?=\S))")
 _FILLER = re.compile(
     r"(?:(?:is|are|was|be|exactly|approximately|about|around|roughly|only|just|simply|nearly|almost"
@@ -273,12 +279,13 @@ _HEAD_END = re.compile(
     r"|and|but|for|to|in|at|by|on|per|of|out|with|until|before|if|while|is|are|was|were|has|have"
     r"|more|less|fewer|greater|i\.e|every|each|plus|minimum|maximum)\b|\s?→")
 _REASON = re.compile(r"[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|the|they))|where|when"
-                     r"|rather than|instead of|compared|not counting|unlike|although|even though)\b")
+                     r"|rather than|instead of|compared|not counting|unlike|although|even though|if|assuming"
+                     r"|provided|given that)\b")
 _CONCLUSION = re.compile(
     r"\b(?:so(?! that)(?! far)(?! on)|thus|therefore|hence|consequently|altogether"
     r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals)|that (?:is|makes|gives|leaves)"
-    r"|giving|making|leaving|yielding|totall?ing|(?:for|in) a total of|i\.e\.)\b"
-    r"|\b(?P<verb>is|are|equals?|was|were)\b(?=\s{1,3}(?:(?:about|only|exactly|now|then|just) )?[$€£]?-?\d)"
+    r"|giving|making|leaving|yielding|totall?ing|(?:for|in) a total of|i\.e\."
+    r"|to (?:get|give|obtain|yield))\b|\b(?P<verb>is|are|equals?|was|were)\b(?=\s{1,3}(?:(?:about|only|exactly|now|then|just) )?[$€£]?-?\d)"
     r"|→|⇒|=>|->|∴|\\(?:to|implies|Rightarrow|rightarrow|therefore)(?![a-zA-Z])", re.IGNORECASE)
 _CUE = re.compile(r"\b(?:so|thus|therefore|hence|total|totals|altogether|in all|overall|together|combined"
                   r"|left|remain|remains|remaining|sum|result|answer|final|finally|makes|equals"
@@ -294,7 +301,7 @@ _BOUND_BEHIND = re.compile(
     r"|smaller|older|younger|later|earlier|beyond|bigger|better|worse)\b|\+|at (?:least|most)\b"
     r"|(?:more|fewer|less) or (?:more|fewer|less)\b)")
 _RANGE_BEHIND = re.compile(
-    r"\s*(?:[-–—]|to|through|until|out of|of|:|/|\|)\s*(?:about |maybe |the |all )?[$€£]?-?\d")
+    r"\s*(?:[-–—]|to|through|until|out of|of|:|/|\|)\s*(?:about |maybe )?[$€£]?-?\d")
 _JOIN = re.compile(r"[,;]|\s(?:or|and)\b|[/|&、]|\s(?:oder|und|et|ou|y)\s|或|和")
 _NEGATION = re.compile(r"\s*(?:not|never|no|nothing)\b")
 _NUMERAL = re.compile(r"\s*(?:maybe |perhaps |possibly )?(?:none|zero|one|two|three|four|five|six|seven"

@@ -89,6 +89,8 @@ def _is_joined(text: str, end: int, named: str) -> bool:
 
   In "B, A and C are too small" the others begin a clause of their own.
   """
+  if _ELSE.match(text, end):
+    return True
   if (also := _ALSO.match(text, end)) and also[1] != named:
     return True
   if spaced := _SPACED.match(text, end):
@@ -105,7 +107,7 @@ def _on_lines(text: str) -> str | None:
   """
   lines = [line for line in text.splitlines()[-200:] if line.strip()]
   alone = [match and (match[1] or match[2]).upper()
-           for match in map(_ALONE.fullmatch, lines[-2:])]
+           for match in map(_ALONE.fullmatch, map(_plain, lines[-2:]))]
   if alone and alone[-1]:
     return None if len(alone) > 1 and alone[0] not in (None, alone[1]) else alone[-1]
   named = [match for match in map(_LABELLED.match, lines)
@@ -126,7 +128,7 @@ _SMALL = rf"([a-j]{_BEHIND})"
 _ARTICLE = re.compile(
     r"[AaI] {1,3}(?!(?:is|are|was|because|since|as|or|and|with|but|not|rather|which|due|by|for|from"
     r"|that|it|oder|et|und|y|o|if|so|would|has|does|seems)\b)[a-z]|[a-hj] [a-z]{3}(?<!and)")
-_WORD = (r"(?i:ans|answers?|options?|choices?|choose|select|pick|go with|it|答案|选项|选择|选|respuesta|"
+_WORD = (r"(?i:ans|answers?|options?|choices?|choose|select|pick|go with|say|it|答案|选项|选择|选|respuesta|"
          r"réponse|antwort)\*{0,2}")
 _FILLER = (r"(?:(?i:most likely|probably|likely|clearly|definitely|therefore|thus|either|both|indeed"
            r"|just|simply|option|choice|the option|the choice|letter|not [A-Ja-j],? but|"
@@ -148,6 +150,7 @@ _CLAUSE = re.compile(r"[)\]*]{0,3} {1,3}(?:is|are|was|were|has|have|can|cannot|c
 _AND = re.compile(r"[)\]*$]{0,3}\s{1,3}(?:and|or)\b")
 _SPACED = re.compile(r"[)\].*$?]{0,3}(?:[ ,]{0,3}(?i:or |maybe |perhaps )?\(?[A-J](?![\w'’])[).?]{0,2})"
                      r"{1,9}\s*(?:$|\n)")
+_ELSE = re.compile(r"[)\]*]{0,3},? or (?:maybe |perhaps |possibly )?(?:not|none|neither|else|another|some)\b")
 _ALSO = re.compile(r"[)\]*]{0,3},? (?:but|although|though|while)[^.\n]{0,30}\b([A-J]) [^.\n]{0,20}"
                    r"\b(?:also|possible|plausible|equally)\b")
 _REFUSED_BEFORE = re.compile(
@@ -162,7 +165,7 @@ _REFUSED_BEHIND = re.compile(
     r"| {1,3}(?:fails?|cannot|can't|isn't|aren't|does not|doesn't|do not|violates?|contradicts?)\b"
     r"|\s?[是为]?(?:错|不对|不正确|不符))")
 _ALONE = re.compile(r"[ \t*#>$_`-]{0,8}[(（]?([A-J])[)）.*$_` \t]{0,8}|[ \t]{0,8}([a-j])[.)][ \t]{0,8}")
-_LABELLED = re.compile(r"[ \t*#>]{0,8}(?:([A-J])(?:[.):]|[ \t]{0,8}$)|([a-j])[.)][ \t]{0,8}$)")
+_LABELLED = re.compile(r"[ \t*#>]{0,8}(?:([A-J])(?:[.):]|[ \t]{0,8}$|,? (?:because|since|as) | [-–—] )|([a-j])[.)][ \t]{0,8}$)")
 _PREFIX = re.compile(
     r"(?i)[\s({\[\"'*]{0,4}(?:(?:the|my|so|thus|therefore|hence),?\s+){0,2}(?:(?:final|correct|best|"
     r"right|only)\s+){0,2}(?:(?:answer|option|choice|letter|statement)s?\b|答案|选项|选)?\s*"
@@ -172,7 +175,7 @@ _BOXED = re.compile(rf"([A-Ja-j]){_BEHIND}")
 _STATEMENTS = (
     # After a colon a small letter is an option too.
     re.compile(rf"{_WORD}\s{{0,3}}[:：>]{_OPENING}(?:{_LETTER}|{_SMALL}(?=[\s.,;)）*$}}]|$))"
-               rf"|{_WORD}(?i:\s{{1,3}}(?:is|are)|是|为)?\s{{0,3}}:?\s{{0,3}}(?:{_OPENING}{_LETTER}"
+               rf"|{_WORD}(?i:\s{{1,3}}(?:is|are)|['’]s|是|为)?\s{{0,3}}:?\s{{0,3}}(?:{_OPENING}{_LETTER}"
                rf"|[(（*$]{{1,3}}{_SMALL}[)）*$])"),
     re.compile(rf"{_LETTER}[)）*]{{0,3}} (?:is|are|must be) (?:clearly |therefore |thus |the ){{0,2}}"
                r"(?:correct|right|true|best|answer|only)\b"),

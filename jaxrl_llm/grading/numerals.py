@@ -61,7 +61,8 @@ def numbers(text: str) -> list[Number]:
     out.append(Number(
         value, match.start(), match.end(), not (ranged or formula),
         bool(_BOUND.search(before) or _BOUND_AFTER.match(after)),
-        inherits or bool(_CIRCUMSTANCE.search(before) or _COMPARED.match(after)),
+        inherits or bool(_CIRCUMSTANCE.search(before) or _COMPARED.match(after)
+                         or _NAME.search(before)),
         bool(_ORDINAL.match(after) or _LABEL.search(before))))
   return out
 
@@ -126,19 +127,20 @@ _BOUND_AFTER = re.compile(
     r"|under|larger|smaller|older|younger|later|earlier|beyond)\b|at (?:least|most)\b)|\+(?!\s*\d)")
 _CIRCUMSTANCE = re.compile(
     r"(?:\b(?:for|at|of) (?:the|his|her|their|its|all|each|every|these|those|both) (?:\w+ )?"
-    r"|\b(?:for|at)\s|\b(?:from|with|after|before|in|per|every|each|within|during|among|adding|subtracting"
+    r"|\b(?:for|at)\s(?![$€£])|\bout of (?:the |his |her |their |its )?|\b(?:from|with|after|before|in|per|every|each|within|during|among|adding|subtracting"
     r"|dividing|multiplying|by|times|into|on|the|all|these|those|his|her|their|its|both|given|using|if"
-    r"|when|while|than|against|other|since|because)\s|\bto (?!be\b)[a-z]{2,12}\s"
+    r"|when|while|than|against|other|since|because)\s|\bto (?!be\b|get\b|give\b|obtain\b|yield\b|about\b)[a-z]{2,12}\s"
     r"|\b(?:sum|product|difference|average|mean|ratio|half|third|quarter|double|twice|percent|[%])\s"
     r"of\s(?:the )?)"
-    r"(?:(?:the|his|her|their|all|each|these|first|last|next|other|only|original|initial|remaining)\s){0,3}$",
+    r"(?:(?:the|his|her|their|all|each|these|first|last|next|other|only|original|initial|remaining)\s){0,3}[$€£]?$",
     re.IGNORECASE)
 _COMPARED = re.compile(r"\s*(?:\w+\s+){0,2}?(?:more|less|fewer|higher|lower|larger|greater|smaller"
                        r"|older|younger|taller|shorter|longer) than\b")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _LABEL = re.compile(r"(?i:\b(?:step|steps|question|part|case|method|figure|chapter|page|problem|example"
-                    r"|exercise|equation|week|day|year|grade|room|number)\s|#)$")
+                    r"|exercise|equation)\s)$")
+_NAME = re.compile(r"(?i:\b(?:week|day|year|grade|room|number)\s|#)$")
 _PAIR = re.compile(r"\s?\w{0,15}\s?\w{0,15}\s?(?:and|,|&|or|to)\s(?:the )?\$?")
-_OR = re.compile(r"[\s,]*(?:[%$\w']+\s+){0,3}?,?\s*(?:or|oder|ou|/|\||或)\s*(?:[\w']+\s+){0,4}?[$€£(]?\s?"
+_OR = re.compile(r"[\s,]*(?:[%$\w']+\s+){0,3}?,?\s*(?:\b(?:or|oder|ou)\b|/|\||或)\s*(?:[\w']+\s+){0,4}?[$€£(]?\s?"
                  r"|[\s,]*or[\s,]+(?:[\w']+[\s,]+){0,4}?[$€£]?")
 _DENIED = re.compile(r"\bnot\b|\brather\b")

@@ -34,6 +34,8 @@ def whole(gold: str, said: str) -> tuple[str, str] | None:
     return None  # a number is no interval [5,5]
   if "{" in (ours, theirs) and "" not in (ours, theirs):
     return None  # a set is no tuple and no interval
+  if theirs in ("(", "[") and not ours and len(items(gold)) > 1 and "=" not in gold:
+    return (f"({gold})", said) if theirs == "(" and gold == named[0] else None
   if ours in ("(", "[") and not theirs and "=" not in said and len(items(said)) > 1:
     return (gold, f"({said})") if ours == "(" and said == named[1] else None
   return named

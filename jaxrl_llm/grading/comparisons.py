@@ -8,6 +8,7 @@ import re
 from fractions import Fraction
 
 from jaxrl_llm.grading import inequalities, latex, letters, parts, units
+from jaxrl_llm.grading.conclusions import worded
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.quantities import Quantity, equal, quantity
 
@@ -146,6 +147,8 @@ def _compounds(gold: str, said: str) -> Verdict | None:
 def _quantities(gold: str, said: str) -> Verdict | None:
   """Compares numbers with units, and refuses formulas with units that differ."""
   ours, theirs = quantity(gold), quantity(without_label(said))
+  if ours is not None and theirs is None and r"\text" in said:
+    theirs = worded(said)
   if ours is not None and theirs is not None:
     return Verdict(equal(ours, theirs), "number")
   again = [quantity(part) for part in latex.items(said)] if ours is not None else []

@@ -31,8 +31,10 @@ def concluded(statement: str) -> Quantity | None:
   if _is_list(lines):
     return _same([_value(_line(_BULLET.sub("", line, count=1))) for line in lines[:20]])
   found, direct = _line_and_way(lines[0])
-  if direct or found == HEDGE:
-    return _value(found)
+  if direct and found is not None:
+    return _value(_with_afterthoughts(found, lines[1:2]))
+  if found == HEDGE:
+    return None
   for line in reversed(lines[1:]):  # the reasoning goes on: its last conclusion counts
     if _CUE.search(line) or "=" in line:
       return _value(_line(line))
@@ -91,6 +93,8 @@ def _line(line: str) -> Quantity | str | None:
 
 def _line_and_way(line: str) -> tuple[Quantity | str | None, bool]:
   """Returns what a line states, and whether it begins with it."""
+  if _NO_ANSWER.search(line):
+    return HEDGE, True
   sentences = _sentences(line)
   direct = _direct(sentences[0])
   rest = [sentence for sentence in sentences[1:] if re.search(r"\d", sentence)]
@@ -143,14 +147,23 @@ def _direct(sentence: str) -> Quantity | str | None:
 def _concludes_later(rest: str) -> bool:
   """Returns whether the words behind a number go on to a conclusion with another one."""
   reason = _REASON.search(rest)
-  cues = [*_CONCLUSION.finditer(rest, 0, reason.start() if reason else len(rest))]
-  return bool(cues) and any(one.is_free for one in numbers(rest[cues[-1].end():]))
+  cues = [cue for cue in _CONCLUSION.finditer(rest, 0, reason.start() if reason else len(rest))
+          if cue[0] not in ("that is", "i.e.")]  # these say the same again
+  cues += [verb for verb in _VERB_BEFORE_NUMBER.finditer(
+      rest, 0, reason.start() if reason else len(rest)) if not joined(rest[:verb.start()])]
+  if (remains := _REMAINS.search(rest)) and not _CUE.search(rest[:remains.start()]):
+    return True
+  return any(any(one.is_free for one in numbers(rest[cue.end():])) for cue in cues[-2:])
 
 
 def _is_hedged(head: Quantity, rest: str) -> bool:
   """Returns whether another number is joined to the one before `rest`, or a bound is."""
   rest = re.sub(r"^\s*\(\s*(?=or\b|maybe\b|perhaps\b|possibly\b)", " ", rest)
   if _BOUND_BEHIND.match(rest) or _RANGE_BEHIND.match(rest):
+    return True
+  if _REFUSED.match(rest):
+    return True
+  if _BY_CASES.search(rest):
     return True
   if re.search(r"\b(?:otherwise|else)\b", rest) and re.search(r"\d", rest):
     return True
@@ -198,10 +211,17 @@ def _sentence(sentence: str) -> Quantity | str | None:
   if reason and any(one.is_free for one in numbers(text[:reason.start()])):
     text = text[:reason.start()]
   for cue in reversed([*_CONCLUSION.finditer(text)]):
-    if cue["verb"] and _is_list_of_clauses(text, cue):
-      return HEDGE
     if re.search(r"\d", text[cue.end():]) and not _is_arrow(text, cue):
       text = text[cue.end():]
+      break
+  opening = _OPENING_CLAUSE.match(text)
+  if opening and any(one.is_free for one in numbers(text[opening.end():])):
+    text = text[opening.end():]
+  for verb in reversed([*_VERB_BEFORE_NUMBER.finditer(text)]):
+    if any(one.is_free for one in numbers(text[verb.end():])):
+      if _is_list_of_clauses(text, verb):
+        return HEDGE
+      text = text[verb.end():]
       break
   if _RELATION.search(text):
     return _equation(text)
@@ -259,6 +279,9 @@ def _chosen(found: list[Number], text: str) -> Quantity | str | None:
   between = text[before.end:last.start]
   if (joined(between) or not between.strip()) and not _CUE.search(text[before.end:]):
     return HEDGE
+  clauses = _JOINT.split(between)
+  if joined(between) and len(clauses) > 1 and _CUE.search(clauses[0]):
+    return HEDGE  # 5 left and 6 left
   return values[-1]
 
 
@@ -277,16 +300,24 @@ _HEAD_END = re.compile(
     r",(?!\d{3}(?!\d))|[;:?。]|(?<=[^\d\s])!|\.(?=\s|$)|\s?\(|\s[-–—]+\s|[–—]|(?<=\d)-(?=\d)|\s?[|&≈]\s?|\s?/(?=\s?\d+\s?/)|/(?!\s?\d)|(?<!\d)/"
     r"|\s(?:because|since|as|which|where|when|who|that|so|thus|therefore|not|rather|instead|after|from|or"
     r"|and|but|for|to|in|at|by|on|per|of|out|with|until|before|if|while|is|are|was|were|has|have"
+    r"|isn['’]t|aren['’]t|cannot|can['’]t"
     r"|more|less|fewer|greater|i\.e|every|each|plus|minimum|maximum)\b|\s?→")
 _REASON = re.compile(r"[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|the|they))|where|when"
                      r"|rather than|instead of|compared|not counting|unlike|although|even though|if|assuming"
+                     r"|which (?:is|are|means) \$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times|of\b)[^,]*"
                      r"|provided|given that)\b")
 _CONCLUSION = re.compile(
     r"\b(?:so(?! that)(?! far)(?! on)|thus|therefore|hence|consequently|altogether"
     r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals)|that (?:is|makes|gives|leaves)"
     r"|giving|making|leaving|yielding|totall?ing|(?:for|in) a total of|i\.e\."
-    r"|to (?:get|give|obtain|yield))\b|\b(?P<verb>is|are|equals?|was|were)\b(?=\s{1,3}(?:(?:about|only|exactly|now|then|just) )?[$€£]?-?\d)"
+    r"|to (?:get|give|obtain|yield))\b(?!\s+\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times|of\b))"
     r"|→|⇒|=>|->|∴|\\(?:to|implies|Rightarrow|rightarrow|therefore)(?![a-zA-Z])", re.IGNORECASE)
+_VERB_BEFORE_NUMBER = re.compile(
+    r"(?<!\bto )\b(?:(?:is|are|was|were)(?: equal to)?|equals?|costs?|makes?|gives?|totals?|leaves?|weighs?|comes? to"
+    r"|adds? up to|amounts? to|takes?|gets?|earns?|pays?|has|have|had|works?|drives?|needs?|becomes?)\b"
+    r"(?=\s{1,3}(?:(?:about|only|exactly|now|then|just|her|him|them|me|us|you) )?[$€£]?-?\d)", re.IGNORECASE)
+_OPENING_CLAUSE = re.compile(r"\s*(?:[A-Za-z]+ing|[Ss]ince|[Ww]ith|[Aa]fter|[Bb]efore|[Ii]f|[Ww]hen|[Gg]iven|[Aa]s"
+                             r"|[Bb]ecause|[Ff]or|[Ii]n|[Aa]t|[Oo]n|[Bb]y|[Oo]f|[Ww]hile)\b[^,]*,(?!\d)\s")
 _CUE = re.compile(r"\b(?:so|thus|therefore|hence|total|totals|altogether|in all|overall|together|combined"
                   r"|left|remain|remains|remaining|sum|result|answer|final|finally|makes|equals"
                   r"|becomes|gives|leaves|leaving)\b", re.IGNORECASE)
@@ -300,9 +331,19 @@ _BOUND_BEHIND = re.compile(
     r"\s*,?\s*(?:(?:or|and)\s+(?:more|less|fewer|greater|higher|lower|above|below|up|over|under|larger"
     r"|smaller|older|younger|later|earlier|beyond|bigger|better|worse)\b|\+|at (?:least|most)\b"
     r"|(?:more|fewer|less) or (?:more|fewer|less)\b)")
+_REFUSED = re.compile(r"[^.,;\d]{0,30}?\b(?:(?:is|are|was|were|be|seems|looks) (?:\w+ )?(?:not|wrong|incorrect"
+                      r"|false|impossible|too|ruled out|excluded)\b|isn['’]t|aren['’]t|cannot|can['’]t)")
 _RANGE_BEHIND = re.compile(
-    r"\s*(?:[-–—]|to|through|until|out of|of|:|/|\|)\s*(?:about |maybe )?[$€£]?-?\d")
+    r"\s*(?:[-–—]|to|through|until|out of|of|→|⇒|->|=>|:(?=\d)|/|\|)\s*(?:about |maybe )?[$€£]?-?\d"
+    r"|\s*to the power\b|\s*(?:plus|minus|times)\b.*\d")
+_REMAINS = re.compile(r"(?:\band|,)\s+(?:only )?\$?\d[\d.,]*\s+(?:\w+\s+){0,3}?"
+                      r"(?:remain|remains|left|remaining|in total|altogether)\b")
+_NO_ANSWER = re.compile(r"(?i)\b(?:can(?:not| not|['’]t|'t) (?:be )?determined?|no answer|not enough information"
+                        r"|undefined|insufficient)\b")
+_BY_CASES = re.compile(r"(?:,|;|\band|\bor|\bbut)\s*(?:it is |is )?\$?-?\d[\d.,]*\s*(?:\w+\s)?"
+                       r"(?:if|when|where|otherwise)\b")
 _JOIN = re.compile(r"[,;]|\s(?:or|and)\b|[/|&、]|\s(?:oder|und|et|ou|y)\s|或|和")
+_JOINT = re.compile(r"\band\b|\bor\b|[,;&|]")
 _NEGATION = re.compile(r"\s*(?:not|never|no|nothing)\b")
 _NUMERAL = re.compile(r"\s*(?:maybe |perhaps |possibly )?(?:none|zero|one|two|three|four|five|six|seven"
                       r"|eight|nine|ten|eleven|twelve|nothing)\b")

@@ -6,6 +6,7 @@ The rules are an own derivation; tests/tasks/test_extraction.py has the known ca
 """
 
 import bisect
+import operator
 import re
 from collections import deque
 
@@ -31,7 +32,7 @@ def boxes(text: str) -> list[str]:
   how its content would go on. `\boxed 5` ends at the next dollar sign, or without one at the next
   space; in prose, "in \boxed, as you asked", the command is no box.
   """
-  return [content for _, _, content in _spans(text)]
+  return [content or "" for _, _, content in _spans(text)]
 
 
 def last_boxed(text: str) -> str | None:
@@ -50,13 +51,13 @@ def answer_boxes(text: str) -> list[str]:
   Boxes belong together if nothing but a joining word or sign is between them.
   """
   spans = _spans(text)
-  if spans and not spans[-1][2] and spans[-1][1] == len(text):
+  if spans and spans[-1][2] is None:
     return [""]
-  spans = [span for span in spans if not _PLACEHOLDER.fullmatch(span[2])]
+  spans = [span for span in spans if not _PLACEHOLDER.fullmatch(span[2] or "")]
   first = len(spans) - 1
   while first > 0 and _BETWEEN_BOXES.fullmatch(text[spans[first - 1][1]:spans[first][0]]):
     first -= 1
-  return [content for _, _, content in spans[max(first, 0):]] or boxes(text)[-1:]
+  return [content or "" for _, _, content in spans[max(first, 0):]] or boxes(text)[-1:]
 
 
 def without_boxes(text: str) -> str:
@@ -68,25 +69,27 @@ def without_boxes(text: str) -> str:
   return " ".join([*rest, text[position:]])
 
 
-def _spans(text: str) -> list[tuple[int, int, str]]:
-  """Returns (start, end, content) of each outermost box, in order."""
+def _spans(text: str) -> list[tuple[int, int, str | None]]:
+  """Returns (start, end, content) of each outermost box, in order; None for one that never closes.
+  """
   outermost: list[tuple[int, int, int]] = []
   for start, inside, end in groups(text, _BOX):  # an outer group closes after its inner groups
     while outermost and outermost[-1][0] > start:
       outermost.pop()
     outermost.append((start, inside, end))
-  spans = [(start, end + 1, unwrap(text[inside:end], _BOX).strip())
-           for start, inside, end in outermost]
+  spans: list[tuple[int, int, str | None]] = [
+      (start, end + 1, unwrap(text[inside:end], _BOX).strip())
+      for start, inside, end in outermost]
   starts = [start for start, _, _ in outermost]
   for match in _BARE_BOX.finditer(text):
     around = bisect.bisect(starts, match.start()) - 1
     if around < 0 or outermost[around][2] < match.start():
       content = match[1] if match[1] is not None else match[2]
       spans.append((match.start(), match.end(), content.rstrip(".,;").strip()))
-  spans.sort()
+  spans.sort(key=operator.itemgetter(0))
   last = next(iter(deque(_OPENED.finditer(text), maxlen=1)), None)
   if last and all(start < last.start() and end <= last.start() for start, end, _ in spans[-1:]):
-    spans.append((last.start(), len(text), ""))
+    spans.append((last.start(), len(text), None))
   return spans
 
 

@@ -23,7 +23,8 @@ from jaxrl_llm.grading.extraction import (
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.letters import letter
 from jaxrl_llm.grading.marks import unmarked
-from jaxrl_llm.grading.parts import unsolved
+from jaxrl_llm.grading.numerals import readable
+from jaxrl_llm.grading.parts import contradicts, unsolved
 from jaxrl_llm.grading.quantities import (
   Quantity,
   equal,
@@ -194,14 +195,14 @@ def _number_in_box(box: str) -> Quantity | None:
   if found is not None:
     return found
   left, sign, right = box.rpartition("=")
-  if sign and not unsolved(left) and not re.search(r"[,;]", left) and not inequalities.AND.search(left):
+  if sign and not unsolved(left) and not contradicts(box) and not re.search(r"[,;]", left) and not inequalities.AND.search(left):
     found = quantity(right)
   return worded(box) if found is None and r"\text" in box else found
 
 
 def _stated(text: str) -> Quantity | None:
   """Returns the number that a text without a box states as its answer."""
-  text = unmarked(text)
+  text = readable(unmarked(text))
   statement = answer_text(text)
   return last_concluded(text) if statement is None else concluded(statement)
 

@@ -15,14 +15,14 @@ def unmarked(text: str) -> str:
   A dollar sign of money stays: "**$18**" is "$18".
   """
   text = unwrap(text, _FONT)
-  text = _DISPLAY.sub(" ", text.replace("`", " "))
-  text = _TAG.sub(" ", text)
+  text = _STRUCK.sub(" ", _TAG.sub(" ", text.replace("`", " ")))
   text = _LINE_MARK.sub("", _EXCLAIMED.sub(r"\1.", text))
   for _ in range(3):  # bold in italics in bold
     plain = _EMPHASIS.sub(r"\2", text)
     if plain == text:
       break
     text = plain
+  text = _DISPLAY.sub(" ", text)
   text = _CURRENCY.sub(r"\1 \2", _LONE_STARS.sub("", text))
   text = _MATH.sub(_without_dollars, text.replace("$$", " "))
   return text
@@ -39,6 +39,7 @@ _FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boldsymbo
                    r"|operatorname)\s{0,3}\{")
 _DISPLAY = re.compile(r"(?<!\\)\\[()\[\]]|\\[,;:! ]|\\q?quad(?![a-zA-Z])|~(?!\d)")
 _TAG = re.compile(r"</?[a-zA-Z]{1,12}>")
+_STRUCK = re.compile(r"~~[^~\n]{1,200}~~")
 _LINE_MARK = re.compile(r"(?m)^[ \t]{0,8}(?:>[ \t](?!\d)|#{1,3}[ \t]|#{5,6}[ \t]|\|(?=[ \t]))[ \t]{0,8}|[ \t]\|[ \t]{0,8}$")
 # A mark of emphasis opens before a sign and closes behind one, and touches no word outside.
 _EMPHASIS = re.compile(r"(?<![\w*\\^])(\*{1,3}|_{1,3})(?![\s*_])([^*\n]{1,400}?)(?<![\s*])\1(?![\w*])")

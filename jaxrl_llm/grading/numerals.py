@@ -55,7 +55,7 @@ def numbers(text: str) -> list[Number]:
       continue
     before, after = text[max(0, match.start() - 60):match.start()], text[match.end():match.end() + 40]
     ranged = bool(_RANGE_BEFORE.search(before) or _RANGE_AFTER.match(after))
-    formula = bool(IN_FORMULA.search(before) or GOES_ON.match(after) or _OPERATOR_BEFORE.search(before)
+    formula = bool(_FUNCTION_BEFORE.search(before) or _FUNCTION_AFTER.match(after) or IN_FORMULA.search(before) or GOES_ON.match(after) or _OPERATOR_BEFORE.search(before)
                    or _OPERATOR_AFTER.match(after))
     inherits = bool(out and out[-1].circumstance and _PAIR.fullmatch(text[out[-1].end:match.start()]))
     out.append(Number(
@@ -69,8 +69,13 @@ def numbers(text: str) -> list[Number]:
 
 def readable(text: str) -> str:
   """Returns a text whose fractions and minus signs `NUMBER` reads."""
+  text = _NEGATIVE.sub(r"\1-", re.sub("[½¼¾⅓⅔]", _spelled, text))
   return FRACTION.sub(r" \1\2/\3", text.replace("−", "-").replace("{,}", ",").replace(r"\$", "$")
                       .replace("²", "^2").replace("³", "^3"))
+
+
+def _spelled(sign: re.Match) -> str:
+  return {"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3"}[sign[0]]
 
 
 def alternatives(found: list[Number], text: str) -> bool:
@@ -104,6 +109,13 @@ def _value(text: str, match: re.Match) -> Quantity | None:
 
 _SCANNED = re.compile(rf"(?:(?<![\w).\]}}])[-+])?(?<![\w.,/^])\d{{1,3}}\s\d{{1,3}}/\d{{1,3}}(?![\d/])"
                       rf"|{NUMBER.pattern}")
+_NEGATIVE = re.compile(r"(?i)(^|\b(?:is|answer)[: ]\s*|[:=]\s*|(?<=\n))(?:minus|negative)\s+(?=\$?\d)", re.M)
+_FUNCTION_BEFORE = re.compile(
+    r"(?:[a-zA-Z_]|\b(?:twice|half(?: of)?|double|triple|thrice|(?:third|quarter|fraction|part|root|square|cube"
+    r"|power|factorial|logarithm|reciprocal|opposite|negative|multiple) of|log|ln|sin|cos|tan|sqrt|minus"
+    r"|negative|plus)\s(?:the )?)\(?$")
+_FUNCTION_AFTER = re.compile(r"\s*(?:±|\+/-|[<>≤≥≠→⇒]|->|=>|!=|\\(?:to|leq?|geq?|neq?|lt|gt|mid|Rightarrow"
+                             r"|rightarrow)(?![a-zA-Z])|(?:squared|cubed|factorial|to the power|plus or)\b)")
 _EXPONENT = re.compile(r"[a-zA-Z}]\s?\^\{?$")
 _MONEY = re.compile(r"-?[$€£¥]-?$")
 _BEHIND = re.compile(r"\s?(?:%|°)?(?:\s?[A-Za-z]{1,12}(?:\s?/\s?[A-Za-z]{1,8})?(?:\^\d)?){0,3}")
@@ -111,8 +123,8 @@ _SCALE = re.compile(r"thousand|million|billion|trillion")
 _RANGE_BEFORE = re.compile(r"\d\s*%?\s*(?:[-–—]|\bto\b|\bthrough\b|\buntil\b|\bout of\b|:|/)\s*\$?$"
                            r"|\bbetween\s+\$?[\d.,]+\s*\w*\s+and\s+\$?$|±\s*$|\\pm\s*$")
 _RANGE_AFTER = re.compile(r"\s*(?:[-–—]|to|through|until|out of|:)\s*\$?\d|:\d|\s*/\s*\d")
-_OPERATOR_BEFORE = re.compile(r"√\s*\(?$|[\w)}]\s*[-+*/×÷^]{1,2}\s*$|[\w)}]\s(?:x|times)\s$|\\(?:times|cdot|div)\s*$")
-_OPERATOR_AFTER = re.compile(r"\s*(?:[+*×÷^!]\s*[\w(\\$-]|[-/]\s*[\d(\\]|x\s*\d|\\(?:times|cdot|div|pm|sqrt|pi))"
+_OPERATOR_BEFORE = re.compile(r"√\s*\(?$|[\w)}]\s*[-+*/×÷·⋅^]{1,2}\s*$|[\w)}]\s(?:x|times)\s$|\\(?:times|cdot|div)\s*$")
+_OPERATOR_AFTER = re.compile(r"\s*(?:[+*×÷·⋅^!]\s*[\w(\\$-]|[-/]\s*[\d(\\]|x\s*\d|\\(?:times|cdot|div|pm|sqrt|pi))"
                              r"|[a-zA-Z](?![a-zA-Z])|\s[a-z](?=\s*(?:[=+*^.]|$))|_|\s?times\s\d|\+")
 _BOUND = re.compile(
     r"(?:\b(?:more|less|fewer|greater|larger|higher|smaller|lower|bigger|older|younger|other) than(?: or equal to)?"
@@ -123,16 +135,19 @@ _BOUND = re.compile(
     r"(?:\s{1,3}(?:be|equal|to|the|a|an|exactly|simply|just|only|about|approximately|been))*"
     r"\s{0,3}[$€£(]{0,2}-?\s?$")
 _BOUND_AFTER = re.compile(
-    r"\s*(?:\w+\s+){0,2}?(?:times (?:as|more|the)\b|(?:or|and)\s+(?:more|less|fewer|greater|higher|lower|above|below|up|over"
-    r"|under|larger|smaller|older|younger|later|earlier|beyond)\b|at (?:least|most)\b)|\+(?!\s*\d)")
+    r"\s*(?:\w+\s+){0,2}?(?:times (?:as|more|the)\b|(?:or|and)\s+(?:more|less|fewer|greater|higher"
+    r"|lower|above|below|up|over|under|larger|smaller|older|younger|later|earlier|beyond)\b"
+    r"|at (?:least|most)\b)|\+(?!\s*\d)|\s*(?:is|was|are)\s(?:\w+\s)?(?:not|wrong|incorrect|false)\b"
+    r"|\s*(?:isn|wasn)['’]t|[^.\d]{0,20}\bbut (?:that|this|it)(?:\sis|\swas|['’]s)\s(?:\w+\s)?"
+    r"(?:wrong|incorrect|false|not)\b")
 _CIRCUMSTANCE = re.compile(
     r"(?:\b(?:for|at|of) (?:the|his|her|their|its|all|each|every|these|those|both) (?:\w+ )?"
     r"|\b(?:for|at)\s(?![$€£])|\bout of (?:the |his |her |their |its )?|\b(?:from|with|after|before|in|per|every|each|within|during|among|adding|subtracting"
-    r"|dividing|multiplying|by|times|into|on|the|all|these|those|his|her|their|its|both|given|using|if"
-    r"|when|while|than|against|other|since|because)\s|\bto (?!be\b|get\b|give\b|obtain\b|yield\b|about\b)[a-z]{2,12}\s"
+    r"|dividing|multiplying|by|times|into|given|using|if"
+    r"|when|while|than|against|other|since|because)\s|\b(?:on|the|all|these|those|his|her|their|its|both)\s(?![$€£])|\bto (?!be\b|get\b|give\b|obtain\b|yield\b|about\b)[a-z]{2,12}\s"
     r"|\b(?:sum|product|difference|average|mean|ratio|half|third|quarter|double|twice|percent|[%])\s"
     r"of\s(?:the )?)"
-    r"(?:(?:the|his|her|their|all|each|these|first|last|next|other|only|original|initial|remaining)\s){0,3}[$€£]?$",
+    r"(?:(?:a|an|the|his|her|their|all|each|these|first|last|next|other|only|original|initial|remaining)\s){0,3}[$€£]?$",
     re.IGNORECASE)
 _COMPARED = re.compile(r"\s*(?:\w+\s+){0,2}?(?:more|less|fewer|higher|lower|larger|greater|smaller"
                        r"|older|younger|taller|shorter|longer) than\b")
@@ -140,7 +155,7 @@ _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _LABEL = re.compile(r"(?i:\b(?:step|steps|question|part|case|method|figure|chapter|page|problem|example"
                     r"|exercise|equation)\s)$")
 _NAME = re.compile(r"(?i:\b(?:week|day|year|grade|room|number)\s|#)$")
-_PAIR = re.compile(r"\s?\w{0,15}\s?\w{0,15}\s?(?:and|,|&|or|to)\s(?:the )?\$?")
+_PAIR = re.compile(r"\s?\w{0,15}\s?\w{0,15}\s?(?:and|&|or|to)\s(?:the )?\$?")
 _OR = re.compile(r"[\s,]*(?:[%$\w']+\s+){0,3}?,?\s*(?:\b(?:or|oder|ou)\b|/|\||或)\s*(?:[\w']+\s+){0,4}?[$€£(]?\s?"
                  r"|[\s,]*or[\s,]+(?:[\w']+[\s,]+){0,4}?[$€£]?")
 _DENIED = re.compile(r"\bnot\b|\brather\b")

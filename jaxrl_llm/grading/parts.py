@@ -11,6 +11,7 @@ import re
 from jaxrl_llm.grading import inequalities
 from jaxrl_llm.grading.extraction import unwrap
 from jaxrl_llm.grading.latex import FONT, items
+from jaxrl_llm.grading.quantities import equal, quantity
 
 
 def whole(gold: str, said: str) -> tuple[str, str] | None:
@@ -20,6 +21,8 @@ def whole(gold: str, said: str) -> tuple[str, str] | None:
     gold, said: of `latex.canonical`, which are not the same text.
   """
   gold, said = (_listed(_without_remark(text)) for text in (gold, said))
+  if contradicts(said) and "=" not in gold:
+    return None
   if not _same_signs(gold, said) or _bounds(gold) != _bounds(said):
     return None
   if _unread_commands(gold) != _unread_commands(said) or gold.count("'") != said.count("'"):
@@ -51,6 +54,13 @@ def unsolved(left: str) -> bool:
   return len(names) == 1 and bool(re.search(r"\d|[-+*/^|]", plain))
 
 
+def contradicts(said: str) -> bool:
+  """Returns whether an equation sets two numbers equal that differ, 9 = 10."""
+  left, _, right = said.rpartition("=")
+  ours, theirs = quantity(_last_item(left)), quantity(right)
+  return ours is not None and theirs is not None and not equal(ours, theirs)
+
+
 def _last_item(text: str) -> str:
   parts = items(text)
   return parts[-1] if parts else ""
@@ -60,6 +70,8 @@ def last_step(gold: str, said: str) -> str:
   r"""Returns "x=5" of "2x=10 \Rightarrow x=5", if the gold has no such arrow."""
   said = _THEREFORE.sub("", said)
   steps = _IMPLIES.split(said)
+  if "=" not in gold and (turned := _TURNED.fullmatch(said)):
+    return f"{turned[2]} = {turned[1]}"
   if len(steps) < 2 or _IMPLIES.search(gold) or not all("=" in step for step in steps[:-1]):
     return said
   return steps[-1]
@@ -71,7 +83,9 @@ def _without_remark(text: str) -> str:
 
 
 def _listed(text: str) -> str:
-  r"""Returns "5, 6" for "5 \lor 6" and "5 \text{ or } 6"."""
+  r"""Returns "5, 6" for "5 \lor 6", "5 \text{ or } 6" and rows of formulas."""
+  if r"\\" in text and r"\begin" not in text:
+    text = text.replace(r"\\", ", ")
   if re.search(r"\\(?:lor|vee)(?![a-zA-Z])|\\(?:text|mathrm|mbox)\s?\{\s*(?:and|or)\s*\}", text):
     return inequalities.AND.sub(", ", text)
   return text
@@ -175,6 +189,7 @@ def _tuple(values: dict[str, str]) -> str:
 _IMPLIES = re.compile(r"\\(?:Rightarrow|implies|Longrightarrow|therefore|Leftrightarrow|iff"
                       r"|rightarrow|to)(?![a-zA-Z])|⇒|=>|→")
 _THEREFORE = re.compile(r"^\s*(?:\\(?:therefore|Rightarrow|implies)(?![a-zA-Z])|∴|⇒)\s*(?=\S)")
+_TURNED = re.compile(r"\s*([^=a-zA-Z]+)=\s*([a-zA-Z])\s*")  # 10 = x
 _REMARK = re.compile(r"(?<=\S)\s*\\text\s?\{\s*[,;]?\s*\((?:since|because|as|remainder|i\.e|that is|which"
                      r"|where|after|by|for|from|using|rounded|approximately)\b[^()]*\)\s*\}?\s*$")
 _NAMING = re.compile(r"^\s*\\text\s?\{[^{}\d]*(?:\bis|\bare|\bequals|:|=|(?<=\{)\s*(?:exactly|only|just|precisely"

@@ -195,7 +195,7 @@ def question(gold: str, said: str) -> Verdict | Question:
     return Verdict(False, "string")  # the interval of an inequality loses its name
   ours, theirs = _one_parameter(ours, theirs)
   if ours.replace(" ", "") != theirs.replace(" ", ""):
-    if (both := parts.whole(ours, theirs)) is None:
+    if (both := parts.comparable(ours, theirs)) is None:
       return Verdict(False, "string")  # the checker would not read where they differ
     ours, theirs = both
   ours, theirs = _right_sides(ours, theirs)

@@ -195,7 +195,8 @@ def _number_in_box(box: str) -> Quantity | None:
   if found is not None:
     return found
   left, sign, right = box.rpartition("=")
-  if sign and not unsolved(left) and not contradicts(box) and not re.search(r"[,;]", left) and not inequalities.AND.search(left):
+  listed = re.search(r"[,;]", left) or inequalities.AND.search(left)
+  if sign and not (listed or unsolved(left) or contradicts(box)):
     found = quantity(right)
   return worded(box) if found is None and r"\text" in box else found
 

@@ -32,8 +32,8 @@ def letter(text: str) -> str | None:
       return None if HEDGE in options or len(options) > 1 else options.pop()
     text = without_boxes(text)
   for pattern in _STATEMENTS[:2] if contents else _STATEMENTS:
-    named = [found for match in deque(pattern.finditer(text), maxlen=MOST)
-             if (found := _stated(text, match))]
+    stated = [_stated(text, match) for match in deque(pattern.finditer(text), maxlen=MOST)]
+    named = [name for name in stated if name is not None]
     if named:
       listed = len(named) > 2 and "".join(named) in "ABCDEFGHIJ"  # the options, as in the problem
       return None if named[-1] == HEDGE or listed else named[-1]
@@ -120,54 +120,69 @@ _FONT = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathrm|mathbf|mathsf|
                    r"boldsymbol|bm|bf|rm|operatorname|underline)\s{0,3}\{")
 _SPACE = re.compile(r"\\(?:[ ,;:!]|q?quad(?![a-zA-Z])|(?:thin|med|thick)?space(?![a-zA-Z]))|~|\s+")
 # What no letter of an option has behind it: a word, a formula, a relation.
-_BEHIND = (r"(?![\w'’])(?!\s{0,3}(?:[=^_>≤≥≠×·+]|<(?!/))|\s{0,3}\*(?!\*)\s{0,3}\w|-\w|\(\w{1,3}(?:,\s?\w{1,3}){0,2}\)|/\s?\w\w"
+_BEHIND = (r"(?![\w'’])(?!\s{0,3}(?:[=^_>≤≥≠×·+]|<(?!/))|\s{0,3}\*(?!\*)\s{0,3}\w|-\w"
+           r"|\(\w{1,3}(?:,\s?\w{1,3}){0,2}\)|/\s?\w\w"
            r"|\s{0,3}\\(?!(?:text|mathrm|quad|qquad|hspace|\W)))(?!\.[a-z]|\s-\s[a-z]\b)")
 _LETTER = rf"([A-J]{_BEHIND})"
 _SMALL = rf"([a-j]{_BEHIND})"
 # "A larger force" and "I think" name no option; "A because" does.
 _ARTICLE = re.compile(
-    r"[AaI] {1,3}(?!(?:is|are|was|because|since|as|or|and|with|but|not|rather|which|due|by|for|from"
+    r"[AaI] {1,3}(?!(?:is|are|was|because|since|as|or|and|with|but|not|rather|which|due|by|for"
+    r"|from"
     r"|that|it|oder|et|und|y|o|if|so|would|has|does|seems)\b)[a-z]|[a-hj] [a-z]{3}(?<!and)")
-_WORD = (r"(?i:ans|answers?|options?|choices?|choose|select|pick|go with|say|it|答案|选项|选择|选|respuesta|"
+_WORD = (r"(?i:ans|answers?|options?|choices?|choose|select|pick|go with|say|it|答案|选项|选择|选"
+         r"|respuesta|"
          r"réponse|antwort)\*{0,2}")
-_FILLER = (r"(?:(?i:most likely|probably|likely|clearly|definitely|therefore|thus|either|both|indeed"
+_FILLER = (r"(?:(?i:most likely|probably|likely|clearly|definitely|therefore|thus|either|both"
+           r"|indeed"
            r"|just|simply|option|choice|the option|the choice|letter|not [A-Ja-j],? but|"
            r"neither [A-J] nor [A-J],? but|not \([A-Ja-j]\),? but)\s{1,3}){0,2}")
 _OPENING = (rf"\s{{0,3}}(?:[*$\"'_`]|\\[(\[]){{0,3}}\s{{0,3}}{_FILLER}[*$\"'_`]{{0,3}}[(（\[]?"
             r"(?:\\(?:text|mathrm|textbf|mathbf)\{)?[(（]?")
-_JOIN = r"(?:\s{0,3}[(（]?(?:[,;/|&、]|\b(?i:or|and|oder|und|et|ou|y|to)\b|或|和|\n[ \t]{0,4}(?:[-*•]\s)?)){1,3}"
-_LABEL = r"[\s*$\"'(（{]{0,4}(?:\\text\w{0,2}\{)?[(（]?(?i:option |choice |choose |maybe |possibly |perhaps )?"
+_JOIN = (r"(?:\s{0,3}[(（]?(?:[,;/|&、]|\b(?i:or|and|oder|und|et|ou|y|to)\b|或|和"
+         r"|\n[ \t]{0,4}(?:[-*•]\s)?)){1,3}")
+_LABEL = (r"[\s*$\"'(（{]{0,4}(?:\\text\w{0,2}\{)?[(（]?(?i:option |choice |choose |maybe "
+          r"|possibly |perhaps )?")
 _OTHER = rf"{_JOIN}{_LABEL}([A-J](?![\w'’=^])|(?<=[(])[a-j](?=\)))[\]）)}}*$\"']{{0,4}}"
 _NEXT = r"\s{0,2}[(（]([A-J])[)）]"
 _RUN = re.compile(rf"[\]）)}}*$\"'.:]{{0,4}}(?:(?<![.:])(?:{_OTHER}|(?<=[)）]){_NEXT})"
                   rf"|{_JOIN}[(（]([A-J])[)）]){{0,12}}")
 _RUN_LETTER = re.compile(r"(?<![A-Za-z\\])([A-Ja-j])(?![A-Za-z])")
 _JOINED_BEFORE = re.compile(rf"(?<![\w'’])([A-J])[)）}}*$]{{0,3}}{_JOIN}{_LABEL}$")
-_CLAUSE = re.compile(r"[)\]*]{0,3} {1,3}(?:is|are|was|were|has|have|can|cannot|can't|could|do|does|don't"
+_CLAUSE = re.compile(r"[)\]*]{0,3} {1,3}(?:is|are|was|were|has|have|can|cannot|can't|could|do"
+                     r"|does|don't"
                      r"|doesn't|fails?|violates?|would|will|seems?|contradicts?)\b"
                      r"(?! (?:both |all |also |equally )?(?:right|correct|true|valid|possible"
                      r"|plausible|acceptable|the answers?)\b)")
 _AND = re.compile(r"[)\]*$]{0,3}\s{1,3}(?:and|or)\b")
-_SPACED = re.compile(r"[)\].*$?]{0,3}(?:[ ,]{0,3}(?i:or |maybe |perhaps )?\(?[A-J](?![\w'’])[).?]{0,2})"
+_SPACED = re.compile(r"[)\].*$?]{0,3}(?:[ ,]{0,3}(?i:or |maybe "
+                     r"|perhaps )?\(?[A-J](?![\w'’])[).?]{0,2})"
                      r"{1,9}\s*(?:$|\n)")
-_ELSE = re.compile(r"[)\]*]{0,3},? or (?:maybe |perhaps |possibly )?(?:not|none|neither|else|another|some)\b")
+_ELSE = re.compile(r"[)\]*]{0,3},? or (?:maybe |perhaps |possibly )?(?:not|none|neither|else"
+                   r"|another|some)\b")
 _ALSO = re.compile(r"[)\]*]{0,3},? (?:but|although|though|while)[^.\n]{0,30}\b([A-J]) [^.\n]{0,20}"
                    r"\b(?:also|possible|plausible|equally)\b")
 _REFUSED_BEFORE = re.compile(
-    r"(?i)(?:(?:\bnot|n't|n’t|\bcannot|\bcannot be|can not be|n't be|\bnor|\bneither|\bexcept|\bunlike"
-    r"|\bexclud\w{1,4}|\beliminat\w{1,4}|\brul\w{1,3} out|\breject\w{0,4}|\brather than|\binstead of"
+    r"(?i)(?:(?:\bnot|n't|n’t|\bcannot|\bcannot be|can not be|n't be|\bnor|\bneither|\bexcept"
+    r"|\bunlike"
+    r"|\bexclud\w{1,4}|\beliminat\w{1,4}|\brul\w{1,3} out|\breject\w{0,4}|\brather than"
+    r"|\binstead of"
     r"|\bwithout|\bnever|不是|不选|排除)"
     r"|(?:\bmistake|\btempt\w{0,3}|\btrap|\bdistractor)\b[^.\n]{0,40}?)"
-    r"\s{0,3}(?:the\s|be\s|(?:correct\s)?(?:option|choice|answer)s?\s(?:is\s)?){0,3}[*$\"'(（{]{0,3}$")
+    r"\s{0,3}(?:the\s|be\s|(?:correct\s)?(?:option|choice"
+    r"|answer)s?\s(?:is\s)?){0,3}[*$\"'(（{]{0,3}$")
 _REFUSED_BEHIND = re.compile(
     r"[)\]*$]{0,4}(?: {1,3}(?:is|are|was|were|can(?:no|')t be|must be|seems) (?:\w+ ){0,2}?"
     r"(?:wrong|incorrect|false|not|out|impossible|excluded|eliminated|too|invalid)\b"
     r"| {1,3}(?:fails?|cannot|can't|isn't|aren't|does not|doesn't|do not|violates?|contradicts?)\b"
     r"|\s?[是为]?(?:错|不对|不正确|不符))")
-_ALONE = re.compile(r"[ \t*#>$_`-]{0,8}[(（]?([A-J])[)）.*$_` \t]{0,8}|[ \t]{0,8}([a-j])[.)][ \t]{0,8}")
-_LABELLED = re.compile(r"[ \t*#>]{0,8}(?:([A-J])(?:[.):]|[ \t]{0,8}$|,? (?:because|since|as) | [-–—] )|([a-j])[.)][ \t]{0,8}$)")
+_ALONE = re.compile(r"[ \t*#>$_`-]{0,8}[(（]?([A-J])[)）.*$_` \t]{0,8}"
+                    r"|[ \t]{0,8}([a-j])[.)][ \t]{0,8}")
+_LABELLED = re.compile(r"[ \t*#>]{0,8}(?:([A-J])(?:[.):]|[ \t]{0,8}$|,? (?:because|since|as) "
+                       r"| [-–—] )|([a-j])[.)][ \t]{0,8}$)")
 _PREFIX = re.compile(
-    r"(?i)[\s({\[\"'*]{0,4}(?:(?:the|my|so|thus|therefore|hence),?\s+){0,2}(?:(?:final|correct|best|"
+    r"(?i)[\s({\[\"'*]{0,4}(?:(?:the|my|so|thus|therefore|hence),?\s+){0,2}(?:(?:final|correct"
+    r"|best|"
     r"right|only)\s+){0,2}(?:(?:answer|option|choice|letter|statement)s?\b|答案|选项|选)?\s*"
     r"(?:is\b|are\b|[:：=是为])?\s*(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|letter)s?\b\s*:?)?"
     r"\s*(?:(?:either|both)\s)?[(\[{（\"'*]{0,3}")
@@ -175,9 +190,11 @@ _BOXED = re.compile(rf"([A-Ja-j]){_BEHIND}")
 _STATEMENTS = (
     # After a colon a small letter is an option too.
     re.compile(rf"{_WORD}\s{{0,3}}[:：>]{_OPENING}(?:{_LETTER}|{_SMALL}(?=[\s.,;)）*$}}]|$))"
-               rf"|{_WORD}(?i:\s{{1,3}}(?:is|are)|['’]s|是|为)?\s{{0,3}}:?\s{{0,3}}(?:{_OPENING}{_LETTER}"
+               rf"|{_WORD}(?i:\s{{1,3}}(?:is|are)|['’]s|是"
+               rf"|为)?\s{{0,3}}:?\s{{0,3}}(?:{_OPENING}{_LETTER}"
                rf"|[(（*$]{{1,3}}{_SMALL}[)）*$])"),
-    re.compile(rf"{_LETTER}[)）*]{{0,3}} (?:is|are|must be) (?:clearly |therefore |thus |the ){{0,2}}"
+    re.compile(rf"{_LETTER}[)）*]{{0,3}} (?:is|are|must be) (?:clearly |therefore |thus "
+               rf"|the ){{0,2}}"
                r"(?:correct|right|true|best|answer|only)\b"),
     re.compile(r"[(（]([A-J])[)）],?\s{1,3}(?:because|since|as)\b"),
     re.compile(rf"[(（]([A-J])[)）]|\*\*[(（]?{_LETTER}(?=[.)）:*]| or\b| and\b|[,/])"),

@@ -40,9 +40,11 @@ _FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boldsymbo
 _DISPLAY = re.compile(r"(?<!\\)\\[()\[\]]|\\[,;:! ]|\\q?quad(?![a-zA-Z])|~(?!\d)")
 _TAG = re.compile(r"</?[a-zA-Z]{1,12}>")
 _STRUCK = re.compile(r"~~[^~\n]{1,200}~~")
-_LINE_MARK = re.compile(r"(?m)^[ \t]{0,8}(?:>[ \t](?!\d)|#{1,3}[ \t]|#{5,6}[ \t]|\|(?=[ \t]))[ \t]{0,8}|[ \t]\|[ \t]{0,8}$")
+_LINE_MARK = re.compile(r"(?m)^[ \t]{0,8}(?:>[ \t](?!\d)|#{1,3}[ \t]|#{5,6}[ \t]"
+                        r"|\|(?=[ \t]))[ \t]{0,8}|[ \t]\|[ \t]{0,8}$")
 # A mark of emphasis opens before a sign and closes behind one, and touches no word outside.
-_EMPHASIS = re.compile(r"(?<![\w*\\^])(\*{1,3}|_{1,3})(?![\s*_])([^*\n]{1,400}?)(?<![\s*])\1(?![\w*])")
+_EMPHASIS = re.compile(r"(?<![\w*\\^])(\*{1,3}"
+                       r"|_{1,3})(?![\s*_])([^*\n]{1,400}?)(?<![\s*])\1(?![\w*])")
 _EXCLAIMED = re.compile(r"([\w)]\*{1,3})!(?=\s|$)")
 _LONE_STARS = re.compile(r"(?<![\w)\]}*])\*{2,3}(?=\S)|(?<=[\w.!?:%)])\*{2,3}(?!\.?\d|[\w(*])")
 _CURRENCY = re.compile(r"(\d)\s?(元|円|€|£|¥|₹|块|个|人|天|岁|米|厘米|公里|千米|小时|分钟|美元)")

@@ -1,9 +1,9 @@
 r"""Formulas of which the checker would read a part and let it stand for all.
 
 math-verify reads 5 in "\neq 5", in "n \mid 5", in "4 \to 5" and in "5\text{ or more}", loses the
-names of x=3, y=5 and takes {0,1} for (0,1). `whole` lets two formulas through only if every relation
-sign, every word that bounds or denies, every name and every bracket of both is read, or if both have
-the same. Own derivation.
+names of x=3, y=5 and takes {0,1} for (0,1). `comparable` lets two formulas through only if every
+relation sign, every word that bounds or denies, every name and every bracket of both is read, or if
+both have the same. Own derivation.
 """
 
 import re
@@ -14,7 +14,7 @@ from jaxrl_llm.grading.latex import FONT, items
 from jaxrl_llm.grading.quantities import equal, quantity
 
 
-def whole(gold: str, said: str) -> tuple[str, str] | None:
+def comparable(gold: str, said: str) -> tuple[str, str] | None:
   """Returns two formulas as the checker reads all of them; None if they differ in an unread part.
 
   Args:
@@ -45,9 +45,10 @@ def whole(gold: str, said: str) -> tuple[str, str] | None:
 
 
 def unsolved(left: str) -> bool:
-  r"""Returns whether a left side is a formula in one unknown, 2x, x^2 or \frac{x}{2}; no name is."""
+  r"""Returns whether a left side is a formula in one unknown: 2x, x^2, \frac{x}{2}; no name is."""
   left = re.sub(r"(?<=\d)\s?x\s?(?=\d)", "*", left)  # 2 x 5
-  plain = re.sub(r"\\(?:[dt]?frac|sqrt|left|right|cdot|times)(?![a-zA-Z])", " ", unwrap(left, FONT))
+  plain = re.sub(r"\\(?:[dt]?frac|sqrt|left|right|cdot"
+                 r"|times)(?![a-zA-Z])", " ", unwrap(left, FONT))
   if re.search(r"\\[a-zA-Z]|[A-Za-z]{2}|[A-Z]|[a-z]\(|_", plain):
     return False
   names = set(re.findall(r"[a-z]", plain))
@@ -78,7 +79,8 @@ def last_step(gold: str, said: str) -> str:
 
 
 def _without_remark(text: str) -> str:
-  r"""Returns a formula without "\text{The value is}" before and "\text{ (since ...)}" behind it."""
+  r"""Returns a formula without "\text{The value is}" before and "\text{ (since"
+                                                                 " ...)}" behind it."""
   return _REMARK.sub("", _NAMING.sub("", text)) or text
 
 
@@ -108,9 +110,10 @@ def _same_signs(gold: str, said: str) -> bool:
 
 
 def _signs(text: str) -> list[str]:
-  r"""Returns the relation signs but "=" and \approx, outside of indices: those of \lim_{x \to 0}."""
+  r"""Returns the relation signs but "=" and \approx; the arrow in \lim_{x \to 0} is none."""
   text = re.sub(r"_\s?\{[^{}]*\}", "", text)
-  return sorted(_SPELLINGS.get(match[0].replace(" ", ""), match[0]) for match in _SIGN.finditer(text))
+  signs = [match[0].replace(" ", "") for match in _SIGN.finditer(text)]
+  return sorted(_SPELLINGS.get(sign, sign) for sign in signs)
 
 
 def _has_sides(text: str) -> bool:
@@ -190,15 +193,19 @@ _IMPLIES = re.compile(r"\\(?:Rightarrow|implies|Longrightarrow|therefore|Leftrig
                       r"|rightarrow|to)(?![a-zA-Z])|⇒|=>|→")
 _THEREFORE = re.compile(r"^\s*(?:\\(?:therefore|Rightarrow|implies)(?![a-zA-Z])|∴|⇒)\s*(?=\S)")
 _TURNED = re.compile(r"\s*([^=a-zA-Z]+)=\s*([a-zA-Z])\s*")  # 10 = x
-_REMARK = re.compile(r"(?<=\S)\s*\\text\s?\{\s*[,;]?\s*\((?:since|because|as|remainder|i\.e|that is|which"
+_REMARK = re.compile(r"(?<=\S)\s*\\text\s?\{\s*[,;]?\s*\((?:since|because|as|remainder|i\.e"
+                     r"|that is|which"
                      r"|where|after|by|for|from|using|rounded|approximately)\b[^()]*\)\s*\}?\s*$")
-_NAMING = re.compile(r"^\s*\\text\s?\{[^{}\d]*(?:\bis|\bare|\bequals|:|=|(?<=\{)\s*(?:exactly|only|just|precisely"
+_NAMING = re.compile(r"^\s*\\text\s?\{[^{}\d]*(?:\bis|\bare|\bequals|:|=|(?<=\{)\s*(?:exactly"
+                     r"|only|just|precisely"
                      r"|about|approximately|around|roughly|simply))\s*\}\s*(?=\S)")
 _SIGN = re.compile(
-    r"\\not\s?(?:=|<|>|\\[a-zA-Z]+)|\\n?(?:le|ge|lt|gt|leq|geq|leqq|geqq|leqslant|geqslant|mid|subset"
+    r"\\not\s?(?:=|<|>|\\[a-zA-Z]+)|\\n?(?:le|ge|lt|gt|leq|geq|leqq|geqq|leqslant|geqslant|mid"
+    r"|subset"
     r"|subseteq|sim|cong|parallel|exists)(?![a-zA-Z])|\\(?:ne|neq|ll|gg|lesssim|gtrsim|lessapprox"
     r"|gtrapprox|prec|preceq|succ|succeq|in|notin|ni|to|gets|mapsto|longmapsto|uparrow|downarrow"
-    r"|(?:long|Long)?(?:left|right|leftright)arrow|(?:Left|Right|Leftright|Longright|Longleft)arrow"
+    r"|(?:long|Long)?(?:left|right|leftright)arrow|(?:Left|Right|Leftright|Longright"
+    r"|Longleft)arrow"
     r"|implies|iff|equiv|propto|perp|supset|supseteq|models|vdash|neg|lnot|land|wedge|forall"
     r"|therefore|because|doteq|asymp|simeq|divides)(?![a-zA-Z])"
     r"|<=|>=|!=|=>|->|[<>≤≥≠→⇒∣∤≲≳≪≫∝∼]")
@@ -210,24 +217,35 @@ _SPELLINGS = {
     r"\ne": "!=", r"\neq": "!=", "≠": "!=", r"\not=": "!="}
 _SET = re.compile(r"\\infty|\\cup|\\mathbb|\\setminus|\\emptyset|^\s*[(\[].*,.*[)\]]\s*$")
 _BOUND = re.compile(
-    r"\b(?:(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|larger|smaller|bigger|up|over"
-    r"|under|so on|else|another)|at (?:least|most)|(?:more|less|fewer|greater|larger|smaller|higher|lower"
-    r"|bigger|other) than|not|never|except|multiples?|divisible|divides|divisors?|factors?|exceed\w*|up to"
+    r"\b(?:(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|larger|smaller|bigger"
+    r"|up|over"
+    r"|under|so on|else|another)|at (?:least|most)|(?:more|less|fewer|greater|larger|smaller"
+    r"|higher|lower"
+    r"|bigger|other) than|not|never|except|multiples?|divisible|divides|divisors?|factors?"
+    r"|exceed\w*|up to"
     r"|between|unless|if|plus|minus|negative|under|over|above|below|upwards?|even|odd|any|all|none"
     r"|unknown|possibly|maybe|perhaps|either|neither|but|squared|cubed|factorial|wrong|false"
     r"|approaches|tends|depends|without|remainder|times|half|twice|double|per cent of|mod)\b")
 _TUPLES = re.compile(r"\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*\((.+)\)")
 _NAMED = re.compile(r"\s*([a-zA-Z])\s*=\s*([^=]+)")
-_GREEK = ("alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi"
-          " rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi"
+_GREEK = ("alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu"
+          " nu xi pi"
+          " rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma"
+          " Phi Psi"
           " Omega")
 _READ = frozenset(_GREEK.split() + (
-    "frac sqrt cdot times div infty cup cap setminus binom sum prod int lim sin cos tan cot sec csc"
-    " arcsin arccos arctan sinh cosh tanh coth ln log exp lg min max gcd lcm det lfloor rfloor lceil"
-    " rceil lvert rvert left right begin end mathbb mathbf mathrm mathcal mathit mathsf mathfrak text"
-    " textbf textit textrm mbox operatorname circ degree angle triangle overline bar hat vec dot tilde"
-    " emptyset varnothing pm mp over mod bmod pmod ell hbar partial prime quad qquad approx widehat"
+    "frac sqrt cdot times div infty cup cap setminus binom sum prod int lim sin cos tan cot sec"
+    " csc"
+    " arcsin arccos arctan sinh cosh tanh coth ln log exp lg min max gcd lcm det lfloor rfloor"
+    " lceil"
+    " rceil lvert rvert left right begin end mathbb mathbf mathrm mathcal mathit mathsf mathfrak"
+    " text"
+    " textbf textit textrm mbox operatorname circ degree angle triangle overline bar hat vec dot"
+    " tilde"
+    " emptyset varnothing pm mp over mod bmod pmod ell hbar partial prime quad qquad approx"
+    " widehat"
     " complement Re Im dfrac tfrac cfrac choose boxed underline star ast bullet bigcup"
-    " bigcap limits oplus square parallel mid lVert rVert Vert vert lbrace rbrace lbrack rbrack sup"
+    " bigcap limits oplus square parallel mid lVert rVert Vert vert lbrace rbrace lbrack rbrack"
+    " sup"
     " inf arg deg dim ker Pr nolimits substack underbrace overbrace").split() +
     ("le ge ne leq geq neq lt gt leqslant geqslant in to equiv").split())

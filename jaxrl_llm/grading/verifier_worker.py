@@ -152,7 +152,8 @@ def near(expected: list, said: list, tolerance: float) -> bool:
 @functools.cache
 def beside(name: str):
   """Returns the module in the file beside this one; the package is not imported."""
-  spec = importlib.util.spec_from_file_location(name, pathlib.Path(__file__).with_name(f"{name}.py"))
+  path = pathlib.Path(__file__).with_name(f"{name}.py")
+  spec = importlib.util.spec_from_file_location(name, path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module

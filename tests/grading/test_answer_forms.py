@@ -1,6 +1,7 @@
 """Answers as models write them, whole texts: tests/grading/answer_forms.jsonl, judged by hand.
 
-`about` is the kind: 1 hedges and sentences, 2 boxes, 3 letters, 4 marks around a number, 5 exact
+The first 292 were written before the grader was changed for them, those with `probe` were found wrong
+afterwards. `about` is the kind: 1 hedges and sentences, 2 boxes, 3 letters, 4 marks around a number, 5 exact
 numbers, 6 parts that a checker might not read.
 """
 
@@ -17,19 +18,22 @@ FORMS = [json.loads(line)
          for line in Path(__file__).with_name("answer_forms.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("kind", ["exact", "numeric", "math", "choice"])
-def test_judged_forms(kind):
-  forms = [form for form in FORMS if form["kind"] == kind]
-  verdicts = verifiers.grade_many(kind, [form["said"] for form in forms],
-                                  [form["gold"] for form in forms], timeout=60.0)
-  wrong = [(form, verdict) for form, verdict in zip(forms, verdicts, strict=True)
-           if verdict.correct != form["correct"] or verdict.unscored_reason]
+@pytest.mark.parametrize("about", range(1, 7))
+def test_judged_forms(about):
+  wrong = []
+  for kind in ("exact", "numeric", "math", "choice"):
+    forms = [form for form in FORMS if form["about"] == about and form["kind"] == kind]
+    verdicts = verifiers.grade_many(kind, [form["said"] for form in forms],
+                                    [form["gold"] for form in forms], timeout=60.0)
+    wrong += [(form, verdict) for form, verdict in zip(forms, verdicts, strict=True)
+              if verdict.correct != form["correct"] or verdict.unscored_reason]
   assert wrong == []
 
 
 def test_half_of_the_forms_are_right_answers():
-  counts = collections.Counter(form["correct"] for form in FORMS)
-  assert len(FORMS) >= 150 and abs(counts[True] - counts[False]) < 0.2 * len(FORMS)
+  first = [form for form in FORMS if not form.get("probe")]
+  counts = collections.Counter(form["correct"] for form in first)
+  assert len(first) >= 150 and abs(counts[True] - counts[False]) < 0.1 * len(first)
 
 
 def test_the_forms_reject_the_first_and_the_last_number():

@@ -7,7 +7,8 @@ import dataclasses
 import re
 from fractions import Fraction
 
-from jaxrl_llm.grading import latex, units
+from jaxrl_llm.grading import inequalities, latex, letters, parts, units
+from jaxrl_llm.grading.conclusions import worded
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.quantities import Quantity, equal, quantity
 
@@ -71,6 +72,7 @@ def compare(gold: str, said: str) -> Verdict | Question:
     return _near(gold[:match.start()], said, float(match[1]))
   if normalize(said) == normalize(gold):
     return Verdict(True, "string")
+  said = parts.last_step(gold, said)
   gold, said = _unconditional(gold), _unconditional(_without_remarks(gold, said))
   if labelled := _LABEL.match(latex.undecorated(gold)):
     if (found := _label(said)) is not None:
@@ -105,9 +107,9 @@ def _labels(gold: str, said: str) -> Verdict | None:
 
 
 def _label(text: str) -> str | None:
-  """Returns the B of "B", "(B)" and "(B) 12"."""
-  found = _LABEL_ALONE.fullmatch(normalize(text)) or _LABEL.match(latex.undecorated(text))
-  return None if found is None else found[1]
+  """Returns the B of "B", "(B)", "Option B" and "(B) 12"; `letters.HEDGE` of "(B) or (C)"."""
+  found = letters.option(text)
+  return found if found == letters.HEDGE or (found and found in text) else None
 
 
 def _ratios(gold: str, said: str) -> Verdict | None:
@@ -145,8 +147,13 @@ def _compounds(gold: str, said: str) -> Verdict | None:
 def _quantities(gold: str, said: str) -> Verdict | None:
   """Compares numbers with units, and refuses formulas with units that differ."""
   ours, theirs = quantity(gold), quantity(without_label(said))
+  if ours is not None and theirs is None and r"\text" in said:
+    theirs = worded(said)
   if ours is not None and theirs is not None:
     return Verdict(equal(ours, theirs), "number")
+  again = [quantity(part) for part in latex.items(said)] if ours is not None else []
+  if len(again) > 1 and all(one is not None and equal(ours, one) for one in again):
+    return Verdict(True, "number")  # 3/4 or 75%
   known = [units.parse(match[1] + (match[2] or "")) if match else None
            for match in (_UNIT_BEHIND.search(text) for text in (gold, said))]
   return Verdict(False, "number") if None not in known and known[0] != known[1] else None
@@ -155,8 +162,9 @@ def _quantities(gold: str, said: str) -> Verdict | None:
 def _names(gold: str, said: str) -> Verdict | None:
   """Compares words, and refuses variables that differ only in their case."""
   ours, theirs = latex.words(gold), latex.words(said)
-  if ours in _WHETHER and re.match(rf"{ours}[,.;]", _phrase(said)):
-    return Verdict(True, "string")  # what follows explains it
+  if ours in _WHETHER and (explained := re.match(rf"{ours}[,.;]", _phrase(said))):
+    rest = _phrase(said)[explained.end():]  # what follows explains it
+    return Verdict(not re.match(r"(?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", rest), "string")
   if ours is not None and ours == theirs and (len(ours) > 2 or r"\text" in gold):
     return Verdict(True, "string")
   if r"\text" in gold and _phrase(gold) == _phrase(said):
@@ -180,8 +188,17 @@ def question(gold: str, said: str) -> Verdict | Question:
   expected, found = quantity(gold), quantity(said)
   digits = None if expected is None else expected.digits
   decimals = digits[0] if digits and digits[0] > 0 and digits[1] >= 3 else None
+  names = {inequalities.variable(latex.undecorated(text)) for text in (gold, said)} - {None}
   ours, theirs = latex.canonical(gold), latex.canonical(without_label(said))
-  ours, theirs = _right_sides(*_one_parameter(ours, theirs))
+  bounds = inequalities.variable(latex.undecorated(said)) is not None and r"\in" not in said
+  if len(names) > 1 or (bounds and len(latex.items(ours)) > 1):
+    return Verdict(False, "string")  # the interval of an inequality loses its name
+  ours, theirs = _one_parameter(ours, theirs)
+  if ours.replace(" ", "") != theirs.replace(" ", ""):
+    if (both := parts.comparable(ours, theirs)) is None:
+      return Verdict(False, "string")  # the checker would not read where they differ
+    ours, theirs = both
+  ours, theirs = _right_sides(ours, theirs)
   if ("matrix" in ours) != ("matrix" in theirs):
     ours, theirs = latex.column_as_tuple(ours), latex.column_as_tuple(theirs)
   if r"\pi" in theirs and expected is not None and expected.unit == "degree":

@@ -1,4 +1,4 @@
-r"""Where the answer stands in a completion: thinking blocks, boxes, answer lines, options.
+r"""Where the answer stands in a completion: thinking blocks, boxes, answer lines.
 
 Every pattern takes linear time even on a hostile text: repeats are bounded, or what follows them
 cannot match inside of them. (Possessive repeats before a lookahead are wrong in Python 3.11.2.)
@@ -6,6 +6,7 @@ The rules are an own derivation; tests/tasks/test_extraction.py has the known ca
 """
 
 import bisect
+import operator
 import re
 from collections import deque
 
@@ -27,66 +28,89 @@ def boxes(text: str) -> list[str]:
   r"""Returns the contents of all boxes, \boxed{...} and \fbox{...}, in order.
 
   Braces must balance; escaped ones do not count. Of nested boxes the outer one counts, and the
-  inner ones are unwrapped. `\boxed 5` ends at the next dollar sign, or without one at the next
-  space.
+  inner ones are unwrapped. A box that never closes is the last one and empty, since nobody knows
+  how its content would go on. `\boxed 5` ends at the next dollar sign, or without one at the next
+  space; in prose, "in \boxed, as you asked", the command is no box.
+  """
+  return [content or "" for _, _, content in _spans(text)]
+
+
+def last_boxed(text: str) -> str | None:
+  r"""Returns the content of the last box that has one, see `boxes`; None without a box.
+
+  It is empty if a last box never closes. An empty \boxed{} only names the command, unless there is
+  no other box.
+  """
+  contents = answer_boxes(text)
+  return contents[-1] if contents else None
+
+
+def answer_boxes(text: str) -> list[str]:
+  r"""Returns the boxes that make up the last answer; more than one in "\boxed{5} or \boxed{6}".
+
+  Boxes belong together if nothing but a joining word or sign is between them.
+  """
+  spans = _spans(text)
+  if spans and spans[-1][2] is None:
+    return [""]
+  spans = [span for span in spans if not _PLACEHOLDER.fullmatch(span[2] or "")]
+  first = len(spans) - 1
+  while first > 0 and _BETWEEN_BOXES.fullmatch(text[spans[first - 1][1]:spans[first][0]]):
+    first -= 1
+  return [content or "" for _, _, content in spans[max(first, 0):]] or boxes(text)[-1:]
+
+
+def without_boxes(text: str) -> str:
+  """Returns the text with every box taken out."""
+  rest, position = [], 0
+  for start, end, _ in _spans(text):
+    rest.append(text[position:start])
+    position = end
+  return " ".join([*rest, text[position:]])
+
+
+def _spans(text: str) -> list[tuple[int, int, str | None]]:
+  """Returns (start, end, content) of each outermost box, in order; None for one that never closes.
   """
   outermost: list[tuple[int, int, int]] = []
   for start, inside, end in groups(text, _BOX):  # an outer group closes after its inner groups
     while outermost and outermost[-1][0] > start:
       outermost.pop()
     outermost.append((start, inside, end))
-  found = [(start, unwrap(text[inside:end], _BOX)) for start, inside, end in outermost]
+  spans: list[tuple[int, int, str | None]] = [
+      (start, end + 1, unwrap(text[inside:end], _BOX).strip())
+      for start, inside, end in outermost]
   starts = [start for start, _, _ in outermost]
   for match in _BARE_BOX.finditer(text):
     around = bisect.bisect(starts, match.start()) - 1
     if around < 0 or outermost[around][2] < match.start():
-      said = match[1] if match[1] is not None else match[2]
-      found.append((match.start(), said.rstrip(".,;")))
-  return [content.strip() for _, content in sorted(found)]
+      content = match[1] if match[1] is not None else match[2]
+      spans.append((match.start(), match.end(), content.rstrip(".,;").strip()))
+  spans.sort(key=operator.itemgetter(0))
+  last = next(iter(deque(_OPENED.finditer(text), maxlen=1)), None)
+  if last and all(start < last.start() and end <= last.start() for start, end, _ in spans[-1:]):
+    spans.append((last.start(), len(text), None))
+  return spans
 
 
-def last_boxed(text: str) -> str | None:
-  """Returns the content of the last box, see `boxes`; None without a box."""
-  found = boxes(text)
-  return found[-1] if found else None
-
-
-def answer_line(text: str) -> str | None:
-  """Returns what follows the last mark of an answer with a digit behind it, up to the line's end.
+def answer_text(text: str) -> str | None:
+  """Returns what follows the last mark of an answer with a digit on the line behind it.
 
   Marks are `####`, "answer:", "answer is" and "answer =". If nothing follows on the line, the next
   line that is not empty counts.
 
   Returns:
-    None without a mark; empty if no mark has a digit behind it.
+    None without a mark; empty if no mark has a digit behind it. The lines below it come with it, up
+    to 2,000 characters.
   """
   ends = deque((match.end() for match in _MARK.finditer(text)), maxlen=MOST_MARKS)
   if not ends:
     return None
   for end in reversed(ends):
-    rest = text[end:end + LONGEST_LINE].lstrip(" \t*:").lstrip("\n* ")
-    line = rest.split("\n", 1)[0].strip()
-    if re.search(r"\d", line):
-      return line
+    rest = text[end:end + LONGEST_LINE].lstrip(" \t*_:").lstrip("\n ")
+    if re.search(r"\d", rest.split("\n", 1)[0]):
+      return rest
   return ""
-
-
-def letter(text: str) -> str | None:
-  """Returns the option that a completion names, A to J, or None.
-
-  The first of these that occurs counts, and of several the last one: the box; "answer is B",
-  "ANSWER: c", "option B"; "(B) because"; "(B)" or "**B**" that is not ruled out ("not (A)", "(A) is
-  wrong"); a line that is only the letter, or begins with "B." or "B)".
-  """
-  box = last_boxed(text)
-  if box is not None:
-    plain = _OPTION_FONT.sub("", box[:100]).replace("$", "").lstrip("{* (")
-    match = re.match(r"([A-Ja-j])(?![a-zA-Z])", plain)
-    return match[1].upper() if match else None
-  for pattern in _LETTERS:
-    if found := [next(filter(None, match.groups())) for match in pattern.finditer(text)]:
-      return found[-1].upper()
-  return None
 
 
 def groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
@@ -123,23 +147,18 @@ def unwrap(text: str, opener: re.Pattern) -> str:
 
 
 _BOX = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{")
-# TeX would box one token; authors mean all that follows.
-_BARE_BOX = re.compile(r"\\boxed(?:\s([^{}$\n]{1,200})(?=\$)|\s{0,3}([^\s{}$a-zA-Z]\S{0,100}))")
+# A box that is opened, or the begun command at the end of a text that was cut off.
+_OPENED = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{|\\f?bo(?:x(?:e(?:d)?)?)?\s{0,3}\Z")
+# TeX would box one token; authors mean all that follows. Words are no content.
+_BARE_BOX = re.compile(
+    r"\\boxed(?:\s(?!\s{0,3}[,.;:!?)])((?:(?!\\boxed)\\[a-zA-Z]+(?![a-zA-Z])|(?![a-zA-Z]{2})[^{}$\n\\]|\\.){1,200})(?=\$)"
+    r"|\s{0,3}(?!\\[)\]])((?:[-+.]?\d|\\[a-zA-Z]|\([^\s()]+\))[^\s{}$]{0,100}))")
+_PLACEHOLDER = re.compile(r"\s*|\.{3}|…|\\[lcd]?dots")
+_BETWEEN_BOXES = re.compile(
+    r"(?:[\s$,;/&|*]|\\[()\[\]]|\\(?:quad|text)|[{}]|\n[-*•]|\n\d\.|\b(?:and|et|und|y|or|oder|ou)\b"
+    r"|和|或|、){0,40}"
+    r"|[\s$,;.()\\\]]{0,20}(?:\bor\b|\boder\b|\bou\b|或者?)(?! rather)(?:[ ,]{1,3}[A-Za-z']{1,12})"
+    r"{0,4}[\s$,:()\\\[]{0,20}")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped whole
-_MARK = re.compile(r"####|(?i:\banswer\b)\*{0,2}(?:\s{0,3}[:：=]|\s{1,3}is\b:?)"
+_MARK = re.compile(r"####|(?i:\bans(?:wer)?\b)\*{0,2}(?:\s{0,3}[:：=]|\s{1,3}is\b:?)"
                    r"|答案\s{0,3}[:：是为]")
-_OPTION_FONT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|boldsymbol|textit|mathit)\s{0,3}(?=\{)")
-_LETTER = r"([A-HJ](?![a-zA-Z])|I(?![a-zA-Z']| [a-z]))"  # "answer: I think" names no option
-_OPENING = r"\s{0,3}[*$\"']{0,3}\s{0,3}[*$\"']{0,3}[(（]?(?:\\(?:text|mathrm|textbf)\{)?[(（]?"
-_WORD = (r"(?i:answer|option|choice|choose|select|pick|go with|it|答案|选项|选择|选|respuesta|"
-         r"réponse|antwort)\*{0,2}")
-_LETTERS = (
-    # After a colon a small letter is an option too.
-    re.compile(rf"{_WORD}\s{{0,3}}[:：]{_OPENING}(?:{_LETTER}|([a-j])(?=[\s.,;)）*$}}]|$))"
-               rf"|{_WORD}(?:\s{{1,3}}is|是|为)?\s{{0,3}}:?{_OPENING}{_LETTER}"),
-    re.compile(r"[(（]([A-J])[)）],?\s{1,3}(?:because|since|as)\b"),
-    re.compile(r"(?<!not )(?<!Not )(?:[(（]([A-J])[)）]|\*\*[(（]?([A-J])[.)）]?\*\*)"
-               r"(?! (?:is|are|was|can(?:no|')t be) (?:\w+ )?(?:wrong|incorrect|false|not|out)\b)"
-               r"(?! (?:fails|cannot|can't|isn't)\b)"),
-    re.compile(r"(?m)^[ \t]{0,8}(?:([A-J])(?:[.):]|[ \t]{0,8}$)|([a-j])[.)][ \t]{0,8}$)"),
-)

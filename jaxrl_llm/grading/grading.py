@@ -12,15 +12,24 @@ import numpy as np
 
 from jaxrl_llm.grading import inequalities, latex
 from jaxrl_llm.grading.comparisons import Question, Verdict, compare, question, without_label
-from jaxrl_llm.grading.extraction import after_thinking, answer_line, boxes, last_boxed, letter
+from jaxrl_llm.grading.conclusions import concluded, last_concluded, worded
+from jaxrl_llm.grading.extraction import (
+  after_thinking,
+  answer_boxes,
+  answer_text,
+  boxes,
+  last_boxed,
+)
 from jaxrl_llm.grading.latex import normalize
+from jaxrl_llm.grading.letters import letter
+from jaxrl_llm.grading.marks import unmarked
+from jaxrl_llm.grading.numerals import readable
+from jaxrl_llm.grading.parts import contradicts, unsolved
 from jaxrl_llm.grading.quantities import (
   Quantity,
   equal,
   last_number,
   quantity,
-  stated_number,
-  worded,
 )
 from jaxrl_llm.registry import VERIFIERS
 
@@ -121,8 +130,8 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
 
 @register("exact")
 def _exact(text: str, gold: str) -> Verdict:
-  box = last_boxed(text)
-  said = " ".join((text if box is None else box).split())
+  contents = answer_boxes(text)
+  said = " ".join((", ".join(_distinct(contents)) if contents else text).split())
   return Verdict(said == " ".join(gold.split()), "string" if said else "missing")
 
 
@@ -131,12 +140,13 @@ def _numeric(text: str, gold: str) -> Verdict | Question:
   expected = quantity(gold)
   if expected is None:
     return Verdict(False, "none", f"the answer {gold[:40]!r} is not one number")
-  box = last_boxed(text)
-  said = _stated(text) if box is None else _number_in_box(box)
-  if said is not None:
-    return Verdict(equal(expected, said), "number")
-  if not box:
+  contents = _distinct(answer_boxes(text))
+  values = [_number_in_box(box) for box in contents] if contents else [_stated(text)]
+  if len(contents) > 1 or values[0] is not None:
+    return Verdict(all(value and equal(expected, value) for value in values), "number")
+  if not contents or not contents[0]:
     return Verdict(False, "missing")
+  box = contents[0]
   return Verdict(False, "length") if len(box) > LONGEST else question(gold, box)
 
 
@@ -160,38 +170,42 @@ def _math(text: str, gold: str) -> Verdict | Question:
 
 
 def _boxed_answer(text: str, gold: str) -> str | None:
-  """Returns the last box, or all boxes as a list where the gold has as many answers."""
-  found = boxes(text)
-  if not found:
+  r"""Returns the last box, or boxes as a list where the gold has as many answers.
+
+  Boxes that are joined, "\boxed{5} or \boxed{6}", are a list in any case.
+  """
+  contents = boxes(text)
+  if not contents:
     return None
   count = len(latex.items(gold))
-  if count > 1 and len(found) == count and len(latex.items(found[-1])) == 1:
-    return ", ".join(found)
-  return found[-1]
+  if count > 1 and len(contents) == count and len(latex.items(contents[-1])) == 1:
+    return ", ".join(contents)
+  return ", ".join(_distinct(answer_boxes(text)))
+
+
+def _distinct(contents: list[str]) -> list[str]:
+  """Returns the contents of boxes in order, each once."""
+  return [*{normalize(content[:LONGEST]): content for content in contents}.values()]
 
 
 def _number_in_box(box: str) -> Quantity | None:
   """Returns the number that a box is, also as `x = 5`."""
   box = box[:LONGEST + 1]
   found = quantity(without_label(box))
+  if found is not None:
+    return found
   left, sign, right = box.rpartition("=")
-  if found is None and sign and not re.search(r"[,;]", left) and not inequalities.AND.search(left):
+  listed = re.search(r"[,;]", left) or inequalities.AND.search(left)
+  if sign and not (listed or unsolved(left) or contradicts(box)):
     found = quantity(right)
   return worded(box) if found is None and r"\text" in box else found
 
 
 def _stated(text: str) -> Quantity | None:
   """Returns the number that a text without a box states as its answer."""
-  line = answer_line(text)
-  if line is None:
-    number = stated_number(text)
-    return None if number is None else Quantity(number)
-  line = line.replace("**", "")
-  for part in (line, _REMARK.split(line, maxsplit=1)[0], _BEFORE_WORDS.match(line)[0]):
-    if (found := quantity(part)) is not None:
-      return found
-  number = stated_number(_REMARK.split(line, maxsplit=1)[0])
-  return None if number is None else Quantity(number)
+  text = readable(unmarked(text))
+  statement = answer_text(text)
+  return last_concluded(text) if statement is None else concluded(statement)
 
 
 def _gold(answer: str) -> str:
@@ -203,8 +217,3 @@ def _gold(answer: str) -> str:
   box = last_boxed(text)
   text = text if box is None else box
   return re.sub(r"(?<!\\)\$", "", text).strip()
-
-
-# What follows on the line of an answer without belonging to it.
-_BEFORE_WORDS = re.compile(r"(?:[^A-Za-z\\=]*(?=\s[A-Za-z]))?")
-_REMARK = re.compile(r"\s\(|;|,\s|\.\s|\s(?:because|since|as|so|which|where|when|from|after)\b")

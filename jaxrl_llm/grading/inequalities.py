@@ -23,6 +23,14 @@ def interval(text: str) -> str | None:
   return r" \cup ".join(found) if len(names) == 1 else None
 
 
+def variable(text: str) -> str | None:
+  """Returns the name in an inequality of one variable, or None."""
+  if match := _MEMBER.match(text):
+    return match[0].split("\\", 1)[0].strip()
+  one = _one_interval(AND.split(text)[0].strip())
+  return None if one is None else one[0]
+
+
 def _one_interval(text: str) -> tuple[str, str] | None:
   """Returns (variable, interval) of one inequality without "or"."""
   parts = _RELATION.split(text)
@@ -63,4 +71,5 @@ _RELATION = re.compile(
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!": "!"}
 _VARIABLE = re.compile(r"[a-zA-Z]|\\(?:alpha|beta|gamma|lambda|mu|theta|varepsilon|epsilon)")
 _SET_OF = re.compile(r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*")
-_MEMBER = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
+_MEMBER = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*"
+                     r"(?=[(\[\]]|\\(?:\{|left|mathbb|emptyset|varnothing))")

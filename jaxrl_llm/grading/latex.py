@@ -52,6 +52,8 @@ def canonical(text: str) -> str:
   text = fractions(undecorated(text).replace(r"\$", ""))
   text = _FUNCTION.sub("", _LABEL.sub("", text))
   text = re.sub(r"^\\text\s?\{([^{}]*\d[^{}]*,[^{}]*)\}$", r"\1", text)
+  if text.count("|") == 1 and r"\{" not in text:
+    text = text.replace("|", r"\mid ")
   text = _progression(_modulus(_plain_digits(text)))
   text = _words(text)
   text = _brackets(text)

@@ -11,8 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from jaxrl_llm.grading import units
-from jaxrl_llm.grading.extraction import unwrap
-from jaxrl_llm.grading.latex import FONT, fractions, undecorated
+from jaxrl_llm.grading.latex import fractions, undecorated
 
 LONGEST = 400  # digits
 
@@ -66,18 +65,6 @@ def quantity(text: str) -> Quantity | None:
   return Quantity(sign * value, percent, "degree" if behind["degree"] else unit, digits)
 
 
-def worded(text: str) -> Quantity | None:
-  r"""Returns the number of a sentence in a box, \text{Tom has 15 apples}; None if it has another
-  number or a formula.
-  """
-  plain = unwrap(undecorated(text), FONT)
-  numbers = _NUMBER.findall(plain)
-  if len(numbers) != 1 or not re.fullmatch(r"[\w\s,.'!-]*", plain) or "_" in plain:
-    return None
-  value = stated_number(plain)
-  return None if value is None else Quantity(value)
-
-
 def equal(gold: Quantity, said: Quantity) -> bool:
   """Returns whether two quantities are equal.
 
@@ -127,8 +114,8 @@ def stated_number(text: str) -> Fraction | None:
 
 def _last(text: str) -> tuple[Fraction, bool] | None:
   """Returns the last number and whether it is part of a formula."""
-  text = _FRACTION.sub(r"\1\2/\3", text.replace("−", "-").replace("{,}", ","))
-  found = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
+  text = FRACTION.sub(r"\1\2/\3", text.replace("−", "-").replace("{,}", ","))
+  found = next(iter(deque(NUMBER.finditer(text), maxlen=1)), None)
   if found is None or len(found[0]) > LONGEST:
     return None
   below = int(found[3] or 1)
@@ -138,7 +125,7 @@ def _last(text: str) -> tuple[Fraction, bool] | None:
   before, after = text[max(0, found.start() - 12):found.start()], text[found.end():found.end() + 8]
   if value < 1 and found[3] and not sign and (whole := _WHOLE.search(before)):
     value, sign, before = value + int(whole[2]), whole[1], before[:whole.start()]  # 2 3/4
-  inside = bool(_IN_FORMULA.search(before) or _GOES_ON.match(after))
+  inside = bool(IN_FORMULA.search(before) or GOES_ON.match(after))
   return (-value if sign == "-" else value), inside
 
 
@@ -218,9 +205,9 @@ def _unit(text: str, *, apart: bool) -> str | None:
 
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*(?!\d)|\d+)(?:\.\d+)?|\.\d+"
-_NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d+)(?![.,]?\d))?")
+NUMBER = re.compile(rf"((?<![\w).\]}}])[-+])?({_DIGITS})(?:\s{{0,3}}/\s{{0,3}}(\d+)(?![.,]?\d))?")
 _WHOLE = re.compile(r"((?<![\w).\]}])[-+])?(?<![\w.,/^])(\d{1,3})\s{1,3}$")
-_FRACTION = re.compile(
+FRACTION = re.compile(
     r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d+)\s{0,3}\}\s{0,3}\{\s{0,3}(\d+)\s{0,3}\}")
 _VALUE = r"[-+]?\d*\.?\d+"
 _MIXED = re.compile(r"(?P<whole>\d+)\s*\\frac\{(?P<above>\d+)\}\s*\{(?P<below>\d+)\}")
@@ -246,13 +233,15 @@ _BEHIND = re.compile(
     r"|(?:\\text\s?\{)?\s*degrees?\s*\}?)(?:\s*\\?[CF])?)?(?P<unit>.{0,80})", re.DOTALL)
 _SCALE = re.compile(r"(?:\\text\s?\{)?\s*(thousand|million|billion|trillion)\b\s*\}?")
 _ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac)\b"
+_NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac|plus"
+                      r"|minus|more|less|fewer|above|below|upwards?|beyond|least|most|than|not|times|is|are|was|were)\b"
+                      r"|^\s*(?:squared|cubed|factorial)\b"
                       r"|^\s*[-/*^(!\d]")
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|operatorname)\s?\{([^{}]*)\}")
 _FURTHER = re.compile(r"(?<!\^)(?<!\^\{)\d|[,;:|&]")
 _NAME = re.compile(r"[^\W\d_]|[€£¥₹]")
 _UNIT_EXPONENT = re.compile(
     r"(?i)(\b(?:[mck]?m|in|ft|yd|mi|units?|[a-z]{4,12})|\})\s?\^\s?\{?\d\}?")
-_IN_FORMULA = re.compile(r"[\^_({]\s*\{?\s*$|\\[a-zA-Z]+\s*[\[{(]?\s*$|[a-zA-Z0-9)}]\s*[*]\s*$")
-_GOES_ON = re.compile(
+IN_FORMULA = re.compile(r"[\^_({]\s*\{?\s*$|\\[a-zA-Z]+\s*[\[{(]?\s*$|[a-zA-Z0-9)}]\s*[*]\s*$")
+GOES_ON = re.compile(
     r"\s*(?:[\^!_*+]|/\s*[a-zA-Z\\]|\\(?!\)|\]|%|\$|,|;| |text|mathrm|circ|degree))")

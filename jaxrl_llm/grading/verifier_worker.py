@@ -12,10 +12,12 @@ run by its path (`python -P verifier_worker.py`), so that neither this package n
 import contextlib
 import ctypes
 import functools
+import importlib.util
 import json
 import logging
 import math
 import os
+import pathlib
 import resource
 import signal
 import sys
@@ -125,7 +127,7 @@ def equal(math_verify, expected: list, said: list, rounding: int) -> bool:
                                    allow_set_relation_comp=True, raise_on_error=True))
 
   if verify(expected, said):
-    return not apart(expected, said)
+    return not beside("exactness").apart(expected, said)
   complex_gold, complex_said = imaginary(expected), imaginary(said)
   changed = (complex_gold, complex_said) != (expected, said)
   return changed and verify(complex_gold, complex_said)
@@ -147,25 +149,14 @@ def near(expected: list, said: list, tolerance: float) -> bool:
   return all(abs(ours - theirs) <= tolerance * (1 + 1e-9) for ours, theirs in pairs)
 
 
-def apart(expected: list, said: list) -> bool:
-  """Returns whether two exact numbers differ that are equal up to a tiny absolute difference.
-
-  math-verify takes 2^{-98} and 2^{-99} for equal, because both are almost 0.
-  """
-  import sympy
-  numbers = [next((one for one in readings if isinstance(one, sympy.Expr) and one.is_number), None)
-             for readings in (expected, said)]
-  if None in numbers or not all(number.is_finite for number in numbers):
-    return False
-  if any(number.has(sympy.Float) for number in numbers):
-    return False
-  ours, theirs = (number.doit() for number in numbers)
-  if ours.is_Rational and theirs.is_Rational:
-    return bool(0 < abs(ours - theirs) < sympy.Rational(1, 10**6))
-  ours, theirs = ours.evalf(30), theirs.evalf(30)
-  if not (ours.is_Number and theirs.is_Number):
-    return False
-  return bool(abs(ours - theirs) > 1e-12 * max(abs(ours), abs(theirs)))
+@functools.cache
+def beside(name: str):
+  """Returns the module in the file beside this one; the package is not imported."""
+  path = pathlib.Path(__file__).with_name(f"{name}.py")
+  spec = importlib.util.spec_from_file_location(name, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
 
 
 def imaginary(readings: list) -> list:

@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import threading
@@ -281,6 +282,7 @@ def fake_worker(monkeypatch, tmp_path):
   source = verifier_pool.WORKER.read_text()
   finds_it = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
   (tmp_path / "worker.py").write_text(finds_it + source)
+  shutil.copy(verifier_pool.WORKER.with_name("exactness.py"), tmp_path)
   monkeypatch.setattr(verifier_pool, "WORKER", tmp_path / "worker.py")
   return tmp_path / "worker.py"
 

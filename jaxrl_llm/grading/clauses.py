@@ -1,0 +1,121 @@
+"""The clause of a sentence that concludes: "there were 9, so 18 in total" ends in "18 in total".
+
+Rules: own derivation; known cases are in tests/grading/answer_forms.jsonl.
+"""
+
+import re
+
+from jaxrl_llm.grading.numerals import joined, numbers
+from jaxrl_llm.grading.quantities import quantity
+
+
+def sentences(line: str) -> list[str]:
+  """Returns the sentences of a line that are not empty, at least one."""
+  line = _ABBREVIATION.sub(" that is ", line)
+  return [part for part in _SENTENCE_END.split(line) if part.strip()] or [line]
+
+
+def holds_number(text: str) -> bool:
+  """Returns whether a clause has a number that it may be about."""
+  return any(number.is_free for number in numbers(text))
+
+
+def before_reason(text: str) -> str:
+  """Returns what stands before "because", "since", "if", "rather than"."""
+  reason = _REASON.search(text)
+  return text[:reason.start()] if reason else text
+
+
+def without_remarks(sentence: str) -> str:
+  """Returns a sentence without remarks in brackets, reasons, and the breakdown of a sum."""
+  text = without_brackets(sentence)
+  if not re.search(r"\d", text):
+    text = re.sub(r"\((\$?-?\d[\d,.]*)\)", r"\1", sentence)  # twelve (12) apples
+  head, *rest = _BREAKDOWN.split(text, maxsplit=1)
+  if rest and len(numbers(rest[0])) > 1 and holds_number(head):
+    text = head
+  head = before_reason(text)
+  return head if holds_number(head) else text
+
+
+def without_brackets(text: str) -> str:
+  """Returns a text without the brackets that hold remarks; those of formulas stay."""
+  return _BRACKETS.sub("", text)
+
+
+def last_clause(text: str) -> str:
+  """Returns the clause behind the last word that concludes, and behind an opening clause."""
+  for cue in reversed([*_CONCLUSION.finditer(text)]):
+    if re.search(r"\d", text[cue.end():]) and not _is_arrow(text, cue):
+      text = text[cue.end():]
+      break
+  opening = _OPENING_CLAUSE.match(text)
+  return text[opening.end():] if opening and holds_number(text[opening.end():]) else text
+
+
+def verb_with_number(text: str) -> re.Match | None:
+  """Returns the last verb with a number behind it: "is 5", "costs her $5"."""
+  verbs = [verb for verb in VERB.finditer(text) if holds_number(text[verb.end():])]
+  return verbs[-1] if verbs else None
+
+
+def lists_clauses(text: str, verb: re.Match) -> bool:
+  """Returns whether a verb's clause is joined to one with a number: "Tom is 5 and Ann is 6"."""
+  before = numbers(text[:verb.start()])
+  return bool(before) and before[-1].is_free and joined(text[before[-1].end:verb.start()])
+
+
+def concludes_later(rest: str) -> bool:
+  """Returns whether the words behind a number go on to a conclusion with another one."""
+  head = before_reason(rest)
+  remains = _REMAINS.search(rest)
+  if remains and not CUE.search(rest[:remains.start()]):
+    return True
+  cues = [cue for cue in _CONCLUSION.finditer(head)
+          if cue[0] not in ("that is", "i.e.")]  # these say the same again
+  cues += [verb for verb in VERB.finditer(head) if not joined(head[:verb.start()])]
+  return any(holds_number(rest[cue.end():]) for cue in cues[-2:])
+
+
+def _is_arrow(text: str, cue: re.Match) -> bool:
+  """Returns whether a sign is a map from one number to another, 4 -> 5, and no conclusion."""
+  return not cue[0].strip()[:1].isalpha() and quantity(text[:cue.start()]) is not None
+
+
+_SENTENCE_END = re.compile(r"(?<=[^\s\d][.!?。！])\s+|(?<=\d[.!?。])\s+|。")
+_ABBREVIATION = re.compile(r"\b(?:i\.e\.|ie\.|viz\.),?\s")
+_BREAKDOWN = re.compile(r"(?<!\d):\s")
+_REASON = re.compile(r"[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|the|they))|where"
+                     r"|when"
+                     r"|rather than|instead of|compared|not counting|unlike|although|even though"
+                     r"|if|assuming"
+                     r"|which (?:is|are|means) \$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times"
+                     r"|of\b)[^,]*"
+                     r"|provided|given that)\b")
+_CONCLUSION = re.compile(
+    r"\b(?:so(?! that)(?! far)(?! on)|thus|therefore|hence|consequently|altogether"
+    r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals)|that (?:is|makes|gives"
+    r"|leaves)"
+    r"|giving|making|leaving|yielding|totall?ing|(?:for|in) a total of|i\.e\."
+    r"|to (?:get|give|obtain|yield))\b(?!\s+\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times"
+    r"|of\b))"
+    r"|→|⇒|=>|->|∴|\\(?:to|implies|Rightarrow|rightarrow|therefore)(?![a-zA-Z])", re.IGNORECASE)
+VERB = re.compile(
+    r"(?<!\bto )\b(?:(?:is|are|was|were)(?: equal to)?|equals?|costs?|makes?|gives?|totals?"
+    r"|leaves?|weighs?|comes? to"
+    r"|adds? up to|amounts? to|takes?|gets?|earns?|pays?|has|have|had|works?|drives?|needs?"
+    r"|becomes?)\b"
+    r"(?=\s{1,3}(?:(?:about|only|exactly|now|then|just|her|him|them|me|us"
+    r"|you) )?[$€£]?-?\d)", re.IGNORECASE)
+_OPENING_CLAUSE = re.compile(r"\s*(?:[A-Za-z]+ing|[Ss]ince|[Ww]ith|[Aa]fter|[Bb]efore|[Ii]f"
+                             r"|[Ww]hen|[Gg]iven|[Aa]s"
+                             r"|[Bb]ecause|[Ff]or|[Ii]n|[Aa]t|[Oo]n|[Bb]y|[Oo]f"
+                             r"|[Ww]hile)\b[^,]*,(?!\d)\s")
+_REMAINS = re.compile(r"(?:\band|,)\s+(?:only )?\$?\d[\d.,]*\s+(?:\w+\s+){0,3}?"
+                      r"(?:remain|remains|left|remaining|in total|altogether)\b")
+CUE = re.compile(r"\b(?:so|thus|therefore|hence|total|totals|altogether|in all|overall|together"
+                  r"|combined"
+                  r"|left|remain|remains|remaining|sum|result|answer|final|finally|makes|equals"
+                  r"|becomes|gives|leaves|leaving)\b", re.IGNORECASE)
+# A bracket behind a word or a number is a remark; behind a sign it belongs to a formula.
+_BRACKETS = re.compile(r"(?<=[\w%.,!?$])\s\([^()]{0,300}\)")

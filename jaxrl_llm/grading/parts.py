@@ -1,0 +1,251 @@
+r"""Formulas of which the checker would read a part and let it stand for all.
+
+math-verify reads 5 in "\neq 5", in "n \mid 5", in "4 \to 5" and in "5\text{ or more}", loses the
+names of x=3, y=5 and takes {0,1} for (0,1). `comparable` lets two formulas through only if every
+relation sign, every word that bounds or denies, every name and every bracket of both is read, or if
+both have the same. Own derivation.
+"""
+
+import re
+
+from jaxrl_llm.grading import inequalities
+from jaxrl_llm.grading.extraction import unwrap
+from jaxrl_llm.grading.latex import FONT, items
+from jaxrl_llm.grading.quantities import equal, quantity
+
+
+def comparable(gold: str, said: str) -> tuple[str, str] | None:
+  """Returns two formulas as the checker reads all of them; None if they differ in an unread part.
+
+  Args:
+    gold, said: of `latex.canonical`, which are not the same text.
+  """
+  gold, said = (_listed(_without_remark(text)) for text in (gold, said))
+  if contradicts(said) and "=" not in gold:
+    return None
+  if not _same_signs(gold, said) or _bounds(gold) != _bounds(said):
+    return None
+  if _unread_commands(gold) != _unread_commands(said) or gold.count("'") != said.count("'"):
+    return None
+  if {"="} & {*said} and "=" not in gold and unsolved(_last_item(said.rpartition("=")[0])):
+    return None
+  named = _by_names(gold, said)
+  if named is None or _brackets(named[0]) == _brackets(named[1]):
+    return named
+  ours, theirs = (_brackets(text) for text in named)
+  if any(_is_single(text) for text in named):
+    return None  # a number is no interval [5,5]
+  if "{" in (ours, theirs) and "" not in (ours, theirs):
+    return None  # a set is no tuple and no interval
+  if theirs in ("(", "[") and not ours and len(items(gold)) > 1 and "=" not in gold:
+    return (f"({gold})", said) if theirs == "(" and gold == named[0] else None
+  if ours in ("(", "[") and not theirs and "=" not in said and len(items(said)) > 1:
+    return (gold, f"({said})") if ours == "(" and said == named[1] else None
+  return named
+
+
+def unsolved(left: str) -> bool:
+  r"""Returns whether a left side is a formula in one unknown: 2x, x^2, \frac{x}{2}; no name is."""
+  left = re.sub(r"(?<=\d)\s?x\s?(?=\d)", "*", left)  # 2 x 5
+  plain = re.sub(r"\\(?:[dt]?frac|sqrt|left|right|cdot"
+                 r"|times)(?![a-zA-Z])", " ", unwrap(left, FONT))
+  if re.search(r"\\[a-zA-Z]|[A-Za-z]{2}|[A-Z]|[a-z]\(|_", plain):
+    return False
+  names = set(re.findall(r"[a-z]", plain))
+  return len(names) == 1 and bool(re.search(r"\d|[-+*/^|]", plain))
+
+
+def contradicts(said: str) -> bool:
+  """Returns whether an equation sets two numbers equal that differ, 9 = 10."""
+  left, _, right = said.rpartition("=")
+  ours, theirs = quantity(_last_item(left)), quantity(right)
+  return ours is not None and theirs is not None and not equal(ours, theirs)
+
+
+def _last_item(text: str) -> str:
+  parts = items(text)
+  return parts[-1] if parts else ""
+
+
+def last_step(gold: str, said: str) -> str:
+  r"""Returns "x=5" of "2x=10 \Rightarrow x=5", if the gold has no such arrow."""
+  said = _THEREFORE.sub("", said)
+  steps = _IMPLIES.split(said)
+  if "=" not in gold and (turned := _TURNED.fullmatch(said)):
+    return f"{turned[2]} = {turned[1]}"
+  if len(steps) < 2 or _IMPLIES.search(gold) or not all("=" in step for step in steps[:-1]):
+    return said
+  return steps[-1]
+
+
+def _without_remark(text: str) -> str:
+  r"""Returns a formula without "\text{The value is}" before and "\text{ (since"
+                                                                 " ...)}" behind it."""
+  return _REMARK.sub("", _NAMING.sub("", text)) or text
+
+
+def _listed(text: str) -> str:
+  r"""Returns "5, 6" for "5 \lor 6", "5 \text{ or } 6" and rows of formulas."""
+  if r"\\" in text and r"\begin" not in text:
+    text = text.replace(r"\\", ", ")
+  if re.search(r"\\(?:lor|vee)(?![a-zA-Z])|\\(?:text|mathrm|mbox)\s?\{\s*(?:and|or)\s*\}", text):
+    return inequalities.AND.sub(", ", text)
+  return text
+
+
+def _same_signs(gold: str, said: str) -> bool:
+  """Returns whether both have the same relation signs, or signs that the checker reads.
+
+  It reads an inequality with two sides, and solves it if the other formula is a set.
+  """
+  ours, theirs = (_signs(text) for text in (gold, said))
+  if not (ours or theirs):
+    return True
+  ordered = [bool(signs) and set(signs) <= set(_ORDER) and _has_sides(text)
+             for signs, text in ((ours, gold), (theirs, said))]
+  if ours and theirs:
+    flipped = [[sign.replace(">", "<") for sign in signs] for signs in (ours, theirs)]
+    return sorted(flipped[0]) == sorted(flipped[1]) and all(ordered)
+  return any(ordered) and bool(_SET.search(said if ours else gold))
+
+
+def _signs(text: str) -> list[str]:
+  r"""Returns the relation signs but "=" and \approx; the arrow in \lim_{x \to 0} is none."""
+  text = re.sub(r"_\s?\{[^{}]*\}", "", text)
+  signs = [match[0].replace(" ", "") for match in _SIGN.finditer(text)]
+  return sorted(_SPELLINGS.get(sign, sign) for sign in signs)
+
+
+def _has_sides(text: str) -> bool:
+  return all(re.search(r"[\w)}]", side) for side in _SIGN.split(text))
+
+
+def _bounds(text: str) -> list[str]:
+  """Returns the words that bound, deny or qualify a number."""
+  plain = " ".join(_COMMAND.sub(" ", unwrap(text, FONT)).casefold().split())
+  return sorted(_BOUND.findall(plain))
+
+
+def _unread_commands(text: str) -> list[str]:
+  """Returns the commands that the checker may drop."""
+  return sorted(name for name in re.findall(r"\\([a-zA-Z]+)", text) if name not in _READ)
+
+
+def _brackets(text: str) -> str:
+  r"""Returns "{", "(" or "[" if one pair of brackets encloses a list, "" if none does."""
+  text = text.strip()
+  body = text.replace(r"\{", "{").replace(r"\}", "}") if text.startswith(r"\{") else text
+  if body[:1] not in ("{", "(", "[") or len(items(body[1:-1])) < 2:
+    return ""
+  depth = 0
+  for position, sign in enumerate(body):
+    depth += (sign in "({[") - (sign in ")}]")
+    if depth == 0:
+      return body[0] if position == len(body) - 1 else ""
+  return ""
+
+
+def _is_single(text: str) -> bool:
+  """Returns whether a formula is one number or term, and no set that is written otherwise."""
+  return len(items(text)) == 1 and not (
+      _SET.search(text) or _signs(text) or "=" in text or "matrix" in text or "{array}" in text)
+
+
+def _by_names(gold: str, said: str) -> tuple[str, str] | None:
+  """Returns values in the order of their names where one formula is x=3, y=5; None if names differ.
+
+  The other may be (x,y)=(3,5), (3,5), or "3, 5".
+  """
+  ours, theirs = _assigned(gold), _assigned(said)
+  if ours and theirs:
+    same = {*ours} == {*theirs}
+    return (_tuple(ours), _tuple(theirs)) if same else None
+  if not (ours or theirs):
+    return gold, said
+  values, other = (ours, said) if ours else (theirs, gold)
+  if _brackets(other) in ("{", "["):
+    return None
+  if not _brackets(other):
+    if "=" in other or len(items(other)) != len(values):
+      return gold, said
+    other = f"({other})"
+  return (_tuple(values), other) if ours else (other, _tuple(values))
+
+
+def _assigned(text: str) -> dict[str, str]:
+  """Returns the values of x=3, y=5 or (x,y)=(3,5) by name; empty unless every part is one."""
+  text = inequalities.AND.sub(", ", text)
+  if both := _TUPLES.fullmatch(text.strip()):
+    names, values = both[1].split(","), items(both[2])
+    pairs = [*zip(names, values, strict=False)] if len(names) == len(values) else []
+  else:
+    parts = [_NAMED.fullmatch(part) for part in items(text)]
+    pairs = [(part[1], part[2]) for part in parts if part] if None not in parts else []
+  named = {name.strip(): value for name, value in pairs}
+  return named if len(named) == len(pairs) > 1 else {}
+
+
+def _tuple(values: dict[str, str]) -> str:
+  return f"({', '.join(values[name] for name in sorted(values))})"
+
+
+_IMPLIES = re.compile(r"\\(?:Rightarrow|implies|Longrightarrow|therefore|Leftrightarrow|iff"
+                      r"|rightarrow|to)(?![a-zA-Z])|⇒|=>|→")
+_THEREFORE = re.compile(r"^\s*(?:\\(?:therefore|Rightarrow|implies)(?![a-zA-Z])|∴|⇒)\s*(?=\S)")
+_TURNED = re.compile(r"\s*([^=a-zA-Z]+)=\s*([a-zA-Z])\s*")  # 10 = x
+_REMARK = re.compile(r"(?<=\S)\s*\\text\s?\{\s*[,;]?\s*\((?:since|because|as|remainder|i\.e"
+                     r"|that is|which"
+                     r"|where|after|by|for|from|using|rounded|approximately)\b[^()]*\)\s*\}?\s*$")
+_NAMING = re.compile(r"^\s*\\text\s?\{[^{}\d]*(?:\bis|\bare|\bequals|:|=|(?<=\{)\s*(?:exactly"
+                     r"|only|just|precisely"
+                     r"|about|approximately|around|roughly|simply))\s*\}\s*(?=\S)")
+_SIGN = re.compile(
+    r"\\not\s?(?:=|<|>|\\[a-zA-Z]+)|\\n?(?:le|ge|lt|gt|leq|geq|leqq|geqq|leqslant|geqslant|mid"
+    r"|subset"
+    r"|subseteq|sim|cong|parallel|exists)(?![a-zA-Z])|\\(?:ne|neq|ll|gg|lesssim|gtrsim|lessapprox"
+    r"|gtrapprox|prec|preceq|succ|succeq|in|notin|ni|to|gets|mapsto|longmapsto|uparrow|downarrow"
+    r"|(?:long|Long)?(?:left|right|leftright)arrow|(?:Left|Right|Leftright|Longright"
+    r"|Longleft)arrow"
+    r"|implies|iff|equiv|propto|perp|supset|supseteq|models|vdash|neg|lnot|land|wedge|forall"
+    r"|therefore|because|doteq|asymp|simeq|divides)(?![a-zA-Z])"
+    r"|<=|>=|!=|=>|->|[<>≤≥≠→⇒∣∤≲≳≪≫∝∼]")
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_ORDER = ("<", ">", "<=", ">=", "!=")
+_SPELLINGS = {
+    r"\le": "<=", r"\leq": "<=", r"\leqslant": "<=", r"\leqq": "<=", "≤": "<=", r"\lt": "<",
+    r"\ge": ">=", r"\geq": ">=", r"\geqslant": ">=", r"\geqq": ">=", "≥": ">=", r"\gt": ">",
+    r"\ne": "!=", r"\neq": "!=", "≠": "!=", r"\not=": "!="}
+_SET = re.compile(r"\\infty|\\cup|\\mathbb|\\setminus|\\emptyset|^\s*[(\[].*,.*[)\]]\s*$")
+_BOUND = re.compile(
+    r"\b(?:(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|larger|smaller|bigger"
+    r"|up|over"
+    r"|under|so on|else|another)|at (?:least|most)|(?:more|less|fewer|greater|larger|smaller"
+    r"|higher|lower"
+    r"|bigger|other) than|not|never|except|multiples?|divisible|divides|divisors?|factors?"
+    r"|exceed\w*|up to"
+    r"|between|unless|if|plus|minus|negative|under|over|above|below|upwards?|even|odd|any|all|none"
+    r"|unknown|possibly|maybe|perhaps|either|neither|but|squared|cubed|factorial|wrong|false"
+    r"|approaches|tends|depends|without|remainder|times|half|twice|double|per cent of|mod)\b")
+_TUPLES = re.compile(r"\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*\((.+)\)")
+_NAMED = re.compile(r"\s*([a-zA-Z])\s*=\s*([^=]+)")
+_GREEK = ("alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu"
+          " nu xi pi"
+          " rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma"
+          " Phi Psi"
+          " Omega")
+_READ = frozenset(_GREEK.split() + (
+    "frac sqrt cdot times div infty cup cap setminus binom sum prod int lim sin cos tan cot sec"
+    " csc"
+    " arcsin arccos arctan sinh cosh tanh coth ln log exp lg min max gcd lcm det lfloor rfloor"
+    " lceil"
+    " rceil lvert rvert left right begin end mathbb mathbf mathrm mathcal mathit mathsf mathfrak"
+    " text"
+    " textbf textit textrm mbox operatorname circ degree angle triangle overline bar hat vec dot"
+    " tilde"
+    " emptyset varnothing pm mp over mod bmod pmod ell hbar partial prime quad qquad approx"
+    " widehat"
+    " complement Re Im dfrac tfrac cfrac choose boxed underline star ast bullet bigcup"
+    " bigcap limits oplus square parallel mid lVert rVert Vert vert lbrace rbrace lbrack rbrack"
+    " sup"
+    " inf arg deg dim ker Pr nolimits substack underbrace overbrace").split() +
+    ("le ge ne leq geq neq lt gt leqslant geqslant in to equiv").split())

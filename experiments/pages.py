@@ -182,9 +182,10 @@ def recipe_table(part: str, paper: str = "") -> str:
 
 
 def sections(page: Path, names: Callable[[], list[str]], spec: Callable[[str], Entry]):
-  """Returns a part: the docstrings of the methods that have no section elsewhere on their page."""
+  """Returns a part: the docstrings of the methods that have no section elsewhere in their room."""
   def text(part: str) -> str:
-    others = page.read_text().replace(part, "")
+    pages = (other.read_text() for other in sorted(page.parent.glob("*.md")))
+    others = "\n".join(pages).replace(part, "")
     headed = set(" ".join(re.findall(r"^### (.*)", others, re.M)).split())
     return "\n".join(f"### {name}\n\n{markdown(spec(name))}" for name in names()
                      if name not in headed)

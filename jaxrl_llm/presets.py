@@ -21,6 +21,7 @@ def recipe(estimator: str, advantage: str, aggregation: str, **others) -> dict:
           **{key.replace("__", "."): value for key, value in others.items()}}
 
 
+_DPPO = {"estimator__ratio_cap": "none"}
 _SEQUENCE_TIS = {"correction__level": "sequence", "correction__cap": 5.0}
 
 _CORE = {
@@ -49,8 +50,12 @@ _CORE = {
         recipe("sapo", "grpo", "sequence"),
     "dro":
         recipe("dro", "grpo", "token"),
+    "kimi":
+        recipe("dro", "dr_grpo", "sequence_sum", estimator__span="sequence"),
     "m2po":
         recipe("m2po", "grpo", "token"),
+    "m2po_cap":
+        recipe("m2po", "grpo", "token", estimator__m2_rule="cap"),
     # Ratios of a prefix.
     "ctpo":
         recipe("ctpo", "grpo", "sequence", **_SEQUENCE_TIS),
@@ -59,9 +64,14 @@ _CORE = {
     # Its bounds are unpublished; these are those of `cispo`: above only.
     "minpro":
         recipe("minpro", "grpo", "token", estimator__clip_high=4.0),
+    "prefix_power":
+        recipe("prefix_power", "grpo", "sequence", **_SEQUENCE_TIS),
     # Ratios of a sequence.
     "gspo":
         recipe("gspo", "grpo", "sequence"),
+    "gspo_segment":
+        recipe("gspo", "grpo", "token", estimator__span="segment", estimator__clip_low=0.2,
+                estimator__clip_high=0.2),
     "luspo":
         recipe("gspo", "grpo", "sequence_sum", estimator__clip_low=2e-3,
                 estimator__clip_high=2.5e-3),
@@ -75,13 +85,61 @@ _CORE = {
     "vespo":
         recipe("vespo", "grpo", "token"),
     # Masks by how far the probability moved.
+    # The authors' run: no cap, no standard deviation.
     "dppo_tv":
-        recipe("dppo_tv", "grpo", "token"),
+        recipe("dppo_tv", "dr_grpo", "fixed", **_DPPO, estimator__delta_low=0.15,
+                estimator__delta_high=0.15),
+    "dppo_tv_recompute":
+        recipe("dppo_tv", "dr_grpo", "fixed", **_DPPO, estimator__delta_low=0.15,
+                estimator__delta_high=0.15, estimator__mask_anchor="recomputed"),
     "dppo_kl":
-        recipe("dppo_kl", "grpo", "token"),
+        recipe("dppo_kl", "dr_grpo", "fixed", **_DPPO, estimator__delta_low=0.05,
+                estimator__delta_high=0.05),
     "cppo":
         recipe("cppo", "grpo", "token"),
+    "cppo_adaptive":
+        recipe("cppo", "grpo", "token", estimator__d=0.2, estimator__adaptive=True),
+    "ipo":
+        recipe("ipo", "grpo", "token"),
+    "kpop":
+        recipe("kpop", "grpo", "token"),
+    "drpo":
+        recipe("drpo", "grpo", "fixed"),
+    "spo":
+        recipe("drpo", "grpo", "token", estimator__weighted=False),
+    # Another slope beyond the window, or none.
+    "ce_gppo":
+        recipe("ce_gppo", "grpo", "token"),
+    "gppo":
+        recipe("ce_gppo", "grpo", "token", estimator__beta_low=1.0),
+    "aspo":
+        recipe("aspo", "grpo", "token"),
+    "rec":
+        recipe("rec", "dr_grpo", "token", estimator__clip="one_side"),
+    "rec_ring":
+        recipe("rec", "dr_grpo", "token", estimator__clip="ring"),
+    "delight":
+        recipe("delight", "grpo", "token"),
+    "fipo":
+        recipe("fipo", "grpo", "token", dynamic_sampling__enabled=True),
+    # Bounds and tokens chosen for each batch.
+    "bapo":
+        recipe("bapo", "grpo", "token"),
+    "clip_cov":
+        recipe("clip_cov", "grpo", "token"),
+    "kl_cov":
+        recipe("kl_cov", "grpo", "token"),
+    # Filters of rows.
+    "geo_mask":
+        recipe("geo_mask", "grpo", "token"),
+    "seq_mis":
+        recipe("seq_mis", "grpo", "token"),
+    "mis_po":
+        recipe("mis_po", "grpo", "token"),
     # Sampler / trainer mismatch.
+    "kpop_correction":
+        recipe("ppo", "grpo", "token", updates__anchor="recomputed", correction__level="token",
+                correction__cap="none", correction__reject=(("token_kpop", None, 2.0),)),
     # With `low`, a weight above the cap becomes 0 instead of the cap: AReaL's mask.
     "decoupled_ppo":
         recipe("ppo", "grpo", "token", updates__anchor="recomputed", correction__level="token",
@@ -111,6 +169,16 @@ _CORE = {
         recipe("ppo", "tir_otb", "token"),
     "tempo":
         recipe("ppo", "tempo", "token", estimator__clip_low=0.2, estimator__clip_high=0.28),
+    "maxrl":
+        recipe("ppo", "maxrl", "token"),
+    "pass_k":
+        recipe("ppo", "pass_k", "token"),
+    "pass_k_best":
+        recipe("ppo", "pass_k_best", "token"),
+    "opmd":
+        recipe("reinforce", "opmd", "token"),
+    "asymre":
+        recipe("reinforce", "asymre", "token"),
     "balanced":
         recipe("ppo", "grpo", "balanced"),
     "grpo_lambda":

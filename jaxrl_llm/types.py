@@ -173,6 +173,8 @@ class AdvantageInputs:
       where not given.
     columns: [B, L] arrays by name, those that the advantage asks for (training/columns.py); None
       where it asks for none.
+    reward_parts: [B, K] f32, the parts whose sum is the row's reward; not read where keep is False.
+      None where not given.
   """
 
   rewards: Float[Array, " B"]
@@ -189,6 +191,7 @@ class AdvantageInputs:
   turn_id: Int[Array, "B L"] | None = None
   entropy: Float[Array, "B L"] | None = None
   columns: dict[str, Array] | None = None
+  reward_parts: Float[Array, "B K"] | None = None
 
 
 @struct.dataclass
@@ -232,9 +235,9 @@ class TrainBatch:
     in_support: [B, L] bool, False where the token is outside the anchor's pruned vocabulary. None
       where all are inside.
     bins: how the rows of a micro-batch are packed; None where each has a row of its own.
-    columns: arrays by name that lead with rows: those of training/columns.py that a loss term or
-      an update transform asks for, not read where mask is False, and what a transform adds for its
-      term. None where nothing asks.
+    columns: arrays by name that lead with rows: those of training/columns.py that a loss term, the
+      estimator or an update transform asks for, not read where mask is False, and what a transform
+      adds for its term. None where nothing asks.
     at_anchor: [B] bool, the same on all rows: True in a rollout's first optimizer batch, where the
       policy still is the anchor. None where no column is of the anchor.
   """

@@ -52,6 +52,12 @@ def tiny(**sections) -> Config:
 # --- what reads keys
 
 
+def call_estimator(cfg, log_probs, anchor, advantages, mask):
+  columns = estimators.stand_ins(cfg, anchor, mask)
+  return estimators.get_estimator(cfg.name)(log_probs, anchor, advantages, mask, cfg,
+                                            **columns).per_token_loss
+
+
 def call_methods():
   """Traces every method with its defaults, and with each choice of each number."""
   array = jax.ShapeDtypeStruct((4, 3), np.float32)
@@ -59,12 +65,16 @@ def call_methods():
   mask, ids = jax.ShapeDtypeStruct((4, 3), bool), jax.ShapeDtypeStruct((4,), np.int32)
   tokens = jax.ShapeDtypeStruct((4, 3), np.int32)
   for name in estimators.names():
-    jax.eval_shape(lambda *x, name=name: estimators.get_estimator(name)
-                   (*x, config_lib.EstimatorConfig(name)).per_token_loss, array, array, array, mask)
+    choices = [(f.name, value) for f in dataclasses.fields(estimators.spec(name).numbers)
+               for value in f.metadata["choices"] or ()]
+    for cfg in (config_lib.EstimatorConfig(name), *(
+        config_lib.EstimatorConfig(name, **{number: value}) for number, value in choices)):
+      jax.eval_shape(functools.partial(call_estimator, cfg), array, array, array, mask)
   inputs = AdvantageInputs(row, mask, tokens, ids, anchor_log_probs=array, ref_log_probs=array,
                            sum_pi_squared=array, values=array, correction_weights=array,
                            turn_id=tokens, entropy=array,
-                           columns={name: array for name in registry.COLUMNS.names()})
+                           columns={name: array for name in registry.COLUMNS.names()},
+                           reward_parts=array)
   for name in advantages.names():
     cfg = config_lib.AdvantageConfig(name)
     jax.eval_shape(lambda x, cfg=cfg: advantages.get_advantage(cfg.name)(x, cfg), inputs)

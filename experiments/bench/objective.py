@@ -37,7 +37,9 @@ def objective(programs, name: str):
 
     def loss(log_probs):
       denominator = rollout.behavior_log_probs if anchor_of == "behavior" else anchor
-      out = estimator(log_probs, denominator, batch.advantages, rollout.mask, EstimatorConfig(name))
+      columns = estimators.stand_ins(EstimatorConfig(name), denominator, rollout.mask)
+      out = estimator(log_probs, denominator, batch.advantages, rollout.mask, EstimatorConfig(name),
+                      **columns)
       return jnp.sum(batch.loss_weights * jnp.where(rollout.mask, out.per_token_loss, 0))
 
     return jax.value_and_grad(loss)(log_probs)

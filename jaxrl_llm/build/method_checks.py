@@ -3,11 +3,13 @@
 A plugin's mistake then costs one line and no time. The package's own methods are left to its tests.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.config import Config, ConfigError
-from jaxrl_llm.objective import advantages, terms
+from jaxrl_llm.objective import advantages, estimators, terms
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
 from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, LOSS_TERMS, TASKS
 from jaxrl_llm.tasks.rewards import RewardedTask
@@ -53,10 +55,10 @@ def check_objective(cfg: Config) -> None:
 def _check_estimator(cfg: Config) -> None:
   entry, numbers = ESTIMATORS[cfg.estimator.name], ESTIMATORS.numbers(cfg.estimator)
   tokens, mask = _array(SHAPE), _array(SHAPE, bool)
-  given = {}
+  given = jax.eval_shape(functools.partial(estimators.stand_ins, cfg.estimator), tokens, mask)
   if entry.prepare is not None:
     given["weights"] = jax.eval_shape(_bound(entry.prepare, cfg.estimator), tokens, tokens, tokens,
-                                      mask)
+                                      mask, **given)
     _expect_tokens(given["weights"], "weights of `prepare`")
   output = jax.eval_shape(_bound(entry.function, numbers), tokens, tokens, tokens, mask, **given)
   if not isinstance(output, EstimatorOutput):
@@ -92,7 +94,8 @@ def _check_advantage(cfg: Config) -> None:
   needs = advantages.needs(cfg.advantage)
   optional = {name: tokens for name in needs if name in advantages.OPTIONAL}
   columns = {name: tokens for name in needs - set(optional)}
-  for name, of_rows in (("keep", _array(SHAPE[:1], bool)), ("turn_id", ints)):
+  for name, of_rows in (("keep", _array(SHAPE[:1], bool)), ("turn_id", ints),
+                        ("reward_parts", _array((SHAPE[0], 2)))):
     if name in optional:
       optional[name] = of_rows
   inputs = AdvantageInputs(per_row, _array(SHAPE, bool), ints, _array(SHAPE[:1], jnp.int32),

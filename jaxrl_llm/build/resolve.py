@@ -74,6 +74,11 @@ def _check_groups(cfg: Config) -> None:
     raise ConfigError(
         f"rollout.group_size = {size}: advantage.name = {name!r} compares rows of a group. "
         "Fix: rollout.group_size >= 2, or advantage.name=none.")
+  if getattr(cfg.advantage, "k", 0) >= max(size, 2):
+    raise ConfigError(
+        f"advantage.k = {cfg.advantage.k} with rollout.group_size = {size}: a group has not more "
+        "than one set of that many rows, so every advantage would be 0. Fix: advantage.k below "
+        "rollout.group_size.")
   if cfg.dynamic_sampling.enabled and size < 2:
     raise ConfigError(
         f"dynamic_sampling.enabled = True with rollout.group_size = {size}: a group of one is "
@@ -86,6 +91,10 @@ def _check_statistics(cfg: Config) -> None:
   for name in needs - set(advantages.OPTIONAL):
     if COLUMNS[name].check is not None:
       COLUMNS[name].check(cfg, of)
+  if "reward_parts" in needs:
+    raise ConfigError(
+        f"{of} reads the parts of each row's reward, and a run passes on their sum only. Fix: "
+        "another advantage; in Python, advantages.get_advantage takes reward_parts.")
   if "ref_log_probs" in needs and not cfg.kl.coef:
     raise ConfigError(
         f"kl.coef = {cfg.kl.coef}: {of} reads the reference's log-probs, which are computed only "

@@ -318,6 +318,9 @@ class Config:
 
   @property
   def term_columns(self) -> tuple[str, ...]:
-    """Returns the columns that loss terms read, sorted."""
+    """Returns the columns with a pass that loss terms and the estimator read, sorted."""
     parts = self.term.table.parts(self.term.name).values()
-    return tuple(sorted(frozenset().union(*(entry.columns for entry in parts))))
+    table = self.estimator.table
+    of_estimator = table[self.estimator.name].required(table.numbers(self.estimator))
+    passes = of_estimator & set(registry.COLUMNS.names())
+    return tuple(sorted(passes.union(*(entry.columns for entry in parts))))

@@ -13,13 +13,19 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrl_llm.config import ConfigError, CorrectionConfig
 from jaxrl_llm.fields import did_you_mean
-from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, masked_log_ratio
+from jaxrl_llm.objective.estimators.common import (
+  LOG_RATIO_BOUND,
+  binary_divergence,
+  masked_log_ratio,
+)
 from jaxrl_llm.ops import masked
 
 LEVELS = ("none", "token", "sequence")
 REDUCTIONS = ("token", "seq_sum", "seq_mean", "seq_max")
-RULES = tuple(f"{reduction}_{statistic}" for reduction in REDUCTIONS
-              for statistic in ("k1", "k2", "k3"))
+KPOP = "token_kpop"
+RULES = (*(f"{reduction}_{statistic}" for reduction in REDUCTIONS
+           for statistic in ("k1", "k2", "k3")), KPOP)
+SMALLEST = 1e-8  # clamp of a probability in `token_kpop`, on both sides
 
 
 def check(cfg: CorrectionConfig) -> CorrectionConfig:
@@ -99,10 +105,13 @@ def correction_weights(anchor_log_probs: Float[Array, "B L"],
     k2     l_t^2 / 2       sum          mean               largest
     k3     k_t - 1 - l_t   sum          mean               largest
 
+  token_kpop compares, for each token, the KL over two outcomes, this token or any other, of anchor
+  and behavior: the larger of both directions, probabilities kept within [1e-8, 1 - 1e-8].
+
   `token_*` drops tokens, `seq_*` drops rows; `seq_max_k1` drops a row if any of its k_t is below
   low or above high. The bounds of k1 are ratios anchor / behavior, and either may be None; verl's
-  `lower_upper` bounds the inverse. k2 and k3 have an upper bound only. On tokens of the behavior
-  policy, the mean of k3 estimates KL(behavior || anchor).
+  `lower_upper` bounds the inverse. k2, k3 and kpop have an upper bound only. On tokens of the
+  behavior policy, the mean of k3 estimates KL(behavior || anchor).
 
   Args:
     anchor_log_probs, behavior_log_probs: [B, L].
@@ -122,7 +131,8 @@ def correction_weights(anchor_log_probs: Float[Array, "B L"],
     ConfigError: see `check`.
 
   Source: Token-TIS, Seq-TIS, MIS and geometric rejection: verl's rollout correction
-  (docs/algo/rollout_corr.md); IcePop: arXiv 2510.18855; TRM: arXiv 2512.23075.
+  (docs/algo/rollout_corr.md); IcePop: arXiv 2510.18855; TRM: arXiv 2512.23075; KPop: Ant Group's
+  note of 2026-05-26, as in AReaL, whose example has the bound 2 (unconfirmed).
   """
   check(cfg)
   log_ratio = lax.stop_gradient(masked_log_ratio(anchor_log_probs, behavior_log_probs, mask))
@@ -134,7 +144,10 @@ def correction_weights(anchor_log_probs: Float[Array, "B L"],
     weights = masked.safe_divide(weights, _mean_weight(weights, mask, cfg.level))
   rejected = jnp.zeros_like(mask)
   for rule in cfg.reject:
-    rejected |= _rejected(log_ratio, mask, *rule)
+    if rule[0] == KPOP:
+      rejected |= mask & (_binary(anchor_log_probs, behavior_log_probs, mask) > rule[2])
+    else:
+      rejected |= _rejected(log_ratio, mask, *rule)
   weights = jnp.where(mask, jnp.where(rejected, 0.0, weights), 1.0)
   rows = jnp.any(mask, -1)
   gone = rows & ~jnp.any(mask & (weights > 0), -1)
@@ -168,6 +181,13 @@ def _mean_weight(weights, mask, level: str):
     weights, mask = weights[:, :1], jnp.any(mask, -1, keepdims=True)
   mean = masked.mean(weights, mask)
   return masked.safe_divide(mean.total, mean.count)
+
+
+def _binary(anchor_log_probs, behavior_log_probs, mask):
+  """Returns the statistic of `token_kpop`, [B, L] without gradient."""
+  pair = (lax.stop_gradient(masked.masked(x, mask)) for x in (anchor_log_probs,
+                                                              behavior_log_probs))
+  return binary_divergence(*pair, SMALLEST)
 
 
 def _rejected(log_ratio, mask, name: str, low, high):

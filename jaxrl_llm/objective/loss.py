@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrl_llm.config import LossConfig
+from jaxrl_llm.config import EstimatorConfig, LossConfig
 from jaxrl_llm.objective import correction, estimators, terms
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.objective.row_stats import (
@@ -90,7 +90,8 @@ def policy_loss(params, batch: TrainBatch, *, model,
     anchor = lax.stop_gradient(log_probs)
   statistics = {} if batch.estimator_weights is None else {"weights": batch.estimator_weights}
   estimator = estimators.get_estimator(cfg.estimator.name)
-  out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **statistics)
+  out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **statistics,
+                  **estimator_columns(batch, cfg.estimator, stats.entropy))
   weights = batch.loss_weights * batch.correction_weights
   if cfg.correction.sequence_delta is not None:
     weights *= correction.sequence_mask(log_probs, anchor, batch.advantages, live, cfg.correction)
@@ -100,6 +101,21 @@ def policy_loss(params, batch: TrainBatch, *, model,
   inputs = terms.TermInputs(stats, batch, live, terms.surrogate_of(cfg))
   return terms.add(loss, metrics, inputs, cfg, {
       terms.POLICY: weights, terms.REGULARIZER: regularizer_weights(batch)})
+
+
+def estimator_columns(batch: TrainBatch, cfg: EstimatorConfig,
+                      entropy: Float[Array, "B L"] | None = None) -> dict[str, Array]:
+  """Returns the columns of the batch that the estimator reads, by name.
+
+  Args:
+    entropy: of the current policy, in the place of the anchor's where no pass found that.
+  """
+  rollout = batch.rollout
+  turn_id = rollout.mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id
+  known = {"group_id": rollout.group_id, "row_id": rollout.row_id, "turn_id": turn_id,
+           "entropy": None if entropy is None else lax.stop_gradient(entropy)}
+  known |= batch.columns or {}
+  return {name: known.get(name) for name in sorted(estimators.required(cfg))}
 
 
 def regularizer_weights(batch: TrainBatch) -> Float[Array, "B L"]:

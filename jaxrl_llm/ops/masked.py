@@ -57,6 +57,24 @@ def row_share(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[A
   return safe_divide(jnp.square(jnp.sum(weights, -1)), count * squares)
 
 
+def row_quantile(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
+                 share: float) -> Float[Array, "B 1"]:
+  """The quantile of each row's masked values, interpolated linearly; 0 for a row without any.
+
+  Args:
+    share: 0 is the smallest value, 1 the largest.
+  """
+  values = masked(values, mask)
+  ordered = jnp.sort(jnp.where(mask, values, jnp.inf), -1)
+  last = jnp.maximum(jnp.sum(mask, -1, keepdims=True) - 1, 0)
+  place = last.astype(values.dtype) * share
+  below = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last)
+  low = jnp.take_along_axis(ordered, below, -1)
+  high = jnp.take_along_axis(ordered, jnp.minimum(below + 1, last), -1)
+  found = low + (place - below) * (high - low)
+  return jnp.where(jnp.any(mask, -1, keepdims=True), found, 0.0)
+
+
 def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
   """(values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere.
 

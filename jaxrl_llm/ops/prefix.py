@@ -55,6 +55,37 @@ def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
   return jnp.where(jnp.isposinf(shifted), 0.0, shifted)
 
 
+def discounted_suffix(values: Float[Array, "*B L"], mask: Bool[Array, "*B L"],
+                      decay: float) -> Float[Array, "*B L"]:
+  """Sum of the values from each token on, discounted: s_t = values_t + decay * s_next.
+
+  `next` is the row's next policy token: masked tokens neither add nor decay. The scan runs
+  backwards.
+
+  Args:
+    values: [..., L] float; ignored where mask is False. Sums run in f32 (f64 for f64 input).
+    mask: [..., L] bool.
+    decay: per policy token, 0 to 1.
+
+  Returns:
+    [..., L]. Where mask is False: that of the next policy token, 0 if there is none.
+
+  Source: GAE, arXiv 1506.02438; FIPO, arXiv 2603.19835, has it for log-ratios.
+  """
+  values = jnp.where(mask, values, 0).astype(_accumulator(values))
+  return linear_suffix(jnp.where(mask, decay, 1.0).astype(values.dtype), values)
+
+
+def linear_suffix(decay: Float[Array, "*B L"], values: Float[Array, "*B L"]
+                  ) -> Float[Array, "*B L"]:
+  """x_t = values_t + decay_t x_(t+1) along the last axis."""
+
+  def join(right, left):
+    return right[0] * left[0], left[1] + left[0] * right[1]
+
+  return lax.associative_scan(join, (decay, values), reverse=True, axis=values.ndim - 1)[1]
+
+
 def token_index(mask: Bool[Array, "*B L"], *, axis_name: str | None = None) -> Int[Array, "*B L"]:
   """1-based count of policy tokens up to and including t; int32, and 0 before the first."""
   local = lax.associative_scan(jnp.add, mask.astype(jnp.int32), axis=-1)

@@ -85,6 +85,7 @@ optimizer/grad_norm  | 1     | norm of the gradient before clipping, mean over t
 policy/entropy       | nats  | entropy of the policy, mean over tokens
 advantage/mean       | 1     | advantage, mean over tokens
 advantage/square     | 1     | its square, mean over tokens
+advantage/too_few    | share | rows of groups with fewer rows than advantage.k: no advantage
 clip/high            | share | tokens whose ratio is above the estimator's bound
 clip/low             | share | tokens whose ratio is below the estimator's bound
 clip/dual            | share | tokens with a negative advantage whose ratio is above the dual bound

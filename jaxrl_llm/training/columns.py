@@ -1,7 +1,7 @@
 """Columns: named [B, L] arrays that a pass over a rollout finds and that travel with its batch.
 
-An advantage names in `needs`, and a loss term in `columns`, what it reads. Then, and only then, is
-the column's pass made. The log-probs of the KL reference are a column, too.
+An advantage names in `needs`, a loss term and an estimator in `columns`, what they read. Then, and
+only then, is the column's pass made. The log-probs of the KL reference are a column, too.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from jaxrl_llm.types import Params, Rollout, Sampling
 # Parameters that a column's pass may read: the current policy, the same without adapters, and the
 # KL reference.
 CURRENT, BASE, REFERENCE = "current", "base", "reference"
-REFERENCE_COLUMN = "ref_log_probs"
+REFERENCE_COLUMN, RECOMPUTED_COLUMN = "ref_log_probs", "recomputed_log_probs"
 
 
 class ColumnParts(NamedTuple):
@@ -91,10 +91,23 @@ def _no_pass(parts: ColumnParts):
 @register(REFERENCE_COLUMN, reads=(REFERENCE,), program="score_reference")
 def ref_log_probs(parts: ColumnParts) -> Callable[..., Array]:
   """Log-probs of the sampled tokens under the KL reference, f32, nats."""
-  scorer = functools.partial(score, model=parts.model, cfg=parts.cfg, rules=parts.rules)
+  return functools.partial(_log_probs, functools.partial(score, model=parts.model, cfg=parts.cfg,
+                                                         rules=parts.rules))
 
-  def column(reference: Params, rollout: Rollout, sampling: Sampling, *,
-             packing: Packing | None = None) -> Array:
-    return scorer(reference, rollout, sampling, packing=packing).log_probs
 
-  return column
+def _log_probs(scorer, params: Params, rollout: Rollout, sampling: Sampling, *,
+               packing: Packing | None = None) -> Array:
+  """Returns the log-probs that `score` finds under some parameters."""
+  return scorer(params, rollout, sampling, packing=packing).log_probs
+
+
+@register(RECOMPUTED_COLUMN, program="score_recomputed")
+def recomputed_log_probs(parts: ColumnParts) -> Callable[..., Array]:
+  """Log-probs of the sampled tokens at the start of the updates, for an estimator whose anchor is
+  another; f32, nats.
+  """
+  return functools.partial(_log_probs, functools.partial(score, model=parts.model, cfg=parts.cfg,
+                                                         rules=parts.rules))
+
+
+register_statistic("entropy", "entropy")

@@ -113,8 +113,11 @@ def test_a_wrong_estimator_has_another_coefficient(wrong):
 
 
 def test_a_batch_statistic_sees_the_row_alone():
-  """m2po drops the one token whose square carries the mean over the row's ten above 0.04."""
-  kept, dropped = coefficients.coefficients("m2po", [0.0], [0.5, 0.8], positions=(10,))[0, 0, 0]
+  """m2po drops the one token whose square carries the mean over the row's ten above 0.04; only
+  where all ten count, and not only those that move away.
+  """
+  everywhere = EstimatorConfig("m2po", m2_scope="all")
+  kept, dropped = coefficients.coefficients(everywhere, [0.0], [0.5, 0.8], positions=(10,))[0, 0, 0]
   assert kept == pytest.approx(math.exp(0.5)) and dropped == 0
 
 

@@ -150,7 +150,11 @@ def test_cumulative_ratio_has_mean_one_and_growing_variance():
 
 @pytest.mark.parametrize("name", estimators.names())
 def test_on_policy_every_estimator_expects_reinforce(case, mean_gradient, targets, name):
-  assert distance(mean_gradient(EstimatorConfig(name)), targets["grad J"])[0].max() < TOLERANCE
+  """But for those that declare another coefficient there; `clip_cov` finds no covariance in a
+  batch of one row.
+  """
+  found = distance(mean_gradient(EstimatorConfig(name)), targets["grad J"])[0].max()
+  assert found < TOLERANCE if name != "delight" else found > 0.1
 
 
 def test_on_policy_check_rejects_a_wrong_weight(mean_gradient, targets):

@@ -84,8 +84,9 @@ def test_every_estimator_is_there_and_the_policies_differ(setting):
   *_, result = setting
   assert [e.name for e in result.estimators] == estimators.names()
   assert all(np.isfinite(e.gradient).all() for e in result.estimators)
-  # its window is a few ten-thousandths
-  assert [e.name for e in result.estimators if e.norm == 0] in ([], ["gspo"])
+  # its window is a few ten-thousandths, that of the filters one hundredth
+  assert {e.name for e in result.estimators if e.norm == 0} <= {"gspo", "geo_mask", "seq_mis",
+                                                                "mis_po"}
   np.testing.assert_allclose([x for x in np.diag(result.cosine) if np.isfinite(x)], 1.0, rtol=1e-6)
   assert np.nanmin(result.cosine) < 0.999
   assert entry(result, "reinforce").effective_share == pytest.approx(1.0, abs=1e-5)

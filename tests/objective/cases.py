@@ -47,6 +47,8 @@ def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
   }
   columns = {name: np.where(seen[2], values, np.nan).astype(dtype)
              for name, values in of_columns(mask.shape, seed).items()}
+  parts = np.random.default_rng(seed + 3).integers(0, 3, (rows, 3)) * np.array([1.0, 100.0, 0.1])
+  given["reward_parts"] = np.where(kept[:, None], parts, np.nan).astype(dtype)
   starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
   given |= {
       "mask": mask,
@@ -88,9 +90,10 @@ def spread(inputs: AdvantageInputs, columns: np.ndarray, width: int) -> Advantag
     np.put_along_axis(out, columns, x, 1)
     return out
 
-  moved = jax.tree.map(move, inputs)
+  moved = jax.tree.map(move, dataclasses.replace(inputs, reward_parts=None))
   return dataclasses.replace(
-      moved, turn_id=None if inputs.turn_id is None else np.where(moved.mask, moved.turn_id, 0))
+      moved, reward_parts=inputs.reward_parts,
+      turn_id=None if inputs.turn_id is None else np.where(moved.mask, moved.turn_id, 0))
 
 
 def padded(inputs: AdvantageInputs) -> AdvantageInputs:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.config import AggregationConfig
+from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.aggregation import loss_weights
 
 # In the transpose of the linearised loss: nothing that moves a number from one token to another.
@@ -22,18 +23,39 @@ LOCAL = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """Rows of different lengths with holes, one row of a single token, one row without any."""
+  """Rows of different lengths with holes, one row of a single token, one row without any.
+
+  The last four are the columns that some estimators read; a turn ends at a hole.
+  """
 
   log_probs: np.ndarray
   anchor: np.ndarray
   advantages: np.ndarray
   mask: np.ndarray
+  row_id: np.ndarray
+  turn_id: np.ndarray
+  entropy: np.ndarray
+  recomputed_log_probs: np.ndarray
 
   def on_policy(self):
-    return dataclasses.replace(self, anchor=self.log_probs)
+    return dataclasses.replace(self, anchor=self.log_probs, recomputed_log_probs=self.log_probs)
 
   def rows(self, index):
-    return Case(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
+    return Case(*(x[index] for x in vars(self).values()))
+
+  def floats(self, change):
+    """The case with `change` applied to each [B, L] array of floats."""
+    return dataclasses.replace(
+        self, **{k: change(x) for k, x in vars(self).items() if x.ndim == 2 and x.dtype.kind == "f"}
+    )
+
+  def arrays(self):
+    """The four arrays that every estimator takes."""
+    return tuple(map(jnp.asarray, (self.log_probs, self.anchor, self.advantages, self.mask)))
+
+  def columns(self, cfg):
+    """The columns that the estimator of `cfg` reads."""
+    return {name: jnp.asarray(getattr(self, name)) for name in estimators.required(cfg)}
 
 
 def case(seed=0, rows=8, length=12, drift=0.3, token_advantages=True) -> Case:
@@ -46,7 +68,12 @@ def case(seed=0, rows=8, length=12, drift=0.3, token_advantages=True) -> Case:
   mask[-1] = False
   mask[-2] = np.arange(length) == 4
   advantages = rng.standard_normal((rows, length if token_advantages else 1)) * np.ones((1, length))
-  return Case(log_probs, anchor, advantages.astype(np.float32), mask)
+  starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
+  entropy = rng.uniform(0, 2, mask.shape).astype(np.float32)
+  near = (log_probs + drift / 2 * rng.standard_normal(mask.shape)).astype(np.float32)
+  return Case(log_probs, anchor, advantages.astype(np.float32), mask,
+              (7 * np.arange(rows) + 100 * seed).astype(np.int32),
+              np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32), entropy, near)
 
 
 def weighted(estimator, cfg, c: Case, weights=None, prepared=None):
@@ -55,10 +82,10 @@ def weighted(estimator, cfg, c: Case, weights=None, prepared=None):
   """
   weights = token_weights(c) if weights is None else weights
   prepared = {} if prepared is None else {"weights": jnp.asarray(prepared)}
+  further = prepared | c.columns(cfg)
 
   def loss(log_probs):
-    out = estimator(log_probs, jnp.asarray(c.anchor), jnp.asarray(c.advantages),
-                    jnp.asarray(c.mask), cfg, **prepared)
+    out = estimator(log_probs, *c.arrays()[1:], cfg, **further)
     return jnp.sum(weights * jnp.where(c.mask, out.per_token_loss, 0))
 
   value, gradient = jax.value_and_grad(loss)(jnp.asarray(c.log_probs))
@@ -74,9 +101,17 @@ def close(got, expected, what, tolerance=2e-5):
 
 
 def check_on_policy(estimator, cfg):
+  """With the anchor as policy the gradient is REINFORCE's, or what the entry declares instead."""
   c = case(1).on_policy()
   _, gradient = weighted(estimator, cfg, c)
-  close(gradient, -token_weights(c) * c.advantages, "on-policy, the gradient is not REINFORCE's")
+  coefficient, entry = c.advantages, estimators.spec(cfg.name)
+  if entry.on_policy is not None:
+    weights = prepared(estimators.get_estimator(cfg.name), cfg, c)
+    log_probs, _, advantages, mask = c.arrays()
+    coefficient = np.asarray(entry.on_policy(log_probs, advantages, mask, estimators.resolve(cfg),
+                                             weights))
+  close(gradient, -token_weights(c) * coefficient,
+        "on-policy, the gradient is neither REINFORCE's nor the declared one")
 
 
 def check_padding(estimator, cfg):
@@ -84,14 +119,14 @@ def check_padding(estimator, cfg):
   value, gradient = weighted(estimator, cfg, c)
   garbage = np.random.default_rng(0).choice([np.nan, np.inf, -np.inf, 1e30, -7.0],
                                             c.mask.shape).astype(np.float32)
-  dirty = Case(*(np.where(c.mask, x, garbage) for x in (c.log_probs, c.anchor, c.advantages)),
-               c.mask)
+  dirty = c.floats(lambda x: np.where(c.mask, x, garbage))
   dirty_value, dirty_gradient = weighted(estimator, cfg, dirty)
   close(dirty_value, value, "garbage under a False mask changes the loss")
   close(dirty_gradient, gradient, "garbage under a False mask changes the gradient")
   pad = lambda x, fill: np.pad(x, ((0, 0), (0, 5)), constant_values=fill)
-  longer = Case(pad(c.log_probs, -3.0), pad(c.anchor, 2.0), pad(c.advantages, 9.0),
-                pad(c.mask, False))
+  longer = dataclasses.replace(
+      c.floats(lambda x: pad(x, 2.0)), log_probs=pad(c.log_probs, -3.0),
+      advantages=pad(c.advantages, 9.0), mask=pad(c.mask, False), turn_id=pad(c.turn_id, 1))
   longer_value, longer_gradient = weighted(estimator, cfg, longer)
   close(longer_value, value, "padding changes the loss")
   close(longer_gradient, pad(gradient, 0.0), "padding changes the gradient")
@@ -103,8 +138,8 @@ def check_holes(estimator, cfg):
   """
   c = case(3)
   order = np.argsort(~c.mask, axis=1, kind="stable")
-  squeezed = Case(
-      *(np.take_along_axis(getattr(c, f.name), order, 1) for f in dataclasses.fields(c)))
+  squeezed = Case(*(np.take_along_axis(x, order, 1) if x.ndim == 2 else x
+                    for x in vars(c).values()))
   value, gradient = weighted(estimator, cfg, c)
   squeezed_value, squeezed_gradient = weighted(estimator, cfg, squeezed)
   close(squeezed_value, value, "a hole in the mask changes the loss")
@@ -125,7 +160,7 @@ def prepared(estimator, cfg, c: Case):
   """What an estimator with batch statistics computes on the whole batch; None for any other."""
   if getattr(estimator, "prepare", None) is None:
     return None
-  return np.asarray(estimator.prepare(*(jnp.asarray(x) for x in dataclasses.astuple(c)), cfg))
+  return np.asarray(estimator.prepare(*c.arrays(), cfg, **c.columns(cfg)))
 
 
 def check_micro_batches(estimator, cfg):
@@ -149,14 +184,14 @@ def check_devices(estimator, cfg):
   rows = NamedSharding(mesh, PartitionSpec("data"))
   weights = jnp.asarray(token_weights(c))
 
-  def loss(log_probs, anchor, advantages, mask, weights):
-    out = estimator(log_probs, anchor, advantages, mask, cfg)
+  def loss(log_probs, anchor, advantages, mask, weights, columns):
+    out = estimator(log_probs, anchor, advantages, mask, cfg, **columns)
     return jnp.sum(weights * jnp.where(mask, out.per_token_loss, 0))
 
-  arrays = (c.log_probs, c.anchor, c.advantages, c.mask, weights)
+  arrays = (*c.arrays(), weights, c.columns(cfg))
   run = jax.jit(jax.value_and_grad(loss), in_shardings=rows)
   value, gradient = weighted(estimator, cfg, c)
-  sharded_value, sharded_gradient = run(*(jax.device_put(x, rows) for x in arrays))
+  sharded_value, sharded_gradient = run(*jax.device_put(arrays, rows))
   close(sharded_value, value, "8 devices change the loss, or jit differs from eager")
   close(sharded_gradient, gradient, "8 devices change the gradient, or jit differs from eager")
 
@@ -165,8 +200,7 @@ def check_masked(estimator, cfg):
   c = case(7)
   _, gradient = weighted(estimator, cfg, c)
   close(gradient[~c.mask], 0.0, "a masked token has a gradient", 0)
-  out = estimator(jnp.asarray(c.log_probs), jnp.asarray(c.anchor), jnp.asarray(c.advantages),
-                  jnp.asarray(c.mask), cfg)
+  out = estimator(*c.arrays(), cfg, **c.columns(cfg))
   assert np.all(np.isfinite(out.per_token_loss)), "per_token_loss is not finite everywhere"
   nothing = dataclasses.replace(c, mask=np.zeros_like(c.mask))
   value, gradient = weighted(estimator, cfg, nothing)
@@ -181,8 +215,15 @@ def check_extremes(estimator, cfg):
     for shift in (size, alternating):
       far = dataclasses.replace(c, anchor=(c.log_probs - shift).astype(np.float32))
       value, gradient = weighted(estimator, cfg, far)
-      assert np.isfinite(value) and np.all(
-          np.isfinite(gradient)), f"log-ratios of {size} are not finite"
+      _check_finite(value, gradient, size)
+  for size in (1e4, -1e4):  # as log-probs can be: one of the two is far below
+    far = {"anchor" if size > 0 else "log_probs": (c.log_probs - abs(size)).astype(np.float32)}
+    _check_finite(*weighted(estimator, cfg, dataclasses.replace(c, **far)), size)
+
+
+def _check_finite(value, gradient, size):
+  assert np.isfinite(value) and np.all(
+      np.isfinite(gradient)), f"log-ratios of {size} are not finite"
 
 
 def check_zero_advantage(estimator, cfg):
@@ -198,7 +239,8 @@ def check_constant_anchor(estimator, cfg):
   rest = [jnp.asarray(x) for x in (c.advantages, c.mask)]
 
   def loss(anchor):
-    return jnp.sum(estimator(jnp.asarray(c.log_probs), anchor, *rest, cfg).per_token_loss)
+    out = estimator(jnp.asarray(c.log_probs), anchor, *rest, cfg, **c.columns(cfg))
+    return jnp.sum(out.per_token_loss)
 
   close(jax.grad(loss)(jnp.asarray(c.anchor)), 0.0, "the anchor has a gradient", 0)
 
@@ -209,10 +251,11 @@ def check_full_precision(estimator, cfg):
   half = lambda x: jnp.asarray(x, jnp.bfloat16)
   rounded = lambda x: half(x).astype(jnp.float32)
   mask = jnp.asarray(c.mask)
-  got = estimator(half(c.log_probs), half(c.anchor), rounded(c.advantages), mask,
-                  cfg).per_token_loss
-  expected = estimator(rounded(c.log_probs), rounded(c.anchor), rounded(c.advantages), mask,
-                       cfg).per_token_loss
+  columns = c.floats(lambda x: np.asarray(rounded(x))).columns(cfg)
+  got = estimator(half(c.log_probs), half(c.anchor), rounded(c.advantages), mask, cfg,
+                  **columns).per_token_loss
+  expected = estimator(rounded(c.log_probs), rounded(c.anchor), rounded(c.advantages), mask, cfg,
+                       **columns).per_token_loss
   assert got.dtype == jnp.float32, f"per_token_loss is {got.dtype}"
   close(got, expected, "bf16 inputs are not computed in f32", 1e-6)
 
@@ -222,7 +265,8 @@ def check_local_gradient(estimator, cfg):
   c = case(11)
 
   rest = [jnp.asarray(x) for x in (c.anchor, c.advantages, c.mask)]
-  _, transpose = jax.vjp(lambda x: estimator(x, *rest, cfg).per_token_loss,
+  columns = c.columns(cfg)
+  _, transpose = jax.vjp(lambda x: estimator(x, *rest, cfg, **columns).per_token_loss,
                          jnp.asarray(c.log_probs))
   found = set()
   _collect(jax.make_jaxpr(transpose)(jnp.ones(c.mask.shape)).jaxpr, found)

@@ -113,12 +113,15 @@ def test_options_enlarge_the_needs():
 
 
 EVERY = {name: AdvantageConfig(name, gamma=0.9, lam=0.8) for name in (
-    *BY_ROW, "gae", "otb", "reinforce_pp", "reinforce_pp_baseline", "tempo", "tir_otb")}
+    *BY_ROW, "asymre", "gae", "gdpo", "maxrl", "opmd", "otb", "pass_k_best", "reinforce_pp",
+    "reinforce_pp_baseline", "tempo", "tir_otb")}
 EVERY |= {
     f"tir_otb-{granularity}":
         AdvantageConfig("tir_otb", granularity=granularity, importance="outside")
     for granularity in ("turn", "sequence")
 }
+EVERY["pass_k"] = AdvantageConfig("pass_k", k=1)
+EVERY["gdpo-rows"] = AdvantageConfig("gdpo", whiten="rows", weights=(1.0, 0.5, 2.0))
 EVERY["tir_otb-others"] = AdvantageConfig("tir_otb", leave_one_out=True, importance="inside_cumsum")
 
 
@@ -178,7 +181,7 @@ def test_constants_without_gradient(key):
   floats = {
       k: v
       for k in ("rewards", "values", "anchor_log_probs", "sum_pi_squared", "correction_weights",
-                "ref_log_probs", "entropy", "columns")
+                "ref_log_probs", "entropy", "columns", "reward_parts")
       if (v := getattr(given, k)) is not None
   }
   function = advantages.get_advantage(cfg.name)

@@ -116,7 +116,9 @@ def with_a_tool(_):
 
 
 def with_redraws(_):
-  """With experts, a pruned vocabulary, rollouts that are sampled ahead, and a second reward."""
+  """With experts, a pruned vocabulary, rollouts that are sampled ahead, and a second reward; by
+  pass@k.
+  """
   @rewards.register("brief")
   def brief(problem, completion, cfg):
     return {"brief": (float(len(completion) < 4), 0.1)}
@@ -124,8 +126,8 @@ def with_redraws(_):
   return tiny(2, dynamic_sampling={"enabled": True, "max_draws": 100},
               model={"num_experts": 4, "experts_per_token": 2}, vocabulary={"min_p": 0.01},
               updates={"staleness": 1, "overlap": True}, mesh={"rollout": 4},
-              estimator={"name": "m2po"}, reward={"name": "task,brief"},
-              kl={"coef": 0.1, "place": "reward"})
+              estimator={"name": "m2po"}, advantage={"name": "pass_k"},
+              reward={"name": "task,brief"}, kl={"coef": 0.1, "place": "reward"})
 
 
 def with_a_file(folder):

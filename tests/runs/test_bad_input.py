@@ -85,6 +85,13 @@ REFUSED = {
     "unknown advantage": ({
         "advantage.name": "gea"
     }, ["advantage.name = 'gea'", ADVANTAGES]),
+    "more rows than a group has": ({
+        "advantage.name": "pass_k",
+        "advantage.k": 64
+    }, ["advantage.k = 64", "rollout.group_size", "advantage.k below"]),
+    "parts of the reward in a run": ({
+        "advantage.name": "gdpo"
+    }, ["advantage.name = 'gdpo'", "reward_parts"]),
     "option that the advantage does not read": ({
         "advantage.weight": "step"
     }, ["advantage.weight = 'step'", "'grpo'", "otb", "Fix: remove it"]),
@@ -294,7 +301,7 @@ def test_listing_has_every_key_once(capsys):
   sections = ("estimator.", "advantage.", "term.", "transform.", "optimizer.", "task.", "writer.")
   own = {key for key in listed if key.startswith(sections)}
   assert len([key for key in listed if key not in own]) == len(set(listed) - own)
-  assert listed.count("estimator.clip_low") == 4
+  assert listed.count("estimator.clip_low") == 8
 
 
 # --- through the command

@@ -89,7 +89,20 @@ def config(estimator="ctpo", micro_batches=1):
           "log_dual": 2.0
       },
       "m2po": {
-          "tau": 0.15
+          "tau": 0.15,
+          "m2_scope": "all"
+      },
+      "bapo": {
+          "contribution": "live",
+          "low_start": 0.3,
+          "high_start": 1.05
+      },
+      "clip_cov": {
+          "share": 0.2,
+          "cov_low": 0.0
+      },
+      "kl_cov": {
+          "share": 0.2
       }
   }.get(estimator, {})
   return StepConfig(
@@ -123,23 +136,25 @@ def prepared_step(cfg):
 
 
 @pytest.mark.slow
-def test_statistics_of_the_whole_batch_survive_micro_batches():
+@pytest.mark.parametrize("name", ["m2po", "bapo", "clip_cov", "kl_cov"])
+def test_statistics_of_the_whole_batch_survive_micro_batches(name):
   """m2po drops tokens by a threshold over the whole optimizer batch; each micro-batch's own would
-  drop others.
+  drop others. So it is with the bounds of bapo and the tokens of clip_cov and kl_cov.
   """
   (batch,), params = recorded_batches()
   state = init_state(params, TX)
-  whole, metrics = prepared_step(config("m2po"))(state, batch)
+  whole, metrics = prepared_step(config(name))(state, batch)
   for parts in (2, 4):
-    other, other_metrics = prepared_step(config("m2po", parts))(state, batch)
+    other, other_metrics = prepared_step(config(name, parts))(state, batch)
     # Adam divides by the gradient's size, so that only the moments show its rounding as it is.
     assert_close((other.opt_state[1][0].mu, other_metrics), (whole.opt_state[1][0].mu, metrics))
-  weigh = functools.partial(with_estimator_weights, model=MODEL, cfg=config("m2po"))
+  weigh = functools.partial(with_estimator_weights, model=MODEL, cfg=config(name))
   weights = jax.jit(weigh)(params, batch)
-  kept, live = np.asarray(weights.estimator_weights) > 0, np.asarray(batch.rollout.mask)
-  assert 0.1 < kept.sum() / live.sum() < 0.9
+  found, live = np.asarray(weights.estimator_weights), np.asarray(batch.rollout.mask)
+  if name != "bapo":
+    assert 0.1 < np.mean(found[live] > 0) < 0.9
   # The wrong way, each micro-batch by its own threshold: `gradients` alone prepares nothing.
-  (value, _), _ = grad_of(config("m2po", 4))(params, batch)
+  (value, _), _ = grad_of(config(name, 4))(params, batch)
   assert abs(float(value - metrics["loss/total"].total)) > 1e-3
 
 

@@ -19,6 +19,7 @@ from jaxrl_llm.lab.atlas.coefficients import POSITIONS, coefficients
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.reporting.plots import INK
 
+WIDTH = 54  # of a line of a method's numbers, characters
 CELLS = 161  # along an axis; odd, so that 0 is the middle of a cell
 
 # Inches.
@@ -182,8 +183,22 @@ def _block(figure: Figure, place: Place, values: np.ndarray, cfg: EstimatorConfi
 
 
 def _numbers(cfg: EstimatorConfig) -> str:
-  """Returns the numbers of a method in one line, such as "clip_low=0.2  clip_high=none"."""
+  """Returns the numbers of a method, such as "clip_low=0.2  clip_high=none", in at most two lines.
+
+  Those that find no place are left out, and the text ends in dots.
+  """
   numbers = dataclasses.asdict(estimators.resolve(cfg))
   shown = {name: f"{value:g}" if isinstance(value, float) else value
            for name, value in numbers.items()}
-  return "  ".join(f"{n}={'none' if v is None else v}" for n, v in shown.items())
+  parts = [f"{n}={'none' if v is None else v}" for n, v in shown.items()]
+  lines = [""]
+  for part in parts:
+    longer = f"{lines[-1]}  {part}" if lines[-1] else part
+    if len(longer) > WIDTH and len(lines) == 2:
+      lines[-1] += "  ..."
+      break
+    if len(longer) > WIDTH:
+      lines.append(part)
+    else:
+      lines[-1] = longer
+  return "\n".join(lines)

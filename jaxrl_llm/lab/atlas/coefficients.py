@@ -85,6 +85,7 @@ def of_rows(cfg: EstimatorConfig, rows: Rows) -> np.ndarray:
 
   The derivative is total: what later or earlier tokens' losses owe to this token's log-prob counts
   in. Each row is an optimizer batch of its own, which only statistics of the batch (m2po) notice.
+  Columns that an estimator reads besides are `estimators.stand_ins`.
 
   Returns:
     [N] f64.
@@ -124,10 +125,12 @@ def _one_row(cfg: EstimatorConfig) -> Callable:
     anchor = (log_probability - log_ratios / 2)[None]
     advantages = jnp.full_like(anchor, advantage)
 
+    columns = estimators.stand_ins(cfg, anchor, mask)
+
     def loss(log_probs):
       weights = {} if prepare is None else {
-          "weights": prepare(log_probs, anchor, advantages, mask, cfg)}
-      out = estimator(log_probs, anchor, advantages, mask, cfg, **weights)
+          "weights": prepare(log_probs, anchor, advantages, mask, cfg, **columns)}
+      out = estimator(log_probs, anchor, advantages, mask, cfg, **columns, **weights)
       return jnp.sum(jnp.where(mask, out.per_token_loss, 0.0))
 
     gradient = jax.grad(loss)((log_probability + log_ratios / 2)[None])

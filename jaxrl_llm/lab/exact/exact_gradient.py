@@ -14,8 +14,8 @@ import numpy as np
 
 from jaxrl_llm.config import AggregationConfig, EstimatorConfig
 from jaxrl_llm.lab.exact import exact
+from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.aggregation import loss_weights
-from jaxrl_llm.objective.estimators import get_estimator
 
 CHUNK = 16384  # rows per compiled call; fewer are padded, so that one compilation serves every tree
 LEAST = 1e-12  # coefficients of REINFORCE up to this size count as zero
@@ -46,13 +46,14 @@ def coefficient_function(estimator: EstimatorConfig, aggregation: AggregationCon
   objective/loss.py; its gradient is minus the sum of coefficient * grad log pi. REINFORCE's
   coefficients are loss_weights * advantages.
   """
-  call = get_estimator(estimator.name)
+  call = estimators.get_estimator(estimator.name)
 
   def coefficients(log_probs, anchor, advantages, mask, group_id):
     weights = loss_weights(mask, advantages, group_id, aggregation)
+    columns = estimators.stand_ins(estimator, anchor, mask)
 
     def loss(x):
-      per_token = call(x, anchor, advantages, mask, estimator).per_token_loss
+      per_token = call(x, anchor, advantages, mask, estimator, **columns).per_token_loss
       return jnp.sum(weights * jnp.where(mask, per_token, 0))
 
     return -jax.grad(loss)(log_probs), weights * jnp.where(mask, advantages, 0)

@@ -5,6 +5,8 @@ estimators see the same tokens, advantages and weights; only the ratio differs. 
 the parameters through log-probs only, so a gradient is a product with dloss / dlog pi, and the
 network is compiled once instead of once per estimator.
 
+Estimators that read the entropy get the current policy's, since that of the anchor is not saved.
+
 The run may prune the vocabulary or forbid early stop tokens. Then tokens outside the current
 policy's vocabulary have neither ratio nor gradient, as in `policy_loss`; their weights stay in the
 denominators. `policy_loss` also skips tokens outside the anchor's vocabulary. Saved rollouts do not
@@ -23,7 +25,7 @@ from jaxrl_llm.config import Config, EstimatorConfig, StepConfig
 from jaxrl_llm.lab.replay.frozen import Frozen
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
-from jaxrl_llm.objective.loss import policy_stats
+from jaxrl_llm.objective.loss import estimator_columns, policy_stats
 from jaxrl_llm.ops import prefix
 from jaxrl_llm.training.batches import weighed_batch, with_weights
 from jaxrl_llm.training.score import Scores
@@ -102,7 +104,10 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
   """
   batch = _batch(frozen, scores, cfg)
   loss = dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce"), stop_ids=stop_ids)
-  stats = jax.jit(functools.partial(policy_stats, model=model, cfg=loss))(params, batch)
+  stats = jax.jit(functools.partial(policy_stats, model=model, cfg=loss,
+                                    stats=frozenset({"entropy"})))(params, batch)
+  batch = batch.replace(columns={"entropy": stats.entropy,
+                                 "recomputed_log_probs": jnp.asarray(frozen.anchor_log_probs)})
   gradient = _gradient_function(model, StepConfig(loss, micro_batches))
   edges, bucket = _buckets(batch.rollout.mask)
   rows, leaving = _rows(bucket, np.asarray(batch.rollout.mask))
@@ -171,8 +176,10 @@ def _coefficients(name: str, log_probs, anchor, batch: TrainBatch):
   """Returns (dloss / dlog pi [B, L], clip shares) of an estimator with its default numbers."""
   mask, call = batch.rollout.mask, estimators.get_estimator(name)
 
+  columns = estimator_columns(batch, EstimatorConfig(name))
+
   def loss(log_probs):
-    out = call(log_probs, anchor, batch.advantages, mask, EstimatorConfig(name))
+    out = call(log_probs, anchor, batch.advantages, mask, EstimatorConfig(name), **columns)
     return jnp.sum(batch.loss_weights * jnp.where(mask, out.per_token_loss, 0)), out.metrics
 
   coefficient, metrics = jax.jit(jax.grad(loss, has_aux=True))(log_probs)

@@ -1,9 +1,12 @@
 """Advantages, by name."""
 
 from jaxrl_llm.objective.advantages import (
+  baselines,
+  components,
   critic,
   discounted,
   group,
+  pass_at_k,
   prefix_tree,
   token_baseline,
 )
@@ -19,6 +22,7 @@ from jaxrl_llm.objective.advantages.registry import (
 )
 
 __all__ = [
-    "OPTIONAL", "critic", "discounted", "get_advantage", "group", "metrics", "names", "needs",
-    "prefix_tree", "register", "spec", "token_baseline", "value_targets"
+    "OPTIONAL", "baselines", "components", "critic", "discounted", "get_advantage", "group",
+    "metrics", "names", "needs", "pass_at_k", "prefix_tree", "register", "spec", "token_baseline",
+    "value_targets"
 ]

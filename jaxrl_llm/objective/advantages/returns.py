@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxrl_llm.ops import masked
+from jaxrl_llm.ops import masked, prefix
 from jaxrl_llm.types import AdvantageInputs
 
 
@@ -67,24 +67,14 @@ def discounted_sum(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
   A masked token neither adds nor decays: its entry is that of the next policy token, or 0 if there
   is none.
   """
-  values = masked.masked(values, mask)
-  return _scan(jnp.where(mask, decay, 1.0).astype(values.dtype), values)
+  return prefix.discounted_suffix(values, mask, decay)
 
 
 def next_value(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, "B L"]:
   """Returns the value at the next policy token after t, across masked tokens; 0 after the last."""
   values = masked.masked(values, mask)
-  carried = _scan(jnp.where(mask, 0.0, 1.0).astype(values.dtype), values)
+  carried = prefix.linear_suffix(jnp.where(mask, 0.0, 1.0).astype(values.dtype), values)
   return jnp.concatenate([carried[:, 1:], jnp.zeros_like(carried[:, :1])], -1)
-
-
-def _scan(decay: Array, values: Array) -> Array:
-  """x_t = values_t + decay_t x_{t+1} along axis 1."""
-
-  def join(right, left):
-    return right[0] * left[0], left[1] + left[0] * right[1]
-
-  return lax.associative_scan(join, (decay, values), reverse=True, axis=1)[1]
 
 
 def constants(values: Float[Array, "*S"], inputs: AdvantageInputs) -> Float[Array, "B L"]:

@@ -4,18 +4,33 @@ An estimator belongs to the family of its module, so that a new one needs no fur
 """
 
 from jaxrl_llm.objective.estimators import (
+    adaptive,
     batch,
+    controls,
     cumulative,
+    probability,
     reinforce,
+    row_filters,
     sequence,
+    slopes,
+    suffix,
     token,
     trust_region,
 )
-from jaxrl_llm.objective.estimators.registry import get_estimator, names, register, resolve, spec
+from jaxrl_llm.objective.estimators.registry import (
+    get_estimator,
+    names,
+    register,
+    required,
+    resolve,
+    spec,
+    stand_ins,
+)
 from jaxrl_llm.registry import ESTIMATORS
 
 # In the order in which pages and pictures show them; two modules may share a family.
-_MODULES = (reinforce, token, batch, trust_region, cumulative, sequence)
+_MODULES = (reinforce, controls, token, slopes, batch, adaptive, trust_region, probability,
+            cumulative, suffix, sequence, row_filters)
 _FAMILIES = {module.__name__: module.FAMILY for module in _MODULES}
 OTHERS = "further estimators"  # of plugins
 
@@ -35,6 +50,7 @@ def families() -> dict[str, list[str]]:
 
 
 __all__ = [
-    "OTHERS", "batch", "cumulative", "families", "get_estimator", "names", "register", "reinforce",
-    "resolve", "sequence", "spec", "token", "trust_region"
+    "OTHERS", "adaptive", "batch", "controls", "cumulative", "families", "get_estimator", "names",
+    "probability", "register", "reinforce", "required", "resolve", "row_filters", "sequence",
+    "slopes", "spec", "stand_ins", "suffix", "token", "trust_region"
 ]

@@ -4,6 +4,8 @@ Both forms have the gradient -coefficient * grad log pi. A statistic of a prefix
 constant: differentiated, a running sum would credit every earlier token again for each later one.
 """
 
+import math
+
 import chex
 import jax.numpy as jnp
 from jax import lax
@@ -61,6 +63,37 @@ def score_function_surrogate(weight: Tokens, log_probs: Tokens, advantages: Toke
   """Returns -stop_gradient(weight) * A * log pi: every token keeps a gradient."""
   loss = -lax.stop_gradient(weight * advantages) * masked.masked(log_probs, mask)
   return masked.masked(loss, mask)
+
+
+def with_coefficient(loss: Tokens, coefficient: Tokens, log_probs: Tokens, mask: Mask) -> Tokens:
+  """Returns the value `loss` with the gradient -coefficient * grad log_probs; 0 where masked."""
+  score = masked.masked(log_probs, mask)
+  live = lax.stop_gradient(coefficient) * (score - lax.stop_gradient(score))
+  return masked.masked(lax.stop_gradient(loss) - live, mask)
+
+
+def saturated(log_ratio: Tokens) -> Mask:
+  """Returns where a clipped log-ratio has reached its bound: a loss of the ratio is flat there."""
+  return jnp.abs(log_ratio) >= LOG_RATIO_BOUND
+
+
+def binary_divergence(log_p: Tokens, log_q: Tokens, smallest: float) -> Tokens:
+  """Returns the larger KL, nats, of the two directions over two outcomes: this token, or another.
+
+    max(D(p, q), D(q, p)),   D(p, q) = p log(p / q) + (1 - p) log((1 - p) / (1 - q))
+
+  Args:
+    log_p, log_q: log-probs of the token.
+    smallest: both probabilities are clamped to [smallest, 1 - smallest].
+  """
+  low, high = math.log(smallest), math.log1p(-smallest)
+  log_p, log_q = jnp.clip(log_p, low, high), jnp.clip(log_q, low, high)
+  other_p, other_q = -jnp.expm1(log_p), -jnp.expm1(log_q)  # exact also where p is near 1
+  token = log_p - log_q
+  other = jnp.log(other_p) - jnp.log(other_q)
+  forward = jnp.exp(log_p) * token + other_p * other
+  backward = -jnp.exp(log_q) * token - other_q * other
+  return jnp.maximum(forward, backward)
 
 
 def clip_counts(mask: Mask, *, high: Mask, low: Mask, dropped: Mask,

@@ -48,7 +48,7 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: arXiv 2605.07331; constants from its public training script (the paper's own are
   unconfirmed).
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=False)
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, alpha=1.0, power=cfg.power)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,16 +68,48 @@ def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: the public code of arXiv 2605.07331, whose bounds for this mode are unconfirmed: ours are
   those of `ctpo`. PNPO: arXiv 2608.01418.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, mean=True)
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, alpha=0.0, power=cfg.power)
 
 
-def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, *, mean: bool):
-  """Returns the loss of `ctpo` on the prefix sum of log-ratios, or with `mean` on their mean."""
+@dataclasses.dataclass(frozen=True)
+class PrefixPower:
+  """Numbers of `prefix_power`."""
+
+  alpha: float = option(0.5, "0: geometric mean of the prefix; 1: its product", low=0.0, high=1.0)
+  log_low: float | None = option(
+      0.025, "lower end of the log window, -log_low t^(alpha - 1/2); none: open", low=0.0)
+  log_high: float | None = option(
+      0.05, "upper end of the log window, log_high t^(alpha - 1/2); none: open", low=0.0)
+  log_dual: float | None = option(
+      0.05, "upper end for negative advantages, log_dual t^(alpha - 1/2); none: open", low=0.0)
+
+
+@register("prefix_power", PrefixPower)
+def prefix_power(log_probs, anchor_log_probs, advantages, mask, cfg):
+  """The family between `ctpo_geomean` (alpha 0) and `ctpo` (alpha 1).
+
+    log w_t = L_t / t^(1 - alpha)
+    window  : -log_low t^p <= log w_t <= log_high t^p,   p = alpha - 1/2
+
+  Coefficient: w_t A_t, and 0 where that of `ctpo` is. With independent log-ratios of standard
+  deviation sigma, that of log w_t is sigma t^(alpha - 1/2). At alpha = 1/2 it does not depend on
+  the position, and neither does the window. Bias falls and variance rises with alpha.
+
+  Source: own derivation; nobody has published the values in between. The bounds are those of
+  `ctpo`.
+  """
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, alpha=cfg.alpha,
+                   power=cfg.alpha - 0.5)
+
+
+def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, *, alpha: float, power: float):
+  """Returns the loss of `ctpo` on L_t / t^(1 - alpha), with a window that grows as t^power."""
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   log_weight = prefix.cumulative_log_ratio(log_ratio, mask)
   position = jnp.maximum(prefix.token_index(mask), 1).astype(log_weight.dtype)
-  log_weight = log_weight / position if mean else log_weight
-  scale = position ** cfg.power
+  if alpha < 1:
+    log_weight = log_weight / (position if alpha == 0 else position ** (1 - alpha))
+  scale = position ** power
   low = -jnp.inf if cfg.log_low is None else -cfg.log_low * scale
   high = jnp.inf if cfg.log_high is None else cfg.log_high * scale
   above, below, negative = log_weight > high, log_weight < low, advantages < 0

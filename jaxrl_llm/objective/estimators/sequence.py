@@ -1,7 +1,9 @@
 """Estimators with one ratio per sequence."""
 
 import dataclasses
+import functools
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -21,10 +23,12 @@ class Gspo:
                                   low=0.0)
   clip_high: float | None = option(
       4e-4, "the ratio is clipped above 1 + clip_high; none: unbounded", low=0.0)
+  span: str = option("sequence", "tokens that share a ratio: those of the row, or of a turn",
+                     choices=("sequence", "segment"))
 
 
-@register("gspo", Gspo)
-def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
+@register("gspo", Gspo, columns={("span", "segment"): {"turn_id"}})
+def gspo(log_probs, anchor_log_probs, advantages, mask, cfg, turn_id=None):
   """Length-normalised sequence ratio, clipped as a whole.
 
     s       = exp(mean over policy tokens of log r_t)
@@ -34,11 +38,20 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
   (`sequence`). This is the GSPO-token form: where A is constant along a row it equals GSPO in value
   and gradient, and it is also defined elsewhere. log s is at most 10; above, the gradient is 0.
 
-  Source: arXiv 2507.18071, eqs. 5-7 and 13.
+  Args:
+    turn_id: [B, L] int, the policy's turn, from 1 to at most L. With `span` segment the mean is
+      over the policy tokens of the token's turn: between a token's ratio and a row's.
+
+  Source: arXiv 2507.18071, eqs. 5-7 and 13. `segment` is ROLL's ratio of that name, whose segments
+  are runs of policy tokens and whose clip is 0.2; with one advantage per turn the gradient is the
+  same as of its form, which differentiates the mean.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-  log_s = lax.stop_gradient(masked.row_mean(log_ratio, mask))
+  log_ratio = lax.stop_gradient(log_ratio)
+  log_s = masked.row_mean(log_ratio, mask)
+  if cfg.span == "segment":
+    log_s = _turn_mean(log_ratio, mask, turn_id)
   ratio = jnp.broadcast_to(jnp.exp(jnp.minimum(log_s, common.LOG_WEIGHT_BOUND)), mask.shape)
   above, below = ratio > high, ratio < low
   saturated = log_s > common.LOG_WEIGHT_BOUND
@@ -47,6 +60,14 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg):
   dropped |= saturated
   loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
   return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+
+
+def _turn_mean(log_ratio, mask, turn_id):
+  """Returns, for each token, the mean log-ratio of its turn's policy tokens, [B, L]."""
+  index = jnp.where(mask, turn_id, 0)
+  sums = jax.vmap(functools.partial(jax.ops.segment_sum, num_segments=mask.shape[1] + 1))
+  total, count = sums(log_ratio, index), sums(mask.astype(log_ratio.dtype), index)
+  return masked.masked(jnp.take_along_axis(masked.safe_divide(total, count), index, 1), mask)
 
 
 @dataclasses.dataclass(frozen=True)

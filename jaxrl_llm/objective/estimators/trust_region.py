@@ -12,6 +12,10 @@ from jaxrl_llm.ops import masked, prefix
 
 FAMILY = "token ratio, probability bound"  # of all estimators of this module
 
+MASK_ANCHOR = ("policy whose probabilities the mask compares: the ratio's anchor, or that of the "
+               "start of the update phase")
+RECOMPUTED = {("mask_anchor", "recomputed"): {"recomputed_log_probs"}}
+
 
 @dataclasses.dataclass(frozen=True)
 class DppoTv:
@@ -22,19 +26,27 @@ class DppoTv:
   delta_high: float | None = option(
       0.2, "rise of the probability after which a positive advantage stops; none: never", low=0.0)
   ratio_cap: float | None = option(20.0, "truncates the token ratio; none: unbounded", low=0.0)
+  mask_anchor: str = option("ratio", MASK_ANCHOR, choices=("ratio", "recomputed"))
 
 
-@register("dppo_tv", DppoTv, anchor="behavior")
-def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg):
+@register("dppo_tv", DppoTv, anchor="behavior", columns=RECOMPUTED)
+def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_probs=None):
   """Drops a token whose probability has already moved far in the advantage's direction.
 
     keep    = pi - mu <= delta_high where A_t > 0,   pi - mu >= -delta_low where A_t < 0
     loss_t  = -keep stop_gradient(min(r_t, ratio_cap)) A_t log pi(a_t)
 
-  Source: arXiv 2602.04879; the cap is that of its loss (verl's config has 3); the thresholds are
-  unconfirmed.
+  Args:
+    recomputed_log_probs: [B, L], of the policy at the start of the update phase. With `mask_anchor`
+      recomputed, `keep` compares pi with them; the ratio stays that of pi and the anchor.
+
+  Source: arXiv 2602.04879; the cap is that of its loss (verl's config has 3). The thresholds 0.2
+  are those of prime-rl; the authors' run (verl, examples/dppo_trainer) has 0.15 and no cap, which
+  the preset sets. `mask_anchor=recomputed`: the recompute form of sail-sg/Stable-RL.
   """
-  log_ratio, policy, anchor = _probabilities(log_probs, anchor_log_probs, mask)
+  log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
+  compared = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
+  _, policy, anchor = _probabilities(log_probs, compared, mask)
   moved = policy - anchor
   return _masked_ratio(log_ratio, moved, moved, log_probs, advantages, mask, cfg)
 
@@ -48,23 +60,29 @@ class DppoKl:
   delta_high: float | None = option(
       0.05, "divergence, nats, after which a positive advantage stops; none: never", low=0.0)
   ratio_cap: float | None = option(20.0, "truncates the token ratio; none: unbounded", low=0.0)
+  mask_anchor: str = option("ratio", MASK_ANCHOR, choices=("ratio", "recomputed"))
 
 
-@register("dppo_kl", DppoKl, anchor="behavior")
-def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg):
+@register("dppo_kl", DppoKl, anchor="behavior", columns=RECOMPUTED)
+def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_probs=None):
   """`dppo_tv` with a KL divergence as the distance.
 
   It is KL(mu || pi) over two outcomes: the sampled token, and any other.
 
-  Source: arXiv 2602.04879; the thresholds are unconfirmed.
+  Args:
+    recomputed_log_probs: see `dppo_tv`.
+
+  Source: arXiv 2602.04879; 0.05 is the threshold of the authors' run.
   """
-  log_ratio, policy, anchor = _probabilities(log_probs, anchor_log_probs, mask)
+  weight_log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
+  compared = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
+  log_ratio, policy, anchor = _probabilities(log_probs, compared, mask)
   other_anchor, other_policy = jnp.maximum(1 - anchor, 1e-9), jnp.maximum(1 - policy, 1e-9)
   other_log_ratio = jnp.log(other_anchor) - jnp.log(other_policy)
   distance = -anchor * log_ratio + other_anchor * other_log_ratio
   moved = policy - anchor
   signed = jnp.sign(moved) * distance
-  return _masked_ratio(log_ratio, moved, signed, log_probs, advantages, mask, cfg)
+  return _masked_ratio(weight_log_ratio, moved, signed, log_probs, advantages, mask, cfg)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +92,8 @@ class Cppo:
   d: float = option(0.15, "budget of one token, total variation", low=0.0)
   d_b: float = option(0.02, "further budget per unit of position weight", low=0.0)
   w_min: float = option(0.8, "position weight of the last token", low=0.0, high=1.0)
+  adaptive: bool = option(False, "the further budget is the row's 0.9 quantile of the moves, kept "
+                                 "between d_b and 2 d_b")
 
 
 @register("cppo", Cppo, anchor="behavior")
@@ -86,16 +106,23 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
     loss_t  = -keep r_t A_t
 
   The sums run over all policy tokens, kept or not. D is the paper's binary form; its top-20 form
-  would need the whole vocabulary.
+  would need the whole vocabulary. With `adaptive`, d_b is for each row the 0.9 quantile of its D,
+  interpolated linearly and kept within [d_b, 2 d_b].
 
-  Source: arXiv 2606.10968 v2 (d 0.15 for dense models).
+  Source: arXiv 2606.10968 v2 (d 0.15 for dense models). The official code (verl pull request 6731,
+  UniRL 58) is always adaptive, with d 0.2, w_min 0.8 and d_b 0.02; a constant d_b is the paper's
+  setting for post-trained models.
   """
   log_ratio, policy, anchor = _probabilities(log_probs, anchor_log_probs, mask)
   index = prefix.token_index(mask).astype(log_ratio.dtype)
   steps = jnp.max(index, -1, keepdims=True) - 1
   weight = 1 - (1 - cfg.w_min) * masked.safe_divide(index - 1, steps)
-  spent = weight * jnp.abs(policy - anchor)
-  earned = cfg.d + cfg.d_b * _sum_before(weight, mask)
+  moved = jnp.abs(policy - anchor)
+  spent = weight * moved
+  bound = cfg.d_b
+  if cfg.adaptive:
+    bound = jnp.clip(masked.row_quantile(moved, mask, 0.9), cfg.d_b, 2 * cfg.d_b)
+  earned = cfg.d + bound * _sum_before(weight, mask)
   cap = jnp.minimum(cfg.d, earned - _sum_before(spent, mask))
   over = (spent > cap) & (log_ratio != 0)
   dropped = over & (advantages * log_ratio > 0) | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
@@ -108,6 +135,11 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
 def _sum_before(values, mask):
   """Returns, for each token, the sum of `values` over the earlier policy tokens of its row."""
   return prefix.cumulative_log_ratio(values, mask) - masked.masked(values, mask)
+
+
+def _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg):
+  """Returns the log-probs that DPPO's mask compares with the policy's."""
+  return recomputed_log_probs if cfg.mask_anchor == "recomputed" else anchor_log_probs
 
 
 def _probabilities(log_probs, anchor_log_probs, mask):

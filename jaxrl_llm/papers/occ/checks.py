@@ -62,6 +62,10 @@ def _check_anchor(cfg: Config, name: str) -> None:
     raise ConfigError(
         f"{name} with updates.anchor = 'behavior': the sampler computes no log-probs of the head. "
         "Fix: updates.anchor=recomputed.")
+  if columns := sorted(estimators.required(cfg.estimator)):
+    raise ConfigError(
+        f"{name} with estimator.name = {cfg.estimator.name!r}, which reads {', '.join(columns)} of "
+        "the policy, not of the head. Fix: another estimator, or term.name=mtp_ce.")
   if estimators.spec(cfg.estimator.name).batch_statistics:
     raise ConfigError(
         f"{name} with estimator.name = {cfg.estimator.name!r}, whose weights are a statistic of "

@@ -1,0 +1,95 @@
+"""Other baselines and scales of a group's rewards, the same on all policy tokens of a row.
+
+A row with keep False enters no statistic and gets 0, and so do all rows of a group with fewer than
+two kept rows.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrl_llm.fields import option
+from jaxrl_llm.objective.advantages import group, returns
+from jaxrl_llm.objective.advantages.registry import register
+from jaxrl_llm.ops import masked
+from jaxrl_llm.types import AdvantageInputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Maxrl:
+  """Numbers of `maxrl`."""
+
+  epsilon: float = option(1e-6, "added to the group's mean", low=0.0)
+
+
+@register("maxrl", Maxrl)
+def maxrl(inputs: AdvantageInputs, cfg: Maxrl) -> Float[Array, "B L"]:
+  """A = (R - mean) / (mean + epsilon) over the group, and 0 where the mean is not above 0.
+
+  Rewards are meant to be 0 or 1. A hard prompt then weighs about 1 / p, p being its share of right
+  rows: one right row in eight has A = 7, the others -1. As the group grows, the gradient becomes
+  that of the log of p.
+
+  Deviation: a group of one gets 0, as in prime-rl; the authors' code divides by epsilon there.
+
+  Source: arXiv 2602.02710 and its code.
+  """
+  difference, count = group.centred(inputs)
+  kept = masked.masked(returns.totals(inputs), returns.usable(inputs))
+  mean = masked.safe_divide(masked.group_sum(kept, inputs.group_id), count)
+  scaled = masked.safe_divide(difference, jnp.where(mean > 0, mean + cfg.epsilon, 0.0))
+  return returns.constants(scaled[:, None], inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opmd:
+  """Numbers of `opmd`."""
+
+  tau: float = option(1.0, "temperature of the mean: large is the mean, small the largest reward",
+                      low=1e-3)
+
+
+@register("opmd", Opmd)
+def opmd(inputs: AdvantageInputs, cfg: Opmd) -> Float[Array, "B L"]:
+  """A = R - tau log mean exp(R / tau) over the group.
+
+  Its mean over a group is at most 0. With a large tau it is `dr_grpo`.
+
+  Deviations: the code multiplies the loss by 1 / (1 + tau), which belongs to the learning rate. A
+  group of one gets 0, there its reward.
+
+  Source: `opmd` of Trinity-RFT, "logavgexp"; see arXiv 2509.24203.
+  """
+  # Centred, so that equal rewards give exactly 0; the log of the mean shifts with R.
+  difference, count = group.centred(inputs)
+  usable = returns.usable(inputs)
+  largest = masked.group_max(jnp.where(usable, difference, -jnp.inf), inputs.group_id)
+  largest = jnp.where(usable, largest, 0.0)
+  powers = masked.masked(jnp.exp((difference - largest) / cfg.tau), usable)
+  mean = masked.safe_divide(masked.group_sum(powers, inputs.group_id), count)
+  baseline = largest + cfg.tau * jnp.log(jnp.where(usable, mean, 1.0))
+  return returns.constants(masked.masked(difference - baseline, usable)[:, None], inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asymre:
+  """Numbers of `asymre`."""
+
+  shift: float = option(-0.1, "added to the baseline: below 0 it emphasises right rows")
+
+
+@register("asymre", Asymre)
+def asymre(inputs: AdvantageInputs, cfg: Asymre) -> Float[Array, "B L"]:
+  """A = R - (group mean + shift).
+
+  With the shift -0.1 every advantage is 0.1 higher, also those of a group of equal rewards: right
+  rows are imitated more than wrong ones are pushed down. With shift 0 it is `dr_grpo`.
+
+  Deviation: a group of one gets 0, in the code its reward.
+
+  Source: arXiv 2506.20520, from Trinity-RFT's code.
+  """
+  difference, _ = group.centred(inputs)
+  shifted = masked.masked(difference - cfg.shift, returns.usable(inputs))
+  return returns.constants(shifted[:, None], inputs)

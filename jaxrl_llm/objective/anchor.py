@@ -1,0 +1,40 @@
+"""An anchor between the sampler and the current policy, without a pass of its own (A-3PO)."""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxrl_llm.ops import masked
+
+
+def interpolated(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
+                 behavior_version: Int[Array, "B L"],
+                 version: int | Int[Array, ""]) -> Float[Array, "B L"]:
+  """Returns the log-probs of an anchor that stands in for the policy before this update phase.
+
+    log anchor_t = log mu_t + a_t (log pi_t - log mu_t)
+    a_t          = clip((version - 1 - v_t) / (version - v_t), 0, 1);  0 where v_t >= version or
+                   v_t < 0
+
+  v_t is the version of the weights that sampled the token; they differ within a row after a partial
+  rollout. One version behind, the anchor is the behavior policy; d versions behind, a is (d - 1)/d.
+  The ratio pi / anchor is then (pi / mu)^(1 - a), and the correction anchor / mu is (pi / mu)^a.
+
+  Args:
+    log_probs: [B, L], of the current policy; a constant here, or the gradient of the ratio would be
+      1 - a times that of pi.
+    behavior_log_probs: [B, L].
+    behavior_version: [B, L], updates that the sampling weights had seen; below 0: unknown.
+    version: updates that the current weights have seen.
+
+  Returns:
+    [B, L], without gradient. Entries of masked tokens mean nothing.
+
+  Source: arXiv 2512.06547, log-linear form, from AReaL's code.
+  """
+  lag = jnp.asarray(version) - behavior_version
+  dtype = jnp.promote_types(jnp.result_type(log_probs), jnp.float32)
+  share = jnp.clip(masked.safe_divide((lag - 1).astype(dtype), lag.astype(dtype)), 0, 1)
+  share = jnp.where((lag <= 0) | (behavior_version < 0), 0, share)
+  moved = log_probs.astype(dtype) - behavior_log_probs
+  return lax.stop_gradient(behavior_log_probs + share * moved)

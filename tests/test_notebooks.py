@@ -12,9 +12,13 @@ import nbclient
 import nbformat
 import programs
 import pytest
+from absl import flags
 from IPython.core.inputtransformer2 import TransformerManager
+from ml_collections import config_flags
 from traitlets.config import Config
 
+from jaxrl_llm.build import setup
+from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.lab import notebook
 
 ROOT = Path(__file__).parent.parent
@@ -181,9 +185,42 @@ def printed(book: nbformat.NotebookNode) -> list[str]:
                   for out in cell.outputs) for cell in book.cells if cell.cell_type == "code"]
 
 
-@pytest.mark.slow
-def test_the_notebooks_run(environment, tmp_path):
-  book, tables_book = map(read, NOTEBOOKS)
+def runs(command: list[str]) -> bool:
+  return command[1] == "experiments/main.py"
+
+
+def resolved(command: list[str]):
+  """The config that experiments/main.py makes of a command's flags."""
+  argv = ["main.py", *(flag for flag in command[2:] if flag.startswith("--config"))]
+  values = flags.FlagValues()
+  holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
+                                           accept_new_attributes=True, sys_argv=argv)
+  values(argv)
+  return setup.resolve(from_dict(holder.value))
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_the_runs_of_a_table_have_configs(name, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  for command in filter(runs, tables.TABLES[name].commands(Path("out"))):
+    assert resolved(command).iterations > 0
+    with pytest.raises(ConfigError):
+      resolved([*command, "--config.rollout.promts=1"])
+
+
+def with_live(book: nbformat.NotebookNode, names: tuple[str, ...]) -> nbformat.NotebookNode:
+  """The notebook without the cells that run the commands of other tables."""
+  others = [f'published.live(tables.TABLES["{name}"])' for name in tables.TABLES.keys() - names]
+  book.cells = [cell for cell in book.cells if not any(text in cell.source for text in others)]
+  return book
+
+
+@pytest.mark.parametrize("live", [
+    pytest.param(("quickstart", "exact"), id="cheapest", marks=pytest.mark.slow),
+    pytest.param(tuple(tables.TABLES), id="all", marks=pytest.mark.nightly)])
+def test_the_notebooks_run(live, environment, tmp_path):
+  book, tables_book = read("quickstart"), with_live(read("reproduce_tables"), live)
+  assert sum("published.live" in source for source in code(tables_book)) == len(live)
   tables_book.cells.append(nbformat.v4.new_code_cell(
       "from jax._src import xla_bridge\nprint(xla_bridge.backends_are_initialized())"))
   asyncio.run(execute(tmp_path, book, tables_book))

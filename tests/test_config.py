@@ -64,7 +64,8 @@ SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "has_mtp": {"term.name":
 def conditions():
   for key in walk():
     for number, condition in enumerate(key.field.metadata["when"]):
-      yield pytest.param(key, condition, id=f"{key.method or ''}{key.full}-{number}")
+      marks = [pytest.mark.paper("occ")] if condition.key == "has_mtp" else []
+      yield pytest.param(key, condition, marks=marks, id=f"{key.method or ''}{key.full}-{number}")
 
 
 def another(field: dataclasses.Field):

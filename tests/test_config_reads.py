@@ -29,6 +29,8 @@ from jaxrl_llm.tasks.prompts import make_prompter
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.types import AdvantageInputs, Rollout, TokenStats, TrainBatch
 
+pytestmark = pytest.mark.paper("arca", "occ", "pipo")
+
 KINDS = {"estimator": registry.ESTIMATORS, "advantage": registry.ADVANTAGES,
          "aggregation": registry.AGGREGATIONS, "shaping": registry.SHAPINGS,
          "term": registry.LOSS_TERMS, "transform": registry.TRANSFORMS,

@@ -1,8 +1,8 @@
 """Answers as models write them, whole texts: tests/grading/answer_forms.jsonl, judged by hand.
 
-The first 292 were written before the grader was changed for them, those with `probe` were found wrong
-afterwards. `about` is the kind: 1 hedges and sentences, 2 boxes, 3 letters, 4 marks around a number, 5 exact
-numbers, 6 parts that a checker might not read.
+The first 292 were written before the grader was changed for them, those with `probe` were graded
+wrong afterwards. `about` is the kind: 1 hedges and sentences, 2 boxes, 3 letters, 4 marks around a
+number, 5 exact numbers, 6 parts that a checker might not read.
 """
 
 import collections

@@ -214,6 +214,7 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
   assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
 
 
+@pytest.mark.paper("arca")
 def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypatch):
   folder, seen = train(tmp_path / "arca", "arca"), []
   call = replay.replay
@@ -223,6 +224,7 @@ def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypat
   assert np.asarray(seen[0].columns["adapter_residual"]).max() > 0
 
 
+@pytest.mark.paper("arca")
 def test_a_run_that_reads_the_reference_cannot_be_replayed(tmp_path):
   folder = train(tmp_path / "gap", "arca", advantage={"signal": "reference_gap"},
                  parameters={"train": "all"}, kl={"coef": 0.1})

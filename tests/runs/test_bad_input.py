@@ -114,9 +114,6 @@ REFUSED = {
     "divergence without a weight": ({
         "kl.name": "k1"
     }, ["kl.name = 'k1'", "kl.coef = 0.0", "Fix: kl.coef > 0"]),
-    "history of a step that is not taken": ({
-        "transform.history": 4
-    }, ["transform.history = 4", "'none' does not read it", "what does: pipo"]),
     "weight of a critic that is not there": ({
         "critic.coef": 0.1
     }, ["critic.coef = 0.1", "an advantage that needs values"]),
@@ -145,12 +142,6 @@ REFUSED = {
         "correction.cap": 2.0,
         "correction.reject": (("token_k1", 0.5, 2.0),)
     }, ["correction.reject", "updates.anchor = 'behavior'"]),
-    "batch statistic for a replayed batch": ({
-        "estimator.name": "m2po",
-        "correction.level": "none",
-        "correction.cap": 2.0,
-        "transform.name": "pipo"
-    }, ["transform.name = 'pipo'", "'m2po'"]),
     "adapter that nothing reads": ({
         "parameters.lora_rank": 4
     }, ["parameters.lora_rank = 4", "'all'"]),

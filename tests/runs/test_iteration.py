@@ -15,6 +15,8 @@ from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.paper("pipo")
+
 
 def built(**overrides):
   """PIPO on dynamically sampled groups by an older policy: a batch, means, parameters, and a cursor

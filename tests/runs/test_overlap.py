@@ -23,6 +23,8 @@ from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.paper("pipo")
+
 ITERATIONS = 5
 PIPO = {
     "dynamic_sampling.enabled": True,

@@ -38,6 +38,7 @@ def test_reinforce_off_policy_is_warned_of(preset, key, value, caplog):
   assert f"updates.{key} = {value}" in text and "Fix: " in text
 
 
+@pytest.mark.paper("pipo")
 def test_both_and_a_replaying_transform_are_named(caplog):
   made = config("reinforce", optimizer_batches=2, staleness=3)
   made.transform.name = "pipo"

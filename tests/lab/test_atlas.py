@@ -139,7 +139,7 @@ def test_every_registered_estimator_has_a_place():
   families = estimators.families()
   assert families.pop(estimators.OTHERS) == [] and all(families.values())
   assert {"reinforce", "dro"} <= set(families["no ratio"])
-  assert {"ppo", "cispo", "sapo", "m2po"} <= set(families["token ratio"])
+  assert {"ppo", "cispo", "sapo"} <= set(families["token ratio"])
 
 
 def test_a_plugin_is_drawn_beside_the_others():

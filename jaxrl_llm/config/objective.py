@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from jaxrl_llm import registry
 from jaxrl_llm.fields import option, when
-from jaxrl_llm.registry import Choice, Table
+from jaxrl_llm.registry import Choice, Combination, Table
 
 WEIGHTED = when(".level", "token", "sequence")
 CRITIC = when("has_critic", text="an advantage that needs values (gae)")
@@ -95,7 +95,7 @@ class TermConfig(Choice):
 
   name: str = option("none", "further terms of the loss, comma-separated (objective/terms.py); "
                      "none: only those of kl, entropy and critic")
-  table: ClassVar[Table] = registry.LOSS_TERMS
+  table: ClassVar[Combination] = registry.LOSS_TERMS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,7 +94,8 @@ _REASON = re.compile(r"[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|
                      r"|provided|given that)\b")
 _CONCLUSION = re.compile(
     r"\b(?:so(?! that)(?! far)(?! on)|thus|therefore|hence|consequently|altogether"
-    r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals)|that (?:is|makes|gives"
+    r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals|rounds (?:up |down )?to)"
+    r"|that (?:is|makes|gives"
     r"|leaves)"
     r"|giving|making|leaving|yielding|totall?ing|(?:for|in) a total of|i\.e\."
     r"|to (?:get|give|obtain|yield))\b(?!\s+\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times"

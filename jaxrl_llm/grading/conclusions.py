@@ -16,7 +16,7 @@ from jaxrl_llm.grading.extraction import unwrap
 from jaxrl_llm.grading.hedges import HEDGE, ends_as_bound, is_hedged, same, with_afterthoughts
 from jaxrl_llm.grading.latex import FONT, undecorated
 from jaxrl_llm.grading.numerals import Number, alternatives, joined, numbers, readable
-from jaxrl_llm.grading.parts import unsolved
+from jaxrl_llm.grading.parts import bounds, unsolved
 from jaxrl_llm.grading.quantities import Quantity, equal, quantity
 
 LONGEST = 1000  # characters at the end of a line that are read
@@ -62,7 +62,7 @@ def last_concluded(text: str) -> Quantity | None:
 def worded(box: str) -> Quantity | None:
   r"""Returns the number of a sentence in a box, \text{Tom has 15 apples}; None with a formula."""
   plain = unwrap(undecorated(box), FONT)
-  if not re.fullmatch(r"[\w\s,.'’!-]*", plain) or "_" in plain:
+  if not re.fullmatch(r"[\w\s,.'’!-]*", plain) or "_" in plain or bounds(box):
     return None
   return concluded(plain)
 

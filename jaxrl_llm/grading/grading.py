@@ -61,11 +61,15 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
 
     exact    the box's content, or without a box the whole text, up to white space.
     numeric  the box, which must be a number with at most a unit, or is left to algebra. Without a
-             box, the number on the last line with a mark of an answer ("####", "answer:"), else the
-             last number of the text. 5% is 5 and 0.05; see `quantities.equal`.
-    choice   a letter A to J; see `extraction.letter`.
+             box, the number that the statement behind the last mark of an answer ("####",
+             "answer:") concludes, else that of the last sentence with a number; see
+             `conclusions.concluded`. 5% is 5 and 0.05; see `quantities.equal`.
+    choice   a letter A to J; see `letters.letter`.
     math     the last box, or all boxes if the gold has as many answers; there must be one. As
              strings, as numbers with units, as words, then by algebra.
+
+  Several answers where the gold is one are a hedge, and wrong. A last box that never closes is the
+  last answer, which nobody can read.
 
   A verifier of a plugin gets the same text and the answer, without white space around it.
 

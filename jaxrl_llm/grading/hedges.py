@@ -85,7 +85,7 @@ _REFUSED = re.compile(r"[^.,;\d]{0,30}?\b(?:(?:is|are|was|were|be|seems|looks) (
 _RANGE_BEHIND = re.compile(
     r"\s*(?:[-–—]|to|through|until|out of|of|→|⇒|->|=>|:(?=\d)|/|\|)\s*(?:about "
     r"|maybe )?[$€£]?-?\d"
-    r"|\s*to the power\b|\s*(?:plus|minus|times)\b.*\d")
+    r"|\s*to the power\b|\s*[rR]\s?\d|\s*remainder\b|\s*(?:plus|minus|times)\b.*\d")
 _BY_CASES = re.compile(r"(?:,|;|\band|\bor|\bbut)\s*(?:it is |is )?\$?-?\d[\d.,]*\s*(?:\w+\s)?"
                        r"(?:if|when|where|otherwise)\b")
 _AFTERTHOUGHT = re.compile(r"\s*(?:or|maybe|perhaps|possibly|alternatively|otherwise|it (?:could"
@@ -95,6 +95,6 @@ _JOIN = re.compile(r"[,;]|\s(?:or|and)\b|[/|&、]|\s(?:oder|und|et|ou|y)\s|或|�
 _DENIAL = re.compile(r"\s*(?:not|never|no|nothing)\b")
 _NUMERAL = re.compile(r"\s*(?:maybe |perhaps |possibly )?(?:none|zero|one|two|three|four|five|six"
                       r"|seven"
-                      r"|eight|nine|ten|eleven|twelve|nothing)\b")
+                      r"|eight|nine|ten|eleven|twelve|nothing|(?:a|one) (?:half|third|quarter))\b")
 _ONE_OF = re.compile(r"\s*one\s+(?:of|more|can|could)\b")
 _ITEM = re.compile(r"(?:or|and|maybe|perhaps|possibly|alternatively|otherwise|else)\b|\d[^a-z]*=")

@@ -68,6 +68,8 @@ def _plain(content: str) -> str:
 def _stated(text: str, match: re.Match) -> str | None:
   """Returns what a statement names; None if the letter is an article or ruled out."""
   number = match.lastindex
+  if re.search(r"\balso\b", match[0]):
+    return HEDGE
   begin, end = match.span(number)
   named = match[number].upper()
   if _ARTICLE.match(text, begin) or _REFUSED_BEFORE.search(text, max(0, begin - 70), begin):
@@ -90,6 +92,9 @@ def _is_joined(text: str, end: int, named: str) -> bool:
   In "B, A and C are too small" the others begin a clause of their own.
   """
   if _ELSE.match(text, end):
+    return True
+  listed = _LABELS.match(text, end)
+  if listed and listed[1] != named and not _CLAUSE.match(text, listed.end()):
     return True
   if (also := _ALSO.match(text, end)) and also[1] != named:
     return True
@@ -135,11 +140,13 @@ _WORD = (r"(?i:ans|answers?|options?|choices?|choose|select|pick|go with|say|it|
          r"réponse|antwort)\*{0,2}")
 _FILLER = (r"(?:(?i:most likely|probably|likely|clearly|definitely|therefore|thus|either|both"
            r"|indeed"
-           r"|just|simply|option|choice|the option|the choice|letter|not [A-Ja-j],? but|"
+           r"|just|simply|also|option|choice|the option|the choice|letter|not [A-Ja-j],? but|"
            r"neither [A-J] nor [A-J],? but|not \([A-Ja-j]\),? but)\s{1,3}){0,2}")
 _OPENING = (rf"\s{{0,3}}(?:[*$\"'_`]|\\[(\[]){{0,3}}\s{{0,3}}{_FILLER}[*$\"'_`]{{0,3}}[(（\[]?"
             r"(?:\\(?:text|mathrm|textbf|mathbf)\{)?[(（]?")
-_JOIN = (r"(?:\s{0,3}[(（]?(?:[,;/|&、]|\b(?i:or|and|oder|und|et|ou|y|to)\b|或|和"
+_JOIN = (r"(?:\s{0,3}[(（]?(?:[,;/|&、]|\b(?i:or|and|oder|und|et|ou|y|to|as well as|through|plus)\b"
+         r"|或|和"
+         r"|\s[-–—]\s|\\[lcd]?dots|\.{3}|…"
          r"|\n[ \t]{0,4}(?:[-*•]\s)?)){1,3}")
 _LABEL = (r"[\s*$\"'(（{]{0,4}(?:\\text\w{0,2}\{)?[(（]?(?i:option |choice |choose |maybe "
           r"|possibly |perhaps )?")
@@ -160,6 +167,9 @@ _SPACED = re.compile(r"[)\].*$?]{0,3}(?:[ ,]{0,3}(?i:or |maybe "
                      r"{1,9}\s*(?:$|\n)")
 _ELSE = re.compile(r"[)\]*]{0,3},? or (?:maybe |perhaps |possibly )?(?:not|none|neither|else"
                    r"|another|some)\b")
+# Another option with its label: "(A) 5 or (B) 6".
+_LABELS = re.compile(r"[)\].:](?:(?!\b(?:because|since|as|not|unlike|while)\b)[^\n.;()]){1,40}?"
+                     r"(?:[,;]|\bor\b|\band\b|\n)\s{0,2}\(?([A-J])[).:](?=\s)")
 _ALSO = re.compile(r"[)\]*]{0,3},? (?:but|although|though|while)[^.\n]{0,30}\b([A-J]) [^.\n]{0,20}"
                    r"\b(?:also|possible|plausible|equally)\b")
 _REFUSED_BEFORE = re.compile(
@@ -183,19 +193,22 @@ _LABELLED = re.compile(r"[ \t*#>]{0,8}(?:([A-J])(?:[.):]|[ \t]{0,8}$|,? (?:becau
 _PREFIX = re.compile(
     r"(?i)[\s({\[\"'*]{0,4}(?:(?:the|my|so|thus|therefore|hence),?\s+){0,2}(?:(?:final|correct"
     r"|best|"
-    r"right|only)\s+){0,2}(?:(?:answer|option|choice|letter|statement)s?\b|答案|选项|选)?\s*"
+    r"right|only)\s+){0,2}(?:(?:ans|answer|option|choice|letter|statement)s?\b|答案|选项|选)?\s*"
     r"(?:is\b|are\b|[:：=是为])?\s*(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|letter)s?\b\s*:?)?"
     r"\s*(?:(?:either|both)\s)?[(\[{（\"'*]{0,3}")
 _BOXED = re.compile(rf"([A-Ja-j]){_BEHIND}")
+_COPULA = (r"(?i:(?: (?:to|for|of|here)(?: \w{1,12}){0,5}?)?\s{1,3}"
+           r"(?:is|are|(?:must|would|should|has to) be)|['’]s|是|为)")
 _STATEMENTS = (
     # After a colon a small letter is an option too.
     re.compile(rf"{_WORD}\s{{0,3}}[:：>]{_OPENING}(?:{_LETTER}|{_SMALL}(?=[\s.,;)）*$}}]|$))"
-               rf"|{_WORD}(?i:\s{{1,3}}(?:is|are)|['’]s|是"
-               rf"|为)?\s{{0,3}}:?\s{{0,3}}(?:{_OPENING}{_LETTER}"
+               rf"|{_WORD}{_COPULA}?\s{{0,3}}:?\s{{0,3}}(?:{_OPENING}{_LETTER}"
                rf"|[(（*$]{{1,3}}{_SMALL}[)）*$])"),
-    re.compile(rf"{_LETTER}[)）*]{{0,3}} (?:is|are|must be) (?:clearly |therefore |thus "
-               rf"|the ){{0,2}}"
+    re.compile(rf"{_LETTER}[)）*]{{0,3}} (?:is|are|must be) "
+               r"(?:clearly |therefore |thus |the ){0,2}"
                r"(?:correct|right|true|best|answer|only)\b"),
+    re.compile(rf"(?i:\b(?:hence|thus|therefore|so)),?\s[(（*$]{{0,2}}{_LETTER}"
+               r"[)）*$.]{0,3}[ \t]*(?:\n|$)"),
     re.compile(r"[(（]([A-J])[)）],?\s{1,3}(?:because|since|as)\b"),
     re.compile(rf"[(（]([A-J])[)）]|\*\*[(（]?{_LETTER}(?=[.)）:*]| or\b| and\b|[,/])"),
 )

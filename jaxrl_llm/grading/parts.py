@@ -23,7 +23,7 @@ def comparable(gold: str, said: str) -> tuple[str, str] | None:
   gold, said = (_listed(_without_remark(text)) for text in (gold, said))
   if contradicts(said) and "=" not in gold:
     return None
-  if not _same_signs(gold, said) or _bounds(gold) != _bounds(said):
+  if not _same_signs(gold, said) or bounds(gold) != bounds(said):
     return None
   if _unread_commands(gold) != _unread_commands(said) or gold.count("'") != said.count("'"):
     return None
@@ -120,7 +120,7 @@ def _has_sides(text: str) -> bool:
   return all(re.search(r"[\w)}]", side) for side in _SIGN.split(text))
 
 
-def _bounds(text: str) -> list[str]:
+def bounds(text: str) -> list[str]:
   """Returns the words that bound, deny or qualify a number."""
   plain = " ".join(_COMMAND.sub(" ", unwrap(text, FONT)).casefold().split())
   return sorted(_BOUND.findall(plain))
@@ -128,7 +128,8 @@ def _bounds(text: str) -> list[str]:
 
 def _unread_commands(text: str) -> list[str]:
   """Returns the commands that the checker may drop."""
-  return sorted(name for name in re.findall(r"\\([a-zA-Z]+)", text) if name not in _READ)
+  names = re.findall(r"\\([a-zA-Z]+)", text.replace(r"\\", " "))
+  return sorted(name for name in names if name not in _READ)
 
 
 def _brackets(text: str) -> str:
@@ -174,7 +175,7 @@ def _by_names(gold: str, said: str) -> tuple[str, str] | None:
 
 def _assigned(text: str) -> dict[str, str]:
   """Returns the values of x=3, y=5 or (x,y)=(3,5) by name; empty unless every part is one."""
-  text = inequalities.AND.sub(", ", text)
+  text = inequalities.AND.sub(", ", _SYSTEM.sub("", text).replace(r"\\", ", ").replace("&", ""))
   if both := _TUPLES.fullmatch(text.strip()):
     names, values = both[1].split(","), items(both[2])
     pairs = [*zip(names, values, strict=False)] if len(names) == len(values) else []
@@ -217,7 +218,8 @@ _SPELLINGS = {
     r"\ne": "!=", r"\neq": "!=", "≠": "!=", r"\not=": "!="}
 _SET = re.compile(r"\\infty|\\cup|\\mathbb|\\setminus|\\emptyset|^\s*[(\[].*,.*[)\]]\s*$")
 _BOUND = re.compile(
-    r"\b(?:(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|larger|smaller|bigger"
+    r"\b(?:(?:or|and) (?:so )?(?:more|less|fewer|greater|higher|lower|above|below|larger|smaller"
+    r"|bigger"
     r"|up|over"
     r"|under|so on|else|another)|at (?:least|most)|(?:more|less|fewer|greater|larger|smaller"
     r"|higher|lower"
@@ -226,6 +228,7 @@ _BOUND = re.compile(
     r"|between|unless|if|plus|minus|negative|under|over|above|below|upwards?|even|odd|any|all|none"
     r"|unknown|possibly|maybe|perhaps|either|neither|but|squared|cubed|factorial|wrong|false"
     r"|approaches|tends|depends|without|remainder|times|half|twice|double|per cent of|mod)\b")
+_SYSTEM = re.compile(r"\\(?:begin|end)\{(?:cases|aligned|gathered|split|array)\}(?:\{[lcr]+\})?")
 _TUPLES = re.compile(r"\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*\((.+)\)")
 _NAMED = re.compile(r"\s*([a-zA-Z])\s*=\s*([^=]+)")
 _GREEK = ("alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu"

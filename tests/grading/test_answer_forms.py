@@ -1,6 +1,6 @@
 """Answers as models write them, whole texts: tests/grading/answer_forms.jsonl, judged by hand.
 
-The first 292 were written before the grader was changed for them, those with `probe` were graded
+The first 292 were written before the grader was changed for them, those with `probe` were found
 wrong afterwards. `about` is the kind: 1 hedges and sentences, 2 boxes, 3 letters, 4 marks around a
 number, 5 exact numbers, 6 parts that a checker might not read.
 """
@@ -42,6 +42,6 @@ def test_the_forms_reject_the_first_and_the_last_number():
   for position in (0, -1):
     wrong = 0
     for form in forms:
-      digits = re.findall(r"-?\d[\d,]*(?:\.\d+)?", form["said"])
+      digits = re.findall(r"-?\d[\d,]*(?:\.\d+)?", form["said"]) or ["none"]
       wrong += (digits[position].replace(",", "") == form["gold"]) != form["correct"]
     assert wrong > len(forms) / 5

@@ -56,6 +56,7 @@ def serve(requests: socket.socket) -> dict:
         os._exit(0)
       pid = os.fork()
       if pid == 0:
+        forget(requests, selector)
         become(handles)
         return json.loads(text)
       reply = socket.socket(fileno=handles[0])
@@ -78,6 +79,17 @@ def report(handle: int, pid: int, reply: socket.socket) -> None:
   os.close(handle)
   send(reply, status=os.waitstatus_to_exitcode(status))
   reply.close()
+
+
+def forget(requests: socket.socket, selector: selectors.BaseSelector) -> None:
+  """Closes the server's objects in a fork: garbage collection would close their numbers later,
+  which the command has used again by then.
+  """
+  for key in list(selector.get_map().values()):
+    if key.data is not None:
+      key.data[1].close()
+  selector.close()
+  requests.close()
 
 
 def become(handles: list[int]) -> None:

@@ -33,7 +33,7 @@ def ipo(log_probs, anchor_log_probs, advantages, mask, cfg):
     loss_t  = -keep r_t A_t + kl_tau l_t^2         l_t = log r_t, also on dropped tokens
 
   Coefficient: keep r_t A_t - 2 kl_tau l_t, which does not vanish with the advantage; 0 where
-  |l| >= 20. The ratio has no other bound. It is not the preference loss of the same initials.
+  |l| >= 20. The ratio has no other bound. Another method has the same initials.
 
   Source: prime-rl, `ipo_loss_fn` (trainer/rl/loss.py); its further weight of the advantage is 1.
   """

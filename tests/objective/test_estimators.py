@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from suites import quick_for, quick_of
+from suites import quick_of
 
 from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
 from jaxrl_llm.objective import estimators
@@ -296,7 +296,12 @@ QUICK_CONTRACTS = {name for name, (cfg, check) in CONTRACTS.items() if IDS(cfg) 
                    or (cfg.name in ("sapo", "dro") and check == "constant_anchor")}
 
 
-@pytest.mark.parametrize("cfg, check", quick_of(QUICK_CONTRACTS, CONTRACTS))
+# Slow: each estimator with its published numbers. Nightly: the variants of its numbers.
+DEFAULT = {IDS(EstimatorConfig(name)) for name in estimators.names()}
+
+
+@pytest.mark.parametrize("cfg, check", quick_of(QUICK_CONTRACTS, CONTRACTS, slow={
+    name for name, (cfg, _) in CONTRACTS.items() if IDS(cfg) in DEFAULT}))
 def test_contract(cfg, check):
   if check == "zero_advantage" and estimators.spec(cfg.name).regularized:
     pytest.skip("regularized: its gradient does not vanish with the advantage")
@@ -307,7 +312,8 @@ LOOPS = {f"{IDS(cfg)}-{seed}": (cfg, seed) for seed in (0, 1, 2) for cfg in CONF
 QUICK_LOOPS = {name for name, (_, seed) in LOOPS.items() if seed == 1}
 
 
-@pytest.mark.parametrize("cfg, seed", quick_of(QUICK_LOOPS, LOOPS))
+@pytest.mark.parametrize("cfg, seed", quick_of(QUICK_LOOPS, LOOPS, slow={
+    name for name, (cfg, _) in LOOPS.items() if IDS(cfg) in DEFAULT}))
 def test_value_and_coefficient_equal_the_slow_loop(cfg, seed):
   c = contracts.case(seed, drift=(0.02, 0.3, 12.0)[seed])
   loss, coefficient = slow(cfg, c)
@@ -316,7 +322,7 @@ def test_value_and_coefficient_equal_the_slow_loop(cfg, seed):
   np.testing.assert_allclose(gradient, -coefficient, rtol=2e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("cfg", quick_for(QUICK, CONFIGS, ids=IDS))
+@pytest.mark.parametrize("cfg", quick_of(QUICK, {IDS(cfg): (cfg,) for cfg in CONFIGS}, DEFAULT))
 def test_float64_is_float64_throughout(cfg):
   """A single number held in f32 on the way would leave an error of 1e-8."""
   with jax.enable_x64(True):

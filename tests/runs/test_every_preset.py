@@ -19,8 +19,6 @@ from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import merged_metrics
 from jaxrl_llm.runs.run_state import first_state
 
-pytestmark = pytest.mark.slow
-
 ITERATIONS, BATCHES = 5, 4
 
 
@@ -37,7 +35,20 @@ def smallest(preset: str):
   return config
 
 
-@pytest.mark.parametrize("preset", presets.PRESETS)
+def components(preset: str) -> frozenset[tuple[str, str]]:
+  """What a preset sets beside its estimator, whose contracts are tested without a run."""
+  return frozenset((key, str(value)) for key, value in presets.PRESETS[preset].items()
+                   if key.endswith((".name", ".enabled", ".level", ".reject", ".anchor", ".place"))
+                   and not key.startswith("estimator."))
+
+
+# Slow: the first preset of those that differ in their estimators and numbers alone.
+FIRST = {components(preset): preset for preset in [*presets.PRESETS][::-1]}
+
+
+@pytest.mark.parametrize("preset", [
+    pytest.param(preset, marks=pytest.mark.slow if preset in FIRST.values()
+                 else pytest.mark.nightly) for preset in presets.PRESETS])
 def test_twenty_steps(preset):
   built = setup.build(setup.resolve(from_dict(smallest(preset))), jax.devices()[:1])
   params = built.learner.model.init(jax.random.key(0))
@@ -64,6 +75,7 @@ def _replays(built, values) -> int:
   return ITERATIONS - built.cfg.transform.history
 
 
+@pytest.mark.slow
 def test_experts_train_and_report_their_load():
   """A mixture of experts through the same steps: shares sum to the experts of a token."""
   config = smallest("grpo")

@@ -8,6 +8,7 @@ answer (grading/numerals.py). The rules are an own derivation; tests/grading/ans
 known cases.
 """
 
+import itertools
 import re
 
 from jaxrl_llm.grading import clauses
@@ -155,7 +156,7 @@ def _chosen(stated: list[Number], text: str) -> Quantity | str | None:
     return None
   usable = [number for number in stated if number.is_free] or [
       number for number in stated if number.stands_alone and not number.bounded]
-  if not usable or alternatives(stated, text):
+  if not usable or alternatives(stated, text) or _side_by_side(stated, text):
     return HEDGE
   values = [number.value for number in usable]
   if same([*values]) is not None:
@@ -169,6 +170,13 @@ def _chosen(stated: list[Number], text: str) -> Quantity | str | None:
     if CUE.search(clause) or not CUE.search(text[before.end:]):
       return HEDGE
   return values[-1]
+
+
+def _side_by_side(stated: list[Number], text: str) -> bool:
+  """Returns whether two numbers that differ have only white space between them: "2 2 1+"."""
+  return any(not text[first.end:second.start].strip() and not equal(first.value, second.value)
+             for first, second in itertools.pairwise(stated)
+             if not (first.circumstance or second.circumstance))
 
 
 _ENCLOSED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]\.?")

@@ -185,6 +185,7 @@ def brings(kind: str, *papers: str) -> set[str]:
           if of == kind and folder in papers}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [*FOLDERS, "all"])
 def test_a_paper_can_be_removed(remains, removed):
   """Every other module imports, the tables lose its names and no others, and so does the listing.
@@ -202,6 +203,7 @@ def test_a_paper_can_be_removed(remains, removed):
     assert keys
 
 
+@pytest.mark.slow
 def test_all_papers_were_there_before(remains):
   """Otherwise nothing was removed."""
   loaded = {name.split(".")[2] for name in remains["nothing"]["loaded"]}

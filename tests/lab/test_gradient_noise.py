@@ -12,6 +12,8 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.types import Rollout, TrainBatch
 
+pytestmark = pytest.mark.slow
+
 MEAN = np.array([3.0, 0.0, 0.0])
 ADVANTAGES = {"mean": AdvantageConfig("dr_grpo"), "RLOO": AdvantageConfig("rloo"),
               "OTB": AdvantageConfig("otb"), "GAE": AdvantageConfig("gae", whiten=False)}

@@ -48,6 +48,7 @@ def command(sweep, monkeypatch, *flags):
   sweeps.main(sweep, "A sweep.")
 
 
+@pytest.mark.slow
 def test_what_is_missing_runs_once_and_the_table_follows(sweep, monkeypatch, capsys):
   command(sweep, monkeypatch, "--index=1")
   assert [cell.name for cell in sweeps.missing(sweep)] == ["a_seed1", "a_seed7"]
@@ -64,6 +65,7 @@ def test_what_is_missing_runs_once_and_the_table_follows(sweep, monkeypatch, cap
   assert capsys.readouterr().out.count("done") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed, reason", [
     (9, "exit status 1, error: another process trains there"), (6, ".*metrics.jsonl")])
 def test_a_run_that_breaks_off_leaves_no_result_and_no_other_without(sweep, monkeypatch, seed,
@@ -99,6 +101,7 @@ def test_elsewhere_than_in_the_root_is_one_line(sweep, monkeypatch, capsys):
   assert "Fix: start from the repository's root" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["sources", "config"])
 def test_results_of_other_sources_or_configs_are_never_mixed(sweep, monkeypatch, change):
   command(sweep, monkeypatch)

@@ -12,6 +12,8 @@ import pytest
 from jaxrl_llm.config import EstimatorConfig
 from jaxrl_llm.objective import estimators
 
+pytestmark = pytest.mark.slow
+
 _spec = importlib.util.spec_from_file_location("contracts_of_limits",
                                                Path(__file__).parent / "contracts.py")
 sys.modules[_spec.name] = contracts = importlib.util.module_from_spec(_spec)

@@ -113,6 +113,7 @@ def test_cases_without_time_are_listed(command):
   assert text.count("skipped") == 2 and "no time left of 35 s" in text
 
 
+@pytest.mark.slow
 def test_a_case_that_does_not_fit_is_tried_with_fewer_rows(monkeypatch, command):
   held = 1
 

@@ -20,6 +20,8 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import engine, engines
 from jaxrl_llm.types import Sampling
 
+pytestmark = pytest.mark.slow
+
 
 def model_on(axes: MeshConfig, devices: int) -> Model:
   return Model(MODEL.config, parallel.Layout(parallel.make_mesh(axes, jax.devices()[:devices])))
@@ -45,7 +47,6 @@ def test_equals_generate(axes, devices, options):
   assert stats.useful_steps == got.mask.sum() <= stats.slot_steps
 
 
-@pytest.mark.slow
 def test_fewer_groups_than_devices():
   few = prompts(8)
   expected = jax.device_get(sampler()(PARAMS, few, KEY, Sampling.of(1.0)))
@@ -60,7 +61,6 @@ def run_turns(environment, **options):
                      mesh=model.constrain.mesh, environment=environment, **LIMITS, **options)
 
 
-@pytest.mark.slow
 def test_turns_of_one_environment():
   got, stats = run_turns(Scripted(), tool_workers=3, tool_chunks=0)
   assert_same_turns(jax.device_get(got), reference_of_turns())
@@ -93,7 +93,6 @@ def test_another_order_of_rows_is_rejected(monkeypatch):
     assert_same(run()[0], reference())
 
 
-@pytest.mark.slow
 def test_limits_are_those_of_the_rows():
   limit = np.arange(32) % 20 + 1
   got, _ = run(max_new=limit)

@@ -10,6 +10,8 @@ import pytest
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.types import Sampling
 
+pytestmark = pytest.mark.slow
+
 SAMPLES, V = 200_000, 12
 # Upper 0.1 % points of chi-square with 1 to 11 degrees of freedom.
 QUANTILE = (10.83, 13.82, 16.27, 18.47, 20.52, 22.46, 24.32, 26.12, 27.88, 29.59, 31.26)

@@ -1,7 +1,9 @@
 """Runs that cannot sample a batch keep the iterations that they finished."""
 
 import command
+import pytest
 
+pytestmark = pytest.mark.slow
 PATIENT = ("dynamic_sampling.enabled=True", "dynamic_sampling.max_draws=2",
            "checkpoint.every=100", "evaluation.every=100")
 

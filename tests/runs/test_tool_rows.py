@@ -33,6 +33,8 @@ from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, TokenStats
 
+pytestmark = pytest.mark.slow
+
 MERGES = [("1", "2"), ("[", "1"), ("]", "?"), ("?", ";"), ("=", "="), ("3", "]"), ("*", "*")]
 LETTERS = 2 + len(ALPHABET)
 
@@ -359,7 +361,6 @@ def test_ratios_and_positions_skip_tool_text(preset, sampled, scores):
                              atol=1e-7)
 
 
-@pytest.mark.slow
 def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(built, params, sampled, scores):
   """The real scorer, batches and loss: the parameters' gradient, to the bit."""
   cfg = built.cfg

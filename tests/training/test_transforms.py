@@ -188,6 +188,7 @@ def test_numbers_and_carried_states_are_each_transform_s_own():
   close(change, scaled(moved(config("fading", share=0.5))[0], 0.5))
 
 
+@pytest.mark.slow
 def test_micro_batches_change_nothing():
   """`before` sees the whole optimizer batch, however many micro-batches the gradient has."""
   whole = moved(config("standard"))[0]

@@ -29,6 +29,8 @@ from jaxrl_llm.training.packing import Packer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Bins, Rollout
 
+pytestmark = pytest.mark.slow
+
 ROWS, LENGTH = 8, 12
 MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2,
                           head_dim=8, mlp_width=24))

@@ -11,6 +11,8 @@ from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.papers.budgets import pruning
 
+pytestmark = pytest.mark.slow
+
 CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8,
                      mlp_width=24)
 MODEL = Model(CONFIG)

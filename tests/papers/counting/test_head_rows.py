@@ -18,6 +18,8 @@ from jaxrl_llm.planning.shapes import SHAPES
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.types import SupervisedBatch
 
+pytestmark = pytest.mark.slow
+
 D, V = 16, 20
 SHAPE = ModelConfig(vocab_size=V, width=D, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                     mlp_width=24, tie_head=False)
@@ -80,7 +82,6 @@ def one_row_less():
                      parameters=fewer).params
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [gradient_masked_only, one_row_less])
 def test_a_training_that_moves_more_or_less_is_rejected(wrong):
   assert not only_rows(wrong)
@@ -222,7 +223,6 @@ def logits(params):
                     @ MODEL.head(params))
 
 
-@pytest.mark.slow
 def test_merging_trained_adapters_changes_no_logit(monkeypatch):
   rng = np.random.default_rng(0)
   batch = SupervisedBatch(jnp.asarray(rng.integers(0, V, (8, 7)), jnp.int32),

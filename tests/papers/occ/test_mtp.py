@@ -27,6 +27,8 @@ from jaxrl_llm.objective.row_stats import Distribution, row_stats
 from jaxrl_llm.rollouts import hand_over
 from jaxrl_llm.types import Bins
 
+pytestmark = pytest.mark.slow
+
 CONFIG = ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
                      mlp_width=24, mtp=True)
 MODELS = {

@@ -41,6 +41,8 @@ from jaxrl_llm.training.train_step import (
 )
 from jaxrl_llm.types import Bins, Rollout, SupervisedBatch, TrainBatch
 
+pytestmark = pytest.mark.slow
+
 ROWS, LENGTH = 16, 16
 MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=1, num_heads=2, num_kv_heads=2,
                           head_dim=8, mlp_width=24, mtp=True))
@@ -160,7 +162,6 @@ def test_a_coefficient_of_each_micro_batch_is_noticed():
     close(found(half, params, "occ")[1], found(batch, params, "occ")[1])
 
 
-@pytest.mark.slow
 def test_eight_devices_give_the_update_of_one():
   cfg, batch, params = StepConfig(loss_config("occ")), sampled(), parameters()
   results = []
@@ -214,7 +215,6 @@ def test_the_loss_is_that_of_the_formula(name):
     assert mean.total / mean.count == 0.5
 
 
-@pytest.mark.slow
 def test_a_cross_entropy_ignores_weights_that_know_advantages():
   batch, params = sampled(), parameters()
   plain = batch.replace(regularizer_weights=jnp.where(batch.loss_weights > 0, 0.05, 0.0))
@@ -243,7 +243,6 @@ def trunk_gradient(name, **numbers):
   return gradients(params, batch, loss=policy_loss, model=MODEL, cfg=cfg)[1]
 
 
-@pytest.mark.slow
 def test_a_coefficient_of_zero_is_detach_on_the_trunk_bit_for_bit():
   """Operation by operation: a compiler may fuse the two programs differently, and round so."""
   detached = trunk_gradient("mtp_detach")

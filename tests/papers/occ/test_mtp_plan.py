@@ -6,6 +6,8 @@ import pytest
 
 from jaxrl_llm.planning import abstract, flops, programs
 
+pytestmark = pytest.mark.slow
+
 
 def operations(name: str) -> dict[str, tuple[float, float]]:
   """(counted products, the model's own operations) of a run's scoring pass and update."""

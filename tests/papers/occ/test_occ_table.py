@@ -68,6 +68,7 @@ def guessing(model, params, tokens, mask):
   return right, int(mask.sum())
 
 
+@pytest.mark.slow
 def test_right_guesses_are_counted_at_their_tokens():
   model = Model(ModelConfig(vocab_size=3, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
                             head_dim=8, mlp_width=8, mtp=True))

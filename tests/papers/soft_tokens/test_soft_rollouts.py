@@ -24,6 +24,8 @@ from jaxrl_llm.papers.soft_tokens.mixtures import (
 from jaxrl_llm.rollouts.next_token import row_keys
 from jaxrl_llm.types import PromptBatch, Sampling
 
+pytestmark = pytest.mark.slow
+
 MODEL = Model(
     ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8,
                 mlp_width=24))
@@ -147,7 +149,6 @@ def test_a_row_is_thought_prefill_and_answer(name, end_ids, prefill_ids):
     assert layout_faults(found, wrong) > 0
 
 
-@pytest.mark.slow
 def test_some_thoughts_close_and_others_reach_their_cap():
   cfg = dataclasses.replace(CFG, end_ids=(4,))
   for mode in MODES.values():
@@ -155,7 +156,6 @@ def test_some_thoughts_close_and_others_reach_their_cap():
     assert set(put_in) == {len(cfg.prefill_ids), len(cfg.prefill_ids) + 1}
 
 
-@pytest.mark.slow
 def test_fuzzy_without_noise_is_greedy():
   """Token for token, on 100 prompts without near ties."""
   batch = prompts(150, group=1, seed=2)

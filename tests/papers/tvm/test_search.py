@@ -15,6 +15,8 @@ from jaxrl_llm.papers.tvm.search import Beam, BeamConfig, Step
 from jaxrl_llm.rollouts import generate
 from jaxrl_llm.types import PromptBatch, Sampling
 
+pytestmark = pytest.mark.slow
+
 MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1,
                           head_dim=8, mlp_width=24))
 END, NEWLINE, PAD = 3, 4, 0

@@ -75,6 +75,7 @@ def scored(rollout, theta, rules: Sampling | None = None):
   return np.where(rollout.mask, found.log_probs, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["vllm", "sglang"])
 def test_rows_are_those_of_the_policy(api, serve, tmp_path):
   server = serve()
@@ -188,6 +189,7 @@ def test_a_server_that_stays_away_ends_with_one_line(serve, tmp_path):
     sample(made, policy)
 
 
+@pytest.mark.slow
 def test_rows_of_other_weights_are_dropped(serve, tmp_path, caplog):
   """The server is started again in the middle of a batch, and has random weights then."""
   other = weights.publish(tmp_path / "other", MODEL, params(1), TOKENIZER, None)

@@ -21,7 +21,7 @@ def test_every_aggregation_is_studied():
   assert set(studies.aggregation_names()) == set(AGGREGATIONS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tables_have_the_methods_of_plugins(tmp_path):
   done = run("--instances=1", "--group-instances=1", f"--out={tmp_path}", f"--plugins={PLUGINS}")
   assert done.returncode == 0, done.stderr[-2000:]

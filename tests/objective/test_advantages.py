@@ -151,7 +151,9 @@ def properties(advantage, cfg, *, group, tool_text):
   run = jax.jit(lambda given: advantage(given, cfg))
   keep = np.ones(len(cases.GROUPS), bool)
   keep[2] = False
-  given = cases.make(keep=keep)
+  # Of pass_k every group needs a right row and a wrong one.
+  rewards = {"rewards": np.isin(np.arange(len(keep)), [0, 1, 3]).astype(np.float32)}
+  given = cases.make(keep=keep, **(rewards if cfg.name == "pass_k" else {}))
   got = np.asarray(run(cases.on_device(given)))
   assert got.dtype == np.float32 and np.isfinite(got).all() and np.abs(got).max() > 0.1
   np.testing.assert_array_equal(got[~given.mask], 0.0)

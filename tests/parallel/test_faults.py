@@ -55,8 +55,9 @@ def whole(tmp_path_factory):
   return workdir
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize("seed", [
+    pytest.param(seed, marks=pytest.mark.processes if seed else pytest.mark.slow)
+    for seed in range(KILLS)])
 def test_a_killed_process_ends_all_and_the_restart_goes_on_exactly(seed, whole, tmp_path):
   chance, victim = random.Random(seed), seed % 2
   run = group.train(2, 4, tmp_path / "run", "plain", *EACH)

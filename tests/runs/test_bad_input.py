@@ -345,7 +345,7 @@ def test_command_refuses_in_one_short_error(name, texts, refusals):
   error = refusals.texts[name]
   for text in texts:
     assert text in error
-  assert len(error) < 600
+  assert len(error) < 700  # that of a preset lists all names
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_the_losses_of_a_seed_begin_alike():
     assert len({json.dumps(one[loss]["accuracy"]) for loss in toy.LOSSES}) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_short_run_measures_the_coefficient_that_it_trains_with(tmp_path):
   """OCC's quotient in the watched batch is that of the update, up to the clamp."""
   found = toy.trained(toy.config("occ", seed=7, iterations=2), tmp_path)

@@ -32,8 +32,8 @@ ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS,
 def shared_folder() -> Path:
   """Returns the folder of compiled programs for tests and the commands that they start.
 
-  It is that of the environment, where several sessions share one, or one of this session, which is
-  removed at its end. The processes of pytest-xdist inherit it from the one that started them.
+  It is that of the environment, where several runs of pytest share one, or one of this run, which
+  is removed at its end. The processes of pytest-xdist inherit it from the one that started them.
   """
   if FOLDER not in os.environ:
     os.environ[FOLDER] = tempfile.mkdtemp(prefix="jaxrl_llm_programs_")

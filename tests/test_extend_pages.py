@@ -10,6 +10,7 @@ from pathlib import Path
 
 import forked
 import pytest
+from suites import quick_of
 
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 
@@ -52,14 +53,17 @@ def test_every_kind_has_a_page_of_forty_lines():
     assert f"plugins=experiments/extend/{page}.py" in " ".join(command(page))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page, key, value", [
-    ("estimator", "estimator", {"name": "tempered", "power": 0.5}),
-    ("advantage", "advantage", {"name": "above_best", "share": 0.5}),
-    ("mtp", "term", {"name": "distilled", "coef": 0.2}),
-    ("mapping", "task", {"name": "dataset"}),
-    ("task", "task", {"name": "backwards", "letters": 3}),
-])
+METHODS = {
+    "estimator": ("estimator", {"name": "tempered", "power": 0.5}),
+    "advantage": ("advantage", {"name": "above_best", "share": 0.5}),
+    "mtp": ("term", {"name": "distilled", "coef": 0.2}),
+    "mapping": ("task", {"name": "dataset"}),
+    "task": ("task", {"name": "backwards", "letters": 3}),
+}
+
+
+@pytest.mark.parametrize("page, key, value", quick_of(
+    (), {page: (page, *entry) for page, entry in METHODS.items()}, slow=("estimator", "mtp")))
 def test_the_method_is_the_run_s(tmp_path, page, key, value):
   metrics, rows = run(page, tmp_path / page)
   assert metrics[-1]["iteration"] == 2 and len(rows) == 16

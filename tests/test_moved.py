@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from suites import all_papers
 
 import jaxrl_llm
 from jaxrl_llm import moved, paper_table
@@ -29,6 +30,7 @@ def wrong_entries(modules: dict[str, str]) -> list[str]:
   return [old for old, new in modules.items() if file_of(new) is None or file_of(old) is not None]
 
 
+@all_papers
 def test_every_target_exists_and_no_old_file_hides_it():
   assert len(moved.MODULES) > 80 and wrong_entries(moved.MODULES) == []
   assert wrong_entries({**moved.MODULES, "jaxrl_llm.runs.gone": "jaxrl_llm.build.gone"}) == [
@@ -53,7 +55,14 @@ def differing(name: str, old) -> list[str]:
   return found + ([] if old.__name__ == moved.MODULES[name] else ["__name__"])
 
 
-@pytest.mark.parametrize("name", sorted(set(moved.MODULES) - BY_PATH))
+def needs(module: str) -> tuple:
+  """Returns the mark of a module of a paper."""
+  _, _, rest = module.partition(".papers.")
+  return (pytest.mark.paper(rest.partition(".")[0]),) if rest else ()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(moved.MODULES[name]))
+                                  for name in sorted(set(moved.MODULES) - BY_PATH)])
 def test_an_old_name_gives_the_module_of_today(name):
   assert differing(name, importlib.import_module(name)) == []
   parent, _, leaf = name.rpartition(".")

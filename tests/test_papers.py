@@ -15,6 +15,7 @@ from pathlib import Path
 
 import programs
 import pytest
+from suites import all_papers
 
 from jaxrl_llm import moved, paper_table
 from jaxrl_llm.reporting.tables import markers
@@ -71,6 +72,7 @@ def core(suffixes=(".py", ".md", ".html")) -> dict[str, str]:
   return {path: text for path, text in texts.items() if not path.startswith("papers/")}
 
 
+@all_papers
 def test_every_paper_has_words_and_a_page():
   assert sorted(WORDS) == FOLDERS and len(FOLDERS) >= 10
   assert {folder for folder, _, _ in paper_table.PAPERS} <= set(FOLDERS)
@@ -211,6 +213,7 @@ def test_all_papers_were_there_before(remains):
   assert {"pipo", "arca"} <= set(remains["nothing"]["names"]["preset"])
 
 
+@pytest.mark.paper("judges")
 def test_a_core_that_reads_a_paper_fails_without_it(tmp_path):
   """A knot that is tied on purpose."""
   folder = copy_package(tmp_path)

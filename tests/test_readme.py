@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from suites import all_papers
 
 from jaxrl_llm.config import EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+@all_papers
 def test_length_and_links():
   assert README.count("\n") <= 200
   for target in re.findall(r"\]\(([^)#:]+)\)", README):
@@ -48,6 +50,7 @@ def test_the_pairs_are_those_of_the_sweep():
   assert len(rows) == 3 and re.findall(pair, stated) == [*verified, *control]
 
 
+@all_papers
 def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "experiments"))
   import matrix

@@ -23,8 +23,6 @@ from jaxrl_llm.runs import trainer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
 
-pytestmark = pytest.mark.slow
-
 
 def train(folder, preset, **sections):
   config = base_config()
@@ -80,6 +78,7 @@ def loss_gradient(name, parts, params, batch, rows, loss) -> np.ndarray:
   return np.asarray(ravel_pytree(tree)[0])
 
 
+@pytest.mark.slow
 def test_every_estimator_is_there_and_the_policies_differ(setting):
   *_, result = setting
   assert [e.name for e in result.estimators] == estimators.names()
@@ -93,6 +92,7 @@ def test_every_estimator_is_there_and_the_policies_differ(setting):
   assert entry(result, "seq_is").effective_share < 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ctpo", "minpro"])
 def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   parts, rows, params, result = setting
@@ -103,6 +103,7 @@ def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "another estimator would pass too"
 
 
+@pytest.mark.slow
 def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monkeypatch):
   """The rows were sampled without a rule; the replay prunes and forbids early stops."""
   parts, rows, params, _ = setting
@@ -127,6 +128,7 @@ def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monke
     assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "all tokens would pass too"
 
 
+@pytest.mark.slow
 def test_drift_by_position_equals_a_loop(setting):
   parts, rows, params, result = setting
   batch = replay._batch(rows, Scores(), parts.cfg)
@@ -147,6 +149,7 @@ def test_drift_by_position_equals_a_loop(setting):
   assert result.std.max() > 1e-3
 
 
+@pytest.mark.slow
 def test_one_denominator_for_tokens_without_gradient(setting):
   """Of the tokens with an advantage: the table's share is the mean of the figure's."""
   parts, rows, _, result = setting
@@ -166,6 +169,7 @@ def test_one_denominator_for_tokens_without_gradient(setting):
       "the estimator's own share, of all tokens, would pass too")
 
 
+@pytest.mark.slow
 def test_rows_that_leave_a_bucket_are_said(setting):
   _, rows, _, result = setting
   lengths = np.asarray(rows.rollout.mask).sum(1)
@@ -178,6 +182,7 @@ def test_rows_that_leave_a_bucket_are_said(setting):
   assert replay_report.leaving_note(none) == "All rows reach the last bucket."
 
 
+@pytest.mark.slow
 def test_a_zero_gradient_is_said_in_words_and_families_stand_together(setting):
   *_, result = setting
   names = [e.name for e in result.estimators]
@@ -197,11 +202,13 @@ def test_a_zero_gradient_is_said_in_words_and_families_stand_together(setting):
   assert replay_report.family("ppo") == "token ratio" == replay_report.family("cispo")
 
 
+@pytest.mark.slow
 def test_the_shade_tells_near_cosines_apart():
   shades = [replay_report.shade(value) for value in (1.0, 0.99, 0.9, 0.0, -0.9, np.nan)]
   assert len(set(shades)) == 6 and shades[-2].startswith(f"rgba({html.RED}")
 
 
+@pytest.mark.slow
 def test_report_has_every_estimator_and_no_link_out(workdir):
   text = replay_run.run(workdir)
   page = (workdir / "replay.html").read_text()
@@ -214,6 +221,7 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
   assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
 
 
+@pytest.mark.nightly
 @pytest.mark.paper("arca")
 def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypatch):
   folder, seen = train(tmp_path / "arca", "arca"), []
@@ -224,6 +232,7 @@ def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypat
   assert np.asarray(seen[0].columns["adapter_residual"]).max() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.paper("arca")
 def test_a_run_that_reads_the_reference_cannot_be_replayed(tmp_path):
   folder = train(tmp_path / "gap", "arca", advantage={"signal": "reference_gap"},
@@ -232,6 +241,7 @@ def test_a_run_that_reads_the_reference_cannot_be_replayed(tmp_path):
     replay_run.run(folder)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_replayed(workdir):
   refused = {
       (9, None): "--iteration=9: the run keeps rollouts of iterations 1 to 4",
@@ -244,6 +254,7 @@ def test_what_cannot_be_replayed(workdir):
     replay_run.run(workdir / "none")
 
 
+@pytest.mark.slow
 def test_a_zero_gradient_has_no_direction():
   cosine = replay.cosines([np.array([1.0, 0.0]), np.zeros(2), np.array([1.0, 1.0])])
   assert np.isnan(cosine[1]).all() and np.isnan(cosine[:, 1]).all()

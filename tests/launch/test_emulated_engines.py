@@ -125,7 +125,7 @@ def test_a_wrong_run_is_told(lines, names, fault, tmp_path):
   assert times(tmp_path, 2) != before, "an iteration was sampled again"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_slurm_saves_at_a_signal_and_the_same_command_goes_on(tmp_path, variables):
   path = launching.stubs(tmp_path / "bin", sbatch="slurm_stub", srun="slurm_stub")
   workdir = tmp_path / "shared" / "run"

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from suites import all_papers
 from method_pages import numbers, sections, table
 
 import jaxrl_llm
@@ -168,6 +169,7 @@ def test_prose_is_short_and_links_exist(page):
 # --- what experiments/pages.py writes
 
 
+@all_papers
 def test_nothing_is_out_of_date(pages):
   assert pages.renew(write=False) == []
 
@@ -203,6 +205,7 @@ def halved(log_probs, anchor_log_probs, advantages, mask, cfg):
   """
 
 
+@all_papers
 def test_a_new_estimator_needs_no_line_on_a_page(pages, monkeypatch):
   """It gets a row and a section, and a page without them is out of date."""
   monkeypatch.setattr(halved, "__module__", "jaxrl_llm.objective.estimators.token")

@@ -52,7 +52,7 @@ def without_run(entries, names) -> list[str]:
   return [item.name for item in entries if not fnmatch.filter(names, item.name)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_its_run_logs_what_it_explains(prefix, tmp_path):
   trainer.run(configured(prefix), tmp_path / "run")

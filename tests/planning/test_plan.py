@@ -10,8 +10,6 @@ import forked
 import programs
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parent.parent.parent
 TPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
                          reason="needs libtpu: pip install -e '.[plan-tpu]'")
@@ -32,6 +30,7 @@ def planned(tmp_path, *arguments: str) -> tuple[dict, str]:
   return data | {"programs": {entry["name"]: entry for entry in data["programs"]}}, done.stdout
 
 
+@pytest.mark.slow
 @TPU
 def test_a_whole_iteration_on_four_chips(tmp_path):
   data, text = planned(tmp_path, "--target=v5e:2x2")
@@ -55,6 +54,7 @@ def test_a_whole_iteration_on_four_chips(tmp_path):
     assert entry["advice"] == [] and 0 <= entry["mfu"] <= 1
 
 
+@pytest.mark.nightly
 @TPU
 def test_a_packed_step_and_pass_make_as_many_trips_as_rows_may_need(tmp_path):
   budget = ("--config.updates.micro_batches=1", "--config.updates.token_budget=64",
@@ -71,6 +71,7 @@ def test_a_packed_step_and_pass_make_as_many_trips_as_rows_may_need(tmp_path):
     assert found == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.slow
 @TPU
 def test_the_engine_on_one_chip(tmp_path):
   data, _ = planned(tmp_path, "--target=v5e:1", "--programs=prefill,decode",
@@ -83,6 +84,7 @@ def test_the_engine_on_one_chip(tmp_path):
   assert decode["bytes"]["cache"] >= 16 * 2 * 2 * 32 * 2 * 4 * 32
 
 
+@pytest.mark.slow
 @TPU
 def test_what_does_not_fit_names_a_key(tmp_path):
   data, text = planned(tmp_path, "--target=v5e:1", "--programs=step", "--config.mesh.fsdp=1",
@@ -91,6 +93,7 @@ def test_what_does_not_fit_names_a_key(tmp_path):
   assert "mesh.fsdp" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments, message", [
     (("--target=v5litepod-16",), "error: --target=v5litepod-16: no target."),
     (("--target=v5e:1", "--config.pretrained=org/unknown"), "error: pretrained = 'org/unknown'"),
@@ -103,6 +106,7 @@ def test_a_users_mistake_is_one_line(arguments, message):
   assert done.stderr.splitlines()[-1].startswith(message) and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @TPU
 def test_devices_that_do_not_fit_the_mesh_are_refused():
   done = command("--target=v5e:1", interpreter=True)

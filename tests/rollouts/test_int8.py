@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 from jax import lax
+from suites import quick_of
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
@@ -35,6 +36,8 @@ MODEL = Model(CONFIG)
 STACKED = Model(dataclasses.replace(CONFIG, scan_layers=True))
 KEY, NEW, SAMPLING = jax.random.key(7), 9, Sampling.of(1.0)
 held = pytest.mark.parametrize("quantization", int8.STORED)
+slowly_held = pytest.mark.parametrize("quantization", quick_of(
+    (), {name: (name,) for name in int8.STORED}, slow={int8.STORED[0]}))
 
 
 def params_of(model):
@@ -96,8 +99,7 @@ def test_the_check_of_values_rejects(wrong):
     check_values(wrong)
 
 
-@pytest.mark.slow
-@held
+@slowly_held
 @pytest.mark.parametrize("model", [MODEL, STACKED], ids=["blocks", "stacked"])
 def test_a_matrix_takes_one_byte_per_entry_and_its_scales(model, quantization):
   _, params = quantized(quantization, model)
@@ -194,8 +196,7 @@ def generation(model):
   return jax.jit(functools.partial(generate, model=model, cfg=cfg))
 
 
-@pytest.mark.slow
-@held
+@slowly_held
 def test_the_behavior_is_that_of_the_quantized_network(quantization):
   model, params = quantized(quantization)
   rollout = generation(model)(params, prompts(), KEY, SAMPLING)
@@ -219,8 +220,7 @@ def carried(quantization) -> set[str]:
   return {kind for line in loops for kind in re.findall(shapes, line)}
 
 
-@pytest.mark.slow
-@held
+@slowly_held
 def test_no_wider_copy_of_the_weights_is_made_before_the_loop(quantization, monkeypatch):
   assert carried(quantization) == {"s8"}
   if quantization == "int8_weights":
@@ -244,8 +244,7 @@ def on_devices(quantization, axes):
   return copy, jax.device_get(rollout)
 
 
-@pytest.mark.slow
-@held
+@slowly_held
 def test_sampled_rows_are_those_of_one_device(quantization):
   copy, found = on_devices(quantization, MeshConfig(1, 4, 2))
   _, expected = on_devices(quantization, None)

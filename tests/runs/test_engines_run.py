@@ -13,9 +13,10 @@ ENGINE = {"updates.overlap": False, "rollout.slots": 8, "rollout.shared_prefix":
 EACH = {"rollout.engine_per_device": True}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", [{}, {"mesh.rollout": 2, "updates.overlap": True}],
-                         ids=["all", "apart"])
+@pytest.mark.parametrize("overrides", [
+    pytest.param({}, id="all", marks=pytest.mark.slow),
+    pytest.param({"mesh.rollout": 2, "updates.overlap": True}, id="apart",
+                 marks=pytest.mark.nightly)])
 def test_an_engine_for_each_device_changes_nothing(overrides, monkeypatch):
   real, meshes = engines.run, []
 

@@ -9,8 +9,6 @@ import pytest
 
 from jaxrl_llm.reporting.reader import read_run
 
-pytestmark = pytest.mark.slow
-
 RECIPE = "configs/qwen25_0_5b_gsm8k.py:ctpo"
 SIZES = {
     "task.heldout_problems": 8, "rollout.prompts": 4, "rollout.group_size": 4,
@@ -54,6 +52,7 @@ def tiny_checkpoint(folder, problems):
   return folder / "checkpoint"
 
 
+@pytest.mark.nightly
 def test_programs_run_and_the_report_shows_them(tmp_path):
   problems = tmp_path / "gsm8k.jsonl"
   write_problems(problems, "program")

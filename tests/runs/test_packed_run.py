@@ -32,8 +32,9 @@ def run(iterations=4, **overrides):
   return jax.device_get(state.state.params), found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("budget, shared", [(8, False), (24, True)])
+@pytest.mark.parametrize("budget, shared", [
+    pytest.param(8, False, marks=pytest.mark.nightly),
+    pytest.param(24, True, marks=pytest.mark.slow)])
 def test_a_budget_changes_memory_and_speed_only(budget, shared):
   params, found = run(**{"updates.token_budget": budget, "updates.shared_prompts": shared})
   expected, others = run()

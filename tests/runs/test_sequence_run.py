@@ -24,9 +24,10 @@ def without_sizes(values: dict) -> dict:
           if name not in ("rollout/wasted_slots", "rollout/chunks", "rollout/cache_read")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [
-    {}, {"rollout.slots": 8, "updates.token_budget": 16}], ids=["whole", "slots and bins"])
+    pytest.param({}, id="whole", marks=pytest.mark.slow),
+    pytest.param({"rollout.slots": 8, "updates.token_budget": 16}, id="slots and bins",
+                 marks=pytest.mark.nightly)])
 def test_a_divided_row_changes_nothing(overrides):
   divided, whole = built(4, **SERIAL | MESH | overrides), built(1, **SERIAL | overrides)
   for (tree, _, rows, values), (tree_, _, rows_, values_) in zip(

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import tiny
 
-pytestmark = pytest.mark.slow
-
 SERVER = Path(__file__).parents[1] / "rollouts" / "server" / "engine_server.py"
 ROWS = 64  # of an iteration
 
@@ -75,6 +73,7 @@ def whole(server, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_of_the_policy(whole):
   ids = row_ids(whole)
   assert ids == list(range(ids[0], ids[0] + tiny.ITERATIONS * ROWS))
@@ -83,6 +82,7 @@ def test_the_rows_are_those_of_the_policy(whole):
   assert len({line["policy/entropy"] for line in command.metrics_lines(whole)[1:]}) > 1
 
 
+@pytest.mark.nightly
 def test_a_server_that_dies_costs_time_only(server, whole, tmp_path):
   """It is killed while the run is under way, and comes back without weights."""
   workdir = tmp_path / "run"
@@ -101,6 +101,7 @@ def test_a_server_that_dies_costs_time_only(server, whole, tmp_path):
   assert max(line["mismatch/absolute"] for line in command.metrics_lines(workdir)[1:]) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_run_without_its_server_ends_and_goes_on_later(server, whole, tmp_path):
   workdir = tmp_path / "run"
   process = start(workdir, server, "server.patience=0.5")
@@ -118,6 +119,7 @@ def test_a_run_without_its_server_ends_and_goes_on_later(server, whole, tmp_path
   assert content(workdir) == content(whole)
 
 
+@pytest.mark.nightly
 def test_sampling_ahead_changes_nothing(server, tmp_path):
   old = "updates.staleness=1"
   command.succeed(start(tmp_path / "after", server, old))

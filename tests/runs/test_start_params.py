@@ -9,8 +9,6 @@ import tiny
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.runs import trainer
 
-pytestmark = pytest.mark.slow
-
 
 def embeddings() -> int:
   """Arrays of the embedding's shape that are alive, without the shards that a checkpoint reads."""
@@ -35,7 +33,9 @@ def copies_while_training(monkeypatch, folder, **keys) -> list[int]:
   return found
 
 
-@pytest.mark.parametrize("keys, extra", [({}, 0), ({"kl.coef": 0.1}, 1)], ids=["none", "kl"])
+@pytest.mark.parametrize("keys, extra", [
+    pytest.param({}, 0, id="none", marks=pytest.mark.nightly),
+    pytest.param({"kl.coef": 0.1}, 1, id="kl", marks=pytest.mark.slow)])
 def test_the_start_is_held_for_a_reference_alone(monkeypatch, tmp_path, keys, extra):
   before = embeddings()
   found = copies_while_training(monkeypatch, tmp_path / "run", **keys)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from suites import quick_for
+from suites import quick_for, quick_of
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
@@ -135,8 +135,8 @@ def prepared_step(cfg):
   return jax.jit(functools.partial(train_step, loss=policy_loss, model=MODEL, tx=TX, cfg=cfg))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["m2po", "bapo", "clip_cov", "kl_cov"])
+@pytest.mark.parametrize("name", quick_of(
+    (), {name: (name,) for name in ("m2po", "bapo", "clip_cov", "kl_cov")}, slow=("clip_cov",)))
 def test_statistics_of_the_whole_batch_survive_micro_batches(name):
   """m2po drops tokens by a threshold over the whole optimizer batch; each micro-batch's own would
   drop others. So it is with the bounds of bapo and the tokens of clip_cov and kl_cov.

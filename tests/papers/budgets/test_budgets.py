@@ -153,7 +153,7 @@ def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
   assert by_chance < uniform
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_run_measures_all_allocations(monkeypatch):
   run = loaded()
   for name, value in {"STEPS": 3, "BATCH": 8, "UPDATES": 2, "SAMPLES": 2, "REPORTED": 1}.items():

@@ -84,7 +84,7 @@ def test_lists_and_their_lengths():
     assert task.reward(problems[counts.index(4)], text).correct is right
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_run_measures_all_variants(monkeypatch):
   """Few steps, prompts and layers: all is measured, what is frozen is frozen, modes are nested."""
   run = loaded()

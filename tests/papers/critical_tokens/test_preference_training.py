@@ -106,7 +106,7 @@ def slow_scores(pos, neg, tokens, length, beta):
   return out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_scores_are_those_of_each_prefix():
   rows = responses(2, rows=1)
   pos, neg = params(), params(1)

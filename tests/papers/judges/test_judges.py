@@ -225,7 +225,7 @@ class Judge(http.server.BaseHTTPRequestHandler):
     """Says nothing."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_run_asks_a_judge(tmp_path, reward):
   """The command at the head of the plugin, with a judge that likes short texts."""
   shown = re.search(r"  python (.*?)\n\n", reward.__doc__, re.DOTALL)[1].replace("\\\n", " ")

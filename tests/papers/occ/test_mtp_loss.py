@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from suites import quick_for
+from suites import quick_of
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
@@ -40,8 +40,6 @@ from jaxrl_llm.training.train_step import (
   state_shardings,
 )
 from jaxrl_llm.types import Bins, Rollout, SupervisedBatch, TrainBatch
-
-pytestmark = pytest.mark.slow
 
 ROWS, LENGTH = 16, 16
 MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=1, num_heads=2, num_kv_heads=2,
@@ -140,7 +138,7 @@ def reordered(batch):
   return jax.tree.map(lambda x: x[order], batch)
 
 
-@pytest.mark.parametrize("name", quick_for({"occ"}, NAMES))
+@pytest.mark.parametrize("name", quick_of((), {name: (name,) for name in NAMES}, slow={"occ"}))
 def test_padding_order_micro_batches_and_bins_change_nothing(name):
   batch, params = sampled(), parameters()
   whole = found(batch, params, name)
@@ -154,6 +152,7 @@ def test_padding_order_micro_batches_and_bins_change_nothing(name):
   close(found(batch, params, name, packing=packing), whole)
 
 
+@pytest.mark.slow
 def test_a_coefficient_of_each_micro_batch_is_noticed():
   """What the test above rejects."""
   batch, params = sampled(), parameters()
@@ -162,6 +161,7 @@ def test_a_coefficient_of_each_micro_batch_is_noticed():
     close(found(half, params, "occ")[1], found(batch, params, "occ")[1])
 
 
+@pytest.mark.slow
 def test_eight_devices_give_the_update_of_one():
   cfg, batch, params = StepConfig(loss_config("occ")), sampled(), parameters()
   results = []
@@ -200,6 +200,7 @@ def by_hand(name, batch, params):
   return coefficient * np.sum(weights[counted] * loss), coefficient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_loss_is_that_of_the_formula(name):
   batch, params = sampled(), parameters()
@@ -215,6 +216,7 @@ def test_the_loss_is_that_of_the_formula(name):
     assert mean.total / mean.count == 0.5
 
 
+@pytest.mark.slow
 def test_a_cross_entropy_ignores_weights_that_know_advantages():
   batch, params = sampled(), parameters()
   plain = batch.replace(regularizer_weights=jnp.where(batch.loss_weights > 0, 0.05, 0.0))
@@ -243,6 +245,7 @@ def trunk_gradient(name, **numbers):
   return gradients(params, batch, loss=policy_loss, model=MODEL, cfg=cfg)[1]
 
 
+@pytest.mark.nightly
 def test_a_coefficient_of_zero_is_detach_on_the_trunk_bit_for_bit():
   """Operation by operation: a compiler may fuse the two programs differently, and round so."""
   detached = trunk_gradient("mtp_detach")
@@ -254,6 +257,7 @@ def test_a_coefficient_of_zero_is_detach_on_the_trunk_bit_for_bit():
   assert not equal(trunk(trunk_gradient("occ", lambda_plus=1e-3, lambda_min=None)), trunk(detached))
 
 
+@pytest.mark.slow
 def test_the_warm_start_trains_the_head():
   batch, params = sampled(), parameters()
   rows = SupervisedBatch(batch.rollout.tokens, batch.rollout.length, batch.loss_weights)
@@ -278,6 +282,7 @@ def coefficient(change, mtp_change, last=0.3, **numbers):
                                                 jnp.float32(last)))
 
 
+@pytest.mark.slow
 def test_clamp_and_carry():
   assert coefficient([1, 0], [2, 0]) == pytest.approx(0.5)
   assert coefficient([1, 0], [2, 0], lambda_plus=0.5) == pytest.approx(0.25)
@@ -289,6 +294,7 @@ def test_clamp_and_carry():
   assert coefficient([1, 0], [0, 0], carry=False) == 0
 
 
+@pytest.mark.slow
 def test_the_first_optimizer_batch_keeps_the_last_coefficient():
   """What differs from the anchor there is rounding, of which no coefficient is made."""
   batch, params, cfg = sampled(), parameters(), StepConfig(loss_config("occ"))
@@ -364,6 +370,7 @@ def check_tracking(quotient):
       assert errors[0] < 0.3 and errors[1] < errors[0] / 5 and errors[2] < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("exact")
 def test_the_coefficient_tracks_the_gradients_for_small_steps():
   """For a step along the head's gradient and token gradients of one size, the limit is exact."""
@@ -386,12 +393,14 @@ def without_a_denominator(log_probs, states, direction, step):
   return float(jnp.sum(change[0] * change[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [by_the_policy_s_change, the_cosine, without_a_denominator])
 def test_other_quotients_do_not(wrong):
   with pytest.raises(AssertionError):
     check_tracking(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("exact")
 def test_an_orthogonal_head_gives_nothing():
   with jax.enable_x64(True):
@@ -404,6 +413,7 @@ def test_an_orthogonal_head_gives_nothing():
                             1e-3) > 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("alignment", [0.2, 0.5, 0.9])
 def test_along_another_step_the_quotient_is_another_one(alignment):
@@ -426,6 +436,7 @@ def test_along_another_step_the_quotient_is_another_one(alignment):
 # --- the table
 
 
+@pytest.mark.slow
 def test_a_loss_of_one_s_own():
   @mtp.register("bounded", coef=0.5, limit=1.0, replace=True)
   def bounded(inputs, cfg):
@@ -449,6 +460,7 @@ def test_a_loss_of_one_s_own():
     del LOSS_TERMS["bounded"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "said"), [
     ({"needs": {"values"}, "coef": 0.1}, "allowed are"),
     ({"calibrate": mtp.calibrate}, "mtp_anchor_log_probs"),

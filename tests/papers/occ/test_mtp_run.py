@@ -85,7 +85,7 @@ def went_on(whole, folder):
   return lines(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_goes_on_with_the_coefficient_that_it_had(whole, tmp_path, monkeypatch):
   found = lines(whole)
   assert len({line.get("mtp/coefficient") for line in found}) > 3

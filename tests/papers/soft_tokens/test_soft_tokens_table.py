@@ -60,7 +60,7 @@ def test_half_of_the_demonstrations_slip_and_thoughts_are_right():
   assert 0.4 < np.mean(slips) < 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_measures_every_training_and_setting(tmp_path, monkeypatch):
   """A short version of it, twice."""
   monkeypatch.setattr(run, "STEPS", 2)

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from suites import all_papers
 from method_pages import numbers, sections, table
+from suites import all_papers
 
 import jaxrl_llm
 from jaxrl_llm import paper_table

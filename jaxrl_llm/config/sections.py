@@ -318,9 +318,13 @@ class Config:
 
   @property
   def term_columns(self) -> tuple[str, ...]:
-    """Returns the columns with a pass that loss terms and the estimator read, sorted."""
+    """Returns the columns with a pass that loss terms, the estimator and update transforms read,
+    sorted.
+    """
     parts = self.term.table.parts(self.term.name).values()
+    transforms = self.transform.table.parts(self.transform.name).values()
     table = self.estimator.table
     of_estimator = table[self.estimator.name].required(table.numbers(self.estimator))
     passes = of_estimator & set(registry.COLUMNS.names())
-    return tuple(sorted(passes.union(*(entry.columns for entry in parts))))
+    of_transforms = (getattr(entry.function, "columns", frozenset()) for entry in transforms)
+    return tuple(sorted(passes.union(*(entry.columns for entry in parts), *of_transforms)))

@@ -2,16 +2,15 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxrl_llm.objective.step_size import ess_step_scale as ess_step_scale  # its name of before
 from jaxrl_llm.ops.bins import pack, places, unpack, weights
 from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.types import Bins, TokenStats
@@ -285,26 +284,3 @@ def _put(x: Array, columns: Int[Array, "B W"], length: int) -> Array:
     return jnp.zeros(length, x.dtype).at[at].set(row)
 
   return jax.vmap(put_row)(x, columns)
-
-
-def ess_step_scale(log_weights: Float[Array, " B"], *, power: float = 0.5,
-                   reference: float = 1.0) -> Float[Array, ""]:
-  """Returns the factor min(1, ess / reference)^power of a step, by how even the row weights are.
-
-    ess = (sum W)^2 / (sum W^2) / B,  in [1 / B, 1]
-
-  It is computed in log space, so that no sum of log-ratios is too large. Equal weights, and a
-  single row, have the factor 1. It belongs to the update: Adam would undo a factor of the loss.
-
-  Args:
-    log_weights: [B], nats, sum over the row of log(anchor / behavior), not clipped; 0 for a row
-      without policy tokens, which counts.
-    power: 0.5 with AdamW, 1 with SGD.
-    reference: share at and above which the step is whole.
-
-  Source: VCPO, arXiv 2602.17616, and its code, whose reference is 1.0 for mathematics and 0.55 for
-  several turns.
-  """
-  total = 2 * logsumexp(log_weights) - logsumexp(2 * log_weights)
-  share = jnp.exp(jnp.minimum(total - math.log(log_weights.shape[0]) - math.log(reference), 0.0))
-  return lax.stop_gradient(share ** power)

@@ -82,6 +82,9 @@ UPDATES = entries_of(f"""
 step                 | optimizer steps | updates so far
 loss/total           | 1     | the loss with all its terms, mean over the iteration's updates
 optimizer/grad_norm  | 1     | norm of the gradient before clipping, mean over the updates
+ess/share            | share | effective sample size of the sequences' weights, over their number
+ess/factor           | 1     | what transform.name=ess scales the update by
+entropy_share/kept   | share | tokens that transform.name=entropy_share leaves their gradient
 policy/entropy       | nats  | entropy of the policy, mean over tokens
 advantage/mean       | 1     | advantage, mean over tokens
 advantage/square     | 1     | its square, mean over tokens

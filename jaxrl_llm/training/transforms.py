@@ -107,10 +107,12 @@ class Transform:
       log-probs of these rows must be kept.
     off_policy: whether it trains on rows of an earlier policy.
     passes: forward passes over the optimizer batch that `before` makes.
+    columns: columns that it reads of the batch (training/columns.py).
   """
 
   recomputes_anchor = off_policy = False
   passes = 0
+  columns: frozenset[str] = frozenset()
 
   def first(self) -> Any:
     """Returns what `before` and `after` carry at first, a pytree of arrays; None: nothing."""

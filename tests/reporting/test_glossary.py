@@ -127,7 +127,8 @@ def with_redraws(_):
               model={"num_experts": 4, "experts_per_token": 2}, vocabulary={"min_p": 0.01},
               updates={"staleness": 1, "overlap": True}, mesh={"rollout": 4},
               estimator={"name": "m2po"}, advantage={"name": "pass_k"},
-              reward={"name": "task,brief"}, kl={"coef": 0.1, "place": "reward"})
+              reward={"name": "task,brief"}, kl={"coef": 0.1, "place": "reward"},
+              transform={"name": "ess,entropy_share"})
 
 
 def with_a_file(folder):

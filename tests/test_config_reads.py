@@ -12,6 +12,7 @@ import experiment_files
 import jax
 import numpy as np
 import pytest
+import tiny_batch
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import registry
@@ -21,12 +22,14 @@ from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective import advantages, aggregation, correction, estimators, terms
+from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.rollouts.tools import make_tool
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.prompts import make_prompter
 from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.training.train_step import init_state, train_step
 from jaxrl_llm.types import AdvantageInputs, Rollout, TokenStats, TrainBatch
 
 pytestmark = pytest.mark.paper("arca", "occ", "pipo")
@@ -95,6 +98,7 @@ def call_methods():
   gate = config_lib.CorrectionConfig(level="token", sequence_delta=0.1)
   jax.eval_shape(lambda a, b, m: correction.correction_weights(a, b, m, gate), array, array, mask)
   jax.eval_shape(lambda a, b, m: correction.sequence_mask(a, b, a, m, gate), array, array, mask)
+  call_transforms()
   for file in sorted(Path(__file__).parent.glob("papers/*/reads_numbers.py")):
     experiment_files.load(file).call(tiny)
 
@@ -116,6 +120,17 @@ def call_term(name, array, mask):
 
   jax.eval_shape(added, array, mask, row, ids, tokens)
   setup.resolve(tiny(term={"name": name}))
+
+
+def call_transforms():
+  """Traces an update with the transforms of the package."""
+  batch = tiny_batch.make()
+  batch = batch.replace(columns={"recomputed_log_probs": batch.anchor_log_probs})
+  tx = make_optimizer(config_lib.OptimizerConfig())
+  cfg = config_lib.StepConfig(config_lib.LossConfig(),
+                              transform=config_lib.TransformConfig("ess,entropy_share"))
+  step = functools.partial(train_step, loss=policy_loss, model=tiny_batch.MODEL, tx=tx, cfg=cfg)
+  jax.eval_shape(step, init_state(tiny_batch.parameters(), tx), batch)
 
 
 def call_models():

@@ -127,10 +127,11 @@ def call_transforms():
   batch = tiny_batch.make()
   batch = batch.replace(columns={"recomputed_log_probs": batch.anchor_log_probs})
   tx = make_optimizer(config_lib.OptimizerConfig())
-  cfg = config_lib.StepConfig(config_lib.LossConfig(),
-                              transform=config_lib.TransformConfig("ess,entropy_share"))
-  step = functools.partial(train_step, loss=policy_loss, model=tiny_batch.MODEL, tx=tx, cfg=cfg)
-  jax.eval_shape(step, init_state(tiny_batch.parameters(), tx), batch)
+  for name in ("ess", "entropy_share"):
+    cfg = config_lib.StepConfig(config_lib.LossConfig(),
+                                transform=config_lib.TransformConfig(name))
+    step = functools.partial(train_step, loss=policy_loss, model=tiny_batch.MODEL, tx=tx, cfg=cfg)
+    jax.eval_shape(step, init_state(tiny_batch.parameters(), tx), batch)
 
 
 def call_models():

@@ -18,7 +18,6 @@ import jinja2
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.reporting import glossary
-from jaxrl_llm.reporting.plots import plot_run
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
 from jaxrl_llm.reporting.tables import MISSING, headline, summary_rows
 from jaxrl_llm.reporting.writers import write_atomically
@@ -81,6 +80,8 @@ def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
   settings = {"All keys": run.config, "Environment": run.environment}
   done = run.metrics[-1]["iteration"] if run.metrics else MISSING
   names = [_name(run.config, section) for section in ("estimator", "advantage", "task")]
+  from jaxrl_llm.reporting.plots import plot_run  # matplotlib, which a run needs only here
+
   curves = io.BytesIO()
   plot_run(run, curves)
   write_atomically(os.path.join(workdir, "curves.png"), curves.getvalue())

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.tasks.chat_templates import turn_end
@@ -63,6 +63,8 @@ def load_tokenizer(path: str | Path):
     raise ConfigError(
         f"pretrained = {str(path)!r}: no tokenizer in this folder (none of {', '.join(names)}). "
         "Fix: save the tokenizer into it, tokenizer.save_pretrained(folder).")
+  from transformers import AutoTokenizer  # imports PyTorch, where that is installed
+
   try:
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
   except Exception as error:  # whatever the parsers of a damaged file raise

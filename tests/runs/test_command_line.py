@@ -79,6 +79,17 @@ def test_help_shows_the_commands_that_people_need():
     assert text in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("first, loaded", [("pass", []), ("import matplotlib", ["matplotlib"])])
+def test_a_run_starts_without_what_it_does_not_need(first, loaded):
+  """PyTorch never; matplotlib for the report."""
+  code = (f"import sys\n{first}\nimport jaxrl_llm.runs.trainer, jaxrl_llm.runs.command_line\n"
+          "print([name for name in ('matplotlib', 'torch') if name in sys.modules])")
+  env = {**os.environ, "PYTHONPATH": str(command.ROOT)}
+  done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+  assert done.returncode == 0 and done.stdout.strip() == str(loaded), done.stderr
+
+
 def test_importing_is_quiet_without_torch(tmp_path):
   """transformers says at its import that it found no PyTorch; nobody needs it here."""
   (tmp_path / "sitecustomize.py").write_text(

@@ -27,7 +27,7 @@ from jaxrl_llm.tasks import prompts
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 # Of the others the header is no lab record: they run on a laptop.
-RECIPES = [path for path in FILES if not path.name.startswith(("quickstart", "offpolicy"))]
+RECIPES = [path for path in FILES if not path.name.startswith(("quickstart", "offpolicy", "chain"))]
 
 
 def load(path: Path):

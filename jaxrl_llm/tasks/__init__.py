@@ -7,6 +7,7 @@ from jaxrl_llm.tasks.countdown import Countdown, CountdownKeys
 from jaxrl_llm.tasks.data import DatasetKeys
 from jaxrl_llm.tasks.dataset import Dataset
 from jaxrl_llm.tasks.reasoning_gym import ReasoningGym, ReasoningGymKeys
+from jaxrl_llm.tasks.recurrence import Recurrence, RecurrenceKeys
 from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic, ToolArithmeticKeys
 
 
@@ -20,6 +21,7 @@ def register(name: str, numbers: type | None = None, *, replace: bool = False, *
 
 
 register("modular_chain", ModularChainKeys)(ModularChain)
+register("recurrence", RecurrenceKeys)(Recurrence)
 register("countdown", CountdownKeys)(Countdown)
 register("tool_arithmetic", ToolArithmeticKeys)(ToolArithmetic)
 register("dataset", DatasetKeys)(Dataset)
@@ -53,6 +55,7 @@ __all__ = [
     "Dataset",
     "ModularChain",
     "ReasoningGym",
+    "Recurrence",
     "ToolArithmetic",
     "make_task",
     "register",

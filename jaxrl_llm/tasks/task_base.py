@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from jaxrl_llm.config import RolloutConfig, TaskConfig
 from jaxrl_llm.tasks import tokenizer as tokenizers
@@ -10,6 +10,18 @@ from jaxrl_llm.tasks.prompts import Prompter, make_prompter, opens_thought
 from jaxrl_llm.types import Problem, Reward
 
 KNOWN_PROMPTS = 4096  # prompts of which it is kept whether they open a thought
+
+
+class Mistake(NamedTuple):
+  """A step of a completion that does not follow from what stands before it.
+
+  Attributes:
+    place: of its character in the completion, from 0.
+    kind: mistakes that are learnt and unlearnt together, for tables.
+  """
+
+  place: int
+  kind: str
 
 
 @dataclasses.dataclass

@@ -1,0 +1,149 @@
+"""Is a task a switch, or many decisions? Measured on a finished run.
+
+  python experiments/main.py --config=configs/quickstart.py --workdir=runs/quickstart
+  python experiments/decisions/run.py --workdir=runs/quickstart --name='recurrence, 32 tokens'
+  python experiments/decisions/run.py --render
+
+What is measured: jaxrl_llm/lab/decisions.py. The start is the run's warm start, the end its last
+checkpoint. Adds a line to results.jsonl, in place of one of the same name, and writes the tables
+of README.md.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxrl_llm.build import saved, warm_start
+from jaxrl_llm.lab import decisions
+from jaxrl_llm.lab.decisions import Case, Rules
+from jaxrl_llm.reporting.reader import RunFolder, read_run
+from jaxrl_llm.reporting.tables import MISSING, markdown_table, replace_part
+from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.types import Problem
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.jsonl"
+POLICY_HEADER = ("task", "right, sampled: start", "end", "mistakes in the fullest eighth, start",
+                 "gain in the fullest eighth", "best token at one place", "best token everywhere",
+                 "best forbidden token", "switch")
+SHOWN = 6  # iterations whose kinds of mistakes are shown
+
+
+def measure(workdir: Path, count: int) -> dict:
+  """Returns what JSON can hold of a run: decisions.py on `count` held-out problems."""
+  cfg, task, learner = saved.build_learner(workdir)
+  rules = Rules(cfg.rollout.max_new_tokens, cfg.rollout.min_new_tokens, tuple(task.stop_ids),
+                task.tokenizer.pad_token_id)
+  case = Case(task, learner.model, rules, cfg.rollout.max_prompt_tokens)
+  start = learner.merged(warm_start.warm_start(cfg, learner, task.tokenizer, workdir))
+  iteration, end = saved.restore_trained(cfg, learner, workdir)
+  problems, key = task.heldout(count), jax.random.key(cfg.seed)
+  run = read_run(workdir)
+  chosen = decisions.interventions(case, start, problems, key)
+  place, token = np.unravel_index(np.argmax(chosen["forced"]), chosen["forced"].shape)
+  name = task.tokenizer.convert_ids_to_tokens
+  return {
+      "commit": run.environment.get("git_commit"), "seed": cfg.seed, "iterations": iteration,
+      "problems": count, "parameters": sum(leaf.size for leaf in jax.tree.leaves(start)),
+      "seconds": float(np.sum(run.series("time/iteration")[1])),
+      "sampled": _rounded(run.series("reward/correct")[1]),
+      "greedy": _rounded(run.series("eval/accuracy")[1]),
+      "free": float(chosen["free"]),
+      "forced": float(chosen["forced"].max()), "forced_token": name(int(token)),
+      "forced_place": int(place) + 1, "everywhere": float(chosen["everywhere"].max()),
+      "forbidden": float(chosen["forbidden"].max()),
+      "forbidden_token": name(int(np.argmax(chosen["forbidden"]))),
+      "switch": decisions.is_switch(chosen),
+      "gain": _rounded(decisions.gain(case, start, end, problems, jax.random.fold_in(key, 1))),
+      "mistakes": _rounded(decisions.by_eighth(_mistakes(task, run, 1))),
+      "kinds": {str(iteration): decisions.by_kind([entries for entries, _ in
+                                                   _mistakes(task, run, iteration)])
+                for iteration in _shown(run)},
+  }
+
+
+def _rounded(values) -> list[float]:
+  return np.asarray(values, float).round(4).tolist()
+
+
+def _shown(run: RunFolder) -> list[int]:
+  """Returns iterations with rollouts, from the first to the last, the early ones closer."""
+  saved_ones = run.rollout_iterations()
+  places = np.unique((np.linspace(0, 1, SHOWN)**2 * (len(saved_ones) - 1)).round().astype(int))
+  return [saved_ones[place] for place in places]
+
+
+def _mistakes(task, run: RunFolder, iteration: int) -> list[tuple]:
+  """Returns (mistakes, characters) of each completion of an iteration's rollouts."""
+  return [(task.mistakes(Problem(row["prompt"], ""), row["completion"]), len(row["completion"]))
+          for row in run.rollouts(iteration)]
+
+
+def policy_row(name: str, measured: dict) -> tuple:
+  """Returns the cells below POLICY_HEADER; an eighth's share of the gain is that of all gains."""
+  gains = np.maximum(measured["gain"], 0)
+  share = gains.max() / gains.sum() if gains.sum() else 0.0
+  token = measured["forced_token"]
+  return (name, f"{measured['sampled'][0]:.2f}", f"{measured['sampled'][-1]:.2f}",
+          f"{max(measured['mistakes']):.2f}", f"{share:.2f}",
+          f"{measured['forced']:.2f} (`{token}` at {measured['forced_place']})",
+          f"{measured['everywhere']:.2f}",
+          f"{measured['forbidden']:.2f} (`{measured['forbidden_token']}`)",
+          "yes" if measured["switch"] else "no")
+
+
+def kind_rows(name: str, measured: dict) -> list[tuple]:
+  """Returns a row for each kind of mistake: how many a completion has, by iteration."""
+  kinds = sorted({kind for counts in measured["kinds"].values() for kind in counts})
+  return [(name, kind, *(f"{it}: {counts.get(kind, 0):.2f}"
+                         for it, counts in measured["kinds"].items()),
+           *[MISSING] * (SHOWN - len(measured["kinds"]))) for kind in kinds]
+
+
+def render() -> None:
+  """Writes the tables of README.md."""
+  results = _read()
+  eighths = tuple(f"{i} of 8" for i in range(1, decisions.EIGHTHS + 1))
+  shares = [(name, quantity, *(f"{value:.2f}" for value in measured[quantity]))
+            for name, measured in results.items() for quantity in ("mistakes", "gain")]
+  kinds = [row for name, measured in results.items() for row in kind_rows(name, measured)]
+  curve = [(name, measured["parameters"], f"{measured['seconds']:.0f}",
+            " ".join(f"{value:.2f}" for value in measured["sampled"][::5]),
+            " ".join(f"{value:.2f}" for value in measured["greedy"])) for name, measured in
+           results.items()]
+  tables = (
+      markdown_table(POLICY_HEADER, [policy_row(*entry) for entry in results.items()]),
+      markdown_table(("task", "share of mistakes, nats of gain", *eighths), shares),
+      markdown_table(("task", "mistakes in a completion", *["iteration: mean"] * SHOWN), kinds),
+      markdown_table(("task", "parameters", "RL, seconds", "sampled, every 5 iterations",
+                      "greedy at each evaluation"), curve))
+  replace_part(HERE / "README.md", "run.py", "\n".join(tables))
+
+
+def _read() -> dict[str, dict]:
+  lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+  return {line.pop("name"): line for line in map(json.loads, lines)}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--workdir", type=Path, help="folder of a finished run, fresh rollouts")
+  parser.add_argument("--name", help="of the line in results.jsonl")
+  parser.add_argument("--problems", type=int, default=128, help="held-out problems")
+  parser.add_argument("--render", action="store_true", help="only write the tables again")
+  flags = parser.parse_args()
+  if not flags.render:
+    if not (flags.workdir and flags.name):
+      parser.error("--workdir and --name are needed, or --render")
+    results = _read() | {flags.name: measure(flags.workdir, flags.problems)}
+    lines = [json.dumps({"name": name, **measured}) for name, measured in results.items()]
+    write_atomically(RESULTS, "\n".join(lines) + "\n")
+  render()
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,202 @@
+"""Where a policy decides: does its accuracy hang on one token, or on many?
+
+A task is a *switch* if one token, forced or forbidden in the sampler, makes most completions right:
+RL then has one thing to learn, and accuracy says how likely that token is. Measured are
+
+  forced     accuracy of the start's samples with one token id at one place, and with it everywhere
+  forbidden  accuracy with one token id nowhere
+  gain       nats that RL adds to the tokens of the start's right completions, by eighth
+  mistakes   of the start's samples by eighth and by kind, and how often each kind is made later
+
+Mistakes are what a task says they are (`mistakes` of tasks/recurrence.py and arithmetic.py): steps
+that do not follow from what stands before them. Own derivation.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.rollouts.next_token import row_keys, sample_token
+from jaxrl_llm.rollouts.sampler import prefill
+from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.tasks.task_base import Mistake
+from jaxrl_llm.types import Params, Problem, PromptBatch, Sampling, Task
+
+EIGHTHS = 8
+FREE = -1  # a place at which the policy chooses
+
+
+class Rules(NamedTuple):
+  """What the sampler of a run does whatever the policy.
+
+  Attributes:
+    steps: tokens of a completion at most, T.
+    minimum: of them before which no stop token may come.
+    stops: token ids that end a completion.
+    pad: id behind the end.
+  """
+
+  steps: int
+  minimum: int
+  stops: tuple[int, ...]
+  pad: int
+
+
+class Case(NamedTuple):
+  """A task, its network and the rules of its sampler."""
+
+  task: Task
+  model: Model
+  rules: Rules
+  width: int  # tokens of a prompt at most
+
+
+@functools.partial(jax.jit, static_argnames=("model", "rules"))
+def sample(params: Params, prompts: PromptBatch, key: Array, forced: Int[Array, "B T"],
+           forbidden: Bool[Array, "B V"], *, model: Model, rules: Rules) -> Int[Array, "B T"]:
+  """Samples completions [B, T] at temperature 1, a prompt a row.
+
+  Args:
+    key: consumed.
+    forced: the token that stands at each place, or FREE.
+    forbidden: tokens that the policy may write nowhere; forced ones stand all the same.
+  """
+  keys, head = row_keys(key, prompts.row_id), model.head(params)
+  hidden, cache = prefill(params, prompts, model, 1)
+  cache = kv_cache.grow(cache, prompts.tokens.shape[1] + rules.steps)
+  stops = jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(rules.stops))
+
+  def step(carry, place):
+    cache, hidden, ended = carry
+    banned = forbidden | (stops & (place < rules.minimum))
+    position = prompts.prompt_length + place
+    token, _ = sample_token(hidden, head, keys, position, Sampling.of(1.0), banned,
+                            rules=frozenset())
+    given = forced[:, place]
+    token = jnp.where(ended, rules.pad, jnp.where(given == FREE, token, given))
+    hidden, cache = model.hidden(params, token[:, None], position[:, None],
+                                 jnp.ones_like(token)[:, None], cache=cache)
+    return (cache, hidden[:, 0], ended | stops[token]), token
+
+  begin = (cache, hidden, jnp.zeros(len(prompts.row_id), bool))
+  return lax.scan(step, begin, jnp.arange(rules.steps))[1].T
+
+
+@functools.partial(jax.jit, static_argnames=("model", "rules"))
+def log_probs(params: Params, prompts: PromptBatch, tokens: Int[Array, "B T"], *, model: Model,
+              rules: Rules) -> Float[Array, "B T"]:
+  """Returns log pi of each token of completions [B, T], in nats; prompts are equally long."""
+  width, head = prompts.tokens.shape[1], model.head(params)
+  rows = jnp.concatenate([prompts.tokens, tokens], 1)
+  positions = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
+  hidden = model.hidden(params, rows, positions, jnp.ones_like(rows))[0][:, width - 1:-1]
+  logits = (hidden @ head).astype(jnp.float32)
+  stops = jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(rules.stops))
+  early = jnp.arange(rules.steps)[:, None] < rules.minimum
+  logits = jnp.where(stops & early, -jnp.inf, logits)
+  return jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], -1)[..., 0]
+
+
+def texts(case: Case, tokens: np.ndarray) -> list[str]:
+  """Returns completions [B, T] as text, without the end."""
+  tokenizer = case.task.tokenizer
+  return [tokenizer.decode(row, skip_special_tokens=True).replace(" ", "") for row in tokens]
+
+
+def correct(case: Case, problems: Sequence[Problem], tokens: np.ndarray) -> np.ndarray:
+  """Returns which completions [B, T] ended by themselves and are right, [B] bool."""
+  ended = np.isin(tokens, case.rules.stops).any(1)
+  verdicts = [reward.correct for reward in case.task.rewards(list(problems), texts(case, tokens))]
+  return np.array(verdicts, bool) & ended
+
+
+def interventions(case: Case, params: Params, problems: Sequence[Problem],
+                  key: Array) -> dict[str, np.ndarray]:
+  """Returns accuracies of the policy in `params`: `free` [], `forced` [T, V] with token v at place
+  t, `everywhere` [V] with token v at all places where it may stand, `forbidden` [V].
+
+  Every token id is tried on all problems; each accuracy is one sample a problem.
+  """
+  vocabulary, steps = case.model.config.vocab_size, case.rules.steps
+  repeated = list(problems) * vocabulary
+  prompts = prompt_batch(case.task, repeated, case.width)
+  token = np.repeat(np.arange(vocabulary), len(problems)).astype(np.int32)
+  nothing = np.full((len(repeated), steps), FREE, np.int32)
+  allowed = np.zeros((len(repeated), vocabulary), bool)
+
+  def accuracy(forced, forbidden, draw: int) -> np.ndarray:
+    tokens = np.asarray(sample(params, prompts, jax.random.fold_in(key, draw), forced, forbidden,
+                               model=case.model, rules=case.rules))
+    return correct(case, repeated, tokens).reshape(vocabulary, -1).mean(1)
+
+  forced = []
+  for place in range(steps):
+    at_place = nothing.copy()
+    at_place[:, place] = token
+    forced.append(accuracy(at_place, allowed, place))
+  everywhere = np.repeat(token[:, None], steps, 1)
+  return {"free": accuracy(nothing, allowed, steps).mean(), "forced": np.stack(forced),
+          "everywhere": accuracy(everywhere, allowed, steps + 1),
+          "forbidden": accuracy(nothing, np.eye(vocabulary, dtype=bool)[token], steps + 2)}
+
+
+def gain(case: Case, start: Params, end: Params, problems: Sequence[Problem],
+         key: Array) -> np.ndarray:
+  """Returns the nats that the end adds to each right completion of the start's, by eighth of its
+  tokens, [8]: the mean over these completions.
+
+  Raises:
+    ValueError: none of the start's samples is right.
+  """
+  prompts = prompt_batch(case.task, list(problems), case.width)
+  nothing = np.full((len(problems), case.rules.steps), FREE, np.int32)
+  allowed = np.zeros((len(problems), case.model.config.vocab_size), bool)
+  tokens = np.asarray(sample(start, prompts, key, nothing, allowed, model=case.model,
+                             rules=case.rules))
+  right = correct(case, problems, tokens)
+  if not right.any():
+    raise ValueError(f"none of {len(problems)} samples of the start is right. Fix: more problems.")
+  before, after = (np.asarray(log_probs(params, prompts, tokens, model=case.model,
+                                        rules=case.rules)) for params in (start, end))
+  rows = []
+  for row in np.flatnonzero(right):
+    length = int(np.argmax(np.isin(tokens[row], case.rules.stops))) + 1
+    change = (after - before)[row, :length]
+    rows.append(np.bincount(eighth(np.arange(length), length), change, EIGHTHS))
+  return np.mean(rows, 0)
+
+
+def eighth(place: np.ndarray | int, length: int) -> np.ndarray:
+  """Returns the eighth, from 0, of a completion of `length` tokens in which a place stands."""
+  return np.minimum(np.asarray(place) * EIGHTHS // max(length, 1), EIGHTHS - 1)
+
+
+def by_eighth(mistakes: Sequence[tuple[Sequence[Mistake], int]]) -> np.ndarray:
+  """Returns the share of mistakes in each eighth, [8], from (mistakes, length) of completions."""
+  counts = np.zeros(EIGHTHS)
+  for entries, length in mistakes:
+    for mistake in entries:
+      counts[eighth(mistake.place, length)] += 1
+  return counts / max(counts.sum(), 1)
+
+
+def by_kind(mistakes: Sequence[Sequence[Mistake]]) -> dict[str, float]:
+  """Returns how many mistakes of each kind a completion has on average, by name."""
+  counts: dict[str, int] = {}
+  for mistake in (mistake for entries in mistakes for mistake in entries):
+    counts[mistake.kind] = counts.get(mistake.kind, 0) + 1
+  return {kind: count / len(mistakes) for kind, count in sorted(counts.items())}
+
+
+def is_switch(measured: Mapping[str, np.ndarray], limit: float = 0.5) -> bool:
+  """Returns whether one token, forced at one place or everywhere, or forbidden, makes more than
+  `limit` of the completions right.
+  """
+  return any(np.max(measured[name]) >= limit for name in ("forced", "everywhere", "forbidden"))

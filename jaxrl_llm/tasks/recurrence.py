@@ -1,0 +1,166 @@
+"""A recurrence of digits in which every token of a completion is a step that can go wrong.
+
+  prompt      3 7 1 9            the first `task.lag` values
+  completion  2 9 0 9 1 0 ...    y_t = y_(t-1) + y_(t-lag) mod 10, `task.steps` values, and the end
+
+Rule and prompt do not grow with the length, and both operands stand at a fixed, short distance.
+Only a completion whose values are all right pays. Demonstrations have mistakes, and go on from the
+wrong value; the warm start imitates them, and RL has to unlearn them one by one:
+
+  mistakes   of several kinds. Kind k has `mistake_contexts[k]` contexts, in which a certain wrong
+             value takes the place of the right one at `mistake_rates[k]`. A context is what the
+             last value and the one `lag` steps back are; with `task.context=3`, the value before
+             the last, too.
+  slips      any wrong value, at `task.slips` in every other context
+  misread    with `task.careless`, every value has two notations, digit and letter, and both are
+             right. One of them, which depends on the value, is careless and is written at that
+             rate. In `task.misread` contexts, a careless operand `lag` steps back is read as
+             another value. So every token has several right values, some of which cost later.
+
+So mistakes are many in kind and place, but few in a completion: if all steps together are right
+with probability .2, the right tokens of a completion have log 5 = 1.6 nats to gain. Own design.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_llm.fields import ConfigError, option
+from jaxrl_llm.tasks import tokenizer as tokenizers
+from jaxrl_llm.tasks.procedural import Procedural
+from jaxrl_llm.tasks.task_base import Mistake
+from jaxrl_llm.types import Problem, Reward
+
+DIGITS, LETTERS = "0123456789", "abcdefghij"
+CARELESS = "0bc34f67ij"  # by value, the notation that may be misread
+VALUES = {text: value for notation in (DIGITS, LETTERS) for value, text in enumerate(notation)}
+CONTEXTS_SEED = 7  # which contexts go wrong is the same for every run
+MISREAD, SLIP, OTHER = "misread", "slip", "other"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrenceKeys:
+  """What only `recurrence` reads."""
+
+  steps: int = option(31, "values in a completion", low=1, high=4096)
+  lag: int = option(4, "values in a prompt, and the distance of the older operand", low=3, high=64)
+  context: int = option(2, "values that decide whether a step goes wrong: 2 (100 contexts) or 3 "
+                           "(1000)", low=2, high=3)
+  mistake_contexts: tuple = option((), "contexts of each kind of mistake", of=int, low=0)
+  mistake_rates: tuple = option((), "rate of each kind of mistake in the "
+                                "demonstrations", of=float, low=0.0, high=1.0)
+  slips: float = option(0.0, "rate of wrong values in other contexts", low=0.0, high=1.0)
+  careless: float = option(0.0, "share of values written carelessly; 0: one notation only",
+                           low=0.0, high=1.0)
+  misread: int = option(0, "contexts in which a careless operand is misread", low=0, high=1000)
+
+
+class Context(NamedTuple):
+  """What the demonstrations do with some values in the context: the kind, rate and wrong value."""
+
+  kind: str
+  rate: float
+  added: int
+
+
+def planted(cfg) -> dict[tuple[int, ...], Context]:
+  """Returns the contexts in which demonstrations go wrong, by (last, oldest[, before the last]).
+
+  Raises:
+    ConfigError: kinds without a rate, or more contexts than there are.
+  """
+  if len(cfg.mistake_contexts) != len(cfg.mistake_rates):
+    raise ConfigError(
+        f"task.mistake_contexts = {cfg.mistake_contexts} has {len(cfg.mistake_contexts)} kinds, "
+        f"task.mistake_rates = {cfg.mistake_rates} has {len(cfg.mistake_rates)}. "
+        "Fix: one rate for each kind.")
+  total = 10**cfg.context
+  needed = sum(cfg.mistake_contexts) + cfg.misread
+  if needed > total:
+    raise ConfigError(
+        f"task.mistake_contexts and task.misread name {needed} contexts; task.context = "
+        f"{cfg.context} has {total}. Fix: fewer, or task.context=3.")
+  if cfg.misread and not cfg.careless:
+    raise ConfigError(f"task.misread = {cfg.misread}: nothing is written carelessly. "
+                      "Fix: task.careless above 0, or task.misread=0.")
+  rng = np.random.default_rng(CONTEXTS_SEED)
+  order, added = rng.permutation(total), rng.integers(1, 10, total)
+  kinds = [Context(f"mistake {rate:g}", rate, 0)
+           for count, rate in zip(cfg.mistake_contexts, cfg.mistake_rates, strict=True)
+           for _ in range(count)] + [Context(MISREAD, 1.0, 0)] * cfg.misread
+  return {tuple(int(digit) for digit in str(number).zfill(cfg.context)):
+          kind._replace(added=int(added[number]))
+          for number, kind in zip(order[:needed], kinds, strict=True)}
+
+
+class Recurrence(Procedural):
+  """Asks for the next `task.steps` values of a recurrence."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.planted = planted(self.cfg)
+
+  def make_tokenizer(self):
+    return tokenizers.character_tokenizer(DIGITS + (LETTERS if self.cfg.careless else ""))
+
+  def reward(self, problem: Problem, completion: str) -> Reward:
+    """Pays 1 if every value is right, in whichever notation, and nothing follows, else 0."""
+    digits = "".join(DIGITS[VALUES[text]] if text in VALUES else text for text in completion)
+    correct = digits == problem.answer
+    return Reward(float(correct), correct)
+
+  def longest_prompt(self) -> int:
+    return self.cfg.lag if self.plain_characters else super().longest_prompt()
+
+  def longest_demonstration(self) -> int:
+    return self.cfg.steps + 1 if self.plain_characters else super().longest_demonstration()
+
+  def more_problems(self) -> str:
+    return f"a longer prompt than task.lag = {self.cfg.lag}"
+
+  def context_of(self, before: str) -> Context:
+    """Returns what the demonstrations do after a text: prompt and completion so far, of one
+    character a value; `rate` is 0 for a careful operand that would else be misread.
+    """
+    values = [VALUES[text] for text in (before[-1], before[-self.cfg.lag], before[-2])]
+    context = self.planted.get(tuple(values[:self.cfg.context]), Context(SLIP, self.cfg.slips, 0))
+    if context.kind == MISREAD and before[-self.cfg.lag] != CARELESS[values[1]]:
+      return context._replace(rate=0.0)
+    return context
+
+  def next_value(self, before: str) -> int:
+    """Returns the right value after a text."""
+    return (VALUES[before[-1]] + VALUES[before[-self.cfg.lag]]) % 10
+
+  def mistakes(self, problem: Problem, completion: str) -> list[Mistake]:
+    """Returns the steps that do not follow from the values before them, by the kind of their
+    context. A text that is no value, or a wrong length, is the last that is looked at.
+    """
+    out, before = [], problem.prompt
+    for place, text in enumerate(completion[:self.cfg.steps]):
+      if text not in VALUES:
+        return [*out, Mistake(place, OTHER)]
+      if VALUES[text] != self.next_value(before):
+        out.append(Mistake(place, self.context_of(before).kind))
+      before += text
+    return out + [Mistake(len(completion), OTHER)] * (len(completion) != self.cfg.steps)
+
+  def generate(self, rng: np.random.Generator) -> Problem:
+    cfg = self.cfg
+    prompt = "".join(DIGITS[value] for value in rng.integers(0, 10, cfg.lag))
+    answer = text = prompt
+    noise, slips = rng.random((cfg.steps, 2)), rng.integers(1, 10, cfg.steps)
+    for (mistaken, careless), slip in zip(noise, slips, strict=True):
+      answer += DIGITS[self.next_value(answer)]
+      context, value = self.context_of(text), self.next_value(text)
+      if mistaken < context.rate:
+        value = (value + (context.added or int(slip))) % 10
+      text += self._written(value, careless < cfg.careless)
+    return Problem(prompt, answer[cfg.lag:], text[cfg.lag:], id=prompt)
+
+  def _written(self, value: int, careless: bool) -> str:
+    if not self.cfg.careless:
+      return DIGITS[value]
+    letter = (CARELESS[value] in LETTERS) == careless
+    return (LETTERS if letter else DIGITS)[value]

@@ -17,13 +17,13 @@ BALANCED = "arXiv 2605.04077, second-hand"
 PIPO = "arXiv 2604.00860 v5, second-hand"
 SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
 QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
-CHAIN = ("experiments/main.py --config=configs/quickstart.py --workdir={out}/%s "
+CHAIN = ("experiments/main.py --config=configs/chain.py --workdir={out}/%s "
          "--config.%s --config.iterations=20 {fast}")
 TOOLS = ("experiments/main.py --config=configs/quickstart_tools.py:%s --workdir={out}/%s "
          "--config.iterations=20 --config.evaluation.every=5 {fast}")
 OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
        "--config.iterations=25 {fast}")
-SMALL = ("experiments/main.py --config=configs/offpolicy.py:%s,4 --workdir={out}/%s "
+SMALL = ("experiments/main.py --config=configs/chain_offpolicy.py:%s,4 --workdir={out}/%s "
          "--config.updates.anchor=behavior --config.iterations=25 --config.model.width=80 "
          "--config.model.head_dim=20 --config.model.mlp_width=240 {fast}")
 
@@ -100,7 +100,8 @@ TABLES = {
             Claim("fixed bounds clip up to 0.2 of the tokens at late positions", CTPO, 0.2),
             Claim("bounds that grow as sqrt(t) clip 0.05 to 0.1 of the tokens everywhere", CTPO),
         ),
-        live=(OLD % ("gspo", "gspo"), "experiments/replay.py {out}/gspo"),
+        live=(OLD.replace("offpolicy", "chain_offpolicy") % ("gspo", "gspo"),
+              "experiments/replay.py {out}/gspo"),
         fast=SMALLEST,
     ),
     "credit": Table(

@@ -368,6 +368,28 @@ class Extreme:
     return Extreme(jnp.min(self.min, 0), jnp.max(self.max, 0))
 
 
+@struct.dataclass
+class EffectiveShare:
+  """Effective sample size of weights as a share of their number, (sum w)^2 / (n sum w^2): 1 if they
+  are equal, 1 / n if one outweighs the others. Merges across micro-batches and devices.
+
+  Source: L. Kish, Survey Sampling, 1965, section 11.7.
+
+  Attributes:
+    total: f32 scalar, the sum of the weights.
+    squares: f32 scalar, the sum of their squares.
+    count: f32 scalar, how many they are, n.
+  """
+
+  total: Array
+  squares: Array
+  count: Array
+
+  def reduce(self) -> "EffectiveShare":
+    """Merges the entries along a leading axis."""
+    return EffectiveShare(*(jnp.sum(x, 0) for x in (self.total, self.squares, self.count)))
+
+
 def no_metrics(shapes: dict) -> dict:
   """Returns metrics of these shapes (`jax.eval_shape`) that change nothing they are merged with."""
 

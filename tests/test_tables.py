@@ -60,7 +60,6 @@ def test_the_page_is_rendered_from_the_committed_results(name, tmp_path):
   """Up to the bytes; figures depend on the version that draws them."""
   sweep = SWEEPS[name]
   results = sweeps.read_results(sweep)
-  sweeps.check_alike(sweep, results)
   page = shutil.copy(sweep.folder / "README.md", tmp_path)
   sweep.render(results, tmp_path)
   assert Path(page).read_text() == (sweep.folder / "README.md").read_text()

@@ -4,7 +4,7 @@
   python experiments/length/sweep.py --jobs=2
   python experiments/length/sweep.py --render
 
-Rewards x lengths of the problem on the task of configs/quickstart.py. Writes a table of
+Rewards x lengths of the problem on the task of configs/chain.py. Writes a table of
 README.md, length.png and accuracy.png beside this file.
 """
 
@@ -19,7 +19,7 @@ from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
-BASE = ("--config=configs/quickstart.py",)
+BASE = ("--config=configs/chain.py",)
 PROBLEMS = {
     "5 terms": (),
     "3 terms": ("--config.task.num_terms=3", "--config.rollout.max_prompt_tokens=5",

@@ -4,7 +4,7 @@
   python experiments/mismatch/sweep.py --jobs=2
   python experiments/mismatch/sweep.py --render
 
-Samplers x corrections on the task of configs/offpolicy.py with fresh rollouts, so that numerics are
+Samplers x corrections on the task of configs/chain_offpolicy.py with fresh rollouts, so that numerics are
 the only difference between sampler and trainer. Writes a table of README.md and training.png beside
 this file.
 """
@@ -17,7 +17,7 @@ from jaxrl_llm.reporting import plots, tables
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
-BASE = ("--config=configs/offpolicy.py:grpo", "--config.updates.staleness=0",
+BASE = ("--config=configs/chain_offpolicy.py:grpo", "--config.updates.staleness=0",
         "--config.updates.anchor=recomputed")
 SAMPLERS = {
     "the trainer's": (),

@@ -36,7 +36,7 @@ LOG_LOW = 0.025  # CTPO's published window is L_t >= -LOG_LOW sqrt(t)
 
 def cells() -> list[Cell]:
   return [Cell(f"delay{delay}_seed{seed}", (
-      "--config=configs/offpolicy.py:gspo", "--config.updates.anchor=recomputed",
+      "--config=configs/chain_offpolicy.py:gspo", "--config.updates.anchor=recomputed",
       f"--config.updates.staleness={delay}", f"--config.seed={seed}"))
           for delay in DELAYS for seed in SEEDS]
 

@@ -22,7 +22,7 @@ SEEDS = (0, 1, 2, 3, 4)
 SIZES = {
     "0.3 M": {"width": 80, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "head_dim": 20,
               "mlp_width": 240},
-    "0.8 M": {},  # as configs/offpolicy.py has it
+    "0.8 M": {},  # as configs/chain_offpolicy.py has it
     "4.7 M": {"width": 256, "num_layers": 6, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32,
               "mlp_width": 768},
 }
@@ -53,7 +53,7 @@ def _cell(size: str, terms: int, name: str, seed: int) -> Cell:
   preset, *flags = METHODS[name]
   shape = [f"--config.model.{key}={value}" for key, value in SIZES[size].items()]
   return Cell(_key(size, terms, name, seed), (
-      f"--config=configs/offpolicy.py:{preset},{terms}", "--config.updates.anchor=behavior", *flags,
+      f"--config=configs/chain_offpolicy.py:{preset},{terms}", "--config.updates.anchor=behavior", *flags,
       *shape, f"--config.seed={seed}"))
 
 

@@ -1,25 +1,37 @@
 """Which importance ratio holds when rollouts are old?
 
   python experiments/staleness/sweep.py --list
-  python experiments/staleness/sweep.py --jobs=2
+  python experiments/staleness/sweep.py --jobs=2            what is missing; again after the screening
+  python experiments/staleness/sweep.py --add=mine:ideas/estimator.py --seeds=5
+  python experiments/staleness/sweep.py --seeds=7           two seeds more
   python experiments/staleness/sweep.py --render
 
-Methods x conditions on the task of configs/offpolicy.py. All methods measure their ratio to the
-policy that sampled. One seed screens every method under every condition; the comparisons have five
-other seeds. Writes the tables of README.md and accuracy.png beside this file once all runs have
-results.
+Methods x ages of the rollouts x steps (learning rates) on the task of configs/offpolicy.py. All
+ratios but one are to the policy that sampled. One seed screens the steps; each method's best, by
+mean sampled accuracy over the run, has five other seeds, which are cells once the screening has its
+results. Writes the tables of README.md and accuracy.png beside this file.
 """
 
 import dataclasses
+import itertools
 from pathlib import Path
 
-from jaxrl_llm.lab import accuracy, sweeps
+import numpy as np
+
+from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
 from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 
 HERE = Path(__file__).parent
 SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
-PLUGIN = "--config.plugins=experiments/staleness/shuffled.py"
+AGES = (8, 32)
+STEPS = ("1e-4", "3e-4", "1e-3")
+ADDED_STEP = "3e-4"  # of methods beside the table's, which nobody screened
+PRIMARY = 8  # the age at which claims are made
+REFERENCE = "GRPO"  # what every method is compared with
+# No weight between the policy that sampled and the anchor is left, if they are the same.
+PREFIX = ("--config.correction.level=none", "--config.correction.cap=2.0")
+SIZES = ("--config.task.heldout_problems=128",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,126 +39,160 @@ class Method:
   """A preset of configs/offpolicy.py, and what is set beside it.
 
   Attributes:
-    behavior: what a ratio to the policy that sampled needs beside it.
-    recomputed: whether the preset's own ratio is to the policy at the start of the iteration.
+    anchor: updates.anchor; empty: the preset's.
   """
 
   preset: str
   flags: tuple[str, ...] = ()
-  behavior: tuple[str, ...] = ()
-  recomputed: bool = False
+  anchor: str = "behavior"
 
 
-@dataclasses.dataclass(frozen=True)
-class Condition:
-  """What differs from the base: the number of terms, the ratio's denominator, and flags.
-
-  Attributes:
-    behavior: whether all ratios are to the policy that sampled, or to what each preset has.
-  """
-
-  terms: int = 5
-  behavior: bool = True
-  flags: tuple[str, ...] = ()
-
-
-# No weight between the policy that sampled and the anchor is left, if they are the same.
-PREFIX = ("--config.correction.level=none", "--config.correction.cap=2.0")
 METHODS = {
-    "none": Method("grpo", ("--config.estimator.name=reinforce",)),
-    "GRPO": Method("grpo", recomputed=True),
-    "GSPO": Method("gspo", recomputed=True),
+    "no ratio": Method("grpo", ("--config.estimator.name=reinforce",)),
+    REFERENCE: Method("grpo"),
+    "GRPO, start of the iteration": Method("grpo", anchor="recomputed"),
+    "GSPO": Method("gspo"),
     "CISPO": Method("cispo"),
-    "sequence IS": Method("seq_is"),
-    "CTPO": Method("ctpo", (), PREFIX, recomputed=True),
     "MinPRO": Method("minpro"),
-    "DAPO": Method("dapo", recomputed=True),
-    "CTPO, fixed window": Method("ctpo", ("--config.estimator.power=0.0",), PREFIX),
-    "CTPO, shuffled": Method("ctpo", (PLUGIN, "--config.estimator.name=ctpo_shuffled"), PREFIX),
-    "prefix mean": Method("ctpo_geomean", (), PREFIX, recomputed=True),
-    "MinPRO, unbounded": Method("minpro", ("--config.estimator.clip_high=none",)),
-    "MinPRO, two bounds": Method("minpro", ("--config.estimator.clip_low=0.9",)),
-    "MinPRO, shuffled": Method("minpro", (PLUGIN, "--config.estimator.name=minpro_shuffled")),
-    "CPPO": Method("cppo"),
-    "TOPR": Method("topr"),
+    "CTPO": Method("ctpo", PREFIX),
+    "full sequence": Method("seq_is"),
 }
-BASE = "base"
-STEP = ("--config.optimizer.learning_rate=4e-4",)
-CONDITIONS = {
-    BASE: Condition(),
-    "step 4e-4": Condition(flags=STEP),
-    "own anchors": Condition(behavior=False),
-    "own anchors, step 4e-4": Condition(behavior=False, flags=STEP),
-    "delay 0": Condition(flags=("--config.updates.staleness=0",)),
-    "delay 16": Condition(flags=("--config.updates.staleness=16",)),
-    "16 batches": Condition(flags=("--config.updates.optimizer_batches=16",)),
-}
-# At most 12 pairs of a method and a condition, chosen from the screening.
-COMPARED = (
-    *((name, BASE) for name in ("none", "GRPO", "GSPO", "CTPO", "CISPO", "sequence IS", "MinPRO")),
-    ("GRPO", "own anchors"),
-    *((name, "step 4e-4") for name in ("GSPO", "CISPO", "sequence IS", "MinPRO")),
-)
-HEADER = ("method", "condition", *accuracy.HEADER)
+HEADER = ("age", "method", "step", *accuracy.SAMPLED_HEADER)
+VERDICT_HEADER = ("age", f"less {REFERENCE}", "mean over the run, difference",
+                  "interval, Holm-corrected", "p", "n", "this page alone")
+
+
+def cell(age: int, name: str, step: str, seed: int, method: Method) -> Cell:
+  """Returns a run; its name tells age, method and step apart by underscores."""
+  anchor = (f"--config.updates.anchor={method.anchor}",) if method.anchor else ()
+  key = f"age{age}_{name.replace(', ', '-').replace(' ', '-')}_{step}_seed{seed}"
+  return Cell(key, (
+      f"--config=configs/offpolicy.py:{method.preset}", *anchor, *method.flags, *SIZES,
+      f"--config.updates.staleness={age}", f"--config.optimizer.learning_rate={step}",
+      f"--config.seed={seed}"))
 
 
 def cells() -> list[Cell]:
-  """Returns the runs of the screening, then those of the comparisons."""
-  screened = [_cell(name, condition, SCREENING) for condition, varied in CONDITIONS.items()
-              for name, method in METHODS.items() if varied.behavior or method.recomputed]
-  return screened + [_cell(*pair, seed) for pair in COMPARED for seed in SEEDS]
-
-
-def _cell(name: str, condition: str, seed: int) -> Cell:
-  method, varied = METHODS[name], CONDITIONS[condition]
-  anchor = ("--config.updates.anchor=behavior", *method.behavior) if varied.behavior else ()
-  return Cell(_key(name, condition, seed), (
-      f"--config=configs/offpolicy.py:{method.preset},{varied.terms}", *anchor, *method.flags,
-      *varied.flags, f"--config.seed={seed}"))
-
-
-def _key(name: str, condition: str, seed: int) -> str:
-  text = f"{condition}_{name}_seed{seed}".lower().replace(", ", "_")
-  return text.replace(" ", "_").replace("4e-4", "4e4")
-
-
-def compared(results: dict[str, dict]) -> tuple[list[tuple], dict]:
-  """Returns the rows below HEADER of the comparisons whose seeds are all there, and their curves
-  by method and condition.
+  """Returns the runs of one age after the other: its screening, and then the seeds of each method
+  whose screening is complete.
   """
-  rows, curves = [], {}
-  for name, condition in COMPARED:
-    keys = [_key(name, condition, seed) for seed in SEEDS]
-    if results.keys() >= set(keys):
-      found = [results[key]["measured"] for key in keys]
-      rows.append((name, condition, *accuracy.row(found)))
-      curves.setdefault(name, {})[condition] = accuracy.curves(found)
-  return rows, curves
+  results = sweep_results.read(HERE)
+  out = []
+  for age in AGES:
+    out += [cell(age, name, step, SCREENING, method)
+            for step, (name, method) in itertools.product(STEPS, METHODS.items())]
+    out += [cell(age, name, step, seed, method) for seed in SEEDS
+            for name, method in METHODS.items() if (step := best_step(results, age, name))]
+  return out
+
+
+def best_step(results: dict[str, dict], age: int, name: str) -> str | None:
+  """Returns the step with the highest mean over the run on the screening's seed; None before all
+  steps have results.
+  """
+  keys = {step: cell(age, name, step, SCREENING, METHODS[name]).name for step in STEPS}
+  if not results.keys() >= set(keys.values()):
+    return None
+  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
+
+
+def added(name: str, preset: str, flags: tuple[str, ...]) -> list[Cell]:
+  """Returns the cells of a method beside METHODS, at the primary age and the config's step."""
+  return [cell(PRIMARY, name, ADDED_STEP, 0, Method(preset, flags))]
+
+
+def parts(group: str) -> tuple[int, str, str]:
+  """Returns (age, method, step) of a group of runs; METHODS' own names, others as they are."""
+  age, key, step = group.split("_", 1)[0], *group.split("_", 1)[1].rsplit("_", 1)
+  named = {name.replace(", ", "-").replace(" ", "-"): name for name in METHODS}
+  return int(age.removeprefix("age")), named.get(key, key), step
+
+
+def compared(results: dict[str, dict]) -> dict[tuple[int, str, str], dict[int, dict]]:
+  """Returns the results by (age, method, step) and seed, without those of the screening."""
+  groups = {parts(group): seeds for group, seeds in sweep_results.by_seed(results).items()}
+  kept = {key: {seed: result for seed, result in seeds.items() if seed != SCREENING}
+          for key, seeds in groups.items()}
+  return {key: seeds for key, seeds in sorted(kept.items(), key=_order) if seeds}
+
+
+def _order(entry) -> tuple:
+  age, name, step = entry[0]
+  return age, list(METHODS).index(name) if name in METHODS else len(METHODS), name, step
+
+
+def verdicts(results: dict[str, dict]) -> list[tuple]:
+  """Returns the rows below VERDICT_HEADER: all comparisons of the page with REFERENCE, paired by
+  seed and warm start, corrected together.
+  """
+  means = {key: {seed: accuracy.mean_sampled(result["measured"]) for seed, result in seeds.items()}
+           for key, seeds in compared(results).items()}
+  references = {key[0]: seeds for key, seeds in means.items() if key[1] == REFERENCE}
+  differences = {}
+  for key, seeds in means.items():
+    if key[1] != REFERENCE and key[0] in references:
+      paired = statistics.paired(seeds, references[key[0]])
+      if len(paired) > 1:
+        differences[key] = paired
+  corrected = statistics.compare({str(key): values for key, values in differences.items()})
+  rows = []
+  for key in differences:
+    difference = corrected[str(key)]
+    words = {1: "above", 0: "not told apart", -1: "below"}[difference.sign]
+    rows.append((key[0], key[1], f"{difference.mean:+.3f}", f"{difference.low:+.3f} to {difference.high:+.3f}",
+                 f"{difference.p:.4f}", difference.count, words))
+  return rows
 
 
 def screened(results: dict[str, dict]) -> list[tuple]:
-  """Returns a row for each method: best -> final accuracy under each condition, of one seed."""
+  """Returns a row for each age and method: mean over the run and final accuracy at each step."""
   rows = []
-  for name in METHODS:
-    keys = [_key(name, condition, SCREENING) for condition in CONDITIONS]
-    rows.append((name, *(accuracy.best_to_final(results[key]["measured"]) if key in results
-                         else tables.MISSING for key in keys)))
+  for age, (name, method) in itertools.product(AGES, METHODS.items()):
+    entries = [results.get(cell(age, name, step, SCREENING, method).name) for step in STEPS]
+    if any(entries):
+      rows.append((age, name, *(_short(entry) for entry in entries)))
   return rows
+
+
+def _short(result: dict | None) -> str:
+  if result is None:
+    return tables.MISSING
+  measured = result["measured"]
+  return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
+
+
+def progress(results: dict[str, dict]) -> str:
+  """Returns a sentence on what is there and what is not."""
+  full = len(AGES) * len(METHODS) * (len(STEPS) + len(SEEDS))
+  declared = {cell.name for cell in cells()}
+  further = len([name for name in results if name not in declared])
+  text = f"\n{len(results) - further} of {full} runs are there"
+  return text + (f", and {further} of further seeds or methods." if further else ".")
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
-  rows, curves = compared(results)
-  page = folder / "README.md"
-  tables.replace_part(page, "sweep.py, comparison",
-                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+  page, groups = folder / "README.md", compared(results)
+  rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in groups.items()]
+  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+                      + progress(results) + sweeps.made_at(results))
+  tables.replace_part(page, "sweep.py, verdicts",
+                      tables.markdown_table(VERDICT_HEADER, verdicts(results)))
   tables.replace_part(page, "sweep.py, screening",
-                      tables.markdown_table(("method", *CONDITIONS), screened(results)))
-  if curves:
-    plots.plot_panels(curves, folder / "accuracy.png", "held-out accuracy")
+                      tables.markdown_table(("age", "method", *STEPS), screened(results)))
+  shown: dict[str, dict] = {}
+  for (age, name, _), seeds in groups.items():
+    measured = [result["measured"] for result in seeds.values()]
+    lines = {kind: accuracy.padded([entry[kind] for entry in measured])
+             for kind in ("sampled", "greedy")}
+    times = np.array(max((entry["iterations"] for entry in measured), key=len))
+    shown.setdefault(name, {}).update(
+        {f"{kind}, age {age}": (times, curve) for kind, curve in lines.items()})
+  if shown:
+    plots.plot_panels(shown, folder / "accuracy.png", "accuracy")
 
 
-SWEEP = Sweep(HERE, cells(), accuracy.measure, render)
+SWEEP = Sweep(HERE, cells(), accuracy.measure_sampled, render, added)
 
 if __name__ == "__main__":
   sweeps.main(SWEEP, __doc__)

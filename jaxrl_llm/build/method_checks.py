@@ -16,6 +16,7 @@ from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import (
   AdvantageInputs,
   EstimatorOutput,
+  EffectiveShare,
   Extreme,
   Histogram,
   Mean,
@@ -66,7 +67,7 @@ def _check_estimator(cfg: Config) -> None:
                     "(estimators.common.output makes one)")
   _expect_tokens(output.per_token_loss, "per_token_loss")
   for name, metric in output.metrics.items():
-    if not isinstance(metric, (Mean, Histogram, Extreme)):
+    if not isinstance(metric, (Mean, Histogram, Extreme, EffectiveShare)):
       raise TypeError(f"metric {name!r} is {_kind(metric)}; a Mean, Histogram or Extreme was "
                       "expected")
 

@@ -1,9 +1,14 @@
-"""What tables of training runs share: accuracy over seeds, and whether runs collapse."""
+"""What tables of training runs share: accuracy over seeds, and whether runs collapse.
+
+Greedy accuracy is a threshold on probabilities; tables made since 25 November have sampled accuracy
+beside it (SAMPLED_HEADER).
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from jaxrl_llm.lab import sweep_results
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
 
@@ -12,6 +17,70 @@ LEARNT = 0.9  # accuracy from which on a run counts as having learnt its task
 # The mean over the run is low for a method that learns late, and for one that collapses.
 HEADER = ("final accuracy", "best accuracy", "mean over the run", "collapsed",
           "entropy at the end, nats", "gradient norm", "without gradient, %")
+SAMPLED = "eval/avg@8"
+SAMPLED_HEADER = ("n", "mean over the run", "at the end", "best", "lost from best",
+                  "iteration of 90 %", "greedy at the end", "ratio/ess", "without gradient, %",
+                  "entropy at the end, nats", "commit")
+
+
+def measure_sampled(run: RunFolder) -> dict:
+  """Returns sampled and greedy accuracy by iteration, and what else SAMPLED_HEADER needs.
+
+  Raises:
+    LookupError: the run sampled no 8 completions for each held-out problem.
+  """
+  iterations, sampled = run.series(SAMPLED)
+  if not len(sampled):
+    raise LookupError(f"no {SAMPLED} in {run.workdir}. Fix: evaluation.samples=8")
+  greedy = run.series("eval/accuracy")[1]
+  entropy, norm, dropped, share = (_finite(run, name) for name in (
+      "policy/entropy", "optimizer/grad_norm", "clip/dropped", "ratio/ess"))
+  return {
+      "iterations": iterations.tolist(), "sampled": sampled.round(5).tolist(),
+      "greedy": greedy.round(5).tolist(), "entropy": float(entropy[-1]),
+      "gradient_norm": float(np.mean(norm)), "without_gradient": float(np.mean(dropped)),
+      "ess": float(np.mean(share)),
+      "diverged": len(norm) < len(run.series("optimizer/grad_norm")[1]),
+  }
+
+
+def mean_sampled(measured: dict) -> float:
+  """Returns the mean of a run's sampled accuracies; one that ended early keeps its last policy's
+  only as far as it came.
+  """
+  return float(np.mean(measured["sampled"]))
+
+
+def learnt_at(measured: dict) -> float:
+  """Returns the first iteration whose sampled accuracy is LEARNT or more; infinite if none is."""
+  reached = [iteration for iteration, value in
+             zip(measured["iterations"], measured["sampled"], strict=True) if value >= LEARNT]
+  return float(reached[0]) if reached else float(np.inf)
+
+
+def sampled_row(results: Sequence[dict]) -> tuple[str, ...]:
+  """Returns the cells below SAMPLED_HEADER: the mean over seeds, and the lowest and highest."""
+  measured = [result["measured"] for result in results]
+  curves = padded([entry["sampled"] for entry in measured])
+  final, best = curves[:, -1], curves.max(1)
+  learnt = [learnt_at(entry) for entry in measured]
+  some = [value for value in learnt if np.isfinite(value)]
+  when = f"{np.median(learnt):.0f}" if len(some) == len(learnt) else (
+      f"in {len(some)} of {len(learnt)}")
+  commits = dict.fromkeys(sweep_results.short_commit(result)[:7] for result in results)
+  return (str(len(results)), _span(curves.mean(1)), _span(final), _span(best),
+          _span(best - final), when, _span([entry["greedy"][-1] for entry in measured]),
+          _span([entry["ess"] for entry in measured]),
+          f"{100 * np.mean([entry['without_gradient'] for entry in measured]):.1f}",
+          _span([entry["entropy"] for entry in measured]), ", ".join(commits))
+
+
+def _span(values: Sequence[float] | np.ndarray) -> str:
+  """Returns "0.93 (0.90 to 0.95)": mean, lowest and highest; one value by itself."""
+  values = np.asarray(values, float)
+  if len(values) == 1:
+    return f"{values[0]:.2f}"
+  return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
 
 
 def measure(run: RunFolder) -> dict:

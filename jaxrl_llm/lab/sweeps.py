@@ -1,12 +1,16 @@
-"""Sweeps: many runs of experiments/main.py, and a small file of results for each.
+"""Sweeps: many runs of experiments/main.py, and a line of results for each.
 
-A result is kept with the commit, with a hash of the package's sources and with a hash of the run's
-flags, config file and plugins. A run is missing if there is no result of today's hashes, so results
-of different sources or configs never stand in one table. Runs share warm starts and compiled
-programs (store/cache.py), and a run that was interrupted goes on. A run made again gives the same
-numbers to the bit on as many cores of the same kind of processor; both are in its result. No hash
-holds what a sweep measures of a finished run: after a change there, remove its results and start it
-again, which measures the finished runs anew.
+  sweep.py --jobs=2                              runs what is missing, and renders the table
+  sweep.py --seeds=7                             two seeds more for each group of several seeds
+  sweep.py --add=mine:ideas/estimator.py         a method more, of a plugin or a preset
+  sweep.py --verify=base_grpo_seed0              begins a run again: has its behaviour changed?
+
+A run is missing if no result has its flags, with the code of the config file and plugins that they
+name (sweep_results.py). Results of other commits stand in the table, which names the commits. Runs
+go on in a scratch folder, `--runs`; only what was measured of a finished one enters the table's
+file. They share warm starts and compiled programs (store/cache.py), and one that was interrupted
+goes on. After a change of what a sweep measures, remove the lines in question and start it again,
+which measures the finished runs anew.
 """
 
 import argparse
@@ -20,27 +24,31 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.lab import sweep_results
+from jaxrl_llm.lab.sweep_results import made_at
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
-from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.runs.command_line import ENDED_EARLY
 
-PACKAGE = Path(__file__).parent.parent
-UNREAD = ("reporting", "lab", "benchmark", "planning")  # rooms that change no number of a run
 MAIN = "experiments/main.py"
-CHANGED = "+changes"  # how store/workdir.py marks a commit with changed Python files beside it
+SEED = "--config.seed="
 PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
 # What one run may raise while the others go on: it broke off, or left nothing to measure.
 BROKEN = (RuntimeError, RunError, OSError, LookupError, ValueError)
+__all__ = ["Cell", "Sweep", "load", "made_at", "main", "missing", "read_results"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One run: its name, and the flags of experiments/main.py but for --workdir."""
+  """One run: its name, which ends in _seed<n>, and the flags of experiments/main.py but for
+  --workdir, the last of which is the seed.
+  """
 
   name: str
   flags: tuple[str, ...]
@@ -58,30 +66,31 @@ class Cell:
     text = json.dumps(self.flags) + "".join(map(_code, self.files))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+  def of_seed(self, seed: int) -> "Cell":
+    """Returns the same run with another seed."""
+    return Cell(f"{sweep_results.group(self.name)}_seed{seed}",
+                (*(flag for flag in self.flags if not flag.startswith(SEED)), f"{SEED}{seed}"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
   """The runs behind a table.
 
   Attributes:
-    folder: experiments/<table>; results are in its folder `results`, a file per run.
+    folder: experiments/<table>; results are in its file results.jsonl, a line a run.
     cells: with distinct names.
     measure: from a finished run to the JSON-able values that are kept of it.
     render: from the results by name, and a folder, to the files of the table in it. It leaves out
       what is missing.
+    method: from (name, preset, flags) to the cells of one seed by which the table shows a further
+      method; None: it has no place for one.
   """
 
   folder: Path
   cells: list[Cell]
   measure: Callable[[RunFolder], dict[str, Any]]
   render: Callable[[dict[str, dict], Path], None]
-
-  def result_path(self, cell: Cell) -> Path:
-    return self.folder / "results" / f"{cell.name}.json"
-
-
-class MixedSourcesError(ValueError):
-  """Results of different sources or configs would stand in one table."""
+  method: Callable[[str, str, tuple[str, ...]], list[Cell]] | None = None
 
 
 def load(path: Path) -> Sweep | None:
@@ -100,16 +109,6 @@ def files_in(text: str) -> list[Path]:
   return [path for path in paths if path.is_file()]
 
 
-def sources() -> str:
-  """Returns a hash of the code of the package, without comments, docstrings, and UNREAD rooms."""
-  found = hashlib.sha256()
-  for path in sorted(PACKAGE.rglob("*.py")):
-    name = path.relative_to(PACKAGE)
-    if name.parts[0] not in UNREAD:
-      found.update(f"{name}\n{_code(path)}\n".encode())
-  return found.hexdigest()[:16]
-
-
 def _code(path: Path) -> str:
   """Returns the code of a file without comments and docstrings."""
   with PARSING:
@@ -125,71 +124,81 @@ def _parsed(path: Path) -> str:
   return ast.unparse(tree)
 
 
-def made_at(results: dict[str, dict]) -> str:
-  """Returns a sentence that names the commits of results, and the hash of the code that made them.
-
-  The hash tells whether a commit's package was the runs'. Runs beside uncommitted changes are
-  counted: these may be in files of experiments/ that the hash leaves out.
-  """
-  if not results:
-    return ""
-  commits = sorted({str(result["commit"])[:10] for result in results.values()})
-  code = sorted({result["sources"] for result in results.values()})
-  changed = sum(str(result["commit"]).endswith(CHANGED) for result in results.values())
-  beside = f", {changed} of them beside uncommitted changes" if changed else ""
-  return (f"\n{len(results)} runs, made at commit {', '.join(commits)}{beside}, by code of the "
-          f"hash {', '.join(code)}.")
-
-
 def read_results(sweep: Sweep) -> dict[str, dict]:
-  """Returns the results that exist, by name, in the order of the cells."""
-  paths = {cell.name: sweep.result_path(cell) for cell in sweep.cells}
-  return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+  """Returns the results that exist, by name: first those of the cells, in their order, and then
+  further seeds and methods.
+  """
+  there = sweep_results.read(sweep.folder)
+  declared = {cell.name: there[cell.name] for cell in sweep.cells if cell.name in there}
+  return declared | there
 
 
-def missing(sweep: Sweep) -> list[Cell]:
-  """Returns the cells without a result of today's sources and of their flags."""
-  found, now = read_results(sweep), sources()
-  return [cell for cell in sweep.cells if cell.name not in found
-          or (found[cell.name]["sources"], found[cell.name]["config"]) != (now, cell.hash)]
+def missing(sweep: Sweep, cells: list[Cell] | None = None) -> list[Cell]:
+  """Returns those of the cells, by default the sweep's, that have no result of their flags."""
+  there = sweep_results.read(sweep.folder)
+  return [cell for cell in (sweep.cells if cells is None else cells)
+          if there.get(cell.name, {}).get("config") != cell.hash]
 
 
-def check_alike(sweep: Sweep, results: dict[str, dict]) -> None:
-  """Refuses results that do not belong together.
+def with_seeds(cells: list[Cell], count: int) -> list[Cell]:
+  """Returns the cells of the groups that have several seeds, with the seeds 0 to count - 1."""
+  groups: dict[str, list[Cell]] = {}
+  for cell in cells:
+    groups.setdefault(sweep_results.group(cell.name), []).append(cell)
+  return [of[0].of_seed(seed) for of in groups.values() if len(of) > 1 for seed in range(count)]
+
+
+def added(sweep: Sweep, text: str, seeds: int) -> list[Cell]:
+  """Returns the cells of a method beside the table's.
+
+  Args:
+    text: NAME:PRESET, NAME:PLUGIN.py for an estimator NAME of that file, or the name of a preset.
+    seeds: 0 to seeds - 1.
 
   Raises:
-    MixedSourcesError: they are of several sources, or of other flags than the cells'.
+    ConfigError: the table compares no methods, or the file is not there.
   """
-  made_of: dict[str, list[str]] = {}
-  for name, result in results.items():
-    made_of.setdefault(result["sources"], []).append(name)
-  if len(made_of) > 1:
-    counts = ", ".join(f"{len(names)} of {key}" for key, names in made_of.items())
-    raise MixedSourcesError(f"{sweep.folder / 'results'}: results of different sources ({counts}). "
-                            "Fix: run the sweep again, which makes those that differ from today's, "
-                            "or go on at the commit that the others name.")
-  hashes = {cell.name: cell.hash for cell in sweep.cells}
-  for name, result in results.items():
-    if result["config"] != hashes[name]:
-      raise MixedSourcesError(f"{sweep.folder / 'results' / name}.json: made with other flags or "
-                              "another config file. Fix: run the sweep again.")
+  name, _, source = text.partition(":")
+  if sweep.method is None:
+    raise ConfigError(f"--add={text}: {sweep.folder.name} has no place for a further method. "
+                      "Fix: a cell of its sweep.py.")
+  if source.endswith(".py") and not Path(source).is_file():
+    raise ConfigError(f"--add={text}: there is no file {source}. Fix: a path from here.")
+  flags = (f"--config.plugins={source}", f"--config.estimator.name={name}")
+  preset, flags = ("grpo", flags) if source.endswith(".py") else (source or name, ())
+  return [cell.of_seed(seed) for cell in sweep.method(name, preset, flags)
+          for seed in range(seeds)]
 
 
 def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> dict:
-  """Runs a cell, or goes on with it, and writes its result.
+  """Runs a cell, or goes on with it, and enters its result.
 
   Args:
-    runs: folder of the runs.
+    runs: scratch folder of the runs.
     cores: that the run may use; None: all.
 
   Raises:
     RuntimeError: the run broke off for no reason of its own; it has no result.
     RunError, LookupError: it ended before there was anything to measure.
   """
-  now, config = sources(), cell.hash  # of what the run reads, which may change while it goes on
-  workdir = runs / f"{cell.name}-{config[:6]}{now[:6]}"
+  config = cell.hash  # of what the run reads, which may change while it goes on
+  finished, ended = _finished(cell.flags, runs / f"{cell.name}-{config[:8]}", cores)
+  count = _usable() if cores is None else len(cores)
+  result = {
+      "name": cell.name, "flags": list(cell.flags), "config": config,
+      "commit": finished.environment.get("git_commit"), "seed": finished.config["seed"],
+      "fingerprint": sweep_results.fingerprint(finished, count), "ended_early": ended,
+      "measured": sweep.measure(finished),
+  }
+  sweep_results.write(sweep.folder, [result])
+  return result
+
+
+def _finished(flags: tuple[str, ...], workdir: Path,
+              cores: set[int] | None) -> tuple[RunFolder, str | None]:
+  """Returns (a run that has ended, the last line of its log if it ended early)."""
   workdir.mkdir(parents=True, exist_ok=True)
-  command = [sys.executable, MAIN, *cell.flags, f"--workdir={workdir}"]
+  command = [sys.executable, MAIN, *flags, f"--workdir={workdir}"]
   with open(workdir / "log.txt", "a") as log:
     done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False,
                           preexec_fn=None if cores is None else _pinned(cores))
@@ -199,18 +208,25 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
     if done.returncode != ENDED_EARLY:
       raise RuntimeError(f"exit status {done.returncode}, {last}; see {workdir / 'log.txt'}")
     ended = last
-  finished = read_run(workdir)
-  result = {
-      "name": cell.name, "flags": list(cell.flags), "config": config, "sources": now,
-      "commit": finished.environment.get("git_commit"), "seed": finished.config["seed"],
-      "cores": _usable() if cores is None else len(cores),
-      "processor": finished.environment.get("processor"), "ended_early": ended,
-      "measured": sweep.measure(finished),
-  }
-  path = sweep.result_path(cell)
-  path.parent.mkdir(exist_ok=True)
-  write_atomically(path, json.dumps(result, indent=1) + "\n")
-  return result
+  return read_run(workdir), ended
+
+
+def verify(sweep: Sweep, name: str, runs: Path) -> str:
+  """Returns what `sweep_results.compare` says of a result and of the same run begun again.
+
+  Raises:
+    ConfigError: there is no such result.
+    RuntimeError: the run broke off.
+  """
+  results = sweep_results.read(sweep.folder)
+  if name not in results:
+    raise ConfigError(f"--verify={name}: no result of that name. Fix: one of "
+                      f"{', '.join(list(results)[:5])}, ...; see --list.")
+  flags = (*results[name]["flags"], f"--config.iterations={sweep_results.ITERATIONS}")
+  with tempfile.TemporaryDirectory(dir=runs) as scratch:
+    begun, _ = _finished(flags, Path(scratch) / name, None)
+  return sweep_results.compare(results[name].get("fingerprint"),
+                               sweep_results.fingerprint(begun, _usable()))
 
 
 def _usable() -> int | None:
@@ -247,6 +263,39 @@ def run_missing(sweep: Sweep, cells: list[Cell], runs: Path, jobs: int) -> list[
 
 def main(sweep: Sweep, description: str) -> None:
   """Runs what is missing, and renders the table."""
+  parser = _parser(sweep, description)
+  flags = parser.parse_args()
+  try:
+    _check(sweep, flags, parser)
+    cells = added(sweep, flags.add, flags.seeds or 5) if flags.add else (
+        with_seeds(sweep.cells, flags.seeds) if flags.seeds else sweep.cells)
+    if flags.verify:
+      flags.runs.mkdir(parents=True, exist_ok=True)
+      print(f"{flags.verify}: {verify(sweep, flags.verify, flags.runs)}")
+      return
+  except (ConfigError, RuntimeError) as error:
+    sys.exit(f"error: {error}")
+  left = missing(sweep, cells)
+  if flags.list:
+    for index, cell in enumerate(cells):
+      print(index, "missing" if cell in left else "done", cell.name, *cell.flags)
+    return
+  if not flags.render:
+    chosen = left if flags.index is None else [cells[flags.index]]
+    chosen = [cell for cell in chosen if re.search(flags.only, cell.name)]
+    broken = run_missing(sweep, chosen, flags.runs, flags.jobs)
+    if broken:
+      sys.exit(f"error: {len(broken)} runs broke off: {'; '.join(broken)[:1000]}")
+  if flags.index is not None:
+    return  # the tasks of an array end together, and would write one page at once
+  results = read_results(sweep)
+  absent = [cell.name for cell in cells if cell.name not in results]
+  if absent:
+    print(f"{len(absent)} of {len(cells)} runs are missing; the table is without them.")
+  sweep.render(results, sweep.folder)
+
+
+def _parser(sweep: Sweep, description: str) -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(description=description,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--list", action="store_true", help="list the runs and what is missing")
@@ -255,33 +304,24 @@ def main(sweep: Sweep, description: str) -> None:
   parser.add_argument("--only", default="", help="run those in whose name this is found")
   parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
   parser.add_argument("--render", action="store_true", help="only write the table again")
-  parser.add_argument("--runs", type=Path, default=Path("runs") / sweep.folder.name)
-  flags = parser.parse_args()
+  parser.add_argument("--seeds", type=int, default=0,
+                      help="seeds 0 to this less 1, of every group of several seeds or of --add")
+  parser.add_argument("--add", default="",
+                      help="a method beside the table's: NAME:PRESET, NAME:PLUGIN.py, or a preset")
+  parser.add_argument("--verify", default="",
+                      help="begin the run of this name again and compare it with its result")
+  parser.add_argument("--runs", type=Path, default=Path("runs") / sweep.folder.name,
+                      help="scratch folder of the runs")
+  return parser
+
+
+def _check(sweep: Sweep, flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+  """Ends with a line if flags are out of range, or the folder is another than the root."""
   if not Path(MAIN).is_file():
     parser.error(f"there is no {MAIN} here. Fix: start from the repository's root.")
   if flags.jobs < 1:
     parser.error(f"--jobs={flags.jobs}: 1 or more")
+  if flags.seeds < 0:
+    parser.error(f"--seeds={flags.seeds}: 1 or more")
   if flags.index is not None and not 0 <= flags.index < len(sweep.cells):
     parser.error(f"--index={flags.index}: 0 to {len(sweep.cells) - 1}, see --list")
-  left = missing(sweep)
-  if flags.list:
-    for index, cell in enumerate(sweep.cells):
-      print(index, "missing" if cell in left else "done", cell.name, *cell.flags)
-    return
-  if not flags.render:
-    chosen = left if flags.index is None else [sweep.cells[flags.index]]
-    chosen = [cell for cell in chosen if re.search(flags.only, cell.name)]
-    broken = run_missing(sweep, chosen, flags.runs, flags.jobs)
-    if broken:
-      sys.exit(f"error: {len(broken)} runs broke off: {'; '.join(broken)[:1000]}")
-  if flags.index is not None:
-    return  # the tasks of an array end together, and would write one page at once
-  results = read_results(sweep)
-  absent = [cell.name for cell in sweep.cells if cell.name not in results]
-  if absent:
-    print(f"{len(absent)} of {len(sweep.cells)} runs are missing; the table is without them.")
-  try:
-    check_alike(sweep, results)
-  except MixedSourcesError as error:
-    sys.exit(f"error: {error}")
-  sweep.render(results, sweep.folder)

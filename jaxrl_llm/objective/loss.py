@@ -160,6 +160,7 @@ def ratio_metrics(log_probs, anchor_log_probs, rollout: Rollout) -> dict:
       "log_ratio/range": masked.extreme(log_ratio, mask),
       "ratio/mean": masked.mean(jnp.exp(log_ratio), mask),
       "ratio/square": masked.mean(jnp.exp(2 * log_ratio), mask),
+      "ratio/ess": masked.effective_share(jnp.sum(log_ratio, -1), jnp.any(mask, -1)),
       "kl/current_anchor": _mean_k3(log_ratio, mask),
       "kl/anchor_behavior": _mean_k3(anchor_behavior, mask),
       "kl/current_behavior": _mean_k3(current_behavior, mask),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from jaxrl_llm.types import Extreme, Histogram, Mean
+from jaxrl_llm.types import EffectiveShare, Extreme, Histogram, Mean
 
 # Fixed edges for quantiles of log-ratios in nats, dense around 0, where most of them lie.
 _POSITIVE_EDGES = tuple(float(f"{x:.3g}") for x in (10 ** (e / 6) for e in range(-30, 7)))
@@ -147,6 +147,17 @@ def pair_index(first: Int[Array, " B"], second: Int[Array, " B"]) -> Int[Array, 
 def mean(values: Array, mask: Array) -> Mean:
   """Mergeable mean over the masked entries."""
   return Mean(jnp.sum(masked(values, mask)), jnp.sum(mask).astype(jnp.float32))
+
+
+def effective_share(log_weights: Float[Array, " B"], mask: Bool[Array, " B"]) -> EffectiveShare:
+  """Mergeable effective share of the weights exp(log_weights) of the masked rows.
+
+  Log-weights beyond 40 nats count as 40, so that no square overflows; one such row is all that
+  counts either way.
+  """
+  weights = masked(jnp.exp(jnp.clip(log_weights, -40, 40)), mask)
+  return EffectiveShare(jnp.sum(weights), jnp.sum(jnp.square(weights)),
+                        jnp.sum(mask).astype(jnp.float32))
 
 
 def extreme(values: Array, mask: Array) -> Extreme:

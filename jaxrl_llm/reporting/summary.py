@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from jaxrl_llm.types import Extreme, Histogram, Mean
+from jaxrl_llm.types import EffectiveShare, Extreme, Histogram, Mean
 
 QUANTILES = {"p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 
 
-def summarize(metrics: dict[str, Mean | Histogram | Extreme]) -> dict[str, float]:
+def summarize(metrics: dict[str, Mean | Histogram | Extreme | EffectiveShare]) -> dict[str, float]:
   """Returns a flat dict of floats, ready for `MetricsWriter.write`.
 
   A scalar Mean gives `name`; a vector Mean gives `name/bucket_0`, `name/bucket_1`, ...; a Histogram
-  gives `name/p05`, p25, p50, p75, p95; an Extreme gives `name/min` and `name/max`. A metric that
-  saw no value has no key, because absent is not zero.
+  gives `name/p05`, p25, p50, p75, p95; an Extreme gives `name/min` and `name/max`; an
+  EffectiveShare gives `name`. A metric that saw no value has no key, because absent is not zero.
 
   Args:
     metrics: name to merged metric; arrays of numpy, or of JAX already fetched to the host.
@@ -29,9 +29,12 @@ def summarize(metrics: dict[str, Mean | Histogram | Extreme]) -> dict[str, float
       values.update(_quantiles(name, metric))
     elif isinstance(metric, Extreme):
       values.update(_extreme(name, metric))
+    elif isinstance(metric, EffectiveShare):
+      values.update(_share(name, metric))
     else:
       raise TypeError(
-          f"metric {name} is a {type(metric).__name__}; Mean, Histogram and Extreme can be merged.")
+          f"metric {name} is a {type(metric).__name__}; Mean, Histogram, Extreme and "
+          "EffectiveShare can be merged.")
   return values
 
 
@@ -61,6 +64,11 @@ def _quantiles(name: str, metric: Histogram) -> dict[str, float]:
   bounds = np.concatenate([edges[:1], edges, edges[-1:]])
   at = np.interp(np.array(list(QUANTILES.values())) * cumulative[-1], cumulative, bounds)
   return {f"{name}/{label}": float(value) for label, value in zip(QUANTILES, at, strict=True)}
+
+
+def _share(name: str, metric: EffectiveShare) -> dict[str, float]:
+  total, squares, count = (float(x) for x in (metric.total, metric.squares, metric.count))
+  return {name: total**2 / (count * squares)} if count and squares else {}
 
 
 def _extreme(name: str, metric: Extreme) -> dict[str, float]:

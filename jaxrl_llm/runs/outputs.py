@@ -1,5 +1,6 @@
 """Where a run writes, and its line of metrics."""
 
+import logging
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +21,13 @@ from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import merge_metrics
 
 merged_metrics = jax.jit(merge_metrics)
+LEAST_ESS = 0.1  # of ratio/ess; below it, fewer than one in ten completions carries the update
+logger = logging.getLogger(__name__)
 
 
 class Outputs(NamedTuple):
-  """Where a run writes: its folder, what writes there, its clock, the problems it evaluates, and
-  the signals that may end it.
+  """Where a run writes: its folder, what writes there, its clock, the problems it evaluates,
+  the signals that may end it, and the metrics that it has warned of.
   """
 
   directory: Path
@@ -35,6 +38,7 @@ class Outputs(NamedTuple):
   clock: Clock
   sets: list[EvaluationSet]
   signals: Signals
+  warned: set[str]
 
   def save(self, iteration: int, tree, wait: bool = False) -> None:
     """Begins a checkpoint, and removes best parameters that no complete checkpoint needs.
@@ -76,6 +80,7 @@ def write_line(outputs: Outputs, line: Line) -> None:
   merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
   outputs.checkpoints.finish()
   outputs.writer.write(line.iteration, values | merged)
+  warn_of_few(merged, line.iteration, outputs.warned)
   for step, (loss, norm) in enumerate(each, start=int(values["step"]) - len(steps) + 1):
     if not (math.isfinite(loss) and math.isfinite(norm)):
       raise NonFiniteError(
@@ -83,3 +88,20 @@ def write_line(outputs: Outputs, line: Line) -> None:
           f"= {float(norm)}. The last good checkpoint is that of iteration "
           f"{outputs.checkpoints.latest()}. Fix: a smaller optimizer.learning_rate, or a bounded "
           "ratio; a new --workdir.")
+
+
+def warn_of_few(metrics: dict[str, float], iteration: int, warned: set[str]) -> None:
+  """Warns, once in a run, that the ratios leave few completions that count.
+
+  Args:
+    warned: metrics that were warned of, to which this one is added.
+  """
+  share = metrics.get("ratio/ess", 1.0)
+  if share < LEAST_ESS and "ratio/ess" not in warned:
+    warned.add("ratio/ess")
+    logger.warning(
+        "iteration %d: ratio/ess = %.3f: by the ratios of whole completions, their effective number "
+        "is %.1f %% of all, so that few decide an update where the estimator weighs by such ratios. "
+        "Fix: fresher samples (updates.staleness, updates.optimizer_batches), a smaller "
+        "optimizer.learning_rate, or an estimator with bounded ratios", iteration, share,
+        100 * share)

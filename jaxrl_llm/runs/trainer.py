@@ -146,7 +146,7 @@ def _run(cfg: Config, task: Task, learner: Learner, sampler: Sampler, sets: list
   with contextlib.closing(_metrics_writer(cfg, directory)) as writer:
     with contextlib.closing(Checkpoints(directory, cfg.checkpoint)) as checkpoints:
       outputs = Outputs(directory, checkpoints, writer, Best(cfg, directory), shown, clock, sets,
-                        told)
+                        told, set())
       with shown.until_interrupted():
         state, done = _restore_or_start(cfg, task, learner, sampler, start, outputs)
         del start  # its trained leaves were copied

@@ -82,7 +82,7 @@ def test_a_sweep_submits_what_is_missing(tmp_path, monkeypatch, capsys):
   """A table's own --list is read: here of a sweep whose second and third runs are done."""
   sweep = sweeps.load(launching.ROOT / SWEEP)
   done = sweep.cells[1:3]
-  monkeypatch.setattr(sweeps, "missing", lambda one: [c for c in one.cells if c not in done])
+  monkeypatch.setattr(sweeps, "missing", lambda one, cells: [c for c in cells if c not in done])
   monkeypatch.setattr(sys, "argv", ["sweep.py", "--list"])
   sweeps.main(sweep, "")
   file = tmp_path / "the tables" / "sweep.py"

@@ -38,7 +38,7 @@ HEADER = ("rank", "method", "seeds that work it out", "accuracy at the end",
 
 
 def config(seed: int, **sections):
-  """The task of configs/quickstart.py with 3 terms; `sections` replaces values."""
+  """The task of configs/chain.py with 3 terms; `sections` replaces values."""
   made = base_config()
   made.iterations, made.seed = 40, seed
   made.model.update(vocab_size=17, width=128, num_layers=4, num_heads=4, num_kv_heads=2,

@@ -4,7 +4,7 @@
   python experiments/papers/pipo/sweep.py --jobs=2
   python experiments/papers/pipo/sweep.py --render
 
-Methods x group sizes on the task of configs/quickstart.py. Writes the table of README.md and
+Methods x group sizes on the task of configs/chain.py. Writes the table of README.md and
 accuracy.png beside this file.
 """
 
@@ -19,7 +19,7 @@ from jaxrl_llm.reporting.compare import interval
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
-BASE = ("--config=configs/quickstart.py", "--config.aggregation.name=token",
+BASE = ("--config=configs/chain.py", "--config.aggregation.name=token",
         "--config.evaluation.every=3")
 GROUPS = {
     "32 groups of 8": (),

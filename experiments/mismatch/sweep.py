@@ -4,9 +4,9 @@
   python experiments/mismatch/sweep.py --jobs=2
   python experiments/mismatch/sweep.py --render
 
-Samplers x corrections on the task of configs/chain_offpolicy.py with fresh rollouts, so that numerics are
-the only difference between sampler and trainer. Writes a table of README.md and training.png beside
-this file.
+Samplers x corrections on the task of configs/chain_offpolicy.py with fresh rollouts, so that
+numerics are the only difference between sampler and trainer. Writes a table of README.md and
+training.png beside this file.
 """
 
 from pathlib import Path

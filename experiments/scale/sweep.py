@@ -53,8 +53,8 @@ def _cell(size: str, terms: int, name: str, seed: int) -> Cell:
   preset, *flags = METHODS[name]
   shape = [f"--config.model.{key}={value}" for key, value in SIZES[size].items()]
   return Cell(_key(size, terms, name, seed), (
-      f"--config=configs/chain_offpolicy.py:{preset},{terms}", "--config.updates.anchor=behavior", *flags,
-      *shape, f"--config.seed={seed}"))
+      f"--config=configs/chain_offpolicy.py:{preset},{terms}", "--config.updates.anchor=behavior",
+      *flags, *shape, f"--config.seed={seed}"))
 
 
 def _measured(results: dict[str, dict], triple: tuple) -> list[dict] | None:

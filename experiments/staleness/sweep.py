@@ -1,7 +1,7 @@
 """Which importance ratio holds when rollouts are old?
 
   python experiments/staleness/sweep.py --list
-  python experiments/staleness/sweep.py --jobs=2            what is missing; again after the screening
+  python experiments/staleness/sweep.py --jobs=2      what is missing; again after the screening
   python experiments/staleness/sweep.py --add=mine:ideas/estimator.py --seeds=5
   python experiments/staleness/sweep.py --seeds=7           two seeds more
   python experiments/staleness/sweep.py --render
@@ -139,8 +139,9 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
   for key in differences:
     difference = corrected[str(key)]
     words = {1: "above", 0: "not told apart", -1: "below"}[difference.sign]
-    rows.append((key[0], key[1], f"{difference.mean:+.3f}", f"{difference.low:+.3f} to {difference.high:+.3f}",
-                 f"{difference.p:.4f}", difference.count, words))
+    rows.append((key[0], key[1], f"{difference.mean:+.3f}",
+                 f"{difference.low:+.3f} to {difference.high:+.3f}", f"{difference.p:.4f}",
+                 difference.count, words))
   return rows
 
 

@@ -15,8 +15,8 @@ from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, LOSS_TERMS,
 from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import (
   AdvantageInputs,
-  EstimatorOutput,
   EffectiveShare,
+  EstimatorOutput,
   Extreme,
   Histogram,
   Mean,

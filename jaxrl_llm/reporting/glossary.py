@@ -97,7 +97,7 @@ log_ratio/p*         | nats  | quantile of the log-ratio to the anchor over toke
 log_ratio/range/*    | nats  | smallest (min) and largest (max) log-ratio to the anchor
 ratio/mean           | 1     | ratio to the anchor, mean over tokens: {RATIO}
 ratio/square         | 1     | its square; mean^2 over square is the effective share of the samples
-ratio/ess            | share | effective sample size of the ratios of whole completions, by their number
+ratio/ess            | share | effective sample size of the ratios of completions, by their number
 kl/current_anchor    | nats  | per token, from the anchor to the current policy: drift of updating
 kl/anchor_behavior   | nats  | per token, from the sampler to the anchor, if another: numerics, age
 kl/current_behavior  | nats  | per token, from the sampler to the current policy: both

@@ -100,8 +100,8 @@ def warn_of_few(metrics: dict[str, float], iteration: int, warned: set[str]) -> 
   if share < LEAST_ESS and "ratio/ess" not in warned:
     warned.add("ratio/ess")
     logger.warning(
-        "iteration %d: ratio/ess = %.3f: by the ratios of whole completions, their effective number "
-        "is %.1f %% of all, so that few decide an update where the estimator weighs by such ratios. "
+        "iteration %d: ratio/ess = %.3f: by the ratios of whole completions, their effective "
+        "number is %.1f %% of all: few decide an update whose estimator weighs by such ratios. "
         "Fix: fresher samples (updates.staleness, updates.optimizer_batches), a smaller "
         "optimizer.learning_rate, or an estimator with bounded ratios", iteration, share,
         100 * share)

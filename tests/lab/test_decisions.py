@@ -1,4 +1,4 @@
-"""What shows that a task is no switch: forced and forbidden tokens, and mistakes by eighth and kind."""
+"""Tokens that are forced or forbidden, and mistakes by eighth and kind: is a task a switch?"""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Which runs of a sweep are missing, what a result is made of, and whether it would differ today."""
+"""Which runs of a sweep are missing, what a result is made of, and if it would differ today."""
 
 import dataclasses
 import json
@@ -147,7 +147,7 @@ def test_a_line_replaces_one_of_its_name_only(tmp_path):
   assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
   assert list(sweep_results.by_seed(results)["a"]) == [0, 1]
   (tmp_path / "results.jsonl").write_text("{}\n")
-  with pytest.raises(ValueError, match="line 1: .*Fix: remove the line"):
+  with pytest.raises(ValueError, match=r"line 1: .*Fix: remove the line"):
     sweep_results.read(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""ratio/ess: the effective share of whole completions' ratios, over micro-batches, and its warning."""
+"""ratio/ess: the effective share of completions' ratios, over micro-batches; its warning."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -25,7 +25,7 @@ SAMPLED, GREEDY = "eval/avg@8", "eval/accuracy"
 HEADER = ("run", "sampled accuracy (avg@8) after the warm start, %", "at the end, %",
           "greedy accuracy after the warm start, %", "at the end, %",
           "tokens without gradient, mean %", "RL, seconds")
-OTHERS = ("reinforce", "rloo", "dr_grpo", "gspo", "seq_is", "ctpo", "minpro")
+OTHERS = ("gspo", "ctpo", "minpro")
 
 
 def cells() -> dict[str, list[str]]:

@@ -24,14 +24,14 @@ from jaxrl_llm.reporting import plots, tables
 
 HERE = Path(__file__).parent
 SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
-AGES = (8, 32)
+AGES = {8: 45, 32: 60}  # iterations of a run at each age
 STEPS = ("1e-4", "3e-4", "1e-3")
 ADDED_STEP = "3e-4"  # of methods beside the table's, which nobody screened
 PRIMARY = 8  # the age at which claims are made
 REFERENCE = "GRPO"  # what every method is compared with
 # No weight between the policy that sampled and the anchor is left, if they are the same.
 PREFIX = ("--config.correction.level=none", "--config.correction.cap=2.0")
-SIZES = ("--config.task.heldout_problems=128",)
+SIZES = ("--config.task.heldout_problems=64",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def cell(age: int, name: str, step: str, seed: int, method: Method) -> Cell:
   key = f"age{age}_{name.replace(', ', '-').replace(' ', '-')}_{step}_seed{seed}"
   return Cell(key, (
       f"--config=configs/offpolicy.py:{method.preset}", *anchor, *method.flags, *SIZES,
-      f"--config.updates.staleness={age}", f"--config.optimizer.learning_rate={step}",
+      f"--config.updates.staleness={age}", f"--config.iterations={AGES[age]}", f"--config.optimizer.learning_rate={step}",
       f"--config.seed={seed}"))
 
 

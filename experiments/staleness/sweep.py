@@ -68,7 +68,8 @@ def cell(age: int, name: str, step: str, seed: int, method: Method) -> Cell:
   key = f"age{age}_{name.replace(', ', '-').replace(' ', '-')}_{step}_seed{seed}"
   return Cell(key, (
       f"--config=configs/offpolicy.py:{method.preset}", *anchor, *method.flags, *SIZES,
-      f"--config.updates.staleness={age}", f"--config.iterations={AGES[age]}", f"--config.optimizer.learning_rate={step}",
+      f"--config.updates.staleness={age}", f"--config.iterations={AGES[age]}",
+      f"--config.optimizer.learning_rate={step}",
       f"--config.seed={seed}"))
 
 

@@ -1,0 +1,11 @@
+"""The arena: whole RL runs of a small policy on token automata, with the return known exactly.
+
+  from jaxrl_llm.lab import arena
+
+  lab = arena.Lab(task="warm", length=256)
+  runs = lab.sweep(["cispo", "gspo?clip_low=.03&clip_high=.04"], ages=[4, 16], seeds=16)
+  print(runs.table())
+
+The estimators, advantages, aggregations, corrections and transforms are the package's, or a
+plugin's; none of them knows of the arena. experiments/arena holds the map that this draws.
+"""

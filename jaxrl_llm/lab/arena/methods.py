@@ -1,0 +1,136 @@
+"""A method by a short text: `gspo?clip_low=.03&advantage=rloo`."""
+
+import ast
+import dataclasses
+
+from jaxrl_llm.config import (
+  AdvantageConfig,
+  AggregationConfig,
+  ConfigError,
+  CorrectionConfig,
+  EstimatorConfig,
+  TransformConfig,
+  load_plugins,
+)
+from jaxrl_llm.fields import did_you_mean
+from jaxrl_llm.objective import correction, estimators
+from jaxrl_llm.presets import PRESETS
+
+ANCHORS = ("behavior", "recomputed")
+# Keys without a dot that are not numbers of the estimator, and what they stand for.
+SHORT = {"advantage": "advantage.name", "aggregation": "aggregation.name",
+         "anchor": "updates.anchor", "shaping": "shaping.name", "transform": "transform.name"}
+SECTIONS = {"estimator": EstimatorConfig, "advantage": AdvantageConfig,
+            "aggregation": AggregationConfig, "transform": TransformConfig}
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+  """What a run of the arena optimizes, static and hashable.
+
+  Attributes:
+    anchor: denominator of the ratio, `behavior` or `recomputed`: the policy at the start of the
+      iteration. Only the latter has a correction.
+    signed: whether a reward R counts as 2 R - 1.
+  """
+
+  label: str
+  estimator: EstimatorConfig
+  advantage: AdvantageConfig
+  aggregation: AggregationConfig
+  transform: TransformConfig
+  correction: CorrectionConfig
+  anchor: str
+  signed: bool
+
+
+def parse(text: str, length: int) -> Method:
+  """Returns the method of a text: `[label@][file.py:]name[?key=value&key=value ...]`.
+
+  The name is a preset, or an estimator, which then goes with advantage=grpo, aggregation=token.
+  A key is a number of the estimator; advantage, aggregation, anchor, shaping or transform; or a
+  config key such as advantage.ddof or correction.level. The ratio's denominator is the sampling
+  policy unless a preset or `anchor=recomputed` says otherwise; with it, a preset's correction has
+  nothing to correct and is left out.
+
+  Args:
+    text: see above.
+    length: of a row, the divisor of aggregation=fixed unless aggregation.fixed_length is given.
+
+  Raises:
+    ConfigError: an unknown name, key or value; or a preset that also sets what the arena lacks.
+  """
+  label, _, rest = text.rpartition("@")
+  body, _, options = rest.partition("?")
+  name = _load(body)
+  keys = _recipe(name)
+  chosen = dict(_option(text, pair) for pair in filter(None, options.split("&")))
+  keys |= chosen
+  _refuse_absent(text, keys)
+  if keys["aggregation.name"] == "fixed":
+    keys.setdefault("aggregation.fixed_length", length)
+  anchor = keys.get("updates.anchor", "behavior")
+  if anchor not in ANCHORS:
+    raise ConfigError(f"{text!r}: anchor = {anchor!r}: allowed are {', '.join(ANCHORS)}")
+  if anchor == "behavior" and any(key.startswith("correction.") for key in chosen):
+    raise ConfigError(f"{text!r}: correction with anchor = 'behavior': the ratio corrects already. "
+                      "Fix: add anchor=recomputed.")
+  fix = {section: kind(**_of(keys, section)) for section, kind in SECTIONS.items()}
+  corrected = _of(keys, "correction") if anchor == "recomputed" else {}
+  method = Method(label or text, anchor=anchor, signed=keys.get("shaping.name") == "signed",
+                  correction=correction.check(CorrectionConfig(**corrected)), **fix)
+  for choice in (method.estimator, method.advantage, method.aggregation):
+    choice.table.numbers(choice)
+  return method
+
+
+def _load(body: str) -> str:
+  """Returns the name that stands behind a plugin's file, which is loaded."""
+  path, _, name = body.rpartition(":")
+  if path:
+    load_plugins((path,))
+  return name
+
+
+def _recipe(name: str) -> dict:
+  """Returns the config keys of a preset, or of an estimator alone."""
+  if name in PRESETS:
+    return dict(PRESETS[name])
+  if name not in estimators.names():
+    known = [*PRESETS, *estimators.names()]
+    raise ConfigError(f"method {name!r}: neither a preset ({', '.join(PRESETS)}) nor an estimator "
+                      f"({', '.join(estimators.names())}).{did_you_mean(name, known)}")
+  return {"estimator.name": name, "advantage.name": "grpo", "aggregation.name": "token"}
+
+
+def _option(text: str, pair: str) -> tuple[str, object]:
+  """Returns the config key and the value of `key=value`."""
+  key, equals, value = pair.partition("=")
+  if not equals or not key:
+    raise ConfigError(f"{text!r}: {pair!r}: key=value was expected")
+  full = SHORT.get(key, key if "." in key else f"estimator.{key}")
+  if value == "none" and not full.endswith(".name"):
+    return full, None
+  try:
+    return full, ast.literal_eval(value)
+  except (SyntaxError, ValueError):
+    return full, value
+
+
+def _refuse_absent(text: str, keys: dict) -> None:
+  """Raises ConfigError where a key sets what a run of the arena does not have."""
+  known = (*SECTIONS, "correction")
+  absent = [f"{key}={value}" for key, value in keys.items()
+            if key.partition(".")[0] not in known and key != "updates.anchor"
+            and (key, value) not in (("shaping.name", "signed"), ("shaping.name", "none"))]
+  if absent:
+    raise ConfigError(
+        f"{text!r} sets {', '.join(absent)}: the arena has estimators, advantages, aggregations, "
+        "corrections, anchors, transforms and shaping=signed. Fix: name the estimator, such as "
+        "dapo_window@ppo?clip_high=0.28.")
+
+
+def _of(keys: dict, section: str) -> dict:
+  """Returns the values of a section of the config by their names there; "none" becomes None."""
+  return {key.partition(".")[2]: None if value == "none" and not key.endswith(".name") else value
+          for key, value in keys.items() if key.startswith(f"{section}.")}

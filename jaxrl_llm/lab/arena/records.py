@@ -1,0 +1,133 @@
+"""Cells of a sweep: what the runs of one method at one age left, as JSON and as arrays."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxrl_llm.lab.arena.methods import Method
+from jaxrl_llm.lab.arena.runs import Record
+from jaxrl_llm.lab.arena.setting import Setting
+from jaxrl_llm.store.files import write_atomically
+
+HELD = 0.9  # of the optimum: a run that ends there or above holds
+FALLEN = 0.2  # a run that ends this far below its best evaluation has fallen
+LAST = 0.15  # share of the evaluations whose mean is the final return
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """The runs of a method at one age and noise: N seeds, P step sizes.
+
+  Attributes:
+    method, text: the label, and what `methods.parse` makes the method of.
+    setting: of the runs.
+    final: [P][N], return over optimum, mean of the last 15 % of the evaluations.
+    mean: [P][N], the same over all evaluations.
+    best: [P][N], the largest evaluation.
+    dropped: [P], share of tokens without gradient.
+    length: [P], mean length over the limit, at the end.
+    drift, spread: [P][8], of L_t at the eighths of a row.
+    seconds: processor seconds of the program that ran this cell, with its other ages and noises:
+      to compile, to run.
+    share: of the program's runs that are in this cell.
+  """
+
+  method: str
+  text: str
+  setting: dict
+  age: int
+  noise: float
+  steps: tuple[float, ...]
+  seeds: tuple[int, ...]
+  final: list
+  mean: list
+  best: list
+  dropped: list
+  length: list
+  drift: list
+  spread: list
+  seconds: tuple[float, float]
+  share: float
+
+  @property
+  def identity(self) -> tuple:
+    """Returns what makes it the same cell."""
+    return (self.method, self.text, tuple(sorted(self.setting.items())), self.age, self.noise,
+            tuple(self.steps), tuple(self.seeds))
+
+
+def cells_of(method: Method, setting: Setting, grid: tuple, seeds: Sequence[int], record: Record,
+             seconds: tuple[float, float]) -> list[Cell]:
+  """Returns a cell for each age and noise of a program's record [N, P A X, ...]."""
+  steps, ages, noises = grid
+  shape = (len(seeds), len(steps), len(ages), len(noises))
+  arrays = {name: value.reshape(*shape, *value.shape[2:])
+            for name, value in record._asdict().items()}
+  last = max(1, round(LAST * setting.evaluations))
+  cells = []
+  for a, age in enumerate(ages):
+    for x, noise in enumerate(noises):
+      here = {name: np.swapaxes(value[:, :, a, x], 0, 1) for name, value in arrays.items()}
+      returns = here["returns"]  # [P, N, E]
+      cells.append(Cell(
+          method.label, method.text, dataclasses.asdict(setting), int(age), float(noise),
+          tuple(map(float, steps)), tuple(map(int, seeds)),
+          final=_rounded(returns[..., -last:].mean(-1)), mean=_rounded(returns.mean(-1)),
+          best=_rounded(returns.max(-1)), dropped=_rounded(here["dropped"].mean((1, 2))),
+          length=_rounded(here["length"][..., -1].mean(1)),
+          drift=_rounded(here["drift"].mean(1)), spread=_rounded(here["spread"].mean(1)),
+          seconds=(round(seconds[0], 2), round(seconds[1], 2)),
+          share=1 / (len(ages) * len(noises))))
+  return cells
+
+
+def best_step(cell: Cell) -> int:
+  """Returns the index of the step size with the largest mean final return."""
+  return int(np.argmax(np.mean(cell.final, 1)))
+
+
+def tuned(cell: Cell, kind: str = "final") -> np.ndarray:
+  """Returns `final`, `mean` or `best` of each seed, [N], at the best step."""
+  return np.asarray(getattr(cell, kind)[best_step(cell)])
+
+
+def frontier(cell: Cell) -> np.ndarray:
+  """Returns the largest step at which each seed's run holds, [N]; half the smallest if none does.
+  """
+  held = np.asarray(cell.final) >= HELD
+  steps = np.asarray(cell.steps)[:, None]
+  return np.where(held.any(0), np.max(np.where(held, steps, 0.0), 0), steps.min() / 2)
+
+
+def append(path: Path, cells: Sequence[Cell]) -> None:
+  """Adds cells to a jsonl file."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  before = path.read_text() if path.exists() else ""
+  write_atomically(path, before + "".join(json.dumps(dataclasses.asdict(cell)) + "\n"
+                                          for cell in cells))
+
+
+def read(path: Path) -> list[Cell]:
+  """Returns the cells of a jsonl file, in its order; none where there is no file.
+
+  Raises:
+    ValueError: a line that is not a cell; it names file and line.
+  """
+  cells = []
+  for number, line in enumerate(path.read_text().splitlines() if path.exists() else (), 1):
+    try:
+      entry = json.loads(line)
+      for name in ("steps", "seeds", "seconds"):
+        entry[name] = tuple(entry[name])
+      cells.append(Cell(**entry))
+    except (TypeError, KeyError, ValueError) as error:
+      raise ValueError(f"{path}, line {number}: not a cell of the arena ({error}). Fix: delete the "
+                       "line; the command runs it again.") from error
+  return cells
+
+
+def _rounded(array) -> list:
+  return np.asarray(array, np.float64).round(4).tolist()

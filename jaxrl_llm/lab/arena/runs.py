@@ -1,0 +1,162 @@
+"""Whole RL runs as one program: over seeds in turn, over step sizes, ages and noise at once.
+
+Random numbers depend on the seed only (common random numbers): methods, steps and ages see the same
+automaton and the same uniforms, so that differences between them are paired.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from jaxrl_llm.lab.arena import automata, rows, updates
+from jaxrl_llm.lab.arena.methods import Method
+from jaxrl_llm.lab.arena.policies import get_policy, table_of
+from jaxrl_llm.lab.arena.rows import Behavior
+from jaxrl_llm.lab.arena.setting import MARKS, POLICIES_OF_A_MIXTURE, Setting
+from jaxrl_llm.lab.arena.updates import Context
+from jaxrl_llm.objective import advantages
+
+EVALUATED = (32, 4)  # groups and rows of a group, for a policy whose return is not exact
+
+
+class Start(NamedTuple):
+  """What a seed begins with."""
+
+  automaton: automata.Automaton
+  params: Float[Array, " n"]
+  fixed: Any
+  key: Array
+  optimum: Float[Array, ""]
+  first_return: Float[Array, ""]
+
+
+class Place(NamedTuple):
+  """A point of a sweep: step size of the optimizer, age in iterations, engine noise.
+
+  The noise is the standard deviation of normal noise on the sampler's logits, drawn in each
+  iteration for each state; its log-probs are those that it sampled with.
+  """
+
+  step: Float[Array, ""]
+  age: Array
+  noise: Float[Array, ""]
+
+
+class Record(NamedTuple):
+  """What a run leaves; E evaluations.
+
+  Attributes:
+    curve: [E], (return - first return) / (optimum - first return), plus nothing: 0 is the start, 1
+      the optimum. `returns` are the returns over the optimum.
+    returns: [E].
+    dropped: [E], share of tokens without gradient, by the estimator's own count.
+    length: [E], mean number of tokens of a row over the length limit.
+    drift, spread: [8], mean and standard deviation over rows of L_t = sum of the log-ratios to the
+      sampling policy at t = T/8, 2T/8 ... T, averaged over the run.
+  """
+
+  curve: Float[Array, " E"]
+  returns: Float[Array, " E"]
+  dropped: Float[Array, " E"]
+  length: Float[Array, " E"]
+  drift: Float[Array, " M"]
+  spread: Float[Array, " M"]
+
+
+def start(seed, setting: Setting) -> Start:
+  """Returns a seed's automaton, first policy, and both ends of the scale; exact for all policies,
+  whose first logits are the automaton's.
+  """
+  keys = jax.random.split(jax.random.fold_in(jax.random.key(0), seed), 3)
+  automaton = automata.make(setting.task, keys[0], setting.length)
+  params, fixed = get_policy(setting.policy).init(keys[1], *automaton.first_logits.shape)
+  probs = jax.nn.softmax(automaton.first_logits)
+  return Start(automaton, params, fixed, keys[2], automata.optimum(automaton, setting.length),
+               automata.exact_return(automaton, probs, setting.length))
+
+
+def policy_of_age(ring: Float[Array, "K n"], iteration, age) -> Float[Array, " n"]:
+  """Returns the parameters of `age` iterations ago, or the first ones; the ring exceeds the age."""
+  return ring[jnp.maximum(iteration - age, 0) % ring.shape[0]]
+
+
+def behavior(context: Context, ring, iteration, place: Place, key) -> Behavior:
+  """Returns the policies that sample an iteration's rows; the key is consumed."""
+  setting, logits = context.setting, context.automaton.first_logits
+  logits = logits + place.noise * jax.random.normal(key, logits.shape)
+  if setting.mixture == "none":
+    params = policy_of_age(ring, iteration, place.age)
+    return Behavior(context.policy.prepare(params, context.fixed, logits))
+  last = POLICIES_OF_A_MIXTURE - 1
+  tables = [context.policy.prepare(policy_of_age(ring, iteration, place.age * (last - n) // last),
+                                   context.fixed, logits).log_probs for n in range(last + 1)]
+  return Behavior(table_of(jnp.concatenate(tables)), rows.parts(setting))
+
+
+def exact_or_sampled(context: Context, params, key) -> Float[Array, ""]:
+  """Returns the policy's return; for one that remembers, the mean over 128 rows. Key consumed."""
+  setting, prepared = context.setting, context.prepare(params)
+  if context.policy.memoryless:
+    return automata.exact_return(context.automaton, jnp.exp(prepared.log_probs), setting.length)
+  evaluated = updates.replace_rows(setting, *EVALUATED)
+  return rows.sample(context.automaton, context.policy, Behavior(prepared), key,
+                     evaluated).chance.mean()
+
+
+def run(begin: Start, place: Place, method: Method, setting: Setting) -> Record:
+  """Returns the record of one run."""
+  context = Context(method, setting, get_policy(setting.policy), begin.automaton, begin.fixed)
+  each = setting.iterations // setting.evaluations
+
+  def iterate(carry, iteration):
+    return _iterate(context, begin.key, place, carry, iteration)
+
+  def block(carry, number):
+    carry, measured = lax.scan(iterate, carry, number * each + jnp.arange(each))
+    key = jax.random.fold_in(begin.key, setting.iterations + number)
+    value = exact_or_sampled(context, carry[0].params, key)
+    return carry, (value, jax.tree.map(lambda x: x.mean(0), measured))
+
+  ring = jnp.broadcast_to(begin.params, (setting.ring, *begin.params.shape))
+  critic = jnp.full((MARKS, begin.automaton.starts.shape[0]), begin.first_return)
+  carry = (updates.learner(method, setting, begin.params), ring, critic)
+  _, (value, (spread, drift, dropped, length)) = lax.scan(
+      block, carry, jnp.arange(setting.evaluations))
+  scale = begin.optimum - begin.first_return
+  return Record((value - begin.first_return) / scale, value / begin.optimum, dropped, length,
+                drift.mean(0), spread.mean(0))
+
+
+def _iterate(context: Context, key, place: Place, carry, iteration):
+  """One iteration: samples rows from an older policy, and updates on each optimizer batch."""
+  learner, ring, critic = carry
+  method, setting = context.method, context.setting
+  ring = ring.at[iteration % setting.ring].set(learner.params)
+  sampling, noise = jax.random.split(jax.random.fold_in(key, iteration))
+  sampler = behavior(context, ring, iteration, place, noise)
+  drawn = rows.sample(context.automaton, context.policy, sampler, sampling, setting)
+  batch = updates.scored(context, drawn, sampler, context.prepare(learner.params), critic)
+  if "values" in advantages.needs(method.advantage):
+    critic = updates.learnt_critic(critic, drawn, drawn.rewards, method.advantage)
+  count = setting.rows // setting.batches
+  split = jax.tree.map(lambda x: x.reshape(setting.batches, count, *x.shape[1:]), batch)
+
+  def step(learner, batch):
+    return updates.update(context, learner, batch, place.step)
+
+  learner, measured = lax.scan(step, learner, split)
+  spread, drift, dropped = jax.tree.map(lambda x: x.mean(0), measured)
+  return (learner, ring, critic), (spread, drift, dropped, drawn.mask.mean())
+
+
+def program(method: Method, setting: Setting):
+  """Returns the jitted function (seeds [N], places [P]) -> Record with [N, P] leading."""
+  over_places = jax.vmap(run, in_axes=(None, 0, None, None))
+
+  def runs_of(seeds, places: Place) -> Record:
+    return lax.map(lambda seed: over_places(start(seed, setting), places, method, setting), seeds)
+
+  return jax.jit(runs_of)

@@ -1,0 +1,215 @@
+"""One optimizer batch of an arena's run, by the package's own objective."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.lab.arena.methods import Method
+from jaxrl_llm.lab.arena.policies import Policy
+from jaxrl_llm.lab.arena.rows import Behavior, Rows
+from jaxrl_llm.lab.arena.setting import MARKS, OPTIMIZERS, Setting
+from jaxrl_llm.objective import advantages, aggregation, correction, estimators
+from jaxrl_llm.objective.advantages.critic import value_targets
+from jaxrl_llm.registry import TRANSFORMS
+from jaxrl_llm.training.transforms import StepParts
+from jaxrl_llm.types import AdvantageInputs, Rollout, TrainBatch
+
+CRITIC_RATE = 0.1  # of the way of a cell towards the mean of its targets, each iteration
+NO_MODEL: Any = StepParts(None, None, None)  # type: ignore[arg-type]
+
+
+class Learner(NamedTuple):
+  """What an update changes: parameters [n], the optimizer's state, what transforms carry."""
+
+  params: Float[Array, " n"]
+  optimizer: Any
+  carried: dict
+
+
+class Batch(NamedTuple):
+  """Rows with their constants, all with the rows leading."""
+
+  rows: Rows
+  behavior_log_probs: Float[Array, "B L"]
+  anchor_log_probs: Float[Array, "B L"]
+  advantages: Float[Array, "B L"]
+  columns: dict[str, Array]
+
+
+class Context(NamedTuple):
+  """What a run's functions share: static parts, the automaton, and the policy's fixed arrays."""
+
+  method: Method
+  setting: Setting
+  policy: Policy
+  automaton: Any
+  fixed: Any
+
+  def prepare(self, params):
+    return self.policy.prepare(params, self.fixed, self.automaton.first_logits)
+
+
+def transforms(method: Method) -> dict:
+  """Returns the method's update transforms by name; they get no model."""
+  numbers = TRANSFORMS.numbers(method.transform)
+  return {name: entry.function(numbers)
+          for name, entry in TRANSFORMS.parts(method.transform.name).items() if name != "none"}
+
+
+def learner(method: Method, setting: Setting, params) -> Learner:
+  """Returns the learner of a run's start."""
+  carried = {name: transform.first() for name, transform in transforms(method).items()}
+  return Learner(params, OPTIMIZERS[setting.optimizer]().init(params), carried)
+
+
+def scored(context: Context, rows: Rows, behavior: Behavior, current, critic) -> Batch:
+  """Returns the rows with log-probs, advantages, and the columns that the method reads.
+
+  Args:
+    current: the policy prepared from the parameters of the iteration's start.
+    critic: [MARKS, S], the value of a state by eighths of the row.
+  """
+  method, policy = context.method, context.policy
+  number = context.automaton.starts.shape[0]
+  sampled = behavior.states(rows.states, number)
+  log_behavior = policy.log_probs(behavior.prepared, sampled, rows.tokens)
+  required = estimators.required(method.estimator)
+  log_anchor = log_recomputed = log_behavior
+  source = (behavior.prepared, sampled)
+  if method.anchor == "recomputed" or "recomputed_log_probs" in required or transforms(method):
+    log_recomputed = policy.log_probs(current, rows.states, rows.tokens)
+  if method.anchor == "recomputed":
+    log_anchor, source = log_recomputed, (current, rows.states)
+  needs = advantages.needs(method.advantage)
+  statistics = {}
+  if {"entropy", "sum_pi_squared"} & (needs | required):
+    every = policy.distributions(*source)
+    statistics = {"entropy": -(jnp.exp(every) * every).sum(-1),
+                  "sum_pi_squared": jnp.exp(2 * every).sum(-1)}
+  rewards = 2 * rows.rewards - 1 if method.signed else rows.rewards
+  known = statistics | {"anchor_log_probs": log_anchor, "turn_id": rows.mask.astype(jnp.int32),
+                        "values": critic_values(critic, rows)}
+  inputs = AdvantageInputs(rewards=rewards, mask=rows.mask, tokens=rows.tokens,
+                           group_id=rows.group_id,
+                           **{name: known[name] for name in sorted(needs & known.keys())})
+  advantage = advantages.get_advantage(method.advantage.name)(inputs, method.advantage)
+  every_column = {"group_id": rows.group_id, "row_id": jnp.arange(rows.rewards.shape[0]),
+                  "rewards": rewards, "turn_id": known["turn_id"],
+                  "entropy": statistics.get("entropy"), "recomputed_log_probs": log_recomputed}
+  names = required | ({"recomputed_log_probs"} if transforms(method) else set())
+  return Batch(rows, log_behavior, log_anchor, advantage,
+               {name: every_column[name] for name in sorted(names)})
+
+
+def critic_values(critic: Float[Array, "M S"], rows: Rows) -> Float[Array, "B L"]:
+  """Returns the critic's values of the states before the tokens."""
+  return critic[_part(rows), rows.states]
+
+
+def learnt_critic(critic: Float[Array, "M S"], rows: Rows, rewards: Float[Array, " B"],
+                  cfg: AdvantageConfig) -> Float[Array, "M S"]:
+  """Returns the critic after it moved towards the mean target of each cell that was visited."""
+  inputs = AdvantageInputs(rewards=rewards, mask=rows.mask, tokens=rows.tokens,
+                           group_id=rows.group_id, values=critic_values(critic, rows))
+  targets = value_targets(inputs, cfg)
+  cell = (jnp.broadcast_to(_part(rows), rows.states.shape), rows.states)
+  count = jnp.zeros_like(critic).at[cell].add(rows.mask.astype(critic.dtype))
+  total = jnp.zeros_like(critic).at[cell].add(jnp.where(rows.mask, targets, 0.0))
+  return jnp.where(count > 0, critic + CRITIC_RATE * (total / jnp.maximum(count, 1) - critic),
+                   critic)
+
+
+def _part(rows: Rows):
+  length = rows.states.shape[1]
+  return jnp.arange(length) * MARKS // length
+
+
+def update(context: Context, state: Learner, batch: Batch,
+           step_size) -> tuple[Learner, tuple[Array, ...]]:
+  """Returns the learner after a step, and (spread and mean of L_t at the marks, dropped share)."""
+  method, setting, rows = context.method, context.setting, batch.rows
+  weights = loss_weights(method, batch)
+  acting = transforms(method)
+  if acting:
+    state, batch, weights = _before(acting, state, batch, weights)
+
+  def loss(params):
+    return surrogate(context, params, batch, weights)
+
+  gradient, (log_probs, dropped) = jax.grad(loss, has_aux=True)(state.params)
+  direction, optimizer = OPTIMIZERS[setting.optimizer]().update(gradient, state.optimizer)
+  updates = -step_size * direction
+  carried = state.carried
+  if acting:
+    updates, carried = _after(acting, updates, state, train_batch(batch, weights))
+  drift = jnp.where(rows.mask, log_probs - batch.behavior_log_probs, 0.0)
+  sums = jnp.cumsum(drift.reshape(drift.shape[0], MARKS, -1).sum(-1), -1)
+  return (Learner(state.params + updates, optimizer, carried),
+          (sums.std(0), sums.mean(0), dropped))
+
+
+def loss_weights(method: Method, batch: Batch) -> Float[Array, "B L"]:
+  """Returns aggregation times correction, [B, L]."""
+  rows = batch.rows
+  weights = aggregation.loss_weights(rows.mask, batch.advantages, rows.group_id, method.aggregation)
+  if method.anchor == "behavior":
+    return weights
+  return weights * correction.correction_weights(
+      batch.anchor_log_probs, batch.behavior_log_probs, rows.mask, method.correction)[0]
+
+
+def surrogate(context: Context, params, batch: Batch, weights):
+  """Returns the loss, and (constant log-probs [B, L], share of tokens without gradient)."""
+  method, rows = context.method, batch.rows
+  log_probs = context.policy.log_probs(context.prepare(params), rows.states, rows.tokens)
+  arrays = (log_probs, batch.anchor_log_probs, batch.advantages, rows.mask)
+  estimator = estimators.get_estimator(method.estimator.name)
+  names = estimators.required(method.estimator)
+  output = estimator(*arrays, method.estimator,
+                     **{name: batch.columns[name] for name in sorted(names)})
+  if method.correction.sequence_delta is not None:
+    weights = weights * correction.sequence_mask(*arrays, method.correction)
+  dropped = output.metrics.get("clip/dropped")
+  share = 0.0 if dropped is None else dropped.total / jnp.maximum(dropped.count, 1)
+  loss = jnp.sum(weights * jnp.where(rows.mask, output.per_token_loss, 0.0))
+  return loss, (lax.stop_gradient(log_probs), share)
+
+
+def train_batch(batch: Batch, weights) -> TrainBatch:
+  """Returns the batch as update transforms see it; `columns` hold the recomputed log-probs."""
+  rows = batch.rows
+  count = rows.rewards.shape[0]
+  zeros = jnp.zeros(count, jnp.int32)
+  rollout = Rollout(rows.tokens, rows.mask, rows.mask.sum(-1, dtype=jnp.int32), zeros,
+                    batch.behavior_log_probs, rows.mask[:, -1], zeros, zeros, jnp.arange(count),
+                    rows.group_id)
+  return TrainBatch(rollout, batch.advantages, weights, batch.anchor_log_probs,
+                    jnp.ones_like(weights), columns=batch.columns)
+
+
+def _before(acting: dict, state: Learner, batch: Batch, weights):
+  """Returns learner, batch and weights after what transforms do before the gradient."""
+  seen, carried = train_batch(batch, weights), dict(state.carried)
+  for name, transform in acting.items():
+    seen, carried[name], _ = transform.before(state.params, seen, carried[name], NO_MODEL)
+  return (state._replace(carried=carried),
+          batch._replace(advantages=seen.advantages, anchor_log_probs=seen.anchor_log_probs),
+          seen.loss_weights * seen.correction_weights)
+
+
+def _after(acting: dict, updates, state: Learner, seen: TrainBatch):
+  """Returns (updates, carried) after what transforms do to the optimizer's updates."""
+  carried = dict(state.carried)
+  for name, transform in acting.items():
+    updates, carried[name], _ = transform.after(updates, seen, carried[name], NO_MODEL)
+  return updates, carried
+
+
+def replace_rows(setting: Setting, groups: int, group_size: int) -> Setting:
+  """Returns a setting with other groups, to evaluate a policy on."""
+  return dataclasses.replace(setting, groups=groups, group_size=group_size)

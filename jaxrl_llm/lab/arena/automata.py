@@ -64,6 +64,13 @@ def task(name: str, *, replace: bool = False) -> Callable[[Maker], Maker]:
   return AUTOMATA.register(name, replace=replace)
 
 
+def entries(table: Array, index: Int[Array, "*N"]) -> Array:
+  """Returns table[index] for indices that are known to be inside: a check of each would take as
+  long as the look-up, and a run of the arena is mostly look-ups.
+  """
+  return table.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
 def limit_win(automaton: Automaton) -> Float[Array, " S"]:
   """Returns the chance of a row to be right if the length limit ends it, by state."""
   if automaton.limit_win is not None:

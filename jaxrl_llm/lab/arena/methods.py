@@ -29,12 +29,14 @@ class Method:
   """What a run of the arena optimizes, static and hashable.
 
   Attributes:
+    text: what `parse` made it of.
     anchor: denominator of the ratio, `behavior` or `recomputed`: the policy at the start of the
       iteration. Only the latter has a correction.
     signed: whether a reward R counts as 2 R - 1.
   """
 
   label: str
+  text: str
   estimator: EstimatorConfig
   advantage: AdvantageConfig
   aggregation: AggregationConfig
@@ -77,7 +79,7 @@ def parse(text: str, length: int) -> Method:
                       "Fix: add anchor=recomputed.")
   fix = {section: kind(**_of(keys, section)) for section, kind in SECTIONS.items()}
   corrected = _of(keys, "correction") if anchor == "recomputed" else {}
-  method = Method(label or text, anchor=anchor, signed=keys.get("shaping.name") == "signed",
+  method = Method(label or text, text, anchor=anchor, signed=keys.get("shaping.name") == "signed",
                   correction=correction.check(CorrectionConfig(**corrected)), **fix)
   for choice in (method.estimator, method.advantage, method.aggregation):
     choice.table.numbers(choice)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import did_you_mean
+from jaxrl_llm.lab.arena.automata import entries
 
 
 class Policy(Protocol):
@@ -64,14 +65,14 @@ class _Memoryless:
     return ()
 
   def step(self, prepared: Table, state, memory):
-    return prepared.cumulative[state], memory
+    return entries(prepared.cumulative, state), memory
 
   def log_probs(self, prepared: Table, states, tokens):
     vocabulary = prepared.log_probs.shape[1]
-    return prepared.log_probs.reshape(-1)[states * vocabulary + tokens]
+    return entries(prepared.log_probs.reshape(-1), states * vocabulary + tokens)
 
   def distributions(self, prepared: Table, states):
-    return prepared.log_probs[states]
+    return entries(prepared.log_probs, states)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,13 +156,13 @@ class Gru:
 
   def _cell(self, prepared: Cells, memory, state):
     """Returns the memory after a state [B], and the logits [B, V] there."""
-    x, split = prepared.embedding[state], 2 * self.width
+    x, split = entries(prepared.embedding, state), 2 * self.width
     gates = jnp.concatenate([x, memory], -1) @ prepared.kernel[:, :split] + prepared.bias[:split]
     reset, update = jnp.split(jax.nn.sigmoid(gates), 2, -1)
     inner = jnp.concatenate([x, reset * memory], -1) @ prepared.kernel[:, split:]
     fresh = jnp.tanh(inner + prepared.bias[split:])
     memory = (1 - update) * memory + update * fresh
-    return memory, prepared.first_logits[state] + memory @ prepared.output
+    return memory, entries(prepared.first_logits, state) + memory @ prepared.output
 
 
 POLICIES: dict[str, Policy] = {"tabular": Tabular(), "bilinear": Bilinear(), "gru": Gru()}

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from jaxrl_llm.lab.arena.methods import Method
@@ -33,6 +35,7 @@ class Cell:
     seconds: processor seconds of the program that ran this cell, with its other ages and noises:
       to compile, to run.
     share: of the program's runs that are in this cell.
+    environment: version of JAX, and the processor.
   """
 
   method: str
@@ -51,12 +54,18 @@ class Cell:
   spread: list
   seconds: tuple[float, float]
   share: float
+  environment: str
 
   @property
-  def identity(self) -> tuple:
-    """Returns what makes it the same cell."""
-    return (self.method, self.text, tuple(sorted(self.setting.items())), self.age, self.noise,
-            tuple(self.steps), tuple(self.seeds))
+  def place(self) -> tuple:
+    """Returns what tells the cell from others; see `place`."""
+    return place(self.text, Setting(**self.setting), self.age, self.noise, self.steps, self.seeds)
+
+
+def place(text: str, setting: Setting, age: int, noise: float, steps: Sequence[float],
+          seeds: Sequence[int]) -> tuple:
+  """Returns what two cells share exactly if they are runs of the same thing."""
+  return text, setting, age, float(noise), tuple(map(float, steps)), tuple(seeds)
 
 
 def cells_of(method: Method, setting: Setting, grid: tuple, seeds: Sequence[int], record: Record,
@@ -80,7 +89,7 @@ def cells_of(method: Method, setting: Setting, grid: tuple, seeds: Sequence[int]
           length=_rounded(here["length"][..., -1].mean(1)),
           drift=_rounded(here["drift"].mean(1)), spread=_rounded(here["spread"].mean(1)),
           seconds=(round(seconds[0], 2), round(seconds[1], 2)),
-          share=1 / (len(ages) * len(noises))))
+          share=1 / (len(ages) * len(noises)), environment=environment()))
   return cells
 
 
@@ -127,6 +136,11 @@ def read(path: Path) -> list[Cell]:
       raise ValueError(f"{path}, line {number}: not a cell of the arena ({error}). Fix: delete the "
                        "line; the command runs it again.") from error
   return cells
+
+
+def environment() -> str:
+  """Returns what else numbers may depend on: "jax 0.10.0, cpu AVX-512 ..."."""
+  return f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {platform.machine()}"
 
 
 def _rounded(array) -> list:

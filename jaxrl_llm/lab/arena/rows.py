@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrl_llm.lab.arena.automata import Automaton, end_win, limit_win
+from jaxrl_llm.lab.arena.automata import Automaton, end_win, entries, limit_win
 from jaxrl_llm.lab.arena.policies import Policy
 from jaxrl_llm.lab.arena.setting import POLICIES_OF_A_MIXTURE, Setting
 
@@ -98,13 +98,13 @@ def sample(automaton: Automaton, policy: Policy, behavior: Behavior, key,
 
 def _after(automaton: Automaton, index, uniforms, live):
   """Returns the states [B] after tokens, and which rows go on; index: of the token in [S V]."""
-  following = automaton.next.reshape(-1)[index]
+  following = entries(automaton.next.reshape(-1), index)
   if automaton.branch is not None:
-    branches = uniforms[1] < automaton.branch_chance.reshape(-1)[index]
-    following = jnp.where(branches, automaton.branch.reshape(-1)[index], following)
+    branches = uniforms[1] < entries(automaton.branch_chance.reshape(-1), index)
+    following = jnp.where(branches, entries(automaton.branch.reshape(-1), index), following)
   if automaton.end is None:
     return following, live
-  return following, live & ~automaton.end.reshape(-1)[index]
+  return following, live & ~entries(automaton.end.reshape(-1), index)
 
 
 def _chance(automaton: Automaton, walk, last, live) -> Float[Array, " B"]:
@@ -112,8 +112,8 @@ def _chance(automaton: Automaton, walk, last, live) -> Float[Array, " B"]:
   states, tokens, mask = walk
   if automaton.state_rewards is not None:
     visited = jnp.concatenate([states[:, 1:], last[:, None]], 1)
-    return automaton.state_rewards[visited].mean(-1)
+    return entries(automaton.state_rewards, visited).mean(-1)
   survives = jnp.log1p(-automaton.hazard).reshape(-1)
   index = states * automaton.hazard.shape[1] + tokens
-  unharmed = jnp.exp(jnp.where(mask, survives[index], 0.0).sum(-1))
+  unharmed = jnp.exp(jnp.where(mask, entries(survives, index), 0.0).sum(-1))
   return unharmed * jnp.where(live, limit_win(automaton)[last], end_win(automaton)[last])

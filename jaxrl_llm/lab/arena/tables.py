@@ -14,6 +14,7 @@ from jaxrl_llm.lab.arena.records import (
   frontier,
   tuned,
 )
+from jaxrl_llm.reporting.compare import half_width
 from jaxrl_llm.reporting.tables import markdown_table
 
 
@@ -24,15 +25,14 @@ class Table(str):
     return str(self)
 
 
-def interval(values: Iterable[float], digits: int = 2) -> str:
-  """Returns "mean ± half the width" of the bootstrap interval over seeds."""
+def spread(values: Iterable[float], digits: int = 2) -> str:
+  """Returns "mean ± half the width" of the 95 % t interval over seeds."""
   values = np.asarray(list(values), float)
-  low, high = statistics.interval(values)
-  return f"{values.mean():.{digits}f} ± {(high - low) / 2:.{digits}f}"
+  return f"{values.mean():.{digits}f} ± {half_width(values):.{digits}f}"
 
 
 def summary(cells: Sequence[Cell]) -> Table:
-  """Returns a line for each cell, at its best step; ± is 95 %, bootstrap over seeds."""
+  """Returns a line for each cell, at its best step; ± is the 95 % t interval over seeds."""
   header = ("method", "age", "noise", "best step", "return", "mean over the run", "frontier",
             f"ends >= {HELD}", f"fell > {FALLEN}", "dropped")
   lines = []
@@ -41,10 +41,9 @@ def summary(cells: Sequence[Cell]) -> Table:
     reach = np.log(frontier(cell))
     fell = np.mean(tuned(cell, "best") - final > FALLEN)
     lines.append((cell.method, cell.age, f"{cell.noise:g}", f"{cell.steps[step]:g}",
-                  interval(final), interval(tuned(cell, "mean")), f"{np.exp(reach.mean()):.3f}",
+                  spread(final), spread(tuned(cell, "mean")), f"{np.exp(reach.mean()):.3f}",
                   f"{np.mean(final >= HELD):.0%}", f"{fell:.0%}", f"{cell.dropped[step]:.1%}"))
-  return Table(markdown_table(header, _without_constant_noise(header, lines)[1])
-               if not lines else markdown_table(*_without_constant_noise(header, lines)))
+  return Table(markdown_table(*_without_constant_noise(header, lines)))
 
 
 def _without_constant_noise(header: tuple, lines: list[tuple]):
@@ -56,34 +55,36 @@ def _without_constant_noise(header: tuple, lines: list[tuple]):
 
 def difference(first: Cell, second: Cell, kind: str = "final") -> np.ndarray:
   """Returns first less second on the automata that both ran, [N], each at its best step."""
-  common = sorted(set(first.seeds) & set(second.seeds))
-  if len(common) < 2:
-    raise ConfigError(f"{first.method} and {second.method} have {len(common)} seeds in common")
-  return np.asarray([
-      tuned(first, kind)[first.seeds.index(seed)] - tuned(second, kind)[second.seeds.index(seed)]
-      for seed in common])
+  values = statistics.paired(*(dict(zip(cell.seeds, tuned(cell, kind), strict=True))
+                               for cell in (first, second)))
+  if len(values) < 2:
+    raise ConfigError(f"{first.method} and {second.method} have {len(values)} seeds in common")
+  return values
+
+
+def beside(cells: Sequence[Cell], reference: str) -> dict[tuple[str, int, float], np.ndarray]:
+  """Returns (method, age, noise) to differences to the reference in the same setting."""
+  every = {}
+  for cell in cells:
+    for other in cells:
+      if other.method == reference != cell.method and (
+          other.setting, other.age, other.noise) == (cell.setting, cell.age, cell.noise):
+        every[cell.method, cell.age, cell.noise] = difference(cell, other)
+  if not every:
+    raise ConfigError(f"paired({reference!r}): no other method ran beside it; there are "
+                      f"{', '.join(sorted({cell.method for cell in cells}))}")
+  return every
 
 
 def paired(cells: Sequence[Cell], reference: str) -> Table:
-  """Returns differences to a method in the same setting at the same age, Holm over the table."""
-  pairs = []
-  for cell in cells:
-    others = [o for o in cells if o.method == reference and o is not cell
-              and (o.setting, o.age, o.noise) == (cell.setting, cell.age, cell.noise)]
-    pairs += [(cell, other) for other in others if cell.method != reference]
-  if not pairs:
-    raise ConfigError(f"paired({reference!r}): no other method ran beside it; there are "
-                      f"{', '.join(sorted({cell.method for cell in cells}))}")
-  every = [difference(*pair) for pair in pairs]
-  decided = statistics.holm([statistics.p_value(values) for values in every])
-  lines = [(cell.method, cell.age, interval(values, 3), verdict(values, sure))
-           for (cell, _), values, sure in zip(pairs, every, decided, strict=True)]
-  return Table(markdown_table(("method", "age", f"return less that of {reference}", "verdict"),
-                              lines))
+  """Returns differences to a method in the same setting, with intervals by Holm over the table."""
+  corrected = statistics.compare(beside(cells, reference))
+  lines = [(name, age, f"{found.mean:+.3f}", f"{found.low:+.3f} to {found.high:+.3f}", found.count,
+            word(found)) for (name, age, _), found in corrected.items()]
+  return Table(markdown_table(("method", "age", f"return less that of {reference}",
+                               "95 % over the table", "seeds", "verdict"), lines))
 
 
-def verdict(values: np.ndarray, decided: bool) -> str:
-  """Returns the verdict on a paired difference."""
-  if not decided:
-    return "not decided"
-  return "ahead" if values.mean() > 0 else "behind"
+def word(difference: statistics.Difference) -> str:
+  """Returns what an interval says."""
+  return {1: "ahead", -1: "behind", 0: "not decided"}[difference.sign]

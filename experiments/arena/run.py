@@ -108,6 +108,7 @@ def main() -> None:
                       "file.py:name")
   parser.add_argument("--table", default="warm_256", help="the table that --method joins")
   parser.add_argument("--tables", default="", help="tables to run, separated by commas (all)")
+  parser.add_argument("--most", type=int, help="only so many of the missing programs")
   parser.add_argument("--jobs", type=int, default=1, help="programs side by side")
   flags = parser.parse_args()
   try:
@@ -117,7 +118,7 @@ def main() -> None:
       print(beside(flags.method, flags.table))
     else:
       if not flags.render:
-        run_map(missing(chosen(flags.tables)), flags.jobs)
+        run_map(missing(chosen(flags.tables))[:flags.most], flags.jobs)
       import page
       page.write()
   except ConfigError as error:

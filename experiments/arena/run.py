@@ -23,6 +23,7 @@ from pathlib import Path
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import cells as arena_cells
+from claims import CLAIMS, FURTHER_SEEDS
 from tqdm import tqdm
 
 from jaxrl_llm.config import ConfigError
@@ -56,6 +57,20 @@ def places(job: arena_cells.Job) -> set[tuple]:
   """Returns what `records.Cell.place` is for each cell of a job."""
   return {records.place(job.method, job.setting, age, noise, job.steps, job.seeds)
           for age in job.ages for noise in job.noises}
+
+
+def further() -> list[arena_cells.Job]:
+  """Returns the jobs of the claims that ask for more seeds, at the steps that the map chose."""
+  found = {}
+  for claim in (claim for claim in CLAIMS if claim.more):
+    for cell in records.read(RESULTS / f"{claim.table}.jsonl"):
+      if cell.method in (claim.first, claim.second) and (cell.age, cell.noise) == (
+          claim.age, claim.noise):
+        job = arena_cells.Job("more", cell.text, Setting(**cell.setting),
+                              (cell.steps[records.best_step(cell)],), (cell.age,), (cell.noise,),
+                              FURTHER_SEEDS)
+        found[job.method, job.setting, job.ages] = job
+  return list(found.values())
 
 
 def run_map(jobs: list[arena_cells.Job], workers: int) -> None:
@@ -127,9 +142,9 @@ def main() -> None:
 
 def chosen(names: str) -> list[arena_cells.Job]:
   """Returns the jobs of some tables, or of all."""
-  jobs = arena_cells.jobs()
+  jobs = [*arena_cells.jobs(), *further()]
   wanted = [name for name in names.split(",") if name]
-  known = sorted({job.table for job in jobs})
+  known = sorted({"more", *(job.table for job in jobs)})
   unknown = sorted(set(wanted) - set(known))
   if unknown:
     raise ConfigError(f"--tables={names}: {', '.join(unknown)} unknown; there are "

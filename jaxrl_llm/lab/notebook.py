@@ -18,6 +18,7 @@ from pathlib import Path
 from IPython.display import HTML, Image, Markdown, display
 
 from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
+from jaxrl_llm.lab import arena
 from jaxrl_llm.lab.exact import studies, study_tables
 from jaxrl_llm.lab.replay import replay_run
 from jaxrl_llm.reporting import plots
@@ -158,6 +159,24 @@ def exact_table(*own: EstimatorConfig) -> None:
                               drifts=(0.1, 0.3, 0.6), instances=4 if fast() else 100, seed=0)
   for metric in ("bias", "variance"):
     display(Markdown(study_tables.across(rows, metric, "drift")))
+
+
+def arena_map(*methods: str, length: int = 64) -> None:
+  """Shows whole runs of methods in the arena: where each holds, by step size and age.
+
+  Rows have `length` tokens, and the policy is a small one on automata (experiments/arena).
+
+  Raises:
+    SystemExit: with one line, for a method that cannot run.
+  """
+  small = {"length": 16, "iterations": 4, "evaluations": 2} if fast() else {"length": length}
+  lab, steps = arena.Lab("warm", **small), (0.04, 0.16) if fast() else arena.STEPS
+  try:
+    runs = lab.sweep(methods[-1:] if fast() else methods, steps, ages=(4, 16),
+                     seeds=2 if fast() else 8)
+  except ConfigError as error:
+    sys.exit(f"error: {error}")
+  display(runs.phase(), Markdown(runs.table()))
 
 
 def replay(folder: Path) -> None:

@@ -1,8 +1,4 @@
-"""A step by effective sample size, on top of any method: `cispo?transform=even_steps`.
-
-It is small where few rows carry the weight. The row weights are those of the policy at the start of
-the iteration over the one that sampled.
-"""
+"""A step by effective sample size, on top of any method: `cispo?transform=even_steps`."""
 
 import dataclasses
 
@@ -22,7 +18,7 @@ class EvenSteps:
 @register.update_transform("even_steps", EvenSteps)
 @dataclasses.dataclass(frozen=True)
 class Scaled(Transform):
-  """updates x ess_step_scale(sum over the row of log(recomputed / behavior))."""
+  """updates x ess_step_scale(sum over the row of log(iteration's start / sampler))."""
 
   cfg: EvenSteps
 

@@ -137,6 +137,7 @@ def test_no_estimator_knows_of_the_arena():
   assert not [path for path in objective if "arena" in path.read_text()]
 
 
+@pytest.mark.slow
 def test_transforms_critics_and_prefix_trees_act():
   idea = ROOT / "experiments/arena/ideas/even_steps.py"
   texts = ["cispo", f"even@{idea}:cispo?transform=even_steps", "critic@cispo?advantage=gae",

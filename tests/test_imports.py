@@ -31,7 +31,7 @@ ALLOWED = {
     "training": {"objective", "models", "parallel", "ops"} | BASE,
     "build": PARTS | BASE,
     "runs": {"build"} | PARTS | BASE,
-    "lab": {"runs", "build"} | PARTS | BASE,
+    "lab": {"presets", "runs", "build"} | PARTS | BASE,
     "benchmark": {"runs", "build"} | PARTS | BASE,
     "planning": {"runs", "build"} | PARTS | BASE,
     "papers": {"presets", "lab", "runs", "build"} | PARTS | BASE,

@@ -90,13 +90,14 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
     ConfigError: no run, other plugins, no such checkpoint, or a task that does not fit the model.
     TornCheckpointsError: the checkpoint cannot be read.
   """
-  cfg, kept = saved.read_config(folder, devices, plugins)
+  cfg, run_devices = saved.read_config(folder, devices, plugins)
   if override is None:
-    built = setup.build(cfg, kept, training=False)
+    built = setup.build(cfg, run_devices, training=False)
   else:
-    theirs = override.rollout
-    rollout = dataclasses.replace(cfg.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
-                                  max_new_tokens=theirs.max_new_tokens, window=theirs.window)
+    override_rollout = override.rollout
+    rollout = dataclasses.replace(cfg.rollout, max_prompt_tokens=override_rollout.max_prompt_tokens,
+                                  max_new_tokens=override_rollout.max_new_tokens,
+                                  window=override_rollout.window)
     changed = dataclasses.replace(cfg, task=override.task, mesh=override.mesh, rollout=rollout,
                                   evaluation=override.evaluation)
     built = _build(changed, devices)
@@ -150,43 +151,43 @@ def run(cfg: Config, sets: list[EvaluationSet], sampler: Sampler, params: Params
       line.
   """
   out, source = Path(out), {**source, "parameters": fingerprints.of_params(params)}
-  plans = [_plan(asked, settings) for asked in sets]
-  for asked, plan in zip(sets, plans, strict=True):
-    _claim(out / asked.name, _described(cfg, asked, plan, source))
-  found = {}
-  for asked, plan in zip(sets, plans, strict=True):
-    path = out / asked.name / "samples.jsonl"
-    _sample_missing(cfg, asked, sampler, params, plan, path)
+  plans = [_plan(evaluation_set, settings) for evaluation_set in sets]
+  for evaluation_set, plan in zip(sets, plans, strict=True):
+    _claim(out / evaluation_set.name, _described(cfg, evaluation_set, plan, source))
+  metrics_of_set = {}
+  for evaluation_set, plan in zip(sets, plans, strict=True):
+    path = out / evaluation_set.name / "samples.jsonl"
+    _sample_missing(cfg, evaluation_set, sampler, params, plan, path)
     lines = read_samples(path)
     metrics = summarize([lines[index] for index in sorted(lines)], plan.seed)
-    if asked.too_long:
-      metrics["problems left out, too long"] = bare(asked.too_long)
+    if evaluation_set.too_long:
+      metrics["problems left out, too long"] = bare(evaluation_set.too_long)
     write_atomically(path.with_name("metrics.json"), json.dumps(metrics, indent=2) + "\n")
     write_atomically(path.with_name("table.md"), table(metrics))
-    found[asked.name] = metrics
-  if any(found):
-    write_atomically(out / "joint.md", joint_table(found))
-  return found
+    metrics_of_set[evaluation_set.name] = metrics
+  if any(metrics_of_set):
+    write_atomically(out / "joint.md", joint_table(metrics_of_set))
+  return metrics_of_set
 
 
-def _plan(asked: EvaluationSet, settings: Settings) -> Settings:
+def _plan(evaluation_set: EvaluationSet, settings: Settings) -> Settings:
   """The settings of a set."""
-  if asked.samples is None:
+  if evaluation_set.samples is None:
     return settings
-  if not asked.samples:
+  if not evaluation_set.samples:
     return dataclasses.replace(settings, samples=1, temperature=0.0)
-  heat = settings.temperature if asked.temperature is None else asked.temperature
-  return dataclasses.replace(settings, samples=asked.samples, temperature=heat)
+  heat = settings.temperature if evaluation_set.temperature is None else evaluation_set.temperature
+  return dataclasses.replace(settings, samples=evaluation_set.samples, temperature=heat)
 
 
-def _described(cfg: Config, asked: EvaluationSet, plan: Settings, source: dict) -> dict:
+def _described(cfg: Config, evaluation_set: EvaluationSet, plan: Settings, source: dict) -> dict:
   """All that the samples of a set depend on, for settings.json."""
   r = cfg.rollout
   return {
       "source": source,
       "plan": _without(dataclasses.asdict(plan), "batch"),
-      "task": _without(to_dict(asked.cfg), "verifier_workers", "shuffle_rewards"),
-      "problems": fingerprints.of_problems(asked.task, asked.problems),
+      "task": _without(to_dict(evaluation_set.cfg), "verifier_workers", "shuffle_rewards"),
+      "problems": fingerprints.of_problems(evaluation_set.task, evaluation_set.problems),
       "max_prompt_tokens": r.max_prompt_tokens,
       "max_new_tokens": r.max_new_tokens,
       "ends": {name: getattr(r, name) for name in ENDS},
@@ -206,20 +207,20 @@ def _claim(out: Path, settings: dict) -> None:
   path, settings = out / "settings.json", json.loads(json.dumps(settings))
   if path.exists():
     try:
-      theirs = json.loads(path.read_text())
+      existing = json.loads(path.read_text())
     except ValueError as error:
       raise ConfigError(f"{path}: {error}. Fix: another --out.") from error
-    if not isinstance(theirs.get("source"), dict) or "parameters" not in theirs["source"]:
+    if not isinstance(existing.get("source"), dict) or "parameters" not in existing["source"]:
       raise ConfigError(
           f"{path} holds no digest of the parameters: an older version wrote it, so that nothing "
           f"tells whether its samples are of these. Fix: another --out, or remove {out}.")
-    if found := workdir.differences(theirs, settings):
+    if differing := workdir.differences(existing, settings):
       stale = {"source.parameters": "the parameters have changed under the same name",
                "problems": "the problems have changed under the same name"}
       why = [f" ({text})" for key, text in stale.items()
-             if len(found) == 1 and found[0].startswith(f"{key}:")]
+             if len(differing) == 1 and differing[0].startswith(f"{key}:")]
       raise ConfigError(f"--out={out} holds samples of other settings{''.join(why)}:\n  "
-                        + "\n  ".join(found).replace("in the workdir", "there") + f"\n{FIXES}")
+                        + "\n  ".join(differing).replace("in the workdir", "there") + f"\n{FIXES}")
     return
   out.mkdir(parents=True, exist_ok=True)
   write_atomically(path, json.dumps(settings, indent=2) + "\n")
@@ -233,16 +234,16 @@ def read_samples(path: Path) -> dict[int, dict]:
   """
   if not path.exists():
     return {}
-  found = {}
+  lines = {}
   for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
     try:
       line = json.loads(text)
-      found[line["index"]] = line
+      lines[line["index"]] = line
     except (ValueError, KeyError, TypeError) as error:
       raise ConfigError(
           f"{path}, line {number}: {error!r}. Fix: remove the line; its problem is sampled "
           "again.") from error
-  return found
+  return lines
 
 
 def _check_lines(path: Path, lines: dict[int, dict], problems: list[Problem],
@@ -253,23 +254,24 @@ def _check_lines(path: Path, lines: dict[int, dict], problems: list[Problem],
     ConfigError: naming the problem and what differs.
   """
   for index, line in lines.items():
-    of = problems[index] if 0 <= index < len(problems) else Problem("", "")
-    expected = {"id": of.id, "prompt": of.prompt, "answer": of.answer, "samples": samples}
-    theirs = {**line, "samples": len(line.get("samples", ()))}
+    problem = problems[index] if 0 <= index < len(problems) else Problem("", "")
+    expected = {"id": problem.id, "prompt": problem.prompt, "answer": problem.answer,
+                "samples": samples}
+    stored = {**line, "samples": len(line.get("samples", ()))}
     for name, value in expected.items():
-      if theirs.get(name) != value:
+      if stored.get(name) != value:
         raise ConfigError(
-            f"{path}: {name} of problem {index} is {theirs.get(name)!r} there and {value!r} now. "
+            f"{path}: {name} of problem {index} is {stored.get(name)!r} there and {value!r} now. "
             "Fix: remove the line, and its problem is sampled again; or another --out.")
 
 
-def _sample_missing(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params,
+def _sample_missing(cfg: Config, evaluation_set: EvaluationSet, sampler: Sampler, params: Params,
                     settings: Settings, path: Path) -> None:
   """Appends a line for each problem that has none, as soon as its samples are complete."""
-  task, problems, done = asked.task, asked.problems, read_samples(path)
+  task, problems, done = evaluation_set.task, evaluation_set.problems, read_samples(path)
   _check_lines(path, done, problems, settings.samples)
   rows = [(p, s) for p in range(len(problems)) if p not in done for s in range(settings.samples)]
-  key = asked.key(jax.random.key(settings.seed))
+  key = evaluation_set.key(jax.random.key(settings.seed))
   sampling = Sampling.of(settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
                          min_p=settings.min_p)
   kind = getattr(task, "verifier", None)  # says how answers look
@@ -305,7 +307,7 @@ def _sample_missing(cfg: Config, asked: EvaluationSet, sampler: Sampler, params:
 
 def _sample(verdicts: Verdicts, host: Rollout, row: int) -> dict:
   """JSON-able record of one sample."""
-  given, reason = verdicts.given[row], verdicts.given[row].unscored_reason
+  reward, reason = verdicts.given[row], verdicts.given[row].unscored_reason
   if reason is None and not verdicts.keep[row]:
     reason = "void"  # the tool failed, or the row ended without an answer
   return {
@@ -315,5 +317,5 @@ def _sample(verdicts: Verdicts, host: Rollout, row: int) -> dict:
       "length": int(host.length[row] - host.prompt_length[row]),
       "truncated": bool(host.truncated[row]),
       "unscored_reason": reason,
-      "rung": given.rung,
+      "rung": reward.rung,
   }

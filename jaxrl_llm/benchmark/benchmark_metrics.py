@@ -23,9 +23,9 @@ def summarize(lines: list[dict], seed: int = 0) -> dict[str, dict]:
   token included; distinct answers are per problem.
   """
   samples = [line["samples"] for line in lines]
-  every, scored, plain = _at_k(samples), _at_k(samples, scored=True), _plain(samples)
+  metric_values, scored, plain = _at_k(samples), _at_k(samples, scored=True), _plain(samples)
   out = {}
-  for name, values in every.items():
+  for name, values in metric_values.items():
     out[name] = _with_interval(values, seed)
     if plain["unscored samples"]:
       out[f"{name} (scored)"] = _with_interval(scored[name], seed)
@@ -43,28 +43,28 @@ def _at_k(samples: list[list[dict]], scored: bool = False) -> dict[str, _Values]
   """avg@n, pass@k and maj@k of each problem's samples, or of the scored ones alone; NaN for a
   problem that has too few.
   """
-  def kept(row: list[dict]) -> list[dict]:
+  def scored_samples(row: list[dict]) -> list[dict]:
     return [s for s in row if not scored or s["unscored_reason"] is None]
 
   n = max(map(len, samples))
   correct = np.full((len(samples), n), np.nan)
-  for problem, row in enumerate(map(kept, samples)):
+  for problem, row in enumerate(map(scored_samples, samples)):
     correct[problem, :len(row)] = [s["correct"] for s in row]
-  found = {f"avg@{n}": _Values(np.nanmean(correct[~np.isnan(correct[:, 0])], 1), correct)}
+  metrics = {f"avg@{n}": _Values(np.nanmean(correct[~np.isnan(correct[:, 0])], 1), correct)}
   powers = [2**i for i in range(n.bit_length())]
   for k in powers:
-    values = np.array([_pass(kept(row), k) for row in samples])
-    found[f"pass@{k}"] = _Values(values, values)
+    values = np.array([_pass(scored_samples(row), k) for row in samples])
+    metrics[f"pass@{k}"] = _Values(values, values)
   for k in powers[1:]:
-    values = np.array([_vote(kept(row[:k])) for row in samples])
-    found[f"maj@{k}"] = _Values(values, values)
-  return found
+    values = np.array([_vote(scored_samples(row[:k])) for row in samples])
+    metrics[f"maj@{k}"] = _Values(values, values)
+  return metrics
 
 
-def _with_interval(found: _Values, seed: int) -> dict[str, float | None]:
+def _with_interval(estimate: _Values, seed: int) -> dict[str, float | None]:
   """The entry of a metric with its bootstrap interval."""
-  low, high = bootstrap_interval(found.resampled, seed=seed)
-  entry = {"value": _mean(found.values), "low": low, "high": high}
+  low, high = bootstrap_interval(estimate.resampled, seed=seed)
+  entry = {"value": _mean(estimate.values), "low": low, "high": high}
   return {key: None if np.isnan(x) else x for key, x in entry.items()}
 
 
@@ -119,17 +119,17 @@ def table(metrics: dict[str, dict]) -> str:
   return markdown_table(("", "value", "95 % interval"), rows)
 
 
-def joint_table(found: dict[str, dict[str, dict]]) -> str:
+def joint_table(metrics_of_set: dict[str, dict[str, dict]]) -> str:
   """A line for each set: avg@n with its interval, and pass@k and maj@k of the largest k."""
   rows = []
-  for name, metrics in found.items():
+  for name, metrics in metrics_of_set.items():
     first = next(iter(metrics))
     last = {kind: [metric for metric in metrics if metric.startswith(kind) and " " not in metric]
             for kind in ("pass@", "maj@")}
-    shown = [f"{names[-1]}: {_number(metrics[names[-1]]['value'])}" if names else "-"
-             for names in last.values()]
+    best_k = [f"{names[-1]}: {_number(metrics[names[-1]]['value'])}" if names else "-"
+              for names in last.values()]
     rows.append((name or "task", _number(metrics["problems"]["value"]),
-                 f"{first}: {_number(metrics[first]['value'])}", _interval(metrics[first]), *shown,
+                 f"{first}: {_number(metrics[first]['value'])}", _interval(metrics[first]), *best_k,
                  _number(metrics["unscored samples"]["value"])))
   return markdown_table(("set", "problems", "avg", "95 % interval", "pass", "maj",
                          "unscored samples"), rows)

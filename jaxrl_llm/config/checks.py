@@ -69,11 +69,12 @@ def check(cfg: Config) -> Config:
 
 def _check_evaluation(cfg: Config) -> None:
   """Refuses a temperature of a set of which no completion is sampled."""
-  for name, one in cfg.evaluation.sets:
-    samples = cfg.evaluation.samples if one.samples is None else one.samples
-    if one.temperature is not None and not samples:
+  for name, set_cfg in cfg.evaluation.sets:
+    samples = cfg.evaluation.samples if set_cfg.samples is None else set_cfg.samples
+    if set_cfg.temperature is not None and not samples:
       raise ConfigError(
-          f"evaluation.sets.{name}.temperature = {one.temperature}: no completion of the set is "
+          f"evaluation.sets.{name}.temperature = {set_cfg.temperature}: no completion of the set "
+          f"is "
           f"sampled. Fix: evaluation.sets.{name}.samples, or remove it.")
 
 
@@ -89,8 +90,8 @@ def _restored(section, root: Config, prefix: str):
   for name, field in options(type(section)).items():
     inner = getattr(section, name)
     if "sections" in field.metadata:
-      changed[name] = tuple((key, _restored(item, root, f"{prefix}{name}.{key}."))
-                            for key, item in inner)
+      changed[name] = tuple((key, _restored(subsection, root, f"{prefix}{name}.{key}."))
+                            for key, subsection in inner)
     elif dataclasses.is_dataclass(inner):
       changed[name] = _restored(inner, root, f"{prefix}{name}.")
   if isinstance(section, Choice):
@@ -105,8 +106,8 @@ def _sections(section, prefix: str):
   for name, field in options(type(section)).items():
     inner = getattr(section, name)
     if "sections" in field.metadata:
-      for key, item in inner:
-        yield from _sections(item, f"{prefix}{name}.{key}.")
+      for key, subsection in inner:
+        yield from _sections(subsection, f"{prefix}{name}.{key}.")
     elif dataclasses.is_dataclass(inner):
       yield from _sections(inner, f"{prefix}{name}.")
   if isinstance(section, Choice):

@@ -26,7 +26,7 @@ def defaults(cls) -> dict[str, Any]:
       out[name] = defaults(hints[name]) if inner else field.default
   if issubclass(cls, Choice):
     for method in cls.table.names():
-      out |= {key: item for key, item in _unset(cls.table[method].numbers).items()
+      out |= {key: default for key, default in _unset(cls.table[method].numbers).items()
               if key not in out}
   return out
 
@@ -43,19 +43,19 @@ def keys() -> list[str]:
 
   `<name>` stands for a name that the user chooses.
   """
-  found = list(_flat(defaults(Config)))
+  full_keys = list(_flat(defaults(Config)))
   hints = typing.get_type_hints(Config)
   for outer, hint in hints.items():
     for name, field in options(hint).items() if dataclasses.is_dataclass(hint) else ():
       if "sections" in field.metadata:
-        found += _flat(defaults(field.metadata["sections"]), f"{outer}.{name}.{NAME}.")
-  return found
+        full_keys += _flat(defaults(field.metadata["sections"]), f"{outer}.{name}.{NAME}.")
+  return full_keys
 
 
 def _flat(tree: dict, prefix: str = ""):
-  for key, item in tree.items():
-    if isinstance(item, dict):
-      yield from _flat(item, f"{prefix}{key}.")
+  for key, subtree in tree.items():
+    if isinstance(subtree, dict):
+      yield from _flat(subtree, f"{prefix}{key}.")
     else:
       yield prefix + key
 
@@ -77,42 +77,43 @@ def _section(values, cls, prefix: str):
   if not hasattr(values, "items"):
     raise ConfigError(f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a "
                       f"value; its keys are {', '.join(options(cls))}.")
-  own = options(cls)
+  fields = options(cls)
   hints = typing.get_type_hints(cls)
-  built = {key: _value(item, hints[key], own[key], prefix + key)
-           for key, item in values.items() if key in own and not _left_out(item, hints[key])}
-  others = {key: item for key, item in values.items() if key not in own}
+  built = {key: _value(item, hints[key], fields[key], prefix + key)
+           for key, item in values.items() if key in fields and not _left_out(item, hints[key])}
+  hyperparameters = {key: item for key, item in values.items() if key not in fields}
   if issubclass(cls, Choice):
-    built |= _numbers(others, cls, built.get("name", own["name"].default), prefix)
-  elif others:
-    raise ConfigError(_unknown_key(prefix + next(iter(others))))
+    built |= _numbers(hyperparameters, cls, built.get("name", fields["name"].default), prefix)
+  elif hyperparameters:
+    raise ConfigError(_unknown_key(prefix + next(iter(hyperparameters))))
   return cls(**built)
 
 
-def _left_out(item, hint) -> bool:
+def _left_out(value, hint) -> bool:
   """Whether None leaves a key out: that of a section, or of an option that is never None itself."""
-  return item is None and not admits(hint, type(None))
+  return value is None and not admits(hint, type(None))
 
 
-def _value(item, hint, field, key: str):
+def _value(value, hint, field, key: str):
   if "sections" in field.metadata:
-    return _named(item, field.metadata["sections"], key)
+    return _named_sections(value, field.metadata["sections"], key)
   if dataclasses.is_dataclass(hint):
-    return _section(item, hint, key + ".")
-  return checked(key, item, hint, field.metadata)
+    return _section(value, hint, key + ".")
+  return checked(key, value, hint, field.metadata)
 
 
-def _named(values, cls, key: str) -> tuple:
+def _named_sections(values, cls, key: str) -> tuple:
   """Returns ((name, section), ...), sorted, so that equal configs are equal in any order."""
   if not hasattr(values, "items"):
     raise ConfigError(f"{key} = {values!r}: sections by name were expected. Fix: "
                       f"--config.{key}.{NAME}.{next(iter(options(cls)))}=...")
-  for name, item in values.items():
+  for name, subsection in values.items():
     if not re.fullmatch(r"[A-Za-z0-9_-]+", str(name)):
       raise ConfigError(f"{key}: the name {name!r}; allowed are letters, digits, _ and -. Fix: "
                         "another name.")
-    if not hasattr(item, "items"):
-      raise ConfigError(f"{key}.{name} = {item!r}: a section of keys was expected, not a value; "
+    if not hasattr(subsection, "items"):
+      raise ConfigError(
+          f"{key}.{name} = {subsection!r}: a section of keys was expected, not a value; "
                         f"its keys are {', '.join(options(cls))}.")
   return tuple((str(name), _section(values[name], cls, f"{key}.{name}."))
                for name in sorted(values))
@@ -120,39 +121,40 @@ def _named(values, cls, key: str) -> tuple:
 
 def _numbers(values, cls, name: str, prefix: str) -> dict[str, Any]:
   """Returns the numbers that were set for a method, without None and empty sections."""
-  given = {key: _given(item) for key, item in values.items()}
-  given = {key: item for key, item in given.items() if item not in (None, {})}
+  set_values = {key: _without_unset(value) for key, value in values.items()}
+  set_values = {key: value for key, value in set_values.items() if value not in (None, {})}
   fields = options(cls.table[name].numbers)
-  for key in given:
+  for key in set_values:
     if key not in fields and not cls.table.readers(key):
       raise ConfigError(_unknown_key(prefix + key))
-  cls.table.refuse_foreign(name, given)
+  cls.table.refuse_foreign(name, set_values)
   hints = typing.get_type_hints(cls.table[name].numbers)
-  return {key: _value(item, hints[key], fields[key], prefix + key) for key, item in given.items()}
+  return {key: _value(value, hints[key], fields[key], prefix + key)
+          for key, value in set_values.items()}
 
 
-def _given(item):
+def _without_unset(setting):
   """Returns the item; of a section, only the keys that were set."""
-  if not hasattr(item, "items"):
-    return item
-  return {key: value for key, value in item.items() if value is not None}
+  if not hasattr(setting, "items"):
+    return setting
+  return {key: value for key, value in setting.items() if value is not None}
 
 
 def to_dict(cfg) -> dict[str, Any]:
   """Returns a plain nested dict, from which `from_dict` makes an equal Config (for config.json)."""
-  out = {name: {key: to_dict(item) for key, item in getattr(cfg, name)}
+  out = {name: {key: to_dict(value) for key, value in getattr(cfg, name)}
          if "sections" in field.metadata else _plain(getattr(cfg, name))
          for name, field in options(type(cfg)).items()}
   if isinstance(cfg, Choice):
     # None would stand for the method's default.
-    out |= {key: "none" if item is None else _plain(item) for key, item in cfg.given}
+    out |= {key: "none" if value is None else _plain(value) for key, value in cfg.given}
   return out
 
 
-def _plain(item):
-  if dataclasses.is_dataclass(item):
-    return to_dict(item)
-  return list(item) if isinstance(item, tuple) else item
+def _plain(value):
+  if dataclasses.is_dataclass(value):
+    return to_dict(value)
+  return list(value) if isinstance(value, tuple) else value
 
 
 def _unknown_key(full: str) -> str:
@@ -167,7 +169,7 @@ def _unknown_key(full: str) -> str:
 
 def _with_name(key: str, full: str) -> str:
   """Returns `key` with the name that `full` has in place of NAME, if it has one."""
-  before, named, after = key.partition(f".{NAME}.")
-  if not named or not full.startswith(before + "."):
+  before, separator, after = key.partition(f".{NAME}.")
+  if not separator or not full.startswith(before + "."):
     return key
   return f"{before}.{full[len(before) + 1:].split('.')[0]}.{after}"

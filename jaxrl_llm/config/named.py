@@ -19,10 +19,10 @@ class Named(config_dict.ConfigDict):
 
   _of: type
 
-  def __init__(self, of: type | None = None):
+  def __init__(self, section_cls: type | None = None):
     super().__init__()
-    if of is not None:  # a copy is made without arguments, by __setstate__
-      object.__setattr__(self, "_of", of)
+    if section_cls is not None:  # a copy is made without arguments, by __setstate__
+      object.__setattr__(self, "_of", section_cls)
 
   def __getitem__(self, key):
     if key not in self and isinstance(key, str) and not key.startswith("_"):
@@ -63,22 +63,22 @@ class Open(config_dict.ConfigDict):
 
 def config_dict_of(cls: type) -> config_dict.ConfigDict:
   """Returns a ConfigDict of a section's keys with their defaults."""
-  made = config_dict.ConfigDict(_references(defaults(cls)))
+  config = config_dict.ConfigDict(_references(defaults(cls)))
   for name, hint in typing.get_type_hints(cls).items():
     if getattr(getattr(hint, "table", None), "fallback", None) is not None:
-      content = made[name]
-      del made[name]
-      made[name] = Open()
+      content = config[name]
+      del config[name]
+      config[name] = Open()
       for key in content:
-        made[name][key] = content.get_ref(key)
+        config[name][key] = content.get_ref(key)
     for inner, field in options(hint).items() if dataclasses.is_dataclass(hint) else ():
       if "sections" in field.metadata:
-        del made[name][inner]
-        made[name][inner] = Named(field.metadata["sections"])
-  return made
+        del config[name][inner]
+        config[name][inner] = Named(field.metadata["sections"])
+  return config
 
 
 def _references(tree: dict) -> dict:
   # Untyped references, so that `from_dict` refuses a wrong type: its message gives the range.
-  return {key: _references(item) if isinstance(item, dict) else
-          config_dict.FieldReference(item, field_type=object) for key, item in tree.items()}
+  return {key: _references(subtree) if isinstance(subtree, dict) else
+          config_dict.FieldReference(subtree, field_type=object) for key, subtree in tree.items()}

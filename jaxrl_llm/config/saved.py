@@ -47,8 +47,8 @@ def permit(content: dict, plugins: str, path: Path) -> None:
   Raises:
     ConfigError: naming the files and the flag.
   """
-  allowed, named = plugins_lib.names(plugins), plugins_lib.names(content.get("plugins"))
-  foreign = [name for name in named if name not in allowed]
+  allowed, requested = plugins_lib.names(plugins), plugins_lib.names(content.get("plugins"))
+  foreign = [name for name in requested if name not in allowed]
   if foreign and OF_RUN not in allowed:
     raise ConfigError(f"{path}: the run names the plugins {', '.join(foreign)}, whose code would "
                       f"run here. Fix: --plugins={OF_RUN}, if you trust them.")
@@ -66,23 +66,23 @@ def from_saved(content: dict) -> Config:
   plugins_lib.load_plugins(content.get("plugins"))
   hints = typing.get_type_hints(Config)
   known = {}
-  for key, item in paper_table.renamed(content).items():
-    if isinstance(item, dict):
-      item = {k: v for k, v in item.items() if k not in REMOVED.get(key, ())}
+  for key, section in paper_table.renamed(content).items():
+    if isinstance(section, dict):
+      section = {k: v for k, v in section.items() if k not in REMOVED.get(key, ())}
       if key in hints and issubclass(hints[key], Choice):
-        item = _own(item, hints[key])
-    known[key] = item
+        section = _method_section(section, hints[key])
+    known[key] = section
   return without_unread(from_dict(known))
 
 
-def _own(item: dict, cls: type[Choice]) -> dict:
+def _method_section(section: dict, cls: type[Choice]) -> dict:
   """Returns a section with only the numbers of its method.
 
   Older versions wrote "default" or null for a number that was not set.
   """
-  name = item.get("name", options(cls)["name"].default)
+  name = section.get("name", options(cls)["name"].default)
   numbers = cls.table[name].defaults
-  foreign = {key for key in item if key not in options(cls) and key not in numbers}
+  foreign = {key for key in section if key not in options(cls) and key not in numbers}
   foreign = {key for key in foreign if cls.table.readers(key)}
-  unset = {key for key in numbers if item.get(key) in (None, "default")}
-  return {key: value for key, value in item.items() if key not in foreign | unset}
+  unset = {key for key in numbers if section.get(key) in (None, "default")}
+  return {key: value for key, value in section.items() if key not in foreign | unset}

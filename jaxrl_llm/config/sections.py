@@ -285,7 +285,8 @@ class Config:
   @property
   def samples_heldout(self) -> bool:
     """Returns whether completions of any held-out problem are sampled."""
-    return self.evaluation.samples > 0 or any(one.samples for _, one in self.evaluation.sets)
+    return self.evaluation.samples > 0 or any(set_cfg.samples
+                                              for _, set_cfg in self.evaluation.sets)
 
   @property
   def has_mtp(self) -> bool:

@@ -58,7 +58,7 @@ def with_tolerance(answer: str, tolerance: float) -> str:
   return rf"{answer} \tolerance{{{tolerance:g}}}"
 
 
-def compare(gold: str, said: str) -> Verdict | Question:
+def compare(gold: str, answer: str) -> Verdict | Question:
   """Returns the verdict on two formulas, or the question that is left for algebra.
 
   They are compared as strings, as labels of options, ratios, numerals with a base, numbers with
@@ -66,110 +66,118 @@ def compare(gold: str, said: str) -> Verdict | Question:
 
   Args:
     gold: LaTeX without box, perhaps of `with_tolerance`.
-    said: LaTeX without box. Neither is empty.
+    answer: LaTeX without box. Neither is empty.
   """
   if match := _TOLERANCE.search(gold):
-    return _near(gold[:match.start()], said, float(match[1]))
-  if normalize(said) == normalize(gold):
+    return _near(gold[:match.start()], answer, float(match[1]))
+  if normalize(answer) == normalize(gold):
     return Verdict(True, "string")
-  said = parts.last_step(gold, said)
-  gold, said = _unconditional(gold), _unconditional(_without_remarks(gold, said))
+  answer = parts.last_step(gold, answer)
+  gold, answer = _unconditional(gold), _unconditional(_without_remarks(gold, answer))
   if labelled := _LABEL.match(latex.undecorated(gold)):
-    if (found := _label(said)) is not None:
-      return Verdict(found == labelled[1], "letter")
+    if (label := _label(answer)) is not None:
+      return Verdict(label == labelled[1], "letter")
     gold = labelled[2]
   for rung in (_labels, _ratios, _bases, _compounds, _quantities, _names):
-    if (verdict := rung(gold, said)) is not None:
+    if (verdict := rung(gold, answer)) is not None:
       return verdict
-  return question(gold, said)
+  return question(gold, answer)
 
 
-def _near(gold: str, said: str, tolerance: float) -> Verdict | Question:
+def _near(gold: str, answer: str, tolerance: float) -> Verdict | Question:
   """Compares as `compare` does, but numbers up to a tolerance."""
-  found = compare(gold, said)
-  ours, theirs = quantity(gold), quantity(without_label(said))
-  if isinstance(found, Question):
-    return dataclasses.replace(found, tolerance=tolerance)
-  if found.correct or ours is None or theirs is None:
-    return found
-  near = dataclasses.replace(theirs, value=ours.value, digits=None)
-  distance = abs(ours.value - theirs.value)
-  return Verdict(equal(ours, near) and distance <= Fraction(tolerance) * (1 + SLACK), "number")
+  verdict = compare(gold, answer)
+  gold_value, answer_value = quantity(gold), quantity(without_label(answer))
+  if isinstance(verdict, Question):
+    return dataclasses.replace(verdict, tolerance=tolerance)
+  if verdict.correct or gold_value is None or answer_value is None:
+    return verdict
+  near = dataclasses.replace(answer_value, value=gold_value.value, digits=None)
+  distance = abs(gold_value.value - answer_value.value)
+  return Verdict(equal(gold_value, near) and distance <= Fraction(tolerance) * (1 + SLACK),
+                 "number")
 
 
-def _labels(gold: str, said: str) -> Verdict | None:
+def _labels(gold: str, answer: str) -> Verdict | None:
   """Compares the labels of options, if the gold is one; (B) is the label of "(B) 12"."""
   expected = _LABEL_ALONE.fullmatch(normalize(gold))
   if expected is None:
     return None
-  found = _label(said)
-  return None if found is None else Verdict(found == expected[1], "letter")
+  label = _label(answer)
+  return None if label is None else Verdict(label == expected[1], "letter")
 
 
 def _label(text: str) -> str | None:
   """Returns the B of "B", "(B)", "Option B" and "(B) 12"; `letters.HEDGE` of "(B) or (C)"."""
-  found = letters.option(text)
-  return found if found == letters.HEDGE or (found and found in text) else None
+  label = letters.option(text)
+  return label if label == letters.HEDGE or (label and label in text) else None
 
 
-def _ratios(gold: str, said: str) -> Verdict | None:
+def _ratios(gold: str, answer: str) -> Verdict | None:
   """Compares 2:3 with 4:6, and times of the day, whose half counts if both name it."""
-  ours, theirs = (_RATIO.fullmatch(_phrase(text).replace("to", ":")) for text in (gold, said))
-  if ours is None or theirs is None:
+  gold_match, answer_match = (_RATIO.fullmatch(_phrase(text).replace("to", ":"))
+                              for text in (gold, answer))
+  if gold_match is None or answer_match is None:
     return None
-  halves = {match[2] for match in (ours, theirs) if match[2]}
-  parts = [[Fraction(part) for part in match[1].split(":")] for match in (ours, theirs)]
+  halves = {match[2] for match in (gold_match, answer_match) if match[2]}
+  parts = [[Fraction(part) for part in match[1].split(":")] for match in (gold_match, answer_match)]
   if halves or len(parts[0]) != len(parts[1]) or 0 in (parts[0][0], parts[1][0]):
     return Verdict(len(halves) < 2 and parts[0] == parts[1], "number")
-  scaled = [[part / one[0] for part in one] for one in parts]
+  scaled = [[part / ratio[0] for part in ratio] for ratio in parts]
   return Verdict(scaled[0] == scaled[1], "number")
 
 
-def _bases(gold: str, said: str) -> Verdict | None:
+def _bases(gold: str, answer: str) -> Verdict | None:
   """Compares numerals with a base: 101_2. A missing base is the other's."""
-  ours, theirs = (_BASE.fullmatch(normalize(text)) for text in (gold, said))
-  if ours is None or theirs is None or not (ours[2] or theirs[2]):
+  gold_match, answer_match = (_BASE.fullmatch(normalize(text)) for text in (gold, answer))
+  if gold_match is None or answer_match is None or not (gold_match[2] or answer_match[2]):
     return None
-  bases = [_BASES.get(match[2], match[2]) for match in (ours, theirs)]
+  bases = [_BASES.get(match[2], match[2]) for match in (gold_match, answer_match)]
   same = None in bases or bases[0] == bases[1]
-  return Verdict(same and ours[1].lstrip("0") == theirs[1].lstrip("0"), "number")
+  return Verdict(same and gold_match[1].lstrip("0") == answer_match[1].lstrip("0"), "number")
 
 
-def _compounds(gold: str, said: str) -> Verdict | None:
+def _compounds(gold: str, answer: str) -> Verdict | None:
   r"""Compares 5\text{ ft }6\text{ in} part by part; algebra would drop the words between."""
-  ours, theirs = ([quantity(part) for part in _UNIT_BETWEEN.sub("\\1\0", text).split("\0")]
-                  for text in (gold, said))
-  if min(len(ours), len(theirs)) < 2 or None in ours + theirs:
+  gold_parts, answer_parts = ([quantity(part)
+                               for part in _UNIT_BETWEEN.sub("\\1\0", text).split("\0")]
+                              for text in (gold, answer))
+  if min(len(gold_parts), len(answer_parts)) < 2 or None in gold_parts + answer_parts:
     return None
-  return Verdict(len(ours) == len(theirs) and all(map(equal, ours, theirs)), "number")
+  return Verdict(len(gold_parts) == len(answer_parts) and all(map(equal, gold_parts, answer_parts)),
+                 "number")
 
 
-def _quantities(gold: str, said: str) -> Verdict | None:
+def _quantities(gold: str, answer: str) -> Verdict | None:
   """Compares numbers with units, and refuses formulas with units that differ."""
-  ours, theirs = quantity(gold), quantity(without_label(said))
-  if ours is not None and theirs is None and r"\text" in said:
-    theirs = worded(said)
-  if ours is not None and theirs is not None:
-    return Verdict(equal(ours, theirs), "number")
-  again = [quantity(part) for part in latex.items(said)] if ours is not None else []
-  if len(again) > 1 and all(one is not None and equal(ours, one) for one in again):
+  gold_value, answer_value = quantity(gold), quantity(without_label(answer))
+  if gold_value is not None and answer_value is None and r"\text" in answer:
+    answer_value = worded(answer)
+  if gold_value is not None and answer_value is not None:
+    return Verdict(equal(gold_value, answer_value), "number")
+  listed = latex.list_parts(answer) if gold_value is not None else []
+  candidates = [quantity(part) for part in listed]
+  if len(candidates) > 1 and all(candidate is not None and equal(gold_value, candidate)
+                                 for candidate in candidates):
     return Verdict(True, "number")  # 3/4 or 75%
-  known = [units.parse(match[1] + (match[2] or "")) if match else None
-           for match in (_UNIT_BEHIND.search(text) for text in (gold, said))]
-  return Verdict(False, "number") if None not in known and known[0] != known[1] else None
+  units_behind = [units.parse(match[1] + (match[2] or "")) if match else None
+                  for match in (_UNIT_BEHIND.search(text) for text in (gold, answer))]
+  differ = None not in units_behind and units_behind[0] != units_behind[1]
+  return Verdict(False, "number") if differ else None
 
 
-def _names(gold: str, said: str) -> Verdict | None:
+def _names(gold: str, answer: str) -> Verdict | None:
   """Compares words, and refuses variables that differ only in their case."""
-  ours, theirs = latex.words(gold), latex.words(said)
-  if ours in _WHETHER and (explained := re.match(rf"{ours}[,.;]", _phrase(said))):
-    rest = _phrase(said)[explained.end():]  # what follows explains it
+  gold_words, answer_words = latex.words(gold), latex.words(answer)
+  if gold_words in _WHETHER and (explained := re.match(rf"{gold_words}[,.;]", _phrase(answer))):
+    rest = _phrase(answer)[explained.end():]  # what follows explains it
     return Verdict(not re.match(r"(?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", rest), "string")
-  if ours is not None and ours == theirs and (len(ours) > 2 or r"\text" in gold):
+  is_phrase = gold_words is not None and (len(gold_words) > 2 or r"\text" in gold)
+  if is_phrase and gold_words == answer_words:
     return Verdict(True, "string")
-  if r"\text" in gold and _phrase(gold) == _phrase(said):
+  if r"\text" in gold and _phrase(gold) == _phrase(answer):
     return Verdict(True, "string")
-  variables = [set(_VARIABLE.findall(_COMMAND.sub(" ", text))) for text in (gold, said)]
+  variables = [set(_VARIABLE.findall(_COMMAND.sub(" ", text))) for text in (gold, answer)]
   small = [{name.lower() for name in names} for names in variables]
   differ = small[0] == small[1] and variables[0] != variables[1]
   return Verdict(False, "string") if differ else None
@@ -180,51 +188,51 @@ def _phrase(text: str) -> str:
   return re.sub(r"\.(?!\d)", "", normalize(text).casefold()).replace(" ", "")
 
 
-def question(gold: str, said: str) -> Verdict | Question:
+def question(gold: str, answer: str) -> Verdict | Question:
   """Returns the question whether two formulas are equal, both as the checker reads them.
 
   It is a verdict where both are then the same text.
   """
-  expected, found = quantity(gold), quantity(said)
-  digits = None if expected is None else expected.digits
+  gold_value, answer_value = quantity(gold), quantity(answer)
+  digits = None if gold_value is None else gold_value.digits
   decimals = digits[0] if digits and digits[0] > 0 and digits[1] >= 3 else None
-  names = {inequalities.variable(latex.undecorated(text)) for text in (gold, said)} - {None}
-  ours, theirs = latex.canonical(gold), latex.canonical(without_label(said))
-  bounds = inequalities.variable(latex.undecorated(said)) is not None and r"\in" not in said
-  if len(names) > 1 or (bounds and len(latex.items(ours)) > 1):
+  names = {inequalities.variable(latex.undecorated(text)) for text in (gold, answer)} - {None}
+  gold_formula, answer_formula = latex.canonical(gold), latex.canonical(without_label(answer))
+  bounds = inequalities.variable(latex.undecorated(answer)) is not None and r"\in" not in answer
+  if len(names) > 1 or (bounds and len(latex.list_parts(gold_formula)) > 1):
     return Verdict(False, "string")  # the interval of an inequality loses its name
-  ours, theirs = _one_parameter(ours, theirs)
-  if ours.replace(" ", "") != theirs.replace(" ", ""):
-    if (both := parts.comparable(ours, theirs)) is None:
+  gold_formula, answer_formula = _one_parameter(gold_formula, answer_formula)
+  if gold_formula.replace(" ", "") != answer_formula.replace(" ", ""):
+    if (formulas := parts.comparable(gold_formula, answer_formula)) is None:
       return Verdict(False, "string")  # the checker would not read where they differ
-    ours, theirs = both
-  ours, theirs = _right_sides(ours, theirs)
-  if ("matrix" in ours) != ("matrix" in theirs):
-    ours, theirs = latex.column_as_tuple(ours), latex.column_as_tuple(theirs)
-  if r"\pi" in theirs and expected is not None and expected.unit == "degree":
-    ours = _radians(expected)
-  if r"\pi" in ours and found is not None and found.unit == "degree":
-    theirs = _radians(found)
-  same = ours.replace(" ", "") == theirs.replace(" ", "")
-  if same or (r"\equiv" in ours and r"\equiv" in theirs):
+    gold_formula, answer_formula = formulas
+  gold_formula, answer_formula = _right_sides(gold_formula, answer_formula)
+  if ("matrix" in gold_formula) != ("matrix" in answer_formula):
+    gold_formula, answer_formula = map(latex.column_as_tuple, (gold_formula, answer_formula))
+  if r"\pi" in answer_formula and gold_value is not None and gold_value.unit == "degree":
+    gold_formula = _radians(gold_value)
+  if r"\pi" in gold_formula and answer_value is not None and answer_value.unit == "degree":
+    answer_formula = _radians(answer_value)
+  same = gold_formula.replace(" ", "") == answer_formula.replace(" ", "")
+  if same or (r"\equiv" in gold_formula and r"\equiv" in answer_formula):
     return Verdict(same, "string")  # the checker reads no congruences
   if decimals is None:
-    ours = latex.exact_decimals(ours)
-  return Question(ours, latex.exact_decimals(theirs), decimals)
+    gold_formula = latex.exact_decimals(gold_formula)
+  return Question(gold_formula, latex.exact_decimals(answer_formula), decimals)
 
 
-def _without_remarks(gold: str, said: str) -> str:
+def _without_remarks(gold: str, answer: str) -> str:
   r"""Returns an answer without "\approx 0.69" and "\pmod{1000}" behind it, if the gold has none.
 
   Of "x \approx 0.69" the number stays.
   """
   if r"\approx" not in gold:
-    said = _NAMED_ROUNDED.sub("", said)
-    if match := _APPROXIMATELY.search(said):
-      said = said[:match.start()]
-  if "mod" not in gold and (match := _REMAINDER.fullmatch(said.strip())):
-    said = match[1]
-  return said
+    answer = _NAMED_ROUNDED.sub("", answer)
+    if match := _APPROXIMATELY.search(answer):
+      answer = answer[:match.start()]
+  if "mod" not in gold and (match := _REMAINDER.fullmatch(answer.strip())):
+    answer = match[1]
+  return answer
 
 
 def _unconditional(text: str) -> str:
@@ -235,30 +243,31 @@ def _unconditional(text: str) -> str:
   return text[:match.start()]
 
 
-def _one_parameter(gold: str, said: str) -> tuple[str, str]:
+def _one_parameter(gold: str, answer: str) -> tuple[str, str]:
   """Drops "k \\in Z" behind both formulas, and gives the parameter one name."""
-  ours, theirs = _PARAMETER.search(gold), _PARAMETER.search(said)
-  if ours is None or theirs is None:
-    return gold[:ours.start()] if ours else gold, said[:theirs.start()] if theirs else said
-  name = rf"(?<![a-zA-Z\\]){theirs[1]}(?![a-zA-Z])"
-  return gold[:ours.start()], re.sub(name, ours[1], said[:theirs.start()])
+  gold_match, answer_match = _PARAMETER.search(gold), _PARAMETER.search(answer)
+  if gold_match is None or answer_match is None:
+    return (gold[:gold_match.start()] if gold_match else gold,
+            answer[:answer_match.start()] if answer_match else answer)
+  name = rf"(?<![a-zA-Z\\]){answer_match[1]}(?![a-zA-Z])"
+  return gold[:gold_match.start()], re.sub(name, gold_match[1], answer[:answer_match.start()])
 
 
-def _right_sides(gold: str, said: str) -> tuple[str, str]:
+def _right_sides(gold: str, answer: str) -> tuple[str, str]:
   """Drops "y =" of one formula, if the other is no equation."""
-  if ("=" in gold) == ("=" in said):
-    return gold, said
-  return _NAMED.sub("", gold), _NAMED.sub("", said)
+  if ("=" in gold) == ("=" in answer):
+    return gold, answer
+  return _NAMED.sub("", gold), _NAMED.sub("", answer)
 
 
 def _radians(angle: Quantity) -> str:
   return rf"\frac{{{angle.value.numerator} \pi}}{{{180 * angle.value.denominator}}}"
 
 
-def without_label(said: str) -> str:
+def without_label(answer: str) -> str:
   """Returns "(B) 12" without its label."""
-  match = _LABEL.match(latex.undecorated(said))
-  return match[2] if match else said
+  match = _LABEL.match(latex.undecorated(answer))
+  return match[2] if match else answer
 
 
 _WHETHER = ("yes", "no", "true", "false")

@@ -72,7 +72,7 @@ def _is_list(lines: list[str]) -> bool:
   """Returns whether the lines begin with two items of a list that are numbers."""
   first = [_BULLET.sub("", line, count=1) for line in lines[:2]]
   marked = [bool(_BULLET.match(line)) for line in lines[:2]]
-  bare = [quantity(item.strip(" .")) is not None for item in first]
+  bare = [quantity(text.strip(" .")) is not None for text in first]
   return len(lines) > 1 and all(bare) and marked[0] == marked[1]
 
 
@@ -84,9 +84,9 @@ def _line(line: str) -> tuple[Quantity | str | None, bool]:
   """Returns what a line states, and whether it begins with it."""
   if _NO_ANSWER.search(line):
     return HEDGE, True
-  first, *others = sentences(line)
+  first, *later = sentences(line)
   direct = _direct(first)
-  rest = [sentence for sentence in others if re.search(r"\d", sentence)]
+  rest = [sentence for sentence in later if re.search(r"\d", sentence)]
   if direct is not None:
     narrates = not isinstance(direct, str) and _VERB.search(first)
     if not (narrates and any(CUE.search(sentence) for sentence in rest)):

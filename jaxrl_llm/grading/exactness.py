@@ -11,55 +11,56 @@ MOST_DIGITS = 20_000  # of the precision to which irrational numbers are compare
 SAMPLE = (3, 7, 2, 11, 5, 13, 17, 19)  # above 7: values of variables at which formulas are compared
 
 
-def apart(expected: list, said: list) -> bool:
+def differ_exactly(expected: list, answer: list) -> bool:
   """Returns whether two readings that were found equal hold exact numbers that differ.
 
   Args:
-    expected, said: what math-verify parsed of each text; the first expression of each counts.
+    expected, answer: what math-verify parsed of each text; the first expression of each counts.
   """
   import sympy
-  pair = [next((one for one in readings if isinstance(one, (sympy.Basic, sympy.MatrixBase))), None)
-          for readings in (expected, said)]
+  pair = [next((expression for expression in readings
+                if isinstance(expression, (sympy.Basic, sympy.MatrixBase))), None)
+          for readings in (expected, answer)]
   if None in pair:
     return False
   try:
-    return _apart(*pair)
+    return _differ_exactly(*pair)
   except (TypeError, ValueError, AttributeError, ZeroDivisionError, NotImplementedError):
     return False  # sympy has no opinion; the checker's stays
 
 
-def _apart(ours, theirs) -> bool:
+def _differ_exactly(gold, answer) -> bool:
   """Returns whether two expressions differ in a number; unlike shapes are left to the checker."""
   import sympy
-  ours, theirs = _right_side(ours, theirs), _right_side(theirs, ours)
-  if isinstance(ours, sympy.Expr) and isinstance(theirs, sympy.Expr):
-    return _differ(ours, theirs)
-  parts = [_parts(one) for one in (ours, theirs)]
+  gold, answer = _right_side(gold, answer), _right_side(answer, gold)
+  if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
+    return _differ(gold, answer)
+  parts = [_parts(expression) for expression in (gold, answer)]
   if None in parts or len(parts[0]) != len(parts[1]):
     return False
-  return any(map(_apart, *parts))
+  return any(map(_differ_exactly, *parts))
 
 
-def _right_side(one, other):
+def _right_side(expression, other):
   """Returns the right side of an equation, if the other is none or has the same left side."""
   import sympy
-  if isinstance(one, sympy.Eq) and (
-      not isinstance(other, sympy.Eq) or one.lhs == other.lhs):
-    return one.rhs
-  return one
+  if isinstance(expression, sympy.Eq) and (
+      not isinstance(other, sympy.Eq) or expression.lhs == other.lhs):
+    return expression.rhs
+  return expression
 
 
-def _parts(one) -> list | None:
+def _parts(expression) -> list | None:
   """Returns the entries of a set, tuple, interval or matrix in an order; None for anything else."""
   import sympy
-  if isinstance(one, sympy.MatrixBase):
-    return list(one)
-  if isinstance(one, sympy.Interval):
-    return [one.start, one.end]
-  if isinstance(one, sympy.Tuple):
-    return list(one.args)
-  if isinstance(one, (sympy.FiniteSet, sympy.Union)):
-    return sorted(one.args, key=_place)
+  if isinstance(expression, sympy.MatrixBase):
+    return list(expression)
+  if isinstance(expression, sympy.Interval):
+    return [expression.start, expression.end]
+  if isinstance(expression, sympy.Tuple):
+    return list(expression.args)
+  if isinstance(expression, (sympy.FiniteSet, sympy.Union)):
+    return sorted(expression.args, key=_place)
   return None
 
 
@@ -70,36 +71,37 @@ def _place(part) -> float:
   return float(number)
 
 
-def _differ(ours, theirs) -> bool:
+def _differ(gold, answer) -> bool:
   """Returns whether two formulas without decimals differ, at one value of their variables."""
   import sympy
-  if ours.has(sympy.Float) or theirs.has(sympy.Float):
+  if gold.has(sympy.Float) or answer.has(sympy.Float):
     return False
-  if _is_percent(ours) != _is_percent(theirs) or ours.has(sympy.nan) or theirs.has(sympy.nan):
+  if _is_percent(gold) != _is_percent(answer) or gold.has(sympy.nan) or answer.has(sympy.nan):
     return False
-  if ours.free_symbols or theirs.free_symbols:
-    names = sorted(ours.free_symbols | theirs.free_symbols, key=str)
+  if gold.free_symbols or answer.free_symbols:
+    names = sorted(gold.free_symbols | answer.free_symbols, key=str)
     if len(names) > len(SAMPLE) or any(name.name in ("i", "e", "j") for name in names):
       return False
     values = {name: sympy.Rational(value, 7) for name, value in zip(names, SAMPLE, strict=False)}
-    ours, theirs = ours.subs(values), theirs.subs(values)
-  ours, theirs = ours.doit(), theirs.doit()
-  if ours.is_Rational and theirs.is_Rational:
-    return bool(ours != theirs)
-  if not (ours.is_finite and theirs.is_finite):
+    gold, answer = gold.subs(values), answer.subs(values)
+  gold, answer = gold.doit(), answer.doit()
+  if gold.is_Rational and answer.is_Rational:
+    return bool(gold != answer)
+  if not (gold.is_finite and answer.is_finite):
     return False
-  return _is_nonzero(ours, theirs)
+  return _is_nonzero(gold, answer)
 
 
-def _is_nonzero(ours, theirs) -> bool:
+def _is_nonzero(gold, answer) -> bool:
   """Returns whether two numbers differ, computed to more digits than their parts can hide."""
   import sympy
-  difference = ours - theirs
+  difference = gold - answer
   if difference.is_Rational:
     return bool(difference != 0)
-  most = 60 + 2 * sum(_size(number) for number in difference.atoms(sympy.Rational))
-  digits = int(min(most + 2 * sum(map(_size_of_power, difference.atoms(sympy.Pow))), MOST_DIGITS))
-  value, scale = difference.evalf(10, maxn=digits), ours.evalf(10)
+  digits_needed = 60 + 2 * sum(_size(number) for number in difference.atoms(sympy.Rational))
+  digits = int(min(digits_needed + 2 * sum(map(_size_of_power, difference.atoms(sympy.Pow))),
+                   MOST_DIGITS))
+  value, scale = difference.evalf(10, maxn=digits), gold.evalf(10)
   if not (value.is_number and scale.is_number):
     return False
   return bool(abs(value).evalf(5) > sympy.Rational(1, 10)**(digits // 2) * abs(scale).evalf(5))
@@ -117,6 +119,6 @@ def _size_of_power(power) -> float:
   return float(min(abs(exponent), MOST_DIGITS)) * _size(base)
 
 
-def _is_percent(one) -> bool:
+def _is_percent(expression) -> bool:
   import sympy
-  return bool(one.has(sympy.UnevaluatedExpr))
+  return bool(expression.has(sympy.UnevaluatedExpr))

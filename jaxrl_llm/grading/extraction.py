@@ -139,11 +139,11 @@ def unwrap(text: str, opener: re.Pattern) -> str:
   """Replaces each group that `opener` begins by its content."""
   cuts = sorted(cut for start, inside, end in groups(text, opener)
                 for cut in ((start, inside), (end, end + 1)))
-  kept, position = [], 0
+  pieces, position = [], 0
   for start, end in cuts:
-    kept.append(text[position:start])
+    pieces.append(text[position:start])
     position = end
-  return "".join(kept) + text[position:]
+  return "".join(pieces) + text[position:]
 
 
 _BOX = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{")

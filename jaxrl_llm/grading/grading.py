@@ -84,22 +84,22 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
   text = after_thinking(completion)
   if kind in KINDS:
     return VERIFIERS[kind].function(text, gold)
-  return _own(kind, text, gold)
+  return _plugin_verdict(kind, text, gold)
 
 
-def _own(kind: str, text: str, gold: str) -> Verdict:
+def _plugin_verdict(kind: str, text: str, gold: str) -> Verdict:
   """Returns the verdict of a verifier from a plugin, whose failure leaves the row unscored."""
   entry = VERIFIERS[kind]
   try:
-    said = entry.function(text, gold)
+    verdict = entry.function(text, gold)
   except Exception as error:
     return Verdict(False, "none", f"crash: {entry.where}: {type(error).__name__}: {error}")
-  if isinstance(said, Verdict):
-    return said
-  if not isinstance(said, (bool, np.bool_)):
-    return Verdict(False, "none", f"crash: {entry.where} returned {said!r}; True or False was "
+  if isinstance(verdict, Verdict):
+    return verdict
+  if not isinstance(verdict, (bool, np.bool_)):
+    return Verdict(False, "none", f"crash: {entry.where} returned {verdict!r}; True or False was "
                    "expected")
-  return Verdict(bool(said), "own")
+  return Verdict(bool(verdict), "own")
 
 
 def answer_key(completion: str, kind: str | None = None) -> str | None:
@@ -119,13 +119,13 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
   if kind == "choice":
     return letter(text)
   if kind == "numeric":
-    said = _stated(text) if box is None else _number_in_box(box)
-    if said is not None:
-      return str(said.value)
+    number = _stated(text) if box is None else _number_in_box(box)
+    if number is not None:
+      return str(number.value)
   if kind in ("math", "numeric") or (kind is None and box is not None):
     plain = normalize((box or "")[:LONGEST])
-    said = quantity((box or "")[:LONGEST])
-    return None if not plain else plain if said is None else str(said.value)
+    number = quantity((box or "")[:LONGEST])
+    return None if not plain else plain if number is None else str(number.value)
   if kind is None:
     text = text.rsplit("####", 1)[-1].rsplit("=", 1)[-1]
     return "".join(text.split()) or None
@@ -135,8 +135,8 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
 @register("exact")
 def _exact(text: str, gold: str) -> Verdict:
   contents = answer_boxes(text)
-  said = " ".join((", ".join(_distinct(contents)) if contents else text).split())
-  return Verdict(said == " ".join(gold.split()), "string" if said else "missing")
+  answer = " ".join((", ".join(_distinct(contents)) if contents else text).split())
+  return Verdict(answer == " ".join(gold.split()), "string" if answer else "missing")
 
 
 @register("numeric")
@@ -159,18 +159,18 @@ def _choice(text: str, gold: str) -> Verdict:
   expected = re.fullmatch(r"\(?([A-Ja-j])[.)]?", gold.strip())
   if expected is None:
     return Verdict(False, "none", f"the answer {gold[:40]!r} is no letter from A to J")
-  said = letter(text)
-  return Verdict(said == expected[1].upper(), "missing" if said is None else "letter")
+  answer = letter(text)
+  return Verdict(answer == expected[1].upper(), "missing" if answer is None else "letter")
 
 
 @register("math")
 def _math(text: str, gold: str) -> Verdict | Question:
-  said = _boxed_answer(text, gold)
-  if not said:
+  answer = _boxed_answer(text, gold)
+  if not answer:
     return Verdict(False, "missing")
-  if len(said) > max(LONGEST, 4 * len(gold)):
+  if len(answer) > max(LONGEST, 4 * len(gold)):
     return Verdict(False, "length")
-  return compare(gold, said)
+  return compare(gold, answer)
 
 
 def _boxed_answer(text: str, gold: str) -> str | None:
@@ -181,8 +181,8 @@ def _boxed_answer(text: str, gold: str) -> str | None:
   contents = boxes(text)
   if not contents:
     return None
-  count = len(latex.items(gold))
-  if count > 1 and len(contents) == count and len(latex.items(contents[-1])) == 1:
+  count = len(latex.list_parts(gold))
+  if count > 1 and len(contents) == count and len(latex.list_parts(contents[-1])) == 1:
     return ", ".join(contents)
   return ", ".join(_distinct(answer_boxes(text)))
 
@@ -195,14 +195,14 @@ def _distinct(contents: list[str]) -> list[str]:
 def _number_in_box(box: str) -> Quantity | None:
   """Returns the number that a box is, also as `x = 5`."""
   box = box[:LONGEST + 1]
-  found = quantity(without_label(box))
-  if found is not None:
-    return found
+  number = quantity(without_label(box))
+  if number is not None:
+    return number
   left, sign, right = box.rpartition("=")
   listed = re.search(r"[,;]", left) or inequalities.AND.search(left)
   if sign and not (listed or unsolved(left) or contradicts(box)):
-    found = quantity(right)
-  return worded(box) if found is None and r"\text" in box else found
+    number = quantity(right)
+  return worded(box) if number is None and r"\text" in box else number
 
 
 def _stated(text: str) -> Quantity | None:

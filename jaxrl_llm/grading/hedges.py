@@ -34,25 +34,25 @@ def is_hedged(head: Quantity, rest: str) -> bool:
 
 def _offers_another(head: Quantity, after: str) -> bool:
   """Returns whether the part behind a joining word has a number that is not the one before."""
-  item = after.split(",")[0]
-  item = item.rpartition("=")[2]  # of "5, 2 + 3 = 5" the result
-  others = [number.value for number in numbers(item) if number.is_free]
-  if any(not equal(head, other) for other in others):
+  candidate = after.split(",")[0]
+  candidate = candidate.rpartition("=")[2]  # of "5, 2 + 3 = 5" the result
+  free_numbers = [number.value for number in numbers(candidate) if number.is_free]
+  if any(not equal(head, other) for other in free_numbers):
     return True
   return bool(_NUMERAL.match(after)) and not _ONE_OF.match(after)
 
 
 def _is_item(after: str) -> bool:
   """Returns whether what follows a comma is another item, and no remark with a number in it."""
-  item = re.split(r"[,;]|\sand\s|\sor\s", after.strip(), maxsplit=1)[0]
-  return quantity(item.rstrip(" .")) is not None or bool(_ITEM.match(after.strip()))
+  candidate = re.split(r"[,;]|\sand\s|\sor\s", after.strip(), maxsplit=1)[0]
+  return quantity(candidate.rstrip(" .")) is not None or bool(_ITEM.match(after.strip()))
 
 
 def with_afterthoughts(direct: Quantity | str, rest: list[str]) -> Quantity | str:
   """Returns the number that a line begins with, unless the next sentence offers another."""
   if rest and not isinstance(direct, str) and _AFTERTHOUGHT.match(rest[0]):
-    others = [number.value for number in numbers(rest[0]) if number.is_free]
-    if any(not equal(direct, other) for other in others):
+    free_numbers = [number.value for number in numbers(rest[0]) if number.is_free]
+    if any(not equal(direct, other) for other in free_numbers):
       return HEDGE
   return direct
 

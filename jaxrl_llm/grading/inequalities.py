@@ -13,22 +13,22 @@ def interval(text: str) -> str | None:
     inside = re.sub(r"\\\}\s*$", "", inside)
   if member := _MEMBER.match(inside):
     return inside[member.end():].strip()
-  found, names = [], set()
+  intervals, names = [], set()
   for part in AND.split(inside) if " and " not in inside else [inside]:
-    one = _one_interval(part.strip())
-    if one is None:
+    named_interval = _one_interval(part.strip())
+    if named_interval is None:
       return None
-    names.add(one[0])
-    found.append(one[1])
-  return r" \cup ".join(found) if len(names) == 1 else None
+    names.add(named_interval[0])
+    intervals.append(named_interval[1])
+  return r" \cup ".join(intervals) if len(names) == 1 else None
 
 
 def variable(text: str) -> str | None:
   """Returns the name in an inequality of one variable, or None."""
   if match := _MEMBER.match(text):
     return match[0].split("\\", 1)[0].strip()
-  one = _one_interval(AND.split(text)[0].strip())
-  return None if one is None else one[0]
+  named_interval = _one_interval(AND.split(text)[0].strip())
+  return None if named_interval is None else named_interval[0]
 
 
 def _one_interval(text: str) -> tuple[str, str] | None:

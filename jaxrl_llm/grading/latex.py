@@ -77,11 +77,11 @@ def words(text: str) -> str | None:
   if not re.search(r"[^\W\d_]{2}|,", plain):
     return None
   parts = re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", plain.casefold())
-  kept = [re.sub(r"^(?:the|an|a)\s+|[\s.'’-]+", "", part) for part in parts]
-  return ",".join(sorted(part for part in kept if part)) or None
+  phrases = [re.sub(r"^(?:the|an|a)\s+|[\s.'’-]+", "", part) for part in parts]
+  return ",".join(sorted(part for part in phrases if part)) or None
 
 
-def items(text: str) -> list[str]:
+def list_parts(text: str) -> list[str]:
   r"""Returns the parts of a list or set: "1, 2", "1 and 2", \{1, 2\}; one part if it is none.
 
   Commas inside brackets do not count, nor do those of 1,000.
@@ -108,7 +108,7 @@ def plus_minus(text: str) -> str:
   if not _PM.search(text):
     return text
   out = []
-  for part in items(text):
+  for part in list_parts(text):
     if _PM.search(part):
       head = re.match(r"^[a-zA-Z]\s*=\s*", part)
       part = part[head.end():] if head else part
@@ -146,16 +146,16 @@ def _progression(text: str) -> str:
     first, second, last = int(match[1]), int(match[2]), int(match[3])
     step = second - first
     terms = range(first, last + (1 if step > 0 else -1), step) if step else ()
-    whole = 2 < len(terms) <= 100 and terms[-1] == last
-    return ",".join(map(str, terms)) if whole else match[0]
+    complete = 2 < len(terms) <= 100 and terms[-1] == last
+    return ",".join(map(str, terms)) if complete else match[0]
 
   return _DOTS.sub(written_out, text)
 
 
 def _periodic(match: re.Match) -> str:
-  whole, fixed, period = match[1] or "0", match[2], match[3] or match[4]
+  integer, fixed, period = match[1] or "0", match[2], match[3] or match[4]
   below = (10**len(period) - 1) * 10**len(fixed)
-  above = int(whole + fixed + period) - int(whole + fixed)
+  above = int(integer + fixed + period) - int(integer + fixed)
   return rf"\frac{{{above}}}{{{below}}}"
 
 
@@ -222,10 +222,10 @@ def _over(text: str) -> str:
 
 
 def _outer_braces(text: str) -> str:
-  found = groups(text, None)
-  while found and found[-1][0] == 0 and found[-1][2] == len(text) - 1:
+  spans = groups(text, None)
+  while spans and spans[-1][0] == 0 and spans[-1][2] == len(text) - 1:
     text = text[1:-1]
-    found = [(start - 1, inside - 1, end - 1) for start, inside, end in found[:-1]]
+    spans = [(start - 1, inside - 1, end - 1) for start, inside, end in spans[:-1]]
   return text
 
 

@@ -33,10 +33,11 @@ def letter(text: str) -> str | None:
     text = without_boxes(text)
   for pattern in _STATEMENTS[:2] if contents else _STATEMENTS:
     stated = [_stated(text, match) for match in deque(pattern.finditer(text), maxlen=MOST)]
-    named = [name for name in stated if name is not None]
-    if named:
-      listed = len(named) > 2 and "".join(named) in "ABCDEFGHIJ"  # the options, as in the problem
-      return None if named[-1] == HEDGE or listed else named[-1]
+    letters = [name for name in stated if name is not None]
+    if letters:
+      # Several in alphabetical order are the options, as in the problem.
+      listed = len(letters) > 2 and "".join(letters) in "ABCDEFGHIJ"
+      return None if letters[-1] == HEDGE or listed else letters[-1]
   return None if contents else _on_lines(text)
 
 
@@ -50,10 +51,10 @@ def option(content: str) -> str | None:
   match = _BOXED.match(plain, start)
   if match is None or _ARTICLE.match(plain, match.start(1)):
     return None
-  named = match[1].upper()
+  label = match[1].upper()
   if _REFUSED_BEHIND.match(plain, match.end(1)):
     return None
-  return HEDGE if _is_joined(plain, match.end(1), named) else named
+  return HEDGE if _is_joined(plain, match.end(1), label) else label
 
 
 def _plain(content: str) -> str:
@@ -71,7 +72,7 @@ def _stated(text: str, match: re.Match) -> str | None:
   if re.search(r"\balso\b", match[0]):
     return HEDGE
   begin, end = match.span(number)
-  named = match[number].upper()
+  label = match[number].upper()
   if _ARTICLE.match(text, begin) or _REFUSED_BEFORE.search(text, max(0, begin - 70), begin):
     return None
   if _REFUSED_BEHIND.match(text, end):
@@ -81,12 +82,12 @@ def _stated(text: str, match: re.Match) -> str | None:
   if same_clause and _REFUSED_BEHIND.match(text, run.end()):
     return None
   before = _JOINED_BEFORE.search(text, max(0, begin - 30), begin)
-  if before and before[1].upper() != named:
+  if before and before[1].upper() != label:
     return HEDGE
-  return HEDGE if _is_joined(text, end, named) else named
+  return HEDGE if _is_joined(text, end, label) else label
 
 
-def _is_joined(text: str, end: int, named: str) -> bool:
+def _is_joined(text: str, end: int, label: str) -> bool:
   """Returns whether another letter is joined to the one that ends here: "A or B", "(A), (C)".
 
   In "B, A and C are too small" the others begin a clause of their own.
@@ -94,15 +95,15 @@ def _is_joined(text: str, end: int, named: str) -> bool:
   if _ELSE.match(text, end):
     return True
   listed = _LABELS.match(text, end)
-  if listed and listed[1] != named and not _CLAUSE.match(text, listed.end()):
+  if listed and listed[1] != label and not _CLAUSE.match(text, listed.end()):
     return True
-  if (also := _ALSO.match(text, end)) and also[1] != named:
+  if (also := _ALSO.match(text, end)) and also[1] != label:
     return True
   if spaced := _SPACED.match(text, end):
-    return bool(set(_RUN_LETTER.findall(spaced[0])) - {named})
+    return bool(set(_RUN_LETTER.findall(spaced[0])) - {label})
   run = _RUN.match(text, end)
-  others = {other.upper() for other in _RUN_LETTER.findall(run[0])} - {named}
-  return bool(others) and not _CLAUSE.match(text, run.end())
+  joined_letters = {other.upper() for other in _RUN_LETTER.findall(run[0])} - {label}
+  return bool(joined_letters) and not _CLAUSE.match(text, run.end())
 
 
 def _on_lines(text: str) -> str | None:
@@ -115,9 +116,9 @@ def _on_lines(text: str) -> str | None:
            for match in map(_ALONE.fullmatch, map(_plain, lines[-2:]))]
   if alone and alone[-1]:
     return None if len(alone) > 1 and alone[0] not in (None, alone[1]) else alone[-1]
-  named = [match for match in map(_LABELLED.match, lines)
-           if match and not _REFUSED_BEHIND.match(match.string, match.end())]
-  letters = {match[1] or match[2] for match in named}
+  matches = [match for match in map(_LABELLED.match, lines)
+             if match and not _REFUSED_BEHIND.match(match.string, match.end())]
+  letters = {match[1] or match[2] for match in matches}
   return letters.pop().upper() if len(letters) == 1 else None
 
 

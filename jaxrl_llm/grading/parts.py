@@ -10,38 +10,40 @@ import re
 
 from jaxrl_llm.grading import inequalities
 from jaxrl_llm.grading.extraction import unwrap
-from jaxrl_llm.grading.latex import FONT, items
+from jaxrl_llm.grading.latex import FONT, list_parts
 from jaxrl_llm.grading.quantities import equal, quantity
 
 
-def comparable(gold: str, said: str) -> tuple[str, str] | None:
+def comparable(gold: str, answer: str) -> tuple[str, str] | None:
   """Returns two formulas as the checker reads all of them; None if they differ in an unread part.
 
   Args:
-    gold, said: of `latex.canonical`, which are not the same text.
+    gold, answer: of `latex.canonical`, which are not the same text.
   """
-  gold, said = (_listed(_without_remark(text)) for text in (gold, said))
-  if contradicts(said) and "=" not in gold:
+  gold, answer = (_listed(_without_remark(text)) for text in (gold, answer))
+  if contradicts(answer) and "=" not in gold:
     return None
-  if not _same_signs(gold, said) or bounds(gold) != bounds(said):
+  if not _same_signs(gold, answer) or bounds(gold) != bounds(answer):
     return None
-  if _unread_commands(gold) != _unread_commands(said) or gold.count("'") != said.count("'"):
+  if _unread_commands(gold) != _unread_commands(answer) or gold.count("'") != answer.count("'"):
     return None
-  if {"="} & {*said} and "=" not in gold and unsolved(_last_item(said.rpartition("=")[0])):
+  if {"="} & {*answer} and "=" not in gold and unsolved(_last_item(answer.rpartition("=")[0])):
     return None
-  named = _by_names(gold, said)
-  if named is None or _brackets(named[0]) == _brackets(named[1]):
-    return named
-  ours, theirs = (_brackets(text) for text in named)
-  if any(_is_single(text) for text in named):
+  formulas = _by_names(gold, answer)
+  if formulas is None or _brackets(formulas[0]) == _brackets(formulas[1]):
+    return formulas
+  gold_brackets, answer_brackets = (_brackets(text) for text in formulas)
+  if any(_is_single(text) for text in formulas):
     return None  # a number is no interval [5,5]
-  if "{" in (ours, theirs) and "" not in (ours, theirs):
+  if "{" in (gold_brackets, answer_brackets) and "" not in (gold_brackets, answer_brackets):
     return None  # a set is no tuple and no interval
-  if theirs in ("(", "[") and not ours and len(items(gold)) > 1 and "=" not in gold:
-    return (f"({gold})", said) if theirs == "(" and gold == named[0] else None
-  if ours in ("(", "[") and not theirs and "=" not in said and len(items(said)) > 1:
-    return (gold, f"({said})") if ours == "(" and said == named[1] else None
-  return named
+  gold_is_list = len(list_parts(gold)) > 1 and "=" not in gold
+  answer_is_list = len(list_parts(answer)) > 1 and "=" not in answer
+  if answer_brackets in ("(", "[") and not gold_brackets and gold_is_list:
+    return (f"({gold})", answer) if answer_brackets == "(" and gold == formulas[0] else None
+  if gold_brackets in ("(", "[") and not answer_brackets and answer_is_list:
+    return (gold, f"({answer})") if gold_brackets == "(" and answer == formulas[1] else None
+  return formulas
 
 
 def unsolved(left: str) -> bool:
@@ -55,26 +57,26 @@ def unsolved(left: str) -> bool:
   return len(names) == 1 and bool(re.search(r"\d|[-+*/^|]", plain))
 
 
-def contradicts(said: str) -> bool:
+def contradicts(equation: str) -> bool:
   """Returns whether an equation sets two numbers equal that differ, 9 = 10."""
-  left, _, right = said.rpartition("=")
-  ours, theirs = quantity(_last_item(left)), quantity(right)
-  return ours is not None and theirs is not None and not equal(ours, theirs)
+  left, _, right = equation.rpartition("=")
+  left_value, right_value = quantity(_last_item(left)), quantity(right)
+  return left_value is not None and right_value is not None and not equal(left_value, right_value)
 
 
 def _last_item(text: str) -> str:
-  parts = items(text)
+  parts = list_parts(text)
   return parts[-1] if parts else ""
 
 
-def last_step(gold: str, said: str) -> str:
+def last_step(gold: str, answer: str) -> str:
   r"""Returns "x=5" of "2x=10 \Rightarrow x=5", if the gold has no such arrow."""
-  said = _THEREFORE.sub("", said)
-  steps = _IMPLIES.split(said)
-  if "=" not in gold and (turned := _TURNED.fullmatch(said)):
+  answer = _THEREFORE.sub("", answer)
+  steps = _IMPLIES.split(answer)
+  if "=" not in gold and (turned := _TURNED.fullmatch(answer)):
     return f"{turned[2]} = {turned[1]}"
   if len(steps) < 2 or _IMPLIES.search(gold) or not all("=" in step for step in steps[:-1]):
-    return said
+    return answer
   return steps[-1]
 
 
@@ -93,20 +95,20 @@ def _listed(text: str) -> str:
   return text
 
 
-def _same_signs(gold: str, said: str) -> bool:
+def _same_signs(gold: str, answer: str) -> bool:
   """Returns whether both have the same relation signs, or signs that the checker reads.
 
   It reads an inequality with two sides, and solves it if the other formula is a set.
   """
-  ours, theirs = (_signs(text) for text in (gold, said))
-  if not (ours or theirs):
+  gold_signs, answer_signs = (_signs(text) for text in (gold, answer))
+  if not (gold_signs or answer_signs):
     return True
   ordered = [bool(signs) and set(signs) <= set(_ORDER) and _has_sides(text)
-             for signs, text in ((ours, gold), (theirs, said))]
-  if ours and theirs:
-    flipped = [[sign.replace(">", "<") for sign in signs] for signs in (ours, theirs)]
+             for signs, text in ((gold_signs, gold), (answer_signs, answer))]
+  if gold_signs and answer_signs:
+    flipped = [[sign.replace(">", "<") for sign in signs] for signs in (gold_signs, answer_signs)]
     return sorted(flipped[0]) == sorted(flipped[1]) and all(ordered)
-  return any(ordered) and bool(_SET.search(said if ours else gold))
+  return any(ordered) and bool(_SET.search(answer if gold_signs else gold))
 
 
 def _signs(text: str) -> list[str]:
@@ -136,7 +138,7 @@ def _brackets(text: str) -> str:
   r"""Returns "{", "(" or "[" if one pair of brackets encloses a list, "" if none does."""
   text = text.strip()
   body = text.replace(r"\{", "{").replace(r"\}", "}") if text.startswith(r"\{") else text
-  if body[:1] not in ("{", "(", "[") or len(items(body[1:-1])) < 2:
+  if body[:1] not in ("{", "(", "[") or len(list_parts(body[1:-1])) < 2:
     return ""
   depth = 0
   for position, sign in enumerate(body):
@@ -148,42 +150,42 @@ def _brackets(text: str) -> str:
 
 def _is_single(text: str) -> bool:
   """Returns whether a formula is one number or term, and no set that is written otherwise."""
-  return len(items(text)) == 1 and not (
+  return len(list_parts(text)) == 1 and not (
       _SET.search(text) or _signs(text) or "=" in text or "matrix" in text or "{array}" in text)
 
 
-def _by_names(gold: str, said: str) -> tuple[str, str] | None:
+def _by_names(gold: str, answer: str) -> tuple[str, str] | None:
   """Returns values in the order of their names where one formula is x=3, y=5; None if names differ.
 
   The other may be (x,y)=(3,5), (3,5), or "3, 5".
   """
-  ours, theirs = _assigned(gold), _assigned(said)
-  if ours and theirs:
-    same = {*ours} == {*theirs}
-    return (_tuple(ours), _tuple(theirs)) if same else None
-  if not (ours or theirs):
-    return gold, said
-  values, other = (ours, said) if ours else (theirs, gold)
+  gold_values, answer_values = _assigned(gold), _assigned(answer)
+  if gold_values and answer_values:
+    same = {*gold_values} == {*answer_values}
+    return (_tuple(gold_values), _tuple(answer_values)) if same else None
+  if not (gold_values or answer_values):
+    return gold, answer
+  values, other = (gold_values, answer) if gold_values else (answer_values, gold)
   if _brackets(other) in ("{", "["):
     return None
   if not _brackets(other):
-    if "=" in other or len(items(other)) != len(values):
-      return gold, said
+    if "=" in other or len(list_parts(other)) != len(values):
+      return gold, answer
     other = f"({other})"
-  return (_tuple(values), other) if ours else (other, _tuple(values))
+  return (_tuple(values), other) if gold_values else (other, _tuple(values))
 
 
 def _assigned(text: str) -> dict[str, str]:
   """Returns the values of x=3, y=5 or (x,y)=(3,5) by name; empty unless every part is one."""
   text = inequalities.AND.sub(", ", _SYSTEM.sub("", text).replace(r"\\", ", ").replace("&", ""))
-  if both := _TUPLES.fullmatch(text.strip()):
-    names, values = both[1].split(","), items(both[2])
+  if tuples := _TUPLES.fullmatch(text.strip()):
+    names, values = tuples[1].split(","), list_parts(tuples[2])
     pairs = [*zip(names, values, strict=False)] if len(names) == len(values) else []
   else:
-    parts = [_NAMED.fullmatch(part) for part in items(text)]
+    parts = [_NAMED.fullmatch(part) for part in list_parts(text)]
     pairs = [(part[1], part[2]) for part in parts if part] if None not in parts else []
-  named = {name.strip(): value for name, value in pairs}
-  return named if len(named) == len(pairs) > 1 else {}
+  assignments = {name.strip(): value for name, value in pairs}
+  return assignments if len(assignments) == len(pairs) > 1 else {}
 
 
 def _tuple(values: dict[str, str]) -> str:

@@ -47,17 +47,17 @@ def quantity(text: str) -> Quantity | None:
   sign, rest = 1, text[money.end():] if money else text
   if money and money[1] == "-":
     sign = -1
-  found = _number(rest)
-  if found is None:
+  parsed = _number(rest)
+  if parsed is None:
     return None
-  value, end, digits = found
+  value, end, digits = parsed
   behind = _BEHIND.fullmatch(rest, end)
   if behind is None:
     return None
   percent, text = bool(behind["percent"]), behind["unit"]
   if scale := _SCALE.match(text):
     value, text = value * 10**_ZEROS[scale[1]], text[scale.end():]
-  unit = _unit(text, apart=rest[end:end + 1].isspace())
+  unit = _unit(text, spaced=rest[end:end + 1].isspace())
   if unit is None:
     return None
   if money and "$" in money[0] and not unit:
@@ -65,7 +65,7 @@ def quantity(text: str) -> Quantity | None:
   return Quantity(sign * value, percent, "degree" if behind["degree"] else unit, digits)
 
 
-def equal(gold: Quantity, said: Quantity) -> bool:
+def equal(gold: Quantity, answer: Quantity) -> bool:
   """Returns whether two quantities are equal.
 
   - Known units must be of one dimension, and are converted: 5 km is 5000 m and not 5 m. A missing
@@ -74,17 +74,17 @@ def equal(gold: Quantity, said: Quantity) -> bool:
   - A gold decimal with three or more significant digits is taken as rounded, so 0.333 equals 1/3;
     a decimal in the answer is taken as exact, so 0.333 does not equal a gold 1/3.
   """
-  ours, theirs = units.parse(gold.unit), units.parse(said.unit)
-  value = said.value
-  if ours is not None and theirs is not None:
-    if ours[0] != theirs[0]:
+  gold_unit, answer_unit = units.parse(gold.unit), units.parse(answer.unit)
+  value = answer.value
+  if gold_unit is not None and answer_unit is not None:
+    if gold_unit[0] != answer_unit[0]:
       return False
-    if ours[1] != theirs[1]:
-      value *= Fraction(theirs[1]).limit_denominator(10**12) / Fraction(
-          ours[1]).limit_denominator(10**12)
-  if gold.percent != said.percent and value != gold.value:
+    if gold_unit[1] != answer_unit[1]:
+      value *= Fraction(answer_unit[1]).limit_denominator(10**12) / Fraction(
+          gold_unit[1]).limit_denominator(10**12)
+  if gold.percent != answer.percent and value != gold.value:
     return value == gold.value / 100 if gold.percent else value / 100 == gold.value
-  if gold.digits and said.digits is None and gold.digits[0] > 0 and gold.digits[1] >= 3:
+  if gold.digits and answer.digits is None and gold.digits[0] > 0 and gold.digits[1] >= 3:
     return round(value, gold.digits[0]) == gold.value
   return value == gold.value
 
@@ -95,8 +95,8 @@ def last_number(text: str) -> Fraction | None:
   None also if it has more than 400 characters or the denominator 0. A minus after a digit, letter
   or bracket is not its sign.
   """
-  found = _last(text)
-  return None if found is None else found[0]
+  number = _last(text)
+  return None if number is None else number[0]
 
 
 def stated_number(text: str) -> Fraction | None:
@@ -106,25 +106,25 @@ def stated_number(text: str) -> Fraction | None:
   The exponent of a unit is none: "72 cm^2" is 72.
   """
   text = _UNIT_EXPONENT.sub(r"\1", text)
-  found = _last(text)
-  if found is None or found[1]:
+  number = _last(text)
+  if number is None or number[1]:
     return None
-  return found[0]
+  return number[0]
 
 
 def _last(text: str) -> tuple[Fraction, bool] | None:
   """Returns the last number and whether it is part of a formula."""
   text = FRACTION.sub(r"\1\2/\3", text.replace("−", "-").replace("{,}", ","))
-  found = next(iter(deque(NUMBER.finditer(text), maxlen=1)), None)
-  if found is None or len(found[0]) > LONGEST:
+  match = next(iter(deque(NUMBER.finditer(text), maxlen=1)), None)
+  if match is None or len(match[0]) > LONGEST:
     return None
-  below = int(found[3] or 1)
+  below = int(match[3] or 1)
   if below == 0:
     return None
-  value, sign = Fraction(Decimal(found[2].replace(",", ""))) / below, found[1]
-  before, after = text[max(0, found.start() - 12):found.start()], text[found.end():found.end() + 8]
-  if value < 1 and found[3] and not sign and (whole := _WHOLE.search(before)):
-    value, sign, before = value + int(whole[2]), whole[1], before[:whole.start()]  # 2 3/4
+  value, sign = Fraction(Decimal(match[2].replace(",", ""))) / below, match[1]
+  before, after = text[max(0, match.start() - 12):match.start()], text[match.end():match.end() + 8]
+  if value < 1 and match[3] and not sign and (integer := _WHOLE.search(before)):
+    value, sign, before = value + int(integer[2]), integer[1], before[:integer.start()]  # 2 3/4
   inside = bool(IN_FORMULA.search(before) or GOES_ON.match(after))
   return (-value if sign == "-" else value), inside
 
@@ -166,8 +166,8 @@ def _power(match: re.Match) -> Fraction:
 
 def _periodic(match: re.Match) -> Fraction:
   period, fixed = match["period"] or match["dot"], match["fixed"]
-  whole = match["whole"] or "0"
-  return Fraction(int(whole + fixed + period) - int(whole + fixed),
+  integer = match["whole"] or "0"
+  return Fraction(int(integer + fixed + period) - int(integer + fixed),
                   (10**len(period) - 1) * 10**len(fixed))
 
 
@@ -179,14 +179,14 @@ def _exact(text: str) -> Fraction:
   return Fraction(Decimal(re.sub(r"[, ~]", "", text)))
 
 
-def _unit(text: str, *, apart: bool) -> str | None:
+def _unit(text: str, *, spaced: bool) -> str | None:
   """Returns a unit's text; None if what follows the number is no unit but goes on with a formula.
 
   Bare letters are a unit if it is known, or if they are words of three letters and more. A single
   letter must stand apart: 5 m, and not 5m.
 
   Args:
-    apart: whether a space is between the number and the text.
+    spaced: whether a space is between the number and the text.
   """
   bare, formula = _TEXT.sub(r" \1 ", text), _TEXT.sub(" ", text)
   marked = bare != text
@@ -195,13 +195,13 @@ def _unit(text: str, *, apart: bool) -> str | None:
     return ""
   if _NO_UNIT.search(bare):
     return None
-  if units.parse(bare) is not None and (marked or apart or len(bare) > 1):
+  if units.parse(bare) is not None and (marked or spaced or len(bare) > 1):
     return bare
   if _FURTHER.search(bare) or not _NAME.search(bare):
     return None  # a second number, the next of a list, or a lone sign
   if marked:
     return None if _NAME.search(formula) else bare  # 5x\text{ cm} is no number
-  return bare if apart and all(len(word) > 2 for word in re.findall("[A-Za-z]+", bare)) else None
+  return bare if spaced and all(len(word) > 2 for word in re.findall("[A-Za-z]+", bare)) else None
 
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}(?!\d))*(?!\d)|\d+)(?:\.\d+)?|\.\d+"

@@ -29,13 +29,14 @@ from jaxrl_llm.types import Reward
 
 WORKER = Path(__file__).with_name("verifier_worker.py")
 START_SECONDS = 60.0  # until a worker has imported sympy
-MOST_STARTS = 3  # a worker that stops or ends while starting is replaced
+MAX_RESTARTS = 3  # a worker that stops or ends while starting is replaced
 MEMORY = 4 << 30  # bytes of address space of one worker
 QUICK_SECONDS = 0.25  # processor time of a first try, which nearly all questions need less than
 GRACE = 30.0  # seconds that a busy machine may add to a question before its worker is replaced
-COSTLY = Verdict(False, "costly")  # by its size
-LATE = Verdict(False, "none", "timeout")  # by the time that it took
-SPENT = Verdict(False, "none", "timeout: other answers of the batch took all of its time")
+TOO_EXPENSIVE = Verdict(False, "costly")  # by its size
+TIMED_OUT = Verdict(False, "none", "timeout")  # by the time that it took
+BUDGET_EXHAUSTED = Verdict(False, "none",
+                           "timeout: other answers of the batch took all of its time")
 
 
 class Pool:
@@ -71,15 +72,16 @@ class Pool:
     quick = min(QUICK_SECONDS, timeout)
     with self._lock:
       try:
-        found = self._run(distinct, workers, quick, math.inf)
-        slow = [question for question in distinct if found[question] is LATE]
+        verdicts = self._run(distinct, workers, quick, math.inf)
+        slow = [question for question in distinct if verdicts[question] is TIMED_OUT]
         if quick < timeout and slow:
-          found |= self._run(slow, workers, timeout, time.monotonic() + timeout)
+          verdicts |= self._run(slow, workers, timeout, time.monotonic() + timeout)
       # Also after an interrupt: a busy worker's late answer must not reach the next question.
       except BaseException:
         self._kill_all()
         raise
-    return [COSTLY if found[question] is LATE else found[question] for question in questions]
+    return [TOO_EXPENSIVE if verdicts[question] is TIMED_OUT else verdicts[question]
+            for question in questions]
 
   def close(self) -> None:
     """Ends the processes; the next use starts new ones."""
@@ -103,31 +105,31 @@ class Pool:
   def _run(self, questions: list[Question], count: int, timeout: float,
            until: float) -> dict[Question, Verdict]:
     """Asks each question once; those not asked before the time `until` are SPENT."""
-    waiting, found, failed = deque(questions), {}, 0
-    while len(found) < len(questions):
+    waiting, verdicts, failed = deque(questions), {}, 0
+    while len(verdicts) < len(questions):
       if time.monotonic() >= until:
-        found |= dict.fromkeys(waiting, SPENT)
+        verdicts |= dict.fromkeys(waiting, BUDGET_EXHAUSTED)
         waiting.clear()
-      self._workers = [worker for worker in self._workers if not worker.gone()]
+      self._workers = [worker for worker in self._workers if not worker.is_dead()]
       busy = sum(worker.question is not None for worker in self._workers[:count])
       while len(self._workers) < min(count, len(waiting) + busy):
         self._workers.append(_Worker())
       used = self._workers[:count]
       for worker in used:
-        left = min(timeout, max(0.1, until - time.monotonic()))
-        if waiting and worker.idle and worker.ask(waiting[0], left):
+        seconds_left = min(timeout, max(0.1, until - time.monotonic()))
+        if waiting and worker.idle and worker.submit(waiting[0], seconds_left):
           waiting.popleft()
       for worker, verdict in _wait(used):
         if worker.ready:
-          found[worker.question] = verdict
+          verdicts[worker.question] = verdict
           worker.question = None
           continue
         failed += 1
-        if failed >= MOST_STARTS:
+        if failed >= MAX_RESTARTS:
           raise RuntimeError(
               f"{failed} verifier processes did not start ({verdict.unscored_reason}): "
               f"run `python -P {WORKER} {MEMORY}` to see why.")
-    return found
+    return verdicts
 
 
 class _Worker:
@@ -149,7 +151,7 @@ class _Worker:
     self.deadline = time.monotonic() + START_SECONDS
     self._buffer = b""
 
-  def ask(self, question: Question, timeout: float) -> bool:
+  def submit(self, question: Question, timeout: float) -> bool:
     """Sends a question; returns False if the process has died since the last one."""
     text = json.dumps({**dataclasses.asdict(question), "seconds": timeout})
     try:
@@ -166,8 +168,8 @@ class _Worker:
     if not chunk:
       self.kill()
       code = self.process.returncode
-      ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-      return {"error": ended}
+      exit_cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+      return {"error": exit_cause}
     self._buffer += chunk
     line, newline, rest = self._buffer.partition(b"\n")
     if not newline:
@@ -180,7 +182,7 @@ class _Worker:
     """Whether it has started and works on no question."""
     return self.ready and self.question is None
 
-  def gone(self) -> bool:
+  def is_dead(self) -> bool:
     """Whether it can take no more questions."""
     return self.dead or (self.idle and self.process.poll() is not None)
 
@@ -215,9 +217,9 @@ def _wait(workers: list[_Worker]) -> list[tuple[_Worker, Verdict]]:
       worker.ready = True
     else:
       out.append((worker, _verdict(message)))
-  heard = {id(key.data) for key, _ in events}
+  responded = {id(key.data) for key, _ in events}
   for worker in active:
-    if id(worker) not in heard and not worker.dead and time.monotonic() >= worker.deadline:
+    if id(worker) not in responded and not worker.dead and time.monotonic() >= worker.deadline:
       worker.kill()
       out.append((worker, Verdict(False, "none", "timeout")))
   return out
@@ -227,9 +229,9 @@ def _verdict(message: dict) -> Verdict:
   """Returns what a worker's message says about its question."""
   died = message.get("died")
   if message.get("costly"):
-    return COSTLY
+    return TOO_EXPENSIVE
   if died == "SIGPROF":
-    return LATE
+    return TIMED_OUT
   if died is not None:
     reason = "timeout: the right answer" if died == "SIGALRM" else f"crash: killed by {died}"
     return Verdict(False, "none", reason)

@@ -106,51 +106,51 @@ def answer(math_verify, question: dict) -> dict:
 
 def _compare(math_verify, expected: list, question: dict) -> dict:
   try:
-    said = parsed(math_verify, question["prediction"])
+    answer = parsed(math_verify, question["prediction"])
   except (TooCostlyError, MemoryError):
     return {"correct": False, "costly": True}
   except RecursionError:  # brackets within brackets
     return {"correct": False}
   rounding = 15 if question["decimals"] is None else question["decimals"]
   try:
-    close = question["tolerance"] is not None and near(expected, said, question["tolerance"])
-    return {"correct": close or equal(math_verify, expected, said, rounding)}
+    close = question["tolerance"] is not None and near(expected, answer, question["tolerance"])
+    return {"correct": close or equal(math_verify, expected, answer, rounding)}
   except MemoryError:
     return {"correct": False, "costly": True}
 
 
-def equal(math_verify, expected: list, said: list, rounding: int) -> bool:
+def equal(math_verify, expected: list, answer: list, rounding: int) -> bool:
   """Returns whether one of the parsed readings equals the other's; `i` may be the imaginary unit.
   """
   def verify(gold: list, prediction: list) -> bool:
     return bool(math_verify.verify(gold, prediction, float_rounding=rounding, timeout_seconds=None,
                                    allow_set_relation_comp=True, raise_on_error=True))
 
-  if verify(expected, said):
-    return not beside("exactness").apart(expected, said)
-  complex_gold, complex_said = imaginary(expected), imaginary(said)
-  changed = (complex_gold, complex_said) != (expected, said)
-  return changed and verify(complex_gold, complex_said)
+  if verify(expected, answer):
+    return not sibling_module("exactness").differ_exactly(expected, answer)
+  complex_gold, complex_answer = imaginary(expected), imaginary(answer)
+  changed = (complex_gold, complex_answer) != (expected, answer)
+  return changed and verify(complex_gold, complex_answer)
 
 
-def near(expected: list, said: list, tolerance: float) -> bool:
+def near(expected: list, answer: list, tolerance: float) -> bool:
   """Returns whether two numbers, or two lists of as many, are equal up to a tolerance."""
   import sympy
   values = []
-  for readings in (expected, said):
-    whole = next((one for one in readings if isinstance(one, sympy.Basic)), None)
-    parts = whole.args if type(whole).__name__ in ("FiniteSet", "Tuple") else [whole]
+  for readings in (expected, answer):
+    first = next((numbers for numbers in readings if isinstance(numbers, sympy.Basic)), None)
+    parts = first.args if type(first).__name__ in ("FiniteSet", "Tuple") else [first]
     if not all(isinstance(part, sympy.Expr) and part.is_number for part in parts):
       return False
     values.append([complex(part.evalf(20)) for part in parts])
   if any(value.imag for value in values[0] + values[1]) or len(values[0]) != len(values[1]):
     return False
-  pairs = zip(*(sorted(value.real for value in one) for one in values), strict=True)
-  return all(abs(ours - theirs) <= tolerance * (1 + 1e-9) for ours, theirs in pairs)
+  pairs = zip(*(sorted(value.real for value in numbers) for numbers in values), strict=True)
+  return all(abs(gold - answer) <= tolerance * (1 + 1e-9) for gold, answer in pairs)
 
 
 @functools.cache
-def beside(name: str):
+def sibling_module(name: str):
   """Returns the module in the file beside this one; the package is not imported."""
   path = pathlib.Path(__file__).with_name(f"{name}.py")
   spec = importlib.util.spec_from_file_location(name, path)
@@ -180,11 +180,11 @@ def parsed(math_verify, text: str) -> list:
   """
   config = (math_verify.LatexExtractionConfig(boxed_match_priority=0),
             math_verify.ExprExtractionConfig())
-  found = math_verify.parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None,
-                            raise_on_error=True)
-  for reading in found:
+  readings = math_verify.parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None,
+                               raise_on_error=True)
+  for reading in readings:
     check_cost(reading)
-  return found
+  return readings
 
 
 def check_cost(expression) -> None:
@@ -213,25 +213,25 @@ def digits(expression) -> float:
   if isinstance(expression, sympy.Number):
     return _digits_of_number(expression)
   inner = [digits(part) for part in expression.args]
-  most = max(inner, default=1.0)
+  bound = max(inner, default=1.0)
   if isinstance(expression, sympy.Add):
-    most += math.log10(len(inner))
+    bound += math.log10(len(inner))
   elif isinstance(expression, sympy.Mul):
-    most = sum(max(0.0, one) for one in inner)
+    bound = sum(max(0.0, factor) for factor in inner)
   elif isinstance(expression, sympy.Pow):
-    most = _digits_of_power(expression, inner)
+    bound = _digits_of_power(expression, inner)
   elif isinstance(expression, (sympy.factorial, sympy.factorial2, sympy.gamma)):
     n = _at_most(inner[0], MOST_DIGITS, "factorial")
-    most = n * math.log10(n + 1)
+    bound = n * math.log10(n + 1)
   elif isinstance(expression, (sympy.binomial, sympy.RisingFactorial, sympy.FallingFactorial)):
-    most = _at_most(inner[0], MOST_DIGITS, "binomial")
+    bound = _at_most(inner[0], MOST_DIGITS, "binomial")
   elif isinstance(expression, (sympy.Sum, sympy.Product)):
-    most = _digits_of_sum(expression, inner[0])
+    bound = _digits_of_sum(expression, inner[0])
   elif isinstance(expression, (sympy.fibonacci, sympy.lucas, sympy.bernoulli, sympy.harmonic)):
-    most = _at_most(inner[0], MOST_DIGITS, "sequence")
-  if most > MOST_DIGITS:
-    raise TooCostlyError(f"{type(expression).__name__} of {most:.3g} digits")
-  return most
+    bound = _at_most(inner[0], MOST_DIGITS, "sequence")
+  if bound > MOST_DIGITS:
+    raise TooCostlyError(f"{type(expression).__name__} of {bound:.3g} digits")
+  return bound
 
 
 def _digits_of_number(number) -> float:

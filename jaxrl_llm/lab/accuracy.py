@@ -112,38 +112,39 @@ def _finite(run: RunFolder, name: str) -> np.ndarray:
 def with_tokens(run: RunFolder) -> dict:
   """Returns held-out accuracy, and the tokens sampled up to each evaluation."""
   iterations, accuracy = run.series("eval/accuracy")
-  at, tokens = run.series("rollout/tokens")
+  sampled_iterations, tokens = run.series("rollout/tokens")
   if run.config["dynamic_sampling"]["enabled"]:
-    at, tokens = run.series("dynamic_sampling/tokens")  # with those of the groups it dropped
+    # With those of the groups that it dropped.
+    sampled_iterations, tokens = run.series("dynamic_sampling/tokens")
   total = np.cumsum(tokens)
   return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),
-          "tokens": [int(total[at <= iteration][-1]) if iteration else 0
+          "tokens": [int(total[sampled_iterations <= iteration][-1]) if iteration else 0
                      for iteration in iterations]}
 
 
-def tokens_until(found: Sequence[dict]) -> str:
+def tokens_until(runs: Sequence[dict]) -> str:
   """Returns the mean number of tokens, in thousands, at the first evaluation of LEARNT or more.
 
   If some runs never get there, it returns how many do.
   """
-  learnt = [np.array(one["accuracy"]) >= LEARNT for one in found]
+  learnt = [np.array(run["accuracy"]) >= LEARNT for run in runs]
   if not all(map(np.any, learnt)):
-    return f"in {sum(map(np.any, learnt))} of {len(found)} runs"
-  return interval(np.array([one["tokens"][int(np.argmax(when))] / 1000
-                            for one, when in zip(found, learnt, strict=True)]))
+    return f"in {sum(map(np.any, learnt))} of {len(runs)} runs"
+  return interval(np.array([run["tokens"][int(np.argmax(when))] / 1000
+                            for run, when in zip(runs, learnt, strict=True)]))
 
 
-def curves(found: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
+def curves(runs: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
   """Returns (iterations [I], accuracy [S, I]) of runs that differ in their seed.
 
   The policy of a run that ended early counts as if it had stayed as it was.
   """
-  return longest(found, "iterations"), padded([one["accuracy"] for one in found])
+  return longest(runs, "iterations"), padded([run["accuracy"] for run in runs])
 
 
-def longest(found: Sequence[dict], key: str) -> np.ndarray:
+def longest(runs: Sequence[dict], key: str) -> np.ndarray:
   """Returns the [I] of the run that went on for longest."""
-  return np.array(max((one[key] for one in found), key=len))
+  return np.array(max((run[key] for run in runs), key=len))
 
 
 def padded(rows: Sequence[list]) -> np.ndarray:
@@ -152,22 +153,22 @@ def padded(rows: Sequence[list]) -> np.ndarray:
   return np.array([row + row[-1:] * (length - len(row)) for row in rows], float)
 
 
-def row(found: Sequence[dict]) -> tuple[str, ...]:
+def row(runs: Sequence[dict]) -> tuple[str, ...]:
   """Returns the cells below HEADER: means over seeds with their intervals.
 
   A run whose gradient was not finite has collapsed, whatever its last evaluation was before that.
   """
-  _, accuracy = curves(found)
+  _, accuracy = curves(runs)
   final, best = accuracy[:, -1], accuracy.max(1)
-  collapsed = [fell or one.get("diverged", False)
-               for fell, one in zip(best - final > COLLAPSE, found, strict=True)]
-  entropy, norm, dropped = (np.array([one[key] for one in found])
+  collapsed = [fell or run.get("diverged", False)
+               for fell, run in zip(best - final > COLLAPSE, runs, strict=True)]
+  entropy, norm, dropped = (np.array([run[key] for run in runs])
                             for key in ("entropy", "gradient_norm", "without_gradient"))
   return (interval(final), interval(best), interval(accuracy.mean(1)),
-          f"{sum(map(bool, collapsed))} of {len(found)}", interval(entropy),
+          f"{sum(map(bool, collapsed))} of {len(runs)}", interval(entropy),
           interval(norm), interval(100 * dropped))
 
 
-def best_to_final(one: dict) -> str:
+def best_to_final(run: dict) -> str:
   """Returns "0.99 -> 0.07" for a run."""
-  return f"{max(one['accuracy']):.2f} -> {one['accuracy'][-1]:.2f}"
+  return f"{max(run['accuracy']):.2f} -> {run['accuracy'][-1]:.2f}"

@@ -23,38 +23,38 @@ def prompts(count: int, seed: int, held_out: bool) -> np.ndarray:
   return np.column_stack([np.full(count, BEGIN), digits[mine][:count]]).astype(np.int32)
 
 
-def responses(asked: np.ndarray, errors: np.ndarray | int = 0) -> np.ndarray:
+def responses(prompts: np.ndarray, errors: np.ndarray | int = 0) -> np.ndarray:
   """Returns responses [B, RESPONSE] int32 to prompts [B, PROMPT].
 
   Args:
     errors: [B, TERMS], added to each partial sum and carried on; 0: the right response.
   """
-  sums = np.cumsum(asked[:, 1:] + errors, 1) % 10
-  return np.column_stack([sums, np.full(len(asked), END)]).astype(np.int32)
+  sums = np.cumsum(prompts[:, 1:] + errors, 1) % 10
+  return np.column_stack([sums, np.full(len(prompts), END)]).astype(np.int32)
 
 
-def careless(asked: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
+def careless(prompts: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
   """Returns responses of a teacher whose partial sums, but for the first, are each wrong with
   probability `rate`, by any amount; it goes on from what it wrote.
   """
-  errors = rng.integers(1, 10, (len(asked), TERMS)) * (rng.random((len(asked), TERMS)) < rate)
+  errors = rng.integers(1, 10, (len(prompts), TERMS)) * (rng.random((len(prompts), TERMS)) < rate)
   errors[:, 0] = 0
-  return responses(asked, errors)
+  return responses(prompts, errors)
 
 
-def corrupted(asked: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def corrupted(prompts: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
   """Returns (responses with one wrong partial sum [B, RESPONSE], its position in each [B]).
 
   Positions are 1 to TERMS - 1: the first partial sum only copies a digit.
   """
   rng = np.random.default_rng(seed)
-  at = rng.integers(1, TERMS, len(asked))
-  errors = np.zeros((len(asked), TERMS), int)
-  errors[np.arange(len(asked)), at] = rng.integers(1, 10, len(asked))
-  return responses(asked, errors), at
+  error_index = rng.integers(1, TERMS, len(prompts))
+  errors = np.zeros((len(prompts), TERMS), int)
+  errors[np.arange(len(prompts)), error_index] = rng.integers(1, 10, len(prompts))
+  return responses(prompts, errors), error_index
 
 
-def correct(asked: np.ndarray, found: np.ndarray) -> np.ndarray:
+def correct(prompts: np.ndarray, completions: np.ndarray) -> np.ndarray:
   """Returns whether responses [B, >= RESPONSE] state the sum and then end, [B] bool."""
-  right = responses(asked)
-  return (found[:, TERMS - 1] == right[:, TERMS - 1]) & (found[:, TERMS] == END)
+  right = responses(prompts)
+  return (completions[:, TERMS - 1] == right[:, TERMS - 1]) & (completions[:, TERMS] == END)

@@ -56,21 +56,23 @@ def gradients(params, group: Group, advantages: tuple[AdvantageConfig, ...], *,
               model) -> Float[Array, "K P"]:
   """Returns the estimate of each advantage from all rows of a group, over all P parameters."""
   rollout = group.rollout
-  wanted = {"sum_pi_squared"} | ({"values"} if model.config.value_head else set())
+  stats_names = {"sum_pi_squared"} | ({"values"} if model.config.value_head else set())
 
   def log_probs(params):
-    stats = row_stats(params, rollout.tokens, rollout.length, model=model, stats=frozenset(wanted))
+    stats = row_stats(params, rollout.tokens, rollout.length, model=model,
+                      stats=frozenset(stats_names))
     return stats.log_probs, stats
 
-  found, backward, stats = jax.vjp(log_probs, params, has_aux=True)
+  chosen_log_probs, backward, stats = jax.vjp(log_probs, params, has_aux=True)
   inputs = AdvantageInputs(
       rewards=group.rewards, mask=rollout.mask, tokens=rollout.tokens,
-      group_id=jnp.zeros_like(rollout.group_id), anchor_log_probs=found, ref_log_probs=found,
+      group_id=jnp.zeros_like(rollout.group_id), anchor_log_probs=chosen_log_probs,
+      ref_log_probs=chosen_log_probs,
       sum_pi_squared=stats.sum_pi_squared, values=stats.values,
-      correction_weights=jnp.ones_like(found), turn_id=rollout.mask.astype(jnp.int32))
-  each = jnp.stack([get_advantage(cfg.name)(inputs, cfg) for cfg in advantages])
-  weights = jnp.where(rollout.mask, each, 0) / len(group.rewards)
-  return jax.lax.map(lambda one: ravel_pytree(backward(one)[0])[0], weights)
+      correction_weights=jnp.ones_like(chosen_log_probs), turn_id=rollout.mask.astype(jnp.int32))
+  per_advantage = jnp.stack([get_advantage(cfg.name)(inputs, cfg) for cfg in advantages])
+  weights = jnp.where(rollout.mask, per_advantage, 0) / len(group.rewards)
+  return jax.lax.map(lambda cotangent: ravel_pytree(backward(cotangent)[0])[0], weights)
 
 
 def measure(params, groups: Iterable[Group], advantages: dict[str, AdvantageConfig],
@@ -87,12 +89,12 @@ def measure(params, groups: Iterable[Group], advantages: dict[str, AdvantageConf
   sizes = tuple(sorted(sizes))
   count, sums, squares, products = 0, 0.0, 0.0, 0.0
   for group in groups:
-    found = np.stack([compiled(params, jax.tree.map(lambda x, size=size: x[:size], group))
-                      for size in sizes]).astype(np.float64)
+    estimates = np.stack([compiled(params, jax.tree.map(lambda x, size=size: x[:size], group))
+                          for size in sizes]).astype(np.float64)
     count += 1
-    sums = sums + found
-    squares = squares + np.square(found).sum(-1)
-    products = products + found @ found[-1, -1]
+    sums = sums + estimates
+    squares = squares + np.square(estimates).sum(-1)
+    products = products + estimates @ estimates[-1, -1]
   return _noise(count, sums, squares, products, tuple(advantages), sizes)
 
 
@@ -136,6 +138,6 @@ def _groups(cfg, task, sampler, params, prompts: int) -> Iterable[Group]:
   for index in range(prompts // cfg.rollout.prompts):
     batch = sample_batch(cfg, task, sampler, params, jnp.int32(0), FIRST_BATCH + index)
     rows = (batch.host, batch.verdicts.rewards.astype(np.float32))
-    for at in range(0, cfg.rows, cfg.rollout.group_size):
-      own = slice(at, at + cfg.rollout.group_size)
-      yield Group(*jax.tree.map(lambda x, own=own: x[own], rows))
+    for start in range(0, cfg.rows, cfg.rollout.group_size):
+      group_rows = slice(start, start + cfg.rollout.group_size)
+      yield Group(*jax.tree.map(lambda x, group_rows=group_rows: x[group_rows], rows))

@@ -122,9 +122,9 @@ def named(folders: Sequence[Path]) -> dict[str, Path]:
   """Returns folders by their last names, as many as tell them apart."""
   parts = list(dict.fromkeys(Path(folder).resolve().parts for folder in folders))
   count = 1
-  while len({each[-count:] for each in parts}) < len(parts):
+  while len({path[-count:] for path in parts}) < len(parts):
     count += 1
-  return {"/".join(each[-count:]): Path(*each) for each in parts}
+  return {"/".join(path[-count:]): Path(*path) for path in parts}
 
 
 def compare(*folders: Path, metric: str = "eval/accuracy") -> None:
@@ -135,8 +135,8 @@ def compare(*folders: Path, metric: str = "eval/accuracy") -> None:
   """
   runs = {name: read_run(folder) for name, folder in named(folders).items()}
   rows, curves = [], io.BytesIO()
-  for name, found in runs.items():
-    values = found.series(metric)[1]
+  for name, run in runs.items():
+    values = run.series(metric)[1]
     if not values.size:
       sys.exit(f"error: {name} has no metric {metric!r}. Fix: one of those in its metrics.jsonl.")
     rows.append((name, *(f"{value:.4g}" for value in (values[0], values[-1], values.max()))))
@@ -145,14 +145,14 @@ def compare(*folders: Path, metric: str = "eval/accuracy") -> None:
   display(Image(curves.getvalue(), width=720))
 
 
-def exact_table(*own: EstimatorConfig) -> None:
+def exact_table(*custom: EstimatorConfig) -> None:
   """Shows exact bias and variance of the plain weights, and of estimators of one's own below them.
 
   Every sequence of 4 tokens over 3 symbols is enumerated; the figures are means over random
   policies.
   """
   methods = {k: studies.WEIGHTS[k] for k in ("none", "token", "cumulative", "full sequence")}
-  for cfg in own:
+  for cfg in custom:
     numbers = ", ".join(f"{name} {value}" for name, value in cfg.given)
     methods[f"{cfg.name}, {numbers}" if numbers else cfg.name] = cfg
   rows = studies.single_study("notebook", methods, vocabulary=3, horizons=(4,),

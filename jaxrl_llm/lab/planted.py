@@ -55,9 +55,9 @@ def policy(case: Planted) -> np.ndarray:
   later = np.arange(case.length) > case.position
   probs[later] *= 1 - case.repair
   probs[later, -1] = case.repair
-  others = probs[case.position].copy()
-  others[GOOD] = 0
-  probs[case.position] = (1 - case.good) * others / others.sum()
+  other_probs = probs[case.position].copy()
+  other_probs[GOOD] = 0
+  probs[case.position] = (1 - case.good) * other_probs / other_probs.sum()
   probs[case.position, GOOD] = case.good
   return probs
 
@@ -76,7 +76,7 @@ class Scored:
   reference: np.ndarray
   columns: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
-  def at(self, tokens: np.ndarray) -> dict[str, np.ndarray]:
+  def advantage_inputs(self, tokens: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the fields of AdvantageInputs, each shaped as `tokens` [..., T]."""
     t = np.arange(len(self.probs))
     entropy = -np.sum(self.probs * np.log(np.where(self.probs > 0, self.probs, 1)), -1)
@@ -117,9 +117,9 @@ def sample(case: Planted, groups: int, group_size: int, seed: int,
 
 def values_and_rewards(case: Planted, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns the exact value before and after each token, [..., T + 1], and rewards [...]."""
-  at = np.arange(case.length)
-  right = np.where(at == case.position, tokens == GOOD,
-                   (at > case.position) & (tokens == case.vocabulary - 1))
+  positions = np.arange(case.length)
+  right = np.where(positions == case.position, tokens == GOOD,
+                   (positions > case.position) & (tokens == case.vocabulary - 1))
   state = np.maximum.accumulate(right, -1).astype(np.int32)
   state = np.concatenate([np.zeros((*tokens.shape[:-1], 1), np.int32), state], -1)
   values = state_values(case)[np.arange(case.length + 1), state]
@@ -162,31 +162,33 @@ def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: 
   # A right row and a wrong one differ in their values, so the value says which error is theirs.
   right = (exact[..., :-1] == state_values(case)[:-1, RIGHT]).astype(int)
   values = exact[..., :-1] + errors[np.arange(case.length), right]
-  given = jax.tree.map(lambda x: x.astype(np.float32), {**scored.at(tokens), "values": values})
-  found = np.asarray(_advantages(advantage, tokens, rewards.astype(np.float32), given), np.float64)
-  size, truth = np.abs(found), np.diff(exact, axis=-1)
+  stats = jax.tree.map(lambda x: x.astype(np.float32),
+                       {**scored.advantage_inputs(tokens), "values": values})
+  advantages = np.asarray(_advantages(advantage, tokens, rewards.astype(np.float32), stats),
+                          np.float64)
+  size, truth = np.abs(advantages), np.diff(exact, axis=-1)
   total = size.sum()
   if total == 0:
     return Landing(float("nan"), float("nan"), [float("nan")] * case.length)
-  norm = np.sqrt(np.square(found).sum() * np.square(truth).sum())
+  norm = np.sqrt(np.square(advantages).sum() * np.square(truth).sum())
   return Landing(float(size[..., case.position].sum() / total),
-                 float((found * truth).sum() / norm), (size.sum((0, 1)) / total).tolist())
+                 float((advantages * truth).sum() / norm), (size.sum((0, 1)) / total).tolist())
 
 
 @functools.partial(jax.jit, static_argnames="advantage")
 def _advantages(advantage: AdvantageConfig, tokens: Int[Array, "M G T"],
                 rewards: Float[Array, "M G"],
-                given: dict) -> Float[Array, "M G T"]:
-  """The advantages of M groups, each an optimizer batch of its own; `given`: arrays
+                stats: dict) -> Float[Array, "M G T"]:
+  """The advantages of M groups, each an optimizer batch of its own; `stats`: arrays
   [M, G, T] by their field, and those of `columns` by name."""
   call = advantages.get_advantage(advantage.name)
 
-  def one(tokens, rewards, given):
+  def group_advantages(tokens, rewards, stats):
     inputs = AdvantageInputs(
         rewards=rewards, mask=jnp.ones(tokens.shape, bool), tokens=tokens,
         group_id=jnp.zeros(len(tokens), jnp.int32),
         correction_weights=jnp.ones(tokens.shape, jnp.float32),
-        turn_id=jnp.ones(tokens.shape, jnp.int32), **given)
+        turn_id=jnp.ones(tokens.shape, jnp.int32), **stats)
     return call(inputs, advantage)
 
-  return jax.vmap(one)(tokens, rewards, given)
+  return jax.vmap(group_advantages)(tokens, rewards, stats)

@@ -53,8 +53,8 @@ class Claim:
     try:
       if isinstance(self.at, tuple):
         return float(functools.reduce(operator.getitem, self.at, json.loads(text)))
-      (found,) = re.findall(self.at, text)
-      return float(found)
+      (matched,) = re.findall(self.at, text)
+      return float(matched)
     except (ValueError, LookupError, TypeError) as error:
       raise ConfigError(f"{folder / self.file}: {self.at!r} does not lead to one number ({error}). "
                         "Fix: its place in experiments/tables.py or matrix.py.") from error
@@ -105,7 +105,7 @@ class Table:
     text = (self.path / self.page).read_text()
     return "\n\n".join(_WRITTEN.findall(text)) or text
 
-  def beside(self) -> str:
+  def comparison(self) -> str:
     """Returns the table of the claims and their counterparts here, in Markdown."""
     if not self.claims:
       return "No claim is published for this table: the task is this project's own."
@@ -120,7 +120,7 @@ class Table:
 
 def show(table: Table) -> None:
   """Shows the claims, then the committed table and its figures."""
-  display(Markdown(f"{table.beside()}\n[{table.folder}]({table.folder}/{table.page})\n\n"
+  display(Markdown(f"{table.comparison()}\n[{table.folder}]({table.folder}/{table.page})\n\n"
                    f"{table.committed()}"))
   for figure in table.figures():
     display(Image(str(figure), width=900))

@@ -68,22 +68,22 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
   """
   length = queries.shape[1]
   prompts, group = prefix.rows.shape
-  own_top, own_total, own_mixed = _partial(queries, keys, values, visible)
+  row_max, row_sum, row_out = _partial(queries, keys, values, visible)
   grouped = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
-  seen = jnp.broadcast_to(prefix.visible[:, None],
-                          (prompts, group * length, prefix.visible.shape[1]))
+  group_visible = jnp.broadcast_to(prefix.visible[:, None],
+                                   (prompts, group * length, prefix.visible.shape[1]))
 
   def by_row(x):
     """[M, .., G S, ..] -> [R, .., S, ..]."""
     return x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
 
-  shared = _partial(grouped, prefix.keys, prefix.values, seen)
-  shared_top, shared_total, shared_mixed = map(by_row, shared)
-  top = jnp.maximum(own_top, shared_top)
-  own_scale, shared_scale = jnp.exp(own_top - top), jnp.exp(shared_top - top)
-  total = own_scale * own_total + shared_scale * shared_total
-  mixed = (own_scale * own_mixed + shared_scale * shared_mixed) / total
-  return mixed.astype(queries.dtype).transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+  shared = _partial(grouped, prefix.keys, prefix.values, group_visible)
+  prefix_max, prefix_sum, prefix_out = map(by_row, shared)
+  max_score = jnp.maximum(row_max, prefix_max)
+  row_scale, prefix_scale = jnp.exp(row_max - max_score), jnp.exp(prefix_max - max_score)
+  total = row_scale * row_sum + prefix_scale * prefix_sum
+  out = (row_scale * row_out + prefix_scale * prefix_out) / total
+  return out.astype(queries.dtype).transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
 def _partial(queries, keys, values, visible):

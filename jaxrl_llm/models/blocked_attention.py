@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 BLOCK = 512
-LOWEST = jnp.finfo(jnp.float32).min
+MASK_VALUE = jnp.finfo(jnp.float32).min
 
 
 def attend_blocks(queries, keys, values, segments, shared=None, block: int = BLOCK):
@@ -28,7 +28,8 @@ def attend_blocks(queries, keys, values, segments, shared=None, block: int = BLO
     queries: [R, K, G, S, d], not scaled.
     keys, values: [R, K, S, d].
     segments: [R, S] int32, 0 at padding. A segment's tokens are neighbours in order.
-    shared: [R, S] int32, an earlier segment that the token sees beside its own; None: none does.
+    shared: [R, S] int32, an additional segment each token may attend to (a shared
+      prompt); None: none.
     block: B; shorter rows are one block.
 
   Returns:
@@ -44,9 +45,9 @@ def attend_blocks(queries, keys, values, segments, shared=None, block: int = BLO
     return jnp.pad(x, widths)
 
   queries = padded(queries * size**-0.5, 3)
-  owns = tuple(padded(x, 1) for x in (segments, segments if shared is None else shared))
-  found = _attend(block, queries, padded(keys, 2), padded(values, 2), owns)
-  return found[..., :length, :]
+  segment_ids = tuple(padded(x, 1) for x in (segments, segments if shared is None else shared))
+  out = _attend(block, queries, padded(keys, 2), padded(values, 2), segment_ids)
+  return out[..., :length, :]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -57,59 +58,62 @@ def _attend(block, queries, keys, values, segments):
 def _forward(block, queries, keys, values, segments):
   """(output, what the backward pass reads)."""
 
-  def of_queries(i):
-    taken = _take(queries, i, block)
+  def scan_query_block(i):
+    q_block = _take(queries, i, block)
 
-    def add(j, seen, carry):
-      top, total, mixed = carry
-      scores = _scores(taken, keys, seen, j, block)
-      new = jnp.maximum(top, jnp.max(scores, -1, keepdims=True))
-      weights = jnp.where(scores > LOWEST, jnp.exp(scores - new), 0)
-      scale = jnp.exp(top - new)
-      mixed = mixed * scale + _product("rkgst,rktd->rkgsd", weights, _take(values, j, block))
-      return new, total * scale + jnp.sum(weights, -1, keepdims=True), mixed
+    def add(j, mask, carry):
+      row_max, row_sum, acc = carry
+      scores = _scores(q_block, keys, mask, j, block)
+      new_max = jnp.maximum(row_max, jnp.max(scores, -1, keepdims=True))
+      weights = jnp.where(scores > MASK_VALUE, jnp.exp(scores - new_max), 0)
+      scale = jnp.exp(row_max - new_max)
+      acc = acc * scale + _einsum_f32("rkgst,rktd->rkgsd", weights, _take(values, j, block))
+      return new_max, row_sum * scale + jnp.sum(weights, -1, keepdims=True), acc
 
-    shape = taken.shape
-    start = (jnp.full((*shape[:-1], 1), LOWEST), jnp.zeros((*shape[:-1], 1)), jnp.zeros(shape))
-    top, total, mixed = lax.fori_loop(0, i + 1, _where_seen(add, i, None, segments, block), start)
+    shape = q_block.shape
+    start = (jnp.full((*shape[:-1], 1), MASK_VALUE), jnp.zeros((*shape[:-1], 1)), jnp.zeros(shape))
+    row_max, row_sum, acc = lax.fori_loop(0, i + 1,
+                                          _skip_masked_blocks(add, i, None, segments, block), start)
     # Of a query that sees nothing the sum is infinite, so that its weights are 0.
-    log_total = jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1)), jnp.inf)
-    mixed = mixed / jnp.where(total > 0, total, 1)
-    return mixed.astype(queries.dtype), log_total[..., 0]
+    logsumexp = jnp.where(row_sum > 0, row_max + jnp.log(jnp.where(row_sum > 0, row_sum, 1)),
+                          jnp.inf)
+    acc = acc / jnp.where(row_sum > 0, row_sum, 1)
+    return acc.astype(queries.dtype), logsumexp[..., 0]
 
-  mixed, log_totals = lax.map(of_queries, jnp.arange(queries.shape[3] // block))
-  mixed, log_totals = _joined(mixed), _joined(log_totals[..., None])[..., 0]
+  mixed, log_totals = lax.map(scan_query_block, jnp.arange(queries.shape[3] // block))
+  mixed, log_totals = _merge_blocks(mixed), _merge_blocks(log_totals[..., None])[..., 0]
   return mixed, (queries, keys, values, segments, mixed, log_totals)
 
 
 def _backward(block, saved, gradient):
   queries, keys, values, segments, mixed, log_totals = saved
   # d softmax: weights (d weights - sum of weights d weights), whose sum is output . d output
-  own = jnp.sum(gradient.astype(jnp.float32) * mixed.astype(jnp.float32), -1)
+  delta = jnp.sum(gradient.astype(jnp.float32) * mixed.astype(jnp.float32), -1)
   blocks = queries.shape[3] // block
 
-  def of_keys(d_queries, j):
+  def scan_key_block(d_queries, j):
     k, v = _take(keys, j, block), _take(values, j, block)
 
-    def add(i, seen, carry):
+    def add(i, mask, carry):
       d_queries, d_keys, d_values = carry
       q, g = _take(queries, i, block), _take(gradient, i, block)
-      scores = _scores(q, keys, seen, j, block)
+      scores = _scores(q, keys, mask, j, block)
       weights = jnp.exp(scores - _take(log_totals[..., None], i, block))
-      d_values += _product("rkgst,rkgsd->rktd", weights, g)
-      d_weights = _product("rkgsd,rktd->rkgst", g, v)
-      d_scores = weights * (d_weights - _take(own[..., None], i, block))
-      d_keys += _product("rkgst,rkgsd->rktd", d_scores, q)
-      change = _take(d_queries, i, block) + _product("rkgst,rktd->rkgsd", d_scores, k)
+      d_values += _einsum_f32("rkgst,rkgsd->rktd", weights, g)
+      d_weights = _einsum_f32("rkgsd,rktd->rkgst", g, v)
+      d_scores = weights * (d_weights - _take(delta[..., None], i, block))
+      d_keys += _einsum_f32("rkgst,rkgsd->rktd", d_scores, q)
+      change = _take(d_queries, i, block) + _einsum_f32("rkgst,rktd->rkgsd", d_scores, k)
       return lax.dynamic_update_slice_in_dim(d_queries, change, i * block, 3), d_keys, d_values
 
     zeros = jnp.zeros(k.shape)
-    body = _where_seen(add, None, j, segments, block)
+    body = _skip_masked_blocks(add, None, j, segments, block)
     d_queries, d_keys, d_values = lax.fori_loop(j, blocks, body, (d_queries, zeros, zeros))
     return d_queries, (d_keys, d_values)
 
-  d_queries, (d_keys, d_values) = lax.scan(of_keys, jnp.zeros(queries.shape), jnp.arange(blocks))
-  d_keys, d_values = _joined(d_keys), _joined(d_values)
+  d_queries, (d_keys, d_values) = lax.scan(scan_key_block, jnp.zeros(queries.shape),
+                                           jnp.arange(blocks))
+  d_keys, d_values = _merge_blocks(d_keys), _merge_blocks(d_values)
   return (d_queries.astype(queries.dtype), d_keys.astype(keys.dtype),
           d_values.astype(values.dtype), None)
 
@@ -122,18 +126,18 @@ def _take(x, i, block: int):
   return lax.dynamic_slice_in_dim(x, i * block, block, x.ndim - 2)
 
 
-def _joined(x):
+def _merge_blocks(x):
   """[n, R, .., B, d] -> [R, .., S, d]."""
   x = jnp.moveaxis(x, 0, -3)
   return x.reshape(*x.shape[:-3], -1, x.shape[-1])
 
 
-def _product(axes: str, left, right):
+def _einsum_f32(axes: str, left, right):
   """An einsum in the dtype of the right operand, summed in f32."""
   return jnp.einsum(axes, left.astype(right.dtype), right, preferred_element_type=jnp.float32)
 
 
-def _where_seen(add, i, j, segments, block: int):
+def _skip_masked_blocks(add, i, j, segments, block: int):
   """Returns the body of a loop over blocks, which leaves out those of which nothing is seen.
 
   Args:
@@ -142,8 +146,8 @@ def _where_seen(add, i, j, segments, block: int):
   """
 
   def body(index, carry):
-    seen = _seen(segments, index if i is None else i, index if j is None else j, block)
-    return lax.cond(jnp.any(seen), functools.partial(add, index, seen), _unchanged, carry)
+    mask = _block_mask(segments, index if i is None else i, index if j is None else j, block)
+    return lax.cond(jnp.any(mask), functools.partial(add, index, mask), _unchanged, carry)
 
   return body
 
@@ -152,22 +156,22 @@ def _unchanged(carry):
   return carry
 
 
-def _scores(queries, keys, seen, j, block: int):
+def _scores(queries, keys, mask, j, block: int):
   """[R, K, G, B, B] f32 of a block of queries and the keys of block j."""
-  scores = _product("rkgsd,rktd->rkgst", queries, _take(keys, j, block))
-  return jnp.where(seen[:, None, None], scores, LOWEST)
+  scores = _einsum_f32("rkgsd,rktd->rkgst", queries, _take(keys, j, block))
+  return jnp.where(mask[:, None, None], scores, MASK_VALUE)
 
 
-def _seen(segments, i, j, block: int):
+def _block_mask(segments, i, j, block: int):
   """[R, B, B] bool: what the queries of block i see of the keys of block j.
 
-  `segments`: each token's own, and another one that it sees.
+  `segments`: the segment of each token, and the additional one that it may attend to.
   """
-  def of_block(x, at):
-    return lax.dynamic_slice_in_dim(x, at * block, block, 1)
+  def of_block(x, index):
+    return lax.dynamic_slice_in_dim(x, index * block, block, 1)
 
-  own, shared = (of_block(x, i)[..., None] for x in segments)
-  theirs = of_block(segments[0], j)[:, None]
+  q_segments, q_prefix = (of_block(x, i)[..., None] for x in segments)
+  kv_segments = of_block(segments[0], j)[:, None]
   columns = jnp.arange(block)
   not_later = i * block + columns[:, None] >= j * block + columns
-  return not_later & ((own == theirs) | (shared == theirs)) & (own > 0)
+  return not_later & ((q_segments == kv_segments) | (q_prefix == kv_segments)) & (q_segments > 0)

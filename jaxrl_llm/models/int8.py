@@ -85,17 +85,18 @@ def quantize(matrix: jax.Array, contracted: int, produced: int, setting: str = R
     ConfigError: the library is not installed.
   """
   batch = matrix.ndim - contracted - produced
-  kept = (*range(batch), *range(batch + contracted, matrix.ndim))
-  return library(setting).quantize(matrix.astype(jnp.float32), jnp.int8, channelwise_axes=kept)
+  channel_axes = (*range(batch), *range(batch + contracted, matrix.ndim))
+  return library(setting).quantize(matrix.astype(jnp.float32), jnp.int8,
+                                   channelwise_axes=channel_axes)
 
 
 def stored(matrix: jax.Array, contracted: int, produced: int, setting: str = WEIGHTS) -> dict:
   """Returns the parameters of an Int8Matrix; arguments and errors as in `quantize`."""
-  found = quantize(matrix, contracted, produced, setting)
+  quantized = quantize(matrix, contracted, produced, setting)
   batch = matrix.ndim - contracted - produced
   shape = matrix.shape[:batch] + matrix.shape[batch + contracted:]
-  assert math.prod(shape) == found.scale.size
-  return {"values": found.qvalue, "scale": found.scale.reshape(shape)}
+  assert math.prod(shape) == quantized.scale.size
+  return {"values": quantized.qvalue, "scale": quantized.scale.reshape(shape)}
 
 
 def library(setting: str):

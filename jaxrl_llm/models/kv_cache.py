@@ -96,11 +96,11 @@ _AXES = {
 }
 
 
-def _changed(cache: KVCache, change: Callable, *others: KVCache) -> KVCache:
-  """The cache with each array x replaced by change(axes, x, *the same array of `others`)."""
+def _changed(cache: KVCache, change: Callable, *other_caches: KVCache) -> KVCache:
+  """The cache with each array x replaced by change(axes, x, *the same array of `other_caches`)."""
   arrays = {}
   for name, axes in _AXES.items():
-    trees = [getattr(c, name) for c in (cache, *others)]
+    trees = [getattr(c, name) for c in (cache, *other_caches)]
     arrays[name] = jax.tree.map(functools.partial(change, axes), *trees)
   return cache.replace(**arrays)
 
@@ -182,8 +182,8 @@ def shift(cache: KVCache, start: int, dropped: Int[Array, ""], slots: int) -> KV
   def moved(axes: _Axes, x: Array) -> Array:
     axis = axes.slot % x.ndim
     ring = _pad_end(lax.slice_in_dim(x, start, None, axis=axis), axis, slots - start)
-    kept = lax.slice_in_dim(x, 0, start, axis=axis)
-    return lax.concatenate([kept, lax.dynamic_slice_in_dim(ring, dropped, slots - start, axis)],
+    prefix = lax.slice_in_dim(x, 0, start, axis=axis)
+    return lax.concatenate([prefix, lax.dynamic_slice_in_dim(ring, dropped, slots - start, axis)],
                            axis)
 
   return _changed(cache, moved).replace(index=cache.index - dropped)
@@ -207,10 +207,10 @@ def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[A
   """
 
   def copy(i, axes: _Axes, old: Array, new: Array) -> Array:
-    at = [0] * old.ndim
-    at[axes.row] = to[i]
+    start = [0] * old.ndim
+    start[axes.row] = to[i]
     row = lax.dynamic_slice_in_dim(new, source[i], 1, axes.row % new.ndim)
-    return lax.dynamic_update_slice(old, row.astype(old.dtype), at)
+    return lax.dynamic_update_slice(old, row.astype(old.dtype), start)
 
   def body(i, cache: KVCache) -> KVCache:
     return _changed(cache, functools.partial(copy, i), other)

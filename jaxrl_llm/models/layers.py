@@ -139,13 +139,13 @@ class Attention(nnx.Module):
       self.query_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
       self.key_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
 
-  def __call__(self, x, positions, seen, layer_cache, index, constrain):
+  def __call__(self, x, positions, visible, layer_cache, index, constrain):
     """(output [R, S, D], the layer's keys and values after this call).
 
     Args:
       x: [R, S, D].
       positions: [R, S] int32.
-      seen: with a cache, [R, S, T] bool as `visible` in `attend`; without one, row_attention.Rows.
+      visible: with a cache, [R, S, T] bool as in `attend`; without one, row_attention.Rows.
       layer_cache: (keys, values) of this layer, with a kv_cache.Prefix as third entry where prompts
         are shared; None without a cache.
       index: scalar int32, the slot to write first; None without a cache.
@@ -167,13 +167,13 @@ class Attention(nnx.Module):
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
     keys, values = (constrain(x, ("rows", "attending_heads", None, None)) for x in (keys, values))
     if layer_cache is None:
-      mixed = attend_rows(queries, keys, values, seen, constrain)
-      mixed = constrain(mixed, ("rows", "length", "heads", "head_dim"))
+      out = attend_rows(queries, keys, values, visible, constrain)
+      out = constrain(out, ("rows", "length", "heads", "head_dim"))
     elif len(layer_cache) == 2:
-      mixed = attend(queries, keys, values, seen)
+      out = attend(queries, keys, values, visible)
     else:
-      mixed = attend_shared(queries, keys, values, seen, layer_cache[2])
-    change = multiply(mixed.reshape(*x.shape[:-1], -1), self.out, constrain)
+      out = attend_shared(queries, keys, values, visible, layer_cache[2])
+    change = multiply(out.reshape(*x.shape[:-1], -1), self.out, constrain)
     if self.cfg.out_bias:
       change = change + self.out_bias[...].astype(x.dtype)
     return change, (keys, values)

@@ -41,12 +41,12 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
           f"model.rope_scaling.high_frequency_factor = {high} is not above "
           f"low_frequency_factor = {low}. Fix: raise it; published Llama 3 models have 4 and 1.")
     turns = scaling.original_length * frequency / (2 * math.pi)
-    kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
-    return frequency * (kept + (1 - kept) / scaling.factor)
+    unscaled = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+    return frequency * (unscaled + (1 - unscaled) / scaling.factor)
   if scaling.name == "yarn":
     low, high = _yarn_range(size, base, scaling)
-    kept = 1 - jnp.clip((jnp.arange(half, dtype=jnp.float32) - low) / (high - low), 0.0, 1.0)
-    return frequency * (kept + (1 - kept) / scaling.factor)
+    unscaled = 1 - jnp.clip((jnp.arange(half, dtype=jnp.float32) - low) / (high - low), 0.0, 1.0)
+    return frequency * (unscaled + (1 - unscaled) / scaling.factor)
   return frequency
 
 

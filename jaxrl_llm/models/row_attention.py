@@ -119,47 +119,47 @@ def _check_kernel(kind: str, dtype: str, platform: str, form: str) -> None:
                       f"not {form}. Fix: model.attention=auto.")
 
 
-def attend_rows(queries, keys, values, seen: Rows, constrain):
+def attend_rows(queries, keys, values, visible: Rows, constrain):
   """Grouped-query attention of whole rows: H / K query heads share a kv-head.
 
   Args:
     queries: [R, S, H, d].
     keys: [R, K, d, S].
     values: [R, K, S, d].
-    seen: what the tokens attend to.
+    visible: what the tokens attend to.
     constrain: as in `rows`. Kernels run on each device's own rows and heads.
 
   Returns:
     [R, S, H, d] in the dtype of the queries; at padding it means nothing, and it is finite.
   """
-  if seen.kind == "plain":
-    return attend_earlier(queries, keys, values, seen.visible)
+  if visible.kind == "plain":
+    return attend_earlier(queries, keys, values, visible.visible)
   run = blocked_attention.attend_blocks
-  if seen.kind != "blocked":
-    run = getattr(attention_kernels, seen.kind)
+  if visible.kind != "blocked":
+    run = getattr(attention_kernels, visible.kind)
   shape, kv_heads = queries.shape, keys.shape[1]
   grouped = queries.reshape(*shape[:2], kv_heads, -1, shape[3]).transpose(0, 2, 3, 1, 4)
   heads = ("rows", "attending_heads", None, None)
-  per_token = (seen.segments,) if seen.shared is None else (seen.segments, seen.shared)
+  per_token = (visible.segments,) if visible.shared is None else (visible.segments, visible.shared)
   arrays = (grouped, keys.swapaxes(2, 3), values, *per_token)
   axes = ((*heads, None), heads, heads, *[("rows", None)] * len(per_token))
-  mixed = _by_shard(constrain)(run, arrays, axes)
-  return mixed.transpose(0, 3, 1, 2, 4).reshape(shape)
+  out = _by_shard(constrain)(run, arrays, axes)
+  return out.transpose(0, 3, 1, 2, 4).reshape(shape)
 
 
 def _visible(segments, shared) -> Bool[Array, "R S S"]:
   columns = jnp.arange(segments.shape[1])
-  theirs, own = segments[:, None], segments[..., None]
-  of_segment = theirs == own
+  kv_segments, q_segments = segments[:, None], segments[..., None]
+  of_segment = kv_segments == q_segments
   if shared is not None:
-    of_segment |= theirs == shared[..., None]
-  return (columns <= columns[:, None]) & of_segment & (own > 0)
+    of_segment |= kv_segments == shared[..., None]
+  return (columns <= columns[:, None]) & of_segment & (q_segments > 0)
 
 
 def platform_of(constrain) -> str:
   """Returns tpu, gpu or another platform: that of a `parallel.Layout`, else JAX's default one."""
-  found = getattr(constrain, "platform", None) or jax.default_backend()
-  return "gpu" if found in _GPUS else found
+  platform = getattr(constrain, "platform", None) or jax.default_backend()
+  return "gpu" if platform in _GPUS else platform
 
 
 def _by_shard(constrain):

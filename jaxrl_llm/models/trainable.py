@@ -71,17 +71,18 @@ def roles(params, cfg: ParametersConfig) -> Roles:
       raise ConfigError(
           f"parameters.lora_targets = {cfg.lora_targets}: {path(keys)} has no adapter; the last "
           f"part of a path must be one of {', '.join(ADAPTABLE)}. Fix: a narrower expression.")
-  both = (set(selected) & set(adapted)) | ({head} & (set(selected) | set(adapted)))
-  if both:
+  repeated = (set(selected) & set(adapted)) | ({head} & (set(selected) | set(adapted)))
+  if repeated:
     raise ConfigError(
-        f"parameters: {path(min(both, key=path))} is named twice among patterns, lora_targets and "
+        f"parameters: {path(min(repeated, key=path))} is named twice among patterns, lora_targets "
+        f"and "
         "head_rows. Fix: name it in one of them.")
   if head is not None:
     _check_rows(cfg.head_rows, flat[head].shape[1 if head == ("head",) else 0])
   if cfg.train == "selected" and not selected and head is None:
     raise ConfigError(
         "parameters.train = 'selected' with neither patterns nor head_rows: nothing would be "
-        f"trained. Fix: parameters.patterns; the paths are {_some(flat)}.")
+        f"trained. Fix: parameters.patterns; the paths are {_first_paths(flat)}.")
   heads = [keys for keys in flat if keys[0] in HEADS and keys not in selected]
   if heads:
     raise ConfigError(
@@ -108,7 +109,7 @@ def check(cfg: ParametersConfig, model) -> None:
 
 def _matches(field: str, patterns: tuple[str, ...], flat: dict) -> tuple[Keys, ...]:
   """Leaves whose path a pattern matches in whole parts: `blocks/1` does not match blocks/10."""
-  found = []
+  matches = []
   for pattern in patterns:
     try:
       expression = re.compile(rf"(?:^|/)(?:{pattern})(?:/|$)")
@@ -120,12 +121,12 @@ def _matches(field: str, patterns: tuple[str, ...], flat: dict) -> tuple[Keys, .
     if not hits:
       raise ConfigError(
           f"parameters.{field} = {pattern!r} matches no parameter. Fix: an expression over whole "
-          f"parts of the paths {_some(flat)}.")
-    found += hits
-  return tuple(dict.fromkeys(found))
+          f"parts of the paths {_first_paths(flat)}.")
+    matches += hits
+  return tuple(dict.fromkeys(matches))
 
 
-def _some(flat: dict, count: int = 12) -> str:
+def _first_paths(flat: dict, count: int = 12) -> str:
   """The first paths, for an error message."""
   names = [path(keys) for keys in flat]
   more = f" and {len(names) - count} more" if len(names) > count else ""

@@ -55,12 +55,12 @@ class Block(nnx.Module):
     experts = cfg.num_experts and layer not in cfg.dense_layers
     self.mlp = MoE(cfg, rngs) if experts else MLP(cfg, rngs)
 
-  def __call__(self, x, positions, seen, layer_cache, index, constrain):
+  def __call__(self, x, positions, visible, layer_cache, index, constrain):
     """(x [R, S, D], (the layer's keys and values, routing [R, S, k] or None without experts)).
 
     Arguments as `Attention.__call__`.
     """
-    mixed, layer_cache = self.attention(self.attention_norm(x), positions, seen, layer_cache,
+    mixed, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
                                         index, constrain)
     x = constrain(x + mixed, ("rows", "length", "embed_activation"))
     if isinstance(self.mlp, MoE):
@@ -98,7 +98,7 @@ class Transformer(nnx.Module):
     x = _laid_out(x.astype(dtype), constrain)
     index = layers = None
     if cache is None:
-      seen = row_attention.rows(segments, self.cfg, constrain, packed=packed, shared=shared)
+      visible = row_attention.rows(segments, self.cfg, constrain, packed=packed, shared=shared)
     else:
       index, cache = cache.index, kv_cache.record(cache, positions, segments)
       layers = (cache.keys, cache.values)
@@ -106,10 +106,10 @@ class Transformer(nnx.Module):
         layers += (cache.prefix,)
       not_later = cache.positions[:, None] <= positions[..., None]
       same_segment = cache.segments[:, None] == segments[..., None]
-      seen = not_later & same_segment & (segments[..., None] > 0)
+      visible = not_later & same_segment & (segments[..., None] > 0)
     run = self._scanned if self.cfg.scan_layers else self._unrolled
-    entering = x if columns is None else _at(x, columns)
-    x, (layers, routing, states) = run(x, positions, seen, layers, index, constrain, columns)
+    entering = x if columns is None else _gather_columns(x, columns)
+    x, (layers, routing, states) = run(x, positions, visible, layers, index, constrain, columns)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
     if columns is not None:
@@ -124,32 +124,32 @@ class Transformer(nnx.Module):
     following = table[jnp.roll(tokens, -1, 1)].astype(jnp.dtype(self.cfg.compute_dtype))
     x = self.mtp.join(hidden, _laid_out(following, constrain), constrain)
     graph, state = nnx.split(self.mtp.block)
-    seen = row_attention.rows(segments, self.cfg, constrain, packed=packed)
-    x, _ = _rematerialised(self.cfg, graph, constrain)(state, x, positions, seen, None, None)
+    visible = row_attention.rows(segments, self.cfg, constrain, packed=packed)
+    x, _ = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible, None, None)
     return self.mtp.norm(x)
 
-  def _unrolled(self, x, positions, seen, layers, index, constrain, columns):
+  def _unrolled(self, x, positions, visible, layers, index, constrain, columns):
     keys, values, routing, states = [], [], [], []
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(entry[i] for entry in layers)
       run = _rematerialised(self.cfg, graph, constrain)
-      x, ((k, v), used) = run(state, x, positions, seen, layer, index)
+      x, ((k, v), used) = run(state, x, positions, visible, layer, index)
       keys.append(k)
       values.append(v)
       routing += [] if used is None else [used]
-      states += [] if columns is None else [_at(x, columns)]
+      states += [] if columns is None else [_gather_columns(x, columns)]
     return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None,
                None if columns is None else jnp.stack(states))
 
-  def _scanned(self, x, positions, seen, layers, index, constrain, columns):
+  def _scanned(self, x, positions, visible, layers, index, constrain, columns):
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 
     def body(x, layer):
       state, cached = layer
-      x, (new, routing) = run(state, x, positions, seen, cached, index)
-      states = None if columns is None else _at(x, columns)
+      x, (new, routing) = run(state, x, positions, visible, cached, index)
+      states = None if columns is None else _gather_columns(x, columns)
       return x, (None if cached is None else new, routing, states)
 
     return lax.scan(body, x, (state, layers))
@@ -162,7 +162,7 @@ def _laid_out(x, constrain):
   return constrain(x, ("rows", "length", "embed_activation"))
 
 
-def _at(x, columns):
+def _gather_columns(x, columns):
   """The states x [R, S, D] at `columns` [R, P]: [R, P, D]."""
   return jnp.take_along_axis(x, columns[..., None], axis=1)
 
@@ -174,9 +174,9 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
   recomputes the rest; `offload` is `full` with the block's input in the host's memory meanwhile.
   """
 
-  def run(state, x, positions, seen, layer, index):
+  def run(state, x, positions, visible, layer, index):
     x = checkpoint_name(x, BLOCK_INPUT)
-    return nnx.merge(graph, state)(x, positions, seen, layer, index, constrain)
+    return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain)
 
   if cfg.remat == "none":
     return run

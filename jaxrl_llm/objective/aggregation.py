@@ -78,7 +78,7 @@ def regularizer_weights(mask: Bool[Array, "B L"], cfg: AggregationConfig,
   return loss_weights(mask, None, None, plain, keep)
 
 
-def _counted(live: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None):
+def _live_counts(live: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None):
   """Returns live as numbers [B, L], live tokens per row [B, 1], and the number of live rows."""
   dtype = jnp.float32 if advantages is None else jnp.promote_types(advantages.dtype, jnp.float32)
   live = live.astype(dtype)
@@ -88,24 +88,24 @@ def _counted(live: Bool[Array, "B L"], advantages: Float[Array, "B L"] | None):
 
 @register("token")
 def _token(live, advantages, group_id, cfg):
-  live, _, _ = _counted(live, advantages)
+  live, _, _ = _live_counts(live, advantages)
   return masked.safe_divide(live, jnp.sum(live))
 
 
 @register("token_sum")
 def _token_sum(live, advantages, group_id, cfg):
-  return _counted(live, advantages)[0]
+  return _live_counts(live, advantages)[0]
 
 
 @register("sequence")
 def _sequence(live, advantages, group_id, cfg):
-  live, length, rows = _counted(live, advantages)
+  live, length, rows = _live_counts(live, advantages)
   return masked.safe_divide(live, rows * length)
 
 
 @register("sequence_sum")
 def _sequence_sum(live, advantages, group_id, cfg):
-  live, _, rows = _counted(live, advantages)
+  live, _, rows = _live_counts(live, advantages)
   return masked.safe_divide(live, rows)
 
 
@@ -115,7 +115,7 @@ def _fixed(live, advantages, group_id, cfg: Fixed):
     raise ConfigError(
         "aggregation.fixed_length is unset: `fixed` needs a constant, in tokens (a run takes "
         "rollout.max_new_tokens). Fix: AggregationConfig('fixed', fixed_length=...).")
-  live, _, rows = _counted(live, advantages)
+  live, _, rows = _live_counts(live, advantages)
   return masked.safe_divide(live, rows * cfg.fixed_length)
 
 

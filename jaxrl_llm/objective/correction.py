@@ -56,26 +56,26 @@ def check(cfg: CorrectionConfig) -> CorrectionConfig:
 
 def _check_rule(rule) -> None:
   """Raises ConfigError for an entry of `correction.reject` that is not a rule."""
-  shown = f"correction.reject holds {rule!r}"
+  prefix = f"correction.reject holds {rule!r}"
   if not isinstance(rule, (tuple, list)) or len(rule) != 3 or not isinstance(rule[0], str):
     raise ConfigError(
-        f"{shown}: a rule is (name, low, high), a bound being a number or None, and name one of "
+        f"{prefix}: a rule is (name, low, high), a bound being a number or None, and name one of "
         f"{', '.join(RULES)}.")
   name, low, high = rule
   if name not in RULES:
-    raise ConfigError(f"{shown}: allowed names are {', '.join(RULES)}.{did_you_mean(name, RULES)}")
+    raise ConfigError(f"{prefix}: allowed names are {', '.join(RULES)}.{did_you_mean(name, RULES)}")
   for bound in (low, high):
     if bound is not None and not _is_bound(bound):
-      raise ConfigError(f"{shown}: the bound {bound!r} is neither None nor a finite number >= 0.")
+      raise ConfigError(f"{prefix}: the bound {bound!r} is neither None nor a finite number >= 0.")
   if name.endswith("k1"):
     if low is None and high is None:
       raise ConfigError(
-          f"{shown}: it bounds nothing. Fix: give low, high or both, as ratios anchor / behavior.")
+          f"{prefix}: it bounds nothing. Fix: give low, high or both, as ratios anchor / behavior.")
     if low is not None and high is not None and low > high:
       raise ConfigError(
-          f"{shown}: low exceeds high, so that it rejects everything. Fix: low <= high.")
+          f"{prefix}: low exceeds high, so that it rejects everything. Fix: low <= high.")
   elif low is not None or high is None:
-    raise ConfigError(f"{shown}: {name} is never negative and bounded from above only. "
+    raise ConfigError(f"{prefix}: {name} is never negative and bounded from above only. "
                       f"Fix: ({name!r}, None, high).")
 
 
@@ -150,13 +150,13 @@ def correction_weights(anchor_log_probs: Float[Array, "B L"],
       rejected |= _rejected(log_ratio, mask, *rule)
   weights = jnp.where(mask, jnp.where(rejected, 0.0, weights), 1.0)
   rows = jnp.any(mask, -1)
-  gone = rows & ~jnp.any(mask & (weights > 0), -1)
+  emptied = rows & ~jnp.any(mask & (weights > 0), -1)
   metrics = {
       "correction/weight": masked.mean(weights, mask),
       "correction/weight_squared": masked.mean(jnp.square(weights), mask),
       "correction/truncated": masked.mean(outside.astype(weights.dtype), mask),
       "correction/rejected": masked.mean(rejected.astype(weights.dtype), mask),
-      "correction/rejected_rows": masked.mean(gone.astype(weights.dtype), rows),
+      "correction/rejected_rows": masked.mean(emptied.astype(weights.dtype), rows),
   }
   return lax.stop_gradient(weights), metrics
 

@@ -182,11 +182,11 @@ def sft_loss(params, batch: SupervisedBatch, *, model, cfg) -> tuple[Float[Array
   ahead = None if cfg is None else cfg.mtp_coef
   stats = row_stats(params, batch.tokens, batch.length, model=model,
                     stats=frozenset() if ahead is None else frozenset({"mtp_log_probs"}))
-  counted = batch.loss_weights > 0
-  loss = -jnp.sum(batch.loss_weights * masked.masked(stats.log_probs, counted))
-  metrics = {"loss/sft": masked.mean(-stats.log_probs, counted)}
+  target_mask = batch.loss_weights > 0
+  loss = -jnp.sum(batch.loss_weights * masked.masked(stats.log_probs, target_mask))
+  metrics = {"loss/sft": masked.mean(-stats.log_probs, target_mask)}
   if ahead is not None:
-    counted = predicted_ahead(counted)
-    loss -= ahead * jnp.sum(batch.loss_weights * masked.masked(stats.mtp_log_probs, counted))
-    metrics["loss/mtp"] = masked.mean(-stats.mtp_log_probs, counted)
+    target_mask = predicted_ahead(target_mask)
+    loss -= ahead * jnp.sum(batch.loss_weights * masked.masked(stats.mtp_log_probs, target_mask))
+    metrics["loss/mtp"] = masked.mean(-stats.mtp_log_probs, target_mask)
   return loss, metrics

@@ -100,9 +100,11 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
                                                   **sharing)
   else:
     hidden, _ = model.hidden(params, fed.tokens, fed.positions, fed.segments, **sharing)
-  wanted = functools.partial(_stats_of_rows, stats=stats - {"values", "routing", "mtp_log_probs"},
-                             entropy_gradient=entropy_gradient)
-  out = _by_rows(model)(wanted, *_scored_arrays(hidden, fed, model.head(params), distribution))
+  stats_of_rows = functools.partial(_stats_of_rows,
+                                    stats=stats - {"values", "routing", "mtp_log_probs"},
+                                    entropy_gradient=entropy_gradient)
+  out = _by_rows(model)(stats_of_rows,
+                        *_scored_arrays(hidden, fed, model.head(params), distribution))
   out = jax.tree.map(fed.put, out)
   if "values" in stats:
     out = out.replace(values=fed.back(model.values(params, hidden)))
@@ -117,8 +119,8 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
 def _log_probs_ahead(params, hidden, far: _Fed, model, distribution: Distribution) -> Array:
   """Returns the log-probs [B, L] of the head that predicts two tokens ahead, at their tokens."""
   states, head = model.ahead(params, hidden, far.tokens, far.positions, far.segments)
-  found = functools.partial(_stats_of_rows, stats=frozenset(), entropy_gradient=False)
-  out = _by_rows(model)(found, *_scored_arrays(states, far, head, distribution))
+  log_probs_of_rows = functools.partial(_stats_of_rows, stats=frozenset(), entropy_gradient=False)
+  out = _by_rows(model)(log_probs_of_rows, *_scored_arrays(states, far, head, distribution))
   return _at_the_predicted_token(far.put(out.log_probs), far.ahead)
 
 
@@ -136,14 +138,15 @@ def _check_ahead(distribution: Distribution, bins: Bins | None) -> None:
                      "have to predict another token for each row. Fix: shared_prompts=False.")
 
 
-def state_distance(params, others, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, model,
+def state_distance(params, other_params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *,
+                   model,
                    normed: bool = True, bins: Bins | None = None) -> Float[Array, "B L"]:
   """Returns || h - h' ||, f32, of the last hidden states that predict each token, without gradient.
 
   Entry 0 is 0, and so is all that is after a row's end in bins.
 
   Args:
-    params, others: of `model`; h is the state under the first ones, h' under the others.
+    params, other_params: of `model`; h is the state under the first ones, h' under the others.
     tokens, length, bins: as in `row_stats`.
     normed: takes the states after the final norm, as the head reads them; False: before it.
   """
@@ -161,7 +164,7 @@ def state_distance(params, others, tokens: Int[Array, "B L"], length: Int[Array,
     last = (model.config.num_layers,)
     return model.hidden_states(params, *where, columns, last, **sharing)[0].astype(jnp.float32)
 
-  distance = jnp.linalg.norm(state(params) - state(others), axis=-1)
+  distance = jnp.linalg.norm(state(params) - state(other_params), axis=-1)
   return lax.stop_gradient(_at_the_predicted_token(fed.back(distance)))
 
 
@@ -181,9 +184,9 @@ def _padded(tokens, length, completion, banned, ahead: int = 1) -> _Fed:
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
   columns = _predicting_columns(tokens.shape[1], completion, ahead)
-  put = functools.partial(_put, columns=columns, length=tokens.shape[1])
+  to_row_columns = functools.partial(_scatter_columns, columns=columns, length=tokens.shape[1])
   return _Fed(tokens, positions, segments, None, columns, None, banned,
-              _itself if columns is None else put, _itself, ahead)
+              _itself if columns is None else to_row_columns, _itself, ahead)
 
 
 def _packed(tokens, length, completion, banned, *, bins: Bins, ahead: int = 1) -> _Fed:
@@ -194,19 +197,19 @@ def _packed(tokens, length, completion, banned, *, bins: Bins, ahead: int = 1) -
   """
   where = places(length, tokens.shape[1], bins)
   to_bins, back = functools.partial(pack, where=where), functools.partial(unpack, where=where)
-  at = jnp.arange(tokens.shape[1])
-  predicting = at < length[:, None] - ahead
+  column_index = jnp.arange(tokens.shape[1])
+  predicting = column_index < length[:, None] - ahead
   if completion is not None:
-    predicting &= at >= completion[0][:, None] - ahead
+    predicting &= column_index >= completion[0][:, None] - ahead
   read = to_bins(predicting) & (where.segments > 0)
   columns = jnp.argsort(~read, axis=1, stable=True)
   there = jnp.argsort(columns, axis=1)
 
-  def put(x):
+  def to_rows(x):
     return back(jnp.where(read, jnp.take_along_axis(x, there, 1), jnp.zeros((), x.dtype)))
 
   return _Fed(to_bins(tokens), where.positions, where.segments, where.shared, columns, read,
-              None if banned is None else to_bins(banned), put, back, ahead)
+              None if banned is None else to_bins(banned), to_rows, back, ahead)
 
 
 def _itself(x: Array) -> Array:
@@ -218,28 +221,29 @@ def _scored_arrays(hidden, fed: _Fed, head, distribution: Distribution) -> tuple
   """
   ids = () if distribution.banned is None else distribution.banned[0]
   banned = None if fed.banned is None else _next_column(fed.banned, fed.ahead)
-  rows = tuple(None if x is None else _taken(x, fed.columns) for x in (
+  rows = tuple(None if x is None else _gather_columns(x, fed.columns) for x in (
       hidden, _next_column(fed.tokens, fed.ahead), banned, fed.read))
   forbidden = None if banned is None else jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(ids))
   return rows, {"head": head, "temperature": jnp.asarray(distribution.temperature),
                 "forbidden": forbidden, "rules": dict(distribution.rules)}
 
 
-def _stats_of_rows(rows: tuple, whole: dict, *, stats: frozenset[str],
+def _stats_of_rows(rows: tuple, shared_inputs: dict, *, stats: frozenset[str],
                    entropy_gradient: bool) -> TokenStats:
   """Returns the TokenStats of the rows of a device."""
   hidden, targets, where, read = rows
-  banned = None if where is None else (whole["forbidden"], where)
-  return token_stats(hidden, whole["head"], targets, temperature=whole["temperature"],
+  banned = None if where is None else (shared_inputs["forbidden"], where)
+  return token_stats(hidden, shared_inputs["head"], targets,
+                     temperature=shared_inputs["temperature"],
                      banned=banned, stats=stats, entropy_gradient=entropy_gradient,
-                     read=read, **whole["rules"])
+                     read=read, **shared_inputs["rules"])
 
 
 def _by_rows(model) -> Callable:
   """Returns the layout's `by_rows`; a model without a layout has its rows on one device."""
 
-  def here(function, rows, whole):
-    return function(rows, whole)
+  def here(function, rows, shared_inputs):
+    return function(rows, shared_inputs)
 
   return getattr(getattr(model, "constrain", None), "by_rows", here)
 
@@ -270,17 +274,17 @@ def _predicting_columns(length: int, completion: tuple[Int[Array, " B"], int] | 
   return columns if ahead == 1 else jnp.maximum(columns, 0)
 
 
-def _taken(x: Array, columns: Int[Array, "B W"] | None) -> Array:
+def _gather_columns(x: Array, columns: Int[Array, "B W"] | None) -> Array:
   """Returns the given columns of each row, [B, W, ...]; all of them for None."""
   if columns is None:
     return x
   return jnp.take_along_axis(x, columns.reshape(*columns.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
-def _put(x: Array, columns: Int[Array, "B W"], length: int) -> Array:
+def _scatter_columns(x: Array, columns: Int[Array, "B W"], length: int) -> Array:
   """Returns [B, length] with the entries of x in the given columns, and 0 elsewhere."""
 
-  def put_row(row, at):
-    return jnp.zeros(length, x.dtype).at[at].set(row)
+  def put_row(row, targets):
+    return jnp.zeros(length, x.dtype).at[targets].set(row)
 
   return jax.vmap(put_row)(x, columns)

@@ -159,18 +159,18 @@ class ActiveTerm(NamedTuple):
 
 def active(cfg: LossConfig) -> list[ActiveTerm]:
   """Returns the terms of a loss, in the order in which they are added."""
-  found = []
+  terms = []
   if cfg.kl.coef and cfg.kl.place == "loss":
-    found.append(ActiveTerm(KL, cfg.kl))
+    terms.append(ActiveTerm(KL, cfg.kl))
   if cfg.entropy.coef:
-    found.append(ActiveTerm(ENTROPY, cfg.entropy))
+    terms.append(ActiveTerm(ENTROPY, cfg.entropy))
   if cfg.critic is not None:
-    found.append(ActiveTerm(CRITIC, cfg.critic))
+    terms.append(ActiveTerm(CRITIC, cfg.critic))
   if cfg.term is not None:
     numbers = LOSS_TERMS.numbers(cfg.term)
-    found += [ActiveTerm(entry, numbers)
+    terms += [ActiveTerm(entry, numbers)
               for name, entry in LOSS_TERMS.parts(cfg.term.name).items() if name != "none"]
-  return found
+  return terms
 
 
 def surrogate_of(cfg: LossConfig) -> Callable[..., Float[Array, "B L"]]:

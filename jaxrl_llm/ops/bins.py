@@ -51,15 +51,15 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
   sizes = lengths.reshape(shape) - (0 if left_out is None else left_out)
   ends = jnp.cumsum(sizes, 1)
   starts = ends - sizes
-  at = jnp.arange(bins.capacity)
-  row = jnp.sum(at[:, None] >= ends[:, None], -1)  # [N, C]; K behind the last row
-  held = row < bins.rows
+  slot = jnp.arange(bins.capacity)
+  row = jnp.sum(slot[:, None] >= ends[:, None], -1)  # [N, C]; K behind the last row
+  occupied = row < bins.rows
   row = jnp.minimum(row, bins.rows - 1)
 
   def of_row(x):
     return jnp.take_along_axis(x, row, 1)
 
-  positions = at - of_row(starts)
+  positions = slot - of_row(starts)
   segments, shared = row + 1, None
   column = starts[..., None] + jnp.arange(width)
   if left_out is not None:
@@ -67,21 +67,22 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
     first, prefix = _sharers(left_out)
     in_prefix = positions < of_row(prefix)
     segments = jnp.where(in_prefix, bins.rows + row, row) + 1
-    sees = (of_row(prefix) > 0) & ~in_prefix & held
+    sees = (of_row(prefix) > 0) & ~in_prefix & occupied
     shared = jnp.where(sees, bins.rows + of_row(first) + 1, NOTHING)
     there = jnp.take_along_axis(starts, first, 1)[..., None] + jnp.arange(width)
-    own = jnp.arange(width) >= left_out[..., None]
-    column = jnp.where(own, column - left_out[..., None], there)
-  positions = jnp.where(held, positions, 0)
+    own_start = jnp.arange(width) >= left_out[..., None]
+    column = jnp.where(own_start, column - left_out[..., None], there)
+  positions = jnp.where(occupied, positions, 0)
   column = jnp.minimum(column, bins.capacity - 1).reshape(len(sizes), -1)
-  return Places(row * width + positions, positions, jnp.where(held, segments, 0), shared, column,
+  return Places(row * width + positions, positions, jnp.where(occupied, segments, 0), shared,
+                column,
                 jnp.arange(width) < lengths[:, None])
 
 
 def _sharers(left_out: Int[Array, "N K"]) -> tuple[Int[Array, "N K"], Int[Array, "N K"]]:
   """Returns (the row that holds the beginning of each row, the tokens that it shares of it)."""
-  at = jnp.arange(left_out.shape[1])
-  first = lax.cummax(jnp.where(left_out > 0, 0, at), axis=1)
+  row = jnp.arange(left_out.shape[1])
+  first = lax.cummax(jnp.where(left_out > 0, 0, row), axis=1)
   following = jnp.pad(left_out[:, 1:], ((0, 0), (0, 1)))
   return first, jnp.maximum(left_out, following)
 

@@ -71,8 +71,8 @@ def row_quantile(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
   below = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last)
   low = jnp.take_along_axis(ordered, below, -1)
   high = jnp.take_along_axis(ordered, jnp.minimum(below + 1, last), -1)
-  found = low + (place - below) * (high - low)
-  return jnp.where(jnp.any(mask, -1, keepdims=True), found, 0.0)
+  quantile = low + (place - below) * (high - low)
+  return jnp.where(jnp.any(mask, -1, keepdims=True), quantile, 0.0)
 
 
 def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:

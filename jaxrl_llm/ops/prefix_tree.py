@@ -43,7 +43,7 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
     total = prefix_total(jnp.where(alive, values, 0), number)
     return masked.safe_divide(total, count.astype(values.dtype)), count
 
-  def deeper(carry, column):
+  def step(carry, column):
     number, mean, count = carry
     token, k = column
     number = masked.pair_index(number, token)
@@ -53,7 +53,7 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
 
   number = masked.group_index(group_id).astype(jnp.int32)
   mean, count = mean_of(number, member)
-  _, (means, counts) = lax.scan(deeper, (number, mean, count),
+  _, (means, counts) = lax.scan(step, (number, mean, count),
                                 (compact.T, jnp.arange(1, width + 1)))
   return (jnp.concatenate([mean[:, None], means.T], 1),
           jnp.concatenate([count[:, None], counts.T], 1))

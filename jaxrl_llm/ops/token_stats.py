@@ -21,7 +21,7 @@ TILE = 128  # columns; a TPU's compiler takes minutes for a wide chunk of anothe
 STATS = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})
 
 
-class _Wanted(NamedTuple):
+class _Requested(NamedTuple):
   """The static choices of `token_stats`, which change the compiled program."""
 
   stats: frozenset[str]
@@ -82,8 +82,8 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   steps = -(-length // width)
   chunks = functools.partial(_split_length, axis=targets.ndim - 1, steps=steps, width=width)
   temperature = jnp.asarray(temperature, _accumulator(hidden))
-  given = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
-  rules = {name: jnp.asarray(value) for name, value in given.items() if value is not None}
+  rules_or_none = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+  rules = {name: jnp.asarray(value) for name, value in rules_or_none.items() if value is not None}
   temperature, rules = lax.stop_gradient((temperature, rules))
   ids, where = (None, None) if banned is None else (banned[0], chunks(banned[1]))
   read = None if read is None else chunks(read)
@@ -91,7 +91,7 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   def chunk(args):
     hidden, targets, where, read = args
     banned = None if where is None else (ids, where)
-    return _chunk_stats(_Wanted(stats, entropy_gradient), hidden, head, targets, temperature,
+    return _chunk_stats(_Requested(stats, entropy_gradient), hidden, head, targets, temperature,
                         rules, banned, None if read is None else jnp.any(read))
 
   def join(x):
@@ -102,10 +102,10 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunk_stats(wanted: _Wanted, hidden, head, targets, temperature, rules, banned,
+def _chunk_stats(requested: _Requested, hidden, head, targets, temperature, rules, banned,
                  read) -> dict[str, Array]:
   """The statistics of one chunk, by name; all 0 if `read` is False."""
-  return _forward(wanted, hidden, head, targets, temperature, rules, banned, read)[0]
+  return _forward(requested, hidden, head, targets, temperature, rules, banned, read)[0]
 
 
 def _if_read(read, function, *arguments):
@@ -119,44 +119,44 @@ def _if_read(read, function, *arguments):
   return lax.cond(read, function, zeros, *arguments)
 
 
-def _forward(wanted, hidden, head, targets, temperature, rules, banned, read):
-  given = (hidden, head, targets, temperature, rules, banned)
-  out, normaliser = _if_read(read, functools.partial(_stats_and_normaliser, wanted), *given)
-  return out, (*given, read, normaliser, out.get("entropy"))
+def _forward(requested, hidden, head, targets, temperature, rules, banned, read):
+  inputs = (hidden, head, targets, temperature, rules, banned)
+  out, normaliser = _if_read(read, functools.partial(_stats_and_normaliser, requested), *inputs)
+  return out, (*inputs, read, normaliser, out.get("entropy"))
 
 
-def _stats_and_normaliser(wanted, hidden, head, targets, temperature, rules, banned):
+def _stats_and_normaliser(requested, hidden, head, targets, temperature, rules, banned):
   """log p = z_a - lse(z);  H = lse(z) - sum p z;  sum p^2 = sum exp(2 (z - lse(z)))."""
-  whole = scaled_logits(hidden, head, temperature)
-  logits, in_support = _pruned(whole, targets, rules, banned)
+  full_logits = scaled_logits(hidden, head, temperature)
+  logits, in_support = _pruned(full_logits, targets, rules, banned)
   normaliser = jax.nn.logsumexp(logits, -1)
-  out = {"log_probs": _at(whole, targets) - normaliser}
-  if "entropy" in wanted.stats:
+  out = {"log_probs": _gather_targets(full_logits, targets) - normaliser}
+  if "entropy" in requested.stats:
     out["entropy"] = normaliser - jnp.sum(jnp.exp(logits - normaliser[..., None]) * logits, -1)
-  if "sum_pi_squared" in wanted.stats:
+  if "sum_pi_squared" in requested.stats:
     out["sum_pi_squared"] = jnp.sum(jnp.exp(2 * (logits - normaliser[..., None])), -1)
-  if "kept_mass" in wanted.stats:
+  if "kept_mass" in requested.stats:
     if in_support is None:
       lost = jnp.zeros_like(normaliser)
     else:
-      lost = jax.nn.logsumexp(whole, -1) - normaliser
+      lost = jax.nn.logsumexp(full_logits, -1) - normaliser
     out["kept_mass"] = jnp.exp(-jnp.maximum(lost, 0))  # rounding could lift it above 1
-  if "in_support" in wanted.stats:
+  if "in_support" in requested.stats:
     out["in_support"] = jnp.ones(targets.shape, bool) if in_support is None else in_support
   return out, normaliser
 
 
-def _backward(wanted, saved, cotangents):
-  *given, read, normaliser, entropy = saved
+def _backward(requested, saved, cotangents):
+  *inputs, read, normaliser, entropy = saved
   cotangents = {name: cotangents[name] for name in ("log_probs", "entropy") if name in cotangents}
-  d_hidden, d_head = _if_read(read, functools.partial(_gradients, wanted), given, normaliser,
+  d_hidden, d_head = _if_read(read, functools.partial(_gradients, requested), inputs, normaliser,
                               entropy, cotangents)
   return d_hidden, d_head, None, None, None, None, None
 
 
-def _gradients(wanted, given, normaliser, entropy, cotangents):
+def _gradients(requested, inputs, normaliser, entropy, cotangents):
   """d log p / dz_k = 1[k = a] - p_k;  dH / dz_k = -p_k (log p_k + H). Outside S, p_k = 0."""
-  hidden, head, targets, temperature, rules, banned = given
+  hidden, head, targets, temperature, rules, banned = inputs
   logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
   log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)
@@ -165,7 +165,7 @@ def _gradients(wanted, given, normaliser, entropy, cotangents):
   if in_support is not None:
     d_log_probs = jnp.where(in_support, d_log_probs, 0)
   d_logits = d_log_probs[..., None] * (chosen - p)
-  if "entropy" in wanted.stats and wanted.entropy_gradient:
+  if "entropy" in requested.stats and requested.entropy_gradient:
     d_logits -= cotangents["entropy"][..., None] * p * (log_p + entropy[..., None])
   d_logits = (d_logits / temperature).astype(hidden.dtype)
   d_hidden = jnp.einsum("...v,dv->...d", d_logits, head.astype(hidden.dtype))
@@ -189,10 +189,10 @@ def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Arra
     if rules:
       # `allowed &` because a threshold below every allowed token would keep banned ones as well.
       keep = allowed & vocabulary.support(vocabulary.prune(logits, allowed), **rules)
-  return vocabulary.prune(logits, keep), _at(keep, targets)
+  return vocabulary.prune(logits, keep), _gather_targets(keep, targets)
 
 
-def _at(x: Array, targets: Array) -> Array:
+def _gather_targets(x: Array, targets: Array) -> Array:
   """The entries of x [..., V] at `targets`."""
   return jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
 

@@ -59,9 +59,9 @@ def spread(tree, mesh: Mesh):
   def one(x):
     x = jax.device_put(x, rows(local))
     shards = {shard.device: shard.data for shard in x.addressable_shards}
-    whole = (x.shape[0] * row_shards(mesh) // row_shards(local), *x.shape[1:])
+    global_shape = (x.shape[0] * row_shards(mesh) // row_shards(local), *x.shape[1:])
     return jax.make_array_from_single_device_arrays(
-        whole, rows(mesh), [shards[device] for device in local.devices.flat])
+        global_shape, rows(mesh), [shards[device] for device in local.devices.flat])
 
   return jax.tree.map(one, tree)
 

@@ -45,8 +45,8 @@ def share(rows: int) -> slice:
   if rows % count():
     raise ValueError(f"{rows} items do not divide over {count()} processes. "
                      f"Fix: a multiple of {count()}.")
-  each = rows // count()
-  return slice(index() * each, (index() + 1) * each)
+  share_size = rows // count()
+  return slice(index() * share_size, (index() + 1) * share_size)
 
 
 def exchange(name: str, value: Any) -> list:
@@ -62,7 +62,7 @@ def exchange(name: str, value: Any) -> list:
     return [value]
   turn = _round[name]
   _round[name] += 1
-  _put(_key(name, turn, index()), pickle.dumps(value))
+  _set_pieces(_key(name, turn, index()), pickle.dumps(value))
   values = [value if other == index() else pickle.loads(_get(_key(name, turn, other), other))
             for other in range(count())]
   # Whoever is here has the values of all, so all have begun this round and ended the one before.
@@ -82,13 +82,13 @@ def deal(name: str, values: list) -> list:
   _round[name] += 1
   for other, value in enumerate(values):
     if other != index():
-      _put(f"{_key(name, turn, index())}/to/{other}", pickle.dumps(value))
-  found = [values[index()] if other == index()
-           else pickle.loads(_get(f"{_key(name, turn, other)}/to/{index()}", other))
-           for other in range(count())]
+      _set_pieces(f"{_key(name, turn, index())}/to/{other}", pickle.dumps(value))
+  received = [values[index()] if other == index()
+              else pickle.loads(_get(f"{_key(name, turn, other)}/to/{index()}", other))
+              for other in range(count())]
   if turn:
     jax_private.key_value_client().key_value_delete(_key(name, turn - 1, index()))
-  return found
+  return received
 
 
 def from_main(name: str, make: Callable[[], Any]) -> Any:
@@ -100,9 +100,9 @@ def _key(name: str, turn: int, process: int) -> str:
   return f"jaxrl_llm/{name}/{turn}/{process}"
 
 
-def _put(key: str, content: bytes) -> None:
+def _set_pieces(key: str, content: bytes) -> None:
   client = jax_private.key_value_client()
-  pieces = [content[at:at + PIECE] for at in range(0, len(content), PIECE)]
+  pieces = [content[start:start + PIECE] for start in range(0, len(content), PIECE)]
   for number, piece in enumerate(pieces, 1):
     client.key_value_set_bytes(f"{key}/{number}", piece)
   client.key_value_set_bytes(f"{key}/0", str(len(pieces)).encode())

@@ -89,28 +89,28 @@ class Layout:
     return jax.shard_map(function, mesh=self.mesh, in_specs=layouts, out_specs=layouts[0],
                          check_vma=False)(*arrays)
 
-  def by_rows(self, function, rows, whole):
+  def by_rows(self, function, rows, shared):
     """Returns function(rows, whole), which each device computes from its own tokens.
 
     Inside, shapes are those of one device: a loop over chunks of rows is a loop over its own ones.
-    `whole` is fetched once before the function, and its gradient is reduced once after it, however
+    `shared` is fetched once before the function, and its gradient is reduced once after it, however
     many chunks there are. The mesh's tensor axis stays with the compiler.
 
     Args:
       rows: pytree of arrays [rows, tokens, ...]; so must the function's results be.
-      whole: pytree of arrays that every token reads.
+      shared: pytree of arrays that every token reads.
     """
     split = spec(("rows", "length"), jax.tree.leaves(rows)[0].shape[:2], self.mesh)
     axes = {name for names in split if names
             for name in ([names] if isinstance(names, str) else names)}
     if not axes:
-      return function(rows, whole)
+      return function(rows, shared)
     # Without this the backward pass would fetch it a second time.
-    whole = jax.lax.with_sharding_constraint(whole, replicated(self.mesh))
-    found = jax.shard_map(function, mesh=self.mesh, in_specs=(split, PartitionSpec()),
-                          out_specs=split, axis_names=axes, check_vma=False)(rows, whole)
+    shared = jax.lax.with_sharding_constraint(shared, replicated(self.mesh))
+    out = jax.shard_map(function, mesh=self.mesh, in_specs=(split, PartitionSpec()),
+                        out_specs=split, axis_names=axes, check_vma=False)(rows, shared)
     # What follows scans along rows, of arrays that are small beside one layer's activations.
-    return jax.tree.map(lambda x: self(x, ("rows", *(None,) * (x.ndim - 1))), found)
+    return jax.tree.map(lambda x: self(x, ("rows", *(None,) * (x.ndim - 1))), out)
 
 
 def rows(mesh: Mesh) -> NamedSharding:

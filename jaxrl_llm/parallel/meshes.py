@@ -33,14 +33,15 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
     raise ConfigError(
         "mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
   count, fixed = len(devices), cfg.fsdp * cfg.sequence * cfg.tensor
-  data = cfg.data if cfg.data > 0 else max(1, count // fixed)
-  if data * fixed != count:
-    beside = f" beside mesh.rollout = {cfg.rollout}" if cfg.rollout else ""
+  data_size = cfg.data if cfg.data > 0 else max(1, count // fixed)
+  if data_size * fixed != count:
+    rollout_note = f" beside mesh.rollout = {cfg.rollout}" if cfg.rollout else ""
     raise ConfigError(
         f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.sequence = {cfg.sequence}, "
-        f"mesh.tensor = {cfg.tensor} make {data * fixed} devices, but there are {count}{beside}. "
+        f"mesh.tensor = {cfg.tensor} make {data_size * fixed} devices, but there are "
+        f"{count}{rollout_note}. "
         f"Fix: let their product be {count}.")
-  return _mesh(devices, (data, cfg.fsdp, cfg.sequence, cfg.tensor))
+  return _mesh(devices, (data_size, cfg.fsdp, cfg.sequence, cfg.tensor))
 
 
 def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
@@ -66,16 +67,16 @@ def of_process(mesh: Mesh) -> Mesh:
   """
   if not spans_processes(mesh):
     return mesh
-  data, fsdp, sequence, tensor = mesh.devices.shape
-  sets, mine = mesh.devices.reshape(data * fsdp, sequence, tensor), jax.process_index()
+  data_size, fsdp, sequence, tensor = mesh.devices.shape
+  sets, mine = mesh.devices.reshape(data_size * fsdp, sequence, tensor), jax.process_index()
   inside = np.vectorize(_process)(sets) == mine
-  whole = inside.all((1, 2))
-  if (inside.any((1, 2)) != whole).any() or not whole.any():
+  is_local = inside.all((1, 2))
+  if (inside.any((1, 2)) != is_local).any() or not is_local.any():
     raise ConfigError(
         f"mesh.sequence * mesh.tensor = {sequence * tensor}: devices that share rows are in "
         f"several processes, of {jax.local_device_count()} devices each. Fix: a product that "
         f"divides {jax.local_device_count()}.")
-  return Mesh(sets[whole][None], AXES, axis_types=mesh.axis_types)
+  return Mesh(sets[is_local][None], AXES, axis_types=mesh.axis_types)
 
 
 def spans_processes(mesh: Mesh) -> bool:
@@ -93,10 +94,10 @@ def of_whole_rows(mesh: Mesh) -> Mesh:
 
   For sampling: a step of decoding has one token of each row.
   """
-  data, fsdp, sequence, tensor = mesh.devices.shape
+  data_size, fsdp, sequence, tensor = mesh.devices.shape
   if sequence == 1:
     return mesh
-  grid = mesh.devices.reshape(data, fsdp * sequence, 1, tensor)
+  grid = mesh.devices.reshape(data_size, fsdp * sequence, 1, tensor)
   return Mesh(grid, AXES, axis_types=mesh.axis_types)
 
 

@@ -57,11 +57,11 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
     AbsentError: naming the processes that did not come.
   """
   global _roll_call
-  place = _given(coordinator, processes, process) or _launched(wait)
+  place = _place_of_flags(coordinator, processes, process) or _launched(wait)
   if place is None or place.count == 1:
     return
-  roll_call = RollCall(_beside(place.coordinator), place.count, place.index,
-                       functools.partial(_ended, place.index))
+  roll_call = RollCall(_roll_call_address(place.coordinator), place.count, place.index,
+                       functools.partial(_end_process, place.index))
   roll_call.begin(wait)
   # A run handles SIGTERM itself (store/signals.py); JAX's service would take the signal from it.
   jax.config.update("jax_enable_preemption_service", False)
@@ -101,23 +101,24 @@ def fail(reason: str) -> bool:
   return True
 
 
-def _ended(index: int, line: str) -> None:
+def _end_process(index: int, line: str) -> None:
   """Ends process `index`, which is this one. Its main thread may wait for the other in vain."""
   print(f"error: {line}; process {index} ends, too. The same command, started again, goes on",
         file=sys.stderr, flush=True)
   os._exit(1)
 
 
-def _given(coordinator: str | None, processes: int | None, process: int | None) -> Place | None:
+def _place_of_flags(coordinator: str | None, processes: int | None,
+                    process: int | None) -> Place | None:
   """The place that flags name; None without any."""
   if processes == 1:
     return Place("", 1, 0)
-  given = {"--coordinator": coordinator, "--processes": processes, "--process": process}
-  missing = [flag for flag, value in given.items() if value is None]
-  if len(missing) == len(given):
+  flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
+  missing = [flag for flag, value in flags.items() if value is None]
+  if len(missing) == len(flags):
     return None
   if missing:
-    raise ConfigError(f"{', '.join(missing)}: not given. Fix: all of {', '.join(given)}, or none "
+    raise ConfigError(f"{', '.join(missing)}: not given. Fix: all of {', '.join(flags)}, or none "
                       "of them where an engine launches the processes.")
   host, _, port = coordinator.rpartition(":")
   if not host or not port.isdigit() or not 0 < int(port) < 65535:
@@ -144,7 +145,7 @@ def _launched(wait: float) -> Place | None:
   return dataclasses.replace(place, devices=None) if alone else place
 
 
-def _beside(coordinator: str) -> str:
+def _roll_call_address(coordinator: str) -> str:
   """The address of the roll call: a port beside the coordinator's, which JAX uses."""
   host, port = coordinator.rsplit(":", 1)
   return f"{host}:{int(port) + (1 if int(port) < 65535 else -1)}"

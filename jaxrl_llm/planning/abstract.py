@@ -58,9 +58,9 @@ class Planned:
   @functools.cached_property
   def batch(self) -> TrainBatch:
     """One optimizer batch."""
-    found, _ = jax.eval_shape(self.learner.batches, self.rollout, self.rewards, self.keep,
-                              self.scores)
-    return by_rows(found[0], self.learner.mesh)
+    batches, _ = jax.eval_shape(self.learner.batches, self.rollout, self.rewards, self.keep,
+                                self.scores)
+    return by_rows(batches[0], self.learner.mesh)
 
 
 def plan(cfg: Config, devices) -> Planned:

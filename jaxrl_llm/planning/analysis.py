@@ -152,8 +152,8 @@ def analyse(program: Program, target: Target) -> Analysis:
   needed = memory.peak_memory_in_bytes
   if target.chip.platform != TPU:
     needed = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
-  counted = flops.count(traced.jaxpr, program.head)
-  once, loops, unknown = _work(program, compiled.as_text(), counted, target.chip)
+  operations = flops.count(traced.jaxpr, program.head)
+  once, loops, unknown = _work(program, compiled.as_text(), operations, target.chip)
   run = _summed(once, loops, program.trips)
   return Analysis(program, arguments, outputs, needed, memory.temp_size_in_bytes, "", seconds, run,
                   tuple(loops), unknown, roofline(program, run, target.chip))
@@ -161,13 +161,13 @@ def analyse(program: Program, target: Target) -> Analysis:
 
 def _refused(program: Program, arguments, message: str, seconds: float) -> Analysis:
   line = next(line for line in message.splitlines() if "RESOURCE_EXHAUSTED" in line)
-  found = _NEEDED.search(line)
-  needed = int(float(found[1]) * _UNITS[found[2]]) if found else None
+  match = _NEEDED.search(line)
+  needed = int(float(match[1]) * _UNITS[match[2]]) if match else None
   return Analysis(program, arguments, 0, needed, None, line.split("RESOURCE_EXHAUSTED: ")[-1],
                   seconds, None, (), (), None)
 
 
-def _work(program: Program, text: str, counted: flops.Flops,
+def _work(program: Program, text: str, operations: flops.Flops,
           chip: Chip) -> tuple[Work, list[Work], tuple[str, ...]]:
   """(outside loops of unknown trips, one trip of each of them, loops counted once)."""
   module = hlo.parse(text)
@@ -175,12 +175,12 @@ def _work(program: Program, text: str, counted: flops.Flops,
   moved: list = [collections.defaultdict(Moved) for _ in range(loops + 1)]
   passed = [Traffic()] * (loops + 1)
   for visit in visits:
-    at = 0 if visit.loop is None else visit.loop + 1
-    collectives.add(moved[at], collectives.of_visit(module, visit, program.devices))
-    passed[at] += traffic.of_visit(module, visit, chip.platform == TPU)
+    index = 0 if visit.loop is None else visit.loop + 1
+    collectives.add(moved[index], collectives.of_visit(module, visit, program.devices))
+    passed[index] += traffic.of_visit(module, visit, chip.platform == TPU)
   # The text's loops are the program's as long as there are as many; else all its FLOPs are outside.
-  per_loop = counted.loops if len(counted.loops) == loops else ({},) * loops
-  outside = counted.once if len(counted.loops) == loops else counted.total(program.trips)
+  per_loop = operations.loops if len(operations.loops) == loops else ({},) * loops
+  outside = operations.once if len(operations.loops) == loops else operations.total(program.trips)
   works = [_device_work(by_kind, program.devices, dict(sums), sizes)
            for by_kind, sums, sizes in zip((outside, *per_loop), moved, passed, strict=True)]
   without = [f"loop {k}" for k in range(len(program.trips), loops)]
@@ -189,8 +189,8 @@ def _work(program: Program, text: str, counted: flops.Flops,
 
 def _device_work(by_kind: dict[str, float], devices: int, moved: dict[str, Moved],
                  passed: Traffic) -> Work:
-  own = {kind: operations / devices for kind, operations in by_kind.items()}
-  return Work(own, moved, passed + Traffic(own.pop(flops.READ_AGAIN, 0.0)))
+  per_device = {kind: operations / devices for kind, operations in by_kind.items()}
+  return Work(per_device, moved, passed + Traffic(per_device.pop(flops.READ_AGAIN, 0.0)))
 
 
 def _summed(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:

@@ -63,22 +63,22 @@ def _kind(instruction: hlo.Instruction) -> str | None:
 
 
 def _fused(module: hlo.Module, fusion: hlo.Instruction, devices: int):
-  found, seen = [], set()
+  moves, counted_ids = [], set()
   for instruction, computation in hlo.inner(module, fusion):
     base = instruction.opcode.removesuffix("-start")
     channel = _CHANNEL.search(instruction.attributes)
     identity = channel[1] if channel else instruction.name
-    if base not in KINDS or identity in seen:
+    if base not in KINDS or identity in counted_ids:
       continue
-    seen.add(identity)
+    counted_ids.add(identity)
     size, group = instruction.size, group_size(instruction, devices)
     if instruction.opcode.endswith("-start"):
       size = max(buffer.size for buffer in instruction.buffers)
     readers = [user.opcode for user, _ in computation.users[instruction.name]]
     if base == "all-reduce" and readers == ["dynamic-slice"]:
       base, size = "reduce-scatter", computation.users[instruction.name][0][0].size
-    found.append((base, _moved(base, size, group)))
-  return found
+    moves.append((base, _moved(base, size, group)))
+  return moves
 
 
 def _moved(kind: str, size: int, group: int) -> Moved:
@@ -92,13 +92,13 @@ def _moved(kind: str, size: int, group: int) -> Moved:
 def group_size(instruction: hlo.Instruction, devices: int) -> int:
   """Devices of one group of a collective; all of them where the text does not say."""
   text = instruction.attributes
-  if found := _IOTA.search(text):
-    return int(found[2])
-  if found := _LISTED.search(text):
-    return max(1, len([x for x in found[1].split(",") if x])) if found[1] else devices
-  if found := _NAMED.search(text):
-    sizes = {name: int(size) for name, size in _AXIS.findall(found[1])}
-    return max(1, math.prod(sizes.get(name, 1) for name in re.findall(r"'([^']+)'", found[2])))
+  if match := _IOTA.search(text):
+    return int(match[2])
+  if match := _LISTED.search(text):
+    return max(1, len([x for x in match[1].split(",") if x])) if match[1] else devices
+  if match := _NAMED.search(text):
+    sizes = {name: int(size) for name, size in _AXIS.findall(match[1])}
+    return max(1, math.prod(sizes.get(name, 1) for name in re.findall(r"'([^']+)'", match[2])))
   return devices
 
 
@@ -107,7 +107,7 @@ def total(by_kind: dict[str, Moved]) -> Moved:
   return sum(by_kind.values(), Moved())
 
 
-def add(into: collections.defaultdict, found: list[tuple[str, Moved]]) -> None:
+def add(into: collections.defaultdict, moves: list[tuple[str, Moved]]) -> None:
   """Adds what `of_visit` found to the sums by kind."""
-  for kind, moved in found:
+  for kind, moved in moves:
     into[kind] += moved

@@ -137,10 +137,10 @@ def train(model: Model, length: int, sizes: Sizes, chip: Chip | None, rows: int)
     state, metrics = step(state, batch)
     return state, metrics
 
-  found = timed(once, sizes.repeats)
-  flops, seconds, tokens = train_flops(model.config, rows, length), found["seconds"], rows * length
+  timing = timed(once, sizes.repeats)
+  flops, seconds, tokens = train_flops(model.config, rows, length), timing["seconds"], rows * length
   kind = row_attention.choose(model.config, length, jax.default_backend(), row_attention.ONE)
-  return {**found, "tokens": tokens, "tokens_per_second": tokens / seconds, "flops": flops,
+  return {**timing, "tokens": tokens, "tokens_per_second": tokens / seconds, "flops": flops,
           "attention": kind, "mfu": None if chip is None else flops / seconds / chip.flops}
 
 
@@ -148,16 +148,16 @@ def _batch(config: ModelConfig, rows: int, length: int) -> TrainBatch:
   """Random rows without padding; advantages are 1 and -1 in turn."""
   random, prompt = np.random.default_rng(0), length // _PROMPT_SHARE
   mask = np.broadcast_to(np.arange(length) >= prompt, (rows, length))
-  one, number = np.ones((rows, length), np.float32), np.arange(rows, dtype=np.int32)
-  whole = np.full(rows, length, np.int32)
+  ones, number = np.ones((rows, length), np.float32), np.arange(rows, dtype=np.int32)
+  lengths = np.full(rows, length, np.int32)
   log_probs = np.where(mask, -np.log(config.vocab_size), 0).astype(np.float32)
   tokens = random.integers(0, config.vocab_size, (rows, length)).astype(np.int32)
-  rollout = Rollout(tokens, mask, whole, np.full(rows, prompt, np.int32), log_probs,
+  rollout = Rollout(tokens, mask, lengths, np.full(rows, prompt, np.int32), log_probs,
                     np.ones(rows, bool), np.full(rows, STOP_LENGTH, np.int32), 0 * number, number,
                     number)
   sign = np.where(number % 2, -1, 1).astype(np.float32)
-  return TrainBatch(rollout, mask * sign[:, None], mask * one / mask.sum(dtype=np.float32),
-                    log_probs, one)
+  return TrainBatch(rollout, mask * sign[:, None], mask * ones / mask.sum(dtype=np.float32),
+                    log_probs, ones)
 
 
 # Decoding.
@@ -196,9 +196,9 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
   # The key is an argument, because the compiler would compute the noise of a constant one itself.
   cache = jax.jit(functools.partial(_filled_cache, config, rows, context, filled))(
       jax.random.key(0))
-  every = jnp.full(rows, 1, jnp.int32)
+  row_ones = jnp.full(rows, 1, jnp.int32)
   inputs = ChunkInputs(jnp.int32(filled), jnp.int32(sizes.chunk), jnp.int32(rows),
-                       every, filled * every, sizes.chunk * every, 0 * every,
+                       row_ones, filled * row_ones, sizes.chunk * row_ones, 0 * row_ones,
                        jnp.arange(rows, dtype=jnp.int32))
   steps = []
 
@@ -209,12 +209,12 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
     steps.append(sampled.steps)
     return sampled
 
-  found = timed(once, sizes.repeats)
+  timing = timed(once, sizes.repeats)
   if {int(n) for n in steps} != {sizes.chunk}:
     raise RuntimeError(f"chunks took {steps} steps instead of {sizes.chunk}")
-  seconds, tokens = found["seconds"], rows * sizes.chunk
+  seconds, tokens = timing["seconds"], rows * sizes.chunk
   read = decode_bytes(config, _read_weights(params, config), rows, filled, sizes.chunk)
-  return {**found, "tokens": tokens, "tokens_per_second": tokens / seconds, "bytes": read,
+  return {**timing, "tokens": tokens, "tokens_per_second": tokens / seconds, "bytes": read,
           "bandwidth_share": None if chip is None else read / seconds / chip.bandwidth}
 
 
@@ -224,8 +224,8 @@ def _filled_cache(config: ModelConfig, rows: int, columns: int, filled: int,
   empty = kv_cache.empty(config, rows, columns)
 
   def noise(x):
-    own = jax.random.normal(key, x.shape[1:], x.dtype)
-    return jnp.broadcast_to(own, x.shape)
+    row = jax.random.normal(key, x.shape[1:], x.dtype)
+    return jnp.broadcast_to(row, x.shape)
 
   column = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32), (rows, columns))
   return empty.replace(keys=jax.tree.map(noise, empty.keys),
@@ -252,15 +252,15 @@ def gap(model: Model, sizes: Sizes, rows: int) -> dict:
   prompts = PromptBatch(tokens, np.full(rows, sizes.prompt, np.int32), number, number)
   rollout = sample(hand_over.make(model, None)(params), prompts, jax.random.key(1),
                    Sampling.of(1.0))
-  found: dict[str, Any] = {"tokens": int(rollout.mask.sum())}
+  summary: dict[str, Any] = {"tokens": int(rollout.mask.sum())}
   for dtype, precision in (("bfloat16", "default"), ("float32", "highest")):
     scorer = jax.jit(functools.partial(score, model=_in_dtype(model, dtype), rules=frozenset(),
                                        cfg=StepConfig(LossConfig(max_new_tokens=sizes.new))))
     with jax.default_matmul_precision(precision):
       log_probs = scorer(params, rollout, Sampling.of(1.0)).log_probs
-    found[dtype] = gap_numbers(np.asarray(log_probs), np.asarray(rollout.behavior_log_probs),
-                               np.asarray(rollout.mask))
-  return found
+    summary[dtype] = gap_numbers(np.asarray(log_probs), np.asarray(rollout.behavior_log_probs),
+                                 np.asarray(rollout.mask))
+  return summary
 
 
 def gap_numbers(trainer: np.ndarray, sampler: np.ndarray, mask: np.ndarray) -> dict[str, float]:

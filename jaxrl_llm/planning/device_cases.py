@@ -20,7 +20,7 @@ class Case(NamedTuple):
   measure: Callable[[int], dict]
 
 
-def run_cases(found: list[Case], seconds: float,
+def run_cases(cases: list[Case], seconds: float,
               clock: Callable[[], float] = time.perf_counter) -> Iterator[dict]:
   """Yields one dict per case: `case`, `status`, `rows`, `did_not_fit` (numbers of rows that were
   too many), `note`, `case_seconds`, and if it was measured its numbers.
@@ -29,7 +29,7 @@ def run_cases(found: list[Case], seconds: float,
   call. One that began is not interrupted.
   """
   begin, longest = clock(), {}
-  for case in found:
+  for case in cases:
     started = clock()
     if started - begin + longest.get(case.kind, 0.0) >= seconds:
       yield {"case": case.name, "status": SKIPPED, "rows": case.rows, "did_not_fit": [],
@@ -68,10 +68,10 @@ def _attempt(case: Case, rows: int) -> tuple[str, dict[str, Any]]:
 
 def timed(function: Callable[[], Any], repeats: int) -> dict:
   """Returns seconds of each call, their median, and those of the first call, which compiles."""
-  every = []
+  call_seconds = []
   for _ in range(repeats + 1):
     begin = time.perf_counter()
     jax.block_until_ready(function())
-    every.append(time.perf_counter() - begin)
-  return {"first_seconds": every[0], "all_seconds": every[1:],
-          "seconds": statistics.median(every[1:])}
+    call_seconds.append(time.perf_counter() - begin)
+  return {"first_seconds": call_seconds[0], "all_seconds": call_seconds[1:],
+          "seconds": statistics.median(call_seconds[1:])}

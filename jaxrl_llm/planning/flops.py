@@ -46,11 +46,11 @@ class Flops:
 
   def total(self, trips: tuple[int, ...] = ()) -> dict[str, float]:
     """Operations by kind if loop k makes trips[k] trips, and one where that is not given."""
-    found = collections.defaultdict(float, self.once)
+    operations = collections.defaultdict(float, self.once)
     for loop, times in zip(self.loops, [*trips, *[1] * len(self.loops)], strict=False):
       for kind, count in loop.items():
-        found[kind] += times * count
-    return dict(found)
+        operations[kind] += times * count
+    return dict(operations)
 
 
 def products(by_kind: dict[str, float]) -> float:
@@ -114,12 +114,12 @@ class _Counter:
 
   def _branch(self, branches, times: float, kernel: bool) -> dict[str, float]:
     """Operations of the branch that counts; loops inside count one trip."""
-    found = []
+    candidates = []
     for branch in branches:
       inner = _Counter(self.head)
       inner.jaxpr(branch.jaxpr, times, inner.once, kernel)
-      found.append(Flops(inner.once, tuple(inner.loops)).total())
-    return max(found, key=_size)
+      candidates.append(Flops(inner.once, tuple(inner.loops)).total())
+    return max(candidates, key=_size)
 
   def _primitive(self, name: str, eqn) -> tuple[str, float]:
     if name in ("dot_general", "ragged_dot", "ragged_dot_general"):

@@ -59,8 +59,8 @@ class Instruction:
 
   def attribute(self, key: str) -> str | None:
     """The name that stands after `key=`, or None."""
-    found = re.search(rf"\b{key}=(%?[\w.\-]+)", self.attributes)
-    return found[1] if found else None
+    match = re.search(rf"\b{key}=(%?[\w.\-]+)", self.attributes)
+    return match[1] if match else None
 
 
 class Computation:
@@ -73,11 +73,11 @@ class Computation:
   @functools.cached_property
   def users(self) -> dict[str, list[tuple[Instruction, int]]]:
     """For each name, the instructions that read it and the operand that it is."""
-    found: dict[str, list[tuple[Instruction, int]]] = {name: [] for name in self.by_name}
+    users_of: dict[str, list[tuple[Instruction, int]]] = {name: [] for name in self.by_name}
     for instruction in self.by_name.values():
       for position, operand in enumerate(instruction.operands):
-        found.setdefault(operand, []).append((instruction, position))
-    return found
+        users_of.setdefault(operand, []).append((instruction, position))
+    return users_of
 
   @functools.cached_property
   def parameters(self) -> dict[int, Instruction]:
@@ -143,10 +143,10 @@ class _Walk:
 
   def _branch(self, instruction, times: float, loop: int | None) -> list[Visit]:
     branches = [self.computation(name, times, loop) for name in instruction.called]
-    return max(branches, key=_made)
+    return max(branches, key=_written_bytes)
 
 
-def _made(visits: list[Visit]) -> float:
+def _written_bytes(visits: list[Visit]) -> float:
   return sum(visit.times * visit.instruction.size for visit in visits)
 
 
@@ -172,8 +172,8 @@ def _instruction(line: str) -> Instruction:
   last = begin + _closing(rest[begin:])
   inside, attributes = rest[begin + 1:last - 1], rest[last:]
   called = []
-  for one, several in _CALLED.findall(attributes):
-    called += [one] if one else _NAME.findall(several)
+  for single, several in _CALLED.findall(attributes):
+    called += [single] if single else _NAME.findall(several)
   return Instruction(left.removeprefix("ROOT "), opcode, buffers(shape),
                      tuple(_NAME.findall(inside)), inside, attributes, tuple(called),
                      left.startswith("ROOT "))
@@ -204,8 +204,8 @@ def _bits(dtype: str) -> int:
     return 8
   if dtype in ("token", "opaque"):
     return 0
-  found = re.match(r"(?:bf|f|s|u|c)(\d+)", dtype)
-  return int(found[1]) if found else 0
+  match = re.match(r"(?:bf|f|s|u|c)(\d+)", dtype)
+  return int(match[1]) if match else 0
 
 
 def trips(module: Module, computation: Computation, loop: Instruction) -> int | None:
@@ -233,9 +233,9 @@ def _compared(module, computation, instruction, arguments):
     arguments: what a called computation's parameters stand for.
   """
   if instruction.opcode == "fusion":
-    given = [_value(computation, name, arguments) for name in instruction.operands]
+    operands = [_value(computation, name, arguments) for name in instruction.operands]
     inner = module.computations[instruction.called[0]]
-    return _compared(module, inner, inner.root, given)
+    return _compared(module, inner, inner.root, operands)
   if instruction.opcode != "compare":
     return None
   left, right = (_value(computation, name, arguments) for name in instruction.operands)
@@ -272,8 +272,8 @@ def _start(computation: Computation, loop: Instruction, index) -> int | None:
   state = computation.by_name.get(loop.operands[0])
   if state is None or state.opcode != "tuple":
     return None
-  found = _value(computation, state.operands[index])
-  return found if isinstance(found, int) else None
+  value = _value(computation, state.operands[index])
+  return value if isinstance(value, int) else None
 
 
 def _step(module: Module, loop: Instruction, index: int) -> int:
@@ -293,7 +293,7 @@ def inner(module: Module, instruction: Instruction) -> Iterator[tuple[Instructio
   """All instructions of the computations that a fusion or an asynchronous start names."""
   for name in instruction.called:
     computation = module.computations.get(name)
-    for found in computation.by_name.values() if computation else ():
-      yield found, computation
-      if found.opcode in ("fusion", "call", "async-start"):
-        yield from inner(module, found)
+    for nested in computation.by_name.values() if computation else ():
+      yield nested, computation
+      if nested.opcode in ("fusion", "call", "async-start"):
+        yield from inner(module, nested)

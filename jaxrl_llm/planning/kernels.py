@@ -55,5 +55,5 @@ def _name(eqn) -> str:
   """The kernel's name, or the primitive's."""
   if eqn.primitive.name != "pallas_call":
     return eqn.primitive.name
-  given = eqn.params.get("name_and_src_info", eqn.params.get("name"))
-  return str(getattr(given, "name", given))
+  name_or_info = eqn.params.get("name_and_src_info", eqn.params.get("name"))
+  return str(getattr(name_or_info, "name", name_or_info))

@@ -27,8 +27,8 @@ def head_weights(m: ModelConfig) -> float:
 
 def attention(m: ModelConfig, first: int, last: int) -> float:
   """Returns operations of all layers for the tokens first to last - 1 of one row."""
-  seen = (last * (last + 1) - first * (first + 1)) / 2
-  return 4.0 * m.num_layers * m.num_heads * m.head_dim * seen
+  pairs = (last * (last + 1) - first * (first + 1)) / 2
+  return 4.0 * m.num_layers * m.num_heads * m.head_dim * pairs
 
 
 def forward(cfg: Config, rows: int) -> float:

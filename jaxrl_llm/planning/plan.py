@@ -23,11 +23,11 @@ def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "") -
   Raises:
     ConfigError: before anything compiles.
   """
-  found, described = analyses(cfg, target, names)
-  print(report.as_text(found, described))
+  per_program, described = analyses(cfg, target, names)
+  print(report.as_text(per_program, described))
   if path:
     with open(path, "w") as file:
-      json.dump(report.as_data(found, described), file, indent=2)
+      json.dump(report.as_data(per_program, described), file, indent=2)
       file.write("\n")
 
 
@@ -38,8 +38,8 @@ def analyses(cfg: Config, target: str,
   cfg = with_shapes(resolve(cfg))
   described = targets.describe(target)
   planned = abstract.plan(cfg, described.devices)
-  found = []
+  per_program = []
   for program in programs.of_iteration(planned, names):
     print(f"compiling {program.name} ...", file=sys.stderr, flush=True)
-    found.append(analyse(program, described))
-  return found, described
+    per_program.append(analyse(program, described))
+  return per_program, described

@@ -26,20 +26,20 @@ def of_iteration(planned: Planned, names: tuple[str, ...] = ()) -> list[Program]
     ConfigError: a name that this config has no program for.
   """
   resident = _start_bytes(planned) + bytes_of(planned.state)
-  found = [*sampler_programs(planned, resident), *_scoring(planned), _step(planned)]
-  by_name = {program.name: program for program in found}
+  programs = [*sampler_programs(planned, resident), *_scoring(planned), _step(planned)]
+  by_name = {program.name: program for program in programs}
   unknown = [name for name in names if name not in by_name]
   if unknown:
     raise ConfigError(f"--programs={','.join(names)}: this config has no program "
                       f"{unknown[0]!r}. Allowed are {', '.join(by_name)}. "
                       f"Fix: --programs={next(iter(by_name))}.")
-  return [program for program in found if not names or program.name in names]
+  return [program for program in programs if not names or program.name in names]
 
 
 def _step(planned: Planned) -> Program:
   cfg, state, learner = planned.cfg, planned.state, planned.learner
   parameters = (state.params, state.frozen)
-  others = cfg.updates.optimizer_batches - 1
+  waiting_batches = cfg.updates.optimizer_batches - 1
   packing, trips = _packed(planned, cfg.rows // cfg.updates.optimizer_batches)
   # Some estimators and some update transforms go over the whole batch first.
   weighs = estimators.spec(cfg.estimator.name).batch_statistics
@@ -50,33 +50,33 @@ def _step(planned: Planned) -> Program:
        "batch": planned.batch},
       learner.mesh.size, cfg.updates.optimizer_batches, trips * passes,
       model_flops.update(cfg),
-      _start_bytes(planned) + others * bytes_of(planned.batch), 0, planned.head)
+      _start_bytes(planned) + waiting_batches * bytes_of(planned.batch), 0, planned.head)
 
 
 def _scoring(planned: Planned) -> list[Program]:
   """The anchor's pass and those of columns, where the config needs them."""
-  cfg, scoring, found = planned.cfg, planned.learner.scoring, []
+  cfg, scoring, scorers = planned.cfg, planned.learner.scoring, []
   if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
-    found.append(("score", scoring.score))
-  held = _start_bytes(planned) + bytes_of(planned.state.opt_state)
+    scorers.append(("score", scoring.score))
+  resident = _start_bytes(planned) + bytes_of(planned.state.opt_state)
   if not parallel.apart(planned.rollout_mesh, planned.learner.mesh):
-    held += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
+    resident += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
   packing, trips = _packed(planned, cfg.rows)
   ahead = model_flops.ahead(cfg, cfg.rows) if "mtp_log_probs" in scored_stats(cfg) else 0
-  made = [(name, tracing(program, *arguments, packing=packing), 1) for name, program in found]
+  entries = [(name, tracing(program, *arguments, packing=packing), 1) for name, program in scorers]
   for column in scoring.columns.values():
     policies = [planned.params] * len(column.entry.reads)
     traced = tracing(column.run, *policies, planned.rollout, planned.sampling, packing=packing)
-    made.append((column.entry.program, traced, len(policies)))
+    entries.append((column.entry.program, traced, len(policies)))
   return [
       Program(name, traced,
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
               planned.learner.mesh.size, 1, trips,
               passes * model_flops.forward(cfg, cfg.rows) + (ahead if name == "score" else 0),
-              held, 0, planned.head)
-      for name, traced, passes in made
+              resident, 0, planned.head)
+      for name, traced, passes in entries
   ]
 
 
@@ -85,14 +85,14 @@ def _packed(planned: Planned, rows: int) -> tuple[Packing | None, tuple[int, ...
   packer = planned.learner.packer
   if packer is None:
     return None, ()
-  whole = parallel.replicated(planned.learner.mesh)
+  replicated = parallel.replicated(planned.learner.mesh)
   abstract = packer.abstract(rows)
   # The most tokens that rows may have; prompts differ between groups.
   cfg, size = planned.cfg, planned.cfg.rollout.group_size
   prompts = Prompts(np.repeat(np.arange(rows // size), size)[:, None],
                     np.full(rows, cfg.rollout.max_prompt_tokens))
   trips = int(packer(np.full(rows, cfg.row_length), prompts).count)
-  return placed(abstract, jax.tree.map(lambda _: whole, abstract)), (trips,)
+  return placed(abstract, jax.tree.map(lambda _: replicated, abstract)), (trips,)
 
 
 def _start_bytes(planned: Planned) -> int:

@@ -26,7 +26,7 @@ def as_data(analyses: list[Analysis], target: Target) -> dict:
 
 def _program(analysis: Analysis, target: Target) -> dict:
   program = analysis.program
-  found: dict = {
+  row: dict = {
       "name": program.name,
       "devices": program.devices,
       "runs_per_iteration": program.runs,
@@ -43,13 +43,13 @@ def _program(analysis: Analysis, target: Target) -> dict:
       "advice": advice.of_memory(analysis, target.chip),
   }
   if analysis.run is not None:
-    found["run"] = _work(analysis.run)
-    found["per_token_step"] = [_work(work) for work in analysis.per_trip]
+    row["run"] = _work(analysis.run)
+    row["per_token_step"] = [_work(work) for work in analysis.per_trip]
     roofline = analysis.roofline
-    found["seconds"] = {"compute": roofline.compute, "memory": roofline.memory,
-                        "interconnect": roofline.interconnect, "binds": roofline.binds}
-    found["mfu"] = roofline.mfu
-  return found
+    row["seconds"] = {"compute": roofline.compute, "memory": roofline.memory,
+                      "interconnect": roofline.interconnect, "binds": roofline.binds}
+    row["mfu"] = roofline.mfu
+  return row
 
 
 def _work(work: Work) -> dict:
@@ -77,14 +77,14 @@ def as_text(analyses: list[Analysis], target: Target) -> str:
   return "\n\n".join(parts)
 
 
-def summary(data: dict) -> str:
+def summary(plan: dict) -> str:
   """Returns the lines of a recipe's header, from `as_data`."""
-  memory = data["chip"]["memory"]
-  count = data["devices"]
-  head = (f"Planned for {data['target']}, {count} device{'s' if count > 1 else ''} of "
+  memory = plan["chip"]["memory"]
+  count = plan["devices"]
+  head = (f"Planned for {plan['target']}, {count} device{'s' if count > 1 else ''} of "
           f"{_gb(memory)} GB (experiments/plan.py; compiled, not run):")
   lines = [head]
-  for program in data["programs"]:
+  for program in plan["programs"]:
     if program["name"].startswith("hand_over"):
       continue
     total, seconds = program["bytes"]["total"], program.get("seconds")
@@ -138,22 +138,24 @@ def _collective_rows(analyses) -> list[list[str]]:
   return rows
 
 
-def _largest_first(item) -> float:
-  return -item[1].bytes
+def _largest_first(kind_and_move) -> float:
+  return -kind_and_move[1].bytes
 
 
 def _second_rows(analyses) -> list[list[str]]:
   rows = [["program", "runs", "compute", "memory", "interconnect", "binds", "MFU %"]]
-  whole, model = 0.0, 0.0
+  total_seconds, model_seconds = 0.0, 0.0
   for a in analyses:
     if a.roofline is None:
       continue
     r, runs = a.roofline, a.program.runs
     rows.append([a.program.name, f"{runs:g}", *map(_number, (r.compute, r.memory, r.interconnect)),
                  r.binds, _number(100 * r.mfu)])
-    whole, model = whole + runs * r.seconds, model + runs * r.mfu * r.seconds
-  if whole:
-    rows.append(["iteration", "", "", "", "", f"{_number(whole)} s", _number(100 * model / whole)])
+    total_seconds += runs * r.seconds
+    model_seconds += runs * r.mfu * r.seconds
+  if total_seconds:
+    rows.append(["iteration", "", "", "", "", f"{_number(total_seconds)} s",
+                 _number(100 * model_seconds / total_seconds)])
   return rows
 
 

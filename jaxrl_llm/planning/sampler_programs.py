@@ -21,19 +21,19 @@ from jaxrl_llm.rollouts.chunk import ChunkInputs, Shared
 from jaxrl_llm.rollouts.next_token import rules_on
 
 
-def sampler_programs(planned: Planned, held: int) -> list[Program]:
+def sampler_programs(planned: Planned, resident: int) -> list[Program]:
   """Returns the programs that sample a rollout.
 
   Args:
-    held: bytes of one device that trains, of what the run holds meanwhile.
+    resident: bytes of one device that trains, of what the run holds meanwhile.
   """
-  apart = parallel.apart(planned.rollout_mesh, planned.learner.mesh)
+  separate = parallel.apart(planned.rollout_mesh, planned.learner.mesh)
   r = planned.cfg.rollout
   make = _engine if r.slots else _generation
   sampling = _one_engine(planned) if r.slots and r.engine_per_device else planned
-  found = make(sampling, sampler_params(sampling), 0 if apart else held)
+  programs = make(sampling, sampler_params(sampling), 0 if separate else resident)
   # Devices that only sample receive a plain copy, which is a transfer and no program.
-  return found if apart else [*_hand_over(planned, held), *found]
+  return programs if separate else [*_hand_over(planned, resident), *programs]
 
 
 def _one_engine(planned: Planned) -> Planned:
@@ -64,15 +64,16 @@ def _for_decoding(planned: Planned, params):
   return hand_over.for_decoding(params, model)[1]
 
 
-def _hand_over(planned: Planned, held: int) -> list[Program]:
-  params, made = _rounded(planned), hand_over.make(_sampling_model(planned), planned.rollout_mesh)
+def _hand_over(planned: Planned, resident: int) -> list[Program]:
+  params = _rounded(planned)
+  hand_over_parts = hand_over.make(_sampling_model(planned), planned.rollout_mesh)
   return [
       Program(f"hand_over_{part.name}", tracing(part.program, *part.arguments),
               _columns(part.arguments[0]), planned.rollout_mesh.size, runs=part.runs, trips=(),
               model_flops=0.0,
-              held=held - (bytes_of(part.arguments[0]) if params is planned.params else 0),
+              held=resident - (bytes_of(part.arguments[0]) if params is planned.params else 0),
               cache_inside=0, head=planned.head)
-      for part in made.parts(params)
+      for part in hand_over_parts.parts(params)
   ]
 
 
@@ -93,12 +94,13 @@ def _columns(params, cache=(), batch=()) -> dict:
   return {"parameters": params, "optimizer": (), "cache": cache, "batch": batch}
 
 
-def _generation(planned: Planned, params, held: int) -> list[Program]:
+def _generation(planned: Planned, params, resident: int) -> list[Program]:
   cfg, mesh, model = planned.cfg, planned.rollout_mesh, _sampling_model(planned)
   r, prompts = cfg.rollout, by_rows(planned.prompts, mesh)
-  own = SamplerConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
-                      min_new_tokens=r.min_new_tokens)
-  program = jax.jit(functools.partial(generate, model=hand_over.decode_model(model), cfg=own),
+  sampler_cfg = SamplerConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
+                              min_new_tokens=r.min_new_tokens)
+  program = jax.jit(functools.partial(generate, model=hand_over.decode_model(model),
+                                      cfg=sampler_cfg),
                     static_argnames="rules", out_shardings=parallel.rows(mesh))
   ends = [1] + [min(k * r.window + 1, r.max_new_tokens)
                 for k in range(1, -(-r.max_new_tokens // r.window) + 1)]
@@ -110,7 +112,7 @@ def _generation(planned: Planned, params, held: int) -> list[Program]:
       _columns(params, batch=prompts), mesh.size, runs=1,
       trips=tuple(b - a for a, b in itertools.pairwise(ends)),
       model_flops=model_flops.prefill(cfg, r.prompts) + model_flops.decode(cfg, cfg.rows),
-      held=held, cache_inside=cache // _head_shards(cfg, mesh), head=planned.head)]
+      held=resident, cache_inside=cache // _head_shards(cfg, mesh), head=planned.head)]
 
 
 def _head_shards(cfg, mesh) -> int:
@@ -119,41 +121,44 @@ def _head_shards(cfg, mesh) -> int:
   return tensor if cfg.model.num_kv_heads % tensor == 0 else 1
 
 
-def _engine(planned: Planned, params, held: int) -> list[Program]:
+def _engine(planned: Planned, params, resident: int) -> list[Program]:
   """Prefill of the longest prompts, and a chunk of steps of the largest batch and ring."""
   cfg, mesh, model = planned.cfg, planned.rollout_mesh, _sampling_model(planned)
   r, shards = cfg.rollout, sizes.shards(mesh)
-  own = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
-                            r.min_new_tokens, slots=r.slots, chunk=min(r.chunk, r.max_new_tokens),
-                            compact=r.compaction, shared_prefix=r.shared_prefix)
-  slots = sizes.batch_sizes(own, cfg.rows, shards)[0]
-  ring = sizes.ring_sizes(own, cfg.rows, r.max_turns)[-1]
-  built = decoding.build(model, own.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)
-  wave, piece = sizes.prefill_groups(own, cfg.rows, r.max_prompt_tokens, shards)
+  engine_cfg = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
+                                   r.min_new_tokens, slots=r.slots,
+                                   chunk=min(r.chunk, r.max_new_tokens),
+                                   compact=r.compaction, shared_prefix=r.shared_prefix)
+  slots = sizes.batch_sizes(engine_cfg, cfg.rows, shards)[0]
+  ring = sizes.ring_sizes(engine_cfg, cfg.rows, r.max_turns)[-1]
+  built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)
+  wave, piece = sizes.prefill_groups(engine_cfg, cfg.rows, r.max_prompt_tokens, shards)
   waves, rounds = -(-cfg.rows // (wave * r.group_size)), -(-cfg.rows // slots)
 
-  whole = functools.partial(_whole, mesh)
-  prompts = whole((piece, r.max_prompt_tokens)), whole((piece,))
+  replicated = functools.partial(_replicated, mesh)
+  prompts = replicated((piece, r.max_prompt_tokens)), replicated((piece,))
   cache, shared = _cache(model, slots, r.max_prompt_tokens + ring, mesh), None
   if r.shared_prefix:
-    places = sizes.prompt_places(own, cfg.rows)
+    places = sizes.prompt_places(engine_cfg, cfg.rows)
     cache = _cache(model, slots, ring, mesh)
     shared = Shared(_cache(model, places, r.max_prompt_tokens, mesh),
-                    whole((places, r.group_size)), whole((slots,)), whole((slots,)))
-  inputs = _inputs(whole, slots, own.chunk if r.max_turns else 0)
+                    replicated((places, r.group_size)), replicated((slots,)), replicated((slots,)))
+  inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0)
   program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
   waiting = model_flops.cache_bytes(cfg, -(-wave // shards), r.max_prompt_tokens,
                                     kv_cache.dtype(model.config).itemsize)
   return [
       program("prefill", tracing(built.prefill, params, *prompts),
               _columns(params, batch=prompts), runs=waves * -(-wave // piece), trips=(),
-              model_flops=model_flops.prefill(cfg, piece), held=held + bytes_of((cache, shared))),
+              model_flops=model_flops.prefill(cfg, piece),
+              held=resident + bytes_of((cache, shared))),
       program("decode",
               tracing(built.decode, params, cache, shared, inputs, planned.key, planned.sampling,
                       rules=_rules(planned)),
               _columns(params, (cache, shared), inputs),
-              runs=rounds * -(-r.max_new_tokens // own.chunk), trips=(own.chunk,),
-              model_flops=model_flops.decode(cfg, slots, own.chunk), held=held + waiting),
+              runs=rounds * -(-r.max_new_tokens // engine_cfg.chunk), trips=(engine_cfg.chunk,),
+              model_flops=model_flops.decode(cfg, slots, engine_cfg.chunk),
+              held=resident + waiting),
   ]
 
 
@@ -174,11 +179,12 @@ def _cache(model: Model, rows: int, columns: int, mesh):
   return jax.tree.map(lay, shapes)
 
 
-def _inputs(whole, slots: int, given: int) -> ChunkInputs:
-  """Inputs of a chunk; `given` columns of tokens that are not sampled, 0 without turns."""
-  turns = {"given": whole((slots, given)), "pending": whole((slots,))} if given else {}
-  return ChunkInputs(*[whole(()) for _ in range(3)], *[whole((slots,)) for _ in range(5)], **turns)
+def _inputs(replicated, slots: int, forced: int) -> ChunkInputs:
+  """Inputs of a chunk; `forced` columns of tokens that are not sampled, 0 without turns."""
+  turns = {"given": replicated((slots, forced)), "pending": replicated((slots,))} if forced else {}
+  return ChunkInputs(*[replicated(()) for _ in range(3)], *[replicated((slots,)) for _ in range(5)],
+                     **turns)
 
 
-def _whole(mesh, shape: tuple[int, ...]):
+def _replicated(mesh, shape: tuple[int, ...]):
   return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.replicated(mesh))

@@ -100,8 +100,8 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
   Raises:
     ConfigError: the name is no target.
   """
-  found = re.fullmatch(r"([a-z0-9]+):(\d+(?:x\d+)*)", name or "")
-  kind, shape = (found[1], tuple(map(int, found[2].split("x")))) if found else ("", ())
+  match = re.fullmatch(r"([a-z0-9]+):(\d+(?:x\d+)*)", name or "")
+  kind, shape = (match[1], tuple(map(int, match[2].split("x")))) if match else ("", ())
   sides = {1, _DIMENSIONS.get(kind, 1)}
   several_in_a_line = kind in _DIMENSIONS and len(shape) == 1 and shape != (1,)
   if kind not in CHIPS or len(shape) not in sides or several_in_a_line or 0 in shape:

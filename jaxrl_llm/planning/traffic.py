@@ -75,13 +75,13 @@ def _read_inside(module, computation: hlo.Computation, name: str, size: int) -> 
   """Bytes that a fused computation reads of a value which comes from outside."""
   if computation.by_name[name] is computation.root:
     return size
-  found = 0
+  read_bytes = 0
   for user, position in computation.users[name]:
     if user.opcode == "bitcast" or _only_bitcasts(module, user):
-      found += _read_inside(module, computation, user.name, size)
+      read_bytes += _read_inside(module, computation, user.name, size)
     else:
-      found += _read(module, user, position, size)
-  return found
+      read_bytes += _read(module, user, position, size)
+  return read_bytes
 
 
 def _only_bitcasts(module, user: hlo.Instruction) -> bool:
@@ -92,10 +92,10 @@ def _only_bitcasts(module, user: hlo.Instruction) -> bool:
   if user.opcode != "fusion" or len(user.operands) != 1:
     return False
   inner = module.computations[user.called[0]]
-  at = inner.root
-  while at.opcode == "bitcast":
-    at = inner.by_name[at.operands[0]]
-  return at.opcode == "parameter"
+  instruction = inner.root
+  while instruction.opcode == "bitcast":
+    instruction = inner.by_name[instruction.operands[0]]
+  return instruction.opcode == "parameter"
 
 
 def _writes(module, instruction, computation):

@@ -76,31 +76,31 @@ def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = 
   groups = []
   for label, indices in members.items():
     notes += _mixed(label, [configs[i] for i in indices], [runs[i].workdir for i in indices])
-    made = _group(label, [runs[i] for i in indices], name)
-    if made is None:
+    group = _group(label, [runs[i] for i in indices], name)
+    if group is None:
       notes.append(f"{label}: no iteration at which all its runs logged {name}; left out.")
     else:
-      groups.append(made)
+      groups.append(group)
   if not groups:
     raise RunError(_no_metric(name, runs))
   return Comparison(name, lower, groups, notes)
 
 
-def rows(found: Comparison) -> list[tuple[str, ...]]:
+def rows(comparison: Comparison) -> list[tuple[str, ...]]:
   """Returns a row below HEADER for each group, the best final value first.
 
   `final` is at the last iteration that all runs of the group have logged, `best` the best value of
   each run up to there; each a mean over seeds with its interval.
   """
-  sign = 1 if found.lower else -1
+  sign = 1 if comparison.lower else -1
 
   def order(group):  # what is not a number comes last
     final = sign * np.mean(group.values[:, -1])
     return np.isnan(final), final
 
-  best = np.nanmin if found.lower else np.nanmax
+  best = np.nanmin if comparison.lower else np.nanmax
   out: list[tuple[str, ...]] = []
-  for group in sorted(found.groups, key=order):
+  for group in sorted(comparison.groups, key=order):
     with np.errstate(all="ignore"):
       tops = np.array([best(row) if np.isfinite(row).any() else np.nan for row in group.values])
     out.append((group.label, ", ".join(map(str, sorted(group.seeds))), str(group.iterations[-1]),
@@ -125,19 +125,19 @@ def half_width(values: np.ndarray) -> float:
   return float(factor * np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
-def write(found: Comparison, out: str | os.PathLike) -> str:
+def write(comparison: Comparison, out: str | os.PathLike) -> str:
   """Writes compare.png, compare.html and compare.md into the folder `out`; returns the table."""
   folder = Path(out)
   folder.mkdir(parents=True, exist_ok=True)
   curves = io.BytesIO()
-  plots.plot_groups({group.label: (group.iterations, group.values) for group in found.groups},
-                    curves, found.metric)
-  table = rows(found)
-  notes = [*found.notes, "intervals: 95 %, Student's t over seeds; bands: the smallest to the "
+  plots.plot_groups({group.label: (group.iterations, group.values) for group in comparison.groups},
+                    curves, comparison.metric)
+  table = rows(comparison)
+  notes = [*comparison.notes, "intervals: 95 %, Student's t over seeds; bands: the smallest to the "
            "largest seed."]
   text = markdown_table(HEADER, table) + "\n" + "\n".join(f"- {note}" for note in notes) + "\n"
-  page = html.render("compare.html", title=f"Comparison by {found.metric}",
-                     subtitle="lower is better" if found.lower else "higher is better",
+  page = html.render("compare.html", title=f"Comparison by {comparison.metric}",
+                     subtitle="lower is better" if comparison.lower else "higher is better",
                      header=HEADER, rows=table, notes=notes,
                      curves=html.image_source(curves.getvalue()))
   write_atomically(folder / "compare.png", curves.getvalue())
@@ -157,10 +157,10 @@ def _no_metric(name: str, runs: list[RunFolder]) -> str:
 def _group(label: str, runs: list[RunFolder], metric: str) -> Group | None:
   """Returns the group at the iterations that all its runs have logged, None without any."""
   series = [dict(zip(*run.series(metric), strict=True)) for run in runs]
-  common = sorted(set.intersection(*(set(found) for found in series)))
+  common = sorted(set.intersection(*(set(run_series) for run_series in series)))
   if not common:
     return None
-  values = np.array([[found[iteration] for iteration in common] for found in series])
+  values = np.array([[run_series[iteration] for iteration in common] for run_series in series])
   seeds = [run.config.get("seed", MISSING) for run in runs]
   return Group(label, seeds, np.array(common), values)
 
@@ -180,7 +180,7 @@ def _differing(configs: list[dict[str, Any]]) -> list[str]:
   Where a method differs, its numbers count only if they differ between configs of one method.
   """
   keys = dict.fromkeys(key for config in configs for key in config)
-  found = []
+  differing = []
   for key in keys:
     method = f"{key.split('.')[0]}.name"
     values: dict[str, set[str]] = {}
@@ -188,8 +188,8 @@ def _differing(configs: list[dict[str, Any]]) -> list[str]:
       name = "" if key == method else str(config.get(method))
       values.setdefault(name, set()).add(repr(config.get(key, MISSING)))
     if not key.startswith(IGNORED) and any(len(of_method) > 1 for of_method in values.values()):
-      found.append(key)
-  return found
+      differing.append(key)
+  return differing
 
 
 def _check_keys(keys: list[str], configs: list[dict[str, Any]]) -> None:
@@ -213,14 +213,14 @@ def _label(keys: list[str], config: dict[str, Any]) -> str:
 def _mixed(label: str, configs: list[dict[str, Any]], workdirs: list[str]) -> list[str]:
   """Returns remarks on a group whose runs differ in more than the seed, or share it."""
   notes = []
-  others = _differing(configs)
-  if others:
-    notes.append(f"{label}: its runs also differ in {', '.join(others)}; add --by to tell them "
+  differing = _differing(configs)
+  if differing:
+    notes.append(f"{label}: its runs also differ in {', '.join(differing)}; add --by to tell them "
                  "apart.")
-  at: dict[Any, list[str]] = {}
+  workdirs_by_seed: dict[Any, list[str]] = {}
   for config, workdir in zip(configs, workdirs, strict=True):
-    at.setdefault(config.get("seed"), []).append(workdir)
-  for seed, shared in at.items():
+    workdirs_by_seed.setdefault(config.get("seed"), []).append(workdir)
+  for seed, shared in workdirs_by_seed.items():
     if len(shared) > 1:
       notes.append(f"{label}: {' and '.join(shared)} have seed {seed}; they are counted as if "
                    "independent.")

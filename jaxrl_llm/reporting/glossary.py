@@ -152,14 +152,14 @@ GLOSSARY = (*EVALUATIONS, *ROLLOUTS, *UPDATES, *MISMATCH, *TIMES)
 def all_entries() -> tuple[Entry, ...]:
   """Returns the package's entries and those of papers, which are imported."""
   of_papers = (paper_table.load("metrics", prefix) for prefix in paper_table.names("metrics"))
-  return (*GLOSSARY, *(item for paper in of_papers for item in paper.METRICS))
+  return (*GLOSSARY, *(metric for paper in of_papers for metric in paper.METRICS))
 
 
 def entry(name: str) -> Entry | None:
   """Returns the entry of a metric, or None if there is none."""
   paper = paper_table.load("metrics", name.split("/")[0])
   known = GLOSSARY if paper is None else (*paper.METRICS, *GLOSSARY)
-  return next((item for item in known if fnmatch.fnmatchcase(name, item.name)), None)
+  return next((metric for metric in known if fnmatch.fnmatchcase(name, metric.name)), None)
 
 
 def table(prefix: str = "") -> str:
@@ -168,11 +168,11 @@ def table(prefix: str = "") -> str:
   Raises:
     ValueError: there are none; the message lists the first parts of all names.
   """
-  found = [item for item in all_entries() if item.name.startswith(prefix)]
-  if not found:
-    first = sorted({item.name.split("/")[0] for item in all_entries()})
+  entries = [metric for metric in all_entries() if metric.name.startswith(prefix)]
+  if not entries:
+    first = sorted({metric.name.split("/")[0] for metric in all_entries()})
     raise ValueError(f"no metric begins with {prefix!r}. Fix: one of {', '.join(first)}.")
-  return markdown_table(("metric", "unit", "meaning"), found)
+  return markdown_table(("metric", "unit", "meaning"), entries)
 
 
 def main(arguments: list[str]) -> None:

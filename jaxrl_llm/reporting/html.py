@@ -144,8 +144,8 @@ def completion(sample: dict[str, Any]) -> Completion:
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
   """Returns nested settings as one dict with dotted keys."""
   out = {}
-  for key, item in values.items():
-    out.update(flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item})
+  for key, value in values.items():
+    out.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
   return out
 
 
@@ -196,8 +196,8 @@ def _pairs(before: list[dict], after: list[dict]) -> list[tuple[dict | None, dic
 
 def _card(before: dict | None, after: dict | None) -> Card:
   known = before or after
-  shown = [None if sample is None else completion(sample) for sample in (before, after)]
-  return Card(known["prompt"], str(known["answer"]), *shown)
+  completions = [None if sample is None else completion(sample) for sample in (before, after)]
+  return Card(known["prompt"], str(known["answer"]), *completions)
 
 
 def _name(config: dict[str, Any], section: str) -> str:

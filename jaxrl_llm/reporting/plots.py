@@ -33,8 +33,8 @@ def plot_run(run: RunFolder, path: str | os.PathLike | BinaryIO) -> None:
   for title, labels, plot in _PANELS:
     if title == "accuracy":
       labels = labels | {metric: name for name, metric in set_accuracies(run).items()}
-    every = {label: run.series(name) for name, label in labels.items()}
-    series = {label: pair for label, pair in every.items() if len(pair[0])}
+    candidates = {label: run.series(name) for name, label in labels.items()}
+    series = {label: pair for label, pair in candidates.items() if len(pair[0])}
     if series:
       panels.append((title, series, plot))
   columns = min(3, len(panels)) if len(panels) != 4 else 2
@@ -64,9 +64,9 @@ def plot_compare(runs: dict[str, RunFolder], path: str | os.PathLike | BinaryIO,
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  every = {label: run.series(metric) for label, run in runs.items()}
+  all_series = {label: run.series(metric) for label, run in runs.items()}
   index_of = {label: index for index, label in enumerate(runs)}
-  evaluated = {label: pair for label, pair in every.items() if len(pair[0])}
+  evaluated = {label: pair for label, pair in all_series.items() if len(pair[0])}
   for name, (label, (iterations, values), style) in zip(evaluated, told_apart(evaluated),
                                                         strict=True):
     marker = "o" if len(values) < 30 else None
@@ -94,10 +94,10 @@ def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  means = told_apart({name: (at, values.mean(0)) for name, (at, values) in groups.items()})
-  for index, ((iterations, values), (name, (_, mean), apart)) in enumerate(
+  means = told_apart({name: (steps, values.mean(0)) for name, (steps, values) in groups.items()})
+  for index, ((iterations, values), (name, (_, mean), overlap_style)) in enumerate(
       zip(groups.values(), means, strict=True)):
-    style, marker = line_style(index) | apart, "o" if len(iterations) < 30 else None
+    style, marker = line_style(index) | overlap_style, "o" if len(iterations) < 30 else None
     axes.plot(iterations, mean, lw=1.7, marker=marker, ms=3.5, label=name, **style)
     if len(values) > 1:
       axes.fill_between(iterations, values.min(0), values.max(0), color=style["color"], alpha=0.18,
@@ -123,25 +123,26 @@ def plot_panels(panels: dict[str, dict[str, Series]], path: str | os.PathLike | 
   columns = min(4, len(panels))
   rows = -(-len(panels) // columns)
   figure = Figure(figsize=(max(7.2, 2.6 * columns), 2.3 * rows + 0.5), layout="constrained")
-  every = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+  all_axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
   labels = list(dict.fromkeys(name for groups in panels.values() for name in groups))
   drawn = {}
-  for axes, (title, groups) in zip(every, panels.items(), strict=False):
+  for axes, (title, groups) in zip(all_axes, panels.items(), strict=False):
     means = told_apart({name: (x, values.mean(0)) for name, (x, values) in groups.items()})
-    for (name, (x, values)), (_, (_, mean), apart) in zip(groups.items(), means, strict=True):
+    for (name, (x, values)), (_, (_, mean), overlap_style) in zip(groups.items(), means,
+                                                                  strict=True):
       style = line_style(labels.index(name))
       axes.plot(x, values.T, lw=0.8, alpha=0.45, **style)
-      axes.plot(x, mean, lw=2.2, **(style | apart))
+      axes.plot(x, mean, lw=2.2, **(style | overlap_style))
       drawn[name] = Line2D([], [], lw=2.2, **style)
     _finish(axes, title, legend=False, label=label)
-  for axes in every[::columns]:
+  for axes in all_axes[::columns]:
     axes.set_ylabel(metric, fontsize=8.5, color=INK)
-  for axes in every[len(panels):]:
+  for axes in all_axes[len(panels):]:
     axes.set_visible(False)
   lowest = slice(max(0, len(panels) - columns), None)  # panels with none below them
-  for axes in every[lowest]:
+  for axes in all_axes[lowest]:
     axes.tick_params(labelbottom=True)
-  for axes in every[:lowest.start]:
+  for axes in all_axes[:lowest.start]:
     axes.set_xlabel("")
   figure.legend([drawn[name] for name in labels], labels, loc="outside upper right",
                 ncols=min(len(labels), columns + 1), frameon=False, fontsize=9, labelcolor=INK)
@@ -166,16 +167,16 @@ def told_apart(series: dict[str, Series]) -> list[tuple[str, Series, dict]]:
   values = values[np.isfinite(values)]
   near = CLOSE * float(np.ptp(values)) if len(values) else 0.0
   out: list[tuple[str, Series, dict]] = []
-  for name, (at, line) in series.items():
+  for name, (iterations, line) in series.items():
     label, style = name, {}
     for other, (at_other, line_other) in list(series.items())[:len(out)]:
-      if not np.array_equal(at, at_other):
+      if not np.array_equal(iterations, at_other):
         continue
       if np.allclose(line, line_other, rtol=0, atol=near, equal_nan=True):
         sign = "=" if np.array_equal(line, line_other, equal_nan=True) else "≈"
         label, style = f"{name} {sign} {other}", {"ls": (0, (3, 3))}
         break
-    out.append((label, (at, line), style))
+    out.append((label, (iterations, line), style))
   return out
 
 

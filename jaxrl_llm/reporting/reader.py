@@ -60,8 +60,8 @@ def rollout_path(workdir: str | os.PathLike, iteration: int, part: tuple[int, in
     part: (which process, of how many) wrote them.
   """
   process, count = part
-  of = f"-{process:05d}-of-{count:05d}" if count > 1 else ""
-  return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}{of}.jsonl")
+  suffix = f"-{process:05d}-of-{count:05d}" if count > 1 else ""
+  return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}{suffix}.jsonl")
 
 
 def rollout_paths(workdir: str | os.PathLike, iteration: int) -> list[str]:
@@ -77,11 +77,11 @@ def rollout_part(path: str) -> tuple[int, int]:
 
 def _rollout_files(workdir: str | os.PathLike) -> dict[int, list[str]]:
   folder = os.path.join(workdir, "rollouts")
-  found: dict[int, list[str]] = {}
+  files: dict[int, list[str]] = {}
   for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
     if match := ROLLOUTS.fullmatch(name):
-      found.setdefault(int(match[1]), []).append(os.path.join(folder, name))
-  return found
+      files.setdefault(int(match[1]), []).append(os.path.join(folder, name))
+  return files
 
 
 def read_run(workdir: str | os.PathLike) -> RunFolder:
@@ -113,8 +113,8 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
           f"{path}, line {number}: iteration {iteration} is already on line {line_of[iteration]}.")
     line_of[iteration] = number
     lines.append({
-        name: item if name == "iteration" else _number(item, f"{path}, line {number}: {name}")
-        for name, item in raw.items()
+        name: value if name == "iteration" else _number(value, f"{path}, line {number}: {name}")
+        for name, value in raw.items()
     })
   return sorted(lines, key=operator.itemgetter("iteration"))
 
@@ -162,9 +162,9 @@ def _refuse(constant: str):
       f'{constant} is not JSON; non-finite numbers are written as "nan", "inf", "-inf".')
 
 
-def _number(item, where: str) -> float:
-  if isinstance(item, str) and item in NOT_FINITE:
-    return NOT_FINITE[item]
-  if isinstance(item, bool) or not isinstance(item, (int, float)):
-    raise RunError(f"{where} = {item!r} is not a number.")
-  return float(item)
+def _number(value, where: str) -> float:
+  if isinstance(value, str) and value in NOT_FINITE:
+    return NOT_FINITE[value]
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    raise RunError(f"{where} = {value!r} is not a number.")
+  return float(value)

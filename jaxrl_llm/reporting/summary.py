@@ -62,8 +62,9 @@ def _quantiles(name: str, metric: Histogram) -> dict[str, float]:
   if cumulative[-1] == 0:
     return {}
   bounds = np.concatenate([edges[:1], edges, edges[-1:]])
-  at = np.interp(np.array(list(QUANTILES.values())) * cumulative[-1], cumulative, bounds)
-  return {f"{name}/{label}": float(value) for label, value in zip(QUANTILES, at, strict=True)}
+  quantiles = np.interp(np.array(list(QUANTILES.values())) * cumulative[-1], cumulative, bounds)
+  return {f"{name}/{label}": float(value)
+          for label, value in zip(QUANTILES, quantiles, strict=True)}
 
 
 def _share(name: str, metric: EffectiveShare) -> dict[str, float]:

@@ -59,9 +59,9 @@ def headline(run: RunFolder) -> tuple[str, str] | None:
 
 def set_accuracies(run: RunFolder) -> dict[str, str]:
   """Returns the metric eval/<name>/accuracy of each evaluation set that the run logged, by name."""
-  found = {key.split("/")[1]: key for line in run.metrics for key in line
-           if key.startswith("eval/") and key.endswith("/accuracy") and key.count("/") == 2}
-  return dict(sorted(found.items()))
+  metric_of_set = {key.split("/")[1]: key for line in run.metrics for key in line
+                   if key.startswith("eval/") and key.endswith("/accuracy") and key.count("/") == 2}
+  return dict(sorted(metric_of_set.items()))
 
 
 def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
@@ -73,7 +73,7 @@ def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> 
   for row in rows:
     if len(row) != len(header):
       raise ValueError(f"row {row!r} has {len(row)} cells; the header has {len(header)}.")
-  cells = [[_cell(item) for item in row] for row in (header, *rows)]
+  cells = [[_cell(value) for value in row] for row in (header, *rows)]
   widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(header))]
   padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
   lines = ["| " + " | ".join(row) + " |" for row in padded]
@@ -101,8 +101,8 @@ def markers(name: str) -> tuple[str, str]:
   return f"<!-- written by {name}: begin -->", f"<!-- written by {name}: end -->"
 
 
-def _cell(item) -> str:
-  return str(item).replace("|", "\\|").replace("\n", " ")
+def _cell(cell_value) -> str:
+  return str(cell_value).replace("|", "\\|").replace("\n", " ")
 
 
 def _wall_time(run: RunFolder) -> tuple[str, str]:
@@ -116,12 +116,12 @@ def _wall_time(run: RunFolder) -> tuple[str, str]:
 
 
 def _setting(run: RunFolder, *keys: str) -> str:
-  item = run.config
+  setting = run.config
   for key in keys:
-    if not isinstance(item, dict) or key not in item:
+    if not isinstance(setting, dict) or key not in setting:
       return MISSING
-    item = item[key]
-  return str(item)
+    setting = setting[key]
+  return str(setting)
 
 
 def _finite(run: RunFolder, name: str) -> np.ndarray:

@@ -50,12 +50,12 @@ class MetricsWriter:
   def cut_back(self, iteration: int) -> None:
     """Drops all iterations after `iteration`, before a run begins or resumes there."""
     lines = [dict(line) for line in read_metrics(self._path) if line["iteration"] <= iteration]
-    kept = [(line.pop("iteration"), line) for line in lines]
+    retained = [(line.pop("iteration"), line) for line in lines]
     self._file.close()
-    write_atomically(self._path, "".join(_line(at, values) for at, values in kept))
+    write_atomically(self._path, "".join(_line(step, values) for step, values in retained))
     self._file = _open_after_last_line(self._path)
     if self._copies is not None:
-      self._copies.restart(kept)
+      self._copies.restart(retained)
 
   def close(self) -> None:
     """Closes the file and the copies."""
@@ -108,7 +108,7 @@ def _open_after_last_line(path: str):
   content = file.read()
   end = content.rfind(b"\n") + 1
   if content[end:]:
-    if _whole(content[end:]):
+    if _is_object(content[end:]):
       file.write(b"\n")
       file.flush()
       logger.warning("%s: the last line lacked its line break and was completed", path)
@@ -118,7 +118,7 @@ def _open_after_last_line(path: str):
   return file
 
 
-def _whole(line: bytes) -> bool:
+def _is_object(line: bytes) -> bool:
   """Whether a line without its line break is an object all the same."""
   try:
     return isinstance(json.loads(line), dict)
@@ -131,23 +131,23 @@ def _line(iteration: int, values: dict[str, float]) -> str:
   return _dumps({"iteration": int(iteration)} | numbers)
 
 
-def _dumps(item: dict[str, Any]) -> str:
-  return json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n"
+def _dumps(record: dict[str, Any]) -> str:
+  return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _plain(item, digits: int | None = None):
+def _plain(content, digits: int | None = None):
   """Converts arrays to lists and non-finite floats to "nan", "inf" and "-inf", for strict JSON.
 
   Other floats are rounded to `digits` significant digits; None keeps them.
   """
-  if hasattr(item, "tolist"):
-    item = item.tolist()
-  if isinstance(item, dict):
-    return {str(key): _plain(value, digits) for key, value in item.items()}
-  if isinstance(item, (list, tuple)):
-    return [_plain(value, digits) for value in item]
-  if not isinstance(item, float):
-    return item
-  if not math.isfinite(item):
-    return str(item)
-  return item if digits is None else float(f"{item:.{digits}g}")
+  if hasattr(content, "tolist"):
+    content = content.tolist()
+  if isinstance(content, dict):
+    return {str(key): _plain(value, digits) for key, value in content.items()}
+  if isinstance(content, (list, tuple)):
+    return [_plain(value, digits) for value in content]
+  if not isinstance(content, float):
+    return content
+  if not math.isfinite(content):
+    return str(content)
+  return content if digits is None else float(f"{content:.{digits}g}")

@@ -90,14 +90,14 @@ class Isolation:
 NAMES = tuple(field.name for field in dataclasses.fields(Isolation))
 
 
-def names(key: str, wanted) -> frozenset[str]:
-  """Checks that `wanted` holds only names of `Isolation` fields, and returns them.
+def names(key: str, fields) -> frozenset[str]:
+  """Checks that `fields` holds only names of `Isolation` fields, and returns them.
 
   Raises:
     ConfigError: an unknown name; the message lists the known ones.
   """
-  for name in wanted:
+  for name in fields:
     if name not in NAMES:
       raise ConfigError(f"{key} = {name!r}: allowed are {', '.join(NAMES)}." +
                         did_you_mean(str(name), NAMES))
-  return frozenset(wanted)
+  return frozenset(fields)

@@ -31,11 +31,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def call(name: str, *args) -> int:
   """Calls a function of the C library; raises OSError if it returns a negative number."""
-  result = getattr(_LIBC, name)(*args)
-  if result < 0:
+  code = getattr(_LIBC, name)(*args)
+  if code < 0:
     number = ctypes.get_errno()
     raise OSError(number, f"{name}: {os.strerror(number)}")
-  return result
+  return code
 
 
 def unshare(flags: int) -> None:
@@ -47,9 +47,9 @@ def prctl(option: int, value: int) -> None:
   call("prctl", option, ctypes.c_ulong(value), *unused)
 
 
-def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
+def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
   call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags),
-       data.encode())
+       options.encode())
 
 
 def mapped(number: int) -> bool:
@@ -138,9 +138,9 @@ def library_folders() -> list[str]:
   prefix = [] if sys.base_prefix == "/usr" else [f"{sys.base_prefix}/lib"]
   python = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"),
             sysconfig.get_config_var("LIBDIR")]
-  wanted = [*prefix, *python, *SYSTEM_FOLDERS]
-  found = sorted({os.path.realpath(path) for path in wanted if path and os.path.isdir(path)})
-  return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
+  candidates = [*prefix, *python, *SYSTEM_FOLDERS]
+  folders = sorted({os.path.realpath(path) for path in candidates if path and os.path.isdir(path)})
+  return [path for path in folders if not any(path.startswith(f"{other}/") for other in folders)]
 
 
 def enter_own_files() -> None:
@@ -185,8 +185,9 @@ def _fill(folders: list[str], old: str) -> None:
 def _bind_read_only(source: str, target: str, how: int, flags: int) -> None:
   mount(source, target, "none", MS_BIND | how)
   # A user namespace may not remove noexec and noatime of the mount that it copies.
-  kept = os.statvfs(target).f_flag & (MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)
-  mount("none", target, "none", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | flags | kept)
+  inherited_flags = os.statvfs(target).f_flag & (MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)
+  mount("none", target, "none",
+        MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | flags | inherited_flags)
 
 
 def drop_privileges(uid: int | None) -> None:
@@ -222,11 +223,11 @@ def descendants(root: int, proc: int) -> list[int]:
           parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
       except (OSError, IndexError):
         continue  # it has ended meanwhile
-  found, front = [], {root}
+  pids, front = [], {root}
   while front:
     front = {pid for pid, parent in parents.items() if parent in front}
-    found += front
-  return found
+    pids += front
+  return pids
 
 
 def tasks_of_user(uid: int, proc: int, worker: str) -> int:

@@ -51,8 +51,8 @@ class Limits:
     highest = {"code_bytes": 60000}  # fits into an empty pipe: a request never blocks
     for key, value in dataclasses.asdict(self).items():
       low, high = lowest.get(key, 1), highest.get(key, 1 << 20)
-      whole = isinstance(value, int) or (key == "timeout" and isinstance(value, float))
-      if not whole or isinstance(value, bool) or not low <= value <= high:
+      has_type = isinstance(value, int) or (key == "timeout" and isinstance(value, float))
+      if not has_type or isinstance(value, bool) or not low <= value <= high:
         kind = "number" if key == "timeout" else "whole number"
         raise ConfigError(f"PythonSandbox: {key} = {value!r}: allowed is a {kind} in "
                           f"[{low}, {high}]. Fix: {key}={getattr(type(self), key)}.")
@@ -126,23 +126,23 @@ class PythonSandbox:
     Raises:
       RuntimeError: the sandbox is closed.
     """
-    data = code.encode("utf-8", "surrogatepass")
-    if len(data) > self.limits.code_bytes:
+    program = code.encode("utf-8", "surrogatepass")
+    if len(program) > self.limits.code_bytes:
       return ToolResult("error", f"the program is longer than {self.limits.code_bytes} bytes")
-    index, killed, gone = self._idle.get(), 0, 0
+    index, killed, crashes = self._idle.get(), 0, 0
     try:
-      while gone < 2:
+      while crashes < 2:
         if not self._finalizer.alive:
           raise RuntimeError("PythonSandbox: run was called after close.")
         try:
-          result = self._ask(self._workers[index], data)
-          killed += result.status == "killed"
-          if result.status != "killed" or killed == 2:
-            return result
+          outcome = self._ask(self._workers[index], program)
+          killed += outcome.status == "killed"
+          if outcome.status != "killed" or killed == 2:
+            return outcome
         except GoneError as error:
           _LOG.warning("a sandbox worker was replaced: %s", error)
           self._replace(index)
-          gone += 1
+          crashes += 1
         except LateError:
           _LOG.warning("a sandbox worker did not end its program in time and was replaced")
           self._replace(index)
@@ -170,11 +170,11 @@ class PythonSandbox:
   def __exit__(self, *_) -> None:
     self.close()
 
-  def _ask(self, worker: WorkerProcess, data: bytes) -> ToolResult:
+  def _ask(self, worker: WorkerProcess, program: bytes) -> ToolResult:
     if hasattr(self, "isolation") and worker.isolation() != self.isolation:
       raise GoneError("its isolation differs from that of the first workers")
-    ended = worker.ask(data, self.limits.timeout + GRACE)
-    return interpret(ended, cpu_seconds=self.limits.cpu_seconds,
+    finished = worker.ask(program, self.limits.timeout + GRACE)
+    return interpret(finished, cpu_seconds=self.limits.cpu_seconds,
                      output_chars=self.limits.output_chars, directory=worker.directory)
 
   def _try_one(self) -> None:
@@ -185,13 +185,14 @@ class PythonSandbox:
     """
     try:
       # colorsys is not among the modules that workers import before they fork.
-      result = self._ask(self._workers[0], b"import colorsys; print(1)")
+      outcome = self._ask(self._workers[0], b"import colorsys; print(1)")
     except (GoneError, LateError) as error:
-      result = ToolResult("unavailable", str(error))
-    if result != ToolResult("ok", "1\n"):
+      outcome = ToolResult("unavailable", str(error))
+    if outcome != ToolResult("ok", "1\n"):
       self.close()
       raise ConfigError(
-          f"PythonSandbox: a first program ended with {result.status}: {result.output}. Fix: where "
+          f"PythonSandbox: a first program ended with {outcome.status}: {outcome.output}. Fix: "
+          f"where "
           "`files` are not isolated, user 65534 must be able to read the interpreter's libraries "
           "(an interpreter outside of a private folder, or without=('user',)); else more "
           "memory_mb, open_files or timeout.")

@@ -72,7 +72,7 @@ class Finished:
   seconds: float
 
 
-def interpret(ended: Finished, *, cpu_seconds: float, output_chars: int,
+def interpret(finished: Finished, *, cpu_seconds: float, output_chars: int,
               directory: str = "") -> ToolResult:
   """Returns the result of a program that has ended.
 
@@ -83,9 +83,9 @@ def interpret(ended: Finished, *, cpu_seconds: float, output_chars: int,
     directory: random path of the parent of the program's directory, to be removed from the text;
       "": there is none.
   """
-  status, reason = _outcome(ended, cpu_seconds)
-  text = ended.head.decode(errors="replace")
-  tail = None if ended.tail is None else ended.tail.decode(errors="replace")
+  status, reason = _outcome(finished, cpu_seconds)
+  text = finished.head.decode(errors="replace")
+  tail = None if finished.tail is None else finished.tail.decode(errors="replace")
   if status == "timeout":
     # How far a program came depends on the machine, so only the beginning of its output is kept.
     half = output_chars // 2
@@ -95,7 +95,7 @@ def interpret(ended: Finished, *, cpu_seconds: float, output_chars: int,
     text = shorten(text, tail, output_chars)
   if reason:
     text += ("\n" if text and not text.endswith("\n") else "") + reason
-  return ToolResult(status, plain(text, directory), ended.seconds)
+  return ToolResult(status, plain(text, directory), finished.seconds)
 
 
 def shorten(head: str, tail: str | None, chars: int) -> str:
@@ -114,17 +114,17 @@ def plain(text: str, directory: str = "") -> str:
   return _ADDRESS.sub(" at 0x0", text)
 
 
-def _outcome(ended: Finished, cpu_seconds: float) -> tuple[str, str]:
-  if os.WIFSIGNALED(ended.wait):
-    number = os.WTERMSIG(ended.wait)
-    used_up = ended.late or ended.cpu >= cpu_seconds
+def _outcome(finished: Finished, cpu_seconds: float) -> tuple[str, str]:
+  if os.WIFSIGNALED(finished.wait):
+    number = os.WTERMSIG(finished.wait)
+    used_up = finished.late or finished.cpu >= cpu_seconds
     if number == signal.SIGXCPU or (number == signal.SIGKILL and used_up):
       return "timeout", TIMEOUT
     return "killed", f"killed by {_signal_name(number)}"
-  code = os.WEXITSTATUS(ended.wait)
+  code = os.WEXITSTATUS(finished.wait)
   if code == 0:
     return "ok", ""
-  lines = ended.err.decode(errors="replace").strip().splitlines()
+  lines = finished.err.decode(errors="replace").strip().splitlines()
   line = lines[-1][:ERROR_CHARS] if lines else f"exit status {code}"
   return "memory" if line.split(":")[0] == "MemoryError" else "error", line
 

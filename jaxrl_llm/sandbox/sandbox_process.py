@@ -111,7 +111,7 @@ class WorkerProcess:
 
   def _line(self, deadline: float) -> dict:
     while b"\n" not in self._rest:
-      self._rest += self._some(deadline)
+      self._rest += self._read_chunk(deadline)
     line, _, self._rest = self._rest.partition(b"\n")
     message = json.loads(line)
     if "error" in message:
@@ -120,11 +120,11 @@ class WorkerProcess:
 
   def _exactly(self, count: int, deadline: float) -> bytes:
     while len(self._rest) < count:
-      self._rest += self._some(deadline)
-    data, self._rest = self._rest[:count], self._rest[count:]
-    return data
+      self._rest += self._read_chunk(deadline)
+    chunk, self._rest = self._rest[:count], self._rest[count:]
+    return chunk
 
-  def _some(self, deadline: float) -> bytes:
+  def _read_chunk(self, deadline: float) -> bytes:
     try:
       poll = select.poll()  # select fails for file numbers above 1023, which a trainer may have
       poll.register(self.process.stdout, select.POLLIN)

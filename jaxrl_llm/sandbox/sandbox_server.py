@@ -32,8 +32,8 @@ SYSTEM_SETTINGS = (
 )
 
 
-def isolate(got: set[str], settings: dict) -> tuple[str, int | None]:
-  """Does the last steps of isolation, inside the namespaces, and brings `got` up to date.
+def isolate(isolation: set[str], settings: dict) -> tuple[str, int | None]:
+  """Does the last steps of isolation, inside the namespaces, and brings `isolation` up to date.
 
   Returns:
     (directory, proc). `directory` is the parent of the programs' directories, or "" if each
@@ -41,24 +41,24 @@ def isolate(got: set[str], settings: dict) -> tuple[str, int | None]:
     for or counted, else None.
   """
   proc = None
-  wanted = "processes" not in got or limit_counts_user(got)
-  if wanted and os.path.isdir("/proc/self"):
+  needs_proc = "processes" not in isolation or limit_counts_user(isolation)
+  if needs_proc and os.path.isdir("/proc/self"):
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
   for needs, path, text in SYSTEM_SETTINGS:
     try:
-      if not needs or needs in got:
+      if not needs or needs in isolation:
         linux.write(path, text)
     except OSError:
       pass
-  if "files" in got:
+  if "files" in isolation:
     try:
       linux.enter_own_files()
     except linux.REFUSED:
-      got.discard("files")
+      isolation.discard("files")
   try:
     if "no_new_privileges" not in settings["without"]:
       linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)  # inherited by every program
-      got.add("no_new_privileges")
+      isolation.add("no_new_privileges")
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -67,27 +67,27 @@ def isolate(got: set[str], settings: dict) -> tuple[str, int | None]:
   try:
     if "system_calls" not in settings["without"]:
       seccomp.install()  # inherited by every program; the server itself needs none of these calls
-      got.add("system_calls")
+      isolation.add("system_calls")
   except linux.REFUSED:
     pass
   # Keeps what a program prints before it is killed.
   sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-  if "files" in got:
+  if "files" in isolation:
     return "", proc
   directory = tempfile.mkdtemp(prefix="jaxrl-sandbox-", dir=settings["temporary"])
   os.chmod(directory, 0o711)
   return directory, proc
 
 
-def limit_counts_user(got: set[str]) -> bool:
+def limit_counts_user(isolation: set[str]) -> bool:
   """Returns whether the limit on processes counts all processes of the trainer's user.
 
   Newer kernels count those of the user namespace. Programs that have a user of their own have a
   count of their own, and root has no limit.
   """
-  if "user_namespace" in got:
-    return "user" not in got and linux.kernel() < (5, 14)
-  return "user" not in got and os.getuid() != 0
+  if "user_namespace" in isolation:
+    return "user" not in isolation and linux.kernel() < (5, 14)
+  return "user" not in isolation and os.getuid() != 0
 
 
 class Stream:
@@ -122,11 +122,12 @@ class Stream:
 class Server:
   """Runs the programs that arrive on a pipe, until it closes."""
 
-  def __init__(self, requests: int, answers: int, got: set[str], directory: str, proc: int | None,
+  def __init__(self, requests: int, answers: int, isolation: set[str], directory: str,
+               proc: int | None,
                settings: dict):
     self.requests, self.answers = requests, answers
-    self.got, self.directory, self.proc = got, directory, proc
-    self.settings = settings | {"uid": linux.NOBODY if "user" in got else None}
+    self.isolation, self.directory, self.proc = isolation, directory, proc
+    self.settings = settings | {"uid": linux.NOBODY if "user" in isolation else None}
 
   def run(self) -> None:
     while (code := self._request()) is not None:
@@ -144,16 +145,16 @@ class Server:
     return None if length is None else self._exactly(int.from_bytes(length, "big"))
 
   def _exactly(self, count: int) -> bytes | None:
-    data = b""
-    while len(data) < count:
-      chunk = os.read(self.requests, count - len(data))
+    received = b""
+    while len(received) < count:
+      chunk = os.read(self.requests, count - len(received))
       if not chunk:
         return None
-      data += chunk
-    return data
+      received += chunk
+    return received
 
   def _open_home(self) -> str:
-    if "files" in self.got:
+    if "files" in self.isolation:
       size, owner = self.settings["directory_mb"], self.settings["uid"] or 0
       linux.mount("tmpfs", linux.HOME, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV,
                   f"size={size}m,nr_inodes=1000,mode=0700,uid={owner},gid={owner}")
@@ -165,7 +166,7 @@ class Server:
     return home
 
   def _close_home(self, home: str) -> None:
-    if "files" in self.got:
+    if "files" in self.isolation:
       linux.call("umount2", home.encode(), linux.MNT_DETACH)
     elif os.path.isdir(home):
       linux.remove_tree(home)
@@ -174,7 +175,7 @@ class Server:
     """Runs one program to its end or its time limit; returns None if the requests end."""
     keep = 4 * self.settings["output_chars"]  # bytes: a character has at most 4
     out, err = Stream(keep, keep), Stream(0, ERR_BYTES)
-    settings = self.settings | {"processes": self.settings["processes"] + self._others()}
+    settings = self.settings | {"processes": self.settings["processes"] + self._processes_before()}
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
@@ -200,11 +201,11 @@ class Server:
               "tail": None if tail is None else len(tail), "err": len(errors)}
     return json.dumps(fields).encode() + b"\n" + head + (tail or b"") + errors
 
-  def _others(self) -> int:
+  def _processes_before(self) -> int:
     """Returns how many processes and threads the limit on processes counts before a program."""
-    if "user" in self.got:
+    if "user" in self.isolation:
       return 0
-    if self.proc is not None and limit_counts_user(self.got):
+    if self.proc is not None and limit_counts_user(self.isolation):
       return linux.tasks_of_user(os.getuid(), self.proc, WORKER)
     return 2  # this process and the supervisor
 
@@ -244,7 +245,7 @@ class Server:
     Returns:
       (wait status, seconds of processor time) of the program.
     """
-    found = None
+    usage_of_program = None
     while True:
       for pid in self._victims(program):
         try:
@@ -254,11 +255,11 @@ class Server:
       try:
         pid, status, usage = os.wait4(-1, ANY_CHILD)
       except ChildProcessError:
-        return found
+        return usage_of_program
       if pid == program:
-        found = status, usage.ru_utime + usage.ru_stime
+        usage_of_program = status, usage.ru_utime + usage.ru_stime
 
   def _victims(self, program: int) -> list[int]:
-    if "processes" in self.got:
+    if "processes" in self.isolation:
       return [-1]  # all processes of this namespace except this one
     return [-program, program] if self.proc is None else linux.descendants(os.getpid(), self.proc)

@@ -45,14 +45,14 @@ def main() -> None:
   try:
     for name in USUAL:
       importlib.import_module(name)
-    got = namespaces(set(settings["without"]))
+    isolation = namespaces(set(settings["without"]))
     server = os.fork()
   except BaseException:
     os.write(answers, json.dumps({"error": traceback.format_exc()}).encode() + b"\n")
     raise
   if server == 0:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-    serve(requests, answers, got, settings)
+    serve(requests, answers, isolation, settings)
   os.close(requests)
   os.close(answers)
 
@@ -66,46 +66,46 @@ def main() -> None:
 
 def namespaces(without: set[str]) -> set[str]:
   """Enters the namespaces that the system offers, and returns their names."""
-  got = set()
+  isolation = set()
   try:
     if not without & {"files", "devices"}:
       linux.enter_own_devices()
-      got.add("devices")
+      isolation.add("devices")
   except linux.REFUSED:
     pass
   if os.geteuid() == 0 and linux.mapped(linux.NOBODY) and "user" not in without:
-    got.add("user")
+    isolation.add("user")
   if "user_namespace" not in without:
     try:
-      linux.enter_user_namespace(with_nobody="user" in got)
-      got.add("user_namespace")
+      linux.enter_user_namespace(with_nobody="user" in isolation)
+      isolation.add("user_namespace")
     except linux.REFUSED:
       pass
-  others = {
+  clone_flags = {
       "files": linux.CLONE_NEWNS,
       "network": linux.CLONE_NEWNET,
       "ipc": linux.CLONE_NEWIPC | linux.CLONE_NEWUTS,
       "processes": linux.CLONE_NEWPID,
   }
-  for name, flags in others.items():
+  for name, flags in clone_flags.items():
     try:
       if name not in without:
         linux.unshare(flags)
-        got.add(name)
+        isolation.add(name)
     except linux.REFUSED:
       pass
-  return got
+  return isolation
 
 
-def serve(requests: int, answers: int, got: set[str], settings: dict) -> None:
+def serve(requests: int, answers: int, isolation: set[str], settings: dict) -> None:
   """Runs the server; never returns."""
   try:
-    directory, proc = sandbox_server.isolate(got, settings)
-    ready = {"ready": True, "isolation": sorted(got), "directory": directory}
+    directory, proc = sandbox_server.isolate(isolation, settings)
+    ready = {"ready": True, "isolation": sorted(isolation), "directory": directory}
     os.write(answers, json.dumps(ready).encode() + b"\n")
     gc.collect()
     gc.freeze()  # so that a fork shares the pages of all objects that it does not change
-    server = sandbox_server.Server(requests, answers, got, directory, proc, settings)
+    server = sandbox_server.Server(requests, answers, isolation, directory, proc, settings)
     server.run()
     if directory:
       linux.remove_tree(directory)  # a trainer that was killed cannot

@@ -50,9 +50,9 @@ def root() -> Path | None:
   Raises:
     RuntimeError: the user has no home folder.
   """
-  named = os.environ.get(VARIABLE)
-  if named is not None:
-    return Path(named).expanduser().absolute() if named else None
+  folder = os.environ.get(VARIABLE)
+  if folder is not None:
+    return Path(folder).expanduser().absolute() if folder else None
   base = os.environ.get("XDG_CACHE_HOME", "")
   return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "jaxrl_llm"
 

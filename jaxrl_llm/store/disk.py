@@ -50,13 +50,13 @@ def _of_another_cause(record: logging.LogRecord) -> bool:
 
 def _cause(error: BaseException | None) -> str | None:
   """What the system said, if an error or one that led to it says that there is no room."""
-  seen: set[int] = set()
-  while error is not None and id(error) not in seen:
-    seen.add(id(error))
+  visited: set[int] = set()
+  while error is not None and id(error) not in visited:
+    visited.add(id(error))
     if isinstance(error, OSError) and error.errno in FULL:
       return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-    found = [text for text in TEXTS if text in str(error)]
-    if found:
-      return found[0]
+    reasons = [text for text in TEXTS if text in str(error)]
+    if reasons:
+      return reasons[0]
     error = error.__cause__ or error.__context__
   return None

@@ -20,15 +20,15 @@ def of_params(params: Params) -> str:
   One leaf after the other is copied to the host, where threads digest its pieces: SHA-256 releases
   Python's lock, so that with several cores memory sets the speed.
   """
-  found = hashlib.sha256()
+  total = hashlib.sha256()
   with concurrent.futures.ThreadPoolExecutor() as threads:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-      found.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype} ".encode())
+      total.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype} ".encode())
       content = np.ascontiguousarray(parallel.gather_host(leaf)).reshape(-1).view(np.uint8)
-      pieces = [content[at:at + PIECE] for at in range(0, len(content), PIECE)]
-      for digest in threads.map(_digest, pieces):
-        found.update(digest)
-  return found.hexdigest()[:DIGITS]
+      pieces = [content[start:start + PIECE] for start in range(0, len(content), PIECE)]
+      for piece_digest in threads.map(_digest, pieces):
+        total.update(piece_digest)
+  return total.hexdigest()[:DIGITS]
 
 
 def _digest(piece: np.ndarray) -> bytes:
@@ -37,8 +37,8 @@ def _digest(piece: np.ndarray) -> bytes:
 
 def of_problems(task: Task, problems: list[Problem]) -> str:
   """Digest of problems: ids, texts, answers, and prompts as the task renders them now."""
-  found = hashlib.sha256()
+  total = hashlib.sha256()
   for problem in problems:
-    asked = [problem.id, problem.prompt, problem.answer, [int(i) for i in task.render(problem)]]
-    found.update(json.dumps(asked, default=str).encode() + b"\n")
-  return found.hexdigest()[:DIGITS]
+    content = [problem.id, problem.prompt, problem.answer, [int(i) for i in task.render(problem)]]
+    total.update(json.dumps(content, default=str).encode() + b"\n")
+  return total.hexdigest()[:DIGITS]

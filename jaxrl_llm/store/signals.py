@@ -69,16 +69,16 @@ def handled():
   Outside the main thread, where signals cannot be handled, and where the program has a handler of
   its own, nothing changes.
   """
-  told = Signals()
-  ours = {signal.SIGTERM: (signal.SIG_DFL, told.on_terminate),
-          signal.SIGINT: (signal.default_int_handler, told.on_interrupt)}
+  signals = Signals()
+  handlers = {signal.SIGTERM: (signal.SIG_DFL, signals.on_terminate),
+              signal.SIGINT: (signal.default_int_handler, signals.on_interrupt)}
   main = threading.current_thread() is threading.main_thread()
-  taken = [number for number, (default, _) in ours.items()
-           if main and signal.getsignal(number) is default]
-  for number in taken:
-    signal.signal(number, ours[number][1])
+  installed = [number for number, (default, _) in handlers.items()
+               if main and signal.getsignal(number) is default]
+  for number in installed:
+    signal.signal(number, handlers[number][1])
   try:
-    yield told
+    yield signals
   finally:
-    for number in taken:
-      signal.signal(number, ours[number][0])
+    for number in installed:
+      signal.signal(number, handlers[number][0])

@@ -57,21 +57,22 @@ def check(workdir: str | Path, cfg: Config) -> list[str]:
   path = Path(workdir) / "config.json"
   if not path.exists():
     return []
-  theirs, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(cfg)
-  former = paper_table.carried_before(theirs)
+  saved_config, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(cfg)
+  former = paper_table.carried_before(saved_config)
   if former is not None and any(Path(workdir).glob("checkpoints/*")):
     raise ConfigError(f"--workdir={workdir}: {former} in its config.json is of version 0.1, whose "
                       "checkpoints hold what it carries in another form. Fix: another --workdir; "
                       "evaluation and export still read this one.")
-  named = {"plugins": theirs.get("plugins") or []}
-  found = differences(named, {"plugins": mine["plugins"]})
-  found = found or differences(_as_json(config_lib.from_saved(theirs)), mine)
-  may_change = LAYOUT if mine["server"]["url"] == "" or _served(theirs) == "" else LAYOUT + SERVER
-  others = [line for line in found if not line.startswith(may_change)]
-  if others:
-    raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(others)
+  saved_plugins = {"plugins": saved_config.get("plugins") or []}
+  differing = differences(saved_plugins, {"plugins": mine["plugins"]})
+  differing = differing or differences(_as_json(config_lib.from_saved(saved_config)), mine)
+  may_change = LAYOUT if mine["server"]["url"] == "" or _served(
+      saved_config) == "" else LAYOUT + SERVER
+  refused = [line for line in differing if not line.startswith(may_change)]
+  if refused:
+    raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(refused)
                       + "\nFix: another --workdir, or the config that it was begun with.")
-  return found
+  return differing
 
 
 def _served(saved: dict) -> str:
@@ -84,11 +85,11 @@ def _as_json(cfg: Config) -> dict:
   return json.loads(json.dumps(config_lib.to_dict(cfg)))
 
 
-def differences(theirs: dict, mine: dict, prefix: str = "") -> list[str]:
-  """A line for each leaf that differs: its key, `theirs` (in the workdir) and `mine` (now)."""
+def differences(saved_config: dict, mine: dict, prefix: str = "") -> list[str]:
+  """A line for each leaf that differs: key, value of `saved_config`, and of `mine` (now)."""
   out = []
-  for key in sorted(theirs.keys() | mine.keys()):
-    a, b = theirs.get(key, "absent"), mine.get(key, "absent")
+  for key in sorted(saved_config.keys() | mine.keys()):
+    a, b = saved_config.get(key, "absent"), mine.get(key, "absent")
     if isinstance(a, dict) and isinstance(b, dict):
       out += differences(a, b, f"{prefix}{key}.")
     elif a != b:
@@ -131,13 +132,13 @@ def _devices(path: Path) -> list[str] | None:
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
   """The version of each package; None where it is not installed."""
-  found: dict[str, str | None] = {}
+  installed: dict[str, str | None] = {}
   for name in packages:
     try:
-      found[name] = metadata.version(name)
+      installed[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
-      found[name] = None
-  return found
+      installed[name] = None
+  return installed
 
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -147,9 +148,9 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     pairs = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
   except OSError:  # not Linux
     return platform.processor() or platform.machine()
-  found = {key.strip(): value.strip() for key, _, value in pairs}
-  widest = [name for name in VECTORS if name in found.get("flags", "").split()][:1]
-  return ", ".join([found.get("model name") or platform.machine(), *widest])
+  fields = {key.strip(): value.strip() for key, _, value in pairs}
+  widest = [name for name in VECTORS if name in fields.get("flags", "").split()][:1]
+  return ", ".join([fields.get("model name") or platform.machine(), *widest])
 
 
 def _commit() -> str | None:

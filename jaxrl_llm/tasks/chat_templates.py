@@ -128,8 +128,9 @@ def check(tokenizer, system: str, arguments: dict, date: str) -> None:
   answered = _tried(tokenizer, [*turns, ("assistant", ASSISTANT)], arguments, date)
   before = begun.rpartition(USER)[2]
   # [/INST] behind the user's text says that the assistant begins; an end of turn does not.
-  ended = answered is None or before.strip() in ("", answered.rpartition(ASSISTANT)[2].strip())
-  if ended and begun == _tried(tokenizer, turns, arguments, date):
+  turn_end = "" if answered is None else answered.rpartition(ASSISTANT)[2].strip()
+  no_generation_prompt = answered is None or before.strip() in ("", turn_end)
+  if no_generation_prompt and begun == _tried(tokenizer, turns, arguments, date):
     logger.warning("the chat template of %s has no generation prompt: prompts end with %r behind "
                    "the user's text, and nothing says that the assistant begins. Fix: "
                    "{%% if add_generation_prompt %%} in its chat_template.jinja",

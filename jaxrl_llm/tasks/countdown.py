@@ -65,9 +65,9 @@ def check_expression(text: str, numbers, target: int) -> tuple[bool, str]:
     value = _value(tree, used)
   except ArithmeticError as error:
     return False, str(error)
-  given = sorted(int(n) for n in numbers)
-  if Counter(used) != Counter(given):
-    return False, f"uses {sorted(used)}, not each of {given} exactly once"
+  expected_numbers = sorted(int(n) for n in numbers)
+  if Counter(used) != Counter(expected_numbers):
+    return False, f"uses {sorted(used)}, not each of {expected_numbers} exactly once"
   if value != target:
     return False, f"has the value {value}, not {target}"
   return True, "correct"
@@ -134,8 +134,8 @@ class Countdown(Procedural):
 
     There is no credit for the form, because a policy could settle on it.
     """
-    said = answer_text(self.as_graded(problem, completion))
-    correct, _ = check_expression(said, *parse_answer(problem.answer))
+    answer = answer_text(self.as_graded(problem, completion))
+    correct, _ = check_expression(answer, *parse_answer(problem.answer))
     return Reward(float(correct), correct)
 
   def split_key(self, problem: Problem) -> str:

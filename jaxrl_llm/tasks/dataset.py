@@ -36,65 +36,68 @@ class Dataset(TaskBase):
 
   def __post_init__(self):
     super().__post_init__()
-    data = self.cfg.data
-    refuse_unread(data, "task.data.")
-    sources = mixture.parts(data)
-    self.verifier = _verifier(mixture.first(data))
+    data_cfg = self.cfg.data
+    refuse_unread(data_cfg, "task.data.")
+    sources = mixture.parts(data_cfg)
+    self.verifier = _verifier(mixture.first(data_cfg))
     self._verifiers: dict[str, str] = {}  # by problem id, where it is not `verifier`
     limit = None if self.limits is None else self.limits.max_prompt_tokens
-    self._heldout, lengths, too_long = self._separate(limit) if data.heldout_path else ([], [], 0)
+    self._heldout, lengths, too_long = ([], [], 0)
+    if data_cfg.heldout_path:
+      self._heldout, lengths, too_long = self._separate(limit)
     self._train: list[list[Problem]] = []
     self._longest = max(lengths, default=0)
     self.counts = {"read": 0, "kept": 0, "bad": 0, "too_long": 0, "duplicates": 0, "heldout": 0,
                    "heldout_too_long": too_long}
-    if data.path or not data.heldout_path:
+    if data_cfg.path or not data_cfg.heldout_path:
       tables = [self._load("path", source, f"{i}-" if len(sources) > 1 else "", limit)
                 for i, source in enumerate(sources)]
       self._train_on(tables, sources)
-      self._mixture = Mixture.of([len(part) for part in self._train], data.weights, self.seed)
+      self._mixture = Mixture.of([len(part) for part in self._train], data_cfg.weights, self.seed)
     self._demonstrated = all(problem.demonstration is not None
                              for part in self._train for problem in part)
-    logger.info("task.data.path = %s: %s", data.path, self.counts)
+    logger.info("task.data.path = %s: %s", data_cfg.path, self.counts)
 
   def _separate(self, limit: int | None) -> tuple[list[Problem], list[int], int]:
     """Returns the held-out problems of a file of their own, their lengths in tokens, and how many
     were left out because they exceed `limit`.
     """
-    data, wanted = self.cfg.data, self.cfg.heldout_problems
-    dropped = data.heldout_too_long == "drop"
-    source = dataclasses.replace(mixture.first(data), path=data.heldout_path,
-                                 split=data.heldout_split)
+    data_cfg, num_heldout = self.cfg.data, self.cfg.heldout_problems
+    dropped = data_cfg.heldout_too_long == "drop"
+    source = dataclasses.replace(mixture.first(data_cfg), path=data_cfg.heldout_path,
+                                 split=data_cfg.heldout_split)
     table = self._load("heldout_path", source, "", None)
     problems, lengths, longer = [], [], []
     for problem, length in zip(table.problems, table.lengths, strict=True):
       if limit is not None and length > limit:
         # Behind the last problem that is asked, a long one troubles nobody.
-        longer += [length] if wanted < 0 or len(problems) < wanted else []
+        longer += [length] if num_heldout < 0 or len(problems) < num_heldout else []
         continue
       problems.append(problem)
       lengths.append(length)
     if longer and not dropped:
       raise ConfigError(
           f"rollout.max_prompt_tokens = {limit}: {len(longer)} prompts of task.data.heldout_path = "
-          f"{data.heldout_path!r} are longer; the longest has {max(longer)} tokens. Fix: "
+          f"{data_cfg.heldout_path!r} are longer; the longest has {max(longer)} tokens. Fix: "
           f"rollout.max_prompt_tokens >= {max(longer)}, or task.data.heldout_too_long=drop, which "
           "leaves them out and counts them.")
     return problems, lengths, len(longer)
 
   def _train_on(self, tables: list[ProblemTable], sources: list[DataConfig]) -> None:
     """Takes the training problems and, without a file of their own, the held-out ones."""
-    data, wanted = self.cfg.data, self.cfg.heldout_problems
+    data_cfg, num_heldout = self.cfg.data, self.cfg.heldout_problems
     available = [table.problems for table in tables]
-    if not data.heldout_path and wanted:
-      if wanted < 0 or len(tables) > 1:
+    if not data_cfg.heldout_path and num_heldout:
+      if num_heldout < 0 or len(tables) > 1:
         raise ConfigError(
-            f"task.heldout_problems = {wanted}: without task.data.heldout_path they are split off "
-            "the end of task.data.path, which must be one file, and their number be given. Fix: "
+            f"task.heldout_problems = {num_heldout}: without task.data.heldout_path they are split "
+            "off the end of task.data.path, which must be one file, and their number be given. "
+            "Fix: "
             "task.data.heldout_path, or task.heldout_problems=0.")
-      cut = max(0, len(available[0]) - wanted)
+      cut = max(0, len(available[0]) - num_heldout)
       available, self._heldout = [available[0][:cut]], available[0][cut:]
-    asked = {asked_text(problem) for problem in self._heldout}
-    self._train = [[problem for problem in part if asked_text(problem) not in asked]
+    heldout_texts = {asked_text(problem) for problem in self._heldout}
+    self._train = [[problem for problem in part if asked_text(problem) not in heldout_texts]
                    for part in available]
     self._longest = max([self._longest, *(length for table in tables for length in table.lengths)])
     split_off = sum(len(table.problems) for table in tables) - sum(map(len, available))
@@ -154,9 +157,9 @@ class Dataset(TaskBase):
     if size < 0:
       size = max(1, len(self._heldout))
     if size > len(self._heldout):
-      data = self.cfg.data
+      data_cfg = self.cfg.data
       raise ConfigError(
-          f"task.heldout_problems = {size}: {data.heldout_path or data.path!r} has "
+          f"task.heldout_problems = {size}: {data_cfg.heldout_path or data_cfg.path!r} has "
           f"{len(self._heldout)}. Fix: task.heldout_problems <= {len(self._heldout)}.")
     return self._heldout[:size]
 
@@ -180,12 +183,12 @@ class Dataset(TaskBase):
     kinds = [self._verifiers.get(problem.id, self.verifier) for problem in problems]
     out: list[Reward | None] = [None] * len(problems)
     for kind in sorted(set(kinds)):
-      rows = [row for row, one in enumerate(kinds) if one == kind]
-      found = verifiers.verify_many(
+      rows = [row for row, row_kind in enumerate(kinds) if row_kind == kind]
+      rewards = verifiers.verify_many(
           kind, [self.as_graded(problems[row], completions[row]) for row in rows],
           [problems[row].answer for row in rows], workers=self.cfg.verifier_workers,
           timeout=self.cfg.verifier_timeout)
-      for row, reward in zip(rows, found, strict=True):
+      for row, reward in zip(rows, rewards, strict=True):
         out[row] = reward
     return [reward for reward in out if reward is not None]
 

@@ -70,7 +70,8 @@ class Mapping(Entry):
     except Exception as error:
       raise RowError(f"{self.where}: {type(error).__name__}: {error}") from error
     if not isinstance(fields, Fields):
-      raise RowError(f"{self.where} returned {_shown(fields)}, a {type(fields).__name__}; a Fields "
+      raise RowError(
+          f"{self.where} returned {_shorten(fields)}, a {type(fields).__name__}; a Fields "
                      "was expected")
     return fields
 
@@ -101,7 +102,7 @@ def text(row: dict, column: str) -> str:
   value = _get(row, column)
   if not isinstance(value, str):
     raise RowError(
-        f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; a text was expected")
+        f"column {column!r} holds {_shorten(value)}, a {type(value).__name__}; a text was expected")
   if not value.strip():
     raise RowError(f"column {column!r} is empty")
   return check_text(f"column {column!r}", value)
@@ -120,7 +121,7 @@ def check_text(name: str, value: str) -> str:
     raise RowError(f"{name} holds {half[0]!r} as character {half.start() + 1}, a lone surrogate, "
                    "which is no character")
   if MESSAGES_AS_TEXT.match(value):
-    raise RowError(f"{name} holds a list of messages as text, {_shown(value)}; the mapping dapo "
+    raise RowError(f"{name} holds a list of messages as text, {_shorten(value)}; the mapping dapo "
                    "reads one in the column 'prompt'")
   return value
 
@@ -138,7 +139,7 @@ def scalar(row: dict, column: str) -> str:
     value = int(value)
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
     raise RowError(
-        f"column {column!r} holds {_shown(value)}, a {type(value).__name__}; "
+        f"column {column!r} holds {_shorten(value)}, a {type(value).__name__}; "
         "a text or a number was expected")
   if not str(value).strip():
     raise RowError(f"column {column!r} is empty")
@@ -189,9 +190,9 @@ def _get(row: dict, column: str):
   return row[column]
 
 
-def _shown(value) -> str:
-  shown = repr(value)
-  return shown if len(shown) <= 60 else shown[:57] + "..."
+def _shorten(value) -> str:
+  text = repr(value)
+  return text if len(text) <= 60 else text[:57] + "..."
 
 
 @register("gsm8k", verifier="numeric")
@@ -245,7 +246,7 @@ def _inside(row: dict, column: str, name: str) -> str:
   if isinstance(value, str):
     value = _from_json(value)
   if not isinstance(value, dict):
-    raise RowError(f"column {column!r} holds {_shown(row[column])}; an object was expected")
+    raise RowError(f"column {column!r} holds {_shorten(row[column])}; an object was expected")
   try:
     return scalar(value, name)
   except RowError as error:
@@ -265,13 +266,14 @@ def _messages(prompt) -> tuple[str, tuple[tuple[str, str], ...]]:
 
   A text is one message, unless it is a list of messages in JSON, as files without lists have it.
   """
-  given = prompt
+  column_value = prompt
   if isinstance(prompt, str):
     prompt = (_from_json(prompt) if MESSAGES_AS_TEXT.match(prompt)
               else [{"role": "user", "content": prompt}])
   known = isinstance(prompt, list) and prompt and all(isinstance(m, dict) for m in prompt)
   if not known or prompt[-1].get("role", "user") != "user":
-    raise RowError(f"column 'prompt' holds {_shown(given)}; a text, or a list of messages that "
+    raise RowError(
+        f"column 'prompt' holds {_shorten(column_value)}; a text, or a list of messages that "
                    "ends with the user's was expected")
   before = tuple(_message(number, message) for number, message in enumerate(prompt[:-1], 1))
   return _message(len(prompt), {"role": "user", **prompt[-1]})[1], before
@@ -296,10 +298,11 @@ def _aime(row: dict) -> Fields:
   names = [str(name).lower() for name in row]
   column = first_of(row, "answer") if "answer" in names else first_of(row, "solution")
   answer = scalar(row, column) if "answer" in names else boxed(text(row, column))
-  said = quantity(last_boxed(answer) or answer)
-  if said is None or said.percent or said.value.denominator != 1 or not 0 <= said.value <= 999:
+  number = quantity(last_boxed(answer) or answer)
+  is_integer = number is not None and not number.percent and number.value.denominator == 1
+  if not is_integer or not 0 <= number.value <= 999:
     raise RowError(f"column {column!r} holds {answer!r}; an integer from 0 to 999 was expected")
-  return Fields(text(row, first_of(row, "problem", "question")), str(said.value))
+  return Fields(text(row, first_of(row, "problem", "question")), str(number.value))
 
 
 @register("amc23", verifier="numeric")
@@ -330,10 +333,10 @@ def _olympiadbench(row: dict) -> Fields:
   """
   answers = _get(row, "final_answer")
   if not isinstance(answers, list) or not answers or not isinstance(answers[0], str):
-    raise RowError(f"column 'final_answer' holds {_shown(answers)}; a list of texts was expected")
+    raise RowError(f"column 'final_answer' holds {_shorten(answers)}; a list of texts was expected")
   plain = [str(answer).strip().strip("$").strip() for answer in answers]
   if any(answer in ("", "NaN", "nan") for answer in plain):
-    raise RowError(f"column 'final_answer' holds {_shown(answers)}; an empty or missing answer")
+    raise RowError(f"column 'final_answer' holds {_shorten(answers)}; an empty or missing answer")
   plain = plain[:1] if row.get("is_multiple_answer") is False else plain
   answer, unit = ", ".join(plain), optional(row, "unit")
   if unit and len(plain) == 1 and quantity(answer) is not None:
@@ -346,9 +349,9 @@ def _olympiadbench(row: dict) -> Fields:
 
 def _tolerant(answer: str, tolerance: str) -> str:
   """Returns the answer with a tolerance that holds for all of its parts."""
-  found = {part.strip() for part in tolerance.split(",")}
+  tolerances = {part.strip() for part in tolerance.split(",")}
   try:
-    return with_tolerance(answer, max(float(part) for part in found))
+    return with_tolerance(answer, max(float(part) for part in tolerances))
   except ValueError as error:
     raise RowError(f"column 'error' holds {tolerance!r}; numbers were expected") from error
 
@@ -363,8 +366,8 @@ def make_mapping(cfg: DataConfig) -> Mapping:
     return MAPPINGS[cfg.mapping]
 
   def columns(row: dict) -> Fields:
-    shown = text(row, cfg.demonstration_column) if cfg.demonstration_column else None
+    demonstration = text(row, cfg.demonstration_column) if cfg.demonstration_column else None
     name = scalar(row, cfg.id_column) if cfg.id_column else None
-    return Fields(text(row, cfg.prompt_column), scalar(row, cfg.answer_column), shown, name)
+    return Fields(text(row, cfg.prompt_column), scalar(row, cfg.answer_column), demonstration, name)
 
   return Mapping(columns, unique=bool(cfg.id_column))

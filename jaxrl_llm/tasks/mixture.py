@@ -60,7 +60,7 @@ class Mixture:
     return source, row_at(ordinal, self.sizes[source], seed + source)
 
 
-def parts(data: DataConfig) -> list[DataConfig]:
+def parts(cfg: DataConfig) -> list[DataConfig]:
   """Returns one config for each comma-separated path, with its own mapping and verifier.
 
   A single mapping or verifier is that of all paths.
@@ -69,18 +69,18 @@ def parts(data: DataConfig) -> list[DataConfig]:
     ConfigError: another number of mappings, verifiers or weights than of paths, or a weight that is
       not positive.
   """
-  paths = names(data.path)
-  for key, values in (("mapping", names(data.mapping)), ("verifier", names(data.verifier)),
-                      ("weights", list(data.weights))):
+  paths = names(cfg.path)
+  for key, values in (("mapping", names(cfg.mapping)), ("verifier", names(cfg.verifier)),
+                      ("weights", list(cfg.weights))):
     if len(values) not in (({1} if key != "weights" else {0}) | {len(paths)}):
-      raise ConfigError(f"task.data.{key} = {getattr(data, key)!r}: {len(values)} values for "
+      raise ConfigError(f"task.data.{key} = {getattr(cfg, key)!r}: {len(values)} values for "
                         f"{len(paths)} files in task.data.path. Fix: one for each"
                         + (", or one for all." if key != "weights" else ", or none."))
-  if any(not weight > 0 for weight in data.weights):
-    raise ConfigError(f"task.data.weights = {data.weights}: positive numbers are allowed. Fix: "
+  if any(not weight > 0 for weight in cfg.weights):
+    raise ConfigError(f"task.data.weights = {cfg.weights}: positive numbers are allowed. Fix: "
                       "leave out the file that should not be read.")
-  mappings, verifiers = names(data.mapping), names(data.verifier)
-  return [dataclasses.replace(data, path=path, mapping=mappings[min(i, len(mappings) - 1)],
+  mappings, verifiers = names(cfg.mapping), names(cfg.verifier)
+  return [dataclasses.replace(cfg, path=path, mapping=mappings[min(i, len(mappings) - 1)],
                               verifier=verifiers[min(i, len(verifiers) - 1)], weights=())
           for i, path in enumerate(paths or [""])]
 
@@ -89,7 +89,7 @@ def names(text: str) -> list[str]:
   return [name.strip() for name in text.split(",") if name.strip()] or ([text] if text else [])
 
 
-def first(data: DataConfig) -> DataConfig:
+def first(cfg: DataConfig) -> DataConfig:
   """Returns the config of the held-out file, which is read as the first training file is."""
-  return dataclasses.replace(data, mapping=(names(data.mapping) or [AUTO])[0],
-                             verifier=(names(data.verifier) or [AUTO])[0])
+  return dataclasses.replace(cfg, mapping=(names(cfg.mapping) or [AUTO])[0],
+                             verifier=(names(cfg.verifier) or [AUTO])[0])

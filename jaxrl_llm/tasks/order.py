@@ -28,17 +28,17 @@ def row_at(position: int, size: int, seed: int) -> int:
   return int(_permutation(seed, position // size, size)[position % size])
 
 
-def share(items: list, shard: int, shards: int) -> list:
-  """Returns the contiguous part of `items` that process `shard` of `shards` handles.
+def share(problems: list, shard: int, shards: int) -> list:
+  """Returns the contiguous part of `problems` that process `shard` of `shards` handles.
 
   Raises:
     ValueError: the items do not divide, or there is no such shard.
   """
   if not 0 <= shard < shards:
     raise ValueError(f"shard = {shard}: allowed are 0 to {shards - 1}")
-  if len(items) % shards:
+  if len(problems) % shards:
     raise ValueError(
-        f"{len(items)} problems do not divide over {shards} processes; "
+        f"{len(problems)} problems do not divide over {shards} processes; "
         "fix: rollout.prompts, a multiple of the number of processes")
-  part = len(items) // shards
-  return items[shard * part:(shard + 1) * part]
+  part = len(problems) // shards
+  return problems[shard * part:(shard + 1) * part]

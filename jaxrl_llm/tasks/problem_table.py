@@ -83,13 +83,13 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
       tokens = 0 if name is None else _length(place, row, fields, prompt_ids)
     except ConfigError as error:
       # A column or a path may be named by what no terminal can show.
-      shown = str(error).encode(errors="backslashreplace").decode()
+      message = str(error).encode(errors="backslashreplace").decode()
       if source.bad_rows == "error":
-        raise ConfigError(f"{shown} Or {_bad_rows_key(source.key)}=drop.") from error
-      reason = reason or shown
+        raise ConfigError(f"{message} Or {_bad_rows_key(source.key)}=drop.") from error
+      reason = reason or message
       counts["bad"] += 1
       if counts["bad"] <= SHOWN:
-        logger.warning("left out: %s", shown)
+        logger.warning("left out: %s", message)
       continue
     if name is None:
       counts["duplicates"] += 1
@@ -188,8 +188,8 @@ def _column(row: dict | ConfigError, text: str) -> str:
   columns = row.items() if isinstance(row, dict) else ()
   for same in (True, False):
     for name, value in columns:
-      shown = str(value).strip()
-      if shown == text.strip() if same else text.strip() in shown:
+      cell = str(value).strip()
+      if cell == text.strip() if same else text.strip() in cell:
         return f"column {name!r}"
   return "all columns together"
 

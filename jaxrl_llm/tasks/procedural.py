@@ -61,17 +61,17 @@ class Procedural(TaskBase):
     Raises:
       ConfigError: there are not that many.
     """
-    rng, found = np.random.default_rng(HELDOUT_SEED), {}
-    while len(found) < size:
-      before = len(found)
+    rng, problems = np.random.default_rng(HELDOUT_SEED), {}
+    while len(problems) < size:
+      before = len(problems)
       more = self._of_split(rng, size, heldout=True)
-      found |= {self.split_key(problem): problem for problem in more}
-      if len(found) == before:
+      problems |= {self.split_key(problem): problem for problem in more}
+      if len(problems) == before:
         break
     else:
-      return list(found.values())[:size]
+      return list(problems.values())[:size]
     raise ConfigError(
-        f"task.heldout_problems = {size}: only {len(found)} held-out problems of task.name = "
+        f"task.heldout_problems = {size}: only {len(problems)} held-out problems of task.name = "
         f"{self.cfg.name!r} were found; fewer problems or {self.more_problems()}.")
 
   def longest_prompt(self) -> int:
@@ -94,8 +94,8 @@ class Procedural(TaskBase):
     problems, misses = [], 0
     while len(problems) < size and misses < PATIENCE:
       problem = self.generate(rng)
-      wanted = (zlib.crc32(self.split_key(problem).encode()) % HELDOUT_SHARE == 0) == heldout
-      if wanted and self._fits(problem):
+      in_split = (zlib.crc32(self.split_key(problem).encode()) % HELDOUT_SHARE == 0) == heldout
+      if in_split and self._fits(problem):
         problems.append(problem)
         misses = 0
       else:

@@ -59,9 +59,10 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Prompter:
   start = _start_ids(tokenizer)
   template = cfg.template if cfg.style == "completion" else "{problem}"
   # Not str.format: LaTeX is full of braces.
-  shown = [template.replace("{problem}", problem) + answer for problem, answer in examples]
+  worked_examples = [template.replace("{problem}", problem) + answer
+                     for problem, answer in examples]
   try:
-    encode(tokenizer, "\n\n".join([*shown, template.replace("{problem}", "")]))
+    encode(tokenizer, "\n\n".join([*worked_examples, template.replace("{problem}", "")]))
   except ValueError as error:
     raise ConfigError(
         f"task.prompt.template = {cfg.template!r}: {error}; a task's own tokenizer knows only its "
@@ -71,7 +72,7 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Prompter:
   def render(problem: str, context: Context = ()) -> list[int]:
     before = [content for _, content in context if content]
     return start + encode(tokenizer, "\n\n".join(
-        [*shown, *before, template.replace("{problem}", problem)]))
+        [*worked_examples, *before, template.replace("{problem}", problem)]))
 
   return render
 
@@ -141,19 +142,19 @@ def _chat(cfg: PromptConfig, tokenizer, examples: list[tuple[str, str]]) -> Prom
     raise ConfigError(f"task.prompt.date = {cfg.date!r}: the tokenizer's chat template reads no "
                       "clock. Fix: leave it out.")
   chat_templates.check(tokenizer, cfg.system, arguments, cfg.date)
-  shown = [message for problem, answer in examples
-           for message in (("user", problem + cfg.suffix), ("assistant", answer))]
+  worked_examples = [message for problem, answer in examples
+                     for message in (("user", problem + cfg.suffix), ("assistant", answer))]
 
   def render(problem: str, context: Context = ()) -> list[int]:
     # A problem's own system message comes first, as templates demand.
-    own = [message for message in context if message[0] == "system"]
-    if cfg.system and any(content for _, content in own):
+    system_messages = [message for message in context if message[0] == "system"]
+    if cfg.system and any(content for _, content in system_messages):
       raise ConfigError(
           f"task.prompt.system = {cfg.system[:40]!r}: the problem {problem[:40]!r} has a system "
           "message of its own. Fix: an empty task.prompt.system.")
-    system = [("system", cfg.system)] if cfg.system else own
+    system = [("system", cfg.system)] if cfg.system else system_messages
     rest = [message for message in context if message[0] != "system"]
-    turns = [*system, *shown, *rest, ("user", problem + cfg.suffix)]
+    turns = [*system, *worked_examples, *rest, ("user", problem + cfg.suffix)]
     return chat_templates.render(tokenizer, turns, arguments, cfg.date)
 
   return render
@@ -181,7 +182,7 @@ def template_arguments(text: str) -> dict:
   if not isinstance(arguments, dict):
     raise ConfigError(
         f"task.prompt.arguments = {text!r}: {type(arguments).__name__} instead of an object. {fix}")
-  if taken := sorted(RESERVED & set(arguments)):
-    raise ConfigError(f"task.prompt.arguments = {text!r}: {taken[0]!r} is set by the task. "
+  if reserved := sorted(RESERVED & set(arguments)):
+    raise ConfigError(f"task.prompt.arguments = {text!r}: {reserved[0]!r} is set by the task. "
                       "Fix: leave it out; variables of the template only.")
   return arguments

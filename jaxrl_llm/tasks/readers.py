@@ -111,12 +111,12 @@ def _json_array(file: Path) -> Iterator[Row]:
   """Reads the items one by one, so that one that cannot be read costs no other."""
   with _open(file) as stream:
     text = stream.read().decode("utf-8-sig", errors="surrogateescape")
-  place, number, line, counted = text.index("[") + 1, 0, 1, 0
+  place, number, line, line_end = text.index("[") + 1, 0, 1, 0
   place = _SPACE.match(text, place).end()
   while text[place:place + 1] != "]":
-    number, line, counted = number + 1, line + text.count("\n", counted, place), place
+    number, line, line_end = number + 1, line + text.count("\n", line_end, place), place
     where = f"{file}, line {line} (item {number})"
-    row, end = _item(where, text, place)
+    row, end = _array_entry(where, text, place)
     yield row
     place = _SPACE.match(text, end).end()
     if text[place:place + 1] == ",":
@@ -125,11 +125,11 @@ def _json_array(file: Path) -> Iterator[Row]:
       raise _malformed(where, "no comma or ] follows it")
   rest = _SPACE.match(text, place + 1).end()
   if rest < len(text):
-    line += text.count("\n", counted, rest)
+    line += text.count("\n", line_end, rest)
     raise _malformed(f"{file}, line {line}", "more text behind the array")
 
 
-def _item(where: str, text: str, begin: int) -> tuple[Row, int]:
+def _array_entry(where: str, text: str, begin: int) -> tuple[Row, int]:
   """Returns an item of an array and where it ends.
 
   Raises:

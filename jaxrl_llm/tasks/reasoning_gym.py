@@ -63,7 +63,7 @@ class ReasoningGym(TaskBase):
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
     """Returns the training problems of batch `index` that process `shard` of `shards` handles."""
     order = rows_of_batch(index, self.batch_size, self.cfg.gym.size, self.seed)
-    return [self._fitting(item) for item in share(order, shard, shards)]
+    return [self._fitting(position) for position in share(order, shard, shards)]
 
   def heldout(self, size: int) -> list[Problem]:
     """Returns the first `size` held-out problems with different questions, the same for every seed;
@@ -72,27 +72,28 @@ class ReasoningGym(TaskBase):
     Raises:
       ConfigError: there are not that many.
     """
-    found: dict[str, Problem] = {}
-    for item in range(len(self._sets["heldout"])):
-      problem = self._problem("heldout", item)
+    problems: dict[str, Problem] = {}
+    for index in range(len(self._sets["heldout"])):
+      problem = self._problem("heldout", index)
       if self._fits(problem):
-        found.setdefault(problem.prompt, problem)
-      if len(found) == size:
-        return list(found.values())
-    if size < 0 and found:
-      return list(found.values())
+        problems.setdefault(problem.prompt, problem)
+      if len(problems) == size:
+        return list(problems.values())
+    if size < 0 and problems:
+      return list(problems.values())
     raise ConfigError(
-        f"task.heldout_problems = {size}: task.gym.name = {self.cfg.gym.name!r} gave {len(found)} "
-        "different ones that fit the row. Fix: fewer, longer rows, or harder task.gym.options.")
+        f"task.heldout_problems = {size}: task.gym.name = {self.cfg.gym.name!r} gave "
+        f"{len(problems)} different ones that fit the row. Fix: fewer, longer rows, or harder "
+        f"task.gym.options.")
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     """Pays 1 if the package gives the answer the score 1, else 0.
 
     The answer is the text inside the last <answer> </answer>, or else the whole completion.
     """
-    kind, item = problem.id.split("-")
-    said = answer_text(self.as_graded(problem, completion))
-    score = self._sets[kind].score_answer(said, self._entry(kind, int(item)))
+    kind, index = problem.id.split("-")
+    answer = answer_text(self.as_graded(problem, completion))
+    score = self._sets[kind].score_answer(answer, self._entry(kind, int(index)))
     return Reward(float(score == 1), bool(score == 1))
 
   def longest_prompt(self) -> int:
@@ -108,13 +109,13 @@ class ReasoningGym(TaskBase):
     """
     if not self.has_demonstrations:
       return 0
-    items = range(min(PROBE, self.cfg.gym.size) if self.limits else self.cfg.gym.size)
-    return max(len(self.demonstration(self._fitting(i))) for i in items)
+    indices = range(min(PROBE, self.cfg.gym.size) if self.limits else self.cfg.gym.size)
+    return max(len(self.demonstration(self._fitting(i))) for i in indices)
 
-  def _fitting(self, item: int) -> Problem:
+  def _fitting(self, index: int) -> Problem:
     for attempt in range(PROBE):
       # A fixed walk through the data set, the same on every machine and after every restart.
-      problem = self._problem("train", (item + attempt * STRIDE) % self.cfg.gym.size)
+      problem = self._problem("train", (index + attempt * STRIDE) % self.cfg.gym.size)
       if self._fits(problem):
         return problem
     raise ConfigError(
@@ -130,15 +131,15 @@ class ReasoningGym(TaskBase):
     answer = 0 if problem.demonstration is None else len(self.demonstration(problem))
     return prompt <= self.limits.max_prompt_tokens and answer <= self.limits.max_new_tokens
 
-  def _problem(self, kind: str, item: int) -> Problem:
-    entry = self._entry(kind, item)
+  def _problem(self, kind: str, index: int) -> Problem:
+    entry = self._entry(kind, index)
     answer = entry["answer"]
-    shown = answer if isinstance(answer, str) and answer.strip() else None
+    demonstration = answer if isinstance(answer, str) and answer.strip() else None
     known = "" if answer is None else str(answer)
-    return Problem(entry["question"], known, shown, f"{kind}-{item}")
+    return Problem(entry["question"], known, demonstration, f"{kind}-{index}")
 
-  def _make_entry(self, kind: str, item: int) -> dict:
-    return self._sets[kind][item]
+  def _make_entry(self, kind: str, index: int) -> dict:
+    return self._sets[kind][index]
 
 
 def _create(cfg, seed: int, size: int):

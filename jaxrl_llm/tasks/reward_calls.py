@@ -56,7 +56,7 @@ async def asked(url: str, question, timeout: float):
   return await asyncio.to_thread(post)
 
 
-def results(function: Callable, group: bool, asynchronous: bool, problems: list[Problem],
+def call_reward(function: Callable, group: bool, asynchronous: bool, problems: list[Problem],
             completions: list[str], cfg) -> list:
   """Returns what a reward returned for each completion, or `Failed`.
 
@@ -94,9 +94,9 @@ def _waited(function: Callable, calls: list[tuple], cfg: Calls) -> list:
   async def all_calls():
     running["loop"], running["task"] = asyncio.get_running_loop(), asyncio.current_task()
     free = asyncio.Semaphore(cfg.in_flight)
-    return await asyncio.gather(*(one(free, call) for call in calls))
+    return await asyncio.gather(*(call_when_free(free, call) for call in calls))
 
-  async def one(free: asyncio.Semaphore, call: tuple):
+  async def call_when_free(free: asyncio.Semaphore, call: tuple):
     async with free:
       return await _with_retries(function, call, cfg)
 

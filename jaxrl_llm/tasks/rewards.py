@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from jaxrl_llm.config import RewardConfig
 from jaxrl_llm.registry import REWARDS, Entry
-from jaxrl_llm.tasks.reward_calls import Calls, Failed, results
+from jaxrl_llm.tasks.reward_calls import Calls, Failed, call_reward
 from jaxrl_llm.types import Problem, Reward, Task
 
 TASK = "task"
@@ -54,10 +54,10 @@ def register(name: str, numbers: type | None = None, *, group: bool = False, rep
     numbers, replace, **defaults: as in `registry.Table.register`.
     group: see `RewardEntry`.
   """
-  def make(function: Callable, own: type) -> RewardEntry:
+  def make(function: Callable, numbers: type) -> RewardEntry:
     if inspect.iscoroutinefunction(function):
-      own = dataclasses.make_dataclass(f"Calls_{name}", [], bases=(own, Calls), frozen=True)
-    return RewardEntry(function, own, group)
+      numbers = dataclasses.make_dataclass(f"Calls_{name}", [], bases=(numbers, Calls), frozen=True)
+    return RewardEntry(function, numbers, group)
 
   return REWARDS.register(name, numbers, replace=replace, make=make, **defaults)
 
@@ -99,8 +99,9 @@ class RewardedTask:
       problems: one per group.
       completions: the same number for each problem, group after group.
     """
-    found = [self._asked(name, entry, problems, completions) for name, entry in self._parts.items()]
-    return [total(row) for row in zip(*found, strict=True)]
+    verdicts = [self._verdicts(name, entry, problems, completions)
+                for name, entry in self._parts.items()]
+    return [total(row) for row in zip(*verdicts, strict=True)]
 
   def check(self, problem: Problem, completion: str) -> None:
     """Asks each reward once, so that a wrong one is refused before a run begins.
@@ -115,7 +116,7 @@ class RewardedTask:
         continue
       with REWARDS.blamed(name):
         once = dataclasses.replace(self._cfg, retries=0) if entry.asynchronous else self._cfg
-        outcome, = self._results(name, entry, [problem], [completion], once)
+        outcome, = self._outcomes(name, entry, [problem], [completion], once)
         if isinstance(outcome, Failed) and entry.asynchronous:
           continue
         if isinstance(outcome, Failed):
@@ -125,24 +126,25 @@ class RewardedTask:
             raise ValueError(f"component {part!r} is also one of reward {owners[part]!r}; choose "
                              "another name")
 
-  def _asked(self, name: str, entry: RewardEntry, problems: list[Problem],
-             completions: list[str]) -> list[Reward]:
+  def _verdicts(self, name: str, entry: RewardEntry, problems: list[Problem],
+                completions: list[str]) -> list[Reward]:
     """Returns one reward's verdict on each completion."""
     if name == TASK:
       size = len(completions) // len(problems)
       return self._task.rewards([p for p in problems for _ in range(size)], completions)
     out = []
-    for outcome in self._results(name, entry, problems, completions, self._cfg):
+    for outcome in self._outcomes(name, entry, problems, completions, self._cfg):
       try:
         out.append(verdict(name, outcome))
       except (TypeError, ValueError) as error:
         out.append(self._unscored(name, entry, error))
     return out
 
-  def _results(self, name: str, entry: RewardEntry, problems: list[Problem],
-               completions: list[str], cfg) -> list:
+  def _outcomes(self, name: str, entry: RewardEntry, problems: list[Problem],
+                completions: list[str], cfg) -> list:
     """Returns what a reward returned for each completion; failures are logged."""
-    outcomes = results(entry.function, entry.group, entry.asynchronous, problems, completions, cfg)
+    outcomes = call_reward(entry.function, entry.group, entry.asynchronous, problems, completions,
+                           cfg)
     for outcome in outcomes:
       if isinstance(outcome, Failed):
         self._unscored(name, entry, outcome.error)
@@ -158,47 +160,47 @@ class RewardedTask:
     return verdict(name, failed)
 
 
-def components(name: str, result) -> dict[str, tuple[float, float]]:
+def components(name: str, returned) -> dict[str, tuple[float, float]]:
   """Returns (value, weight) of each component that the reward of this name returned.
 
   Raises:
     TypeError: neither a number nor a dict of numbers or pairs of numbers.
     ValueError: a number that is not finite.
   """
-  if _is_number(result):
-    result = {name: result}
-  if not isinstance(result, dict) or not result:
+  if _is_number(returned):
+    returned = {name: returned}
+  if not isinstance(returned, dict) or not returned:
     raise TypeError("a reward returns a number, or components such as {'correct': 1.0}; this one "
-                    f"returned {repr(result)[:80]}")
+                    f"returned {repr(returned)[:80]}")
   out = {}
-  for part, item in result.items():
-    pair = item if isinstance(item, tuple) else (item, 1.0)
+  for part, component in returned.items():
+    pair = component if isinstance(component, tuple) else (component, 1.0)
     if not isinstance(part, str) or len(pair) != 2 or not all(map(_is_number, pair)):
-      raise TypeError(f"component {part!r} = {repr(item)[:80]}: a number, or a number and its "
+      raise TypeError(f"component {part!r} = {repr(component)[:80]}: a number, or a number and its "
                       "weight, was expected")
     value, weight = map(float, pair)
     if not (math.isfinite(value) and math.isfinite(weight)):
-      raise ValueError(f"component {part!r} = {item!r} is not finite")
+      raise ValueError(f"component {part!r} = {component!r} is not finite")
     out[part] = value, weight
   return out
 
 
-def _is_number(item) -> bool:
+def _is_number(value) -> bool:
   """Whether a value is a number of Python or numpy."""
-  return isinstance(item, (bool, int, float)) or (getattr(item, "shape", None) == ()
-                                                  and hasattr(item, "__float__"))
+  return isinstance(value, (bool, int, float)) or (getattr(value, "shape", None) == ()
+                                                   and hasattr(value, "__float__"))
 
 
-def verdict(name: str, result) -> Reward:
+def verdict(name: str, returned) -> Reward:
   """Returns the verdict of what a reward returned; raises as `components`.
 
   Its `correct` is None where the reward does not say.
   """
-  if isinstance(result, Reward):
-    return result
-  if isinstance(result, Failed):
-    return Reward(0.0, False, result.reason)
-  parts = components(name, result)
+  if isinstance(returned, Reward):
+    return returned
+  if isinstance(returned, Failed):
+    return Reward(0.0, False, returned.reason)
+  parts = components(name, returned)
   value = sum(value * weight for value, weight in parts.values())
   correct = parts["correct"][0] > 0 if "correct" in parts else None
   return Reward(value, correct, None, tuple((name, pair[0]) for name, pair in parts.items()))
@@ -213,10 +215,11 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
   if failed:
     return Reward(0.0, False, failed[0])
   value = sum(v.value for v in verdicts)
-  said = [v.correct for v in verdicts if v.correct is not None]
-  named = [pair for v in verdicts for pair in v.components or ((TASK, v.value),)]
+  correct_flags = [v.correct for v in verdicts if v.correct is not None]
+  components = [pair for v in verdicts for pair in v.components or ((TASK, v.value),)]
   rung = next((v.rung for v in verdicts if v.rung is not None), None)
-  return Reward(value, bool(said[0] if said else value > 0), None, tuple(named), rung)
+  return Reward(value, bool(correct_flags[0] if correct_flags else value > 0), None,
+                tuple(components), rung)
 
 
 def rewarded(task: Task, cfg: RewardConfig) -> Task:

@@ -39,14 +39,14 @@ def choose(key: str, folder: Path, files: list[Path], split: str) -> list[Path]:
     ConfigError: no file of the split, or more than one reading of the folder.
   """
   inside = {file: file.relative_to(folder) for file in files}
-  named = {file: _splits(path) for file, path in inside.items()}
-  wanted = SPLIT_OF.get(split.lower())
-  if wanted is None:
+  splits_of = {file: _splits(path) for file, path in inside.items()}
+  split_name = SPLIT_OF.get(split.lower())
+  if split_name is None:
     chosen = [file for file, path in inside.items() if _has_words(path, split)]
   else:
-    chosen = [file for file in files if wanted in named[file]]
-    _refuse_two_splits(key, folder, {inside[file]: named[file] for file in chosen})
-  if not chosen and any(named.values()):
+    chosen = [file for file in files if split_name in splits_of[file]]
+    _refuse_two_splits(key, folder, {inside[file]: splits_of[file] for file in chosen})
+  if not chosen and any(splits_of.values()):
     other = f"{split_key(key)}=<one of them>, or " if split_key(key) != key else ""
     raise ConfigError(f"{key} = {str(folder)!r}: no file of the split {split!r}; there are "
                       f"{', '.join(_written(inside.values()))}. Fix: {other}{key}=<a file>.")
@@ -54,7 +54,7 @@ def choose(key: str, folder: Path, files: list[Path], split: str) -> list[Path]:
   chosen = chosen or files
   _refuse_two_formats(key, folder, [inside[file] for file in chosen])
   _refuse_two_sets(key, folder, chosen, by_name)
-  _log(key, folder, chosen, [f for f in files if by_name and not named[f] and f not in chosen],
+  _log(key, folder, chosen, [f for f in files if by_name and not splits_of[f] and f not in chosen],
        by_name)
   return chosen
 
@@ -63,15 +63,15 @@ def warn_of_file(key: str, file: Path, split: str) -> None:
   """Says where a file or folder that is named itself is called after another split than is asked:
   training rows from test.jsonl or test/, or held-out ones from train.jsonl.
   """
-  named, folder = frozenset(), file.name.lower()
+  name_splits, folder = frozenset(), file.name.lower()
   if not file.is_dir():
-    named, folder = _splits(Path(file.name)), file.parent.name.lower()
-  if not named and folder in SPLIT_OF:
-    named = frozenset({SPLIT_OF[folder]})
-  wanted = SPLIT_OF.get(split.lower())
-  if wanted and named and ("train" in named) != (wanted == "train"):
+    name_splits, folder = _splits(Path(file.name)), file.parent.name.lower()
+  if not name_splits and folder in SPLIT_OF:
+    name_splits = frozenset({SPLIT_OF[folder]})
+  split_name = SPLIT_OF.get(split.lower())
+  if split_name and name_splits and ("train" in name_splits) != (split_name == "train"):
     logger.warning("%s = %s: the name says %s, and its rows are read as %s, because it is named "
-                   "itself", key, file, " and ".join(sorted(named)), wanted)
+                   "itself", key, file, " and ".join(sorted(name_splits)), split_name)
 
 
 def split_key(key: str) -> str:
@@ -112,8 +112,8 @@ def _ending(path: Path) -> str:
 
 
 def _has_words(path: Path, split: str) -> bool:
-  wanted = _words(split)
-  return any(words[i:i + len(wanted)] == wanted
+  split_words = _words(split)
+  return any(words[i:i + len(split_words)] == split_words
              for words in map(_words, _stems(path)) for i in range(len(words)))
 
 
@@ -189,10 +189,10 @@ def _place(folder: Path, members: list[Path], chosen: list[Path]) -> Path:
   relative to `folder`.
   """
   place = Path(os.path.commonpath(members))
-  others = [file for file in chosen if file not in members]
-  if any(file.is_relative_to(place) for file in others):
+  other_files = [file for file in chosen if file not in members]
+  if any(file.is_relative_to(place) for file in other_files):
     return members[0].relative_to(folder)
-  while not any(file.is_relative_to(place.parent) for file in others):
+  while not any(file.is_relative_to(place.parent) for file in other_files):
     place = place.parent
   return place.relative_to(folder)
 

@@ -97,22 +97,22 @@ def stop_ids(tokenizer, path: str | Path | None = None, chat: bool = True) -> tu
   file = folder / "generation_config.json"
   if not file.is_file() and folder != Path():  # a task's own tokenizer has no folder
     file = folder / "config.json"
-  named = []
+  eos_ids = []
   if file.is_file():
     try:
-      named = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+      eos_ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
     except (ValueError, AttributeError) as error:
       raise ConfigError(
           f"{file}: no JSON object: {error}. Fix: repair the file or remove it.") from error
-    if named is None:
-      named = []
-    elif not isinstance(named, list):
-      named = [named]
-  bad = [i for i in named if isinstance(i, bool) or not isinstance(i, int) or i < 0]
+    if eos_ids is None:
+      eos_ids = []
+    elif not isinstance(eos_ids, list):
+      eos_ids = [eos_ids]
+  bad = [i for i in eos_ids if isinstance(i, bool) or not isinstance(i, int) or i < 0]
   if bad:
     raise ConfigError(
         f"{file}: eos_token_id = {bad[0]!r}: a token id or a list of them was expected.")
-  out = dict.fromkeys([tokenizer.eos_token_id, *named])
+  out = dict.fromkeys([tokenizer.eos_token_id, *eos_ids])
   end = turn_end(tokenizer) if chat else None
   if end is not None and end not in out:
     logger.warning(

@@ -93,11 +93,11 @@ class ToolArithmetic(Procedural):
     a, b = rng.integers(10 ** (digits - 1), 10**digits, 2).tolist()
     question, answer = f"{a}*{b}", str(a * b)
     calls = rng.random() < self.cfg.worked_share
-    shown = f"[{question}]{answer};={answer}" if calls else f"={answer}"
+    demonstration = f"[{question}]{answer};={answer}" if calls else f"={answer}"
     prompt = question if self.own_tokenizer else (
         f"Compute {question}. An expression in square brackets, such as [12*34], is followed by "
         "its value and a semicolon. End with an equals sign and the result.")
-    return Problem(prompt, answer, shown, id=question)
+    return Problem(prompt, answer, demonstration, id=question)
 
   def _pieces(self, problem: Problem) -> list[tuple[list[int], bool]]:
     """Returns a demonstration as pieces (ids, whether the policy writes them)."""

@@ -130,7 +130,7 @@ pool = verifier_pool.shared_pool()
 pool.decide([Question('0.5', '2/4')], workers=1)
 print(pool.pids()[0], flush=True)
 if sys.argv[1] == 'kill':
-  pool._workers[0].ask(Question('1', {HANGS!r}), 1.0)
+  pool._workers[0].submit(Question('1', {HANGS!r}), 1.0)
   os.kill(os.getpid(), 9)
 """
 
@@ -230,8 +230,8 @@ def test_a_batch_of_hanging_answers_takes_bounded_time(fake_worker):
     found = pool.decide(questions, workers=2, timeout=1.0)
     seconds = time.monotonic() - begin
   assert found[-1] == Verdict(True, "algebra")
-  assert verifier_pool.COSTLY in found[:8]
-  assert set(found[:8]) <= {verifier_pool.COSTLY, verifier_pool.SPENT}
+  assert verifier_pool.TOO_EXPENSIVE in found[:8]
+  assert set(found[:8]) <= {verifier_pool.TOO_EXPENSIVE, verifier_pool.BUDGET_EXHAUSTED}
   assert seconds < 20
 
 

@@ -35,7 +35,7 @@ def test_the_number_stands_beside_the_claim(root):
   claims = (Claim("text", "arXiv 1", 2.0, "README.md", r"\| b \| (\d)"),
             Claim("json", "arXiv 1", 1.0, "results.json", ("2", "lines", 0, "gap")),
             Claim("words", "arXiv 2"))
-  lines = Table("x", claims, ()).beside().splitlines()[2:]
+  lines = Table("x", claims, ()).comparison().splitlines()[2:]
   rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
   assert [row[2:] for row in rows] == [["2", "3", "+1"], ["1", "0.25", "-0.75"], ["-", "-", "-"]]
 

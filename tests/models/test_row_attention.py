@@ -102,12 +102,12 @@ def test_bfloat16_is_as_near_as_its_rounding(kind, small):
 
 
 def test_masks_that_mix_segments_are_rejected(small, monkeypatch):
-  real = blocked_attention._seen
+  real = blocked_attention._block_mask
 
   def one_segment(segments, *block):
     return real(tuple(jnp.minimum(x, 1) for x in segments), *block)
 
-  monkeypatch.setattr(blocked_attention, "_seen", one_segment)
+  monkeypatch.setattr(blocked_attention, "_block_mask", one_segment)
   assert differs(value_and_gradients("blocked", PACKED), plain(PACKED)) > 0.1
 
 

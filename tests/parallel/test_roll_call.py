@@ -183,7 +183,7 @@ def test_slurm_names_the_place(monkeypatch):
     monkeypatch.setenv(name, value)
   place = start_up._launched(5.0)
   assert place == start_up.Place("node03:65535", 3, 2, None)
-  assert start_up._beside(place.coordinator) == "node03:65534"
+  assert start_up._roll_call_address(place.coordinator) == "node03:65534"
   monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "3")
   monkeypatch.setenv("SLURM_LOCALID", "2")
   assert start_up._launched(5.0).devices == [2]

@@ -121,16 +121,16 @@ def _block_width(positions: Sequence[int]) -> float:
   return panels.LEFT + sum((STRIP if t == 1 else panels.SIDE) + GAP for t in positions)
 
 
-def _layout(found: Mapping[str, list[str]],
+def _layout(families: Mapping[str, list[str]],
             block: float) -> tuple[list[Place], Place, float, float]:
   """Returns the places of headings and blocks, that of the key, and the figure's size in inches.
 
   A family goes whole into the first column with room; the tallest column is the largest family.
   """
-  most = max(len(labels) for labels in found.values())
+  tallest = max(len(labels) for labels in families.values())
   columns: list[list[tuple[str, list[str]]]] = []
-  for family, labels in found.items():
-    fits = (c for c in columns if sum(len(names) for _, names in c) + len(labels) <= most)
+  for family, labels in families.items():
+    fits = (c for c in columns if sum(len(names) for _, names in c) + len(labels) <= tallest)
     column = next(fits, None)
     if column is None:
       column = []
@@ -188,9 +188,9 @@ def _numbers(cfg: EstimatorConfig) -> str:
   Those that find no place are left out, and the text ends in dots.
   """
   numbers = dataclasses.asdict(estimators.resolve(cfg))
-  shown = {name: f"{value:g}" if isinstance(value, float) else value
-           for name, value in numbers.items()}
-  parts = [f"{n}={'none' if v is None else v}" for n, v in shown.items()]
+  hyperparameters = {name: f"{value:g}" if isinstance(value, float) else value
+                     for name, value in numbers.items()}
+  parts = [f"{n}={'none' if v is None else v}" for n, v in hyperparameters.items()]
   lines = [""]
   for part in parts:
     longer = f"{lines[-1]}  {part}" if lines[-1] else part

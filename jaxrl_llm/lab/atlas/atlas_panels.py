@@ -104,9 +104,9 @@ def key(figure: Figure, left: float, top: float) -> None:
   axes = axes_at(figure, left + LEFT, top + 0.36, side, side)
   edge = float(position_of(SPAN))
   axes.set(xlim=(-edge, edge), ylim=(-edge, edge))
-  own = axis(401)
-  axes.plot(position_of(own), position_of(own), color="#d55e00", lw=1.2)
-  axes.plot(position_of(10 * own), position_of(own), color="#009e73", lw=1.2)
+  log_ratios = axis(401)
+  axes.plot(position_of(log_ratios), position_of(log_ratios), color="#d55e00", lw=1.2)
+  axes.plot(position_of(10 * log_ratios), position_of(log_ratios), color="#009e73", lw=1.2)
   axes.text(-0.2, 2.4, "only this\ntoken moved", color="#d55e00", fontsize=6.5, ha="right")
   axes.text(1.4, -1.2, "all 10 tokens\nmoved alike", color="#009e73", fontsize=6.5, va="top")
   axes.text(0, edge - 0.3, "token more likely than under the anchor", ha="center", va="top",

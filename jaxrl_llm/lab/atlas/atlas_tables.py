@@ -54,8 +54,8 @@ class Facts:
 def measure(cfg: EstimatorConfig) -> Facts:
   """Returns the facts about one estimator; raises ConfigError as `coefficients.of_rows` does."""
   shape = (len(SUMS), len(OWN))
-  sums, own = (x.reshape(-1) for x in np.meshgrid(SUMS, OWN, indexing="ij"))
-  grids = [even_rows(t, sums, own, sign=sign, **more) for t, more in (
+  sums, log_ratios = (x.reshape(-1) for x in np.meshgrid(SUMS, OWN, indexing="ij"))
+  grids = [even_rows(t, sums, log_ratios, sign=sign, **more) for t, more in (
       (NEAR, {}), (FAR, {}), (NEAR, {"later": LATER}), (NEAR, {"log_probability": RARER}))
       for sign in SIGNS]
   scans = {(move, sign, direction, t): _scan(move, sign, direction, t)
@@ -71,9 +71,9 @@ def measure(cfg: EstimatorConfig) -> Facts:
       "probability": _differ(near, rarer),
       "batch": estimators.spec(cfg.name).batch_statistics,
   }
-  found = {key: _limit(weights, np.abs(scans[key].log_ratios[:, -1]))
-           for key, weights in zip(scans, values[len(grids):], strict=True)}
-  limits = {(move, *side): tuple(found[(move, *side, t)] for t in POSITIONS)
+  limit_of = {key: _limit(weights, np.abs(scans[key].log_ratios[:, -1]))
+              for key, weights in zip(scans, values[len(grids):], strict=True)}
+  limits = {(move, *side): tuple(limit_of[(move, *side, t)] for t in POSITIONS)
             for move in MOVES for side in SIDES}
   return Facts(reads, limits)
 
@@ -84,24 +84,24 @@ def _differ(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _scan(move: str, sign: float, direction: int, t: int) -> Rows:
   """Returns rows that move further and further: by their last token, or by all alike."""
-  own = direction * SCAN
-  return even_rows(t, own if move == "one token" else t * own, own, sign=sign)
+  log_ratios = direction * SCAN
+  return even_rows(t, log_ratios if move == "one token" else t * log_ratios, log_ratios, sign=sign)
 
 
 def _limit(weights: np.ndarray, moved: np.ndarray) -> Limit:
-  gone = np.flatnonzero(weights < GONE)
-  if not gone.size:
+  below = np.flatnonzero(weights < GONE)
+  if not below.size:
     return Limit(None)
-  first = gone[0]
-  at = float(np.sqrt(moved[max(first - 1, 0)] * moved[first]))
-  return Limit(at, faded=bool(weights[first] > 0))
+  first = below[0]
+  limit = float(np.sqrt(moved[max(first - 1, 0)] * moved[first]))
+  return Limit(limit, faded=bool(weights[first] > 0))
 
 
 def reads_table(facts: Mapping[str, Facts]) -> str:
   """Returns a table in Markdown: what the weight of each method depends on."""
   return markdown_table(("", *READS), [
-      (label, *("yes" if found.reads[name] else MISSING for name in READS))
-      for label, found in facts.items()])
+      (label, *("yes" if method_facts.reads[name] else MISSING for name in READS))
+      for label, method_facts in facts.items()])
 
 
 def limit_table(facts: Mapping[str, Facts], move: str) -> str:
@@ -115,8 +115,8 @@ def limit_table(facts: Mapping[str, Facts], move: str) -> str:
   heads = [f"A {'>' if sign > 0 else '<'} 0, {'up' if direction > 0 else 'down'}"
            for sign, direction in SIDES]
   return markdown_table(("", *heads), [
-      (label, *(_cell(found.limits[(move, *side)]) for side in SIDES))
-      for label, found in facts.items()])
+      (label, *(_cell(method_facts.limits[(move, *side)]) for side in SIDES))
+      for label, method_facts in facts.items()])
 
 
 def _cell(limits: tuple[Limit, ...]) -> str:

@@ -58,12 +58,13 @@ def even_rows(position: int, sums, log_ratios, *, sign: float = 1.0, later: Sequ
     later: log-ratios of tokens after t; by default the row ends with t.
     log_probability: see `Rows`.
   """
-  sums, own = np.broadcast_arrays(np.asarray(sums, np.float64), np.asarray(log_ratios, np.float64))
-  count, earlier = len(own), np.zeros((len(own), position - 1))
+  sums, token_log_ratios = np.broadcast_arrays(np.asarray(sums, np.float64),
+                                               np.asarray(log_ratios, np.float64))
+  count, earlier = len(token_log_ratios), np.zeros((len(token_log_ratios), position - 1))
   if position > 1:
-    earlier += ((sums - own) / (position - 1))[:, None]
+    earlier += ((sums - token_log_ratios) / (position - 1))[:, None]
   after = np.broadcast_to(np.asarray(later, np.float64), (count, len(later)))
-  rows = np.concatenate([earlier, own[:, None], after], 1)
+  rows = np.concatenate([earlier, token_log_ratios[:, None], after], 1)
   return Rows(rows, np.full(count, rows.shape[1]), np.full(count, position),
               np.full(count, sign), np.full(count, log_probability))
 
@@ -172,5 +173,5 @@ def coefficients(cfg: EstimatorConfig | str, sums, log_ratios, *, positions=POSI
 
 def _short(values: np.ndarray) -> str:
   """Returns the first and the last of the values."""
-  shown = [f"{x:.3g}" for x in values]
-  return ", ".join(shown if len(shown) <= 4 else [*shown[:2], "...", shown[-1]])
+  texts = [f"{x:.3g}" for x in values]
+  return ", ".join(texts if len(texts) <= 4 else [*texts[:2], "...", texts[-1]])

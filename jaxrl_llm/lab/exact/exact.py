@@ -61,7 +61,7 @@ def make_tree(vocabulary: int, horizon: int, *, stop: bool = False) -> Tree:
   if vocabulary < 2 or horizon < 1:
     raise ValueError(f"vocabulary {vocabulary} and horizon {horizon}: at least 2 and 1 are needed.")
   # Rows are the unfinished sequences of length t, and the indices of the prefixes on their way.
-  prefixes, path, count, ended = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int32), 0, []
+  prefixes, path, count, finished = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int32), 0, []
   for t in range(horizon):
     ids = count + np.arange(len(prefixes), dtype=np.int32)
     count += len(prefixes)
@@ -70,9 +70,9 @@ def make_tree(vocabulary: int, horizon: int, *, stop: bool = False) -> Tree:
     nodes = np.column_stack([np.repeat(path, vocabulary, 0), np.repeat(ids, vocabulary)])
     ends = np.full(len(token), t == horizon - 1) | (stop & (token == vocabulary - 1))
     arrays = (tokens, nodes, np.ones_like(tokens, bool))
-    ended.append([np.pad(x[ends], ((0, 0), (0, horizon - 1 - t))) for x in arrays])
+    finished.append([np.pad(x[ends], ((0, 0), (0, horizon - 1 - t))) for x in arrays])
     prefixes, path = tokens[~ends], nodes[~ends]
-  tokens, nodes, mask = (np.concatenate(pieces) for pieces in zip(*ended, strict=True))
+  tokens, nodes, mask = (np.concatenate(pieces) for pieces in zip(*finished, strict=True))
   return Tree(tokens, mask, nodes, count, vocabulary)
 
 
@@ -136,8 +136,8 @@ def policy_gradient(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.n
     [..., num_nodes, V], over the logits.
   """
 
-  def objective(one, outcome):
-    log_probs = jax.nn.log_softmax(one)[tree.node, tree.tokens]
+  def objective(logits, outcome):
+    log_probs = jax.nn.log_softmax(logits)[tree.node, tree.tokens]
     return jnp.sum(jnp.exp(jnp.sum(jnp.where(tree.mask, log_probs, 0.0), -1)) * outcome)
 
   with jax.enable_x64(True):

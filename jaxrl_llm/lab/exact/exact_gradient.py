@@ -80,12 +80,12 @@ def row_function(
 
   compiled = jax.jit(jax.vmap(single))
 
-  def every(*arrays):
+  def row_coefficients(*arrays):
     shape = np.broadcast_shapes(*(x.shape for x in arrays))
     flat = [np.broadcast_to(x, shape).reshape(-1, shape[-1]) for x in arrays]
     return tuple(x.reshape(shape) for x in in_chunks(compiled, flat, CHUNK))
 
-  return every
+  return row_coefficients
 
 
 def in_chunks(function: Callable, arrays, size: int) -> tuple[np.ndarray, ...]:
@@ -98,13 +98,13 @@ def in_chunks(function: Callable, arrays, size: int) -> tuple[np.ndarray, ...]:
     arrays: its arguments.
     size: entries per call.
   """
-  total, results = len(arrays[0]), []
+  total, chunks = len(arrays[0]), []
   with jax.enable_x64(True):
     for start in range(0, total, size):
       count = min(size, total - start)
       chunk = [_padded(x[start:start + count], size) for x in arrays]
-      results.append([np.asarray(x)[:count] for x in function(*chunk)])
-  return tuple(np.concatenate(column) for column in zip(*results, strict=True))
+      chunks.append([np.asarray(x)[:count] for x in function(*chunk)])
+  return tuple(np.concatenate(column) for column in zip(*chunks, strict=True))
 
 
 def _padded(x: np.ndarray, length: int) -> np.ndarray:

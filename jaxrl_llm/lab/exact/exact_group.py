@@ -76,7 +76,7 @@ def advantage_function(advantage: AdvantageConfig) -> Callable:
   """
   call = advantages.get_advantage(advantage.name)
 
-  def one(group, tables):
+  def group_advantages(group, tables):
     anchor, mask = tables["anchor"][group], tables["mask"][group]
     inputs = AdvantageInputs(
         rewards=tables["rewards"][group],
@@ -92,15 +92,15 @@ def advantage_function(advantage: AdvantageConfig) -> Callable:
     )
     return (call(inputs, advantage),)
 
-  compiled = jax.jit(jax.vmap(one, (0, None)))
+  compiled = jax.jit(jax.vmap(group_advantages, (0, None)))
 
-  def every(groups, tables):
+  def advantages_of_groups(groups, tables):
     def chunk(indices):
       return compiled(indices, tables)
 
     return in_chunks(chunk, [groups], CHUNK)[0]
 
-  return every
+  return advantages_of_groups
 
 
 def group_coefficient_function(estimator: EstimatorConfig,
@@ -113,19 +113,19 @@ def group_coefficient_function(estimator: EstimatorConfig,
   """
   batch = coefficient_function(estimator, aggregation)
 
-  def one(group, advantage, tables):
+  def coefficients(group, advantage, tables):
     log_probs, anchor, mask = (tables[name][group] for name in ("log_probs", "anchor", "mask"))
     return batch(log_probs, anchor, advantage, mask, jnp.zeros(len(group), jnp.int32))
 
-  compiled = jax.jit(jax.vmap(one, (0, 0, None)))
+  compiled = jax.jit(jax.vmap(coefficients, (0, 0, None)))
 
-  def every(groups, advantage, tables):
+  def coefficients_of_groups(groups, advantage, tables):
     def chunk(indices, values):
       return compiled(indices, values, tables)
 
     return in_chunks(chunk, [groups, advantage], CHUNK)
 
-  return every
+  return coefficients_of_groups
 
 
 def sequence_tables(case: exact.Case) -> dict[str, np.ndarray]:

@@ -48,9 +48,9 @@ def group_report(case: exact.Case, advantage: Callable, coefficient: Callable, t
   block = np.arange(samples) % BLOCKS
 
   def without(left_out: int) -> Report:
-    kept = block != left_out
-    moments = sampled.moments(kept / kept.sum())
-    return _less_noise(report(moments, target), target, kept.sum())
+    retained = block != left_out
+    moments = sampled.moments(retained / retained.sum())
+    return _less_noise(report(moments, target), target, retained.sum())
 
   estimate, leave_one_out = without(-1), [without(b) for b in range(BLOCKS)]
   errors = {field.name: _jackknife([getattr(r, field.name) for r in leave_one_out])

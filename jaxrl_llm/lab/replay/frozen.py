@@ -51,9 +51,10 @@ def load(run: RunFolder, iteration: int, cfg: Config, pad_id: int) -> Frozen:
   Raises:
     RunError: the run did not keep that iteration, or a row lacks a key.
   """
-  kept = run.rollout_iterations()
-  if iteration not in kept:
-    raise RunError(f"--iteration={iteration}: the run keeps rollouts of iterations {_span(kept)}.")
+  iterations = run.rollout_iterations()
+  if iteration not in iterations:
+    raise RunError(
+        f"--iteration={iteration}: the run keeps rollouts of iterations {_span(iterations)}.")
   rows = run.rollouts(iteration)
   has_turns = any("turn_id" in row for row in rows)
   _check_keys(rows, has_turns, rollout_path(run.workdir, iteration))

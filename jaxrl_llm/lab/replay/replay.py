@@ -113,7 +113,7 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
   rows, leaving = _rows(bucket, np.asarray(batch.rollout.mask))
   batch = _inside(batch, stats)
   mask = np.asarray(batch.rollout.mask)
-  counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
+  advantaged_tokens = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
   anchors = {"behavior": batch.rollout.behavior_log_probs,
              "recomputed": jnp.asarray(frozen.anchor_log_probs)}
   entries = []
@@ -121,16 +121,17 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
     anchor = estimators.spec(name).anchor
     coefficient, clip = _coefficients(name, stats.log_probs, anchors[anchor], batch)
     flat = np.asarray(gradient(params, batch.replace(loss_weights=coefficient)))
-    dropped = (np.asarray(coefficient) == 0) & counted
-    share = _effective_share(coefficient, batch, counted)
+    dropped = (np.asarray(coefficient) == 0) & advantaged_tokens
+    share = _effective_share(coefficient, batch, advantaged_tokens)
     entries.append(
-        Replayed(name, anchor, clip, _share(dropped, counted), share, float(np.linalg.norm(flat)),
-                 flat, _bucket_mean(dropped, bucket, counted)))
+        Replayed(name, anchor, clip, _share(dropped, advantaged_tokens), share,
+                 float(np.linalg.norm(flat)),
+                 flat, _bucket_mean(dropped, bucket, advantaged_tokens)))
   mean, std = _drift(stats.log_probs, batch.rollout, bucket)
   return Replay(
       estimators=entries,
       cosine=cosines([entry.gradient for entry in entries]),
-      advantaged=_share(counted, mask),
+      advantaged=_share(advantaged_tokens, mask),
       position=np.sqrt(edges[:-1] * np.maximum(edges[1:] - 1, 1)),
       count=np.bincount(bucket[mask], minlength=len(edges) - 1),
       rows=rows,
@@ -191,13 +192,13 @@ def _coefficients(name: str, log_probs, anchor, batch: TrainBatch):
   return coefficient, clip
 
 
-def _effective_share(coefficient, batch: TrainBatch, counted: np.ndarray) -> float:
-  """Returns (sum w)^2 / (n sum w^2) over the n `counted` tokens.
+def _effective_share(coefficient, batch: TrainBatch, advantaged_tokens: np.ndarray) -> float:
+  """Returns (sum w)^2 / (n sum w^2) over the n `advantaged_tokens` tokens.
 
     w = |coefficient / (loss_weight * advantage)|
   """
-  plain = np.asarray(batch.advantages * batch.loss_weights)[counted]
-  weight = np.abs(np.asarray(coefficient)[counted] / plain)
+  plain = np.asarray(batch.advantages * batch.loss_weights)[advantaged_tokens]
+  weight = np.abs(np.asarray(coefficient)[advantaged_tokens] / plain)
   squares = np.sum(np.square(weight, dtype=np.float64))
   return float(np.sum(weight, dtype=np.float64)**2 / (len(weight) * squares)) if squares else 0.0
 
@@ -238,8 +239,8 @@ def _rows(bucket: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]
   return there.any(-1).sum(-1), np.bincount(last[last >= 0], minlength=len(there))
 
 
-def _share(part: np.ndarray, whole: np.ndarray) -> float:
-  return float(part[whole].mean()) if whole.any() else float("nan")
+def _share(selected: np.ndarray, population: np.ndarray) -> float:
+  return float(selected[population].mean()) if population.any() else float("nan")
 
 
 def _bucket_mean(values: np.ndarray, bucket: np.ndarray, where: np.ndarray) -> np.ndarray:

@@ -98,8 +98,8 @@ def position_rows(replay: Replay) -> list[tuple[str, ...]]:
 
 def first_leaving(replay: Replay) -> int | None:
   """Returns the first bucket that is not the last and in which rows end, None without one."""
-  found = np.flatnonzero(replay.leaving[:-1])
-  return int(found[0]) if len(found) else None
+  buckets = np.flatnonzero(replay.leaving[:-1])
+  return int(buckets[0]) if len(buckets) else None
 
 
 def leaving_note(replay: Replay) -> str:
@@ -198,9 +198,9 @@ def _plot_std(axes: Axes, replay: Replay) -> None:
 
 def _plot_dropped(axes: Axes, replay: Replay) -> None:
   """Plots the estimators that drop any token."""
-  shown = [entry for entry in replay.estimators if np.nansum(entry.dropped_by_position) > 0]
-  series = {entry.name: (replay.position, 100 * entry.dropped_by_position) for entry in shown}
+  dropping = [entry for entry in replay.estimators if np.nansum(entry.dropped_by_position) > 0]
+  series = {entry.name: (replay.position, 100 * entry.dropped_by_position) for entry in dropping}
   for index, (label, pair, style) in enumerate(told_apart(series)):
     axes.plot(*pair, label=label, **(line_style(index) | style))
-  if shown:
+  if dropping:
     axes.legend(frameon=False, fontsize=8)

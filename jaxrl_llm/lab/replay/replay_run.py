@@ -37,34 +37,35 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   workdir = Path(workdir)
   finished = read_run(workdir)
   cfg, task, learner = saved.build_learner(workdir, jax.devices()[:1], plugins)
-  at = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)
+  policy_iteration = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)
   if iteration is None:
-    before = [i for i in checkpoints.iterations(workdir) if i < at]
+    before = [i for i in checkpoints.iterations(workdir) if i < policy_iteration]
     iteration = (before[-1] if before else 0) + 1
   rows = frozen_lib.load(finished, iteration, cfg, task.tokenizer.pad_token_id)
-  if at < iteration:
+  if policy_iteration < iteration:
     raise RunError(
-        f"--checkpoint={at} is older than the rollouts of --iteration={iteration}: a policy that "
-        f"had not yet sampled them. Fix: --iteration={at} or less.")
+        f"--checkpoint={policy_iteration} is older than the rollouts of --iteration={iteration}: a "
+        f"policy that had not yet sampled them. Fix: --iteration={policy_iteration} or less.")
   if "ref_log_probs" in advantages.needs(cfg.advantage):
     raise RunError(f"advantage.name = {cfg.advantage.name!r} of {workdir} reads the reference's "
                    "log-probs, which a run does not save. Fix: another run.")
-  _, start = saved.restore_start(cfg, learner, workdir, at)
+  _, start = saved.restore_start(cfg, learner, workdir, policy_iteration)
   params = learner.merged(start)
   # The reference's log-probs are not saved, so a KL term in the reward is left out.
   without_kl = dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, coef=0.0))
-  result = replay_lib.replay(
+  replayed = replay_lib.replay(
       rows, params, _scores(learner, start, params, rows.rollout), model=learner.model,
       cfg=without_kl, micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches,
       stop_ids=task.stop_ids)
   title = f"Replay of {workdir.name}"
   subtitle = (
       f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy "
-      f"of iteration {at}; advantage {cfg.advantage.name}, aggregation {cfg.aggregation.name}; "
-      f"{int(rows.rollout.mask.sum())} policy tokens in {len(rows.keep)} rows")
-  text = replay_report.text(result, f"{title}: {subtitle}.")
+      f"of iteration {policy_iteration}; advantage {cfg.advantage.name}, aggregation "
+      f"{cfg.aggregation.name}; {int(rows.rollout.mask.sum())} policy tokens in {len(rows.keep)} "
+      f"rows")
+  text = replay_report.text(replayed, f"{title}: {subtitle}.")
   write_atomically(workdir / "replay.md", text)
-  write_atomically(workdir / "replay.html", replay_report.page(result, title, subtitle))
+  write_atomically(workdir / "replay.html", replay_report.page(replayed, title, subtitle))
   return text
 
 
@@ -74,9 +75,10 @@ def _scores(learner: Learner, start: Start, params: Params, rollout: Rollout) ->
   """
   scoring = learner.scoring
   policies = {CURRENT: params, BASE: None if learner.base is None else learner.base(start)}
-  found = {name: column.run(*(policies[of] for of in column.entry.reads), rollout, scoring.sampling)
-           for name, column in scoring.columns.items() if REFERENCE not in column.entry.reads}
-  scores = Scores(columns=found or None)
+  columns = {name: column.run(*(policies[policy_name] for policy_name in column.entry.reads),
+                              rollout, scoring.sampling)
+             for name, column in scoring.columns.items() if REFERENCE not in column.entry.reads}
+  scores = Scores(columns=columns or None)
   if not scoring.reads_stats:
     return scores
   stats = scoring.score(params, rollout, scoring.sampling)

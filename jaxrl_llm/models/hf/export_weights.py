@@ -53,9 +53,9 @@ def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_byt
       tensors[name] = entry.to_stored(fetch(entry, position))
     if writes:
       _write(directory / file, tensors)
-  beside = {name: _on_host(x) for name, x in leaves.items() if extra_tensors.is_beside(name)}
+  extra = {name: _on_host(x) for name, x in leaves.items() if extra_tensors.is_beside(name)}
   if writes:
-    extra_tensors.save(directory, beside)
+    extra_tensors.save(directory, extra)
     if shards.is_sharded:
       index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
       _write_json(directory / INDEX, index)
@@ -69,11 +69,12 @@ def _make_directory(directory: Path) -> None:
     CheckpointError: it holds a checkpoint already.
   """
   directory.mkdir(parents=True, exist_ok=True)
-  taken = sorted(p.name for p in directory.iterdir()
-                 if p.suffix == ".safetensors" or p.name in ("config.json", *extra_tensors.FILES))
-  if taken:
+  existing = sorted(p.name for p in directory.iterdir()
+                    if p.suffix == ".safetensors"
+                    or p.name in ("config.json", *extra_tensors.FILES))
+  if existing:
     raise CheckpointError(
-        f"{directory} already holds {', '.join(taken)}. Fix: export into a new directory.")
+        f"{directory} already holds {', '.join(existing)}. Fix: export into a new directory.")
 
 
 def _checked(model: Model, params, dtype) -> dict[str, Any]:
@@ -86,13 +87,13 @@ def _checked(model: Model, params, dtype) -> dict[str, Any]:
   if dtype is not None and jnp.dtype(dtype).name not in SUPPORTED:
     raise CheckpointError(
         f"dtype = {dtype!r} cannot be stored. Supported: {', '.join(SUPPORTED)}.")
-  leaves, wanted = by_path(params), by_path(model.shapes())
-  problems = [f"missing: {p} {list(wanted[p].shape)}" for p in wanted.keys() - leaves.keys()]
-  problems += [f"left over: {p}" for p in leaves.keys() - wanted.keys()]
+  leaves, expected = by_path(params), by_path(model.shapes())
+  problems = [f"missing: {p} {list(expected[p].shape)}" for p in expected.keys() - leaves.keys()]
+  problems += [f"left over: {p}" for p in leaves.keys() - expected.keys()]
   problems += [
-      f"wrong shape: {p} is {list(leaves[p].shape)}, but the model has {list(wanted[p].shape)}"
-      for p in wanted.keys() & leaves.keys()
-      if leaves[p].shape != wanted[p].shape
+      f"wrong shape: {p} is {list(leaves[p].shape)}, but the model has {list(expected[p].shape)}"
+      for p in expected.keys() & leaves.keys()
+      if leaves[p].shape != expected[p].shape
   ]
   problems += [
       f"wrong dtype: {p} is {x.dtype}" for p, x in leaves.items()

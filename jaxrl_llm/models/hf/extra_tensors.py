@@ -56,13 +56,13 @@ def load(directory: Path, model: Model, path: str, shape: tuple[int, ...],
 
 
 def _stored(file: Path, path: str) -> np.ndarray:
-  found = np.load(file)
-  if isinstance(found, np.ndarray):
-    return found
-  if path not in found.files:
+  archive = np.load(file)
+  if isinstance(archive, np.ndarray):
+    return archive
+  if path not in archive.files:
     raise CheckpointError(f"{file}: {path} is not there. Fix: the file that was exported with "
                           "these weights.")
-  return found[path]
+  return archive[path]
 
 
 def _fresh(model: Model, path: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -71,9 +71,9 @@ def _fresh(model: Model, path: str, shape: tuple[int, ...]) -> np.ndarray:
 
   @jax.jit
   def parameter():  # the compiler leaves the other parameters out
-    found = model.init(jax.random.key(0))
+    leaf = model.init(jax.random.key(0))
     for key in path.split("/"):
-      found = found[key]
-    return found
+      leaf = leaf[key]
+    return leaf
 
   return np.asarray(parameter())

@@ -46,25 +46,25 @@ def is_adapter(directory: Path) -> bool:
   return (directory / CONFIG).exists()
 
 
-def bases(directory: Path) -> list[str]:
+def candidate_bases(directory: Path) -> list[str]:
   """Where the base of an adapter may be, the likeliest first: as adapter_config.json names it, from
   the current folder and beside the adapter, and in the adapter's own folder.
 
   Raises:
     CheckpointError: adapter_config.json is not readable or names no base.
   """
-  named = read_json(directory / CONFIG).get(BASE)
-  if named is not None and not isinstance(named, str):
-    raise CheckpointError(f"{directory / CONFIG}: {BASE} = {named!r}: a name or a directory was "
+  base = read_json(directory / CONFIG).get(BASE)
+  if base is not None and not isinstance(base, str):
+    raise CheckpointError(f"{directory / CONFIG}: {BASE} = {base!r}: a name or a directory was "
                           "expected. Fix: the directory of the base.")
-  own = [str(directory)] if (directory / "config.json").exists() else []
-  if not named:
-    if own:
-      return own
+  self_dir = [str(directory)] if (directory / "config.json").exists() else []
+  if not base:
+    if self_dir:
+      return self_dir
     raise CheckpointError(f"{directory / CONFIG} names no base. Fix: {BASE}, the directory of the "
                           "checkpoint that the adapter was trained on.")
-  beside = [directory / named, directory.parent / named, directory.parent / Path(named).name]
-  return [named, *map(str, beside), *own]
+  sibling_dirs = [directory / base, directory.parent / base, directory.parent / Path(base).name]
+  return [base, *map(str, sibling_dirs), *self_dir]
 
 
 def add(directory: Path, model: Model, params, dtype=None):
@@ -91,19 +91,19 @@ def add(directory: Path, model: Model, params, dtype=None):
   problems = _changed_copies(copies, entries, params)
   parts = collections.defaultdict(list)
   for module, matrices in pairs.items():
-    found = entries.get(module)
-    problem = _misfit(matrices, found, _ranks(config))
+    match = entries.get(module)
+    problem = _shape_error(matrices, match, _ranks(config))
     if problem:
       problems.append(f"{module}: {problem}")
     else:
-      parts[found[0].path].append((*found, _product(config, matrices)))
+      parts[match[0].path].append((*match, _product(config, matrices)))
   if problems or not parts:
     lines = "\n  ".join(problems or ["no adapter at all"])
     raise CheckpointError(f"{directory / WEIGHTS} does not fit its base:\n  {lines}")
 
   def changed(keys, leaf):
-    found = parts.get(jax.tree_util.keystr(keys, simple=True, separator="/"))
-    return leaf if found is None else _added(leaf, found, dtype)
+    matches = parts.get(jax.tree_util.keystr(keys, simple=True, separator="/"))
+    return leaf if matches is None else _add_delta(leaf, matches, dtype)
 
   return jax.tree_util.tree_map_with_path(changed, params)
 
@@ -187,16 +187,17 @@ def _ranks(config: dict[str, Any]) -> set[int]:
   return {config["r"], *(pattern.values() if isinstance(pattern, dict) else ())}
 
 
-def _misfit(matrices: dict[str, np.ndarray], found: tuple[Entry, tuple] | None,
-            ranks: set[int]) -> str:
+def _shape_error(matrices: dict[str, np.ndarray], match: tuple[Entry, tuple] | None,
+                 ranks: set[int]) -> str:
   """Why a pair of matrices does not fit the base; empty if it does."""
-  if found is None:
+  if match is None:
     return "the base has no such weight"
   if set(matrices) != {"A", "B"}:
     return f"only lora_{''.join(matrices)} is there"
-  a, b, wanted = matrices["A"], matrices["B"], found[0].stored_shape
-  if a.ndim != 2 or b.ndim != 2 or (b.shape[0], a.shape[1]) != wanted or a.shape[0] != b.shape[1]:
-    return f"A is {list(a.shape)}, B is {list(b.shape)}, the weight {list(wanted)}"
+  a, b, expected_shape = matrices["A"], matrices["B"], match[0].stored_shape
+  shapes_fit = a.ndim == b.ndim == 2 and (b.shape[0], a.shape[1]) == expected_shape
+  if not shapes_fit or a.shape[0] != b.shape[1]:
+    return f"A is {list(a.shape)}, B is {list(b.shape)}, the weight {list(expected_shape)}"
   if a.shape[0] not in ranks:
     return f"A has {a.shape[0]} rows, but adapter_config.json names the rank {sorted(ranks)}"
   if not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -210,11 +211,11 @@ def _product(config: dict[str, Any], matrices: dict[str, np.ndarray]) -> np.ndar
   return scale * (matrices["B"] @ matrices["A"])
 
 
-def _added(leaf, found: list[tuple[Entry, tuple, np.ndarray]], dtype) -> jax.Array:
+def _add_delta(leaf, deltas: list[tuple[Entry, tuple, np.ndarray]], dtype) -> jax.Array:
   """A parameter plus its products, each at its index of the stacked axes."""
   delta = np.zeros(leaf.shape, np.float32)
-  for entry, index, product in found:
-    whole = (slice(None),) * (leaf.ndim - entry.stacked)
-    delta[index] = entry.from_stored(product.__getitem__, whole)
+  for entry, index, product in deltas:
+    full_slice = (slice(None),) * (leaf.ndim - entry.stacked)
+    delta[index] = entry.from_stored(product.__getitem__, full_slice)
   out = leaf.astype(jnp.float32) + jax.device_put(delta, leaf.sharding)
   return out.astype(dtype or jnp.float32)

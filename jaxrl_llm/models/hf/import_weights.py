@@ -142,7 +142,7 @@ def base_directory(path: str | Path) -> Path:
   directory = local_directory(path)
   if not import_adapters.is_adapter(directory):
     return directory
-  tried = import_adapters.bases(directory)
+  tried = import_adapters.candidate_bases(directory)
   for place in tried:
     if (Path(place) / "config.json").exists():
       return Path(place)
@@ -176,8 +176,8 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
     CheckpointError: tensors are missing, left over, or of a wrong shape or dtype; all are listed.
   """
   problems = []
-  wanted = {name: entry for entry in table for _, name in entry.names}
-  for name, entry in wanted.items():
+  expected = {name: entry for entry in table for _, name in entry.names}
+  for name, entry in expected.items():
     stored = weights.tensors.get(name)
     if stored is None:
       problems.append(f"missing: {name} (for {entry.path}, shape {list(entry.stored_shape)})")
@@ -190,7 +190,7 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
           f"wrong dtype: {name} in {stored.file} is {stored.dtype}, supported are "
           f"{', '.join(DTYPES)}")
   ignored = []
-  for name in weights.tensors.keys() - wanted.keys():
+  for name in weights.tensors.keys() - expected.keys():
     tied_head = tied and name == "lm_head.weight"
     if name.endswith(BUFFER) or (tied_head and _same(weights, name, "model.embed_tokens.weight")):
       ignored.append(name)
@@ -207,15 +207,15 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
   return sorted(ignored)
 
 
-def _same(weights: Weights, one: str, other: str, rows: int = 1024) -> bool:
+def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> bool:
   """Whether two tensors are bitwise equal, compared a block of rows at a time."""
-  first, second = weights.tensors[one], weights.tensors.get(other)
+  first, second = weights.tensors[name], weights.tensors.get(other_name)
   if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
     return False
   count = first.shape[0]
   for start in range(0, count, rows):
     block = (slice(start, min(start + rows, count)), slice(None))
-    if weights.read(one, block).tobytes() != weights.read(other, block).tobytes():
+    if weights.read(name, block).tobytes() != weights.read(other_name, block).tobytes():
       return False
   return True
 
@@ -233,8 +233,9 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
       outer = spans[:entry.stacked]
       for i, name in entry.names:
         if all(start <= n < stop for n, (start, stop) in zip(i, outer, strict=True)):
-          at = tuple(n - start for n, (start, _) in zip(i, outer, strict=True))
-          out[at] = entry.from_stored(functools.partial(weights.read, name), index[entry.stacked:])
+          position = tuple(n - start for n, (start, _) in zip(i, outer, strict=True))
+          out[position] = entry.from_stored(functools.partial(weights.read, name),
+                                            index[entry.stacked:])
       done[spans] = out
     return done[spans]
 

@@ -35,9 +35,9 @@ def read_config(directory: Path) -> ModelConfig:
   if kind not in ARCHITECTURES:
     raise CheckpointError(f"{file}: model_type = {kind!r} is not supported. "
                           f"Supported: {', '.join(ARCHITECTURES)}.")
-  named = raw.get("architectures") or [ARCHITECTURES[kind]]
-  if named != [ARCHITECTURES[kind]]:
-    raise CheckpointError(f"{file}: architectures = {named} is not supported. "
+  architectures = raw.get("architectures") or [ARCHITECTURES[kind]]
+  if architectures != [ARCHITECTURES[kind]]:
+    raise CheckpointError(f"{file}: architectures = {architectures} is not supported. "
                           f"Supported: {', '.join(ARCHITECTURES.values())}.")
   # Imported here because it takes seconds, and most runs start without a checkpoint.
   from transformers import CONFIG_MAPPING
@@ -232,8 +232,8 @@ def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
   }
   if kind != "qwen2":
     ours["attention_bias"] = cfg.out_bias
-  kept = base if base.get("model_type") == kind else {}
-  return defaults | kept | ours | _rope_keys(cfg) | _expert_keys(cfg)
+  inherited = base if base.get("model_type") == kind else {}
+  return defaults | inherited | ours | _rope_keys(cfg) | _expert_keys(cfg)
 
 
 def _rope_keys(cfg: ModelConfig) -> dict[str, Any]:

@@ -90,9 +90,9 @@ def to_tensors(model: Model, adapters) -> dict[str, np.ndarray]:
           "export the merged parameters, or train with parameters.lora_targets on attention only.")
     for index, name in entry.names:
       module = PREFIX + name.removesuffix(".weight")
-      for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):
-        matrix = np.asarray(flat[*keys, ours], np.float32)[index]
-        out[f"{module}.{theirs}.weight"] = np.ascontiguousarray(matrix.T)
+      for matrix_name, peft_name in (("a", "lora_A"), ("b", "lora_B")):
+        matrix = np.asarray(flat[*keys, matrix_name], np.float32)[index]
+        out[f"{module}.{peft_name}.weight"] = np.ascontiguousarray(matrix.T)
   return out
 
 

@@ -32,8 +32,8 @@ def sampling_defaults(directory: Path) -> dict[str, float]:
   if not (directory / "generation_config.json").exists():
     return {}
   raw = read_json(directory / "generation_config.json")
-  found = {key: raw[key] for key in SAMPLING if raw.get(key) is not None}
-  return found | ({"temperature": 0.0} if raw.get("do_sample") is False else {})
+  numbers = {key: raw[key] for key in SAMPLING if raw.get(key) is not None}
+  return numbers | ({"temperature": 0.0} if raw.get("do_sample") is False else {})
 
 
 def differing_sampling(directory: Path, ours: dict[str, float]) -> list[str]:
@@ -43,7 +43,7 @@ def differing_sampling(directory: Path, ours: dict[str, float]) -> list[str]:
   Args:
     ours: by the names of SAMPLING; an absent one prunes nothing.
   """
-  theirs = sampling_defaults(directory)
+  recommended = sampling_defaults(directory)
   ours = SAMPLING | ours
-  return [f"{key} = {value} (here {ours[key]})" for key, value in theirs.items()
+  return [f"{key} = {value} (here {ours[key]})" for key, value in recommended.items()
           if value != ours[key]]

@@ -82,9 +82,10 @@ def _read_index(directory: Path) -> dict[str, str]:
   if (directory / SINGLE).exists():
     return {}
   if not (directory / INDEX).exists():
-    found = sorted(p.name for p in directory.iterdir())
+    present = sorted(p.name for p in directory.iterdir())
     raise CheckpointError(
-        f"{directory} holds neither {SINGLE} nor {INDEX}, but {found}. Fix: a directory written by "
+        f"{directory} holds neither {SINGLE} nor {INDEX}, but {present}. Fix: a directory written "
+        f"by "
         "save_pretrained with safe serialization (other formats are not read).")
   try:
     index = json.loads((directory / INDEX).read_text())["weight_map"]

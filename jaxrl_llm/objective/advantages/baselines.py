@@ -36,8 +36,8 @@ def maxrl(inputs: AdvantageInputs, cfg: Maxrl) -> Float[Array, "B L"]:
   Source: arXiv 2602.02710 and its code.
   """
   difference, count = group.centred(inputs)
-  kept = masked.masked(returns.totals(inputs), returns.usable(inputs))
-  mean = masked.safe_divide(masked.group_sum(kept, inputs.group_id), count)
+  rewards = masked.masked(returns.totals(inputs), returns.usable(inputs))
+  mean = masked.safe_divide(masked.group_sum(rewards, inputs.group_id), count)
   scaled = masked.safe_divide(difference, jnp.where(mean > 0, mean + cfg.epsilon, 0.0))
   return returns.constants(scaled[:, None], inputs)
 

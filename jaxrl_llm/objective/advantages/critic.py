@@ -36,7 +36,7 @@ def gae(inputs: AdvantageInputs, cfg: Gae) -> Float[Array, "B L"]:
 
   Source: arXiv 1506.02438, eqs. 11-16.
   """
-  live = inputs.mask & returns.kept(inputs)[:, None]
+  live = inputs.mask & returns.keep_mask(inputs)[:, None]
   advantages = _unwhitened(inputs, cfg.gamma, cfg.lam, live)
   scaled = masked.whiten(advantages, live) if cfg.whiten else masked.masked(advantages, live)
   return returns.constants(scaled, inputs)
@@ -59,7 +59,7 @@ def value_targets(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array,
   """
   if inputs.values is None:
     raise ValueError("value_targets needs ['values'] in its inputs: the critic's estimates, [B, L]")
-  live = inputs.mask & returns.kept(inputs)[:, None]
+  live = inputs.mask & returns.keep_mask(inputs)[:, None]
   gamma, lam = getattr(cfg, "gamma", 1.0), getattr(cfg, "lam", 1.0)
   advantages = _unwhitened(inputs, gamma, lam, live)
   return lax.stop_gradient(masked.masked(advantages + masked.masked(inputs.values, live), live))

@@ -28,7 +28,7 @@ def reinforce_pp(inputs: AdvantageInputs, cfg: ReinforcePP) -> Float[Array, "B L
 
   Source: arXiv 2501.03262.
   """
-  return _advantages(returns.outcomes(inputs), returns.kept(inputs), inputs, cfg)
+  return _advantages(returns.outcomes(inputs), returns.keep_mask(inputs), inputs, cfg)
 
 
 @register("reinforce_pp_baseline", ReinforcePP)

@@ -23,7 +23,7 @@ def centred(inputs: AdvantageInputs) -> tuple[Float[Array, " B"], Float[Array, "
   The difference is exactly 0 where all kept rows of the group have the same R. The rounding of the
   mean would otherwise be divided by a standard deviation of the same size.
   """
-  keep, totals = returns.kept(inputs), returns.totals(inputs)
+  keep, totals = returns.keep_mask(inputs), returns.totals(inputs)
   count = masked.group_sum(keep.astype(totals.dtype), inputs.group_id)
   mean = masked.safe_divide(masked.group_sum(totals, inputs.group_id), count)
   largest = masked.group_max(jnp.where(keep, totals, -jnp.inf), inputs.group_id)

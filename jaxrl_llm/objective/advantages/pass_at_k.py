@@ -32,14 +32,14 @@ def _all_wrong(wrong: Array, count: Array, k: int) -> Array:
 
 def _enough(inputs: AdvantageInputs, k: int) -> Array:
   """Returns the kept rows of groups with at least k kept rows, and at least two, [B]."""
-  keep = returns.kept(inputs)
+  keep = returns.keep_mask(inputs)
   count = masked.group_sum(keep.astype(jnp.int32), inputs.group_id)
   return keep & (count >= max(k, 2))
 
 
 def too_few_rows(inputs: AdvantageInputs, cfg: PassK) -> dict[str, Mean]:
   """Returns the share of kept rows whose group has fewer than k kept rows, so that A is 0."""
-  keep = returns.kept(inputs)
+  keep = returns.keep_mask(inputs)
   lacking = keep & ~_enough(inputs, cfg.k)
   return {"advantage/too_few": masked.mean(lacking.astype(jnp.float32), keep)}
 
@@ -66,9 +66,9 @@ def pass_k(inputs: AdvantageInputs, cfg: PassK) -> Float[Array, "B L"]:
   count = masked.group_sum(usable.astype(rewards.dtype), inputs.group_id)
   wrong = masked.group_sum((usable & (rewards <= 0)).astype(rewards.dtype), inputs.group_id)
   missed = _all_wrong(wrong, count, cfg.k)
-  others = _all_wrong(jnp.maximum(wrong - 1, 0), count - 1, cfg.k - 1)
+  missed_without_row = _all_wrong(jnp.maximum(wrong - 1, 0), count - 1, cfg.k - 1)
   deviation = jnp.sqrt(missed * (1 - missed))
-  advantages = jnp.where(rewards > 0, missed, missed - others) / (deviation + _EPSILON)
+  advantages = jnp.where(rewards > 0, missed, missed - missed_without_row) / (deviation + _EPSILON)
   advantages = masked.masked(advantages, usable & (deviation > 0))
   return returns.constants(advantages[:, None], inputs)
 

@@ -64,8 +64,9 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 
-  def make(function, own: type) -> AdvantageEntry:
-    return AdvantageEntry(function, own, frozenset(needs), group, tuple(options.items()), metrics)
+  def make(function, numbers: type) -> AdvantageEntry:
+    return AdvantageEntry(function, numbers, frozenset(needs), group, tuple(options.items()),
+                          metrics)
 
   return ADVANTAGES.register(name, numbers, replace=replace, make=make, **defaults)
 

@@ -8,20 +8,20 @@ from jaxrl_llm.ops import masked, prefix
 from jaxrl_llm.types import AdvantageInputs
 
 
-def kept(inputs: AdvantageInputs) -> Bool[Array, " B"]:
+def keep_mask(inputs: AdvantageInputs) -> Bool[Array, " B"]:
   """Returns `keep`, or True for every row where it is None."""
   return jnp.ones_like(inputs.group_id, bool) if inputs.keep is None else inputs.keep
 
 
 def usable(inputs: AdvantageInputs) -> Bool[Array, " B"]:
   """Returns the kept rows whose group has another kept row to compare with."""
-  keep = kept(inputs)
+  keep = keep_mask(inputs)
   return keep & (masked.group_sum(keep.astype(jnp.int32), inputs.group_id) >= 2)
 
 
 def outcomes(inputs: AdvantageInputs) -> Float[Array, " B"]:
   """Returns the outcome rewards; 0 on rows that are not kept."""
-  return masked.masked(inputs.rewards, kept(inputs))
+  return masked.masked(inputs.rewards, keep_mask(inputs))
 
 
 def token_rewards(inputs: AdvantageInputs) -> Float[Array, "B L"]:
@@ -31,7 +31,7 @@ def token_rewards(inputs: AdvantageInputs) -> Float[Array, "B L"]:
   """
   if inputs.token_rewards is None:
     return jnp.zeros(inputs.mask.shape, outcomes(inputs).dtype)
-  return masked.masked(inputs.token_rewards, inputs.mask & kept(inputs)[:, None])
+  return masked.masked(inputs.token_rewards, inputs.mask & keep_mask(inputs)[:, None])
 
 
 def totals(inputs: AdvantageInputs) -> Float[Array, " B"]:

@@ -73,8 +73,8 @@ class Positions(NamedTuple):
 
   def spread(self, values: Float[Array, "B L"]) -> Float[Array, "B L"]:
     """Returns, for each token, the entry of its position; 0 where the token is not live."""
-    at = jnp.maximum(self.index - 1, 0)
-    return masked.masked(jnp.take_along_axis(values, at, 1), self.index > 0)
+    column = jnp.maximum(self.index - 1, 0)
+    return masked.masked(jnp.take_along_axis(values, column, 1), self.index > 0)
 
 
 def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: str,
@@ -94,7 +94,7 @@ def positions(inputs: AdvantageInputs, live: Bool[Array, "B L"], granularity: st
 
 
 def _energy(inputs: AdvantageInputs, cfg: Otb, live: Bool[Array, "B L"],
-            at: Positions) -> Float[Array, "B L"]:
+            positions: Positions) -> Float[Array, "B L"]:
   """Returns W per position, squared correction weights included; 0 where the row is not alive."""
   if cfg.weight == "uniform":
     energy = live.astype(masked.masked(inputs.anchor_log_probs, live).dtype)
@@ -106,18 +106,19 @@ def _energy(inputs: AdvantageInputs, cfg: Otb, live: Bool[Array, "B L"],
     square = jnp.square(masked.masked(inputs.correction_weights, live))
   if cfg.importance == "inside_cumsum":
     energy = energy * square
-  energy = at.total(energy)
+  energy = positions.total(energy)
   if cfg.weight == "cumulative":
     energy = jnp.cumsum(energy, -1)
   if cfg.importance == "outside":
-    energy = energy * masked.safe_divide(at.total(square), at.total(live.astype(square.dtype)))
-  return masked.masked(energy, at.alive)
+    energy = energy * masked.safe_divide(positions.total(square),
+                                         positions.total(live.astype(square.dtype)))
+  return masked.masked(energy, positions.alive)
 
 
-def _second_longest(at: Positions, usable: Bool[Array, " B"],
+def _second_longest(positions: Positions, usable: Bool[Array, " B"],
                     group_id: Int[Array, " B"]) -> Int[Array, " B"]:
   """Returns the last position that at least two usable rows of the group reach."""
-  last = jnp.where(usable, jnp.max(at.index, -1, initial=0), 0)
+  last = jnp.where(usable, jnp.max(positions.index, -1, initial=0), 0)
   longest = masked.group_max(last, group_id)
   unique = masked.group_sum(((last == longest) & usable).astype(jnp.int32), group_id) == 1
   second = masked.group_max(jnp.where(last == longest, 0, last), group_id)
@@ -128,17 +129,18 @@ def _advantages(inputs: AdvantageInputs, cfg: Otb, *, compact: bool) -> Float[Ar
   """Returns G - B at each token; `compact` is that of `positions`."""
   usable = returns.usable(inputs)
   live = inputs.mask & usable[:, None]
-  at = positions(inputs, live, cfg.granularity, compact)
-  per_token = at.total(masked.masked(returns.token_rewards(inputs), live))
-  target = masked.masked(returns.rewards_to_go(returns.outcomes(inputs), per_token), at.alive)
-  energy = _energy(inputs, cfg, live, at)
+  token_positions = positions(inputs, live, cfg.granularity, compact)
+  per_token = token_positions.total(masked.masked(returns.token_rewards(inputs), live))
+  target = masked.masked(returns.rewards_to_go(returns.outcomes(inputs), per_token),
+                         token_positions.alive)
+  energy = _energy(inputs, cfg, live, token_positions)
   add = masked.group_others if cfg.leave_one_out else masked.group_sum
   baseline = add(energy * target, inputs.group_id) / (add(energy, inputs.group_id) + _EPSILON)
   if cfg.zero_tail:
-    second_longest = _second_longest(at, usable, inputs.group_id)
+    second_longest = _second_longest(token_positions, usable, inputs.group_id)
     shared = jnp.arange(1, live.shape[1] + 1) <= second_longest[:, None]
     baseline = jnp.where(shared, baseline, 0)
-  return returns.constants(at.spread(target - baseline), inputs)
+  return returns.constants(token_positions.spread(target - baseline), inputs)
 
 
 @register("otb", Otb, needs={"sum_pi_squared", "anchor_log_probs"}, options=_OPTIONS)

@@ -60,8 +60,8 @@ def m2_weights(log_probs, anchor_log_probs, advantages, mask, cfg):
   inside = means <= tau if cfg.m2_scope == "away" else means < tau
   count = jnp.sum(inside & jnp.isfinite(ascending))
   smallest_dropped = jnp.append(ascending, jnp.inf)[count]
-  kept = mask & (~eligible | (squares < smallest_dropped))
-  return kept.astype(log_ratio.dtype)
+  retained = mask & (~eligible | (squares < smallest_dropped))
+  return retained.astype(log_ratio.dtype)
 
 
 def _cap(ascending, rank, count, tau: float):

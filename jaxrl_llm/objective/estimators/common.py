@@ -105,8 +105,8 @@ def clip_counts(mask: Mask, *, high: Mask, low: Mask, dropped: Mask,
   dual = jnp.zeros_like(mask) if dual is None else dual
   shares = {}
   for name, where in (("high", high), ("low", low), ("dual", dual), ("dropped", dropped)):
-    counted = jnp.broadcast_to(where, mask.shape).astype(jnp.float32)
-    shares[f"clip/{name}"] = masked.mean(counted, mask)
+    in_group = jnp.broadcast_to(where, mask.shape).astype(jnp.float32)
+    shares[f"clip/{name}"] = masked.mean(in_group, mask)
   return shares
 
 

@@ -91,8 +91,8 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
     raise ValueError(f"estimator {name!r} reads the columns {unknown}; allowed are {list(COLUMNS)}")
   optional = tuple((key, frozenset(value)) for key, value in options.items())
 
-  def make(function: Estimator, own: type) -> EstimatorEntry:
-    return EstimatorEntry(function, own, anchor, regularized, prepare and _constant(prepare),
+  def make(function: Estimator, numbers: type) -> EstimatorEntry:
+    return EstimatorEntry(function, numbers, anchor, regularized, prepare and _constant(prepare),
                           always, optional, on_policy)
 
   return ESTIMATORS.register(name, numbers, replace=replace, make=make, **defaults)
@@ -160,14 +160,14 @@ def get_estimator(name: str) -> Estimator:
 
   @functools.wraps(entry.function)
   def estimator(log_probs, anchor_log_probs, advantages, mask, cfg: EstimatorConfig,
-                **given) -> EstimatorOutput:
+                **columns) -> EstimatorOutput:
     if cfg.name != name:
       raise ConfigError(f"estimator.name = {cfg.name!r} was given to the estimator {name!r}")
-    missing = sorted(required(cfg) - {key for key, value in given.items() if value is not None})
+    missing = sorted(required(cfg) - {key for key, value in columns.items() if value is not None})
     if missing:
       raise ValueError(f"estimator {name!r} reads {missing} with these numbers; it got "
-                       f"{sorted(given)}. Fix: give them by keyword.")
-    return entry.function(log_probs, anchor_log_probs, advantages, mask, resolve(cfg), **given)
+                       f"{sorted(columns)}. Fix: give them by keyword.")
+    return entry.function(log_probs, anchor_log_probs, advantages, mask, resolve(cfg), **columns)
 
   vars(estimator)["prepare"] = entry.prepare
   return estimator

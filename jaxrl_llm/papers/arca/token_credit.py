@@ -49,14 +49,15 @@ def token_signal(inputs: AdvantageInputs, signal: str) -> Float[Array, "B L"]:
   """
   live = inputs.mask & returns.kept(inputs)[:, None]
   if signal == "adapter_residual":
-    found = inputs.columns[residual.COLUMN]
+    signal_values = inputs.columns[residual.COLUMN]
   elif signal == "entropy_drop":
     backwards = returns.next_value(jnp.flip(inputs.entropy, -1), jnp.flip(live, -1))
-    found = jnp.flip(backwards, -1) - inputs.entropy
+    signal_values = jnp.flip(backwards, -1) - inputs.entropy
   else:
-    found = inputs.anchor_log_probs
-    found = jnp.abs(found - inputs.ref_log_probs if signal == "reference_gap" else found)
-  return jnp.maximum(masked.masked(found, live), 0)
+    signal_values = inputs.anchor_log_probs
+    signal_values = jnp.abs(signal_values - inputs.ref_log_probs if signal == "reference_gap"
+                            else signal_values)
+  return jnp.maximum(masked.masked(signal_values, live), 0)
 
 
 def token_weights(inputs: AdvantageInputs, cfg: Arca) -> Float[Array, "B L"]:

@@ -58,10 +58,10 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
       above = shift
   # The shift from above is not short of the budget, so that what is missing is a rounding error.
   shares = _shares(priorities + above, floor, widths)
-  kept = np.floor(shares + 1e-9).astype(np.int64)
-  order = np.lexsort((np.arange(len(kept)), -(shares - kept).round(9)))
-  kept[order[:budget - kept.sum()]] += 1
-  return kept
+  channels = np.floor(shares + 1e-9).astype(np.int64)
+  order = np.lexsort((np.arange(len(channels)), -(shares - channels).round(9)))
+  channels[order[:budget - channels.sum()]] += 1
+  return channels
 
 
 def _shares(shifted: np.ndarray, floor: np.ndarray, widths: np.ndarray) -> np.ndarray:
@@ -82,10 +82,11 @@ def channel_scores(params: Params, cfg: ModelConfig) -> np.ndarray:
   return np.asarray([gate * up * down for gate, up, down in norms])
 
 
-def best_channels(scores: Float[np.ndarray, "N F"], kept: np.ndarray) -> Bool[np.ndarray, "N F"]:
+def best_channels(scores: Float[np.ndarray, "N F"],
+                  channels: np.ndarray) -> Bool[np.ndarray, "N F"]:
   """Returns which channels stay: in layer l the `kept[l]` with the largest scores."""
   place = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1, kind="stable")
-  return place < np.asarray(kept)[:, None]
+  return place < np.asarray(channels)[:, None]
 
 
 def masked(params: Params, cfg: ModelConfig, stay: Bool[Array, "N F"]) -> Params:

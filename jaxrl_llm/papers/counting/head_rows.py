@@ -52,10 +52,10 @@ def others(model: Model, ids: np.ndarray) -> Bool[np.ndarray, " V"]:
 
 def _hinge(params, batch: States, *, model, cfg, among, margin):
   del cfg  # there for the signature that losses share
-  logits, own = _logits(params, batch, model), batch.answers[:, None]
-  competing = among & (jnp.arange(logits.shape[-1]) != own)
+  logits, answer_ids = _logits(params, batch, model), batch.answers[:, None]
+  competing = among & (jnp.arange(logits.shape[-1]) != answer_ids)
   best = jax.lax.stop_gradient(jnp.where(competing, logits, -jnp.inf).max(-1))
-  right = jnp.take_along_axis(logits, own, -1)[:, 0]
+  right = jnp.take_along_axis(logits, answer_ids, -1)[:, 0]
   return jnp.mean(jax.nn.relu(margin + best - right)), {}
 
 

@@ -86,8 +86,8 @@ def fit_probe(states: np.ndarray, targets: np.ndarray, held_out: tuple[np.ndarra
     held_out: (states, targets), that only choose alpha. A report needs a third set.
     alphas: candidates.
   """
-  found = [ridge(states, targets, alpha) for alpha in alphas]
-  return max(found, key=lambda probe: probe.r_squared(*held_out))
+  probes = [ridge(states, targets, alpha) for alpha in alphas]
+  return max(probes, key=lambda probe: probe.r_squared(*held_out))
 
 
 def alignment(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -108,8 +108,8 @@ def ranks(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
     logits: [..., V].
     ids: [...] int.
   """
-  own = np.take_along_axis(logits, ids[..., None], -1)
-  return 1 + (logits > own).sum(-1)
+  id_logits = np.take_along_axis(logits, ids[..., None], -1)
+  return 1 + (logits > id_logits).sum(-1)
 
 
 def restricted(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:

@@ -39,11 +39,11 @@ def probe_critical_tokens(generator: Generator, prompts: Sequence[Sequence[int]]
   steps = iter(generator(rows, count, 0) if rows else [])
   shares, prefixes = [], iter(rows)
   for prompt, response, right in zip(prompts, responses, grade, strict=True):
-    found = []
+    shares_after = []
     for _ in range(1, len(response)):
       prefix = next(prefixes)
-      found.append(np.mean([right([*prefix, *next(steps).ids]) for _ in range(count)]))
-    shares.append(np.array([*found, float(right([*prompt, *response]))]))
+      shares_after.append(np.mean([right([*prefix, *next(steps).ids]) for _ in range(count)]))
+    shares.append(np.array([*shares_after, float(right([*prompt, *response]))]))
   return shares
 
 
@@ -82,12 +82,12 @@ def without_token(params, key: jax.Array, sampling: Sampling, *, model, cfg: Sam
     banned[:len(rows) * count] = np.repeat(forbidden, count)
     first = np.asarray(_first_tokens(params, tokens, length, banned, jax.random.fold_in(key, 0),
                                      sampling, model=model, rules=rules))[:len(rows) * count]
-    ended = np.isin(first, cfg.stop_ids)
+    stopped = np.isin(first, cfg.stop_ids)
     started = [[*rows[index // count], int(token)] for index, token in enumerate(first)]
-    open_rows = [row for row, over in zip(started, ended, strict=True) if not over]
+    open_rows = [row for row, over in zip(started, stopped, strict=True) if not over]
     steps = iter(go_on(open_rows, 1, 0) if open_rows else [])
     out = []
-    for token, over in zip(first.tolist(), ended, strict=True):
+    for token, over in zip(first.tolist(), stopped, strict=True):
       rest = Step([], True) if over else next(steps)
       out.append(Step([token, *rest.ids], rest.ended))
     return out

@@ -26,7 +26,7 @@ def dgr_rewards(preferences: np.ndarray, order: str = "symmetric",
     kept = the wins that agree with an order whose disagreements weigh least
     reward_i = (sum_j kept_ij - sum_j kept_ji) / max_k |the same of k|
 
-  Deviations from the public code: `order="symmetric"` takes the mean of `kept` over all best
+  Deviations from the public code: `order="symmetric"` takes the mean of `wins` over all best
   orders, so that nothing depends on the enumeration (own derivation), and dynamic programming over
   subsets replaces the list of n! orders. With all kept wins balanced, all rewards are 0.
 
@@ -39,8 +39,8 @@ def dgr_rewards(preferences: np.ndarray, order: str = "symmetric",
   Raises:
     ValueError: preferences that are not square, finite and antisymmetric, or an unknown order.
   """
-  kept = kept_wins(preferences, order, directions)
-  return scaled(kept.sum(1) - kept.sum(0))
+  wins = kept_wins(preferences, order, directions)
+  return scaled(wins.sum(1) - wins.sum(0))
 
 
 def distinct_pairs(texts: list[str]) -> list[tuple[str, str]]:
@@ -54,13 +54,13 @@ def between(texts: list[str], decided: Callable[[str, str], float]) -> np.ndarra
   Args:
     decided: of the texts of a pair in the order of `distinct_pairs`: above 0 if the first one wins.
   """
-  found = np.zeros((len(texts),) * 2)
+  tournament = np.zeros((len(texts),) * 2)
   pairs = set(distinct_pairs(texts))
   for i, j in itertools.permutations(range(len(texts)), 2):
     if (texts[i], texts[j]) in pairs:
-      found[i, j] = decided(texts[i], texts[j])
-      found[j, i] = -found[i, j]
-  return found
+      tournament[i, j] = decided(texts[i], texts[j])
+      tournament[j, i] = -tournament[i, j]
+  return tournament
 
 
 def drawn(*texts: str) -> float:
@@ -159,4 +159,4 @@ def has_conflict(preferences: np.ndarray) -> bool:
 
 def conflict_rate(tournaments: list[np.ndarray]) -> float:
   """Returns the share of preferences, one array [n, n] per prompt, that contain a cycle."""
-  return float(np.mean([has_conflict(one) for one in tournaments]))
+  return float(np.mean([has_conflict(tournament) for tournament in tournaments]))

@@ -115,12 +115,12 @@ class TstNumberCodec:
 
   def decode(self, text: str) -> str:
     """Returns a text of `encode` with its numbers in digits; what is no number stays."""
-    found, end = [], 0
+    pieces, end = [], 0
     for start in re.finditer(r"(?<!\w)(?=[0-9.])", text):
       if start.start() >= end and (number := self._number_at(text, start.start())):
-        found += [text[end:start.start()], number[0]]
+        pieces += [text[end:start.start()], number[0]]
         end = number[1]
-    return "".join([*found, text[end:]])
+    return "".join([*pieces, text[end:]])
 
   def pieces(self, text: str) -> list[str]:
     """Returns the pre-tokens: those of the numbers, and the texts between."""
@@ -141,14 +141,14 @@ class TstNumberCodec:
       integer, fraction: its digits before and behind the point; either may be empty.
     """
     cut = [integer[max(0, end - self.group):end] for end in range(len(integer), 0, -self.group)]
-    found = [Group(digits, level * self.group) for level, digits in enumerate(cut)][::-1]
-    if self.pad and found:
-      found[0] = Group(found[0].digits.zfill(self.group), found[0].exponent)
+    groups = [Group(digits, level * self.group) for level, digits in enumerate(cut)][::-1]
+    if self.pad and groups:
+      groups[0] = Group(groups[0].digits.zfill(self.group), groups[0].exponent)
     for begin in range(0, len(fraction), self.group):
       digits = fraction[begin:begin + self.group]
       digits = digits if self.lossless else digits.ljust(self.group, "0")
-      found.append(Group(digits, -begin - len(digits)))
-    return found
+      groups.append(Group(digits, -begin - len(digits)))
+    return groups
 
   def new_tokens(self, integer_levels: int = LEVELS, fraction_levels: int = LEVELS) -> list[str]:
     """Returns the tokens that a vocabulary with digits and a point lacks.
@@ -192,16 +192,16 @@ class TstNumberCodec:
 
   def _split(self, text: str) -> list[str | list[str]]:
     """The texts between numbers as they are, and the tokens of each number as a list."""
-    found: list[str | list[str]] = []
+    pieces: list[str | list[str]] = []
     end = 0
     for match in (_LOSSLESS_NUMBER if self.lossless else _PADDED_NUMBER).finditer(text):
       between = text[end:match.start()]
       end = match.end()
       set_apart = not self.lossless and text[match.start() - 1:match.start()] in list(_CURRENCY)
-      found += [between + " " * set_apart, self._tokens(*_parts(match))]
+      pieces += [between + " " * set_apart, self._tokens(*_parts(match))]
       if not self.lossless and text[end:end + 1] == "%":
-        found.append(" ")
-    return [*found, text[end:]]
+        pieces.append(" ")
+    return [*pieces, text[end:]]
 
   def _tokens(self, integer: str, fraction: str) -> list[str]:
     """The tokens of a number of these digits."""
@@ -215,8 +215,8 @@ class TstNumberCodec:
         marker = FRACTION * depth
       else:
         marker = self._marker(exponent // self.group) if exponent else ""
-      apart = self.variant == "marker" and marker
-      tokens += [digits, marker] if apart else [digits + marker]
+      separate = self.variant == "marker" and marker
+      tokens += [digits, marker] if separate else [digits + marker]
     return tokens
 
   def _is_token(self, text: str) -> bool:
@@ -227,36 +227,36 @@ class TstNumberCodec:
   def _markers(self) -> str:
     return rf"(?:[{LETTERS}]|e[0-9]+|{FRACTION}+)"
 
-  def _number_at(self, text: str, at: int) -> tuple[str, int] | None:
-    """(digits, where it ends) of the number whose tokens begin at `at`; None if there is none."""
+  def _number_at(self, text: str, start: int) -> tuple[str, int] | None:
+    """(digits, where it ends) of the number whose tokens begin at `start`, or None."""
     space = " " if self.variant == "marker" else ""
     group = re.compile(rf"([0-9]{{1,{self.group}}})(?:{space}({self._markers}))?(?!\w)")
-    digits, level, match = "", None, group.match(text, at)
+    digits, level, match = "", None, group.match(text, start)
     while match:
       this = self._level(match[2] or "")
       if this is None or (level is not None and (this, len(match[1])) != (level - 1, self.group)):
         return None
-      digits, level, at = digits + match[1], this, match.end()
+      digits, level, start = digits + match[1], this, match.end()
       if level == 0:
         break
-      match = group.match(text, at + 1) if text[at:at + 1] == " " else None
+      match = group.match(text, start + 1) if text[start:start + 1] == " " else None
     if level:  # the units are missing
       return None
-    fraction, end = self._fraction_at(text, at, group)
+    fraction, end = self._fraction_at(text, start, group)
     if fraction:
       return f"{digits}.{fraction}", end
-    return (digits, at) if digits else None
+    return (digits, start) if digits else None
 
-  def _fraction_at(self, text: str, at: int, group: re.Pattern) -> tuple[str, int]:
-    """(digits, where it ends) of the point and its groups at `at`; no digits if there are none."""
-    point = re.compile(r" ?\. ?").match(text, at)
+  def _fraction_at(self, text: str, start: int, group: re.Pattern) -> tuple[str, int]:
+    """(digits, where it ends) of the point and its groups at `start`; none: no digits."""
+    point = re.compile(r" ?\. ?").match(text, start)
     match = group.match(text, point.end()) if point else None
     digits, depth = "", 1
     while match and match[2] == FRACTION * depth:
-      digits, depth, at = digits + match[1], depth + 1, match.end()
-      whole = len(match[1]) == self.group and text[at:at + 1] == " "
-      match = group.match(text, at + 1) if whole else None
-    return digits, at
+      digits, depth, start = digits + match[1], depth + 1, match.end()
+      full_group = len(match[1]) == self.group and text[start:start + 1] == " "
+      match = group.match(text, start + 1) if full_group else None
+    return digits, start
 
   def _level(self, marker: str) -> int | None:
     """The level of a marker of the integer part, 0 for none; None for another marker."""
@@ -269,13 +269,14 @@ class TstNumberCodec:
 
 def _parts(match: re.Match) -> tuple[str, str]:
   """The digits of a number before and behind the point, its exponent expanded."""
-  named = {name: value or "" for name, value in match.groupdict().items()}
-  integer = next((named[name] for name in ("integer", "after_integer", "before_integer")
-                  if named.get(name)), "")
-  fraction = next((named[name] for name in ("fraction", "bare", "after_fraction", "before_fraction")
-                   if named.get(name)), "")
+  groups = {name: value or "" for name, value in match.groupdict().items()}
+  integer = next((groups[name] for name in ("integer", "after_integer", "before_integer")
+                  if groups.get(name)), "")
+  fraction = next((groups[name]
+                   for name in ("fraction", "bare", "after_fraction", "before_fraction")
+                   if groups.get(name)), "")
   integer = re.sub(r"\D", "", integer)
-  if named.get("exponent"):
-    plain = format(Decimal(f"{integer or 0}.{fraction}{named['exponent']}"), "f")
+  if groups.get("exponent"):
+    plain = format(Decimal(f"{integer or 0}.{fraction}{groups['exponent']}"), "f")
     integer, _, fraction = plain.partition(".")
   return integer, fraction

@@ -57,16 +57,16 @@ def agreement(state: TrainState, batch: TrainBatch, *, model: Model, cfg: StepCo
     return jax.tree.leaves(mtp.without(found))
 
   policy = gradient(None)
-  both = gradient(TermConfig("mtp_policy", coef=1.0))
-  head = [total - own for total, own in zip(both, policy, strict=True)]
+  combined = gradient(TermConfig("mtp_policy", coef=1.0))
+  head = [total - term_cfg for total, term_cfg in zip(combined, policy, strict=True)]
   product, size, own_size = _inner(policy, head), _inner(head, head), _inner(policy, policy)
   calibrating = StepConfig(dataclasses.replace(cfg.loss, term=UNBOUNDED), cfg.micro_batches,
                            cfg.parameters)
   params = trainable.merge(state.params, state.frozen, cfg.parameters)
   calibration = transforms.active(calibrating)["occ"]
-  found = calibration.before(params, batch, jnp.float32(jnp.nan),
-                             transforms.StepParts(model, calibrating, None))[1]
-  return Agreement(product / size, product / jnp.sqrt(size * own_size), found)
+  gradient_tree = calibration.before(params, batch, jnp.float32(jnp.nan),
+                                     transforms.StepParts(model, calibrating, None))[1]
+  return Agreement(product / size, product / jnp.sqrt(size * own_size), gradient_tree)
 
 
 def _inner(a: list, b: list) -> Float[Array, ""]:
@@ -85,6 +85,6 @@ def head_accuracy(params, rollout: Rollout, *, model: Model) -> tuple[Array, Arr
   hidden, _ = model.hidden(params, tokens, positions, segments)
   states, head = model.ahead(params, hidden, tokens, positions, segments)
   guessed = jnp.argmax(states[:, :-AHEAD] @ head.astype(states.dtype), -1)
-  counted = rollout.mask[:, AHEAD:]
-  return jnp.sum((guessed == tokens[:, AHEAD:]) & counted), jnp.sum(counted)
+  predicted = rollout.mask[:, AHEAD:]
+  return jnp.sum((guessed == tokens[:, AHEAD:]) & predicted), jnp.sum(predicted)
 

@@ -132,10 +132,10 @@ def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str
           calibrated: bool) -> terms.TermOutput:
   """Returns the loss of the head as a term; a coefficient stands in the batch or is `cfg.coef`."""
   batch, mask = inputs.batch, predicted_ahead(inputs.live)
-  found = batch.columns or {}
+  columns = batch.columns or {}
   anchor = None
   if ANCHOR in needs:
-    anchor = found.get(ANCHOR)
+    anchor = columns.get(ANCHOR)
     anchor = lax.stop_gradient(inputs.stats.mtp_log_probs) if anchor is None else anchor
   losses = MtpInputs(masked.masked(inputs.stats.mtp_log_probs, mask),
                      lax.stop_gradient(inputs.stats.log_probs), mask,
@@ -148,10 +148,10 @@ def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str
     metrics["mtp/coefficient"] = Mean(cfg.coef * count, count)
     return terms.TermOutput(per_token, metrics,
                             jnp.full((mask.shape[0], 1), cfg.coef, jnp.float32))
-  if COEFFICIENT not in found:
+  if COEFFICIENT not in columns:
     raise ValueError(f"a calibrated loss without the column {COEFFICIENT!r}. Fix: train_step finds "
                      "it, or papers/occ/calibration.py.")
-  return terms.TermOutput(per_token, metrics, found[COEFFICIENT][:, None])
+  return terms.TermOutput(per_token, metrics, columns[COEFFICIENT][:, None])
 
 
 # --- the package's losses
@@ -214,8 +214,8 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
   """
   del mask  # both changes are 0 outside
   size = jnp.sum(jnp.square(mtp_change))
-  found = cfg.lambda_plus * jnp.sum(change * mtp_change) / (size + EPSILON)
-  return jnp.where(size > 0, jnp.clip(found, cfg.lambda_min, cfg.lambda_max),
+  coefficient = cfg.lambda_plus * jnp.sum(change * mtp_change) / (size + EPSILON)
+  return jnp.where(size > 0, jnp.clip(coefficient, cfg.lambda_min, cfg.lambda_max),
                    last if cfg.carry else 0.0)
 
 

@@ -73,8 +73,8 @@ class PipoTransform(Transform):
 
   def phase(self, parts: PhaseParts) -> Replay:
     """Returns the part on the host."""
-    whole = functools.partial(replayed_batch, cfg=parts.cfg)
-    return Replay(self._cfg, jax.jit(whole, out_shardings=parallel.rows(parts.mesh)),
+    make_batch = functools.partial(replayed_batch, cfg=parts.cfg)
+    return Replay(self._cfg, jax.jit(make_batch, out_shardings=parallel.rows(parts.mesh)),
                   parts.make_step(parts.pieces), parts)
 
   def check(self, cfg: Config) -> None:

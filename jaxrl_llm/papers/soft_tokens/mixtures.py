@@ -147,5 +147,5 @@ def gaussian_step_logp(inputs: Float[Array, "*S D"], means: Float[Array, "*S D"]
   wide = jnp.promote_types(means.dtype, jnp.float32)
   squares = jnp.square(lax.stop_gradient(inputs).astype(wide) - means.astype(wide))
   sigma = jnp.asarray(sigma, wide)
-  some = sigma > 0
-  return jnp.where(some, -jnp.sum(squares, -1) / (2 * jnp.where(some, sigma, 1) ** 2), 0)
+  positive = sigma > 0
+  return jnp.where(positive, -jnp.sum(squares, -1) / (2 * jnp.where(positive, sigma, 1) ** 2), 0)

@@ -234,6 +234,6 @@ def _append(loop: _Loop, chosen: _Choice, cfg: SoftSamplerConfig) -> _Loop:
 def _moved(inputs: Float[Array, "B N D"], rollout) -> Float[Array, "B L D"]:
   """Lays what was fed at the n-th column after the prompt at its own column, as `assemble` does."""
   column = jnp.arange(rollout.tokens.shape[1]) - rollout.prompt_length[:, None]
-  at = jnp.clip(column, 0, inputs.shape[1] - 1)[..., None]
+  column_index = jnp.clip(column, 0, inputs.shape[1] - 1)[..., None]
   return jnp.where((rollout.turn_id == THOUGHT)[..., None],
-                   jnp.take_along_axis(inputs, at, axis=1), 0)
+                   jnp.take_along_axis(inputs, column_index, axis=1), 0)

@@ -78,9 +78,9 @@ def soft_loss(params, batch: SoftBatch, *, model, cfg) -> tuple[Float[Array, ""]
   signature that losses share.
   """
   del cfg
-  found = steps(params, batch.sampled, batch.mode, batch.answer_temperature, model=model)
+  step_stats = steps(params, batch.sampled, batch.mode, batch.answer_temperature, model=model)
   weights = masked.masked(batch.loss_weights * batch.advantages, batch.sampled.rollout.mask)
-  return -jnp.sum(weights * found.log_probs), {}
+  return -jnp.sum(weights * step_stats.log_probs), {}
 
 
 def _next_column(x: Array) -> Array:

@@ -116,11 +116,11 @@ def batch_of(sampled: SoftRollout, rewards, mode: ThoughtMode, answer_temperatur
   rollout = sampled.rollout
   inputs = AdvantageInputs(rewards=rewards, mask=rollout.mask, tokens=rollout.tokens,
                            group_id=rollout.group_id)
-  found = advantages.get_advantage("rloo")(inputs, AdvantageConfig("rloo"))
+  rloo = advantages.get_advantage("rloo")(inputs, AdvantageConfig("rloo"))
   weights = loss_weights(rollout.mask, None, None, AggregationConfig("sequence_sum"))
   if not thoughts:
     weights = jnp.where(rollout.turn_id == ANSWER, weights, 0)
-  return SoftBatch(sampled, found, weights, mode, jnp.float32(answer_temperature))
+  return SoftBatch(sampled, rloo, weights, mode, jnp.float32(answer_temperature))
 
 
 def graded(task: Task, problems: list[Problem], sampled: SoftRollout

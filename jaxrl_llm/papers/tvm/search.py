@@ -99,23 +99,24 @@ def step_beam_search(generator: Generator, scorer: Scorer, prompts: Sequence[Seq
   reading.
   """
   beams = [[Beam()] * cfg.beams for _ in prompts]
-  share = cfg.candidates // cfg.beams
+  per_beam = cfg.candidates // cfg.beams
   for step in range(cfg.max_steps):
-    open_beams = [(place, beam) for place, group in enumerate(beams) for beam in group
+    open_beams = [(prompt_index, beam) for prompt_index, group in enumerate(beams) for beam in group
                   if not beam.ended]
     if not open_beams:
       break
-    rows = [[*prompts[place], *beam.ids] for place, beam in open_beams]
-    steps = generator(rows, share, step)
-    found = [_continued(open_beams[index // share][1], one, cfg) for index, one in enumerate(steps)]
-    places = [open_beams[index // share][0] for index in range(len(found))]
-    scores = scorer([[*prompts[place], *beam.ids]
-                     for place, beam in zip(places, found, strict=True)])
-    contest = [[beam for beam in group if beam.ended] for group in beams]
-    for place, beam, score in zip(places, found, scores, strict=True):
-      contest[place].append(dataclasses.replace(beam, score=float(score)))
-    beams = [_best(group, cfg) for group in contest]
-  return [sorted(group, key=_ended_and_good) for group in beams]
+    rows = [[*prompts[prompt_index], *beam.ids] for prompt_index, beam in open_beams]
+    steps = generator(rows, per_beam, step)
+    extended = [_continued(open_beams[index // per_beam][1], step_output, cfg)
+                for index, step_output in enumerate(steps)]
+    places = [open_beams[index // per_beam][0] for index in range(len(extended))]
+    scores = scorer([[*prompts[prompt_index], *beam.ids]
+                     for prompt_index, beam in zip(places, extended, strict=True)])
+    candidates = [[beam for beam in group if beam.ended] for group in beams]
+    for prompt_index, beam, score in zip(places, extended, scores, strict=True):
+      candidates[prompt_index].append(dataclasses.replace(beam, score=float(score)))
+    beams = [_best(group, cfg) for group in candidates]
+  return [sorted(group, key=_sort_key) for group in beams]
 
 
 def _continued(beam: Beam, step: Step, cfg: BeamConfig) -> Beam:
@@ -125,7 +126,7 @@ def _continued(beam: Beam, step: Step, cfg: BeamConfig) -> Beam:
 
 def _best(group: list[Beam], cfg: BeamConfig) -> list[Beam]:
   """The best b of a group, the first of equal ones; with `distinct`, copies come last."""
-  ranked = sorted(group, key=_good)
+  ranked = sorted(group, key=_neg_score)
   if cfg.distinct:
     first = {beam.ids: index for index, beam in reversed(list(enumerate(ranked)))}
     chosen = set(first.values())
@@ -134,9 +135,9 @@ def _best(group: list[Beam], cfg: BeamConfig) -> list[Beam]:
   return ranked[:cfg.beams]
 
 
-def _good(beam: Beam) -> float:
+def _neg_score(beam: Beam) -> float:
   return -beam.score
 
 
-def _ended_and_good(beam: Beam) -> tuple[bool, float]:
+def _sort_key(beam: Beam) -> tuple[bool, float]:
   return not beam.ended, -beam.score

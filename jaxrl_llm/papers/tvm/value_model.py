@@ -103,21 +103,21 @@ def value_loss(params, batch: ValueBatch, *, model: Model,
   for the labels. TVM's own loss is unconfirmed.
   """
   hidden = _hidden(params, batch.tokens, batch.length, model)
-  raw, counted = model.values(params, hidden), batch.loss_weights > 0
-  labels = masked.masked(batch.labels, counted)
+  raw, mask = model.values(params, hidden), batch.loss_weights > 0
+  labels = masked.masked(batch.labels, mask)
   if cfg.link == "sigmoid":
     terms = optax.sigmoid_binary_cross_entropy(raw, labels)
   else:
     terms = jnp.square(raw - labels)
-  loss = jnp.sum(batch.loss_weights * masked.masked(terms, counted))
-  metrics = {"loss/value": masked.mean(terms, counted)}
+  loss = jnp.sum(batch.loss_weights * masked.masked(terms, mask))
+  metrics = {"loss/value": masked.mean(terms, mask)}
   if cfg.language_coef:
     log_probs = token_stats(hidden, model.head(params), jnp.roll(batch.tokens, -1, 1),
                             temperature=1.0).log_probs
     # Column t - 1 predicts token t; the first token is predicted by none.
     negative = jnp.pad(-log_probs[:, :-1], ((0, 0), (1, 0)))
-    loss += cfg.language_coef * jnp.sum(batch.loss_weights * masked.masked(negative, counted))
-    metrics["loss/language"] = masked.mean(negative, counted)
+    loss += cfg.language_coef * jnp.sum(batch.loss_weights * masked.masked(negative, mask))
+    metrics["loss/language"] = masked.mean(negative, mask)
   return loss, metrics
 
 
@@ -137,7 +137,7 @@ def make_value_step(model: Model, steps: int, learning_rate: float, cfg: ValueLo
     for _, batch in zip(range(steps), batches, strict=True):
       state, metrics = step(state, batch)
       losses.append(metrics["loss/value"])
-    return state.params, [float(one.total / one.count) for one in jax.device_get(losses)]
+    return state.params, [float(loss.total / loss.count) for loss in jax.device_get(losses)]
 
   return train_value
 
@@ -158,7 +158,7 @@ def make_scorer(params, model: Model, link: str = "identity"
     return jnp.take_along_axis(values, length[:, None] - 1, 1)[:, 0]
 
   def score(rows):
-    found = last_values(params, *map(jnp.asarray, padded_rows(rows)))
-    return np.asarray(found, np.float64)[:len(rows)]
+    values = last_values(params, *map(jnp.asarray, padded_rows(rows)))
+    return np.asarray(values, np.float64)[:len(rows)]
 
   return score

@@ -89,10 +89,10 @@ def exact_values(case: Walk, tokens: np.ndarray) -> np.ndarray:
 
 def exact_score(case: Walk, rows: list[list[int]]) -> np.ndarray:
   """Returns the value after the last token of each row, which may be unfinished, [R] float64."""
-  whole = np.zeros((len(rows), PROMPT + case.response), np.int64)
+  tokens = np.zeros((len(rows), PROMPT + case.response), np.int64)
   for index, row in enumerate(rows):
-    whole[index, :len(row)] = row
-  return exact_values(case, whole)[np.arange(len(rows)), [len(row) - 1 for row in rows]]
+    tokens[index, :len(row)] = row
+  return exact_values(case, tokens)[np.arange(len(rows)), [len(row) - 1 for row in rows]]
 
 
 def rewards(case: Walk, tokens: np.ndarray) -> np.ndarray:
@@ -149,8 +149,8 @@ class WalkSampler:
     index, cache = cache.index, kv_cache.record(cache, positions, segments)
     keys, values = kv_cache.write(cache.keys[0], cache.values[0], new, jnp.swapaxes(new, 2, 3),
                                   index)
-    seen = (cache.positions[:, None] <= positions[..., None]) & (cache.segments > 0)[:, None]
-    total = jnp.sum(jnp.where(seen, keys[:, 0, :1], 0), -1).astype(jnp.int32)
+    visible = (cache.positions[:, None] <= positions[..., None]) & (cache.segments > 0)[:, None]
+    total = jnp.sum(jnp.where(visible, keys[:, 0, :1], 0), -1).astype(jnp.int32)
     state = positions * 10 + total % 10
     hidden = jax.nn.one_hot(state, (PROMPT + self.case.response) * 10)
     return hidden, cache.replace(keys=(keys,), values=(values,))

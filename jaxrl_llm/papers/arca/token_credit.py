@@ -47,7 +47,7 @@ def token_signal(inputs: AdvantageInputs, signal: str) -> Float[Array, "B L"]:
                       at the first one
     reference_gap     | log pi - log pi_reference |
   """
-  live = inputs.mask & returns.kept(inputs)[:, None]
+  live = inputs.mask & returns.keep_mask(inputs)[:, None]
   if signal == "adapter_residual":
     signal_values = inputs.columns[residual.COLUMN]
   elif signal == "entropy_drop":
@@ -82,7 +82,7 @@ def weight_metrics(inputs: AdvantageInputs, cfg: Arca) -> dict[str, Mean]:
                              unconfirmed; this is the form of the effective sample size
   """
   weights = token_weights(inputs, cfg)
-  rows = returns.kept(inputs) & jnp.any(inputs.mask, -1)
+  rows = returns.keep_mask(inputs) & jnp.any(inputs.mask, -1)
   gini, effective = masked.row_gini(weights, inputs.mask), masked.row_share(weights, inputs.mask)
   return {"credit/gini": masked.mean(gini, rows),
           "credit/effective_tokens": masked.mean(effective, rows)}

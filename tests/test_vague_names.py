@@ -23,7 +23,8 @@ def test_the_counter_sees_each_way_of_binding(source, names):
 
 
 def test_a_function_within_another_is_counted_for_itself():
-  total, lines = vague_names.count({"x.py": "def f(x):\n  def g(item):\n    return item\n  return g"})
+  source = "def f(x):\n  def g(item):\n    return item\n  return g"
+  total, lines = vague_names.count({"x.py": source})
   assert (total, lines) == (2, ["x.py:2 g: item"])
 
 

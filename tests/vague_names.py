@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
 # Participles and relative words in place of a noun, and nouns that fit every value.
 VAGUE = frozenset("""
     asked apart at beside both counted each ended every found given gone got heard held its kept
-    laid made named of one others own put said seen shown some taken theirs these those told wanted which
-    whole
+    laid made named of one others own put said seen shown some taken theirs these those told wanted
+    which whole
     element info item items obj result results data stuff thing things
 """.split())
 

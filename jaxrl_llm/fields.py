@@ -37,6 +37,11 @@ class When:
       return value > self.above
     return value in self.values if self.values else bool(value) and value != "none"
 
+  def value_in(self, section, root):
+    """Returns the value of `key`, in the option's section or, without a leading dot, in `root`."""
+    base = section if self.key.startswith(".") else root
+    return functools.reduce(getattr, self.key.strip(".").split("."), base)
+
   def describe(self, key: str, present=None) -> str:
     """Returns the condition in words.
 
@@ -114,22 +119,29 @@ def unread(section, prefix: str, root=None):
   """
   for field in dataclasses.fields(section):
     value = getattr(section, field.name)
-    if value == field.default:
-      continue
-    for condition in field.metadata.get("when", ()):
-      inside = condition.key.startswith(".")
-      if not inside and root is None:
-        continue
-      key = prefix + condition.key[1:] if inside else condition.key
-      at = section if inside else root
-      present = functools.reduce(getattr, condition.key.strip(".").split("."), at)
-      if not condition.holds(present):
-        found = "" if condition.text else f" with {key} = {present!r}"
-        needed = condition.describe(key, present)
-        yield field.name, (f"{prefix}{field.name} = {value!r}{found}: it is read only with "
-                           f"{needed}. Fix: {needed}, or {prefix}{field.name} = "
-                           f"{field.default!r}, the default.")
-        break
+    condition = None if value == field.default else unmet_condition(section, field, root)
+    if condition is not None:
+      key = prefix + condition.key[1:] if condition.key.startswith(".") else condition.key
+      present = condition.value_in(section, root)
+      state = "" if condition.text else f" with {key} = {present!r}"
+      needed = condition.describe(key, present)
+      yield field.name, (f"{prefix}{field.name} = {value!r}{state}: it is read only with "
+                         f"{needed}. Fix: {needed}, or {prefix}{field.name} = "
+                         f"{field.default!r}, the default.")
+
+
+def unmet_condition(section, field: dataclasses.Field, root=None) -> When | None:
+  """Returns the first condition of an option that does not hold; None if it is read.
+
+  Args:
+    section: the dataclass of options that has the field.
+    root: as in `unread`.
+  """
+  for condition in field.metadata.get("when", ()):
+    known = condition.key.startswith(".") or root is not None
+    if known and not condition.holds(condition.value_in(section, root)):
+      return condition
+  return None
 
 
 def refuse_unread(section, prefix: str, root=None) -> None:
@@ -144,8 +156,8 @@ def did_you_mean(name: str, known) -> str:
   return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def checked(key: str, item, hint, meta):
-  """Returns `item` in the field's type, if it is in the field's range.
+def checked(key: str, value, hint, meta):
+  """Returns `value` in the field's type, if it is in the field's range.
 
   The text "none" stands for None where the field admits None.
 
@@ -153,22 +165,22 @@ def checked(key: str, item, hint, meta):
     ConfigError: a wrong type, a value out of range, or a choice that is not allowed.
   """
   optional = admits(hint, type(None))
-  if optional and (item is None or (isinstance(item, str) and item.lower() == "none")):
+  if optional and (value is None or (isinstance(value, str) and value.lower() == "none")):
     return None
   # One number of a tuple of numbers: "3" on a command line is not (3,).
-  one = hint is tuple and meta["of"] is type(item) is int
-  converted = (item,) if one else _converted(item, hint)
+  single = hint is tuple and meta["of"] is type(value) is int
+  converted = (value,) if single else _converted(value, hint)
   if isinstance(converted, tuple) and not all(isinstance(i, meta["of"]) for i in converted):
     converted = None
   if converted is None:
     expected = _type_name(hint) + (' or "none"' if optional else "")
-    raise ConfigError(f"{key} = {item!r}: {expected} was expected "
+    raise ConfigError(f"{key} = {value!r}: {expected} was expected "
                       f"({allowed(meta) or meta['doc']}). Fix: --config.{key}=<{expected}>.")
   if meta["choices"] and converted not in meta["choices"]:
-    raise ConfigError(f"{key} = {item!r}: allowed are {', '.join(map(repr, meta['choices']))}." +
+    raise ConfigError(f"{key} = {value!r}: allowed are {', '.join(map(repr, meta['choices']))}." +
                       did_you_mean(str(converted), meta["choices"]))
   if not isinstance(converted, (str, tuple, bool)) and not _inside(converted, meta):
-    raise ConfigError(f"{key} = {item!r}: out of range; {allowed(meta)} ({meta['doc']}). "
+    raise ConfigError(f"{key} = {value!r}: out of range; {allowed(meta)} ({meta['doc']}). "
                       f"Fix: choose a value in the range.")
   return converted
 
@@ -185,25 +197,25 @@ def admits(hint, kind) -> bool:
   return hint is kind or kind in typing.get_args(hint)
 
 
-def _converted(item, hint):
+def _converted(value, hint):
   """Returns the value in the field's type, or None if it does not fit."""
-  if isinstance(item, bool):
-    return item if admits(hint, bool) else None
-  if isinstance(item, int):
-    return item if admits(hint, int) else float(item) if admits(hint, float) else None
-  if isinstance(item, float):
-    whole = admits(hint, int) and item.is_integer()
-    return item if admits(hint, float) else int(item) if whole else None
-  if isinstance(item, str):
-    return item if admits(hint, str) else (item,) if hint is tuple else None
-  if isinstance(item, (list, tuple)):
-    return _nested(item) if hint is tuple else None
+  if isinstance(value, bool):
+    return value if admits(hint, bool) else None
+  if isinstance(value, int):
+    return value if admits(hint, int) else float(value) if admits(hint, float) else None
+  if isinstance(value, float):
+    is_integral = admits(hint, int) and value.is_integer()
+    return value if admits(hint, float) else int(value) if is_integral else None
+  if isinstance(value, str):
+    return value if admits(hint, str) else (value,) if hint is tuple else None
+  if isinstance(value, (list, tuple)):
+    return _nested(value) if hint is tuple else None
   return None
 
 
-def _nested(item):
+def _nested(values):
   """Returns nested tuples, so that a config stays hashable."""
-  return tuple(_nested(i) if isinstance(i, (list, tuple)) else i for i in item)
+  return tuple(_nested(i) if isinstance(i, (list, tuple)) else i for i in values)
 
 
 def _type_name(hint) -> str:

@@ -22,14 +22,14 @@ def numbers_class(name: str, defaults: dict[str, Any]) -> type:
   """
   if not defaults:
     return NoNumbers
-  made = []
+  fields = []
   for number, default in defaults.items():
     if default is not None and not isinstance(default, (bool, int, float, str)):
       raise ValueError(f"{name!r}: {number} = {default!r}: a number is a bool, an int, a float, a "
                        "text or None")
     kind = float | None if default is None else type(default)
-    made.append((number, kind, option(default, f"number of {name!r}")))
-  return dataclasses.make_dataclass(f"Numbers_{name}", made, frozen=True)
+    fields.append((number, kind, option(default, f"number of {name!r}")))
+  return dataclasses.make_dataclass(f"Numbers_{name}", fields, frozen=True)
 
 
 def merged_class(kind: str, classes: dict[str, type]) -> type:
@@ -38,12 +38,12 @@ def merged_class(kind: str, classes: dict[str, type]) -> type:
   Raises:
     ConfigError: two of them have a number of the same name with different types or defaults.
   """
-  owners, types, made = {}, {}, {}
+  owners, types, first_fields = {}, {}, {}
   for name, numbers in classes.items():
     hints = typing.get_type_hints(numbers)
     for field in dataclasses.fields(numbers):
       owner = owners.setdefault(field.name, name)
-      first = made.setdefault(field.name, field)
+      first = first_fields.setdefault(field.name, field)
       hint = types.setdefault(field.name, hints[field.name])
       if (first.default, hint) != (field.default, hints[field.name]):
         raise ConfigError(f"{kind}.{field.name}: {owner!r} and {name!r} both read it, with "
@@ -51,24 +51,5 @@ def merged_class(kind: str, classes: dict[str, type]) -> type:
                           "for one of the two numbers.")
   fields = [(number, types[number],
              dataclasses.field(default=field.default, metadata=field.metadata))
-            for number, field in made.items()]
+            for number, field in first_fields.items()]
   return dataclasses.make_dataclass(f"Numbers_{kind}", fields, frozen=True)
-
-
-def plain(key: str, value, hint, field: dataclasses.Field):
-  """Returns a number that was set in Python, with "none" as None.
-
-  Its range is not checked here but where a config is read.
-  """
-  if isinstance(value, str) and value.lower() == "none" and "none" not in (
-      field.metadata.get("choices") or ()):
-    value = None
-  if value is None and type(None) not in typing.get_args(hint):
-    raise ConfigError(f"{key} = 'none': this number is not a bound, so it needs a value. "
-                      f"Fix: leave it out (default {field.default}).")
-  if hint is bool and not isinstance(value, bool):
-    raise ConfigError(f"{key} = {value!r}: allowed are True and False.")
-  choices = field.metadata.get("choices")
-  if choices and value not in choices:
-    raise ConfigError(f"{key} = {value!r}: allowed are {', '.join(map(repr, choices))}.")
-  return value

@@ -67,14 +67,14 @@ def names(kind: str) -> list[str]:
   """Returns the names of a kind that papers bring: a table's kind, `preset`, `decorator` (of
   `register`) or `metrics` (the first part of their names).
   """
-  return [name for folder, of, known in PAPERS for name in known
-          if of == kind and _folder_is_there(folder)]
+  return [name for folder, paper_kind, known in PAPERS for name in known
+          if paper_kind == kind and _folder_is_there(folder)]
 
 
 def load(kind: str, name: str) -> Any:
   """Imports the paper that brings a name, and returns its package; None where no paper does."""
-  for folder, of, known in PAPERS:
-    if of == kind and name in known and _folder_is_there(folder):
+  for folder, paper_kind, known in PAPERS:
+    if paper_kind == kind and name in known and _folder_is_there(folder):
       return importlib.import_module(f"jaxrl_llm.papers.{folder}")
   return None
 

@@ -15,10 +15,10 @@ from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import did_you_mean
 
 
-def recipe(estimator: str, advantage: str, aggregation: str, **others) -> dict:
-  """Returns flat config keys; a double underscore in `others` stands for the dot."""
+def recipe(estimator: str, advantage: str, aggregation: str, **further) -> dict:
+  """Returns flat config keys; a double underscore in `further` stands for the dot."""
   return {"estimator.name": estimator, "advantage.name": advantage, "aggregation.name": aggregation,
-          **{key.replace("__", "."): value for key, value in others.items()}}
+          **{key.replace("__", "."): value for key, value in further.items()}}
 
 
 _DPPO = {"estimator__ratio_cap": "none"}

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 from jaxrl_llm import paper_table
-from jaxrl_llm.fields import ConfigError, derived, did_you_mean
-from jaxrl_llm.method_numbers import NoNumbers, merged_class, numbers_class, plain
+from jaxrl_llm.fields import ConfigError, checked, derived, did_you_mean
+from jaxrl_llm.method_numbers import NoNumbers, merged_class, numbers_class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +92,10 @@ class Table(Generic[E]):
       raise ValueError(f"{self.kind} {name!r}: {sorted(defaults)} beside {numbers.__name__}; give "
                        "a class of numbers or defaults, not both")
     self._refuse_taken(name, replace)
-    made = numbers_class(name, defaults) if numbers is None else numbers
+    numbers_cls = numbers_class(name, defaults) if numbers is None else numbers
 
     def enter(function):
-      self.add(name, make(function, made), replace=replace)
+      self.add(name, make(function, numbers_cls), replace=replace)
       return function
 
     return enter
@@ -178,19 +178,20 @@ class Table(Generic[E]):
     """Returns the names of the methods that read a number."""
     return [name for name in self.names() if number in self.entries[name].defaults]
 
-  def refuse_foreign(self, name: str, given: dict[str, Any]) -> None:
+  def refuse_foreign(self, name: str, values: dict[str, Any]) -> None:
     """Raises if the method does not read one of the given numbers.
 
     Raises:
       ConfigError: names the number, the numbers of the method, and the methods that read it.
     """
-    own = self[name].defaults
-    for number, value in given.items():
-      if number not in own:
-        others = self.readers(number)
-        does = f"; what does: {', '.join(others)}" if others else did_you_mean(number, own)
+    accepted = self[name].defaults
+    for number, value in values.items():
+      if number not in accepted:
+        other_methods = self.readers(number)
+        hint = f"; what does: {', '.join(other_methods)}" if other_methods else did_you_mean(
+            number, accepted)
         raise ConfigError(f"{self.kind}.{number} = {value!r}: {name!r} does not read it; it reads "
-                          f"{', '.join(sorted(own)) or 'no number'}{does}. Fix: remove it.")
+                          f"{', '.join(sorted(accepted)) or 'no number'}{hint}. Fix: remove it.")
 
   def numbers(self, choice: "Choice", *, strict: bool = True):
     """Returns the numbers of the chosen method, with its defaults for those that were not given.
@@ -203,13 +204,15 @@ class Table(Generic[E]):
       ConfigError: an unknown name, a number that the method does not read, or a value that the
         number cannot have.
     """
-    entry, given = self[choice.name], dict(choice.given)
+    entry, overrides = self[choice.name], dict(choice.given)
     if not strict:
-      given = {n: v for n, v in given.items() if n in entry.defaults or not self.readers(n)}
-    self.refuse_foreign(choice.name, given)
+      overrides = {n: v for n, v in overrides.items() if n in entry.defaults or not self.readers(n)}
+    self.refuse_foreign(choice.name, overrides)
     hints = typing.get_type_hints(entry.numbers)
     fields = {f.name: f for f in dataclasses.fields(entry.numbers)}
-    values = {n: plain(f"{self.kind}.{n}", v, hints[n], fields[n]) for n, v in given.items()}
+    values = {n: v if dataclasses.is_dataclass(v) else
+              checked(f"{self.kind}.{n}", v, hints[n], fields[n].metadata)
+              for n, v in overrides.items()}
     return entry.numbers(**values)
 
   def filled(self, choice: "Choice") -> "Choice":
@@ -280,9 +283,9 @@ class Choice:
   def __getattr__(self, number: str):
     if number.startswith("__") or number in ("name", "given"):
       raise AttributeError(number)
-    given = dict(self.given)
-    if number in given:
-      return given[number]
+    overrides = dict(self.given)
+    if number in overrides:
+      return overrides[number]
     entry = self.table[self.name]
     if number not in entry.defaults:
       raise AttributeError(f"{type(self).__name__}({self.name!r}) has no number {number!r}")

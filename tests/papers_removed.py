@@ -17,6 +17,7 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
+from unittest import mock
 
 LIBRARIES = ("jax.", "flax.", "optax.", "orbax.", "transformers.", "matplotlib.", "scipy.",
              "tensorboard.", "ml_collections.", "huggingface_hub.", "datasets.", "jinja2.")
@@ -48,9 +49,9 @@ def import_all() -> list[str]:
 
 
 def listing() -> str:
-  """Returns what `python -m jaxrl_llm.config` prints."""
+  """Returns what `python -m jaxrl_llm.config --all` prints."""
   text = io.StringIO()
-  with contextlib.redirect_stdout(text):
+  with contextlib.redirect_stdout(text), mock.patch.object(sys, "argv", ["config", "--all"]):
     runpy.run_module("jaxrl_llm.config", run_name="__main__", alter_sys=True)
   return text.getvalue()
 

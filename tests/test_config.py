@@ -166,6 +166,35 @@ def test_keys_are_few_and_unique():
   assert set(keys) == {key.full for key in walk()}
 
 
+# --- the listing of a run
+
+
+def listed(cfg) -> set[str]:
+  """Returns the keys that the listing of a config shows."""
+  return {line.split(" = ")[0] for line in config_lib.describe(cfg).splitlines()
+          if line and not line.startswith("#")}
+
+
+def test_the_listing_shows_a_methods_keys_only_where_it_is_chosen():
+  plain = listed(config_lib.Config())
+  assert "estimator.clip_low" in plain and "server.url" in plain
+  hidden = ("server.api", "term.", "transform.", "task.data")
+  assert {key for key in plain if key.startswith(hidden)} == {"term.name", "transform.name"}
+  chosen = listed(from_dict({"estimator": {"name": "ctpo"}, "transform": {"name": "pipo"},
+                             "server": {"url": "http://x"}}))
+  assert {"estimator.log_low", "transform.history", "server.api"} <= chosen
+  assert "estimator.log_low" not in plain and "transform.history" not in plain
+
+
+def test_the_listing_of_a_run_has_what_is_read_and_its_values():
+  """`unread` is the other side of it: a key that is not listed is refused if it is set."""
+  assert listed(None) == {key.full for key in walk()}
+  cfg = from_dict({"rollout": {"slots": 4}, "updates": {"token_budget": 96}})
+  lines = config_lib.describe(cfg)
+  assert "rollout.slots = 4 " in lines and "rollout.chunk = " in lines
+  assert "updates.micro_batches = " not in lines
+
+
 # --- sections by name
 
 
@@ -295,6 +324,13 @@ def test_an_old_file_is_read():
   for cfg in (critic, otb):
     assert config_lib.check(config_lib.fill(cfg)), "nothing is left that nobody reads"
     assert from_dict(json.loads(json.dumps(config_lib.to_dict(cfg)))) == cfg
+
+
+def test_a_removed_key_is_read_in_an_old_file_and_refused_in_a_new_one():
+  content = {**OLD["otb"], "rollout": {**OLD["otb"]["rollout"], "compaction": 2}}
+  assert config_lib.from_saved(content) == config_lib.from_saved(OLD["otb"])
+  with pytest.raises(ConfigError, match=r"^rollout\.compaction is no key any more: .*Fix: remove"):
+    from_dict({"rollout": {"compaction": 2}})
 
 
 @pytest.mark.parametrize("section", ["rollout", "estimator", "advantage"])

@@ -114,7 +114,7 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
   slots = -(-r.slots // processes.count())
   own = engine.EngineConfig(group, r.max_new_tokens, r.window, task.stop_ids,
                             task.tokenizer.pad_token_id, r.min_new_tokens, slots=slots,
-                            chunk=min(r.chunk, r.max_new_tokens), compact=r.compaction,
+                            chunk=min(r.chunk, r.max_new_tokens),
                             shared_prefix=r.shared_prefix and group > 1)
   of_each = r.engine_per_device and sizes.shards(mesh) > 1
 

@@ -13,6 +13,11 @@ from jaxrl_llm.fields import ConfigError, admits, checked, options
 from jaxrl_llm.registry import Choice
 
 NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
+# Keys of former versions, which a run's folder may have, and what took their place.
+REMOVED = {
+    "model.value_head": "it is on where the advantage needs values: advantage.name=gae",
+    "rollout.compaction": "the last completions are always gathered into a batch of half the size",
+}
 
 
 def defaults(cls) -> dict[str, Any]:
@@ -161,10 +166,12 @@ def _unknown_key(full: str) -> str:
   known = [_with_name(key, full) for key in keys()]
   near = difflib.get_close_matches(full, known, n=1, cutoff=0.0)
   same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
+  if full in REMOVED:
+    return f"{full} is no key any more: {REMOVED[full]}. Fix: remove it."
   if now := paper_table.key_now(full):
     return f"unknown key {full}.{now}"
   return (f"unknown key {full}; nearest known key: {(same_leaf or near)[0]}. "
-          "`python -m jaxrl_llm.config` lists them all.")
+          "`python -m jaxrl_llm.config --all` lists them all.")
 
 
 def _with_name(key: str, full: str) -> str:

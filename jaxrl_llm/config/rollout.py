@@ -26,8 +26,6 @@ class RolloutConfig:
                       "for the next (rollouts/engine.py). 0: one program for all", low=0,
                       when=HERE)
   chunk: int = option(32, "decode steps between two checks for finished rows", low=1, when=ENGINE)
-  compaction: int = option(1, "batch sizes per halving, into which the last rows are gathered; "
-                           "0: none", low=0, high=2, when=ENGINE)
   shared_prefix: bool = option(False, "keeps one copy of a prompt's cache for its group",
                                when=(ENGINE, when(".group_size", above=1)))
   engine_per_device: bool = option(
@@ -69,7 +67,7 @@ class ServerConfig:
   """An HTTP server that samples the training rollouts (rollouts/server/README.md)."""
 
   url: str = option("", "address, such as http://host:8000; empty: the run samples on its devices")
-  api: str = option("vllm", "how it is told to load weights", choices=("vllm", "sglang"),
+  api: str = option("vllm", "how it is asked to load weights", choices=("vllm", "sglang"),
                     when=SERVED)
   folder: str = option("", "folder, seen by run and server at the same path, through which weights "
                        "are handed over", when=SERVED)

@@ -7,12 +7,11 @@ from pathlib import Path
 from jaxrl_llm import paper_table
 from jaxrl_llm.config import plugins as plugins_lib
 from jaxrl_llm.config.checks import without_unread
-from jaxrl_llm.config.convert import from_dict
+from jaxrl_llm.config.convert import REMOVED, from_dict
 from jaxrl_llm.config.sections import Config
 from jaxrl_llm.fields import ConfigError, options
 from jaxrl_llm.registry import Choice
 
-REMOVED = {"model": ("value_head",)}  # Former keys, whose values follow from other keys.
 OF_RUN = "run"  # in --plugins: those that the run's config names
 
 
@@ -68,7 +67,7 @@ def from_saved(content: dict) -> Config:
   known = {}
   for key, section in paper_table.renamed(content).items():
     if isinstance(section, dict):
-      section = {k: v for k, v in section.items() if k not in REMOVED.get(key, ())}
+      section = {k: v for k, v in section.items() if f"{key}.{k}" not in REMOVED}
       if key in hints and issubclass(hints[key], Choice):
         section = _method_section(section, hints[key])
     known[key] = section

@@ -128,7 +128,7 @@ def _engine(planned: Planned, params, resident: int) -> list[Program]:
   engine_cfg = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
                                    r.min_new_tokens, slots=r.slots,
                                    chunk=min(r.chunk, r.max_new_tokens),
-                                   compact=r.compaction, shared_prefix=r.shared_prefix)
+                                   shared_prefix=r.shared_prefix)
   slots = sizes.batch_sizes(engine_cfg, cfg.rows, shards)[0]
   ring = sizes.ring_sizes(engine_cfg, cfg.rows, r.max_turns)[-1]
   built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)

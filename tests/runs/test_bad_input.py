@@ -4,6 +4,7 @@ compiles.
 
 import json
 import runpy
+import sys
 import types
 
 import command
@@ -283,7 +284,8 @@ def test_config_survives_its_file(preset):
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-def test_listing_has_every_key_once(capsys):
+def test_listing_has_every_key_once(capsys, monkeypatch):
+  monkeypatch.setattr(sys, "argv", ["config", "--all"])
   runpy.run_module("jaxrl_llm.config", run_name="__main__")
   listing = capsys.readouterr().out.splitlines()
   listed = [line.split(" = ")[0] for line in listing if " = " in line.split("#")[0]]

@@ -35,12 +35,12 @@ def assemble(prompts: PromptBatch, tokens, log_probs, count, reason, *, pad_id: 
     return xp.take_along_axis(completion, xp.clip(column, 0, size - 1), axis=1)
 
   prompt = xp.pad(prompts.tokens, ((0, 0), (0, size)))
-  whole = xp.where(column < 0, prompt, xp.where(inside, moved(tokens), pad_id))
+  row_tokens = xp.where(column < 0, prompt, xp.where(inside, moved(tokens), pad_id))
   if turn_id is not None:
     turn_id = xp.where(inside, moved(turn_id), 0).astype(xp.int32)
   mask = inside if turn_id is None else turn_id > 0
   return Rollout(
-      tokens=whole.astype(xp.int32), mask=mask,
+      tokens=row_tokens.astype(xp.int32), mask=mask,
       length=(prompts.prompt_length + count).astype(xp.int32),
       prompt_length=prompts.prompt_length.astype(xp.int32),
       behavior_log_probs=xp.where(mask, moved(log_probs), 0.0).astype(xp.float32),
@@ -61,8 +61,8 @@ def rollout_shape(prompts: PromptBatch, cfg: SamplerConfig, *, turns: bool = Fal
   per_token, per_row = shape((rows, cfg.max_new_tokens), np.int32), shape((rows,), np.int32)
   turn_fields = {"turn_id": per_token, "void": shape((rows,), bool)} if turns else {}
 
-  def made(prompts, tokens, log_probs, count, reason, turn_fields):
+  def assemble_rows(prompts, tokens, log_probs, count, reason, turn_fields):
     return assemble(prompts, tokens, log_probs, count, reason, pad_id=cfg.pad_id, **turn_fields)
 
   log_probs = shape(per_token.shape, np.float32)
-  return jax.eval_shape(made, prompts, per_token, log_probs, per_row, per_row, turn_fields)
+  return jax.eval_shape(assemble_rows, prompts, per_token, log_probs, per_row, per_row, turn_fields)

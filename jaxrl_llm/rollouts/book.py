@@ -192,12 +192,12 @@ class Book:
 
   def cut(self, row: int, length: int) -> None:
     """Ends the row's turn after `length` tokens and drops the rest; the row waits for an answer."""
-    kept, count = self.begin[row] + length, self.count[row]
-    self.tokens[row, kept:count], self.log_probs[row, kept:count] = self.pad_id, 0
-    self.turn_id[row, kept:count] = 0
-    self.count[row] = self.cursor[row] = kept
-    self.stats.dropped_tokens += int(count - kept)
-    self.stats.useful_steps -= int(count - kept)
+    end, count = self.begin[row] + length, self.count[row]
+    self.tokens[row, end:count], self.log_probs[row, end:count] = self.pad_id, 0
+    self.turn_id[row, end:count] = 0
+    self.count[row] = self.cursor[row] = end
+    self.stats.dropped_tokens += int(count - end)
+    self.stats.useful_steps -= int(count - end)
     self.waiting[row] = True
 
   def stop(self, row: int, reason: int, ids, void: bool) -> None:

@@ -149,8 +149,8 @@ class Decoder:
                                      rules=rules)
       stop = live & jnp.isin(token, stops)
       if turns:
-        given = sampled.steps < inputs.pending
-        token, stop = jnp.where(given, inputs.given[:, sampled.steps], token), stop & ~given
+        forced = sampled.steps < inputs.pending
+        token, stop = jnp.where(forced, inputs.given[:, sampled.steps], token), stop & ~forced
       sampled = _append(sampled, token, log_prob, live, stop)
       live = live & ~stop & (sampled.steps < inputs.left)
       return _Loop(self.lay(cache.replace(prefix=None)), token, live, sampled)

@@ -79,22 +79,23 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
   sizes.check(cfg, host, limit, mesh)
   book = Book(host, limit, cfg, 0 if environment is None else max_turns, max_turn_tokens)
   ring = Ring(book, params, key, sampling, model=model, cfg=cfg, mesh=mesh)
-  asked = None if environment is None else Turns(environment, book, tool_workers, tool_chunks)
+  pending_turns = None if environment is None else Turns(environment, book, tool_workers,
+                                                         tool_chunks)
   try:
     while ring.admit():
-      if asked:
-        asked.collect()
+      if pending_turns:
+        pending_turns.collect()
       if book.active().any():
         ring.fit()
-        _enter(book, asked, *ring.decode())
+        _enter(book, pending_turns, *ring.decode())
   finally:
-    if asked:
-      asked.close()
+    if pending_turns:
+      pending_turns.close()
   rollout = _assemble(book)
   return jax.device_put(rollout) if mesh is None else parallel.to_global(rollout, mesh), book.stats
 
 
-def _enter(book: Book, asked: Turns | None, row: np.ndarray, sampled: Sampled) -> None:
+def _enter(book: Book, pending_turns: Turns | None, row: np.ndarray, sampled: Sampled) -> None:
   """Enters a chunk in the book, cuts turns that are over, and ends finished rows.
 
   Args:
@@ -104,7 +105,7 @@ def _enter(book: Book, asked: Turns | None, row: np.ndarray, sampled: Sampled) -
     r, count = row[slot], sampled.count[slot]
     if not book.enter(r, sampled.tokens[slot, :count], sampled.log_probs[slot, :count]):
       continue  # only pending tokens were fed
-    if asked and asked.ends(r):
+    if pending_turns and pending_turns.ends(r):
       continue  # the row waits for an answer
     if sampled.stopped[slot]:
       book.end(r, STOP_TOKEN)

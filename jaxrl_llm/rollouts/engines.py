@@ -43,7 +43,7 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
     turns["tool_workers"] = -(-turns["tool_workers"] // len(meshes))
   params, host = hand_over.make(model, mesh)(params), jax.device_get(prompts)
 
-  def one(mesh: Mesh, rows: np.ndarray) -> tuple[Rollout, Stats]:
+  def run_engine(mesh: Mesh, rows: np.ndarray) -> tuple[Rollout, Stats]:
     part = jax.tree.map(lambda x: x[rows], host)
     rollout, stats = engine.run(
         parallel.held_by(params, mesh), part,
@@ -55,7 +55,7 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
   groups = np.arange(len(host.row_id)).reshape(-1, cfg.group_size)
   parts = [part.ravel() for part in np.array_split(groups, len(meshes)) if len(part)]
   with ThreadPoolExecutor(len(parts), thread_name_prefix="engine") as threads:
-    rollouts, stats = zip(*threads.map(one, meshes, parts), strict=True)
-  whole = jax.tree.map(lambda *rows: np.concatenate(rows), *rollouts)
+    rollouts, stats = zip(*threads.map(run_engine, meshes, parts), strict=True)
+  merged = jax.tree.map(lambda *rows: np.concatenate(rows), *rollouts)
   counts = zip(*map(dataclasses.astuple, stats), strict=True)
-  return parallel.to_global(whole, mesh), Stats(*map(sum, counts))
+  return parallel.to_global(merged, mesh), Stats(*map(sum, counts))

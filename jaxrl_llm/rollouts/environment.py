@@ -62,11 +62,11 @@ class ToolEnvironment(TurnEnvironment):
 
     super().__init__(tokenizer, eos_ids, protocol.markers, holds_call)
     self.tool, self.protocol = tool, protocol
-    named = tokenizer.get_added_vocab()
-    spelled = [re.escape(text) for text in named if text.strip()]
+    added_vocab = tokenizer.get_added_vocab()
+    spelled = [re.escape(text) for text in added_vocab if text.strip()]
     # A lookahead, because names may overlap.
     self._named_text = re.compile(f"(?={'|'.join(spelled)})") if spelled else None
-    self._named_ids = {named[text] for text in named if text.strip()}
+    self._named_ids = {added_vocab[text] for text in added_vocab if text.strip()}
     self._check_alphabet()
     self._before, self._after = (self.ids(text) for text in (protocol.before, protocol.after))
     self._room = max_output_tokens - len(self._before) - len(self._after)
@@ -79,21 +79,22 @@ class ToolEnvironment(TurnEnvironment):
 
   def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Continue | Stop:
     """See `Environment`."""
-    text, ended = self.split(turn_ids)
+    text, is_over = self.split(turn_ids)
     call = self.protocol.find(text)
-    reason = STOP_TOKEN if ended else STOP_ENVIRONMENT
+    reason = STOP_TOKEN if is_over else STOP_ENVIRONMENT
     if self.protocol.finished(text if call is None else text[:call.start]):
       return Stop(reason)
     if call is None:
       return Stop(reason, void=self.protocol.needs_answer)
     if last:
       return Stop(STOP_TURNS)
-    result = self.tool.run(call.argument) if call.error is None else ToolResult("error", call.error)
-    if result.status == "unavailable":
+    tool_result = self.tool.run(call.argument) if call.error is None else ToolResult("error",
+                                                                                     call.error)
+    if tool_result.status == "unavailable":
       return Stop(STOP_ENVIRONMENT, void=True)
-    shown, output = self._output(result)
+    body, output = self._output(tool_result)
     ids = (*self._before, *output, *self._after)
-    return Stop(STOP_ENVIRONMENT, ids=ids) if self.protocol.finished(shown) else Continue(ids)
+    return Stop(STOP_ENVIRONMENT, ids=ids) if self.protocol.finished(body) else Continue(ids)
 
   def stated(self, turn_ids: Sequence[int], cut: bool = False) -> str:
     """Returns the text of a turn that a verifier reads; see `CallProtocol.stated`."""
@@ -102,13 +103,13 @@ class ToolEnvironment(TurnEnvironment):
   def close(self) -> None:
     self.tool.close()
 
-  def _output(self, result: ToolResult) -> tuple[str, list[int]]:
+  def _output(self, tool_result: ToolResult) -> tuple[str, list[int]]:
     """Returns (the output, shortened until its ids fit, and these ids)."""
-    text = self.protocol.body(result)
+    text = self.protocol.body(tool_result)
     ids, chars = self._plain(text), len(text)
     while len(ids) > self._room:
       chars = min(chars - 1, chars * self._room // len(ids))
-      text = self.protocol.body(result, chars)
+      text = self.protocol.body(tool_result, chars)
       ids = self._plain(text)
     return text, ids
 
@@ -118,8 +119,8 @@ class ToolEnvironment(TurnEnvironment):
     The text is encoded in pieces that are cut inside of names; names of one letter are left out.
     """
     text = text.encode("utf-8", "replace").decode()
-    found = self._named_text.finditer(text) if self._named_text else ()
-    cuts = [match.start() + 1 for match in found]
+    named_tokens = self._named_text.finditer(text) if self._named_text else ()
+    cuts = [match.start() + 1 for match in named_tokens]
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     return [i for piece in pieces for i in self.ids(piece) if i not in self._named_ids]
 
@@ -173,13 +174,13 @@ def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[i
         f"protocol = {protocol!r}: allowed are {', '.join(PROTOCOLS)}."
         f"{did_you_mean(str(protocol), PROTOCOLS)} Fix: protocol={next(iter(PROTOCOLS))}, or "
         "another of these.")
-  made = make_tool(tool, numbers, workers)
+  tool_instance = make_tool(tool, numbers, workers)
   notation = Tag(tool, TOOLS[tool].parameter) if protocol == "tag" else PROTOCOLS[protocol]()
   try:
-    return ToolEnvironment(tokenizer, made, notation,  # type: ignore[arg-type]
+    return ToolEnvironment(tokenizer, tool_instance, notation,  # type: ignore[arg-type]
                            eos_ids=eos_ids, max_output_tokens=max_output_tokens)
   except ConfigError:
-    made.close()
+    tool_instance.close()
     raise
 
 
@@ -191,10 +192,11 @@ def make_own(name: str, tokenizer, eos_ids: Sequence[int], max_output_tokens: in
     ConfigError: an unknown name, an environment that does not start, or one that lacks a method.
   """
   with ENVIRONMENTS.blamed(name):
-    made = ENVIRONMENTS[name].function(tokenizer, eos_ids, max_output_tokens, numbers)
+    environment = ENVIRONMENTS[name].function(tokenizer, eos_ids, max_output_tokens, numbers)
     lacking = [method for method in ("turn_end", "step", "close")
-               if not callable(getattr(made, method, None))]
+               if not callable(getattr(environment, method, None))]
     if lacking:
-      raise TypeError(f"an environment has turn_end, step and close; this {type(made).__name__} "
+      raise TypeError(
+          f"an environment has turn_end, step and close; this {type(environment).__name__} "
                       f"lacks {', '.join(lacking)}")
-    return made
+    return environment

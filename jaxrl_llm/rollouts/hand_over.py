@@ -47,8 +47,8 @@ def _cast(tree, model: Model):
   dtype = jnp.dtype(model.config.compute_dtype)
 
   def leaf(path, x):
-    kept = path[-1].key in FULL_PRECISION or not jnp.issubdtype(x.dtype, jnp.floating)
-    return x if kept else x.astype(dtype)
+    unchanged = path[-1].key in FULL_PRECISION or not jnp.issubdtype(x.dtype, jnp.floating)
+    return x if unchanged else x.astype(dtype)
 
   return jax.tree_util.tree_map_with_path(leaf, tree)
 
@@ -87,10 +87,10 @@ class HandOver:
   def __call__(self, params):
     if self._ready(params):
       return params
-    made = {part.name: part for part in self.parts(params)}
-    if "whole" in made:
-      return made["whole"].program(params)
-    rest, block = made["rest"], made["block"]
+    parts_by_name = {part.name: part for part in self.parts(params)}
+    if "whole" in parts_by_name:
+      return parts_by_name["whole"].program(params)
+    rest, block = parts_by_name["rest"], parts_by_name["block"]
     blocks = {i: block.program(params["blocks"], self._number(i)) for i in range(block.runs)}
     return {**rest.program(*rest.arguments), "blocks": blocks}
 
@@ -99,8 +99,8 @@ class HandOver:
     rest, block, whole = self._programs
     if not self.model.config.scan_layers:
       return [Part("whole", whole, (params,), 1)]
-    others = {name: x for name, x in mtp.without(params).items() if name != "blocks"}
-    return [Part("rest", rest, (others,), 1),
+    unstacked = {name: x for name, x in mtp.without(params).items() if name != "blocks"}
+    return [Part("rest", rest, (unstacked,), 1),
             Part("block", block, (params["blocks"], 0), self.model.config.num_layers)]
 
   def _number(self, layer: int):
@@ -119,8 +119,8 @@ class HandOver:
   def _programs(self) -> tuple:
     """(all but the blocks, one block of a stack, everything), jitted."""
 
-    def rollout_params_rest(others):
-      return _cast(others, self.model)
+    def rollout_params_rest(unstacked):
+      return _cast(unstacked, self.model)
 
     def rollout_params_block(blocks, layer):
       return _cast(jax.tree.map(functools.partial(_layer, layer), blocks), self.model)
@@ -139,10 +139,10 @@ class HandOver:
 
   @functools.cached_property
   def _dtypes(self):
-    def made(params):
+    def decoding_dtypes(params):
       return for_decoding(params, self.model)[1]
 
-    return jax.tree.map(_dtype_name, jax.eval_shape(made, self.model.shapes()))
+    return jax.tree.map(_dtype_name, jax.eval_shape(decoding_dtypes, self.model.shapes()))
 
   def _ready(self, params) -> bool:
     return jax.tree.map(_dtype_name, params) == self._dtypes and (

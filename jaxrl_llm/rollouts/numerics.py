@@ -52,10 +52,10 @@ def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
   """Returns the network that samples, which is `model` itself at the defaults."""
   cfg = resolve(cfg, model.config)
   shapes = dataclasses.replace(model.config, compute_dtype=cfg.dtype)
-  held = cfg.quantization if cfg.quantization in int8.STORED else int8.NONE
-  if cfg.cache_dtype != cfg.dtype or held != int8.NONE:
+  stored = cfg.quantization if cfg.quantization in int8.STORED else int8.NONE
+  if cfg.cache_dtype != cfg.dtype or stored != int8.NONE:
     values = {f.name: getattr(shapes, f.name) for f in dataclasses.fields(ModelConfig)}
-    shapes = DecodingConfig(**values, cache_dtype=cfg.cache_dtype, quantization=held)
+    shapes = DecodingConfig(**values, cache_dtype=cfg.cache_dtype, quantization=stored)
   return model if shapes == model.config else dataclasses.replace(model, config=shapes)
 
 

@@ -48,7 +48,7 @@ class CallProtocol(typing.Protocol):
     """Returns the first complete call or None. However the text goes on, the call is the same."""
     ...
 
-  def body(self, result: ToolResult, chars: int | None = None) -> str:
+  def body(self, tool_result: ToolResult, chars: int | None = None) -> str:
     """Returns the text of the result for the row, of about `chars` characters at most."""
     ...
 
@@ -65,9 +65,9 @@ class CallProtocol(typing.Protocol):
     ...
 
 
-def render(protocol: CallProtocol, result: ToolResult) -> str:
+def render(protocol: CallProtocol, tool_result: ToolResult) -> str:
   """Returns the whole text that follows a call, not shortened by a limit on tokens."""
-  return protocol.before + protocol.body(result) + protocol.after
+  return protocol.before + protocol.body(tool_result) + protocol.after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +88,9 @@ class Inline:
     match = re.search(r"\[([^\[\]]*)\]", text)
     return Call(*match.span(), match[1]) if match else None
 
-  def body(self, result: ToolResult, chars: int | None = None) -> str:
-    number = result.status == "ok" and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", result.output.strip())
+  def body(self, tool_result: ToolResult, chars: int | None = None) -> str:
+    number = tool_result.status == "ok" and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?",
+                                                         tool_result.output.strip())
     return number[0] if number and (chars is None or len(number[0]) <= chars) else "?"
 
   def finished(self, text: str) -> bool:
@@ -136,20 +137,20 @@ class Fence:
 
   def _opened(self, text: str) -> re.Match | None:
     """Finds the line that opens the first block of Python."""
-    at = 0
-    while opened := _OPENED.search(text, at):
+    position = 0
+    while opened := _OPENED.search(text, position):
       if opened[1].lower() in ("", "py", "python"):
         return opened
       closed = _CLOSED.search(text, opened.end())
       if closed is None:
         return None
-      at = closed.end()
+      position = closed.end()
     return None
 
-  def body(self, result: ToolResult, chars: int | None = None) -> str:
-    printed, error = result.output, ""
-    if result.status != "ok":  # its last line says what happened
-      printed, newline, last = result.output.rpartition("\n")
+  def body(self, tool_result: ToolResult, chars: int | None = None) -> str:
+    printed, error = tool_result.output, ""
+    if tool_result.status != "ok":  # its last line says what happened
+      printed, newline, last = tool_result.output.rpartition("\n")
       error = newline + last
     text = shorten(printed, None, self.output_chars) + error
     return text if chars is None else shorten(text, None, chars)
@@ -201,8 +202,8 @@ class Tag:
       return "", f"error: {self.name} takes one text, {self.parameter}"
     return arguments[self.parameter], None
 
-  def body(self, result: ToolResult, chars: int | None = None) -> str:
-    return result.output if chars is None else shorten(result.output, None, chars)
+  def body(self, tool_result: ToolResult, chars: int | None = None) -> str:
+    return tool_result.output if chars is None else shorten(tool_result.output, None, chars)
 
   def finished(self, text: str) -> bool:
     return False

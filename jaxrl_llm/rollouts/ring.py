@@ -149,7 +149,7 @@ class Ring:
       longest = length[members].max()
       columns = next(w for w in self.prompt_widths if w >= longest)
       tokens = prompts.tokens[leaders[members], :columns].astype(np.int32)
-      cache = self.programs.prefill(self.params, *self._put((tokens, length[members])))
+      cache = self.programs.prefill(self.params, *self._to_devices((tokens, length[members])))
       self._prefilled.append((members, cache))
     self.wave = first, min(first + size * groups, rows)
 
@@ -161,9 +161,10 @@ class Ring:
       if not here.any():
         continue
       source = np.argmax(group[here, None] == members, 1)
-      at = self._put((_padded(slots[here], len(self.row)), _padded(source, len(self.row)),
-                      np.int32(here.sum())))
-      self.cache = self.programs.admit(self.cache, prefilled, *at)
+      slot_args = self._to_devices((_padded(slots[here], len(self.row)),
+                                    _padded(source, len(self.row)),
+                             np.int32(here.sum())))
+      self.cache = self.programs.admit(self.cache, prefilled, *slot_args)
     return rows
 
   def _share_prompts(self, rows, free) -> np.ndarray:
@@ -172,10 +173,11 @@ class Ring:
     places, groups, rows = store.admit(self.row[self.live()], rows)
     source = groups - self.wave[0] // self.cfg.group_size
     fresh = np.isin(np.arange(len(self.row)), free[:len(rows)])
-    at = self._put((_padded(places, len(store.group)), _padded(source, len(store.group)),
-                    np.int32(len(groups)), fresh))
+    store_args = self._to_devices((_padded(places, len(store.group)),
+                                   _padded(source, len(store.group)),
+                            np.int32(len(groups)), fresh))
     self.cache, store.cache = self.programs.admit_shared(self.cache, store.cache,
-                                                         self._prefilled[0][1], *at)
+                                                         self._prefilled[0][1], *store_args)
     return rows
 
   # Sizes of batch and ring.
@@ -194,7 +196,7 @@ class Ring:
       if live.sum() > size:
         return
       keep = np.concatenate([np.flatnonzero(live), np.flatnonzero(~live)])[:size]
-      self.cache = self.programs.take(self.cache, self._put(keep.astype(np.int32)))
+      self.cache = self.programs.take(self.cache, self._to_devices(keep.astype(np.int32)))
       self.row, self.start = self.row[keep], self.start[keep]
 
   def _make_room(self) -> None:
@@ -218,14 +220,15 @@ class Ring:
     """
     dropped, steps = int(self.start[self.live()].min()), self._steps()
     goal = next(i for i, size in enumerate(self.ring_sizes) if size >= self.used - dropped + steps)
-    at = self.ring_sizes.index(self.columns)
-    if self.used + steps <= self.columns and goal >= at:
+    index = self.ring_sizes.index(self.columns)
+    if self.used + steps <= self.columns and goal >= index:
       return
     self.used, self.start = self.used - dropped, np.maximum(self.start - dropped, 0)
-    step = 1 if goal > at else -1
-    for i in [*range(at + step, goal, step), goal]:  # one size at a time, to compile few programs
+    step = 1 if goal > index else -1
+    for i in [*range(index + step, goal, step),
+              goal]:  # one size at a time, to compile few programs
       self.columns = self.ring_sizes[i]
-      self.cache = self.programs.shift(self.cache, self._put(np.int32(dropped)), self.width,
+      self.cache = self.programs.shift(self.cache, self._to_devices(np.int32(dropped)), self.width,
                                        self.columns)
       dropped = 0
 
@@ -236,17 +239,18 @@ class Ring:
     live, active = self.live(), self.active()
     row = np.where(live, self.row, 0)
     token, position = self.book.next_fed(row)
-    given = self.book.pending(row, self.cfg.chunk) if self.book.max_turns else ()
+    turn_inputs = self.book.pending(row, self.cfg.chunk) if self.book.max_turns else ()
     per_row = (token, position, np.where(active, self.book.left(row), 0),
                self.cfg.min_new_tokens - self.book.cursor[row], self.book.prompts.row_id[row],
-               *given)
+               *turn_inputs)
     quota = min(self._quota(live.sum()), active.sum())
     inputs = ChunkInputs(np.int32(self.width + self.used), np.int32(self._steps()), np.int32(quota),
                          *(x.astype(np.int32) for x in per_row))
     shared = None
     if self.store is not None:
-      shared = Shared(self.store.cache, *self._put(self.store.maps(row, live)))
-    self.cache, sampled = self.programs.decode(self.params, self.cache, shared, self._put(inputs),
+      shared = Shared(self.store.cache, *self._to_devices(self.store.maps(row, live)))
+    self.cache, sampled = self.programs.decode(self.params, self.cache, shared,
+                                               self._to_devices(inputs),
                                                self.key, self.sampling, rules=self.rules)
     sampled = jax.device_get(sampled)
     self._count(sampled, position + 1)
@@ -267,11 +271,11 @@ class Ring:
     smaller = [size for size in self.batch_sizes if size < len(self.row)]
     return live - smaller[0] if smaller and live > smaller[0] else live
 
-  def _count(self, sampled: Sampled, seen: np.ndarray) -> None:
+  def _count(self, sampled: Sampled, visible_before: np.ndarray) -> None:
     """Counts a chunk.
 
     Args:
-      seen: [S], tokens that the first sampled token of each slot could see.
+      visible_before: [S], tokens that the first sampled token of each slot could see.
     """
     stats, steps, new = self.book.stats, int(sampled.steps), sampled.count.astype(int)
     stats.chunks += 1
@@ -279,13 +283,13 @@ class Ring:
     columns = len(self.row) * (self.width + self.columns)
     if self.store is not None:
       columns += len(self.store.group) * self.book.prompts.tokens.shape[1]
-    held = columns * self._column_bytes
-    stats.cache_bytes_read += steps * held
-    stats.cache_bytes_held = max(stats.cache_bytes_held, held)
-    visible = int((new * seen + new * (new - 1) // 2).sum())
+    held_bytes = columns * self._column_bytes
+    stats.cache_bytes_read += steps * held_bytes
+    stats.cache_bytes_held = max(stats.cache_bytes_held, held_bytes)
+    visible = int((new * visible_before + new * (new - 1) // 2).sum())
     stats.cache_bytes_needed += visible * self._column_bytes
 
-  def _put(self, tree):
+  def _to_devices(self, tree):
     """Puts a tree whole on each device; the compiler gives each device its rows."""
     return jax.device_put(tree, None if self.mesh is None else parallel.replicated(self.mesh))
 

@@ -102,13 +102,13 @@ def ring_sizes(cfg: EngineConfig, rows: int, max_turns: int = 0) -> list[int]:
   Args:
     max_turns: turns of a row at most; 0 without an environment.
   """
-  most = cfg.max_new_tokens
+  columns = cfg.max_new_tokens
   if max_turns or (cfg.refill and rows > cfg.slots):
-    most += cfg.chunk - 1
-  most += min(2 * cfg.chunk * max(max_turns - 1, 0), cfg.max_new_tokens)
-  if cfg.window % TILE == 0 and most > TILE:
-    most = -(-most // TILE) * TILE
-  return [min(size, most) for size in range(cfg.window, most + cfg.window, cfg.window)]
+    columns += cfg.chunk - 1
+  columns += min(2 * cfg.chunk * max(max_turns - 1, 0), cfg.max_new_tokens)
+  if cfg.window % TILE == 0 and columns > TILE:
+    columns = -(-columns // TILE) * TILE
+  return [min(size, columns) for size in range(cfg.window, columns + cfg.window, cfg.window)]
 
 
 def programs(cfg: EngineConfig, rows: int, shards: int = 1, max_turns: int = 0,

@@ -105,8 +105,9 @@ class TurnEnvironment:
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:
     """See `Environment`."""
-    ended = next((i for i in range(seen, len(turn_ids)) if int(turn_ids[i]) in self._eos_ids), None)
-    ids = [int(i) for i in (turn_ids if ended is None else turn_ids[:ended])]
+    stop_index = next((i for i in range(seen, len(turn_ids)) if int(turn_ids[i]) in self._eos_ids),
+                      None)
+    ids = [int(i) for i in (turn_ids if stop_index is None else turn_ids[:stop_index])]
     tail = self._text(ids[self._back(ids, seen):])
     if any(marker in tail for marker in self._markers) and self._complete(self._text(ids)):
 
@@ -114,7 +115,7 @@ class TurnEnvironment:
         return self._complete(self._text(ids[:count]))
 
       return 1 + bisect.bisect_left(range(1, len(ids)), True, key=complete_with)
-    return None if ended is None else ended + 1
+    return None if stop_index is None else stop_index + 1
 
   def _back(self, ids: Sequence[int], seen: int) -> int:
     """Index to decode from again, so that a marker split across `seen` is still found.
@@ -146,8 +147,8 @@ class TurnEnvironment:
   def split(self, turn_ids: Sequence[int]) -> tuple[str, bool]:
     """Returns (text of a turn without its stop token, whether a stop token ended the turn)."""
     ids = [int(i) for i in turn_ids]
-    ended = bool(ids) and ids[-1] in self._eos_ids
-    return self._text(ids[:-1] if ended else ids), ended
+    is_over = bool(ids) and ids[-1] in self._eos_ids
+    return self._text(ids[:-1] if is_over else ids), is_over
 
   def ids(self, text: str) -> list[int]:
     """Returns the ids of a text, for `Continue`."""
@@ -160,8 +161,8 @@ class TurnEnvironment:
 
 def before_stop(text: str, strings: Sequence[str]) -> str:
   """Returns the text before the first stop string, or all of it if there is none."""
-  found = (text.find(string) for string in strings)
-  return text[:min((at for at in found if at >= 0), default=len(text))]
+  positions = (text.find(string) for string in strings)
+  return text[:min((position for position in positions if position >= 0), default=len(text))]
 
 
 class StopStrings(TurnEnvironment):

@@ -16,7 +16,7 @@ from jaxrl_llm.types import Sampling
 ATTEMPTS = 3  # unusable answers to one row, or changes of weights in one batch: then the run ends
 
 @dataclasses.dataclass(frozen=True)
-class Asker:
+class RequestBatcher:
   """Asks a server for rows.
 
   Attributes:
@@ -46,7 +46,7 @@ class Asker:
       (completion of each row, [rows] number of unusable answers).
 
     Raises:
-      ServerError: an answer was unusable ATTEMPTS times, or as `Client.patiently`.
+      ServerError: an answer was unusable ATTEMPTS times, or as `Client.with_retries`.
     """
     todo: queue.SimpleQueue = queue.SimpleQueue()
     done: queue.SimpleQueue = queue.SimpleQueue()
@@ -68,16 +68,17 @@ class Asker:
     # Daemons, because a request that the server does not answer must not hold up the end of a run.
     for number in range(min(self.in_flight, len(prompts))):
       threading.Thread(target=work, name=f"server_{number}", daemon=True).start()
-    found: list[tuple[Completion, int]] = [None] * len(prompts)  # type: ignore[list-item]
+    completions: list[tuple[Completion, int]] = [None] * len(prompts)  # type: ignore[list-item]
     try:
       for _ in prompts:
-        row, result = done.get()
-        if isinstance(result, Exception):
-          raise result
-        found[row] = result
+        row, outcome = done.get()
+        if isinstance(outcome, Exception):
+          raise outcome
+        completions[row] = outcome
     finally:
       stop.set()
-    return [completion for completion, _ in found], np.array([failed for _, failed in found], int)
+    return [completion
+            for completion, _ in completions], np.array([failed for _, failed in completions], int)
 
   def _row(self, prompt: Sequence[int], seeds: np.random.SeedSequence, sampling: Sampling,
            stop: threading.Event) -> tuple[Completion, int]:
@@ -86,7 +87,7 @@ class Asker:
     for failed, seed in enumerate(numbers):
       body = completions.request(self.model, prompt, int(seed), sampling, self.limits)
       ask = functools.partial(self.client.ask, "POST", completions.PATH, body)
-      answer = self.client.patiently(ask, stop)
+      answer = self.client.with_retries(ask, stop)
       try:
         return completions.parse(answer, prompt, self.limits), failed
       except AnswerError as error:

@@ -33,7 +33,7 @@ class Client:
     url: its address, such as http://host:8000.
     in_flight: connections at once.
     timeout: seconds in which a request must be answered.
-    patience: seconds without any answer after which `patiently` gives up.
+    patience: seconds without any answer after which `with_retries` gives up.
   """
 
   def __init__(self, url: str, in_flight: int, timeout: float, patience: float):
@@ -74,7 +74,7 @@ class Client:
     except ValueError:
       return None
 
-  def patiently(self, call: Callable[[], Answer], stop: threading.Event | None = None) -> Answer:
+  def with_retries(self, call: Callable[[], Answer], stop: threading.Event | None = None) -> Answer:
     """Calls until the server answers. The run pauses meanwhile, and says so once.
 
     Args:

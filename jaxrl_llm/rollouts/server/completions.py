@@ -133,32 +133,33 @@ def _checked_end(tokens: list[int], reason: str, limits: Limits) -> int:
 
 
 def _field(container, name: str, kind: type, where: str):
-  found = container.get(name) if isinstance(container, dict) else None
-  if not isinstance(found, kind):
+  value = container.get(name) if isinstance(container, dict) else None
+  if not isinstance(value, kind):
     raise AnswerError(f"{where} has no {name} of type {kind.__name__}")
-  return found
+  return value
 
 
 def _ids(choice, name: str, vocab_size: int) -> list[int]:
-  found = _field(choice, name, list, "choices[0]")
-  if not all(type(token) is int and 0 <= token < vocab_size for token in found):
+  ids = _field(choice, name, list, "choices[0]")
+  if not all(type(token) is int and 0 <= token < vocab_size for token in ids):
     raise AnswerError(f"{name} holds something other than ids of 0 to {vocab_size - 1}")
-  return found
+  return ids
 
 
 def _log_probs(choice) -> list[float]:
-  found = _field(_field(choice, "logprobs", dict, "choices[0]"), "token_logprobs", list, "logprobs")
-  for value in found:
+  log_probs = _field(_field(choice, "logprobs", dict, "choices[0]"), "token_logprobs", list,
+                     "logprobs")
+  for value in log_probs:
     number = type(value) in (int, float) and math.isfinite(value)
     if not number or not LOWEST <= value <= ABOVE_ZERO:
       raise AnswerError(f"token_logprobs holds {value!r}; allowed are finite numbers up to 0")
-  return [min(float(value), 0.0) for value in found]
+  return [min(float(value), 0.0) for value in log_probs]
 
 
 def _stop_id(choice) -> int:
   """The token that ended the row, by vLLM's name and by SGLang's."""
-  found = choice.get("stop_reason", choice.get("matched_stop"))
-  if type(found) is not int:
+  stop_id = choice.get("stop_reason", choice.get("matched_stop"))
+  if type(stop_id) is not int:
     raise AnswerError("token_logprobs has one entry more than token_ids, and no stop token is "
                       "named")
-  return found
+  return stop_id

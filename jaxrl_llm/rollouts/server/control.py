@@ -47,8 +47,8 @@ def _sglang_load(client: Client, folder: str, version: str) -> None:
 
 
 def _text(answer, name: str) -> str | None:
-  found = answer.get(name) if isinstance(answer, dict) else None
-  return found if isinstance(found, str) else None
+  text = answer.get(name) if isinstance(answer, dict) else None
+  return text if isinstance(text, str) else None
 
 
 APIS = {"vllm": Api(_vllm_version, _vllm_load, True),

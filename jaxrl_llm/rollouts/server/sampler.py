@@ -14,7 +14,7 @@ from jaxrl_llm.config import ServerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts.assembly import assemble
 from jaxrl_llm.rollouts.server import control, weights
-from jaxrl_llm.rollouts.server.asking import ATTEMPTS, Asker
+from jaxrl_llm.rollouts.server.asking import ATTEMPTS, RequestBatcher
 from jaxrl_llm.rollouts.server.client import Client, ServerError
 from jaxrl_llm.rollouts.server.completions import Completion, Limits
 from jaxrl_llm.rollouts.server.weights import Weights
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Served:
+class ServedParams:
   """Parameters that the server was given, in place of the arrays that a local sampler reads.
 
   Attributes:
@@ -56,7 +56,7 @@ class ServerSampler:
     self._client = Client(cfg.url, cfg.in_flight, cfg.timeout, cfg.patience)
     self._loaded: str | None = None  # the version that the server was last given
 
-  def prepare(self, params: Params) -> Served:
+  def prepare(self, params: Params) -> ServedParams:
     """Writes the parameters as a Hugging Face folder, and lets the server load it.
 
     They are in the compute dtype, which a server takes over unless it is told another one.
@@ -66,12 +66,12 @@ class ServerSampler:
       OSError: the folder cannot be written.
     """
     begin = time.perf_counter()
-    found = weights.publish(self._cfg.folder, self._model, params, self._tokenizer,
-                            self._model.config.compute_dtype)
-    self._load(found)
-    return Served(found, time.perf_counter() - begin)
+    published = weights.publish(self._cfg.folder, self._model, params, self._tokenizer,
+                                self._model.config.compute_dtype)
+    self._load(published)
+    return ServedParams(published, time.perf_counter() - begin)
 
-  def sample(self, params: Served, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
+  def sample(self, params: ServedParams, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
              problems=None) -> tuple[Rollout, dict[str, float]]:
     """Samples a row for each prompt. Seeds follow from the key and the row id.
 
@@ -83,7 +83,7 @@ class ServerSampler:
       problems: not read; no environment runs here.
 
     Raises:
-      ServerError: as `Asker.rows`, or the weights changed ATTEMPTS times.
+      ServerError: as `RequestBatcher.rows`, or the weights changed ATTEMPTS times.
     """
     del problems
     host = jax.device_get(prompts)
@@ -93,22 +93,24 @@ class ServerSampler:
     numbers = jax.device_get(sampling)
     for draw in range(ATTEMPTS):
       self._load(params.weights)
-      asker = Asker(self._client, self._client.patiently(lambda: control.served_name(self._client)),
+      asker = RequestBatcher(self._client,
+                             self._client.with_retries(lambda: control.served_name(self._client)),
                     self._limits, self._cfg.in_flight)
       seeds = [np.random.SeedSequence([*noise, int(row), draw]) for row in host.row_id]
-      found, unusable = asker.rows(rows, seeds, numbers)
+      completions, unusable = asker.rows(rows, seeds, numbers)
       failed += unusable
-      after = self._version()
-      if after == params.weights.version:
+      version = self._version()
+      if version == params.weights.version:
         break
-      logger.warning("server.url = %r has weights %s after sampling, and had %s before: all rows "
-                     "are drawn again", self._cfg.url, after, params.weights.version)
+      logger.warning(
+          "server.url = %r has weights %s after sampling, and had %s before: all completions "
+                     "are drawn again", self._cfg.url, version, params.weights.version)
     else:
       raise ServerError(
           f"server.url = {self._cfg.url!r} changed its weights {ATTEMPTS} times while it "
           "sampled. The last checkpoint is complete. Fix: a server that only this run loads.")
     groups = failed.reshape(-1, self._group_size).any(1)
-    return parallel.to_global(self._assembled(host, found), self._mesh), {
+    return parallel.to_global(self._to_rollout(host, completions), self._mesh), {
         "server/failed_groups": float(groups.sum()),
         "server/redrawn_batches": float(draw),
         "time/server_away": self._client.waited - waited,
@@ -116,33 +118,34 @@ class ServerSampler:
     }
 
   def _version(self) -> str | None:
-    return self._client.patiently(lambda: self._api.version(self._client))
+    return self._client.with_retries(lambda: self._api.version(self._client))
 
-  def _load(self, wanted: Weights) -> None:
+  def _load(self, target: Weights) -> None:
     """Lets the server load these weights, unless it has them."""
-    found = self._version()
-    if found == wanted.version:
+    version = self._version()
+    if version == target.version:
       return
-    if self._loaded == wanted.version:
-      logger.warning("server.url = %r has weights %s and was given %s, so it was started again: "
-                     "they are loaded once more", self._cfg.url, found, wanted.version)
-    self._client.patiently(
-        lambda: self._api.load(self._client, str(wanted.folder), wanted.version))
-    found = self._version()
-    if found != wanted.version:
+    if self._loaded == target.version:
+      logger.warning("server.url = %r has weights %s and last loaded %s, so it was started again: "
+                     "they are loaded once more", self._cfg.url, version, target.version)
+    self._client.with_retries(
+        lambda: self._api.load(self._client, str(target.folder), target.version))
+    version = self._version()
+    if version != target.version:
       raise ServerError(
-          f"server.url = {self._cfg.url!r} has weights {found!r} after it was told to load "
-          f"{wanted.version!r} from {wanted.folder}. Fix: a server that reports weight_version, as "
+          f"server.url = {self._cfg.url!r} has weights {version!r} after it was asked to load "
+          f"{target.version!r} from {target.folder}. Fix: a server that reports weight_version, as "
           "jaxrl_llm/rollouts/server/README.md starts it, and that only this run loads.")
-    self._loaded = wanted.version
+    self._loaded = target.version
 
-  def _assembled(self, prompts: PromptBatch, found: list[Completion]) -> Rollout:
+  def _to_rollout(self, prompts: PromptBatch, completions: list[Completion]) -> Rollout:
     size = self._limits.max_new_tokens
-    tokens = np.zeros((len(found), size), np.int32)
-    log_probs = np.zeros((len(found), size), np.float32)
-    for i, completion in enumerate(found):
+    tokens = np.zeros((len(completions), size), np.int32)
+    log_probs = np.zeros((len(completions), size), np.float32)
+    for i, completion in enumerate(completions):
       tokens[i, :len(completion.tokens)] = completion.tokens
       log_probs[i, :len(completion.tokens)] = completion.log_probs
-    return assemble(prompts, tokens, log_probs, np.array([len(c.tokens) for c in found], np.int32),
-                    np.array([c.reason for c in found], np.int32),
+    return assemble(prompts, tokens, log_probs,
+                    np.array([len(c.tokens) for c in completions], np.int32),
+                    np.array([c.reason for c in completions], np.int32),
                     pad_id=self._tokenizer.pad_token_id)

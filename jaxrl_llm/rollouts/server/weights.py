@@ -57,11 +57,11 @@ def publish(root: str | Path, model: Model, params, tokenizer, dtype: str | None
 
 def checksum(folder: Path) -> str:
   """Returns the checksum of the tensors of a checkpoint: of its safetensors files, in order."""
-  found = hashlib.sha256()
+  digest = hashlib.sha256()
   for path in sorted(folder.glob("*.safetensors")):
     with path.open("rb") as file:
-      found.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
-  return found.hexdigest()[:DIGITS]
+      digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+  return digest.hexdigest()[:DIGITS]
 
 
 def _published(root: Path) -> list[Path]:

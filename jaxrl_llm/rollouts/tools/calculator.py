@@ -198,9 +198,9 @@ def written(number: Fraction) -> str:
   while rest % 5 == 0:
     rest, fives = rest // 5, fives + 1
   places = max(twos, fives)
-  whole = len(_digits(abs(number.numerator) // number.denominator))
+  integer_digits = len(_digits(abs(number.numerator) // number.denominator))
   in_full = rest == 1 and places <= PLACES
-  precision = whole + places if in_full else max(DIGITS, whole + 6)
+  precision = integer_digits + places if in_full else max(DIGITS, integer_digits + 6)
   context = decimal.Context(prec=precision, rounding=decimal.ROUND_HALF_EVEN)
   digits = context.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
   return f"{digits:f}" if in_full else str(digits)

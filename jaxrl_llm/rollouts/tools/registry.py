@@ -41,8 +41,8 @@ def register(name: str, numbers: type | None = None, *, parameter: str = "text",
     numbers, replace, **defaults: as in `registry.Table.register`.
     parameter, protocol: see `ToolEntry`.
   """
-  def make(function: Callable, own: type) -> ToolEntry:
-    return ToolEntry(function, own, parameter, protocol)
+  def make(function: Callable, numbers: type) -> ToolEntry:
+    return ToolEntry(function, numbers, parameter, protocol)
 
   return TOOLS.register(name, numbers, replace=replace, make=make, **defaults)
 
@@ -57,14 +57,14 @@ class FunctionTool:
     """Returns the function's text with status `ok`, or the ToolResult that it returned."""
     begin = time.perf_counter()
     try:
-      result = _checked(self._entry.function(text, self._cfg))
+      tool_result = _checked(self._entry.function(text, self._cfg))
     except Exception as error:
       reason = f"{type(error).__name__}: {error}"
       if reason not in self._said:
         self._said.add(reason)
         logger.warning("tool %s: %s; the rows of such calls are void", self._entry.where, reason)
       return ToolResult("unavailable", reason)
-    return dataclasses.replace(result, seconds=time.perf_counter() - begin)
+    return dataclasses.replace(tool_result, seconds=time.perf_counter() - begin)
 
   def run_many(self, texts: Sequence[str]) -> list[ToolResult]:
     """Returns the results in the order of the texts."""
@@ -80,18 +80,19 @@ class FunctionTool:
     self.close()
 
 
-def _checked(result) -> ToolResult:
+def _checked(returned) -> ToolResult:
   """Returns what a function returned as a ToolResult.
 
   Raises:
     TypeError: neither a text nor a ToolResult with a known status.
   """
-  if isinstance(result, str):
-    return ToolResult("ok", result)
-  if not isinstance(result, ToolResult) or result.status not in STATUSES:
-    raise TypeError(f"it returned {repr(result)[:80]}; a text or a ToolResult with a status among "
+  if isinstance(returned, str):
+    return ToolResult("ok", returned)
+  if not isinstance(returned, ToolResult) or returned.status not in STATUSES:
+    raise TypeError(
+        f"it returned {repr(returned)[:80]}; a text or a ToolResult with a status among "
                     f"{', '.join(STATUSES)} was expected")
-  return result
+  return returned
 
 
 def make_tool(name: str, cfg=None, workers: int = 1) -> Tool:
@@ -111,8 +112,8 @@ def make_tool(name: str, cfg=None, workers: int = 1) -> Tool:
       _probe(entry, cfg)
       return FunctionTool(entry, cfg)
     arguments = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
-    taken = inspect.signature(entry.function).parameters.values()
-    if any(p.name == "workers" or p.kind is p.VAR_KEYWORD for p in taken):
+    parameters = inspect.signature(entry.function).parameters.values()
+    if any(p.name == "workers" or p.kind is p.VAR_KEYWORD for p in parameters):
       arguments["workers"] = workers
     tool: Any = entry.function(**arguments)
     lacking = [method for method in ("run", "close") if not callable(getattr(tool, method, None))]
@@ -129,10 +130,10 @@ def _probe(entry: ToolEntry, cfg) -> None:
   """
   inspect.signature(entry.function).bind("", cfg)
   try:
-    result = entry.function("", cfg)
+    returned = entry.function("", cfg)
   except Exception:
     return
-  _checked(result)
+  _checked(returned)
 
 
 @dataclasses.dataclass(frozen=True)

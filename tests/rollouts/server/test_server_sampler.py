@@ -235,7 +235,7 @@ def test_a_server_without_control_is_named(path, serve, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_server_that_does_not_load_is_named(serve, tmp_path, monkeypatch):
   monkeypatch.setattr(engine_server.EngineServer, "post", lambda *_: (200, {"success": True}))
-  with pytest.raises(ServerError, match="has weights 'default' after it was told to load"):
+  with pytest.raises(ServerError, match="has weights 'default' after it was asked to load"):
     sampler(serve(), tmp_path, api="sglang").prepare(params())
 
 

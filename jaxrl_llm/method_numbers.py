@@ -1,4 +1,4 @@
-"""Classes of the numbers that methods read: made from defaults, merged, and checked."""
+"""Classes of the hyperparameters that methods read: made from defaults, merged, and checked."""
 
 import dataclasses
 import typing
@@ -13,7 +13,7 @@ class NoNumbers:
 
 
 def numbers_class(name: str, defaults: dict[str, Any]) -> type:
-  """Returns a dataclass of numbers for `@register(name, gain=2.0)`.
+  """Returns a dataclass of hyperparameters for `@register(name, gain=2.0)`.
 
   Each number has the type of its default; with None, it is a float or None (no bound).
 
@@ -33,7 +33,7 @@ def numbers_class(name: str, defaults: dict[str, Any]) -> type:
 
 
 def merged_class(kind: str, classes: dict[str, type]) -> type:
-  """Returns one class with the numbers of several methods, given by name.
+  """Returns one class with the hyperparameters of several methods, given by name.
 
   Raises:
     ConfigError: two of them have a number of the same name with different types or defaults.

@@ -1,7 +1,7 @@
 """Published recipes by name: `--config=configs/quickstart.py:gspo`.
 
-A preset chooses methods and their numbers only. The config keeps its sizes: rollout batch, learning
-rate, lengths, and the weight of the reference KL unless the recipe depends on it.
+A preset chooses methods and their hyperparameters only. The config keeps its sizes: rollout batch,
+learning rate, lengths, and the weight of the reference KL unless the recipe depends on it.
 `objective/README.md` says for each recipe where the paper and its public code differ.
 """
 

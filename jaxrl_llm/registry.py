@@ -1,8 +1,8 @@
 """Methods by name: a table for each kind, and the section of a config that names a method.
 
-A method is a function with the numbers that it reads: a small frozen dataclass of options beside
-the formula. A config holds the method's name and the numbers that were set (`Choice`). The table
-supplies the method's defaults for the other numbers.
+A method is a function with the hyperparameters that it reads: a small frozen dataclass of options
+beside the formula. A config holds the method's name and the hyperparameters that were set
+(`Choice`). The table supplies the method's defaults for the other hyperparameters.
 """
 
 import contextlib
@@ -77,10 +77,11 @@ class Table(Generic[E]):
 
     Args:
       name: value of the config key.
-      numbers: frozen dataclass of the numbers that it reads; `fields.option` makes its fields.
+      numbers: frozen dataclass of the hyperparameters that it reads; `fields.option` makes its
+        fields.
       replace: overwrites an entry on purpose, for notebooks that run a cell again.
       make: makes the entry of (function, numbers).
-      **defaults: the numbers and their defaults, instead of `numbers`; None means no bound.
+      **defaults: the hyperparameters and their defaults, instead of `numbers`; None means no bound.
 
     Raises:
       ValueError: no name, one that is taken, or numbers given in both ways.
@@ -182,7 +183,8 @@ class Table(Generic[E]):
     """Raises if the method does not read one of the given numbers.
 
     Raises:
-      ConfigError: names the number, the numbers of the method, and the methods that read it.
+      ConfigError: names the hyperparameter, the hyperparameters of the method, and the methods that
+        read it.
     """
     accepted = self[name].defaults
     for number, value in values.items():
@@ -194,15 +196,16 @@ class Table(Generic[E]):
                           f"{', '.join(sorted(accepted)) or 'no number'}{hint}. Fix: remove it.")
 
   def numbers(self, choice: "Choice", *, strict: bool = True):
-    """Returns the numbers of the chosen method, with its defaults for those that were not given.
+    """Returns the hyperparameters of the chosen method, with its defaults for those that were not
+    given.
 
     Args:
-      strict: False ignores numbers that only other methods of the table read, so that one config
-        can serve several methods in a comparison.
+      strict: False ignores hyperparameters that only other methods of the table read, so that one
+        config can serve several methods in a comparison.
 
     Raises:
-      ConfigError: an unknown name, a number that the method does not read, or a value that the
-        number cannot have.
+      ConfigError: an unknown name, a hyperparameter that the method does not read, or a value that
+        the number cannot have.
     """
     entry, overrides = self[choice.name], dict(choice.given)
     if not strict:
@@ -231,7 +234,8 @@ def _empty_plugins() -> str:
 class Combination(Table[E]):
   """A table of which a config may name several methods, comma-separated: `task,brevity`.
 
-  They share one set of numbers. A number that several of them read has one value for all.
+  They share one set of hyperparameters. A hyperparameter that several of them read has one value
+  for all.
   """
 
   def parts(self, name: str) -> dict[str, E]:
@@ -258,10 +262,11 @@ class Combination(Table[E]):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Choice:
-  """A method's name and the numbers that were set for it.
+  """A method's name and the hyperparameters that were set for it.
 
-  In `EstimatorConfig("gspo", clip_low=1e-3)` the other numbers have the method's defaults, and are
-  read like fields: `.clip_high`. None as a number means no bound.
+  In `EstimatorConfig("gspo", clip_low=1e-3)` the other hyperparameters have the method's defaults,
+  and are read
+  like fields: `.clip_high`. None as a number means no bound.
 
   Attributes:
     name: of the method.

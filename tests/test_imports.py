@@ -38,8 +38,8 @@ ALLOWED = {
 }
 
 
-def rooms(source: str) -> set[str]:
-  """Rooms of jaxrl_llm that a file imports, wherever in the file."""
+def packages(source: str) -> set[str]:
+  """Packages of jaxrl_llm that a file imports, wherever in the file."""
   found = set()
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Import):
@@ -48,16 +48,17 @@ def rooms(source: str) -> set[str]:
       found |= {node.module} if node.module != "jaxrl_llm" else {
           f"jaxrl_llm.{alias.name}" for alias in node.names
       }
-      assert node.level == 0, "relative imports hide the room"
+      assert node.level == 0, "relative imports hide the package"
   return {name.split(".")[1] for name in found if name.startswith("jaxrl_llm.")}
 
 
 def violations(files: dict[str, str]) -> list[str]:
   out = []
   for path, source in files.items():
-    room = path.split("/")[0].removesuffix(".py")
-    if room != "__init__":
-      out += [f"{path} imports {other}" for other in sorted(rooms(source) - ALLOWED[room] - {room})]
+    package = path.split("/")[0].removesuffix(".py")
+    if package != "__init__":
+      out += [f"{path} imports {other}"
+              for other in sorted(packages(source) - ALLOWED[package] - {package})]
   return out
 
 

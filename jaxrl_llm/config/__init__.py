@@ -3,7 +3,7 @@
 `configs/*.py` edit the `ml_collections.ConfigDict` of `base_config()`; `from_dict` turns it into
 the frozen, hashable `Config`. `python -m jaxrl_llm.config` prints the commented listing.
 
-A method (estimator, advantage, aggregation, shaping, task) owns its numbers: a small frozen
+A method (estimator, advantage, aggregation, shaping, task) owns its hyperparameters: a small frozen
 dataclass beside its formula. A section of the config is a method's name and that class's fields. A
 number that is left out, or None in a ConfigDict, has the method's default; "none" means no bound.
 """
@@ -73,7 +73,7 @@ __all__ = [
 def base_config():
   """Returns a ConfigDict of all keys with their defaults, for `configs/*.py` to edit.
 
-  A method's own numbers are None, which stands for the method's default.
+  A method's own hyperparameters are None, which stands for the method's default.
   """
   from jaxrl_llm.config import named  # Here: kernels and benchmarks run without ml_collections.
 

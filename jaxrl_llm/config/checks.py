@@ -12,7 +12,7 @@ def fill(cfg: Config) -> Config:
   """Returns the config with every number of each chosen method, by default the method's own.
 
   Raises:
-    ConfigError: an unknown method, or a number that the method does not read.
+    ConfigError: an unknown method, or a hyperparameter that the method does not read.
   """
   chosen = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)
             if isinstance(getattr(cfg, f.name), Choice)}

@@ -37,14 +37,14 @@ def defaults(cls) -> dict[str, Any]:
 
 
 def _unset(cls) -> dict[str, Any]:
-  """Returns a nested dict of the keys of a class of numbers, all None."""
+  """Returns a nested dict of the keys of a class of hyperparameters, all None."""
   hints = typing.get_type_hints(cls)
   return {name: _unset(hints[name]) if dataclasses.is_dataclass(hints[name]) else None
           for name in options(cls)}
 
 
 def keys() -> list[str]:
-  """Returns all keys of a config in full, also the numbers of loaded plugins.
+  """Returns all keys of a config in full, also the hyperparameters of loaded plugins.
 
   `<name>` stands for a name that the user chooses.
   """
@@ -69,8 +69,8 @@ def from_dict(values) -> Config:
   """Returns the Config of a nested mapping; loads its plugins before any name is looked up.
 
   Raises:
-    ConfigError: an unknown key, a wrong type, a value out of range, or a number that the method
-      does not read.
+    ConfigError: an unknown key, a wrong type, a value out of range, or a hyperparameter that the
+      method does not read.
   """
   plugins = values.get("plugins") if hasattr(values, "items") else None
   if plugins:
@@ -125,7 +125,7 @@ def _named_sections(values, cls, key: str) -> tuple:
 
 
 def _numbers(values, cls, name: str, prefix: str) -> dict[str, Any]:
-  """Returns the numbers that were set for a method, without None and empty sections."""
+  """Returns the hyperparameters that were set for a method, without None and empty sections."""
   set_values = {key: _without_unset(value) for key, value in values.items()}
   set_values = {key: value for key, value in set_values.items() if value not in (None, {})}
   fields = options(cls.table[name].numbers)

@@ -13,7 +13,7 @@ CRITIC = when("has_critic", text="an advantage that needs values (gae)")
 
 @dataclasses.dataclass(frozen=True, init=False)
 class EstimatorConfig(Choice):
-  """The importance-ratio estimator and its numbers: `EstimatorConfig("gspo", clip_low=1e-3)`."""
+  """The estimator and its hyperparameters: `EstimatorConfig("gspo", clip_low=1e-3)`."""
 
   name: str = option("ppo", "importance-ratio estimator (objective/README.md)")
   table: ClassVar[Table] = registry.ESTIMATORS
@@ -21,7 +21,7 @@ class EstimatorConfig(Choice):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class AdvantageConfig(Choice):
-  """The advantage and its numbers: `AdvantageConfig("gae", lam=0.95)`."""
+  """The advantage and its hyperparameters: `AdvantageConfig("gae", lam=0.95)`."""
 
   name: str = option("grpo", "advantage: which baseline, or a critic (objective/README.md)")
   table: ClassVar[Table] = registry.ADVANTAGES
@@ -44,7 +44,8 @@ class AggregationConfig(Choice):
 class CorrectionConfig:
   """Importance weights anchor / behavior (without gradient), rejection, and the sequence mask."""
 
-  level: str = option("none", "ratio that weighs a token: its own, or the product over its row",
+  level: str = option("none",
+                      "ratio that weighs a token: its own, or the product over its completion",
                       choices=("none", "token", "sequence"))
   cap: float | None = option(2.0, "largest weight; none: unbounded", low=0.0, when=WEIGHTED)
   low: float | None = option(
@@ -52,10 +53,12 @@ class CorrectionConfig:
       when=WEIGHTED)
   batch_normalize: bool = option(False, "divides the weights by their mean over the batch",
                                  when=WEIGHTED)
-  reject: tuple = option((), "rules (name, low, high) that reject tokens or rows by the ratio "
+  reject: tuple = option((),
+                         "rules (name, low, high) that reject tokens or completions by the ratio "
                          "anchor / behavior (objective/correction.py)", of=tuple)
   sequence_delta: float | None = option(
-      None, "drops rows with a negative advantage whose mean log(anchor / current) is larger than "
+      None,
+      "drops completions with a negative advantage whose mean log(anchor / current) is larger than "
       "this, nats per token (DeepSeek-V3.2)")
 
 

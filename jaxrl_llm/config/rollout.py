@@ -1,4 +1,4 @@
-"""The sections of a run that say how rows are sampled, and by what."""
+"""The sections of a run that say how completions are sampled, and by what."""
 
 import dataclasses
 
@@ -15,27 +15,33 @@ class RolloutConfig:
   prompts: int = option(32, "prompts per iteration", low=1)
   group_size: int = option(8, "G, completions per prompt", low=1)
   max_prompt_tokens: int = option(16, "prompt part of a row, tokens", low=1)
-  max_new_tokens: int = option(48, "completion part of a row, tokens; longer ones are truncated",
+  max_new_tokens: int = option(48,
+                               "completion part of a row, tokens; longer completions are truncated",
                                low=1)
   min_new_tokens: int = option(
       0, "forbids stop tokens before this many completion tokens, in sampler and loss", low=0)
   temperature: float = option(1.0, "sampling temperature; the loss uses the same", low=1e-3,
                               high=100.0)
   window: int = option(32, "decode steps between two growths of the attended cache", low=1)
-  slots: int = option(0, "rows that decode at once; a finished row frees its slot "
+  slots: int = option(0, "completions that decode at once; a finished one frees its slot "
                       "for the next (rollouts/engine.py). 0: one program for all", low=0,
                       when=HERE)
-  chunk: int = option(32, "decode steps between two checks for finished rows", low=1, when=ENGINE)
+  chunk: int = option(32, "decode steps between two checks for finished completions", low=1,
+                      when=ENGINE)
   shared_prefix: bool = option(False, "keeps one copy of a prompt's cache for its group",
                                when=(ENGINE, when(".group_size", above=1)))
   engine_per_device: bool = option(
-      False, "each device decodes rows of its own, and waits for no other (rollouts/engines.py); "
+      False,
+      "each device decodes completions of its own, and waits for no other (rollouts/engines.py); "
       "slots are those of all", when=ENGINE)
-  stop_strings: tuple = option((), "texts that end a row; the verifier reads what precedes them",
+  stop_strings: tuple = option((),
+                               "texts that end a completion; the verifier reads what precedes them",
                                when=(ENGINE, when(".max_turns", 0)))
-  max_turns: int = option(0, "policy turns of a row, for a task with a tool; 0: one turn, no tool",
+  max_turns: int = option(
+      0, "policy turns of a completion, for a task with a tool; 0: one turn, no tool",
                           low=0, when=ENGINE)
-  max_turn_tokens: int | None = option(None, "tokens of one turn; none: what the row has left",
+  max_turn_tokens: int | None = option(None,
+                                       "tokens of one turn; none: what the completion has left",
                                        low=1, when=TURNS)
   max_tool_tokens: int = option(256, "tokens that one tool answer may add", low=1, when=TURNS)
   tool_chunks: int | None = option(
@@ -58,7 +64,8 @@ class RolloutConfig:
   backend: str = option(DEFAULT, "what samples the training rollouts (build/backends.py): engine, "
                         "on the run's devices; server; or a plugin's. default: server where "
                         "server.url is set, else engine")
-  meter_rows: int = option(8, "rows scored for the mismatch meter where no other pass serves; 0: "
+  meter_rows: int = option(
+      8, "completions scored for the mismatch meter where no other pass serves; 0: "
                            "no meter", low=0)
 
 
@@ -71,7 +78,7 @@ class ServerConfig:
                     when=SERVED)
   folder: str = option("", "folder, seen by run and server at the same path, through which weights "
                        "are handed over", when=SERVED)
-  in_flight: int = option(64, "requests at once, a row each", low=1, when=SERVED)
+  in_flight: int = option(64, "requests at once, a completion each", low=1, when=SERVED)
   timeout: float = option(600.0, "seconds in which a request must be answered", low=1.0,
                           when=SERVED)
   patience: float = option(600.0, "seconds without any answer for which the run pauses before it "

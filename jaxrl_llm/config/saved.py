@@ -56,8 +56,8 @@ def permit(content: dict, plugins: str, path: Path) -> None:
 def from_saved(content: dict) -> Config:
   """Returns the Config of a run's config.json, whose plugins are imported: see `permit`.
 
-  Older versions wrote every key, also the numbers of methods that were not chosen. Nothing read
-  them, so without them the config still describes the same run.
+  Older versions wrote every key, also the hyperparameters of methods that were not chosen. Nothing
+  read them, so without them the config still describes the same run.
 
   Raises:
     ConfigError: as `from_dict`, also for a key that only another version knows.
@@ -75,7 +75,7 @@ def from_saved(content: dict) -> Config:
 
 
 def _method_section(section: dict, cls: type[Choice]) -> dict:
-  """Returns a section with only the numbers of its method.
+  """Returns a section with only the hyperparameters of its method.
 
   Older versions wrote "default" or null for a number that was not set.
   """

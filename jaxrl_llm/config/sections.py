@@ -46,7 +46,7 @@ class ShapingConfig(Choice):
                                 "none", low=0)
   overlong_factor: float = option(1.0, "penalty at the limit", low=0.0,
                                   when=when(".overlong_buffer"))
-  mask_truncated: bool = option(False, "drops rows that hit the length limit")
+  mask_truncated: bool = option(False, "drops completions that hit the length limit")
   table: ClassVar[Table] = registry.SHAPINGS
 
 

@@ -80,7 +80,7 @@ class EvaluationSetConfig:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class RewardConfig(Choice):
-  """The rewards of a completion, added up, and their numbers."""
+  """The rewards of a completion, added up, and their hyperparameters."""
 
   name: str = option("task", "rewards, comma-separated; task: the task's own verdict")
   table: ClassVar[Table] = registry.REWARDS
@@ -88,7 +88,7 @@ class RewardConfig(Choice):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class ToolConfig(Choice):
-  """The tool that the policy may call, and its numbers; rollout.max_turns switches it on."""
+  """The tool that the policy may call, and its hyperparameters (with rollout.max_turns)."""
 
   name: str = option("task", "tool; task: the one that the task brings", when=WITH_TOOL)
   protocol: str = option(DEFAULT, "notation of calls (rollouts/protocols.py); default: the tool's "
@@ -98,7 +98,7 @@ class ToolConfig(Choice):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class EnvironmentConfig(Choice):
-  """What answers the policy's turns, and its numbers."""
+  """What answers the policy's turns, and its hyperparameters."""
 
   name: str = option("tool", "what follows a turn; tool: the output of `tool.name`",
                      when=when("rollout.max_turns"))

@@ -4,7 +4,8 @@
 
 A term says which statistics of the current policy and which columns of the batch it reads. KL,
 entropy and the critic's value loss have sections of the config of their own (`kl`, `entropy`,
-`critic`); every other term is named in `term.name`, several by commas, and has its numbers there.
+`critic`); every other term is named in `term.name`, several by commas, and has its hyperparameters
+there.
 """
 
 import dataclasses
@@ -92,12 +93,12 @@ def register(name: str, numbers: type | None = None, *, stats: Collection[str] =
 
   Args:
     name: one of the names in `term.name`.
-    numbers: frozen dataclass of the numbers that the function reads; `fields.option` makes its
-      fields. `coef` among them weighs the term, unless it returns a coefficient.
+    numbers: frozen dataclass of the hyperparameters that the function reads; `fields.option` makes
+      its fields. `coef` among them weighs the term, unless it returns a coefficient.
     stats, columns, weights: see `TermEntry`.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
     make: makes the entry of (function, numbers), for the fields that are not arguments here.
-    **defaults: the numbers and their defaults, instead of `numbers`.
+    **defaults: the hyperparameters and their defaults, instead of `numbers`.
 
   Raises:
     ValueError: the name is taken, or `stats` or `weights` is none of the allowed.
@@ -151,7 +152,7 @@ CRITIC = TermEntry(critic, stats=frozenset({"values"}))
 
 
 class ActiveTerm(NamedTuple):
-  """A term of a run: its entry, and the numbers that its function reads."""
+  """A term of a run: its entry, and the hyperparameters that its function reads."""
 
   entry: TermEntry
   numbers: Any

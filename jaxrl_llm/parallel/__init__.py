@@ -1,6 +1,6 @@
 """Devices: the mesh, what lies on which axis, and transfers from host to device.
 
-No other room asks for devices. Arrays are laid out by `NamedSharding` under `jax.jit`, and the
+No other package asks for devices. Arrays are laid out by `NamedSharding` under `jax.jit`, and the
 compiler inserts the collectives.
 
   meshes.py     which devices train, which sample, and which are in this process

@@ -48,7 +48,7 @@ class MetricWriter:
   Args:
     directory: the run's folder.
     config: the whole config, nested.
-    numbers: an instance of the numbers of all chosen writers.
+    numbers: an instance of the hyperparameters of all chosen writers.
   """
 
   def __init__(self, directory: Path, config: dict[str, Any], numbers):

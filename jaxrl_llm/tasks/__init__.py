@@ -14,8 +14,8 @@ from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic, ToolArithmeticKeys
 def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
   """Returns a decorator that enters a task: a class like `task_base.TaskBase`.
 
-  It is made as `task(cfg, seed, batch_size, tokenizer, limits)`; its own keys, the numbers, are
-  read as `cfg.key`. Arguments as in `registry.Table.register`.
+  It is made as `task(cfg, seed, batch_size, tokenizer, limits)`; its own keys, the hyperparameters,
+  are read as `cfg.key`. Arguments as in `registry.Table.register`.
   """
   return TASKS.register(name, numbers, replace=replace, **defaults)
 

@@ -62,7 +62,7 @@ def call_reward(function: Callable, group: bool, asynchronous: bool, problems: l
 
   Args:
     group: whether it reads all completions of a problem at once.
-    asynchronous: whether it is a coroutine function; `cfg` then has the numbers of `Calls`.
+    asynchronous: whether it is a coroutine function; `cfg` then has the hyperparameters of `Calls`.
     problems: one per group.
     completions: group after group.
     cfg: the last argument of each call.

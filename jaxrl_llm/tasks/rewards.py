@@ -31,7 +31,7 @@ class RewardEntry(Entry):
   Attributes:
     function: `reward(problem, completion, cfg)` -> components, or with `group`
       `reward(problem, completions, cfg)` -> components of each. It may be `async`. `cfg` is an
-      instance of the numbers of all chosen rewards.
+      instance of the hyperparameters of all chosen rewards.
     group: whether it reads all completions of a problem at once.
   """
 
@@ -47,7 +47,7 @@ def register(name: str, numbers: type | None = None, *, group: bool = False, rep
              **defaults):
   """Returns a decorator that enters a reward in the table; see `RewardEntry`.
 
-  An `async` function also has the numbers of `Calls`, with the same keys: `reward.timeout`.
+  An `async` function also has the hyperparameters of `Calls`, with the same keys: `reward.timeout`.
 
   Args:
     name: one of the names in `reward.name`.

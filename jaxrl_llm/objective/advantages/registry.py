@@ -35,7 +35,8 @@ class AdvantageEntry(Entry):
   metrics: Callable | None = None
 
   def required(self, numbers) -> frozenset[str]:
-    """Returns the optional AdvantageInputs fields that the advantage reads with these numbers."""
+    """Returns the optional AdvantageInputs fields that the advantage reads with these
+    hyperparameters."""
     return self.needs.union(*(fields for (number, value), fields in self.options
                               if getattr(numbers, number) == value))
 
@@ -47,12 +48,12 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
 
   Args:
     name: key of `advantage.name`.
-    numbers: frozen dataclass of the numbers that the function reads; `fields.option` makes its
-      fields.
+    numbers: frozen dataclass of the hyperparameters that the function reads; `fields.option` makes
+      its fields.
     needs, group, metrics: see `AdvantageEntry`.
     options: {("granularity", "turn"): {"turn_id"}}: turn_id is read if granularity is turn.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
-    **defaults: the numbers and their defaults, instead of `numbers`.
+    **defaults: the hyperparameters and their defaults, instead of `numbers`.
 
   Raises:
     ValueError: the name is taken, `needs` or `options` names neither an optional field of

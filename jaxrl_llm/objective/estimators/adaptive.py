@@ -194,7 +194,8 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
     weights: [B, L], `clip_cov_kept` of the whole optimizer batch. None: the other arrays are the
       whole batch.
 
-  Source: arXiv 2505.22617; the numbers are those of the authors' scripts, whose window is [0, 2].
+  Source: arXiv 2505.22617; the hyperparameters are those of the authors' scripts, whose window
+  is [0, 2].
   """
   if weights is None:
     weights = clip_cov_kept(log_probs, anchor_log_probs, advantages, mask, cfg, row_id)

@@ -46,7 +46,7 @@ class EstimatorEntry(Entry):
   on_policy: Callable | None = None
 
   def required(self, numbers) -> frozenset[str]:
-    """Returns the names of the columns that the estimator reads with these numbers."""
+    """Returns the names of the columns that the estimator reads with these hyperparameters."""
     return self.columns.union(*(names for (number, value), names in self.options
                                 if getattr(numbers, number) == value))
 
@@ -64,14 +64,14 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
 
   Args:
     name: key of `estimator.name`.
-    numbers: frozen dataclass of the numbers that the function reads; `fields.option` makes its
-      fields.
+    numbers: frozen dataclass of the hyperparameters that the function reads; `fields.option` makes
+      its fields.
     anchor, regularized, prepare, on_policy: see `EstimatorEntry`. A function with `prepare` also
       takes `weights`; None there means that its arrays are the whole batch.
     columns: names of COLUMNS; or {("span", "segment"): {"turn_id"}}: turn_id is read if the number
       `span` is "segment".
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
-    **defaults: the numbers and their defaults, instead of `numbers`; None means no bound.
+    **defaults: the hyperparameters and their defaults, instead of `numbers`; None means no bound.
 
   Raises:
     ValueError: the name is taken, the anchor or a column is unknown, or numbers are given in both

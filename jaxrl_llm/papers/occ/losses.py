@@ -70,12 +70,12 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
   """Returns a decorator that enters a loss of the head as a term of the loss.
 
   The function is `loss(inputs: MtpInputs, cfg) -> [B, L]`, the loss of each token; `cfg` is an
-  instance of the numbers.
+  instance of the hyperparameters.
 
   Args:
     name: one of the names in `term.name`.
-    numbers: frozen dataclass of the numbers that the functions read; `fields.option` makes its
-      fields. One of them is `coef`, unless there is `calibrate`.
+    numbers: frozen dataclass of the hyperparameters that the functions read; `fields.option` makes
+      its fields. One of them is `coef`, unless there is `calibrate`.
     needs: optional MtpInputs fields that it reads. `mtp_anchor_log_probs` comes from the anchor's
       pass, and only then.
     detached: whether embedding, trunk and output head get no gradient of it.
@@ -84,7 +84,7 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
       the whole optimizer batch and 0 where mask is False, and the coefficient of the update before,
       at first 0. None: the coefficient is the number `coef`.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
-    **defaults: the numbers and their defaults, instead of `numbers`.
+    **defaults: the hyperparameters and their defaults, instead of `numbers`.
 
   Raises:
     ValueError: the name is taken, `needs` names no optional field of MtpInputs, a loss with

@@ -99,7 +99,7 @@ def make_tool(name: str, cfg=None, workers: int = 1) -> Tool:
   """Returns the tool of a name, which the caller closes.
 
   Args:
-    cfg: an instance of its numbers; None: their defaults.
+    cfg: an instance of its hyperparameters; None: their defaults.
     workers: threads that call it at once.
 
   Raises:

@@ -199,6 +199,8 @@ def admits(hint, kind) -> bool:
 
 def _converted(value, hint):
   """Returns the value in the field's type, or None if it does not fit."""
+  if getattr(value, "shape", None) == ():  # a scalar of numpy
+    value = value.item()
   if isinstance(value, bool):
     return value if admits(hint, bool) else None
   if isinstance(value, int):

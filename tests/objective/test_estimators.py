@@ -590,10 +590,13 @@ def test_registry_refuses():
     register("other", bounds=(1.0, 2.0))
   with pytest.raises(ValueError, match="give a class of numbers or defaults"):
     register("other", estimators.token.Ppo, cap=2.0)
-  with pytest.raises(ConfigError, match="needs a value"):
+  with pytest.raises(ConfigError, match="power = 'none': float was expected"):
     estimators.resolve(EstimatorConfig("ctpo", power="none"))
-  with pytest.raises(ConfigError, match="allowed are True and False"):
+  with pytest.raises(ConfigError, match="cap_at_one = 'yes': bool was expected"):
     estimators.resolve(EstimatorConfig("minpro", cap_at_one="yes"))
+  with pytest.raises(ConfigError, match="clip_low = -3.0: out of range"):  # also in Python
+    estimators.resolve(EstimatorConfig("ppo", clip_low=-3.0))
+  assert estimators.resolve(EstimatorConfig("ppo", clip_low=np.float32(0.5))).clip_low == 0.5
   with pytest.raises(ConfigError, match="allowed are 'away', 'all'"):
     estimators.resolve(EstimatorConfig("m2po", m2_scope="some"))
 

@@ -15,7 +15,7 @@ from jaxrl_llm.objective.divergences import get_divergence
 from jaxrl_llm.objective.mismatch import mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.training.columns import REFERENCE_COLUMN
-from jaxrl_llm.training.meter import counted
+from jaxrl_llm.training.meter import valid_tokens
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import AdvantageInputs, TrainBatch
 
@@ -43,7 +43,7 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
   weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, live, cfg.correction)
   if scores.own is not None:
     metrics |= mismatch_metrics(scores.own.log_probs, rollout.behavior_log_probs,
-                                counted(scores.own, rollout))
+                                valid_tokens(scores.own, rollout))
   token_rewards = None
   if cfg.kl.coef and cfg.kl.place == "reward":
     divergence = lax.stop_gradient(get_divergence(cfg.kl.name)(anchor, scores.ref_log_probs, mask))
@@ -93,11 +93,11 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
   Returns:
     (list of TrainBatch, metrics). Batch k takes groups k, k + parts, ... .
   """
-  whole, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
+  weighed, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   batches = []
   for k in range(cfg.parts):
     take = functools.partial(_whole_groups, k=k, cfg=cfg)
-    part, part_keep = jax.tree.map(take, (whole, keep))
+    part, part_keep = jax.tree.map(take, (weighed, keep))
     if part.columns is not None:
       part = part.replace(at_anchor=jnp.full_like(part_keep, k == 0))
     batches.append(with_weights(part, part_keep, cfg))

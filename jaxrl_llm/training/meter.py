@@ -22,13 +22,13 @@ def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) ->
     scorer: (params, rollout, sampling) -> TokenStats in the trainer's numerics.
     rows: how many, at most B; row k B // rows for each k.
   """
-  at = np.arange(rows) * rollout.tokens.shape[0] // rows
-  some = jax.tree.map(lambda x: x[at], rollout)
-  stats = scorer(params, some, sampling)
-  return mismatch_metrics(stats.log_probs, some.behavior_log_probs, counted(stats, some))
+  row_index = np.arange(rows) * rollout.tokens.shape[0] // rows
+  subset = jax.tree.map(lambda x: x[row_index], rollout)
+  stats = scorer(params, subset, sampling)
+  return mismatch_metrics(stats.log_probs, subset.behavior_log_probs, valid_tokens(stats, subset))
 
 
-def counted(stats: TokenStats, rollout: Rollout) -> jax.Array:
+def valid_tokens(stats: TokenStats, rollout: Rollout) -> jax.Array:
   """[B, L] bool, True on sampled tokens that the scorer's vocabulary keeps. Rows without a valid
   reward count too.
   """

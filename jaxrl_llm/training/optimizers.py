@@ -105,10 +105,10 @@ def of_optax(name: str) -> OptimizerEntry | None:
            if p.name not in SHARED and isinstance(p.default, (bool, int, float, str))}
 
   def make(learning_rate, weight_decay: float, cfg) -> optax.GradientTransformation:
-    given: dict[str, Any] = {number: getattr(cfg, number) for number in plain}
+    arguments: dict[str, Any] = {number: getattr(cfg, number) for number in plain}
     if "weight_decay" in parameters:
-      given["weight_decay"] = weight_decay
-    return function(learning_rate, **given)
+      arguments["weight_decay"] = weight_decay
+    return function(learning_rate, **arguments)
 
   fields = [(number, type(default), option(default, f"argument of {function.__module__}.{name}"))
             for number, default in plain.items()]
@@ -146,8 +146,8 @@ def make_optimizer(
     if cfg.warmup_steps:
       learning_rate = optax.linear_schedule(0.0, cfg.learning_rate, cfg.warmup_steps)
   entry, numbers = OPTIMIZERS[cfg.name], OPTIMIZERS.numbers(cfg)
-  made = entry.function(learning_rate, cfg.weight_decay, numbers)
-  parts = made if isinstance(made, list) else [made]
+  transforms = entry.function(learning_rate, cfg.weight_decay, numbers)
+  parts = transforms if isinstance(transforms, list) else [transforms]
   return optax.chain(optax.clip_by_global_norm(cfg.max_grad_norm), *parts)
 
 

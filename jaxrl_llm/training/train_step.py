@@ -61,16 +61,16 @@ def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packin
   """`gradients` over the micro-batches in use; how many these are, no program depends on."""
   batch = everywhere(batch, constrain)
 
-  def of(index):
+  def micro_gradients(index):
     rows, bins = micro_batch(batch, packing, index, constrain)
     (value, metrics), grads = value_and_grad(params, rows.replace(bins=bins))
     return (value, grads), metrics
 
   def accumulate(index, carry):
-    sums, metrics = of(index)
+    sums, metrics = micro_gradients(index)
     return jax.tree.map(jnp.add, carry[0], sums), merge_metrics([carry[1], metrics])
 
-  sums, metrics = jax.eval_shape(lambda: of(0))
+  sums, metrics = jax.eval_shape(lambda: micro_gradients(0))
   zeros = jax.tree.map(jnp.zeros_like, sums)
   (value, grads), metrics = lax.fori_loop(0, packing.count, accumulate,
                                           (zeros, no_metrics(metrics)))
@@ -99,9 +99,9 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
                                       frozen=state.frozen, packing=packing)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   state, updates, of_after = transforms.after(state, updates, batch, parts)
-  one = jnp.float32(1)
-  metrics = {**metrics, **of_before, **of_after, "loss/total": Mean(value, one),
-             "optimizer/grad_norm": Mean(optax.tree.norm(grads), one)}
+  unit_count = jnp.float32(1)
+  metrics = {**metrics, **of_before, **of_after, "loss/total": Mean(value, unit_count),
+             "optimizer/grad_norm": Mean(optax.tree.norm(grads), unit_count)}
   return state.replace(step=state.step + 1, params=optax.apply_updates(state.params, updates),
                        opt_state=opt_state), metrics
 
@@ -112,7 +112,7 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
   A factor of a moment, which lacks an axis of its parameter, lies as the axes that it has.
   """
   trained, frozen = trainable.shardings(model, cfg, mesh)
-  whole, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
+  replicated, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
 
   def of_parameter(moment, sharding, parameter):
     if _is_masked(moment):  # an optimizer that treats some leaves otherwise keeps nothing of them
@@ -122,11 +122,11 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
     return _of_factor(moment.shape, sharding, parameter.shape)
 
   def of_counter(counter):
-    return whole
+    return replicated
 
   opt_state = optax.tree_map_params(tx, of_parameter, jax.eval_shape(tx.init, shapes), trained,
                                     shapes, transform_non_params=of_counter, is_leaf=_is_masked)
-  return TrainState(whole, trained, opt_state, frozen)
+  return TrainState(replicated, trained, opt_state, frozen)
 
 
 def _is_masked(node) -> bool:
@@ -140,21 +140,21 @@ def _of_factor(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):
   that is not factored, is replicated.
   """
   spec = (*sharding.spec, *[None] * (len(parameter) - len(sharding.spec)))
-  kept = []
+  remaining = []
   for axis in range(len(parameter)):
     if factor == parameter[:axis] + parameter[axis + 1:]:
-      kept = [*spec[:axis], *spec[axis + 1:]]
-  return jax.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*kept))
+      remaining = [*spec[:axis], *spec[axis + 1:]]
+  return jax.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*remaining))
 
 
 def carrying_shardings(shardings: TrainState, cfg: StepConfig, mesh) -> TrainState:
   """Shardings of a state with those of what its transforms carry, which is replicated."""
   everywhere_same = parallel.replicated(mesh)
 
-  def of(tree):
+  def replicate(tree):
     return jax.tree.map(lambda _: everywhere_same, tree)
 
-  return transforms.with_carried(shardings, cfg, of)
+  return transforms.with_carried(shardings, cfg, replicate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,8 +186,8 @@ def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
   may share them.
   """
   model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
-  whole = carrying_shardings(state_shardings(model, tx, mesh, cfg.parameters), cfg, mesh)
-  layout = whole.replace(frozen=None)
+  state_layout = carrying_shardings(state_shardings(model, tx, mesh, cfg.parameters), cfg, mesh)
+  layout = state_layout.replace(frozen=None)
 
   def update(state, frozen, batch, packing):
     new, metrics = train_step(state.replace(frozen=frozen), batch, loss=loss, model=model, tx=tx,
@@ -196,6 +196,6 @@ def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
 
   update.__name__ = "train_step"  # how profiles and compilation logs call it
   return TrainStep(jax.jit(update, donate_argnums=0,
-                           in_shardings=(layout, whole.frozen, parallel.rows(mesh),
+                           in_shardings=(layout, state_layout.frozen, parallel.rows(mesh),
                                          parallel.replicated(mesh)),
                            out_shardings=(layout, parallel.replicated(mesh))))

@@ -32,12 +32,12 @@ def stats_before(params: Params, batch: TrainBatch, *, model: Model, cfg: StepCo
     def run_packed(rows, bins):
       return run(rows.replace(bins=bins))
 
-    found = map_rows(run_packed, batch, packing, model.constrain)
+    token_stats = map_rows(run_packed, batch, packing, model.constrain)
   elif cfg.micro_batches == 1:
-    found = run(batch)
+    token_stats = run(batch)
   else:
-    found = join_rows(lax.map(run, split_rows(batch, cfg.micro_batches)))
+    token_stats = join_rows(lax.map(run, split_rows(batch, cfg.micro_batches)))
   mask = batch.rollout.mask
-  for inside in (found.in_support, batch.in_support):
+  for inside in (token_stats.in_support, batch.in_support):
     mask = mask if inside is None else mask & inside
-  return found, mask & (regularizer_weights(batch) > 0)
+  return token_stats, mask & (regularizer_weights(batch) > 0)

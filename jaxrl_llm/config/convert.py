@@ -84,9 +84,9 @@ def _section(values, cls, prefix: str):
                       f"value; its keys are {', '.join(options(cls))}.")
   fields = options(cls)
   hints = typing.get_type_hints(cls)
-  built = {key: _value(item, hints[key], fields[key], prefix + key)
-           for key, item in values.items() if key in fields and not _left_out(item, hints[key])}
-  hyperparameters = {key: item for key, item in values.items() if key not in fields}
+  built = {key: _value(value, hints[key], fields[key], prefix + key)
+           for key, value in values.items() if key in fields and not _left_out(value, hints[key])}
+  hyperparameters = {key: value for key, value in values.items() if key not in fields}
   if issubclass(cls, Choice):
     built |= _numbers(hyperparameters, cls, built.get("name", fields["name"].default), prefix)
   elif hyperparameters:

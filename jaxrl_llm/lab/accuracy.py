@@ -64,9 +64,9 @@ def sampled_row(results: Sequence[dict]) -> tuple[str, ...]:
   curves = padded([entry["sampled"] for entry in measured])
   final, best = curves[:, -1], curves.max(1)
   learnt = [learnt_at(entry) for entry in measured]
-  some = [value for value in learnt if np.isfinite(value)]
-  when = f"{np.median(learnt):.0f}" if len(some) == len(learnt) else (
-      f"in {len(some)} of {len(learnt)}")
+  reached = [value for value in learnt if np.isfinite(value)]
+  when = f"{np.median(learnt):.0f}" if len(reached) == len(learnt) else (
+      f"in {len(reached)} of {len(learnt)}")
   commits = dict.fromkeys(sweep_results.short_commit(result)[:7] for result in results)
   return (str(len(results)), _span(curves.mean(1)), _span(final), _span(best),
           _span(best - final), when, _span([entry["greedy"][-1] for entry in measured]),

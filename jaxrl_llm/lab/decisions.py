@@ -74,16 +74,16 @@ def sample(params: Params, prompts: PromptBatch, key: Array, forced: Int[Array, 
   stops = jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(rules.stops))
 
   def step(carry, place):
-    cache, hidden, ended = carry
+    cache, hidden, stopped = carry
     banned = forbidden | (stops & (place < rules.minimum))
     position = prompts.prompt_length + place
     token, _ = sample_token(hidden, head, keys, position, Sampling.of(1.0), banned,
                             rules=frozenset())
-    given = forced[:, place]
-    token = jnp.where(ended, rules.pad, jnp.where(given == FREE, token, given))
+    forced_token = forced[:, place]
+    token = jnp.where(stopped, rules.pad, jnp.where(forced_token == FREE, token, forced_token))
     hidden, cache = model.hidden(params, token[:, None], position[:, None],
                                  jnp.ones_like(token)[:, None], cache=cache)
-    return (cache, hidden[:, 0], ended | stops[token]), token
+    return (cache, hidden[:, 0], stopped | stops[token]), token
 
   begin = (cache, hidden, jnp.zeros(len(prompts.row_id), bool))
   return lax.scan(step, begin, jnp.arange(rules.steps))[1].T
@@ -112,9 +112,9 @@ def texts(case: Case, tokens: np.ndarray) -> list[str]:
 
 def correct(case: Case, problems: Sequence[Problem], tokens: np.ndarray) -> np.ndarray:
   """Returns which completions [B, T] ended by themselves and are right, [B] bool."""
-  ended = np.isin(tokens, case.rules.stops).any(1)
+  stopped = np.isin(tokens, case.rules.stops).any(1)
   verdicts = [reward.correct for reward in case.task.rewards(list(problems), texts(case, tokens))]
-  return np.array(verdicts, bool) & ended
+  return np.array(verdicts, bool) & stopped
 
 
 def interventions(case: Case, params: Params, problems: Sequence[Problem],

@@ -192,10 +192,10 @@ def shift(cache: KVCache, start: int, dropped: Int[Array, ""], slots: int) -> KV
 def take_rows(cache: KVCache, rows: Int[Array, " C"]) -> KVCache:
   """The cache of only these rows, in this order."""
 
-  def taken(axes: _Axes, x: Array) -> Array:
+  def gather_rows(axes: _Axes, x: Array) -> Array:
     return jnp.take(x, rows, axis=axes.row)
 
-  return _changed(cache, taken)
+  return _changed(cache, gather_rows)
 
 
 def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[Array, " C"],

@@ -23,9 +23,10 @@ def effective_share(log_weights: Float[Array, " B"],
   """
   if rows is None:
     rows = jnp.ones(log_weights.shape, bool)
-  counted = jnp.where(rows, log_weights, -jnp.inf)
+  masked_weights = jnp.where(rows, log_weights, -jnp.inf)
   count = jnp.sum(rows)
-  total = 2 * logsumexp(counted) - logsumexp(2 * counted) - jnp.log(jnp.maximum(count, 1))
+  total = 2 * logsumexp(masked_weights) - logsumexp(2 *
+                                                    masked_weights) - jnp.log(jnp.maximum(count, 1))
   return lax.stop_gradient(jnp.where(count > 0, jnp.exp(jnp.minimum(total, 0.0)), 1.0))
 
 

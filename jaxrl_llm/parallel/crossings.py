@@ -25,13 +25,13 @@ def held_by(tree, mesh: Mesh):
     tree: arrays of a larger mesh with the same axes, not divided over those that divide rows.
   """
 
-  def held(x):
+  def local_array(x):
     shards = {shard.device: shard.data for shard in x.addressable_shards}
     layout = NamedSharding(mesh, x.sharding.spec)
     return jax.make_array_from_single_device_arrays(
         x.shape, layout, [shards[device] for device in mesh.devices.flat])
 
-  return jax.tree.map(held, tree)
+  return jax.tree.map(local_array, tree)
 
 
 def to_global(tree, mesh: Mesh):
@@ -56,14 +56,14 @@ def spread(tree, mesh: Mesh):
     return transfer(tree, rows(mesh))
   local = of_process(mesh)
 
-  def one(x):
+  def spread_array(x):
     x = jax.device_put(x, rows(local))
     shards = {shard.device: shard.data for shard in x.addressable_shards}
     global_shape = (x.shape[0] * row_shards(mesh) // row_shards(local), *x.shape[1:])
     return jax.make_array_from_single_device_arrays(
         global_shape, rows(mesh), [shards[device] for device in local.devices.flat])
 
-  return jax.tree.map(one, tree)
+  return jax.tree.map(spread_array, tree)
 
 
 def local_rows(tree):
@@ -85,8 +85,8 @@ def gather_host(tree):
   same order as their programs.
   """
 
-  def whole(x):
+  def gather(x):
     spans = isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated)
     return multihost_utils.process_allgather(x, tiled=True) if spans else x
 
-  return jax.device_get(jax.tree.map(whole, tree))
+  return jax.device_get(jax.tree.map(gather, tree))

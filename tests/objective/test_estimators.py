@@ -594,7 +594,7 @@ def test_registry_refuses():
     estimators.resolve(EstimatorConfig("ctpo", power="none"))
   with pytest.raises(ConfigError, match="cap_at_one = 'yes': bool was expected"):
     estimators.resolve(EstimatorConfig("minpro", cap_at_one="yes"))
-  with pytest.raises(ConfigError, match="clip_low = -3.0: out of range"):  # also in Python
+  with pytest.raises(ConfigError, match=r"clip_low = -3\.0: out of range"):  # also in Python
     estimators.resolve(EstimatorConfig("ppo", clip_low=-3.0))
   assert estimators.resolve(EstimatorConfig("ppo", clip_low=np.float32(0.5))).clip_low == 0.5
   with pytest.raises(ConfigError, match="allowed are 'away', 'all'"):

@@ -29,7 +29,7 @@ from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
 from jaxrl_llm.runs.run_state import first_state
-from jaxrl_llm.training.meter import counted, meter
+from jaxrl_llm.training.meter import meter, valid_tokens
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
@@ -120,9 +120,10 @@ def test_tokens_outside_the_scorers_vocabulary_do_not_count(anchored):
   made, start, _, _ = anchored
   rollout = sampled(made, start)
   inside = jnp.arange(rollout.mask.shape[1]) % 2 == 0
-  kept = counted(TokenStats(None, in_support=jnp.broadcast_to(inside, rollout.mask.shape)), rollout)
+  kept = valid_tokens(TokenStats(None, in_support=jnp.broadcast_to(inside, rollout.mask.shape)),
+                      rollout)
   np.testing.assert_array_equal(kept, np.asarray(rollout.mask) & np.asarray(inside))
-  np.testing.assert_array_equal(counted(TokenStats(None), rollout), rollout.mask)
+  np.testing.assert_array_equal(valid_tokens(TokenStats(None), rollout), rollout.mask)
 
 
 @pytest.mark.slow

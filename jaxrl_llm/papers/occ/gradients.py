@@ -51,22 +51,22 @@ def agreement(state: TrainState, batch: TrainBatch, *, model: Model, cfg: StepCo
                      "of the trunk. Fix: parameters.train=all.")
 
   def gradient(term: TermConfig | None):
-    own = dataclasses.replace(cfg, loss=dataclasses.replace(cfg.loss, term=term))
-    found = gradients(state.params, batch, loss=policy_loss, model=model, cfg=own,
-                      frozen=state.frozen)[1]
-    return jax.tree.leaves(mtp.without(found))
+    step_cfg = dataclasses.replace(cfg, loss=dataclasses.replace(cfg.loss, term=term))
+    gradient_tree = gradients(state.params, batch, loss=policy_loss, model=model, cfg=step_cfg,
+                              frozen=state.frozen)[1]
+    return jax.tree.leaves(mtp.without(gradient_tree))
 
   policy = gradient(None)
   combined = gradient(TermConfig("mtp_policy", coef=1.0))
-  head = [total - term_cfg for total, term_cfg in zip(combined, policy, strict=True)]
-  product, size, own_size = _inner(policy, head), _inner(head, head), _inner(policy, policy)
+  head = [total - policy_leaf for total, policy_leaf in zip(combined, policy, strict=True)]
+  product, size, policy_size = _inner(policy, head), _inner(head, head), _inner(policy, policy)
   calibrating = StepConfig(dataclasses.replace(cfg.loss, term=UNBOUNDED), cfg.micro_batches,
                            cfg.parameters)
   params = trainable.merge(state.params, state.frozen, cfg.parameters)
   calibration = transforms.active(calibrating)["occ"]
-  gradient_tree = calibration.before(params, batch, jnp.float32(jnp.nan),
-                                     transforms.StepParts(model, calibrating, None))[1]
-  return Agreement(product / size, product / jnp.sqrt(size * own_size), gradient_tree)
+  coefficient = calibration.before(params, batch, jnp.float32(jnp.nan),
+                                   transforms.StepParts(model, calibrating, None))[1]
+  return Agreement(product / size, product / jnp.sqrt(size * policy_size), coefficient)
 
 
 def _inner(a: list, b: list) -> Float[Array, ""]:

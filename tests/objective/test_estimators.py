@@ -606,8 +606,8 @@ def test_m2po_refuses_a_bound_that_drops_every_token():
     from_dict({"estimator": {"name": "m2po", "tau": 0.0}})
   for tau in (1e-6, "none"):
     assert from_dict({"estimator": {"name": "m2po", "tau": tau}})
-  on_policy = _one_row("m2po", np.ones(3), 1.0, tau=0.0, m2_scope="all")
-  np.testing.assert_array_equal(on_policy, 0.0)  # what it would do: nothing
+  with pytest.raises(ConfigError, match=r"estimator\.tau = 0\.0: out of range"):  # also in Python
+    _one_row("m2po", np.ones(3), 1.0, tau=0.0, m2_scope="all")
 
 
 def test_the_window_of_m2po_by_hand():

@@ -33,7 +33,7 @@ from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
 from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
-from jaxrl_llm.training.meter import counted
+from jaxrl_llm.training.meter import valid_tokens
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import Rollout, Sampling, Task, merge_metrics
 
@@ -69,7 +69,7 @@ def with_numerics(cfg: Config, options: dict) -> Config:
 def meter(params, rollout, sampling, *, scorer) -> dict:
   """The meter's metrics, and the share of sampled tokens that the scorer's vocabulary lacks."""
   stats = scorer(params, rollout, sampling)
-  live = counted(stats, rollout)
+  live = valid_tokens(stats, rollout)
   return mismatch_metrics(stats.log_probs, rollout.behavior_log_probs, live) | {
       "pruned": masked.mean(1.0 - live, rollout.mask)}
 

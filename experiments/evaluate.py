@@ -18,7 +18,7 @@ from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.benchmark import benchmark
-from jaxrl_llm.build import evaluation_sets, saved, setup
+from jaxrl_llm.build import evaluation_sets, loading, saved, setup
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.runs import command_line
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
@@ -55,20 +55,21 @@ def main():
   if _WORKDIR.value is not None:
     iteration = saved.choose(_WORKDIR.value, _CHECKPOINT.value)
     source = {"workdir": _WORKDIR.value, "checkpoint": iteration}
-    built, params = benchmark.load_run(_WORKDIR.value, iteration, cfg,
-                                       plugins=_PLUGINS.value)
+    built, params = loading.load_run(_WORKDIR.value, iteration, cfg,
+                                     plugins=_PLUGINS.value)
   elif cfg is None:
     raise config_lib.ConfigError("--pretrained needs a task. Fix: add --config.")
   else:
     source = {"pretrained": _PRETRAINED.value}
-    built, params = benchmark.load_directory(_PRETRAINED.value, cfg)
+    built, params = loading.load_directory(_PRETRAINED.value, cfg)
     setup.log_sampling(_PRETRAINED.value, {"temperature": settings.temperature,
                                            "top_k": settings.top_k, "top_p": settings.top_p,
                                            "min_p": settings.min_p})
   cfg, task, _, sampler = built
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task)
-    found = benchmark.run(cfg, sets, sampler, params, settings, _OUT.value, source)
+    found = benchmark.run(sets, sampler, params, settings, _OUT.value,
+                          loading.described(cfg) | {"source": source})
   for name, metrics in found.items():
     print(f"{name}:\n" if name else "", benchmark.table(metrics), sep="")
   if any(found):

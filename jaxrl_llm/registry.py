@@ -290,6 +290,7 @@ class Choice:
       raise AttributeError(number)
     overrides = dict(self.given)
     if number in overrides:
+      object.__setattr__(self, number, overrides[number])  # the next look-up finds it by itself
       return overrides[number]
     entry = self.table[self.name]
     if number not in entry.defaults:

@@ -13,7 +13,7 @@ from jaxrl_llm.registry import Choice
 PACKAGE = Path(fields.__file__).parent
 # Reading a key to convert, check, hash or copy it is not a use of it.
 HANDLING = ("<string>", dataclasses.__file__, str(PACKAGE / "config"), str(PACKAGE / "fields.py"),
-            str(PACKAGE / "registry.py"), __file__)
+            str(PACKAGE / "registry.py"), str(PACKAGE / "build" / "value_checks.py"), __file__)
 # What jitted functions get in place of sections: field -> key.
 DERIVED = {
     sections.LossConfig: {

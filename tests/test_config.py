@@ -16,6 +16,7 @@ from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import fields
+from jaxrl_llm.build import value_checks
 from jaxrl_llm.config import Config, ConfigError, from_dict
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.rollouts import environment, tools
@@ -155,7 +156,7 @@ def test_an_option_without_its_condition_is_refused(key, condition):
       del values[name]
   assert key.full in unread_keys(values)
   with pytest.raises(ConfigError, match="it is read only with"):
-    config_lib.check(config_lib.fill(from_dict(nested(values))))
+    value_checks.check(config_lib.fill(from_dict(nested(values))))
 
 
 def test_keys_are_few_and_unique():
@@ -225,7 +226,7 @@ def from_flags(*arguments):
   holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
                                            accept_new_attributes=True, sys_argv=argv)
   values(argv)
-  return config_lib.check(config_lib.fill(from_dict(holder.value)))
+  return value_checks.check(config_lib.fill(from_dict(holder.value)))
 
 
 @pytest.mark.slow
@@ -259,7 +260,7 @@ def test_names_of_sets_and_their_keys_are_checked():
   with pytest.raises(ConfigError, match=r"evaluation\.sets = 3: sections by name were expected"):
     from_dict({"evaluation": {"sets": 3}})
   with pytest.raises(ConfigError, match=r"sets\.a\.prompt\.suffix = 'x' with .*style = 'task'"):
-    config_lib.check(config_lib.fill(from_dict(
+    value_checks.check(config_lib.fill(from_dict(
         {"evaluation": {"sets": {"a": {"prompt": {"suffix": "x"}}}}})))
 
 
@@ -322,7 +323,7 @@ def test_an_old_file_is_read():
   assert dict(critic.task.given) == {"num_terms": 2, "worked_share": 0.0}
   assert critic.rollout.prompts == 16 and critic.optimizer.learning_rate == 0.01
   for cfg in (critic, otb):
-    assert config_lib.check(config_lib.fill(cfg)), "nothing is left that nobody reads"
+    assert value_checks.check(config_lib.fill(cfg)), "nothing is left that nobody reads"
     assert from_dict(json.loads(json.dumps(config_lib.to_dict(cfg)))) == cfg
 
 

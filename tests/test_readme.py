@@ -2,6 +2,7 @@
 sweep's.
 """
 
+import inspect
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from jaxrl_llm.config import EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.reporting.tables import markdown_table, markers
+from jaxrl_llm.runs import iteration
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -38,6 +40,25 @@ def test_the_example_estimator_runs(tmp_path):
   estimator = estimators.get_estimator("capped")
   out = estimator(log_probs, log_probs - 5.0, jnp.ones((1, 2)), mask, EstimatorConfig("capped"))
   np.testing.assert_allclose(out.per_token_loss, [[2.0, 4.0]])
+
+
+def test_the_loop_is_that_of_the_code():
+  """Ten lines, each a line of `iterate`, in their order; and the twelve numbers of its steps."""
+  lines = re.search(r"an \[iteration\].*?```python\n(.*?)```", README, re.DOTALL)[1].splitlines()
+  code = inspect.getsource(iteration.iterate)
+  places = [code.find(line) for line in lines]
+  assert len(lines) == 10 and -1 not in places and places == sorted(places)
+  numbers = [int(n) for line in lines for n in re.findall(r"\b\d+\b", line.partition("# ")[2])]
+  assert sorted(numbers) == list(range(1, 13))
+
+
+def test_the_train_step_takes_five_files():
+  """CONTRIBUTING lists them; together they have at most 1000 lines."""
+  page = ROOT / ".github" / "CONTRIBUTING.md"
+  listed = page.read_text().split("understand the train step")[1].split("Without an update")[0]
+  files = [page.parent / name for name in re.findall(r"^\| \[.*?\]\((.*?)\)", listed, re.M)]
+  assert len(files) == 5 and files[0].name == "train_step.py"
+  assert sum(file.read_text().count("\n") for file in files) <= 1000
 
 
 def test_the_pairs_are_those_of_the_sweep():

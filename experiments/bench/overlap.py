@@ -25,13 +25,13 @@ import numpy as np
 
 from jaxrl_llm import presets
 from jaxrl_llm.build import setup
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.config import Config, base_config, from_dict
+from jaxrl_llm.build.learner import Start
+from jaxrl_llm.build.loop import Loop, make_loop
+from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.run_state import RunState, first_state
-from jaxrl_llm.types import Params, Task
+from jaxrl_llm.types import Params
 
 import measure
 
@@ -66,12 +66,11 @@ def build(args: argparse.Namespace) -> setup.Built:
   return built._replace(task=Sleeping(built.task, args.sleep))
 
 
-def repetition(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
-               ref_params: Params, count: int, ahead: Ahead | None):
+def repetition(loop: Loop, run: RunState, ref_params: Params, count: int, ahead: Ahead | None):
   """Returns (seconds of an iteration, mean of `count`; the last one's values; the new run)."""
   pending = None
   for index in range(count + 1):
-    run, steps, values, _ = iterate(cfg, task, learner, sampler, run, ref_params, index + 1, ahead)
+    run, steps, values, _ = iterate(loop, run, ref_params, index + 1, ahead)
     if pending is not None:
       jax.device_get(pending)
     if index == 0:
@@ -82,21 +81,20 @@ def repetition(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run:
   return seconds, values, run
 
 
-def compare(cfg: Config, task: Task, learner: Learner, sampler: Sampler, reps: int,
-            count: int) -> dict:
+def compare(loop: Loop, reps: int, count: int) -> dict:
   """Times repetitions without and with overlap in turn, after one of each that compiles.
 
   `draws` has the seconds that the parts of the last rollout batch of each repetition took.
   """
+  learner = loop.learner
   start = Start(learner.model.init(jax.random.key(0)), None)
-  run = first_state(cfg, learner, start)
+  run = first_state(learner, start)
   seconds, batches = {"without": [], "with": []}, []
   for rep in range(reps + 1):
     for way, times in seconds.items():
       overlapped = way == "with"
-      with Ahead(cfg, task, sampler) if overlapped else contextlib.nullcontext() as ahead:
-        taken, values, run = repetition(cfg, task, learner, sampler, run, start.params, count,
-                                        ahead)
+      with Ahead(loop.source) if overlapped else contextlib.nullcontext() as ahead:
+        taken, values, run = repetition(loop, run, start.params, count, ahead)
       if rep:
         times.append(taken)
         batches.append({"way": way} | {name: values.get(name) for name in BATCH_TIMES})
@@ -119,8 +117,7 @@ def main() -> None:
                       help="seconds that the verifier sleeps per batch (default 0.3)")
   parser.add_argument("--json", type=Path, help="file of all numbers")
   args = parser.parse_args()
-  cfg, task, learner, sampler = build(args)
-  result = compare(cfg, task, learner, sampler, args.reps, args.count)
+  result = compare(make_loop(*build(args)), args.reps, args.count)
   result |= {
       "environment": measure.environment(),
       "sleep": args.sleep,

@@ -77,7 +77,8 @@ def measure(name: str, method: str) -> dict[str, list]:
   for seed in SEEDS:
     one = dataclasses.replace(case, seed=seed)
     scored = planted_adapter.train(one, ADAPTED[name], seed) if name in ADAPTED else None
-    found.append(planted.landing(one, advantage, size, GROUPS, seed, error, scored))
+    found.append(planted.landing(one, advantage, planted.Groups(size, GROUPS, seed), error,
+                                 scored))
   return {field.name: [getattr(one, field.name) for one in found]
           for field in dataclasses.fields(planted.Landing)}
 

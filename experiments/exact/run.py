@@ -89,20 +89,22 @@ def estimator_cells() -> list[tuple]:
 
 def measure(instances: int, group_instances: int) -> dict[str, list[studies.TableRow]]:
   """Returns the rows of every study by its name."""
-  group = {"group_size": GROUP_SIZE, "instances": group_instances, **GROUP}
-  single = {"instances": instances, **SINGLE}
+  group = {"group_size": GROUP_SIZE, "horizon": GROUP["horizon"]}
+  many = studies.Population(GROUP["vocabulary"], group_instances, GROUP["seed"])
+  single = studies.Population(instances=instances, **SINGLE)
+  sampled = studies.SampledGroups(LARGE_GROUP, SAMPLES, GROUP["seed"])
   published = studies.as_published()
   large = [cell for cell in advantage_cells() if cell[0] in LARGE]
   rows = [
-      studies.single_study("weights", studies.WEIGHTS, horizons=(6,), drifts=DRIFTS, **single),
-      studies.single_study("published", published, horizons=(6,), drifts=DRIFTS, **single),
-      studies.single_study("length", studies.WEIGHTS, horizons=HORIZONS, drifts=(OFF_POLICY,),
-                           **single),
-      studies.group_study("advantages", advantage_cells(), drift=ON_POLICY, **group),
-      studies.group_study("aggregations", aggregation_cells(), drift=ON_POLICY, **group),
-      studies.group_study("estimators", estimator_cells(), drift=OFF_POLICY, **group),
-      studies.sampled_group_study("large groups", large, drift=ON_POLICY, group_size=LARGE_GROUP,
-                                  samples=SAMPLES, **GROUP),
+      studies.single_study("weights", studies.WEIGHTS, single, horizons=(6,), drifts=DRIFTS),
+      studies.single_study("published", published, single, horizons=(6,), drifts=DRIFTS),
+      studies.single_study("length", studies.WEIGHTS, single, horizons=HORIZONS,
+                           drifts=(OFF_POLICY,)),
+      studies.group_study("advantages", advantage_cells(), many, drift=ON_POLICY, **group),
+      studies.group_study("aggregations", aggregation_cells(), many, drift=ON_POLICY, **group),
+      studies.group_study("estimators", estimator_cells(), many, drift=OFF_POLICY, **group),
+      studies.sampled_group_study("large groups", large, sampled, drift=ON_POLICY,
+                                  vocabulary=GROUP["vocabulary"], horizon=GROUP["horizon"]),
   ]
   return {study[0].study: study for study in rows}
 

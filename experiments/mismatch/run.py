@@ -24,18 +24,18 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import saved, setup
-from jaxrl_llm.build.samplers import Sampler
+from jaxrl_llm.build.loop import RolloutSource, make_source
 from jaxrl_llm.config import Config, ConfigError, StepConfig
 from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
-from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.rollout_batch import iteration_key, next_prompts
 from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
 from jaxrl_llm.training.meter import valid_tokens
 from jaxrl_llm.training.score import score
-from jaxrl_llm.types import Rollout, Sampling, Task, merge_metrics
+from jaxrl_llm.types import Rollout, Sampling, merge_metrics
 
 HERE = Path(__file__).parent
 NUMERICS = {
@@ -92,12 +92,13 @@ def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None
   lines = []
   for name, changed in configs.items():
     cfg, task, _, sampler = setup.build(changed, devices)
+    source = make_source(cfg, task, sampler)
     with contextlib.closing(sampler):
       prepared = sampler.prepare(params)
       for rule, min_p in MIN_P.items():
         sampling, found = Sampling.of(temperature, min_p=min_p), []
         for key in range(keys):
-          rollout = sample(cfg, task, sampler, prepared, sampling, key)
+          rollout = sample(source, prepared, sampling, key)
           found.append(jax.device_get(metered(params, rollout, sampling)))
         lines.append({"numerics": name, "min_p": rule, **pooled(found)})
   return {
@@ -109,13 +110,11 @@ def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None
   }
 
 
-def sample(cfg: Config, task: Task, sampler: Sampler, params, sampling: Sampling,
-           key: int) -> Rollout:
+def sample(source: RolloutSource, params, sampling: Sampling, key: int) -> Rollout:
   """The rows of the task's batch and the sampling key that `key` numbers."""
-  prompts = prompt_batch(task, task.batch(key), cfg.rollout.max_prompt_tokens,
-                         group_size=cfg.rollout.group_size, first_row=key * cfg.rows)
-  rollout, _ = sampler.sample(params, parallel.to_global(prompts, sampler.mesh),
-                              iteration_key(cfg.seed, key), sampling)
+  _, prompts = next_prompts(source, key)
+  prompts = parallel.to_global(prompts, source.sampler.mesh)
+  rollout, _ = source.sampler.sample(params, prompts, iteration_key(source.seed, key), sampling)
   return rollout
 
 

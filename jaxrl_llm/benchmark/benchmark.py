@@ -21,23 +21,19 @@ import jax
 import numpy as np
 
 from jaxrl_llm.benchmark.benchmark_metrics import bare, joint_table, summarize, table
-from jaxrl_llm.build import saved, setup
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
+from jaxrl_llm.build.loading import load_directory as load_directory
+from jaxrl_llm.build.loading import load_run as load_run
 from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.build.setup import Built
 from jaxrl_llm.config import (
-  Config,
   ConfigError,
-  ParametersConfig,
-  WarmStartConfig,
   to_dict,
-  without_unread,
 )
 from jaxrl_llm.grading.grading import answer_key
-from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs.evaluate import sample_rows
-from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.store import fingerprints, workdir
 from jaxrl_llm.types import Params, Problem, Rollout, Sampling
@@ -76,63 +72,8 @@ class Settings:
         raise ConfigError(f"--{name}={getattr(self, name)}: allowed are {low} to {high}.")
 
 
-def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,
-             devices=None, plugins: str = "") -> tuple[Built, Params]:
-  """(built, parameters) of a run's checkpoint. The caller closes the sampler.
-
-  Args:
-    override: its task, evaluation sets, mesh, and lengths of prompts and completions replace the
-      run's; None: all as in the run.
-    devices: as `setup.build`.
-    plugins: as `saved.read_config`.
-
-  Raises:
-    ConfigError: no run, other plugins, no such checkpoint, or a task that does not fit the model.
-    TornCheckpointsError: the checkpoint cannot be read.
-  """
-  cfg, run_devices = saved.read_config(folder, devices, plugins)
-  if override is None:
-    built = setup.build(cfg, run_devices, training=False)
-  else:
-    override_rollout = override.rollout
-    rollout = dataclasses.replace(cfg.rollout, max_prompt_tokens=override_rollout.max_prompt_tokens,
-                                  max_new_tokens=override_rollout.max_new_tokens,
-                                  window=override_rollout.window)
-    changed = dataclasses.replace(cfg, task=override.task, mesh=override.mesh, rollout=rollout,
-                                  evaluation=override.evaluation)
-    built = _build(changed, devices)
-  return built, saved.restore_trained(built.cfg, built.learner, folder, checkpoint)[1]
-
-
-def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, Params]:
-  """(built, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`. The
-  caller closes the sampler.
-
-  Raises:
-    ConfigError: the task does not fit the model.
-    CheckpointError: the directory cannot be read.
-  """
-  changed = dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig())
-  built = _build(without_unread(changed), devices)  # the directory sets the model's shapes
-  return built, hf.load_pretrained(path, mesh=built.learner.mesh)[1]
-
-
-def _build(cfg: Config, devices=None) -> Built:
-  """`setup.build` without what only training reads: a warm start, whose demonstrations the task may
-  lack, and the choice of the best checkpoint, whose metric may be that of another set.
-  """
-  changed = dataclasses.replace(
-      cfg,
-      warm_start=WarmStartConfig(),
-      checkpoint=dataclasses.replace(cfg.checkpoint, best="none"),
-      evaluation=dataclasses.replace(cfg.evaluation, patience=0),
-      updates=dataclasses.replace(cfg.updates, overlap=False),
-  )
-  return setup.build(setup.resolve(changed), devices, training=False)
-
-
-def run(cfg: Config, sets: list[EvaluationSet], sampler: Sampler, params: Params,
-        settings: Settings, out: str | Path, source: dict[str, Any]) -> dict[str, dict]:
+def run(sets: list[EvaluationSet], sampler: Sampler, params: Params, settings: Settings,
+        out: str | Path, description: dict[str, Any]) -> dict[str, dict]:
   """Samples what is missing in `out`, and writes metrics and tables there.
 
   Args:
@@ -140,7 +81,8 @@ def run(cfg: Config, sets: list[EvaluationSet], sampler: Sampler, params: Params
     params: as the model reads them.
     settings: a set's own number of samples and temperature take precedence; 0 samples mean one, at
       temperature 0.
-    source: JSON-able; what the parameters are, compared on resuming.
+    description: JSON-able, compared on resuming: of `build.loading.described`, and as "source" what
+      the parameters are.
 
   Returns:
     By the set's name, its metrics: name -> {"value", "low", "high"}, the bounds None where no
@@ -150,14 +92,15 @@ def run(cfg: Config, sets: list[EvaluationSet], sampler: Sampler, params: Params
     ConfigError: a folder holds samples of other settings, parameters or problems, or a damaged
       line.
   """
-  out, source = Path(out), {**source, "parameters": fingerprints.of_params(params)}
+  source = {**description["source"], "parameters": fingerprints.of_params(params)}
+  out, description = Path(out), description | {"source": source}
   plans = [_plan(evaluation_set, settings) for evaluation_set in sets]
   for evaluation_set, plan in zip(sets, plans, strict=True):
-    _claim(out / evaluation_set.name, _described(cfg, evaluation_set, plan, source))
+    _claim(out / evaluation_set.name, _described(evaluation_set, plan, description))
   metrics_of_set = {}
   for evaluation_set, plan in zip(sets, plans, strict=True):
     path = out / evaluation_set.name / "samples.jsonl"
-    _sample_missing(cfg, evaluation_set, sampler, params, plan, path)
+    _sample_missing(evaluation_set, sampler, params, plan, path)
     lines = read_samples(path)
     metrics = summarize([lines[index] for index in sorted(lines)], plan.seed)
     if evaluation_set.too_long:
@@ -180,21 +123,17 @@ def _plan(evaluation_set: EvaluationSet, settings: Settings) -> Settings:
   return dataclasses.replace(settings, samples=evaluation_set.samples, temperature=heat)
 
 
-def _described(cfg: Config, evaluation_set: EvaluationSet, plan: Settings, source: dict) -> dict:
+def _described(evaluation_set: EvaluationSet, plan: Settings, description: dict) -> dict:
   """All that the samples of a set depend on, for settings.json."""
-  r = cfg.rollout
+  r = evaluation_set.rollout
   return {
-      "source": source,
+      **description,
       "plan": _without(dataclasses.asdict(plan), "batch"),
       "task": _without(to_dict(evaluation_set.cfg), "verifier_workers", "shuffle_rewards"),
       "problems": fingerprints.of_problems(evaluation_set.task, evaluation_set.problems),
       "max_prompt_tokens": r.max_prompt_tokens,
       "max_new_tokens": r.max_new_tokens,
       "ends": {name: getattr(r, name) for name in ENDS},
-      "reward": to_dict(cfg.reward),
-      "tool": to_dict(cfg.tool),
-      "environment": to_dict(cfg.environment),
-      "compute_dtype": cfg.model.compute_dtype,
   }
 
 
@@ -265,7 +204,7 @@ def _check_lines(path: Path, lines: dict[int, dict], problems: list[Problem],
             "Fix: remove the line, and its problem is sampled again; or another --out.")
 
 
-def _sample_missing(cfg: Config, evaluation_set: EvaluationSet, sampler: Sampler, params: Params,
+def _sample_missing(evaluation_set: EvaluationSet, sampler: Sampler, params: Params,
                     settings: Settings, path: Path) -> None:
   """Appends a line for each problem that has none, as soon as its samples are complete."""
   task, problems, done = evaluation_set.task, evaluation_set.problems, read_samples(path)
@@ -283,10 +222,11 @@ def _sample_missing(cfg: Config, evaluation_set: EvaluationSet, sampler: Sampler
       batch = rows[begin:begin + settings.batch]
       repeated = [problems[p] for p, _ in batch]
       row_id = np.array([p * MOST_SAMPLES + s for p, s in batch], np.int32)
-      prompts = prompt_batch(task, repeated, cfg.rollout.max_prompt_tokens).replace(row_id=row_id)
-      host = sample_rows(sampler, params, prompts, key, sampling, piece=settings.batch,
+      prompts = prompt_batch(task, repeated, evaluation_set.rollout.max_prompt_tokens)
+      prompts = prompts.replace(row_id=row_id)
+      host = sample_rows(sampler, params, prompts, Draw(key, sampling), piece=settings.batch,
                          problems=repeated)
-      verdicts = verify(task, sampler.environment, cfg.rollout, repeated, host)
+      verdicts = verify(task, sampler.environment, evaluation_set.rollout, repeated, host)
       for row, (p, _) in enumerate(batch):
         sample = _sample(verdicts, host, row)
         # Without the tag of a thought that the prompt opened, its text would look like an answer.

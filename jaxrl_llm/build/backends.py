@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from jaxrl_llm.build import engine_sampler
 from jaxrl_llm.build.sampler_types import PrepareFn, SampleFn
-from jaxrl_llm.config import DEFAULT, Config, ConfigError
+from jaxrl_llm.config import DEFAULT, ConfigError, RolloutConfig, ServerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import BACKENDS
 from jaxrl_llm.rollouts import numerics
@@ -27,13 +27,14 @@ class BackendParts(NamedTuple):
   """What a backend is made with.
 
   Attributes:
-    cfg: the resolved config.
+    rollout, server: sections of the config.
     task, model: of the run.
     mesh, rollout_mesh: the devices that train, to which rollouts come back, and that sample.
     environment: ends turns by tools or stop strings; None without either.
   """
 
-  cfg: Config
+  rollout: RolloutConfig
+  server: ServerConfig
   task: Task
   model: Model
   mesh: Mesh
@@ -54,33 +55,33 @@ def register(name: str, *, replace: bool = False):
   return BACKENDS.register(name, replace=replace)
 
 
-def name_of(cfg: Config) -> str:
-  """Returns the name of a config's backend."""
-  if cfg.rollout.backend != DEFAULT:
-    return cfg.rollout.backend
-  return SERVER if cfg.server.url else ENGINE
+def name_of(backend: str, url: str) -> str:
+  """Returns the name of the backend for `rollout.backend` and `server.url`."""
+  if backend != DEFAULT:
+    return backend
+  return SERVER if url else ENGINE
 
 
-def check(cfg: Config) -> None:
+def check(backend: str, url: str) -> None:
   """Refuses a name that is not registered, and a server's address that nothing reads.
 
   Raises:
     ConfigError: naming the keys.
   """
-  name = name_of(cfg)
+  name = name_of(backend, url)
   BACKENDS[name]  # raises for an unknown name
-  if name == SERVER and not cfg.server.url:
+  if name == SERVER and not url:
     raise ConfigError("rollout.backend = 'server' with server.url = '': which server? Fix: "
                       "server.url=http://host:8000 and server.folder.")
-  if name == ENGINE and cfg.server.url:
-    raise ConfigError(f"rollout.backend = 'engine' with server.url = {cfg.server.url!r}: the "
+  if name == ENGINE and url:
+    raise ConfigError(f"rollout.backend = 'engine' with server.url = {url!r}: the "
                       "engine reads no server. Fix: rollout.backend=default, or an empty "
                       "server.url.")
 
 
 def make(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
   """Returns (prepare, sample) of the run's backend."""
-  name = name_of(parts.cfg)
+  name = name_of(parts.rollout.backend, parts.server.url)
   with BACKENDS.blamed(name):
     return BACKENDS[name].function(parts)
 
@@ -88,18 +89,18 @@ def make(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
 @register(ENGINE)
 def engine(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
   """Samples on the run's own devices, in the rollout's numerics."""
-  cfg = parts.cfg
-  model = numerics.rollout_model(parts.model, cfg.rollout)
-  prepare = engine_sampler.make_prepare(cfg, parts.model, parts.mesh, parts.rollout_mesh)
-  return prepare, engine_sampler.sampler_on(parts.rollout_mesh, parts.mesh, model, cfg, parts.task,
-                                            parts.environment, cfg.rollout.group_size)
+  model = numerics.rollout_model(parts.model, parts.rollout)
+  prepare = engine_sampler.make_prepare(parts.rollout, parts.model, parts.mesh, parts.rollout_mesh)
+  sampled = engine_sampler.Rows.of(parts.rollout, parts.task, parts.environment)
+  return prepare, engine_sampler.sampler_on(parts.rollout_mesh, parts.mesh, model, sampled)
 
 
 @register(SERVER)
 def server(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
-  """Asks the server of `cfg.server`."""
-  cfg, r = parts.cfg, parts.cfg.rollout
-  limits = Limits(r.max_new_tokens, r.min_new_tokens, parts.task.stop_ids, cfg.model.vocab_size)
-  sampler = ServerSampler(cfg.server, parts.model, parts.task.tokenizer, limits, r.group_size,
+  """Asks the server of `parts.server`."""
+  r = parts.rollout
+  limits = Limits(r.max_new_tokens, r.min_new_tokens, parts.task.stop_ids,
+                  parts.model.config.vocab_size)
+  sampler = ServerSampler(parts.server, parts.model, parts.task.tokenizer, limits, r.group_size,
                           parts.mesh)
   return sampler.prepare, sampler.sample

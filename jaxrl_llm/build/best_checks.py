@@ -3,25 +3,29 @@
 import dataclasses
 
 from jaxrl_llm.build.evaluation_sets import chosen, named
-from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.config import CheckpointConfig, ConfigError, EvaluationConfig
 
 COMPONENT = "eval/component/"
 
 
-def metric_names(cfg: Config) -> list[str]:
+def metric_names(heldout_problems: int, evaluation: EvaluationConfig) -> list[str]:
   """Names of what `evaluate` and `sampled_metrics` return, without those that only some runs have:
   `component/*`, whose names only the rewards know, `costly` and `too_long`.
+
+  Args:
+    heldout_problems: of the run's own task; 0: none are evaluated.
   """
-  sets: list[tuple[str, int | None]] = [("", None)] if cfg.task.heldout_problems else []
-  sets += [(name, one.samples) for name, one in chosen(cfg)]
-  found = []
-  for name, own in sets:
-    n = cfg.evaluation.samples if own is None else own
+  sets: list[tuple[str, int | None]] = [("", None)] if heldout_problems else []
+  sets += [(name, section.samples) for name, section in chosen(evaluation)]
+  metrics = []
+  for name, samples in sets:
+    n = evaluation.samples if samples is None else samples
     greedy = ["eval/accuracy", "eval/accuracy_scored", "eval/length", "eval/truncated",
               "eval/unscored"]
-    sampled = [f"eval/{kind}@{n}{of}" for kind in ("avg", "pass") for of in ("", "_scored") if n]
-    found += [named(name, metric) for metric in greedy + sampled]
-  return found
+    sampled = [f"eval/{kind}@{n}{scored}" for kind in ("avg", "pass")
+               for scored in ("", "_scored") if n]
+    metrics += [named(name, metric) for metric in greedy + sampled]
+  return metrics
 
 
 def parsed(name: str) -> tuple[str | None, int]:
@@ -33,43 +37,47 @@ def parsed(name: str) -> tuple[str | None, int]:
   return (name[1:], -1) if name.startswith("-") else (name, 1)
 
 
-def filled(cfg: Config) -> Config:
-  """The config with checkpoint.best = none where nothing is evaluated and the key has its default.
-  """
-  checkpoint = cfg.checkpoint
-  idle = not metric_names(cfg) and not cfg.evaluation.patience
+def filled(checkpoint: CheckpointConfig, evaluation: EvaluationConfig,
+           heldout_problems: int) -> CheckpointConfig:
+  """The section with best = none where nothing is evaluated and the key has its default."""
+  idle = not metric_names(heldout_problems, evaluation) and not evaluation.patience
   if not idle or checkpoint.best != type(checkpoint).best:
-    return cfg
-  return dataclasses.replace(cfg, checkpoint=dataclasses.replace(checkpoint, best="none"))
+    return checkpoint
+  return dataclasses.replace(checkpoint, best="none")
 
 
-def check(cfg: Config) -> None:
+def check(best: str, evaluation: EvaluationConfig, heldout_problems: int, reward: str) -> None:
   """Refuses a metric that the run's evaluations do not log.
 
   A component of the user's own rewards passes; `Best.update` checks it at the first evaluation.
 
+  Args:
+    best: checkpoint.best.
+    reward: reward.name.
+
   Raises:
     ConfigError: listing those that they log, or the keys that wait for an evaluation.
   """
-  name, _ = parsed(cfg.checkpoint.best)
-  if name is not None and not metric_names(cfg):
-    waiting = [f"checkpoint.best = {cfg.checkpoint.best!r}"]
+  name, _ = parsed(best)
+  logged = metric_names(heldout_problems, evaluation)
+  if name is not None and not logged:
+    waiting = [f"checkpoint.best = {best!r}"]
     off = ["checkpoint.best=none"]
-    if cfg.evaluation.patience:
-      waiting.append(f"evaluation.patience = {cfg.evaluation.patience}")
+    if evaluation.patience:
+      waiting.append(f"evaluation.patience = {evaluation.patience}")
       off.append("evaluation.patience=0")
     raise ConfigError(
         f"{' and '.join(waiting)} with task.heldout_problems = 0 and no evaluation.sets: nothing "
         f"is evaluated. Fix: {' and '.join(off)}, or problems to evaluate.")
-  if cfg.reward.name != "task" and str(name).startswith(COMPONENT):
+  if reward != "task" and str(name).startswith(COMPONENT):
     return
-  if name is not None and name not in metric_names(cfg):
-    raise unknown(cfg, metric_names(cfg))
+  if name is not None and name not in logged:
+    raise unknown(best, evaluation.patience, logged)
 
 
-def unknown(cfg: Config, names: list[str]) -> ConfigError:
+def unknown(best: str, patience: int, names: list[str]) -> ConfigError:
   """The error for the value of checkpoint.best, where evaluations log `names`."""
-  patience = " with evaluation.patience=0" if cfg.evaluation.patience else ""
+  without = " with evaluation.patience=0" if patience else ""
   return ConfigError(
-      f"checkpoint.best = {cfg.checkpoint.best!r}: evaluations log {', '.join(names)}. Fix: one of "
-      f"them, with a minus in front where lower is better, or none{patience}.")
+      f"checkpoint.best = {best!r}: evaluations log {', '.join(names)}. Fix: one of them, with a "
+      f"minus in front where lower is better, or none{without}.")

@@ -6,7 +6,13 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
-from jaxrl_llm.config import Config, ConfigError, DataConfig, TaskConfig
+from jaxrl_llm.config import (
+  ConfigError,
+  DataConfig,
+  RolloutConfig,
+  TaskConfig,
+  WarmStartConfig,
+)
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.dataset import Dataset, asked_text
 from jaxrl_llm.types import Problem, Task
@@ -42,19 +48,19 @@ class Demonstrations(Dataset):
     self.keep(kept)
 
 
-def demonstrating(cfg: Config, seed: int, tokenizer: PreTrainedTokenizerBase) -> Task:
+def demonstrating(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutConfig, seed: int,
+                  tokenizer: PreTrainedTokenizerBase | None) -> Task:
   """Returns the task whose demonstrations a warm start imitates.
 
   Args:
+    task_cfg, rollout: sections of the run.
     seed: of the order.
-    tokenizer: of the checkpoint in `pretrained`; unread without one.
+    tokenizer: of the checkpoint in `pretrained`; None without one.
 
   Raises:
     ConfigError: the file of `warm_start.path` does not fit.
   """
-  warm = cfg.warm_start
-  task = make_task(cfg.task, seed, warm.batch_size, limits=cfg.rollout,
-                   tokenizer=tokenizer if cfg.pretrained else None)
+  task = make_task(task_cfg, seed, warm.batch_size, limits=rollout, tokenizer=tokenizer)
   if not warm.path:
     return task
   # A file of demonstrations needs no answers: what is imitated stands for them, and nobody asks.
@@ -64,13 +70,13 @@ def demonstrating(cfg: Config, seed: int, tokenizer: PreTrainedTokenizerBase) ->
   if warm.mapping != "auto":
     columns = ("prompt_column", "answer_column", "demonstration_column")
     data = dataclasses.replace(data, **{name: getattr(DataConfig, name) for name in columns})
-  of_file = TaskConfig("dataset", heldout_problems=0, prompt=cfg.task.prompt, data=data)
+  of_file = TaskConfig("dataset", heldout_problems=0, prompt=task_cfg.prompt, data=data)
   try:
-    found = Demonstrations(of_file, seed, warm.batch_size, task.tokenizer)
+    demonstrated = Demonstrations(of_file, seed, warm.batch_size, task.tokenizer)
   except ConfigError as error:
     message = str(error).replace("task.data.answer_column", "warm_start.completion_column")
     message = message.replace(" Or task.data.bad_rows=drop.", "")  # not a key of the warm start
     raise ConfigError(message.replace("task.data.", "warm_start.")) from error
-  own = cfg.task.heldout_problems
-  found.fit(cfg.row_length, task.heldout(own) if own else [])
-  return cast(Task, found)  # its class attributes fit, which a protocol cannot say
+  heldout = task_cfg.heldout_problems
+  demonstrated.fit(rollout.row_length, task.heldout(heldout) if heldout else [])
+  return cast(Task, demonstrated)  # its class attributes fit, which a protocol cannot say

@@ -4,7 +4,14 @@ import jax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  MeshConfig,
+  RolloutConfig,
+  UpdateConfig,
+  WarmStartConfig,
+)
 from jaxrl_llm.parallel import processes
 
 
@@ -25,23 +32,27 @@ def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
       train and sample; rollout.shared_prefix on several devices that sample.
   """
   apart = sampling is not None and parallel.apart(sampling, mesh)
-  _check_processes(cfg)
-  if cfg.updates.overlap and not apart and mesh.size > 1 and not _in_order(cfg):
+  sampled = _sampled_rows(cfg.rollout)
+  trained = _trained_rows(cfg.rollout, cfg.updates, cfg.warm_start)
+  _check_processes(cfg.rollout.prompts, cfg.warm_start)
+  in_order = cfg.server.url or _in_order(cfg.rollout, cfg.mesh, cfg.dynamic_sampling.enabled)
+  if cfg.updates.overlap and not apart and mesh.size > 1 and not in_order:
+    alone = cfg.rollout.shared_prefix and not cfg.rollout.engine_per_device
+    fix = _rollout_devices_fix(cfg.mesh, mesh.size, 1 if alone else mesh.size - 1, sampled, trained)
     raise ConfigError(
         f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
-        "collectives may deadlock. "
-        f"Fix: {_rollout_devices_fix(cfg, mesh.size)}updates.overlap=False.")
+        f"collectives may deadlock. Fix: {fix}updates.overlap=False.")
   if cfg.rollout.shared_prefix:
-    _check_shared_prefix(cfg, sampling if apart else mesh)
+    _check_shared_prefix(cfg.rollout, sampling if apart else mesh)
   if apart:
-    _check_rows(_sampled_rows(cfg), sampling.size, "mesh.rollout")
+    _check_rows(sampled, sampling.size, "mesh.rollout")
   elif sampling is not None and cfg.mesh.sequence > 1:
-    _check_rows(_sampled_rows(cfg), parallel.row_shards(sampling) * processes.count(),
+    _check_rows(sampled, parallel.row_shards(sampling) * processes.count(),
                 "mesh.data * mesh.fsdp * mesh.sequence")
-  _check_rows(_trained_rows(cfg), parallel.row_shards(mesh), "mesh.data * mesh.fsdp")
+  _check_rows(trained, parallel.row_shards(mesh), "mesh.data * mesh.fsdp")
 
 
-def _in_order(cfg: Config) -> bool:
+def _in_order(rollout: RolloutConfig, mesh: MeshConfig, dynamic_sampling: bool) -> bool:
   """Whether all devices get the programs of sampling and training in the same order, or those of
   sampling wait for no other device.
 
@@ -49,65 +60,63 @@ def _in_order(cfg: Config) -> bool:
   collectives. With one process, devices of `mesh.rollout` are the better way. A server's rows need
   no program here.
   """
-  if cfg.server.url:
-    return True
   if processes.count() == 1:
     return False
-  if cfg.rollout.slots:
-    return cfg.rollout.engine_per_device and cfg.mesh.tensor == 1
-  return not cfg.dynamic_sampling.enabled
+  if rollout.slots:
+    return rollout.engine_per_device and mesh.tensor == 1
+  return not dynamic_sampling
 
 
-def _check_processes(cfg: Config) -> None:
+def _check_processes(prompts: int, warm: WarmStartConfig) -> None:
   """Checks that groups and demonstrations divide over the processes."""
-  counts = {"rollout.prompts": cfg.rollout.prompts}
-  if cfg.warm_start.steps:
-    counts["warm_start.batch_size"] = cfg.warm_start.batch_size
+  counts = {"rollout.prompts": prompts}
+  if warm.steps:
+    counts["warm_start.batch_size"] = warm.batch_size
   for key, count in counts.items():
     if count % processes.count():
       raise ConfigError(f"{key} = {count} does not divide over {processes.count()} processes. "
                         f"Fix: a multiple of {processes.count()}.")
 
 
-def _check_shared_prefix(cfg: Config, mesh: Mesh) -> None:
+def _check_shared_prefix(rollout: RolloutConfig, mesh: Mesh) -> None:
   """Checks that an engine which shares prompts has one device of the `mesh` that samples."""
   tensor = mesh.shape["tensor"]
-  devices = tensor if cfg.rollout.engine_per_device else mesh.size
+  devices = tensor if rollout.engine_per_device else mesh.size
   if devices > 1:
     other = "" if tensor > 1 else "rollout.engine_per_device=True, or "
     raise ConfigError(f"rollout.shared_prefix = True on {devices} devices that sample: "
                       f"allowed is 1. Fix: {other}rollout.shared_prefix=False.")
 
 
-def check_heads(cfg: Config) -> None:
-  """Checks that attention's heads divide over what divides a row's tokens; `cfg` has all shapes.
+def check_heads(heads: int, mesh: MeshConfig) -> None:
+  """Checks that the kv-heads of attention divide over what divides a row's tokens.
 
   Raises:
     ConfigError: they do not.
   """
-  heads, shards = cfg.model.num_kv_heads, cfg.mesh.sequence * cfg.mesh.tensor
-  if cfg.mesh.sequence > 1 and heads % shards:
+  shards = mesh.sequence * mesh.tensor
+  if mesh.sequence > 1 and heads % shards:
     raise ConfigError(
         f"mesh.sequence * mesh.tensor = {shards} does not divide the {heads} kv-heads of the "
         f"model, which attention divides over these devices. Fix: a product that divides {heads}.")
 
 
-def _trained_rows(cfg: Config) -> list[tuple[str, int]]:
+def _trained_rows(rollout: RolloutConfig, updates: UpdateConfig,
+                  warm: WarmStartConfig) -> list[tuple[str, int]]:
   """Returns (name, rows) of everything that the training devices divide."""
-  micro_rows = cfg.rows // cfg.updates.optimizer_batches // cfg.updates.micro_batches
+  micro_rows = rollout.rows // updates.optimizer_batches // updates.micro_batches
   rows = [("rows of a micro-batch", micro_rows)]
-  if cfg.rollout.slots:
-    rows += [("rollout.slots", min(cfg.rollout.slots, cfg.rows))]
-  if cfg.warm_start.steps:
-    rows += [("rows of a warm-start micro-batch",
-              cfg.warm_start.batch_size // cfg.warm_start.micro_batches)]
+  if rollout.slots:
+    rows += [("rollout.slots", min(rollout.slots, rollout.rows))]
+  if warm.steps:
+    rows += [("rows of a warm-start micro-batch", warm.batch_size // warm.micro_batches)]
   return rows
 
 
-def _sampled_rows(cfg: Config) -> list[tuple[str, int]]:
+def _sampled_rows(rollout: RolloutConfig) -> list[tuple[str, int]]:
   """Returns (name, rows) of everything that devices which only sample divide."""
-  slots = [("rollout.slots", min(cfg.rollout.slots, cfg.rows))] if cfg.rollout.slots else []
-  return [("rows of an iteration", cfg.rows), *slots]
+  slots = [("rollout.slots", min(rollout.slots, rollout.rows))] if rollout.slots else []
+  return [("rows of an iteration", rollout.rows), *slots]
 
 
 def _divide(named_rows: list[tuple[str, int]], shards: int) -> bool:
@@ -121,26 +130,27 @@ def _check_rows(named_rows: list[tuple[str, int]], shards: int, axes: str) -> No
                         f"Fix: a multiple of {shards}.")
 
 
-def _rollout_devices_fix(cfg: Config, count: int) -> str:
+def _rollout_devices_fix(mesh: MeshConfig, count: int, most: int, sampled: list[tuple[str, int]],
+                         trained: list[tuple[str, int]]) -> str:
   """Suggests a value of mesh.rollout for an error message, or '' if no value divides the rows.
 
   Of several values, suggests the one nearest to half of the `count` devices.
-  """
-  mesh = cfg.mesh
 
+  Args:
+    most: devices that may sample.
+    sampled, trained: what the devices that sample and train divide.
+  """
   def fits(sampling: int) -> bool:
     training = count - sampling
     whole = mesh.sequence * mesh.tensor
-    return (training % (mesh.fsdp * whole) == 0 and _divide(_sampled_rows(cfg), sampling) and
-            _divide(_trained_rows(cfg), training // whole))
+    return (training % (mesh.fsdp * whole) == 0 and _divide(sampled, sampling) and
+            _divide(trained, training // whole))
 
   def distance(sampling: int) -> int:
     return abs(2 * sampling - count)
 
-  alone = cfg.rollout.shared_prefix and not cfg.rollout.engine_per_device
-  most = 1 if alone else count - 1
-  found = [sampling for sampling in range(1, most + 1) if fits(sampling)]
-  if not found or jax.process_count() > 1:
+  fitting = [sampling for sampling in range(1, most + 1) if fits(sampling)]
+  if not fitting or jax.process_count() > 1:
     return ""
   data = "" if mesh.data < 0 else " with mesh.data=-1"
-  return f"mesh.rollout={min(found, key=distance)}{data}, or "
+  return f"mesh.rollout={min(fitting, key=distance)}{data}, or "

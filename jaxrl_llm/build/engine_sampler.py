@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build.sampler_types import PrepareFn, SampleFn
-from jaxrl_llm.config import Config, SamplerConfig
+from jaxrl_llm.config import RolloutConfig, SamplerConfig
 from jaxrl_llm.models import Model, int8
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts import engine, engines, generate, hand_over, numerics, sizes
@@ -18,25 +18,50 @@ from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.types import Params, Rollout, Task
 
 
-def make_prepare(cfg: Config, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> PrepareFn:
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """What a completion is made of, for the samplers of training and evaluation.
+
+  Attributes:
+    cfg: lengths, turns, and how many decode at once.
+    group_size: completions of each prompt.
+    stop_ids, pad_id: of the task.
+    environment: ends turns by tools or stop strings; None without either.
+  """
+
+  cfg: RolloutConfig
+  group_size: int
+  stop_ids: tuple[int, ...]
+  pad_id: int
+  environment: Environment | None
+
+  @staticmethod
+  def of(cfg: RolloutConfig, task: Task, environment: Environment | None,
+         group_size: int | None = None) -> "Rows":
+    """The rows of a run's task; `group_size` None: as the config says."""
+    return Rows(cfg, cfg.group_size if group_size is None else group_size, task.stop_ids,
+                task.tokenizer.pad_token_id, environment)
+
+
+def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> PrepareFn:
   """Makes `Sampler.prepare` of the engine, which returns its argument if numerics, form and devices
   are right.
   """
-  sampling_model = numerics.rollout_model(model, cfg.rollout)
+  sampling_model = numerics.rollout_model(model, cfg)
   apart = parallel.apart(rollout_mesh, mesh)
   lay_out = hand_over.make(sampling_model, rollout_mesh if apart else parallel.of_whole_rows(mesh))
 
   def rollout_numerics(params):
-    return numerics.rollout_numerics(model, params, cfg.rollout)[1]
+    return numerics.rollout_numerics(model, params, cfg)[1]
 
   rounded = _identity
-  if numerics.changes_params(model, cfg.rollout):
+  if numerics.changes_params(model, cfg):
     rounded = jax.jit(rollout_numerics)
   if not apart:
     return on_own(lambda params: lay_out(rounded(params)), mesh)
   # Another thread may call this while the training devices work, so no collective may run there: a
   # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
-  elementwise = cfg.rollout.quantization == int8.NONE
+  elementwise = cfg.quantization == int8.NONE
   narrowed = hand_over.make(sampling_model, None)
 
   def prepare(params):
@@ -67,18 +92,16 @@ def _identity(params: Params) -> Params:
   return params
 
 
-def sampler_on(sampling: Mesh, mesh: Mesh, model: Model, cfg: Config, task: Task,
-                environment: Environment | None, group: int) -> SampleFn:
+def sampler_on(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> SampleFn:
   """Makes a sampler that gets its prompts from the devices of `mesh` and returns its rows to them.
 
   Args:
     sampling: the devices that sample.
-    group: rows of each prompt.
   """
   if sampling is mesh:
-    return _sampler(cfg, model, task, environment, mesh, group)
+    return _sampler(model, rows, mesh)
   model = dataclasses.replace(model, constrain=parallel.Layout(sampling))
-  sample_there = _sampler(cfg, model, task, environment, sampling, group)
+  sample_there = _sampler(model, rows, sampling)
 
   def sample(params, prompts, key, sampling_rules, problems=None):
     prompts = parallel.transfer(prompts, parallel.rows(sampling))
@@ -88,17 +111,16 @@ def sampler_on(sampling: Mesh, mesh: Mesh, model: Model, cfg: Config, task: Task
   return sample
 
 
-def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | None, mesh: Mesh,
-             group: int) -> SampleFn:
+def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
   """One compiled program, or the engine's host loop with rollout.slots, which tools and stop
   strings need.
   """
-  r = cfg.rollout
+  r, environment, group = rows.cfg, rows.environment, rows.group_size
   if not r.slots:
-    program = _program(cfg, model, task, mesh, group)
+    program = _program(model, rows, mesh)
 
     def sample_without_metrics(params, prompts, key, sampling, problems=None):
-      return program(params, prompts, key, sampling), {}
+      return program(params, prompts, key, sampling, rules=rules_on(sampling)), {}
 
     return sample_without_metrics
 
@@ -112,9 +134,8 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
     }
   # A group of one row has no prefix to share, so it may run on several devices.
   slots = -(-r.slots // processes.count())
-  own = engine.EngineConfig(group, r.max_new_tokens, r.window, task.stop_ids,
-                            task.tokenizer.pad_token_id, r.min_new_tokens, slots=slots,
-                            chunk=min(r.chunk, r.max_new_tokens),
+  own = engine.EngineConfig(group, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
+                            r.min_new_tokens, slots=slots, chunk=min(r.chunk, r.max_new_tokens),
                             shared_prefix=r.shared_prefix and group > 1)
   of_each = r.engine_per_device and sizes.shards(mesh) > 1
 
@@ -139,17 +160,10 @@ def _sampler(cfg: Config, model: Model, task: Task, environment: Environment | N
   return sample
 
 
-def _program(cfg: Config, model: Model, task: Task, mesh: Mesh,
-             group: int) -> Callable[..., Rollout]:
-  """One compiled program that samples `group` rows of each prompt."""
-  r = cfg.rollout
-  sizes = SamplerConfig(group, r.max_new_tokens, r.window, task.stop_ids,
-                        task.tokenizer.pad_token_id, min_new_tokens=r.min_new_tokens)
-  program = jax.jit(functools.partial(generate, model=hand_over.decode_model(model), cfg=sizes),
-                    static_argnames="rules", out_shardings=parallel.rows(mesh))
-  lay_out = hand_over.make(model, mesh)
-
-  def sample(params, prompts, key, sampling):
-    return program(lay_out(params), prompts, key, sampling, rules=rules_on(sampling))
-
-  return sample
+def _program(model: Model, rows: Rows, mesh: Mesh) -> Callable[..., Rollout]:
+  """One compiled program that samples each prompt's rows, from prepared parameters."""
+  r = rows.cfg
+  cfg = SamplerConfig(rows.group_size, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
+                      min_new_tokens=r.min_new_tokens)
+  return jax.jit(functools.partial(generate, model=hand_over.decode_model(model), cfg=cfg),
+                 static_argnames="rules", out_shardings=parallel.rows(mesh))

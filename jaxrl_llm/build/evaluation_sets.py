@@ -6,7 +6,15 @@ import zlib
 
 import jax
 
-from jaxrl_llm.config import Config, ConfigError, DataConfig, EvaluationSetConfig, TaskConfig
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  DataConfig,
+  EvaluationConfig,
+  EvaluationSetConfig,
+  RolloutConfig,
+  TaskConfig,
+)
 from jaxrl_llm.config.task import OF_TASK
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.registry import MAPPINGS, VERIFIERS
@@ -27,6 +35,9 @@ class EvaluationSet:
     task: renders and judges the problems; its tokenizer is that of the run.
     problems: at least one.
     cfg: what the task was made from.
+    rollout: the lengths of a completion and its prompt, what ends it, and how many are sampled at
+      once.
+    seed: of the run.
     samples, temperature: of its own; None: those of the run, or of the command that evaluates.
   """
 
@@ -34,6 +45,8 @@ class EvaluationSet:
   task: Task
   problems: list[Problem]
   cfg: TaskConfig
+  rollout: RolloutConfig
+  seed: int
   samples: int | None = None
   temperature: float | None = None
 
@@ -56,9 +69,9 @@ def named(name: str, metric: str) -> str:
   return metric.replace("eval/", f"eval/{name}/", 1) if name else metric
 
 
-def chosen(cfg: Config) -> list[tuple[str, EvaluationSetConfig]]:
-  """The sets of a config that are not left out by `problems = 0`."""
-  return [(name, one) for name, one in cfg.evaluation.sets if one.problems]
+def chosen(evaluation: EvaluationConfig) -> list[tuple[str, EvaluationSetConfig]]:
+  """The sets that are not left out by `problems = 0`."""
+  return [(name, section) for name, section in evaluation.sets if section.problems]
 
 
 def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSet]:
@@ -70,39 +83,45 @@ def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSe
   Raises:
     ConfigError: nothing is evaluated; a file, a prompt or a length of a set does not fit.
   """
-  own = cfg.task.heldout_problems
-  found = [EvaluationSet("", task, task.heldout(own), cfg.task)] if own else []
-  found += [_made(name, one, cfg, task) for name, one in chosen(cfg)]
-  if not found:
+  size = cfg.task.heldout_problems
+  run = EvaluationSet("", task, [], cfg.task, cfg.rollout, cfg.seed)
+  sets = [dataclasses.replace(run, problems=task.heldout(size))] if size else []
+  sets += [_made(name, section, run) for name, section in chosen(cfg.evaluation)]
+  if not sets:
     what = "task.heldout_problems = 0 without evaluation.sets: nothing is evaluated"
     if needed:
       raise ConfigError(f"{what}. Fix: task.heldout_problems >= 1, or evaluation.sets.<name>.path, "
                         "of --config.")
     logger.warning("%s during the run, and no best parameters are kept", what)
-  for one in found:
+  for one in sets:
     if len(one.problems) < processes.count():
       key = f"evaluation.sets.{one.name}.problems" if one.name else "task.heldout_problems"
       raise ConfigError(f"{key}: {len(one.problems)} problems are too few for "
                         f"{processes.count()} processes, each of which asks some. "
                         f"Fix: {key}={processes.count()} or more.")
-  return found
+  return sets
 
 
-def _made(name: str, one: EvaluationSetConfig, cfg: Config, task: Task) -> EvaluationSet:
-  """A set's problems and task; messages of the task get the set's keys."""
+def _made(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> EvaluationSet:
+  """A set's problems and task; messages of the task get the set's keys.
+
+  Args:
+    run: the run's own set, whose tokenizer, lengths and seed serve all.
+  """
   key = f"evaluation.sets.{name}"
   if name in TAKEN:
     raise ConfigError(f"{key}: this name is taken by metrics of rewards. Fix: another name.")
-  if not one.path:
+  if not section.path:
     raise ConfigError(f"{key}.path is empty. Fix: {key}.path=<a .jsonl or .parquet file, a folder "
                       f"of `datasets`, or a hub name>, or {key}.problems=0, which leaves it out.")
-  of_task = task_config(one, cfg.task)
+  of_task = task_config(section, run.cfg)
   try:
-    made = make_task(of_task, cfg.seed, 1, tokenizer=task.tokenizer, limits=cfg.rollout)
-    problems = made.heldout(one.problems)
+    task = make_task(of_task, run.seed, 1, tokenizer=run.task.tokenizer, limits=run.rollout)
+    problems = task.heldout(section.problems)
   except ConfigError as error:
-    raise ConfigError(_renamed(str(error), key, one)) from error
-  return EvaluationSet(name, made, problems, of_task, one.samples, one.temperature)
+    raise ConfigError(_renamed(str(error), key, section)) from error
+  return EvaluationSet(name, task, problems, of_task, run.rollout, run.seed, section.samples,
+                       section.temperature)
 
 
 def task_config(one: EvaluationSetConfig, run: TaskConfig) -> TaskConfig:
@@ -126,13 +145,13 @@ def _renamed(message: str, key: str, one: EvaluationSetConfig) -> str:
   return message
 
 
-def check(cfg: Config) -> None:
+def check(evaluation: EvaluationConfig) -> None:
   """Refuses unknown mappings and verifiers, before a checkpoint is read.
 
   Raises:
     ConfigError: naming the key of the set.
   """
-  for name, one in chosen(cfg):
+  for name, one in chosen(evaluation):
     try:
       for table, value in ((MAPPINGS, one.mapping), (VERIFIERS, one.verifier)):
         if value != DataConfig.verifier:

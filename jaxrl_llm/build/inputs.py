@@ -12,9 +12,10 @@ import logging
 from pathlib import Path
 
 from jaxrl_llm.build.evaluation_sets import chosen
-from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.config import Config, ConfigError, EvaluationConfig, TaskConfig, WarmStartConfig
 from jaxrl_llm.models.hf import extra_tensors, import_adapters, import_weights
 from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.registry import Choice
 from jaxrl_llm.store import contents
 from jaxrl_llm.store.files import write_atomically
 from jaxrl_llm.tasks.mixture import names
@@ -75,7 +76,12 @@ def record(workdir: str | Path, cfg: Config) -> None:
 
 def digests(cfg: Config, only: str = "") -> Digests:
   """Returns the digests of all inputs that are files here; arguments as in `check`."""
-  places = {key: files for key, files in _files(cfg).items() if not only or key == only}
+  named = _asked_files(cfg.task, cfg.warm_start, cfg.evaluation)
+  for section in ("task", "reward", "tool", "environment"):
+    named |= _files_of_numbers(section, getattr(cfg, section))
+  if cfg.pretrained:
+    named[PRETRAINED] = _of_checkpoint(cfg.pretrained)
+  places = {key: files for key, files in named.items() if not only or key == only}
   known = contents.digests(file for files in places.values() for file in files.values())
   return {key: {name: known[file] for name, file in files.items()}
           for key, files in places.items() if files}
@@ -105,28 +111,27 @@ def _changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
   return [*out, *(f"{name} is new" for name in now if name not in before)]
 
 
-def _files(cfg: Config) -> dict[str, dict[str, Path]]:
-  """The files that each key names, by their names in messages."""
-  out: dict[str, dict[str, Path]] = {}
-  data, prompt, warm = getattr(cfg.task, "data", None), cfg.task.prompt, cfg.warm_start
-  asked = [("task.prompt.examples", prompt.examples, "train")]
+def _asked_files(task: TaskConfig, warm: WarmStartConfig,
+                 evaluation: EvaluationConfig) -> dict[str, dict[str, Path]]:
+  """The files of problems, demonstrations and examples by key, then by their names in messages."""
+  data = getattr(task, "data", None)
+  named = [("task.prompt.examples", task.prompt.examples, "train")]
   if data is not None:
-    asked += [("task.data.path", data.path, data.split),
+    named += [("task.data.path", data.path, data.split),
               ("task.data.heldout_path", data.heldout_path, data.heldout_split)]
   if warm.steps:
-    asked.append(("warm_start.path", warm.path, warm.split))
-  for name, one in chosen(cfg):
-    asked += [(f"evaluation.sets.{name}.path", one.path, one.split),
-              (f"evaluation.sets.{name}.prompt.examples", one.prompt.examples, "train")]
-  for key, value, split in asked:
-    out[key] = {name: file for path in names(value) for name, file in _named(key, path, split)}
-  for section in ("task", "reward", "tool", "environment"):
-    for key, value in getattr(cfg, section).given:
-      if isinstance(value, str) and key.endswith(PLACES) and Path(value).is_file():
-        out[f"{section}.{key}"] = {value: Path(value)}
-  if cfg.pretrained:
-    out[PRETRAINED] = _of_checkpoint(cfg.pretrained)
-  return {key: files for key, files in out.items() if files}
+    named.append(("warm_start.path", warm.path, warm.split))
+  for name, section in chosen(evaluation):
+    named += [(f"evaluation.sets.{name}.path", section.path, section.split),
+              (f"evaluation.sets.{name}.prompt.examples", section.prompt.examples, "train")]
+  return {key: {name: file for path in names(value) for name, file in _named(key, path, split)}
+          for key, value, split in named}
+
+
+def _files_of_numbers(name: str, section: Choice) -> dict[str, dict[str, Path]]:
+  """The files that the numbers of a plugin's method name, by key."""
+  return {f"{name}.{key}": {value: Path(value)} for key, value in section.given
+          if isinstance(value, str) and key.endswith(PLACES) and Path(value).is_file()}
 
 
 def _named(key: str, path: str, split: str) -> list[tuple[str, Path]]:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build.scoring import Scoring, make_scoring
-from jaxrl_llm.config import Config
+from jaxrl_llm.config import Config, RolloutConfig, StepConfig, UpdateConfig
 from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.training import batches
@@ -62,6 +62,9 @@ class Learner:
 
   Attributes:
     model, optimizer: static.
+    cfg: of an update.
+    updates: how a rollout batch becomes optimizer batches.
+    rollout: sizes of the rollout batches.
     mesh: the devices that train.
     scoring: the passes over a rollout.
     merged: the parameters that the model reads.
@@ -74,6 +77,9 @@ class Learner:
 
   model: Model
   optimizer: optax.GradientTransformation
+  cfg: StepConfig
+  updates: UpdateConfig
+  rollout: RolloutConfig
   mesh: Mesh
   scoring: Scoring
   merged: MergeFn
@@ -95,18 +101,21 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
     ConfigError: `model.attention` cannot serve packed rows.
   """
   optimizer = make_optimizer(cfg.optimizer)
-  loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
+  whole = dataclasses.replace(cfg.step, loss=dataclasses.replace(cfg.loss, stop_ids=stop_ids))
   rows, updates = parallel.rows(mesh), cfg.updates
   scoring = make_scoring(cfg, model, mesh, stop_ids)
 
   def make_step(micro_batches: int) -> StepFn:
-    step_cfg = dataclasses.replace(cfg.step, loss=loss, micro_batches=micro_batches)
+    step_cfg = dataclasses.replace(whole, micro_batches=micro_batches)
     return make_train_step(policy_loss, model, optimizer, step_cfg, mesh)
 
   pieces = updates.optimizer_batches * updates.micro_batches
   return Learner(
       model=model,
       optimizer=optimizer,
+      cfg=whole,
+      updates=updates,
+      rollout=cfg.rollout,
       mesh=mesh,
       scoring=scoring,
       merged=trainable.make_merge(model, cfg.parameters, mesh),
@@ -114,17 +123,17 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
                       out_shardings=(rows, parallel.replicated(mesh))),
       step=make_step(updates.micro_batches),
       phases=make_phases(cfg.step, PhaseParts(cfg.batch, mesh, make_step, pieces)),
-      packer=_packer(cfg, mesh),
+      packer=_checked(make_packer(updates, cfg.bin_tokens, cfg.rollout.group_size, mesh), model,
+                      mesh),
       base=trainable.make_merge(model, cfg.parameters, mesh, adapters=False)
       if scoring.reads(BASE) else None,
   )
 
 
-def _packer(cfg: Config, mesh: Mesh) -> Packer | None:
-  """`make_packer`, if the run's attention can see what the bins need; raises ConfigError."""
-  packer = make_packer(cfg, mesh)
+def _checked(packer: Packer | None, model: Model, mesh: Mesh) -> Packer | None:
+  """The packer, if the model's attention can see what its bins need; raises ConfigError."""
   if packer is not None:
     form = row_attention.SHARED if packer.shared_prompts else row_attention.PACKED
-    row_attention.choose(cfg.model, packer.bins.capacity,
+    row_attention.choose(model.config, packer.bins.capacity,
                          row_attention.platform_of(parallel.Layout(mesh)), form)
   return packer

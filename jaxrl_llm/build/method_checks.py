@@ -4,14 +4,31 @@ A plugin's mistake then costs one line and no time. The package's own methods ar
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.config import (
+  AdvantageConfig,
+  AggregationConfig,
+  BatchConfig,
+  ConfigError,
+  EstimatorConfig,
+  LossConfig,
+  TaskConfig,
+)
 from jaxrl_llm.objective import advantages, estimators, terms
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
-from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, LOSS_TERMS, TASKS
+from jaxrl_llm.registry import (
+  ADVANTAGES,
+  AGGREGATIONS,
+  ESTIMATORS,
+  LOSS_TERMS,
+  TASKS,
+  Choice,
+  Table,
+)
 from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import (
   AdvantageInputs,
@@ -32,7 +49,7 @@ TASK_METHODS = ("batch", "heldout", "render", "reward", "rewards", "longest_prom
                 "longest_demonstration", "demonstration", "demonstration_mask")
 
 
-def check_objective(cfg: Config) -> None:
+def check_objective(loss: LossConfig, batch: BatchConfig) -> None:
   """Traces estimator, advantage, aggregation and loss terms on 2 x 3 arrays, where a plugin brings
   them.
 
@@ -40,25 +57,29 @@ def check_objective(cfg: Config) -> None:
     ConfigError: naming the method's file and line: it raises, or returns something else than its
       kind does.
   """
-  for table, name, check in ((ESTIMATORS, cfg.estimator.name, _check_estimator),
-                             (ADVANTAGES, cfg.advantage.name, _check_advantage),
-                             (AGGREGATIONS, cfg.aggregation.name, _check_aggregation)):
-    if not table[name].function.__module__.startswith("jaxrl_llm."):
-      with table.blamed(name):
-        check(cfg)
-  for name, entry in LOSS_TERMS.parts(cfg.term.name).items():
+  _check_of_plugin(ESTIMATORS, loss.estimator, _check_estimator)
+  _check_of_plugin(ADVANTAGES, batch.advantage, _check_advantage)
+  _check_of_plugin(AGGREGATIONS, batch.aggregation, _check_aggregation)
+  for name, entry in LOSS_TERMS.parts(loss.term.name).items() if loss.term is not None else ():
     function = getattr(entry, "loss", entry.function)
     if not getattr(function, "__module__", "jaxrl_llm.").startswith("jaxrl_llm."):
       with LOSS_TERMS.blamed(name):
-        _check_term(cfg, entry)
+        _check_term(loss, entry)
 
 
-def _check_estimator(cfg: Config) -> None:
-  entry, numbers = ESTIMATORS[cfg.estimator.name], ESTIMATORS.numbers(cfg.estimator)
+def _check_of_plugin(table: Table, section: Choice, check: Callable) -> None:
+  """Calls `check(section)` if the chosen method is no module's of the package."""
+  if not table[section.name].function.__module__.startswith("jaxrl_llm."):
+    with table.blamed(section.name):
+      check(section)
+
+
+def _check_estimator(cfg: EstimatorConfig) -> None:
+  entry, numbers = ESTIMATORS[cfg.name], ESTIMATORS.numbers(cfg)
   tokens, mask = _array(SHAPE), _array(SHAPE, bool)
-  given = jax.eval_shape(functools.partial(estimators.stand_ins, cfg.estimator), tokens, mask)
+  given = jax.eval_shape(functools.partial(estimators.stand_ins, cfg), tokens, mask)
   if entry.prepare is not None:
-    given["weights"] = jax.eval_shape(_bound(entry.prepare, cfg.estimator), tokens, tokens, tokens,
+    given["weights"] = jax.eval_shape(_bound(entry.prepare, cfg), tokens, tokens, tokens,
                                       mask, **given)
     _expect_tokens(given["weights"], "weights of `prepare`")
   output = jax.eval_shape(_bound(entry.function, numbers), tokens, tokens, tokens, mask, **given)
@@ -72,10 +93,10 @@ def _check_estimator(cfg: Config) -> None:
                       "expected")
 
 
-def _check_aggregation(cfg: Config) -> None:
+def _check_aggregation(cfg: AggregationConfig) -> None:
   def weights(mask, signal, group):
-    return (loss_weights(mask, signal, group, cfg.aggregation),
-            regularizer_weights(mask, cfg.aggregation))
+    return (loss_weights(mask, signal, group, cfg),
+            regularizer_weights(mask, cfg))
 
   for found in jax.eval_shape(weights, _array(SHAPE, bool), _array(SHAPE),
                               _array(SHAPE[:1], jnp.int32)):
@@ -90,9 +111,9 @@ def _bound(function, cfg):
   return call
 
 
-def _check_advantage(cfg: Config) -> None:
+def _check_advantage(cfg: AdvantageConfig) -> None:
   per_row, tokens, ints = _array(SHAPE[:1]), _array(SHAPE), _array(SHAPE, jnp.int32)
-  needs = advantages.needs(cfg.advantage)
+  needs = advantages.needs(cfg)
   optional = {name: tokens for name in needs if name in advantages.OPTIONAL}
   columns = {name: tokens for name in needs - set(optional)}
   for name, of_rows in (("keep", _array(SHAPE[:1], bool)), ("turn_id", ints),
@@ -101,7 +122,7 @@ def _check_advantage(cfg: Config) -> None:
       optional[name] = of_rows
   inputs = AdvantageInputs(per_row, _array(SHAPE, bool), ints, _array(SHAPE[:1], jnp.int32),
                            **optional, columns=columns or None)
-  entry, numbers = ADVANTAGES[cfg.advantage.name], ADVANTAGES.numbers(cfg.advantage)
+  entry, numbers = ADVANTAGES[cfg.name], ADVANTAGES.numbers(cfg)
 
   def call(inputs):
     return entry.function(inputs, numbers)
@@ -109,7 +130,7 @@ def _check_advantage(cfg: Config) -> None:
   _expect_tokens(jax.eval_shape(call, inputs), "advantages")
 
 
-def _check_term(cfg: Config, entry: terms.TermEntry) -> None:
+def _check_term(cfg: LossConfig, entry: terms.TermEntry) -> None:
   """Traces a loss term on a batch with the statistics and columns that it asks for."""
   tokens, mask = _array(SHAPE), _array(SHAPE, bool)
   numbers = LOSS_TERMS.numbers(cfg.term)
@@ -120,7 +141,7 @@ def _check_term(cfg: Config, entry: terms.TermEntry) -> None:
     columns = {name: tokens for name in entry.columns}
     columns |= {name: tokens[:, 0] for name in entry.row_columns}
     batch = TrainBatch(rollout, tokens, tokens, tokens, tokens, columns=columns or None)
-    return entry.function(terms.TermInputs(stats, batch, mask, terms.surrogate_of(cfg.loss)),
+    return entry.function(terms.TermInputs(stats, batch, mask, terms.surrogate_of(cfg)),
                           numbers)
 
   ints, rows = _array(SHAPE, jnp.int32), _array(SHAPE[:1], jnp.int32)
@@ -148,38 +169,41 @@ def _kind(item) -> str:
   return "None" if item is None else f"a {type(item).__name__}"
 
 
-def check_task(cfg: Config, task: Task, training: bool = True) -> None:
+def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
   """Asks the task for the problems that are needed: held-out ones, and those of a batch.
+
+  Args:
+    prompts: problems of a batch; 0: none is needed.
 
   Raises:
     ConfigError: naming the place of a task that raises, lacks a method, or returns another kind.
   """
-  with TASKS.blamed(cfg.task.name):
+  with TASKS.blamed(cfg.name):
     lacking = [name for name in TASK_METHODS if not callable(getattr(task, name, None))]
     lacking += [name for name in ("tokenizer", "stop_ids") if not hasattr(task, name)]
     if lacking:
       raise TypeError(f"it lacks {', '.join(lacking)}; tasks.task_base.TaskBase has the parts that "
                       "tasks share")
-    size = cfg.task.heldout_problems
+    size = cfg.heldout_problems
     problems = task.heldout(size) if size else []
     if size < 0 and not problems:
       raise ConfigError(f"task.heldout_problems = {size} stands for all problems; task.name = "
-                        f"{cfg.task.name!r} makes as many as it is asked for. Fix: a number.")
+                        f"{cfg.name!r} makes as many as it is asked for. Fix: a number.")
     if (len(problems) != size >= 0) or (size and not isinstance(problems[0], Problem)):
       raise TypeError(f"heldout({size}) returned {len(problems)} of "
                       f"{_kind(problems[0] if problems else None)}; as many Problems were expected")
-    if not training:
+    if not prompts:
       return
     batch = task.batch(1)
-    if len(batch) != cfg.rollout.prompts or not isinstance(batch[0], Problem):
+    if len(batch) != prompts or not isinstance(batch[0], Problem):
       raise TypeError(f"batch(1) returned {len(batch)} of {_kind(batch[0] if batch else None)}; "
-                      f"rollout.prompts = {cfg.rollout.prompts} Problems were expected")
+                      f"rollout.prompts = {prompts} Problems were expected")
 
 
-def check_rewards(cfg: Config, task: Task) -> None:
+def check_rewards(task: Task, heldout_problems: int) -> None:
   """Asks each reward of the user's own for one verdict; raises as `RewardedTask.check`."""
   if isinstance(task, RewardedTask):
-    problems = task.heldout(1) if cfg.task.heldout_problems else task.batch(1)
+    problems = task.heldout(1) if heldout_problems else task.batch(1)
     shown = problems[0].demonstration or problems[0].answer
     task.check(problems[0], shown if isinstance(shown, str) else "")
 

@@ -1,13 +1,24 @@
 """A Config with every default filled in and every combination checked, before anything compiles."""
 
 import dataclasses
+import inspect
 import logging
+from collections.abc import Callable
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.build import backends, best_checks, evaluation_sets, server_checks
+from jaxrl_llm.build import backends, best_checks, evaluation_sets, server_checks, value_checks
 from jaxrl_llm.build.method_checks import check_objective
-from jaxrl_llm.config import DEFAULT, AggregationConfig, Config, ConfigError
-from jaxrl_llm.objective import advantages, correction, estimators
+from jaxrl_llm.config import (
+  DEFAULT,
+  AdvantageConfig,
+  AggregationConfig,
+  Config,
+  ConfigError,
+  CorrectionConfig,
+  RolloutConfig,
+)
+from jaxrl_llm.objective import advantages, estimators
+from jaxrl_llm.objective import correction as correction_rules
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
 from jaxrl_llm.rollouts import numerics
 from jaxrl_llm.training import optimizers, transforms
@@ -22,7 +33,9 @@ def resolve(cfg: Config) -> Config:
     ConfigError: naming key, value, what is allowed, and a fix.
   """
   config_lib.load_plugins(cfg.plugins)
-  cfg = config_lib.check(best_checks.filled(config_lib.fill(cfg)))
+  cfg = config_lib.fill(cfg)
+  checkpoint = best_checks.filled(cfg.checkpoint, cfg.evaluation, cfg.task.heldout_problems)
+  cfg = value_checks.check(dataclasses.replace(cfg, checkpoint=checkpoint))
   anchor = cfg.updates.anchor
   if anchor == DEFAULT:
     anchor = estimators.spec(cfg.estimator.name).anchor
@@ -32,16 +45,16 @@ def resolve(cfg: Config) -> Config:
   cfg = dataclasses.replace(cfg, aggregation=aggregation,
                             rollout=numerics.resolve(cfg.rollout, cfg.model),
                             updates=dataclasses.replace(cfg.updates, anchor=anchor))
-  correction.check(cfg.correction)
-  check_objective(cfg)
-  _check_groups(cfg)
-  _check_statistics(cfg)
-  _check_anchor(cfg)
+  correction_rules.check(cfg.correction)
+  check_objective(cfg.loss, cfg.batch)
+  _check_groups(cfg.advantage, cfg.rollout.group_size, cfg.dynamic_sampling.enabled)
+  _check_statistics(cfg.advantage, cfg.kl.coef)
+  _check_anchor(cfg.correction, cfg.updates.anchor)
   _check_parts(cfg)
-  _check_lengths(cfg)
-  server_checks.check(cfg)
-  evaluation_sets.check(cfg)
-  best_checks.check(cfg)
+  _check_lengths(cfg.shaping.overlong_buffer, cfg.rollout)
+  server_checks.check(cfg.server, cfg.rollout, cfg.vocabulary, cfg.model.compute_dtype)
+  evaluation_sets.check(cfg.evaluation)
+  best_checks.check(cfg.checkpoint.best, cfg.evaluation, cfg.task.heldout_problems, cfg.reward.name)
   return cfg
 
 
@@ -67,45 +80,42 @@ def warn_of_off_policy_data(cfg: Config) -> None:
         " and ".join(found))
 
 
-def _check_groups(cfg: Config) -> None:
+def _check_groups(advantage: AdvantageConfig, size: int, dynamic_sampling: bool) -> None:
   """Methods that compare the rows of a group need groups of several rows."""
-  name, size = cfg.advantage.name, cfg.rollout.group_size
+  name = advantage.name
   if advantages.spec(name).group and size < 2:
     raise ConfigError(
         f"rollout.group_size = {size}: advantage.name = {name!r} compares rows of a group. "
         "Fix: rollout.group_size >= 2, or advantage.name=none.")
-  if getattr(cfg.advantage, "k", 0) >= max(size, 2):
+  if getattr(advantage, "k", 0) >= max(size, 2):
     raise ConfigError(
-        f"advantage.k = {cfg.advantage.k} with rollout.group_size = {size}: a group has not more "
+        f"advantage.k = {advantage.k} with rollout.group_size = {size}: a group has not more "
         "than one set of that many rows, so every advantage would be 0. Fix: advantage.k below "
         "rollout.group_size.")
-  if cfg.dynamic_sampling.enabled and size < 2:
+  if dynamic_sampling and size < 2:
     raise ConfigError(
         f"dynamic_sampling.enabled = True with rollout.group_size = {size}: a group of one is "
         "always constant. Fix: rollout.group_size >= 2.")
 
 
-def _check_statistics(cfg: Config) -> None:
+def _check_statistics(advantage: AdvantageConfig, kl_coef: float) -> None:
   """What an advantage reads, some other key must make the run compute."""
-  needs, of = advantages.needs(cfg.advantage), f"advantage.name = {cfg.advantage.name!r}"
-  for name in needs - set(advantages.OPTIONAL):
-    if COLUMNS[name].check is not None:
-      COLUMNS[name].check(cfg, of)
+  needs, reader = advantages.needs(advantage), f"advantage.name = {advantage.name!r}"
   if "reward_parts" in needs:
     raise ConfigError(
-        f"{of} reads the parts of each row's reward, and a run passes on their sum only. Fix: "
+        f"{reader} reads the parts of each row's reward, and a run passes on their sum only. Fix: "
         "another advantage; in Python, advantages.get_advantage takes reward_parts.")
-  if "ref_log_probs" in needs and not cfg.kl.coef:
+  if "ref_log_probs" in needs and not kl_coef:
     raise ConfigError(
-        f"kl.coef = {cfg.kl.coef}: {of} reads the reference's log-probs, which are computed only "
+        f"kl.coef = {kl_coef}: {reader} reads the reference's log-probs, which are computed only "
         "with a KL term. Fix: kl.coef=1e-6 or more.")
 
 
-def _check_anchor(cfg: Config) -> None:
+def _check_anchor(correction: CorrectionConfig, anchor: str) -> None:
   """A correction weight corrects what a ratio to the behavior policy corrects already."""
-  set_rules = [n for n in ("level", "reject") if getattr(cfg.correction, n) not in ("none", ())]
-  if cfg.updates.anchor == "behavior" and set_rules:
-    rule = f"correction.{set_rules[0]} = {getattr(cfg.correction, set_rules[0])!r}"
+  set_rules = [n for n in ("level", "reject") if getattr(correction, n) not in ("none", ())]
+  if anchor == "behavior" and set_rules:
+    rule = f"correction.{set_rules[0]} = {getattr(correction, set_rules[0])!r}"
     raise ConfigError(
         f"{rule} with updates.anchor = 'behavior': the ratio corrects for the behavior policy "
         "already, a weight would count it twice. Fix: correction.level=none without reject, or "
@@ -113,27 +123,41 @@ def _check_anchor(cfg: Config) -> None:
 
 
 def _check_parts(cfg: Config) -> None:
-  """What loss terms, update transforms and optimizers refuse for themselves."""
+  """What columns, loss terms, update transforms and optimizers refuse for themselves."""
+  needs = advantages.needs(cfg.advantage) - set(advantages.OPTIONAL)
+  readers = [(column, f"advantage.name = {cfg.advantage.name!r}") for column in sorted(needs)]
   for name, entry in LOSS_TERMS.parts(cfg.term.name).items():
-    for column in sorted(entry.columns):
-      if COLUMNS[column].check is not None:
-        COLUMNS[column].check(cfg, f"term.name = {name!r}")
-    if entry.check is not None:
-      entry.check(cfg, name)
+    readers += [(column, f"term.name = {name!r}") for column in sorted(entry.columns)]
+  for column, reader in readers:
+    _refuse(cfg, COLUMNS[column].check, reader=reader)
+  for name, entry in LOSS_TERMS.parts(cfg.term.name).items():
+    _refuse(cfg, entry.check, name=name)
   for transform in transforms.active(cfg.step).values():
-    transform.check(cfg)
+    _refuse(cfg, transform.check)
   optimizers.check(cfg.optimizer)
-  backends.check(cfg)
+  backends.check(cfg.rollout.backend, cfg.server.url)
 
 
-def _check_lengths(cfg: Config) -> None:
+def _refuse(cfg: Config, check: Callable[..., None] | None, **values) -> None:
+  """Calls a part's own check with what its parameters name: sections of the config, or `values`."""
+  if check is None:
+    return
+  names = list(inspect.signature(check).parameters)
+  if unknown := [name for name in names if name not in values and not hasattr(cfg, name)]:
+    allowed = [*values, *(field.name for field in dataclasses.fields(cfg)), "loss", "step", "batch"]
+    raise ConfigError(f"the check of {check.__module__} has the parameters {', '.join(unknown)}: "
+                      f"allowed are {', '.join(allowed)}. Fix: the sections that it reads.")
+  check(**{name: values[name] if name in values else getattr(cfg, name) for name in names})
+
+
+def _check_lengths(buffer: int, rollout: RolloutConfig) -> None:
   """Lengths and texts at which a completion ends."""
-  buffer, limit = cfg.shaping.overlong_buffer, cfg.rollout.max_new_tokens
+  limit = rollout.max_new_tokens
   if buffer >= limit:
     raise ConfigError(
         f"shaping.overlong_buffer = {buffer}: the soft penalty begins that many tokens before "
         f"rollout.max_new_tokens = {limit}. Fix: choose 0 to {limit - 1}.")
-  if not all(cfg.rollout.stop_strings):
+  if not all(rollout.stop_strings):
     raise ConfigError(
-        f"rollout.stop_strings = {cfg.rollout.stop_strings!r}: an empty text is in every "
+        f"rollout.stop_strings = {rollout.stop_strings!r}: an empty text is in every "
         "completion. Fix: remove it.")

@@ -7,7 +7,15 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.build import backends, engine_sampler
 from jaxrl_llm.build.sampler_types import HeldoutFn, PrepareFn, Problems, SampleFn
-from jaxrl_llm.config import DEFAULT, Config, ConfigError
+from jaxrl_llm.config import (
+  DEFAULT,
+  Config,
+  ConfigError,
+  EnvironmentConfig,
+  RolloutConfig,
+  ToolConfig,
+  VocabularyConfig,
+)
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
 from jaxrl_llm.rollouts import hand_over
@@ -15,6 +23,7 @@ from jaxrl_llm.rollouts.environment import (
   OF_TOOL,
   Environment,
   StopStrings,
+  ToolCalls,
   make_environment,
   make_own,
 )
@@ -38,9 +47,8 @@ class Sampler:
     environment: ends turns by tools or stop strings, in training and evaluation; None without
       either.
     prepare: copies parameters to `rollout_mesh` in the rollout's numerics and the layout of
-      decoding, or hands them to the server. Call it once per iteration: without a server, `sample`
-      would do it, without the numerics, each time.
-    sample: training rollouts, in the rollout's numerics.
+      decoding, or hands them to the server. Call it once per iteration.
+    sample: training rollouts, in the rollout's numerics, with parameters that `prepare` returned.
     prepare_heldout: as `prepare`, for `sample_heldout`; call it once per evaluation.
     sample_heldout: evaluation, in the trainer's numerics on the devices that train; its rows stay
       in this process.
@@ -70,11 +78,13 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
   Raises:
     ConfigError: the tool does not start, or does not fit the tokenizer.
   """
-  environment = make_run_environment(cfg, task)
-  prepare, sample = backends.make(
-      backends.BackendParts(cfg, task, model, mesh, rollout_mesh, environment))
+  environment = make_run_environment(cfg.rollout, cfg.tool, cfg.environment, task,
+                                     cfg.task.name)
+  prepare, sample = backends.make(backends.BackendParts(
+      cfg.rollout, cfg.server, task, model, mesh, rollout_mesh, environment))
+  rows = engine_sampler.Rows.of(cfg.rollout, task, environment, group_size=1)
   return Sampler(
-      sampling=sampling_of(cfg, "sampler"),
+      sampling=sampling_of(cfg.rollout, cfg.vocabulary, "sampler"),
       mesh=mesh,
       rollout_mesh=rollout_mesh,
       environment=environment,
@@ -82,20 +92,21 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
       sample=sample,
       prepare_heldout=engine_sampler.on_own(
           hand_over.make(model, parallel.of_whole_rows(mesh)), mesh),
-      sample_heldout=_heldout_sampler(cfg, model, task, environment, mesh),
+      sample_heldout=_heldout_sampler(model, rows, mesh),
   )
 
 
-def sampling_of(cfg: Config, side: str) -> Sampling:
+def sampling_of(rollout: RolloutConfig, vocabulary: VocabularyConfig, side: str) -> Sampling:
   """Temperature and vocabulary of a side, `sampler` or `trainer` (see `vocabulary.side`), and the
   sampler's noise.
   """
-  rules = cfg.vocabulary.rules if cfg.vocabulary.side in ("both", side) else {}
-  noise = cfg.rollout.logit_noise if side == "sampler" else 0.0
-  return Sampling.of(cfg.rollout.temperature, **rules, logit_noise=noise)
+  rules = vocabulary.rules if vocabulary.side in ("both", side) else {}
+  noise = rollout.logit_noise if side == "sampler" else 0.0
+  return Sampling.of(rollout.temperature, **rules, logit_noise=noise)
 
 
-def make_run_environment(cfg: Config, task: Task) -> Environment | None:
+def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: EnvironmentConfig,
+                         task: Task, task_name: str) -> Environment | None:
   """The environment that ends turns; None if rows end by stop token and length only.
 
   The Python sandbox has as many workers as the engine has threads.
@@ -103,46 +114,47 @@ def make_run_environment(cfg: Config, task: Task) -> Environment | None:
   Raises:
     ConfigError: the tool does not start, or does not fit the tokenizer.
   """
-  r = cfg.rollout
+  r = rollout
   if r.stop_strings:
     return StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)
   if not r.max_turns:
     return None
-  if cfg.environment.name != OF_TOOL:
-    return make_own(cfg.environment.name, task.tokenizer, task.stop_ids, r.max_tool_tokens,
-                    ENVIRONMENTS.numbers(cfg.environment))
-  tool, protocol = tool_of(cfg, task)
-  numbers = TOOLS.numbers(cfg.tool) if tool == cfg.tool.name else None
-  return make_environment(task.tokenizer, protocol, tool, eos_ids=task.stop_ids,
-                          max_output_tokens=r.max_tool_tokens, numbers=numbers,
-                          workers=r.tool_workers)
+  if environment.name != OF_TOOL:
+    return make_own(environment.name, task.tokenizer, task.stop_ids, r.max_tool_tokens,
+                    ENVIRONMENTS.numbers(environment))
+  name, protocol = tool_of(tool, task, task_name, r.max_turns)
+  numbers = TOOLS.numbers(tool) if name == tool.name else None
+  return make_environment(task.tokenizer, protocol, name, eos_ids=task.stop_ids,
+                          max_output_tokens=r.max_tool_tokens,
+                          calls=ToolCalls(numbers, r.tool_workers))
 
 
-def tool_of(cfg: Config, task: Task) -> tuple[str, str]:
+def tool_of(cfg: ToolConfig, task: Task, task_name: str, max_turns: int) -> tuple[str, str]:
   """(tool, protocol) of a run with turns: the config's, else the task's.
+
+  Args:
+    task_name, max_turns: task.name and rollout.max_turns.
 
   Raises:
     ConfigError: neither names a tool.
   """
-  of_task = cfg.tool.name == OF_TASK
-  tool = task.tool if of_task else cfg.tool.name
+  of_task = cfg.name == OF_TASK
+  tool = task.tool if of_task else cfg.name
   if tool is None:
     others = ", ".join(name for name in TOOLS if name != OF_TASK)
     raise ConfigError(
-        f"rollout.max_turns = {cfg.rollout.max_turns}: task.name = {cfg.task.name!r} has no tool. "
+        f"rollout.max_turns = {max_turns}: task.name = {task_name!r} has no tool. "
         f"Fix: rollout.max_turns=0, or tool.name= one of {others}.")
-  if cfg.tool.protocol != DEFAULT:
-    return tool, cfg.tool.protocol
+  if cfg.protocol != DEFAULT:
+    return tool, cfg.protocol
   return tool, task.protocol if of_task else TOOLS[tool].protocol
 
 
-def _heldout_sampler(cfg: Config, model: Model, task: Task, environment: Environment | None,
-                     mesh: Mesh) -> HeldoutFn:
+def _heldout_sampler(model: Model, rows: engine_sampler.Rows, mesh: Mesh) -> HeldoutFn:
   """Makes `Sampler.sample_heldout`, with slots, tools and stop strings as in training."""
   own = parallel.of_process(mesh)
   model = dataclasses.replace(model, constrain=parallel.Layout(own))
-  sample = engine_sampler.sampler_on(parallel.of_whole_rows(own), own, model, cfg, task,
-                                     environment, 1)
+  sample = engine_sampler.sampler_on(parallel.of_whole_rows(own), own, model, rows)
 
   def sample_heldout(params, prompts, key, sampling, problems=None):
     rollout, _ = sample(params, prompts, key, sampling, problems)

@@ -118,13 +118,14 @@ def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
   """
   inputs.check(workdir, cfg, only=inputs.PRETRAINED)
   workdir, iteration = Path(workdir), choose(workdir, which)
-  shapes, _ = trainable.shapes_of(learner.model, cfg.parameters)
-  layout, _ = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
+  parameters = learner.cfg.parameters
+  shapes, _ = trainable.shapes_of(learner.model, parameters)
+  layout, _ = trainable.shardings(learner.model, parameters, learner.mesh)
   like = {"train": {"params": checkpoints.abstract(shapes, layout)}}
   others = [i for i in checkpoints.iterations(workdir) if i != iteration]
   fix = f"another of the checkpoints {others}" if others else "a copy of the folder"
   tree = checkpoints.restore_part(_folder(workdir, iteration), like, fix)
-  return iteration, Start(tree["train"]["params"], frozen_start(cfg, learner, workdir))
+  return iteration, Start(tree["train"]["params"], frozen_start(cfg.pretrained, learner, workdir))
 
 
 def restore_trained(cfg: Config, learner: Learner, workdir: str | Path,

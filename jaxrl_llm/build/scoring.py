@@ -9,13 +9,20 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.config import Config, StepConfig
+from jaxrl_llm.config import (
+  AdvantageConfig,
+  BatchConfig,
+  Config,
+  RolloutConfig,
+  StepConfig,
+  UpdateConfig,
+)
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import transforms
-from jaxrl_llm.training.columns import BASE, REFERENCE, REFERENCE_COLUMN, ColumnEntry, ColumnParts
 from jaxrl_llm.training.columns import CURRENT as CURRENT_PARAMS
+from jaxrl_llm.training.columns import REFERENCE_COLUMN, ColumnEntry, ColumnParts
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
@@ -59,7 +66,8 @@ class Scoring:
       the current policy's own detached log-probs (CURRENT).
     reads_stats: whether the advantage reads what only a pass finds, the log-probs among it.
     sampling: temperature and vocabulary that rows are scored with.
-    score: the anchor's pass, with the statistics that its readers need.
+    stats: statistics that the anchor's pass finds beside the log-probs, for their readers.
+    score: the anchor's pass.
     columns: the passes of the columns that the run reads, by name.
     statistics: columns that are statistics of the anchor's pass, as (column, statistic).
     score_heldout: log-probs of held-out rows, all in one micro-batch.
@@ -69,6 +77,7 @@ class Scoring:
   anchor: str
   reads_stats: bool
   sampling: Sampling
+  stats: frozenset[str]
   score: ScoreFn
   columns: dict[str, ColumnPass]
   statistics: tuple[tuple[str, str], ...]
@@ -83,7 +92,10 @@ class Scoring:
 def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...]) -> Scoring:
   """The passes that a resolved config needs; `stop_ids` are the task's."""
   loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
-  stats, rules = scored_stats(cfg), frozenset(loss.rules)
+  anchor, columns = _anchor(cfg.updates, cfg.batch, cfg.step), columns_of(cfg.batch)
+  statistics = anchor_columns(anchor, columns)
+  restricted = bool(loss.rules or cfg.rollout.min_new_tokens)
+  stats, rules = scored_stats(cfg.advantage, statistics, restricted), frozenset(loss.rules)
   whole = functools.partial(score, model=model, cfg=StepConfig(loss), rules=rules)
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
   in_pieces = functools.partial(whole, cfg=StepConfig(loss, pieces))
@@ -91,101 +103,103 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers)
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   return Scoring(
-      anchor=_anchor(cfg),
-      reads_stats=bool(advantage_stats(cfg)) or (
-          "anchor_log_probs" in needs and _anchor(cfg) == CURRENT),
-      sampling=sampling_of(cfg, "trainer"),
+      anchor=anchor,
+      reads_stats=bool(advantage_stats(cfg.advantage)) or (
+          "anchor_log_probs" in needs and anchor == CURRENT),
+      sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
+      stats=stats,
       score=compiled(functools.partial(in_pieces, stats=stats)),
       columns={name: ColumnPass(entry, compiled(entry.function(parts)))
-               for name, entry in columns_of(cfg).items() if not entry.statistic},
-      statistics=anchor_columns(cfg),
+               for name, entry in columns.items() if not entry.statistic},
+      statistics=statistics,
       score_heldout=compiled(functools.partial(whole, rules=frozenset())),
-      meter=make_meter(cfg, mesh, functools.partial(whole, stats=stats & {"in_support"})),
+      meter=make_meter(cfg.rollout, mesh, functools.partial(whole, stats=stats & {"in_support"})),
   )
 
 
-def make_meter(cfg: Config, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
+def make_meter(rollout: RolloutConfig, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
   """The meter's pass over `rollout.meter_rows` rows, rounded up to divide over the devices; None if
   that is 0.
   """
-  if not cfg.rollout.meter_rows:
+  if not rollout.meter_rows:
     return None
   shards = parallel.row_shards(mesh)
-  rows = min(-(-cfg.rollout.meter_rows // shards) * shards, cfg.rows)
+  rows = min(-(-rollout.meter_rows // shards) * shards, rollout.rows)
   return jax.jit(functools.partial(meter, scorer=scorer, rows=rows))
 
 
-def columns_of(cfg: Config) -> dict[str, ColumnEntry]:
-  """Returns the columns that the advantage, the KL term and the loss terms of a config read."""
-  wanted = {REFERENCE_COLUMN} if cfg.kl.coef else set()
+def columns_of(cfg: BatchConfig) -> dict[str, ColumnEntry]:
+  """Returns the columns that the advantage, the KL term and the loss terms read."""
+  names = {REFERENCE_COLUMN} if cfg.kl.coef else set()
   fields = set(advantages.OPTIONAL)
-  wanted |= (set(advantages.needs(cfg.advantage)) - fields) | set(cfg.term_columns)
-  return {name: COLUMNS[name] for name in sorted(wanted, key=_reference_first)}
+  names |= (set(advantages.needs(cfg.advantage)) - fields) | set(cfg.term_columns)
+  return {name: COLUMNS[name] for name in sorted(names, key=_reference_first)}
 
 
 def _reference_first(name: str) -> tuple[bool, str]:
   return name != REFERENCE_COLUMN, name
 
 
-def anchor_columns(cfg: Config) -> tuple[tuple[str, str], ...]:
+def anchor_columns(anchor: str, columns: dict[str, ColumnEntry]) -> tuple[tuple[str, str], ...]:
   """Returns (column, statistic) of the columns that the anchor's pass gives.
 
   Where the anchor is the current policy, its own detached statistics serve instead.
   """
-  if _anchor(cfg) != RECOMPUTED:
+  if anchor != RECOMPUTED:
     return ()
-  return tuple((name, entry.statistic) for name, entry in columns_of(cfg).items()
-               if entry.statistic)
+  return tuple((name, entry.statistic) for name, entry in columns.items() if entry.statistic)
 
 
-def advantage_stats(cfg: Config) -> frozenset[str]:
+def advantage_stats(cfg: AdvantageConfig) -> frozenset[str]:
   """Returns the statistics of the anchor's pass that the advantage reads beside the log-probs."""
-  return advantages.needs(cfg.advantage) & {"sum_pi_squared", "values", "entropy"}
+  return advantages.needs(cfg) & {"sum_pi_squared", "values", "entropy"}
 
 
-def scored_stats(cfg: Config) -> frozenset[str]:
-  """Statistics that the anchor's pass must find beside the log-probs."""
-  restricted = cfg.loss.rules or cfg.rollout.min_new_tokens
+def scored_stats(advantage: AdvantageConfig, statistics: tuple[tuple[str, str], ...],
+                 restricted: bool) -> frozenset[str]:
+  """Statistics that the anchor's pass must find beside the log-probs.
+
+  Args:
+    statistics: of `anchor_columns`.
+    restricted: whether a rule prunes the vocabulary.
+  """
   support = {"in_support"} if restricted else set()
-  return advantage_stats(cfg) | support | {name for _, name in anchor_columns(cfg)}
+  return advantage_stats(advantage) | support | {name for _, name in statistics}
 
 
-def _anchor(cfg: Config) -> str:
+def _anchor(updates: UpdateConfig, batch: BatchConfig, step: StepConfig) -> str:
   """Where the anchor's log-probs come from.
 
   With one optimizer batch the current policy is the anchor, so its own detached log-probs serve
   without a pass, unless something else reads the recomputed ones.
   """
-  if cfg.updates.anchor == "behavior":
+  if updates.anchor == "behavior":
     return BEHAVIOR
-  correction = cfg.correction.level != "none" or cfg.correction.reject
-  kept = any(x.recomputes_anchor for x in transforms.active(cfg.step).values())
-  readers = correction or cfg.kl.place == "reward" or kept
-  return CURRENT if cfg.updates.optimizer_batches == 1 and not readers else RECOMPUTED
+  correction = batch.correction.level != "none" or batch.correction.reject
+  carried = any(x.recomputes_anchor for x in transforms.active(step).values())
+  readers = correction or batch.kl.place == "reward" or carried
+  return CURRENT if updates.optimizer_batches == 1 and not readers else RECOMPUTED
 
 
-def score_rollout(scoring: Scoring, params: Params, ref_params: Params | None, rollout: Rollout, *,
-                  own: bool = False, packing: Packing | None = None,
-                  base: Params | None = None) -> Scores:
+def score_rollout(scoring: Scoring, policies: dict[str, Params | None], rollout: Rollout, *,
+                  own: bool = False, packing: Packing | None = None) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.
 
   Args:
-    params: the current policy, at the start of the updates.
-    ref_params: the KL reference; None where nothing reads it.
-    own: whether `params` sampled the rollout, so that the mismatch meter can read the anchor's
-      pass.
+    policies: parameters by the names of columns.py: CURRENT at the start of the updates, and BASE
+      and REFERENCE where something reads them.
+    own: whether the current ones sampled the rollout, so that the mismatch meter can read the
+      anchor's pass.
     packing: of the rollout's rows; None: they are padded.
-    base: `params` without adapters; None where nothing reads them.
   """
   recomputed, anchor, stats = scoring.anchor == RECOMPUTED, None, None
   packed = {} if packing is None else {"packing": packing}
   if recomputed or scoring.reads_stats:
-    stats = scoring.score(params, rollout, scoring.sampling, **packed)
+    stats = scoring.score(policies[CURRENT_PARAMS], rollout, scoring.sampling, **packed)
   if recomputed:
     anchor = stats.log_probs
   elif scoring.anchor == BEHAVIOR:
     anchor = rollout.behavior_log_probs
-  policies = {CURRENT_PARAMS: params, BASE: base, REFERENCE: ref_params}
   found = {name: column.run(*(policies[of] for of in column.entry.reads), rollout,
                             scoring.sampling, **packed)
            for name, column in scoring.columns.items()}

@@ -2,19 +2,22 @@
 
 import urllib.parse
 
-from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.config import ConfigError, RolloutConfig, ServerConfig, VocabularyConfig
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts.server import APIS
 
 
-def check(cfg: Config) -> None:
-  """Checks a resolved config.
+def check(server: ServerConfig, rollout: RolloutConfig, vocabulary: VocabularyConfig,
+          compute_dtype: str) -> None:
+  """Checks sections of a resolved config.
+
+  Args:
+    compute_dtype: of the model.
 
   Raises:
     ConfigError: no usable address or folder; several processes; numerics of a sampler that is not
       used; a pruned vocabulary whose log-probs the server does not return.
   """
-  server = cfg.server
   if not server.url:
     return
   parts = urllib.parse.urlsplit(server.url)
@@ -28,20 +31,20 @@ def check(cfg: Config) -> None:
     raise ConfigError(f"server.url = {server.url!r} with {processes.count()} processes: allowed "
                       "is 1. Fix: train in one process, or leave server.url empty.")
   for name in ("dtype", "cache_dtype"):
-    value = getattr(cfg.rollout, name)
-    if value != cfg.model.compute_dtype:
+    value = getattr(rollout, name)
+    if value != compute_dtype:
       raise ConfigError(
           f"rollout.{name} = {value!r}: it is read only with an empty server.url; the server has "
           f"numerics of its own. Fix: leave rollout.{name} out, or an empty server.url.")
-  _check_rules(cfg)
+  _check_rules(server, vocabulary)
 
 
-def _check_rules(cfg: Config) -> None:
+def _check_rules(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
   """Checks that behavior log-probs are those of the distribution that was sampled from."""
-  rules = cfg.vocabulary.rules if cfg.vocabulary.side in ("both", "sampler") else {}
-  if rules and not APIS[cfg.server.api].prunes:
+  rules = vocabulary.rules if vocabulary.side in ("both", "sampler") else {}
+  if rules and not APIS[server.api].prunes:
     able = ", ".join(name for name, api in APIS.items() if api.prunes)
     raise ConfigError(
         f"vocabulary.{next(iter(rules))} = {next(iter(rules.values()))} with server.api = "
-        f"{cfg.server.api!r}: that server's log-probs are of all tokens, not of the kept ones. "
+        f"{server.api!r}: that server's log-probs are of all tokens, not of the kept ones. "
         f"Fix: server.api={able}, or no pruning in the sampler.")

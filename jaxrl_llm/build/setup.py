@@ -15,7 +15,14 @@ from jaxrl_llm.build.learner import Learner, make_learner
 from jaxrl_llm.build.method_checks import check_rewards, check_task
 from jaxrl_llm.build.resolve import resolve, warn_of_off_policy_data
 from jaxrl_llm.build.samplers import Sampler, make_sampler, tool_of
-from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model, load_plugins
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  ModelConfig,
+  RolloutConfig,
+  check_model,
+  load_plugins,
+)
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.models.hf import import_weights, network_config, recommended_sampling
 from jaxrl_llm.models.hf.safetensors_files import CheckpointError
@@ -59,7 +66,7 @@ def build(cfg: Config, devices=None, *, training: bool = True) -> Built:
   if not training:
     slots = parallel.padded(cfg.rollout.slots, parallel.of_whole_rows(learner.mesh))
     cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, slots=slots))
-  check_rewards(cfg, task)
+  check_rewards(task, cfg.task.heldout_problems)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, learner.mesh, devices)
   sampler = make_sampler(cfg, task, learner.model, learner.mesh, rollout_mesh)
   return Built(cfg, task, learner, sampler)
@@ -76,42 +83,48 @@ def build_learner(cfg: Config, devices=None, *,
   if training:
     device_checks.check(cfg, mesh, parallel.rollout_mesh(cfg.mesh, mesh, devices))
   model = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
-  cfg, tokenizer = _from_checkpoint(dataclasses.replace(cfg, model=model))
-  device_checks.check_heads(cfg)
+  tokenizer = None
+  if cfg.pretrained:
+    model, tokenizer = _from_checkpoint(cfg.pretrained, model, cfg.row_length)
+  cfg = dataclasses.replace(cfg, model=model)
+  device_checks.check_heads(cfg.model.num_kv_heads, cfg.mesh)
   task = make_task(cfg.task, cfg.seed, cfg.rollout.prompts, tokenizer=tokenizer, limits=cfg.rollout)
   task = rewarded(task, cfg.reward)
-  check_task(cfg, task, training)
-  _check_task(cfg, task)
+  check_task(cfg.task, task, cfg.rollout.prompts if training else 0)
+  _check_lengths(task, cfg.task.name, cfg.rollout)
+  if cfg.warm_start.path and cfg.warm_start.steps:
+    demonstrating(cfg.warm_start, cfg.task, cfg.rollout, cfg.seed, tokenizer)  # refuses a bad file
+  elif cfg.warm_start.steps:
+    _check_demonstrations(task, cfg.task.name, cfg.warm_start.steps, cfg.rollout)
+  if cfg.rollout.max_turns and cfg.environment.name == OF_TOOL:
+    tool_of(cfg.tool, task, cfg.task.name, cfg.rollout.max_turns)
+  _check_vocabulary(len(task.tokenizer), cfg.model.vocab_size)
   origin = str(import_weights.base_directory(cfg.pretrained)) if cfg.pretrained else None
   model = Model(cfg.model, parallel.Layout(mesh), origin)
   trainable.check(cfg.parameters, model)
   return cfg, task, make_learner(cfg, model, mesh, task.stop_ids)
 
 
-def _from_checkpoint(cfg: Config) -> tuple[Config, PreTrainedTokenizerBase | None]:
-  """The config with the model shapes of `pretrained`, and its tokenizer; unchanged and None without
-  a checkpoint.
-  """
-  if not cfg.pretrained:
-    return cfg, None
-  ours = cfg.model
+def _from_checkpoint(pretrained: str, ours: ModelConfig,
+                     row_length: int) -> tuple[ModelConfig, PreTrainedTokenizerBase]:
+  """The model shapes of a checkpoint, executed as `ours` says, and its tokenizer."""
   try:
-    directory = import_weights.base_directory(cfg.pretrained)
+    directory = import_weights.base_directory(pretrained)
     limit = recommended_sampling.position_limit(directory)
     shapes = network_config.read_config(directory)
   except (CheckpointError, OSError) as error:
-    raise ConfigError(f"pretrained = {cfg.pretrained!r}: {error}") from error
+    raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
   model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
                               scan_layers=ours.scan_layers, remat=ours.remat,
                               attention=ours.attention, compute_dtype=ours.compute_dtype)
   check_model(model)
   _log_replaced(ours, model)
-  if limit is not None and cfg.row_length > limit:
+  if limit is not None and row_length > limit:
     logger.warning(
         "rollout.max_prompt_tokens + rollout.max_new_tokens = %d: the checkpoint in `pretrained` "
         "is made for %d positions. Fix: shorter rows, or rope_scaling in its config.json.",
-        cfg.row_length, limit)
-  return dataclasses.replace(cfg, model=model), load_tokenizer(directory)
+        row_length, limit)
+  return model, load_tokenizer(directory)
 
 
 def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
@@ -138,37 +151,32 @@ def _log_replaced(ours: ModelConfig, theirs: ModelConfig) -> None:
                      field.name, mine, its)
 
 
-def _check_task(cfg: Config, task: Task) -> None:
-  """Refuses a task whose prompts, tools, demonstrations or tokenizer do not fit the config."""
-  _check_lengths(cfg, task)
-  if cfg.rollout.max_turns and cfg.environment.name == OF_TOOL:
-    tool_of(cfg, task)
-  size = len(task.tokenizer)
-  if size > cfg.model.vocab_size:
-    raise ConfigError(f"model.vocab_size = {cfg.model.vocab_size}: the tokenizer has {size} "
+def _check_vocabulary(size: int, vocab_size: int) -> None:
+  """Refuses a tokenizer of `size` tokens that is larger than the model's vocabulary."""
+  if size > vocab_size:
+    raise ConfigError(f"model.vocab_size = {vocab_size}: the tokenizer has {size} "
                       f"tokens. Fix: model.vocab_size >= {size}.")
 
 
-def _check_lengths(cfg: Config, task: Task) -> None:
-  """Refuses prompts longer than the row's, and demonstrations that are absent or too long."""
+def _check_lengths(task: Task, name: str, rollout: RolloutConfig) -> None:
+  """Refuses prompts longer than the row's; `name` is task.name."""
   longest = task.longest_prompt()
-  if longest > cfg.rollout.max_prompt_tokens:
+  if longest > rollout.max_prompt_tokens:
     raise ConfigError(
-        f"rollout.max_prompt_tokens = {cfg.rollout.max_prompt_tokens}: prompts of task.name = "
-        f"{cfg.task.name!r} have up to {longest} tokens. "
+        f"rollout.max_prompt_tokens = {rollout.max_prompt_tokens}: prompts of task.name = "
+        f"{name!r} have up to {longest} tokens. "
         f"Fix: rollout.max_prompt_tokens >= {longest}.")
-  if not cfg.warm_start.steps:
-    return
-  if cfg.warm_start.path:
-    demonstrating(cfg, cfg.seed, task.tokenizer)  # refuses a file that does not fit
-    return
+
+
+def _check_demonstrations(task: Task, name: str, steps: int, rollout: RolloutConfig) -> None:
+  """Refuses demonstrations of a warm start of so many steps that are absent or too long."""
   if not task.has_demonstrations:
     raise ConfigError(
-        f"warm_start.steps = {cfg.warm_start.steps}: task.name = {cfg.task.name!r} has no "
+        f"warm_start.steps = {steps}: task.name = {name!r} has no "
         "demonstrations to imitate. Fix: warm_start.steps=0.")
-  longest += task.longest_demonstration()
-  if longest > cfg.row_length:
+  longest = task.longest_prompt() + task.longest_demonstration()
+  if longest > rollout.row_length:
     raise ConfigError(
-        f"rollout.max_new_tokens = {cfg.rollout.max_new_tokens}: a prompt with its demonstration "
+        f"rollout.max_new_tokens = {rollout.max_new_tokens}: a prompt with its demonstration "
         f"has up to {longest} tokens. Fix: rollout.max_new_tokens >= "
-        f"{longest - cfg.rollout.max_prompt_tokens}, or warm_start.steps=0.")
+        f"{longest - rollout.max_prompt_tokens}, or warm_start.steps=0.")

@@ -53,10 +53,10 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   if shared_starts.fetch(shared, path):
     tqdm.write("the warm start is that of an earlier run with the same inputs")
   if processes.from_main("warm start", path.exists):
-    like = {"trained": _abstract(cfg, learner).params}
+    like = {"trained": _abstract(learner).params}
     trained = checkpoints.restore_part(path, like, TORN)["trained"]
-    return Start(trained, frozen_start(cfg, learner, workdir))
-  start = _initial_split(cfg, learner)
+    return Start(trained, frozen_start(cfg.pretrained, learner, workdir))
+  start = _initial_split(cfg.pretrained, cfg.seed, learner)
   if cfg.warm_start.steps:
     start = start._replace(params=_train(cfg, learner, tokenizer, start))
   if cfg.warm_start.steps or not cfg.pretrained:
@@ -68,7 +68,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   return start
 
 
-def frozen_start(cfg: Config, learner: Learner, workdir: Path) -> Params | None:
+def frozen_start(pretrained: str, learner: Learner, workdir: Path) -> Params | None:
   """The frozen parameters of a run: `pretrained`'s, or the random ones in its folder; None if all
   are trained.
 
@@ -76,59 +76,62 @@ def frozen_start(cfg: Config, learner: Learner, workdir: Path) -> Params | None:
     FileNotFoundError: the folder does not hold them.
   """
   path = Path(workdir) / "warm_start"
-  if cfg.parameters.train == "all":
+  parameters = learner.cfg.parameters
+  if parameters.train == "all":
     return None
-  if cfg.pretrained:
-    return trainable.frozen_of(initial(cfg, learner), cfg.parameters)
+  if pretrained:
+    return trainable.frozen_of(_of_checkpoint(pretrained, learner), parameters)
   if not path.exists():
     raise FileNotFoundError(
         f"{path}: no such folder, so the frozen parameters are unknown. Fix: a run's --workdir.")
-  like = {"frozen": _abstract(cfg, learner).frozen}
+  like = {"frozen": _abstract(learner).frozen}
   return checkpoints.restore_part(path, like, TORN)["frozen"]
 
 
-def _abstract(cfg: Config, learner: Learner) -> Start:
+def _abstract(learner: Learner) -> Start:
   """Shapes, dtypes and shardings of a start."""
-  shapes = trainable.shapes_of(learner.model, cfg.parameters)
-  layout = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
+  shapes = trainable.shapes_of(learner.model, learner.cfg.parameters)
+  layout = trainable.shardings(learner.model, learner.cfg.parameters, learner.mesh)
   return Start(*(checkpoints.abstract(x, s) for x, s in zip(shapes, layout, strict=True)))
 
 
-def initial(cfg: Config, learner: Learner) -> Params:
-  """All parameters before any update: `pretrained`'s, or random ones.
+def initial(pretrained: str, seed: int, learner: Learner) -> Params:
+  """All parameters before any update: those of the checkpoint `pretrained`, or random ones."""
+  if pretrained:
+    return _of_checkpoint(pretrained, learner)
+  layout = parallel.param_shardings(learner.model, learner.mesh)
+  return jax.jit(learner.model.init, out_shardings=layout)(jax.random.key(seed))
 
-  If all of a checkpoint's parameters are trained, they become f32; otherwise they keep its dtype.
-  """
-  if not cfg.pretrained:
-    layout = parallel.param_shardings(learner.model, learner.mesh)
-    return jax.jit(learner.model.init, out_shardings=layout)(jax.random.key(cfg.seed))
-  dtype = "float32" if cfg.parameters.train == "all" else None
+
+def _of_checkpoint(pretrained: str, learner: Learner) -> Params:
+  """A checkpoint's parameters: in f32 if all are trained; otherwise in its dtype."""
+  dtype = "float32" if learner.cfg.parameters.train == "all" else None
   model = learner.model.config
   _, params, report = hf.load_pretrained(
-      cfg.pretrained, mesh=learner.mesh, dtype=dtype, value_head=model.value_head, mtp=model.mtp,
+      pretrained, mesh=learner.mesh, dtype=dtype, value_head=model.value_head, mtp=model.mtp,
       scan_layers=model.scan_layers, remat=model.remat, attention=model.attention,
       compute_dtype=model.compute_dtype)
   for head in sorted({path.split("/")[0] for path in report.initialised}):
-    logger.warning("pretrained = %r has no %s, which begins untrained", cfg.pretrained, head)
+    logger.warning("pretrained = %r has no %s, which begins untrained", pretrained, head)
   return params
 
 
-def _initial_split(cfg: Config, learner: Learner) -> Start:
+def _initial_split(pretrained: str, seed: int, learner: Learner) -> Start:
   """`trainable.split` of `initial`: frozen leaves are the same arrays, trained ones are laid out
   for the mesh.
   """
-  params = initial(cfg, learner)
-  if cfg.parameters.train == "all":
+  params, parameters = initial(pretrained, seed, learner), learner.cfg.parameters
+  if parameters.train == "all":
     return Start(params, None)
-  layout, _ = trainable.shardings(learner.model, cfg.parameters, learner.mesh)
+  layout, _ = trainable.shardings(learner.model, parameters, learner.mesh)
 
   def trained_leaves(params, key):
-    return trainable.split(params, cfg.parameters, key)[0]
+    return trainable.split(params, parameters, key)[0]
 
   # Adapters have a key of their own, so that they do not repeat the random numbers of parameters.
-  key = jax.random.fold_in(jax.random.key(cfg.seed), ADAPTER_KEY)
+  key = jax.random.fold_in(jax.random.key(seed), ADAPTER_KEY)
   trained = jax.jit(trained_leaves, out_shardings=layout)(params, key)
-  return Start(trained, trainable.frozen_of(params, cfg.parameters))
+  return Start(trained, trainable.frozen_of(params, parameters))
 
 
 def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
@@ -146,7 +149,8 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
   loss = LossConfig(mtp_coef=warm.mtp_coef if cfg.has_mtp else None)
   step = make_train_step(sft_loss, model, optimizer,
                          StepConfig(loss, warm.micro_batches, cfg.parameters), mesh)
-  task = demonstrating(cfg, cfg.seed + SEED_OFFSET, tokenizer)
+  task = demonstrating(warm, cfg.task, cfg.rollout, cfg.seed + SEED_OFFSET,
+                       tokenizer if cfg.pretrained else None)
   weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
   bar, norms = progress(range(warm.steps), "warm start"), []
   for index in bar:

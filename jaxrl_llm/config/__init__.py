@@ -10,7 +10,7 @@ number that is left out, or None in a ConfigDict, has the method's default; "non
 
 import importlib
 
-from jaxrl_llm.config.checks import check, fill, without_unread
+from jaxrl_llm.config.checks import fill, without_unread
 from jaxrl_llm.config.convert import from_dict, keys, to_dict
 from jaxrl_llm.config.listing import describe
 from jaxrl_llm.config.model import ModelConfig, RopeScalingConfig, check_model
@@ -65,7 +65,7 @@ __all__ = [
     "PromptConfig", "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig",
     "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig", "TermConfig",
     "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
-    "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
+    "WarmStartConfig", "WriterConfig", "base_config", "check_model", "describe", "fill",
     "from_dict", "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict",
     "without_unread",
 ]

@@ -1,6 +1,7 @@
 """The sections of a run that say how completions are sampled, and by what."""
 
 import dataclasses
+import functools
 
 from jaxrl_llm.fields import DEFAULT, option, when
 
@@ -67,6 +68,16 @@ class RolloutConfig:
   meter_rows: int = option(
       8, "completions scored for the mismatch meter where no other pass serves; 0: "
                            "no meter", low=0)
+
+  @functools.cached_property
+  def rows(self) -> int:
+    """Completions of an iteration."""
+    return self.prompts * self.group_size
+
+  @functools.cached_property
+  def row_length(self) -> int:
+    """Tokens of a row, prompt and completion."""
+    return self.max_prompt_tokens + self.max_new_tokens
 
 
 @dataclasses.dataclass(frozen=True)

@@ -254,12 +254,12 @@ class Config:
   @property
   def rows(self) -> int:
     """Returns the rows of a rollout batch."""
-    return self.rollout.prompts * self.rollout.group_size
+    return self.rollout.rows
 
   @property
   def row_length(self) -> int:
     """Returns the tokens of a row, prompt and completion."""
-    return self.rollout.max_prompt_tokens + self.rollout.max_new_tokens
+    return self.rollout.row_length
 
   @property
   def bin_tokens(self) -> int:

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.sampler import prefill
-from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Params, Problem, PromptBatch, Sampling, Task
 
@@ -58,16 +58,28 @@ class Case(NamedTuple):
   width: int  # tokens of a prompt at most
 
 
+class Interventions(NamedTuple):
+  """What is done to sampled completions.
+
+  Attributes:
+    forced: [B, T] int32, the token that stands at each place, or FREE.
+    forbidden: [B, V] bool, tokens that the policy may write nowhere; forced ones stand all the
+      same.
+  """
+
+  forced: Int[Array, "B T"]
+  forbidden: Bool[Array, "B V"]
+
+
 @functools.partial(jax.jit, static_argnames=("model", "rules"))
-def sample(params: Params, prompts: PromptBatch, key: Array, forced: Int[Array, "B T"],
-           forbidden: Bool[Array, "B V"], *, model: Model, rules: Rules) -> Int[Array, "B T"]:
+def sample(params: Params, prompts: PromptBatch, key: Array, interventions: Interventions, *,
+           model: Model, rules: Rules) -> Int[Array, "B T"]:
   """Samples completions [B, T] at temperature 1, a prompt a row.
 
   Args:
     key: consumed.
-    forced: the token that stands at each place, or FREE.
-    forbidden: tokens that the policy may write nowhere; forced ones stand all the same.
   """
+  forced, forbidden = interventions
   keys, head = row_keys(key, prompts.row_id), model.head(params)
   hidden, cache = prefill(params, prompts, model, 1)
   cache = kv_cache.grow(cache, prompts.tokens.shape[1] + rules.steps)
@@ -77,7 +89,7 @@ def sample(params: Params, prompts: PromptBatch, key: Array, forced: Int[Array, 
     cache, hidden, stopped = carry
     banned = forbidden | (stops & (place < rules.minimum))
     position = prompts.prompt_length + place
-    token, _ = sample_token(hidden, head, keys, position, Sampling.of(1.0), banned,
+    token, _ = sample_token(hidden, head, (keys, position), Sampling.of(1.0), banned,
                             rules=frozenset())
     forced_token = forced[:, place]
     token = jnp.where(stopped, rules.pad, jnp.where(forced_token == FREE, token, forced_token))
@@ -132,8 +144,9 @@ def interventions(case: Case, params: Params, problems: Sequence[Problem],
   allowed = np.zeros((len(repeated), vocabulary), bool)
 
   def accuracy(forced, forbidden, draw: int) -> np.ndarray:
-    tokens = np.asarray(sample(params, prompts, jax.random.fold_in(key, draw), forced, forbidden,
-                               model=case.model, rules=case.rules))
+    tokens = np.asarray(sample(params, prompts, jax.random.fold_in(key, draw),
+                               Interventions(forced, forbidden), model=case.model,
+                               rules=case.rules))
     return correct(case, repeated, tokens).reshape(vocabulary, -1).mean(1)
 
   forced = []
@@ -158,8 +171,8 @@ def gain(case: Case, start: Params, end: Params, problems: Sequence[Problem],
   prompts = prompt_batch(case.task, list(problems), case.width)
   nothing = np.full((len(problems), case.rules.steps), FREE, np.int32)
   allowed = np.zeros((len(problems), case.model.config.vocab_size), bool)
-  tokens = np.asarray(sample(start, prompts, key, nothing, allowed, model=case.model,
-                             rules=case.rules))
+  tokens = np.asarray(sample(start, prompts, key, Interventions(nothing, allowed),
+                               model=case.model, rules=case.rules))
   right = correct(case, problems, tokens)
   if not right.any():
     raise ValueError(f"none of {len(problems)} samples of the start is right. Fix: more problems.")

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,18 +33,29 @@ class Fitted:
   losses: np.ndarray
 
 
+class Leaves(NamedTuple):
+  """What is trained.
+
+  Attributes:
+    parameters: of the config.
+    key: for adapters; consumed.
+  """
+
+  parameters: ParametersConfig = ParametersConfig()
+  key: jax.Array | None = None
+
+
 def fit(model: Model, params: Params, batches: Iterable[Any], tx: optax.GradientTransformation, *,
-        loss=sft_loss, parameters: ParametersConfig = ParametersConfig(),
-        key: jax.Array | None = None) -> Fitted:
+        loss=sft_loss, leaves: Leaves = Leaves()) -> Fitted:
   """Makes one update for each batch.
 
   Args:
     params: the start, which is kept.
     batches: pytrees whose leaves lead with rows, as `loss` reads them.
     loss: (params, batch, *, model, cfg) -> (scalar f32, metrics).
-    parameters: what is trained.
-    key: for adapters; consumed.
+    leaves: that are trained.
   """
+  parameters, key = leaves
   mesh = parallel.make_mesh(MeshConfig(), jax.devices()[:1])
   trained, frozen = trainable.split(params, parameters, key)
   state = init_state(jax.tree.map(jnp.copy, trained), tx, frozen)  # an update donates its leaves

@@ -21,10 +21,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxrl_llm.build import saved, setup
+from jaxrl_llm.build.loop import RolloutSource, make_source
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.objective.advantages import get_advantage
 from jaxrl_llm.objective.row_stats import row_stats
-from jaxrl_llm.runs.rollout_batch import sample_batch
+from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.types import AdvantageInputs, Rollout
 
 UNBIASED = AdvantageConfig("rloo")
@@ -128,16 +129,18 @@ def of_run(workdir: str | Path, advantages: dict[str, AdvantageConfig], sizes: t
   cfg, task, learner, sampler = setup.build(cfg, devices, training=False)
   _, params = saved.restore_trained(cfg, learner, workdir)
   try:
-    return measure(params, _groups(cfg, task, sampler, params, prompts), advantages, sizes,
+    source = make_source(cfg, task, sampler)
+    return measure(params, _groups(source, params, prompts), advantages, sizes,
                    model=learner.model)
   finally:
     sampler.close()
 
 
-def _groups(cfg, task, sampler, params, prompts: int) -> Iterable[Group]:
-  for index in range(prompts // cfg.rollout.prompts):
-    batch = sample_batch(cfg, task, sampler, params, jnp.int32(0), FIRST_BATCH + index)
+def _groups(source: RolloutSource, params, prompts: int) -> Iterable[Group]:
+  size = source.rollout.group_size
+  for index in range(prompts // source.rollout.prompts):
+    batch = sample_batch(source, params, jnp.int32(0), FIRST_BATCH + index)
     rows = (batch.host, batch.verdicts.rewards.astype(np.float32))
-    for start in range(0, cfg.rows, cfg.rollout.group_size):
-      group_rows = slice(start, start + cfg.rollout.group_size)
-      yield Group(*jax.tree.map(lambda x, group_rows=group_rows: x[group_rows], rows))
+    for begin in range(0, source.rollout.rows, size):
+      members = slice(begin, begin + size)
+      yield Group(*jax.tree.map(lambda x, members=members: x[members], rows))

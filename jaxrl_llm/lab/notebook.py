@@ -155,8 +155,9 @@ def exact_table(*custom: EstimatorConfig) -> None:
   for cfg in custom:
     numbers = ", ".join(f"{name} {value}" for name, value in cfg.given)
     methods[f"{cfg.name}, {numbers}" if numbers else cfg.name] = cfg
-  rows = studies.single_study("notebook", methods, vocabulary=3, horizons=(4,),
-                              drifts=(0.1, 0.3, 0.6), instances=4 if fast() else 100, seed=0)
+  rows = studies.single_study("notebook", methods,
+                              studies.Population(3, 4 if fast() else 100, seed=0), horizons=(4,),
+                              drifts=(0.1, 0.3, 0.6))
   for metric in ("bias", "variance"):
     display(Markdown(study_tables.across(rows, metric, "drift")))
 

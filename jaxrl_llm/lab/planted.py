@@ -8,6 +8,7 @@ before, so exact values follow by a recursion from the end. Own derivation.
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -141,8 +142,16 @@ class Landing:
   by_position: list[float]
 
 
-def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: int, seed: int,
-            value_error: float = 0.0, scored: Scored | None = None) -> Landing:
+class Groups(NamedTuple):
+  """Groups that are sampled: rows of each, how many, and the seed."""
+
+  size: int
+  number: int
+  seed: int
+
+
+def landing(case: Planted, advantage: AdvantageConfig, groups: Groups, value_error: float = 0.0,
+            scored: Scored | None = None) -> Landing:
   """Samples groups, and looks where the advantage lands.
 
   Args:
@@ -156,9 +165,9 @@ def landing(case: Planted, advantage: AdvantageConfig, group_size: int, groups: 
     scored = Scored(probs, probs)
   else:
     case = dataclasses.replace(case, good=float(scored.probs[case.position, GOOD]))
-  tokens = sample(case, groups, group_size, seed, scored.probs)
+  tokens = sample(case, groups.number, groups.size, groups.seed, scored.probs)
   exact, rewards = values_and_rewards(case, tokens)
-  errors = value_error * np.random.default_rng([seed, 1]).normal(size=(case.length, 2))
+  errors = value_error * np.random.default_rng([groups.seed, 1]).normal(size=(case.length, 2))
   # A right row and a wrong one differ in their values, so the value says which error is theirs.
   right = (exact[..., :-1] == state_values(case)[:-1, RIGHT]).astype(int)
   values = exact[..., :-1] + errors[np.arange(case.length), right]

@@ -57,7 +57,7 @@ def _spread(constrain, x, routing, shares, weights):
   Left to the compiler, the sort would gather all rows on every device.
   """
   if not isinstance(constrain, parallel.Layout) or constrain.mesh.size == 1:
-    return serve(x, routing, shares, *weights, 0)
+    return serve(x, routing, shares, weights, 0)
   mesh = constrain.mesh
   rows = parallel.spec(("rows", "length", None), x.shape, mesh)
   experts = parallel.spec(("experts", None, None), weights[0].shape, mesh)
@@ -65,19 +65,19 @@ def _spread(constrain, x, routing, shares, weights):
 
   def local(x, routing, shares, gate, up, down):
     if axis is None:
-      return serve(x, routing, shares, gate, up, down, 0)
+      return serve(x, routing, shares, (gate, up, down), 0)
     # JAX 0.10 takes the permutation of argsort to be equal on all shards. Without this cast the
     # gather by it loses the gradient of the other shards.
     x = lax.pcast(x, axis, to="varying")
     first = lax.axis_index(axis) * gate.shape[0]
-    return lax.psum(serve(x, routing, shares, gate, up, down, first), axis)
+    return lax.psum(serve(x, routing, shares, (gate, up, down), first), axis)
 
   return jax.shard_map(local, mesh=mesh, in_specs=(rows, rows, rows, experts, experts, experts),
                        out_specs=rows)(x, routing, shares, *weights)
 
 
 def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[Array, "R S k"],
-          gate: Float[Array, "E D F"], up: Float[Array, "E D F"], down: Float[Array, "E F D"],
+          experts: tuple[Float[Array, "E D F"], Float[Array, "E D F"], Float[Array, "E F D"]],
           first) -> Float[Array, "R S D"]:
   """Sum of the outputs of each token's experts, weighted by `shares`, in f32.
 
@@ -88,10 +88,10 @@ def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[
     x: [R, S, D].
     routing: [R, S, k] int32.
     shares: [R, S, k] f32.
-    gate, up: [E, D, F].
-    down: [E, F, D].
+    experts: the matrices gate and up, [E, D, F], and down, [E, F, D].
     first: scalar int.
   """
+  gate, up, down = experts
   count = gate.shape[0]
   chosen = routing.reshape(-1) - first
   chosen = jnp.where((chosen >= 0) & (chosen < count), chosen, count)

@@ -11,6 +11,7 @@ Shapes: R rows, S tokens per row, D width, V vocabulary, N layers, k experts per
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +71,21 @@ class Block(nnx.Module):
     return constrain(x + change, ("rows", "length", "embed_activation")), (layer_cache, routing)
 
 
+class Places(NamedTuple):
+  """Where the tokens of the network's rows lie.
+
+  Attributes:
+    positions, segments: [R, S] int32, in a row of the batch, and which one; 0 is padding.
+    packed: whether a row of the network holds several of the batch.
+    shared: as in `Model.hidden`; None where nothing is shared.
+  """
+
+  positions: Array
+  segments: Array
+  packed: bool
+  shared: Array | None
+
+
 class Transformer(nnx.Module):
   """Embedding, blocks, final norm; with `scan_layers` the blocks are one stacked block."""
 
@@ -88,11 +104,12 @@ class Transformer(nnx.Module):
     if cfg.mtp:  # last, so that the other parameters begin as they do without it
       self.mtp = MtpModule(cfg, rngs, Block(cfg, rngs, cfg.num_layers - 1))
 
-  def __call__(self, inputs, positions, segments, cache, constrain, packed, shared, columns=None):
+  def __call__(self, inputs, places: Places, cache, constrain, columns=None):
     """As `Model.hidden_and_routing`, and what `Model.hidden_states` returns, of all layers.
 
     `columns` is None where no states are asked for; there are none then.
     """
+    positions, segments, packed, shared = places
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
     x = _laid_out(x.astype(dtype), constrain)
@@ -109,15 +126,16 @@ class Transformer(nnx.Module):
       visible = not_later & same_segment & (segments[..., None] > 0)
     run = self._scanned if self.cfg.scan_layers else self._unrolled
     entering = x if columns is None else _gather_columns(x, columns)
-    x, (layers, routing, states) = run(x, positions, visible, layers, index, constrain, columns)
+    x, (layers, routing, states) = run(x, (positions, visible, index), layers, constrain, columns)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
     if columns is not None:
       states = jnp.concatenate([entering[None], states])
     return self.final_norm(x), cache, routing, states
 
-  def ahead(self, hidden, tokens, positions, segments, constrain, packed, detached):
+  def ahead(self, hidden, tokens, places: Places, constrain, detached):
     """As `Model.ahead`, without the head."""
+    positions, segments, packed, _ = places
     table = self.embedding[...]
     if detached:
       hidden, table = lax.stop_gradient((hidden, table))
@@ -128,7 +146,8 @@ class Transformer(nnx.Module):
     x, _ = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible, None, None)
     return self.mtp.norm(x)
 
-  def _unrolled(self, x, positions, visible, layers, index, constrain, columns):
+  def _unrolled(self, x, attended, layers, constrain, columns):
+    positions, visible, index = attended
     keys, values, routing, states = [], [], [], []
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
@@ -142,7 +161,8 @@ class Transformer(nnx.Module):
     return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None,
                None if columns is None else jnp.stack(states))
 
-  def _scanned(self, x, positions, visible, layers, index, constrain, columns):
+  def _scanned(self, x, attended, layers, constrain, columns):
+    positions, visible, index = attended
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 
@@ -251,8 +271,8 @@ class Model:
     Returns:
       (hidden, cache, routing [N, R, S, k] int32 of the layers with experts, or None without).
     """
-    return self._network(params)(inputs, positions, segments, cache, self.constrain,
-                                 self.packed, shared)[:3]
+    places = Places(positions, segments, self.packed, shared)
+    return self._network(params)(inputs, places, cache, self.constrain)[:3]
 
   def _network(self, params) -> Transformer:
     """The modules with these parameters."""
@@ -280,8 +300,8 @@ class Model:
     if bad or not layers:
       raise ValueError(f"layers = {layers}: allowed are 0 (the embedding) to {last}. Fix: "
                        f"{f'leave out {bad[0]}' if bad else 'name one'}.")
-    states = self._network(params)(inputs, positions, segments, None, self.constrain,
-                                   self.packed, shared, columns)[3]
+    places = Places(positions, segments, self.packed, shared)
+    states = self._network(params)(inputs, places, None, self.constrain, columns)[3]
     return states[jnp.asarray(layers)]
 
   def lens(self, params, states: Float[Array, "... D"]) -> Float[Array, "... V"]:
@@ -325,8 +345,8 @@ class Model:
     if not self.config.mtp:
       raise ValueError("the model has no module that predicts two tokens ahead. Fix: "
                        "ModelConfig(mtp=True); a run with a loss term of it sets it by itself.")
-    states = self._network(params).ahead(hidden, tokens, positions, segments, self.constrain,
-                                         self.packed, self.detached)
+    places = Places(positions, segments, self.packed, None)
+    states = self._network(params).ahead(hidden, tokens, places, self.constrain, self.detached)
     head = self.head(params)
     return states, lax.stop_gradient(head) if self.detached else head
 

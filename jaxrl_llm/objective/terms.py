@@ -74,7 +74,8 @@ class TermEntry(Entry):
     detached: whether embedding, trunk and output head get no gradient of the module that predicts
       two tokens ahead.
     transform: the update transform that finds a coefficient or column of the term; None: none.
-    check: `check(cfg: Config, name) -> None`, refuses configs that it cannot be trained under.
+    check: refuses configs that it cannot be trained under; its parameters name the sections that
+      it gets, such as `updates`, and `name`, the term's.
   """
 
   stats: frozenset[str] = frozenset()

@@ -28,6 +28,15 @@ class _Requested(NamedTuple):
   entropy_gradient: bool
 
 
+class _Softmax(NamedTuple):
+  """The distribution of a token: its head, temperature, rules by name, and banned tokens."""
+
+  head: Array
+  temperature: Array
+  rules: dict[str, Array]
+  banned: tuple[Array, Array] | None
+
+
 def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"],
                   temperature) -> Float[Array, "... V"]:
   """Logits divided by the temperature, in f32 (f64 for f64 input), for sampler and scorer alike."""
@@ -91,8 +100,9 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   def chunk(args):
     hidden, targets, where, read = args
     banned = None if where is None else (ids, where)
-    return _chunk_stats(_Requested(stats, entropy_gradient), hidden, head, targets, temperature,
-                        rules, banned, None if read is None else jnp.any(read))
+    softmax = _Softmax(head, temperature, rules, banned)
+    return _chunk_stats(_Requested(stats, entropy_gradient), hidden, targets, softmax,
+                        None if read is None else jnp.any(read))
 
   def join(x):
     return jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]
@@ -102,10 +112,10 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunk_stats(requested: _Requested, hidden, head, targets, temperature, rules, banned,
+def _chunk_stats(requested: _Requested, hidden, targets, softmax: _Softmax,
                  read) -> dict[str, Array]:
   """The statistics of one chunk, by name; all 0 if `read` is False."""
-  return _forward(requested, hidden, head, targets, temperature, rules, banned, read)[0]
+  return _forward(requested, hidden, targets, softmax, read)[0]
 
 
 def _if_read(read, function, *arguments):
@@ -119,16 +129,16 @@ def _if_read(read, function, *arguments):
   return lax.cond(read, function, zeros, *arguments)
 
 
-def _forward(requested, hidden, head, targets, temperature, rules, banned, read):
-  inputs = (hidden, head, targets, temperature, rules, banned)
+def _forward(requested, hidden, targets, softmax: _Softmax, read):
+  inputs = (hidden, targets, softmax)
   out, normaliser = _if_read(read, functools.partial(_stats_and_normaliser, requested), *inputs)
   return out, (*inputs, read, normaliser, out.get("entropy"))
 
 
-def _stats_and_normaliser(requested, hidden, head, targets, temperature, rules, banned):
+def _stats_and_normaliser(requested, hidden, targets, softmax: _Softmax):
   """log p = z_a - lse(z);  H = lse(z) - sum p z;  sum p^2 = sum exp(2 (z - lse(z)))."""
-  full_logits = scaled_logits(hidden, head, temperature)
-  logits, in_support = _pruned(full_logits, targets, rules, banned)
+  full_logits = scaled_logits(hidden, softmax.head, softmax.temperature)
+  logits, in_support = _pruned(full_logits, targets, softmax.rules, softmax.banned)
   normaliser = jax.nn.logsumexp(logits, -1)
   out = {"log_probs": _gather_targets(full_logits, targets) - normaliser}
   if "entropy" in requested.stats:
@@ -151,12 +161,12 @@ def _backward(requested, saved, cotangents):
   cotangents = {name: cotangents[name] for name in ("log_probs", "entropy") if name in cotangents}
   d_hidden, d_head = _if_read(read, functools.partial(_gradients, requested), inputs, normaliser,
                               entropy, cotangents)
-  return d_hidden, d_head, None, None, None, None, None
+  return d_hidden, None, _Softmax(d_head, None, None, None), None
 
 
 def _gradients(requested, inputs, normaliser, entropy, cotangents):
   """d log p / dz_k = 1[k = a] - p_k;  dH / dz_k = -p_k (log p_k + H). Outside S, p_k = 0."""
-  hidden, head, targets, temperature, rules, banned = inputs
+  hidden, targets, (head, temperature, rules, banned) = inputs
   logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
   log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)

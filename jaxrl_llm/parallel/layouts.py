@@ -1,6 +1,7 @@
 """The table from logical to physical axes, and the layouts that follow from it."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -113,6 +114,7 @@ class Layout:
     return jax.tree.map(lambda x: self(x, ("rows", *(None,) * (x.ndim - 1))), out)
 
 
+@functools.lru_cache(maxsize=32)
 def rows(mesh: Mesh) -> NamedSharding:
   """Returns the sharding that divides the leading axis over the devices that hold rows."""
   return NamedSharding(mesh, PartitionSpec(RULES["rows"]))

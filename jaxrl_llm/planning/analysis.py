@@ -16,7 +16,8 @@ from typing import Any
 
 import jax
 
-from jaxrl_llm.planning import abstract, collectives, flops, hlo, traffic
+from jaxrl_llm.build import abstract
+from jaxrl_llm.planning import collectives, flops, hlo, traffic
 from jaxrl_llm.planning.collectives import Moved
 from jaxrl_llm.planning.targets import TPU, Chip, Target
 from jaxrl_llm.planning.traffic import Traffic

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.abstract import bytes_of
 from jaxrl_llm.config import (
-  Config,
   EstimatorConfig,
   LossConfig,
   MeshConfig,
@@ -24,16 +24,15 @@ from jaxrl_llm.config import (
   RolloutConfig,
   SamplerConfig,
   StepConfig,
-  UpdateConfig,
 )
 from jaxrl_llm.models import Model, kv_cache, row_attention
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.planning import model_flops
-from jaxrl_llm.planning.abstract import bytes_of
 from jaxrl_llm.planning.device_cases import Case, timed
 from jaxrl_llm.planning.targets import Chip
 from jaxrl_llm.rollouts import decoding, generate, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
+from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.score import score
 from jaxrl_llm.training.train_step import init_state, make_train_step, state_shardings
@@ -103,19 +102,14 @@ def _in_dtype(model: Model, dtype: str) -> Model:
 # Training.
 
 
-def _config(config: ModelConfig, rows: int, length: int) -> Config:
-  prompt = length // _PROMPT_SHARE
-  rollout = RolloutConfig(prompts=rows, group_size=1, max_prompt_tokens=prompt,
-                          max_new_tokens=length - prompt)
-  return Config(model=config, rollout=rollout, updates=UpdateConfig(optimizer_batches=1))
-
-
 def train_flops(config: ModelConfig, rows: int, length: int) -> float:
   """Returns operations of one train step: 6 per weight and token, and attention.
 
   The head counts for completions only, and recomputation does not count.
   """
-  return model_flops.update(_config(config, rows, length))
+  prompt = length // _PROMPT_SHARE
+  rollout = RolloutConfig(max_prompt_tokens=prompt, max_new_tokens=length - prompt)
+  return model_flops.update(config, rollout, rows)
 
 
 def train(model: Model, length: int, sizes: Sizes, chip: Chip | None, rows: int) -> dict:
@@ -171,8 +165,7 @@ def decode_bytes(config: ModelConfig, weight_bytes: int, rows: int, filled: int,
     weight_bytes: of the sampler's copy. An embedding that is no head is not read whole.
     filled: columns of the cache before the first step; each step fills another one and reads it.
   """
-  per_column = model_flops.cache_bytes(Config(model=config), rows, 1,
-                                       kv_cache.dtype(config).itemsize)
+  per_column = model_flops.cache_bytes(config, rows, 1, kv_cache.dtype(config).itemsize)
   return steps * weight_bytes + per_column * sum(range(filled + 1, filled + steps + 1))
 
 
@@ -204,8 +197,8 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
 
   def once():
     nonlocal cache
-    cache, sampled = built.decode(params, cache, None, inputs, jax.random.key(1),
-                                  Sampling.of(1.0), rules=frozenset())
+    cache, sampled = built.decode(params, cache, None, inputs,
+                                  Draw(jax.random.key(1), Sampling.of(1.0)), rules=frozenset())
     steps.append(sampled.steps)
     return sampled
 

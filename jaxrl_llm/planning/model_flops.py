@@ -7,7 +7,7 @@ forward pass; nothing is computed twice. All rows count at full length, padding 
 import dataclasses
 import math
 
-from jaxrl_llm.config import Config, ModelConfig
+from jaxrl_llm.config import ModelConfig, RolloutConfig
 
 
 def layer_weights(m: ModelConfig) -> float:
@@ -31,49 +31,46 @@ def attention(m: ModelConfig, first: int, last: int) -> float:
   return 4.0 * m.num_layers * m.num_heads * m.head_dim * pairs
 
 
-def forward(cfg: Config, rows: int) -> float:
+def forward(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
   """Returns operations of one pass over whole rows that predicts each completion token."""
-  m, length = cfg.model, cfg.row_length
+  length = rollout.row_length
   return rows * (2 * layer_weights(m) * length + attention(m, 0, length) +
-                 2 * head_weights(m) * cfg.rollout.max_new_tokens)
+                 2 * head_weights(m) * rollout.max_new_tokens)
 
 
-def update(cfg: Config) -> float:
-  """Returns operations of one optimizer step on all parameters."""
-  rows = cfg.rows // cfg.updates.optimizer_batches
-  return 3 * (forward(cfg, rows) + ahead(cfg, rows))
+def update(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
+  """Returns operations of one optimizer step on so many rows, on all parameters."""
+  return 3 * (forward(m, rollout, rows) + ahead(m, rollout, rows))
 
 
-def ahead(cfg: Config, rows: int) -> float:
+def ahead(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
   """Returns operations of the module that predicts two tokens ahead, as `forward`; 0 without it."""
-  if not cfg.model.mtp:
+  if not m.mtp:
     return 0.0
-  dense = (0,) if cfg.model.num_layers - 1 in cfg.model.dense_layers else ()
-  m, length = dataclasses.replace(cfg.model, num_layers=1, dense_layers=dense), cfg.row_length
+  dense = (0,) if m.num_layers - 1 in m.dense_layers else ()
+  m, length = dataclasses.replace(m, num_layers=1, dense_layers=dense), rollout.row_length
   weights = layer_weights(m) + 2 * m.width**2
   return rows * (2 * weights * length + attention(m, 0, length) +
-                 2 * head_weights(m) * cfg.rollout.max_new_tokens)
+                 2 * head_weights(m) * rollout.max_new_tokens)
 
 
-def prefill(cfg: Config, prompts: int) -> float:
-  """Returns operations of a pass over whole prompts."""
-  m, width = cfg.model, cfg.rollout.max_prompt_tokens
+def prefill(m: ModelConfig, width: int, prompts: int) -> float:
+  """Returns operations of a pass over whole prompts of `width` tokens."""
   return prompts * (2 * layer_weights(m) * width + attention(m, 0, width))
 
 
-def decode(cfg: Config, rows: int, steps: int | None = None) -> float:
+def decode(m: ModelConfig, rollout: RolloutConfig, rows: int, steps: int | None = None) -> float:
   """Returns operations of sampling tokens for each row.
 
   Args:
     steps: the last so many tokens of each row; None: all of its completion.
   """
-  m = cfg.model
-  steps = cfg.rollout.max_new_tokens if steps is None else steps
+  steps = rollout.max_new_tokens if steps is None else steps
   per_token = 2 * (layer_weights(m) + head_weights(m))
-  return rows * (steps * per_token + attention(m, cfg.row_length - steps, cfg.row_length))
+  return rows * (steps * per_token +
+                 attention(m, rollout.row_length - steps, rollout.row_length))
 
 
-def cache_bytes(cfg: Config, rows: int, columns: int, itemsize: int) -> int:
+def cache_bytes(m: ModelConfig, rows: int, columns: int, itemsize: int) -> int:
   """Returns the bytes of keys and values for rows of so many columns."""
-  m = cfg.model
   return 2 * itemsize * math.prod((m.num_layers, m.num_kv_heads, m.head_dim, rows, columns))

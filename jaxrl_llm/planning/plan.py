@@ -1,14 +1,15 @@
 """The planner's command: from a config and a target's name to analyses of its programs."""
 
+import dataclasses
 import json
 import sys
 
+from jaxrl_llm.build import abstract
 from jaxrl_llm.build.resolve import resolve
 from jaxrl_llm.config import Config
-from jaxrl_llm.planning import abstract, programs, report, targets
-from jaxrl_llm.planning.analysis import Analysis, analyse
+from jaxrl_llm.planning import programs, report, targets
+from jaxrl_llm.planning.analysis import analyse
 from jaxrl_llm.planning.shapes import with_shapes
-from jaxrl_llm.planning.targets import Target
 
 
 def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "") -> None:
@@ -23,23 +24,17 @@ def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "") -
   Raises:
     ConfigError: before anything compiles.
   """
-  per_program, described = analyses(cfg, target, names)
-  print(report.as_text(per_program, described))
-  if path:
-    with open(path, "w") as file:
-      json.dump(report.as_data(per_program, described), file, indent=2)
-      file.write("\n")
-
-
-def analyses(cfg: Config, target: str,
-             names: tuple[str, ...] = ()) -> tuple[list[Analysis], Target]:
-  """Returns an analysis of each program, and the target. Arguments and errors as `run`."""
   targets.parse(target)  # a wrong name is refused before anything else
-  cfg = with_shapes(resolve(cfg))
+  cfg = resolve(cfg)
+  cfg = dataclasses.replace(cfg, model=with_shapes(cfg.model, cfg.pretrained))
   described = targets.describe(target)
   planned = abstract.plan(cfg, described.devices)
-  per_program = []
+  analyses = []
   for program in programs.of_iteration(planned, names):
     print(f"compiling {program.name} ...", file=sys.stderr, flush=True)
-    per_program.append(analyse(program, described))
-  return per_program, described
+    analyses.append(analyse(program, described))
+  print(report.as_text(analyses, described))
+  if path:
+    with open(path, "w") as file:
+      json.dump(report.as_data(analyses, described), file, indent=2)
+      file.write("\n")

@@ -4,11 +4,10 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.scoring import scored_stats
+from jaxrl_llm.build.abstract import Planned, bytes_of, placed
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.planning import model_flops
-from jaxrl_llm.planning.abstract import Planned, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.planning.sampler_programs import sampler_params, sampler_programs
 from jaxrl_llm.training import transforms
@@ -37,33 +36,36 @@ def of_iteration(planned: Planned, names: tuple[str, ...] = ()) -> list[Program]
 
 
 def _step(planned: Planned) -> Program:
-  cfg, state, learner = planned.cfg, planned.state, planned.learner
+  state, learner = planned.state, planned.learner
+  updates, model = learner.updates, learner.model.config
   parameters = (state.params, state.frozen)
-  waiting_batches = cfg.updates.optimizer_batches - 1
-  packing, trips = _packed(planned, cfg.rows // cfg.updates.optimizer_batches)
+  rows = planned.sizes.rows // updates.optimizer_batches
+  packing, trips = _packed(planned, rows)
+  resident = _start_bytes(planned) + (updates.optimizer_batches - 1) * bytes_of(planned.batch)
   # Some estimators and some update transforms go over the whole batch first.
-  weighs = estimators.spec(cfg.estimator.name).batch_statistics
-  passes = 1 + weighs + sum(x.passes for x in transforms.active(cfg.step).values())
+  weighs = estimators.spec(learner.cfg.loss.estimator.name).batch_statistics
+  passes = 1 + weighs + sum(x.passes for x in transforms.active(learner.cfg).values())
   return Program(
       "step", tracing(learner.step, state, planned.batch, packing),
       {"parameters": parameters, "optimizer": (state.opt_state, state.step), "cache": (),
        "batch": planned.batch},
-      learner.mesh.size, cfg.updates.optimizer_batches, trips * passes,
-      model_flops.update(cfg),
-      _start_bytes(planned) + waiting_batches * bytes_of(planned.batch), 0, planned.head)
+      learner.mesh.size, updates.optimizer_batches, trips * passes,
+      model_flops.update(model, planned.sizes, rows),
+      resident, 0, planned.head)
 
 
 def _scoring(planned: Planned) -> list[Program]:
   """The anchor's pass and those of columns, where the config needs them."""
-  cfg, scoring, scorers = planned.cfg, planned.learner.scoring, []
+  scoring, scorers = planned.learner.scoring, []
+  work = (planned.learner.model.config, planned.sizes, planned.sizes.rows)
   if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
     scorers.append(("score", scoring.score))
   resident = _start_bytes(planned) + bytes_of(planned.state.opt_state)
   if not parallel.apart(planned.rollout_mesh, planned.learner.mesh):
     resident += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
-  packing, trips = _packed(planned, cfg.rows)
-  ahead = model_flops.ahead(cfg, cfg.rows) if "mtp_log_probs" in scored_stats(cfg) else 0
+  packing, trips = _packed(planned, planned.sizes.rows)
+  ahead = model_flops.ahead(*work) if "mtp_log_probs" in scoring.stats else 0
   entries = [(name, tracing(program, *arguments, packing=packing), 1) for name, program in scorers]
   for column in scoring.columns.values():
     policies = [planned.params] * len(column.entry.reads)
@@ -74,7 +76,7 @@ def _scoring(planned: Planned) -> list[Program]:
               {"parameters": planned.params, "optimizer": (), "cache": (),
                "batch": planned.rollout},
               planned.learner.mesh.size, 1, trips,
-              passes * model_flops.forward(cfg, cfg.rows) + (ahead if name == "score" else 0),
+              passes * model_flops.forward(*work) + (ahead if name == "score" else 0),
               resident, 0, planned.head)
       for name, traced, passes in entries
   ]
@@ -88,9 +90,9 @@ def _packed(planned: Planned, rows: int) -> tuple[Packing | None, tuple[int, ...
   replicated = parallel.replicated(planned.learner.mesh)
   abstract = packer.abstract(rows)
   # The most tokens that rows may have; prompts differ between groups.
-  cfg, size = planned.cfg, planned.cfg.rollout.group_size
+  cfg, size = planned.sizes, planned.sizes.group_size
   prompts = Prompts(np.repeat(np.arange(rows // size), size)[:, None],
-                    np.full(rows, cfg.rollout.max_prompt_tokens))
+                    np.full(rows, cfg.max_prompt_tokens))
   trips = int(packer(np.full(rows, cfg.row_length), prompts).count)
   return placed(abstract, jax.tree.map(lambda _: replicated, abstract)), (trips,)
 
@@ -100,4 +102,4 @@ def _start_bytes(planned: Planned) -> int:
   sample.
   """
   reference = planned.learner.scoring.reads(REFERENCE)
-  return (reference + planned.cfg.updates.staleness) * bytes_of(planned.state.params)
+  return (reference + planned.learner.updates.staleness) * bytes_of(planned.state.params)

@@ -10,15 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.samplers import sampling_of
+from jaxrl_llm.build.abstract import PAD_ID, STOP_IDS, Planned, by_rows, bytes_of, placed
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.planning import model_flops
-from jaxrl_llm.planning.abstract import PAD_ID, STOP_IDS, Planned, by_rows, bytes_of, placed
 from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Shared
-from jaxrl_llm.rollouts.next_token import rules_on
+from jaxrl_llm.rollouts.next_token import Draw
 
 
 def sampler_programs(planned: Planned, resident: int) -> list[Program]:
@@ -28,7 +27,7 @@ def sampler_programs(planned: Planned, resident: int) -> list[Program]:
     resident: bytes of one device that trains, of what the run holds meanwhile.
   """
   separate = parallel.apart(planned.rollout_mesh, planned.learner.mesh)
-  r = planned.cfg.rollout
+  r = planned.sizes
   make = _engine if r.slots else _generation
   sampling = _one_engine(planned) if r.slots and r.engine_per_device else planned
   programs = make(sampling, sampler_params(sampling), 0 if separate else resident)
@@ -38,11 +37,10 @@ def sampler_programs(planned: Planned, resident: int) -> list[Program]:
 
 def _one_engine(planned: Planned) -> Planned:
   """The same with the first of `engines.run`'s devices, and with its share of rows and slots."""
-  meshes, r = parallel.per_engine(planned.rollout_mesh), planned.cfg.rollout
+  meshes, r = parallel.per_engine(planned.rollout_mesh), planned.sizes
   rollout = dataclasses.replace(r, prompts=-(-r.prompts // len(meshes)),
                                 slots=-(-r.slots // len(meshes)))
-  return dataclasses.replace(planned, cfg=dataclasses.replace(planned.cfg, rollout=rollout),
-                             rollout_mesh=meshes[0])
+  return dataclasses.replace(planned, sizes=rollout, rollout_mesh=meshes[0])
 
 
 def sampler_params(planned: Planned):
@@ -54,13 +52,13 @@ def sampler_params(planned: Planned):
 
 
 def _sampling_model(planned: Planned) -> Model:
-  model = numerics.rollout_model(planned.learner.model, planned.cfg.rollout)
+  model = numerics.rollout_model(planned.learner.model, planned.sizes)
   return dataclasses.replace(model, constrain=parallel.Layout(planned.rollout_mesh))
 
 
 def _for_decoding(planned: Planned, params):
   """As `Sampler.prepare` computes it."""
-  model, params = numerics.rollout_numerics(planned.learner.model, params, planned.cfg.rollout)
+  model, params = numerics.rollout_numerics(planned.learner.model, params, planned.sizes)
   return hand_over.for_decoding(params, model)[1]
 
 
@@ -79,7 +77,7 @@ def _hand_over(planned: Planned, resident: int) -> list[Program]:
 
 def _rounded(planned: Planned):
   """The parameters that are handed over: the trained ones, or in the rollout's numerics."""
-  model, cfg = planned.learner.model, planned.cfg.rollout
+  model, cfg = planned.learner.model, planned.sizes
   if not numerics.changes_params(model, cfg):
     return planned.params
 
@@ -95,8 +93,8 @@ def _columns(params, cache=(), batch=()) -> dict:
 
 
 def _generation(planned: Planned, params, resident: int) -> list[Program]:
-  cfg, mesh, model = planned.cfg, planned.rollout_mesh, _sampling_model(planned)
-  r, prompts = cfg.rollout, by_rows(planned.prompts, mesh)
+  r, mesh, model = planned.sizes, planned.rollout_mesh, _sampling_model(planned)
+  shapes, prompts = planned.learner.model.config, by_rows(planned.prompts, mesh)
   sampler_cfg = SamplerConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
                               min_new_tokens=r.min_new_tokens)
   program = jax.jit(functools.partial(generate, model=hand_over.decode_model(model),
@@ -104,66 +102,64 @@ def _generation(planned: Planned, params, resident: int) -> list[Program]:
                     static_argnames="rules", out_shardings=parallel.rows(mesh))
   ends = [1] + [min(k * r.window + 1, r.max_new_tokens)
                 for k in range(1, -(-r.max_new_tokens // r.window) + 1)]
-  cache = model_flops.cache_bytes(cfg, -(-cfg.rows // sizes.shards(mesh)), cfg.row_length,
+  cache = model_flops.cache_bytes(shapes, -(-r.rows // sizes.shards(mesh)), r.row_length,
                                   kv_cache.dtype(model.config).itemsize)
   return [Program(
       "generate",
-      tracing(program, params, prompts, planned.key, planned.sampling, rules=_rules(planned)),
+      tracing(program, params, prompts, planned.key, planned.sampling, rules=planned.rules),
       _columns(params, batch=prompts), mesh.size, runs=1,
       trips=tuple(b - a for a, b in itertools.pairwise(ends)),
-      model_flops=model_flops.prefill(cfg, r.prompts) + model_flops.decode(cfg, cfg.rows),
-      held=resident, cache_inside=cache // _head_shards(cfg, mesh), head=planned.head)]
+      model_flops=(model_flops.prefill(shapes, r.max_prompt_tokens, r.prompts) +
+                   model_flops.decode(shapes, r, r.rows)),
+      held=resident, cache_inside=cache // _head_shards(shapes.num_kv_heads, mesh),
+      head=planned.head)]
 
 
-def _head_shards(cfg, mesh) -> int:
-  """Devices over which the cache's heads are divided."""
+def _head_shards(heads: int, mesh) -> int:
+  """Devices over which the heads of the cache are divided."""
   tensor = mesh.shape["tensor"]
-  return tensor if cfg.model.num_kv_heads % tensor == 0 else 1
+  return tensor if heads % tensor == 0 else 1
 
 
 def _engine(planned: Planned, params, resident: int) -> list[Program]:
   """Prefill of the longest prompts, and a chunk of steps of the largest batch and ring."""
-  cfg, mesh, model = planned.cfg, planned.rollout_mesh, _sampling_model(planned)
-  r, shards = cfg.rollout, sizes.shards(mesh)
+  r, mesh, model = planned.sizes, planned.rollout_mesh, _sampling_model(planned)
+  shapes, shards = planned.learner.model.config, sizes.shards(mesh)
   engine_cfg = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
                                    r.min_new_tokens, slots=r.slots,
                                    chunk=min(r.chunk, r.max_new_tokens),
                                    shared_prefix=r.shared_prefix)
-  slots = sizes.batch_sizes(engine_cfg, cfg.rows, shards)[0]
-  ring = sizes.ring_sizes(engine_cfg, cfg.rows, r.max_turns)[-1]
+  slots = sizes.batch_sizes(engine_cfg, r.rows, shards)[0]
+  ring = sizes.ring_sizes(engine_cfg, r.rows, r.max_turns)[-1]
   built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)
-  wave, piece = sizes.prefill_groups(engine_cfg, cfg.rows, r.max_prompt_tokens, shards)
-  waves, rounds = -(-cfg.rows // (wave * r.group_size)), -(-cfg.rows // slots)
+  wave, piece = sizes.prefill_groups(engine_cfg, r.rows, r.max_prompt_tokens, shards)
+  waves, rounds = -(-r.rows // (wave * r.group_size)), -(-r.rows // slots)
 
   replicated = functools.partial(_replicated, mesh)
   prompts = replicated((piece, r.max_prompt_tokens)), replicated((piece,))
   cache, shared = _cache(model, slots, r.max_prompt_tokens + ring, mesh), None
   if r.shared_prefix:
-    places = sizes.prompt_places(engine_cfg, cfg.rows)
+    places = sizes.prompt_places(engine_cfg, r.rows)
     cache = _cache(model, slots, ring, mesh)
     shared = Shared(_cache(model, places, r.max_prompt_tokens, mesh),
                     replicated((places, r.group_size)), replicated((slots,)), replicated((slots,)))
   inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0)
   program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
-  waiting = model_flops.cache_bytes(cfg, -(-wave // shards), r.max_prompt_tokens,
+  waiting = model_flops.cache_bytes(shapes, -(-wave // shards), r.max_prompt_tokens,
                                     kv_cache.dtype(model.config).itemsize)
   return [
       program("prefill", tracing(built.prefill, params, *prompts),
               _columns(params, batch=prompts), runs=waves * -(-wave // piece), trips=(),
-              model_flops=model_flops.prefill(cfg, piece),
+              model_flops=model_flops.prefill(shapes, r.max_prompt_tokens, piece),
               held=resident + bytes_of((cache, shared))),
       program("decode",
-              tracing(built.decode, params, cache, shared, inputs, planned.key, planned.sampling,
-                      rules=_rules(planned)),
+              tracing(built.decode, params, cache, shared, inputs,
+                      Draw(planned.key, planned.sampling), rules=planned.rules),
               _columns(params, (cache, shared), inputs),
               runs=rounds * -(-r.max_new_tokens // engine_cfg.chunk), trips=(engine_cfg.chunk,),
-              model_flops=model_flops.decode(cfg, slots, engine_cfg.chunk),
+              model_flops=model_flops.decode(shapes, r, slots, engine_cfg.chunk),
               held=resident + waiting),
   ]
-
-
-def _rules(planned: Planned) -> frozenset[str]:
-  return rules_on(sampling_of(planned.cfg, "sampler"))
 
 
 def _cache(model: Model, rows: int, columns: int, mesh):

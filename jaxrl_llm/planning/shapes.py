@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jaxrl_llm.config import Config, ConfigError, ModelConfig, check_model
+from jaxrl_llm.config import ConfigError, ModelConfig, check_model
 from jaxrl_llm.models.hf import network_config
 from jaxrl_llm.models.hf.safetensors_files import CheckpointError
 
@@ -32,24 +32,23 @@ SHAPES: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
-def with_shapes(cfg: Config) -> Config:
-  """Returns the config with the model shapes of `pretrained`; unchanged without a checkpoint.
+def with_shapes(ours: ModelConfig, pretrained: str) -> ModelConfig:
+  """Returns the model with the shapes of `pretrained`; as it is without a checkpoint.
 
   Reads no weights and no network: the shapes come from `SHAPES`, or from the config.json of a local
-  folder. How the network is executed (`model.remat` and so on) stays the config's.
+  folder. How the network is executed (`model.remat` and so on) stays as in `ours`.
 
   Raises:
     ConfigError: `pretrained` is neither in `SHAPES` nor a readable folder.
   """
-  ours = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
-  if cfg.pretrained in SHAPES:
-    model = dataclasses.replace(ours, **SHAPES[cfg.pretrained][1])
-  elif cfg.pretrained:
-    model = _with_execution(_of_folder(cfg.pretrained), ours)
+  if pretrained in SHAPES:
+    model = dataclasses.replace(ours, **SHAPES[pretrained][1])
+  elif pretrained:
+    model = _with_execution(_of_folder(pretrained), ours)
   else:
     model = ours
   check_model(model)
-  return dataclasses.replace(cfg, model=model)
+  return model
 
 
 def _of_folder(pretrained: str) -> ModelConfig:

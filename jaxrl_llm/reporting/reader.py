@@ -4,12 +4,12 @@ import dataclasses
 import json
 import operator
 import os
-import re
 from typing import Any
 
 import numpy as np
 
-ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?\.jsonl")
+from jaxrl_llm.store.files import rollout_files, rollout_part, rollout_path, rollout_paths
+
 NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -41,7 +41,7 @@ class RunFolder:
 
   def rollout_iterations(self) -> list[int]:
     """Returns the iterations whose rollouts were kept, by all processes, sorted."""
-    return sorted(iteration for iteration, paths in _rollout_files(self.workdir).items()
+    return sorted(iteration for iteration, paths in rollout_files(self.workdir).items()
                   if len(paths) == rollout_part(paths[0])[1])
 
   def rollouts(self, iteration: int) -> list[dict[str, Any]]:
@@ -51,37 +51,6 @@ class RunFolder:
     """
     paths = rollout_paths(self.workdir, iteration) or [rollout_path(self.workdir, iteration)]
     return [row for path in paths for row in read_lines(path)]
-
-
-def rollout_path(workdir: str | os.PathLike, iteration: int, part: tuple[int, int] = (0, 1)) -> str:
-  """Returns the path of the rollouts of one iteration.
-
-  Args:
-    part: (which process, of how many) wrote them.
-  """
-  process, count = part
-  suffix = f"-{process:05d}-of-{count:05d}" if count > 1 else ""
-  return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}{suffix}.jsonl")
-
-
-def rollout_paths(workdir: str | os.PathLike, iteration: int) -> list[str]:
-  """Returns the files that hold the rollouts of one iteration, in the order of the processes."""
-  return _rollout_files(workdir).get(iteration, [])
-
-
-def rollout_part(path: str) -> tuple[int, int]:
-  """Returns (which process, of how many) wrote a file of rollouts."""
-  match = ROLLOUTS.fullmatch(os.path.basename(path))
-  return (int(match[2]), int(match[3])) if match and match[2] else (0, 1)
-
-
-def _rollout_files(workdir: str | os.PathLike) -> dict[int, list[str]]:
-  folder = os.path.join(workdir, "rollouts")
-  files: dict[int, list[str]] = {}
-  for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-    if match := ROLLOUTS.fullmatch(name):
-      files.setdefault(int(match[1]), []).append(os.path.join(folder, name))
-  return files
 
 
 def read_run(workdir: str | os.PathLike) -> RunFolder:

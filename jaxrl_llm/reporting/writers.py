@@ -3,21 +3,19 @@
 import contextlib
 import json
 import logging
-import math
 import os
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.reporting.reader import (
-  read_metrics,
-  rollout_part,
-  rollout_path,
-  rollout_paths,
-)
-from jaxrl_llm.store.files import write_atomically
+from jaxrl_llm.reporting.reader import read_metrics
+from jaxrl_llm.store.files import rollout_part, rollout_path, rollout_paths, write_atomically
 
 logger = logging.getLogger(__name__)
-__all__ = ["MetricsWriter", "NoWriter", "write_atomically", "write_rollouts"]
+__all__ = ["DIGITS", "MetricsWriter", "NoWriter", "plain", "write_atomically", "write_rollouts"]
+DIGITS = 6  # significant ones that arrays of floats keep in rollouts
 
 
 class MetricsWriter:
@@ -41,18 +39,21 @@ class MetricsWriter:
     """Appends one line of numbers, finite or not; call it at most once per iteration."""
     if "iteration" in values:
       raise ValueError("a metric cannot be named `iteration`: the line has that key already.")
-    self._file.write(_line(iteration, values).encode())
+    numbers = np.fromiter(values.values(), np.float64, len(values))
+    self._file.write(_line(iteration, values, numbers).encode())
     self._file.flush()
     os.fsync(self._file.fileno())
     if self._copies is not None:
-      self._copies.write(iteration, {name: float(value) for name, value in values.items()})
+      self._copies.write(iteration, dict(zip(values, numbers.tolist(), strict=True)))
 
   def cut_back(self, iteration: int) -> None:
     """Drops all iterations after `iteration`, before a run begins or resumes there."""
     lines = [dict(line) for line in read_metrics(self._path) if line["iteration"] <= iteration]
     retained = [(line.pop("iteration"), line) for line in lines]
     self._file.close()
-    write_atomically(self._path, "".join(_line(step, values) for step, values in retained))
+    text = [_line(number, values, np.fromiter(values.values(), np.float64, len(values)))
+            for number, values in retained]
+    write_atomically(self._path, "".join(text))
     self._file = _open_after_last_line(self._path)
     if self._copies is not None:
       self._copies.restart(retained)
@@ -89,12 +90,12 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
   Args:
     workdir: the run's folder.
     iteration: names the file.
-    rows: JSON-like; numpy arrays and scalars are allowed. Floats keep 6 significant digits.
+    rows: JSON-able, but for numpy arrays, whose floats keep `DIGITS` significant digits.
     part: (which process, of how many) the rows are of; each process writes a file of its own.
   """
   path = rollout_path(workdir, iteration, part)
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  write_atomically(path, "".join(_dumps(_plain(row, digits=6)) for row in rows))
+  write_atomically(path, "".join(map(_dumps, rows)))
   for other in rollout_paths(workdir, iteration):
     if rollout_part(other)[1] != part[1]:
       with contextlib.suppress(FileNotFoundError):  # another process removes it, too
@@ -126,28 +127,32 @@ def _is_object(line: bytes) -> bool:
     return False
 
 
-def _line(iteration: int, values: dict[str, float]) -> str:
-  numbers = {name: _plain(float(value)) for name, value in values.items()}
-  return _dumps({"iteration": int(iteration)} | numbers)
+def _line(iteration: int, names: Iterable[str], numbers: np.ndarray) -> str:
+  """The line of an iteration's metrics, by name and value."""
+  return _dumps({"iteration": int(iteration)} | dict(zip(names, plain(numbers), strict=True)))
 
 
 def _dumps(record: dict[str, Any]) -> str:
-  return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+  return json.dumps(record, ensure_ascii=False, allow_nan=False, default=_rounded) + "\n"
 
 
-def _plain(content, digits: int | None = None):
-  """Converts arrays to lists and non-finite floats to "nan", "inf" and "-inf", for strict JSON.
+def _rounded(array: np.ndarray) -> Any:
+  return plain(array, DIGITS)
+
+
+def plain(array: np.ndarray, digits: int | None = None) -> Any:
+  """Returns an array as nested lists for strict JSON: "nan", "inf" and "-inf" in place of floats
+  that are not finite.
 
   Other floats are rounded to `digits` significant digits; None keeps them.
   """
-  if hasattr(content, "tolist"):
-    content = content.tolist()
-  if isinstance(content, dict):
-    return {str(key): _plain(value, digits) for key, value in content.items()}
-  if isinstance(content, (list, tuple)):
-    return [_plain(value, digits) for value in content]
-  if not isinstance(content, float):
-    return content
-  if not math.isfinite(content):
-    return str(content)
-  return content if digits is None else float(f"{content:.{digits}g}")
+  array = np.asarray(array)
+  if not np.issubdtype(array.dtype, np.floating):
+    return array.tolist()
+  array = array.astype(np.float64)
+  if digits is not None:
+    array = np.char.mod(f"%.{digits}g", array).astype(np.float64)
+  finite = np.isfinite(array)
+  if finite.all():
+    return array.tolist()
+  return np.where(finite, array.astype(object), array.astype(str).astype(object)).tolist()

@@ -1,5 +1,7 @@
 """Rollouts from sampled completions: the one layout that all samplers return."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,23 @@ from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.types import STOP_LENGTH, PromptBatch, Rollout
 
 
-def assemble(prompts: PromptBatch, tokens, log_probs, count, reason, *, pad_id: int, turn_id=None,
+class Completions(NamedTuple):
+  """Sampled completions of B rows, on the host or traced.
+
+  Attributes:
+    tokens: [B, N] int32, from column 0 on, anything after `count`.
+    log_probs: [B, N] f32, nats, of the sampled tokens.
+    count: [B], completion tokens.
+    reason: [B], STOP_* of `types`.
+  """
+
+  tokens: Any
+  log_probs: Any
+  count: Any
+  reason: Any
+
+
+def assemble(prompts: PromptBatch, completions: Completions, *, pad_id: int, turn_id=None,
              void=None) -> Rollout:
   """Returns rows of length L = P + N with prompt and completion contiguous.
 
@@ -16,15 +34,12 @@ def assemble(prompts: PromptBatch, tokens, log_probs, count, reason, *, pad_id: 
 
   Args:
     prompts: tokens [B, P].
-    tokens: [B, N] int32, completions from column 0 on, anything after `count`.
-    log_probs: [B, N] f32, nats, of the sampled tokens.
-    count: [B], completion tokens.
-    reason: [B], STOP_* of `types`.
     pad_id: fills a row after its completion.
     turn_id: [B, N] int32, 0 for inserted ids, which the mask leaves out. None: every completion
       token was sampled.
     void: [B] bool or None.
   """
+  tokens, log_probs, count, reason = completions
   xp = np if isinstance(tokens, np.ndarray) else jnp
   rows, width = prompts.tokens.shape
   size = tokens.shape[1]
@@ -61,8 +76,9 @@ def rollout_shape(prompts: PromptBatch, cfg: SamplerConfig, *, turns: bool = Fal
   per_token, per_row = shape((rows, cfg.max_new_tokens), np.int32), shape((rows,), np.int32)
   turn_fields = {"turn_id": per_token, "void": shape((rows,), bool)} if turns else {}
 
-  def assemble_rows(prompts, tokens, log_probs, count, reason, turn_fields):
-    return assemble(prompts, tokens, log_probs, count, reason, pad_id=cfg.pad_id, **turn_fields)
+  def assemble_rows(prompts, completions, turn_fields):
+    return assemble(prompts, completions, pad_id=cfg.pad_id, **turn_fields)
 
   log_probs = shape(per_token.shape, np.float32)
-  return jax.eval_shape(assemble_rows, prompts, per_token, log_probs, per_row, per_row, turn_fields)
+  completions = Completions(per_token, log_probs, per_row, per_row)
+  return jax.eval_shape(assemble_rows, prompts, completions, turn_fields)

@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm import parallel
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.rollouts.next_token import row_keys, sample_token
-from jaxrl_llm.types import Sampling
+from jaxrl_llm.rollouts.next_token import Draw, row_keys, sample_token
 
 
 @struct.dataclass
@@ -118,14 +117,14 @@ class Decoder:
     layout = parallel.spec(axes, x.shape, self.mesh)
     return lax.with_sharding_constraint(x, NamedSharding(self.mesh, layout))
 
-  def decode(self, params, cache: kv_cache.KVCache, shared: Shared | None, inputs: ChunkInputs, key,
-             sampling: Sampling, *, rules: frozenset[str]) -> tuple[kv_cache.KVCache, Sampled]:
+  def decode(self, params, cache: kv_cache.KVCache, shared: Shared | None, inputs: ChunkInputs,
+             draw: Draw, *, rules: frozenset[str]) -> tuple[kv_cache.KVCache, Sampled]:
     """Decodes a chunk: each step feeds each row's last token and samples the next.
 
     Args:
-      rules: static, of `sampling` that may be on, as in `next_token.sample_token`.
+      rules: static, of `draw.sampling` that may be on, as in `next_token.sample_token`.
     """
-    model, keys, head = self.model, row_keys(key, inputs.row_id), self.model.head(params)
+    model, keys, head = self.model, row_keys(draw.key, inputs.row_id), self.model.head(params)
     stops = jnp.asarray(self.stop_ids, jnp.int32)
     is_stop = jnp.isin(jnp.arange(model.config.vocab_size), stops)
     started, turns = _count(inputs.left > 0), inputs.given is not None
@@ -145,8 +144,8 @@ class Decoder:
                                    live[:, None].astype(jnp.int32),
                                    cache=loop.cache.replace(prefix=prefix))
       forbidden = (sampled.steps < inputs.owed)[:, None] & is_stop if self.forbid else None
-      token, log_prob = sample_token(hidden[:, 0], head, keys, position + 1, sampling, forbidden,
-                                     rules=rules)
+      token, log_prob = sample_token(hidden[:, 0], head, (keys, position + 1), draw.sampling,
+                                     forbidden, rules=rules)
       stop = live & jnp.isin(token, stops)
       if turns:
         forced = sampled.steps < inputs.pending

@@ -34,12 +34,12 @@ class Programs:
     empty: (S, P, w) -> cache; static sizes.
     admit: (cache, prefilled, to [S], source [S], count) -> cache with prompt source[i] in row to[i]
       for i < count. Consumes the cache.
-    admit_shared: (cache, store, prefilled, to [M], source [M], count, fresh [S]) -> (cache, store)
-      with prompt source[i] in place to[i] of the store, and the rows `fresh` of the cache empty.
-      Consumes cache and store.
-    decode: (params, cache, Shared or None, ChunkInputs, key, sampling, *, rules) -> (cache,
-      Sampled). Ends after the inputs' `steps` steps, or once `quota` rows have ended, or all.
-      Consumes the cache. `rules` is static.
+    admit_shared: (cache, store, prefilled, (to [M], source [M], count), fresh [S]) -> (cache,
+      store) with prompt source[i] in place to[i] of the store, and the rows `fresh` of the cache
+      empty. Consumes cache and store.
+    decode: (params, cache, Shared or None, ChunkInputs, Draw, *, rules) -> (cache, Sampled). Ends
+      after the inputs' `steps` steps, or once `quota` rows have ended, or all. Consumes the cache.
+      `rules` is static.
     shift: (cache, dropped, P, w) -> cache with ring size w, without the `dropped` oldest columns.
     take: (cache, rows) -> cache of these rows.
   """
@@ -81,12 +81,13 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
       return lay(kv_cache.select_rows(cache, prefilled, chosen))
     return kv_cache.put_rows(cache, prefilled, to, source, count)
 
-  def rollout_admit_shared(cache, store, prefilled, to, source, count, fresh):
+  def rollout_admit_shared(cache, store, prefilled, moves, fresh):
+    to, source, count = moves
     cache = cache.replace(segments=jnp.where(fresh[:, None], 0, cache.segments))
     return cache, kv_cache.put_rows(store, prefilled, to, source, count)
 
-  def rollout_decode(params, cache, shared, inputs, key, sampling, *, rules):
-    return decoder.decode(params, cache, shared, inputs, key, sampling, rules=rules)
+  def rollout_decode(params, cache, shared, inputs, draw, *, rules):
+    return decoder.decode(params, cache, shared, inputs, draw, rules=rules)
 
   def rollout_shift(cache, dropped, width, ring):
     return lay(kv_cache.shift(cache, width, dropped, width + ring))

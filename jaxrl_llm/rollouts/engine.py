@@ -23,10 +23,11 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import sizes, turns
-from jaxrl_llm.rollouts.assembly import assemble, rollout_shape
+from jaxrl_llm.rollouts.assembly import Completions, assemble, rollout_shape
 from jaxrl_llm.rollouts.book import Book, Stats
 from jaxrl_llm.rollouts.chunk import Sampled
 from jaxrl_llm.rollouts.environment import Environment
+from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.rollouts.ring import Ring
 from jaxrl_llm.rollouts.sizes import EngineConfig, programs
 from jaxrl_llm.rollouts.turns import Turns
@@ -78,7 +79,7 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
   limit = np.full(len(host.row_id), cfg.max_new_tokens) if max_new is None else np.asarray(max_new)
   sizes.check(cfg, host, limit, mesh)
   book = Book(host, limit, cfg, 0 if environment is None else max_turns, max_turn_tokens)
-  ring = Ring(book, params, key, sampling, model=model, cfg=cfg, mesh=mesh)
+  ring = Ring(book, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh)
   pending_turns = None if environment is None else Turns(environment, book, tool_workers,
                                                          tool_chunks)
   try:
@@ -115,5 +116,5 @@ def _enter(book: Book, pending_turns: Turns | None, row: np.ndarray, sampled: Sa
 
 def _assemble(book: Book) -> Rollout:
   turn_fields = {"turn_id": book.turn_id, "void": book.void} if book.max_turns else {}
-  return assemble(book.prompts, book.tokens, book.log_probs, book.count, book.reason,
-                  pad_id=book.pad_id, **turn_fields)
+  completions = Completions(book.tokens, book.log_probs, book.count, book.reason)
+  return assemble(book.prompts, completions, pad_id=book.pad_id, **turn_fields)

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from jaxrl_llm.fields import ConfigError, did_you_mean
 from jaxrl_llm.registry import ENVIRONMENTS, Entry
@@ -156,15 +157,25 @@ def of_tool(tokenizer, eos_ids: Sequence[int], max_output_tokens: int, cfg) -> T
   raise NotImplementedError
 
 
+class ToolCalls(NamedTuple):
+  """How a tool is called.
+
+  Attributes:
+    numbers: an instance of the tool's numbers; None: their defaults.
+    workers: threads that call it.
+  """
+
+  numbers: Any = None
+  workers: int = 1
+
+
 def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[int],
-                     max_output_tokens: int, numbers=None, workers: int = 1) -> ToolEnvironment:
+                     max_output_tokens: int, calls: ToolCalls = ToolCalls()) -> ToolEnvironment:
   """Returns the environment of a tool and a protocol, by their names.
 
   Args:
     protocol: inline, fence or tag.
     tool: calculator, python, or a plugin's.
-    numbers: an instance of the tool's numbers; None: their defaults.
-    workers: threads that call the tool.
 
   Raises:
     ConfigError: an unknown name, or a setting that the tool or the environment refuses.
@@ -174,7 +185,7 @@ def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[i
         f"protocol = {protocol!r}: allowed are {', '.join(PROTOCOLS)}."
         f"{did_you_mean(str(protocol), PROTOCOLS)} Fix: protocol={next(iter(PROTOCOLS))}, or "
         "another of these.")
-  tool_instance = make_tool(tool, numbers, workers)
+  tool_instance = make_tool(tool, *calls)
   notation = Tag(tool, TOOLS[tool].parameter) if protocol == "tag" else PROTOCOLS[protocol]()
   try:
     return ToolEnvironment(tokenizer, tool_instance, notation,  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 The noise of a token is a function of (key, row_id, position) only.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -29,7 +31,19 @@ def row_keys(key: Array, row_id: Int[Array, " B"]) -> Array:
   return jax.vmap(jax.random.fold_in, (None, 0))(key, row_id)
 
 
-def sample_token(hidden, head, keys, position, sampling: Sampling,
+class Draw(NamedTuple):
+  """What decides the noise and the distribution of sampled rows.
+
+  Attributes:
+    key: consumed; a row's noise comes from it and the row's id.
+    sampling: temperature and vocabulary.
+  """
+
+  key: Array
+  sampling: Sampling
+
+
+def sample_token(hidden, head, noise: tuple[Array, Array], sampling: Sampling,
                  forbidden: Bool[Array, "B V"] | None = None, *,
                  rules: frozenset[str] = RULES) -> tuple[Array, Array]:
   """Samples the next token of each row by the Gumbel maximum, or by arg max at temperature 0.
@@ -37,8 +51,8 @@ def sample_token(hidden, head, keys, position, sampling: Sampling,
   Args:
     hidden: [B, D], state that predicts the token.
     head: [D, V].
-    keys: [B], from `row_keys`; the noise of a token comes from fold_in(keys, position).
-    position: [B] int32, position of the sampled token in its row.
+    noise: keys [B] from `row_keys`, and the position [B] int32 of the sampled token in its row; a
+      token's noise comes from fold_in(keys, position).
     sampling: traced.
     forbidden: tokens of probability 0; the others are renormalised before the rules of `sampling`
       apply. None allows every token.
@@ -52,7 +66,7 @@ def sample_token(hidden, head, keys, position, sampling: Sampling,
   logits = scaled_logits(hidden, head, jnp.where(greedy, 1.0, sampling.temperature))
   if forbidden is not None:
     logits = vocabulary.prune(logits, ~forbidden)
-  keys = jax.vmap(jax.random.fold_in)(keys, position)
+  keys = jax.vmap(jax.random.fold_in)(*noise)
   logits = _truncate(logits, sampling, keys, rules) if rules else logits
   noise = _gumbel(keys, logits.shape[-1])
   token = first_arg_max(logits + jnp.where(greedy, 0.0, noise))

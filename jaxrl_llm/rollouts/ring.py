@@ -13,9 +13,8 @@ from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts import decoding, sizes
 from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Sampled, Shared
-from jaxrl_llm.rollouts.next_token import rules_on
+from jaxrl_llm.rollouts.next_token import Draw, rules_on
 from jaxrl_llm.rollouts.sizes import EngineConfig
-from jaxrl_llm.types import Sampling
 
 
 class PromptStore:
@@ -72,13 +71,13 @@ class Ring:
     prompt_widths: see `sizes.prompt_widths`; the whole width only, if prompts are shared.
   """
 
-  def __init__(self, book: Book, params, key, sampling: Sampling, *, model: Model,
-               cfg: EngineConfig, mesh: Mesh | None):
+  def __init__(self, book: Book, params, draw: Draw, *, model: Model, cfg: EngineConfig,
+               mesh: Mesh | None):
     rows, width = book.prompts.tokens.shape
-    self.book, self.cfg, self.mesh, self.key, self.sampling = book, cfg, mesh, key, sampling
+    self.book, self.cfg, self.mesh, self.draw = book, cfg, mesh, draw
     self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0,
                                    mesh)
-    self.rules = rules_on(sampling)
+    self.rules = rules_on(draw.sampling)
     self.params = self.programs.decode_params(params)
     self.batch_sizes = sizes.batch_sizes(cfg, rows, sizes.shards(mesh))
     self.ring_sizes = sizes.ring_sizes(cfg, rows, book.max_turns)
@@ -173,11 +172,11 @@ class Ring:
     places, groups, rows = store.admit(self.row[self.live()], rows)
     source = groups - self.wave[0] // self.cfg.group_size
     fresh = np.isin(np.arange(len(self.row)), free[:len(rows)])
-    store_args = self._to_devices((_padded(places, len(store.group)),
-                                   _padded(source, len(store.group)),
-                            np.int32(len(groups)), fresh))
-    self.cache, store.cache = self.programs.admit_shared(self.cache, store.cache,
-                                                         self._prefilled[0][1], *store_args)
+    moves, fresh = self._to_devices(((_padded(places, len(store.group)),
+                                      _padded(source, len(store.group)), np.int32(len(groups))),
+                                     fresh))
+    self.cache, store.cache = self.programs.admit_shared(
+        self.cache, store.cache, self._prefilled[0][1], moves, fresh)
     return rows
 
   # Sizes of batch and ring.
@@ -251,7 +250,7 @@ class Ring:
       shared = Shared(self.store.cache, *self._to_devices(self.store.maps(row, live)))
     self.cache, sampled = self.programs.decode(self.params, self.cache, shared,
                                                self._to_devices(inputs),
-                                               self.key, self.sampling, rules=self.rules)
+                                               self.draw, rules=self.rules)
     sampled = jax.device_get(sampled)
     self._count(sampled, position + 1)
     self.used += int(sampled.steps)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import kv_cache
-from jaxrl_llm.rollouts.assembly import assemble
+from jaxrl_llm.rollouts.assembly import Completions, assemble
 from jaxrl_llm.rollouts.next_token import RULES, row_keys, sample_token
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
@@ -63,7 +63,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     forbidden = None  # costs nothing
     if cfg.min_new_tokens:
       forbidden = jnp.broadcast_to(stops & (loop.step < cfg.min_new_tokens), (rows, len(stops)))
-    token, log_prob = sample_token(hidden, head, keys, position, sampling, forbidden,
+    token, log_prob = sample_token(hidden, head, (keys, position), sampling, forbidden,
                                    rules=rules)
     return _append(loop, token, log_prob, cfg)
 
@@ -83,7 +83,8 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     end = min(columns + 1, cfg.max_new_tokens)
     loop = lax.while_loop(functools.partial(_unfinished, end), step, loop)
   reason = jnp.where(loop.done, STOP_TOKEN, STOP_LENGTH)
-  return assemble(prompts, loop.tokens, loop.log_probs, loop.count, reason, pad_id=cfg.pad_id)
+  completions = Completions(loop.tokens, loop.log_probs, loop.count, reason)
+  return assemble(prompts, completions, pad_id=cfg.pad_id)
 
 
 def prefill(params, prompts: PromptBatch, model, group: int):

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 from jaxrl_llm.build.best_checks import parsed, unknown
-from jaxrl_llm.config import Config
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST
@@ -19,15 +18,18 @@ class Best:
   nothing is kept. Everything but the parameters follows from metrics.jsonl, so that a run that goes
   on decides as if nothing had interrupted it.
 
+  Args:
+    metric: `checkpoint.best`.
+    patience: `evaluation.patience`.
+    directory: of the run.
+
   Attributes:
     iteration: of the best evaluation; None: there was none.
   """
 
-  def __init__(self, cfg: Config, directory: Path):
-    self._directory = Path(directory)
-    self._cfg = cfg
-    self._name, self._sign = parsed(cfg.checkpoint.best)
-    self._patience = cfg.evaluation.patience
+  def __init__(self, metric: str, patience: int, directory: Path):
+    self._directory, self._metric, self._patience = Path(directory), metric, patience
+    self._name, self._sign = parsed(metric)
     self._forget()
 
   def _forget(self) -> None:
@@ -68,7 +70,7 @@ class Best:
     """
     missing = self._name is not None and self._name not in metrics
     if missing and not iteration and metrics.get("eval/unscored") != 1:
-      raise unknown(self._cfg, sorted(metrics))
+      raise unknown(self._metric, self._patience, sorted(metrics))
     if self._judge(iteration, metrics):
       tree = {"train": {"params": params}}  # where `saved.restore_start` looks for them
       checkpoints.save_params(self._directory / BEST / str(iteration), tree)

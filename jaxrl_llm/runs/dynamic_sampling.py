@@ -1,18 +1,69 @@
-"""Dynamic sampling (DAPO, arXiv 2503.14476): which groups teach nothing and are sampled again."""
+"""Dynamic sampling (DAPO, arXiv 2503.14476): groups that teach nothing are sampled again."""
 
+import dataclasses
+import time
+
+import jax
 import numpy as np
 
-from jaxrl_llm.config import Config
+from jaxrl_llm import parallel
+from jaxrl_llm.build.loop import RolloutSource
+from jaxrl_llm.parallel import processes
+from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, pooled_metrics, verified
 from jaxrl_llm.runs.verdicts import Verdicts
+from jaxrl_llm.types import Params
 
 MIXED, ALL_RIGHT, ALL_WRONG, UNSCORED = range(4)
-# Metrics of the sampler that are summed over several batches; the others are ratios.
-SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",
-          "server/redrawn_batches", "time/server_away"}
 
 
 class DriedUpError(RuntimeError):
   """Dynamic sampling found too few groups whose rewards differ."""
+
+
+def sample_batch(source: RolloutSource, params: Params, step: jax.Array,
+                 cursor: int) -> RolloutBatch:
+  """Samples and verifies `rollout.prompts` groups.
+
+  Dynamic sampling drops groups whose kept rewards are all equal, or that have fewer than two kept
+  rows, and samples further task batches instead, up to `max_draws`. Surplus groups are dropped.
+
+  All processes count the groups of all, and deal them so that each has as many.
+
+  Args:
+    params, step: the sampling policy, as the model reads it, and its optimizer step.
+    cursor: index of the next task batch.
+
+  Raises:
+    DriedUpError: saying how many groups were all right, all wrong or unscored.
+  """
+  begin = time.perf_counter()
+  params = source.sampler.prepare(params)
+  if not source.max_draws:
+    return verified(source, dispatch(source, params, step, cursor))
+  prompts, group_size = source.rollout.prompts, source.rollout.group_size
+  draws, counts, metrics, tally, tokens = [], [], [], np.zeros(4, int), 0
+  while tally[MIXED] < prompts:
+    if len(draws) == source.max_draws:
+      raise dried_up(source.max_draws, prompts, tally)
+    dispatched = dispatch(source, params, step, cursor + len(draws))
+    batch = verified(source, dispatched)
+    local_kinds = group_kinds(batch.verdicts, group_size)
+    kinds = processes.exchange("kinds", local_kinds)
+    tally += np.bincount(np.concatenate(kinds), minlength=4)
+    counts.append([int(np.sum(part == MIXED)) for part in kinds])
+    draws.append(_take(batch, np.flatnonzero(local_kinds == MIXED), group_size))
+    metrics.append(dispatched.metrics)
+    tokens += int(np.sum(batch.host.length - batch.host.prompt_length))
+  added = {
+      "time/rollout": time.perf_counter() - begin,
+      "dynamic_sampling/draws": float(len(draws)),
+      "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum()),
+      "dynamic_sampling/tokens": float(sum(processes.exchange("tokens", tokens))),
+  }
+  joined = _dealt(_join(draws), counts, prompts, group_size)
+  pooled = pooled_metrics(processes.exchange("samplers", pooled_metrics(metrics)))
+  return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, source.sampler.mesh),
+                             metrics=pooled | added)
 
 
 def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
@@ -29,23 +80,61 @@ def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
   return np.where(keep.sum(1) < 2, UNSCORED, np.where(high > low, MIXED, constant))
 
 
-def pooled_metrics(samplers: list[dict[str, float]]) -> dict[str, float]:
-  """The sampler's metrics over several batches: counts and seconds are summed, ratios averaged."""
-  pooled = {}
-  for name in samplers[0]:
-    pool = np.sum if name in SUMMED else np.mean
-    pooled[name] = float(pool([metrics[name] for metrics in samplers]))
-  return pooled
+def _dealt(mixed: RolloutBatch, counts: list[list[int]], groups: int,
+           group_size: int) -> RolloutBatch:
+  """This process's share of the first `groups` groups of all processes.
+
+  Groups are in the order of their draws, and of the processes in a draw, so that which ones are
+  taken does not depend on how many processes there are.
+
+  Args:
+    mixed: this process's groups, in the order of the draws.
+    counts: of the groups of each process, for each draw.
+  """
+  owner = np.concatenate([np.repeat(np.arange(len(draw)), draw) for draw in counts])
+  nth = np.zeros_like(owner)  # which of its owner's groups each one is
+  for process in range(processes.count()):
+    nth[owner == process] = np.arange(np.sum(owner == process))
+  owner, nth = owner[:groups], nth[:groups]
+  target = np.arange(groups) // (groups // processes.count())
+  mine = owner == processes.index()
+  received = processes.deal("groups", [_take(mixed, nth[mine & (target == other)], group_size)
+                                       for other in range(processes.count())])
+  # They come owner by owner, and go into the order of all.
+  order = np.argsort(owner[target == processes.index()], kind="stable")
+  return _take(_join(received), np.argsort(order), group_size)
 
 
-def dried_up(cfg: Config, tally: np.ndarray) -> DriedUpError:
+def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBatch:
+  """The given groups of a batch, on the host only."""
+  rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
+  return dataclasses.replace(
+      batch,
+      problems=[batch.problems[group] for group in groups],
+      rollout=None,
+      host=jax.tree.map(lambda x: x[rows], batch.host),
+      verdicts=batch.verdicts.take(rows),
+  )
+
+
+def _join(batches: list[RolloutBatch]) -> RolloutBatch:
+  """The groups of several batches, on the host only."""
+  return dataclasses.replace(
+      batches[-1],
+      problems=[problem for batch in batches for problem in batch.problems],
+      host=jax.tree.map(lambda *xs: np.concatenate(xs), *(batch.host for batch in batches)),
+      verdicts=Verdicts.join([batch.verdicts for batch in batches]),
+  )
+
+
+def dried_up(max_draws: int, prompts: int, tally: np.ndarray) -> DriedUpError:
   """The error after `max_draws` batches; `tally` counts their groups by kind."""
   total = tally.sum()
   percent = 100 * tally / max(1, total)
   return DriedUpError(
-      f"dynamic sampling ran dry: {tally[MIXED]} of {total} groups in "
-      f"{cfg.dynamic_sampling.max_draws} draws have rewards that differ, rollout.prompts = "
-      f"{cfg.rollout.prompts} are needed ({percent[ALL_RIGHT]:.0f} % constant and right, "
+      f"dynamic sampling ran dry: {tally[MIXED]} of {total} groups in {max_draws} draws have "
+      f"rewards that differ, rollout.prompts = {prompts} are needed "
+      f"({percent[ALL_RIGHT]:.0f} % constant and right, "
       f"{percent[ALL_WRONG]:.0f} % constant and wrong, {percent[UNSCORED]:.0f} % unscored). "
       "Fix: problems nearer to what the policy can just do, a larger rollout.group_size, a larger "
       "dynamic_sampling.max_draws, or fewer prompts.")

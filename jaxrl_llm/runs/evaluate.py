@@ -11,11 +11,12 @@ from jaxrl_llm.build.best_checks import metric_names
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.config import Config
+from jaxrl_llm.config import EvaluationConfig
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
-from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
+from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs.records import component_means, costly, everywhere, row_facts
+from jaxrl_llm.runs.rollout_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
 
@@ -40,7 +41,7 @@ class Evaluation:
   metrics: dict[str, float]
 
 
-def evaluate(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params, *,
+def evaluate(asked: EvaluationSet, sampler: Sampler, params: Params, *,
              piece: int | None = None) -> Evaluation:
   """Greedy completions of held-out problems. `accuracy` is the share of correct ones, where one
   without a verdict counts as wrong; `accuracy_scored` is that among those with a verdict.
@@ -52,10 +53,10 @@ def evaluate(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params
       of an iteration.
   """
   begin, problems = _own(asked.problems)
-  prompts = prompt_batch(asked.task, problems, cfg.rollout.max_prompt_tokens, first_row=begin)
-  host = sample_rows(sampler, params, prompts, iteration_key(cfg.seed, 0), Sampling.of(0.0),
-                     piece=piece or cfg.rows, problems=problems)
-  own = verify(asked.task, sampler.environment, cfg.rollout, problems, host)
+  prompts = prompt_batch(asked.task, problems, asked.rollout.max_prompt_tokens, first_row=begin)
+  host = sample_rows(sampler, params, prompts, Draw(iteration_key(asked.seed, 0), Sampling.of(0.0)),
+                     piece=piece or asked.rollout.rows, problems=problems)
+  own = verify(asked.task, sampler.environment, asked.rollout, problems, host)
   verdicts, rows = everywhere(own, row_facts(host))
   metrics = component_means("eval", verdicts) | costly("eval", verdicts) | {
       "eval/accuracy": float(np.mean(verdicts.correct)),
@@ -69,29 +70,29 @@ def evaluate(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params
   return Evaluation(problems, own.correct, own.texts, host, asked.named(metrics))
 
 
-def sampled_metrics(cfg: Config, asked: EvaluationSet, sampler: Sampler, params: Params,
-                    iteration: int, *, piece: int | None = None) -> dict[str, float]:
+def sampled_metrics(asked: EvaluationSet, sampler: Sampler, params: Params, iteration: int,
+                    evaluation: EvaluationConfig, *, piece: int | None = None) -> dict[str, float]:
   """`avg@n` and `pass@n` of n sampled completions per held-out problem; empty if n is 0.
 
   Both are means over problems, and samples without a verdict count as wrong. `avg@n_scored` and
   `pass@n_scored` leave out these samples, and problems without any verdict.
 
   Args:
-    asked: n is its `samples`, or else evaluation.samples; so is the temperature.
+    asked: n is its `samples`, or else that of `evaluation`; so is the temperature.
     piece: as in `evaluate`.
   """
-  samples = cfg.evaluation.samples if asked.samples is None else asked.samples
+  samples = evaluation.samples if asked.samples is None else asked.samples
   if not samples:
     return {}
   begin, own = _own(asked.problems)
   repeated = [problem for problem in own for _ in range(samples)]
-  prompts = prompt_batch(asked.task, repeated, cfg.rollout.max_prompt_tokens,
+  prompts = prompt_batch(asked.task, repeated, asked.rollout.max_prompt_tokens,
                          first_row=begin * samples)
-  key = asked.key(jax.random.fold_in(iteration_key(cfg.seed, iteration), SAMPLES_KEY))
-  heat = cfg.evaluation.temperature if asked.temperature is None else asked.temperature
-  host = sample_rows(sampler, params, prompts, key, Sampling.of(heat), piece=piece or cfg.rows,
-                     problems=repeated)
-  verdicts, _ = everywhere(verify(asked.task, sampler.environment, cfg.rollout, repeated, host),
+  key = asked.key(jax.random.fold_in(iteration_key(asked.seed, iteration), SAMPLES_KEY))
+  heat = evaluation.temperature if asked.temperature is None else asked.temperature
+  host = sample_rows(sampler, params, prompts, Draw(key, Sampling.of(heat)),
+                     piece=piece or asked.rollout.rows, problems=repeated)
+  verdicts, _ = everywhere(verify(asked.task, sampler.environment, asked.rollout, repeated, host),
                            row_facts(host))
   correct = verdicts.correct.reshape(-1, samples)
   solved, count = np.asarray(correct.any(1)), verdicts.keep.reshape(-1, samples).sum(1)
@@ -116,8 +117,7 @@ def _mean(values: np.ndarray) -> float:
   return float(np.mean(values)) if len(values) else float("nan")
 
 
-def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax.Array,
-                sampling: Sampling, *, piece: int,
+def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Draw, *, piece: int,
                 problems: list[Problem] | None = None) -> Rollout:
   """Samples one completion per prompt, in pieces of equal shape; the last one is padded.
 
@@ -125,7 +125,7 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
     params: as the model reads them.
     prompts: B rows on the host, of this process. A row's noise depends on (key, row id) only, not
       on its piece.
-    key: consumed.
+    draw: key and sampling.
     piece: rows at once, rounded up to divide over the devices that hold rows.
     problems: one per row, for an environment that reads them; None: unknown.
 
@@ -140,7 +140,8 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, key: jax
   for begin in range(0, count, size):
     at = np.minimum(np.arange(begin, begin + size), count - 1)
     rows = _rows(prompts, at).replace(group_id=np.arange(size, dtype=np.int32))
-    rollout = sampler.sample_heldout(params, parallel.to_global(rows, own), key, sampling, **told)
+    rollout = sampler.sample_heldout(params, parallel.to_global(rows, own), draw.key, draw.sampling,
+                                     **told)
     found.append(_rows(parallel.gather_host(rollout), slice(count - begin)))
   whole = jax.tree.map(lambda *x: np.concatenate(x), *found)
   return whole.replace(group_id=np.arange(count, dtype=np.int32))

@@ -1,39 +1,29 @@
-"""One iteration: sample, verify, score, shape, weigh, update."""
+"""One iteration on a page: sample, verify, score, shape, weigh, update, write, evaluate, save."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.samplers import Sampler
+from jaxrl_llm.build.loop import Loop, RolloutSource
 from jaxrl_llm.build.scoring import score_rollout
-from jaxrl_llm.config import Config
-from jaxrl_llm.parallel import processes
+from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.overlap import Ahead
-from jaxrl_llm.runs.records import host_metrics, rollout_rows
+from jaxrl_llm.runs.records import DeviceMetrics, Records, batch_values
 from jaxrl_llm.runs.rewards import trained_rewards
-from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, sample_batch, verified
+from jaxrl_llm.runs.rollout_batch import (
+  Dispatched,
+  RolloutBatch,
+  ScoredBatch,
+  dispatch,
+  verified,
+)
 from jaxrl_llm.runs.run_state import RunState
+from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.transforms import PhaseInputs
-from jaxrl_llm.types import Params, Rollout, Task, TrainState
-
-
-class DeviceMetrics(NamedTuple):
-  """Mergeable metrics, which the device may still be computing.
-
-  Attributes:
-    steps: of each update.
-    batch: of correction, reward, advantage and mismatch.
-    phases: of each step that an update transform took before, by its name.
-  """
-
-  steps: list[dict]
-  batch: dict
-  phases: dict[str, list[dict]]
+from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
 
 
 class Iteration(NamedTuple):
@@ -52,6 +42,18 @@ class Iteration(NamedTuple):
   rows: list[dict]
 
 
+class PhaseRecord(NamedTuple):
+  """What update transforms did on the host before the updates.
+
+  Attributes:
+    metrics: on the device, of each step that one took, by its name.
+    values: metrics on the host.
+  """
+
+  metrics: dict[str, list[dict]]
+  values: dict[str, float]
+
+
 class Policy(NamedTuple):
   """params: as the model reads them; step: int32 scalar, their optimizer step."""
 
@@ -59,100 +61,124 @@ class Policy(NamedTuple):
   step: jax.Array
 
 
-def iterate(cfg: Config, task: Task, learner: Learner, sampler: Sampler, run: RunState,
-            ref_params: Params | None, iteration: int, ahead: Ahead | None = None) -> Iteration:
-  """One rollout batch and its updates.
+class Policies(NamedTuple):
+  """The parameters that an iteration reads.
+
+  Attributes:
+    current: at the start of the updates.
+    sampling: those that sample; the same object where they are the current ones.
+    following: those that sample the next batch ahead; None: nothing does.
+    base: the current ones without adapters; None where nothing reads them.
+    reference: the KL reference; None where nothing reads it.
+  """
+
+  current: Policy
+  sampling: Policy
+  following: Policy | None
+  base: Params | None
+  reference: Params | None
+
+
+def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
+            ahead: Ahead | None = None, records: Records = Records()) -> Iteration:
+  """One rollout batch, its updates and its records: the twelve steps of an iteration.
+
+  Scores are dispatched before the host waits for the rows, so that the devices compute them while
+  the host verifies. Steps 5, 7, 8 and 9 are one program (training/batches.py).
 
   Args:
     run: the state before; its arrays are donated.
-    ref_params: the KL reference; None where nothing reads it.
+    reference: the KL reference; None where nothing reads it.
     iteration: counted from 1.
     ahead: samples the next batch meanwhile, unless this is the last iteration. Needs
       `updates.staleness`.
+    records: writes, evaluates and saves; the default only makes the records.
   """
-  current, aged, following = _policy(learner, run.state), run.aged(), None
-  policy = _policy(learner, run.sampling_state()) if run.stale else current
-  if ahead is not None and iteration < cfg.iterations:
-    following = _policy(learner, aged.sampling_state())
+  learner, aged = loop.learner, run.aged() if run.stale else run
+  with records.updating(run, iteration) as updated:
+    following = aged if ahead is not None and iteration < loop.schedule.iterations else None
+    policies = _policies(learner, run, following, reference)
+    sampled = sample(loop.source, policies, run.cursor, ahead)  # 1 prompts, 2 rollout
+    scores = score(learner, policies, sampled.rollout)  # 4 scores
+    batch = verified(loop.source, sampled)  # 3 rewards
+    scored = ScoredBatch(batch, scores, *trained_rewards(loop.shaping, batch, iteration))  # 6
+    values = batch_values(loop.source, scored, run.state.step)
+    inputs = on_devices(learner, scored, values["reward/mean"])
+    batches, of_batch = weigh(learner, inputs, policies.sampling)  # 5, 7, 8, 9 one program
+    state, carried, steps, of_phases = update(learner, run, inputs, batches)  # 10 train steps
+    run = RunState(state, batch.cursor, carried, aged.stale)
+    updated(state.step)
+  metrics = DeviceMetrics(steps, of_batch, of_phases.metrics)
+  values |= {"step": values["step"] + metrics.updates} | of_phases.values
+  rows = records.write(iteration, scored, metrics, values)  # 11 the line before, these rows
+  del policies, sampled, scores, batch, scored, inputs, batches  # no memory beside an evaluation's
+  records.evaluate_and_save(iteration, run)  # 12 every so often
+  return Iteration(run, metrics, values, rows)
 
+
+def _policies(learner: Learner, run: RunState, following: RunState | None,
+              reference: Params | None) -> Policies:
+  """The parameters of an iteration; `following`: the state whose policy samples ahead, if any."""
+  current = _policy(learner, run.state)
+  sampling = _policy(learner, run.sampling_state()) if run.stale else current
+  ahead = None if following is None else _policy(learner, following.sampling_state())
   base = None if learner.base is None else learner.base(run.state)
-
-  def score(rollout: Rollout) -> Scores:
-    return score_rollout(learner.scoring, current.params, ref_params, rollout,
-                         own=policy is current, packing=learner.packing(rollout), base=base)
-
-  batch, scores = _sample_and_score(cfg, task, sampler, score, policy, run.cursor, ahead, following)
-
-  rewards, keep = trained_rewards(cfg, batch.verdicts, batch.host, iteration)
-  values = _host_values(cfg, batch, run, rewards, keep)
-  device_rewards, device_keep = parallel.to_global((rewards, keep), learner.mesh)
-  batches, metrics = learner.batches(batch.rollout, device_rewards, device_keep, scores)
-  if learner.scoring.meter is not None and scores.own is None:
-    metrics |= learner.scoring.meter(policy.params, batch.rollout, learner.scoring.sampling)
-
-  inputs = PhaseInputs(batch.rollout, device_rewards, device_keep, scores, values["reward/mean"],
-                       learner.packing)
-  state, carried, phases, of_phases = learner.phases.begin(run.state, run.carried, inputs)
-  steps = []
-  for optimizer_batch in batches:
-    state, step_metrics = learner.step(state, optimizer_batch,
-                                       learner.packing(optimizer_batch.rollout))
-    steps.append(step_metrics)
-
-  taken = len(steps) + sum(map(len, phases.values()))
-  return Iteration(RunState(state, batch.cursor, carried, aged.stale),
-                   DeviceMetrics(steps, metrics, phases),
-                   values | {"step": values["step"] + taken} | of_phases,
-                   _records(batch, scores, rewards, keep))
+  return Policies(current, sampling, ahead, base, reference)
 
 
 def _policy(learner: Learner, state: TrainState) -> Policy:
   return Policy(learner.merged(state), state.step)
 
 
-def _sample_and_score(cfg: Config, task: Task, sampler: Sampler, score: Callable[[Rollout], Scores],
-                      policy: Policy, cursor: int, ahead: Ahead | None,
-                      following: Policy | None) -> tuple[RolloutBatch, Scores]:
-  """A verified batch of `policy`, and its scores.
-
-  Args:
-    score: dispatches the passes over a rollout.
-    ahead: where the batch is pending, if anything is sampled ahead.
-    following: the policy that samples the next batch ahead; None: nothing does.
+def sample(source: RolloutSource, policies: Policies, cursor: int,
+            ahead: Ahead | None) -> Dispatched | RolloutBatch:
+  """The batch at `cursor`: dispatched only, unless it is sampled ahead or groups are drawn again;
+  then it is verified already.
   """
-  if ahead is None and not cfg.dynamic_sampling.enabled:
-    prepared = sampler.prepare(policy.params)
-    dispatched = dispatch(cfg, task, sampler, prepared, policy.step, cursor)
-    # Scores are dispatched before the host waits for the rows, so that the devices compute them
-    # while the host verifies. Here all rows are kept; dynamic sampling may drop some.
-    scores = score(dispatched.rollout)
-    return verified(cfg, task, sampler.environment, dispatched), scores
-  if ahead is None:
-    batch = sample_batch(cfg, task, sampler, policy.params, policy.step, cursor)
-  else:
+  policy = policies.sampling
+  if ahead is not None:
     batch = ahead.take(policy.params, policy.step, cursor)
-  if following is not None:
-    ahead.begin(following.params, following.step, batch.cursor)
-  return batch, score(batch.rollout)
+    if policies.following is not None:
+      ahead.begin(policies.following.params, policies.following.step, batch.cursor)
+    return batch
+  if source.max_draws:
+    return sample_batch(source, policy.params, policy.step, cursor)
+  return dispatch(source, source.sampler.prepare(policy.params), policy.step, cursor)
 
 
-def _host_values(cfg: Config, batch: RolloutBatch, run: RunState, rewards: np.ndarray,
-                 keep: np.ndarray) -> dict[str, float]:
-  """Metrics of the rows of all processes, of their rewards after shaping, and the step before."""
-  policy_step, step = float(np.mean(batch.host.policy_step)), int(run.state.step)
-  rewards, keep = map(np.concatenate, zip(*processes.exchange("shaped", (rewards, keep)),
-                                          strict=True))
-  return batch.metrics | host_metrics(batch.verdicts, batch.host, cfg.rollout.group_size) | {
-      "step": step, "rollout/staleness": step - policy_step,
-      "reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
-      "reward/kept": float(np.mean(keep)),
-  }
+def score(learner: Learner, policies: Policies, rollout: Rollout) -> Scores:
+  """Dispatches the passes that the update reads; see `score_rollout`."""
+  same = policies.sampling is policies.current
+  parameters = {CURRENT: policies.current.params, BASE: policies.base,
+                REFERENCE: policies.reference}
+  return score_rollout(learner.scoring, parameters, rollout, own=same,
+                       packing=learner.packing(rollout))
 
 
-def _records(batch: RolloutBatch, scores: Scores, rewards: np.ndarray,
-             keep: np.ndarray) -> list[dict]:
-  """`rollout_rows` of this process; the anchor's log-probs if it is not the current policy."""
-  anchor = None
-  if scores.anchor_log_probs is not None:
-    anchor = parallel.local_rows(scores.anchor_log_probs)
-  return rollout_rows(batch.problems, batch.verdicts, batch.host, anchor, rewards, keep)
+def on_devices(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseInputs:
+  """What the updates read; `reward` is the mean before shaping."""
+  rewards, keep = parallel.to_global((scored.rewards, scored.keep), learner.mesh)
+  return PhaseInputs(scored.batch.rollout, rewards, keep, scored.scores, reward, learner.packing)
+
+
+def weigh(learner: Learner, inputs: PhaseInputs,
+           sampling: Policy) -> tuple[list[TrainBatch], dict]:
+  """(optimizer batches, metrics): correction weights, advantages, the split, loss weights."""
+  batches, metrics = learner.batches(*inputs[:4])
+  scoring = learner.scoring
+  if scoring.meter is not None and inputs.scores.own is None:
+    metrics |= scoring.meter(sampling.params, inputs.rollout, scoring.sampling)
+  return batches, metrics
+
+
+def update(learner: Learner, run: RunState, inputs: PhaseInputs,
+            batches: list[TrainBatch]) -> tuple[TrainState, dict, list[dict], PhaseRecord]:
+  """(state, what transforms carry on the host, metrics of each update, those of the phases)."""
+  state, carried, phases, values = run.state, run.carried, {}, {}
+  if learner.phases.by_name:
+    state, carried, phases, values = learner.phases.begin(state, carried, inputs)
+  steps = []
+  for batch in batches:
+    state, metrics = learner.step(state, batch, learner.packing(batch.rollout))
+    steps.append(metrics)
+  return state, carried, steps, PhaseRecord(phases, values)

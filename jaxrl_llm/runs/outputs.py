@@ -1,28 +1,43 @@
-"""Where a run writes, and its line of metrics."""
+"""Where a run writes, and the records that an iteration leaves there."""
 
+import contextlib
 import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+from tqdm import tqdm
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build import evaluation_sets
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.reporting import summary
+from jaxrl_llm.build.loop import Loop
+from jaxrl_llm.build.warm_start import progress
+from jaxrl_llm.parallel import processes
+from jaxrl_llm.reporting import summary, writers
 from jaxrl_llm.reporting.writers import MetricsWriter, NoWriter
+from jaxrl_llm.rollouts.server import ServerError
+from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.best import Best
-from jaxrl_llm.runs.iteration import DeviceMetrics
-from jaxrl_llm.runs.phases import Clock
+from jaxrl_llm.runs.dynamic_sampling import DriedUpError
+from jaxrl_llm.runs.evaluate import Evaluation
+from jaxrl_llm.runs.phases import Clock, Phases, profiled
 from jaxrl_llm.runs.progress import Progress
+from jaxrl_llm.runs.records import DeviceMetrics, Records
+from jaxrl_llm.runs.rollout_batch import ScoredBatch
+from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.store.checkpoints import Checkpoints
-from jaxrl_llm.store.signals import Signals
+from jaxrl_llm.store.signals import Signals, Terminated
 from jaxrl_llm.training.train_step import NonFiniteError
-from jaxrl_llm.types import merge_metrics
+from jaxrl_llm.types import Params, merge_metrics
 
 merged_metrics = jax.jit(merge_metrics)
 LEAST_ESS = 0.1  # of ratio/ess; below it, fewer than one in ten completions carries the update
 logger = logging.getLogger(__name__)
+# What sampling raises, before anything of the state is updated.
+SAMPLING_ERRORS = (DriedUpError, ServerError)
 
 
 class Outputs(NamedTuple):
@@ -62,6 +77,171 @@ class Line(NamedTuple):
   values: dict[str, float]
 
 
+class Evaluated(NamedTuple):
+  """An evaluation on all sets, and the parameters it was made with (as the model reads them).
+
+  Attributes:
+    greedy: on the first set, the task's own problems unless it has none.
+    metrics: of all sets, also those of the sampled completions.
+    accuracy: the share of correct greedy completions of the first set.
+  """
+
+  params: Params
+  greedy: Evaluation
+  metrics: dict[str, float]
+  accuracy: float
+
+
+class RunRecords(Records):
+  """Writes, evaluates and saves the iterations of a run.
+
+  Attributes:
+    ended: whether the last iteration is over, or `evaluation.patience` ended the run.
+  """
+
+  def __init__(self, loop: Loop, outputs: Outputs):
+    self._loop, self._schedule, self._outputs = loop, loop.schedule, outputs
+    self._phases, self._accuracy = Phases(), "-"
+    self._pending: Line | None = None  # the devices may still compute its metrics
+    self._bar: tqdm | None = None
+    self.ended = False
+
+  def iterations(self, done: int) -> tqdm:
+    """The iterations after `done`, with a progress bar."""
+    schedule = self._schedule
+    self._phases, self._outputs.signals.patient = Phases(), True
+    self._bar = progress(range(done + 1, schedule.iterations + 1), schedule.title, initial=done,
+                         total=schedule.iterations)
+    return self._bar
+
+  @contextlib.contextmanager
+  def updating(self, run: RunState, iteration: int) -> Iterator:
+    """As in `Records`; waits for the updates before, traces, and keeps what was finished if rows
+    cannot be sampled.
+    """
+    arrays: list[jax.Array] = []
+    if self._schedule.waits:
+      self._phases.wait(run.state.step)
+    with profiled(self._outputs.directory, self._schedule.profile, iteration) as traced:
+      try:
+        yield arrays.append
+      except SAMPLING_ERRORS:
+        self._keep_finished(run, iteration - 1)
+        raise
+      if traced:
+        jax.block_until_ready(arrays)
+
+  def write(self, iteration: int, scored: ScoredBatch, metrics: DeviceMetrics,
+            values: dict[str, float]) -> list[dict]:
+    """Writes the metrics of the iteration before, while the devices are busy with the updates, and
+    the rows of this one, which it returns.
+    """
+    outputs, phases = self._outputs, self._phases
+    rows = super().write(iteration, scored, metrics, values)
+    phases.iterated(values)
+    self._write_pending()
+    part = (processes.index(), processes.count()) if self._loop.source.several else (0, 1)
+    writers.write_rollouts(outputs.directory, iteration, rows, part)
+    phases.lap("other")
+    self._pending = Line(iteration, metrics, dict(values))
+    return rows
+
+  def evaluate_and_save(self, iteration: int, run: RunState) -> None:
+    """As in `Records`; writes first, because that refuses what is not finite.
+
+    Raises:
+      NonFiniteError: see `write_line`.
+      Terminated: SIGTERM came, in any process; the iteration was saved.
+    """
+    outputs, schedule, phases = self._outputs, self._schedule, self._phases
+    last, evaluated, values = iteration == schedule.iterations, None, self._pending.values
+    if outputs.sets and (last or iteration % schedule.evaluation.every == 0):
+      phases.wait(run.state.step)
+      evaluated = self._evaluated(run, iteration)
+      values |= evaluated.metrics
+      self._accuracy = f"{evaluated.accuracy:.3f}"
+      phases.lap("evaluation")
+    sampled = values.get("dynamic_sampling/tokens", values["rollout/tokens"])
+    values |= phases.take(sampled) | outputs.clock.metrics()
+    self._bar.set_postfix_str(_postfix(values, self._accuracy), refresh=False)
+    terminated = self._terminated()
+    due = last or terminated or iteration % schedule.checkpoint_every == 0
+    if due or evaluated is not None:
+      self._write_pending()
+    if evaluated is not None:
+      self._note(run, iteration, evaluated)
+      last = last or outputs.best.stop
+    if due or last:
+      outputs.save(iteration, run.saved(), wait=last or terminated)
+      phases.lap("checkpoint")
+    if terminated:
+      raise Terminated(agreed=True)
+    self.ended = last
+
+  def write_start(self, run: RunState) -> None:
+    """Evaluates, writes and saves the state before the first iteration, as iteration 0."""
+    outputs = self._outputs
+    if outputs.sets:
+      first = self._evaluated(run, 0)
+      outputs.writer.write(0, first.metrics | outputs.clock.metrics())
+      tqdm.write(f"after the warm start: held-out accuracy {first.accuracy:.3f}")
+      self._note(run, 0, first)
+    else:
+      outputs.writer.write(0, outputs.clock.metrics())
+    outputs.save(0, run.saved())
+
+  def _terminated(self) -> bool:
+    """Whether a signal is to end the run, in any process."""
+    signals = self._outputs.signals
+    signals.check()
+    if not self._loop.source.several:
+      return signals.terminated
+    return any(processes.exchange("terminated", signals.terminated))
+
+  def _evaluated(self, run: RunState, iteration: int) -> Evaluated:
+    """The greedy evaluation and the sampled one of each set."""
+    sets, sampler = self._outputs.sets, self._loop.source.sampler
+    params = self._loop.learner.merged(run.state)
+    greedy = [evaluate.evaluate(heldout, sampler, params) for heldout in sets]
+    metrics: dict[str, float] = {}
+    for heldout, evaluation in zip(sets, greedy, strict=True):
+      metrics |= evaluation.metrics
+      metrics |= evaluate.sampled_metrics(heldout, sampler, params, iteration,
+                                          self._schedule.evaluation)
+    accuracy = metrics[evaluation_sets.named(sets[0].name, "eval/accuracy")]
+    return Evaluated(params, greedy[0], metrics, accuracy)
+
+  def _note(self, run: RunState, iteration: int, evaluated: Evaluated) -> None:
+    """Keeps the parameters if they are the best, and shows the evaluation in the report."""
+    self._outputs.best.update(iteration, evaluated.metrics, run.state.params)
+    self._phases.lap("checkpoint")
+    self._outputs.progress.evaluated(iteration, evaluated.params, evaluated.greedy)
+    self._phases.lap("other")
+
+  def _write_pending(self) -> None:
+    if self._pending is not None:
+      write_line(self._outputs, self._pending)
+      self._pending = None
+
+  def _keep_finished(self, run: RunState, done: int) -> None:
+    """Writes and saves what was finished before an iteration that cannot be sampled.
+
+    Several processes keep what was saved before: the others may not know of the error, and all must
+    save together.
+
+    Args:
+      run: the state after iteration `done`.
+
+    Raises:
+      NonFiniteError: the updates of iteration `done` are not finite, which explains the rest.
+    """
+    if self._loop.source.several:
+      return
+    self._write_pending()
+    if self._outputs.checkpoints.latest() != done:
+      self._outputs.save(done, run.saved(), wait=True)
+
+
 def write_line(outputs: Outputs, line: Line) -> None:
   """Fetches an iteration's metrics and writes its line, once earlier checkpoints are complete.
 
@@ -75,13 +255,13 @@ def write_line(outputs: Outputs, line: Line) -> None:
   values = dict(line.values)
   for name, taken in phases.items():
     values |= {f"{name}/loss": float(metrics["loss/total"].total) for metrics in taken}
-  each = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
-                               for step in steps])
+  losses = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
+                                 for step in steps])
   merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
   outputs.checkpoints.finish()
   outputs.writer.write(line.iteration, values | merged)
   warn_of_few(merged, line.iteration, outputs.warned)
-  for step, (loss, norm) in enumerate(each, start=int(values["step"]) - len(steps) + 1):
+  for step, (loss, norm) in enumerate(losses, start=int(values["step"]) - len(steps) + 1):
     if not (math.isfinite(loss) and math.isfinite(norm)):
       raise NonFiniteError(
           f"iteration {line.iteration}, optimizer step {step}: loss = {float(loss)}, gradient norm "
@@ -105,3 +285,9 @@ def warn_of_few(metrics: dict[str, float], iteration: int, warned: set[str]) -> 
         "Fix: fresher samples (updates.staleness, updates.optimizer_batches), a smaller "
         "optimizer.learning_rate, or an estimator with bounded ratios", iteration, share,
         100 * share)
+
+
+def _postfix(values: dict[str, float], accuracy: str) -> str:
+  """What stands beside the bar."""
+  return (f"reward {values['reward/mean']:.3f}, accuracy {accuracy}, "
+          f"{values['time/tokens_per_second']:.0f} tokens/s, {values['time/peak_memory']:.1f} GiB")

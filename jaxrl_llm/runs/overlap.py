@@ -13,10 +13,10 @@ import time
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.config import Config
-from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, sample_batch, verified
-from jaxrl_llm.types import Params, Task
+from jaxrl_llm.build.loop import RolloutSource
+from jaxrl_llm.runs.dynamic_sampling import sample_batch
+from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, verified
+from jaxrl_llm.types import Params
 
 
 class Ahead:
@@ -27,8 +27,8 @@ class Ahead:
   Evaluations and checkpoints may run at the same time.
   """
 
-  def __init__(self, cfg: Config, task: Task, sampler: Sampler):
-    self._cfg, self._task, self._sampler = cfg, task, sampler
+  def __init__(self, source: RolloutSource):
+    self._source = source
     self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="rollouts")
     self._pending: concurrent.futures.Future[RolloutBatch] | None = None
     self._cursor = 0
@@ -49,7 +49,7 @@ class Ahead:
     """
     begin = time.perf_counter()
     if self._pending is None:
-      batch = sample_batch(self._cfg, self._task, self._sampler, params, step, cursor)
+      batch = sample_batch(self._source, params, step, cursor)
     elif self._cursor != cursor:
       raise ValueError(f"the pending batch begins at task batch {self._cursor}, batch {cursor} was "
                        "asked for. Fix: an Ahead for each run.")
@@ -75,25 +75,24 @@ class Ahead:
     """
     if self._pending is not None:
       raise ValueError(f"a batch from task batch {self._cursor} is pending. Fix: take it first.")
-    cfg, self._cursor = self._cfg, cursor
-    if cfg.rollout.slots or cfg.dynamic_sampling.enabled or cfg.mesh.rollout or cfg.server.url:
-      sampler = self._sampler
-      if parallel.spans_processes(sampler.mesh) or cfg.server.url:
-        # This thread launches everything that has collectives between devices or processes.
-        params, sampler = sampler.prepare(params), dataclasses.replace(sampler, prepare=_identity)
-      self._pending = self._pool.submit(sample_batch, cfg, self._task, sampler, params, step,
-                                        cursor)
-    else:
+    source, self._cursor = self._source, cursor
+    if source.enqueued:
       enqueued = self._pool.submit(self._dispatch, params, step, cursor)
       self._pending = self._pool.submit(self._verified, enqueued)
       concurrent.futures.wait([enqueued])
+      return
+    if parallel.spans_processes(source.sampler.mesh) or source.served:
+      # This thread launches everything that has collectives between devices or processes.
+      params = source.sampler.prepare(params)
+      source = dataclasses.replace(
+          source, sampler=dataclasses.replace(source.sampler, prepare=_identity))
+    self._pending = self._pool.submit(sample_batch, source, params, step, cursor)
 
   def _dispatch(self, params: Params, step: jax.Array, cursor: int) -> Dispatched:
-    params = self._sampler.prepare(params)
-    return dispatch(self._cfg, self._task, self._sampler, params, step, cursor)
+    return dispatch(self._source, self._source.sampler.prepare(params), step, cursor)
 
   def _verified(self, enqueued: concurrent.futures.Future) -> RolloutBatch:
-    return verified(self._cfg, self._task, self._sampler.environment, enqueued.result())
+    return verified(self._source, enqueued.result())
 
   def close(self) -> None:
     """Waits for the pending batch, which cannot be interrupted, and drops it."""

@@ -11,9 +11,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.config import Config
+from jaxrl_llm.build.loop import Loop
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import html, reader, tables, writers
 from jaxrl_llm.runs import evaluate
@@ -38,9 +36,9 @@ class Progress:
       are not held between two reports.
   """
 
-  def __init__(self, cfg: Config, asked: EvaluationSet | None, learner: Learner, sampler: Sampler,
-               start_params: Callable[[], Params], directory: Path):
-    self._cfg, self._asked, self._learner, self._sampler = cfg, asked, learner, sampler
+  def __init__(self, loop: Loop, asked: EvaluationSet | None, start_params: Callable[[], Params],
+               directory: Path):
+    self._loop, self._asked = loop, asked
     self._start_params, self._directory = start_params, directory
     self._before: Evaluation | None = None
     self._last: tuple[int, Evaluation] | None = None
@@ -58,7 +56,7 @@ class Progress:
       self._before = evaluation
     self._last = iteration, evaluation
     now = time.perf_counter()
-    last = iteration == self._cfg.iterations
+    last = iteration == self._loop.schedule.iterations
     due = self._written is None or now - self._written >= SPACING * self._took
     # After the last one comes `finish`. The clocks of several processes need not agree.
     if last or not processes.from_main("report due", lambda: due):
@@ -89,7 +87,7 @@ class Progress:
     Returns:
       The metrics of the greedy evaluation of these parameters on the problems that are shown.
     """
-    early = iteration < self._cfg.iterations  # only evaluation.patience ends a run before
+    early = iteration < self._loop.schedule.iterations  # only evaluation.patience ends a run before
     state = "ended early" if early else "finished"
     if self._asked is None:
       self._write(None, state)
@@ -112,7 +110,7 @@ class Progress:
 
   def _evaluate(self, params: Params) -> Evaluation:
     assert self._asked is not None, "without problems, nothing asks for an evaluation"
-    return evaluate.evaluate(self._cfg, self._asked, self._sampler, params)
+    return evaluate.evaluate(self._asked, self._loop.source.sampler, params)
 
   def _samples(self, iteration: int, params: Params, evaluation: Evaluation) -> dict:
     """Completions from before the training and of `evaluation`, made with `params`."""
@@ -123,7 +121,7 @@ class Progress:
     tokenizer: PreTrainedTokenizerBase = self._asked.task.tokenizer
     count = min(SAMPLES, len(self._asked.problems) // processes.count())
     return {
-        name: evaluate.samples(self._learner, tokenizer, params, start, made, count)
+        name: evaluate.samples(self._loop.learner, tokenizer, params, start, made, count)
         for name, made in (("before", self._before), ("after", evaluation))
     } | {"iteration": iteration}
 

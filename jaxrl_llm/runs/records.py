@@ -1,13 +1,83 @@
-"""What a run writes about a rollout batch: metrics of the host, and a record of each row."""
+"""What a run writes about a rollout batch: metrics of the host, and a record of each completion."""
 
+import contextlib
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from jaxrl_llm import parallel
+from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
+from jaxrl_llm.reporting.writers import DIGITS, plain
+from jaxrl_llm.runs.rollout_batch import ScoredBatch
+from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Rollout
+
+
+class DeviceMetrics(NamedTuple):
+  """Mergeable metrics, which the device may still be computing.
+
+  Attributes:
+    steps: of each update.
+    batch: of correction, reward, advantage and mismatch.
+    phases: of each step that an update transform took before, by its name.
+  """
+
+  steps: list[dict]
+  batch: dict
+  phases: dict[str, list[dict]]
+
+  @property
+  def updates(self) -> int:
+    """Optimizer steps of the iteration."""
+    return len(self.steps) + sum(map(len, self.phases.values()))
+
+
+class Records:
+  """Makes an iteration's records, and neither writes, evaluates nor saves: `RunRecords` does."""
+
+  @contextlib.contextmanager
+  def updating(self, run: RunState, iteration: int) -> Iterator[Callable[[jax.Array], None]]:
+    """Around the steps of an iteration that make the next state; what it yields is called with an
+    array of that state.
+    """
+    del run, iteration
+    yield lambda array: None
+
+  def write(self, iteration: int, scored: ScoredBatch, metrics: DeviceMetrics,
+            values: dict[str, float]) -> list[dict[str, Any]]:
+    """Returns a record of each completion; see `rollout_rows`."""
+    del iteration, metrics, values
+    anchor = scored.scores.anchor_log_probs
+    anchor = None if anchor is None else parallel.local_rows(anchor)
+    batch = scored.batch
+    return rollout_rows(batch.problems, batch.verdicts, batch.host, anchor, scored.rewards,
+                        scored.keep)
+
+  def evaluate_and_save(self, iteration: int, run: RunState) -> None:
+    """Evaluates and saves where the schedule says so."""
+
+
+def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) -> dict[str, float]:
+  """Metrics of the completions of all processes, of their rewards after shaping, and the optimizer
+  step before the updates.
+  """
+  batch, rewards, keep = scored.batch, scored.rewards, scored.keep
+  policy_step = float(np.mean(batch.host.policy_step))
+  before = int(step)
+  if source.several:
+    rewards, keep = map(np.concatenate, zip(*processes.exchange("shaped", (rewards, keep)),
+                                            strict=True))
+  return batch.metrics | host_metrics(batch.verdicts, batch.host, source.rollout.group_size,
+                                      source.several) | {
+      "step": before, "rollout/staleness": before - policy_step,
+      "reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
+      "reward/kept": float(np.mean(keep)),
+  }
 
 
 class RowFacts(NamedTuple):
@@ -47,16 +117,20 @@ def everywhere(verdicts: Verdicts, facts: RowFacts) -> tuple[Verdicts, RowFacts]
           RowFacts(*map(np.concatenate, zip(*(rows for _, rows in parts), strict=True))))
 
 
-def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int) -> dict[str, float]:
+def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
+                 several: bool = False) -> dict[str, float]:
   """Statistics of a rollout batch that need no parameters. Lengths are in tokens.
 
   `reward/mean` and `reward/correct` are means over kept rows. With turns there are also the policy
   turns per row, the share of void rows (which count as unscored too) and the tokens of tools.
 
   Args:
-    verdicts, rollout: of this process's rows, on the host; the statistics are of all processes.
+    verdicts, rollout: of this process's rows, on the host.
+    several: whether there are other processes, whose rows count too.
   """
-  verdicts, rows = everywhere(verdicts, row_facts(rollout))
+  rows = row_facts(rollout)
+  if several:
+    verdicts, rows = everywhere(verdicts, rows)
   keep, correct, new = verdicts.keep, verdicts.correct, rows.new
   groups = correct.reshape(-1, group_size)
   turns = {}
@@ -117,34 +191,45 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
     anchor: [B, L] log-probs of the anchor, or None.
     rewards, keep: [B], after shaping.
   """
+  lists = {name: plain(getattr(rollout, name))
+           for name in ("row_id", "group_id", "policy_step", "truncated", "stop_reason",
+                        "prompt_length", "tokens", "length")}
+  lists["mask"] = plain(np.asarray(rollout.mask).astype(int))
+  log_probs = {"behavior_log_probs": plain(rollout.behavior_log_probs, DIGITS),
+               "anchor_log_probs": None if anchor is None else plain(anchor, DIGITS)}
+  trained, counted = plain(rewards, DIGITS), plain(keep)
+  verified, correct = plain(verdicts.rewards, DIGITS), plain(verdicts.correct)
+  if rollout.turn_id is not None:
+    lists |= {"turn_id": plain(rollout.turn_id), "void": plain(rollout.void)}
   group = len(verdicts.texts) // len(problems)
   out = []
   for row, text in enumerate(verdicts.texts):
-    problem, reward, n = problems[row // group], verdicts.given[row], int(rollout.length[row])
+    problem, reward, length = problems[row // group], verdicts.given[row], lists["length"][row]
     out.append({
-        "row_id": int(rollout.row_id[row]),
-        "group_id": int(rollout.group_id[row]),
-        "policy_step": int(rollout.policy_step[row]),
+        "row_id": lists["row_id"][row],
+        "group_id": lists["group_id"][row],
+        "policy_step": lists["policy_step"][row],
         "prompt": problem.prompt,
         "completion": text,
         "answer": problem.answer,
-        "reward": float(verdicts.rewards[row]),
-        "correct": bool(verdicts.correct[row]),
-        "trained_reward": float(rewards[row]),
-        "keep": bool(keep[row]),
+        "reward": verified[row],
+        "correct": correct[row],
+        "trained_reward": trained[row],
+        "keep": counted[row],
         "unscored_reason": reward.unscored_reason,
-        "truncated": bool(rollout.truncated[row]),
-        "stop_reason": int(rollout.stop_reason[row]),
-        "prompt_length": int(rollout.prompt_length[row]),
-        "tokens": rollout.tokens[row, :n].tolist(),
-        "mask": rollout.mask[row, :n].astype(int).tolist(),
-        "behavior_log_probs": rollout.behavior_log_probs[row, :n].tolist(),
-        "anchor_log_probs": None if anchor is None else anchor[row, :n].tolist(),
+        "truncated": lists["truncated"][row],
+        "stop_reason": lists["stop_reason"][row],
+        "prompt_length": lists["prompt_length"][row],
+        "tokens": lists["tokens"][row][:length],
+        "mask": lists["mask"][row][:length],
+        **{name: None if nested is None else nested[row][:length]
+           for name, nested in log_probs.items()},
     })
     if reward.rung is not None:
       out[-1]["rung"] = reward.rung
     if reward.components:
-      out[-1]["components"] = dict(reward.components)
+      names, values = zip(*reward.components, strict=True)
+      out[-1]["components"] = dict(zip(names, plain(np.array(values), DIGITS), strict=True))
     if rollout.turn_id is not None:
-      out[-1] |= {"turn_id": rollout.turn_id[row, :n].tolist(), "void": bool(rollout.void[row])}
+      out[-1] |= {"turn_id": lists["turn_id"][row][:length], "void": lists["void"][row]}
   return out

@@ -2,26 +2,26 @@
 
 import numpy as np
 
-from jaxrl_llm.config import Config, ShapingConfig
+from jaxrl_llm.build.loop import RewardShaping
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.registry import SHAPINGS
+from jaxrl_llm.runs.rollout_batch import RolloutBatch
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks.shaping import overlong_penalty
 from jaxrl_llm.types import Rollout
 
 
-def trained_rewards(cfg: Config, verdicts: Verdicts, host: Rollout,
+def trained_rewards(shaping: RewardShaping, batch: RolloutBatch,
                     iteration: int) -> tuple[np.ndarray, np.ndarray]:
   """(rewards, keep), both [B], that the update of an iteration reads, of this process's rows.
 
   A shaping may rank groups within the batch, so it is computed on the rows of all processes.
   """
-  rewards, keep = shaped(*_of_all_processes(verdicts, host), cfg.shaping,
-                         cfg.rollout.max_new_tokens)
-  if cfg.task.shuffle_rewards:
-    rewards, keep = shuffled(rewards, keep, cfg.seed, iteration)
-  own = processes.share(len(rewards))
-  return rewards[own], keep[own]
+  if not shaping.several:
+    return _dealt(shaping, *shaped(batch.verdicts, batch.host, shaping), iteration)
+  everyone = _of_all_processes(batch.verdicts, batch.host)
+  rewards, keep = _dealt(shaping, *shaped(*everyone, shaping), iteration)
+  local = processes.share(len(rewards))
+  return rewards[local], keep[local]
 
 
 def _of_all_processes(verdicts: Verdicts, host: Rollout) -> tuple[Verdicts, Rollout]:
@@ -30,27 +30,35 @@ def _of_all_processes(verdicts: Verdicts, host: Rollout) -> tuple[Verdicts, Roll
              for name in ("length", "prompt_length", "truncated", "group_id")}
   parts = processes.exchange("shaping", (verdicts.rewards, verdicts.correct, verdicts.keep,
                                          *lengths.values()))
-  rewards, correct, keep, *found = map(np.concatenate, zip(*parts, strict=True))
+  rewards, correct, keep, *joined = map(np.concatenate, zip(*parts, strict=True))
   return (Verdicts(rewards, correct, keep, [], []),
-          host.replace(**dict(zip(lengths, found, strict=True))))
+          host.replace(**dict(zip(lengths, joined, strict=True))))
 
 
-def shaped(verdicts: Verdicts, host: Rollout, cfg: ShapingConfig,
-           limit: int) -> tuple[np.ndarray, np.ndarray]:
+def shaped(verdicts: Verdicts, host: Rollout,
+           shaping: RewardShaping) -> tuple[np.ndarray, np.ndarray]:
   """(rewards f32, keep bool), both [B], after the rules that depend on length.
 
   Args:
     host: the rows, on the host.
-    limit: the longest completion allowed, tokens.
   """
+  cfg, rewards = shaping.cfg, verdicts.rewards
   new = (host.length - host.prompt_length).astype(np.float64)
   keep = verdicts.keep & ~host.truncated if cfg.mask_truncated else verdicts.keep
-  shape = SHAPINGS[cfg.name].function
-  rewards = shape(verdicts.rewards, verdicts.correct, new, host.group_id, keep,
-                  SHAPINGS.numbers(cfg))
+  if shaping.function is not None:
+    rewards = shaping.function(rewards, verdicts.correct, new, host.group_id, keep, shaping.numbers)
   if cfg.overlong_buffer:
-    rewards = rewards + overlong_penalty(new, limit, cfg.overlong_buffer, cfg.overlong_factor)
+    rewards = rewards + overlong_penalty(new, shaping.max_new_tokens, cfg.overlong_buffer,
+                                         cfg.overlong_factor)
   return np.where(keep, rewards, 0.0).astype(np.float32), keep
+
+
+def _dealt(shaping: RewardShaping, rewards: np.ndarray, keep: np.ndarray,
+           iteration: int) -> tuple[np.ndarray, np.ndarray]:
+  """The rewards as they are, unless the run is a control that shuffles them."""
+  if shaping.shuffle_seed is None:
+    return rewards, keep
+  return shuffled(rewards, keep, shaping.shuffle_seed, iteration)
 
 
 def shuffled(rewards: np.ndarray, keep: np.ndarray, seed: int,

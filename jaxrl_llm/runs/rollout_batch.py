@@ -2,19 +2,21 @@
 
 import dataclasses
 import time
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.config import Config
+from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.rollouts.environment import Environment
-from jaxrl_llm.runs.dynamic_sampling import MIXED, dried_up, group_kinds, pooled_metrics
-from jaxrl_llm.runs.prompt_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.verdicts import Verdicts, verify
-from jaxrl_llm.types import Params, Problem, Rollout, Task
+from jaxrl_llm.training.score import Scores
+from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Task
+
+# Metrics of the sampler that are summed over several batches; the others are ratios.
+SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",
+          "server/redrawn_batches", "time/server_away"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +59,63 @@ class RolloutBatch:
   metrics: dict[str, float]
 
 
-def dispatch(cfg: Config, task: Task, sampler: Sampler, params: Params, step: jax.Array,
-             cursor: int) -> Dispatched:
+class ScoredBatch(NamedTuple):
+  """A verified batch with its scores and shaped rewards.
+
+  Attributes:
+    batch: as it was sampled.
+    scores: on the devices of all processes.
+    rewards, keep: [B] f32 and bool, of this process's rows, after shaping.
+  """
+
+  batch: RolloutBatch
+  scores: Scores
+  rewards: np.ndarray
+  keep: np.ndarray
+
+
+def prompt_batch(task: Task, problems: list[Problem], width: int, *, group_size: int = 1,
+                 first_row: int = 0) -> PromptBatch:
+  """Lays each problem's prompt out on `group_size` contiguous rows, as numpy arrays.
+
+  Group ids follow from row ids, so they are unique in the run and groups of several batches may be
+  joined.
+
+  Args:
+    width: columns of a prompt, `rollout.max_prompt_tokens`.
+    first_row: row id of the first row, a multiple of `group_size`; the others count up from it.
+  """
+  ids = [task.render(problem) for problem in problems]
+  tokens = np.full((len(ids), width), task.tokenizer.pad_token_id, np.int32)
+  for row, prompt in enumerate(ids):
+    tokens[row, :len(prompt)] = prompt
+  length = np.array([len(prompt) for prompt in ids], np.int32)
+  row_id = first_row + np.arange(len(problems) * group_size, dtype=np.int32)
+  return PromptBatch(np.repeat(tokens, group_size, 0), np.repeat(length, group_size), row_id,
+                     row_id // group_size)
+
+
+def by_row(prompts: PromptBatch, problems: list[Problem]) -> dict[int, Problem]:
+  """The problem of each row id; `problems` has one per group, in the order of the rows."""
+  size = len(prompts.row_id) // len(problems)
+  return {int(row): problems[i // size] for i, row in enumerate(prompts.row_id)}
+
+
+def iteration_key(seed: int, iteration: int) -> jax.Array:
+  """Sampling key of an iteration. Row ids are folded into it, so each row has its own noise."""
+  return jax.random.fold_in(jax.random.key(seed), iteration)
+
+
+def next_prompts(source: RolloutSource, cursor: int) -> tuple[list[Problem], PromptBatch]:
+  """(problems, prompts on the host) of this process, of the task's batch at `cursor`."""
+  task, rollout, share = source.task, source.rollout, source.share
+  problems = task.batch(cursor)[share]
+  first_row = cursor * rollout.rows + share.start * rollout.group_size
+  return problems, prompt_batch(task, problems, rollout.max_prompt_tokens,
+                                group_size=rollout.group_size, first_row=first_row)
+
+
+def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int) -> Dispatched:
   """Samples the task's batch at `cursor`; its rows may still be in the making on return.
 
   Args:
@@ -66,27 +123,28 @@ def dispatch(cfg: Config, task: Task, sampler: Sampler, params: Params, step: ja
     step: its optimizer step, recorded with the rows.
     cursor: index of the task batch; row ids follow from it.
   """
-  begin = time.perf_counter()
-  own = processes.share(cfg.rollout.prompts)
-  problems = task.batch(cursor)[own]
-  prompts = prompt_batch(task, problems, cfg.rollout.max_prompt_tokens,
-                         group_size=cfg.rollout.group_size,
-                         first_row=cursor * cfg.rows + own.start * cfg.rollout.group_size)
-  told = {"problems": by_row(prompts, problems)} if sampler.environment else {}
-  placed = parallel.to_global(prompts, parallel.of_process(sampler.mesh))
-  rollout, metrics = sampler.sample(params, placed, iteration_key(cfg.seed, cursor),
-                                    sampler.sampling, **told)
+  begin, sampler = time.perf_counter(), source.sampler
+  problems, prompts = next_prompts(source, cursor)
+  of_rows = {"problems": by_row(prompts, problems)} if sampler.environment else {}
+  placed = parallel.to_global(prompts, source.prompt_mesh)
+  rollout, metrics = sampler.sample(params, placed, iteration_key(source.seed, cursor),
+                                    sampler.sampling, **of_rows)
   rollout = rollout.replace(policy_step=rollout.policy_step + step)
   return Dispatched(problems, rollout, cursor + 1, metrics, begin)
 
 
-def verified(cfg: Config, task: Task, environment: Environment | None,
-             dispatched: Dispatched) -> RolloutBatch:
-  """Waits for this process's rows and verifies them."""
+def verified(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> RolloutBatch:
+  """Waits for this process's rows and verifies them, unless they are."""
+  if isinstance(dispatched, RolloutBatch):
+    return dispatched
   host = parallel.local_rows(dispatched.rollout)
   sampled = time.perf_counter()
-  verdicts = verify(task, environment, cfg.rollout, dispatched.problems, host)
-  metrics = pooled_metrics(processes.exchange("samplers", dispatched.metrics)) | {
+  verdicts = verify(source.task, source.sampler.environment, source.rollout, dispatched.problems,
+                    host)
+  metrics = dispatched.metrics
+  if source.several:
+    metrics = pooled_metrics(processes.exchange("samplers", metrics))
+  metrics = metrics | {
       "time/rollout": sampled - dispatched.begin,
       "time/verify": time.perf_counter() - sampled,
   }
@@ -94,94 +152,12 @@ def verified(cfg: Config, task: Task, environment: Environment | None,
                       metrics)
 
 
-def sample_batch(cfg: Config, task: Task, sampler: Sampler, params: Params, step: jax.Array,
-                 cursor: int) -> RolloutBatch:
-  """Samples and verifies `rollout.prompts` groups.
-
-  Dynamic sampling drops groups whose kept rewards are all equal, or that have fewer than two kept
-  rows, and samples further task batches instead, up to `max_draws`. Surplus groups are dropped.
-
-  All processes count the groups of all, and deal them so that each has as many.
-
-  Args:
-    params, step: the sampling policy, as the model reads it, and its optimizer step.
-    cursor: index of the next task batch.
-
-  Raises:
-    DriedUpError: saying how many groups were all right, all wrong or unscored.
+def pooled_metrics(samplers: list[dict[str, float]]) -> dict[str, float]:
+  """The sampler's metrics over several batches or processes: counts and seconds are summed, ratios
+  averaged.
   """
-  begin = time.perf_counter()
-  params = sampler.prepare(params)
-  if not cfg.dynamic_sampling.enabled:
-    dispatched = dispatch(cfg, task, sampler, params, step, cursor)
-    return verified(cfg, task, sampler.environment, dispatched)
-  found, counts, metrics, tally, tokens = [], [], [], np.zeros(4, int), 0
-  while tally[MIXED] < cfg.rollout.prompts:
-    if len(found) == cfg.dynamic_sampling.max_draws:
-      raise dried_up(cfg, tally)
-    dispatched = dispatch(cfg, task, sampler, params, step, cursor + len(found))
-    batch = verified(cfg, task, sampler.environment, dispatched)
-    own = group_kinds(batch.verdicts, cfg.rollout.group_size)
-    kinds = processes.exchange("kinds", own)
-    tally += np.bincount(np.concatenate(kinds), minlength=4)
-    counts.append([int(np.sum(part == MIXED)) for part in kinds])
-    found.append(_take(batch, np.flatnonzero(own == MIXED), cfg.rollout.group_size))
-    metrics.append(dispatched.metrics)
-    tokens += int(np.sum(batch.host.length - batch.host.prompt_length))
-  added = {
-      "time/rollout": time.perf_counter() - begin,
-      "dynamic_sampling/draws": float(len(found)),
-      "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum()),
-      "dynamic_sampling/tokens": float(sum(processes.exchange("tokens", tokens))),
-  }
-  joined = _dealt(_join(found), counts, cfg.rollout.prompts, cfg.rollout.group_size)
-  pooled = pooled_metrics(processes.exchange("samplers", pooled_metrics(metrics)))
-  return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, sampler.mesh),
-                             metrics=pooled | added)
-
-
-def _dealt(mixed: RolloutBatch, counts: list[list[int]], wanted: int,
-           group_size: int) -> RolloutBatch:
-  """This process's share of the first `wanted` groups of all processes.
-
-  Groups are in the order of their draws, and of the processes in a draw, so that which ones are
-  taken does not depend on how many processes there are.
-
-  Args:
-    mixed: this process's groups, in the order of the draws.
-    counts: of the groups of each process, for each draw.
-  """
-  owner = np.concatenate([np.repeat(np.arange(len(draw)), draw) for draw in counts])
-  nth = np.zeros_like(owner)  # which of its owner's groups each one is
-  for process in range(processes.count()):
-    nth[owner == process] = np.arange(np.sum(owner == process))
-  owner, nth = owner[:wanted], nth[:wanted]
-  target = np.arange(wanted) // (wanted // processes.count())
-  mine = owner == processes.index()
-  received = processes.deal("groups", [_take(mixed, nth[mine & (target == other)], group_size)
-                                       for other in range(processes.count())])
-  # They come owner by owner, and go into the order of all.
-  order = np.argsort(owner[target == processes.index()], kind="stable")
-  return _take(_join(received), np.argsort(order), group_size)
-
-
-def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBatch:
-  """The given groups of a batch, on the host only."""
-  rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
-  return dataclasses.replace(
-      batch,
-      problems=[batch.problems[group] for group in groups],
-      rollout=None,
-      host=jax.tree.map(lambda x: x[rows], batch.host),
-      verdicts=batch.verdicts.take(rows),
-  )
-
-
-def _join(batches: list[RolloutBatch]) -> RolloutBatch:
-  """The groups of several batches, on the host only."""
-  return dataclasses.replace(
-      batches[-1],
-      problems=[problem for batch in batches for problem in batch.problems],
-      host=jax.tree.map(lambda *xs: np.concatenate(xs), *(batch.host for batch in batches)),
-      verdicts=Verdicts.join([batch.verdicts for batch in batches]),
-  )
+  pooled = {}
+  for name in samplers[0]:
+    pool = np.sum if name in SUMMED else np.mean
+    pooled[name] = float(pool([metrics[name] for metrics in samplers]))
+  return pooled

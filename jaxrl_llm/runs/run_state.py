@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.scoring import score_rollout
-from jaxrl_llm.config import Config
 from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts import engine
 from jaxrl_llm.store.checkpoints import abstract
+from jaxrl_llm.training.columns import POLICIES
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
 from jaxrl_llm.types import PromptBatch, TrainState
@@ -56,19 +56,19 @@ class RunState:
     return tree | self.carried
 
 
-def first_state(cfg: Config, learner: Learner, start: Start) -> RunState:
+def first_state(learner: Learner, start: Start) -> RunState:
   """The state before the first iteration.
 
   Trained leaves are copied, so that `start` survives the updates; frozen ones are shared.
   """
   def init(trained):
     state = init_state(jax.tree.map(jnp.copy, trained), learner.optimizer)
-    return with_carried(state, cfg.step, _itself)
+    return with_carried(state, learner.cfg, _itself)
 
-  state = jax.jit(init, out_shardings=_layout(cfg, learner))(start.params)
-  stale = tuple(_snapshot(state) for _ in range(cfg.updates.staleness))
-  return RunState(state.replace(frozen=start.frozen), 1, _zeros(_abstract_carried(cfg, learner)),
-                  stale)
+  state = jax.jit(init, out_shardings=_layout(learner))(start.params)
+  stale = tuple(_snapshot(state) for _ in range(learner.updates.staleness))
+  return RunState(state.replace(frozen=start.frozen), 1,
+                  _zeros(_abstract_carried(learner)), stale)
 
 
 def restored_state(tree: dict, start: Start) -> RunState:
@@ -78,23 +78,24 @@ def restored_state(tree: dict, start: Start) -> RunState:
                   tuple(tree.get("stale", ())))
 
 
-def abstract_saved(cfg: Config, learner: Learner) -> dict:
+def abstract_saved(learner: Learner) -> dict:
   """Shapes, dtypes and shardings of `RunState.saved`."""
-  trained, _ = trainable.shapes_of(learner.model, cfg.parameters)
+  trained, _ = trainable.shapes_of(learner.model, learner.cfg.parameters)
   shapes = with_carried(
-      jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained), cfg.step,
+      jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained), learner.cfg,
       functools.partial(jax.eval_shape, _itself))
-  train = abstract(shapes, _layout(cfg, learner))
+  train = abstract(shapes, _layout(learner))
   tree = {"train": train, "cursor": np.asarray(0, np.int32)}
-  if cfg.updates.staleness:
-    tree["stale"] = [TrainState(train.step, train.params, None)] * cfg.updates.staleness
-  return tree | _abstract_carried(cfg, learner)
+  if learner.updates.staleness:
+    tree["stale"] = [TrainState(train.step, train.params, None)] * learner.updates.staleness
+  return tree | _abstract_carried(learner)
 
 
-def _layout(cfg: Config, learner: Learner) -> TrainState:
+def _layout(learner: Learner) -> TrainState:
   """Shardings of a state without its frozen leaves."""
-  whole = state_shardings(learner.model, learner.optimizer, learner.mesh, cfg.parameters)
-  return carrying_shardings(whole.replace(frozen=None), cfg.step, learner.mesh)
+  shardings = state_shardings(learner.model, learner.optimizer, learner.mesh,
+                              learner.cfg.parameters)
+  return carrying_shardings(shardings.replace(frozen=None), learner.cfg, learner.mesh)
 
 
 def _snapshot(state: TrainState) -> TrainState:
@@ -110,19 +111,20 @@ def _zeros(shapes):
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), shapes)
 
 
-def _abstract_carried(cfg: Config, learner: Learner) -> dict[str, Any]:
+def _abstract_carried(learner: Learner) -> dict[str, Any]:
   """Shapes of what update transforms carry, by tracing the functions that make it."""
   if not learner.phases.by_name:
     return {}
-  per_row = jax.ShapeDtypeStruct((cfg.rows,), jnp.int32)
-  tokens = jax.ShapeDtypeStruct((cfg.rows, cfg.rollout.max_prompt_tokens), jnp.int32)
-  sizes = engine.EngineConfig(max_new_tokens=cfg.rollout.max_new_tokens)
-  rollout = engine.rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
-                                 turns=cfg.rollout.max_turns > 0)
+  rollout, rows = learner.rollout, learner.rollout.rows
+  per_row = jax.ShapeDtypeStruct((rows,), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((rows, rollout.max_prompt_tokens), jnp.int32)
+  sizes = engine.EngineConfig(max_new_tokens=rollout.max_new_tokens)
+  shapes = engine.rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
+                                turns=rollout.max_turns > 0)
   params = learner.model.shapes()
   score = functools.partial(score_rollout, learner.scoring)
-  scores = jax.eval_shape(score, params, params, rollout, base=params)
-  rewards = jax.ShapeDtypeStruct((cfg.rows,), jnp.float32)
-  keep = jax.ShapeDtypeStruct((cfg.rows,), bool)
-  return {name: phase.carried(rollout, rewards, keep, scores)
+  scores = jax.eval_shape(score, dict.fromkeys(POLICIES, params), shapes)
+  rewards = jax.ShapeDtypeStruct((rows,), jnp.float32)
+  keep = jax.ShapeDtypeStruct((rows,), bool)
+  return {name: phase.carried(shapes, rewards, keep, scores)
           for name, phase in learner.phases.by_name.items()}

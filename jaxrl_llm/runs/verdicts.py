@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm.config import RolloutConfig
 from jaxrl_llm.rollouts.environment import Environment, ToolEnvironment, before_stop
-from jaxrl_llm.tasks.rewards import judged
+from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import (
   STOP_ENVIRONMENT,
   STOP_LENGTH,
@@ -72,6 +72,14 @@ def verify(task: Task, environment: Environment | None, cfg: RolloutConfig,
   rewards = np.array([r.value if k else 0.0 for r, k in zip(given, keep, strict=True)], np.float32)
   correct = np.array([reward.correct for reward in given]) & keep
   return Verdicts(rewards, correct, keep, texts, given)
+
+
+def judged(task: Task, problems: list[Problem], texts: list[str]) -> list[Reward]:
+  """The verdicts on groups of completions, group after group; `problems` has one each."""
+  if isinstance(task, RewardedTask):
+    return task.group_rewards(problems, texts)
+  size = len(texts) // len(problems)
+  return task.rewards([problem for problem in problems for _ in range(size)], texts)
 
 
 def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | None,

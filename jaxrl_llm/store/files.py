@@ -1,6 +1,9 @@
-"""Files that are complete or absent."""
+"""Files that are complete or absent, and the names of the files of rollouts."""
 
 import os
+import re
+
+ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?\.jsonl")
 
 
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
@@ -11,3 +14,35 @@ def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
     file.flush()
     os.fsync(file.fileno())
   os.replace(temporary, path)
+
+
+def rollout_path(workdir: str | os.PathLike, iteration: int, part: tuple[int, int] = (0, 1)) -> str:
+  """Returns the path of the rollouts of one iteration.
+
+  Args:
+    part: (which process, of how many) wrote them.
+  """
+  process, count = part
+  of = f"-{process:05d}-of-{count:05d}" if count > 1 else ""
+  return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}{of}.jsonl")
+
+
+def rollout_paths(workdir: str | os.PathLike, iteration: int) -> list[str]:
+  """Returns the files that hold the rollouts of one iteration, in the order of the processes."""
+  return rollout_files(workdir).get(iteration, [])
+
+
+def rollout_part(path: str) -> tuple[int, int]:
+  """Returns (which process, of how many) wrote a file of rollouts."""
+  match = ROLLOUTS.fullmatch(os.path.basename(path))
+  return (int(match[2]), int(match[3])) if match and match[2] else (0, 1)
+
+
+def rollout_files(workdir: str | os.PathLike) -> dict[int, list[str]]:
+  """Returns the files of rollouts in a run's folder by iteration."""
+  folder = os.path.join(workdir, "rollouts")
+  paths: dict[int, list[str]] = {}
+  for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+    if match := ROLLOUTS.fullmatch(name):
+      paths.setdefault(int(match[1]), []).append(os.path.join(folder, name))
+  return paths

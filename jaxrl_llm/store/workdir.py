@@ -13,7 +13,7 @@ import jax
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import paper_table
-from jaxrl_llm.config import Config, ConfigError, read_saved
+from jaxrl_llm.config import ConfigError, read_saved
 from jaxrl_llm.store.files import write_atomically
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy",
@@ -28,17 +28,17 @@ VECTORS = ("avx512f", "avx2", "avx")  # instructions of x86 processors, the wide
 logger = logging.getLogger(__name__)
 
 
-def claim(workdir: str | Path, cfg: Config) -> Path:
+def claim(workdir: str | Path, values: dict) -> Path:
   """Makes the folder and writes config.json, unless the same config is there; raises as `check`.
 
   Keys of `LAYOUT` and `SERVER` that changed are written; those of `LAYOUT` are logged.
   """
-  changed = check(workdir, cfg)
+  changed = check(workdir, values)
   workdir = Path(workdir)
   path = workdir / "config.json"
   if changed or not path.exists():
     workdir.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(config_lib.to_dict(cfg), indent=2) + "\n")
+    write_atomically(path, json.dumps(values, indent=2) + "\n")
   divided = [line for line in changed if line.startswith(LAYOUT)]
   if divided:
     logger.warning("the run goes on with its rows divided otherwise: %s. Numbers agree with those "
@@ -46,10 +46,13 @@ def claim(workdir: str | Path, cfg: Config) -> Path:
   return workdir
 
 
-def check(workdir: str | Path, cfg: Config) -> list[str]:
+def check(workdir: str | Path, values: dict) -> list[str]:
   """Refuses a folder that holds another config; returns the differences that do not matter.
 
-  The plugins there are imported only if `cfg` names them, too.
+  The plugins there are imported only if `values` names them, too.
+
+  Args:
+    values: a resolved config, as `to_dict` gives it.
 
   Raises:
     ConfigError: listing the differences.
@@ -57,7 +60,7 @@ def check(workdir: str | Path, cfg: Config) -> list[str]:
   path = Path(workdir) / "config.json"
   if not path.exists():
     return []
-  saved_config, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(cfg)
+  saved_config, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(values)
   former = paper_table.carried_before(saved_config)
   if former is not None and any(Path(workdir).glob("checkpoints/*")):
     raise ConfigError(f"--workdir={workdir}: {former} in its config.json is of version 0.1, whose "
@@ -65,7 +68,8 @@ def check(workdir: str | Path, cfg: Config) -> list[str]:
                       "evaluation and export still read this one.")
   saved_plugins = {"plugins": saved_config.get("plugins") or []}
   differing = differences(saved_plugins, {"plugins": mine["plugins"]})
-  differing = differing or differences(_as_json(config_lib.from_saved(saved_config)), mine)
+  differing = differing or differences(_as_json(
+      config_lib.to_dict(config_lib.from_saved(saved_config))), mine)
   may_change = LAYOUT if mine["server"]["url"] == "" or _served(
       saved_config) == "" else LAYOUT + SERVER
   refused = [line for line in differing if not line.startswith(may_change)]
@@ -80,9 +84,9 @@ def _served(saved: dict) -> str:
   return saved.get("server", {}).get("url", "")
 
 
-def _as_json(cfg: Config) -> dict:
-  """The config as it is read back from a file: lists in place of tuples."""
-  return json.loads(json.dumps(config_lib.to_dict(cfg)))
+def _as_json(values: dict) -> dict:
+  """A config as it is read back from a file: lists in place of tuples."""
+  return json.loads(json.dumps(values))
 
 
 def differences(saved_config: dict, mine: dict, prefix: str = "") -> list[str]:

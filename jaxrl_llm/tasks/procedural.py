@@ -53,7 +53,7 @@ class Procedural(TaskBase):
           f"task.name = {self.cfg.name!r}: of {PATIENCE} problems in a row none is for training "
           f"and fits rollout.max_prompt_tokens = {limit}; prompts have up to {longest} tokens. "
           f"Fix: rollout.max_prompt_tokens >= {longest}, or {self.more_problems()}.")
-    return share(problems, shard, shards)
+    return problems if shards == 1 else share(problems, shard, shards)
 
   def heldout(self, size: int) -> list[Problem]:
     """Returns the first `size` distinct held-out problems, the same for every seed.

@@ -231,11 +231,3 @@ def rewarded(task: Task, cfg: RewardConfig) -> Task:
   if cfg.name == TASK:
     return task
   return RewardedTask(task, cfg)
-
-
-def judged(task: Task, problems: list[Problem], completions: list[str]) -> list[Reward]:
-  """Returns the verdicts on groups of completions, group after group; `problems` has one each."""
-  if isinstance(task, RewardedTask):
-    return task.group_rewards(problems, completions)
-  size = len(completions) // len(problems)
-  return task.rewards([problem for problem in problems for _ in range(size)], completions)

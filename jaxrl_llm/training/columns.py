@@ -20,7 +20,7 @@ from jaxrl_llm.types import Params, Rollout, Sampling
 
 # Parameters that a column's pass may read: the current policy, the same without adapters, and the
 # KL reference.
-CURRENT, BASE, REFERENCE = "current", "base", "reference"
+POLICIES = CURRENT, BASE, REFERENCE = "current", "base", "reference"
 REFERENCE_COLUMN, RECOMPUTED_COLUMN = "ref_log_probs", "recomputed_log_probs"
 
 
@@ -51,7 +51,8 @@ class ColumnEntry(Entry):
     reads: CURRENT, BASE or REFERENCE, in the order of the arguments.
     statistic: of `row_stats`, under the anchor, that the column is; empty: it has a pass.
     program: how the pass is called in plans and profiles.
-    check: `check(cfg: Config, reader: str) -> None` refuses configs without what the pass reads.
+    check: refuses configs without what the pass reads; its parameters name the sections that it
+      gets, such as `parameters`, and `reader`, the key that asks for the column.
   """
 
   reads: tuple[str, ...] = (CURRENT,)

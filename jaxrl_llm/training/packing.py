@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config
+from jaxrl_llm.config import UpdateConfig
 from jaxrl_llm.types import Bins, Rollout
 
 # Empty rows cost elementwise work of [K, L] in each bin; with fewer places short rows waste tokens.
@@ -118,13 +118,14 @@ class Packer:
     return -(-rows // width), width
 
 
-def make_packer(cfg: Config, mesh: Mesh) -> Packer | None:
+def make_packer(updates: UpdateConfig, bin_tokens: int, group_size: int,
+                mesh: Mesh) -> Packer | None:
   """Returns the packer of a run that trains on this mesh; None if it has no token budget."""
-  if not cfg.updates.token_budget:
+  if not updates.token_budget:
     return None
-  shared = cfg.updates.shared_prompts
-  rows = max(ROWS, cfg.rollout.group_size) if shared else ROWS
-  return Packer(Bins(cfg.bin_tokens, rows), cfg.updates.token_budget // cfg.bin_tokens,
+  shared = updates.shared_prompts
+  rows = max(ROWS, group_size) if shared else ROWS
+  return Packer(Bins(bin_tokens, rows), updates.token_budget // bin_tokens,
                 parallel.row_shards(mesh), shared)
 
 

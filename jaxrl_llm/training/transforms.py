@@ -108,11 +108,15 @@ class Transform:
     off_policy: whether it trains on rows of an earlier policy.
     passes: forward passes over the optimizer batch that `before` makes.
     columns: columns that it reads of the batch (training/columns.py).
+    check: raises ConfigError for a resolved config that the transform does not work under; a
+      method whose parameters name the sections that it reads, such as `estimator`. None: it works
+      under all.
   """
 
   recomputes_anchor = off_policy = False
   passes = 0
   columns: frozenset[str] = frozenset()
+  check: Callable[..., None] | None = None
 
   def first(self) -> Any:
     """Returns what `before` and `after` carry at first, a pytree of arrays; None: nothing."""
@@ -134,8 +138,6 @@ class Transform:
     del parts
     return None
 
-  def check(self, cfg) -> None:
-    """Raises ConfigError for a resolved config that the transform does not work under."""
 
 
 def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):

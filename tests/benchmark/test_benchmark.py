@@ -16,11 +16,13 @@ import tiny
 from jaxrl_llm.benchmark import benchmark
 from jaxrl_llm.benchmark.benchmark import Settings
 from jaxrl_llm.build import evaluation_sets, setup
+from jaxrl_llm.build.loading import described
 from jaxrl_llm.build.warm_start import Start
-from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
+from jaxrl_llm.config import ConfigError, WriterConfig, from_dict, to_dict
 from jaxrl_llm.models import save_pretrained
+from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs import evaluate
-from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints
@@ -61,8 +63,8 @@ def test_rows_keep_their_noise_in_another_order(built, params):
   prompts = prompt_batch(built.task, built.task.heldout(10), built.cfg.rollout.max_prompt_tokens)
 
   def sample(prompts, piece):
-    return evaluate.sample_rows(built.sampler, params, prompts, jax.random.key(1), Sampling.of(1.0),
-                                piece=piece)
+    return evaluate.sample_rows(built.sampler, params, prompts,
+                                Draw(jax.random.key(1), Sampling.of(1.0)), piece=piece)
 
   order = np.arange(10)[::-1]
   one, other = sample(prompts, 10), sample(jax.tree.map(lambda x: x[order], prompts), 4)
@@ -88,27 +90,27 @@ class HalfScored:
 
 def test_unscored_rows_are_wrong_and_left_out_beside(built, params):
   asked = dataclasses.replace(own(built), task=HalfScored(built.task))
-  found = evaluate.sampled_metrics(built.cfg, asked, built.sampler, params, 1, piece=10)
+  found = evaluate.sampled_metrics(asked, built.sampler, params, 1, built.cfg.evaluation, piece=10)
   assert found == pytest.approx({"eval/avg@3": 9 / 30, "eval/avg@3_scored": 0.5,
                                  "eval/pass@3": 0.9, "eval/pass@3_scored": 1.0})
-  found = evaluate.evaluate(built.cfg, asked, built.sampler, params).metrics
+  found = evaluate.evaluate(asked, built.sampler, params).metrics
   assert found["eval/accuracy"] == 3 / 10 and found["eval/accuracy_scored"] == 3 / 5
   assert found["eval/unscored"] == 5 / 10
   assert {name for name in found if "component" not in name} | {
       "eval/avg@3", "eval/avg@3_scored", "eval/pass@3", "eval/pass@3_scored"
-  } == set(evaluate.metric_names(built.cfg))
+  } == set(evaluate.metric_names(built.cfg.task.heldout_problems, built.cfg.evaluation))
 
 
 def test_no_samples_no_metrics(built, params):
   cfg = dataclasses.replace(built.cfg, evaluation=dataclasses.replace(built.cfg.evaluation,
                                                                       samples=0))
-  assert evaluate.sampled_metrics(cfg, own(built), built.sampler, params, 1) == {}
+  assert evaluate.sampled_metrics(own(built), built.sampler, params, 1, cfg.evaluation) == {}
 
 
 def test_samples_score_the_shown_rows(built, params):
   other = built.learner.model.init(jax.random.key(4))
-  cfg, task, learner, sampler = built
-  evaluation = evaluate.evaluate(cfg, own(built), sampler, params)
+  _, task, learner, sampler = built
+  evaluation = evaluate.evaluate(own(built), sampler, params)
   shown = evaluate.samples(learner, task.tokenizer, params, other, evaluation, 3)
   assert len(shown) == 3 and json.dumps(shown)
   assert any(any(row["log_ratio"]) for row in shown)
@@ -122,8 +124,8 @@ SETTINGS = Settings(samples=3, temperature=1.0, batch=10, seed=5)
 
 
 def run_benchmark(built, params, settings, out, source="a"):
-  return benchmark.run(built.cfg, [own(built)], built.sampler, params, settings, out,
-                       {"workdir": source})
+  return benchmark.run([own(built)], built.sampler, params, settings, out,
+                       described(built.cfg) | {"source": {"workdir": source}})
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +215,8 @@ def test_samples_of_other_problems_are_refused(change, finished, built, params):
               *asked.problems[5:]]
   asked = dataclasses.replace(asked, problems=problems)
   with pytest.raises(ConfigError, match=r"problems have changed under the same name\):\n  prob"):
-    benchmark.run(built.cfg, [asked], built.sampler, params, SETTINGS, finished, {"workdir": "a"})
+    benchmark.run([asked], built.sampler, params, SETTINGS, finished,
+                  described(built.cfg) | {"source": {"workdir": "a"}})
   # A line that was brought from elsewhere is refused by itself.
   path, lines = finished / "samples.jsonl", by_problem(finished)
   benchmark._check_lines(path, lines, own(built).problems, 3)
@@ -325,9 +328,9 @@ def test_table_and_metrics(finished):
 @pytest.fixture(scope="module")
 def run_folder(built, params, tmp_path_factory):
   """A run's folder with the checkpoint of iteration 4."""
-  folder = workdir.claim(tmp_path_factory.mktemp("run") / "a", built.cfg)
+  folder = workdir.claim(tmp_path_factory.mktemp("run") / "a", to_dict(built.cfg))
   checkpoints = Checkpoints(folder, built.cfg.checkpoint)
-  state = first_state(built.cfg, built.learner, Start(params, None))
+  state = first_state(built.learner, Start(params, None))
   checkpoints.save(4, state.saved())
   checkpoints.close()
   return folder

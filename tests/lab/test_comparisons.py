@@ -28,8 +28,8 @@ def test_what_instances_share_is_left_out_of_a_difference():
 
 
 def test_a_study_has_the_values_of_its_instances():
-  made = studies.single_study("s", {"token": studies.WEIGHTS["token"]}, vocabulary=2, horizons=(2,),
-                              drifts=(0.3,), instances=3, seed=0)
+  made = studies.single_study("s", {"token": studies.WEIGHTS["token"]},
+                              studies.Population(2, 3, seed=0), horizons=(2,), drifts=(0.3,))
   values = made[0].values["bias"]
   assert values.shape == (3,) and made[0].mean["bias"] == np.mean(values)
 
@@ -55,7 +55,8 @@ def test_a_known_baseline_of_zero_agrees_with_the_sum_over_groups():
   known = comparisons.population_baselines(drift=0.0, group_size=GROUP, instances=INSTANCES, **TREE)
   cells = [(name, EstimatorConfig("reinforce"), AdvantageConfig(name),
             AggregationConfig("sequence_sum")) for name in ("none", "rloo")]
-  none, rloo = studies.group_study("s", cells, drift=0.0, group_size=GROUP, instances=INSTANCES,
-                                   **TREE)
+  none, rloo = studies.group_study(
+      "s", cells, studies.Population(TREE["vocabulary"], INSTANCES, TREE["seed"]), drift=0.0,
+      group_size=GROUP, horizon=TREE["horizon"])
   np.testing.assert_allclose(known["none"], none.values["variance"], rtol=1e-5)
   assert np.all(known["mean"] < rloo.values["variance"]), "an estimated baseline adds variance"

@@ -8,7 +8,7 @@ from jaxrl_llm.config import ModelConfig, TaskConfig
 from jaxrl_llm.lab import decisions
 from jaxrl_llm.lab.decisions import FREE, Case, Rules
 from jaxrl_llm.models import Model
-from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.tasks import ModularChain, Recurrence
 from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Problem
@@ -30,8 +30,9 @@ def sampled(case, params, forced=None, forbidden=None) -> np.ndarray:
   shape = (COUNT, case.rules.steps)
   prompts = prompt_batch(case.task, case.task.heldout(COUNT), case.width)
   return np.asarray(decisions.sample(
-      params, prompts, jax.random.key(1), np.full(shape, FREE, np.int32) if forced is None
-      else forced, np.zeros((COUNT, 12), bool) if forbidden is None else forbidden,
+      params, prompts, jax.random.key(1), decisions.Interventions(
+          np.full(shape, FREE, np.int32) if forced is None else forced,
+          np.zeros((COUNT, 12), bool) if forbidden is None else forbidden),
       model=case.model, rules=case.rules))
 
 

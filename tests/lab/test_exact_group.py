@@ -81,7 +81,7 @@ def test_sampling_agrees_with_enumeration(case):
   pair = functions()
   groups = exact_group.multisets(len(case.tree.tokens), GROUP)
   truth = exact_gradient.report(exact_group.group_moments(case, groups, *pair), target)
-  estimate, error = monte_carlo.group_report(case, *pair, target, group_size=GROUP,
+  estimate, error = monte_carlo.group_report(case, pair, target, group_size=GROUP,
                                              samples=20_000, seed=0)
 
   def away(report, name):
@@ -89,11 +89,11 @@ def test_sampling_agrees_with_enumeration(case):
 
   for name in studies.METRICS:
     assert getattr(error, name) > 0 and away(estimate, name) < 4, name
-  other, _ = monte_carlo.group_report(case, *functions(advantage="dr_grpo"), target,
+  other, _ = monte_carlo.group_report(case, functions(advantage="dr_grpo"), target,
                                       group_size=GROUP, samples=20_000, seed=0)
   assert away(other, "variance") > 4
   with pytest.raises(ValueError, match="multiple"):
-    monte_carlo.group_report(case, *pair, target, group_size=GROUP, samples=30, seed=0)
+    monte_carlo.group_report(case, pair, target, group_size=GROUP, samples=30, seed=0)
 
 
 def test_window_simulation_agrees_with_the_closed_form():

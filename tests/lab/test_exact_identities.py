@@ -184,8 +184,8 @@ def _ordered(v, metric):
 
 
 def test_order_of_biases_and_variances():
-  rows = studies.single_study("order", studies.WEIGHTS, vocabulary=3, horizons=(5,),
-                              drifts=(0.3, 0.6), instances=20, seed=0)
+  rows = studies.single_study("order", studies.WEIGHTS, studies.Population(3, 20, seed=0),
+                              horizons=(5,), drifts=(0.3, 0.6))
   assert all(ordered(rows, "bias").values())
   assert all(ordered(rows, "variance").values())
   swap = {"none": "token", "token": "none"}

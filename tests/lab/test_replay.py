@@ -58,10 +58,11 @@ def setting(workdir):
   run = read_run(workdir)
   cfg, task, learner, _ = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
   parts = types.SimpleNamespace(cfg=cfg, task=task, model=learner.model)
-  rows = frozen.load(run, 3, parts.cfg, 0)
+  rows = frozen.load(run, 3, cfg.row_length, 0)
   at, params = saved.restore_trained(cfg, learner, workdir)
   assert at == 4
-  result = replay.replay(rows, params, Scores(), model=parts.model, cfg=parts.cfg, micro_batches=4)
+  result = replay.replay(rows, params, Scores(), model=parts.model, cfg=cfg.batch,
+                         step=StepConfig(cfg.loss, 4))
   return parts, rows, params, result
 
 
@@ -96,7 +97,7 @@ def test_every_estimator_is_there_and_the_policies_differ(setting):
 @pytest.mark.parametrize("name", ["ctpo", "minpro"])
 def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   parts, rows, params, result = setting
-  batch = replay._batch(rows, Scores(), parts.cfg)
+  batch = replay._batch(rows, Scores(), parts.cfg.batch)
   flat = loss_gradient(name, parts, params, batch, rows, parts.cfg.loss)
   np.testing.assert_allclose(entry(result, name).gradient, flat, rtol=1e-4, atol=1e-6)
   other = entry(result, "reinforce").gradient
@@ -112,9 +113,9 @@ def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monke
   loss = dataclasses.replace(cfg.loss, stop_ids=parts.task.stop_ids)
   # Ratios of earlier tokens count in both, and neither clips all of the gradient away.
   monkeypatch.setattr(estimators, "names", lambda: ["seq_is", "minpro"])
-  again = functools.partial(replay.replay, rows, params, Scores(), model=parts.model, cfg=cfg,
-                            micro_batches=4, stop_ids=parts.task.stop_ids)
-  result, batch = again(), replay._batch(rows, Scores(), cfg)
+  again = functools.partial(replay.replay, rows, params, Scores(), model=parts.model,
+                            cfg=cfg.batch, step=StepConfig(loss, 4))
+  result, batch = again(), replay._batch(rows, Scores(), cfg.batch)
   stats = jax.jit(functools.partial(policy_stats, model=parts.model, cfg=loss))(params, batch)
   inside, mask = stats.in_support, np.asarray(rows.rollout.mask)
   assert 0.02 < np.mean(~np.asarray(inside)[mask]) < 0.5
@@ -131,7 +132,7 @@ def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monke
 @pytest.mark.slow
 def test_drift_by_position_equals_a_loop(setting):
   parts, rows, params, result = setting
-  batch = replay._batch(rows, Scores(), parts.cfg)
+  batch = replay._batch(rows, Scores(), parts.cfg.batch)
   log_probs = np.asarray(
       policy_stats(params, batch, model=parts.model, cfg=parts.cfg.loss).log_probs)
   behavior, mask = np.asarray(rows.rollout.behavior_log_probs), np.asarray(rows.rollout.mask)
@@ -153,7 +154,7 @@ def test_drift_by_position_equals_a_loop(setting):
 def test_one_denominator_for_tokens_without_gradient(setting):
   """Of the tokens with an advantage: the table's share is the mean of the figure's."""
   parts, rows, _, result = setting
-  batch = replay._batch(rows, Scores(), parts.cfg)
+  batch = replay._batch(rows, Scores(), parts.cfg.batch)
   mask = np.asarray(batch.rollout.mask)
   counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
   assert result.advantaged == pytest.approx(counted.sum() / mask.sum()) and result.advantaged < 0.95

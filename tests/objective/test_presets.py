@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import presets
+from jaxrl_llm.build.loop import make_shaping
 from jaxrl_llm.config import Config, ConfigError, EstimatorConfig, base_config, from_dict, to_dict
 from jaxrl_llm.objective import correction, estimators
 from jaxrl_llm.runs.rewards import shaped
@@ -111,8 +112,8 @@ def test_topr_has_a_negative_side():
   zeros = np.zeros(4, np.int32)
   rows = Rollout(None, None, zeros + 5, zeros + 3, None, zeros > 0, zeros, zeros, zeros,
                  np.array([0, 0, 1, 1]))
-  rewards, kept = shaped(verdicts, rows, cfg.shaping, 4)
+  rewards, kept = shaped(verdicts, rows, make_shaping(cfg.shaping, 4))
   check_two_sides(rewards)
   np.testing.assert_array_equal(kept, keep)
   with pytest.raises(AssertionError):
-    check_two_sides(shaped(verdicts, rows, Config().shaping, 4)[0])
+    check_two_sides(shaped(verdicts, rows, make_shaping(Config().shaping, 4))[0])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import test_rollout_batch as tables
 
-from jaxrl_llm.runs import rollout_batch
+from jaxrl_llm.build import loop
+from jaxrl_llm.runs import dynamic_sampling, rollout_batch
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 
 
@@ -52,9 +53,16 @@ class Threads:
     return [row[self.index()] for row in self.exchange(name, values)]
 
 
-def taken(monkeypatch, count: int, cfg=None) -> list:
+def replaced(monkeypatch, count: int) -> Threads:
+  """Threads in place of the processes of sampling."""
   threads = Threads(count)
-  monkeypatch.setattr(rollout_batch, "processes", threads)
+  for module in (loop, rollout_batch, dynamic_sampling):
+    monkeypatch.setattr(module, "processes", threads)
+  return threads
+
+
+def taken(monkeypatch, count: int, cfg=None) -> list:
+  threads = replaced(monkeypatch, count)
   return threads.run(lambda: tables.sampled(cfg))
 
 
@@ -82,14 +90,13 @@ def test_three_processes_take_the_groups_of_one(monkeypatch):
 def test_a_group_that_stays_where_it_was_sampled_is_told(monkeypatch):
   """A wrong dealing: each process keeps its own first group."""
   right = joined(taken(monkeypatch, 1))
-  monkeypatch.setattr(rollout_batch, "_dealt", lambda mixed, counts, wanted, size:
-                      rollout_batch._take(mixed, np.arange(min(1, len(mixed.problems))), size))
+  monkeypatch.setattr(dynamic_sampling, "_dealt", lambda mixed, counts, wanted, size:
+                      dynamic_sampling._take(mixed, np.arange(min(1, len(mixed.problems))), size))
   assert not same(joined(taken(monkeypatch, 3)), right)
 
 
 def test_all_processes_run_dry_together(monkeypatch):
-  threads = Threads(3)
-  monkeypatch.setattr(rollout_batch, "processes", threads)
+  threads = replaced(monkeypatch, 3)
 
   def dry():
     with pytest.raises(DriedUpError, match="1 of 6 groups in 2 draws"):

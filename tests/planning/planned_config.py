@@ -1,5 +1,7 @@
 """A small run to plan, and the same on real CPU devices."""
 
+import dataclasses
+
 from jaxrl_llm.build import setup
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.planning.shapes import with_shapes
@@ -19,4 +21,5 @@ def ready(**changes):
   config = get_config()
   for section, keys in changes.items():
     config[section].update(keys)
-  return with_shapes(setup.resolve(from_dict(config)))
+  cfg = setup.resolve(from_dict(config))
+  return dataclasses.replace(cfg, model=with_shapes(cfg.model, cfg.pretrained))

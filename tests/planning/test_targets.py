@@ -1,14 +1,14 @@
 """Names of targets and programs, and what a user reads where one is wrong."""
 
-import dataclasses
 import importlib.util
 
 import jax
 import planned_config
 import pytest
 
+from jaxrl_llm.build import abstract
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.planning import abstract, programs, shapes, targets
+from jaxrl_llm.planning import programs, shapes, targets
 
 
 @pytest.mark.parametrize("name, expected", [
@@ -38,12 +38,12 @@ def test_a_checkpoint_without_shapes_is_refused(tmp_path):
   cfg = planned_config.ready()
   for name, message in (("org/unknown", "Qwen/Qwen3-4B"), (str(tmp_path), "config.json")):
     with pytest.raises(ConfigError, match=message):
-      shapes.with_shapes(dataclasses.replace(cfg, pretrained=name))
+      shapes.with_shapes(cfg.model, name)
 
 
 def test_published_shapes_keep_how_the_network_runs():
   cfg = planned_config.ready(model=dict(remat="full", compute_dtype="bfloat16"))
-  model = shapes.with_shapes(dataclasses.replace(cfg, pretrained="Qwen/Qwen3-4B")).model
+  model = shapes.with_shapes(cfg.model, "Qwen/Qwen3-4B")
   assert (model.num_layers, model.width, model.scan_layers) == (36, 2560, True)
   assert (model.remat, model.compute_dtype) == ("full", "bfloat16")
 

@@ -387,7 +387,7 @@ def test_the_tag_names_its_tool():
 
 def test_programs_run_in_the_sandbox():
   environment = make_environment(TOKENIZER, "fence", "python", eos_ids=(EOS,),
-                                 max_output_tokens=200, workers=1)
+                                 max_output_tokens=200)
   try:
     for code, shown in (("print(6*7)", "42\n"), ("1/0", "ZeroDivisionError: division by zero"),
                         ("print('\\\\' + 'boxed' + '{42}')", None)):

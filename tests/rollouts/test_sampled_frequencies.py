@@ -61,7 +61,7 @@ def program(banned):
   @jax.jit
   def run(key, sampling):
     return sample_token(jnp.broadcast_to(hidden, (SAMPLES, 1)), jnp.asarray(head),
-                        row_keys(key, rows), jnp.zeros_like(rows), sampling, forbidden)
+                        (row_keys(key, rows), jnp.zeros_like(rows)), sampling, forbidden)
 
   return run
 

@@ -276,14 +276,14 @@ def noise_mistakes(sample) -> list[str]:
 def reports_clean_log_probs(*arguments):
   """Wrong: the noise changes the token and not its log-prob."""
   *others, sampling = arguments
-  token, _ = sample_token(*others, sampling)
+  token, _ = sample_token(*others[:2], others[2:], sampling)
   logits = others[0] @ others[1] / sampling.temperature
   return token, jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
 
 
 def reports_other_noise(hidden, head, keys, position, sampling):
   """Wrong: the log-prob is that of a second draw of the noise."""
-  token, _ = sample_token(hidden, head, keys, position, sampling)
+  token, _ = sample_token(hidden, head, (keys, position), sampling)
   logits = hidden @ head / sampling.temperature
   noise = jax.random.normal(keys[0], logits.shape) * sampling.logit_noise / sampling.temperature
   return token, jnp.take_along_axis(jax.nn.log_softmax(logits + noise), token[:, None], 1)[:, 0]
@@ -359,7 +359,7 @@ def test_rules_are_traced():
   def run(sampling):
     traces.append(1)
     keys = jax.random.split(KEY, 2)
-    return sample_token(*states(2), keys, jnp.zeros(2, jnp.int32), sampling)
+    return sample_token(*states(2), (keys, jnp.zeros(2, jnp.int32)), sampling)
 
   for sampling in (at(1.0), Sampling.of(0.5), Sampling.of(0, top_k=3),
                    Sampling.of(1.0, top_p=0.5, min_p=0.1),

@@ -112,7 +112,7 @@ def whole(tokens, length, keys):
   at = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   hidden, _ = MODEL.hidden(PARAMS, tokens, at, (at < length[:, None]).astype(jnp.int32))
   last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], 1)[:, 0]
-  return sample_token(last, MODEL.head(PARAMS), keys, length, SAMPLING)
+  return sample_token(last, MODEL.head(PARAMS), (keys, length), SAMPLING)
 
 
 def take(row: Row, token: int, log_prob: float, environment, max_turns: int,

@@ -102,7 +102,7 @@ def last_state(workdir: Path):
   cfg, _, learner = saved.build_learner(workdir, jax.devices()[:1], plugins="run")
   checkpoints = Checkpoints(workdir, cfg.checkpoint)
   try:
-    iteration, tree = checkpoints.restore(abstract_saved(cfg, learner))
+    iteration, tree = checkpoints.restore(abstract_saved(learner))
   finally:
     checkpoints.close()
   return iteration, jax.device_get(tree["train"])

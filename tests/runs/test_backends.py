@@ -7,6 +7,7 @@ import pytest
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import backends, setup
+from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models.trainable import split
@@ -22,8 +23,8 @@ WORDS = 2  # tokens that the toy answers with, before the stop token
 
 def toy(parts: backends.BackendParts):
   """Answers every prompt with tokens that depend on the row alone, and the policy's log-probs."""
-  cfg, stop, model = parts.cfg, parts.task.stop_ids[0], parts.model
-  group = cfg.rollout.group_size
+  cfg, stop, model = parts.rollout, parts.task.stop_ids[0], parts.model
+  group = cfg.group_size
 
   def prepare(params):
     return jax.tree.map(jnp.copy, params)
@@ -68,13 +69,17 @@ def configured(**flat):
   return setup.resolve(from_dict(config))
 
 
+def name_of(cfg):
+  return backends.name_of(cfg.rollout.backend, cfg.server.url)
+
+
 def iterated(**flat):
   """(rows of the files, host metrics, device metrics) of one iteration on two devices."""
   built = setup.build(configured(**flat), jax.devices()[:2])
   params = built.learner.model.init(jax.random.key(0))
   start = Start(*split(params, built.cfg.parameters))
-  run = first_state(built.cfg, built.learner, start)
-  _, metrics, host, rows = iterate(*built, run, params, 1)
+  run = first_state(built.learner, start)
+  _, metrics, host, rows = iterate(make_loop(*built), run, params, 1)
   return rows, host, metrics
 
 
@@ -110,10 +115,10 @@ def test_evaluations_and_other_runs_stay_with_the_engine():
 
 
 def test_the_default_follows_the_server_s_address():
-  assert backends.name_of(configured()) == backends.ENGINE
+  assert name_of(configured()) == backends.ENGINE
   server = {"server.url": "http://127.0.0.1:9", "server.folder": "weights"}
-  assert backends.name_of(configured(**server)) == backends.SERVER
-  assert backends.name_of(configured(**{"rollout.backend": "engine"})) == backends.ENGINE
+  assert name_of(configured(**server)) == backends.SERVER
+  assert name_of(configured(**{"rollout.backend": "engine"})) == backends.ENGINE
 
 
 @pytest.mark.parametrize(("keys", "message"), [

@@ -309,7 +309,8 @@ def refusals(tmp_path_factory):
       "from jaxrl_llm.config import base_config\n\n\ndef get_config():\n  config = base_config()\n"
       "  config.optimizer.learning_rat = 1\n  return config\n")
   other = folder / "other"
-  workdir.claim(other, setup.resolve(from_dict(tiny_with({"seed": 7, "optimizer.b1": 0.5}))))
+  resolved = setup.resolve(from_dict(tiny_with({"seed": 7, "optimizer.b1": 0.5})))
+  workdir.claim(other, to_dict(resolved))
   begin = lambda name, *overrides, **options: command.start(options.pop(
       "workdir", folder / name), *overrides, compile_log=folder / f"{name}.jsonl", **options)
   processes = {

@@ -12,8 +12,14 @@ from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST, iterations, restore_part
 
 
-def configured(best="eval/accuracy", patience=0) -> Config:
+def config(best="eval/accuracy", patience=0) -> Config:
   return from_dict({"checkpoint": {"best": best}, "evaluation": {"patience": patience}})
+
+
+def configured(**keys) -> tuple[str, int]:
+  """Arguments of `Best` for a config."""
+  cfg = config(**keys)
+  return cfg.checkpoint.best, cfg.evaluation.patience
 
 
 def run(kept: Best, values, *, name="eval/accuracy", every=2, begin=1, end=None):
@@ -38,7 +44,7 @@ def lines(values, name="eval/accuracy"):
 
 
 def test_strictly_better_parameters_replace_the_best(tmp_path):
-  kept = Best(configured(), tmp_path)
+  kept = Best(*configured(), tmp_path)
   run(kept, [0.2, 0.5, 0.5, float("nan"), 0.4, 0.3])
   assert kept.iteration == 2 and iterations(tmp_path, BEST) == [2]
   tree = restore_part(tmp_path / BEST / "2", {"train": {"params": {"x": like()}}}, "none")
@@ -52,10 +58,10 @@ def like():
 
 def test_a_minus_says_that_less_is_better_and_none_keeps_nothing(tmp_path):
   values = [9.0, 7.0, 8.0, 9.0]
-  shortest = Best(configured("-eval/length"), tmp_path / "a")
+  shortest = Best(*configured(best="-eval/length"), tmp_path / "a")
   run(shortest, values, name="eval/length")
   assert shortest.iteration == 2
-  off = Best(configured("none"), tmp_path / "b")
+  off = Best(*configured(best="none"), tmp_path / "b")
   run(off, values)
   assert not (tmp_path / "b").exists() and not off.stop
 
@@ -74,15 +80,15 @@ def test_a_run_killed_anywhere_ends_with_the_same_best(values, unfinished, tmp_p
   The newest one may still be being written then.
   """
   monkeypatch.setattr(checkpoints, "save_params", folder_only)
-  whole = Best(configured(patience=2), tmp_path / "whole")
+  whole = Best(*configured(patience=2), tmp_path / "whole")
   last = run(whole, values)
   expected = iterations(tmp_path / "whole", BEST)
   for at in range(1, last + 1):
     folder = tmp_path / str(at)
-    run(Best(configured(patience=2), folder), values, end=at)
+    run(Best(*configured(patience=2), folder), values, end=at)
     begun = [0, *(i for i in range(1, at + 1) if i % 2 == 0 or i == last)]
     checkpoint = begun[max(0, len(begun) - 1 - unfinished)]
-    again = Best(configured(patience=2), folder)
+    again = Best(*configured(patience=2), folder)
     again.resume(lines(values[:checkpoint]), checkpoint)
     assert all(found <= checkpoint for found in iterations(folder, BEST))
     stopped = again.stop
@@ -96,27 +102,27 @@ def test_a_run_killed_anywhere_ends_with_the_same_best(values, unfinished, tmp_p
 def test_a_best_without_a_record_would_end_otherwise(tmp_path):
   """What the test above rejects: going on with an empty record."""
   values = [0.2, 0.6, 0.4, 0.5]
-  forgetful = Best(configured(), tmp_path)
+  forgetful = Best(*configured(), tmp_path)
   run(forgetful, values, begin=3)
   assert forgetful.iteration == 4
 
 
 def test_patience_ends_the_run_after_as_many_evaluations(tmp_path):
   values = [0.1, 0.3, 0.3, 0.2, 0.9]
-  assert run(Best(configured(patience=2), tmp_path / "a"), values) == 4
-  assert run(Best(configured(patience=3), tmp_path / "b"), values) == 5
-  assert run(Best(configured(), tmp_path / "c"), values) == 5
+  assert run(Best(*configured(patience=2), tmp_path / "a"), values) == 4
+  assert run(Best(*configured(patience=3), tmp_path / "b"), values) == 5
+  assert run(Best(*configured(), tmp_path / "c"), values) == 5
 
 
 def test_a_metric_that_no_evaluation_logs_is_refused(tmp_path):
   with pytest.raises(ConfigError, match=r"eval/acc'.*eval/accuracy, .*eval/unscored\. Fix: one of"):
-    setup.resolve(configured("eval/acc"))
+    setup.resolve(config("eval/acc"))
   with pytest.raises(ConfigError, match="eval/pass@4"):
-    setup.resolve(configured("eval/pass@4"))
+    setup.resolve(config("eval/pass@4"))
   sampled = {"checkpoint": {"best": "eval/pass@4"}, "evaluation": {"samples": 4}}
   assert setup.resolve(from_dict(sampled)).checkpoint.best == "eval/pass@4"
   with pytest.raises(ConfigError, match=r"evaluation\.patience = 2.*checkpoint\.best"):
-    setup.resolve(configured("none", patience=2))
+    setup.resolve(config("none", patience=2))
 
 
 def test_best_is_chosen_by_name(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import tiny
 
 from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import AdvantageConfig, Config, from_dict
 from jaxrl_llm.models.trainable import split
@@ -84,9 +85,9 @@ def test_two_iterations_move_the_value_head():
   params = built.learner.model.init(jax.random.key(0))
   # Away from 0, which is the target wherever an untrained policy is never right.
   params = {**params, "value_head": params["value_head"] + 1.0}
-  run = first_state(built.cfg, built.learner, Start(*split(params, built.cfg.parameters)))
+  run = first_state(built.learner, Start(*split(params, built.cfg.parameters)))
   for iteration in (1, 2):
-    run, (steps, *_), _, _ = iterate(*built, run, params, iteration)
+    run, (steps, *_), _, _ = iterate(make_loop(*built), run, params, iteration)
     assert "critic/loss" in steps[0]
   built.sampler.close()
   moved = np.abs(np.asarray(built.learner.merged(run.state)["value_head"]) - params["value_head"])

@@ -31,7 +31,7 @@ def cfg(tmp_path):
 
 
 def test_rows_of_the_file_are_imitated_but_no_held_out_or_long_one(cfg):
-  task = demonstrating(cfg, 5, None)
+  task = demonstrating(cfg.warm_start, cfg.task, cfg.rollout, 5, None)
   seen = {problem.prompt: problem.demonstration for i in range(6) for problem in task.batch(i)}
   assert seen == {f"{i}+1=": str(i + 1) for i in range(6)}
   assert demonstrations(task, 0, cfg.row_length).loss_weights.sum() == 4 * 2, "digit and end"
@@ -40,7 +40,7 @@ def test_rows_of_the_file_are_imitated_but_no_held_out_or_long_one(cfg):
 def test_a_mapping_with_demonstrations(cfg, tmp_path):
   shown = write(tmp_path / "gsm.jsonl", [{"question": "1+1?", "answer": "so\n#### 2"}])
   warm = dataclasses.replace(cfg.warm_start, path=shown, mapping="gsm8k")
-  task = demonstrating(dataclasses.replace(cfg, warm_start=warm), 0, None)
+  task = demonstrating(warm, cfg.task, cfg.rollout, 0, None)
   assert task.batch(0)[0].demonstration == "so\n#### 2"
 
 
@@ -52,4 +52,4 @@ def test_a_mapping_with_demonstrations(cfg, tmp_path):
 def test_a_file_that_does_not_fit_is_refused(cfg, tmp_path, rows, change, message):
   warm = dataclasses.replace(cfg.warm_start, path=write(tmp_path / "bad.jsonl", rows), **change)
   with pytest.raises(ConfigError, match=message):
-    demonstrating(dataclasses.replace(cfg, warm_start=warm), 0, None)
+    demonstrating(warm, cfg.task, cfg.rollout, 0, None)

@@ -88,10 +88,11 @@ def test_metrics_are_named_after_the_set(built, sets):
   params = built.learner.model.init(jax.random.key(3))
   found = {}
   for one in sets:
-    found |= evaluate.evaluate(built.cfg, one, built.sampler, params).metrics
-    found |= evaluate.sampled_metrics(built.cfg, one, built.sampler, params, 1)
+    found |= evaluate.evaluate(one, built.sampler, params).metrics
+    found |= evaluate.sampled_metrics(one, built.sampler, params, 1, built.cfg.evaluation)
   of_verifiers = {name for name in found if name.endswith("/costly")}
-  assert set(found) - of_verifiers == set(evaluate.metric_names(built.cfg))
+  assert set(found) - of_verifiers == set(
+      evaluate.metric_names(built.cfg.task.heldout_problems, built.cfg.evaluation))
   assert {"eval/accuracy", "eval/a/accuracy", "eval/b/accuracy_scored"} <= set(found)
   assert "eval/a/avg@2" in found
   assert not {"eval/avg@2", "eval/b/avg@2"} & set(found)
@@ -106,8 +107,9 @@ def test_a_set_alone_has_the_metrics_that_it_has_among_others(built, sets, paths
   alone = config(paths, **{"evaluation.sets.b.problems": 0, "checkpoint.best": "none"}, own=0)
   cfg = setup.resolve(alone)
   one, = evaluation_sets.make_sets(cfg, built.task)
-  assert (evaluate.sampled_metrics(cfg, one, built.sampler, params, 1)
-          == evaluate.sampled_metrics(built.cfg, sets[1], built.sampler, params, 1) != {})
+  assert (evaluate.sampled_metrics(one, built.sampler, params, 1, cfg.evaluation)
+          == evaluate.sampled_metrics(sets[1], built.sampler, params, 1, built.cfg.evaluation)
+          != {})
 
 
 REFUSED = [
@@ -147,7 +149,7 @@ def test_long_prompts_are_left_out_where_that_is_asked_for(built, paths):
   asked = evaluation_sets.make_sets(cfg, built.task)[1]
   assert len(asked.problems) == 5 and asked.too_long == 1
   params = built.learner.model.init(jax.random.key(3))
-  assert evaluate.evaluate(cfg, asked, built.sampler, params).metrics["eval/a/too_long"] == 1
+  assert evaluate.evaluate(asked, built.sampler, params).metrics["eval/a/too_long"] == 1
 
 
 def test_an_evaluation_of_nothing_is_refused(built):
@@ -178,7 +180,7 @@ def test_any_number_of_rows_on_any_number_of_devices(slots, built, paths, tmp_pa
   found = []
   for made, tree in ((built, params), (many, spread)):
     here = evaluation_sets.make_sets(cfg, made.task)
-    greedy = [evaluate.evaluate(cfg, one, made.sampler, tree) for one in here]
+    greedy = [evaluate.evaluate(one, made.sampler, tree) for one in here]
     out = tmp_path / str(len(found))
     benchmark.run(cfg, here, made.sampler, tree, settings, out, {})
     found.append((here, greedy, out))

@@ -11,6 +11,7 @@ import tiny
 
 from jaxrl_llm import parallel, presets
 from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.models.trainable import split
@@ -53,10 +54,10 @@ def test_twenty_steps(preset):
   built = setup.build(setup.resolve(from_dict(smallest(preset))), jax.devices()[:1])
   params = built.learner.model.init(jax.random.key(0))
   start = Start(*split(params, built.cfg.parameters, jax.random.key(1)))
-  run = first_state(built.cfg, built.learner, start)
+  run = first_state(built.learner, start)
   norms = []
   for iteration in range(1, ITERATIONS + 1):
-    run, (steps, extra, _), values, rows = iterate(*built, run, params, iteration)
+    run, (steps, extra, _), values, rows = iterate(make_loop(*built), run, params, iteration)
     metrics = summary.summarize(parallel.gather_host({**merged_metrics(steps), **extra}))
     bad = {name: x for name, x in {**metrics, **values}.items() if not math.isfinite(x)}
     assert not bad, f"iteration {iteration}"
@@ -83,8 +84,8 @@ def test_experts_train_and_report_their_load():
   built = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
   params = built.learner.model.init(jax.random.key(0))
   start = Start(*split(params, built.cfg.parameters, jax.random.key(1)))
-  run = first_state(built.cfg, built.learner, start)
-  _, (steps, *_), _, _ = iterate(*built, run, params, 1)
+  run = first_state(built.learner, start)
+  _, (steps, *_), _, _ = iterate(make_loop(*built), run, params, 1)
   load = [
       summary.summarize(parallel.gather_host(merged_metrics(steps)))[f"moe/load/bucket_{e}"]
       for e in range(4)

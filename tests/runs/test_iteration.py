@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.warm_start import Start, warm_start
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.models.trainable import split
@@ -42,14 +43,14 @@ def history():
   """(built, start, the run after each of 5 iterations, host values of each)."""
   made = built()
   start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
-  return made, start, *_go_on(made, first_state(made.cfg, made.learner, start), start, range(1, 6))
+  return made, start, *_go_on(made, first_state(made.learner, start), start, range(1, 6))
 
 
 def _go_on(made, run, start, iterations):
   runs, values = [], []
   for iteration in iterations:
     # The next iteration donates this one's state: keep a copy on the host.
-    run, _, host, rows = iterate(*made, run, start.params, iteration)
+    run, _, host, rows = iterate(make_loop(*made), run, start.params, iteration)
     runs.append((jax.device_get(run.saved()), run.cursor))
     values.append(host | {"policy_step": {row["policy_step"] for row in rows}})
   return runs, values
@@ -96,7 +97,7 @@ def test_a_run_that_forgot_its_cursor_is_told_apart(history, tmp_path):
 def _through_a_checkpoint(made, tree, iteration, folder):
   checkpoints = Checkpoints(folder, made.cfg.checkpoint)
   checkpoints.save(iteration, tree)
-  at, found = checkpoints.restore(abstract_saved(made.cfg, made.learner))
+  at, found = checkpoints.restore(abstract_saved(made.learner))
   checkpoints.close()
   assert at == iteration
   return found
@@ -107,11 +108,11 @@ def test_the_engine_samples_what_the_single_program_samples(history):
   """`rollout.slots` changes how rows are scheduled, not what they say."""
   _, start, *_ = history
   made = built(**{"rollout.slots": 8, "rollout.chunk": 2})
-  run = first_state(made.cfg, made.learner, start)
-  run, _, host, rows = iterate(*made, run, start.params, 1)
+  run = first_state(made.learner, start)
+  run, _, host, rows = iterate(make_loop(*made), run, start.params, 1)
   whole = built()
-  run = first_state(whole.cfg, whole.learner, start)
-  _, _, _, expected = iterate(*whole, run, start.params, 1)
+  run = first_state(whole.learner, start)
+  _, _, _, expected = iterate(make_loop(*whole), run, start.params, 1)
   assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
   np.testing.assert_allclose(np.concatenate([row["behavior_log_probs"] for row in rows]),
                              np.concatenate([row["behavior_log_probs"] for row in expected]),
@@ -150,7 +151,7 @@ def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
           "warm_start.learning_rate": 2e-2
       })
   start = warm_start(made.cfg, made.learner, made.task.tokenizer, tmp_path)
-  _, _, host, rows = iterate(*made, first_state(made.cfg, made.learner, start), start.params, 1)
+  _, _, host, rows = iterate(make_loop(*made), first_state(made.learner, start), start.params, 1)
   called = [row for row in rows if len(row["tokens"]) > sum(row["mask"]) + row["prompt_length"]]
   assert called and host["tool/calls"] >= len(called)
   for row in called:

@@ -11,14 +11,14 @@ import pytest
 import test_rollout_batch
 
 from jaxrl_llm.build import saved, setup
+from jaxrl_llm.build.loop import make_loop, make_source
 from jaxrl_llm.build.warm_start import Start
-from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.config import ConfigError, base_config, from_dict, to_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.presets import apply
-from jaxrl_llm.runs.dynamic_sampling import DriedUpError
+from jaxrl_llm.runs.dynamic_sampling import DriedUpError, sample_batch
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.overlap import Ahead
-from jaxrl_llm.runs.rollout_batch import sample_batch
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints
@@ -60,19 +60,20 @@ def go_on(made, run, start, iterations, ahead, before=lambda run: None):
   out = []
   for iteration in iterations:
     before(run)
-    run, _, values, rows = iterate(*made, run, made.learner.merged(start), iteration, ahead)
+    run, _, values, rows = iterate(make_loop(*made), run, made.learner.merged(start), iteration,
+                                   ahead)
     timeless = {k: v for k, v in values.items() if not k.startswith("time/")}
     out.append((jax.device_get(run.saved()), run.cursor, rows, timeless))
   return out
 
 
 def ahead_of(made, kind=Ahead):
-  return kind(made.cfg, made.task, made.sampler)
+  return kind(make_source(made.cfg, made.task, made.sampler))
 
 
 def from_the_start(made, ahead=None, before=lambda run: None):
   start = start_of(made)
-  run = first_state(made.cfg, made.learner, start)
+  run = first_state(made.learner, start)
   with ahead or contextlib.nullcontext():
     return go_on(made, run, start, range(1, ITERATIONS + 1), ahead, before)
 
@@ -122,11 +123,11 @@ def test_a_restarted_run_samples_the_lost_batch_again(case, tmp_path):
   made, expected = case
   start = start_of(made)
   with ahead_of(made) as ahead:
-    go_on(made, first_state(made.cfg, made.learner, start), start, range(1, 3), ahead)
+    go_on(made, first_state(made.learner, start), start, range(1, 3), ahead)
     assert ahead._pending is not None
   checkpoints = Checkpoints(tmp_path, made.cfg.checkpoint)
   checkpoints.save(2, expected[1][0])
-  _, tree = checkpoints.restore(abstract_saved(made.cfg, made.learner))
+  _, tree = checkpoints.restore(abstract_saved(made.learner))
   checkpoints.close()
   with ahead_of(made) as ahead:
     assert_same(go_on(made, restored_state(tree, start), start, range(3, ITERATIONS + 1), ahead),
@@ -267,7 +268,7 @@ def test_several_processes_are_refused(monkeypatch):
 @pytest.mark.parametrize("devices, left", [(8, 4), (4, 4), (1, 1)])
 def test_a_run_is_read_on_the_devices_that_train_or_on_all_there_are(devices, left, tmp_path):
   """Reading samples nothing ahead: no rule of overlap stands in its way."""
-  workdir.claim(tmp_path, built(8, **{"mesh.rollout": 4}).cfg)
+  workdir.claim(tmp_path, to_dict(built(8, **{"mesh.rollout": 4}).cfg))
   made = setup.build(*saved.read_config(tmp_path, jax.devices()[:devices]))
   assert made.learner.mesh.size == left and not made.cfg.updates.overlap
   assert made.sampler.rollout_mesh is made.learner.mesh
@@ -285,7 +286,7 @@ class InTheCallersThread(Ahead):
   """Wrong: nothing overlaps."""
 
   def begin(self, params, step, cursor):
-    batch = sample_batch(self._cfg, self._task, self._sampler, params, step, cursor)
+    batch = sample_batch(self._source, params, step, cursor)
     self._pending, self._cursor = types.SimpleNamespace(result=lambda: batch), cursor
 
 
@@ -302,7 +303,7 @@ def overlapped(kind, seconds):
     return verify(problems, completions)
 
   task.rewards = rewards
-  with kind(cfg, task, sampler) as ahead:
+  with kind(make_source(cfg, task, sampler)) as ahead:
     ahead.begin(None, 11, 1)
     gone_on.set()
     return ahead.take(None, 11, 1)
@@ -310,7 +311,7 @@ def overlapped(kind, seconds):
 
 def test_verification_runs_beside_the_caller():
   found = overlapped(Ahead, 30.0)
-  expected = sample_batch(*settings(), None, 11, 1)
+  expected = sample_batch(make_source(*settings()), None, 11, 1)
   jax.tree.map(np.testing.assert_array_equal, found.host, expected.host)
   np.testing.assert_array_equal(found.verdicts.rewards, expected.verdicts.rewards)
   assert found.cursor == expected.cursor == 2
@@ -327,7 +328,7 @@ def test_one_program_is_enqueued_before_the_caller_goes_on():
     order.append("sampled")
     return test_rollout_batch.table_sample(*arguments)
 
-  with Ahead(*settings(made=test_rollout_batch.sampler(sample))) as ahead:
+  with Ahead(make_source(*settings(made=test_rollout_batch.sampler(sample)))) as ahead:
     ahead.begin(None, 0, 1)
     order.append("went on")
     ahead.take(None, 0, 1)
@@ -339,8 +340,8 @@ def test_what_sampling_raises_ends_the_iteration_that_takes_the_batch(enabled):
   failing = None if enabled else test_rollout_batch.sampler(lambda *_: 1 / 0)
   made = settings(enabled, failing, max_draws=2)
   with pytest.raises((DriedUpError, ZeroDivisionError)) as expected:
-    sample_batch(*made, None, 0, 1)
-  with Ahead(*made) as ahead:
+    sample_batch(make_source(*made), None, 0, 1)
+  with Ahead(make_source(*made)) as ahead:
     ahead.begin(None, 0, 1)
     with pytest.raises(type(expected.value)) as error:
       ahead.take(None, 0, 1)
@@ -348,7 +349,7 @@ def test_what_sampling_raises_ends_the_iteration_that_takes_the_batch(enabled):
 
 
 def test_at_most_one_batch_of_one_run_is_pending():
-  with Ahead(*settings()) as ahead:
+  with Ahead(make_source(*settings())) as ahead:
     ahead.begin(None, 0, 1)
     with pytest.raises(ValueError, match="task batch 1 is pending"):
       ahead.begin(None, 0, 2)
@@ -358,6 +359,6 @@ def test_at_most_one_batch_of_one_run_is_pending():
 
 
 def test_a_batch_that_is_not_pending_is_sampled_at_once():
-  with Ahead(*settings()) as ahead:
+  with Ahead(make_source(*settings())) as ahead:
     batch = ahead.take(None, 0, 1)
   assert batch.cursor == 2 and "time/waited" in batch.metrics

@@ -7,6 +7,7 @@ from test_iteration import built
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models import row_attention
@@ -23,9 +24,9 @@ def run(iterations=4, **overrides):
   """
   made = built(**{"kl.coef": 0.1, "entropy.coef": 0.01} | overrides)
   start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
-  state, found = first_state(made.cfg, made.learner, start), []
+  state, found = first_state(made.learner, start), []
   for iteration in range(1, iterations + 1):
-    state, metrics, values, rows = iterate(*made, state, start.params, iteration)
+    state, metrics, values, rows = iterate(make_loop(*made), state, start.params, iteration)
     device = parallel.gather_host((merged_metrics(metrics.steps), metrics.batch))
     host = {name: value for name, value in values.items() if not name.startswith("time/")}
     found.append((device, host, [row["completion"] for row in rows]))

@@ -36,8 +36,8 @@ def made(tmp_path, monkeypatch):
   monkeypatch.setattr(html, "write_report", write)
   monkeypatch.setattr(progress.evaluate, "samples", lambda *_: [])
   asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None), problems=[])
-  cfg = types.SimpleNamespace(iterations=1000)
-  return Progress(cfg, asked, None, None, lambda: None, tmp_path), clock, written
+  loop = types.SimpleNamespace(schedule=types.SimpleNamespace(iterations=1000), learner=None)
+  return Progress(loop, asked, lambda: None, tmp_path), clock, written
 
 
 def share(made, evaluations=400) -> float:

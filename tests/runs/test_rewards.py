@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jaxrl_llm.build.loop import make_shaping
 from jaxrl_llm.config import ShapingConfig
 from jaxrl_llm.runs.rewards import shaped
 from jaxrl_llm.runs.verdicts import Verdicts
@@ -26,7 +27,7 @@ def host(lengths, truncated):
 
 def test_shaping_by_hand():
   given, rows = verdicts([1, 0, 1, 1]), host([10, 6, 8, 10], [True, False, False, True])
-  run = lambda **k: shaped(given, rows, ShapingConfig(**k), 10)
+  run = lambda **k: shaped(given, rows, make_shaping(ShapingConfig(**k), 10))
   np.testing.assert_array_equal(run()[0], [1, 0, 1, 1])
   rewards, keep = run(overlong_buffer=4, overlong_factor=2.0)
   # -2 at the limit of 10, -1 half way through the buffer
@@ -39,6 +40,7 @@ def test_shaping_by_hand():
 
 def test_grpo_lambda_penalises_length_in_the_most_accurate_groups():
   given, rows = verdicts([1, 0, 1, 1]), host([10, 6, 8, 10], [False] * 4)
-  rewards, _ = shaped(given, rows, ShapingConfig("grpo_lambda", alpha=0.6, fraction=0.5), 10)
+  rewards, _ = shaped(given, rows, make_shaping(
+      ShapingConfig("grpo_lambda", alpha=0.6, fraction=0.5), 10))
   np.testing.assert_array_equal(rewards[:2], [1, 0])  # half right: accuracy first
   assert 1 > rewards[2] > rewards[3] > 0.4

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
+from jaxrl_llm.build.loop import make_source
 from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config, DynamicSamplingConfig, MeshConfig, RolloutConfig
 from jaxrl_llm.runs import dynamic_sampling
-from jaxrl_llm.runs.dynamic_sampling import DriedUpError, group_kinds
-from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, sample_batch, verified
+from jaxrl_llm.runs.dynamic_sampling import DriedUpError, group_kinds, sample_batch
+from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, verified
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Reward, Rollout, Sampling
 
@@ -70,7 +71,7 @@ def sampler(sample=table_sample, prepare=lambda params: params) -> Sampler:
 
 
 def sampled(cfg=None, made=None, params=None, step=0) -> RolloutBatch:
-  return sample_batch(cfg or config(), TableTask(), made or sampler(), params, step, 1)
+  return sample_batch(make_source(cfg or config(), TableTask(), made or sampler()), params, step, 1)
 
 
 def test_constant_and_unscored_groups_are_sampled_again():
@@ -152,9 +153,10 @@ def test_rows_are_on_the_device_before_any_is_verified():
   cfg, task, asked = config(enabled=False), TableTask(), []
   task.rewards = lambda problems, texts: asked.append(problems) or TableTask().rewards(
       problems, texts)
-  dispatched = dispatch(cfg, task, sampler(), None, 0, 1)
+  source = make_source(cfg, task, sampler())
+  dispatched = dispatch(source, None, 0, 1)
   assert dispatched.rollout.tokens.shape == (6, 4) and not asked
-  batch = verified(cfg, task, None, dispatched)
+  batch = verified(source, dispatched)
   assert batch.rollout is dispatched.rollout and len(asked) == 1
 
 

@@ -56,11 +56,11 @@ def begin(folder, cfg, iteration=3):
   (folder / "config.json").write_text(json.dumps(to_dict(cfg)))
   built = setup.build(*saved.read_config(folder, jax.devices()[:1]))
   start = warm_start(built.cfg, built.learner, built.task.tokenizer, folder)
-  going = first_state(built.cfg, built.learner, start)
+  going = first_state(built.learner, start)
   changed = jax.tree.map(lambda x: x + 0.01, going.state.params)
   going = dataclasses.replace(going, state=going.state.replace(params=changed))
   checkpoints = Checkpoints(folder, built.cfg.checkpoint)
-  checkpoints.save(0, first_state(built.cfg, built.learner, start).saved())
+  checkpoints.save(0, first_state(built.learner, start).saved())
   checkpoints.save(iteration, going.saved())
   checkpoints.close()
   return folder, built, start, going
@@ -99,7 +99,7 @@ def test_a_checkpoint_holds_no_frozen_parameter(run):
   keys = saved_keys(folder)
   assert any("'lora'" in key for key in keys) and not any("embedding" in key for key in keys)
   checkpoints = Checkpoints(folder, built.cfg.checkpoint)
-  iteration, tree = checkpoints.restore(abstract_saved(built.cfg, built.learner))
+  iteration, tree = checkpoints.restore(abstract_saved(built.learner))
   checkpoints.close()
   back = restored_state(tree, start)
   assert iteration == 3

@@ -1,6 +1,5 @@
 """Turns in saved rollouts: written by a run, read back for a replay, shown apart in the report."""
 
-import types
 
 import jax
 import numpy as np
@@ -44,7 +43,7 @@ def verdicts() -> Verdicts:
 def saved(tmp_path, rows):
   writers.write_rollouts(tmp_path, 1, rows)
   run = RunFolder(str(tmp_path), {}, {}, [])
-  return frozen.load(run, 1, types.SimpleNamespace(row_length=LENGTH), 0)
+  return frozen.load(run, 1, LENGTH, 0)
 
 
 def rows_of(given):

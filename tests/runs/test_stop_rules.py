@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.samplers import sampling_of
 from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, LossConfig, base_config, from_dict
 from jaxrl_llm.rollouts.environment import before_stop
+from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs.evaluate import sample_rows
 from jaxrl_llm.runs.iteration import iterate
-from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.verdicts import completions
 from jaxrl_llm.types import STOP_LENGTH, STOP_STRING, STOP_TOKEN, Sampling
@@ -47,8 +49,8 @@ def iterated(**overrides):
   built = setup.build(configured(**overrides), jax.devices()[:1])
   params = jax.tree.map(lambda x: 6 * x if x.ndim > 1 else x,
                         built.learner.model.init(jax.random.key(0)))
-  run = first_state(built.cfg, built.learner, Start(params, None))
-  _, ((metrics,), *_), _, rows = iterate(*built, run, params, 1)
+  run = first_state(built.learner, Start(params, None))
+  _, ((metrics,), *_), _, rows = iterate(make_loop(*built), run, params, 1)
   return built, params, jax.device_get(metrics), rows
 
 
@@ -101,7 +103,8 @@ def test_evaluation_ends_rows_in_the_same_way(finished):
   built, params, *_ = finished
   cfg = built.cfg.rollout
   prompts = prompt_batch(built.task, built.task.heldout(8) * 4, cfg.max_prompt_tokens)
-  host = sample_rows(built.sampler, params, prompts, jax.random.key(3), Sampling.of(1.0), piece=32)
+  host = sample_rows(built.sampler, params, prompts,
+                     Draw(jax.random.key(3), Sampling.of(1.0)), piece=32)
   ended = host.stop_reason == STOP_STRING
   texts = completions(built.task.tokenizer, built.sampler.environment, cfg, host)
   assert ended.any() and host.turn_id is None
@@ -163,10 +166,11 @@ def test_each_side_gets_all_rules(side, sampler, loss):
   assert cfg.loss.rules == (rules if loss else {}) and cfg.loss.min_new_tokens == LEAST
   for name, pruned in (("sampler", sampler), ("trainer", loss)):
     expected = Sampling.of(0.8, **(rules if pruned else {}))
-    assert jax.tree.map(float, sampling_of(cfg, name)) == jax.tree.map(float, expected)
+    sampling = sampling_of(cfg.rollout, cfg.vocabulary, name)
+    assert jax.tree.map(float, sampling) == jax.tree.map(float, expected)
 
 
 def test_only_the_sampler_has_noise():
   cfg = configured(**{"rollout.logit_noise": 0.5})
-  assert float(sampling_of(cfg, "sampler").logit_noise) == 0.5
-  assert float(sampling_of(cfg, "trainer").logit_noise) == 0
+  assert float(sampling_of(cfg.rollout, cfg.vocabulary, "sampler").logit_noise) == 0.5
+  assert float(sampling_of(cfg.rollout, cfg.vocabulary, "trainer").logit_noise) == 0

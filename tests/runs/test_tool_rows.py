@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from jaxrl_llm import tasks
 from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_source
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.objective import loss as loss_lib
 from jaxrl_llm.presets import apply
@@ -25,9 +26,9 @@ from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, ToolResult
-from jaxrl_llm.runs.prompt_batch import iteration_key
+from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.records import host_metrics, rollout_rows
-from jaxrl_llm.runs.rollout_batch import sample_batch
+from jaxrl_llm.runs.rollout_batch import iteration_key
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
@@ -109,7 +110,7 @@ def sampled(built, params):
 
 
 def sampled_again(built, params):
-  return sample_batch(built.cfg, built.task, built.sampler, params, 0, 1)
+  return sample_batch(make_source(built.cfg, built.task, built.sampler), params, 0, 1)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,8 @@ def sampled_by_the_policy(built, params, host) -> bool:
                            (at < host.length[:, None]).astype(jnp.int32))
   keys = row_keys(iteration_key(built.cfg.seed, 1), host.row_id)
   step = jax.jit(
-      lambda h, t: sample_token(h, model.head(params), keys, jnp.full(len(keys), t), sampling)[0])
+      lambda h, t: sample_token(h, model.head(params), (keys, jnp.full(len(keys), t)),
+                                sampling)[0])
   expected = np.stack(
       [np.zeros(len(keys), int), *(step(hidden[:, t - 1], t) for t in range(1, width))], 1)
   return bool((host.tokens == expected)[host.mask].all())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.build import saved, setup
-from jaxrl_llm.config import CheckpointConfig, ConfigError, from_dict
+from jaxrl_llm.config import CheckpointConfig, ConfigError, from_dict, to_dict
 from jaxrl_llm.reporting.reader import read_metrics
 from jaxrl_llm.reporting.writers import MetricsWriter
 from jaxrl_llm.store import disk, workdir
@@ -121,7 +121,7 @@ def test_a_torn_folder_of_parameters_is_one_line(damage, tmp_path):
 def test_a_config_that_is_no_object_is_one_line(content, tmp_path):
   (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
   cfg = setup.resolve(from_dict({}))
-  for read in (lambda: workdir.check(tmp_path, cfg), lambda: saved.read_config(tmp_path)):
+  for read in (lambda: workdir.check(tmp_path, to_dict(cfg)), lambda: saved.read_config(tmp_path)):
     with pytest.raises(ConfigError, match=r"Fix: ") as error:
       read()
     assert "Traceback" not in str(error.value)
@@ -136,7 +136,7 @@ def test_plugins_of_a_foreign_folder_are_not_run(tmp_path):
     with pytest.raises(ConfigError, match=r"trap\.py.*--plugins=run"):
       saved.read_config(tmp_path, plugins=plugins)
   with pytest.raises(ConfigError, match=r"plugins: .*trap\.py"):
-    workdir.check(tmp_path, setup.resolve(from_dict({})))
+    workdir.check(tmp_path, to_dict(setup.resolve(from_dict({}))))
   assert not (tmp_path / "sprung").exists()
   for plugins in ("run", str(trap)):
     saved.read_config(tmp_path, jax.devices()[:1], plugins)
@@ -146,17 +146,17 @@ def test_plugins_of_a_foreign_folder_are_not_run(tmp_path):
 def test_another_division_of_rows_goes_on_and_is_said(tmp_path, caplog):
   before = setup.resolve(from_dict({}))
   after = setup.resolve(from_dict({"mesh": {"data": 1}, "updates": {"micro_batches": 2}}))
-  workdir.claim(tmp_path, before)
-  workdir.claim(tmp_path, after)
+  workdir.claim(tmp_path, to_dict(before))
+  workdir.claim(tmp_path, to_dict(after))
   assert "mesh.data: -1 in the workdir, 1 now" in caplog.text
   assert "updates.micro_batches: 1 in the workdir, 2 now" in caplog.text
   assert saved.read_config(tmp_path, jax.devices()[:1])[0].updates.micro_batches == 2
   caplog.clear()
-  workdir.claim(tmp_path, after)
+  workdir.claim(tmp_path, to_dict(after))
   assert not caplog.text
   changed = setup.resolve(from_dict({"updates": {"optimizer_batches": 2}}))
   with pytest.raises(ConfigError, match=r"updates\.optimizer_batches"):
-    workdir.claim(tmp_path, changed)
+    workdir.claim(tmp_path, to_dict(changed))
 
 
 @pytest.mark.parametrize("error", [

@@ -77,7 +77,8 @@ def learner_of(by="grpo", term="none", optimizer_batches=2, **sections):
 def scored(learner, seed=0):
   """(scores of the rollout, parameters, reference) of a learner."""
   params, reference = (learner.model.init(jax.random.key(seed + i)) for i in (0, 1))
-  return score_rollout(learner.scoring, params, reference, tiny_batch.rollout()), params, reference
+  return score_rollout(learner.scoring, {"current": params, "reference": reference},
+                       tiny_batch.rollout()), params, reference
 
 
 def check_reaches(learner, rollout, expected) -> None:
@@ -166,8 +167,8 @@ def test_what_is_refused():
 
 
 def test_a_column_says_what_it_cannot_be_computed_under():
-  def refuse(cfg, reader):
-    raise ConfigError(f"parameters.train = {cfg.parameters.train!r}: {reader}. Fix: another.")
+  def refuse(parameters, reader):
+    raise ConfigError(f"parameters.train = {parameters.train!r}: {reader}. Fix: another.")
 
   columns.register("unfit", check=refuse)(novelty)
   advantages.register("by_unfit", needs={"unfit"})(lambda inputs, cfg: inputs.columns["unfit"])

@@ -13,6 +13,7 @@ import pytest
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.scoring import (
   BEHAVIOR,
   CURRENT,
@@ -27,7 +28,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.runs.iteration import iterate
-from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.rollout_batch import iteration_key, prompt_batch
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.training.meter import meter, valid_tokens
 from jaxrl_llm.training.score import Scores
@@ -56,7 +57,7 @@ def begin(made):
   params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x,
                         made.learner.model.init(jax.random.key(0)))
   start = Start(*split(params, made.cfg.parameters))
-  return first_state(made.cfg, made.learner, start), start
+  return first_state(made.learner, start), start
 
 
 def metered(metrics) -> dict:
@@ -90,7 +91,7 @@ def anchored():
   """
   made = with_scoring(built(), meter=unexpected)
   run, start = begin(made)
-  _, (_, metrics, _), _, rows = iterate(*made, run, start.params, 1)
+  _, (_, metrics, _), _, rows = iterate(make_loop(*made), run, start.params, 1)
   return made, start, metrics, rows
 
 
@@ -135,11 +136,11 @@ def test_old_parameters_are_compared_with_themselves():
   meter_ = made.learner.scoring.meter
   spied = with_scoring(
       made, meter=lambda *arguments: seen.append(arguments) or meter_(*arguments))
-  run, *_ = iterate(*spied, run, start.params, 1)
+  run, *_ = iterate(make_loop(*spied), run, start.params, 1)
   # an update, whatever the rewards were
   current = jax.tree.map(lambda x: 1.1 * x, run.state.params)
   run = dataclasses.replace(run, state=run.state.replace(params=jax.tree.map(jnp.copy, current)))
-  _, (_, metrics, _), values, _ = iterate(*spied, run, start.params, 2)
+  _, (_, metrics, _), values, _ = iterate(make_loop(*spied), run, start.params, 2)
   found = summarize(jax.device_get(metered(metrics)))
   assert values["rollout/staleness"] > 0
   assert found["mismatch/absolute"] < 1e-6
@@ -160,7 +161,7 @@ def rounded():
       "rollout.meter_rows": 16
   })
   run, start = begin(made)
-  return made, start, iterate(*made, run, start.params, 1)
+  return made, start, iterate(make_loop(*made), run, start.params, 1)
 
 
 @pytest.mark.slow
@@ -176,7 +177,7 @@ def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
   made = built(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9})
   made = with_scoring(made, score=unexpected)
   run, start = begin(made)
-  _, (_, metrics, _), _, rows = iterate(*made, run, start.params, 1)
+  _, (_, metrics, _), _, rows = iterate(make_loop(*made), run, start.params, 1)
   assert metrics["mismatch/row"].count == made.cfg.rollout.meter_rows < len(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-5
 
@@ -208,8 +209,8 @@ def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides,
   assert not scoring.columns
   scoring = dataclasses.replace(scoring, meter=unexpected,
                                 score=lambda *_: calls.append(1) or stats)
-  scores = score_rollout(scoring, None, None, types.SimpleNamespace(behavior_log_probs=2 * one),
-                         own=True)
+  rollout = types.SimpleNamespace(behavior_log_probs=2 * one)
+  scores = score_rollout(scoring, {"current": None}, rollout, own=True)
   assert len(calls) == passes
   recomputed = not overrides
   behavior = cfg.updates.anchor == "behavior"
@@ -241,7 +242,7 @@ def test_an_evaluation_keeps_the_trainers_numerics(rounded):
   rollout = made.sampler.sample_heldout(start.params, prompts, jax.random.key(0), sampling)
   eight = dataclasses.replace(made.cfg,
                               rollout=dataclasses.replace(made.cfg.rollout, meter_rows=8))
-  metrics = make_meter(eight, mesh, scoring.score_heldout)(start.params, rollout, sampling)
+  metrics = make_meter(eight.rollout, mesh, scoring.score_heldout)(start.params, rollout, sampling)
   found = summarize(jax.device_get(metrics))
   assert max(found["mismatch/range/max"], -found["mismatch/range/min"]) < 1e-5
 
@@ -251,14 +252,14 @@ def test_no_rows_no_meter():
   made = built(**{"rollout.meter_rows": 0})
   assert made.learner.scoring.meter is None
   run, start = begin(made)
-  assert metered(iterate(*made, run, start.params, 1)[1][1]) == {}
+  assert metered(iterate(make_loop(*made), run, start.params, 1)[1][1]) == {}
 
 
 def test_more_rows_than_there_are_and_rows_on_devices():
   """As many as there are; and whole multiples of the devices."""
   cfg = built().cfg
   shapes = lambda rows, devices: make_meter(
-      dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, meter_rows=rows)),
+      dataclasses.replace(cfg.rollout, meter_rows=rows),
       parallel.make_mesh(cfg.mesh if devices == 1 else dataclasses.replace(cfg.mesh, data=devices),
                          jax.devices()[:devices]), None).__wrapped__.keywords["rows"]
   assert [shapes(rows, devices) for rows, devices in itertools.product((3, 100), (1, 8))

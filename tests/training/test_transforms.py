@@ -13,6 +13,7 @@ import tiny_batch
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import (
   ConfigError,
@@ -264,8 +265,8 @@ def tiny(name: str, **numbers):
 def test_a_transform_refuses_a_config():
   class Picky(Shorter):
 
-    def check(self, cfg):
-      if cfg.updates.optimizer_batches == 2:
+    def check(self, updates):
+      if updates.optimizer_batches == 2:
         raise ConfigError("updates.optimizer_batches = 2: Picky. Fix: another.")
 
   transforms.register("picky", share=0.5)(Picky)
@@ -308,10 +309,10 @@ def history(tmp_path):
   made = setup.build(setup.resolve(tiny("fading,summing", share=0.7)), jax.devices()[:1])
   params = made.learner.model.init(jax.random.key(0))
   start = Start(*split(params, made.cfg.parameters))
-  trees, values = go_on(made, first_state(made.cfg, made.learner, start), start, range(1, 4))
+  trees, values = go_on(made, first_state(made.learner, start), start, range(1, 4))
   checkpoints = Checkpoints(tmp_path / "checkpoints", made.cfg.checkpoint)
   checkpoints.save(1, trees[0])
-  _, restored = checkpoints.restore(abstract_saved(made.cfg, made.learner))
+  _, restored = checkpoints.restore(abstract_saved(made.learner))
   checkpoints.close()
   return made, start, trees, values, restored
 
@@ -319,7 +320,7 @@ def history(tmp_path):
 def go_on(made, run, start, iterations):
   trees, values = [], []
   for iteration in iterations:
-    run, metrics, host, _ = iterate(*made, run, start.params, iteration)
+    run, metrics, host, _ = iterate(make_loop(*made), run, start.params, iteration)
     trees.append(jax.device_get(run.saved()))
     values.append(host | {"weight": float(metrics.steps[-1]["fading/weight"].total)})
   return trees, values

@@ -29,7 +29,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.papers.counting import head_rows, readout
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import MISSING, markdown_table, replace_part
-from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
 
@@ -93,13 +93,13 @@ def repaired(params, seed: int, task, problems) -> dict:
   losses = {"rows, hinge": head_rows.hinge(head_rows.others(MODEL, ids)),
             "rows, cross-entropy": head_rows.cross_entropy}
   made = {name: fitting.fit(MODEL, params, [batch] * ROW_STEPS, tx, loss=loss,
-                            parameters=rows).params for name, loss in losses.items()}
+                            leaves=fitting.Leaves(rows)).params for name, loss in losses.items()}
   lora = ParametersConfig("lora", lora_rank=16, lora_alpha=32.0,
                           lora_targets=("attention/(query|value)",))
   warm = WarmStartConfig(steps=LORA_STEPS, learning_rate=LORA_RATE)
   tx = make_optimizer(OptimizerConfig(), warm_start_schedule(warm))
-  made["LoRA q/v"] = fitting.fit(MODEL, params, digits_only(seed), tx, parameters=lora,
-                                 key=jax.random.key(seed)).params
+  made["LoRA q/v"] = fitting.fit(MODEL, params, digits_only(seed), tx,
+                                 leaves=fitting.Leaves(lora, jax.random.key(seed))).params
   return made
 
 

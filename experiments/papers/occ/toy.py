@@ -18,6 +18,10 @@ import numpy as np
 
 from jaxrl_llm import presets
 from jaxrl_llm.build import evaluation_sets, setup
+from jaxrl_llm.build.evaluation_sets import EvaluationSet
+from jaxrl_llm.build.learner import Learner
+from jaxrl_llm.build.loop import make_loop
+from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import Config, StepConfig, base_config, from_dict
 from jaxrl_llm.lab import seed_results
@@ -77,12 +81,11 @@ class Watch:
     found: (true quotient, cosine of the gradients, calibrated quotient) of each measurement.
   """
 
-  def __init__(self, learner, cfg: Config, stop_ids: tuple[int, ...]):
-    loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
+  def __init__(self, learner: Learner):
     self._step, self._calls, self.found = learner.step, 0, []
-    self._every = WATCH_EVERY * cfg.updates.optimizer_batches
+    self._every = WATCH_EVERY * learner.updates.optimizer_batches
     self._measure = jax.jit(functools.partial(gradients.agreement, model=learner.model,
-                                              cfg=StepConfig(loss)))
+                                              cfg=StepConfig(learner.cfg.loss)))
 
   def __call__(self, state, batch, packing=None):
     self._calls += 1
@@ -97,32 +100,34 @@ class Heldout:
   tokens that the policy wrote.
   """
 
-  def __init__(self, cfg: Config, task, learner, sampler):
-    self._asked = evaluation_sets.make_sets(cfg, task)[0]
-    self._cfg, self._learner, self._sampler = cfg, learner, sampler
+  def __init__(self, heldout: EvaluationSet, learner: Learner, sampler: Sampler):
+    self._asked, self._learner, self._sampler = heldout, learner, sampler
     self._guesses = jax.jit(functools.partial(gradients.head_accuracy, model=learner.model))
     self.found: dict[str, list[float]] = {"accuracy": [], "ahead": []}
 
   def __call__(self, run: RunState) -> None:
     params = self._learner.merged(run.state)
-    found = evaluate.evaluate(self._cfg, self._asked, self._sampler, params)
+    found = evaluate.evaluate(self._asked, self._sampler, params)
     right, counted = self._guesses(params, jax.tree.map(jnp.asarray, found.rollout))
     self.found["accuracy"].append(round(found.metrics["eval/accuracy"], 5))
     self.found["ahead"].append(round(float(right) / float(counted), 5))
 
 
-def trained(cfg: Config, folder: Path) -> dict:
+def trained(loss: str, seed: int, iterations: int, folder: Path) -> dict:
   """Returns what one run shows; the warm start in `folder` is that of all losses of the seed."""
-  cfg, task, learner, sampler = setup.build(setup.resolve(cfg), jax.devices()[:1])
+  cfg = setup.resolve(config(loss, seed, iterations))
+  cfg, task, learner, sampler = setup.build(cfg, jax.devices()[:1])
   out: dict[str, list] = {"reward": [], "coefficient": [], "cosine": []}
   with contextlib.closing(sampler):
-    heldout, watch = Heldout(cfg, task, learner, sampler), Watch(learner, cfg, task.stop_ids)
-    run = first_state(cfg, learner, warm_start(cfg, learner, task.tokenizer, folder))
+    heldout = Heldout(evaluation_sets.make_sets(cfg, task)[0], learner, sampler)
+    watch = Watch(learner)
+    run = first_state(learner, warm_start(cfg, learner, task.tokenizer, folder))
     if cfg.term.name in [TERMS[loss] for loss in WATCHED]:
       learner = dataclasses.replace(learner, step=watch)
+    loop = make_loop(cfg, task, learner, sampler)
     heldout(run)
     for iteration in range(1, cfg.iterations + 1):
-      found = iterate(cfg, task, learner, sampler, run, None, iteration)
+      found = iterate(loop, run, None, iteration)
       run = found.run
       out["reward"].append(round(found.values["reward/mean"], 5))
       for name in ("coefficient", "cosine"):
@@ -141,7 +146,7 @@ def _values(steps: list[dict], name: str) -> list[float]:
 def measure(seed: int) -> dict:
   """Returns what the losses show from one warm start."""
   with tempfile.TemporaryDirectory() as folder:
-    return {loss: trained(config(loss, seed), Path(folder)) for loss in LOSSES}
+    return {loss: trained(loss, seed, ITERATIONS, Path(folder)) for loss in LOSSES}
 
 
 def outcome_rows(results: list[dict]) -> list[tuple]:

@@ -68,7 +68,7 @@ def measure(seed: int) -> dict[str, dict]:
   samples solves; None for greedy settings.
   """
   cfg, task, learner = build_learner(config(seed), jax.devices()[:1])
-  shared = {"model": learner.model, "sampling": sampling(task)}
+  policy = soft_runs.Policy(learner.model, sampling(task))
   with tempfile.TemporaryDirectory() as folder:
     start = warm_start(cfg, learner, task.tokenizer, Path(folder)).params
   problems = task.heldout(GREEDY)
@@ -77,8 +77,10 @@ def measure(seed: int) -> dict[str, dict]:
     found = {}
     for name, mode in soft_runs.inference_modes(sigma).items():
       greedy = name.endswith("greedy")
+      grouped = policy._replace(sampling=dataclasses.replace(
+          policy.sampling, group_size=1 if greedy else SAMPLES))
       right = soft_runs.evaluate(params, task, problems if greedy else problems[:SAMPLED], mode,
-                                 1 if greedy else SAMPLES, seed=seed, **shared)
+                                 policy=grouped, seed=seed)
       solved = None if greedy else round(float(right.any(1).mean()), 6)
       found[name] = {"right": round(float(right.mean()), 6), "solved": solved}
     return found
@@ -88,8 +90,8 @@ def measure(seed: int) -> dict[str, dict]:
     sigma = float(noise_scale(start["embedding"], gamma))
     kind = name.split(",")[0]
     training = dataclasses.replace(TRAINING, learning_rate=RATES[kind], thoughts=name != ONLY)
-    params, right = soft_runs.train(start, task, soft_runs.modes(sigma)[kind], training, seed=seed,
-                                    **shared)
+    params, right = soft_runs.train(start, task, soft_runs.modes(sigma)[kind], training,
+                                    policy=policy, seed=seed)
     parts = np.array_split(right, min(10, len(right)))
     sampled = [round(float(np.mean(part)), 6) for part in parts]
     results[name] = {"settings": row(params, sigma), "while_training": sampled}

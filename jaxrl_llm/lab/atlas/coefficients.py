@@ -141,8 +141,7 @@ def _one_row(cfg: EstimatorConfig) -> Callable:
 
 
 def coefficients(cfg: EstimatorConfig | str, sums, log_ratios, *, positions=POSITIONS,
-                 signs=SIGNS, later: Sequence[float] = (),
-                 log_probability: float = LOG_PROBABILITY) -> np.ndarray:
+                 signs=SIGNS, **of_row) -> np.ndarray:
   """Returns the coefficients on a grid of prefix sums and token log-ratios.
 
   Args:
@@ -151,7 +150,7 @@ def coefficients(cfg: EstimatorConfig | str, sums, log_ratios, *, positions=POSI
     log_ratios: [K] log-ratios l_t, nats.
     positions: the t's, from 1.
     signs: advantages of the row, not 0.
-    later, log_probability: see `even_rows`.
+    of_row: `later` and `log_probability` of `even_rows`.
 
   Returns:
     [signs, positions, S, K] f64. At t = 1 it does not depend on the prefix sum, which is l_1 there.
@@ -163,8 +162,7 @@ def coefficients(cfg: EstimatorConfig | str, sums, log_ratios, *, positions=POSI
   sums, log_ratios = np.asarray(sums, np.float64), np.asarray(log_ratios, np.float64)
   grid = [axis.reshape(-1) for axis in np.meshgrid(sums, log_ratios, indexing="ij")]
   shape = (len(sums), len(log_ratios))
-  parts = [even_rows(t, *(grid if t > 1 else (log_ratios, log_ratios)), sign=sign, later=later,
-                     log_probability=log_probability)
+  parts = [even_rows(t, *(grid if t > 1 else (log_ratios, log_ratios)), sign=sign, **of_row)
            for sign in signs for t in positions]
   cells = of_parts(cfg, parts)
   return np.stack([np.broadcast_to(c.reshape(-1, len(log_ratios)), shape) for c in cells]

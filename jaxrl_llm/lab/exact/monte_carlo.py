@@ -16,8 +16,8 @@ BLOCKS = 20  # of the jackknife
 ROWS_PER_CALL = 250
 
 
-def group_report(case: exact.Case, advantage: Callable, coefficient: Callable, target: np.ndarray,
-                 *, group_size: int, samples: int, seed: int) -> tuple[Report, Report]:
+def group_report(case: exact.Case, functions: tuple[Callable, Callable], target: np.ndarray, *,
+                 group_size: int, samples: int, seed: int) -> tuple[Report, Report]:
   """Compares the gradient of sampled groups with `target`.
 
   The squared standard error of the mean gradient is subtracted from the squared bias, else noise
@@ -25,8 +25,7 @@ def group_report(case: exact.Case, advantage: Callable, coefficient: Callable, t
 
   Args:
     case: without leading axes.
-    advantage: from `exact_group.advantage_function`.
-    coefficient: from `exact_group.group_coefficient_function`.
+    functions: from `exact_group.advantage_function` and `group_coefficient_function`.
     target: [num_nodes, V].
     group_size: G.
     samples: groups that the behavior policy samples, a multiple of BLOCKS.
@@ -44,7 +43,7 @@ def group_report(case: exact.Case, advantage: Callable, coefficient: Callable, t
   rng = np.random.default_rng(seed)
   sequences = rng.choice(len(probs), (samples, group_size), p=probs / probs.sum())
   groups = np.sort(sequences, -1).astype(np.int32)
-  sampled = exact_group.group_samples(case, groups, advantage, coefficient)
+  sampled = exact_group.group_samples(case, groups, *functions)
   block = np.arange(samples) % BLOCKS
 
   def without(left_out: int) -> Report:

@@ -4,7 +4,7 @@ A cell of a group study is (method, EstimatorConfig, AdvantageConfig, Aggregatio
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,13 +69,21 @@ def aggregation_names() -> tuple[str, ...]:
   return tuple(AGGREGATIONS.names())
 
 
-def single_study(study: str, methods: dict[str, EstimatorConfig], *, vocabulary: int, horizons,
-                 drifts, instances: int, seed: int) -> list[TableRow]:
+class Population(NamedTuple):
+  """Random problems: their vocabulary, how many, and the seed."""
+
+  vocabulary: int
+  instances: int
+  seed: int
+
+
+def single_study(study: str, methods: dict[str, EstimatorConfig], population: Population, *,
+                 horizons, drifts) -> list[TableRow]:
   """Compares each method with grad J(pi), exactly: one sampled sequence is one sample.
 
   The advantage is R - E_mu[R], the aggregation `sequence_sum`.
   """
-  drifts, cases = tuple(drifts), {}
+  (vocabulary, instances, seed), drifts, cases = population, tuple(drifts), {}
   for horizon in horizons:
     case = exact.random_case(exact.make_tree(vocabulary, horizon), drifts, instances, seed)
     cases[horizon] = case, exact.policy_gradient(case.tree, case.target_logits, case.rewards)
@@ -92,12 +100,13 @@ def single_study(study: str, methods: dict[str, EstimatorConfig], *, vocabulary:
   return rows
 
 
-def group_study(study: str, cells, *, drift: float, vocabulary: int, horizon: int, group_size: int,
-                instances: int, seed: int) -> list[TableRow]:
+def group_study(study: str, cells, population: Population, *, drift: float, horizon: int,
+                group_size: int) -> list[TableRow]:
   """Compares each cell with grad J(pi), exactly: one group of sequences is one sample.
 
   The sequences have varying lengths; the sum runs over every multiset of them.
   """
+  vocabulary, instances, seed = population
   tree = exact.make_tree(vocabulary, horizon, stop=True)
   case = exact.random_case(tree, (drift,), instances, seed)
   targets = exact.policy_gradient(tree, case.target_logits, case.rewards)[0]
@@ -114,15 +123,24 @@ def group_study(study: str, cells, *, drift: float, vocabulary: int, horizon: in
   return rows
 
 
-def sampled_group_study(study: str, cells, *, drift: float, vocabulary: int, horizon: int,
-                        group_size: int, samples: int, seed: int) -> list[TableRow]:
+class SampledGroups(NamedTuple):
+  """Groups that are sampled: rows of each, how many, and the seed."""
+
+  group_size: int
+  samples: int
+  seed: int
+
+
+def sampled_group_study(study: str, cells, groups: SampledGroups, *, drift: float, vocabulary: int,
+                        horizon: int) -> list[TableRow]:
   """Compares as `group_study`, for one instance and by sampling; errors are of the sampling."""
+  group_size, samples, seed = groups
   tree = exact.make_tree(vocabulary, horizon, stop=True)
   case = exact.select(exact.random_case(tree, (drift,), 1, seed), 0, 0)
   target = exact.policy_gradient(tree, case.target_logits, case.rewards)
   rows = []
-  for method, _, advantage, aggregation, (credit, coefficient) in _compiled(cells):
-    reports = monte_carlo.group_report(case, credit, coefficient, target, group_size=group_size,
+  for method, _, advantage, aggregation, functions in _compiled(cells):
+    reports = monte_carlo.group_report(case, functions, target, group_size=group_size,
                                        samples=samples, seed=seed)
     mean, error = ({m: float(getattr(r, m)) for m in METRICS} for r in reports)
     rows.append(

@@ -6,7 +6,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.config import Config
 from jaxrl_llm.reporting.reader import RunError, RunFolder, rollout_path
 from jaxrl_llm.types import Rollout
 
@@ -45,7 +44,7 @@ class Frozen:
   anchor_log_probs: np.ndarray
 
 
-def load(run: RunFolder, iteration: int, cfg: Config, pad_id: int) -> Frozen:
+def load(run: RunFolder, iteration: int, row_length: int, pad_id: int) -> Frozen:
   """Reads the rollouts of one iteration, padded to the run's row length.
 
   Raises:
@@ -61,9 +60,9 @@ def load(run: RunFolder, iteration: int, cfg: Config, pad_id: int) -> Frozen:
   arrays = {name: np.array([row[name] for row in rows], dtype) for name, dtype in PER_ROW.items()}
   for name, dtype in PER_TOKEN.items():
     if rows[0][name] is not None:
-      arrays[name] = _padded(rows, name, cfg.row_length, dtype, pad_id if name == "tokens" else 0)
+      arrays[name] = _padded(rows, name, row_length, dtype, pad_id if name == "tokens" else 0)
   if has_turns:
-    arrays["turn_id"] = _padded(rows, "turn_id", cfg.row_length, np.int32, 0)
+    arrays["turn_id"] = _padded(rows, "turn_id", row_length, np.int32, 0)
     arrays["void"] = np.array([row["void"] for row in rows])
   anchor = arrays.pop("anchor_log_probs", arrays["behavior_log_probs"])
   arrays["length"] = np.array([len(row["tokens"]) for row in rows], np.int32)

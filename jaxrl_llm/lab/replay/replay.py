@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxrl_llm.config import Config, EstimatorConfig, StepConfig
+from jaxrl_llm.config import BatchConfig, EstimatorConfig, StepConfig
 from jaxrl_llm.lab.replay.frozen import Frozen
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
@@ -88,8 +88,8 @@ class Replay:
   std: np.ndarray
 
 
-def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_batches: int,
-           stop_ids: tuple[int, ...] = ()) -> Replay:
+def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: BatchConfig,
+           step: StepConfig) -> Replay:
   """Puts all rows, as one optimizer batch, through every registered estimator.
 
   Args:
@@ -97,18 +97,17 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
     params: the current policy.
     scores: statistics that the run's advantage needs; the anchor is taken from `frozen`.
     model: of the run.
-    cfg: resolved; advantage, aggregation and temperature are used, estimator and correction are
-      not.
-    micro_batches: number of parts in which the rows go through the network.
-    stop_ids: the task's, for `rollout.min_new_tokens`.
+    cfg: of the run; advantage and aggregation are used, correction is not.
+    step: of the run, with the task's `stop_ids`; its estimator is not used. The rows go through the
+      network in `micro_batches` parts.
   """
   batch = _batch(frozen, scores, cfg)
-  loss = dataclasses.replace(cfg.loss, estimator=EstimatorConfig("reinforce"), stop_ids=stop_ids)
+  loss = dataclasses.replace(step.loss, estimator=EstimatorConfig("reinforce"))
   stats = jax.jit(functools.partial(policy_stats, model=model, cfg=loss,
                                     stats=frozenset({"entropy"})))(params, batch)
   batch = batch.replace(columns={"entropy": stats.entropy,
                                  "recomputed_log_probs": jnp.asarray(frozen.anchor_log_probs)})
-  gradient = _gradient_function(model, StepConfig(loss, micro_batches))
+  gradient = _gradient_function(model, StepConfig(loss, step.micro_batches))
   edges, bucket = _buckets(batch.rollout.mask)
   rows, leaving = _rows(bucket, np.asarray(batch.rollout.mask))
   batch = _inside(batch, stats)
@@ -141,9 +140,9 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: Config, micro_
   )
 
 
-def _batch(frozen: Frozen, scores: Scores, cfg: Config) -> TrainBatch:
+def _batch(frozen: Frozen, scores: Scores, cfg: BatchConfig) -> TrainBatch:
   """Returns the rows as one optimizer batch, with the run's weights and without correction."""
-  plain = dataclasses.replace(cfg.batch, parts=1, correction=type(cfg.correction)())
+  plain = dataclasses.replace(cfg, parts=1, correction=type(cfg.correction)())
   keep = jnp.asarray(frozen.keep)
   scores = scores.replace(anchor_log_probs=jnp.asarray(frozen.anchor_log_probs))
   batch, _ = weighed_batch(frozen.rollout, jnp.asarray(frozen.rewards), keep, scores, cfg=plain)

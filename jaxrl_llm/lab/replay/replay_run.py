@@ -41,7 +41,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   if iteration is None:
     before = [i for i in checkpoints.iterations(workdir) if i < policy_iteration]
     iteration = (before[-1] if before else 0) + 1
-  rows = frozen_lib.load(finished, iteration, cfg, task.tokenizer.pad_token_id)
+  rows = frozen_lib.load(finished, iteration, cfg.row_length, task.tokenizer.pad_token_id)
   if policy_iteration < iteration:
     raise RunError(
         f"--checkpoint={policy_iteration} is older than the rollouts of --iteration={iteration}: a "
@@ -52,11 +52,13 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   _, start = saved.restore_start(cfg, learner, workdir, policy_iteration)
   params = learner.merged(start)
   # The reference's log-probs are not saved, so a KL term in the reward is left out.
-  without_kl = dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, coef=0.0))
+  without_kl = dataclasses.replace(cfg.kl, coef=0.0)
+  step = dataclasses.replace(
+      learner.cfg, loss=dataclasses.replace(learner.cfg.loss, kl=without_kl),
+      micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches)
   replayed = replay_lib.replay(
       rows, params, _scores(learner, start, params, rows.rollout), model=learner.model,
-      cfg=without_kl, micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches,
-      stop_ids=task.stop_ids)
+      cfg=dataclasses.replace(cfg.batch, kl=without_kl), step=step)
   title = f"Replay of {workdir.name}"
   subtitle = (
       f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy "

@@ -48,7 +48,7 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
   compared = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
   _, policy, anchor = _probabilities(log_probs, compared, mask)
   moved = policy - anchor
-  return _masked_ratio(log_ratio, moved, moved, log_probs, advantages, mask, cfg)
+  return _masked_ratio(log_ratio, _beyond(moved, moved, cfg), log_probs, advantages, mask, cfg)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,8 @@ def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
   distance = -anchor * log_ratio + other_anchor * other_log_ratio
   moved = policy - anchor
   signed = jnp.sign(moved) * distance
-  return _masked_ratio(weight_log_ratio, moved, signed, log_probs, advantages, mask, cfg)
+  beyond = _beyond(moved, signed, cfg)
+  return _masked_ratio(weight_log_ratio, beyond, log_probs, advantages, mask, cfg)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,16 +151,25 @@ def _probabilities(log_probs, anchor_log_probs, mask):
   return log_ratio, jnp.exp(log_policy), jnp.exp(log_anchor)
 
 
-def _masked_ratio(log_ratio, moved, distance, log_probs, advantages, mask, cfg):
-  """Returns DPPO's loss.
+def _beyond(moved, distance, cfg):
+  """Returns where a token is beyond the threshold above, and below.
 
   Args:
     moved: pi - mu.
-    distance: with the sign of `moved`; a token is dropped where it is beyond the threshold on the
-      advantage's side.
+    distance: with the sign of `moved`.
   """
   above = (moved > 0) & (distance > (jnp.inf if cfg.delta_high is None else cfg.delta_high))
   below = (moved < 0) & (distance < (-jnp.inf if cfg.delta_low is None else -cfg.delta_low))
+  return above, below
+
+
+def _masked_ratio(log_ratio, beyond, log_probs, advantages, mask, cfg):
+  """Returns DPPO's loss, in which a token beyond the threshold on the advantage's side is dropped.
+
+  Args:
+    beyond: of `_beyond`.
+  """
+  above, below = beyond
   dropped = ((advantages > 0) & above) | ((advantages < 0) & below)
   ratio = jnp.minimum(jnp.exp(log_ratio), jnp.inf if cfg.ratio_cap is None else cfg.ratio_cap)
   loss = common.score_function_surrogate(jnp.where(dropped, 0.0, ratio), log_probs, advantages,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from jaxtyping import Array
 
-from jaxrl_llm.config import Config, ConfigError, StepConfig
+from jaxrl_llm.config import ConfigError, ParametersConfig, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.row_stats import state_distance
 from jaxrl_llm.training.columns import BASE, CURRENT, ColumnParts, register
@@ -16,18 +16,18 @@ from jaxrl_llm.types import Bins, Params, Rollout, Sampling
 COLUMN = "adapter_residual"
 
 
-def adapter_residual(params: Params, base: Params, rollout: Rollout, *, model: Model,
+def adapter_residual(policies: tuple[Params, Params], rollout: Rollout, *, model: Model,
                      cfg: StepConfig, normed: bool, packing: Packing | None = None) -> Array:
   """`state_distance` [B, L] of a rollout between the parameters with and without their adapters.
 
   Args:
-    params, base: of `model`, with the adapters merged and without them.
+    policies: parameters of `model`, with the adapters merged and without them.
     rollout, cfg, packing: as in `score`.
     normed: see `state_distance`.
   """
 
   def run(rows: Rollout, bins: Bins | None = None) -> Array:
-    return state_distance(params, base, rows.tokens, rows.length, model=model, normed=normed,
+    return state_distance(*policies, rows.tokens, rows.length, model=model, normed=normed,
                           bins=bins)
 
   return in_pieces(run, rollout, packing, model, cfg)
@@ -41,11 +41,11 @@ def _exact(model: Model) -> Model:
   return dataclasses.replace(model, config=config)
 
 
-def check(cfg: Config, reader: str) -> None:
+def check(parameters: ParametersConfig, reader: str) -> None:
   """Refuses a run without adapters; `reader` says what reads the column."""
-  if cfg.parameters.train != "lora":
+  if parameters.train != "lora":
     raise ConfigError(
-        f"parameters.train = {cfg.parameters.train!r}: {reader} reads what adapters change of the "
+        f"parameters.train = {parameters.train!r}: {reader} reads what adapters change of the "
         "hidden states, and this run has none. Fix: parameters.train=lora.")
 
 
@@ -61,7 +61,7 @@ def column(parts: ColumnParts) -> Callable[..., Array]:
   def residual(params: Params, base: Params, rollout: Rollout, sampling: Sampling, *,
                packing: Packing | None = None) -> Array:
     del sampling
-    return adapter_residual(params, base, rollout, model=model, cfg=parts.cfg, normed=normed,
+    return adapter_residual((params, base), rollout, model=model, cfg=parts.cfg, normed=normed,
                             packing=packing)
 
   return residual

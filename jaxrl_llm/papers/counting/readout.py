@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts.sampler import generate
-from jaxrl_llm.runs.prompt_batch import prompt_batch
+from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.types import Params, Problem, PromptBatch, Sampling, Task
 
 ALPHAS = tuple(10.0**power for power in range(-3, 4))
@@ -124,16 +124,15 @@ def last_states(model: Model, params: Params, prompts: PromptBatch,
   Args:
     layers: as in `Model.hidden_states`.
   """
-  length = jnp.asarray(prompts.prompt_length)
-  positions = jnp.broadcast_to(jnp.arange(prompts.tokens.shape[1]), prompts.tokens.shape)
-  segments = (positions < length[:, None]).astype(jnp.int32)
-  return _states(params, jnp.asarray(prompts.tokens), positions, segments, length[:, None] - 1,
+  return _states(params, jnp.asarray(prompts.tokens), jnp.asarray(prompts.prompt_length),
                  model=model, layers=layers)[:, :, 0]
 
 
 @functools.partial(jax.jit, static_argnames=("model", "layers"))
-def _states(params, tokens: Int[Array, "B P"], positions, segments, columns, *, model, layers):
-  return model.hidden_states(params, tokens, positions, segments, columns, layers)
+def _states(params, tokens: Int[Array, "B P"], length: Int[Array, " B"], *, model, layers):
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  segments = (positions < length[:, None]).astype(jnp.int32)
+  return model.hidden_states(params, tokens, positions, segments, length[:, None] - 1, layers)
 
 
 @dataclasses.dataclass(frozen=True)

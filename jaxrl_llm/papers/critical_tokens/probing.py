@@ -80,7 +80,7 @@ def without_token(params, key: jax.Array, sampling: Sampling, *, model, cfg: Sam
     tokens, length = padded_rows(rows, count, cfg.pad_id)
     banned = np.zeros(len(tokens), np.int32)
     banned[:len(rows) * count] = np.repeat(forbidden, count)
-    first = np.asarray(_first_tokens(params, tokens, length, banned, jax.random.fold_in(key, 0),
+    first = np.asarray(_first_tokens(params, (tokens, length, banned), jax.random.fold_in(key, 0),
                                      sampling, model=model, rules=rules))[:len(rows) * count]
     stopped = np.isin(first, cfg.stop_ids)
     started = [[*rows[index // count], int(token)] for index, token in enumerate(first)]
@@ -96,9 +96,13 @@ def without_token(params, key: jax.Array, sampling: Sampling, *, model, cfg: Sam
 
 
 @functools.partial(jax.jit, static_argnames=("model", "rules"))
-def _first_tokens(params, tokens, length, banned, key, sampling: Sampling, *, model,
-                  rules: frozenset[str]):
-  """The token after each row, [B] int32; `banned` [B] has probability 0."""
+def _first_tokens(params, rows, key, sampling: Sampling, *, model, rules: frozenset[str]):
+  """The token after each row, [B] int32.
+
+  Args:
+    rows: tokens [B, L], length [B], and the token [B] that has probability 0.
+  """
+  tokens, length, banned = rows
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
   hidden, _ = model.hidden(params, tokens, positions, segments)
@@ -106,4 +110,4 @@ def _first_tokens(params, tokens, length, banned, key, sampling: Sampling, *, mo
   head = model.head(params)
   forbidden = jnp.arange(head.shape[1]) == banned[:, None]
   keys = row_keys(key, jnp.arange(len(tokens)))
-  return sample_token(last, head, keys, length, sampling, forbidden, rules=rules)[0]
+  return sample_token(last, head, (keys, length), sampling, forbidden, rules=rules)[0]

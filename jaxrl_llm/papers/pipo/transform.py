@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.config import ConfigError, EstimatorConfig
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.papers.pipo.replay import Pipo, PipoState, progress, remember, replayed_batch
 from jaxrl_llm.training.transforms import (
@@ -77,11 +77,11 @@ class PipoTransform(Transform):
     return Replay(self._cfg, jax.jit(make_batch, out_shardings=parallel.rows(parts.mesh)),
                   parts.make_step(parts.pieces), parts)
 
-  def check(self, cfg: Config) -> None:
+  def check(self, estimator: EstimatorConfig) -> None:
     """Refuses an estimator with statistics of the fresh batch."""
-    if estimators.spec(cfg.estimator.name).batch_statistics:
+    if estimators.spec(estimator.name).batch_statistics:
       raise ConfigError(
-          f"transform.name = 'pipo' with estimator.name = {cfg.estimator.name!r}, whose weights "
+          f"transform.name = 'pipo' with estimator.name = {estimator.name!r}, whose weights "
           "are a statistic of the fresh batch. Fix: another estimator.")
 
 

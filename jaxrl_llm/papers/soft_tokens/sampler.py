@@ -27,7 +27,7 @@ from jaxrl_llm.papers.soft_tokens.mixtures import (
   gaussian_step_logp,
   mean_input,
 )
-from jaxrl_llm.rollouts.assembly import assemble
+from jaxrl_llm.rollouts.assembly import Completions, assemble
 from jaxrl_llm.rollouts.next_token import first_arg_max, row_keys, sample_token
 from jaxrl_llm.rollouts.sampler import prefill
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Sampling
@@ -111,8 +111,9 @@ class _Choice(NamedTuple):
   vector: Array
 
 
-def generate_soft(params, prompts: PromptBatch, key: Array, mode: ThoughtMode, answer: Sampling, *,
-                  model, cfg: SoftSamplerConfig) -> SoftRollout:
+def generate_soft(params, prompts: PromptBatch, key: Array,
+                  samplings: tuple[ThoughtMode, Sampling], *, model,
+                  cfg: SoftSamplerConfig) -> SoftRollout:
   """Samples thoughts and answers. The key is consumed.
 
   The noise of a row's column is a function of (key, row_id, column) only, so a row does not depend
@@ -121,13 +122,13 @@ def generate_soft(params, prompts: PromptBatch, key: Array, mode: ThoughtMode, a
   Args:
     params: of `model`.
     prompts: [B, P] with each prompt on `cfg.group_size` contiguous rows.
-    mode: of the thoughts.
-    answer: only its temperature is read; 0 is greedy.
+    samplings: of the thoughts, and of the answers: only their temperature is read; 0 is greedy.
     cfg: static.
 
   Returns:
     SoftRollout with L = P + cfg.longest. Its `truncated` is of the answer.
   """
+  mode, answer = samplings
   keys = row_keys(key, prompts.row_id)
   hidden, cache = prefill(params, prompts, model, cfg.group_size)
   cache = kv_cache.grow(cache, prompts.tokens.shape[1] + cfg.longest)
@@ -135,9 +136,10 @@ def generate_soft(params, prompts: PromptBatch, key: Array, mode: ThoughtMode, a
 
   def step(loop: _Loop) -> _Loop:
     column = prompts.prompt_length + loop.step
-    at_column = jax.vmap(jax.random.fold_in)(keys, column)
-    thought = _think(params, loop.hidden, keys, at_column, column, mode, model)
-    chosen = _choose(params, loop, thought, keys, column, answer, model, cfg)
+    thought = _think(params, loop.hidden, keys, column, mode, model)
+    answered = sample_token(loop.hidden, model.head(params), (keys, column),
+                            Sampling(answer.temperature), rules=frozenset())
+    chosen = _choose(loop, thought, answered, model.embedding(params), cfg)
     live = (loop.stage != DONE).astype(jnp.int32)
     hidden, cache = model.hidden(params, chosen.vector[:, None], column[:, None], live[:, None],
                                  cache=loop.cache)
@@ -147,9 +149,9 @@ def generate_soft(params, prompts: PromptBatch, key: Array, mode: ThoughtMode, a
     return (loop.step < cfg.longest) & jnp.any(loop.stage != DONE)
 
   loop = lax.while_loop(unfinished, step, _start(hidden, cache, width, cfg))
-  rollout = assemble(prompts, loop.tokens, loop.log_probs, loop.count,
-                     jnp.where(loop.truncated, STOP_LENGTH, STOP_TOKEN), pad_id=cfg.pad_id,
-                     turn_id=loop.turns)
+  reason = jnp.where(loop.truncated, STOP_LENGTH, STOP_TOKEN)
+  completions = Completions(loop.tokens, loop.log_probs, loop.count, reason)
+  rollout = assemble(prompts, completions, pad_id=cfg.pad_id, turn_id=loop.turns)
   return SoftRollout(rollout, _moved(loop.inputs, rollout) if mode.soft else None)
 
 
@@ -162,27 +164,30 @@ def input_noise(keys, width: int) -> Float[Array, "B D"]:
   return jax.vmap(row_noise)(keys)
 
 
-def _think(params, hidden, keys, at_column, column, mode: ThoughtMode, model) -> _Choice:
+def _think(params, hidden, keys, column, mode: ThoughtMode, model) -> _Choice:
   """The next step of a thought, for all rows."""
   embedding, head = model.embedding(params), model.head(params)
   if not mode.soft:
-    token, log_prob = sample_token(hidden, head, keys, column, Sampling(mode.temperature),
+    token, log_prob = sample_token(hidden, head, (keys, column), Sampling(mode.temperature),
                                    rules=frozenset())
     return _Choice(token, log_prob, embedding[token])
   logits = scaled_logits(hidden, head, 1.0)
   mean = mean_input(logits, embedding, mode.temperature)
+  at_column = jax.vmap(jax.random.fold_in)(keys, column)
   vector = mean + mode.sigma * input_noise(at_column, mean.shape[-1])
   return _Choice(first_arg_max(logits), gaussian_step_logp(vector, mean, mode.sigma), vector)
 
 
-def _choose(params, loop: _Loop, thought: _Choice, keys, column, answer: Sampling, model,
+def _choose(loop: _Loop, thought: _Choice, answer: tuple[Array, Array], embedding,
             cfg: SoftSamplerConfig) -> _Choice:
-  """What each row writes and reads next, by its stage."""
-  embedding = model.embedding(params)
+  """What each row writes and reads next, by its stage.
+
+  Args:
+    answer: token and log-prob [B] where a row answers.
+  """
   texts = jnp.asarray(cfg.end_ids + cfg.prefill_ids, jnp.int32)
   put_in = texts[jnp.minimum(loop.forced, len(texts) - 1)]
-  answered, log_prob = sample_token(loop.hidden, model.head(params), keys, column,
-                                    Sampling(answer.temperature), rules=frozenset())
+  answered, log_prob = answer
   thinking, answering = loop.stage == THOUGHT, loop.stage == ANSWER
   token = jnp.where(thinking, thought.token, jnp.where(answering, answered, put_in))
   log_prob = jnp.where(thinking, thought.log_prob, jnp.where(answering, log_prob, 0.0))

@@ -11,6 +11,7 @@ Source: Soft Tokens, Hard Truths, arXiv 2509.19170.
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ from jaxrl_llm.papers.soft_tokens.mixtures import (
 )
 from jaxrl_llm.papers.soft_tokens.sampler import SoftSamplerConfig, generate_soft
 from jaxrl_llm.papers.soft_tokens.soft_loss import soft_loss
-from jaxrl_llm.runs.prompt_batch import iteration_key, prompt_batch
+from jaxrl_llm.runs.rollout_batch import iteration_key, prompt_batch
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, train_step
 from jaxrl_llm.types import AdvantageInputs, Problem, Sampling, Task, TrainState
@@ -145,41 +146,49 @@ def graded(task: Task, problems: list[Problem], sampled: SoftRollout
   return np.array(rewards, np.float32), np.array(correct)
 
 
-def train(params, task: Task, mode: ThoughtMode, cfg: Training, *, model: Model,
-          sampling: SoftSamplerConfig, seed: int) -> tuple[dict, list[float]]:
+class Policy(NamedTuple):
+  """A network, and how it is sampled from."""
+
+  model: Model
+  sampling: SoftSamplerConfig
+
+
+def train(params, task: Task, mode: ThoughtMode, cfg: Training, *, policy: Policy,
+          seed: int) -> tuple[dict, list[float]]:
   """Returns the trained parameters, and the share of right rows in the batch of each update.
 
   Args:
     params: to start from.
     task: its batches have `cfg.prompts` problems.
     mode: of the thoughts.
-    sampling: its group size is replaced by that of `cfg`.
+    policy: its group size is replaced by that of `cfg`.
     seed: of the rows' noise.
   """
-  sampling = dataclasses.replace(sampling, group_size=cfg.group_size)
-  sample, update = sampler(model, sampling), updater(model, cfg)
+  sampling = dataclasses.replace(policy.sampling, group_size=cfg.group_size)
+  sample, update = sampler(policy.model, sampling), updater(policy.model, cfg)
   state, rows, right = init_state(params, cfg.optimizer()), cfg.prompts * cfg.group_size, []
   for index in range(cfg.updates):
     problems = task.batch(index)
     prompts = prompt_batch(task, problems, task.longest_prompt(), group_size=cfg.group_size,
                            first_row=index * rows)
-    sampled = sample(state.params, prompts, iteration_key(seed, index), mode,
-                     Sampling.of(cfg.answer_temperature))
+    sampled = sample(state.params, prompts, iteration_key(seed, index),
+                     (mode, Sampling.of(cfg.answer_temperature)))
     rewards, correct = graded(task, problems, sampled)
     right.append(float(np.mean(correct)))
     state, _ = update(state, sampled, rewards, mode)
   return state.params, right
 
 
-def evaluate(params, task: Task, problems: list[Problem], mode: ThoughtMode, samples: int, *,
-             model: Model, sampling: SoftSamplerConfig, seed: int = 0) -> np.ndarray:
-  """Returns whether each sample of each problem is right, [problems, samples] bool.
+def evaluate(params, task: Task, problems: list[Problem], mode: ThoughtMode, *, policy: Policy,
+             seed: int = 0) -> np.ndarray:
+  """Returns whether each sample of each problem is right, [problems, group size] bool.
 
   Answers are greedy. A greedy thought needs one sample.
   """
-  sampling = dataclasses.replace(sampling, group_size=samples)
+  samples = policy.sampling.group_size
   first_row = EVALUATION // samples * samples  # a multiple of the group size
   prompts = prompt_batch(task, problems, task.longest_prompt(), group_size=samples,
                          first_row=first_row)
-  sampled = sampler(model, sampling)(params, prompts, jax.random.key(seed), mode, Sampling.of(0.0))
+  sample = sampler(*policy)
+  sampled = sample(params, prompts, jax.random.key(seed), (mode, Sampling.of(0.0)))
   return graded(task, problems, sampled)[1].reshape(len(problems), samples)

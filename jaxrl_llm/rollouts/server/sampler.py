@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ServerConfig
 from jaxrl_llm.models import Model
-from jaxrl_llm.rollouts.assembly import assemble
+from jaxrl_llm.rollouts.assembly import Completions, assemble
 from jaxrl_llm.rollouts.server import control, weights
 from jaxrl_llm.rollouts.server.asking import ATTEMPTS, RequestBatcher
 from jaxrl_llm.rollouts.server.client import Client, ServerError
@@ -145,7 +145,7 @@ class ServerSampler:
     for i, completion in enumerate(completions):
       tokens[i, :len(completion.tokens)] = completion.tokens
       log_probs[i, :len(completion.tokens)] = completion.log_probs
-    return assemble(prompts, tokens, log_probs,
-                    np.array([len(c.tokens) for c in completions], np.int32),
-                    np.array([c.reason for c in completions], np.int32),
-                    pad_id=self._tokenizer.pad_token_id)
+    sampled = Completions(tokens, log_probs,
+                          np.array([len(c.tokens) for c in completions], np.int32),
+                          np.array([c.reason for c in completions], np.int32))
+    return assemble(prompts, sampled, pad_id=self._tokenizer.pad_token_id)

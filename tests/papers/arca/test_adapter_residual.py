@@ -159,7 +159,7 @@ def test_surprisal_is_that_of_the_current_policy():
   learner = setup.build(setup.resolve(cfg), jax.devices()[:1]).learner
   params, rollout = learner.model.init(jax.random.key(0)), given()[2]
   rollout = rollout.replace(group_id=jnp.arange(ROWS) // 2)
-  scores = score_rollout(learner.scoring, params, None, rollout)
+  scores = score_rollout(learner.scoring, {"current": params, "base": None}, rollout)
   assert scores.anchor_log_probs is None
   rewards, keep = jnp.arange(ROWS) % 2.0, jnp.ones(ROWS, bool)
   found = [np.abs(learner.batches(rollout, rewards, keep, one)[0][0].advantages)

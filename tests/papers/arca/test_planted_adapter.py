@@ -20,7 +20,7 @@ def test_without_updates_the_adapter_changes_nothing():
   found = planted_adapter.train(case, dataclasses.replace(TRAINED, updates=0), 0)
   np.testing.assert_allclose(found.probs, planted.policy(case), atol=1e-6)
   np.testing.assert_array_equal(found.columns[COLUMN], 0)
-  same = [planted.landing(case, AdvantageConfig(name), 8, 50, 0, scored=found)
+  same = [planted.landing(case, AdvantageConfig(name), planted.Groups(8, 50, 0), scored=found)
           for name in ("arca", "grpo")]
   assert same[0] == same[1]
 
@@ -32,13 +32,13 @@ def test_the_adapter_learns_the_decisive_token_and_the_exact_advantage_follows()
   np.testing.assert_allclose(found.probs.sum(1), 1)
   even = planted_adapter.train(case, dataclasses.replace(TRAINED, rank=16), 0).columns[COLUMN]
   assert np.argmax(even) == case.position, "rank 16 can tell the positions apart"
-  landing = planted.landing(case, EXACT, 8, 50, 0, scored=found)
+  landing = planted.landing(case, EXACT, planted.Groups(8, 50, 0), scored=found)
   assert landing.alignment == pytest.approx(1.0, abs=1e-5)
   # What this rejects: exact values of the policy before its training.
   other = dataclasses.replace(found, probs=planted.policy(case))
   values = planted.state_values(dataclasses.replace(case, good=found.probs[case.position, GOOD]))
   assert abs(values[0, 0] - planted.state_values(case)[0, 0]) > 0.2
-  assert planted.landing(case, EXACT, 8, 50, 0, scored=other) != landing
+  assert planted.landing(case, EXACT, planted.Groups(8, 50, 0), scored=other) != landing
 
 
 def test_entropy_and_residual_reach_the_advantage():
@@ -46,11 +46,11 @@ def test_entropy_and_residual_reach_the_advantage():
   found = planted_adapter.train(case, TRAINED, 0)
   only = np.where(np.arange(case.length) == case.position, 1.0, 0.0)
   arca = AdvantageConfig("arca")
-  landing = planted.landing(case, arca, 8, 50, 0,
+  landing = planted.landing(case, arca, planted.Groups(8, 50, 0),
                             scored=dataclasses.replace(found, columns={COLUMN: only}))
   assert landing.share == pytest.approx(1.0, abs=1e-5)
-  drop = planted.landing(case, AdvantageConfig("arca", signal="entropy_drop"), 8, 50, 0,
-                         scored=found)
+  drop = planted.landing(case, AdvantageConfig("arca", signal="entropy_drop"),
+                         planted.Groups(8, 50, 0), scored=found)
   entropy = -np.sum(found.probs * np.log(np.where(found.probs > 0, found.probs, 1)), 1)
   drops = np.maximum(entropy[:-1] - entropy[1:], 0)
   np.testing.assert_allclose(drop.by_position[1:], drops / drops.sum(), rtol=1e-4)

@@ -59,7 +59,7 @@ def only_rows(train) -> bool:
                                   head_rows.cross_entropy])
 def test_only_the_rows_move_under_weight_decay(loss):
   assert only_rows(lambda: fitting.fit(MODEL, params_of(), [states()] * 3, DECAYING, loss=loss,
-                                       parameters=ROWS).params)
+                                       leaves=fitting.Leaves(ROWS)).params)
 
 
 def gradient_masked_only():
@@ -79,7 +79,7 @@ def gradient_masked_only():
 def one_row_less():
   fewer = dataclasses.replace(ROWS, head_rows=NINE[:-1])
   return fitting.fit(MODEL, params_of(), [states()] * 3, DECAYING, loss=head_rows.cross_entropy,
-                     parameters=fewer).params
+                     leaves=fitting.Leaves(fewer)).params
 
 
 @pytest.mark.parametrize("wrong", [gradient_masked_only, one_row_less])
@@ -145,7 +145,7 @@ def test_rows_of_separable_states_are_repaired():
     return float(jnp.mean((batch.hidden @ params["head"]).argmax(-1) == batch.answers))
 
   repaired = fitting.fit(MODEL, params_of(), [batch] * 60, optax.adam(0.05),
-                         loss=head_rows.cross_entropy, parameters=ROWS)
+                         loss=head_rows.cross_entropy, leaves=fitting.Leaves(ROWS))
   assert right(params_of()) < 0.5 and right(repaired.params) == 1.0
   assert repaired.losses[-1] < 0.2 * repaired.losses[0] and len(repaired.losses) == 60
 
@@ -227,8 +227,8 @@ def test_merging_trained_adapters_changes_no_logit(monkeypatch):
   rng = np.random.default_rng(0)
   batch = SupervisedBatch(jnp.asarray(rng.integers(0, V, (8, 7)), jnp.int32),
                           jnp.full(8, 7, jnp.int32), jnp.full((8, 7), 1 / 56, jnp.float32))
-  trained = fitting.fit(MODEL, params_of(), [batch] * 20, optax.adam(1e-2), parameters=QV,
-                        key=jax.random.key(1))
+  trained = fitting.fit(MODEL, params_of(), [batch] * 20, optax.adam(1e-2),
+                        leaves=fitting.Leaves(QV, jax.random.key(1)))
   merged, adapters = logits(trained.params), trained.trained["lora"]
   assert np.abs(merged - logits(params_of())).max() > 1e-2, "the adapters do nothing"
   scale = QV.lora_alpha / QV.lora_rank

@@ -216,7 +216,7 @@ def test_an_answer_that_is_not_allowed_is_refused():
 
 
 def test_states_of_prompts_do_not_read_padding():
-  from jaxrl_llm.runs.prompt_batch import prompt_batch
+  from jaxrl_llm.runs.rollout_batch import prompt_batch
 
   task, problems, _ = asked()
   params = often_right(0)

@@ -93,7 +93,8 @@ def test_training_has_no_held_out_problem_and_no_other_length(configs, operation
 def test_a_demonstration_is_right_and_every_row_fits(configs, operation, tokens):
   cfg = configs[operation, tokens]
   task = task_of(cfg)
-  for problem in [*task.heldout(300), *demonstrations.demonstrating(cfg, 7, None).batch(0)]:
+  for problem in [*task.heldout(300), *demonstrations.demonstrating(
+      cfg.warm_start, cfg.task, cfg.rollout, 7, None).batch(0)]:
     ids = task.demonstration(problem)
     assert len(task.render(problem)) <= cfg.rollout.max_prompt_tokens
     assert len(ids) <= cfg.rollout.max_new_tokens

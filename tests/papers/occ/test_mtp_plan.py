@@ -4,7 +4,8 @@ import jax
 import planned_config
 import pytest
 
-from jaxrl_llm.planning import abstract, flops, programs
+from jaxrl_llm.build import abstract
+from jaxrl_llm.planning import flops, programs
 
 pytestmark = pytest.mark.slow
 

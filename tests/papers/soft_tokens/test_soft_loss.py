@@ -39,7 +39,7 @@ def sampled(mode, rows=16, cfg=CFG):
   prompts = PromptBatch(tokens, jnp.full(rows, 3, jnp.int32), jnp.arange(rows, dtype=jnp.int32),
                         jnp.arange(rows, dtype=jnp.int32) // 4)
   generate = jax.jit(functools.partial(soft.generate_soft, model=MODEL, cfg=cfg))
-  return generate(PARAMS, prompts, jax.random.key(1), mode, Sampling.of(1.0))
+  return generate(PARAMS, prompts, jax.random.key(1), (mode, Sampling.of(1.0)))
 
 
 def batch(found, mode, aggregation="sequence_sum"):

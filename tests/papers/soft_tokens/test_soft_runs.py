@@ -116,8 +116,8 @@ def test_there_are_three_modes_of_training_and_six_of_inference():
 def trained(name: str, seed: int = 0, **changes):
   params, sigma = start()
   return soft_runs.train(params, task(), soft_runs.modes(sigma)[name],
-                         dataclasses.replace(TRAINING, **changes), model=MODEL, sampling=CFG,
-                         seed=seed)[0]
+                         dataclasses.replace(TRAINING, **changes),
+                         policy=soft_runs.Policy(MODEL, CFG), seed=seed)[0]
 
 
 def distance(a, b) -> float:
@@ -155,7 +155,7 @@ def test_evaluation_has_the_samples_of_a_problem_in_its_row(monkeypatch):
   monkeypatch.setattr(soft_runs, "graded", graded)
   for name in ("hard sampled", "soft greedy"):
     found = soft_runs.evaluate(params, task(), task().heldout(3), soft_runs.inference_modes(
-        sigma)[name], 4, model=MODEL, sampling=CFG)
+        sigma)[name], policy=soft_runs.Policy(MODEL, dataclasses.replace(CFG, group_size=4)))
     assert found.tolist() == [[True, False, True, False], [False] * 4, [False] * 4]
   sampled, greedy = (np.asarray(rollout.tokens).reshape(3, 4, -1) for rollout in seen)
   assert np.all(greedy == greedy[:, :1]) and np.any(sampled != sampled[:, :1])

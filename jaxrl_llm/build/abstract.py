@@ -11,9 +11,12 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.build import device_checks
 from jaxrl_llm.build.learner import Learner, make_learner
+from jaxrl_llm.build.samplers import sampling_of
 from jaxrl_llm.build.scoring import score_rollout
-from jaxrl_llm.config import Config
+from jaxrl_llm.config import Config, RolloutConfig
 from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.rollouts.next_token import rules_on
+from jaxrl_llm.training.columns import POLICIES
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import with_carried
@@ -28,8 +31,9 @@ class Planned:
   """A run's learner and everything that its programs are called with.
 
   Attributes:
-    cfg: with the model's shapes.
     learner: made as a run makes it.
+    sizes: of the rollout on `rollout_mesh`.
+    rules: fields of Sampling that prune the sampler's vocabulary.
     rollout_mesh: the devices that sample.
     state: of the trainer.
     params: as the model reads them.
@@ -37,8 +41,9 @@ class Planned:
     sampling, key: of the sampler.
   """
 
-  cfg: Config
   learner: Learner
+  sizes: RolloutConfig
+  rules: frozenset[str]
   rollout_mesh: Mesh
   state: TrainState
   params: Params
@@ -53,7 +58,8 @@ class Planned:
   @property
   def head(self) -> tuple[int, int]:
     """Shape of the output head."""
-    return self.cfg.model.width, self.cfg.model.vocab_size
+    model = self.learner.model.config
+    return model.width, model.vocab_size
 
   @functools.cached_property
   def batch(self) -> TrainBatch:
@@ -72,41 +78,44 @@ def plan(cfg: Config, devices) -> Planned:
   mesh = parallel.make_mesh(cfg.mesh, devices)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, mesh, devices)
   device_checks.check(cfg, mesh, rollout_mesh)
-  device_checks.check_heads(cfg)
-  model = Model(cfg.model, parallel.Layout(mesh))
+  device_checks.check_heads(cfg.model.num_kv_heads, cfg.mesh)
+  shapes = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
+  model = Model(shapes, parallel.Layout(mesh))
   trainable.check(cfg.parameters, model)
   learner = make_learner(cfg, model, mesh, STOP_IDS)
   params = placed(model.shapes(),
                   parallel.param_shardings(model, mesh))
-  rollout = _rollout(cfg, mesh)
+  rollout = _rollout(cfg.rollout, mesh)
   score = functools.partial(score_rollout, learner.scoring, own=not cfg.updates.staleness)
-  scores = by_rows(jax.eval_shape(score, params, params, rollout, base=params), mesh)
+  scores = by_rows(jax.eval_shape(score, dict.fromkeys(POLICIES, params), rollout), mesh)
   per_row = functools.partial(_array, mesh, (cfg.rows,))
-  return Planned(cfg, learner, rollout_mesh, _state(cfg, learner, model), params,
-                 _prompts(cfg, mesh), rollout, scores, per_row(jnp.float32), per_row(bool),
+  rules = rules_on(sampling_of(cfg.rollout, cfg.vocabulary, "sampler"))
+  return Planned(learner, cfg.rollout, rules, rollout_mesh, _state(learner), params,
+                 _prompts(cfg.rollout, mesh), rollout, scores, per_row(jnp.float32), per_row(bool),
                  _sampling(learner), jax.eval_shape(functools.partial(jax.random.key, 0)))
 
 
-def _state(cfg: Config, learner: Learner, model: Model) -> TrainState:
+def _state(learner: Learner) -> TrainState:
+  model, cfg = learner.model, learner.cfg
   trained, frozen = trainable.shapes_of(model, cfg.parameters)
   state = jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained,
                          frozen=frozen)
   layout = state_shardings(model, learner.optimizer, learner.mesh, cfg.parameters)
-  return placed(with_carried(state, cfg.step, functools.partial(jax.eval_shape, lambda x: x)),
-                carrying_shardings(layout, cfg.step, learner.mesh))
+  return placed(with_carried(state, cfg, functools.partial(jax.eval_shape, lambda x: x)),
+                carrying_shardings(layout, cfg, learner.mesh))
 
 
-def _prompts(cfg: Config, mesh: Mesh) -> PromptBatch:
+def _prompts(cfg: RolloutConfig, mesh: Mesh) -> PromptBatch:
   per_row = _array(mesh, (cfg.rows,), jnp.int32)
-  tokens = _array(mesh, (cfg.rows, cfg.rollout.max_prompt_tokens), jnp.int32)
+  tokens = _array(mesh, (cfg.rows, cfg.max_prompt_tokens), jnp.int32)
   return PromptBatch(tokens, per_row, per_row, per_row)
 
 
-def _rollout(cfg: Config, mesh: Mesh) -> Rollout:
+def _rollout(cfg: RolloutConfig, mesh: Mesh) -> Rollout:
   array, shape = functools.partial(_array, mesh), (cfg.rows, cfg.row_length)
   per_row, flag = array((cfg.rows,), jnp.int32), array((cfg.rows,), bool)
   turns = {}
-  if cfg.rollout.max_turns:
+  if cfg.max_turns:
     turns = {"turn_id": array(shape, jnp.int32), "void": flag}
   return Rollout(array(shape, jnp.int32), array(shape, bool), per_row, per_row,
                  array(shape, jnp.float32), flag, *[per_row] * 4, **turns)

@@ -1,0 +1,143 @@
+"""What a run's iterations are made with: where rollouts come from, how rewards are shaped, and when
+the loop evaluates and saves.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_llm import parallel
+from jaxrl_llm.build.learner import Learner
+from jaxrl_llm.build.samplers import Sampler
+from jaxrl_llm.config import Config, EvaluationConfig, RolloutConfig, ShapingConfig
+from jaxrl_llm.parallel import processes
+from jaxrl_llm.registry import SHAPINGS
+from jaxrl_llm.types import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutSource:
+  """Where rollout batches come from; a batch follows from (parameters, cursor).
+
+  Attributes:
+    task, sampler: of the run.
+    rollout: how many prompts and completions, and how long.
+    seed: of the run.
+    max_draws: task batches at most from which dynamic sampling takes its groups; 0: it is off.
+    served: whether a server samples.
+    enqueued: whether a batch is one program on the devices that train, so that the loop may enqueue
+      it before the updates; otherwise its sampler works step by step.
+    share: of the prompts of a batch, those of this process.
+    several: whether the run has several processes.
+    prompt_mesh: the devices of this process, which prompts are placed on.
+  """
+
+  task: Task
+  sampler: Sampler
+  rollout: RolloutConfig
+  seed: int
+  max_draws: int
+  served: bool
+  enqueued: bool
+  share: slice
+  several: bool
+  prompt_mesh: Mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardShaping:
+  """What becomes of verified rewards before the update reads them.
+
+  Attributes:
+    cfg: of the run.
+    max_new_tokens: the longest completion allowed.
+    function: of the registered shaping and its numbers; None where rewards stay as they are.
+    shuffle_seed: of a control that deals the rewards to random completions; None: off.
+    several: whether the run has several processes.
+  """
+
+  cfg: ShapingConfig
+  max_new_tokens: int
+  function: Callable[..., np.ndarray] | None
+  numbers: Any
+  shuffle_seed: int | None
+  several: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """When the loop does what.
+
+  Attributes:
+    iterations: the last one.
+    evaluation: how often, and with how many samples.
+    checkpoint_every: iterations.
+    profile: iterations that are traced.
+    overlap: whether the next batch is sampled during the updates.
+    waits: whether the loop waits for the updates before it samples, so that their time is theirs;
+      not where the next rows are sampled meanwhile.
+    title: of the progress bar.
+  """
+
+  iterations: int
+  evaluation: EvaluationConfig
+  checkpoint_every: int
+  profile: tuple[int, ...]
+  overlap: bool
+  waits: bool
+  title: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+  """What `runs.iteration.iterate` is made with.
+
+  Attributes:
+    learner: scores rollouts, and makes batches and updates of them.
+    source: of the rollouts.
+    shaping: of their rewards.
+    schedule: of the run.
+  """
+
+  learner: Learner
+  source: RolloutSource
+  shaping: RewardShaping
+  schedule: Schedule
+
+
+def make_loop(cfg: Config, task: Task, learner: Learner, sampler: Sampler) -> Loop:
+  """The loop of a resolved config; the other arguments as `setup.build` returns them."""
+  several = processes.count() > 1
+  overlap = cfg.updates.overlap
+  schedule = Schedule(
+      cfg.iterations, cfg.evaluation, cfg.checkpoint.every, cfg.profile, overlap,
+      waits=not overlap and not cfg.mesh.rollout,
+      title=cfg.estimator.name,
+  )
+  shuffle_seed = cfg.seed if cfg.task.shuffle_rewards else None
+  shaping = make_shaping(cfg.shaping, cfg.rollout.max_new_tokens, shuffle_seed, several)
+  return Loop(learner, make_source(cfg, task, sampler), shaping, schedule)
+
+
+def make_source(cfg: Config, task: Task, sampler: Sampler) -> RolloutSource:
+  """The source of a run's rollouts, for a resolved config."""
+  max_draws = cfg.dynamic_sampling.max_draws if cfg.dynamic_sampling.enabled else 0
+  served = bool(cfg.server.url)
+  return RolloutSource(
+      task, sampler, cfg.rollout, cfg.seed, max_draws, served,
+      enqueued=not (cfg.rollout.slots or max_draws or cfg.mesh.rollout or served),
+      share=processes.share(cfg.rollout.prompts),
+      several=processes.count() > 1,
+      prompt_mesh=parallel.of_process(sampler.mesh),
+  )
+
+
+def make_shaping(cfg: ShapingConfig, max_new_tokens: int, shuffle_seed: int | None = None,
+                 several: bool = False) -> RewardShaping:
+  """Arguments as the attributes of `RewardShaping`."""
+  function, numbers = SHAPINGS[cfg.name].function, SHAPINGS.numbers(cfg)
+  return RewardShaping(cfg, max_new_tokens, None if cfg.name == "none" else function, numbers,
+                       shuffle_seed, several)

@@ -21,8 +21,8 @@ ENTRY_POINTS = {
     "rollouts/sampler.py:generate", "training/score.py:score", "training/train_step.py:gradients",
     "training/train_step.py:train_step",
 }
-# What takes the whole config outside build/: the entries of two commands.
-COMMANDS = {"runs/trainer.py:run", "planning/plan.py:run"}
+# What takes the whole config outside build/: the entries of three commands.
+COMMANDS = {"config/listing.py:describe", "planning/plan.py:run", "runs/trainer.py:run"}
 MOST_WITH_CONFIG = 30
 
 

@@ -123,31 +123,31 @@ def _check_anchor(correction: CorrectionConfig, anchor: str) -> None:
 
 
 def _check_parts(cfg: Config) -> None:
-  """What columns, loss terms, update transforms and optimizers refuse for themselves."""
+  """What columns, loss terms, update transforms and optimizers refuse for themselves.
+
+  The parameters of their checks name what they get: sections, or the key that asks for them.
+  """
+  def refuse(check: Callable[..., None] | None, **keys) -> None:
+    names = [] if check is None else list(inspect.signature(check).parameters)
+    if unknown := [name for name in names if name not in keys and not hasattr(cfg, name)]:
+      allowed = [*keys, *(field.name for field in dataclasses.fields(cfg)), "loss", "step", "batch"]
+      raise ConfigError(f"the check of {check.__module__} has the parameters {', '.join(unknown)}: "
+                        f"allowed are {', '.join(allowed)}. Fix: the sections that it reads.")
+    if check is not None:
+      check(**{name: keys[name] if name in keys else getattr(cfg, name) for name in names})
+
   needs = advantages.needs(cfg.advantage) - set(advantages.OPTIONAL)
   readers = [(column, f"advantage.name = {cfg.advantage.name!r}") for column in sorted(needs)]
   for name, entry in LOSS_TERMS.parts(cfg.term.name).items():
     readers += [(column, f"term.name = {name!r}") for column in sorted(entry.columns)]
   for column, reader in readers:
-    _refuse(cfg, COLUMNS[column].check, reader=reader)
+    refuse(COLUMNS[column].check, reader=reader)
   for name, entry in LOSS_TERMS.parts(cfg.term.name).items():
-    _refuse(cfg, entry.check, name=name)
+    refuse(entry.check, name=name)
   for transform in transforms.active(cfg.step).values():
-    _refuse(cfg, transform.check)
+    refuse(transform.check)
   optimizers.check(cfg.optimizer)
   backends.check(cfg.rollout.backend, cfg.server.url)
-
-
-def _refuse(cfg: Config, check: Callable[..., None] | None, **values) -> None:
-  """Calls a part's own check with what its parameters name: sections of the config, or `values`."""
-  if check is None:
-    return
-  names = list(inspect.signature(check).parameters)
-  if unknown := [name for name in names if name not in values and not hasattr(cfg, name)]:
-    allowed = [*values, *(field.name for field in dataclasses.fields(cfg)), "loss", "step", "batch"]
-    raise ConfigError(f"the check of {check.__module__} has the parameters {', '.join(unknown)}: "
-                      f"allowed are {', '.join(allowed)}. Fix: the sections that it reads.")
-  check(**{name: values[name] if name in values else getattr(cfg, name) for name in names})
 
 
 def _check_lengths(buffer: int, rollout: RolloutConfig) -> None:

@@ -28,7 +28,7 @@ def describe(cfg: Config | None = None) -> str:
   return "\n".join(lines)
 
 
-def _section_lines(section, prefix: str, root: Config | None) -> Iterator[str]:
+def _section_lines(section, prefix: str, root) -> Iterator[str]:
   """Yields the lines of a section whose keys begin with `prefix`; `root` is `cfg` of `describe`."""
   for name, field in options(type(section)).items():
     value = getattr(section, name)

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class Demonstrations(Dataset):
   """Problems of a file with worked completions."""
 
-  def fit(self, width: int, asked: list[Problem]) -> None:
+  def fit(self, width: int, heldout_problems: list[Problem]) -> None:
     """Leaves out rows of more than `width` tokens, and those with the text of a held-out problem.
 
     Raises:
@@ -35,17 +35,17 @@ class Demonstrations(Dataset):
         raise ConfigError(
             f"warm_start.path = {self.cfg.data.path!r}: row {problem.id!r} has no demonstration. "
             "Fix: warm_start.mapping, or warm_start.completion_column.")
-    heldout = {asked_text(problem) for problem in asked}
+    heldout = {asked_text(problem) for problem in heldout_problems}
     lengths = [len(self.render(problem)) + len(self.demonstration(problem)) for problem in rows]
-    kept = [problem for problem, length in zip(rows, lengths, strict=True)
-            if length <= width and asked_text(problem) not in heldout]
-    if not kept:
+    fitting = [problem for problem, length in zip(rows, lengths, strict=True)
+               if length <= width and asked_text(problem) not in heldout]
+    if not fitting:
       raise ConfigError(
           f"warm_start.path = {self.cfg.data.path!r}: no row fits; the longest has {max(lengths)} "
           f"tokens. Fix: rollout.max_prompt_tokens + rollout.max_new_tokens >= {max(lengths)}.")
     logger.info("warm_start.path = %s: %d of %d rows are imitated; the others have more than %d "
-                "tokens, or are held out", self.cfg.data.path, len(kept), len(rows), width)
-    self.keep(kept)
+                "tokens, or are held out", self.cfg.data.path, len(fitting), len(rows), width)
+    self.keep(fitting)
 
 
 def demonstrating(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutConfig, seed: int,
@@ -64,13 +64,14 @@ def demonstrating(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutC
   if not warm.path:
     return task
   # A file of demonstrations needs no answers: what is imitated stands for them, and nobody asks.
-  data = DataConfig(path=warm.path, split=warm.split, mapping=warm.mapping,
-                    prompt_column=warm.prompt_column, answer_column=warm.completion_column,
-                    demonstration_column=warm.completion_column, verifier="exact")
+  data_cfg = DataConfig(path=warm.path, split=warm.split, mapping=warm.mapping,
+                        prompt_column=warm.prompt_column, answer_column=warm.completion_column,
+                        demonstration_column=warm.completion_column, verifier="exact")
   if warm.mapping != "auto":
     columns = ("prompt_column", "answer_column", "demonstration_column")
-    data = dataclasses.replace(data, **{name: getattr(DataConfig, name) for name in columns})
-  of_file = TaskConfig("dataset", heldout_problems=0, prompt=task_cfg.prompt, data=data)
+    defaults = {name: getattr(DataConfig, name) for name in columns}
+    data_cfg = dataclasses.replace(data_cfg, **defaults)
+  of_file = TaskConfig("dataset", heldout_problems=0, prompt=task_cfg.prompt, data=data_cfg)
   try:
     demonstrated = Demonstrations(of_file, seed, warm.batch_size, task.tokenizer)
   except ConfigError as error:

@@ -31,20 +31,20 @@ def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
     ConfigError: naming the rows that do not divide; updates.overlap on several devices that both
       train and sample; rollout.shared_prefix on several devices that sample.
   """
-  apart = sampling is not None and parallel.apart(sampling, mesh)
+  separate = sampling is not None and parallel.apart(sampling, mesh)
   sampled = _sampled_rows(cfg.rollout)
   trained = _trained_rows(cfg.rollout, cfg.updates, cfg.warm_start)
   _check_processes(cfg.rollout.prompts, cfg.warm_start)
   in_order = cfg.server.url or _in_order(cfg.rollout, cfg.mesh, cfg.dynamic_sampling.enabled)
-  if cfg.updates.overlap and not apart and mesh.size > 1 and not in_order:
+  if cfg.updates.overlap and not separate and mesh.size > 1 and not in_order:
     alone = cfg.rollout.shared_prefix and not cfg.rollout.engine_per_device
     fix = _rollout_devices_fix(cfg.mesh, mesh.size, 1 if alone else mesh.size - 1, sampled, trained)
     raise ConfigError(
         f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
         f"collectives may deadlock. Fix: {fix}updates.overlap=False.")
   if cfg.rollout.shared_prefix:
-    _check_shared_prefix(cfg.rollout, sampling if apart else mesh)
-  if apart:
+    _check_shared_prefix(cfg.rollout, sampling if separate else mesh)
+  if separate:
     _check_rows(sampled, sampling.size, "mesh.rollout")
   elif sampling is not None and cfg.mesh.sequence > 1:
     _check_rows(sampled, parallel.row_shards(sampling) * processes.count(),
@@ -142,9 +142,9 @@ def _rollout_devices_fix(mesh: MeshConfig, count: int, most: int, sampled: list[
   """
   def fits(sampling: int) -> bool:
     training = count - sampling
-    whole = mesh.sequence * mesh.tensor
-    return (training % (mesh.fsdp * whole) == 0 and _divide(sampled, sampling) and
-            _divide(trained, training // whole))
+    row_devices = mesh.sequence * mesh.tensor
+    return (training % (mesh.fsdp * row_devices) == 0 and _divide(sampled, sampling) and
+            _divide(trained, training // row_devices))
 
   def distance(sampling: int) -> int:
     return abs(2 * sampling - count)
@@ -152,5 +152,5 @@ def _rollout_devices_fix(mesh: MeshConfig, count: int, most: int, sampled: list[
   fitting = [sampling for sampling in range(1, most + 1) if fits(sampling)]
   if not fitting or jax.process_count() > 1:
     return ""
-  data = "" if mesh.data < 0 else " with mesh.data=-1"
-  return f"mesh.rollout={min(fitting, key=distance)}{data}, or "
+  data_axis = "" if mesh.data < 0 else " with mesh.data=-1"
+  return f"mesh.rollout={min(fitting, key=distance)}{data_axis}, or "

@@ -36,7 +36,7 @@ class Rows:
   environment: Environment | None
 
   @staticmethod
-  def of(cfg: RolloutConfig, task: Task, environment: Environment | None,
+  def of_task(cfg: RolloutConfig, task: Task, environment: Environment | None,
          group_size: int | None = None) -> "Rows":
     """The rows of a run's task; `group_size` None: as the config says."""
     return Rows(cfg, cfg.group_size if group_size is None else group_size, task.stop_ids,
@@ -48,8 +48,9 @@ def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mes
   are right.
   """
   sampling_model = numerics.rollout_model(model, cfg)
-  apart = parallel.apart(rollout_mesh, mesh)
-  lay_out = hand_over.make(sampling_model, rollout_mesh if apart else parallel.of_whole_rows(mesh))
+  separate = parallel.apart(rollout_mesh, mesh)
+  lay_out = hand_over.make(sampling_model,
+                           rollout_mesh if separate else parallel.of_whole_rows(mesh))
 
   def rollout_numerics(params):
     return numerics.rollout_numerics(model, params, cfg)[1]
@@ -57,7 +58,7 @@ def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mes
   rounded = _identity
   if numerics.changes_params(model, cfg):
     rounded = jax.jit(rollout_numerics)
-  if not apart:
+  if not separate:
     return on_own(lambda params: lay_out(rounded(params)), mesh)
   # Another thread may call this while the training devices work, so no collective may run there: a
   # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
@@ -79,8 +80,8 @@ def on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
   """
   if not parallel.spans_processes(mesh):
     return prepare
-  own = parallel.of_whole_rows(parallel.of_process(mesh))
-  return lambda params: parallel.held_by(prepare(params), own)
+  local_mesh = parallel.of_whole_rows(parallel.of_process(mesh))
+  return lambda params: parallel.held_by(prepare(params), local_mesh)
 
 
 def _copied(params: Params, mesh: Mesh) -> Params:
@@ -134,18 +135,19 @@ def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
     }
   # A group of one row has no prefix to share, so it may run on several devices.
   slots = -(-r.slots // processes.count())
-  own = engine.EngineConfig(group, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
-                            r.min_new_tokens, slots=slots, chunk=min(r.chunk, r.max_new_tokens),
-                            shared_prefix=r.shared_prefix and group > 1)
+  engine_cfg = engine.EngineConfig(group, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
+                                   r.min_new_tokens, slots=slots,
+                                   chunk=min(r.chunk, r.max_new_tokens),
+                                   shared_prefix=r.shared_prefix and group > 1)
   of_each = r.engine_per_device and sizes.shards(mesh) > 1
 
   def sample(params, prompts, key, sampling, problems=None):
-    told = environment
+    row_environment = environment
     if problems is not None and hasattr(environment, "for_rows"):
-      told = environment.for_rows(problems)
+      row_environment = environment.for_rows(problems)
     run = engines.run if of_each else engine.run
-    rollout, stats = run(params, prompts, key, sampling, model=model, cfg=own, mesh=mesh,
-                         environment=told, **turns)
+    rollout, stats = run(params, prompts, key, sampling, model=model, cfg=engine_cfg, mesh=mesh,
+                         environment=row_environment, **turns)
     metrics = {
         "rollout/wasted_slots": stats.waste,
         "rollout/chunks": float(stats.chunks),

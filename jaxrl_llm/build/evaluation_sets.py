@@ -86,23 +86,25 @@ def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSe
   size = cfg.task.heldout_problems
   run = EvaluationSet("", task, [], cfg.task, cfg.rollout, cfg.seed)
   sets = [dataclasses.replace(run, problems=task.heldout(size))] if size else []
-  sets += [_made(name, section, run) for name, section in chosen(cfg.evaluation)]
+  sets += [_make_set(name, section, run) for name, section in chosen(cfg.evaluation)]
   if not sets:
     what = "task.heldout_problems = 0 without evaluation.sets: nothing is evaluated"
     if needed:
       raise ConfigError(f"{what}. Fix: task.heldout_problems >= 1, or evaluation.sets.<name>.path, "
                         "of --config.")
     logger.warning("%s during the run, and no best parameters are kept", what)
-  for one in sets:
-    if len(one.problems) < processes.count():
-      key = f"evaluation.sets.{one.name}.problems" if one.name else "task.heldout_problems"
-      raise ConfigError(f"{key}: {len(one.problems)} problems are too few for "
+  for heldout_set in sets:
+    if len(heldout_set.problems) < processes.count():
+      key = "task.heldout_problems"
+      if heldout_set.name:
+        key = f"evaluation.sets.{heldout_set.name}.problems"
+      raise ConfigError(f"{key}: {len(heldout_set.problems)} problems are too few for "
                         f"{processes.count()} processes, each of which asks some. "
                         f"Fix: {key}={processes.count()} or more.")
   return sets
 
 
-def _made(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> EvaluationSet:
+def _make_set(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> EvaluationSet:
   """A set's problems and task; messages of the task get the set's keys.
 
   Args:
@@ -124,23 +126,25 @@ def _made(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> Evalua
                        section.temperature)
 
 
-def task_config(one: EvaluationSetConfig, run: TaskConfig) -> TaskConfig:
+def task_config(section: EvaluationSetConfig, run: TaskConfig) -> TaskConfig:
   """The config of a set's task. It checks answers in as many processes, and as long, as the run."""
-  data = DataConfig(heldout_path=one.path, heldout_split=one.split, heldout_too_long=one.too_long,
-                    mapping=one.mapping, prompt_column=one.prompt_column,
-                    answer_column=one.answer_column, id_column=one.id_column,
-                    verifier=one.verifier, bad_rows=one.bad_rows)
+  data_cfg = DataConfig(heldout_path=section.path, heldout_split=section.split,
+                        heldout_too_long=section.too_long, mapping=section.mapping,
+                        prompt_column=section.prompt_column, answer_column=section.answer_column,
+                        id_column=section.id_column, verifier=section.verifier,
+                        bad_rows=section.bad_rows)
   checks = {name: value for name, value in run.given if name in VERIFIER_KEYS}
-  prompt = run.prompt if one.prompt.style == OF_TASK else one.prompt
-  return TaskConfig("dataset", heldout_problems=one.problems, prompt=prompt, data=data, **checks)
+  prompt = run.prompt if section.prompt.style == OF_TASK else section.prompt
+  return TaskConfig("dataset", heldout_problems=section.problems, prompt=prompt, data=data_cfg,
+                    **checks)
 
 
-def _renamed(message: str, key: str, one: EvaluationSetConfig) -> str:
+def _renamed(message: str, key: str, section: EvaluationSetConfig) -> str:
   """A message of the task, with the keys that the user has set."""
-  for theirs, mine in (("task.data.heldout_too_long", "too_long"), ("task.data.heldout_", ""),
+  for task_key, mine in (("task.data.heldout_too_long", "too_long"), ("task.data.heldout_", ""),
                        ("task.data.", ""), ("task.heldout_problems", "problems")):
-    message = message.replace(theirs, f"{key}.{mine}")
-  if one.prompt.style != OF_TASK:
+    message = message.replace(task_key, f"{key}.{mine}")
+  if section.prompt.style != OF_TASK:
     message = message.replace("task.prompt", f"{key}.prompt")
   return message
 
@@ -151,10 +155,10 @@ def check(evaluation: EvaluationConfig) -> None:
   Raises:
     ConfigError: naming the key of the set.
   """
-  for name, one in chosen(evaluation):
+  for name, section in chosen(evaluation):
     try:
-      for table, value in ((MAPPINGS, one.mapping), (VERIFIERS, one.verifier)):
+      for table, value in ((MAPPINGS, section.mapping), (VERIFIERS, section.verifier)):
         if value != DataConfig.verifier:
           table[value]  # raises
     except ConfigError as error:
-      raise ConfigError(_renamed(str(error), f"evaluation.sets.{name}", one)) from error
+      raise ConfigError(_renamed(str(error), f"evaluation.sets.{name}", section)) from error

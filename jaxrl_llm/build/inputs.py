@@ -76,12 +76,12 @@ def record(workdir: str | Path, cfg: Config) -> None:
 
 def digests(cfg: Config, only: str = "") -> Digests:
   """Returns the digests of all inputs that are files here; arguments as in `check`."""
-  named = _asked_files(cfg.task, cfg.warm_start, cfg.evaluation)
+  key_files = _asked_files(cfg.task, cfg.warm_start, cfg.evaluation)
   for section in ("task", "reward", "tool", "environment"):
-    named |= _files_of_numbers(section, getattr(cfg, section))
+    key_files |= _files_of_numbers(section, getattr(cfg, section))
   if cfg.pretrained:
-    named[PRETRAINED] = _of_checkpoint(cfg.pretrained)
-  places = {key: files for key, files in named.items() if not only or key == only}
+    key_files[PRETRAINED] = _of_checkpoint(cfg.pretrained)
+  places = {key: files for key, files in key_files.items() if not only or key == only}
   known = contents.digests(file for files in places.values() for file in files.values())
   return {key: {name: known[file] for name, file in files.items()}
           for key, files in places.items() if files}
@@ -114,18 +114,18 @@ def _changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
 def _asked_files(task: TaskConfig, warm: WarmStartConfig,
                  evaluation: EvaluationConfig) -> dict[str, dict[str, Path]]:
   """The files of problems, demonstrations and examples by key, then by their names in messages."""
-  data = getattr(task, "data", None)
-  named = [("task.prompt.examples", task.prompt.examples, "train")]
-  if data is not None:
-    named += [("task.data.path", data.path, data.split),
-              ("task.data.heldout_path", data.heldout_path, data.heldout_split)]
+  data_cfg = getattr(task, "data", None)
+  paths = [("task.prompt.examples", task.prompt.examples, "train")]
+  if data_cfg is not None:
+    paths += [("task.data.path", data_cfg.path, data_cfg.split),
+              ("task.data.heldout_path", data_cfg.heldout_path, data_cfg.heldout_split)]
   if warm.steps:
-    named.append(("warm_start.path", warm.path, warm.split))
+    paths.append(("warm_start.path", warm.path, warm.split))
   for name, section in chosen(evaluation):
-    named += [(f"evaluation.sets.{name}.path", section.path, section.split),
+    paths += [(f"evaluation.sets.{name}.path", section.path, section.split),
               (f"evaluation.sets.{name}.prompt.examples", section.prompt.examples, "train")]
-  return {key: {name: file for path in names(value) for name, file in _named(key, path, split)}
-          for key, value, split in named}
+  return {key: {name: file for path in names(value) for name, file in _paths_of(key, path, split)}
+          for key, value, split in paths}
 
 
 def _files_of_numbers(name: str, section: Choice) -> dict[str, dict[str, Path]]:
@@ -134,7 +134,7 @@ def _files_of_numbers(name: str, section: Choice) -> dict[str, dict[str, Path]]:
           if isinstance(value, str) and key.endswith(PLACES) and Path(value).is_file()}
 
 
-def _named(key: str, path: str, split: str) -> list[tuple[str, Path]]:
+def _paths_of(key: str, path: str, split: str) -> list[tuple[str, Path]]:
   """(name, file) of the files that a path names for a split."""
   return [(str(file), file) for file in files_of(key, path, split)]
 

@@ -101,19 +101,19 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
     ConfigError: `model.attention` cannot serve packed rows.
   """
   optimizer = make_optimizer(cfg.optimizer)
-  whole = dataclasses.replace(cfg.step, loss=dataclasses.replace(cfg.loss, stop_ids=stop_ids))
+  full_step = dataclasses.replace(cfg.step, loss=dataclasses.replace(cfg.loss, stop_ids=stop_ids))
   rows, updates = parallel.rows(mesh), cfg.updates
   scoring = make_scoring(cfg, model, mesh, stop_ids)
 
   def make_step(micro_batches: int) -> StepFn:
-    step_cfg = dataclasses.replace(whole, micro_batches=micro_batches)
+    step_cfg = dataclasses.replace(full_step, micro_batches=micro_batches)
     return make_train_step(policy_loss, model, optimizer, step_cfg, mesh)
 
   pieces = updates.optimizer_batches * updates.micro_batches
   return Learner(
       model=model,
       optimizer=optimizer,
-      cfg=whole,
+      cfg=full_step,
       updates=updates,
       rollout=cfg.rollout,
       mesh=mesh,

@@ -29,9 +29,9 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
   if override is None:
     built = setup.build(cfg, run_devices, training=False)
   else:
-    theirs = override.rollout
-    rollout = dataclasses.replace(cfg.rollout, max_prompt_tokens=theirs.max_prompt_tokens,
-                                  max_new_tokens=theirs.max_new_tokens, window=theirs.window)
+    lengths = {name: getattr(override.rollout, name)
+               for name in ("max_prompt_tokens", "max_new_tokens", "window")}
+    rollout = dataclasses.replace(cfg.rollout, **lengths)
     changed = dataclasses.replace(cfg, task=override.task, mesh=override.mesh, rollout=rollout,
                                   evaluation=override.evaluation)
     built = _build(changed, devices)

@@ -77,12 +77,13 @@ def _check_of_plugin(table: Table, section: Choice, check: Callable) -> None:
 def _check_estimator(cfg: EstimatorConfig) -> None:
   entry, numbers = ESTIMATORS[cfg.name], ESTIMATORS.numbers(cfg)
   tokens, mask = _array(SHAPE), _array(SHAPE, bool)
-  given = jax.eval_shape(functools.partial(estimators.stand_ins, cfg), tokens, mask)
+  arguments = jax.eval_shape(functools.partial(estimators.stand_ins, cfg), tokens, mask)
   if entry.prepare is not None:
-    given["weights"] = jax.eval_shape(_bound(entry.prepare, cfg), tokens, tokens, tokens,
-                                      mask, **given)
-    _expect_tokens(given["weights"], "weights of `prepare`")
-  output = jax.eval_shape(_bound(entry.function, numbers), tokens, tokens, tokens, mask, **given)
+    arguments["weights"] = jax.eval_shape(_bound(entry.prepare, cfg), tokens, tokens, tokens,
+                                          mask, **arguments)
+    _expect_tokens(arguments["weights"], "weights of `prepare`")
+  output = jax.eval_shape(_bound(entry.function, numbers), tokens, tokens, tokens, mask,
+                          **arguments)
   if not isinstance(output, EstimatorOutput):
     raise TypeError(f"it returned {_kind(output)}; an EstimatorOutput was expected "
                     "(estimators.common.output makes one)")
@@ -98,9 +99,9 @@ def _check_aggregation(cfg: AggregationConfig) -> None:
     return (loss_weights(mask, signal, group, cfg),
             regularizer_weights(mask, cfg))
 
-  for found in jax.eval_shape(weights, _array(SHAPE, bool), _array(SHAPE),
+  for token_weights in jax.eval_shape(weights, _array(SHAPE, bool), _array(SHAPE),
                               _array(SHAPE[:1], jnp.int32)):
-    _expect_tokens(found, "weights")
+    _expect_tokens(token_weights, "weights")
 
 
 def _bound(function, cfg):
@@ -153,20 +154,20 @@ def _check_term(cfg: LossConfig, entry: terms.TermEntry) -> None:
     raise TypeError("it returned no coefficient, and has no number coef")
 
 
-def _expect_tokens(found, what: str) -> None:
+def _expect_tokens(array, what: str) -> None:
   """Raises TypeError unless `found` is a floating [2, 3] array, as `what` is for 2 x 3 tokens."""
-  shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+  shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
   if shape != SHAPE or not jnp.issubdtype(dtype, jnp.floating):
-    said = _kind(found) if shape is None else f"{dtype}{list(shape)}"
-    raise TypeError(f"{what} of 2 rows of 3 tokens: {said}; float32[2, 3] was expected")
+    description = _kind(array) if shape is None else f"{dtype}{list(shape)}"
+    raise TypeError(f"{what} of 2 rows of 3 tokens: {description}; float32[2, 3] was expected")
 
 
 def _array(shape: tuple[int, ...], dtype=jnp.float32) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _kind(item) -> str:
-  return "None" if item is None else f"a {type(item).__name__}"
+def _kind(value) -> str:
+  return "None" if value is None else f"a {type(value).__name__}"
 
 
 def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
@@ -204,6 +205,6 @@ def check_rewards(task: Task, heldout_problems: int) -> None:
   """Asks each reward of the user's own for one verdict; raises as `RewardedTask.check`."""
   if isinstance(task, RewardedTask):
     problems = task.heldout(1) if heldout_problems else task.batch(1)
-    shown = problems[0].demonstration or problems[0].answer
-    task.check(problems[0], shown if isinstance(shown, str) else "")
+    completion = problems[0].demonstration or problems[0].answer
+    task.check(problems[0], completion if isinstance(completion, str) else "")
 

@@ -70,14 +70,14 @@ def warn_of_off_policy_data(cfg: Config) -> None:
             f"updates.staleness = {u.staleness}": stale,
             f"transform.name = {cfg.transform.name!r}": any(
                 x.off_policy for x in transforms.active(cfg.step).values())}
-  found = [cause for cause, holds in causes.items() if holds]
-  if cfg.estimator.name == "reinforce" and found:
+  reasons = [cause for cause, holds in causes.items() if holds]
+  if cfg.estimator.name == "reinforce" and reasons:
     logger.warning(
         "estimator.name = 'reinforce' with %s: it has no ratio, so rows of an earlier policy count "
         "as the current one's, and the gradient is biased. Fix: updates.optimizer_batches=1 "
         "without staleness or such a transform, or an estimator with a ratio, such as ppo, cispo "
         "or seq_is.",
-        " and ".join(found))
+        " and ".join(reasons))
 
 
 def _check_groups(advantage: AdvantageConfig, size: int, dynamic_sampling: bool) -> None:

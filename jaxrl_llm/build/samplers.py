@@ -82,7 +82,7 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
                                      cfg.task.name)
   prepare, sample = backends.make(backends.BackendParts(
       cfg.rollout, cfg.server, task, model, mesh, rollout_mesh, environment))
-  rows = engine_sampler.Rows.of(cfg.rollout, task, environment, group_size=1)
+  rows = engine_sampler.Rows.of_task(cfg.rollout, task, environment, group_size=1)
   return Sampler(
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "sampler"),
       mesh=mesh,
@@ -141,10 +141,10 @@ def tool_of(cfg: ToolConfig, task: Task, task_name: str, max_turns: int) -> tupl
   of_task = cfg.name == OF_TASK
   tool = task.tool if of_task else cfg.name
   if tool is None:
-    others = ", ".join(name for name in TOOLS if name != OF_TASK)
+    tool_names = ", ".join(name for name in TOOLS if name != OF_TASK)
     raise ConfigError(
         f"rollout.max_turns = {max_turns}: task.name = {task_name!r} has no tool. "
-        f"Fix: rollout.max_turns=0, or tool.name= one of {others}.")
+        f"Fix: rollout.max_turns=0, or tool.name= one of {tool_names}.")
   if cfg.protocol != DEFAULT:
     return tool, cfg.protocol
   return tool, task.protocol if of_task else TOOLS[tool].protocol
@@ -152,9 +152,9 @@ def tool_of(cfg: ToolConfig, task: Task, task_name: str, max_turns: int) -> tupl
 
 def _heldout_sampler(model: Model, rows: engine_sampler.Rows, mesh: Mesh) -> HeldoutFn:
   """Makes `Sampler.sample_heldout`, with slots, tools and stop strings as in training."""
-  own = parallel.of_process(mesh)
-  model = dataclasses.replace(model, constrain=parallel.Layout(own))
-  sample = engine_sampler.sampler_on(parallel.of_whole_rows(own), own, model, rows)
+  local_mesh = parallel.of_process(mesh)
+  model = dataclasses.replace(model, constrain=parallel.Layout(local_mesh))
+  sample = engine_sampler.sampler_on(parallel.of_whole_rows(local_mesh), local_mesh, model, rows)
 
   def sample_heldout(params, prompts, key, sampling, problems=None):
     rollout, _ = sample(params, prompts, key, sampling, problems)

@@ -68,9 +68,9 @@ def build_learner(workdir: str | Path, devices=None,
   Raises:
     ConfigError: as `read_config`, or an input of the run is not what it was (inputs.py).
   """
-  cfg, kept = read_config(workdir, devices, plugins)
+  cfg, training_devices = read_config(workdir, devices, plugins)
   inputs.check(workdir, cfg)
-  return setup.build_learner(cfg, kept)
+  return setup.build_learner(cfg, training_devices)
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:
@@ -80,23 +80,26 @@ def choose(workdir: str | Path, which: str | int = "latest") -> int:
   Raises:
     ConfigError: it does not exist; the message lists those there are.
   """
-  found = checkpoints.iterations(Path(workdir))
-  kept = checkpoints.iterations(Path(workdir), BEST)
-  if not found and not kept:
+  saved_iterations = checkpoints.iterations(Path(workdir))
+  best_iterations = checkpoints.iterations(Path(workdir), BEST)
+  if not saved_iterations and not best_iterations:
     raise ConfigError(
         f"{Path(workdir) / 'checkpoints'}: no checkpoint there. Fix: the --workdir of a run that "
         "reached its first one.")
-  if which == "latest" and found:
-    return found[-1]
-  if which == "best" and kept:
-    return kept[-1]  # of two, the later one is better: the other is soon removed
-  if str(which).isdigit() and int(which) in found + kept:
+  if which == "latest" and saved_iterations:
+    return saved_iterations[-1]
+  if which == "best" and best_iterations:
+    return best_iterations[-1]  # of two, the later one is better: the other is soon removed
+  if str(which).isdigit() and int(which) in saved_iterations + best_iterations:
     return int(which)
-  best = f", and of the best evaluation, {kept[-1]}" if kept else "; none of a best evaluation"
-  others = ["latest"] * bool(found) + ["best"] * bool(kept)
+  best = "; none of a best evaluation"
+  if best_iterations:
+    best = f", and of the best evaluation, {best_iterations[-1]}"
+  choices = ["latest"] * bool(saved_iterations) + ["best"] * bool(best_iterations)
   raise ConfigError(
       f"--checkpoint={which}: {workdir} has checkpoints of iterations "
-      f"{', '.join(map(str, found))}{best}. Fix: one of them, or {' or '.join(others)}.")
+      f"{', '.join(map(str, saved_iterations))}{best}. Fix: one of them, or "
+      f"{' or '.join(choices)}.")
 
 
 def _folder(workdir: Path, iteration: int) -> Path:
@@ -122,8 +125,8 @@ def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
   shapes, _ = trainable.shapes_of(learner.model, parameters)
   layout, _ = trainable.shardings(learner.model, parameters, learner.mesh)
   like = {"train": {"params": checkpoints.abstract(shapes, layout)}}
-  others = [i for i in checkpoints.iterations(workdir) if i != iteration]
-  fix = f"another of the checkpoints {others}" if others else "a copy of the folder"
+  alternatives = [i for i in checkpoints.iterations(workdir) if i != iteration]
+  fix = f"another of the checkpoints {alternatives}" if alternatives else "a copy of the folder"
   tree = checkpoints.restore_part(_folder(workdir, iteration), like, fix)
   return iteration, Start(tree["train"]["params"], frozen_start(cfg.pretrained, learner, workdir))
 

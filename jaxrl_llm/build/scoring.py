@@ -96,9 +96,9 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   statistics = anchor_columns(anchor, columns)
   restricted = bool(loss.rules or cfg.rollout.min_new_tokens)
   stats, rules = scored_stats(cfg.advantage, statistics, restricted), frozenset(loss.rules)
-  whole = functools.partial(score, model=model, cfg=StepConfig(loss), rules=rules)
+  score_all = functools.partial(score, model=model, cfg=StepConfig(loss), rules=rules)
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
-  in_pieces = functools.partial(whole, cfg=StepConfig(loss, pieces))
+  in_pieces = functools.partial(score_all, cfg=StepConfig(loss, pieces))
   needs, numbers = advantages.needs(cfg.advantage), ADVANTAGES.numbers(cfg.advantage)
   parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers)
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
@@ -112,8 +112,9 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       columns={name: ColumnPass(entry, compiled(entry.function(parts)))
                for name, entry in columns.items() if not entry.statistic},
       statistics=statistics,
-      score_heldout=compiled(functools.partial(whole, rules=frozenset())),
-      meter=make_meter(cfg.rollout, mesh, functools.partial(whole, stats=stats & {"in_support"})),
+      score_heldout=compiled(functools.partial(score_all, rules=frozenset())),
+      meter=make_meter(cfg.rollout, mesh,
+                       functools.partial(score_all, stats=stats & {"in_support"})),
   )
 
 
@@ -200,12 +201,12 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | None], rollout:
     anchor = stats.log_probs
   elif scoring.anchor == BEHAVIOR:
     anchor = rollout.behavior_log_probs
-  found = {name: column.run(*(policies[of] for of in column.entry.reads), rollout,
+  columns = {name: column.run(*(policies[reader] for reader in column.entry.reads), rollout,
                             scoring.sampling, **packed)
            for name, column in scoring.columns.items()}
-  found |= {name: getattr(stats, statistic) for name, statistic in scoring.statistics}
-  reference = found.pop(REFERENCE_COLUMN, None)
-  scores = Scores(anchor, reference, columns=found or None)
+  columns |= {name: getattr(stats, statistic) for name, statistic in scoring.statistics}
+  reference = columns.pop(REFERENCE_COLUMN, None)
+  scores = Scores(anchor, reference, columns=columns or None)
   if stats is None:
     return scores
   metered = None

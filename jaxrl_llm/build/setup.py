@@ -136,19 +136,20 @@ def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
   """
   if not pretrained:
     return
-  found = recommended_sampling.differing_sampling(import_weights.base_directory(pretrained), ours)
-  if found:
+  folder = import_weights.base_directory(pretrained)
+  differing = recommended_sampling.differing_sampling(folder, ours)
+  if differing:
     logger.warning("generation_config.json of %s names other sampling defaults: %s", pretrained,
-                   ", ".join(found))
+                   ", ".join(differing))
 
 
-def _log_replaced(ours: ModelConfig, theirs: ModelConfig) -> None:
+def _log_replaced(ours: ModelConfig, checkpoint_shapes: ModelConfig) -> None:
   """Says which shapes of the config gave way to the checkpoint's."""
   for field in dataclasses.fields(ModelConfig):
-    mine, its = getattr(ours, field.name), getattr(theirs, field.name)
-    if mine not in (its, field.default):
+    mine, new_value = getattr(ours, field.name), getattr(checkpoint_shapes, field.name)
+    if mine not in (new_value, field.default):
       logger.warning("model.%s = %r: the checkpoint in `pretrained` has %r, which is used",
-                     field.name, mine, its)
+                     field.name, mine, new_value)
 
 
 def _check_vocabulary(size: int, vocab_size: int) -> None:

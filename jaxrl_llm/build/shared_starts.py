@@ -152,11 +152,11 @@ def inputs(cfg: Config, learner: Learner) -> dict | None:
   values["mesh"] = dict(learner.mesh.shape)
   del values["plugins"]  # their content counts
   del values["task"]["shuffle_rewards"]  # there are none
-  data = values["task"].get("data", {})
-  paths = (data.get("path", ""), data.get("heldout_path", ""), cfg.task.prompt.examples,
-           cfg.warm_start.path)
-  named = [path.strip() for entry in paths for path in entry.split(",") if path.strip()]
-  if not all(Path(path).exists() for path in named):
+  data_values = values["task"].get("data", {})
+  paths = (data_values.get("path", ""), data_values.get("heldout_path", ""),
+           cfg.task.prompt.examples, cfg.warm_start.path)
+  paths = [path.strip() for entry in paths for path in entry.split(",") if path.strip()]
+  if not all(Path(path).exists() for path in paths):
     return None
   files = {key: digests for key, digests in run_inputs.digests(cfg).items()
            if not key.startswith("evaluation.")}

@@ -54,9 +54,9 @@ class Best:
     self._forget()
     for line in lines:
       self._judge(line["iteration"], line)
-    found = checkpoints.iterations(self._directory, BEST)
-    if self.iteration in found or self.iteration is None:
-      self._drop([iteration for iteration in found if iteration != self.iteration])
+    saved_iterations = checkpoints.iterations(self._directory, BEST)
+    if self.iteration in saved_iterations or self.iteration is None:
+      self._drop([iteration for iteration in saved_iterations if iteration != self.iteration])
     self._needed = self.iteration
 
   def update(self, iteration: int, metrics: dict[str, float], params: Params) -> None:
@@ -81,9 +81,9 @@ class Best:
     Call it before each checkpoint, when the checkpoint before is complete: a run that goes on from
     that one needs what was the best then.
     """
-    found = checkpoints.iterations(self._directory, BEST)
-    if self.iteration in found:
-      self._drop([iteration for iteration in found
+    saved_iterations = checkpoints.iterations(self._directory, BEST)
+    if self.iteration in saved_iterations:
+      self._drop([iteration for iteration in saved_iterations
                   if iteration not in (self.iteration, self._needed)])
     self._needed = self.iteration
 

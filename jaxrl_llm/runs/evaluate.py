@@ -41,23 +41,24 @@ class Evaluation:
   metrics: dict[str, float]
 
 
-def evaluate(asked: EvaluationSet, sampler: Sampler, params: Params, *,
+def evaluate(heldout: EvaluationSet, sampler: Sampler, params: Params, *,
              piece: int | None = None) -> Evaluation:
   """Greedy completions of held-out problems. `accuracy` is the share of correct ones, where one
   without a verdict counts as wrong; `accuracy_scored` is that among those with a verdict.
 
   Args:
-    asked: the problems; their metrics are named eval/<name of the set>/accuracy and so on.
+    heldout: the problems; their metrics are named eval/<name of the set>/accuracy and so on.
     params: as the model reads them.
     piece: rows computed at once, which bounds the memory and changes nothing else; None: the rows
       of an iteration.
   """
-  begin, problems = _own(asked.problems)
-  prompts = prompt_batch(asked.task, problems, asked.rollout.max_prompt_tokens, first_row=begin)
-  host = sample_rows(sampler, params, prompts, Draw(iteration_key(asked.seed, 0), Sampling.of(0.0)),
-                     piece=piece or asked.rollout.rows, problems=problems)
-  own = verify(asked.task, sampler.environment, asked.rollout, problems, host)
-  verdicts, rows = everywhere(own, row_facts(host))
+  begin, problems = _local_problems(heldout.problems)
+  prompts = prompt_batch(heldout.task, problems, heldout.rollout.max_prompt_tokens, first_row=begin)
+  draw = Draw(iteration_key(heldout.seed, 0), Sampling.of(0.0))
+  host = sample_rows(sampler, params, prompts, draw,
+                     piece=piece or heldout.rollout.rows, problems=problems)
+  local_verdicts = verify(heldout.task, sampler.environment, heldout.rollout, problems, host)
+  verdicts, rows = everywhere(local_verdicts, row_facts(host))
   metrics = component_means("eval", verdicts) | costly("eval", verdicts) | {
       "eval/accuracy": float(np.mean(verdicts.correct)),
       "eval/accuracy_scored": _mean(verdicts.correct[verdicts.keep]),
@@ -65,12 +66,13 @@ def evaluate(asked: EvaluationSet, sampler: Sampler, params: Params, *,
       "eval/truncated": float(np.mean(rows.truncated)),
       "eval/unscored": float(np.mean(~verdicts.keep)),
   }
-  if asked.too_long:
-    metrics["eval/too_long"] = float(asked.too_long)
-  return Evaluation(problems, own.correct, own.texts, host, asked.named(metrics))
+  if heldout.too_long:
+    metrics["eval/too_long"] = float(heldout.too_long)
+  return Evaluation(problems, local_verdicts.correct, local_verdicts.texts, host,
+                    heldout.named(metrics))
 
 
-def sampled_metrics(asked: EvaluationSet, sampler: Sampler, params: Params, iteration: int,
+def sampled_metrics(heldout: EvaluationSet, sampler: Sampler, params: Params, iteration: int,
                     evaluation: EvaluationConfig, *, piece: int | None = None) -> dict[str, float]:
   """`avg@n` and `pass@n` of n sampled completions per held-out problem; empty if n is 0.
 
@@ -78,34 +80,34 @@ def sampled_metrics(asked: EvaluationSet, sampler: Sampler, params: Params, iter
   `pass@n_scored` leave out these samples, and problems without any verdict.
 
   Args:
-    asked: n is its `samples`, or else that of `evaluation`; so is the temperature.
+    heldout: n is its `samples`, or else that of `evaluation`; so is the temperature.
     piece: as in `evaluate`.
   """
-  samples = evaluation.samples if asked.samples is None else asked.samples
+  samples = evaluation.samples if heldout.samples is None else heldout.samples
   if not samples:
     return {}
-  begin, own = _own(asked.problems)
-  repeated = [problem for problem in own for _ in range(samples)]
-  prompts = prompt_batch(asked.task, repeated, asked.rollout.max_prompt_tokens,
+  begin, local_problems = _local_problems(heldout.problems)
+  repeated = [problem for problem in local_problems for _ in range(samples)]
+  prompts = prompt_batch(heldout.task, repeated, heldout.rollout.max_prompt_tokens,
                          first_row=begin * samples)
-  key = asked.key(jax.random.fold_in(iteration_key(asked.seed, iteration), SAMPLES_KEY))
-  heat = evaluation.temperature if asked.temperature is None else asked.temperature
+  key = heldout.key(jax.random.fold_in(iteration_key(heldout.seed, iteration), SAMPLES_KEY))
+  heat = evaluation.temperature if heldout.temperature is None else heldout.temperature
   host = sample_rows(sampler, params, prompts, Draw(key, Sampling.of(heat)),
-                     piece=piece or asked.rollout.rows, problems=repeated)
-  verdicts, _ = everywhere(verify(asked.task, sampler.environment, asked.rollout, repeated, host),
-                           row_facts(host))
+                     piece=piece or heldout.rollout.rows, problems=repeated)
+  local = verify(heldout.task, sampler.environment, heldout.rollout, repeated, host)
+  verdicts, _ = everywhere(local, row_facts(host))
   correct = verdicts.correct.reshape(-1, samples)
   solved, count = np.asarray(correct.any(1)), verdicts.keep.reshape(-1, samples).sum(1)
-  some = count > 0
-  return asked.named({
+  scored = count > 0
+  return heldout.named({
       f"eval/avg@{samples}": float(np.mean(correct)),
-      f"eval/avg@{samples}_scored": _mean(correct.sum(1)[some] / count[some]),
+      f"eval/avg@{samples}_scored": _mean(correct.sum(1)[scored] / count[scored]),
       f"eval/pass@{samples}": float(np.mean(solved)),
-      f"eval/pass@{samples}_scored": _mean(solved[some]),
+      f"eval/pass@{samples}_scored": _mean(solved[scored]),
   })
 
 
-def _own(problems: list[Problem]) -> tuple[int, list[Problem]]:
+def _local_problems(problems: list[Problem]) -> tuple[int, list[Problem]]:
   """(index of the first, the problems) that this process asks; counts differ by at most one.
   """
   mine = np.array_split(np.arange(len(problems)), processes.count())[processes.index()]
@@ -133,18 +135,20 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Dr
     The rows on the host, without padding; their group ids count from 0.
   """
   count = len(prompts.row_id)
-  own = parallel.of_process(sampler.mesh)
-  size = parallel.padded(min(piece, count), parallel.of_whole_rows(own))
-  told = {"problems": by_row(prompts, problems)} if sampler.environment and problems else {}
-  found, params = [], sampler.prepare_heldout(params)
+  local_mesh = parallel.of_process(sampler.mesh)
+  size = parallel.padded(min(piece, count), parallel.of_whole_rows(local_mesh))
+  of_rows = {}
+  if sampler.environment and problems:
+    of_rows = {"problems": by_row(prompts, problems)}
+  pieces, params = [], sampler.prepare_heldout(params)
   for begin in range(0, count, size):
-    at = np.minimum(np.arange(begin, begin + size), count - 1)
-    rows = _rows(prompts, at).replace(group_id=np.arange(size, dtype=np.int32))
-    rollout = sampler.sample_heldout(params, parallel.to_global(rows, own), draw.key, draw.sampling,
-                                     **told)
-    found.append(_rows(parallel.gather_host(rollout), slice(count - begin)))
-  whole = jax.tree.map(lambda *x: np.concatenate(x), *found)
-  return whole.replace(group_id=np.arange(count, dtype=np.int32))
+    index = np.minimum(np.arange(begin, begin + size), count - 1)
+    rows = _rows(prompts, index).replace(group_id=np.arange(size, dtype=np.int32))
+    rows = parallel.to_global(rows, local_mesh)
+    rollout = sampler.sample_heldout(params, rows, draw.key, draw.sampling, **of_rows)
+    pieces.append(_rows(parallel.gather_host(rollout), slice(count - begin)))
+  rollout_rows = jax.tree.map(lambda *x: np.concatenate(x), *pieces)
+  return rollout_rows.replace(group_id=np.arange(count, dtype=np.int32))
 
 
 def _rows(tree, index):
@@ -182,7 +186,7 @@ def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params
 def _log_probs(learner: Learner, params: Params, rollout: Rollout, count: int) -> np.ndarray:
   """[count, L] log-probs of the first rows at temperature 1."""
   size = parallel.padded(count, parallel.of_process(learner.mesh))
-  at = np.minimum(np.arange(size), count - 1)
-  rows = parallel.to_global(_rows(rollout, at), learner.mesh)
+  index = np.minimum(np.arange(size), count - 1)
+  rows = parallel.to_global(_rows(rollout, index), learner.mesh)
   stats = learner.scoring.score_heldout(params, rows, Sampling.of(1.0))
   return parallel.local_rows(stats.log_probs)[:count]

@@ -253,8 +253,8 @@ def write_line(outputs: Outputs, line: Line) -> None:
   """
   steps, batch, phases = line.metrics
   values = dict(line.values)
-  for name, taken in phases.items():
-    values |= {f"{name}/loss": float(metrics["loss/total"].total) for metrics in taken}
+  for name, phase_steps in phases.items():
+    values |= {f"{name}/loss": float(metrics["loss/total"].total) for metrics in phase_steps}
   losses = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
                                  for step in steps])
   merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))

@@ -94,7 +94,7 @@ def peak_memory() -> float:
   process's resident memory.
   """
   stats = [device.memory_stats() or {} for device in jax.local_devices()]
-  peaks = [found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found]
+  peaks = [device["peak_bytes_in_use"] for device in stats if "peak_bytes_in_use" in device]
   if peaks:
     return max(peaks) / GIB
   resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

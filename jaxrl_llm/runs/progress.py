@@ -31,14 +31,14 @@ class Progress:
   are those of the last refresh.
 
   Args:
-    asked: the problems whose completions are shown; None: nothing is evaluated.
+    heldout: the problems whose completions are shown; None: nothing is evaluated.
     start_params: makes or finds the parameters of the warm start, as the model reads them. They
       are not held between two reports.
   """
 
-  def __init__(self, loop: Loop, asked: EvaluationSet | None, start_params: Callable[[], Params],
+  def __init__(self, loop: Loop, heldout: EvaluationSet | None, start_params: Callable[[], Params],
                directory: Path):
-    self._loop, self._asked = loop, asked
+    self._loop, self._heldout = loop, heldout
     self._start_params, self._directory = start_params, directory
     self._before: Evaluation | None = None
     self._last: tuple[int, Evaluation] | None = None
@@ -89,7 +89,7 @@ class Progress:
     """
     early = iteration < self._loop.schedule.iterations  # only evaluation.patience ends a run before
     state = "ended early" if early else "finished"
-    if self._asked is None:
+    if self._heldout is None:
       self._write(None, state)
       self._print()
       return {}
@@ -109,28 +109,28 @@ class Progress:
                  f"report: {self._directory / 'report.html'}")
 
   def _evaluate(self, params: Params) -> Evaluation:
-    assert self._asked is not None, "without problems, nothing asks for an evaluation"
-    return evaluate.evaluate(self._asked, self._loop.source.sampler, params)
+    assert self._heldout is not None, "without problems, nothing asks for an evaluation"
+    return evaluate.evaluate(self._heldout, self._loop.source.sampler, params)
 
   def _samples(self, iteration: int, params: Params, evaluation: Evaluation) -> dict:
     """Completions from before the training and of `evaluation`, made with `params`."""
-    assert self._asked is not None, "without problems, there are no completions"
+    assert self._heldout is not None, "without problems, there are no completions"
     start = self._start_params()
     if self._before is None:
       self._before = self._evaluate(start)
-    tokenizer: PreTrainedTokenizerBase = self._asked.task.tokenizer
-    count = min(SAMPLES, len(self._asked.problems) // processes.count())
+    tokenizer: PreTrainedTokenizerBase = self._heldout.task.tokenizer
+    count = min(SAMPLES, len(self._heldout.problems) // processes.count())
     return {
-        name: evaluate.samples(self._loop.learner, tokenizer, params, start, made, count)
-        for name, made in (("before", self._before), ("after", evaluation))
+        name: evaluate.samples(self._loop.learner, tokenizer, params, start, evaluated, count)
+        for name, evaluated in (("before", self._before), ("after", evaluation))
     } | {"iteration": iteration}
 
-  def _write(self, shown: dict | None, *state: str) -> None:
+  def _write(self, samples: dict | None, *state: str) -> None:
     """Writes the completions, if any, and the report, in process 0; `state` as html takes it."""
     if not processes.is_main():
       return
-    if shown is not None:
-      writers.write_atomically(self._directory / "samples.json", json.dumps(shown))
+    if samples is not None:
+      writers.write_atomically(self._directory / "samples.json", json.dumps(samples))
     html.write_report(self._directory, *state)
 
 

@@ -169,11 +169,11 @@ def component_means(prefix: str, verdicts: Verdicts) -> dict[str, float]:
 
   Empty if the task's own verdict is the only reward.
   """
-  found: dict[str, list[float]] = {}
+  values_of: dict[str, list[float]] = {}
   for reward, keep in zip(verdicts.given, verdicts.keep, strict=True):
     for name, value in reward.components if keep else ():
-      found.setdefault(f"{prefix}/component/{name}", []).append(value)
-  return {name: float(np.mean(values)) for name, values in sorted(found.items())}
+      values_of.setdefault(f"{prefix}/component/{name}", []).append(value)
+  return {name: float(np.mean(values)) for name, values in sorted(values_of.items())}
 
 
 def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
@@ -197,7 +197,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
   lists["mask"] = plain(np.asarray(rollout.mask).astype(int))
   log_probs = {"behavior_log_probs": plain(rollout.behavior_log_probs, DIGITS),
                "anchor_log_probs": None if anchor is None else plain(anchor, DIGITS)}
-  trained, counted = plain(rewards, DIGITS), plain(keep)
+  trained, keeps = plain(rewards, DIGITS), plain(keep)
   verified, correct = plain(verdicts.rewards, DIGITS), plain(verdicts.correct)
   if rollout.turn_id is not None:
     lists |= {"turn_id": plain(rollout.turn_id), "void": plain(rollout.void)}
@@ -215,7 +215,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
         "reward": verified[row],
         "correct": correct[row],
         "trained_reward": trained[row],
-        "keep": counted[row],
+        "keep": keeps[row],
         "unscored_reason": reward.unscored_reason,
         "truncated": lists["truncated"][row],
         "stop_reason": lists["stop_reason"][row],

@@ -74,7 +74,7 @@ def first_state(learner: Learner, start: Start) -> RunState:
 def restored_state(tree: dict, start: Start) -> RunState:
   """The state that `RunState.saved` wrote, with the frozen parameters of the start."""
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
-                  {name: item for name, item in tree.items() if name not in OF_EVERY_RUN},
+                  {name: subtree for name, subtree in tree.items() if name not in OF_EVERY_RUN},
                   tuple(tree.get("stale", ())))
 
 

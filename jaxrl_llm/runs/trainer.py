@@ -96,7 +96,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
 
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task, needed=False)
-    with disk.named(directory), _held(directory), signals.handled() as received:
+    with disk.named(directory), _lock(directory), signals.handled() as received:
       folder = Path(processes.from_main("workdir", claimed))
       settings = OutputSettings(folder, sets, cfg.writer, cfg.checkpoint, cfg.evaluation.patience,
                                 to_dict(cfg))
@@ -104,7 +104,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
       return _run(loop, read, settings, clock, received)
 
 
-def _held(directory: str | Path):
+def _lock(directory: str | Path):
   """The lock on a run's folder, which process 0 holds for all."""
   return lock.held(directory) if processes.is_main() else contextlib.nullcontext()
 
@@ -148,18 +148,18 @@ def _run(loop: Loop, read: Callable[[], Start], settings: OutputSettings, clock:
   start = read()
   reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None
   before = _StartParams(learner, reference, None if start.frozen is None else start, read)
-  shown = Progress(loop, settings.sets[0] if settings.sets else None, before, folder)
+  report = Progress(loop, settings.sets[0] if settings.sets else None, before, folder)
   best = Best(settings.checkpoint.best, settings.patience, folder)
   with contextlib.closing(_metrics_writer(settings)) as writer:
     with contextlib.closing(Checkpoints(folder, settings.checkpoint)) as checkpoints:
-      outputs = Outputs(folder, checkpoints, writer, best, shown, clock, settings.sets, received,
+      outputs = Outputs(folder, checkpoints, writer, best, report, clock, settings.sets, received,
                         set())
-      with shown.until_interrupted():
+      with report.until_interrupted():
         state, done = _restore_or_start(loop, start, outputs)
         del start  # its trained leaves were copied
         if not best.stop:
           state, done = _train(loop, state, reference, done, outputs)
-  return shown.finish(done, learner.merged(state.state))
+  return report.finish(done, learner.merged(state.state))
 
 
 def _metrics_writer(settings: OutputSettings) -> writers.MetricsWriter | writers.NoWriter:
@@ -194,9 +194,9 @@ def _restore_or_start(loop: Loop, start: Start, outputs: Outputs) -> tuple[RunSt
   lines = processes.from_main(
       "lines", lambda: reader.read_metrics(str(outputs.directory / "metrics.jsonl")))
   recorded = lines[-1]["iteration"] if lines else -1
-  found = outputs.checkpoints.restore(abstract_saved(learner), recorded)
-  if found is not None:
-    iteration, tree = found
+  restored = outputs.checkpoints.restore(abstract_saved(learner), recorded)
+  if restored is not None:
+    iteration, tree = restored
     outputs.clock.resume(lines)  # lines that are cut back have taken time
     outputs.writer.cut_back(iteration)
     outputs.best.resume([line for line in lines if line["iteration"] <= iteration], iteration)

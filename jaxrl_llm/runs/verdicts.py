@@ -65,13 +65,14 @@ def verify(task: Task, environment: Environment | None, cfg: RolloutConfig,
     rollout: on the host.
   """
   texts = completions(task.tokenizer, environment, cfg, rollout)
-  given = judged(task, problems, texts)
-  keep = np.array([reward.unscored_reason is None for reward in given])
+  task_rewards = judged(task, problems, texts)
+  keep = np.array([reward.unscored_reason is None for reward in task_rewards])
   if rollout.void is not None:
     keep &= ~np.asarray(rollout.void)
-  rewards = np.array([r.value if k else 0.0 for r, k in zip(given, keep, strict=True)], np.float32)
-  correct = np.array([reward.correct for reward in given]) & keep
-  return Verdicts(rewards, correct, keep, texts, given)
+  rewards = np.array([reward.value if k else 0.0
+                      for reward, k in zip(task_rewards, keep, strict=True)], np.float32)
+  correct = np.array([reward.correct for reward in task_rewards]) & keep
+  return Verdicts(rewards, correct, keep, texts, task_rewards)
 
 
 def judged(task: Task, problems: list[Problem], texts: list[str]) -> list[Reward]:

@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused(keys, message):
 def test_a_backend_that_fails_is_blamed_with_its_place():
   @backends.register("failing")
   def failing(parts):
-    raise KeyError(parts.cfg.seed)
+    raise KeyError(parts.rollout.prompts)
 
   with pytest.raises(ConfigError, match=r"backend 'failing' \(.*test_backends\.py.*KeyError"):
     setup.build(configured(**{"rollout.backend": "failing"}), jax.devices()[:1])

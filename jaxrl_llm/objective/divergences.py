@@ -37,6 +37,8 @@ _TABLE = {
     "k3+": _straight_through(_k3),
 }
 
+NAMES = tuple(_TABLE)
+
 
 def get_divergence(name: str):
   """Returns divergence(log_probs, ref_log_probs, mask) -> [B, L], f32 or wider; 0 where masked.

@@ -17,6 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxrl_llm.config import CriticConfig, KLConfig, LossConfig
+from jaxrl_llm.fields import option
 from jaxrl_llm.objective import divergences, estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.ops import masked
@@ -122,6 +123,28 @@ def none(inputs: TermInputs, cfg) -> TermOutput:
   """Adds nothing."""
   del cfg
   return TermOutput(jnp.zeros_like(inputs.batch.advantages), {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Distill:
+  """Hyperparameters of `distill`."""
+
+  coef: float = option(1.0, "weight of the divergence from the teacher", low=0.0)
+  divergence: str = option("k1+", "estimator of the divergence, as kl.name",
+                           choices=divergences.NAMES)
+
+
+@register("distill", Distill, columns={"teacher_log_probs"})
+def distill(inputs: TermInputs, cfg: Distill) -> TermOutput:
+  """Returns the divergence of each token from the teacher: reverse KL on the policy's completions.
+
+  Source: arXiv 2306.13649; the estimators are those of `divergences.get_divergence`.
+  """
+  teacher = inputs.batch.columns["teacher_log_probs"]
+  divergence = divergences.get_divergence(cfg.divergence)(inputs.stats.log_probs, teacher,
+                                                          inputs.live)
+  return TermOutput(divergence, {"distill/divergence": masked.mean(lax.stop_gradient(divergence),
+                                                                   inputs.live)})
 
 
 def kl(inputs: TermInputs, cfg: KLConfig) -> TermOutput:

@@ -112,6 +112,7 @@ vocabulary/out_of_set     | share | sampled tokens outside the trainer's pruned 
 critic/loss          | 1     | squared error of the values, halved, mean over tokens
 critic/value         | 1     | predicted value, mean over tokens
 critic/return        | 1     | return that the values should predict, mean over tokens
+distill/divergence   | nats  | divergence from the teacher per token, by term.divergence
 moe/load/bucket_*    | share | tokens that this expert serves, over all layers; even: k / experts
 estimator/*          | as its author says | a metric of an estimator of your own
 """)

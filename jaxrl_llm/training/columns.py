@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array
 
-from jaxrl_llm.config import StepConfig
+from jaxrl_llm.config import ConfigError, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import COLUMNS, Entry
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import Params, Rollout, Sampling
 
-# Parameters that a column's pass may read: the current policy, the same without adapters, and the
-# KL reference.
-POLICIES = CURRENT, BASE, REFERENCE = "current", "base", "reference"
+# Parameters that a column's pass may read: the current policy, the same without adapters, the KL
+# reference, and the teacher.
+POLICIES = CURRENT, BASE, REFERENCE, TEACHER = "current", "base", "reference", "teacher"
 REFERENCE_COLUMN, RECOMPUTED_COLUMN = "ref_log_probs", "recomputed_log_probs"
+TEACHER_COLUMN = "teacher_log_probs"
 
 
 class ColumnParts(NamedTuple):
@@ -32,12 +33,14 @@ class ColumnParts(NamedTuple):
     cfg: the loss, and how many micro-batches the rows are scored in.
     rules: fields of Sampling that prune the vocabulary.
     numbers: of the run's advantage.
+    teacher: the network of `teacher.pretrained`; None where there is none.
   """
 
   model: Model
   cfg: StepConfig
   rules: frozenset[str]
   numbers: Any
+  teacher: Model | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,7 @@ class ColumnEntry(Entry):
     function: `make(parts: ColumnParts) -> column(*params, rollout, sampling, packing=None)`, which
       returns [B, L]; `params` are those of `reads`, in its order. None: the column is a statistic
       of the anchor's pass.
-    reads: CURRENT, BASE or REFERENCE, in the order of the arguments.
+    reads: CURRENT, BASE, REFERENCE or TEACHER, in the order of the arguments.
     statistic: of `row_stats`, under the anchor, that the column is; empty: it has a pass.
     program: how the pass is called in plans and profiles.
     check: refuses configs without what the pass reads; its parameters name the sections that it
@@ -68,10 +71,10 @@ def register(name: str, *, reads: Collection[str] = (CURRENT,), program: str = "
   Raises:
     ValueError: the name is taken, or `reads` names no set of parameters.
   """
-  unknown = sorted(set(reads) - {CURRENT, BASE, REFERENCE})
+  allowed = (CURRENT, BASE, REFERENCE, TEACHER)
+  unknown = sorted(set(reads) - set(allowed))
   if unknown:
-    raise ValueError(f"column {name!r} reads {unknown}; allowed are {CURRENT}, {BASE} and "
-                     f"{REFERENCE}")
+    raise ValueError(f"column {name!r} reads {unknown}; allowed are {', '.join(allowed)}")
 
   def make(function, cls: type) -> ColumnEntry:
     return ColumnEntry(function, cls, tuple(reads), "", program or f"score_{name}", check)
@@ -109,6 +112,21 @@ def recomputed_log_probs(parts: ColumnParts) -> Callable[..., Array]:
   """
   return functools.partial(_log_probs, functools.partial(score, model=parts.model, cfg=parts.cfg,
                                                          rules=parts.rules))
+
+
+def _needs_teacher(cfg, reader: str) -> None:
+  if not cfg.teacher.pretrained:
+    raise ConfigError(f"teacher.pretrained = '': {reader} reads the teacher's log-probs. Fix: "
+                      "teacher.pretrained=<a checkpoint with the policy's tokenizer>.")
+
+
+@register(TEACHER_COLUMN, reads=(TEACHER,), program="score_teacher", check=_needs_teacher)
+def teacher_log_probs(parts: ColumnParts) -> Callable[..., Array]:
+  """Log-probs of the sampled tokens under the teacher, f32, nats: at the sampler's temperature,
+  over the whole vocabulary.
+  """
+  return functools.partial(_log_probs, functools.partial(score, model=parts.teacher, cfg=parts.cfg,
+                                                         rules=frozenset()))
 
 
 register_statistic("entropy", "entropy")

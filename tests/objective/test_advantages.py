@@ -120,6 +120,8 @@ EVERY |= {
         AdvantageConfig("tir_otb", granularity=granularity, importance="outside")
     for granularity in ("turn", "sequence")
 }
+EVERY["reverse_kl"] = AdvantageConfig("reverse_kl")
+EVERY["reverse_kl-reward"] = AdvantageConfig("reverse_kl", reward=2.0, bound=1.0)
 EVERY["pass_k"] = AdvantageConfig("pass_k", k=1)
 EVERY["gdpo-rows"] = AdvantageConfig("gdpo", whiten="rows", weights=(1.0, 0.5, 2.0))
 EVERY["tir_otb-others"] = AdvantageConfig("tir_otb", leave_one_out=True, importance="inside_cumsum")

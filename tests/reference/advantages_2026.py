@@ -60,3 +60,15 @@ def whitened(values):
   mean = sum(values) / len(values)
   variance = sum((v - mean) ** 2 for v in values) / (len(values) - 1)
   return [(v - mean) / math.sqrt(variance + 1e-8) for v in values]
+
+
+def reverse_kl(teacher, anchor, rewards, coef=1.0, reward=0.0, bound=None):
+  """Rows of log-probs of the policy's tokens, all of one group."""
+  mean = sum(rewards) / len(rewards)
+  out = []
+  for q, p, r in zip(teacher, anchor, rewards, strict=True):
+    differences = [a - b for a, b in zip(q, p, strict=True)]
+    if bound is not None:
+      differences = [max(-bound, min(bound, d)) for d in differences]
+    out.append([coef * d + reward * (r - mean) for d in differences])
+  return out

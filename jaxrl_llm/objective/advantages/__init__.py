@@ -8,6 +8,7 @@ from jaxrl_llm.objective.advantages import (
   group,
   pass_at_k,
   prefix_tree,
+  teacher,
   token_baseline,
 )
 from jaxrl_llm.objective.advantages.critic import value_targets
@@ -23,6 +24,6 @@ from jaxrl_llm.objective.advantages.registry import (
 
 __all__ = [
     "OPTIONAL", "baselines", "components", "critic", "discounted", "get_advantage", "group",
-    "metrics", "names", "needs", "pass_at_k", "prefix_tree", "register", "spec", "token_baseline",
-    "value_targets"
+    "metrics", "names", "needs", "pass_at_k", "prefix_tree", "register", "spec", "teacher",
+    "token_baseline", "value_targets"
 ]

@@ -11,6 +11,8 @@ from jaxrl_llm.types import AdvantageInputs
 
 OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs)
                  if f.default is None and f.name != "columns")
+# Columns of the package that an advantage may name before training/columns.py is imported.
+PASSES = ("recomputed_log_probs", "teacher_log_probs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +62,8 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
       AdvantageInputs nor a column that is registered by then, or numbers are given in both ways.
   """
   options = options or {}
-  unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL) - set(COLUMNS.entries)
-                   - set(paper_table.names("column")))
+  unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL) - set(PASSES)
+                   - set(COLUMNS.entries) - set(paper_table.names("column")))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 

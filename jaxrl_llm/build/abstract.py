@@ -12,11 +12,10 @@ from jaxrl_llm import parallel
 from jaxrl_llm.build import device_checks
 from jaxrl_llm.build.learner import Learner, make_learner
 from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.build.scoring import score_rollout
+from jaxrl_llm.build.scoring import abstract_scores
 from jaxrl_llm.config import Config, RolloutConfig
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.rollouts.next_token import rules_on
-from jaxrl_llm.training.columns import POLICIES
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import with_carried
@@ -86,8 +85,8 @@ def plan(cfg: Config, devices) -> Planned:
   params = placed(model.shapes(),
                   parallel.param_shardings(model, mesh))
   rollout = _rollout(cfg.rollout, mesh)
-  score = functools.partial(score_rollout, learner.scoring, own=not cfg.updates.staleness)
-  scores = by_rows(jax.eval_shape(score, dict.fromkeys(POLICIES, params), rollout), mesh)
+  scores = by_rows(abstract_scores(learner.scoring, params, rollout,
+                                   own=not cfg.updates.staleness), mesh)
   per_row = functools.partial(_array, mesh, (cfg.rows,))
   rules = rules_on(sampling_of(cfg.rollout, cfg.vocabulary, "sampler"))
   return Planned(learner, cfg.rollout, rules, rollout_mesh, _state(learner), params,

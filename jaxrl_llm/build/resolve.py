@@ -16,6 +16,7 @@ from jaxrl_llm.config import (
   ConfigError,
   CorrectionConfig,
   RolloutConfig,
+  ShapingConfig,
 )
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective import correction as correction_rules
@@ -49,6 +50,7 @@ def resolve(cfg: Config) -> Config:
   check_objective(cfg.loss, cfg.batch)
   _check_groups(cfg.advantage, cfg.rollout.group_size, cfg.dynamic_sampling.enabled)
   _check_statistics(cfg.advantage, cfg.kl.coef)
+  _check_reward_parts(cfg.advantage, cfg.shaping, cfg.task.shuffle_rewards)
   _check_anchor(cfg.correction, cfg.updates.anchor)
   _check_parts(cfg)
   _check_lengths(cfg.shaping.overlong_buffer, cfg.rollout)
@@ -101,14 +103,23 @@ def _check_groups(advantage: AdvantageConfig, size: int, dynamic_sampling: bool)
 def _check_statistics(advantage: AdvantageConfig, kl_coef: float) -> None:
   """What an advantage reads, some other key must make the run compute."""
   needs, reader = advantages.needs(advantage), f"advantage.name = {advantage.name!r}"
-  if "reward_parts" in needs:
-    raise ConfigError(
-        f"{reader} reads the parts of each row's reward, and a run passes on their sum only. Fix: "
-        "another advantage; in Python, advantages.get_advantage takes reward_parts.")
   if "ref_log_probs" in needs and not kl_coef:
     raise ConfigError(
         f"kl.coef = {kl_coef}: {reader} reads the reference's log-probs, which are computed only "
         "with a KL term. Fix: kl.coef=1e-6 or more.")
+
+
+def _check_reward_parts(advantage: AdvantageConfig, shaping: ShapingConfig, shuffled: bool) -> None:
+  """What changes the sum of a reward has no parts."""
+  changes = {f"shaping.name = {shaping.name!r}": shaping.name != "none",
+             f"shaping.overlong_buffer = {shaping.overlong_buffer}": shaping.overlong_buffer > 0,
+             "task.shuffle_rewards = True": shuffled}
+  found = [key for key, holds in changes.items() if holds]
+  if found and "reward_parts" in advantages.needs(advantage):
+    raise ConfigError(
+        f"{' and '.join(found)} with advantage.name = {advantage.name!r}, which reads the parts of "
+        "a reward: the change belongs to none of them. Fix: a component of a reward of your own "
+        "instead, or another advantage.")
 
 
 def _check_anchor(correction: CorrectionConfig, anchor: str) -> None:

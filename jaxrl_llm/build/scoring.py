@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build.samplers import sampling_of
+from jaxrl_llm.build.teacher import Teacher
 from jaxrl_llm.config import (
   AdvantageConfig,
   BatchConfig,
@@ -22,7 +25,7 @@ from jaxrl_llm.objective import advantages
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.columns import CURRENT as CURRENT_PARAMS
-from jaxrl_llm.training.columns import REFERENCE_COLUMN, ColumnEntry, ColumnParts
+from jaxrl_llm.training.columns import POLICIES, REFERENCE_COLUMN, TEACHER, ColumnEntry, ColumnParts
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
@@ -65,6 +68,8 @@ class Scoring:
     anchor: where the anchor's log-probs come from: a pass (RECOMPUTED), the sampler (BEHAVIOR), or
       the current policy's own detached log-probs (CURRENT).
     reads_stats: whether the advantage reads what only a pass finds, the log-probs among it.
+    part_count: parts of each reward that the advantage reads, as far as its weights say, at least
+      1; 0: it reads none.
     sampling: temperature and vocabulary that rows are scored with.
     stats: statistics that the anchor's pass finds beside the log-probs, for their readers.
     score: the anchor's pass.
@@ -72,10 +77,12 @@ class Scoring:
     statistics: columns that are statistics of the anchor's pass, as (column, statistic).
     score_heldout: log-probs of held-out rows, all in one micro-batch.
     meter: the mismatch meter's pass over a few rows; None if `rollout.meter_rows` is 0.
+    teacher: returns the teacher's parameters; None without a teacher.
   """
 
   anchor: str
   reads_stats: bool
+  part_count: int
   sampling: Sampling
   stats: frozenset[str]
   score: ScoreFn
@@ -83,14 +90,19 @@ class Scoring:
   statistics: tuple[tuple[str, str], ...]
   score_heldout: ScoreFn
   meter: MeterFn | None
+  teacher: Callable[[], Params] | None = None
 
   def reads(self, parameters: str) -> bool:
     """Returns whether a column's pass reads a set of parameters, such as columns.REFERENCE."""
     return any(parameters in column.entry.reads for column in self.columns.values())
 
 
-def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...]) -> Scoring:
-  """The passes that a resolved config needs; `stop_ids` are the task's."""
+def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
+                 teacher: Teacher | None = None) -> Scoring:
+  """The passes that a resolved config needs; `stop_ids` are the task's.
+
+  Without a teacher, where a column reads one, its network is the policy's: for plans.
+  """
   loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
   anchor, columns = _anchor(cfg.updates, cfg.batch, cfg.step), columns_of(cfg.batch)
   statistics = anchor_columns(anchor, columns)
@@ -100,12 +112,14 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
   in_pieces = functools.partial(score_all, cfg=StepConfig(loss, pieces))
   needs, numbers = advantages.needs(cfg.advantage), ADVANTAGES.numbers(cfg.advantage)
-  parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers)
+  parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers,
+                      model if teacher is None else teacher.model)
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   return Scoring(
       anchor=anchor,
       reads_stats=bool(advantage_stats(cfg.advantage)) or (
           "anchor_log_probs" in needs and anchor == CURRENT),
+      part_count=(len(numbers.weights) or 1) if "reward_parts" in needs else 0,
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
       stats=stats,
       score=compiled(functools.partial(in_pieces, stats=stats)),
@@ -115,7 +129,20 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       score_heldout=compiled(functools.partial(score_all, rules=frozenset())),
       meter=make_meter(cfg.rollout, mesh,
                        functools.partial(score_all, stats=stats & {"in_support"})),
+      teacher=None if teacher is None else lambda: teacher.params,
   )
+
+
+def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:
+  """Shapes and dtypes of what `score_rollout` finds for abstract arguments, with parts of rewards
+  where the advantage reads them; `params` stand for the reference, the base and the teacher, too.
+  """
+  score = functools.partial(score_rollout, scoring, **options)
+  scores = jax.eval_shape(score, dict.fromkeys(POLICIES, params), rollout)
+  if not scoring.part_count:
+    return scores
+  parts = jax.ShapeDtypeStruct((rollout.length.shape[0], scoring.part_count), jnp.float32)
+  return scores.replace(reward_parts=parts)
 
 
 def make_meter(rollout: RolloutConfig, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
@@ -188,7 +215,7 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | None], rollout:
 
   Args:
     policies: parameters by the names of columns.py: CURRENT at the start of the updates, and BASE
-      and REFERENCE where something reads them.
+      and REFERENCE where something reads them; TEACHER is the run's unless it stands here.
     own: whether the current ones sampled the rollout, so that the mismatch meter can read the
       anchor's pass.
     packing: of the rollout's rows; None: they are padded.
@@ -201,6 +228,8 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | None], rollout:
     anchor = stats.log_probs
   elif scoring.anchor == BEHAVIOR:
     anchor = rollout.behavior_log_probs
+  if scoring.reads(TEACHER) and TEACHER not in policies:
+    policies = {**policies, TEACHER: scoring.teacher()}
   columns = {name: column.run(*(policies[reader] for reader in column.entry.reads), rollout,
                             scoring.sampling, **packed)
            for name, column in scoring.columns.items()}

@@ -15,6 +15,7 @@ from jaxrl_llm.build.learner import Learner, make_learner
 from jaxrl_llm.build.method_checks import check_rewards, check_task
 from jaxrl_llm.build.resolve import resolve, warn_of_off_policy_data
 from jaxrl_llm.build.samplers import Sampler, make_sampler, tool_of
+from jaxrl_llm.build.teacher import make_teacher
 from jaxrl_llm.config import (
   Config,
   ConfigError,
@@ -102,7 +103,8 @@ def build_learner(cfg: Config, devices=None, *,
   origin = str(import_weights.base_directory(cfg.pretrained)) if cfg.pretrained else None
   model = Model(cfg.model, parallel.Layout(mesh), origin)
   trainable.check(cfg.parameters, model)
-  return cfg, task, make_learner(cfg, model, mesh, task.stop_ids)
+  teacher = make_teacher(cfg.teacher.pretrained, cfg.model, task.tokenizer, mesh)
+  return cfg, task, make_learner(cfg, model, mesh, task.stop_ids, teacher)
 
 
 def _from_checkpoint(pretrained: str, ours: ModelConfig,

@@ -24,6 +24,7 @@ from jaxrl_llm.config.objective import (
   EstimatorConfig,
   KLConfig,
   LossConfig,
+  TeacherConfig,
   TermConfig,
   VocabularyConfig,
 )
@@ -63,7 +64,8 @@ __all__ = [
     "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
     "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig",
     "PromptConfig", "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig",
-    "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig", "TermConfig",
+    "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
+    "TeacherConfig", "TermConfig",
     "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
     "WarmStartConfig", "WriterConfig", "base_config", "check_model", "describe", "fill",
     "from_dict", "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict",

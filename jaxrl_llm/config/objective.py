@@ -8,6 +8,7 @@ from jaxrl_llm.fields import option, when
 from jaxrl_llm.registry import Choice, Combination, Table
 
 WEIGHTED = when(".level", "token", "sequence")
+TEACHER = when("reads_teacher", text="advantage.name=reverse_kl or term.name=distill")
 CRITIC = when("has_critic", text="an advantage that needs values (gae)")
 
 
@@ -73,6 +74,14 @@ class KLConfig:
                       choices=("loss", "reward"), when=when(".coef"))
   importance: bool = option(False, "multiplies the term by the ratio current / behavior "
                             "(DeepSeek-V3.2)", when=(when(".coef"), when(".place", "loss")))
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherConfig:
+  """A better policy, whose log-probs of the policy's own completions are read."""
+
+  pretrained: str = option("", "Hugging Face checkpoint directory or hub name of the teacher; its "
+                           "tokenizer is the policy's", when=TEACHER)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from jaxrl_llm.config.objective import (
   EstimatorConfig,
   KLConfig,
   LossConfig,
+  TeacherConfig,
   TermConfig,
   VocabularyConfig,
 )
@@ -237,6 +238,7 @@ class Config:
   aggregation: AggregationConfig = AggregationConfig()
   correction: CorrectionConfig = CorrectionConfig()
   kl: KLConfig = KLConfig()
+  teacher: TeacherConfig = TeacherConfig()
   entropy: EntropyConfig = EntropyConfig()
   critic: CriticConfig = CriticConfig()
   term: TermConfig = TermConfig()
@@ -287,6 +289,13 @@ class Config:
     """Returns whether completions of any held-out problem are sampled."""
     return self.evaluation.samples > 0 or any(set_cfg.samples
                                               for _, set_cfg in self.evaluation.sets)
+
+  @property
+  def reads_teacher(self) -> bool:
+    """Returns whether the advantage or a loss term reads the teacher's log-probs."""
+    entry = ADVANTAGES[self.advantage.name]
+    needs = entry.required(ADVANTAGES.numbers(self.advantage, strict=False))
+    return "teacher_log_probs" in needs.union(self.term_columns)
 
   @property
   def has_mtp(self) -> bool:

@@ -11,7 +11,7 @@ from jaxrl_llm.build.scoring import score_rollout
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.records import DeviceMetrics, Records, batch_values
-from jaxrl_llm.runs.rewards import trained_rewards
+from jaxrl_llm.runs.rewards import reward_parts, trained_rewards
 from jaxrl_llm.runs.rollout_batch import (
   Dispatched,
   RolloutBatch,
@@ -158,7 +158,11 @@ def score(learner: Learner, policies: Policies, rollout: Rollout) -> Scores:
 def on_devices(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseInputs:
   """What the updates read; `reward` is the mean before shaping."""
   rewards, keep = parallel.to_global((scored.rewards, scored.keep), learner.mesh)
-  return PhaseInputs(scored.batch.rollout, rewards, keep, scored.scores, reward, learner.packing)
+  scores = scored.scores
+  if learner.scoring.part_count:
+    parts = reward_parts(scored.batch.verdicts, scored.keep)
+    scores = scores.replace(reward_parts=parallel.to_global(parts, learner.mesh))
+  return PhaseInputs(scored.batch.rollout, rewards, keep, scores, reward, learner.packing)
 
 
 def weigh(learner: Learner, inputs: PhaseInputs,

@@ -3,9 +3,11 @@
 import numpy as np
 
 from jaxrl_llm.build.loop import RewardShaping
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs.rollout_batch import RolloutBatch
 from jaxrl_llm.runs.verdicts import Verdicts
+from jaxrl_llm.tasks.rewards import TASK
 from jaxrl_llm.tasks.shaping import overlong_penalty
 from jaxrl_llm.types import Rollout
 
@@ -51,6 +53,31 @@ def shaped(verdicts: Verdicts, host: Rollout,
     rewards = rewards + overlong_penalty(new, shaping.max_new_tokens, cfg.overlong_buffer,
                                          cfg.overlong_factor)
   return np.where(keep, rewards, 0.0).astype(np.float32), keep
+
+
+def reward_parts(verdicts: Verdicts, keep: np.ndarray) -> np.ndarray:
+  """[B, K] f32, the components of each reward in the order of their names, before their weights; 0
+  where `keep` is False. A reward without components is one part.
+
+  Args:
+    keep: [B] bool, of this process's completions.
+
+  Raises:
+    ConfigError: a completion has other components than another.
+  """
+  rows = [dict(reward.components) or {TASK: reward.value} if kept else {}
+          for reward, kept in zip(verdicts.given, keep, strict=True)]
+  named = {tuple(sorted(row)) for row in rows if row}
+  for names in processes.exchange("reward parts", named):
+    named |= names
+  if len(named) > 1:
+    first, second = sorted(named)[:2]
+    raise ConfigError(
+        f"advantage.name = 'gdpo' normalises each part of the reward in its group, and the parts "
+        f"differ between completions: {', '.join(first)} against {', '.join(second)}. Fix: a "
+        "reward that returns the same components for every completion.")
+  names = next(iter(named), (TASK,))
+  return np.array([[row.get(name, 0.0) for name in names] for row in rows], np.float32)
 
 
 def _dealt(shaping: RewardShaping, rewards: np.ndarray, keep: np.ndarray,

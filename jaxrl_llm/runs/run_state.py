@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.scoring import score_rollout
+from jaxrl_llm.build.scoring import abstract_scores
 from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts import engine
 from jaxrl_llm.store.checkpoints import abstract
-from jaxrl_llm.training.columns import POLICIES
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
 from jaxrl_llm.types import PromptBatch, TrainState
@@ -122,8 +121,7 @@ def _abstract_carried(learner: Learner) -> dict[str, Any]:
   shapes = engine.rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
                                 turns=rollout.max_turns > 0)
   params = learner.model.shapes()
-  score = functools.partial(score_rollout, learner.scoring)
-  scores = jax.eval_shape(score, dict.fromkeys(POLICIES, params), shapes)
+  scores = abstract_scores(learner.scoring, params, shapes)
   rewards = jax.ShapeDtypeStruct((rows,), jnp.float32)
   keep = jax.ShapeDtypeStruct((rows,), bool)
   return {name: phase.carried(shapes, rewards, keep, scores)

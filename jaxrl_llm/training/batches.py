@@ -55,7 +55,7 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
       anchor_log_probs=denominator, ref_log_probs=scores.ref_log_probs,
       sum_pi_squared=scores.sum_pi_squared, values=scores.values, correction_weights=weights,
       turn_id=mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id,
-      entropy=scores.entropy, columns=scores.columns)
+      entropy=scores.entropy, columns=scores.columns, reward_parts=scores.reward_parts)
   metrics |= advantage_table.metrics(inputs, cfg.advantage)
   advantages = get_advantage(cfg.advantage.name)(inputs, cfg.advantage)
   metrics |= {"advantage/mean": masked.mean(advantages, live),

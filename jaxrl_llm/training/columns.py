@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array
 
-from jaxrl_llm.config import ConfigError, StepConfig
+from jaxrl_llm.config import ConfigError, StepConfig, TeacherConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import COLUMNS, Entry
 from jaxrl_llm.training.packing import Packing
@@ -114,8 +114,8 @@ def recomputed_log_probs(parts: ColumnParts) -> Callable[..., Array]:
                                                          rules=parts.rules))
 
 
-def _needs_teacher(cfg, reader: str) -> None:
-  if not cfg.teacher.pretrained:
+def _needs_teacher(teacher: TeacherConfig, reader: str) -> None:
+  if not teacher.pretrained:
     raise ConfigError(f"teacher.pretrained = '': {reader} reads the teacher's log-probs. Fix: "
                       "teacher.pretrained=<a checkpoint with the policy's tokenizer>.")
 

@@ -29,6 +29,7 @@ class Scores:
       no pass over all rows was made with them.
     current_log_probs: f32, nats, for the advantage, where the anchor is the current policy.
     columns: further arrays by name (training/columns.py).
+    reward_parts: [B, K] f32, from the verdicts; not read where a completion is not kept.
   """
 
   anchor_log_probs: Array | None = None
@@ -40,6 +41,7 @@ class Scores:
   entropy: Array | None = None
   current_log_probs: Array | None = None
   columns: dict[str, Array] | None = None
+  reward_parts: Array | None = None
 
 
 RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may prune

@@ -90,9 +90,10 @@ REFUSED = {
         "advantage.name": "pass_k",
         "advantage.k": 64
     }, ["advantage.k = 64", "rollout.group_size", "advantage.k below"]),
-    "parts of the reward in a run": ({
-        "advantage.name": "gdpo"
-    }, ["advantage.name = 'gdpo'", "reward_parts"]),
+    "parts of a reward that is shaped": ({
+        "advantage.name": "gdpo",
+        "shaping.overlong_buffer": 1
+    }, ["advantage.name = 'gdpo'", "shaping.overlong_buffer = 1", "a component of a reward"]),
     "option that the advantage does not read": ({
         "advantage.weight": "step"
     }, ["advantage.weight = 'step'", "'grpo'", "otb", "Fix: remove it"]),

@@ -1,11 +1,19 @@
 """Shaping of rewards by the length of completions."""
 
+import jax
 import numpy as np
+import pytest
 
-from jaxrl_llm.build.loop import make_shaping
-from jaxrl_llm.config import ShapingConfig
-from jaxrl_llm.runs.rewards import shaped
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop, make_shaping
+from jaxrl_llm.build.warm_start import Start
+from jaxrl_llm.config import ConfigError, ShapingConfig, base_config, from_dict
+from jaxrl_llm.models.trainable import split
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.rewards import reward_parts, shaped
+from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.verdicts import Verdicts
+from jaxrl_llm.tasks import rewards
 from jaxrl_llm.types import Reward, Rollout
 
 
@@ -44,3 +52,54 @@ def test_grpo_lambda_penalises_length_in_the_most_accurate_groups():
       ShapingConfig("grpo_lambda", alpha=0.6, fraction=0.5), 10))
   np.testing.assert_array_equal(rewards[:2], [1, 0])  # half right: accuracy first
   assert 1 > rewards[2] > rewards[3] > 0.4
+
+
+# --- parts of a reward
+
+
+def judged(*components, keep=None):
+  """Verdicts of completions with these components, each a dict."""
+  given = [Reward(sum(parts.values()), False, None, tuple(parts.items())) for parts in components]
+  keep = np.ones(len(given), bool) if keep is None else np.asarray(keep)
+  values = np.array([reward.value for reward in given], np.float32)
+  return Verdicts(values, values > 0, keep, [""] * len(given), given), keep
+
+
+def test_parts_are_the_components_by_name():
+  parts = reward_parts(*judged({"b": 2.0, "a": 1.0}, {}, {"a": 3.0, "b": 4.0},
+                               keep=[True, False, True]))
+  np.testing.assert_array_equal(parts, [[1, 2], [0, 0], [3, 4]])
+  np.testing.assert_array_equal(reward_parts(verdicts([1, 0.5]), np.ones(2, bool)), [[1], [0.5]])
+  with pytest.raises(ConfigError, match=r"a, b against a, c.*the same components"):
+    reward_parts(*judged({"a": 1.0, "b": 0.0}, {"a": 1.0, "c": 0.0}))
+
+
+def two_iterations(scale: float, advantage: str):
+  """Parameters of a run whose reward has a part that is multiplied by `scale`."""
+  rewards.register("short", replace=True)(
+      lambda problem, completion, cfg: {"short": scale * (completion[:1] < "5")})
+  config = base_config()
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
+                      mlp_width=8)
+  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
+  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=4, max_new_tokens=3, window=3)
+  config.reward.name, config.advantage.name, config.mesh.data = "task,short", advantage, 1
+  config.updates.optimizer_batches, config.optimizer.learning_rate = 2, 1e-2
+  made = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
+  run, loop = first_state(made.learner, start), make_loop(*made)
+  for iteration in (1, 2):
+    run, *_ = iterate(loop, run, None, iteration)
+  return jax.device_get(run.state.params)
+
+
+def largest_change(advantage: str) -> float:
+  trees = [two_iterations(scale, advantage) for scale in (1.0, 100.0)]
+  return max(float(np.max(np.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, trees),
+                                                          strict=True))
+
+
+@pytest.mark.slow
+def test_a_part_times_a_hundred_changes_a_run_of_gdpo_by_rounding_only():
+  assert largest_change("gdpo") < 1e-4
+  assert largest_change("dr_grpo") > 1e-3

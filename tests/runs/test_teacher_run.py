@@ -1,0 +1,86 @@
+"""A policy learns from a teacher's log-probs of its own completions, without a reward."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm.build import setup
+from jaxrl_llm.build.loop import make_loop
+from jaxrl_llm.build.warm_start import Start
+from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.models import save_pretrained
+from jaxrl_llm.models.trainable import split
+from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.run_state import first_state
+from jaxrl_llm.tasks.tokenizer import character_tokenizer
+
+ITERATIONS = 24
+
+
+def built(**keys):
+  config = base_config()
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
+                      mlp_width=8)
+  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
+  config.rollout.update(prompts=16, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
+  config.updates.optimizer_batches = 2
+  config.optimizer.learning_rate = 3e-2
+  config.mesh.data = 1
+  config.update_from_flattened_dict(keys)
+  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+  """A checkpoint of the policy's shapes with decided tastes."""
+  folder, made = tmp_path_factory.mktemp("teacher") / "checkpoint", built()
+  params = jax.tree.map(lambda x: 20 * x if x.ndim > 1 else x,
+                        made.learner.model.init(jax.random.key(7)))
+  save_pretrained(folder, made.learner.model, params, tokenizer=made.task.tokenizer)
+  return str(folder)
+
+
+def divergences(teacher, **keys) -> list[float]:
+  """Estimates of KL(policy || teacher) per token, of each iteration."""
+  made = built(**{"advantage.name": "reverse_kl", "term.name": "distill", "term.coef": 0.0,
+                  "teacher.pretrained": teacher, **keys})
+  params = made.learner.model.init(jax.random.key(0))
+  start = Start(*split(params, made.cfg.parameters))
+  run, loop, found = first_state(made.learner, start), make_loop(*made), []
+  for iteration in range(1, ITERATIONS + 1):
+    run, metrics, _, _ = iterate(loop, run, None, iteration)
+    mean = metrics.steps[0]["distill/divergence"]
+    found.append(float(mean.total / mean.count))
+  return found
+
+
+def check_learns(found: list[float]) -> None:
+  first, last = np.mean(found[:3]), np.mean(found[-3:])
+  assert first > 0.3 and last < 0.5 * first, (first, last)
+
+
+@pytest.mark.slow
+def test_the_policy_comes_closer_to_its_teacher(teacher):
+  """By the advantage, and by the loss term."""
+  check_learns(divergences(teacher))
+  check_learns(divergences(teacher, **{"advantage.coef": 0.0, "term.coef": 1.0}))
+  with pytest.raises(AssertionError):
+    check_learns(divergences(teacher, **{"advantage.coef": 0.0}))
+
+
+@pytest.mark.parametrize("keys, text", [
+    ({}, "teacher.pretrained = ''.*advantage.name = 'reverse_kl'"),
+    ({"advantage.name": "grpo", "teacher.pretrained": "x"}, "teacher.pretrained = 'x'.*reverse_kl"),
+    ({"teacher.pretrained": "nowhere/at_all"}, "teacher.pretrained = 'nowhere/at_all'"),
+])
+def test_what_is_refused(keys, text):
+  with pytest.raises(ConfigError, match=text):
+    built(**{"advantage.name": "reverse_kl", **keys})
+
+
+def test_another_tokenizer_is_refused(teacher, tmp_path):
+  model = built().learner.model
+  save_pretrained(tmp_path / "other", model, model.init(jax.random.key(0)),
+                  tokenizer=character_tokenizer("abcdefghijklmno"))
+  with pytest.raises(ConfigError, match="tokenizer is not the policy's: of 17 tokens"):
+    built(**{"advantage.name": "reverse_kl", "teacher.pretrained": str(tmp_path / "other")})

@@ -119,7 +119,8 @@ def call_term(name, array, mask):
     return terms.add(x[0, 0], {}, inputs, cfg, {terms.POLICY: x, terms.REGULARIZER: x})
 
   jax.eval_shape(added, array, mask, row, ids, tokens)
-  setup.resolve(tiny(term={"name": name}))
+  teacher = {"teacher": {"pretrained": "any"}} if "teacher_log_probs" in entry.columns else {}
+  setup.resolve(tiny(term={"name": name}, **teacher))
 
 
 def call_transforms():

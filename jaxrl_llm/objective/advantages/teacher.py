@@ -37,7 +37,7 @@ def reverse_kl(inputs: AdvantageInputs, cfg: ReverseKL) -> Float[Array, "B L"]:
   difference = inputs.columns["teacher_log_probs"] - inputs.anchor_log_probs
   if cfg.bound is not None:
     difference = jnp.clip(difference, -cfg.bound, cfg.bound)
-  live = inputs.mask & returns.kept(inputs)[:, None]
+  live = inputs.mask & returns.keep_mask(inputs)[:, None]
   advantages = cfg.coef * masked.masked(difference, live)
   if cfg.reward:
     lead, _ = group.centred(inputs)

@@ -21,6 +21,8 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers"
 # Keys that say how rows are divided for computing, so that a run may go on with other values.
 LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.shared_prompts:",
           "warm_start.micro_batches:", "rollout.slots:")
+# Keys that say how long a run goes on, and how often it looks up: an iteration is the same under all.
+SCHEDULE = ("iterations:", "evaluation.every:", "checkpoint.every:")
 # Keys that say where a rollout server is and how patient a run is with it.
 SERVER = ("server.url:", "server.folder:", "server.in_flight:", "server.timeout:",
           "server.patience:")
@@ -31,7 +33,7 @@ logger = logging.getLogger(__name__)
 def claim(workdir: str | Path, values: dict) -> Path:
   """Makes the folder and writes config.json, unless the same config is there; raises as `check`.
 
-  Keys of `LAYOUT` and `SERVER` that changed are written; those of `LAYOUT` are logged.
+  Keys of `LAYOUT`, `SCHEDULE` and `SERVER` that changed are written; those of `LAYOUT` are logged.
   """
   changed = check(workdir, values)
   workdir = Path(workdir)
@@ -70,8 +72,8 @@ def check(workdir: str | Path, values: dict) -> list[str]:
   differing = differences(saved_plugins, {"plugins": mine["plugins"]})
   differing = differing or differences(_as_json(
       config_lib.to_dict(config_lib.from_saved(saved_config))), mine)
-  may_change = LAYOUT if mine["server"]["url"] == "" or _served(
-      saved_config) == "" else LAYOUT + SERVER
+  same_server = mine["server"]["url"] == "" or _served(saved_config) == ""
+  may_change = LAYOUT + SCHEDULE + (() if same_server else SERVER)
   refused = [line for line in differing if not line.startswith(may_change)]
   if refused:
     raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(refused)

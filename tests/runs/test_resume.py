@@ -25,8 +25,8 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def second_runs(whole):
-  """Folders of two runs that went on at the same time: one was killed twice, the other lost its
-  newest checkpoint.
+  """Folders of runs that went on: one was killed twice, one lost its newest checkpoint, and one was
+  asked for more iterations.
   """
   torn = whole.parent / "torn"
   shutil.copytree(whole, torn)
@@ -34,9 +34,18 @@ def second_runs(whole):
   process = command.start(torn)
   try:
     killed = killed_twice(whole.parent / "killed")
+    grown = grown_twice(whole.parent / "grown")
   finally:
     done = command.finish(process)
-  return {"killed": killed, "torn": torn, "torn_result": done}
+  return {"killed": killed, "torn": torn, "torn_result": done, "grown": grown}
+
+
+def grown_twice(workdir):
+  """A run of half the iterations that is then asked for all of them, and saves more often."""
+  command.succeed(command.start(workdir, f"iterations={tiny.ITERATIONS // 2}"))
+  assert len(command.metrics_lines(workdir)) == 1 + tiny.ITERATIONS // 2
+  command.succeed(command.start(workdir, "checkpoint.every=1"))
+  return workdir
 
 
 def killed_twice(workdir):
@@ -98,6 +107,10 @@ def test_every_iteration_of_the_run_changes_it(whole):
 
 def test_run_killed_twice_equals_the_whole_run(second_runs, whole):
   assert_same_run(second_runs["killed"], whole)
+
+
+def test_a_run_that_grows_equals_the_whole_run(second_runs, whole):
+  assert_same_run(second_runs["grown"], whole)
 
 
 def test_torn_newest_checkpoint_gives_way_to_the_one_before(second_runs, whole):

@@ -134,7 +134,7 @@ REFUSED = {
     }, ["dynamic_sampling.max_draws = 3", "dynamic_sampling.enabled = False"]),
     "value head without a critic": ({
         "model.value_head": True
-    }, ["unknown key model.value_head"]),
+    }, ["model.value_head is no key any more", "advantage.name=gae"]),
     "unknown rejection": ({
         "correction.reject": (("seq_k1", 0.5, 2.0),)
     }, ["seq_k1", "seq_mean_k1"]),

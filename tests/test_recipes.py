@@ -16,7 +16,8 @@ from suites import quick_for
 
 from jaxrl_llm import tasks
 from jaxrl_llm.build import device_checks, setup
-from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
+from jaxrl_llm.build.value_checks import check
+from jaxrl_llm.config import ConfigError, ModelConfig, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
 from jaxrl_llm.planning import report

@@ -9,7 +9,8 @@ import pytest
 from jaxrl_llm import register
 from jaxrl_llm.config import ConfigError, RewardConfig, from_dict
 from jaxrl_llm.registry import REWARDS
-from jaxrl_llm.tasks.rewards import RewardedTask, judged, rewarded
+from jaxrl_llm.runs.verdicts import judged
+from jaxrl_llm.tasks.rewards import RewardedTask, rewarded
 from jaxrl_llm.types import Problem, Reward
 
 PROBLEMS = [Problem("a", "1"), Problem("b", "2")]

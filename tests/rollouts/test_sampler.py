@@ -253,7 +253,8 @@ def tokens_of(sample=sample_token):
   rows = 20_000
   hidden, head = states(rows)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.arange(rows))
-  return jax.jit(functools.partial(sample, hidden, head, keys, jnp.zeros(rows, jnp.int32)))
+  noise_of = (keys, jnp.zeros(rows, jnp.int32))
+  return jax.jit(functools.partial(sample, hidden, head, noise_of))
 
 
 def noise_mistakes(sample) -> list[str]:
@@ -276,16 +277,16 @@ def noise_mistakes(sample) -> list[str]:
 def reports_clean_log_probs(*arguments):
   """Wrong: the noise changes the token and not its log-prob."""
   *others, sampling = arguments
-  token, _ = sample_token(*others[:2], others[2:], sampling)
+  token, _ = sample_token(*others, sampling)
   logits = others[0] @ others[1] / sampling.temperature
   return token, jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
 
 
-def reports_other_noise(hidden, head, keys, position, sampling):
+def reports_other_noise(hidden, head, noise_of, sampling):
   """Wrong: the log-prob is that of a second draw of the noise."""
-  token, _ = sample_token(hidden, head, (keys, position), sampling)
+  token, _ = sample_token(hidden, head, noise_of, sampling)
   logits = hidden @ head / sampling.temperature
-  noise = jax.random.normal(keys[0], logits.shape) * sampling.logit_noise / sampling.temperature
+  noise = jax.random.normal(noise_of[0][0], logits.shape) * sampling.logit_noise / sampling.temperature
   return token, jnp.take_along_axis(jax.nn.log_softmax(logits + noise), token[:, None], 1)[:, 0]
 
 
@@ -316,10 +317,10 @@ def test_truncated_frequencies_match_the_stated_probabilities(rules):
     assert statistic(unpruned[kept]) > 32.9, "unpruned probabilities are refuted"
 
 
-def plain_sample(hidden, head, row_keys, position, sampling):
+def plain_sample(hidden, head, noise_of, sampling):
   """`sample_token` without rules: the arg max of the perturbed logits."""
   logits = token_stats.scaled_logits(hidden, head, sampling.temperature)
-  keys = jax.vmap(jax.random.fold_in)(row_keys, position)
+  keys = jax.vmap(jax.random.fold_in)(*noise_of)
   noise = jax.vmap(functools.partial(jax.random.gumbel, shape=(13,), dtype=jnp.float32))(keys)
   token = jnp.argmax(logits + noise, -1)
   return token, jnp.take_along_axis(logits, token[:, None], -1)[:, 0] - jax.nn.logsumexp(logits, -1)

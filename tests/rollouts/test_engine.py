@@ -166,8 +166,9 @@ def slot_keys(key, row_id):
   return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(row_id)))
 
 
-def position_in_chunk(hidden, head, keys, position, *rest, **options):
-  return real_sample(hidden, head, keys, position - position[0], *rest, **options)
+def position_in_chunk(hidden, head, noise, *rest, **options):
+  keys, position = noise
+  return real_sample(hidden, head, (keys, position - position[0]), *rest, **options)
 
 
 def shift_too_far(cache, start, dropped, slots):

@@ -286,7 +286,8 @@ def reports_other_noise(hidden, head, noise_of, sampling):
   """Wrong: the log-prob is that of a second draw of the noise."""
   token, _ = sample_token(hidden, head, noise_of, sampling)
   logits = hidden @ head / sampling.temperature
-  noise = jax.random.normal(noise_of[0][0], logits.shape) * sampling.logit_noise / sampling.temperature
+  key = noise_of[0][0]
+  noise = jax.random.normal(key, logits.shape) * sampling.logit_noise / sampling.temperature
   return token, jnp.take_along_axis(jax.nn.log_softmax(logits + noise), token[:, None], 1)[:, 0]
 
 

@@ -23,16 +23,16 @@ def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *
                 fraction: float, keep: np.ndarray | None = None) -> np.ndarray:
   """Returns rewards with a length penalty in the groups that the policy solves best.
 
-  Groups are ranked by the fraction of their kept rows that are correct. The first
+  Groups are ranked by the fraction of their kept completions that are correct. The first
   ceil(fraction * groups) pay
 
-    r = 1 - alpha * sigmoid((length - mean) / std)   correct rows
-    r = 0                                            other rows
+    r = 1 - alpha * sigmoid((length - mean) / std)   correct completions
+    r = 0                                            other completions
 
   where mean and population std are over the group's correct rows. The other groups pay 1 or 0. The
   rule is a rank within the batch, not a threshold. Ties go to the smaller group id, so the order of
-  rows changes nothing. With fewer than two correct rows, or equal lengths, r = 1 - alpha / 2.
-  Fraction 0 penalises no group, fraction 1 every group.
+  completions changes nothing. With fewer than two correct completions, or equal lengths, r = 1 -
+  alpha / 2. Fraction 0 penalises no group, fraction 1 every group.
 
   Args:
     correct: [B] bool.
@@ -40,7 +40,8 @@ def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *
     group_id: [B] int, arbitrary and unsorted.
     alpha: largest penalty, in [0, 1].
     fraction: share of the groups, in [0, 1]; the method's lambda.
-    keep: [B] bool, or None for all; a row with False enters no statistic and its reward is 0.
+    keep: [B] bool, or None for all; a completion with False enters no statistic and its reward is
+      0.
 
   Returns:
     [B] f32, to be centred and normalised per group (advantage `grpo`).
@@ -134,6 +135,6 @@ def _grpo_lambda(rewards, correct, length, group_id, keep, cfg: GrpoLambda) -> n
 
 @register("signed")
 def _signed(rewards, correct, length, group_id, keep, cfg) -> np.ndarray:
-  """1 for correct rows and -1 for the others, for methods that treat the two signs differently."""
+  """1 for correct completions and -1 for the others: for methods that tell the signs apart."""
   del rewards, length, group_id, keep, cfg
   return np.where(correct, 1.0, -1.0).astype(np.float32)

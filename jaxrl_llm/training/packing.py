@@ -86,23 +86,26 @@ class Packer:
     """
     lengths = np.asarray(lengths)
     if lengths.max(initial=0) > self.bins.capacity:
-      at = int(np.argmax(lengths))
-      raise ValueError(f"row {at} has {lengths[at]} tokens, but a bin holds {self.bins.capacity}. "
+      longest = int(np.argmax(lengths))
+      raise ValueError(
+          f"row {longest} has {lengths[longest]} tokens, but a bin holds {self.bins.capacity}. "
                        "Fix: a capacity of the longest row's tokens.")
     steps, width = self._shape(len(lengths))
     prefix = np.zeros_like(lengths)
     units = [[row] for row in range(len(lengths))]
     if self.shared_prompts:
       units, prefix = _sharing(lengths, prompts, self.bins)
-    found = first_fit(_sizes(units, lengths, prefix), self.bins, [len(unit) for unit in units])
+    bin_members = first_fit(_sizes(units, lengths, prefix), self.bins,
+                            [len(unit) for unit in units])
     rows = np.full((steps * width, self.bins.rows), len(lengths), np.int32)
     shared = np.zeros_like(rows)
-    for at, members in enumerate(found):
-      laid = [row for unit in members for row in units[unit]]
-      rows[at, :len(laid)] = laid
+    for bin_index, members in enumerate(bin_members):
+      rows_of_bin = [row for unit in members for row in units[unit]]
+      rows[bin_index, :len(rows_of_bin)] = rows_of_bin
       again = [row for unit in members for row in (len(lengths), *units[unit][1:])]
-      shared[at, :len(laid)] = np.append(prefix, 0)[again]
-    return Packing(rows.reshape(steps, width, -1), np.int32(-(-len(found) // width)), self.bins,
+      shared[bin_index, :len(rows_of_bin)] = np.append(prefix, 0)[again]
+    return Packing(rows.reshape(steps, width, -1), np.int32(-(-len(bin_members) // width)),
+                   self.bins,
                    shared.reshape(steps, width, -1) if self.shared_prompts else None)
 
   def abstract(self, rows: int) -> Packing:
@@ -142,13 +145,13 @@ def first_fit(sizes: np.ndarray, bins: Bins, counts: Sequence[int] | None = None
   counts = [1] * len(sizes) if counts is None else counts
   free = np.full(len(sizes), bins.capacity)
   left = np.full(len(sizes), bins.rows)
-  found: list[list[int]] = [[] for _ in sizes]
-  for item in np.argsort(-sizes, kind="stable"):
-    at = int(np.argmax((free >= sizes[item]) & (left >= counts[item])))
-    free[at] -= sizes[item]
-    left[at] -= counts[item]
-    found[at].append(int(item))
-  return [members for members in found if members]
+  bin_members: list[list[int]] = [[] for _ in sizes]
+  for unit in np.argsort(-sizes, kind="stable"):
+    bin_index = int(np.argmax((free >= sizes[unit]) & (left >= counts[unit])))
+    free[bin_index] -= sizes[unit]
+    left[bin_index] -= counts[unit]
+    bin_members[bin_index].append(int(unit))
+  return [members for members in bin_members if members]
 
 
 def _sharing(lengths: np.ndarray, prompts: Prompts, bins: Bins
@@ -166,7 +169,8 @@ def _sharing(lengths: np.ndarray, prompts: Prompts, bins: Bins
   for rows in same.values():
     share = int(prefix[rows[0]])
     room = Bins(bins.capacity - share, bins.rows)
-    units += [[rows[at] for at in unit] for unit in first_fit(lengths[rows] - prefix[rows], room)]
+    units += [[rows[index] for index in unit]
+              for unit in first_fit(lengths[rows] - prefix[rows], room)]
   return units, prefix
 
 
@@ -185,17 +189,17 @@ def micro_batch(tree, packing: Packing, index, constrain):
     index: of the micro-batch; traced or not.
     constrain: lays an array out by its logical axes, as the model's.
   """
-  at = packing.rows[index].reshape(-1)
+  row_index = packing.rows[index].reshape(-1)
 
-  def taken(x):
-    rows = jnp.take(x, at, axis=0, mode="fill", fill_value=0)
+  def gather(x):
+    rows = jnp.take(x, row_index, axis=0, mode="fill", fill_value=0)
     return constrain(rows, ("rows", *(None,) * (x.ndim - 1)))
 
   bins = packing.bins
   if packing.shared is not None:
     shared = constrain(packing.shared[index].reshape(-1), ("rows",))
     bins = bins.replace(shared=shared)
-  return jax.tree.map(taken, tree), bins
+  return jax.tree.map(gather, tree), bins
 
 
 def everywhere(tree, constrain):
@@ -214,12 +218,12 @@ def map_rows(run: Callable, tree, packing: Packing, constrain):
   rows = jax.tree.leaves(tree)[0].shape[0]
   take = functools.partial(micro_batch, everywhere(tree, constrain), packing, constrain=constrain)
 
-  def put(x, new, at):
-    return x.at[at].set(new, mode="drop")
+  def scatter(x, new, row_index):
+    return x.at[row_index].set(new, mode="drop")
 
-  def body(index, found):
-    at = packing.rows[index].reshape(-1)
-    return jax.tree.map(functools.partial(put, at=at), found, run(*take(index)))
+  def body(index, out):
+    row_index = packing.rows[index].reshape(-1)
+    return jax.tree.map(functools.partial(scatter, row_index=row_index), out, run(*take(index)))
 
   shapes = jax.eval_shape(lambda: run(*take(0)))
   empty = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), shapes)

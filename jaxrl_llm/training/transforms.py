@@ -161,27 +161,28 @@ def none(cfg) -> Transform:
 
 def active(cfg: StepConfig) -> dict[str, Transform]:
   """Returns the transforms of an update by name, in the order in which they act."""
-  found = {}
+  transforms = {}
   if cfg.loss is not None and cfg.loss.term is not None:
     numbers = LOSS_TERMS.numbers(cfg.loss.term)
-    found = {name: entry.transform(numbers)
-             for name, entry in LOSS_TERMS.parts(cfg.loss.term.name).items() if entry.transform}
+    transforms = {name: entry.transform(numbers)
+                  for name, entry in LOSS_TERMS.parts(cfg.loss.term.name).items()
+                  if entry.transform}
   if cfg.transform is not None:
     numbers = TRANSFORMS.numbers(cfg.transform)
-    found |= {name: entry.function(numbers)
-              for name, entry in TRANSFORMS.parts(cfg.transform.name).items()}
-  return found
+    transforms |= {name: entry.function(numbers)
+                   for name, entry in TRANSFORMS.parts(cfg.transform.name).items()}
+  return transforms
 
 
-def with_carried(state: TrainState, cfg: StepConfig, of: Callable[[Any], Any]) -> TrainState:
+def with_carried(state: TrainState, cfg: StepConfig, make: Callable[[Any], Any]) -> TrainState:
   """Returns the state with what its transforms carry, if any does.
 
   Args:
-    of: makes of what a transform carries at first what is to stand in its place: itself, its
+    make: makes of what a transform carries at first what is to stand in its place: itself, its
       shapes, or its shardings.
   """
   first = {name: transform.first() for name, transform in active(cfg).items()}
-  first = {name: of(tree) for name, tree in first.items() if tree is not None}
+  first = {name: make(tree) for name, tree in first.items() if tree is not None}
   if not first:
     return state
   return CarryingState(state.step, state.params, state.opt_state, state.frozen, first)
@@ -195,8 +196,8 @@ def before(state: TrainState, params: Params, batch,
   """
   metrics: dict = {}
   for name, transform in _around(batch, parts.cfg).items():
-    batch, carried, found = transform.before(params, batch, carried_by(state, name), parts)
-    state, metrics = _carrying(state, name, carried), metrics | found
+    batch, carried, new_metrics = transform.before(params, batch, carried_by(state, name), parts)
+    state, metrics = _carrying(state, name, carried), metrics | new_metrics
   return state, batch, metrics
 
 
@@ -205,8 +206,8 @@ def after(state: TrainState, updates, batch,
   """Returns (state, updates, metrics) after the part of each transform on the updates."""
   metrics: dict = {}
   for name, transform in _around(batch, parts.cfg).items():
-    updates, carried, found = transform.after(updates, batch, carried_by(state, name), parts)
-    state, metrics = _carrying(state, name, carried), metrics | found
+    updates, carried, new_metrics = transform.after(updates, batch, carried_by(state, name), parts)
+    state, metrics = _carrying(state, name, carried), metrics | new_metrics
   return state, updates, metrics
 
 
@@ -247,8 +248,8 @@ class Phases:
 
 def make_phases(cfg: StepConfig, parts: PhaseParts) -> Phases:
   """Returns the parts on the host of the transforms of `cfg`."""
-  made = {name: transform.phase(parts) for name, transform in active(cfg).items()}
-  return Phases({name: phase for name, phase in made.items() if phase is not None})
+  phases = {name: transform.phase(parts) for name, transform in active(cfg).items()}
+  return Phases({name: phase for name, phase in phases.items() if phase is not None})
 
 
 __all__ = ["Phase", "PhaseInputs", "PhaseOutput", "PhaseParts", "Phases", "StepParts",

@@ -58,17 +58,17 @@ def learnt_at(measured: dict) -> float:
   return float(reached[0]) if reached else float(np.inf)
 
 
-def sampled_row(results: Sequence[dict]) -> tuple[str, ...]:
+def sampled_row(records: Sequence[dict]) -> tuple[str, ...]:
   """Returns the cells below SAMPLED_HEADER: the mean over seeds, and the lowest and highest."""
-  measured = [result["measured"] for result in results]
+  measured = [record["measured"] for record in records]
   curves = padded([entry["sampled"] for entry in measured])
   final, best = curves[:, -1], curves.max(1)
   learnt = [learnt_at(entry) for entry in measured]
   reached = [value for value in learnt if np.isfinite(value)]
   when = f"{np.median(learnt):.0f}" if len(reached) == len(learnt) else (
       f"in {len(reached)} of {len(learnt)}")
-  commits = dict.fromkeys(sweep_results.short_commit(result)[:7] for result in results)
-  return (str(len(results)), _span(curves.mean(1)), _span(final), _span(best),
+  commits = dict.fromkeys(sweep_results.short_commit(record)[:7] for record in records)
+  return (str(len(records)), _span(curves.mean(1)), _span(final), _span(best),
           _span(best - final), when, _span([entry["greedy"][-1] for entry in measured]),
           _span([entry["ess"] for entry in measured]),
           f"{100 * np.mean([entry['without_gradient'] for entry in measured]):.1f}",

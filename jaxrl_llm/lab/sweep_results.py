@@ -32,24 +32,24 @@ def read(folder: Path) -> dict[str, dict]:
     ValueError: a line is no result; the message names it.
   """
   path = folder / FILE
-  results = {}
+  records = {}
   for number, line in enumerate(path.read_text().splitlines() if path.exists() else (), 1):
     try:
-      result = json.loads(line)
-      results[result["name"]] = result
+      record = json.loads(line)
+      records[record["name"]] = record
     except (ValueError, KeyError, TypeError) as error:
       raise ValueError(f"{path}, line {number}: {error!r}, no result. Fix: remove the line; "
                        "the sweep then makes that run again.") from error
-  return results
+  return records
 
 
-def write(folder: Path, results: list[dict]) -> None:
+def write(folder: Path, records: list[dict]) -> None:
   """Enters results, each in place of one of its name; other processes may do the same at once."""
   folder.mkdir(parents=True, exist_ok=True)
   with _locked(folder / f".{FILE}.lock"):
-    lines = read(folder) | {result["name"]: result for result in results}
+    lines = read(folder) | {record["name"]: record for record in records}
     write_atomically(folder / FILE,
-                     "".join(json.dumps(result) + "\n" for result in lines.values()))
+                     "".join(json.dumps(record) + "\n" for record in lines.values()))
 
 
 @contextmanager
@@ -85,22 +85,22 @@ def compare(recorded: dict | None, today: dict) -> str:
   return SAME
 
 
-def made_at(results: dict[str, dict]) -> str:
+def made_at(records: dict[str, dict]) -> str:
   """Returns a sentence that names the commits of results, the newest last.
 
   Runs beside uncommitted changes are counted.
   """
-  if not results:
+  if not records:
     return ""
-  commits = list(dict.fromkeys(short_commit(result) for result in results.values()))
-  changed = sum(str(result["commit"]).endswith(CHANGED) for result in results.values())
-  beside = f", {changed} of them beside uncommitted changes" if changed else ""
-  return f"\n{len(results)} runs, made at commit {', '.join(commits)}{beside}."
+  commits = list(dict.fromkeys(short_commit(record) for record in records.values()))
+  changed = sum(str(record["commit"]).endswith(CHANGED) for record in records.values())
+  changes = f", {changed} of them beside uncommitted changes" if changed else ""
+  return f"\n{len(records)} runs, made at commit {', '.join(commits)}{changes}."
 
 
-def short_commit(result: dict) -> str:
+def short_commit(record: dict) -> str:
   """Returns the commit that made a result, as tables show it."""
-  return str(result["commit"]).removesuffix(CHANGED)[:10]
+  return str(record["commit"]).removesuffix(CHANGED)[:10]
 
 
 def group(name: str) -> str:
@@ -108,9 +108,9 @@ def group(name: str) -> str:
   return name.rsplit("_seed", 1)[0]
 
 
-def by_seed(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
+def by_seed(records: dict[str, dict]) -> dict[str, dict[int, dict]]:
   """Returns the results of each group by seed, in the order of the groups' first results."""
   groups: dict[str, dict[int, dict]] = {}
-  for name, result in results.items():
-    groups.setdefault(group(name), {})[result["seed"]] = result
+  for name, record in records.items():
+    groups.setdefault(group(name), {})[record["seed"]] = record
   return {name: dict(sorted(seeds.items())) for name, seeds in groups.items()}

@@ -56,9 +56,9 @@ class Cell:
   @property
   def files(self) -> list[Path]:
     """The files that the flags name, and those that these name: the config file and plugins."""
-    named = files_in(" ".join(self.flags))
-    behind = [file for path in named for file in files_in(_code(path))]
-    return list(dict.fromkeys([*named, *behind]))
+    named_files = files_in(" ".join(self.flags))
+    behind = [file for path in named_files for file in files_in(_code(path))]
+    return list(dict.fromkeys([*named_files, *behind]))
 
   @property
   def hash(self) -> str:
@@ -145,7 +145,8 @@ def with_seeds(cells: list[Cell], count: int) -> list[Cell]:
   groups: dict[str, list[Cell]] = {}
   for cell in cells:
     groups.setdefault(sweep_results.group(cell.name), []).append(cell)
-  return [of[0].of_seed(seed) for of in groups.values() if len(of) > 1 for seed in range(count)]
+  return [cells_of_group[0].of_seed(seed)
+          for cells_of_group in groups.values() if len(cells_of_group) > 1 for seed in range(count)]
 
 
 def added(sweep: Sweep, text: str, seeds: int) -> list[Cell]:
@@ -182,16 +183,16 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
     RunError, LookupError: it ended before there was anything to measure.
   """
   config = cell.hash  # of what the run reads, which may change while it goes on
-  finished, ended = _finished(cell.flags, runs / f"{cell.name}-{config[:8]}", cores)
+  finished, exit_line = _finished(cell.flags, runs / f"{cell.name}-{config[:8]}", cores)
   count = _usable() if cores is None else len(cores)
-  result = {
+  record = {
       "name": cell.name, "flags": list(cell.flags), "config": config,
       "commit": finished.environment.get("git_commit"), "seed": finished.config["seed"],
-      "fingerprint": sweep_results.fingerprint(finished, count), "ended_early": ended,
+      "fingerprint": sweep_results.fingerprint(finished, count), "ended_early": exit_line,
       "measured": sweep.measure(finished),
   }
-  sweep_results.write(sweep.folder, [result])
-  return result
+  sweep_results.write(sweep.folder, [record])
+  return record
 
 
 def _finished(flags: tuple[str, ...], workdir: Path,
@@ -202,13 +203,13 @@ def _finished(flags: tuple[str, ...], workdir: Path,
   with open(workdir / "log.txt", "a") as log:
     done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False,
                           preexec_fn=None if cores is None else _pinned(cores))
-  ended = None
+  exit_line = None
   if done.returncode:
     last = (workdir / "log.txt").read_text().rstrip().rsplit("\n", 1)[-1][:300]
     if done.returncode != ENDED_EARLY:
       raise RuntimeError(f"exit status {done.returncode}, {last}; see {workdir / 'log.txt'}")
-    ended = last
-  return read_run(workdir), ended
+    exit_line = last
+  return read_run(workdir), exit_line
 
 
 def verify(sweep: Sweep, name: str, runs: Path) -> str:
@@ -218,14 +219,14 @@ def verify(sweep: Sweep, name: str, runs: Path) -> str:
     ConfigError: there is no such result.
     RuntimeError: the run broke off.
   """
-  results = sweep_results.read(sweep.folder)
-  if name not in results:
+  records = sweep_results.read(sweep.folder)
+  if name not in records:
     raise ConfigError(f"--verify={name}: no result of that name. Fix: one of "
-                      f"{', '.join(list(results)[:5])}, ...; see --list.")
-  flags = (*results[name]["flags"], f"--config.iterations={sweep_results.ITERATIONS}")
+                      f"{', '.join(list(records)[:5])}, ...; see --list.")
+  flags = (*records[name]["flags"], f"--config.iterations={sweep_results.ITERATIONS}")
   with tempfile.TemporaryDirectory(dir=runs) as scratch:
     begun, _ = _finished(flags, Path(scratch) / name, None)
-  return sweep_results.compare(results[name].get("fingerprint"),
+  return sweep_results.compare(records[name].get("fingerprint"),
                                sweep_results.fingerprint(begun, _usable()))
 
 
@@ -245,11 +246,11 @@ def run_missing(sweep: Sweep, cells: list[Cell], runs: Path, jobs: int) -> list[
   slots = [set(available[i * share:(i + 1) * share]) or None for i in range(jobs)]
   broken = []
 
-  def one(cell: Cell) -> None:
+  def run_cell(cell: Cell) -> None:
     cores = slots.pop()
     try:
-      result = run(sweep, cell, runs, cores if jobs > 1 else None)
-      print(f"{cell.name}: {result['ended_early'] or 'done'}", flush=True)
+      record = run(sweep, cell, runs, cores if jobs > 1 else None)
+      print(f"{cell.name}: {record['ended_early'] or 'done'}", flush=True)
     except BROKEN as error:
       broken.append(f"{cell.name}: {error}")
       print(broken[-1], flush=True)
@@ -288,11 +289,11 @@ def main(sweep: Sweep, description: str) -> None:
       sys.exit(f"error: {len(broken)} runs broke off: {'; '.join(broken)[:1000]}")
   if flags.index is not None:
     return  # the tasks of an array end together, and would write one page at once
-  results = read_results(sweep)
-  absent = [cell.name for cell in cells if cell.name not in results]
+  records = read_results(sweep)
+  absent = [cell.name for cell in cells if cell.name not in records]
   if absent:
     print(f"{len(absent)} of {len(cells)} runs are missing; the table is without them.")
-  sweep.render(results, sweep.folder)
+  sweep.render(records, sweep.folder)
 
 
 def _parser(sweep: Sweep, description: str) -> argparse.ArgumentParser:

@@ -54,12 +54,13 @@ def check(setting: Setting) -> str:
     lines.append(_line(f"return, {task}", sampled_return(of_task)))
     if get_policy(setting.policy).memoryless:
       lines.append(_line(f"gradient, {task}", sampled_gradient(of_task)))
-  apart = first_gradients(dataclasses.replace(short, optimizer="sgd"))
-  if apart > RELATIVE:
-    raise RuntimeError(f"age 0: first gradients of methods differ by {apart:.1e} of their norm; "
+  gradient_gap = first_gradients(dataclasses.replace(short, optimizer="sgd"))
+  if gradient_gap > RELATIVE:
+    raise RuntimeError(
+        f"age 0: first gradients of methods differ by {gradient_gap:.1e} of their norm; "
                        f"at most {RELATIVE} is rounding")
   check_ring(setting)
-  lines += [("age 0, largest difference of first gradients", f"{apart:.1e}", "0", "-"),
+  lines += [("age 0, largest difference of first gradients", f"{gradient_gap:.1e}", "0", "-"),
             ("ring", f"holds ages 0 to {setting.ring - 1}", "-", "-")]
   return markdown_table(("check", "sampled", "exact", "standard errors"), lines)
 
@@ -138,8 +139,9 @@ def first_gradients(setting: Setting) -> float:
     learner = updates.learner(method, setting, begin.params)
     return updates.update(context, learner, batch, 1.0)[0].params - begin.params
 
-  every = np.asarray(jax.jit(lambda: jnp.stack([gradient(text) for text in COMPARED]))())
-  return float(np.abs(every - every[0]).max() / np.linalg.norm(every[0]))
+  method_gradients = np.asarray(jax.jit(lambda: jnp.stack([gradient(text) for text in COMPARED]))())
+  first = method_gradients[0]
+  return float(np.abs(method_gradients - first).max() / np.linalg.norm(first))
 
 
 def check_ring(setting: Setting) -> None:

@@ -62,15 +62,16 @@ def phase(cells: Sequence[Cell], path=None, title: str = "") -> Picture:
 def _panel(place, cells: Sequence[Cell], ages: Sequence[int]):
   steps = cells[0].steps
   values = np.full((len(ages), len(steps)), np.nan)
-  held = values.copy()
+  stable_share = values.copy()
   for cell in cells:
     line = ages.index(cell.age)
     values[line] = np.mean(cell.final, 1)
-    held[line] = np.mean(np.asarray(cell.final) >= HELD, 1)
+    stable_share[line] = np.mean(np.asarray(cell.final) >= HELD, 1)
   image = place.imshow(values, origin="lower", aspect="auto", vmin=0.15, vmax=1.0)
   for (line, column), value in np.ndenumerate(values):
     if np.isfinite(value):
-      place.text(column, line, f"{held[line, column]:.0%}", ha="center", va="center", fontsize=6.5,
+      place.text(column, line, f"{stable_share[line, column]:.0%}", ha="center", va="center",
+                 fontsize=6.5,
                  color="white" if value < 0.6 else "black")
   place.set_xticks(range(len(steps)), [f"{step:g}".lstrip("0") for step in steps])
   place.set_yticks(range(len(ages)), list(map(str, ages)))

@@ -77,8 +77,8 @@ def parse(text: str, length: int) -> Method:
   if anchor == "behavior" and any(key.startswith("correction.") for key in chosen):
     raise ConfigError(f"{text!r}: correction with anchor = 'behavior': the ratio corrects already. "
                       "Fix: add anchor=recomputed.")
-  fix = {section: kind(**_of(keys, section)) for section, kind in SECTIONS.items()}
-  corrected = _of(keys, "correction") if anchor == "recomputed" else {}
+  fix = {section: kind(**_section_values(keys, section)) for section, kind in SECTIONS.items()}
+  corrected = _section_values(keys, "correction") if anchor == "recomputed" else {}
   method = Method(label or text, text, anchor=anchor, signed=keys.get("shaping.name") == "signed",
                   correction=correction.check(CorrectionConfig(**corrected)), **fix)
   for choice in (method.estimator, method.advantage, method.aggregation):
@@ -132,7 +132,7 @@ def _refuse_absent(text: str, keys: dict) -> None:
         "dapo_window@ppo?clip_high=0.28.")
 
 
-def _of(keys: dict, section: str) -> dict:
+def _section_values(keys: dict, section: str) -> dict:
   """Returns the values of a section of the config by their names there; "none" becomes None."""
   return {key.partition(".")[2]: None if value == "none" and not key.endswith(".name") else value
           for key, value in keys.items() if key.startswith(f"{section}.")}

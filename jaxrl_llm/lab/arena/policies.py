@@ -144,8 +144,8 @@ class Gru:
     return jnp.cumsum(jax.nn.softmax(logits), -1), memory
 
   def log_probs(self, prepared: Cells, states, tokens):
-    every = self.distributions(prepared, states)
-    return jnp.take_along_axis(every, tokens[..., None], -1)[..., 0]
+    log_probs_of_all = self.distributions(prepared, states)
+    return jnp.take_along_axis(log_probs_of_all, tokens[..., None], -1)[..., 0]
 
   def distributions(self, prepared: Cells, states):
     def step(memory, state):

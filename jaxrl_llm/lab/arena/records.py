@@ -106,9 +106,9 @@ def tuned(cell: Cell, kind: str = "final") -> np.ndarray:
 def frontier(cell: Cell) -> np.ndarray:
   """Returns the largest step at which each seed's run holds, [N]; half the smallest if none does.
   """
-  held = np.asarray(cell.final) >= HELD
+  stable = np.asarray(cell.final) >= HELD
   steps = np.asarray(cell.steps)[:, None]
-  return np.where(held.any(0), np.max(np.where(held, steps, 0.0), 0), steps.min() / 2)
+  return np.where(stable.any(0), np.max(np.where(stable, steps, 0.0), 0), steps.min() / 2)
 
 
 def append(path: Path, cells: Sequence[Cell]) -> None:

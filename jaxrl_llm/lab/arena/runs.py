@@ -109,13 +109,13 @@ def exact_or_sampled(context: Context, params, key) -> Float[Array, ""]:
 def run(begin: Start, place: Place, method: Method, setting: Setting) -> Record:
   """Returns the record of one run."""
   context = Context(method, setting, get_policy(setting.policy), begin.automaton, begin.fixed)
-  each = setting.iterations // setting.evaluations
+  block_length = setting.iterations // setting.evaluations
 
   def iterate(carry, iteration):
     return _iterate(context, begin.key, place, carry, iteration)
 
   def block(carry, number):
-    carry, measured = lax.scan(iterate, carry, number * each + jnp.arange(each))
+    carry, measured = lax.scan(iterate, carry, number * block_length + jnp.arange(block_length))
     key = jax.random.fold_in(begin.key, setting.iterations + number)
     value = exact_or_sampled(context, carry[0].params, key)
     return carry, (value, jax.tree.map(lambda x: x.mean(0), measured))

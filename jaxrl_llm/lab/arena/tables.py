@@ -62,25 +62,27 @@ def difference(first: Cell, second: Cell, kind: str = "final") -> np.ndarray:
   return values
 
 
-def beside(cells: Sequence[Cell], reference: str) -> dict[tuple[str, int, float], np.ndarray]:
+def paired_differences(cells: Sequence[Cell],
+                       reference: str) -> dict[tuple[str, int, float], np.ndarray]:
   """Returns (method, age, noise) to differences to the reference in the same setting."""
-  every = {}
+  differences = {}
   for cell in cells:
     for other in cells:
       if other.method == reference != cell.method and (
           other.setting, other.age, other.noise) == (cell.setting, cell.age, cell.noise):
-        every[cell.method, cell.age, cell.noise] = difference(cell, other)
-  if not every:
+        differences[cell.method, cell.age, cell.noise] = difference(cell, other)
+  if not differences:
     raise ConfigError(f"paired({reference!r}): no other method ran beside it; there are "
                       f"{', '.join(sorted({cell.method for cell in cells}))}")
-  return every
+  return differences
 
 
 def paired(cells: Sequence[Cell], reference: str) -> Table:
   """Returns differences to a method in the same setting, with intervals by Holm over the table."""
-  corrected = statistics.compare(beside(cells, reference))
-  lines = [(name, age, f"{found.mean:+.3f}", f"{found.low:+.3f} to {found.high:+.3f}", found.count,
-            word(found)) for (name, age, _), found in corrected.items()]
+  corrected = statistics.compare(paired_differences(cells, reference))
+  lines = [(name, age, f"{estimate.mean:+.3f}", f"{estimate.low:+.3f} to {estimate.high:+.3f}",
+            estimate.count,
+            word(estimate)) for (name, age, _), estimate in corrected.items()]
   return Table(markdown_table(("method", "age", f"return less that of {reference}",
                                "95 % over the table", "seeds", "verdict"), lines))
 

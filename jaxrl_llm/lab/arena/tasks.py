@@ -44,11 +44,11 @@ def warm(key, length: int) -> Automaton:
   wrong = jax.random.randint(keys[3], (STATES, 1), 0, VOCABULARY)
   fatal = decisive & (jnp.arange(VOCABULARY) == wrong)
   weight = jax.random.uniform(keys[4], (STATES, 1), minval=0.3)
-  others = jax.nn.logsumexp(jnp.where(fatal, -jnp.inf, logits), -1, keepdims=True)
+  other_mass = jax.nn.logsumexp(jnp.where(fatal, -jnp.inf, logits), -1, keepdims=True)
   share = visits(following, jax.nn.softmax(jnp.where(fatal, -30.0, logits)))[:, None]
   total = jnp.maximum((share * weight * decisive).sum(), 0.05)
   chance = jnp.minimum(-jnp.log(FIRST_RETURN) / length * weight / total, 0.5)
-  first_logits = jnp.where(fatal, jnp.log(chance / (1 - chance)) + others, logits)
+  first_logits = jnp.where(fatal, jnp.log(chance / (1 - chance)) + other_mass, logits)
   return Automaton(following, jnp.where(fatal, FATAL, 0.0), None, None, _anywhere(), first_logits)
 
 

@@ -88,9 +88,9 @@ def scored(context: Context, rows: Rows, behavior: Behavior, current, critic) ->
   needs = advantages.needs(method.advantage)
   statistics = {}
   if {"entropy", "sum_pi_squared"} & (needs | required):
-    every = policy.distributions(*source)
-    statistics = {"entropy": -(jnp.exp(every) * every).sum(-1),
-                  "sum_pi_squared": jnp.exp(2 * every).sum(-1)}
+    log_policy = policy.distributions(*source)
+    statistics = {"entropy": -(jnp.exp(log_policy) * log_policy).sum(-1),
+                  "sum_pi_squared": jnp.exp(2 * log_policy).sum(-1)}
   rewards = 2 * rows.rewards - 1 if method.signed else rows.rewards
   known = statistics | {"anchor_log_probs": log_anchor, "turn_id": rows.mask.astype(jnp.int32),
                         "values": critic_values(critic, rows)}
@@ -194,19 +194,19 @@ def train_batch(batch: Batch, weights) -> TrainBatch:
 
 def _before(acting: dict, state: Learner, batch: Batch, weights):
   """Returns learner, batch and weights after what transforms do before the gradient."""
-  seen, carried = train_batch(batch, weights), dict(state.carried)
+  shaped, carried = train_batch(batch, weights), dict(state.carried)
   for name, transform in acting.items():
-    seen, carried[name], _ = transform.before(state.params, seen, carried[name], NO_MODEL)
+    shaped, carried[name], _ = transform.before(state.params, shaped, carried[name], NO_MODEL)
   return (state._replace(carried=carried),
-          batch._replace(advantages=seen.advantages, anchor_log_probs=seen.anchor_log_probs),
-          seen.loss_weights * seen.correction_weights)
+          batch._replace(advantages=shaped.advantages, anchor_log_probs=shaped.anchor_log_probs),
+          shaped.loss_weights * shaped.correction_weights)
 
 
-def _after(acting: dict, updates, state: Learner, seen: TrainBatch):
+def _after(acting: dict, updates, state: Learner, shaped: TrainBatch):
   """Returns (updates, carried) after what transforms do to the optimizer's updates."""
   carried = dict(state.carried)
   for name, transform in acting.items():
-    updates, carried[name], _ = transform.after(updates, seen, carried[name], NO_MODEL)
+    updates, carried[name], _ = transform.after(updates, shaped, carried[name], NO_MODEL)
   return updates, carried
 
 

@@ -258,7 +258,7 @@ def run_missing(sweep: Sweep, cells: list[Cell], runs: Path, jobs: int) -> list[
       slots.append(cores)
 
   with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-    list(pool.map(one, cells))
+    list(pool.map(run_cell, cells))
   return broken
 
 

@@ -59,7 +59,8 @@ def walk(cls=Config, prefix: str = "", method=None):
 # Conditions on properties, which follow from several keys.
 SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "has_mtp": {"term.name": "mtp_ce"},
                "vocabulary.rules": {"vocabulary.top_k": 3},
-               "samples_heldout": {"evaluation.samples": 4}}
+               "samples_heldout": {"evaluation.samples": 4},
+               "reads_teacher": {"advantage.name": "reverse_kl"}}
 
 
 def conditions():

@@ -1,4 +1,5 @@
-"""Writes README.md's list of tables: question, command, time, result here, what is published.
+"""Writes experiments/tables.md, the list of tables: question, command, time, result here, what is
+published; and README.md's results, a line for each of its main questions.
 
   python experiments/matrix.py
 
@@ -14,6 +15,16 @@ from jaxrl_llm.reporting.tables import markdown_table, replace_part
 
 HERE = Path(__file__).parent
 HEADER = ("table", "question", "command, time on 2 cores", "here", "published", "verdict")
+# The main questions, with the answers that README.md gives; without one it shows the verdict.
+MAIN = {
+    "exact": "the full product alone has no bias; up to t it has less variance",
+    "staleness": "",
+    "mismatch": "bfloat16 or float32: no difference that can be seen at this scale",
+    "baselines": "OTB trains with 4 completions as with 32, and so does every other",
+    "aggregation": "no difference in accuracy; `sequence` and `balanced` end longer",
+    "credit": "TEMPO finds the deciding tokens only after a shared prefix",
+    "tools": "CTPO learns earlier than GSPO, and ends no better",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,14 +263,23 @@ def line(row: Row) -> tuple[str, ...]:
   """Returns the cells below HEADER."""
   numbers = [Claim(row.question, "", None, *place).here(folder(row.name)) for place in row.numbers]
   counts = {} if numbers else progress(row.name)
-  page = folder(row.name).relative_to(HERE.parent) / "README.md"
+  page = folder(row.name).relative_to(HERE) / "README.md"
   return (f"[{row.name}]({page})", row.question, row.command,
           row.result.format(*numbers, **counts), row.published, row.verdict)
 
 
+def results() -> str:
+  """Returns README.md's table: question with its page, and answer, of each main question."""
+  rows = {row.name: row for row in ROWS}
+  return markdown_table(("question", "answer here"), [
+      (f"[{rows[name].question}](experiments/{name}/README.md)", answer or rows[name].verdict)
+      for name, answer in MAIN.items()])
+
+
 def main() -> None:
   table = markdown_table(HEADER, [line(row) for row in ROWS])
-  replace_part(HERE.parent / "README.md", "experiments/matrix.py", table)
+  replace_part(HERE / "tables.md", "experiments/matrix.py", table)
+  replace_part(HERE.parent / "README.md", "experiments/matrix.py", results())
 
 
 if __name__ == "__main__":

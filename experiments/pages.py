@@ -228,8 +228,9 @@ def parts() -> list[Part]:
       *(Part(page[paper], "advantages", lambda part, paper=paper: advantage_table(part, paper))
         for paper in with_advantage),
       Part(CHANGES, "modules", moved_table),
-      Part(ROOT / "README.md", "experiments/matrix.py",
+      Part(ROOT / "experiments" / "tables.md", "experiments/matrix.py",
            lambda part: markdown_table(matrix.HEADER, [matrix.line(row) for row in matrix.ROWS])),
+      Part(ROOT / "README.md", "experiments/matrix.py", lambda part: matrix.results()),
   ]
 
 

@@ -144,7 +144,7 @@ def test_every_table_has_its_cells():
 
 @pytest.mark.parametrize("table", tables.TABLES.values(), ids=tables.TABLES)
 def test_a_table_has_its_numbers_and_commands(table):
-  table.beside()  # raises where a claim's counterpart is not in the committed results
+  table.comparison()  # raises where a claim's counterpart is not in the committed results
   for command in table.commands(Path("out")):
     assert (ROOT / command[1]).exists() or not table.exists
     assert not re.search(r"[{}]", " ".join(command[1:]))

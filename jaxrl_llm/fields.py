@@ -13,6 +13,10 @@ class ConfigError(Exception):
   """A configuration that cannot run. The message names key, value, allowed range and fix."""
 
 
+class PluginError(ConfigError):
+  """A method that failed, or returned what its kind does not. The message names its place."""
+
+
 @dataclasses.dataclass(frozen=True)
 class When:
   """The condition under which an option is read.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 from jaxrl_llm import paper_table
-from jaxrl_llm.fields import ConfigError, checked, derived, did_you_mean
+from jaxrl_llm.fields import ConfigError, PluginError, checked, derived, did_you_mean
 from jaxrl_llm.method_numbers import NoNumbers, merged_class, numbers_class
 
 
@@ -106,15 +106,16 @@ class Table(Generic[E]):
     """Turns an exception of a method of this table into one line that names the method's place.
 
     Raises:
-      ConfigError: for every other Exception in the block.
+      PluginError: for every other Exception in the block, and for sys.exit, which would end the run
+        as if it had finished.
     """
     try:
       yield
     except ConfigError:
       raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
       reason = str(error).strip().split("\n")[0][:300]
-      raise ConfigError(f"{self.kind} {name!r} ({self[name].where}): {type(error).__name__}: "
+      raise PluginError(f"{self.kind} {name!r} ({self[name].where}): {type(error).__name__}: "
                         f"{reason}") from error
 
   def _refuse_taken(self, name: str, replace: bool) -> None:
@@ -247,6 +248,9 @@ class Combination(Table[E]):
     names = [part.strip() for part in str(name).split(",")]
     if len(set(names)) < len(names):
       raise ConfigError(f"{self.key} = {name!r}: a name stands there twice. Fix: each one once.")
+    if "none" in names[1:] or (names[1:] and names[0] == "none"):
+      raise ConfigError(f"{self.key} = {name!r}: none stands beside others. Fix: none alone, or "
+                        f"{self.key}={','.join(part for part in names if part != 'none')}.")
     return {part: super(Combination, self).__getitem__(part) for part in names}
 
   def __getitem__(self, name: str) -> Any:

@@ -1,5 +1,6 @@
 """Refuses configs that a rollout server cannot serve."""
 
+import re
 import urllib.parse
 
 from jaxrl_llm.config import ConfigError, RolloutConfig, ServerConfig, VocabularyConfig
@@ -20,10 +21,9 @@ def check(server: ServerConfig, rollout: RolloutConfig, vocabulary: VocabularyCo
   """
   if not server.url:
     return
-  parts = urllib.parse.urlsplit(server.url)
-  if parts.scheme not in ("http", "https") or not parts.hostname:
-    raise ConfigError(f"server.url = {server.url!r}: allowed is http:// or https:// and a host. "
-                      "Fix: an address such as http://host:8000.")
+  if not _is_address(server.url):
+    raise ConfigError(f"server.url = {server.url!r}: allowed is http:// or https://, a host, and a "
+                      "port of 1 to 65535. Fix: an address such as http://host:8000.")
   if not server.folder:
     raise ConfigError("server.folder is empty: weights are handed over through a folder. Fix: one "
                       "that run and server see at the same path.")
@@ -37,6 +37,17 @@ def check(server: ServerConfig, rollout: RolloutConfig, vocabulary: VocabularyCo
           f"rollout.{name} = {value!r}: it is read only with an empty server.url; the server has "
           f"numerics of its own. Fix: leave rollout.{name} out, or an empty server.url.")
   _check_rules(server, vocabulary)
+
+
+def _is_address(url: str) -> bool:
+  """Whether a text is an address of HTTP that can be asked."""
+  try:
+    parts = urllib.parse.urlsplit(url)
+    host, port = parts.hostname, parts.port
+  except ValueError:  # an open bracket, a port out of range
+    return False
+  named = re.fullmatch(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?", host or "")
+  return parts.scheme in ("http", "https") and named is not None and port != 0
 
 
 def _check_rules(server: ServerConfig, vocabulary: VocabularyConfig) -> None:

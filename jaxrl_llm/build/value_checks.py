@@ -1,6 +1,7 @@
 """Checks of values that depend on each other."""
 
 import dataclasses
+import math
 
 from jaxrl_llm.config import Config, ConfigError, EvaluationConfig, check_model
 from jaxrl_llm.fields import options, refuse_unread
@@ -79,4 +80,5 @@ def _sections(section, prefix: str):
 
 
 def _divisors(n: int) -> str:
-  return ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
+  small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+  return ", ".join(map(str, sorted({*small, *(n // k for k in small)})))

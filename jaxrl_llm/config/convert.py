@@ -9,7 +9,7 @@ from typing import Any
 from jaxrl_llm import paper_table
 from jaxrl_llm.config.plugins import load_plugins
 from jaxrl_llm.config.sections import Config
-from jaxrl_llm.fields import ConfigError, admits, checked, options
+from jaxrl_llm.fields import ConfigError, checked, options
 from jaxrl_llm.registry import Choice
 
 NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
@@ -85,18 +85,13 @@ def _section(values, cls, prefix: str):
   fields = options(cls)
   hints = typing.get_type_hints(cls)
   built = {key: _value(value, hints[key], fields[key], prefix + key)
-           for key, value in values.items() if key in fields and not _left_out(value, hints[key])}
+           for key, value in values.items() if key in fields}
   hyperparameters = {key: value for key, value in values.items() if key not in fields}
   if issubclass(cls, Choice):
     built |= _numbers(hyperparameters, cls, built.get("name", fields["name"].default), prefix)
   elif hyperparameters:
     raise ConfigError(_unknown_key(prefix + next(iter(hyperparameters))))
   return cls(**built)
-
-
-def _left_out(value, hint) -> bool:
-  """Whether None leaves a key out: that of a section, or of an option that is never None itself."""
-  return value is None and not admits(hint, type(None))
 
 
 def _value(value, hint, field, key: str):

@@ -4,6 +4,7 @@ JAX's own service ends processes by an abort that names nobody, after minutes. A
 once when a process does, however it ends. One line of JSON is a message: [kind, text].
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -65,13 +66,14 @@ class RollCall:
     host, port = self._address.rsplit(":", 1)
     family = self._family(host, int(port), end, wait)
     with socket.create_server(("", int(port)), family=family, backlog=self._count) as server:
+      server.settimeout(RETRY)
       while len(self._peers) < self._count - 1:
-        server.settimeout(max(0.01, end - time.monotonic()))
-        try:
+        if time.monotonic() > end:
+          raise self._absent(wait)
+        with contextlib.suppress(OSError):  # nobody came, or left again
           peer = _Peer(server.accept()[0])
-        except TimeoutError:
-          raise self._absent(wait) from None
-        self._welcome(peer)
+          # In a thread, so that a stranger who says nothing holds up no process of the run.
+          threading.Thread(target=self._welcome, args=(peer,), daemon=True).start()
     for peer in self._peers.values():
       peer.say(BEGIN, self._me)
 
@@ -91,11 +93,13 @@ class RollCall:
     """Takes a connection in, if it is one of the run's processes."""
     kind, text = peer.hear(timeout=5.0) or ("", "")
     number, _, name = text.partition(" ")
-    known = kind == HELLO and number.isdecimal() and 0 < int(number) < self._count
-    if known and int(number) not in self._peers:
-      peer.name = name
-      self._peers[int(number)] = peer
-    else:
+    known = kind == HELLO and number.isdecimal() and 0 < int(number[:9]) < self._count
+    with self._guard:
+      known = known and int(number) not in self._peers
+      if known:
+        peer.name = name
+        self._peers[int(number)] = peer
+    if not known:
       peer.close()
 
   def _absent(self, wait: float) -> AbsentError:
@@ -173,10 +177,11 @@ class _Peer:
     try:
       kind, text = json.loads(self._lines.readline(4096))
       return str(kind), str(text)
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError, RecursionError):
       return None
     finally:
-      self._connection.settimeout(None)
+      with contextlib.suppress(OSError):  # closed meanwhile
+        self._connection.settimeout(None)
 
   def close(self) -> None:
     self._connection.close()

@@ -266,7 +266,7 @@ class Copies:
   def _guarded(self, name: str):
     try:
       yield
-    except Exception as error:  # of a service, its network, or a user's own code
+    except (Exception, SystemExit) as error:  # of a service, its network, or a user's own code
       if name not in self._warned:
         reason = str(error).split("\n")[0][:200]
         logger.warning("the metric writer %s failed (%s: %s); the run goes on, and metrics.jsonl "

@@ -11,9 +11,13 @@ bit. If answers are entered after a given number of chunks instead, two runs agr
 """
 
 import concurrent.futures
+import contextlib
+import sys
 import time
 
-from jaxrl_llm.fields import ConfigError
+import numpy as np
+
+from jaxrl_llm.fields import ConfigError, PluginError
 from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.environment import Continue, Environment, Stop
 
@@ -38,6 +42,17 @@ def check(environment: Environment | None, settings: dict) -> None:
           f"{name} = {value}: allowed are {none}{least} to inf. Fix: {name}={least} or more.")
 
 
+def _check_outcome(outcome) -> None:
+  """Raises TypeError unless an answer is a Continue or a Stop of ids."""
+  if not isinstance(outcome, (Continue, Stop)):
+    raise TypeError(f"it returned {repr(outcome)[:80]}; a Continue or a Stop was expected")
+  ids = outcome.ids
+  if isinstance(ids, str) or not all(isinstance(i, (int, np.integer)) and i >= 0 for i in ids):
+    raise TypeError(f"ids = {repr(ids)[:80]}: token ids of 0 or more were expected")
+  if isinstance(outcome, Stop) and not isinstance(outcome.reason, (int, np.integer)):
+    raise TypeError(f"reason = {outcome.reason!r}: a STOP_* of jaxrl_llm.types was expected")
+
+
 class Turns:
   """Asks an environment about turns, and enters its answers in the book.
 
@@ -59,14 +74,14 @@ class Turns:
       ConfigError: the environment returns a length outside of the turn.
     """
     ids = self.book.turn_ids(row)
-    length = self.environment.turn_end(ids, int(self.book.checked[row]))
+    with self._blamed("turn_end"):
+      length = self.environment.turn_end(ids, int(self.book.checked[row]))
     self.book.checked[row] = len(ids)
     if length is None:
       return False
-    if not 1 <= length <= len(ids):
-      raise ConfigError(
-          f"turn_end = {length}: allowed are None and 1 to the turn's {len(ids)} tokens. "
-          "Fix: the environment.")
+    if not isinstance(length, (int, np.integer)) or not 1 <= length <= len(ids):
+      raise PluginError(f"{self._where}: turn_end = {length!r}: allowed are None and 1 to the "
+                        f"turn's {len(ids)} tokens. Fix: the environment.")
     self.book.cut(row, length)
     row_id = int(self.book.prompts.row_id[row])
     answer = self._pool.submit(self._step, row_id, ids[:length], self.book.in_last_turn(row))
@@ -76,8 +91,32 @@ class Turns:
   def _step(self, row_id: int, ids: list[int], last: bool) -> tuple[Continue | Stop, float]:
     """Returns (the environment's answer, seconds that it took)."""
     started = time.perf_counter()
-    outcome = self.environment.step(row_id, ids, last=last)
+    with self._blamed("step"):
+      outcome = self.environment.step(row_id, ids, last=last)
+      _check_outcome(outcome)
     return outcome, time.perf_counter() - started
+
+  @property
+  def _where(self) -> str:
+    """The environment's class, and the file of it."""
+    kind = type(self.environment)
+    module = sys.modules.get(kind.__module__)
+    return f"environment {kind.__qualname__} ({getattr(module, '__file__', kind.__module__)})"
+
+  @contextlib.contextmanager
+  def _blamed(self, method: str):
+    """Turns what the environment raises into one line that names it.
+
+    Raises:
+      PluginError: for every Exception but ConfigError, and for sys.exit.
+    """
+    try:
+      yield
+    except ConfigError:
+      raise
+    except (Exception, SystemExit) as error:
+      reason = " ".join(str(error).split())[:300]
+      raise PluginError(f"{self._where}: {method}: {type(error).__name__}: {reason}") from error
 
   def collect(self) -> None:
     """Enters the answers that are there, or due.

@@ -2,9 +2,13 @@
 programs.
 """
 
+import contextlib
+import keyword
 import os
+import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -46,11 +50,15 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
   """
   def checked(arguments: Sequence[str]) -> None:
     check(arguments[1:], required, folders)
+    if not 0.0 <= _WAIT.value <= threading.TIMEOUT_MAX:
+      raise ConfigError(f"--wait_for_processes={_WAIT.value}: allowed are 0 to "
+                        f"{threading.TIMEOUT_MAX:.0f} seconds. Fix: such as 300.")
     logging.set_verbosity(logging.WARNING)
     cache.keep_programs()
     if several:
       processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
-    main()
+    with _exits_named():
+      main()
     processes.finish()
 
   try:
@@ -74,6 +82,19 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     _exit(1, f"{type(error).__name__}: {error}")
 
 
+@contextlib.contextmanager
+def _exits_named():
+  """Turns a plugin's sys.exit, which would end the run without a word, into one line."""
+  try:
+    yield
+  except Terminated:
+    raise
+  except SystemExit as error:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    raise ConfigError(f"{frame.filename}, line {frame.lineno}, {frame.name}: sys.exit("
+                      f"{error.code!r}) would end the run. Fix: an exception there.") from error
+
+
 def _exit(status: int | str | None, reason: str) -> NoReturn:
   """Ends this process; others, if there are any, hear why, unless they ended first."""
   if status in (0, None) or not processes.fail(reason):
@@ -84,13 +105,74 @@ def _exit(status: int | str | None, reason: str) -> NoReturn:
 
 
 def parse(arguments: list[str]) -> list[str]:
-  """Returns the command and its arguments that are no flags."""
+  """Returns the command and its arguments that are no flags.
+
+  Raises:
+    ConfigError: an argument that cannot be read, or a config file that fails, with its line.
+  """
+  check_keys(arguments)
   try:
-    return app.parse_flags_with_usage(arguments)
+    return flags.FLAGS(arguments)
+  except ConfigError:
+    raise  # of the config file, which named an unknown preset or the like
   # An unknown section. `from_dict` refuses unknown keys of a known one.
   except KeyError as error:
+    if place := _place(arguments, error):
+      raise ConfigError(f"{place}: {_described(error)}") from error
     name = str(error.args[0])
     raise ConfigError(f"unknown key: {name}{paper_table.key_now(name)}") from error
+  except (Exception, SystemExit) as error:  # whatever the user's file raises
+    place = _place(arguments, error)
+    if isinstance(error, SystemExit) and place is None:
+      raise  # of --help
+    cause = _first_cause(error)
+    raise ConfigError(f"{place or 'the flags cannot be read'}: {_described(cause)}. Fix: the file "
+                      "or flag; --help lists the flags.") from error
+
+
+def check_keys(arguments: Sequence[str]) -> None:
+  """Refuses keys that are no names joined by dots, which ml_collections reads as code.
+
+  Raises:
+    ConfigError: naming the key.
+  """
+  for argument in arguments[1:]:
+    flag, _, key = argument.lstrip("-").partition("=")[0].partition(".")
+    if not argument.startswith("--") or flag != "config" or "." not in argument.partition("=")[0]:
+      continue
+    parts = key.split(".")
+    if not all(part.isidentifier() and part.isascii() and not keyword.iskeyword(part)
+               for part in parts):
+      raise ConfigError(f"{argument[:80]}: {key!r} is no key; keys are names of letters, digits "
+                        "and _, joined by dots. Fix: --config.<section>.<key>=<value>; "
+                        "`python -m jaxrl_llm.config` lists them all.")
+
+
+def _first_cause(error: BaseException) -> BaseException:
+  """The exception that others were raised for."""
+  while error.__cause__ is not None or error.__context__ is not None:
+    error = error.__cause__ or error.__context__
+  return error
+
+
+def _place(arguments: Sequence[str], error: BaseException) -> str | None:
+  """File and line of the config where an error arose; None: elsewhere."""
+  paths = [text.partition("=")[2] for text in arguments if text.lstrip("-").startswith("config=")]
+  path = re.sub(r"\.py:.*", ".py", paths[-1]) if paths else ""
+  cause = _first_cause(error)
+  if isinstance(cause, SyntaxError) and cause.filename:
+    return f"--config={path}: {cause.filename}, line {cause.lineno}"
+  frames = [frame for frame in traceback.extract_tb(cause.__traceback__)
+            if path and os.path.realpath(frame.filename) == os.path.realpath(path)]
+  if not frames:
+    return f"--config={path}" if path else None
+  return f"--config={path}: line {frames[-1].lineno}, {frames[-1].name}"
+
+
+def _described(error: BaseException) -> str:
+  """Type and text of an exception, in one line."""
+  text = " ".join(str(error).split())[:300]
+  return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def check(rest: Sequence[str], required: Sequence[str], folders: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from jaxrl_llm.build import evaluation_sets
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.loop import Loop
 from jaxrl_llm.build.warm_start import progress
+from jaxrl_llm.fields import PluginError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import summary, writers
 from jaxrl_llm.reporting.writers import MetricsWriter, NoWriter
@@ -28,6 +29,7 @@ from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.records import DeviceMetrics, Records
 from jaxrl_llm.runs.rollout_batch import ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
+from jaxrl_llm.store import lock
 from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.store.signals import Signals, Terminated
 from jaxrl_llm.training.train_step import NonFiniteError
@@ -37,7 +39,7 @@ merged_metrics = jax.jit(merge_metrics)
 LEAST_ESS = 0.1  # of ratio/ess; below it, fewer than one in ten completions carries the update
 logger = logging.getLogger(__name__)
 # What sampling raises, before anything of the state is updated.
-SAMPLING_ERRORS = (DriedUpError, ServerError)
+SAMPLING_ERRORS = (DriedUpError, PluginError, ServerError)
 
 
 class Outputs(NamedTuple):
@@ -61,6 +63,7 @@ class Outputs(NamedTuple):
     Args:
       wait: until it is complete.
     """
+    lock.check(self.directory)
     self.checkpoints.finish()
     self.best.prune()
     self.checkpoints.save(iteration, tree)
@@ -141,6 +144,7 @@ class RunRecords(Records):
     phases.iterated(values)
     self._write_pending()
     part = (processes.index(), processes.count()) if self._loop.source.several else (0, 1)
+    lock.check(outputs.directory)
     writers.write_rollouts(outputs.directory, iteration, rows, part)
     phases.lap("other")
     self._pending = Line(iteration, metrics, dict(values))
@@ -249,8 +253,10 @@ def write_line(outputs: Outputs, line: Line) -> None:
   write of a checkpoint has the time of the next iteration.
 
   Raises:
+    MovedError: the folder is no longer there.
     NonFiniteError: a loss or gradient is not finite. The line is written first.
   """
+  lock.check(outputs.directory)
   steps, batch, phases = line.metrics
   values = dict(line.values)
   for name, phase_steps in phases.items():

@@ -5,6 +5,7 @@ import numpy as np
 from jaxrl_llm.build.loop import RewardShaping
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.parallel import processes
+from jaxrl_llm.registry import SHAPINGS
 from jaxrl_llm.runs.rollout_batch import RolloutBatch
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks.rewards import TASK
@@ -17,6 +18,9 @@ def trained_rewards(shaping: RewardShaping, batch: RolloutBatch,
   """(rewards, keep), both [B], that the update of an iteration reads, of this process's rows.
 
   A shaping may rank groups within the batch, so it is computed on the rows of all processes.
+
+  Raises:
+    PluginError: the shaping fails or returns no rewards.
   """
   if not shaping.several:
     return _dealt(shaping, *shaped(batch.verdicts, batch.host, shaping), iteration)
@@ -43,12 +47,18 @@ def shaped(verdicts: Verdicts, host: Rollout,
 
   Args:
     host: the rows, on the host.
+
+  Raises:
+    PluginError: as `checked_rewards`, or the shaping raises.
   """
   cfg, rewards = shaping.cfg, verdicts.rewards
   new = (host.length - host.prompt_length).astype(np.float64)
   keep = verdicts.keep & ~host.truncated if cfg.mask_truncated else verdicts.keep
   if shaping.function is not None:
-    rewards = shaping.function(rewards, verdicts.correct, new, host.group_id, keep, shaping.numbers)
+    with SHAPINGS.blamed(cfg.name):
+      found = shaping.function(rewards, verdicts.correct, new, host.group_id, keep,
+                               shaping.numbers)
+      rewards = checked_rewards(found, keep)
   if cfg.overlong_buffer:
     rewards = rewards + overlong_penalty(new, shaping.max_new_tokens, cfg.overlong_buffer,
                                          cfg.overlong_factor)
@@ -86,6 +96,27 @@ def _dealt(shaping: RewardShaping, rewards: np.ndarray, keep: np.ndarray,
   if shaping.shuffle_seed is None:
     return rewards, keep
   return shuffled(rewards, keep, shaping.shuffle_seed, iteration)
+
+
+def checked_rewards(rewards, keep: np.ndarray) -> np.ndarray:
+  """What a shaping returned, if it is a finite number for each row; rows out of `keep` may differ.
+
+  Raises:
+    TypeError: something else than one number for each row.
+    ValueError: not finite in f32.
+  """
+  shape = np.shape(rewards)
+  found = np.asarray(rewards) if shape == keep.shape else None
+  if found is None or found.dtype.kind not in "biuf":
+    kind = "None" if rewards is None else f"{type(rewards).__name__} of shape {list(shape)}"
+    kind += "" if found is None else f" and {found.dtype}"
+    raise TypeError(f"it returned {kind}; {len(keep)} rewards, one of each row, were expected")
+  found = found.astype(np.float64)
+  bad = np.flatnonzero(keep & ~(np.abs(found) <= np.finfo(np.float32).max))
+  if len(bad):
+    raise ValueError(f"it returned {found[bad[0]]} for row {bad[0]} of {len(keep)}; finite numbers "
+                     "of float32 were expected")
+  return found
 
 
 def shuffled(rewards: np.ndarray, keep: np.ndarray, seed: int,

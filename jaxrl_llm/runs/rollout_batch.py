@@ -11,6 +11,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs.verdicts import Verdicts, verify
+from jaxrl_llm.tasks.rewards import refuse_if_all_failed
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Task
 
@@ -141,6 +142,7 @@ def verified(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> Ro
   sampled = time.perf_counter()
   verdicts = verify(source.task, source.sampler.environment, source.rollout, dispatched.problems,
                     host)
+  refuse_if_all_failed(source.task, verdicts.given)
   metrics = dispatched.metrics
   if source.several:
     metrics = pooled_metrics(processes.exchange("samplers", metrics))

@@ -38,7 +38,7 @@ from jaxrl_llm.types import Params
 EARLY_ENDS = (NonFiniteError, DriedUpError)
 # What ends a run with a message instead of a traceback.
 RUN_ERRORS = (*EARLY_ENDS, TornCheckpointsError, CheckpointError, reader.RunError, disk.DiskError,
-              ServerError)
+              ServerError, lock.MovedError)
 logger = logging.getLogger(__name__)
 
 
@@ -73,6 +73,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     CheckpointError: the weights of `pretrained` cannot be read.
     TornCheckpointsError: something that the run saved cannot be read.
     DiskError: there is no room to write.
+    MovedError: the folder was moved away meanwhile.
     NonFiniteError: naming iteration and optimizer step.
     ServerError: the rollout server cannot be used, or was away for too long.
     Terminated: on SIGTERM, after the iteration was saved and the report written.

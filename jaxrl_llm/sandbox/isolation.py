@@ -26,7 +26,9 @@ HOLDS = {
         "a program gains none by executing a file",
     "system_calls":
         "a program has no keyrings, no memory beside its own and its folder, no sockets but small "
-        "ones of UNIX and INET, no flock, and no io_uring, bpf, perf and userfaultfd",
+        "ones of UNIX and INET, no flock, no watch or lease of a library's file, no look into the "
+        "page cache, no say in limits and priorities of other processes, and no io_uring, bpf, "
+        "perf and userfaultfd",
 }
 LACKS = {
     "user":
@@ -53,7 +55,9 @@ LACKS = {
     "system_calls":
         "programs share keyrings with one another and with the trainer, hold up to open_files x "
         "file_mb of memory more in each process by memfds and some MiB for each socket, may use "
-        "every family of sockets (VSOCK reaches the machine's host), and lock the libraries' files",
+        "every family of sockets (VSOCK reaches the machine's host), lock and lease the libraries' "
+        "files, see who opens them, and, as the trainer's user, change limits and priorities of "
+        "the process that starts programs",
 }
 
 

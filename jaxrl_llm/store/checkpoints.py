@@ -1,4 +1,6 @@
-"""Checkpoints by Orbax. Each is complete or absent; after a torn one, the one before is read."""
+"""Checkpoints by Orbax. Each is complete or absent, and its files have checksums (checksums.py);
+after a torn or damaged one, the one before is read.
+"""
 
 import logging
 import shutil
@@ -9,6 +11,7 @@ import orbax.checkpoint as ocp
 
 from jaxrl_llm.config import CheckpointConfig
 from jaxrl_llm.parallel import processes
+from jaxrl_llm.store import checksums
 
 BEST = "best"  # the folder of the best parameters, beside "checkpoints"
 logger = logging.getLogger(__name__)
@@ -30,8 +33,13 @@ class Checkpoints:
 
   def __init__(self, workdir: Path, cfg: CheckpointConfig):
     self._directory = Path(workdir).resolve() / "checkpoints"
+    self._writing: int | None = None  # the iteration that `save` began last
+    if self._directory.exists() and not self._directory.is_dir():
+      raise TornCheckpointsError(f"{self._directory} is a file, not the folder of the checkpoints. "
+                                 "Fix: remove it, or another --workdir.")
+    listed = ocp.options.AsyncOptions(post_finalization_callback=self._list_files)
     options = ocp.CheckpointManagerOptions(max_to_keep=cfg.keep, enable_async_checkpointing=True,
-                                           create=True)
+                                           create=True, async_options=listed)
     # Without a handler Orbax infers one from the newest folder. One emptied folder would then make
     # the intact ones beside it unreadable.
     self._manager = ocp.CheckpointManager(self._directory, options=options,
@@ -43,11 +51,25 @@ class Checkpoints:
     On a CPU the copy is the array's own memory. A later program that donates the array then finds
     it in use, and JAX gives it other memory.
     """
+    self.finish()
+    self._writing = iteration
     self._manager.save(iteration, args=ocp.args.StandardSave(tree), force=True)
 
+  def _list_files(self) -> None:
+    """Writes the checksums of the arrays. Orbax calls this in its thread before it gives the folder
+    its final name, so that no checkpoint has that name without them; it notes the time beside the
+    arrays' folder afterwards, see `finish`.
+    """
+    for path in self._directory.iterdir() if processes.is_main() else ():
+      if path.name.partition(".")[0] == str(self._writing):
+        checksums.write(path, pattern="*/**/*")
+
   def finish(self) -> None:
-    """Waits until what `save` began is complete."""
+    """Waits until what `save` began is complete, with checksums of the last files."""
     self._manager.wait_until_finished()
+    if self._writing is not None and processes.is_main():
+      checksums.complete(self._directory / str(self._writing))
+    self._writing = None
 
   def latest(self) -> int | None:
     """The iteration of the newest complete checkpoint; None without one."""
@@ -74,6 +96,10 @@ class Checkpoints:
                if i > recorded}
     for iteration in sorted(steps, key=lambda i: (i > recorded, -i)):
       tree, torn = None, None
+      damaged = self._damage(iteration)
+      if damaged:
+        reasons[iteration] = f"is damaged ({damaged})"
+        continue
       try:
         tree = self._manager.restore(iteration, args=ocp.args.StandardRestore(like))
       except Exception as error:  # Orbax raises many types for a torn directory
@@ -90,6 +116,15 @@ class Checkpoints:
       return iteration, tree
     self._refuse_torn(steps, reasons)
     return None
+
+  def _damage(self, iteration: int) -> str | None:
+    """What is wrong with a checkpoint's files; each process compares a share of them."""
+    try:
+      found = checksums.damage(self._directory / str(iteration),
+                               slice(processes.index(), None, processes.count()))
+    except OSError as error:
+      found = first_line(error)
+    return next((text for text in processes.exchange("damage", found) if text), None)
 
   def _set_aside(self, reasons: dict[int, str], chosen: int) -> None:
     """Moves the checkpoints after the chosen one out of the way; `reasons` says why, of each."""
@@ -121,7 +156,10 @@ class Checkpoints:
 
   def close(self) -> None:
     """Waits as `finish`, and ends the thread."""
-    self._manager.close()
+    try:
+      self.finish()
+    finally:
+      self._manager.close()
 
 
 def first_line(error: BaseException) -> str:
@@ -135,6 +173,8 @@ def save_params(path: Path, params) -> None:
   # Not ocp.StandardCheckpointer: it saves in a thread, which logs the traceback of what it raises.
   with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
     checkpointer.save(Path(path).resolve(), args=ocp.args.StandardSave(params), force=True)
+  if processes.is_main():
+    checksums.write(Path(path).resolve())
 
 
 def iterations(workdir: Path, folder: str = "checkpoints") -> list[int]:
@@ -158,9 +198,10 @@ def restore_part(path: Path, like, fix: str):
     fix: what to do if it cannot be read, for the message.
 
   Raises:
-    TornCheckpointsError: it cannot be read, or lacks a leaf of `like` because it was written under
-      another configuration.
+    TornCheckpointsError: it cannot be read, is damaged, or lacks a leaf of `like` because it was
+      written under another configuration.
   """
+  _refuse_damaged(Path(path), fix)
   args = ocp.args.PyTreeRestore(item=like,
                                 restore_args=ocp.checkpoint_utils.construct_restore_args(like),
                                 partial_restore=True)
@@ -180,6 +221,18 @@ def restore_part(path: Path, like, fix: str):
         f"{path} lacks {', '.join(missing[:8])}: it was written under another configuration. "
         f"Fix: {fix}.")
   return tree
+
+
+def _refuse_damaged(path: Path, fix: str) -> None:
+  """Compares the files of a saved tree with their list, which lies there or one folder above."""
+  folder = next((place for place in (path, path.parent) if (place / checksums.NAME).is_file()),
+                None)
+  try:
+    damaged = None if folder is None else checksums.damage(folder)
+  except OSError as error:
+    damaged = first_line(error)
+  if damaged:
+    raise TornCheckpointsError(f"{path} is damaged: {damaged}. Fix: {fix}.")
 
 
 def abstract(tree, shardings):

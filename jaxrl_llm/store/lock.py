@@ -15,9 +15,15 @@ NAME = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 HELD = (errno.EACCES, errno.EAGAIN)
 logger = logging.getLogger(__name__)
+
+
+class MovedError(RuntimeError):
+  """The folder of a run is no longer at its path."""
+
+
 # The folders of this process. The kernel does not refuse a process its own lock, and would drop the
 # lock if the file were opened and closed a second time.
-_mine: set[Path] = set()
+_mine: dict[Path, tuple[int, int] | None] = {}  # device and inode of each
 _guard = threading.Lock()
 
 
@@ -37,7 +43,7 @@ def held(workdir: str | Path):
   with _guard:
     if workdir in _mine:
       raise ConfigError(_refusal(workdir, f"process {os.getpid()} (this one)"))
-    _mine.add(workdir)
+    _mine[workdir] = _identity(workdir)
   try:
     number = os.open(workdir / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -49,7 +55,29 @@ def held(workdir: str | Path):
       os.close(number)
   finally:
     with _guard:
-      _mine.discard(workdir)
+      _mine.pop(workdir)
+
+
+def _identity(workdir: Path) -> tuple[int, int] | None:
+  try:
+    stat = workdir.stat()
+  except OSError:
+    return None
+  return stat.st_dev, stat.st_ino
+
+
+def check(workdir: str | Path) -> None:
+  """Refuses to go on in a folder that was moved or replaced; call it before each write, which would
+  make the path anew. A folder that this process does not hold is not looked at.
+
+  Raises:
+    MovedError: naming the path.
+  """
+  held_before = _mine.get(Path(workdir).resolve())
+  if held_before is not None and _identity(Path(workdir)) != held_before:
+    raise MovedError(f"--workdir={workdir}: the folder was moved away or removed while the run "
+                     "wrote there; nothing was made in its place. Fix: start the same command with "
+                     "the folder's new path, which goes on from its last checkpoint.")
 
 
 def _lock(number: int, workdir: Path) -> None:

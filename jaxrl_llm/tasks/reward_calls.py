@@ -26,7 +26,7 @@ class Calls:
 class Failed:
   """The exception that a call of a reward ended with."""
 
-  error: Exception
+  error: BaseException
 
   @property
   def reason(self) -> str:
@@ -80,7 +80,7 @@ def call_reward(function: Callable, group: bool, asynchronous: bool, problems: l
 def _called(function: Callable, problem: Problem, completions, cfg):
   try:
     return function(problem, completions, cfg)
-  except Exception as error:
+  except (Exception, SystemExit) as error:  # an exit would end the run as if it had finished
     return Failed(error)
 
 
@@ -116,10 +116,18 @@ async def _with_retries(function: Callable, call: tuple, cfg: Calls):
     if attempt:
       await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
     try:
-      return await asyncio.wait_for(function(*call, cfg), cfg.timeout)
+      return await asyncio.wait_for(_staying(function(*call, cfg)), cfg.timeout)
     except Exception as error:
       failed = Failed(error)
   return failed
+
+
+async def _staying(call):
+  """Awaits a call; sys.exit in it, which would end the loop of all calls, becomes its failure."""
+  try:
+    return await call
+  except SystemExit as error:
+    raise RuntimeError(f"sys.exit({error.code!r})") from error
 
 
 def _per_row(outcomes: list, groups: list[list[str]]) -> list:

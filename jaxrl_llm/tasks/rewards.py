@@ -12,15 +12,18 @@ update.
 import dataclasses
 import inspect
 import logging
-import math
 from collections.abc import Callable
 
+import numpy as np
+
 from jaxrl_llm.config import RewardConfig
+from jaxrl_llm.fields import PluginError
 from jaxrl_llm.registry import REWARDS, Entry
 from jaxrl_llm.tasks.reward_calls import Calls, Failed, call_reward
 from jaxrl_llm.types import Problem, Reward, Task
 
 TASK = "task"
+LARGEST = float(np.finfo(np.float32).max)  # rewards are f32 on the devices
 logger = logging.getLogger(__name__)
 
 
@@ -83,6 +86,11 @@ class RewardedTask:
     if name.startswith("__") or name == "_task":
       raise AttributeError(name)
     return getattr(self._task, name)
+
+  @property
+  def places(self) -> dict[str, str]:
+    """File and line of each reward of the user's own, by name."""
+    return {name: entry.where for name, entry in self._parts.items() if name != TASK}
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     """Returns the verdict on one completion, as a group of its own."""
@@ -150,7 +158,7 @@ class RewardedTask:
         self._unscored(name, entry, outcome.error)
     return outcomes
 
-  def _unscored(self, name: str, entry: RewardEntry, error: Exception) -> Reward:
+  def _unscored(self, name: str, entry: RewardEntry, error: BaseException) -> Reward:
     """Returns the verdict of a failure; each kind of failure is logged once."""
     failed = Failed(error)
     if (key := f"{name}: {type(error).__name__}") not in self._said:
@@ -165,7 +173,7 @@ def components(name: str, returned) -> dict[str, tuple[float, float]]:
 
   Raises:
     TypeError: neither a number nor a dict of numbers or pairs of numbers.
-    ValueError: a number that is not finite.
+    ValueError: a number that is not finite in float32.
   """
   if _is_number(returned):
     returned = {name: returned}
@@ -178,9 +186,13 @@ def components(name: str, returned) -> dict[str, tuple[float, float]]:
     if not isinstance(part, str) or len(pair) != 2 or not all(map(_is_number, pair)):
       raise TypeError(f"component {part!r} = {repr(component)[:80]}: a number, or a number and its "
                       "weight, was expected")
-    value, weight = map(float, pair)
-    if not (math.isfinite(value) and math.isfinite(weight)):
-      raise ValueError(f"component {part!r} = {component!r} is not finite")
+    try:
+      value, weight = map(float, pair)
+      finite = all(abs(number) <= LARGEST for number in (value, weight, value * weight))
+    except OverflowError:  # an integer beyond all floats
+      finite = False
+    if not finite:
+      raise ValueError(f"component {part!r} = {repr(component)[:80]} is not finite in float32")
     out[part] = value, weight
   return out
 
@@ -202,6 +214,8 @@ def verdict(name: str, returned) -> Reward:
     return Reward(0.0, False, returned.reason)
   parts = components(name, returned)
   value = sum(value * weight for value, weight in parts.values())
+  if abs(value) > LARGEST:
+    raise ValueError(f"the components add up to {value}, which is not finite in float32")
   correct = parts["correct"][0] > 0 if "correct" in parts else None
   return Reward(value, correct, None, tuple((name, pair[0]) for name, pair in parts.items()))
 
@@ -220,6 +234,25 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
   rung = next((v.rung for v in verdicts if v.rung is not None), None)
   return Reward(value, bool(correct_flags[0] if correct_flags else value > 0), None,
                 tuple(components), rung)
+
+
+def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:
+  """Ends a run of which no completion of a rollout batch could be scored by its own rewards.
+
+  Args:
+    task: of the run; the task's own verdicts may leave out what they like.
+    given: the verdicts on this process's rows.
+
+  Raises:
+    PluginError: naming the rewards, their places and a reason.
+  """
+  reasons = [verdict.unscored_reason for verdict in given]
+  if isinstance(task, RewardedTask) and reasons and all(reason is not None for reason in reasons):
+    places = ", ".join(f"{name!r} ({where})" for name, where in task.places.items())
+    raise PluginError(
+        f"reward {places}: all {len(reasons)} completions of a rollout batch are unscored, so that "
+        f"nothing would be trained; the first: {reasons[0]}. The last checkpoint is complete. Fix: "
+        "the reward, or what it asks; the same command then goes on.")
 
 
 def rewarded(task: Task, cfg: RewardConfig) -> Task:

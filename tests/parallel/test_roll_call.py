@@ -203,3 +203,26 @@ def test_alone_nothing_is_asked_of_the_network():
   assert not processes.fail("nobody hears it")
   processes.finish()
   assert roll_call.PROBES * roll_call.BETWEEN + roll_call.IDLE < 60
+
+
+@pytest.mark.parametrize("line", [b"", b"5\n", b"[1,2,3]\n", b"[" * 5000 + b"\n", b"\xff\n"],
+                         ids=["silence", "number", "list", "brackets", "bytes"])
+def test_strangers_at_the_port_hold_up_nobody(line):
+  """A stray line used to end process 0, and each silent stranger cost five seconds."""
+  port = group.free_port()
+  calls = [Watched(f"127.0.0.1:{port}", 2, index) for index in range(2)]
+  first = threading.Thread(target=calls[0].begin, args=(20.0,), daemon=True)
+  first.start()
+  strangers, end = [], time.monotonic() + 10
+  while len(strangers) < 3 and time.monotonic() < end:
+    try:
+      strangers.append(socket.create_connection(("127.0.0.1", port)))
+      strangers[-1].sendall(line)
+    except ConnectionRefusedError:
+      time.sleep(0.02)
+  begin = time.monotonic()
+  calls[1].begin(20.0)
+  first.join(10)
+  assert not first.is_alive() and time.monotonic() - begin < 4 and len(strangers) == 3
+  for call in calls:
+    call.leave()

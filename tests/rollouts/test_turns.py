@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, StepConfig
-from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.fields import ConfigError, PluginError
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import chunk, decoding, engine
 from jaxrl_llm.rollouts.book import Book
@@ -373,7 +373,7 @@ def test_an_environment_that_fails_ends_the_run():
   def fail(row):
     raise ValueError(f"row {row}")
 
-  with pytest.raises(ValueError, match="row 1"):
+  with pytest.raises(PluginError, match=r"Scripted \(.*test_turns.py\): step: ValueError: row 1"):
     run(Scripted(fail))
 
 

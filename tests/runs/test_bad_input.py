@@ -218,6 +218,45 @@ REFUSED = {
     "plugin module that is not there": ({
         "plugins": "no_such_module"
     }, ["plugins = 'no_such_module'", "importable module"]),
+    "none as a learning rate": ({
+        "optimizer.learning_rate": None
+    }, ["optimizer.learning_rate = None", "float was expected", "0.0 to inf"]),
+    "none as a section": ({
+        "rollout": None
+    }, ["rollout = None", "prompts, group_size"]),
+    "rate of no warm start": ({
+        "warm_start.steps": 0
+    }, ["warm_start.", "read only with warm_start.steps > 0"]),
+    "none beside a writer": ({
+        "writer.name": "none,tensorboard"
+    }, ["writer.name = 'none,tensorboard'", "writer.name=tensorboard"]),
+    "too many prompts": ({
+        "rollout.prompts": 10**10
+    }, ["rollout.prompts = 10000000000", "TiB"]),
+    "too many layers": ({
+        "model.num_layers": 10**9
+    }, ["model.num_layers = 1000000000", "TiB", "parameters"]),
+    "too many new tokens": ({
+        "rollout.max_new_tokens": 2 * 10**9
+    }, ["rollout.max_new_tokens = 2000000000", "TiB"]),
+    "too old": ({
+        "updates.staleness": 10**8
+    }, ["updates.staleness = 100000000", "earlier iterations", "of memory"]),
+    "too wide": ({
+        "model.width": 10**10
+    }, ["model.width = 10000000000", "TiB"]),
+    "too many samples": ({
+        "evaluation.samples": 10**12
+    }, ["evaluation.samples = 1000000000000", "TiB"]),
+    "open bracket": ({
+        "server.url": "http://[::1", "server.folder": "x"
+    }, ["server.url = 'http://[::1'", "http://host:8000"]),
+    "port out of range": ({
+        "server.url": "http://x:99999999", "server.folder": "x"
+    }, ["server.url", "1 to 65535"]),
+    "space in a host": ({
+        "server.url": "http://a b:80", "server.folder": "x"
+    }, ["server.url", "a host"]),
     "more devices than there are": ({
         "mesh.data": 3
     }, ["mesh.data = 3", "there are 1", "product be 1"]),

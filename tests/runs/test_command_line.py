@@ -7,6 +7,7 @@ import sys
 import command
 import pytest
 from absl import flags
+from ml_collections import config_flags
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.runs import command_line
@@ -103,3 +104,53 @@ def test_importing_is_quiet_without_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=loud, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("PyTorch was not found") == words, done.stderr
+
+
+BROKEN = {
+    "no python": ("hello world\n", "line 1: SyntaxError"),
+    "raises": ("def get_config():\n  raise ValueError('why')\n", "line 2, get_config: ValueError"),
+    "exits": ("import sys\nsys.exit(0)\n", "line 2, <module>: SystemExit: 0"),
+    "absent package": ("import no_such_package\n", "line 1, <module>: ModuleNotFoundError"),
+    "wrong arguments": ("def get_config(a, b):\n  pass\n", "TypeError"),
+    "null byte": ("x = 1\0\n", "null bytes"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_config_file_is_one_line(tmp_path, monkeypatch, name):
+  content, text = BROKEN[name]
+  path = tmp_path / "broken.py"
+  path.write_text(content)
+  own = flags.FlagValues()
+  config_flags.DEFINE_config_file("config", flag_values=own)
+  monkeypatch.setattr(command_line.flags, "FLAGS", own)
+  with pytest.raises(ConfigError) as error:
+    command_line.parse(["main", f"--config={path}"])
+  message = str(error.value)
+  assert "\n" not in message and "broken.py" in message and text in message, message
+
+
+@pytest.mark.parametrize("argument", [
+    "--config.rollout.group-size=4", "--config.evaluation.sets.a/b.path=x", "--config.=5",
+    "--config.rollout.=5", "--config..prompts=3", "--config.rollout[prompts]=3",
+    "--config.rollout.class=3", "--config.rollout.größe=3", "--config.a b=3"])
+def test_a_key_that_is_no_name_is_one_line(argument):
+  with pytest.raises(ConfigError, match="is no key; keys are names"):
+    command_line.check_keys(["main", argument])
+
+
+def test_other_arguments_are_no_keys():
+  command_line.check_keys(["main", "--config=a-b.py", "--config.rollout.prompts=a-b/c", "-x.y-z",
+                           "--workdir=runs/a-b", "--config.evaluation.sets.a_1.path=x-y"])
+
+
+def test_an_exit_in_a_plugin_ends_no_run_in_silence(monkeypatch, capsys):
+  monkeypatch.setattr(command_line.app, "run", lambda checked, **_: exited())
+
+  def exited():
+    with command_line._exits_named():
+      sys.exit(0)
+
+  with pytest.raises(SystemExit) as ended:
+    command_line.run(lambda: None, (), (), errors=())
+  assert ended.value.code == 1 and "sys.exit(0) would end the run" in capsys.readouterr().err

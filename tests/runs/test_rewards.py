@@ -4,16 +4,19 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_llm import register, registry
 from jaxrl_llm.build import setup
 from jaxrl_llm.build.loop import make_loop, make_shaping
 from jaxrl_llm.build.warm_start import Start
-from jaxrl_llm.config import ConfigError, ShapingConfig, base_config, from_dict
+from jaxrl_llm.config import ConfigError, RewardConfig, ShapingConfig, base_config, from_dict
+from jaxrl_llm.fields import PluginError
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.rewards import reward_parts, shaped
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks import rewards
+from jaxrl_llm.tasks.rewards import RewardedTask, refuse_if_all_failed, verdict
 from jaxrl_llm.types import Reward, Rollout
 
 
@@ -103,3 +106,63 @@ def largest_change(advantage: str) -> float:
 def test_a_part_times_a_hundred_changes_a_run_of_gdpo_by_rounding_only():
   assert largest_change("gdpo") < 1e-4
   assert largest_change("dr_grpo") > 1e-3
+
+
+def leave(*_):
+  raise SystemExit(0)
+
+
+def fail(*_):
+  raise RuntimeError("first line\nsecond line")
+
+
+@pytest.fixture
+def own():
+  """Enters a shaping, and a reward of the same name, for one test."""
+  yield lambda function: register.shaping("own", replace=True)(function)
+  for table in (registry.SHAPINGS, registry.REWARDS):
+    table.entries.pop("own", None)
+
+
+@pytest.mark.parametrize("function, text", [
+    (lambda *_: None, "returned None; 4 rewards"),
+    (lambda rewards, *_: rewards[:1], r"shape \[1\]"),
+    (lambda rewards, *_: rewards[:, None], r"shape \[4, 1\]"),
+    (lambda *_: 1.0, r"float of shape \[\]"),
+    (lambda rewards, *_: rewards * 1j, "complex"),
+    (lambda *_: ["a"] * 4, "<U1"),
+    (lambda rewards, *_: rewards * np.nan, "nan for row 0 of 4"),
+    (lambda rewards, *_: rewards.astype(np.float64) + 1e308, "e.308 for row 0"),
+    (leave, "SystemExit: 0"),
+    (fail, "RuntimeError: first line$"),
+], ids=["none", "short", "column", "scalar", "complex", "text", "nan", "huge", "exit", "raises"])
+def test_a_shaping_that_returns_no_rewards_is_one_line(own, function, text):
+  own(function)
+  with pytest.raises(PluginError, match=rf"shaping 'own' \(.*test_rewards.py.*{text}"):
+    shaped(verdicts([1, 0, 1, 1]), host([10, 6, 8, 10], [False] * 4),
+           make_shaping(ShapingConfig("own"), 10))
+
+
+def test_rows_left_out_may_have_any_reward(own):
+  own(lambda rewards, *_: np.where([True, False, True, True], [2, 0, 3, 4], np.nan))
+  given = verdicts([1, 0, 1, 1], [True, False, True, True])
+  rewards, _ = shaped(given, host([10, 6, 8, 10], [False] * 4),
+                      make_shaping(ShapingConfig("own"), 10))
+  np.testing.assert_array_equal(rewards, [2, 0, 3, 4])
+
+
+def test_a_batch_of_which_nothing_was_scored_ends_the_run(own):
+  register.reward("own", replace=True)(fail)
+  failed = Reward(0.0, False, "RuntimeError: first line")
+  task = RewardedTask(None, RewardConfig("own"))
+  with pytest.raises(PluginError, match=r"reward 'own' \(.*all 2 completions .* first line"):
+    refuse_if_all_failed(task, [failed, failed])
+  refuse_if_all_failed(task, [failed, Reward(1.0, True)])
+  refuse_if_all_failed(object(), [failed, failed])  # the task's own verdicts
+
+
+@pytest.mark.parametrize("value", [1e308, -1e39, 10**400, {"a": (1e30, 1e30)},
+                                   {"a": 3e38, "b": 3e38}])
+def test_a_reward_beyond_float32_is_none(value):
+  with pytest.raises(ValueError, match="not finite in float32"):
+    verdict("own", value)

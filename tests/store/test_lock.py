@@ -115,3 +115,16 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog)
   with lock.held(tmp_path):
     pass
   assert "No locks available" in caplog.text
+
+
+def test_a_folder_that_was_moved_away_is_noticed(tmp_path):
+  run = tmp_path / "run"
+  with lock.held(run):
+    lock.check(run)
+    run.rename(tmp_path / "elsewhere")
+    with pytest.raises(lock.MovedError, match="was moved away"):
+      lock.check(run)
+    run.mkdir()  # another folder in its place is none of this run's
+    with pytest.raises(lock.MovedError, match="was moved away"):
+      lock.check(run)
+  lock.check(tmp_path / "of nobody")

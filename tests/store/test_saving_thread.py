@@ -85,7 +85,7 @@ class _Best:
 def saved_with(save, folder, held):
   """What `_Best` saw when two checkpoints were saved with `save`, the second one to the end."""
   best, checkpoints = _Best(folder), Checkpoints(folder, CheckpointConfig())
-  outputs = SimpleNamespace(checkpoints=checkpoints, best=best)
+  outputs = SimpleNamespace(checkpoints=checkpoints, best=best, directory=folder)
   save(outputs, 1, {"x": jnp.ones(3)})
   held.set()
   save(outputs, 2, {"x": jnp.ones(3)}, wait=True)

@@ -1,7 +1,9 @@
 """HTTP to one rollout server: time limits, and patience with a server that is away."""
 
+import json
 import logging
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +16,8 @@ KEY = "JAXRL_LLM_SERVER_KEY"  # environment variable with the server's API key
 AWAY = (409, 425, 429, 500, 502, 503, 504)  # the same request may succeed later
 PAUSE = 0.5, 10.0  # seconds between two attempts: at first, at most
 CONNECT = 10.0  # seconds
+LARGEST = 64 << 20  # bytes of an answer, unpacked; one of 32,000 tokens has 3 MB
+PIECE = 1 << 16  # bytes read between two looks at the clock
 Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
@@ -32,7 +36,7 @@ class Client:
   Args:
     url: its address, such as http://host:8000.
     in_flight: connections at once.
-    timeout: seconds in which a request must be answered.
+    timeout: seconds in which the whole answer to a request must be there.
     patience: seconds without any answer after which `with_retries` gives up.
   """
 
@@ -55,24 +59,66 @@ class Client:
 
     Raises:
       AwayError: no answer, or one that asks for patience.
-      ServerError: the server refuses the request, which it would do again.
+      ServerError: the server refuses the request, which it would do again, or floods.
     """
-    try:
-      answer = self._session.request(method, self.url + path, json=body,
-                                     timeout=(CONNECT, self._timeout))
-    except requests.RequestException as error:
-      raise AwayError(f"{type(error).__name__}: {error}") from error
-    if answer.status_code in AWAY:
-      raise AwayError(f"status {answer.status_code}: {_line(answer.text)}")
-    if not answer.ok:
+    status, content = self._whole(method, path, body)
+    if status in AWAY:
+      raise AwayError(f"status {status}: {_line(content)}")
+    if not 200 <= status < 400:
       raise ServerError(
           f"server.url = {self.url!r}: {method} {path} was refused with status "
-          f"{answer.status_code}: {_line(answer.text)}. Fix: a server as "
+          f"{status}: {_line(content)}. Fix: a server as "
           "jaxrl_llm/rollouts/server/README.md starts it, and the right server.api.")
     try:
-      return answer.json()
-    except ValueError:
+      return json.loads(content)
+    except (ValueError, RecursionError):  # no JSON, or nested without end
       return None
+
+  def _whole(self, method: str, path: str, body: dict | None) -> tuple[int, bytes]:
+    """(status, content) of an answer that is complete in time.
+
+    The time limits of `requests` are for each read, so that a server which sends a byte now and
+    then would never be late. A thread reads; it is left behind where it hangs in the answer's head.
+    """
+    end = time.monotonic() + CONNECT + self._timeout
+    done: queue.SimpleQueue = queue.SimpleQueue()
+
+    def work() -> None:
+      try:
+        done.put(self._read(method, path, body, end))
+      except Exception as error:
+        done.put(error)
+
+    threading.Thread(target=work, name="server_answer", daemon=True).start()
+    try:
+      found = done.get(timeout=max(0.0, end - time.monotonic()) + 1.0)
+    except queue.Empty:
+      raise AwayError(self._late()) from None
+    if isinstance(found, Exception):
+      raise found
+    return found
+
+  def _late(self) -> str:
+    return f"its answer was not complete after server.timeout = {self._timeout:g} s"
+
+  def _read(self, method: str, path: str, body: dict | None, end: float) -> tuple[int, bytes]:
+    content, size = [], 0
+    try:
+      with self._session.request(method, self.url + path, json=body, stream=True,
+                                 timeout=(CONNECT, self._timeout)) as answer:
+        for piece in answer.iter_content(PIECE):
+          content.append(piece)
+          size += len(piece)
+          if size > LARGEST:
+            raise ServerError(
+                f"server.url = {self.url!r}: {method} {path}: the answer has more than "
+                f"{LARGEST >> 20} MiB. The last checkpoint is complete. Fix: a server as "
+                "jaxrl_llm/rollouts/server/README.md starts it.")
+          if time.monotonic() > end:
+            raise AwayError(self._late())
+        return answer.status_code, b"".join(content)
+    except requests.RequestException as error:
+      raise AwayError(f"{type(error).__name__}: {error}") from error
 
   def with_retries(self, call: Callable[[], Answer], stop: threading.Event | None = None) -> Answer:
     """Calls until the server answers. The run pauses meanwhile, and says so once.
@@ -123,6 +169,7 @@ class Client:
       logger.warning("server.url = %r answers again after %.0f s", self.url, seconds)
 
 
-def _line(text: str) -> str:
+def _line(content: bytes) -> str:
   """The beginning of a text, in one line."""
+  text = content[:2000].decode("utf-8", errors="replace")
   return " ".join(text.split())[:300] or "(no text)"

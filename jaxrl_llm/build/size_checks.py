@@ -1,0 +1,83 @@
+"""Refuses sizes whose arrays cannot exist on the machine, before minutes pass without a line.
+
+Only what a run certainly holds is counted, so that nothing is refused that could run. What a run
+will need in full is `experiments/plan.py`'s to say.
+"""
+
+import os
+
+import jax
+
+from jaxrl_llm.config import ConfigError, EvaluationConfig, ModelConfig, RolloutConfig
+from jaxrl_llm.parallel import processes
+
+WORD = 4  # bytes of an int32 or f32
+PROBLEM = 400  # bytes of a held-out problem in Python, at least
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def check(model: ModelConfig | None, rollout: RolloutConfig, evaluation: EvaluationConfig,
+          heldout: int, staleness: int) -> None:
+  """Compares the bytes of parameters, rows and problems with the memory of devices and hosts.
+
+  Args:
+    model: None: a checkpoint sets the shapes.
+    heldout: problems.
+    staleness: copies of all parameters beside the current ones.
+
+  Raises:
+    ConfigError: naming the largest of the keys that a need follows from, and both sizes.
+  """
+  available = host_bytes() * processes.count() + device_bytes()
+  for what, need, keys in needs(model, rollout, evaluation, max(heldout, 0), staleness):
+    if need > available:
+      key, value = max(keys.items(), key=lambda pair: pair[1])
+      raise ConfigError(
+          f"{key} = {value}: {what} need at least {text(need)}, and devices and hosts of this run "
+          f"have {text(available)} of memory in all. Fix: a smaller {' or '.join(keys)}.")
+
+
+def needs(m: ModelConfig | None, r: RolloutConfig, e: EvaluationConfig, heldout: int,
+          staleness: int) -> list[tuple[str, int, dict[str, int]]]:
+  """What a run certainly holds: (what, bytes, the keys it follows from and their values); arguments
+  as of `check`.
+  """
+  samples, row_length = max(e.samples, 1), r.max_prompt_tokens + r.max_new_tokens
+  rows = {f"rollout.{name}": getattr(r, name)
+          for name in ("prompts", "group_size", "max_prompt_tokens", "max_new_tokens")}
+  # Tokens, mask and log-probs of a rollout batch.
+  found = [("the rows of a rollout batch",
+            r.prompts * r.group_size * row_length * (2 * WORD + 1), rows),
+           ("the held-out problems", heldout * PROBLEM, {"task.heldout_problems": heldout}),
+           ("the sampled completions of the held-out problems",
+            heldout * samples * row_length * 2 * WORD,
+            {"evaluation.samples": e.samples, "task.heldout_problems": heldout,
+             "rollout.max_new_tokens": r.max_new_tokens})]
+  if m is not None:
+    sizes = {f"model.{name}": getattr(m, name) for name in
+             ("vocab_size", "width", "num_layers", "num_heads", "head_dim", "mlp_width")}
+    attention = m.width * m.head_dim * (2 * m.num_heads + 2 * m.num_kv_heads)
+    layer = attention + 3 * m.width * m.mlp_width
+    params = (m.vocab_size * m.width + m.num_layers * layer) * WORD
+    found.insert(0, ("the parameters", params, sizes))
+    found.append(("the parameters of earlier iterations", params * staleness,
+                  {"updates.staleness": staleness}))
+  return found
+
+
+def host_bytes() -> int:
+  """Memory of this host, without what it could swap."""
+  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def device_bytes() -> int:
+  """Memory of all devices that say how much they have; a CPU's is the host's."""
+  limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()
+            if device.platform != "cpu"]
+  return sum(limits) * processes.count()
+
+
+def text(count: int) -> str:
+  """A number of bytes in the largest unit that leaves 1 or more."""
+  power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)
+  return f"{count / 1024**power:.3g} {UNITS[power]}"

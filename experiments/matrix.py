@@ -53,6 +53,15 @@ ROWS = (
         tuple(("README.md", rf"### Every token of the row moves[\s\S]*?\| {name} +\| "
                             rf"[\d. /]*?([\d.e-]+) +\|") for name in ("ppo", "ctpo", "gspo")),
         "-", "by construction"),
+    Row("arena", "which ratio holds over whole runs, by step and age?", "`run.py --jobs=2`, 30 min of one core so far",
+        "of the optimum at age 64, 256 tokens, warm start: {:.2f} ± {:.2f} (`cispo`), {:.2f} ± "
+        "{:.2f} (`minpro`), {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} (no ratio); no idea of our "
+        "own is ahead of CISPO",
+        tuple(("README.md", rf"warm 256, age 64[\s\S]*?\| {name} +\|(?:[^|]*\|){{2}} {number}")
+              for name in ("cispo", "minpro", "grpo", "none")
+              for number in (r"([\d.]+)", r"[\d.]+ ± ([\d.]+)")),
+        "MinPRO ahead of GRPO and of CISPO on old rows (2601.22718)",
+        "neither is decided, with 64 further seeds"),
     Row("exact", "bias and variance of the gradient?", "`run.py`, 3 min",
         "variance at drift 1: {} with the product up to t, {} with the row's",
         tuple(("README.md", rf"no window \(exact\)[\s\S]*?\| variance [\s\S]*?\| {name} +"

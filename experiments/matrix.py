@@ -53,7 +53,8 @@ ROWS = (
         tuple(("README.md", rf"### Every token of the row moves[\s\S]*?\| {name} +\| "
                             rf"[\d. /]*?([\d.e-]+) +\|") for name in ("ppo", "ctpo", "gspo")),
         "-", "by construction"),
-    Row("arena", "which ratio holds over whole runs, by step and age?", "`run.py --jobs=2`, 30 min of one core so far",
+    Row("arena", "which ratio holds over whole runs, by step and age?",
+        "`run.py --jobs=2`, 30 min of one core so far",
         "of the optimum at age 64, 256 tokens, warm start: {:.2f} ± {:.2f} (`cispo`), {:.2f} ± "
         "{:.2f} (`minpro`), {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} (no ratio); no idea of our "
         "own is ahead of CISPO",

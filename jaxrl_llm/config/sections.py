@@ -29,7 +29,7 @@ from jaxrl_llm.config.task import (
   ToolConfig,
 )
 from jaxrl_llm.fields import DEFAULT, option, sections, when
-from jaxrl_llm.registry import ADVANTAGES, Choice, Table
+from jaxrl_llm.registry import ADVANTAGES, Choice, Combination, Table
 
 STEPS, DEMONSTRATED = when("warm_start.steps"), (when("warm_start.steps"), when(".path"))
 MTP = when("has_mtp", text="a loss term of the module that predicts two tokens ahead")
@@ -56,7 +56,7 @@ class TransformConfig(Choice):
   """What happens around an update: `TransformConfig("name", number=1.0)`."""
 
   name: str = option("none", "update transforms, comma-separated (training/transforms.py)")
-  table: ClassVar[Table] = registry.TRANSFORMS
+  table: ClassVar[Combination] = registry.TRANSFORMS
 
 
 @dataclasses.dataclass(frozen=True)

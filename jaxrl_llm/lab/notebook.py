@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from IPython.display import HTML, Image, Markdown, display
 
@@ -170,7 +171,9 @@ def arena_map(*methods: str, length: int = 64) -> None:
   Raises:
     SystemExit: with one line, for a method that cannot run.
   """
-  small = {"length": 16, "iterations": 4, "evaluations": 2} if fast() else {"length": length}
+  small: dict[str, Any] = {"length": length}
+  if fast():
+    small = {"length": 16, "iterations": 4, "evaluations": 2}
   lab, steps = arena.Lab("warm", **small), (0.04, 0.16) if fast() else arena.STEPS
   try:
     runs = lab.sweep(methods[-1:] if fast() else methods, steps, ages=(4, 16),

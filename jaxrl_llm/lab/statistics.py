@@ -13,7 +13,7 @@ interval does not do that: on 5 normal values it covers the mean 83 times in 100
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
   high: float
   p: float
   level: float
-  count: int
+  count: int  # type: ignore[assignment]
 
   @property
   def sign(self) -> int:
@@ -117,8 +117,8 @@ def holm(p: Mapping[str, float], alpha: float = ALPHA) -> dict[str, float]:
   return {name: levels[name] for name in p}
 
 
-def compare(differences: Mapping[str, Sequence[float] | np.ndarray],
-            alpha: float = ALPHA) -> dict[str, Difference]:
+def compare(differences: Mapping[Any, Sequence[float] | np.ndarray],
+            alpha: float = ALPHA) -> dict[Any, Difference]:
   """Returns each comparison of a page with its Holm-corrected interval, by name."""
   levels = holm({name: bootstrap(values).p for name, values in differences.items()}, alpha)
   return {name: bootstrap(values, levels[name]) for name, values in differences.items()}

@@ -2,7 +2,8 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +69,7 @@ class Lab(Setting):
 
 
 def run_method(method: methods.Method, setting: Setting, grid: tuple, seeds: Sequence[int],
-               program: Callable | None = None) -> list[Cell]:
+               program: Any = None) -> list[Cell]:
   """Returns a method's cells over grid = (steps, ages, noises), compiled as one program."""
   steps, ages, noises = grid
   mesh = np.meshgrid(steps, ages, noises, indexing="ij")

@@ -26,9 +26,9 @@ from jaxrl_llm.types import Problem
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"
-POLICY_HEADER = ("task", "right, sampled: start", "end", "mistakes in the fullest eighth, start",
-                 "gain in the fullest eighth", "best token at one place", "best token everywhere",
-                 "best forbidden token", "switch")
+POLICY_HEADER = ("task", "right, sampled: start", "end", "share of mistakes in the fullest eighth",
+                 "share of the gain in the fullest eighth", "best token at one place",
+                 "best token everywhere", "best forbidden token", "switch")
 SHOWN = 6  # iterations whose kinds of mistakes are shown
 
 
@@ -39,11 +39,13 @@ def measure(workdir: Path, count: int) -> dict:
                 task.tokenizer.pad_token_id)
   case = Case(task, learner.model, rules, cfg.rollout.max_prompt_tokens)
   start = learner.merged(warm_start.warm_start(cfg, learner, task.tokenizer, workdir))
-  iteration, end = saved.restore_trained(cfg, learner, workdir)
+  iteration = saved.choose(workdir)
   problems, key = task.heldout(count), jax.random.key(cfg.seed)
   run = read_run(workdir)
   chosen = decisions.interventions(case, start, problems, key)
   place, token = np.unravel_index(np.argmax(chosen["forced"]), chosen["forced"].shape)
+  last = run.rollout_iterations()[-1]
+  before = decisions.by_eighth(_mistakes(task, run, 1))
   name = task.tokenizer.convert_ids_to_tokens
   return {
       "commit": run.environment.get("git_commit"), "seed": cfg.seed, "iterations": iteration,
@@ -57,8 +59,8 @@ def measure(workdir: Path, count: int) -> dict:
       "forbidden": float(chosen["forbidden"].max()),
       "forbidden_token": name(int(np.argmax(chosen["forbidden"]))),
       "switch": decisions.is_switch(chosen),
-      "gain": _rounded(decisions.gain(case, start, end, problems, jax.random.fold_in(key, 1))),
-      "mistakes": _rounded(decisions.by_eighth(_mistakes(task, run, 1))),
+      "mistakes": _rounded(before),
+      "gain": _rounded(before - decisions.by_eighth(_mistakes(task, run, last))),
       "kinds": {str(iteration): decisions.by_kind([entries for entries, _ in
                                                    _mistakes(task, run, iteration)])
                 for iteration in _shown(run)},
@@ -83,12 +85,12 @@ def _mistakes(task, run: RunFolder, iteration: int) -> list[tuple]:
 
 
 def policy_row(name: str, measured: dict) -> tuple:
-  """Returns the cells below POLICY_HEADER; an eighth's share of the gain is that of all gains."""
-  gains = np.maximum(measured["gain"], 0)
-  share = gains.max() / gains.sum() if gains.sum() else 0.0
+  """Returns the cells below POLICY_HEADER; an eighth's share is that of all eighths."""
+  shares = [np.max(values) / np.sum(values) for values in
+            (measured["mistakes"], np.maximum(measured["gain"], 0))]
   token = measured["forced_token"]
   return (name, f"{measured['sampled'][0]:.2f}", f"{measured['sampled'][-1]:.2f}",
-          f"{max(measured['mistakes']):.2f}", f"{share:.2f}",
+          *(f"{share:.2f}" for share in shares),
           f"{measured['forced']:.2f} (`{token}` at {measured['forced_place']})",
           f"{measured['everywhere']:.2f}",
           f"{measured['forbidden']:.2f} (`{measured['forbidden_token']}`)",
@@ -116,7 +118,7 @@ def render() -> None:
            results.items()]
   tables = (
       markdown_table(POLICY_HEADER, [policy_row(*entry) for entry in results.items()]),
-      markdown_table(("task", "share of mistakes, nats of gain", *eighths), shares),
+      markdown_table(("task", "mistakes of a completion", *eighths), shares),
       markdown_table(("task", "mistakes in a completion", *["iteration: mean"] * SHOWN), kinds),
       markdown_table(("task", "parameters", "RL, seconds", "sampled, every 5 iterations",
                       "greedy at each evaluation"), curve))

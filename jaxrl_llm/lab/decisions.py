@@ -5,8 +5,8 @@ RL then has one thing to learn, and accuracy says how likely that token is. Meas
 
   forced     accuracy of the start's samples with one token id at one place, and with it everywhere
   forbidden  accuracy with one token id nowhere
-  gain       nats that RL adds to the tokens of the start's right completions, by eighth
-  mistakes   of the start's samples by eighth and by kind, and how often each kind is made later
+  mistakes   of the start's samples by eighth, and by kind with how often each is made later
+  gain       mistakes that RL takes away from a completion, by eighth
 
 Mistakes are what a task says they are (`mistakes` of tasks/recurrence.py and arithmetic.py): steps
 that do not follow from what stands before them. Own derivation.
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
@@ -101,21 +101,6 @@ def sample(params: Params, prompts: PromptBatch, key: Array, interventions: Inte
   return lax.scan(step, begin, jnp.arange(rules.steps))[1].T
 
 
-@functools.partial(jax.jit, static_argnames=("model", "rules"))
-def log_probs(params: Params, prompts: PromptBatch, tokens: Int[Array, "B T"], *, model: Model,
-              rules: Rules) -> Float[Array, "B T"]:
-  """Returns log pi of each token of completions [B, T], in nats; prompts are equally long."""
-  width, head = prompts.tokens.shape[1], model.head(params)
-  rows = jnp.concatenate([prompts.tokens, tokens], 1)
-  positions = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
-  hidden = model.hidden(params, rows, positions, jnp.ones_like(rows))[0][:, width - 1:-1]
-  logits = (hidden @ head).astype(jnp.float32)
-  stops = jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(rules.stops))
-  early = jnp.arange(rules.steps)[:, None] < rules.minimum
-  logits = jnp.where(stops & early, -jnp.inf, logits)
-  return jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], -1)[..., 0]
-
-
 def texts(case: Case, tokens: np.ndarray) -> list[str]:
   """Returns completions [B, T] as text, without the end."""
   tokenizer = case.task.tokenizer
@@ -160,44 +145,18 @@ def interventions(case: Case, params: Params, problems: Sequence[Problem],
           "forbidden": accuracy(nothing, np.eye(vocabulary, dtype=bool)[token], steps + 2)}
 
 
-def gain(case: Case, start: Params, end: Params, problems: Sequence[Problem],
-         key: Array) -> np.ndarray:
-  """Returns the nats that the end adds to each right completion of the start's, by eighth of its
-  tokens, [8]: the mean over these completions.
-
-  Raises:
-    ValueError: none of the start's samples is right.
-  """
-  prompts = prompt_batch(case.task, list(problems), case.width)
-  nothing = np.full((len(problems), case.rules.steps), FREE, np.int32)
-  allowed = np.zeros((len(problems), case.model.config.vocab_size), bool)
-  tokens = np.asarray(sample(start, prompts, key, Interventions(nothing, allowed),
-                               model=case.model, rules=case.rules))
-  right = correct(case, problems, tokens)
-  if not right.any():
-    raise ValueError(f"none of {len(problems)} samples of the start is right. Fix: more problems.")
-  before, after = (np.asarray(log_probs(params, prompts, tokens, model=case.model,
-                                        rules=case.rules)) for params in (start, end))
-  rows = []
-  for row in np.flatnonzero(right):
-    length = int(np.argmax(np.isin(tokens[row], case.rules.stops))) + 1
-    change = (after - before)[row, :length]
-    rows.append(np.bincount(eighth(np.arange(length), length), change, EIGHTHS))
-  return np.mean(rows, 0)
-
-
 def eighth(place: np.ndarray | int, length: int) -> np.ndarray:
   """Returns the eighth, from 0, of a completion of `length` tokens in which a place stands."""
   return np.minimum(np.asarray(place) * EIGHTHS // max(length, 1), EIGHTHS - 1)
 
 
 def by_eighth(mistakes: Sequence[tuple[Sequence[Mistake], int]]) -> np.ndarray:
-  """Returns the share of mistakes in each eighth, [8], from (mistakes, length) of completions."""
+  """Returns a completion's mean mistakes in each eighth, [8], from (mistakes, length) of each."""
   counts = np.zeros(EIGHTHS)
   for entries, length in mistakes:
     for mistake in entries:
       counts[eighth(mistake.place, length)] += 1
-  return counts / max(counts.sum(), 1)
+  return counts / len(mistakes)
 
 
 def by_kind(mistakes: Sequence[Sequence[Mistake]]) -> dict[str, float]:

@@ -4,6 +4,7 @@ Source of pass@k: arXiv 2107.03374, equation 1. The tie rule of maj@k and the bo
 """
 
 import math
+import statistics
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -67,6 +68,22 @@ def maj_at_k(keys: Sequence[Hashable | None], correct: Sequence[bool]) -> float:
   return float(correct[winner[0]])
 
 
+def wilson_interval(correct: float, count: int, level: float = 0.95) -> tuple[float, float]:
+  """Returns Wilson's score interval (low, high) of a share, which has a width also at 0 and at 1.
+
+  Args:
+    correct: how many of `count` independent problems, at least one, are right.
+    level: intended coverage, above 0 and below 1.
+
+  Source: Wilson 1927.
+  """
+  z = statistics.NormalDist().inv_cdf((1 + level) / 2)
+  share, correction = correct / count, z * z / count
+  centre = (share + correction / 2) / (1 + correction)
+  half = z * math.sqrt(share * (1 - share) / count + correction / count / 4) / (1 + correction)
+  return max(0.0, centre - half), min(1.0, centre + half)
+
+
 def bootstrap_interval(values: np.ndarray, *, level: float = 0.95, resamples: int = 1000,
                        seed: int = 0) -> tuple[float, float]:
   """Returns a percentile interval (low, high) of a mean over problems, or NaNs without values.
@@ -74,7 +91,8 @@ def bootstrap_interval(values: np.ndarray, *, level: float = 0.95, resamples: in
   Each resample takes problems with replacement and, if samples are given, samples with replacement
   within each problem. Samples of one problem are alike, so resampling them without regard to their
   problem would give intervals that are too narrow. Resampling within problems counts the noise of
-  the samples once more, so the intervals are rather too wide.
+  the samples once more, so the intervals are rather too wide. Where all values are 0, or all are 1,
+  resampling knows no width: there it is Wilson's interval of the problems.
 
   pass@k and maj@k are not means of samples, and repeated samples lower pass@k: for them pass one
   value per problem.
@@ -98,6 +116,9 @@ def bootstrap_interval(values: np.ndarray, *, level: float = 0.95, resamples: in
   if not len(table):
     return math.nan, math.nan
   present = np.arange(table.shape[1]) < count[:, None]
+  mean = float(np.sum(np.where(present, table, 0.0)) / np.sum(count))
+  if mean in (0.0, 1.0) and set(np.unique(table[present])) <= {0.0, 1.0}:
+    return wilson_interval(mean * len(table), len(table), level)
   rng = np.random.default_rng(seed)
   means = np.empty(resamples)
   for index in range(resamples):

@@ -7,7 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from jaxrl_llm.reporting.metrics_at_k import avg_at_k, bootstrap_interval, maj_at_k, pass_at_k
+from jaxrl_llm.reporting.metrics_at_k import (
+  avg_at_k,
+  bootstrap_interval,
+  maj_at_k,
+  pass_at_k,
+  wilson_interval,
+)
 from jaxrl_llm.runs import evaluate
 
 GOLDEN = {
@@ -122,9 +128,18 @@ def test_interval_of_lower_level_lies_within():
 
 def test_missing_samples_are_left_out():
   data = np.array([[1.0, np.nan, 1.0], [1.0, 1.0, np.nan], [np.nan] * 3])
-  assert bootstrap_interval(data) == (1.0, 1.0)
+  assert bootstrap_interval(data) == wilson_interval(2, 2)
   assert bootstrap_interval(np.array([0.5, np.nan])) == (0.5, 0.5)
   assert all(map(math.isnan, bootstrap_interval(np.array([np.nan]))))
+
+
+def test_no_problem_right_has_an_interval_all_the_same():
+  """0 of 32: by hand z^2 / (32 + z^2) with z = 1.96."""
+  low, high = bootstrap_interval(np.zeros(32))
+  assert low == 0.0 and high == pytest.approx(3.8416 / 35.8416, abs=1e-4)
+  assert bootstrap_interval(np.ones((32, 4)))[0] == pytest.approx(1 - high)
+  low, high = wilson_interval(8, 10)
+  assert (low, high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
 
 
 def test_interval_refuses():

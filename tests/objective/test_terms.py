@@ -160,12 +160,12 @@ def test_several_terms_add_up_and_share_a_number():
   assert {"one/loss", "ten/loss"} <= set(metrics)
 
 
-def test_none_adds_nothing_beside_another_term():
+def test_none_adds_nothing_and_stands_alone():
   register_constant("one", 1.0)
   batch = tiny_batch.make()
   assert float(loss_of(TermConfig("none"), batch)[0]) == float(loss_of(None, batch)[0])
-  assert (float(loss_of(TermConfig("none,one"), batch)[0])
-          == pytest.approx(float(loss_of(TermConfig("one"), batch)[0]), rel=1e-6))
+  with pytest.raises(ConfigError, match=r"none stands beside others.*term\.name=one"):
+    loss_of(TermConfig("none,one"), batch)
 
 
 def test_a_coefficient_of_each_row_replaces_the_number():

@@ -28,6 +28,7 @@ from jaxrl_llm.ops import token_stats
 from jaxrl_llm.planning import collectives, hlo
 from jaxrl_llm.rollouts import decoding, engine, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
+from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.training.train_step import gradients
 from jaxrl_llm.types import PromptBatch, Rollout, Sampling, TrainBatch
 
@@ -221,7 +222,7 @@ def decode_traced(axes, rules):
   cache = programs.empty(ROWS, 8, 16)
   key = jax.device_put(jax.random.key(0), parallel.replicated(mesh))
   sampling = jax.device_put(Sampling.of(1.0), parallel.replicated(mesh))
-  return programs.decode.trace(params, cache, None, inputs, key, sampling,
+  return programs.decode.trace(params, cache, None, inputs, Draw(key, sampling),
                                rules=frozenset()), params, cache
 
 

@@ -46,6 +46,7 @@ def test_a_wrong_text_says_what_is_wrong(text, said):
   assert said.lower() in str(error.value).lower()
 
 
+@pytest.mark.slow
 def test_runs_learn_and_are_paired_by_their_seeds(swept):
   cells = {(cell.method, cell.age): cell for cell in swept.cells}
   assert len(cells) == 4 and all(np.shape(cell.final) == (2, 3) for cell in swept.cells)

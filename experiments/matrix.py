@@ -19,7 +19,7 @@ HEADER = ("table", "question", "command, time on 2 cores", "here", "published", 
 MAIN = {
     "exact": "the full product alone has no bias; up to t it has less variance",
     "staleness": "",
-    "mismatch": "bfloat16 or float32: accuracy is at its ceiling, a difference could not show",
+    "mismatch": "bfloat16 or float32: not tested, accuracy is at its ceiling",
     "baselines": "OTB trains with 4 completions as with 32, and so does every other",
     "aggregation": "accuracy is at its ceiling; `sequence` and `balanced` end longer",
     "credit": "TEMPO finds the deciding tokens only after a shared prefix",

@@ -19,7 +19,7 @@ from jaxrl_llm.reporting.writers import write_atomically
 FILE = "results.jsonl"
 CHANGED = "+changes"  # how store/workdir.py marks a commit with changed Python files beside it
 ITERATIONS = 2  # whose metrics make a fingerprint
-METRICS = ("eval/accuracy", "reward/correct", "rollout/length", "policy/entropy", "loss",
+METRICS = ("eval/accuracy", "reward/correct", "rollout/length", "policy/entropy", "loss/total",
            "optimizer/grad_norm")
 PRECISION = 1e-3  # relative; a run made again on the same machine is equal to the bit
 SAME, NOT_COMPARABLE = "same", "not comparable"
@@ -61,11 +61,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def fingerprint(run: RunFolder, cores: int | None) -> dict:
-  """Returns the metrics of a run's first iterations, and what they depend on beside the code."""
+  """Returns the metrics of a run's first iterations, and what they depend on beside the code.
+
+  Of evaluations only the first counts: the last iteration, which is another one in a run that is
+  begun again, is evaluated out of turn.
+  """
   metrics = {}
   for name in METRICS:
     iterations, values = run.series(name)
-    metrics[name] = [float(f"{value:.6g}") for value in values[iterations <= ITERATIONS]]
+    last = 0 if name.startswith("eval/") else ITERATIONS
+    metrics[name] = [float(f"{value:.6g}") for value in values[iterations <= last]]
   return {"jax": run.environment.get("packages", {}).get("jax"), "cores": cores,
           "processor": run.environment.get("processor"), "metrics": metrics}
 

@@ -17,7 +17,8 @@ flags = dict(flag.lstrip("-").split("=", 1) for flag in sys.argv[1:])
 folder = pathlib.Path(flags["workdir"])
 seed = int(flags["config.seed"])
 (folder / "config.json").write_text(json.dumps({"seed": seed, "iterations": 1}))
-lines = [{"iteration": 0, "eval/accuracy": 0.5}, {"iteration": 1, "eval/accuracy": seed / 10, "policy/entropy": SCALE * seed}]
+lines = [{"iteration": 0, "eval/accuracy": 0.5}, {"iteration": 1,
+         "eval/accuracy": seed / 10, "policy/entropy": SCALE * seed}]
 (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + chr(10) for line in lines))
 if seed == 5:
   pathlib.Path(flags["config"].split(":")[0]).write_text("x = 5")  # edited while the run goes on
@@ -199,7 +200,7 @@ def test_a_run_begun_again_tells_whether_its_behaviour_changed(sweep, tmp_path, 
   sweep.cells[:] = sweep.cells[1:2]
   command(sweep, monkeypatch)
   command(sweep, monkeypatch, "--verify=a_seed2")
-  (tmp_path / "main.py").write_text(MAIN.replace("0.1 * seed", "0.2 * seed").replace("seed / 10", "seed / 9"))
+  (tmp_path / "main.py").write_text(MAIN.replace("0.1 * seed", "0.2 * seed"))
   command(sweep, monkeypatch, "--verify=a_seed2")
   said = capsys.readouterr().out
   assert "a_seed2: same" in said and "a_seed2: changed: policy/entropy was" in said

@@ -176,14 +176,16 @@ def call_tasks(folder, monkeypatch):
   monkeypatch.setitem(sys.modules, "reasoning_gym.factory", gym.factory)
   data = {"path": str(path), "heldout_path": str(heldout), "prompt_column": "problem",
           "answer_column": "answer"}
-  for values in ({"name": "countdown"}, {"name": "tool_arithmetic"}, {"name": "reasoning_gym"},
-                 {"name": "dataset", "data": data}):
+  for values in ({"name": "countdown"}, {"name": "recurrence"}, {"name": "tool_arithmetic"},
+                 {"name": "reasoning_gym"}, {"name": "dataset", "data": data}):
     task = from_dict({"task": values}).task
     task = dataclasses.replace(registry.TASKS.filled(task), heldout_problems=2)
     made = make_task(task, 0, 2)
     if values["name"] != "reasoning_gym":  # its items are made by the optional package
       problems = made.batch(0)
       made.rewards(problems, [problem.answer for problem in problems])
+    if values["name"] == "recurrence":
+      made.demonstration(problems[0])
   prompt = config_lib.PromptConfig
   make_prompter(prompt("chat", system="s", suffix="x"), Chat())("p")
   make_prompter(prompt("completion"), Chat())("p")

@@ -59,7 +59,7 @@ def residual(model=MODEL, micro_batches=1, packing=None, normed=True):
   params = trainable.merge(trained, frozen, LORA)
   run = jax.jit(functools.partial(adapter_residual, model=model, normed=normed,
                                   cfg=StepConfig(LossConfig(), micro_batches)))
-  return np.where(rollout.mask, run(params, frozen, rollout, packing=packing), 0)
+  return np.where(rollout.mask, run((params, frozen), rollout, packing=packing), 0)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -116,7 +116,7 @@ def test_small_adapters_are_not_lost_in_bfloat16():
   def of(model):
     run = functools.partial(adapter_residual, model=model, normed=True,
                             cfg=StepConfig(LossConfig()))
-    return np.asarray(jax.jit(run)(params, frozen, rollout))[mask]
+    return np.asarray(jax.jit(run)((params, frozen), rollout))[mask]
 
   made = config(parameters={"train": "lora"})
   scoring = make_scoring(made, half, parallel.make_mesh(MeshConfig(data=1), jax.devices()[:1]), ())

@@ -49,8 +49,8 @@ def params(built):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [
-    lambda *a, **k: evaluate.evaluate(*a, **k).metrics,
-    lambda *a, **k: evaluate.sampled_metrics(*a, 2, **k)
+    lambda cfg, *a, **k: evaluate.evaluate(*a, **k).metrics,
+    lambda cfg, *a, **k: evaluate.sampled_metrics(*a, 2, cfg.evaluation, **k)
 ], ids=["greedy", "sampled"])
 def test_evaluation_does_not_depend_on_the_piece(run, built, params):
   cfg, _, _, sampler = built

@@ -60,8 +60,8 @@ def scorer():
 
 
 def sampled(mode, batch=None, answer=1.0, cfg=CFG):
-  return sampler(cfg)(PARAMS, prompts() if batch is None else batch, KEY, mode,
-                      Sampling.of(answer))
+  return sampler(cfg)(PARAMS, prompts() if batch is None else batch, KEY,
+                      (mode, Sampling.of(answer)))
 
 
 def noise_of(rollout) -> np.ndarray:

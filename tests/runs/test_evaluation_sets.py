@@ -14,6 +14,7 @@ import tiny
 from jaxrl_llm import parallel
 from jaxrl_llm.benchmark import benchmark
 from jaxrl_llm.build import evaluation_sets, setup
+from jaxrl_llm.build.loading import described
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
 from jaxrl_llm.runs import evaluate, trainer
 
@@ -182,7 +183,7 @@ def test_any_number_of_rows_on_any_number_of_devices(slots, built, paths, tmp_pa
     here = evaluation_sets.make_sets(cfg, made.task)
     greedy = [evaluate.evaluate(one, made.sampler, tree) for one in here]
     out = tmp_path / str(len(found))
-    benchmark.run(cfg, here, made.sampler, tree, settings, out, {})
+    benchmark.run(here, made.sampler, tree, settings, out, described(cfg) | {"source": {}})
     found.append((here, greedy, out))
   (here, one, first), (_, other, second) = found
   for asked, x, y in zip(here, one, other, strict=True):

@@ -117,10 +117,12 @@ def parse(arguments: list[str]) -> list[str]:
     raise  # of the config file, which named an unknown preset or the like
   # An unknown section. `from_dict` refuses unknown keys of a known one.
   except KeyError as error:
-    if place := _place(arguments, error):
-      raise ConfigError(f"{place}: {_described(error)}") from error
-    name = str(error.args[0])
-    raise ConfigError(f"unknown key: {name}{paper_table.key_now(name)}") from error
+    if line := _line(arguments, error):
+      raise ConfigError(f"{line}: {_described(error)}") from error
+    name, *hint = str(error.args[0]).split("\n")  # of ml_collections: Did you mean "..."
+    nearest = re.match(r'Did you mean "(\w+)"', " ".join(hint))
+    nearest = f"; nearest known key: {nearest[1]}" if nearest else ""
+    raise ConfigError(f"unknown key: {name}{paper_table.key_now(name) or nearest}") from error
   except (Exception, SystemExit) as error:  # whatever the user's file raises
     place = _place(arguments, error)
     if isinstance(error, SystemExit) and place is None:
@@ -156,16 +158,27 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def _place(arguments: Sequence[str], error: BaseException) -> str | None:
-  """File and line of the config where an error arose; None: elsewhere."""
+  """The config where an error may have arisen, with the line if known; None: there is none."""
+  path = _config_path(arguments)
+  return _line(arguments, error) or (f"--config={path}" if path else None)
+
+
+def _config_path(arguments: Sequence[str]) -> str:
+  """The file of the flag --config; empty without one."""
   paths = [text.partition("=")[2] for text in arguments if text.lstrip("-").startswith("config=")]
-  path = re.sub(r"\.py:.*", ".py", paths[-1]) if paths else ""
+  return re.sub(r"\.py:.*", ".py", paths[-1]) if paths else ""
+
+
+def _line(arguments: Sequence[str], error: BaseException) -> str | None:
+  """File and line of the config where an error arose; None: elsewhere."""
+  path = _config_path(arguments)
   cause = _first_cause(error)
   if isinstance(cause, SyntaxError) and cause.filename:
     return f"--config={path}: {cause.filename}, line {cause.lineno}"
   frames = [frame for frame in traceback.extract_tb(cause.__traceback__)
             if path and os.path.realpath(frame.filename) == os.path.realpath(path)]
   if not frames:
-    return f"--config={path}" if path else None
+    return None
   return f"--config={path}: line {frames[-1].lineno}, {frames[-1].name}"
 
 

@@ -116,7 +116,7 @@ def test_a_run_that_grows_equals_the_whole_run(second_runs, whole):
 def test_torn_newest_checkpoint_gives_way_to_the_one_before(second_runs, whole):
   result = second_runs["torn_result"]
   assert result.returncode == 0, result.stderr
-  assert f"checkpoints/{tiny.ITERATIONS} is torn" in result.stderr
+  assert f"checkpoints/{tiny.ITERATIONS} is damaged" in result.stderr
   assert_same_run(second_runs["torn"], whole)
   redone = [
       torn.stat().st_mtime_ns != first.stat().st_mtime_ns for torn, first in zip(
@@ -142,9 +142,12 @@ def damage_by_loss_of_metadata(checkpoint):
     path.unlink()
 
 
-@pytest.mark.parametrize(
-    "damage", [damage_by_truncation, damage_by_loss_of_files, damage_by_loss_of_metadata])
-def test_damaged_checkpoint_is_set_aside_with_a_warning(damage, whole, tmp_path, caplog):
+@pytest.mark.parametrize("damage, found", [
+    (damage_by_truncation, "damaged"),
+    (damage_by_loss_of_files, "torn"),  # the list of checksums is lost, too
+    (damage_by_loss_of_metadata, "damaged"),
+])
+def test_damaged_checkpoint_is_set_aside_with_a_warning(damage, found, whole, tmp_path, caplog):
   workdir = tmp_path / "copy"
   shutil.copytree(whole, workdir)
   newest = command.checkpoint_iterations(workdir)[-1]
@@ -152,4 +155,4 @@ def test_damaged_checkpoint_is_set_aside_with_a_warning(damage, whole, tmp_path,
   iteration, state = command.last_state(workdir)
   assert iteration == newest - 2
   assert state.step == 2 * iteration
-  assert f"checkpoints/{newest} is torn" in caplog.text
+  assert f"checkpoints/{newest} is {found} (" in caplog.text

@@ -16,6 +16,7 @@ from test_turns import run as run_of_turns
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig
+from jaxrl_llm.fields import PluginError
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import engine, engines
 from jaxrl_llm.types import Sampling
@@ -113,5 +114,6 @@ class Broken(Scripted):
 
 
 def test_what_an_environment_raises_ends_the_run():
-  with pytest.raises(BrokenError):
+  with pytest.raises(PluginError, match=r"environment Broken .*: step: BrokenError") as error:
     run_turns(Broken())
+  assert isinstance(error.value.__cause__, BrokenError)

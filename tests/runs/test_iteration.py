@@ -142,7 +142,7 @@ def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
           "rollout.max_turns": 2,
           "rollout.max_tool_tokens": 8,
           "dynamic_sampling.enabled": False,
-          "dynamic_sampling.max_draws": None,
+          "dynamic_sampling.max_draws": 10,
           "transform.name": "none",
           "transform.history": None,
           "updates.staleness": 0,

@@ -59,7 +59,8 @@ def test_the_fix_for_an_unknown_metric_is_accepted(patience, fix):
 
 @pytest.mark.slow  # compiles a run
 def test_the_run_trains_and_goes_on(tmp_path, capsys):
-  cfg = config(optimizer={"learning_rate": 1e-3}, warm_start={"steps": 0, "batch_size": 8})
+  cfg = config(optimizer={"learning_rate": 1e-3},
+               warm_start={"steps": 0, "batch_size": 64, "learning_rate": 1e-3})
   assert trainer.run(cfg, tmp_path) == {}
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert [line["iteration"] for line in lines] == list(range(tiny.ITERATIONS + 1))

@@ -81,7 +81,8 @@ def wilson_interval(correct: float, count: int, level: float = 0.95) -> tuple[fl
   share, correction = correct / count, z * z / count
   centre = (share + correction / 2) / (1 + correction)
   half = z * math.sqrt(share * (1 - share) / count + correction / count / 4) / (1 + correction)
-  return max(0.0, centre - half), min(1.0, centre + half)
+  low, high = max(0.0, centre - half), min(1.0, centre + half)
+  return (0.0 if correct == 0 else low), (1.0 if correct == count else high)  # without rounding
 
 
 def bootstrap_interval(values: np.ndarray, *, level: float = 0.95, resamples: int = 1000,

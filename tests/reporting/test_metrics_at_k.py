@@ -138,6 +138,8 @@ def test_no_problem_right_has_an_interval_all_the_same():
   low, high = bootstrap_interval(np.zeros(32))
   assert low == 0.0 and high == pytest.approx(3.8416 / 35.8416, abs=1e-4)
   assert bootstrap_interval(np.ones((32, 4)))[0] == pytest.approx(1 - high)
+  for count in range(1, 40):  # the share itself lies within, whatever the rounding
+    assert wilson_interval(0, count)[0] == 0.0 and wilson_interval(count, count)[1] == 1.0
   low, high = wilson_interval(8, 10)
   assert (low, high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
 

@@ -81,3 +81,12 @@ def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch)
   tables = (ROOT / "experiments" / "tables.md").read_text()
   assert tables.split(begin)[1].split(end)[0].strip() == table.strip()
   assert README.split(begin)[1].split(end)[0].strip() == matrix.results().strip()
+
+
+def test_the_shares_of_the_figure_are_those_of_the_arena_s_page():
+  caption = README.split("phase_warm.png)")[1].split("## ")[0]
+  page = (ROOT / "experiments" / "arena" / "README.md").read_text().split("Of 18 claims")[0]
+  for name, shown in (("cispo", "CISPO still\nends at "), ("grpo", "GRPO and no ratio at "),
+                      ("none", "GRPO and no ratio at "), ("gspo", "GSPO at ")):
+    share = re.search(rf"\b{name} ([\d.]+),", page)[1]
+    assert f"{shown}{share}" in caption, name

@@ -114,11 +114,11 @@ def _check_reward_parts(advantage: AdvantageConfig, shaping: ShapingConfig, shuf
   changes = {f"shaping.name = {shaping.name!r}": shaping.name != "none",
              f"shaping.overlong_buffer = {shaping.overlong_buffer}": shaping.overlong_buffer > 0,
              "task.shuffle_rewards = True": shuffled}
-  found = [key for key, holds in changes.items() if holds]
-  if found and "reward_parts" in advantages.needs(advantage):
+  changing = [key for key, holds in changes.items() if holds]
+  if changing and "reward_parts" in advantages.needs(advantage):
     raise ConfigError(
-        f"{' and '.join(found)} with advantage.name = {advantage.name!r}, which reads the parts of "
-        "a reward: the change belongs to none of them. Fix: a component of a reward of your own "
+        f"{' and '.join(changing)} with advantage.name = {advantage.name!r}, which reads the parts "
+        "of a reward: the change belongs to none of them. Fix: a component of a reward of your own "
         "instead, or another advantage.")
 
 

@@ -75,8 +75,8 @@ def reward_parts(verdicts: Verdicts, keep: np.ndarray) -> np.ndarray:
   Raises:
     ConfigError: a completion has other components than another.
   """
-  rows = [dict(reward.components) or {TASK: reward.value} if kept else {}
-          for reward, kept in zip(verdicts.given, keep, strict=True)]
+  rows = [dict(reward.components) or {TASK: reward.value} if counts else {}
+          for reward, counts in zip(verdicts.given, keep, strict=True)]
   named = {tuple(sorted(row)) for row in rows if row}
   for names in processes.exchange("reward parts", named):
     named |= names

@@ -46,3 +46,14 @@ def make(seed: int = 0) -> TrainBatch:
   return TrainBatch(rows, advantages=where_live(-1, 1), loss_weights=where_live(0.05, 0.1),
                     anchor_log_probs=where_live(-3, -2), correction_weights=where_live(0.5, 1.5),
                     ref_log_probs=where_live(-3, -2), regularizer_weights=where_live(0.02, 0.04))
+
+
+def close(a, b, tolerance=1e-4):
+  """Compares updates of parameters, up to a share of the largest change, which must be one."""
+  largest = max(float(np.max(np.abs(x))) for x in jax.tree.leaves(b))
+  assert largest > 1e-4, "nothing moved"
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance * largest), a, b)
+
+
+def scaled(tree, factor):
+  return jax.tree.map(lambda x: factor * x, tree)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_batch
+from tiny_batch import close, scaled
 
 from jaxrl_llm.config import EstimatorConfig, LossConfig, OptimizerConfig, StepConfig
 from jaxrl_llm.config import TransformConfig as Transform
@@ -34,16 +35,6 @@ def change(transform: Transform | None, batch, *options):
   state = init_state(jax.tree.map(jnp.copy, tiny_batch.parameters()), tx)
   after, metrics = step(state, batch)
   return jax.tree.map(jnp.subtract, after.params, state.params), metrics
-
-
-def close(a, b, tolerance=1e-4):
-  largest = max(float(np.max(np.abs(x))) for x in jax.tree.leaves(b))
-  assert largest > 1e-4, "nothing moved"
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance * largest), a, b)
-
-
-def scaled(tree, factor):
-  return jax.tree.map(lambda x: factor * x, tree)
 
 
 # --- ess

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_batch
+from tiny_batch import close, scaled
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import setup
@@ -127,16 +128,6 @@ def moved(cfg: StepConfig, updates: int = 1, batch=None) -> tuple[dict, TrainSta
     before = state.params
     state, metrics = step(state, tiny_batch.make() if batch is None else batch)
   return jax.tree.map(jnp.subtract, state.params, before), state, metrics
-
-
-def close(a, b, tolerance=1e-4):
-  largest = max(float(np.max(np.abs(x))) for x in jax.tree.leaves(b))
-  assert largest > 1e-4, "nothing moved"
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance * largest), a, b)
-
-
-def scaled(tree, factor):
-  return jax.tree.map(lambda x: factor * x, tree)
 
 
 # --- after and before

@@ -65,7 +65,7 @@ def differences(run: RunFolder, other: RunFolder) -> list[str]:
   return found
 
 
-SLOW = {(2, 4): ("tools",), (4, 2): ("plain",)}  # the others: on request
+SLOW = {(2, 4): ("tools",), (4, 2): ()}  # the others: on request
 
 
 @pytest.mark.parametrize("count, devices, kind", [

@@ -281,6 +281,7 @@ def long_prompts() -> PromptBatch:
   return PromptBatch(tokens, length, short.row_id, short.group_id)
 
 
+@pytest.mark.slow
 def test_long_prompts_are_prefilled_by_length():
   batch = long_prompts()
   ring = Ring(Book(batch, np.full(32, NEW), config()), PARAMS, Draw(KEY, Sampling.of(1.0)),
@@ -363,6 +364,7 @@ def test_matrices_are_cast_once():
   np.testing.assert_array_equal(*hidden)
 
 
+@pytest.mark.slow
 def test_shapes_are_known_before():
   got, _ = run()
   declared = engine.rollout_shape(prompts(), config())

@@ -73,7 +73,7 @@ def whole(server, tmp_path_factory):
   return workdir
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_rows_are_those_of_the_policy(whole):
   ids = row_ids(whole)
   assert ids == list(range(ids[0], ids[0] + tiny.ITERATIONS * ROWS))

@@ -35,7 +35,7 @@ def copies_while_training(monkeypatch, folder, **keys) -> list[int]:
 
 @pytest.mark.parametrize("keys, extra", [
     pytest.param({}, 0, id="none", marks=pytest.mark.nightly),
-    pytest.param({"kl.coef": 0.1}, 1, id="kl", marks=pytest.mark.slow)])
+    pytest.param({"kl.coef": 0.1}, 1, id="kl", marks=pytest.mark.nightly)])
 def test_the_start_is_held_for_a_reference_alone(monkeypatch, tmp_path, keys, extra):
   before = embeddings()
   found = copies_while_training(monkeypatch, tmp_path / "run", **keys)

@@ -79,6 +79,7 @@ def test_a_loss_that_prunes_by_min_p_alone_is_told_apart(monkeypatch):
   assert widest(iterated(**RULES)[2]) > 1e-2
 
 
+@pytest.mark.slow
 def test_rows_end_with_a_stop_string_and_keep_it(finished):
   built, _, _, rows = finished
   ended = [row for row in rows if row["stop_reason"] == STOP_STRING]

@@ -245,6 +245,7 @@ def test_the_cache_divides_over_rows_and_heads():
       assert x.nbytes == shards * x.addressable_shards[0].data.nbytes
 
 
+@pytest.mark.slow
 def test_the_copy_of_the_sampler_is_made_once():
   mesh = mesh_of(MESHES["fsdp"])
   model = Model(dataclasses.replace(STACKED, compute_dtype="bfloat16"), parallel.Layout(mesh))

@@ -109,6 +109,7 @@ def test_a_mixture_has_the_ages_that_it_says(mixture, oldest):
   assert (part[0, 0], part[2, 0]) == oldest and part[0, -1] == (3 if mixture == "row" else 0)
 
 
+@pytest.mark.slow
 def test_a_mixture_of_one_policy_is_that_policy():
   setting = Setting("warm", "tabular", length=16, groups=4, group_size=2)
   mixed = dataclasses.replace(setting, mixture="row")
@@ -138,7 +139,7 @@ def test_no_estimator_knows_of_the_arena():
   assert not [path for path in objective if "arena" in path.read_text()]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_transforms_critics_and_prefix_trees_act():
   idea = ROOT / "experiments/arena/ideas/even_steps.py"
   texts = ["cispo", f"even@{idea}:cispo?transform=even_steps", "critic@cispo?advantage=gae",

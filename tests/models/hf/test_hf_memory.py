@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 CONFIG = {
     "model_type": "qwen3",

@@ -23,11 +23,13 @@ import matrix
 
 import jaxrl_llm
 from jaxrl_llm import moved, paper_table
+from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.registry import ADVANTAGES as ADVANTAGE_ENTRIES
 from jaxrl_llm.registry import AGGREGATIONS, Entry
-from jaxrl_llm.reporting.tables import markdown_table, markers
+from jaxrl_llm.reporting import page_parts, tables
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent
@@ -57,9 +59,8 @@ class Part(NamedTuple):
 
 def rows_of(part: str) -> dict[str, list[str]]:
   """Returns the first column without backticks -> the other cells of a part's table."""
-  lines = re.findall(r"^\| (.*) \|$", part, re.M)[1:]
-  cells = [[cell.strip() for cell in line.split(" | ")] for line in lines]
-  return {row[0].strip("`"): row[1:] for row in cells}
+  return {row[0].strip("`"): list(row[1:])
+          for rendered in page_parts.tables(part) for row in rendered.rows}
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -237,13 +238,11 @@ def parts() -> list[Part]:
 def split(page: str, part: Part) -> tuple[str, str, str]:
   """Returns what stands before a part, the part, and what stands behind it."""
   name = part.name if part.name.startswith("experiments/") else f"{COMMAND}, {part.name}"
-  begin, end = markers(name)
-  if page.count(begin) != 1 or page.count(end) != 1 or page.index(end) < page.index(begin):
-    sys.exit(f"{part.page}: no place for {part.name!r}. Fix: the lines {begin} and {end}, "
-             "each once.")
-  before, rest = page.split(begin)
-  text, after = rest.split(end)
-  return before + begin, text.strip("\n"), end + after
+  try:
+    before, text, after = tables.split(page, name, part.page)
+  except ConfigError as error:
+    sys.exit(str(error))
+  return before, text.strip("\n"), after
 
 
 def renewed(page: str, part: Part) -> str:
@@ -255,10 +254,9 @@ def renewed(page: str, part: Part) -> str:
 
 def atlas_is_old() -> bool:
   """Returns whether the atlas lacks an estimator, or has one that is gone."""
-  begin, end = markers("run.py")
-  text = (HERE / "atlas/README.md").read_text().split(begin)[1].split(end)[0]
-  drawn = list(dict.fromkeys(re.findall(r"^\| ([a-z]\w*) ", text, re.M)))
-  return drawn != estimator_names()
+  page = HERE / "atlas/README.md"
+  drawn = page_parts.tables(tables.split(page.read_text(), "run.py", page)[1])[0]
+  return [row[0] for row in drawn.rows] != estimator_names()
 
 
 def differences(old: str, new: str) -> str:

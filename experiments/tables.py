@@ -7,6 +7,7 @@ those here of one million and less: a claim is met by its order and its failures
 
 from jaxrl_llm.lab.notebook import SIZES
 from jaxrl_llm.lab.published import Claim, Table
+from jaxrl_llm.reporting.page_parts import Place
 
 CTPO = "arXiv 2605.07331, second-hand"
 MINPRO = "arXiv 2601.22718, second-hand"
@@ -14,6 +15,7 @@ CPPO = "arXiv 2606.10968, read"
 DVP = "arXiv 2512.23087, abstract"
 GSPO = "arXiv 2507.18071"
 BALANCED = "arXiv 2605.04077, second-hand"
+DISTANCE = "largest relative distance"
 PIPO = "arXiv 2604.00860 v5, second-hand"
 SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
 QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
@@ -39,10 +41,11 @@ TABLES = {
         "experiments/atlas",
         claims=(
             Claim("a row's ratio is clipped 0.0004 above 1: the log-ratio per token at which its "
-                  "gradient ends", GSPO, 0.0004, "README.md", r"\| gspo +\| ([\d.]+) +\|"),
+                  "gradient ends", GSPO, 0.0004,
+                  Place("run.py", ("gspo",), "A > 0, up", title="Every token of the row moves")),
             Claim("the window is 0.05 sqrt(t) above: the log-ratio at t = 100 at which the "
-                  "gradient ends", "code of arXiv 2605.07331", 0.5, "README.md",
-                  r"\| ctpo +\| [\d.]+ / 0\.16 / ([\d.]+) "),
+                  "gradient ends", "code of arXiv 2605.07331", 0.5,
+                  Place("run.py", ("ctpo",), "A > 0, up", -1, "Only this token moves")),
             Claim("a truncated ratio leaves every token its gradient", "arXiv 2506.13585"),
         ),
         live=("experiments/atlas/run.py --out={out} {fast}",),
@@ -52,14 +55,14 @@ TABLES = {
         "experiments/exact",
         claims=(
             Claim("the log of the cumulative ratio has the variance t sigma^2: its standard "
-                  "deviation grows as t^p, p =", CTPO, 0.5, "results/table.md",
-                  r"L_T / T: sqrt\(t\), sigma 0\.02: ([\d.]+)"),
+                  "deviation grows as t^p, p =", CTPO, 0.5,
+                  ("windows", "sqrt(t), sigma 0.02", "slope")),
             Claim("the cumulative ratio corrects the prefix exactly: distance of its mean gradient "
                   "from the true one, with values of the current policy as advantages", CTPO, None,
-                  "README.md", r"\| cumulative +\| Q\^pi +\| grad J +\| ([\d.e+-]+)"),
+                  Place("run.py", ("cumulative", "Q^pi", "grad J"), DISTANCE)),
             Claim("the same with sampled rewards as advantages, of which this does not hold",
-                  "see Stated targets", None, "README.md",
-                  r"\| cumulative +\| R - E\[R\] +\| grad J +\| ([\d.e+-]+)"),
+                  "see Stated targets", None,
+                  Place("run.py", ("cumulative", "R - E[R]", "grad J"), DISTANCE)),
         ),
         live=("experiments/exact/run.py --instances=40 --group-instances=1 --out={out} {fast}",),
         fast="--instances=2",
@@ -71,7 +74,7 @@ TABLES = {
                   "where it has a systematic sign", DVP),
             Claim("share of tokens whose ratio is outside [0.9, 1.1] between two engines, 0.5 B "
                   "parameters (here: bfloat16, temperature 2)",
-                  "huggingface/trl issue 6789, second-hand", 0.075, "results.json",
+                  "huggingface/trl issue 6789, second-hand", 0.075,
                   ("2", "lines", 3, "all", "mismatch/outside")),
         ),
         live=(QUICKSTART + " --config.iterations=20 {fast}",
@@ -109,8 +112,8 @@ TABLES = {
         claims=(
             Claim("the differences of a prefix tree's values credit the tokens where answers part: "
                   "alignment with the exact advantage at the first token, 16 rows",
-                  "arXiv 2509.18314, second-hand", None, "README.md",
-                  r"alignment by condition: begin[\s\S]*?\| TEMPO +\|[^|]*\| ([\d.]+)"),
+                  "arXiv 2509.18314, second-hand", None,
+                  Place("run.py, alignment by condition", ("TEMPO",), "first token")),
         ),
         live=("experiments/credit/run.py --cases=size_4 --out={out} {fast}",),
         fast="'--methods=GRPO;TEMPO'",
@@ -121,8 +124,8 @@ TABLES = {
             Claim("with 4 rows of a prompt the optimal token baseline trains as well as others do "
                   "with 32", "arXiv 2602.07078, abstract"),
             Claim("noise of OTB's gradient with 4 rows, RLOO's with 4 rows being 1 (early policy)",
-                  "arXiv 2602.07078 leads one to expect much less than 1", None, "README.md",
-                  r"early: begin[\s\S]*?\| OTB +\|[^|]*\|[^|]*\| ([\d.]+)"),
+                  "arXiv 2602.07078 leads one to expect much less than 1", None,
+                  Place("sweep.py, early", ("OTB",), "noise, 4 rows")),
         ),
         live=(CHAIN % ("rloo", "advantage.name=rloo"), CHAIN % ("otb", "advantage.name=otb"),
               "experiments/compare.py {out}/rloo {out}/otb --by=advantage.name "

@@ -10,6 +10,7 @@ README.md are replaced too, so methods of --plugins need another folder.
 import argparse
 import csv
 import itertools
+import json
 import sys
 import time
 from pathlib import Path
@@ -215,6 +216,22 @@ def positive(text: str) -> int:
   return int(text)
 
 
+def window_results(windows: dict[str, monte_carlo.Window]) -> str:
+  """Returns the slope of log std(L_t) on log t, and the mean of L_T / T, of each walk as JSON."""
+  return json.dumps({"windows": {label: {"slope": round(float(window.slope), 3),
+                                         "drift": round(float(window.drift), 8)}
+                                 for label, window in windows.items()}}, indent=1) + "\n"
+
+
+def measure_windows() -> dict[str, monte_carlo.Window]:
+  """Returns what a walk of each spread looks like through each window."""
+  windows = {}
+  for label, (cfg, sigmas) in WINDOWS.items():
+    for sigma, window in monte_carlo.window_study(cfg, sigmas=sigmas, **WALKS).items():
+      windows[f"{label}, sigma {sigma:g}"] = window
+  return windows
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -236,10 +253,7 @@ def main() -> None:
   args.out.mkdir(parents=True, exist_ok=True)
   cache.keep_programs()
   rows = measure(args.instances, args.group_instances)
-  windows = {}
-  for label, (cfg, sigmas) in WINDOWS.items():
-    for sigma, window in monte_carlo.window_study(cfg, sigmas=sigmas, **WALKS).items():
-      windows[f"{label}, sigma {sigma:g}"] = window
+  windows = measure_windows()
   variances = studies.ratio_variances(horizon=6, drift=0.6, instances=args.instances, **SINGLE)
   figures.plot_drift(rows["weights"], args.out / "drift.png")
   figures.plot_ratio_variance(variances, args.out / "ratio_variance.png")
@@ -253,6 +267,7 @@ def main() -> None:
   write_csv(rows, args.out / "table.csv")
   (args.out / "table.md").write_text("# Exact bias and variance\n\n" + made_by + "\n".join(text))
   if args.out == HERE / "results":
+    (HERE / "results.json").write_text(window_results(windows))
     replace_part(HERE / "README.md", "run.py", made_by + "\n".join(text[:README_SECTIONS]))
   print(made_by + "\n".join(text))
 

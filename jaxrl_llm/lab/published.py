@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import json
 import operator
-import re
 import shlex
 import subprocess
 import sys
@@ -17,10 +16,9 @@ from IPython.display import Image, Markdown, display
 
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.lab.notebook import ROOT, fast, fresh, of_checkout
-from jaxrl_llm.reporting.tables import MISSING, markdown_table
-
-# What a command writes into a page: from one comment to the next that ends in "end -->".
-_WRITTEN = re.compile(r"<!--[^>]*-->\n(.*?)<!--[^>]*end -->", re.DOTALL)
+from jaxrl_llm.reporting import page_parts
+from jaxrl_llm.reporting.page_parts import Place
+from jaxrl_llm.reporting.tables import MISSING, markdown_table, split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,15 +29,14 @@ class Claim:
     text: the claim.
     source: where it stands, and how it is known: read there, or second-hand.
     value: the published number, if the claim has one; `here` is its counterpart.
-    file, at: the committed file, in the table's folder, that holds the counterpart, and where: the
-      keys that lead to it in a .json file, or a regular expression whose group is the number.
+    place: of the counterpart: in the table's page, or the keys that lead to it in results.json
+      beside that.
   """
 
   text: str
   source: str
   value: float | None = None
-  file: str = ""
-  at: str | tuple = ()
+  place: Place | tuple[str | int, ...] = ()
 
   def here(self, folder: Path) -> float | None:
     """Returns the counterpart in the committed results, None if the claim names none.
@@ -47,16 +44,15 @@ class Claim:
     Raises:
       ConfigError: the file does not hold it, or holds several that match.
     """
-    if not self.file:
+    if not self.place:
       return None
-    text = (folder / self.file).read_text()
+    path = folder / ("README.md" if isinstance(self.place, Place) else "results.json")
     try:
-      if isinstance(self.at, tuple):
-        return float(functools.reduce(operator.getitem, self.at, json.loads(text)))
-      (matched,) = re.findall(self.at, text)
-      return float(matched)
+      if isinstance(self.place, Place):
+        return self.place.read(path)
+      return float(functools.reduce(operator.getitem, self.place, json.loads(path.read_text())))
     except (ValueError, LookupError, TypeError) as error:
-      raise ConfigError(f"{folder / self.file}: {self.at!r} does not lead to one number ({error}). "
+      raise ConfigError(f"{path}: {self.place!r} does not lead to one number ({error}). "
                         "Fix: its place in experiments/tables.py or matrix.py.") from error
 
 
@@ -103,7 +99,8 @@ class Table:
     if not self.exists:
       return f"{self.folder} has no committed table yet."
     text = (self.path / self.page).read_text()
-    return "\n\n".join(_WRITTEN.findall(text)) or text
+    return "\n\n".join(split(text, name, self.page)[1].strip("\n")
+                       for name in page_parts.names(text)) or text
 
   def comparison(self) -> str:
     """Returns the table of the claims and their counterparts here, in Markdown."""

@@ -12,6 +12,7 @@ from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.store.files import write_atomically
 
 MISSING = "-"
+BEGIN, END = "<!-- written by ", ": begin -->"  # of the first line of a part
 
 
 def summary_table(run: RunFolder) -> str:
@@ -87,18 +88,32 @@ def replace_part(path: str | os.PathLike, name: str, text: str) -> None:
   Raises:
     ConfigError: the page does not have the two markers once each, in this order.
   """
+  before, _, after = split(Path(path).read_text(), name, path)
+  write_atomically(path, f"{before}\n\n{text}\n{after}")
+
+
+def split(text: str, name: str, path: str | os.PathLike) -> tuple[str, str, str]:
+  """Returns what stands before a part, its marker included, the part, and what is behind it.
+
+  Args:
+    text: of a page.
+    path: of the page, for the error.
+
+  Raises:
+    ConfigError: the page does not have the two markers once each, in this order.
+  """
   begin, end = markers(name)
-  page = Path(path).read_text()
-  if page.count(begin) != 1 or page.count(end) != 1 or page.index(end) < page.index(begin):
+  if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
     raise ConfigError(f"{path}: no place for the part written by {name}. Fix: the lines {begin} "
                       f"and {end}, each once.")
-  before, after = page[:page.index(begin)], page[page.index(end):]
-  write_atomically(path, f"{before}{begin}\n\n{text}\n{after}")
+  before, rest = text.split(begin)
+  part, after = rest.split(end)
+  return before + begin, part, end + after
 
 
 def markers(name: str) -> tuple[str, str]:
   """Returns the two lines between which a page has the part that `name` writes."""
-  return f"<!-- written by {name}: begin -->", f"<!-- written by {name}: end -->"
+  return f"{BEGIN}{name}{END}", f"{BEGIN}{name}: end -->"
 
 
 def _cell(cell_value) -> str:

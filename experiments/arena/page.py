@@ -4,108 +4,32 @@
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from claims import CLAIMS, FURTHER_SEEDS, IDEAS_AGAINST, Claim, primary_task
+from claims import CLAIMS, IDEAS_AGAINST
+from verdicts import (
+  MAP,
+  cells,
+  claims_table,
+  conditions,
+  contradictions,
+  every_table,
+  primaries,
+  says,
+)
 
-from jaxrl_llm.lab import arena, statistics
+from jaxrl_llm.lab import statistics
 from jaxrl_llm.lab.arena import figures, records, tables
 from jaxrl_llm.lab.arena.records import tuned
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 
 HERE = Path(__file__).parent
-RESULTS, PAGE = HERE / "results", HERE / "README.md"
-MAP = ("warm_64", "warm_256", "warm_1024", "ending_64", "ending_256", "ending_1024")
+PAGE = HERE / "README.md"
 LAW = ("none", "cispo", "minpro", "grpo", "cispo_window", "gspo", "ctpo")
 NOT_RUN = "*Not run yet.*\n"
 SIGNS = {1: "ahead", -1: "behind", 0: "not decided"}
-Pair = tuple[arena.Cell, arena.Cell]
-
-
-@functools.cache
-def cells(table: str) -> tuple[arena.Cell, ...]:
-  return tuple(records.read(RESULTS / f"{table}.jsonl"))
-
-
-def every_table() -> list[str]:
-  """Returns the tables that have results, those of the map first."""
-  there = [path.stem for path in sorted(RESULTS.glob("*.jsonl")) if path.stem != "more"]
-  return sorted(there, key=lambda name: (name not in MAP, name))
-
-
-def pairs(claim: Claim, tables_of: Sequence[str]) -> list[Pair]:
-  """Returns the pairs of cells in which both methods of a claim ran under the same conditions."""
-  found = []
-  for table in tables_of:
-    for cell in cells(table):
-      found += [(cell, other) for other in cells(table)
-                if (cell.method, other.method) == (claim.first, claim.second)
-                and _conditions(cell) == _conditions(other)]
-  return found
-
-
-def _conditions(cell: arena.Cell) -> tuple:
-  """Returns what two cells must share to be compared: all but how rows are grouped."""
-  setting = {k: v for k, v in cell.setting.items() if k not in ("groups", "group_size")}
-  return tuple(sorted(setting.items())), cell.age, cell.noise
-
-
-def primary(claim: Claim) -> Pair | None:
-  """Returns the pair of cells that decides a claim, with the further seeds where it has them."""
-  chosen = [pair for pair in pairs(claim, [claim.table]) if pair[0].age == claim.age
-            and pair[0].noise == claim.noise and pair[0].setting["task"] == primary_task(claim)]
-  if not chosen:
-    return None
-  cells("more")
-  further = [pair for pair in pairs(claim, ["more"]) if pair[0].age == claim.age
-             and pair[0].seeds == FURTHER_SEEDS
-             and pair[0].setting["length"] == chosen[0][0].setting["length"]]
-  return (further or chosen)[0]
-
-
-@functools.cache
-def primaries() -> dict[str, statistics.Difference]:
-  """Returns the corrected difference of each claim whose primary cell has run, by its text."""
-  found = {claim.text: primary(claim) for claim in CLAIMS}
-  return statistics.compare({text: tables.difference(*pair)
-                             for text, pair in found.items() if pair is not None})
-
-
-def counts(claim: Claim) -> tuple[int, int, int]:
-  """Returns the conditions in which `first` is ahead, in which it is behind, and all that ran.
-
-  Each by its own 95 % interval: with many conditions, one in twenty leaves out 0 by chance.
-  """
-  signs = [statistics.bootstrap(tables.difference(*pair)).sign
-           for pair in pairs(claim, every_table())]
-  return signs.count(1), signs.count(-1), len(signs)
-
-
-def claims_table() -> str:
-  lines = []
-  for claim in CLAIMS:
-    difference = primaries().get(claim.text)
-    ahead, behind, ran = counts(claim)
-    cell = f"{claim.table}, age {claim.age}" + (f", noise {claim.noise:g}" if claim.noise else "")
-    lines.append((claim.text, claim.source, cell,
-                  "not run" if difference is None else str(difference),
-                  says(claim, difference), f"{ahead} : {behind} of {ran}",
-                  statistics.verdict(difference, None)))
-  header = ("claim", "source", "primary cell", "difference", "the arena", "for : against",
-            "both instruments")
-  return markdown_table(header, lines)
-
-
-def says(claim: Claim, difference: statistics.Difference | None) -> str:
-  """Returns what the primary cell says of a claim."""
-  if difference is None:
-    return "-"
-  if claim.sign == 0:
-    return "differs" if difference.sign else "no difference seen"
-  return {1: "agrees", -1: "contradicts", 0: "not decided"}[difference.sign * claim.sign]
 
 
 def tuned_table(methods_of: Sequence[str] = MAP) -> str:
@@ -187,7 +111,7 @@ def side_table(name: str, reference: str | None = None) -> str:
   for cell in cells(name):
     if reference and cell.method != reference:
       for other in cells(name):
-        if other.method == reference and _conditions(other) == _conditions(cell):
+        if other.method == reference and conditions(other) == conditions(cell):
           every[id(cell)] = tables.difference(cell, other)
   corrected = statistics.compare(every) if every else {}
   for cell in cells(name):
@@ -210,7 +134,7 @@ def ideas_table() -> str:
   every = {}
   for cell in cells("ideas"):
     for other in cells(f"{cell.setting['task']}_256"):
-      if other.method == "cispo" and _conditions(other) == _conditions(cell):
+      if other.method == "cispo" and conditions(other) == conditions(cell):
         every[cell.method, cell.setting["task"], cell.age] = (cell, other)
   corrected = statistics.compare({key: tables.difference(*pair) for key, pair in every.items()})
   lines = [(*key, tables.spread(tuned(every[key][0])), str(found), SIGNS[found.sign])
@@ -224,7 +148,7 @@ def ideas_verdict() -> str:
   found = {}
   for cell in cells("ideas"):
     for other in cells("warm_256"):
-      if other.method == "cispo" and _conditions(other) == _conditions(cell) and (
+      if other.method == "cispo" and conditions(other) == conditions(cell) and (
           cell.age == IDEAS_AGAINST.age):
         found[cell.method] = tables.difference(cell, other)
   if not found:
@@ -254,15 +178,6 @@ def answer() -> str:
           f"{len(CLAIMS)} claims, the cell named beforehand agrees with {agree.count('agrees')}, "
           f"contradicts {agree.count('contradicts')}, and does not decide "
           f"{agree.count('not decided')}.**\n")
-
-
-def contradictions() -> str:
-  """Returns the claims that the arena contradicts, and what the transformer's table says."""
-  found = [f"- {claim.text} ({claim.source}): {primaries()[claim.text]}" for claim in CLAIMS
-           if says(claim, primaries().get(claim.text)) == "contradicts"]
-  return "\n".join(found or ["- None of the published claims is reversed in its primary cell."]) + (
-      "\n\nThe transformer's side of every claim is open until its table has results, so no "
-      "contradiction between the instruments can be listed, and no claim is *decided*.\n")
 
 
 def time_table() -> str:

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,12 +96,21 @@ class Sweep:
 
 def load(path: Path) -> Sweep | None:
   """Returns the SWEEP of a file, None if it has none."""
+  return getattr(module(path), "SWEEP", None)
+
+
+def module(path: Path) -> types.ModuleType:
+  """Returns a sweep.py, with its functions.
+
+  Raises:
+    OSError: it is not there.
+  """
   spec = importlib.util.spec_from_file_location(f"sweep_{path.parent.name}", path)
   if spec is None or spec.loader is None:
-    return None
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return getattr(module, "SWEEP", None)
+    raise OSError(f"{path}: no Python file. Fix: the path of a sweep.py.")
+  loaded = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(loaded)
+  return loaded
 
 
 def files_in(text: str) -> list[Path]:

@@ -1,0 +1,121 @@
+"""What the arena says of each claim, and what both instruments say together.
+
+Intervals and verdicts are those of `lab.statistics`; Holm's correction is over the primary cells of
+the page, and over the claims that the transformer's table answers.
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import transformer
+from claims import CLAIMS, FURTHER_SEEDS, Claim, primary_task
+
+from jaxrl_llm.lab import arena, statistics
+from jaxrl_llm.lab.arena import records, tables
+from jaxrl_llm.reporting.tables import markdown_table
+
+RESULTS = Path(__file__).parent / "results"
+MAP = ("warm_64", "warm_256", "warm_1024", "ending_64", "ending_256", "ending_1024")
+Pair = tuple[arena.Cell, arena.Cell]
+
+
+@functools.cache
+def cells(table: str) -> tuple[arena.Cell, ...]:
+  return tuple(records.read(RESULTS / f"{table}.jsonl"))
+
+
+def every_table() -> list[str]:
+  """Returns the tables that have results, those of the map first."""
+  there = [path.stem for path in sorted(RESULTS.glob("*.jsonl")) if path.stem != "more"]
+  return sorted(there, key=lambda name: (name not in MAP, name))
+
+
+def pairs(claim: Claim, tables_of: Sequence[str]) -> list[Pair]:
+  """Returns the pairs of cells in which both methods of a claim ran under the same conditions."""
+  found = []
+  for table in tables_of:
+    for cell in cells(table):
+      found += [(cell, other) for other in cells(table)
+                if (cell.method, other.method) == (claim.first, claim.second)
+                and conditions(cell) == conditions(other)]
+  return found
+
+
+def conditions(cell: arena.Cell) -> tuple:
+  """Returns what two cells must share to be compared: all but how rows are grouped."""
+  setting = {k: v for k, v in cell.setting.items() if k not in ("groups", "group_size")}
+  return tuple(sorted(setting.items())), cell.age, cell.noise
+
+
+def primary(claim: Claim) -> Pair | None:
+  """Returns the pair of cells that decides a claim, with the further seeds where it has them."""
+  chosen = [pair for pair in pairs(claim, [claim.table]) if pair[0].age == claim.age
+            and pair[0].noise == claim.noise and pair[0].setting["task"] == primary_task(claim)]
+  if not chosen:
+    return None
+  cells("more")
+  further = [pair for pair in pairs(claim, ["more"]) if pair[0].age == claim.age
+             and pair[0].seeds == FURTHER_SEEDS
+             and pair[0].setting["length"] == chosen[0][0].setting["length"]]
+  return (further or chosen)[0]
+
+
+@functools.cache
+def primaries() -> dict[str, statistics.Difference]:
+  """Returns the corrected difference of each claim whose primary cell has run, by its text."""
+  found = {claim.text: primary(claim) for claim in CLAIMS}
+  return statistics.compare({text: tables.difference(*pair)
+                             for text, pair in found.items() if pair is not None})
+
+
+def counts(claim: Claim) -> tuple[int, int, int]:
+  """Returns the conditions in which `first` is ahead, in which it is behind, and all that ran.
+
+  Each by its own 95 % interval: with many conditions, one in twenty leaves out 0 by chance.
+  """
+  signs = [statistics.bootstrap(tables.difference(*pair)).sign
+           for pair in pairs(claim, every_table())]
+  return signs.count(1), signs.count(-1), len(signs)
+
+
+def claims_table() -> str:
+  lines = []
+  for claim in CLAIMS:
+    difference = primaries().get(claim.text)
+    ahead, behind, ran = counts(claim)
+    cell = f"{claim.table}, age {claim.age}" + (f", noise {claim.noise:g}" if claim.noise else "")
+    there = transformer.differences().get(claim.text)
+    lines.append((claim.text, claim.source, cell,
+                  "not run" if difference is None else str(difference),
+                  says(claim, difference), f"{ahead} : {behind} of {ran}",
+                  "not asked" if claim.transformer is None else
+                  "not run" if there is None else str(there),
+                  statistics.verdict(difference, there)))
+  header = ("claim", "source", "primary cell", "difference", "the arena", "for : against",
+            "transformer, age 8", "both instruments")
+  return markdown_table(header, lines)
+
+
+def says(claim: Claim, difference: statistics.Difference | None) -> str:
+  """Returns what the primary cell says of a claim."""
+  if difference is None:
+    return "-"
+  if claim.sign == 0:
+    return "differs" if difference.sign else "no difference seen"
+  return {1: "agrees", -1: "contradicts", 0: "not decided"}[difference.sign * claim.sign]
+
+
+def contradictions() -> str:
+  """Returns the claims on which the instruments differ, then those that the arena contradicts."""
+  there = transformer.differences()
+  apart = [f"- **The instruments differ** on: {claim.text} ({claim.source}). Arena "
+           f"{primaries()[claim.text]}, transformer {there[claim.text]}" for claim in CLAIMS
+           if statistics.contradicts(primaries().get(claim.text), there.get(claim.text))]
+  found = [f"- {claim.text} ({claim.source}): {primaries()[claim.text]}" for claim in CLAIMS
+           if says(claim, primaries().get(claim.text)) == "contradicts"]
+  asked = sum(claim.transformer is not None for claim in CLAIMS)
+  return "\n".join([*apart, *(found or [
+      "- None of the published claims is reversed in its primary cell."])]) + (
+          f"\n\nThe transformer's table answers {len(there)} of the {asked} claims that it is asked; "
+          f"the two decide for different sides on {len(apart)}.\n")

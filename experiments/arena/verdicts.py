@@ -115,7 +115,7 @@ def contradictions() -> str:
   found = [f"- {claim.text} ({claim.source}): {primaries()[claim.text]}" for claim in CLAIMS
            if says(claim, primaries().get(claim.text)) == "contradicts"]
   asked = sum(claim.transformer is not None for claim in CLAIMS)
-  return "\n".join([*apart, *(found or [
-      "- None of the published claims is reversed in its primary cell."])]) + (
-          f"\n\nThe transformer's table answers {len(there)} of the {asked} claims that it is asked; "
-          f"the two decide for different sides on {len(apart)}.\n")
+  lines = [*apart, *(found or ["- None of the published claims is reversed in its primary cell."])]
+  return "\n".join(lines) + (
+      f"\n\nThe transformer's table answers {len(there)} of the {asked} claims that it is asked; the "
+      f"two decide for different sides on {len(apart)}.\n")

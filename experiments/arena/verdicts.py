@@ -117,5 +117,5 @@ def contradictions() -> str:
   asked = sum(claim.transformer is not None for claim in CLAIMS)
   lines = [*apart, *(found or ["- None of the published claims is reversed in its primary cell."])]
   return "\n".join(lines) + (
-      f"\n\nThe transformer's table answers {len(there)} of the {asked} claims that it is asked; the "
-      f"two decide for different sides on {len(apart)}.\n")
+      f"\n\nThe transformer's table answers {len(there)} of the {asked} claims that it is asked; "
+      f"the two decide for different sides on {len(apart)}.\n")

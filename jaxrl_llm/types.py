@@ -95,7 +95,8 @@ class Rollout:
     stop_reason: [B] int32, what ended the row: STOP_TOKEN (an end-of-sequence token), STOP_LENGTH
       (a length limit), STOP_STRING (a stop string), STOP_ENVIRONMENT (the environment's own rule)
       or STOP_TURNS (the limit on policy turns).
-    policy_step: [B] int32, `TrainState.step` of the parameters that sampled the row.
+    policy_step: [B, L] int32, `TrainState.step` of the parameters that sampled the token; 0 where
+      mask is False.
     row_id: [B] int32, from the prompts.
     group_id: [B] int32, from the prompts.
     turn_id: [B, L] int32, the policy's turn, counted from 1; 0 where mask is False. None where
@@ -111,7 +112,7 @@ class Rollout:
   behavior_log_probs: Float[Array, "B L"]
   truncated: Bool[Array, " B"]
   stop_reason: Int[Array, " B"]
-  policy_step: Int[Array, " B"]
+  policy_step: Int[Array, "B L"]
   row_id: Int[Array, " B"]
   group_id: Int[Array, " B"]
   turn_id: Int[Array, "B L"] | None = None

@@ -60,7 +60,7 @@ def sampled(lengths: np.ndarray, shape: workload.Shape) -> Rollout:
   mask = held & ~prompt
   behavior = np.where(mask, -np.log(shape.model.vocab_size), 0).astype(np.float32)
   return Rollout(tokens, mask, lengths, np.full_like(rows, shape.prompt), behavior,
-                 rows < 0, 0 * rows, 0 * rows, rows, rows // GROUP)
+                 rows < 0, 0 * rows, 0 * tokens, rows, rows // GROUP)
 
 
 def compare(shape: workload.Shape, lengths: np.ndarray, micro: int, packer: Packer,

@@ -117,7 +117,8 @@ def _rollout(cfg: RolloutConfig, mesh: Mesh) -> Rollout:
   if cfg.max_turns:
     turns = {"turn_id": array(shape, jnp.int32), "void": flag}
   return Rollout(array(shape, jnp.int32), array(shape, bool), per_row, per_row,
-                 array(shape, jnp.float32), flag, *[per_row] * 4, **turns)
+                 array(shape, jnp.float32), flag, per_row, array(shape, jnp.int32), per_row,
+                 per_row, **turns)
 
 
 def _sampling(learner: Learner) -> Sampling:

@@ -138,7 +138,7 @@ def _check_term(cfg: LossConfig, entry: terms.TermEntry) -> None:
 
   def term(ints, rows, tokens, mask):
     stats = TokenStats(tokens, **{name: tokens for name in entry.stats})
-    rollout = Rollout(ints, mask, rows, rows, tokens, mask[:, 0], rows, rows, rows, rows)
+    rollout = Rollout(ints, mask, rows, rows, tokens, mask[:, 0], rows, ints, rows, rows)
     columns = {name: tokens for name in entry.columns}
     columns |= {name: tokens[:, 0] for name in entry.row_columns}
     batch = TrainBatch(rollout, tokens, tokens, tokens, tokens, columns=columns or None)

@@ -147,7 +147,7 @@ def _batch(config: ModelConfig, rows: int, length: int) -> TrainBatch:
   log_probs = np.where(mask, -np.log(config.vocab_size), 0).astype(np.float32)
   tokens = random.integers(0, config.vocab_size, (rows, length)).astype(np.int32)
   rollout = Rollout(tokens, mask, lengths, np.full(rows, prompt, np.int32), log_probs,
-                    np.ones(rows, bool), np.full(rows, STOP_LENGTH, np.int32), 0 * number, number,
+                    np.ones(rows, bool), np.full(rows, STOP_LENGTH, np.int32), 0 * tokens, number,
                     number)
   sign = np.where(number % 2, -1, 1).astype(np.float32)
   return TrainBatch(rollout, mask * sign[:, None], mask * ones / mask.sum(dtype=np.float32),

@@ -63,7 +63,7 @@ rollout/length       | tokens | mean length of the completions, tool output incl
 rollout/truncated    | share | completions that the length limit ended
 rollout/tokens       | tokens | completion tokens of the rows that the update gets
 rollout/wasted_steps | share | row slots of the decode steps whose row had ended, without refilling
-rollout/staleness    | optimizer steps | age of the sampling policy, mean over rows
+rollout/staleness    | optimizer steps | age of the policy that sampled a token, mean over tokens
 rollout/wasted_slots | share | row slots of the engine's decode steps that decoded nothing useful
 rollout/chunks       | 1     | chunks of decode steps that the engine ran
 rollout/cache_read   | 1     | bytes of the cache that were read, divided by those that were needed

@@ -41,8 +41,7 @@ def assemble(prompts: PromptBatch, completions: Completions, *, pad_id: int, tur
   """
   tokens, log_probs, count, reason = completions
   xp = np if isinstance(tokens, np.ndarray) else jnp
-  rows, width = prompts.tokens.shape
-  size = tokens.shape[1]
+  width, size = prompts.tokens.shape[1], tokens.shape[1]
   column = xp.arange(width + size) - prompts.prompt_length[:, None]  # of the completion
   inside = (column >= 0) & (column < count[:, None])
 
@@ -60,8 +59,8 @@ def assemble(prompts: PromptBatch, completions: Completions, *, pad_id: int, tur
       prompt_length=prompts.prompt_length.astype(xp.int32),
       behavior_log_probs=xp.where(mask, moved(log_probs), 0.0).astype(xp.float32),
       truncated=reason == STOP_LENGTH, stop_reason=reason.astype(xp.int32),
-      policy_step=xp.zeros(rows, xp.int32), row_id=prompts.row_id, group_id=prompts.group_id,
-      turn_id=turn_id, void=void)
+      policy_step=xp.zeros(row_tokens.shape, xp.int32), row_id=prompts.row_id,
+      group_id=prompts.group_id, turn_id=turn_id, void=void)
 
 
 def rollout_shape(prompts: PromptBatch, cfg: SamplerConfig, *, turns: bool = False) -> Rollout:

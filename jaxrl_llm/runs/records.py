@@ -67,17 +67,24 @@ def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) ->
   step before the updates.
   """
   batch, rewards, keep = scored.batch, scored.rewards, scored.keep
-  policy_step = float(np.mean(batch.host.policy_step))
   before = int(step)
   if source.several:
     rewards, keep = map(np.concatenate, zip(*processes.exchange("shaped", (rewards, keep)),
                                             strict=True))
   return batch.metrics | host_metrics(batch.verdicts, batch.host, source.rollout.group_size,
                                       source.several) | {
-      "step": before, "rollout/staleness": before - policy_step,
+      "step": before, "rollout/staleness": token_age(batch.host, before),
       "reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
       "reward/kept": float(np.mean(keep)),
   }
+
+
+def token_age(rollout: Rollout, step: int) -> float:
+  """Mean age of the tokens that the policy sampled, in optimizer steps before `step`; NaN if there
+  is none.
+  """
+  policy_step = rollout.policy_step[rollout.mask]
+  return step - float(np.mean(policy_step)) if policy_step.size else float("nan")
 
 
 class RowFacts(NamedTuple):
@@ -180,7 +187,8 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
                  anchor: np.ndarray | None, rewards: np.ndarray, keep: np.ndarray) -> list[dict]:
   """A JSON-able record of each row. Per-token lists cover the row's `length` tokens.
 
-  `reward` is the verifier's; `trained_reward` and `keep` are what the update read, after shaping.
+  `policy_step` is that of the last token that the policy sampled. `reward` is the verifier's;
+  `trained_reward` and `keep` are what the update read, after shaping.
   Rows with turns also have `void`, and `turn_id` per token, which is 0 outside the policy's turns.
   Rows of a verifier have the `rung` that decided (tasks/comparisons.Verdict).
   Rows whose reward was added up have its `components` by name, before their weights.
@@ -192,8 +200,9 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
     rewards, keep: [B], after shaping.
   """
   lists = {name: plain(getattr(rollout, name))
-           for name in ("row_id", "group_id", "policy_step", "truncated", "stop_reason",
-                        "prompt_length", "tokens", "length")}
+           for name in ("row_id", "group_id", "truncated", "stop_reason", "prompt_length", "tokens",
+                        "length")}
+  lists["policy_step"] = plain(rollout.policy_step.max(1))
   lists["mask"] = plain(np.asarray(rollout.mask).astype(int))
   log_probs = {"behavior_log_probs": plain(rollout.behavior_log_probs, DIGITS),
                "anchor_log_probs": None if anchor is None else plain(anchor, DIGITS)}

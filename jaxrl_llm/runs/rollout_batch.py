@@ -5,6 +5,7 @@ import time
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
@@ -130,7 +131,7 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
   placed = parallel.to_global(prompts, source.prompt_mesh)
   rollout, metrics = sampler.sample(params, placed, iteration_key(source.seed, cursor),
                                     sampler.sampling, **of_rows)
-  rollout = rollout.replace(policy_step=rollout.policy_step + step)
+  rollout = rollout.replace(policy_step=jnp.where(rollout.mask, step, 0))
   return Dispatched(problems, rollout, cursor + 1, metrics, begin)
 
 

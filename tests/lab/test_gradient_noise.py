@@ -75,8 +75,8 @@ def group(rows=8, width=7, prompt=2):
   return jax.tree.map(jnp.asarray, gradient_noise.Group(
       Rollout(rng.integers(0, 11, (rows, width)).astype(np.int32),
               (at >= prompt) & (at < length[:, None]), length, np.full(rows, prompt, np.int32),
-              np.zeros((rows, width), np.float32), np.zeros(rows, bool), zeros, zeros,
-              np.arange(rows, dtype=np.int32), zeros),
+              np.zeros((rows, width), np.float32), np.zeros(rows, bool), zeros,
+              np.zeros((rows, width), np.int32), np.arange(rows, dtype=np.int32), zeros),
       rng.integers(0, 2, rows).astype(np.float32)))
 
 

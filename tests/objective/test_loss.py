@@ -36,7 +36,7 @@ def setting(seed=0, rows=4, length=7):
   zeros = jnp.zeros(rows, jnp.int32)
   tokens = jnp.asarray(rng.integers(0, V, (rows, length)), jnp.int32)
   rollout = Rollout(tokens, jnp.asarray(mask), zeros + length, zeros + 1,
-                    -1 + 0.1 * normal(rows, length), zeros > 0, zeros, zeros, zeros, zeros)
+                    -1 + 0.1 * normal(rows, length), zeros > 0, zeros, 0 * mask, zeros, zeros)
   weights = jnp.asarray(mask / mask.sum(), jnp.float32)
   batch = TrainBatch(rollout, normal(rows, length), weights, -1.5 + 0.3 * normal(rows, length),
                      jnp.ones(mask.shape), ref_log_probs=-1.5 + 0.3 * normal(rows, length),

@@ -31,7 +31,7 @@ def rollout(seed: int = 0) -> Rollout:
   tokens = np.where(at < length[:, None], rng.integers(0, 13, mask.shape), 0).astype(np.int32)
   behavior = np.where(mask, -2.5, 0).astype(np.float32)
   return jax.tree.map(jnp.asarray, Rollout(tokens, mask, length, 0 * ids + 2, behavior, ids < 0,
-                                           0 * ids, 0 * ids, ids, ids // 4))
+                                           0 * ids, 0 * tokens, ids, ids // 4))
 
 
 @functools.cache

@@ -83,7 +83,7 @@ def test_constant_and_unscored_groups_are_sampled_again():
   np.testing.assert_array_equal(batch.verdicts.rewards, [0, 1, 1, 0, 0, 1])
   np.testing.assert_array_equal(batch.host.row_id, [8, 9, 18, 19, 20, 21])  # cursor * rows + row
   np.testing.assert_array_equal(batch.rollout.row_id, batch.host.row_id)
-  np.testing.assert_array_equal(batch.host.policy_step, 11)
+  np.testing.assert_array_equal(batch.host.policy_step, np.where(batch.host.mask, 11, 0))
   assert batch.cursor == 4
   assert batch.metrics["dynamic_sampling/draws"] == 3.0 and batch.metrics["rollout/of_tests"] == 1.0
   np.testing.assert_allclose(batch.metrics["dynamic_sampling/kept_groups"], 4 / 9)

@@ -30,7 +30,7 @@ def rollout() -> Rollout:
   turn[0, TOOL.stop:length[0]] = 2
   number = np.arange(3, dtype=np.int32)
   return Rollout(tokens, turn > 0, length, np.full(3, PROMPT, np.int32),
-                 np.where(turn > 0, -0.5, 0).astype(np.float32), number == 1, number, number,
+                 np.where(turn > 0, -0.5, 0).astype(np.float32), number == 1, number, 0 * turn,
                  number, number, turn, number == 1)
 
 

@@ -63,7 +63,7 @@ def batch() -> TrainBatch:
   tokens = np.where(at < end[:, None], rng.integers(0, 32, (ROWS, LENGTH)), 0).astype(np.int32)
   noise = np.where(mask, -3 + 0.1 * rng.standard_normal(mask.shape), 0).astype(np.float32)
   none = np.zeros(ROWS, np.int32)
-  rollout = Rollout(tokens, mask, end, start, noise, none > 0, none, none,
+  rollout = Rollout(tokens, mask, end, start, noise, none > 0, none, 0 * tokens,
                     np.arange(ROWS, dtype=np.int32), none)
   weights = (mask / mask.sum()).astype(np.float32)
   advantages = np.where(mask, rng.standard_normal((ROWS, 1)), 0).astype(np.float32)

@@ -61,7 +61,8 @@ def sampled(seed=0):
   noise = functools.partial(rng.standard_normal, shape)
   behavior = np.where(mask, -2.5 + 0.3 * noise(), 0).astype(np.float32)
   tokens = np.where(at < length[:, None], rng.integers(0, VOCABULARY, shape), 0).astype(np.int32)
-  rollout = Rollout(tokens, mask, length, start, behavior, ids < 0, 0 * ids, 0 * ids, ids, ids // 4)
+  rollout = Rollout(tokens, mask, length, start, behavior, ids < 0, 0 * ids, 0 * tokens, ids,
+                    ids // 4)
   some = [np.where(mask, x, 0).astype(np.float32)
           for x in (noise(), 0.1 * rng.random(shape), behavior + 0.05 * noise(), 1 + 0 * noise(),
                     behavior + 0.1 * noise(), noise(), noise())]

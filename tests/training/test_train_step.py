@@ -66,7 +66,7 @@ def recorded_batches(parts=1, seed=0, rows=16, length=11):
   rollout = Rollout(
       tokens.astype(np.int32), mask, end.astype(np.int32), start.astype(np.int32),
       np.where(mask, -2.5 + 0.3 * rng.standard_normal(
-          (rows, length)), 0).astype(np.float32), zeros > 0, zeros, zeros,
+          (rows, length)), 0).astype(np.float32), zeros > 0, zeros, 0 * tokens.astype(np.int32),
       np.arange(rows, dtype=np.int32), (np.arange(rows) // GROUP).astype(np.int32))
   rollout = jax.tree.map(jnp.asarray, rollout)
   anchor = jnp.where(mask, rollout.behavior_log_probs + 0.05 * rng.standard_normal((rows, length)),

@@ -186,7 +186,8 @@ def train_batch(batch: Batch, weights) -> TrainBatch:
   count = rows.rewards.shape[0]
   zeros = jnp.zeros(count, jnp.int32)
   rollout = Rollout(rows.tokens, rows.mask, rows.mask.sum(-1, dtype=jnp.int32), zeros,
-                    batch.behavior_log_probs, rows.mask[:, -1], zeros, zeros, jnp.arange(count),
+                    batch.behavior_log_probs, rows.mask[:, -1], zeros, 0 * rows.tokens,
+                    jnp.arange(count),
                     rows.group_id)
   return TrainBatch(rollout, batch.advantages, weights, batch.anchor_log_probs,
                     jnp.ones_like(weights), columns=batch.columns)

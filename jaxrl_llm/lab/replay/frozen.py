@@ -19,11 +19,10 @@ PER_ROW = {
     "prompt_length": np.int32,
     "truncated": bool,
     "stop_reason": np.int32,
-    "policy_step": np.int32,
     "row_id": np.int32,
     "group_id": np.int32,
 }
-OTHER_KEYS = {"trained_reward", "keep"}
+OTHER_KEYS = {"policy_step", "trained_reward", "keep"}
 TURN_KEYS = {"turn_id", "void"}  # only in runs with an environment
 
 
@@ -64,6 +63,8 @@ def load(run: RunFolder, iteration: int, row_length: int, pad_id: int) -> Frozen
   if has_turns:
     arrays["turn_id"] = _padded(rows, "turn_id", row_length, np.int32, 0)
     arrays["void"] = np.array([row["void"] for row in rows])
+  policy_step = np.array([row["policy_step"] for row in rows], np.int32)
+  arrays["policy_step"] = np.where(arrays["mask"], policy_step[:, None], 0)
   anchor = arrays.pop("anchor_log_probs", arrays["behavior_log_probs"])
   arrays["length"] = np.array([len(row["tokens"]) for row in rows], np.int32)
   return Frozen(

@@ -61,8 +61,8 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
       cfg=dataclasses.replace(cfg.batch, kl=without_kl), step=step)
   title = f"Replay of {workdir.name}"
   subtitle = (
-      f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step[0])}), policy "
-      f"of iteration {policy_iteration}; advantage {cfg.advantage.name}, aggregation "
+      f"rollouts of iteration {iteration} (policy step {int(rows.rollout.policy_step.max())}), "
+      f"policy of iteration {policy_iteration}; advantage {cfg.advantage.name}, aggregation "
       f"{cfg.aggregation.name}; {int(rows.rollout.mask.sum())} policy tokens in {len(rows.keep)} "
       f"rows")
   text = replay_report.text(replayed, f"{title}: {subtitle}.")

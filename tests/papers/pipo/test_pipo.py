@@ -17,7 +17,7 @@ def batch(advantages, mask, groups):
   rows = len(groups)
   zeros = jnp.zeros(rows, jnp.int32)
   rollout = Rollout(jnp.zeros(mask.shape, jnp.int32), jnp.asarray(mask), zeros, zeros,
-                    jnp.zeros(mask.shape), zeros > 0, zeros, zeros, zeros, jnp.asarray(groups))
+                    jnp.zeros(mask.shape), zeros > 0, zeros, 0 * mask, zeros, jnp.asarray(groups))
   ones = jnp.ones(mask.shape)
   return TrainBatch(rollout, jnp.asarray(advantages, jnp.float32), ones, None, ones)
 

@@ -10,7 +10,7 @@ the next runs time and changes no result.
 import argparse
 
 from jaxrl_llm.build import shared_starts
-from jaxrl_llm.store import cache, contents
+from jaxrl_llm.store import cache, contents, folders
 
 
 def main() -> None:
@@ -31,6 +31,11 @@ def main() -> None:
       cache.remove(root / name)
     done = "removed" if arguments.clear else f"of at most {limit >> 20}"
     print(f"  {name}: {size / (1 << 20):.1f} MiB {done}")
+  copies, _ = cache.size_and_time(root / folders.COPIES)
+  if arguments.clear:
+    cache.remove(root / folders.COPIES)
+  print(f"  {folders.COPIES}: {copies / (1 << 20):.1f} MiB {'removed' if arguments.clear else ''}"
+        " of inputs from buckets, without a limit")
 
 
 if __name__ == "__main__":

@@ -10,28 +10,29 @@ still be going on: a group is compared up to the last iteration that all its run
 
 import argparse
 import sys
-from pathlib import Path
 
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.reporting import compare
 from jaxrl_llm.reporting.reader import RunError
+from jaxrl_llm.store.folders import path_of
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("workdirs", type=Path, nargs="+", help="folders of runs")
+  parser.add_argument("workdirs", nargs="+", help="folders of runs")
   parser.add_argument("--metric", default="eval/accuracy",
                       help="metric to compare; with a minus in front, lower is better")
   parser.add_argument("--by", default="", help="config keys that tell groups apart, by commas; "
                       "default: all in which the runs differ, apart from the seed")
-  parser.add_argument("--out", type=Path, required=True, help="folder to write")
+  parser.add_argument("--out", required=True, help="folder to write")
   arguments = parser.parse_args()
   try:
     keys = [key.strip() for key in arguments.by.split(",") if key.strip()]
-    out = arguments.out.resolve()  # a pattern finds it, too, the second time
-    workdirs = [folder for folder in arguments.workdirs if folder.resolve() != out]
+    out = path_of(arguments.out).resolve()  # a pattern finds it, too, the second time
+    workdirs = [folder for folder in arguments.workdirs if path_of(folder).resolve() != out]
     print(compare.write(compare.compare(workdirs, arguments.metric, keys), arguments.out))
-  except (RunError, OSError) as error:
+  except (ConfigError, RunError, OSError) as error:
     sys.exit(f"error: {error}")
 
 

@@ -10,7 +10,6 @@ replay.md and replay.html into the run's folder.
 
 import argparse
 import sys
-from pathlib import Path
 
 from jaxrl_llm.config import OF_RUN, ConfigError, load_plugins
 from jaxrl_llm.lab.replay import replay_run
@@ -22,7 +21,7 @@ from jaxrl_llm.store.checkpoints import TornCheckpointsError
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("workdir", type=Path)
+  parser.add_argument("workdir", help="folder of the run, also gs://...")
   parser.add_argument("--iteration", type=int, help="iteration of the rollouts")
   parser.add_argument("--checkpoint", type=int,
                       help="iteration of the checkpoint whose parameters are the current policy")

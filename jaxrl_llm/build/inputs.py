@@ -18,6 +18,7 @@ from jaxrl_llm.models.hf.safetensors_files import CheckpointError
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.store import contents
 from jaxrl_llm.store.files import write_atomically
+from jaxrl_llm.store.folders import address_of, path_of
 from jaxrl_llm.tasks.mixture import names
 from jaxrl_llm.tasks.readers import files_of
 
@@ -46,7 +47,7 @@ def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
   Raises:
     ConfigError: naming the key, its file, and what was there.
   """
-  earlier = {key: files for key, files in _read(Path(workdir) / FILE).items()
+  earlier = {key: files for key, files in _read(path_of(workdir) / FILE).items()
              if not only or key == only}
   if not earlier:
     return
@@ -60,14 +61,14 @@ def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
       raise ConfigError(
           f"--workdir={workdir}: the contents of {key} have changed since the run began: "
           f"{changes[0]}{more}. Fix: what was there, another --workdir, or, to go on with what is "
-          f"there now, remove {Path(workdir) / FILE}.")
+          f"there now, remove {path_of(workdir) / FILE}.")
 
 
 def record(workdir: str | Path, cfg: Config) -> None:
   """Notes the inputs of a run that begins; those that are noted already stay as they are."""
-  path = Path(workdir) / FILE
+  path = path_of(workdir) / FILE
   earlier, now = _read(path), digests(cfg)
-  if not earlier and now and (Path(workdir) / "checkpoints").exists():
+  if not earlier and now and (path_of(workdir) / "checkpoints").exists():
     logger.warning("%s was begun without notes of what its inputs hold: they are those of now",
                    workdir)
   if now.keys() - earlier.keys() or not path.exists():
@@ -85,7 +86,7 @@ def digests(cfg: Config, only: str = "") -> Digests:
     key_files[f"teacher.{PRETRAINED}"] = _of_checkpoint(cfg.teacher.pretrained)
   places = {key: files for key, files in key_files.items() if not only or key == only}
   known = contents.digests(file for files in places.values() for file in files.values())
-  return {key: {name: known[file] for name, file in files.items()}
+  return {key: {address_of(name): known[file] for name, file in files.items()}
           for key, files in places.items() if files}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import inputs, setup
+from jaxrl_llm.build import bucket_inputs, inputs, setup
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.warm_start import frozen_start
 from jaxrl_llm.config import (
@@ -24,6 +24,7 @@ from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.models.hf import import_adapters, import_weights, peft
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST
+from jaxrl_llm.store.folders import path_of
 from jaxrl_llm.types import Params, Task
 
 
@@ -41,7 +42,7 @@ def read_config(workdir: str | Path, devices=None,
   Raises:
     ConfigError: the folder is no run's, or its config names other plugins.
   """
-  path = Path(workdir) / "config.json"
+  path = path_of(workdir) / "config.json"
   if not path.exists():
     raise ConfigError(
         f"--workdir={workdir}: no config.json there, so it is no run's folder. Fix: the --workdir "
@@ -58,7 +59,7 @@ def read_config(workdir: str | Path, devices=None,
       server=ServerConfig(),
       writer=WriterConfig("none"),
   )
-  return setup.resolve(cfg), training_devices
+  return bucket_inputs.copied(setup.resolve(cfg)), training_devices
 
 
 def build_learner(workdir: str | Path, devices=None,
@@ -80,12 +81,12 @@ def choose(workdir: str | Path, which: str | int = "latest") -> int:
   Raises:
     ConfigError: it does not exist; the message lists those there are.
   """
-  saved_iterations = checkpoints.iterations(Path(workdir))
-  best_iterations = checkpoints.iterations(Path(workdir), BEST)
+  saved_iterations = checkpoints.iterations(workdir)
+  best_iterations = checkpoints.iterations(workdir, BEST)
   if not saved_iterations and not best_iterations:
     raise ConfigError(
-        f"{Path(workdir) / 'checkpoints'}: no checkpoint there. Fix: the --workdir of a run that "
-        "reached its first one.")
+        f"{path_of(workdir) / 'checkpoints'}: no checkpoint there. Fix: the --workdir of a run "
+        "that reached its first one.")
   if which == "latest" and saved_iterations:
     return saved_iterations[-1]
   if which == "best" and best_iterations:
@@ -120,7 +121,7 @@ def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
     TornCheckpointsError: it cannot be read.
   """
   inputs.check(workdir, cfg, only=inputs.PRETRAINED)
-  workdir, iteration = Path(workdir), choose(workdir, which)
+  workdir, iteration = path_of(workdir), choose(workdir, which)
   parameters = learner.cfg.parameters
   shapes, _ = trainable.shapes_of(learner.model, parameters)
   layout, _ = trainable.shardings(learner.model, parameters, learner.mesh)

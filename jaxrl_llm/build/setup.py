@@ -9,7 +9,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import device_checks, size_checks
+from jaxrl_llm.build import bucket_inputs, device_checks, size_checks
 from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.build.learner import Learner, make_learner
 from jaxrl_llm.build.method_checks import check_rewards, check_task
@@ -80,6 +80,7 @@ def build_learner(cfg: Config, devices=None, *,
   Raises:
     ConfigError: the task does not fit the model or the row, or rows do not fit the devices.
   """
+  cfg = bucket_inputs.copied(cfg)
   size_checks.check(None if cfg.pretrained else cfg.model, cfg.rollout, cfg.evaluation,
                     cfg.task.heldout_problems,
                     cfg.updates.staleness if cfg.parameters.train == "all" else 0)

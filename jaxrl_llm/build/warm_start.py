@@ -20,6 +20,7 @@ from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checkpoints
+from jaxrl_llm.store.folders import is_bucket, path_of
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
 from jaxrl_llm.training.train_step import (
   NonFiniteError,
@@ -47,12 +48,12 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   Args:
     tokenizer: of the checkpoint in `pretrained`; unread without one.
   """
-  path = Path(workdir) / "warm_start"
-  there = processes.from_main("warm start", path.exists)
-  shared = None if there else shared_starts.key(cfg, learner)
+  path = path_of(workdir) / "warm_start"
+  there = processes.from_main("warm start", lambda: checkpoints.complete(path))
+  shared = None if there or is_bucket(path) else shared_starts.key(cfg, learner)
   if shared_starts.fetch(shared, path):
     tqdm.write("the warm start is that of an earlier run with the same inputs")
-  if processes.from_main("warm start", path.exists):
+  if processes.from_main("warm start", lambda: checkpoints.complete(path)):
     like = {"trained": _abstract(learner).params}
     trained = checkpoints.restore_part(path, like, TORN)["trained"]
     return Start(trained, frozen_start(cfg.pretrained, learner, workdir))
@@ -75,13 +76,13 @@ def frozen_start(pretrained: str, learner: Learner, workdir: Path) -> Params | N
   Raises:
     FileNotFoundError: the folder does not hold them.
   """
-  path = Path(workdir) / "warm_start"
+  path = path_of(workdir) / "warm_start"
   parameters = learner.cfg.parameters
   if parameters.train == "all":
     return None
   if pretrained:
     return trainable.frozen_of(_of_checkpoint(pretrained, learner), parameters)
-  if not path.exists():
+  if not checkpoints.complete(path):
     raise FileNotFoundError(
         f"{path}: no such folder, so the frozen parameters are unknown. Fix: a run's --workdir.")
   like = {"frozen": _abstract(learner).frozen}

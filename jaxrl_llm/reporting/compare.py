@@ -5,7 +5,6 @@ import difflib
 import io
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from jaxrl_llm.reporting import html, plots
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.store.folders import path_of
 
 LEVEL = 0.95
 HEADER = ("runs", "seeds", "at iteration", "final", "best")
@@ -127,7 +127,7 @@ def half_width(values: np.ndarray) -> float:
 
 def write(comparison: Comparison, out: str | os.PathLike) -> str:
   """Writes compare.png, compare.html and compare.md into the folder `out`; returns the table."""
-  folder = Path(out)
+  folder = path_of(out)
   folder.mkdir(parents=True, exist_ok=True)
   curves = io.BytesIO()
   plots.plot_groups({group.label: (group.iterations, group.values) for group in comparison.groups},

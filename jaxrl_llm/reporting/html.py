@@ -21,6 +21,7 @@ from jaxrl_llm.reporting import glossary
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
 from jaxrl_llm.reporting.tables import MISSING, headline, summary_rows
 from jaxrl_llm.reporting.writers import write_atomically
+from jaxrl_llm.store.folders import path_of
 
 CLAMP = 2.0  # nats: larger changes of a token's log-prob have the same colour
 OPACITY = 0.7  # of the colour at CLAMP
@@ -164,7 +165,7 @@ def _metrics(run: RunFolder) -> list[tuple[str, str, str, str]]:
 def _samples(run: RunFolder) -> dict[str, Any] | None:
   """Returns what samples.json holds, or None if the run has no such file."""
   path = _samples_path(run)
-  return read_json(path) if os.path.exists(path) else None
+  return read_json(path) if path_of(path).exists() else None
 
 
 def _samples_path(run: RunFolder) -> str:

@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import re
+import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 from jaxrl_llm.fields import ConfigError, option
 from jaxrl_llm.registry import METRIC_WRITERS, Choice
 from jaxrl_llm.store.files import write_atomically
+from jaxrl_llm.store.folders import is_bucket, path_of, put, remove
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ class MetricWriter:
   """
 
   def __init__(self, directory: Path, config: dict[str, Any], numbers):
-    self.directory, self.config, self.numbers = Path(directory), config, numbers
+    self.directory, self.config, self.numbers = path_of(directory), config, numbers
 
   @classmethod
   def require(cls) -> None:
@@ -85,7 +87,10 @@ class Tensorboard(MetricWriter):
 
   def __init__(self, directory: Path, config: dict[str, Any], numbers):
     super().__init__(directory, config, numbers)
-    self._events = os.path.join(directory, "tensorboard")
+    self._local = None  # in place of a bucket, where nothing can be appended
+    if is_bucket(directory):
+      self._local = tempfile.TemporaryDirectory()
+    self._events = self._local.name if self._local else os.path.join(directory, "tensorboard")
     self._open()
 
   def _open(self) -> None:
@@ -96,17 +101,24 @@ class Tensorboard(MetricWriter):
   def write(self, iteration: int, values: dict[str, float]) -> None:
     """Adds the events and flushes them."""
     self._add(iteration, values)
+    self._flush()
+
+  def _flush(self) -> None:
     self._writer.flush()
+    if self._local:
+      put(Path(self._events), self.directory / "tensorboard")
 
   def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
     """Removes all events and adds those of `lines`."""
     self._writer.close()
     for path in glob.glob(os.path.join(glob.escape(self._events), "events.out.tfevents.*")):
       os.remove(path)
+    if self._local and (self.directory / "tensorboard").exists():
+      remove(self.directory / "tensorboard")
     self._open()
     for iteration, values in lines:
       self._add(iteration, values)
-    self._writer.flush()
+    self._flush()
 
   def _add(self, iteration: int, values: dict[str, float]) -> None:
     for name, value in values.items():
@@ -115,6 +127,9 @@ class Tensorboard(MetricWriter):
   def close(self) -> None:
     """Closes the file of events."""
     self._writer.close()
+    if self._local:
+      put(Path(self._events), self.directory / "tensorboard")
+      self._local.cleanup()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,9 +199,10 @@ class Wandb(OnlineWriter):
 
   def begin(self, package, run_id: str):
     """Returns the run of this id."""
+    folder = None if is_bucket(self.directory) else str(self.directory)  # None: the current one
     return package.init(project=self.numbers.project, group=self.numbers.group or None, id=run_id,
-                        name=self.directory.resolve().name, dir=str(self.directory),
-                        config=self.config, resume="allow")
+                        name=self.directory.resolve().name, dir=folder, config=self.config,
+                        resume="allow")
 
 
 @register("trackio", Online)
@@ -238,11 +254,11 @@ class Copies:
 
   def __init__(self, choice: Choice, directory: Path, config: dict[str, Any]):
     self._writers, self._warned = {}, set()
-    os.makedirs(directory, exist_ok=True)
+    path_of(directory).mkdir(parents=True, exist_ok=True)
     numbers = METRIC_WRITERS.numbers(choice)
     for name, entry in METRIC_WRITERS.parts(choice.name).items():
       with self._guarded(name):
-        self._writers[name] = entry.function(Path(directory), config, numbers)
+        self._writers[name] = entry.function(path_of(directory), config, numbers)
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
     """Hands the metrics of an iteration to each writer."""

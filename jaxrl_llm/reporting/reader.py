@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_llm.store.files import rollout_files, rollout_part, rollout_path, rollout_paths
+from jaxrl_llm.store.folders import path_of
 
 NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
@@ -64,7 +65,7 @@ def read_run(workdir: str | os.PathLike) -> RunFolder:
   return RunFolder(
       workdir,
       config=read_json(os.path.join(workdir, "config.json")),
-      environment=read_json(environment) if os.path.exists(environment) else {},
+      environment=read_json(environment) if path_of(environment).exists() else {},
       metrics=read_metrics(os.path.join(workdir, "metrics.jsonl")),
   )
 
@@ -104,8 +105,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 def _text(path: str) -> str:
   try:
-    with open(path, "rb") as file:
-      return file.read().decode("utf-8", errors="replace")
+    return path_of(path).read_bytes().decode("utf-8", errors="replace")
   except OSError as error:
     raise RunError(f"{path}: {error.strerror}. Is this a run's folder?") from error
 

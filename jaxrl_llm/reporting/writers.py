@@ -1,6 +1,7 @@
 """Writes metrics and rollouts as JSON lines."""
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ import numpy as np
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.reporting.reader import read_metrics
 from jaxrl_llm.store.files import rollout_part, rollout_path, rollout_paths, write_atomically
+from jaxrl_llm.store.folders import is_bucket, path_of
 
 logger = logging.getLogger(__name__)
 __all__ = ["DIGITS", "MetricsWriter", "NoWriter", "plain", "write_atomically", "write_rollouts"]
@@ -30,9 +32,9 @@ class MetricsWriter:
   """
 
   def __init__(self, workdir: str | os.PathLike, copies: Copies | None = None):
-    os.makedirs(workdir, exist_ok=True)
+    path_of(workdir).mkdir(parents=True, exist_ok=True)
     self._path = os.path.join(workdir, "metrics.jsonl")
-    self._file = _open_after_last_line(self._path)
+    self._file = _opened(self._path)
     self._copies = copies
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
@@ -42,7 +44,8 @@ class MetricsWriter:
     numbers = np.fromiter(values.values(), np.float64, len(values))
     self._file.write(_line(iteration, values, numbers).encode())
     self._file.flush()
-    os.fsync(self._file.fileno())
+    if not isinstance(self._file, _WholeFile):
+      os.fsync(self._file.fileno())
     if self._copies is not None:
       self._copies.write(iteration, dict(zip(values, numbers.tolist(), strict=True)))
 
@@ -54,7 +57,7 @@ class MetricsWriter:
     text = [_line(number, values, np.fromiter(values.values(), np.float64, len(values)))
             for number, values in retained]
     write_atomically(self._path, "".join(text))
-    self._file = _open_after_last_line(self._path)
+    self._file = _opened(self._path)
     if self._copies is not None:
       self._copies.restart(retained)
 
@@ -94,13 +97,33 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
     part: (which process, of how many) the rows are of; each process writes a file of its own.
   """
   path = rollout_path(workdir, iteration, part)
-  os.makedirs(os.path.dirname(path), exist_ok=True)
+  path_of(path).parent.mkdir(parents=True, exist_ok=True)
   write_atomically(path, "".join(map(_dumps, rows)))
   for other in rollout_paths(workdir, iteration):
     if rollout_part(other)[1] != part[1]:
       with contextlib.suppress(FileNotFoundError):  # another process removes it, too
-        os.remove(other)
+        path_of(other).unlink()
   return path
+
+
+class _WholeFile(io.BytesIO):
+  """The lines of a file in a bucket, where nothing is appended: each `flush` writes all of them."""
+
+  def __init__(self, path: str):
+    place = path_of(path)
+    exists = place.exists()
+    super().__init__(place.read_bytes() if exists else b"")
+    self._path = path
+    self.seek(0, io.SEEK_END)
+    if not exists:
+      self.flush()
+
+  def flush(self) -> None:
+    write_atomically(self._path, self.getvalue())
+
+
+def _opened(path: str):
+  return _WholeFile(path) if is_bucket(path) else _open_after_last_line(path)
 
 
 def _open_after_last_line(path: str):

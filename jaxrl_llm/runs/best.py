@@ -1,12 +1,11 @@
 """The parameters of the best evaluation so far, and the decision to end a run early."""
 
 import math
-import shutil
 from pathlib import Path
 
 from jaxrl_llm.build.best_checks import parsed, unknown
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.store import checkpoints
+from jaxrl_llm.store import checkpoints, folders
 from jaxrl_llm.store.checkpoints import BEST
 from jaxrl_llm.types import Params
 
@@ -28,7 +27,7 @@ class Best:
   """
 
   def __init__(self, metric: str, patience: int, directory: Path):
-    self._directory, self._metric, self._patience = Path(directory), metric, patience
+    self._directory, self._metric, self._patience = folders.path_of(directory), metric, patience
     self._name, self._sign = parsed(metric)
     self._forget()
 
@@ -100,4 +99,4 @@ class Best:
 
   def _drop(self, iterations: list[int]) -> None:
     for iteration in iterations if processes.is_main() else ():
-      shutil.rmtree(self._directory / BEST / str(iteration))
+      folders.remove(self._directory / BEST / str(iteration))

@@ -18,7 +18,7 @@ from absl import app, flags, logging
 from jaxrl_llm import paper_table
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.store import cache
+from jaxrl_llm.store import cache, folders
 from jaxrl_llm.store.signals import Terminated
 
 _COORDINATOR = flags.DEFINE_string(
@@ -31,6 +31,7 @@ _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 # That of a run which came to an end before its last iteration, and would again.
 ENDED_EARLY = 3
+IN_BUCKETS = ("workdir", "pretrained")  # flags that may name a folder in a bucket
 
 
 def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str],
@@ -189,7 +190,7 @@ def _described(error: BaseException) -> str:
 
 
 def check(rest: Sequence[str], required: Sequence[str], folders: Sequence[str]) -> None:
-  """Refuses arguments that are no flags, absent flags, empty paths and addresses of buckets.
+  """Refuses arguments that are no flags, absent flags, empty paths and addresses that do not fit.
 
   Args:
     rest: the arguments that are no flags.
@@ -209,5 +210,15 @@ def check(rest: Sequence[str], required: Sequence[str], folders: Sequence[str]) 
     if value == "":
       raise ConfigError(f"--{name}= is empty. Fix: --{name}=<a folder>.")
     if "://" in str(value):
-      raise ConfigError(f"--{name}={value}: not a folder but an address. Fix: mount the bucket as "
-                        "a folder, or write to a folder and copy it.")
+      _check_address(name, str(value))
+
+
+def _check_address(name: str, value: str) -> None:
+  """Refuses an address where a flag takes none, or of another service than Google's buckets."""
+  if not folders.is_bucket(value):
+    raise ConfigError(folders.refusal(f"--{name}=", value))
+  if name not in IN_BUCKETS:
+    raise ConfigError(f"--{name}={value}: this is written to a folder. Fix: --{name}=<a folder>, "
+                      "and `gcloud storage cp -r` of it.")
+  if not re.fullmatch(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[^/]+)+/?", value):
+    raise ConfigError(f"--{name}={value}: no folder in a bucket. Fix: gs://<bucket>/<folder>.")

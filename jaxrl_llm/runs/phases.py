@@ -11,6 +11,8 @@ from pathlib import Path
 
 import jax
 
+from jaxrl_llm.store import folders
+
 # In the order of an iteration. `other` is the writing of files and of the report.
 PHASES = ("rollout", "verify", "update", "evaluation", "checkpoint", "other")
 # What tokens per second leave out: it should not depend on how often a run is evaluated or saved.
@@ -111,5 +113,6 @@ def profiled(directory: Path, iterations: tuple[int, ...], iteration: int):
   if iteration not in iterations:
     yield False
     return
-  with jax.profiler.trace(str(directory / "profile" / f"iteration_{iteration:05d}")):
-    yield True
+  with folders.local(directory / "profile" / f"iteration_{iteration:05d}") as local:
+    with jax.profiler.trace(str(local)):
+      yield True

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_llm.build import evaluation_sets, inputs, setup
+from jaxrl_llm.build import bucket_inputs, evaluation_sets, inputs, setup
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.loop import Loop, make_loop
@@ -27,7 +27,7 @@ from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
-from jaxrl_llm.store import disk, lock, signals, workdir
+from jaxrl_llm.store import disk, folders, lock, signals, workdir
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.columns import REFERENCE
@@ -83,8 +83,9 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, to_dict(resolved))
-  processes.from_main("inputs", lambda: inputs.check(directory, resolved))
-  cfg, task, learner, sampler = setup.build(resolved)
+  local = bucket_inputs.copied(resolved)
+  processes.from_main("inputs", lambda: inputs.check(directory, local))
+  cfg, task, learner, sampler = setup.build(local)
   setup.log_sampling(cfg.pretrained,
                      {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   loop = make_loop(cfg, task, learner, sampler)
@@ -92,13 +93,13 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   def claimed() -> Path:
     """The run's folder, in which its config and the digests of its inputs are noted."""
     folder = workdir.claim(directory, to_dict(resolved))
-    inputs.record(folder, resolved)
+    inputs.record(folder, local)
     return folder
 
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task, needed=False)
     with disk.named(directory), _lock(directory), signals.handled() as received:
-      folder = Path(processes.from_main("workdir", claimed))
+      folder = folders.path_of(processes.from_main("workdir", claimed))
       settings = OutputSettings(folder, sets, cfg.writer, cfg.checkpoint, cfg.evaluation.patience,
                                 to_dict(cfg))
       read = functools.partial(warm_start, cfg, learner, task.tokenizer, folder)
@@ -145,7 +146,8 @@ def _run(loop: Loop, read: Callable[[], Start], settings: OutputSettings, clock:
   learner, folder, tokenizer = loop.learner, settings.directory, loop.source.task.tokenizer
   if processes.is_main():
     workdir.write_environment(folder)
-    tokenizer.save_pretrained(folder / "tokenizer")
+    with folders.local(folder / "tokenizer") as local:
+      tokenizer.save_pretrained(local)
   start = read()
   reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None
   before = _StartParams(learner, reference, None if start.frozen is None else start, read)

@@ -3,7 +3,6 @@ after a torn or damaged one, the one before is read.
 """
 
 import logging
-import shutil
 from pathlib import Path
 
 import jax
@@ -11,7 +10,8 @@ import orbax.checkpoint as ocp
 
 from jaxrl_llm.config import CheckpointConfig
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.store import checksums
+from jaxrl_llm.store import checksums, folders
+from jaxrl_llm.store.folders import is_bucket, path_of
 
 BEST = "best"  # the folder of the best parameters, beside "checkpoints"
 logger = logging.getLogger(__name__)
@@ -32,18 +32,25 @@ class Checkpoints:
   """
 
   def __init__(self, workdir: Path, cfg: CheckpointConfig):
-    self._directory = Path(workdir).resolve() / "checkpoints"
+    self._directory = path_of(workdir).resolve() / "checkpoints"
     self._writing: int | None = None  # the iteration that `save` began last
     if self._directory.exists() and not self._directory.is_dir():
       raise TornCheckpointsError(f"{self._directory} is a file, not the folder of the checkpoints. "
                                  "Fix: remove it, or another --workdir.")
+    self._manager = self._make_manager(cfg.keep)
+
+  def _make_manager(self, keep: int):
+    if is_bucket(self._directory):
+      from jaxrl_llm.store.bucket_checkpoints import BucketManager
+
+      return BucketManager(self._directory, keep)
     listed = ocp.options.AsyncOptions(post_finalization_callback=self._list_files)
-    options = ocp.CheckpointManagerOptions(max_to_keep=cfg.keep, enable_async_checkpointing=True,
+    options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True,
                                            create=True, async_options=listed)
     # Without a handler Orbax infers one from the newest folder. One emptied folder would then make
     # the intact ones beside it unreadable.
-    self._manager = ocp.CheckpointManager(self._directory, options=options,
-                                          item_handlers=ocp.StandardCheckpointHandler())
+    return ocp.CheckpointManager(self._directory, options=options,
+                                 item_handlers=ocp.StandardCheckpointHandler())
 
   def save(self, iteration: int, tree) -> None:
     """Begins to write; on return the tree has been copied from the devices.
@@ -67,7 +74,7 @@ class Checkpoints:
   def finish(self) -> None:
     """Waits until what `save` began is complete, with checksums of the last files."""
     self._manager.wait_until_finished()
-    if self._writing is not None and processes.is_main():
+    if self._writing is not None and processes.is_main() and not is_bucket(self._directory):
       checksums.complete(self._directory / str(self._writing))
     self._writing = None
 
@@ -118,7 +125,11 @@ class Checkpoints:
     return None
 
   def _damage(self, iteration: int) -> str | None:
-    """What is wrong with a checkpoint's files; each process compares a share of them."""
+    """What is wrong with a checkpoint's files; each process compares a share of them. A bucket has
+    checksums of its own.
+    """
+    if is_bucket(self._directory):
+      return None
     try:
       found = checksums.damage(self._directory / str(iteration),
                                slice(processes.index(), None, processes.count()))
@@ -132,8 +143,8 @@ class Checkpoints:
     for iteration in newer if processes.is_main() else ():
       aside = self._directory.parent / f"torn_checkpoint_{iteration}"
       if aside.exists():
-        shutil.rmtree(aside)
-      shutil.move(self._directory / str(iteration), aside)
+        folders.remove(aside)
+      folders.move(self._directory / str(iteration), aside)
       logger.warning("checkpoint %s %s and was set aside; going on from that of iteration %d",
                      self._directory / str(iteration), reasons[iteration], chosen)
     if newer:
@@ -172,9 +183,22 @@ def save_params(path: Path, params) -> None:
   """Writes parameters, completely or not at all, in place of what was there."""
   # Not ocp.StandardCheckpointer: it saves in a thread, which logs the traceback of what it raises.
   with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-    checkpointer.save(Path(path).resolve(), args=ocp.args.StandardSave(params), force=True)
-  if processes.is_main():
+    if is_bucket(path):
+      from jaxrl_llm.store import bucket_checkpoints
+
+      processes.from_main("params before", lambda: bucket_checkpoints.remove(path_of(path)))
+    checkpointer.save(path_of(path).resolve(), args=ocp.args.StandardSave(params), force=True)
+  if processes.is_main() and not is_bucket(path):
     checksums.write(Path(path).resolve())
+
+
+def complete(path: Path) -> bool:
+  """Returns whether what `save_params` wrote is there. In a bucket, a part of it may be."""
+  if is_bucket(path):
+    from jaxrl_llm.store import bucket_checkpoints
+
+    return bucket_checkpoints.complete(path_of(path))
+  return path.exists()
 
 
 def iterations(workdir: Path, folder: str = "checkpoints") -> list[int]:
@@ -183,7 +207,11 @@ def iterations(workdir: Path, folder: str = "checkpoints") -> list[int]:
   Args:
     folder: "checkpoints", or `BEST`.
   """
-  directory = Path(workdir) / folder
+  directory = path_of(workdir) / folder
+  if is_bucket(directory):
+    from jaxrl_llm.store import bucket_checkpoints
+
+    return bucket_checkpoints.iterations(directory)
   if not directory.is_dir():
     return []
   return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
@@ -201,13 +229,15 @@ def restore_part(path: Path, like, fix: str):
     TornCheckpointsError: it cannot be read, is damaged, or lacks a leaf of `like` because it was
       written under another configuration.
   """
-  _refuse_damaged(Path(path), fix)
+  path = path_of(path)
+  if not is_bucket(path):
+    _refuse_damaged(path, fix)
   args = ocp.args.PyTreeRestore(item=like,
                                 restore_args=ocp.checkpoint_utils.construct_restore_args(like),
                                 partial_restore=True)
   try:
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-      tree = checkpointer.restore(Path(path).resolve(), args=args)
+      tree = checkpointer.restore(path.resolve(), args=args)
   except Exception as error:  # Orbax raises many types for a torn directory
     raise TornCheckpointsError(
         f"{path} cannot be read ({first_line(error)}). Fix: {fix}.") from error

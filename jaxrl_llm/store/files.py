@@ -8,9 +8,15 @@ ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?\.jsonl")
 
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
   """Replaces the file at `path`; a reader sees the old or the new content, even after a crash."""
+  content = content if isinstance(content, bytes) else content.encode(errors="replace")
+  if os.fspath(path).startswith("gs://"):
+    from jaxrl_llm.store import buckets  # here: only runs in a bucket need it
+
+    buckets.write(path, content)
+    return
   temporary = f"{os.fspath(path)}.tmp"
   with open(temporary, "wb") as file:
-    file.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
+    file.write(content)
     file.flush()
     os.fsync(file.fileno())
   os.replace(temporary, path)
@@ -42,7 +48,16 @@ def rollout_files(workdir: str | os.PathLike) -> dict[int, list[str]]:
   """Returns the files of rollouts in a run's folder by iteration."""
   folder = os.path.join(workdir, "rollouts")
   paths: dict[int, list[str]] = {}
-  for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+  for name in sorted(_names(folder)):
     if match := ROLLOUTS.fullmatch(name):
       paths.setdefault(int(match[1]), []).append(os.path.join(folder, name))
   return paths
+
+
+def _names(folder: str) -> list[str]:
+  """The names of a folder's files; none without a folder."""
+  if folder.startswith("gs://"):
+    from jaxrl_llm.store import buckets
+
+    return buckets.names(folder)
+  return os.listdir(folder) if os.path.isdir(folder) else []

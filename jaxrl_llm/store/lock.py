@@ -8,8 +8,13 @@ import os
 import socket
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.store import folders
+
+if TYPE_CHECKING:
+  from jaxrl_llm.store.lease import Lease
 
 NAME = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -24,6 +29,7 @@ class MovedError(RuntimeError):
 # The folders of this process. The kernel does not refuse a process its own lock, and would drop the
 # lock if the file were opened and closed a second time.
 _mine: dict[Path, tuple[int, int] | None] = {}  # device and inode of each
+_leases: dict[str, "Lease"] = {}  # of folders in buckets
 _guard = threading.Lock()
 
 
@@ -31,13 +37,18 @@ _guard = threading.Lock()
 def held(workdir: str | Path):
   """Makes the folder, and holds its lock until the context ends.
 
-  It is a POSIX record lock: it belongs to this process alone. It ends with the process however that
-  ends, no child that outlives it keeps it, and network file systems know it, too. The file stays
-  and says who held it last. Reading a run needs no lock.
+  In a bucket it is a claim that is renewed (lease.py). Elsewhere it is a POSIX record lock: it
+  belongs to this process alone. It ends with the process however that ends, no child that outlives
+  it keeps it, and network file systems know it, too. The file stays and says who held it last.
+  Reading a run needs no lock.
 
   Raises:
     ConfigError: another trainer holds it; the message names process and host.
   """
+  if folders.is_bucket(workdir):
+    with _leased(workdir):
+      yield
+    return
   workdir = Path(workdir).resolve()
   workdir.mkdir(parents=True, exist_ok=True)
   with _guard:
@@ -58,6 +69,23 @@ def held(workdir: str | Path):
       _mine.pop(workdir)
 
 
+@contextlib.contextmanager
+def _leased(workdir: str | os.PathLike):
+  """As `held`, of a folder in a bucket."""
+  from jaxrl_llm.store import lease
+
+  path = folders.path_of(workdir)
+  try:
+    claim = lease.Lease(path / NAME)
+  except lease.HeldError as error:
+    raise ConfigError(_refusal(workdir, str(error))) from None
+  _leases[str(path)] = claim
+  try:
+    yield
+  finally:
+    _leases.pop(str(path)).release()
+
+
 def _identity(workdir: Path) -> tuple[int, int] | None:
   try:
     stat = workdir.stat()
@@ -73,11 +101,27 @@ def check(workdir: str | Path) -> None:
   Raises:
     MovedError: naming the path.
   """
+  if folders.is_bucket(workdir):
+    _check_lease(workdir)
+    return
   held_before = _mine.get(Path(workdir).resolve())
   if held_before is not None and _identity(Path(workdir)) != held_before:
     raise MovedError(f"--workdir={workdir}: the folder was moved away or removed while the run "
                      "wrote there; nothing was made in its place. Fix: start the same command with "
                      "the folder's new path, which goes on from its last checkpoint.")
+
+
+def _check_lease(workdir: str | os.PathLike) -> None:
+  from jaxrl_llm.store import lease
+
+  try:
+    if claim := _leases.get(str(folders.path_of(workdir))):
+      claim.check()
+  except lease.HeldError as error:
+    raise MovedError(f"--workdir={workdir}: {error} has taken the folder over, because this "
+                     "process did not renew its claim for a minute. Nothing more is written. Fix: "
+                     "one trainer for a folder; the same command goes on when the other has "
+                     "ended.") from error
 
 
 def _lock(number: int, workdir: Path) -> None:
@@ -93,6 +137,6 @@ def _lock(number: int, workdir: Path) -> None:
                    "refused. Fix: start only one.", workdir, error.strerror)
 
 
-def _refusal(workdir: Path, holder: str) -> str:
+def _refusal(workdir: str | os.PathLike, holder: str) -> str:
   return (f"--workdir={workdir}: {holder} is training there. Fix: wait for it or end it, or use "
           "another --workdir.")

@@ -15,6 +15,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import paper_table
 from jaxrl_llm.config import ConfigError, read_saved
 from jaxrl_llm.store.files import write_atomically
+from jaxrl_llm.store.folders import path_of
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy",
             "ml-collections")
@@ -36,7 +37,7 @@ def claim(workdir: str | Path, values: dict) -> Path:
   Keys of `LAYOUT`, `SCHEDULE` and `SERVER` that changed are written; those of `LAYOUT` are logged.
   """
   changed = check(workdir, values)
-  workdir = Path(workdir)
+  workdir = path_of(workdir)
   path = workdir / "config.json"
   if changed or not path.exists():
     workdir.mkdir(parents=True, exist_ok=True)
@@ -59,12 +60,12 @@ def check(workdir: str | Path, values: dict) -> list[str]:
   Raises:
     ConfigError: listing the differences.
   """
-  path = Path(workdir) / "config.json"
+  path = path_of(workdir) / "config.json"
   if not path.exists():
     return []
   saved_config, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(values)
   former = paper_table.carried_before(saved_config)
-  if former is not None and any(Path(workdir).glob("checkpoints/*")):
+  if former is not None and any(path_of(workdir).glob("checkpoints/*")):
     raise ConfigError(f"--workdir={workdir}: {former} in its config.json is of version 0.1, whose "
                       "checkpoints hold what it carries in another form. Fix: another --workdir; "
                       "evaluation and export still read this one.")

@@ -14,6 +14,7 @@ from jaxrl_llm.objective import advantages
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.store import checkpoints
+from jaxrl_llm.store.folders import path_of
 from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Rollout
@@ -34,7 +35,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
     RunError: the folder, the rollouts or the checkpoint cannot be read, the policy is older than
       the rollouts, or the advantage reads what no run saves.
   """
-  workdir = Path(workdir)
+  workdir = path_of(workdir)
   finished = read_run(workdir)
   cfg, task, learner = saved.build_learner(workdir, jax.devices()[:1], plugins)
   policy_iteration = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)

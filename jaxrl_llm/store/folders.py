@@ -1,0 +1,142 @@
+"""Folders of two kinds: of a file system, and of a bucket (gs://...), by one set of names.
+
+A path is a `pathlib.Path`, or a `buckets.BucketPath`, which has the same methods; what the two do
+differently is here and in files.py, lock.py and checkpoints.py. Where a library writes files by
+itself, it writes them to a local folder, which is then put into the bucket.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.store import cache
+from jaxrl_llm.store.files import write_atomically
+
+if TYPE_CHECKING:
+  from jaxrl_llm.store.buckets import BucketPath
+
+BUCKET = "gs://"
+COPIES = "buckets"  # where local copies of inputs are, in the user's shared folder
+
+
+def is_bucket(address: str | os.PathLike) -> bool:
+  """Returns whether an address is in a bucket."""
+  return os.fspath(address).startswith(BUCKET)
+
+
+def path_of(address: str | os.PathLike) -> "Path | BucketPath":
+  """Returns the path of an address.
+
+  Raises:
+    ConfigError: an address of another service, such as s3://.
+  """
+  if not is_bucket(address):
+    if "://" in os.fspath(address):
+      raise ConfigError(refusal("", os.fspath(address)))
+    return Path(address)
+  from jaxrl_llm.store import buckets  # here: it replaces Orbax's own paths of buckets
+
+  return buckets.BucketPath(address)
+
+
+def refusal(key: str, address: str) -> str:
+  """Returns the message about an address of a service that is not read or written.
+
+  Args:
+    key: the flag or config key, with "=" or " = "; empty: unknown.
+  """
+  return (f"{key}{address}: of addresses, only those of Google's buckets are read and written. "
+          "Fix: gs://<bucket>/<folder>, or a folder, on which another service may be mounted.")
+
+
+def remove(path: "Path | BucketPath") -> None:
+  """Removes a folder with all that is in it.
+
+  Raises:
+    FileNotFoundError: there is none.
+  """
+  if isinstance(path, Path):
+    shutil.rmtree(path)
+  else:
+    path.rmtree()
+
+
+def move(path: "Path | BucketPath", to: "Path | BucketPath") -> None:
+  """Gives a folder another name; in a bucket, its objects are copied one after the other."""
+  if isinstance(path, Path):
+    shutil.move(path, to)
+  else:
+    path.rename(to)
+
+
+@contextlib.contextmanager
+def local(path: "Path | BucketPath") -> Iterator[Path]:
+  """Yields a local folder for a library that writes files: `path` itself, or an empty one, whose
+  files are put to `path` at the end.
+  """
+  if isinstance(path, Path):
+    yield path
+    return
+  with tempfile.TemporaryDirectory() as folder:
+    yield Path(folder)
+    put(Path(folder), path)
+
+
+def put(folder: Path, path: "BucketPath") -> None:
+  """Writes the files of a local folder to a bucket, over those of the same names."""
+  for file in sorted(folder.rglob("*")):
+    if file.is_file():
+      (path / file.relative_to(folder).as_posix()).write_bytes(file.read_bytes())
+
+
+def local_copy(address: str) -> Path:
+  """Returns a local copy of a file or a folder in a bucket; what has changed there is read anew.
+
+  It is in the user's shared folder (cache.py), as <bucket>/<name>, with the generations that were
+  read.
+
+  Raises:
+    FileNotFoundError: there is nothing at the address.
+    ConfigError: there is no shared folder.
+  """
+  from jaxrl_llm.store import buckets
+
+  root = cache.folder(COPIES)
+  if root is None:
+    raise ConfigError(f"{address}: without the shared folder ({cache.VARIABLE}) there is no place "
+                      "for a local copy. Fix: set it to a folder, or copy the files yourself.")
+  address = address.rstrip("/")
+  names = buckets.names(address)
+  if not names:
+    raise FileNotFoundError(errno.ENOENT, "no such object or folder", address)
+  place = root / address.removeprefix(BUCKET)
+  noted = root / f".{hashlib.sha256(address.encode()).hexdigest()[:32]}.json"
+  known: dict[str, str] = json.loads(noted.read_text()) if noted.exists() else {}
+  for name in names:
+    file = place / name
+    before = bytes.fromhex(known.get(name, "")) if file.exists() else b""
+    content, generation = buckets.read("/".join(filter(None, (address, name))), before or None)
+    if content is not None:
+      file.parent.mkdir(parents=True, exist_ok=True)
+      write_atomically(file, content)
+    known[name] = generation.hex()
+  for name in known.keys() - set(names):
+    del known[name]
+    (place / name).unlink(missing_ok=True)
+  write_atomically(noted, json.dumps(known))
+  return place
+
+
+def address_of(path: str | os.PathLike) -> str:
+  """Returns where a local copy is from; another path as it is."""
+  root, text = cache.root(), os.fspath(path)
+  copies = "" if root is None else f"{root / COPIES}/"
+  return BUCKET + text.removeprefix(copies) if copies and text.startswith(copies) else text

@@ -1,0 +1,178 @@
+"""Paths in a bucket, local copies of what is there, and the claim on a folder, by a stub server."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import bucket_stub
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.reporting.writers import MetricsWriter
+from jaxrl_llm.store import buckets, cache, checkpoints, folders, lease, lock
+from jaxrl_llm.store.buckets import BucketPath
+
+
+@pytest.fixture
+def serve(monkeypatch, request):
+  """Starts a stub, and has tensorstore use it."""
+  def start(conditional: bool = True) -> bucket_stub.Bucket:
+    server = bucket_stub.Bucket(conditional)
+    monkeypatch.setenv(bucket_stub.VARIABLE, server.address)
+    monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")  # looks for no credentials
+    buckets.forget()
+    request.addfinalizer(buckets.forget)
+    return server
+
+  return start
+
+
+@pytest.fixture
+def run_folder(serve):
+  serve()
+  return BucketPath("gs://test-runs/group/run")
+
+
+def test_a_folder_is_what_its_objects_say(run_folder):
+  assert not run_folder.exists() and str(run_folder.resolve()) == "gs://test-runs/group/run"
+  (run_folder / "rollouts").mkdir(parents=True)
+  assert (run_folder / "rollouts").is_dir() and not list((run_folder / "rollouts").iterdir())
+  for number in range(12):  # more than a page of the listing
+    (run_folder / "rollouts" / f"iteration_{number:02d}.jsonl").write_text(f"{number} é")
+  assert (run_folder / "rollouts" / "iteration_07.jsonl").read_text() == "7 é"
+  assert len(list((run_folder / "rollouts").iterdir())) == 12
+  assert [path.name for path in run_folder.iterdir()] == ["rollouts"]
+  assert [path.name for path in run_folder.glob("rollouts/iteration_1*")] == [
+      "iteration_10.jsonl", "iteration_11.jsonl"]
+  assert [path.name for path in run_folder.parent.glob("*/rollouts")] == ["rollouts"]
+  folders.move(run_folder / "rollouts", run_folder / "aside")
+  assert not (run_folder / "rollouts").exists() and len(list((run_folder / "aside").iterdir())) == 12
+  folders.remove(run_folder)
+  assert not run_folder.parent.exists()
+  with pytest.raises(FileNotFoundError, match="aside/iteration_07"):
+    (run_folder / "aside" / "iteration_07.jsonl").read_bytes()
+
+
+def test_an_error_leaves_the_object_before(run_folder):
+  (run_folder / "a").write_text("before")
+  with pytest.raises(RuntimeError):
+    with (run_folder / "a").open("wb") as file:
+      file.write(b"half")
+      raise RuntimeError
+  assert (run_folder / "a").read_text() == "before"
+  with pytest.raises(OSError, match="never appended"):
+    (run_folder / "a").open("a")
+
+
+def test_metrics_are_written_whole(serve):
+  server, path = serve(), "gs://test-runs/run"
+  writer = MetricsWriter(path)
+  for iteration in range(3):
+    writer.write(iteration, {"loss": iteration / 2})
+  writer.close()
+  again = MetricsWriter(path)
+  again.cut_back(1)
+  again.write(2, {"loss": 9.0})
+  lines = [json.loads(line) for line in
+           server.objects["test-runs", "run/metrics.jsonl"].content.decode().splitlines()]
+  assert [(line["iteration"], line["loss"]) for line in lines] == [(0, 0.0), (1, 0.5), (2, 9.0)]
+
+
+def test_parameters_are_there_when_they_are_complete(run_folder):
+  like = {"a": np.arange(6.0), "b": {"c": np.ones((3, 4), np.float32)}}
+  path = run_folder / "best" / "3"
+  for value in (1.0, 2.0):  # in place of what was there
+    checkpoints.save_params(path, {**like, "a": like["a"] + value})
+  assert checkpoints.complete(path) and checkpoints.iterations(run_folder, "best") == [3]
+  tree = checkpoints.restore_part(path, {"a": like["a"]}, "none")
+  np.testing.assert_array_equal(tree["a"], like["a"] + 2.0)
+  (path / "commit_success.txt").unlink()  # as if the writer had been killed
+  assert not checkpoints.complete(path) and checkpoints.iterations(run_folder, "best") == []
+
+
+def test_a_local_copy_follows_the_bucket(run_folder, monkeypatch, tmp_path):
+  monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+  for name in ("a.jsonl", "sub/b.jsonl"):
+    (run_folder / name).write_text(name)
+  copy = folders.local_copy(str(run_folder))
+  assert (copy / "sub" / "b.jsonl").read_text() == "sub/b.jsonl"
+  assert folders.address_of(copy / "a.jsonl") == f"{run_folder}/a.jsonl"
+  written = (copy / "a.jsonl").stat().st_mtime_ns
+  (run_folder / "sub/b.jsonl").write_text("new")
+  assert (folders.local_copy(str(run_folder)) / "sub" / "b.jsonl").read_text() == "new"
+  assert (copy / "a.jsonl").stat().st_mtime_ns == written, "read again without need"
+  assert folders.local_copy(f"{run_folder}/a.jsonl") == copy / "a.jsonl"
+  with pytest.raises(FileNotFoundError, match="gs://test-runs/none"):
+    folders.local_copy("gs://test-runs/none")
+
+
+def claims_side_by_side(path) -> int:
+  """How many of eight trainers that begin at the same moment get the folder."""
+  barrier, won = threading.Barrier(8), []
+
+  def claim():
+    barrier.wait()
+    try:
+      won.append(lease.Lease(path))
+    except lease.HeldError:
+      pass
+
+  threads = [threading.Thread(target=claim) for _ in range(8)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  for claimed in won:
+    claimed.release()
+  return len(won)
+
+
+@pytest.mark.parametrize("conditional", [True, False], ids=["conditional", "wrong"])
+def test_one_of_eight_trainers_gets_the_folder(serve, conditional):
+  """Where a server ignores conditions, which is wrong, the test sees it."""
+  serve(conditional)
+  assert (claims_side_by_side(BucketPath("gs://test-runs/run/lock")) == 1) is conditional
+
+
+def test_a_second_trainer_is_refused_and_a_released_folder_is_free(run_folder):
+  with lock.held(run_folder):
+    lock.check(run_folder)
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} on .* is training there"):
+      with lock.held(run_folder):
+        pass
+  with lock.held(str(run_folder)):
+    assert json.loads((run_folder / "lock").read_text())["released"] is False
+
+
+def test_a_dead_process_of_this_machine_holds_nothing(run_folder):
+  code = ("import os, sys; sys.path.insert(0, sys.argv[1])\n"
+          "from jaxrl_llm.store import buckets, lease\n"
+          f"lease.Lease(buckets.BucketPath('{run_folder}/lock')); os._exit(0)")
+  subprocess.run([sys.executable, "-c", code, os.getcwd()], check=True)
+  assert not json.loads((run_folder / "lock").read_text())["released"]
+  begun = time.monotonic()
+  with lock.held(run_folder):
+    assert time.monotonic() - begun < lease.EVERY, "waited for a process that is gone"
+
+
+def test_a_claim_of_another_machine_is_void_only_when_it_is_not_renewed(run_folder, monkeypatch):
+  monkeypatch.setattr(lease, "EVERY", 0.2)
+  monkeypatch.setattr(lease, "VOID", 2.0)
+  machine = lease._machine
+  monkeypatch.setattr(lease, "_machine", lambda: "another")
+  first = lease.Lease(run_folder / "lock")
+  monkeypatch.setattr(lease, "_machine", machine)
+  with pytest.raises(lease.HeldError):
+    lease.Lease(run_folder / "lock")
+  first._ended.set()  # it is suspended, or its network is gone
+  second = lease.Lease(run_folder / "lock")
+  first._ended.clear()
+  monkeypatch.setattr(first, "_last", 0.0)
+  with pytest.raises(lease.HeldError):
+    first.check()
+  second.check()
+  second.release()

@@ -64,10 +64,12 @@ def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
           f"there now, remove {path_of(workdir) / FILE}.")
 
 
-def record(workdir: str | Path, cfg: Config) -> None:
-  """Notes the inputs of a run that begins; those that are noted already stay as they are."""
+def record(workdir: str | Path, now: Digests) -> None:
+  """Notes the inputs of a run that begins, of `digests`; those that are noted already stay as they
+  are.
+  """
   path = path_of(workdir) / FILE
-  earlier, now = _read(path), digests(cfg)
+  earlier = _read(path)
   if not earlier and now and (path_of(workdir) / "checkpoints").exists():
     logger.warning("%s was begun without notes of what its inputs hold: they are those of now",
                    workdir)

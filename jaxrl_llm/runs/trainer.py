@@ -93,7 +93,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   def claimed() -> Path:
     """The run's folder, in which its config and the digests of its inputs are noted."""
     folder = workdir.claim(directory, to_dict(resolved))
-    inputs.record(folder, local)
+    inputs.record(folder, inputs.digests(local))
     return folder
 
   with contextlib.closing(sampler):

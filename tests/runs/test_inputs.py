@@ -43,7 +43,7 @@ def begun(folder, values):
   cfg = from_dict(values)
   folder.mkdir()
   (folder / "config.json").write_text(json.dumps(to_dict(cfg)))
-  inputs.record(folder, cfg)
+  inputs.record(folder, inputs.digests(cfg))
   return folder, cfg
 
 
@@ -146,11 +146,11 @@ def test_the_fix_is_accepted_and_a_folder_of_an_older_version_goes_on(run, caplo
   (folder / "checkpoints").mkdir()
   inputs.check(folder, cfg)
   with caplog.at_level(logging.WARNING):
-    inputs.record(folder, cfg)
+    inputs.record(folder, inputs.digests(cfg))
   assert "begun without notes of what its inputs hold" in caplog.text
   inputs.check(folder, cfg)
   rows(folder.parent / "a.jsonl", "another")
-  inputs.record(folder, cfg)
+  inputs.record(folder, inputs.digests(cfg))
   with pytest.raises(ConfigError, match="have changed"):
     inputs.check(folder, cfg)
 

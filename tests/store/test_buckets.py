@@ -50,7 +50,8 @@ def test_a_folder_is_what_its_objects_say(run_folder):
       "iteration_10.jsonl", "iteration_11.jsonl"]
   assert [path.name for path in run_folder.parent.glob("*/rollouts")] == ["rollouts"]
   folders.move(run_folder / "rollouts", run_folder / "aside")
-  assert not (run_folder / "rollouts").exists() and len(list((run_folder / "aside").iterdir())) == 12
+  assert not (run_folder / "rollouts").exists()
+  assert len(list((run_folder / "aside").iterdir())) == 12
   folders.remove(run_folder)
   assert not run_folder.parent.exists()
   with pytest.raises(FileNotFoundError, match="aside/iteration_07"):

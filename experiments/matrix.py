@@ -56,6 +56,11 @@ def both(part: str, row: tuple[str, ...], column: str, title: str = "") -> tuple
   return (Place(part, row, column, 0, title), Place(part, row, column, 1, title))
 
 
+def interval(part: str, row: tuple[str, ...], column: str) -> tuple[Place, Place, Place]:
+  """Returns the places of a difference, and of the two ends of its interval."""
+  return (*both(part, row, column), Place(part, row, column, 2))
+
+
 def flat(pairs: Iterable[tuple[Place, ...]]) -> tuple[Place, ...]:
   return tuple(place for pair in pairs for place in pair)
 
@@ -149,25 +154,24 @@ ROWS = (
         "PIPO gains 0.9 to 2.8 points (2604.00860 v5, second-hand)",
         "no gain; twice the steps do, at the one step size that was run"),
     Row("tools", "which ratio or baseline, with a tool?", "`sweep.py --jobs=2`, 80 min of one core",
-        "mean accuracy over the run {:.2f} ± {:.2f} (`grpo`); less that: {:+.3f} ± {:.3f} "
-        "(`gspo`), {:+.3f} ± {:.3f} (`ctpo`), {:+.3f} ± {:.3f} (`minpro`), {:+.3f} ± {:.3f} "
-        "(`tir_otb`); none differs at the end",
-        flat(both("sweep.py", ("calculator", name), column) for name, column in (
-            ("GRPO", "mean accuracy over the run"),
-            *((name, "less GRPO's") for name in ("GSPO", "CTPO", "MinPRO", "OTB")))),
+        "mean accuracy over the run {:.2f} ± {:.2f} (`grpo`); less that: {:+.3f} ({:+.3f} to "
+        "{:+.3f}, `gspo`), {:+.3f} ({:+.3f} to {:+.3f}, `ctpo`), {:+.3f} ({:+.3f} to {:+.3f}, "
+        "`minpro`), {:+.3f} ({:+.3f} to {:+.3f}, `tir_otb`)",
+        (*both("sweep.py", ("calculator", "GRPO"), "mean accuracy over the run"),
+         *flat(interval("sweep.py", ("calculator", name), "less GRPO's")
+               for name in ("GSPO", "CTPO", "MinPRO", "OTB"))),
         "CTPO ahead of GSPO with tools (2605.07331, second-hand)", "CTPO earlier, not better"),
     Row("scale", "does the order hold at other sizes and lengths?",
         "`sweep.py --jobs=2`, 2 h with AVX-512",
         "mean accuracy over the run less GSPO's with 0.3, 0.8 and 4.7 M parameters: `ctpo` "
-        "{:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (15 tokens), {:+.2f} ± {:.2f}, "
-        "{:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (23); `minpro` {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, "
-        "{:+.2f} ± {:.2f} (15), {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f}, {:+.2f} ± {:.2f} (23)",
-        flat(both("sweep.py", (size, terms, name), "mean over the run less GSPO's")
-             for name in ("CTPO", "MinPRO") for terms in ("4", "6")
-             for size in ("0.3 M", "0.8 M", "4.7 M")),
+        "{:+.2f}, {:+.2f}, {:+.2f} (15 tokens), {:+.2f}, {:+.2f}, {:+.2f} (23); `minpro` {:+.2f}, "
+        "{:+.2f}, {:+.2f} (15), {:+.2f}, {:+.2f}, {:+.2f} (23)",
+        tuple(Place("sweep.py", (size, terms, name), "mean over the run less GSPO's")
+              for name in ("CTPO", "MinPRO") for terms in ("4", "6")
+              for size in ("0.3 M", "0.8 M", "4.7 M")),
         "CTPO ahead of GSPO at 4 B and at 14 B (2605.07331, second-hand)",
-        "CTPO behind GSPO in every cell, on a switch at one step size; of 36 differences few "
-        "survive Holm"),
+        "CTPO behind GSPO in every cell, on a switch at one step size; one of 36 differences "
+        "survives Holm's correction"),
     Row("arca", "does credit by adapters speed up their training?", "`toy.py`",
         "mean accuracy less that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
         flat(both("toy.py", (rank, "ARCA"), MEAN_CHANGE) for rank in ("1", "8")),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, sweeps
+from jaxrl_llm.lab import accuracy, statistics, sweeps
 from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
@@ -36,8 +36,9 @@ METHODS = {
 }
 TRIPLES = tuple((size, terms, name) for size in SIZES for terms in TERMS for name in METHODS)
 STABLE = "GSPO"  # whose runs the others' are compared with, seed by seed
+FINAL, MEAN = f"final accuracy less {STABLE}'s", f"mean over the run less {STABLE}'s"
 HEADER = ("parameters", "terms", "method", "accuracy at the start", *accuracy.HEADER,
-          f"final accuracy less {STABLE}'s", f"mean over the run less {STABLE}'s")
+          FINAL, MEAN)
 
 
 def _key(size: str, terms: int, name: str, seed: int) -> str:
@@ -65,27 +66,34 @@ def _measured(results: dict[str, dict], triple: tuple) -> list[dict] | None:
   return [results[key]["measured"] for key in keys]
 
 
-def _less(found: list[dict], other: list[dict] | None) -> tuple[str, str]:
-  """Returns differences of final and mean accuracy: a seed decides warm start and problems."""
-  if other in (None, found):
-    return tables.MISSING, tables.MISSING
-  _, both = accuracy.curves([*found, *other])
-  gap = both[:len(found)] - both[len(found):]
-  return interval(gap[:, -1]), interval(gap.mean(1))
+def differences(results: dict[str, dict]) -> dict[tuple, np.ndarray]:
+  """Returns what a method's final and mean accuracies are above those of STABLE, seed by seed, by
+  (size, terms, method, column): a seed decides warm start and problems.
+  """
+  out = {}
+  for triple in TRIPLES:
+    found, other = (_measured(results, (*triple[:2], name)) for name in (triple[2], STABLE))
+    if triple[2] != STABLE and found is not None and other is not None:
+      _, both = accuracy.curves([*found, *other])
+      gap = both[:len(found)] - both[len(found):]
+      out |= {(*triple, FINAL): gap[:, -1], (*triple, MEAN): gap.mean(1)}
+  return out
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the table into README.md, and the figure."""
   rows, curves = [], {}
+  less, sentence = statistics.table_cells(differences(results))
   for size, terms, name in TRIPLES:
     found = _measured(results, (size, terms, name))
     if found is not None:
       start = interval(np.array([one["accuracy"][0] for one in found]))
-      less = _less(found, _measured(results, (size, terms, STABLE)))
-      rows.append((size, terms, name, start, *accuracy.row(found), *less))
+      rows.append((size, terms, name, start, *accuracy.row(found),
+                   *(less.get((size, terms, name, column), tables.MISSING)
+                     for column in (FINAL, MEAN))))
       curves.setdefault(f"{size}, {terms} terms", {})[name] = accuracy.curves(found)
   tables.replace_part(folder / "README.md", "sweep.py",
-                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+                      tables.markdown_table(HEADER, rows) + sentence + sweeps.made_at(results))
   if curves:
     plots.plot_panels(curves, folder / "accuracy.png", "held-out accuracy")
 

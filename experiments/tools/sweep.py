@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import sweeps
+from jaxrl_llm.lab import statistics, sweeps
 from jaxrl_llm.lab.accuracy import curves
 from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
@@ -30,8 +30,9 @@ CONDITIONS = {
                "--config.model.vocab_size=28", "--config.rollout.max_new_tokens=33"),
 }
 PAIRS = tuple((condition, name) for condition in CONDITIONS for name in PRESETS)
+LESS, LESS_PLAIN = "less GRPO's", "less that of the trainer's numerics"
 HEADER = ("tool, sampler", "method", "accuracy at the end", "best accuracy",
-          "mean accuracy over the run", "less GRPO's", "less that of the trainer's numerics",
+          "mean accuracy over the run", LESS, LESS_PLAIN,
           "rows that call, start", "rows that call, end", "mismatch, nats per token")
 
 
@@ -68,32 +69,37 @@ def _accuracy(results: dict[str, dict], condition: str, name: str) -> np.ndarray
   return curves([results[key]["measured"] for key in keys])[1]
 
 
-def _less(accuracy: np.ndarray, other: np.ndarray | None, same: bool) -> str:
-  """The difference of mean accuracies seed by seed: a seed decides warm start and problems."""
-  if other is None or same:
-    return tables.MISSING
-  return interval(accuracy.mean(1) - other.mean(1))
+def differences(results: dict[str, dict]) -> dict[tuple, np.ndarray]:
+  """Returns what a method's mean accuracies are above another's, seed by seed, by (condition,
+  method, column): a seed decides warm start and problems.
+  """
+  means = {pair: accuracy.mean(1) for pair in PAIRS
+           if (accuracy := _accuracy(results, *pair)) is not None}
+  plain = next(iter(CONDITIONS))
+  others = {(*pair, LESS): (pair[0], "GRPO") for pair in means if pair[1] != "GRPO"}
+  others |= {(*pair, LESS_PLAIN): (plain, pair[1]) for pair in means
+             if pair[0] != plain and pair[0].startswith(plain)}
+  return {key: means[key[:2]] - means[other] for key, other in others.items() if other in means}
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the table into README.md, and the figure."""
   rows, shown = [], {}
+  less, sentence = statistics.table_cells(differences(results))
   for condition, name in PAIRS:
     accuracy = _accuracy(results, condition, name)
     if accuracy is not None:
       found = [results[_key(condition, name, seed)]["measured"] for seed in SEEDS]
       calls = np.array([one["calls"] for one in found])
-      plain = next(iter(CONDITIONS)) if condition.startswith("calculator") else condition
       rows.append((
           condition, name, interval(accuracy[:, -1]), interval(accuracy.max(1)),
           interval(accuracy.mean(1)),
-          _less(accuracy, _accuracy(results, condition, "GRPO"), name == "GRPO"),
-          _less(accuracy, _accuracy(results, plain, name), condition == plain),
+          *(less.get((condition, name, column), tables.MISSING) for column in (LESS, LESS_PLAIN)),
           interval(calls[:, 0]), interval(calls[:, -1]),
           interval(np.array([one["mismatch"] for one in found]))))
       shown.setdefault(condition, {})[name] = curves(found)
   tables.replace_part(folder / "README.md", "sweep.py",
-                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+                      tables.markdown_table(HEADER, rows) + sentence + sweeps.made_at(results))
   if shown:
     plots.plot_panels(shown, folder / "accuracy.png", "held-out accuracy")
 

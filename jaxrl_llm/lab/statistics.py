@@ -93,6 +93,8 @@ def _studentized(values: np.ndarray) -> np.ndarray:
   resampled = values[chosen]
   shift = resampled.mean(1) - values.mean()
   error = resampled.std(1, ddof=1) / np.sqrt(count)
+  nothing = 1e-12 * np.abs(values).max()  # rounding leaves some spread between equal values
+  shift, error = (np.where(np.abs(x) <= nothing, 0.0, x) for x in (shift, error))
   with np.errstate(divide="ignore", invalid="ignore"):
     return np.where(shift == 0, 0.0, shift / error)
 
@@ -122,6 +124,26 @@ def compare(differences: Mapping[Any, Sequence[float] | np.ndarray],
   """Returns each comparison of a page with its Holm-corrected interval, by name."""
   levels = holm({name: bootstrap(values).p for name, values in differences.items()}, alpha)
   return {name: bootstrap(values, levels[name]) for name, values in differences.items()}
+
+
+def table_cells(differences: Mapping[Any, np.ndarray]) -> tuple[dict[Any, str], str]:
+  """Returns the text of each difference of a table, and a sentence below the table.
+
+  The interval is that of the difference alone, at ALPHA: one that is corrected for many comparisons
+  is unbounded with five seeds. The word behind it is of the corrected comparison.
+
+  Args:
+    differences: [S] by any key; all comparisons of the page.
+  """
+  corrected = compare(differences)
+  words = {1: ", above", -1: ", below", 0: ""}
+  alone = {key: bootstrap(values) for key, values in differences.items()}
+  cells = {key: f"{one.mean:+.3f} ({one.low:+.3f} to {one.high:+.3f}){words[corrected[key].sign]}"
+           for key, one in alone.items()}
+  decided = sum(bool(one.sign) for one in corrected.values())
+  apart = sum(bool(one.sign) for one in alone.values())
+  return cells, (f"\nOf {len(cells)} differences {apart} leave out 0 at 95 % by themselves, and "
+                 f"{decided} after Holm's correction over the table (\"above\", \"below\").\n")
 
 
 def verdict(arena: Difference | None, transformer: Difference | None,

@@ -89,9 +89,11 @@ class Place:
 
 
 def numbers(cell: str) -> list[float]:
-  """Returns the numbers of a cell: of "0.5 ± 0.1", "3 of 5" or "0.1 / 0.2" two."""
+  """Returns the numbers of a cell: of "0.5 ± 0.1", "3 of 5" or "0.1 / 0.2" two, of "0.5 (0.1 to
+  0.7), above" three.
+  """
   out = []
-  for word in cell.replace("±", " ").replace("/", " ").replace("%", " ").split():
+  for word in cell.translate(str.maketrans("±/%(),", "      ")).split():
     try:
       out.append(float(word))
     except ValueError:

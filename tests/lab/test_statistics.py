@@ -108,3 +108,21 @@ def test_a_changed_result_changes_the_verdict():
 
   assert judged(fast) == "decided"
   assert judged({**fast, 2: 0.0}) == "open"
+
+
+def test_a_table_marks_what_survives_the_correction():
+  seeds = np.arange(5)
+  differences = {"clear": 0.5 + 0.01 * seeds, "weak": 0.1 + 0.04 * seeds,
+                 "none": 0.1 * (seeds - 2.0)}
+  cells, sentence = statistics.table_cells(differences)
+  assert cells["clear"].startswith("+0.520 (") and cells["clear"].endswith("), above")
+  assert cells["none"].endswith(")")
+  assert sentence.startswith("\nOf 3 differences 2 leave out 0 at 95 % by themselves, and")
+
+
+def test_equal_resamples_have_no_spread_of_rounding():
+  """Five equal numbers may have a standard deviation of 1e-16."""
+  values = np.array([0.629, 0.927, 0.44, 0.955, 0.5])
+  for level in (0.05, 1e-3):
+    interval = statistics.bootstrap(values, level)
+    assert all(np.isinf(x) or abs(x) < 100 for x in (interval.low, interval.high)), interval

@@ -29,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
   made.add_argument("--name", required=True, help="of the JobSet")
   made.add_argument("--pods", type=int, required=True, help="each has one process")
   made.add_argument("--image", required=True, help="with the package and this repository")
-  made.add_argument("--claim", required=True,
-                    help="PersistentVolumeClaim that all pods may write (ReadWriteMany)")
+  made.add_argument("--claim", help="PersistentVolumeClaim that all pods may write "
+                    "(ReadWriteMany); not needed where --workdir is gs://...")
   made.add_argument("--mount", type=PurePosixPath, default=PurePosixPath("/shared"),
                     help="where the claim is mounted; --workdir lies below it")
   made.add_argument("--limit", action="append", default=[], metavar="RESOURCE=AMOUNT",
@@ -46,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
   made.add_argument("--coordinator-host",
                     help="name of the first pod; default: the one that JobSet gives it")
   made.add_argument("--port", type=int, default=8476, help="of the first pod, and the next one")
-  made.add_argument("--dry-run", action="store_true", help="print the manifest, submit nothing")
+  made.add_argument(submit.DRY_RUN, action="store_true",
+                    help="print the manifest, submit nothing; it may stand anywhere")
   return made
 
 
@@ -59,13 +60,18 @@ def check(flags: argparse.Namespace, run: Sequence[str]) -> None:
   if not 0 < flags.port < 65535:
     submit.refuse(f"--port={flags.port}: allowed is 1 to 65534, because the next port is used, "
                   "too. Fix: --port=8476.")
-  for key in ("image", "claim"):
+  for key in ("image", "claim") if flags.claim is not None else ("image",):
     if not re.fullmatch(r"\S+", getattr(flags, key)):
       submit.refuse(f"--{key}={getattr(flags, key)}: allowed is a name without blanks. Fix: "
                     f"--{key}=<name>.")
   if not flags.mount.is_absolute():
     submit.refuse(f"--mount={flags.mount}: allowed is an absolute path. Fix: --mount=/shared.")
   folder = submit.check_run(run)
+  if folder is None:
+    return
+  if flags.claim is None:
+    submit.refuse(f"--workdir={folder}: all pods must see it, and it would end with the pod. Fix: "
+                  "--claim=<PersistentVolumeClaim>, or --workdir=gs://<bucket>/<folder>.")
   if flags.mount not in folder.parents:
     submit.refuse(f"--workdir={folder}: all pods must see it, and it would end with the pod. Fix: "
                   f"--workdir={flags.mount}/{folder.name}, or --mount.")
@@ -97,8 +103,7 @@ def container(flags: argparse.Namespace, run: Sequence[str]) -> dict:
       "command": [flags.python, "-u", submit.MAIN, *literal, *place],
       "ports": [{"containerPort": flags.port + i} for i in (0, 1)],
       "resources": {"limits": pairs("limit", flags.limit)},
-      "volumeMounts": [{"name": "shared", "mountPath": str(flags.mount)}],
-  }
+  } | ({"volumeMounts": [{"name": "shared", "mountPath": str(flags.mount)}]} if flags.claim else {})
 
 
 def manifest(flags: argparse.Namespace, run: Sequence[str]) -> dict:
@@ -108,8 +113,9 @@ def manifest(flags: argparse.Namespace, run: Sequence[str]) -> dict:
       "terminationGracePeriodSeconds": flags.grace,
       "nodeSelector": pairs("select", flags.select),
       "containers": [container(flags, run)],
-      "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": flags.claim}}],
   }
+  if flags.claim:
+    pod["volumes"] = [{"name": "shared", "persistentVolumeClaim": {"claimName": flags.claim}}]
   job = {
       "backoffLimit": 0,
       "completionMode": "Indexed",
@@ -138,7 +144,7 @@ def main() -> None:
   check(flags, run)
   text = yaml.safe_dump(manifest(flags, run), sort_keys=False, width=1000)
   # Not `apply`: it would do nothing, and say so kindly, if a JobSet of this name has ended.
-  submit.hand_in(["kubectl", "create", "-f", "-"], INSTALL, flags.dry_run, text)
+  submit.hand_in(["kubectl", "create", "-f", "-"], INSTALL, submit.is_dry(sys.argv), text)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ def parser() -> argparse.ArgumentParser:
                      help="this repository, as the nodes see it")
     one.add_argument("--python", default=sys.executable,
                      help="interpreter that has the package, as the nodes see it")
-    one.add_argument("--dry-run", action="store_true", help="print the script, submit nothing")
+    one.add_argument(submit.DRY_RUN, action="store_true",
+                     help="print the script, submit nothing; it may stand anywhere")
   return made
 
 
@@ -75,7 +76,7 @@ def check(flags: argparse.Namespace) -> None:
 
 def run_script(flags: argparse.Namespace, run: Sequence[str]) -> tuple[str, Path]:
   """Returns the batch script of a run, and the folder of its log."""
-  folder = Path(submit.check_run(run))
+  folder = Path(submit.check_run(run) or flags.repo / "runs" / flags.name)
   head = _directives(flags, f"nodes={flags.nodes}", "ntasks-per-node=1",
                      f"output={folder}/slurm-%j.out")
   return _script(head, flags, shlex.join([submit.MAIN, *run])), folder
@@ -149,7 +150,7 @@ def main() -> None:
     submit.refuse(f"{folder}: SLURM's log is written there, whose path may have no blank and no %. "
                   "Fix: another folder.")
   # A job whose log has no folder ends without a word, so the folder is made before.
-  submit.hand_in(["sbatch"], INSTALL, flags.dry_run, script, folder)
+  submit.hand_in(["sbatch"], INSTALL, submit.is_dry(sys.argv), script, folder)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from typing import NoReturn
 
 ROOT = Path(__file__).parents[2]
 MAIN = "experiments/main.py"
+DRY_RUN = "--dry-run"
+BUCKET = "gs://"
 PLACE = ("coordinator", "processes", "process")  # what the engine or the script says of a process
 FLAG = re.compile(r"--([A-Za-z_][\w.]*)(=.*)?", re.DOTALL)
 # Kubernetes makes host names of names, and Cloud TPU allows no more.
@@ -39,10 +41,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Returns the arguments before and behind the first `--`."""
-  given = list(arguments)
-  at = given.index("--") if "--" in given else len(given)
-  return given[:at], given[at + 1:]
+  """Returns the arguments before and behind the first `--`.
+
+  `--dry-run` may stand anywhere, also behind it: no run has such a flag.
+  """
+  rest = [text for text in arguments if text != DRY_RUN]
+  end = rest.index("--") if "--" in rest else len(rest)
+  return rest[:end], rest[end + 1:]
+
+
+def is_dry(arguments: Sequence[str]) -> bool:
+  """Returns whether `--dry-run` is one of the arguments."""
+  return DRY_RUN in arguments
 
 
 def check_name(value: str, longest: int) -> None:
@@ -56,8 +66,10 @@ def check_count(flag: str, value: int, least: int) -> None:
     refuse(f"{flag}={value}: allowed is {least} to inf. Fix: {flag}={max(1, least)}.")
 
 
-def check_run(flags: Sequence[str]) -> PurePosixPath:
-  """Refuses flags of experiments/main.py that cannot work; returns the run's folder."""
+def check_run(flags: Sequence[str]) -> PurePosixPath | None:
+  """Refuses flags of experiments/main.py that cannot work; returns the run's folder, None if it is
+  in a bucket.
+  """
   names = {}
   for text in flags:
     found = FLAG.fullmatch(text)
@@ -71,9 +83,11 @@ def check_run(flags: Sequence[str]) -> PurePosixPath:
     if not names.get(name):
       refuse(f"--{name} is not given. Fix: -- --config=<file> --workdir=<folder> at the end.")
   folder = names["workdir"]
+  if folder.startswith(BUCKET):
+    return None
   if "://" in folder:
-    refuse(f"--workdir={folder}: not a folder but an address. Fix: mount the bucket as a folder on "
-           "all hosts.")
+    refuse(f"--workdir={folder}: of addresses, only those of Google's buckets are written. Fix: "
+           "gs://<bucket>/<folder>, or a folder that all hosts see.")
   if not folder.startswith("/"):
     refuse(f"--workdir={folder}: allowed is an absolute path, because the hosts have other current "
            "folders. Fix: a folder that all hosts see, such as /shared/runs/a.")

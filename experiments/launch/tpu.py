@@ -1,16 +1,16 @@
 """Get a Cloud TPU slice from the queue, run on all its workers, watch, stop, and give it back.
 
   tpu="python experiments/launch/tpu.py --name=a --zone=us-east5-a"
-  $tpu create --type=v5p-32 --runtime=v2-alpha-tpuv5 --spot
+  $tpu create --type=v5litepod-64 --runtime=v2-alpha-tpuv5-lite --spot
   $tpu state
-  $tpu each -- 'git clone <this repository> jaxrl_llm && ...'
-  $tpu start -- --config=configs/qwen3_4b_ctpo_deepscaler.py --workdir=/mnt/runs/a
+  $tpu each -- "export REPOSITORY=<address>; $(cat experiments/launch/setup.sh)"
+  $tpu start -- --config=configs/qwen3_1_7b_balanced_dapo.py --workdir=gs://my-bucket/a
   $tpu watch
   $tpu stop
   $tpu delete
 
---dry-run prints the command of gcloud and runs nothing. README.md beside this file says what the
-workers need, and how to resume.
+--dry-run prints the command of gcloud and runs nothing. README.md beside this file says which type
+and image belong together, what the workers need, and how to resume.
 """
 
 import argparse
@@ -42,7 +42,8 @@ def parser() -> argparse.ArgumentParser:
   made.add_argument("--name", required=True, help="of the request and of the slice")
   made.add_argument("--zone", required=True, help="such as us-east5-a")
   made.add_argument("--project", help="default: gcloud's own")
-  made.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
+  made.add_argument(submit.DRY_RUN, action="store_true",
+                    help="print the command, run nothing; it may stand anywhere")
   actions = made.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
   made_for = {name: actions.add_parser(name, help=text) for name, text in ACTIONS.items()}
   made_for["create"].add_argument("--type", required=True, help="of the slice, such as v5p-32")
@@ -109,7 +110,7 @@ def main() -> None:
   own, behind = submit.split(sys.argv[1:])
   flags = parser().parse_args(own)
   check(flags, behind)
-  submit.hand_in(command(flags, behind), INSTALL, flags.dry_run)
+  submit.hand_in(command(flags, behind), INSTALL, submit.is_dry(sys.argv))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,58 @@ def insert(arguments: tuple[str, ...], *more: str) -> tuple[str, ...]:
   return (*arguments, "--dry-run", *more)
 
 
+@pytest.mark.parametrize("script, arguments", [
+    ("tpu", (*TPU, "start", *RUN)), ("jobset", (*JOBSET, *RUN)), ("slurm", (*SLURM, *RUN))])
+def test_dry_run_may_stand_anywhere(script, arguments):
+  first = 1 if script == "slurm" else 0  # behind the kind of the job
+  outputs = {dry(script, *arguments[:place], "--dry-run", *arguments[place:])
+             for place in (first, arguments.index("--"), len(arguments))}
+  assert len(outputs) == 1
+
+
+def test_a_run_in_a_bucket_needs_no_volume():
+  run = (*RUN[:2], "--workdir=gs://runs-of-ours/a")
+  pod = yaml.safe_load(dry("jobset", *JOBSET[:3], *JOBSET[4:], "--dry-run", *run))[
+      "spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+  assert "volumes" not in pod and "volumeMounts" not in pod["containers"][0]
+  assert "--workdir=gs://runs-of-ours/a" in pod["containers"][0]["command"]
+  assert "--workdir=gs://runs-of-ours/a" in dry("tpu", *TPU, "start", "--dry-run", *run)
+  assert "/code/runs/a/slurm-%j.out" in dry("slurm", *SLURM[:-1], "--repo=/code", "--dry-run", *run)
+
+
+def test_a_worker_is_made_ready_by_setup_sh(tmp_path):
+  """Each tool is a stub that notes its call; the interpreter of the new environment is this one."""
+  calls, home = tmp_path / "calls", tmp_path / "home"
+  stub = f'#!/bin/bash\necho "$(basename "$0") $*" >> {calls}\n'
+  making = {"git": 'if [ "$1" = clone ]; then mkdir -p "$3/.git" "$3/.venv/bin" && '
+                   'printf \'#!/bin/bash\\necho ready\\n\' > "$3/.venv/bin/python" && '
+                   'chmod +x "$3/.venv/bin/python"; fi\n',
+            "gcloud": "echo token-of-the-secret\n", "python3": "", "sudo": "", "gcsfuse": "",
+            "mountpoint": "exit 1\n"}
+  (tmp_path / "bin").mkdir()
+  home.mkdir()
+  for name, more in making.items():
+    (tmp_path / "bin" / name).write_text(stub + more)
+    (tmp_path / "bin" / name).chmod(0o755)
+  script = launching.ROOT / "experiments" / "launch" / "setup.sh"
+  environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "HOME": str(home),
+                 "REPOSITORY": "https://host/r.git", "SECRET": "hf", "BUCKET": "b"}
+  for first in ("git clone https://host/r.git jaxrl_llm", "git -C jaxrl_llm pull --ff-only"):
+    calls.write_text("")
+    done = subprocess.run(["bash", str(script)], env=environment, text=True, check=True,
+                          capture_output=True)
+    lines = calls.read_text().splitlines()
+    assert lines[0] == first and done.stdout.endswith("ready\n")
+    assert "python3 -m uv venv --allow-existing --python 3.12 .venv" in lines
+    assert "python3 -m uv pip install --python .venv/bin/python -e .[tpu]" in lines
+    assert any(line.startswith("gcsfuse") and line.endswith("b /mnt/b") for line in lines)
+  token = home / ".cache" / "huggingface" / "token"
+  assert token.read_text() == "token-of-the-secret\n" and token.stat().st_mode & 0o077 == 0
+  refused = subprocess.run(["bash", str(script)], env={**environment, "REPOSITORY": ""}, text=True,
+                           capture_output=True, check=False)
+  assert refused.returncode == 1 and "REPOSITORY is not set" in refused.stderr
+
+
 def slurm_faults(script: str) -> list[str]:
   """What a batch script of `SLURM` with `RUN` gets wrong."""
   if subprocess.run(["bash", "-n"], input=script, text=True, check=False,
@@ -247,7 +299,7 @@ REFUSED = [
     ("slurm", SLURM, "--config is not given. Fix: -- --config"),
     ("slurm", (*SLURM, *RUN, "--process=1"), "--process=1: the processes learn"),
     ("slurm", (*SLURM, *RUN[:2], "--workdir=runs/a"), "--workdir=runs/a: allowed is an absolute"),
-    ("slurm", (*SLURM, *RUN[:2], "--workdir=gs://b/a"), "--workdir=gs://b/a: not a folder"),
+    ("slurm", (*SLURM, *RUN[:2], "--workdir=s3://b/a"), "--workdir=s3://b/a: of addresses"),
     ("slurm", (*SLURM, *RUN[:2], "--workdir=/a%b"), "/a%b: SLURM's log is written there"),
     ("slurm", (*SLURM, *RUN, "config.seed=1"), "config.seed=1: behind -- only flags"),
     ("slurm", ("sweep", "none.py", *SLURM[3:6], "--name=a"), "none.py: no file of this"),

@@ -31,7 +31,8 @@ def given():
     ({"config": "a"}, ["runs/a"], ["runs/a: no flag", "--<flag>=runs/a"]),
     ({"config": "a"}, [], ["--workdir is not given"]),
     ({"config": "a", "workdir": ""}, [], ["--workdir= is empty", "--workdir=<a folder>"]),
-    ({"config": "a", "workdir": "gs://b/c"}, [], ["--workdir=gs://b/c", "mount the bucket"]),
+    ({"config": "a", "workdir": "s3://b/c"}, [], ["--workdir=s3://b/c", "gs://<bucket>/<folder>"]),
+    ({"config": "a", "workdir": "gs://bucket"}, [], ["--workdir=gs://bucket: no folder"]),
 ])
 def test_arguments_are_refused_in_one_line(given, monkeypatch, values, rest, texts):
   monkeypatch.setattr(command_line.flags, "FLAGS", given(**values))
@@ -40,8 +41,9 @@ def test_arguments_are_refused_in_one_line(given, monkeypatch, values, rest, tex
   assert all(text in str(error.value) for text in texts) and "\n" not in str(error.value)
 
 
-def test_whole_arguments_pass(given, monkeypatch):
-  monkeypatch.setattr(command_line.flags, "FLAGS", given(config="a", workdir="b"))
+@pytest.mark.parametrize("workdir", ["b", "gs://bucket/b"])
+def test_whole_arguments_pass(given, monkeypatch, workdir):
+  monkeypatch.setattr(command_line.flags, "FLAGS", given(config="a", workdir=workdir))
   command_line.check([], ("config", "workdir"), ("workdir",))
 
 

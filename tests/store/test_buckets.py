@@ -1,5 +1,6 @@
 """Paths in a bucket, local copies of what is there, and the claim on a folder, by a stub server."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,7 +12,8 @@ import bucket_stub
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import ConfigError
+from jaxrl_llm.build import bucket_inputs, inputs, setup
+from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.reporting.writers import MetricsWriter
 from jaxrl_llm.store import buckets, cache, checkpoints, folders, lease, lock
 from jaxrl_llm.store.buckets import BucketPath
@@ -109,6 +111,27 @@ def test_a_local_copy_follows_the_bucket(run_folder, monkeypatch, tmp_path):
   assert folders.local_copy(f"{run_folder}/a.jsonl") == copy / "a.jsonl"
   with pytest.raises(FileNotFoundError, match="gs://test-runs/none"):
     folders.local_copy("gs://test-runs/none")
+
+
+def test_inputs_come_from_a_bucket(run_folder, monkeypatch, tmp_path):
+  monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+  address = f"{run_folder}/train.jsonl"
+  (run_folder / "train.jsonl").write_text('{"problem": "a", "answer": "1"}\n')
+  (run_folder / "model" / "config.json").write_text("{}")
+  values = {"pretrained": f"{run_folder}/model",
+            "task": {"name": "dataset", "data": {"path": f"{address},{address}"}}}
+  cfg = setup.resolve(from_dict(values))
+  local = bucket_inputs.copied(cfg)
+  assert cfg.task.data.path == f"{address},{address}", "config.json names the bucket"
+  assert local.task.data.path.split(",") == [str(folders.local_copy(address))] * 2
+  noted = inputs.digests(local)
+  assert list(noted["task.data.path"]) == [address] and "config.json" in noted["pretrained"]
+  for data_path, message in (("s3://other/a.jsonl", "s3://other/a.jsonl: of addresses"),
+                             (f"{run_folder}/none", "task.data.path = .*no such object")):
+    wrong = dataclasses.replace(cfg, task=from_dict(
+        values | {"task": {"name": "dataset", "data": {"path": data_path}}}).task)
+    with pytest.raises(ConfigError, match=message):
+      bucket_inputs.copied(wrong)
 
 
 def claims_side_by_side(path) -> int:

@@ -163,7 +163,8 @@ def test_an_option_without_its_condition_is_refused(key, condition):
 def test_keys_are_few_and_unique():
   keys = config_lib.keys()
   core = {key.full for key in walk() if key.method is None and NAME not in key.full}
-  assert len(core) < 150, "without methods' numbers; a set's keys are those of a task again"
+  # Without methods' numbers; a set's keys are those of a task again. 150 until rollouts.* came.
+  assert len(core) < 153
   assert len(set(keys)) == len(keys)
   assert set(keys) == {key.full for key in walk()}
 

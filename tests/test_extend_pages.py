@@ -12,6 +12,7 @@ import forked
 import pytest
 from suites import quick_of
 
+from jaxrl_llm.reporting.reader import read_rollouts
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -42,8 +43,8 @@ def run(page: str, workdir: Path, *more: str) -> tuple[list[dict], list[dict]]:
   done = forked.run([*arguments, *more], ROOT)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  rows = (workdir / "rollouts/iteration_00002.jsonl").read_text().splitlines()
-  return [json.loads(line) for line in lines], [json.loads(row) for row in rows]
+  rows = read_rollouts(str(workdir / "rollouts/iteration_00002.jsonl"))
+  return [json.loads(line) for line in lines], rows
 
 
 def test_every_kind_has_a_page_of_forty_lines():

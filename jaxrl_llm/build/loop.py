@@ -12,7 +12,13 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.config import Config, EvaluationConfig, RolloutConfig, ShapingConfig
+from jaxrl_llm.config import (
+  Config,
+  EvaluationConfig,
+  RolloutConfig,
+  RolloutFilesConfig,
+  ShapingConfig,
+)
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.registry import SHAPINGS
 from jaxrl_llm.types import Task
@@ -75,6 +81,7 @@ class Schedule:
     iterations: the last one.
     evaluation: how often, and with how many samples.
     checkpoint_every: iterations.
+    rollouts: which completions are written and kept.
     profile: iterations that are traced.
     overlap: whether the next batch is sampled during the updates.
     waits: whether the loop waits for the updates before it samples, so that their time is theirs;
@@ -85,6 +92,7 @@ class Schedule:
   iterations: int
   evaluation: EvaluationConfig
   checkpoint_every: int
+  rollouts: RolloutFilesConfig
   profile: tuple[int, ...]
   overlap: bool
   waits: bool
@@ -113,7 +121,7 @@ def make_loop(cfg: Config, task: Task, learner: Learner, sampler: Sampler) -> Lo
   several = processes.count() > 1
   overlap = cfg.updates.overlap
   schedule = Schedule(
-      cfg.iterations, cfg.evaluation, cfg.checkpoint.every, cfg.profile, overlap,
+      cfg.iterations, cfg.evaluation, cfg.checkpoint.every, cfg.rollouts, cfg.profile, overlap,
       waits=not overlap and not cfg.mesh.rollout,
       title=cfg.estimator.name,
   )

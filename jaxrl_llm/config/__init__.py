@@ -29,7 +29,12 @@ from jaxrl_llm.config.objective import (
   VocabularyConfig,
 )
 from jaxrl_llm.config.plugins import load_plugins
-from jaxrl_llm.config.rollout import DynamicSamplingConfig, RolloutConfig, ServerConfig
+from jaxrl_llm.config.rollout import (
+  DynamicSamplingConfig,
+  RolloutConfig,
+  RolloutFilesConfig,
+  ServerConfig,
+)
 from jaxrl_llm.config.saved import OF_RUN, from_saved, permit, read_saved
 from jaxrl_llm.config.sections import (
   CheckpointConfig,
@@ -63,8 +68,8 @@ __all__ = [
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
     "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
     "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig",
-    "PromptConfig", "RewardConfig", "RolloutConfig", "RopeScalingConfig", "SamplerConfig",
-    "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
+    "PromptConfig", "RewardConfig", "RolloutConfig", "RolloutFilesConfig", "RopeScalingConfig",
+    "SamplerConfig", "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
     "TeacherConfig", "TermConfig",
     "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
     "WarmStartConfig", "WriterConfig", "base_config", "check_model", "describe", "fill",

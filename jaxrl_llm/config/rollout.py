@@ -81,6 +81,16 @@ class RolloutConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class RolloutFilesConfig:
+  """What of the completions stays in the run's folder (reporting/token_columns.py)."""
+
+  every: int = option(1, "iterations between two whose completions are written", low=1)
+  rows: int = option(0, "completions that each process writes of an iteration, the first ones, in "
+                     "whole groups; 0: all", low=0)
+  keep: int = option(0, "iterations whose completions are kept, the newest; 0: all", low=0)
+
+
+@dataclasses.dataclass(frozen=True)
 class ServerConfig:
   """An HTTP server that samples the training rollouts (rollouts/server/README.md)."""
 

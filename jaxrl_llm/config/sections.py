@@ -20,7 +20,13 @@ from jaxrl_llm.config.objective import (
   TermConfig,
   VocabularyConfig,
 )
-from jaxrl_llm.config.rollout import HERE, DynamicSamplingConfig, RolloutConfig, ServerConfig
+from jaxrl_llm.config.rollout import (
+  HERE,
+  DynamicSamplingConfig,
+  RolloutConfig,
+  RolloutFilesConfig,
+  ServerConfig,
+)
 from jaxrl_llm.config.task import (
   EnvironmentConfig,
   EvaluationSetConfig,
@@ -230,6 +236,7 @@ class Config:
   tool: ToolConfig = ToolConfig()
   environment: EnvironmentConfig = EnvironmentConfig()
   rollout: RolloutConfig = RolloutConfig()
+  rollouts: RolloutFilesConfig = RolloutFilesConfig()
   server: ServerConfig = ServerConfig()
   dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
   shaping: ShapingConfig = ShapingConfig()

@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_llm.store.files import rollout_files, rollout_part, rollout_path, rollout_paths
+from jaxrl_llm.reporting import token_columns
+from jaxrl_llm.store.files import (
+  FACTS,
+  rollout_files,
+  rollout_part,
+  rollout_path,
+  rollout_paths,
+)
 from jaxrl_llm.store.folders import path_of
 
+ARRAYS = "arrays"  # key of facts: name and checksum of the file with their arrays
+COPY = "Fix: another iteration, or a copy of the file."
 NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -48,10 +57,70 @@ class RunFolder:
   def rollouts(self, iteration: int) -> list[dict[str, Any]]:
     """Returns the rows of an iteration as written, those of several processes in their order.
 
-    A non-finite number is the text "nan", "inf" or "-inf", which `np.asarray(x, float)` reads.
+    Per-token entries are arrays [length], also where an earlier version wrote lists. A non-finite
+    number of another entry is the text "nan", "inf" or "-inf", which `np.asarray(x, float)` reads.
+
+    Raises:
+      RunError: a file is missing or damaged.
     """
     paths = rollout_paths(self.workdir, iteration) or [rollout_path(self.workdir, iteration)]
-    return [row for path in paths for row in read_lines(path)]
+    return [row for path in paths for row in read_rollouts(path)]
+
+
+def read_rollouts(path: str) -> list[dict[str, Any]]:
+  """Returns the rows of a file of rollouts, with the arrays beside it.
+
+  Raises:
+    RunError: one of the two is missing or damaged, or they do not belong together.
+  """
+  if not _text(path).endswith("\n"):
+    raise RunError(f"{path}: the last line is torn, or the file is empty; a run writes it "
+                   f"completely or not at all. {COPY}")
+  rows = read_lines(path)
+  marks = {row.pop(ARRAYS, None) for row in rows}
+  if marks == {None}:
+    return [_with_arrays(row, path, number) for number, row in enumerate(rows, 1)]
+  columns = _columns(path, marks)
+  for name, arrays in columns.items():
+    if len(arrays) != len(rows):
+      raise RunError(f"{path}: {len(rows)} lines, of which column {name} beside it has "
+                     f"{len(arrays)}. {COPY}")
+    for row, array in zip(rows, arrays, strict=True):
+      row[name] = array
+  return rows
+
+
+def _with_arrays(row: dict[str, Any], path: str, number: int) -> dict[str, Any]:
+  """A row of an earlier version, with arrays in place of its lists."""
+  try:
+    return row | {name: np.asarray(row[name], dtype)
+                  for name, dtype in token_columns.LISTS.items() if row.get(name) is not None}
+  except (TypeError, ValueError, OverflowError) as error:
+    raise RunError(f"{path}, line {number}: not numbers by token ({error}). {COPY}") from error
+
+
+def _columns(path: str, marks: set[str | None]) -> dict[str, list[np.ndarray]]:
+  """The arrays beside a file of facts.
+
+  Args:
+    marks: what its lines say of them, see `token_columns.mark`.
+  """
+  mark = marks.pop()
+  name, _, checksum = str(mark).partition(" ")
+  stem, form = os.path.splitext(name)
+  if marks or not checksum or os.path.basename(path) != stem + FACTS:
+    raise RunError(f"{path}: the lines name no file of arrays, or several. {COPY}")
+  beside = os.path.join(os.path.dirname(path), name)
+  try:
+    content = path_of(beside).read_bytes()
+    if token_columns.mark(name, content) != mark:
+      raise ValueError(f"the checksum is not {checksum}, which {path} names: it is damaged, or of "
+                       "another start of the run")
+    return token_columns.decode(content, form)
+  except OSError as error:
+    raise RunError(f"{beside}: {error.strerror}, but {path} names it. {COPY}") from error
+  except ValueError as error:
+    raise RunError(f"{beside}: {error}. {COPY}") from error
 
 
 def read_run(workdir: str | os.PathLike) -> RunFolder:

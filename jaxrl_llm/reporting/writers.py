@@ -10,14 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl_llm.reporting import token_columns
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.reporting.reader import read_metrics
-from jaxrl_llm.store.files import rollout_part, rollout_path, rollout_paths, write_atomically
+from jaxrl_llm.reporting.reader import ARRAYS, read_metrics
+from jaxrl_llm.store.files import (
+  FACTS,
+  rollout_files,
+  rollout_part,
+  rollout_path,
+  write_atomically,
+)
 from jaxrl_llm.store.folders import is_bucket, path_of
 
 logger = logging.getLogger(__name__)
-__all__ = ["DIGITS", "MetricsWriter", "NoWriter", "plain", "write_atomically", "write_rollouts"]
-DIGITS = 6  # significant ones that arrays of floats keep in rollouts
+__all__ = ["DIGITS", "MetricsWriter", "NoWriter", "plain", "prune_rollouts", "write_atomically",
+           "write_rollouts"]
+DIGITS = 6  # significant ones that floats among the facts of rollouts keep
 
 
 class MetricsWriter:
@@ -85,25 +93,51 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
                    part: tuple[int, int] = (0, 1)) -> str:
   """Writes the rows of iteration 12 to workdir/rollouts/iteration_00012.jsonl; returns the path.
 
-  With several processes, the name ends in -00001-of-00004.jsonl. Files of the iteration that were
-  written by another number of processes are removed.
+  With several processes, the name ends in -00001-of-00004.jsonl. Other files of the iteration that
+  another number of processes, or another form of arrays, left are removed.
 
-  The file appears complete or not at all.
+  Arrays of one axis go to iteration_00012.parquet or .npz (token_columns.py), which is written
+  first, and which each line of the facts names with its checksum: a run that is killed between the
+  two leaves arrays that nothing names, or facts whose arrays are refused when they are read. Each
+  file is complete or absent.
 
   Args:
     workdir: the run's folder.
     iteration: names the file.
-    rows: JSON-able, but for numpy arrays, whose floats keep `DIGITS` significant digits.
-    part: (which process, of how many) the rows are of; each process writes a file of its own.
+    rows: JSON-able, but for numpy arrays. Those of one axis in all rows are exact; floats of others
+      keep `DIGITS` significant digits.
+    part: (which process, of how many) the rows are of; each process writes files of its own.
   """
   path = rollout_path(workdir, iteration, part)
   path_of(path).parent.mkdir(parents=True, exist_ok=True)
-  write_atomically(path, "".join(map(_dumps, rows)))
-  for other in rollout_paths(workdir, iteration):
-    if rollout_part(other)[1] != part[1]:
-      with contextlib.suppress(FileNotFoundError):  # another process removes it, too
-        path_of(other).unlink()
+  facts, columns = token_columns.split(rows)
+  written = {path}
+  if columns:
+    form = token_columns.extension()
+    beside, content = path.removesuffix(FACTS) + form, token_columns.encode(columns, form)
+    write_atomically(beside, content)
+    written.add(beside)
+    facts = [row | {ARRAYS: token_columns.mark(beside, content)} for row in facts]
+  write_atomically(path, "".join(map(_dumps, facts)))
+  for other in rollout_files(workdir, arrays=True)[iteration]:
+    if other not in written and (rollout_part(other) == part or rollout_part(other)[1] != part[1]):
+      _remove(other)
   return path
+
+
+def prune_rollouts(workdir: str | os.PathLike, keep: int, last: int) -> None:
+  """Removes the rollouts of all but the `keep` newest iterations up to `last`; later ones are of a
+  start that was set back, and will be written again.
+  """
+  files = rollout_files(workdir, arrays=True)
+  for iteration in sorted(number for number in files if number <= last)[:-keep]:
+    for path in files[iteration]:
+      _remove(path)
+
+
+def _remove(path: str) -> None:
+  with contextlib.suppress(FileNotFoundError):  # another process removes it, too
+    path_of(path).unlink()
 
 
 class _WholeFile(io.BytesIO):

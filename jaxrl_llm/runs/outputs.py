@@ -13,8 +13,9 @@ from tqdm import tqdm
 from jaxrl_llm import parallel
 from jaxrl_llm.build import evaluation_sets
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.loop import Loop
+from jaxrl_llm.build.loop import Loop, RolloutSource
 from jaxrl_llm.build.warm_start import progress
+from jaxrl_llm.config import RolloutFilesConfig
 from jaxrl_llm.fields import PluginError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import summary, writers
@@ -139,13 +140,13 @@ class RunRecords(Records):
     """Writes the metrics of the iteration before, while the devices are busy with the updates, and
     the rows of this one, which it returns.
     """
-    outputs, phases = self._outputs, self._phases
+    phases = self._phases
     rows = super().write(iteration, scored, metrics, values)
     phases.iterated(values)
     self._write_pending()
-    part = (processes.index(), processes.count()) if self._loop.source.several else (0, 1)
-    lock.check(outputs.directory)
-    writers.write_rollouts(outputs.directory, iteration, rows, part)
+    lock.check(self._outputs.directory)
+    write_rollouts(self._outputs.directory, iteration, rows, self._schedule.rollouts,
+                   self._loop.source)
     phases.lap("other")
     self._pending = Line(iteration, metrics, dict(values))
     return rows
@@ -244,6 +245,19 @@ class RunRecords(Records):
     self._write_pending()
     if self._outputs.checkpoints.latest() != done:
       self._outputs.save(done, run.saved(), wait=True)
+
+
+def write_rollouts(directory: Path, iteration: int, rows: list[dict], files: RolloutFilesConfig,
+                   source: RolloutSource) -> None:
+  """Writes an iteration's rows as far as `files` says, and removes those of older iterations."""
+  if iteration % files.every:
+    return
+  group = source.rollout.group_size
+  count = -(-files.rows // group) * group if files.rows else len(rows)
+  part = (processes.index(), processes.count()) if source.several else (0, 1)
+  writers.write_rollouts(directory, iteration, rows[:count], part)
+  if files.keep:
+    writers.prune_rollouts(directory, files.keep, iteration)
 
 
 def write_line(outputs: Outputs, line: Line) -> None:

@@ -185,7 +185,7 @@ def component_means(prefix: str, verdicts: Verdicts) -> dict[str, float]:
 
 def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
                  anchor: np.ndarray | None, rewards: np.ndarray, keep: np.ndarray) -> list[dict]:
-  """A JSON-able record of each row. Per-token lists cover the row's `length` tokens.
+  """A record of each row: JSON-able facts, and per-token arrays of the row's `length` tokens.
 
   `policy_step` is that of the last token that the policy sampled. `reward` is the verifier's;
   `trained_reward` and `keep` are what the update read, after shaping.
@@ -200,16 +200,16 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
     rewards, keep: [B], after shaping.
   """
   lists = {name: plain(getattr(rollout, name))
-           for name in ("row_id", "group_id", "truncated", "stop_reason", "prompt_length", "tokens",
-                        "length")}
+           for name in ("row_id", "group_id", "truncated", "stop_reason", "prompt_length", "length")}
   lists["policy_step"] = plain(rollout.policy_step.max(1))
-  lists["mask"] = plain(np.asarray(rollout.mask).astype(int))
-  log_probs = {"behavior_log_probs": plain(rollout.behavior_log_probs, DIGITS),
-               "anchor_log_probs": None if anchor is None else plain(anchor, DIGITS)}
+  columns = {"tokens": rollout.tokens, "mask": rollout.mask,
+             "behavior_log_probs": rollout.behavior_log_probs, "anchor_log_probs": anchor}
   trained, keeps = plain(rewards, DIGITS), plain(keep)
   verified, correct = plain(verdicts.rewards, DIGITS), plain(verdicts.correct)
   if rollout.turn_id is not None:
-    lists |= {"turn_id": plain(rollout.turn_id), "void": plain(rollout.void)}
+    lists["void"] = plain(rollout.void)
+    columns["turn_id"] = rollout.turn_id
+  columns = {name: array if array is None else np.asarray(array) for name, array in columns.items()}
   group = len(verdicts.texts) // len(problems)
   out = []
   for row, text in enumerate(verdicts.texts):
@@ -229,10 +229,8 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
         "truncated": lists["truncated"][row],
         "stop_reason": lists["stop_reason"][row],
         "prompt_length": lists["prompt_length"][row],
-        "tokens": lists["tokens"][row][:length],
-        "mask": lists["mask"][row][:length],
-        **{name: None if nested is None else nested[row][:length]
-           for name, nested in log_probs.items()},
+        **{name: None if array is None else array[row, :length]
+           for name, array in columns.items()},
     })
     if reward.rung is not None:
       out[-1]["rung"] = reward.rung
@@ -240,5 +238,5 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
       names, values = zip(*reward.components, strict=True)
       out[-1]["components"] = dict(zip(names, plain(np.array(values), DIGITS), strict=True))
     if rollout.turn_id is not None:
-      out[-1] |= {"turn_id": lists["turn_id"][row][:length], "void": lists["void"][row]}
+      out[-1]["void"] = lists["void"][row]
   return out

@@ -3,7 +3,8 @@
 import os
 import re
 
-ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?\.jsonl")
+FACTS = ".jsonl"  # of the files that count; arrays lie beside them
+ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?(\.jsonl|\.parquet|\.npz)")
 
 
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
@@ -30,7 +31,7 @@ def rollout_path(workdir: str | os.PathLike, iteration: int, part: tuple[int, in
   """
   process, count = part
   of = f"-{process:05d}-of-{count:05d}" if count > 1 else ""
-  return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}{of}.jsonl")
+  return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}{of}{FACTS}")
 
 
 def rollout_paths(workdir: str | os.PathLike, iteration: int) -> list[str]:
@@ -44,12 +45,17 @@ def rollout_part(path: str) -> tuple[int, int]:
   return (int(match[2]), int(match[3])) if match and match[2] else (0, 1)
 
 
-def rollout_files(workdir: str | os.PathLike) -> dict[int, list[str]]:
-  """Returns the files of rollouts in a run's folder by iteration."""
+def rollout_files(workdir: str | os.PathLike, arrays: bool = False) -> dict[int, list[str]]:
+  """Returns the files of rollouts in a run's folder by iteration.
+
+  Args:
+    arrays: whether files of arrays count, too, with facts or without; the facts come first.
+  """
   folder = os.path.join(workdir, "rollouts")
   paths: dict[int, list[str]] = {}
-  for name in sorted(_names(folder)):
-    if match := ROLLOUTS.fullmatch(name):
+  for name in sorted(_names(folder), key=lambda name: (not name.endswith(FACTS), name)):
+    match = ROLLOUTS.fullmatch(name)
+    if match and (arrays or match[4] == FACTS):
       paths.setdefault(int(match[1]), []).append(os.path.join(folder, name))
   return paths
 

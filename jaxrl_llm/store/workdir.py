@@ -22,8 +22,9 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers"
 # Keys that say how rows are divided for computing, so that a run may go on with other values.
 LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.shared_prompts:",
           "warm_start.micro_batches:", "rollout.slots:")
-# Keys that say how long a run goes on and when it evaluates and saves; no iteration reads them.
-SCHEDULE = ("iterations:", "evaluation.every:", "checkpoint.every:")
+# Keys that say how long a run goes on, when it evaluates and saves, and which completions it keeps;
+# no iteration reads them.
+SCHEDULE = ("iterations:", "evaluation.every:", "checkpoint.every:", "rollouts.")
 # Keys that say where a rollout server is and how patient a run is with it.
 SERVER = ("server.url:", "server.folder:", "server.in_flight:", "server.timeout:",
           "server.patience:")

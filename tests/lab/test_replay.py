@@ -58,7 +58,7 @@ def setting(workdir):
   run = read_run(workdir)
   cfg, task, learner, _ = setup.build(setup.resolve(from_dict(run.config)), jax.devices()[:1])
   parts = types.SimpleNamespace(cfg=cfg, task=task, model=learner.model)
-  rows = frozen.load(run, 3, cfg.row_length, 0)
+  rows = frozen.load(run, 3, cfg.rollout, 0)
   at, params = saved.restore_trained(cfg, learner, workdir)
   assert at == 4
   result = replay.replay(rows, params, Scores(), model=parts.model, cfg=cfg.batch,

@@ -31,7 +31,7 @@ def faults(workdir: Path, last: int, processes: int) -> list[str]:
   part = lambda i: f"-{i:05d}-of-{processes:05d}" if processes > 1 else ""
   wanted = {f"iteration_{number:05d}{part(i)}.jsonl" for number in range(1, last + 1)
             for i in range(processes)}
-  names = {path.name for path in (workdir / "rollouts").iterdir()}
+  names = {path.name for path in (workdir / "rollouts").glob("*.jsonl")}
   if names != wanted:
     found.append(f"rollouts: {sorted(names ^ wanted)}")
   return found

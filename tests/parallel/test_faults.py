@@ -82,7 +82,7 @@ def stopped(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("stopped") / "run"
   run = group.train(2, 4, workdir, "plain", "checkpoint.every=5", "evaluation.every=5")
   end = time.monotonic() + 200
-  while not (workdir / "rollouts").is_dir() or len(list((workdir / "rollouts").iterdir())) < 3:
+  while len(list(workdir.glob("rollouts/*.jsonl"))) < 3:
     assert time.monotonic() < end and run.processes[0].poll() is None, run.text(0)
     time.sleep(0.01)
   run.processes[1].send_signal(signal.SIGTERM)

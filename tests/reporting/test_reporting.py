@@ -156,18 +156,19 @@ def test_series_holds_only_the_iterations_that_logged_the_name(tmp_path):
   assert len(run.series("absent")[0]) == 0
 
 
-def test_rollouts_come_back_rounded(tmp_path):
+def test_facts_of_rollouts_come_back_rounded(tmp_path):
+  """Arrays by token are test_token_columns.py's."""
   rows = [{
       "prompt": "1+1=\n",
-      "mask": np.array([True, False]),
-      "log_probs": np.array([-1.23456789, -np.inf]),
+      "shape": np.array(2),
+      "log_probs": np.array([[-1.23456789, -np.inf]]),
   }]
   workdir = write_run(tmp_path / "run")
   assert write_rollouts(workdir, 12, rows).endswith("rollouts/iteration_00012.jsonl")
   write_rollouts(workdir, 3, rows)
   run = read_run(workdir)
   assert run.rollout_iterations() == [3, 12]
-  written = {"prompt": "1+1=\n", "mask": [True, False], "log_probs": [-1.23457, "-inf"]}
+  written = {"prompt": "1+1=\n", "shape": 2, "log_probs": [[-1.23457, "-inf"]]}
   assert run.rollouts(12) == [written]
   names = sorted(os.listdir(tmp_path / "run/rollouts"))
   assert names == ["iteration_00003.jsonl", "iteration_00012.jsonl"]

@@ -89,7 +89,13 @@ def metrics_lines(workdir: Path) -> list[dict]:
 
 
 def rollout_files(workdir: Path) -> list[Path]:
-  return sorted((workdir / "rollouts").iterdir())
+  """The facts of each iteration; arrays lie beside them."""
+  return sorted((workdir / "rollouts").glob("*.jsonl"))
+
+
+def rollout_contents(workdir: Path) -> dict[str, bytes]:
+  """Facts and arrays of all iterations, by the names of their files."""
+  return {path.name: path.read_bytes() for path in sorted((workdir / "rollouts").iterdir())}
 
 
 def checkpoint_iterations(workdir: Path) -> list[int]:

@@ -87,7 +87,7 @@ def check_rows(rows: list[dict]) -> None:
   """The rows are the toy's: words that follow from the row's id, and a stop token."""
   assert len(rows) == 16
   for index, row in enumerate(sorted(rows, key=lambda row: row["row_id"])):
-    words = row["tokens"][row["prompt_length"]:]
+    words = row["tokens"][row["prompt_length"]:].tolist()
     expected = [1 + (row["row_id"] + place) % 7 for place in range(WORDS)]
     assert words[:WORDS] == expected and len(words) == WORDS + 1, index
 

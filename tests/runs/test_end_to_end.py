@@ -22,6 +22,7 @@ from transformers import AutoTokenizer
 from jaxrl_llm.build import saved, setup
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model, load_pretrained
+from jaxrl_llm.reporting.reader import read_rollouts
 
 pytestmark = pytest.mark.slow
 
@@ -116,11 +117,11 @@ def test_prompts_are_those_of_the_chat_template(commands, files):
   asked = {row["question"]: row for row in formats.problems()}
   ended, judged = 0, []
   for path in command.rollout_files(commands / "run"):
-    for row in map(json.loads, path.read_text().splitlines()):
+    for row in read_rollouts(str(path)):
       messages = [{"role": "user", "content": row["prompt"] + " Think."}]
       prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True,
                                              enable_thinking=False, return_dict=False)
-      assert row["tokens"][:row["prompt_length"]] == prompt
+      assert row["tokens"][:row["prompt_length"]].tolist() == prompt
       gold = asked[row["prompt"]]["answer"].split("#### ")[1]
       if (stated := stated_number(row["completion"])) is not None:
         assert row["correct"] == (gold == stated)

@@ -28,7 +28,7 @@ def test_an_engine_for_each_device_changes_nothing(overrides, monkeypatch):
   each, whole = built(4, **ENGINE | EACH | overrides), built(1, **ENGINE)
   for (tree, _, rows, values), (tree_, _, rows_, values_) in zip(
       from_the_start(each), from_the_start(whole), strict=True):
-    assert [row["tokens"] for row in rows] == [row["tokens"] for row in rows_]
+    assert [row["tokens"].tolist() for row in rows] == [row["tokens"].tolist() for row in rows_]
     assert without_sizes(values) == pytest.approx(without_sizes(values_), rel=1e-3, abs=1e-4)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
                  tree["train"].params, tree_["train"].params)

@@ -113,7 +113,7 @@ def test_the_engine_samples_what_the_single_program_samples(history):
   whole = built()
   run = first_state(whole.learner, start)
   _, _, _, expected = iterate(make_loop(*whole), run, start.params, 1)
-  assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
+  assert [row["tokens"].tolist() for row in rows] == [row["tokens"].tolist() for row in expected]
   np.testing.assert_allclose(np.concatenate([row["behavior_log_probs"] for row in rows]),
                              np.concatenate([row["behavior_log_probs"] for row in expected]),
                              atol=1e-5)

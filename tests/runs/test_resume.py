@@ -88,7 +88,7 @@ def assert_same_run(workdir, whole):
   assert [line["iteration"] for line in command.metrics_lines(workdir)
          ] == list(range(tiny.ITERATIONS + 1))
   assert timeless(command.metrics_lines(workdir)) == timeless(command.metrics_lines(whole))
-  files = lambda folder: {path.name: path.read_bytes() for path in command.rollout_files(folder)}
+  files = command.rollout_contents
   assert files(workdir) == files(whole)
   (iteration, state), (expected_iteration,
                        expected) = command.last_state(workdir), command.last_state(whole)

@@ -107,6 +107,6 @@ def test_killed_run_equals_the_whole_run(killed, whole):
       k: v for k, v in line.items() if not k.startswith("time/")
   } for line in lines]
   assert timeless(command.metrics_lines(killed)) == timeless(command.metrics_lines(whole))
-  files = lambda folder: {path.name: path.read_bytes() for path in command.rollout_files(folder)}
+  files = command.rollout_contents
   assert files(killed) == files(whole)
   assert len(command.metrics_lines(killed)) == 1 + tiny_tools.ITERATIONS

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 from jaxrl_llm.build import setup
 from jaxrl_llm.config import from_dict
+from jaxrl_llm.reporting.reader import read_rollouts
 from jaxrl_llm.store import workdir
 
 pytestmark = pytest.mark.slow
@@ -59,7 +60,7 @@ def later(run, folder):
           "start_diverged": command.finish(start_diverged)}
 
 
-def rows_of(path) -> list[dict]:
+def lines_of(path) -> list[dict]:
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -125,7 +126,7 @@ def test_rollouts_hold_both_log_probs_of_every_sampled_token(run):
   tokenizer = AutoTokenizer.from_pretrained(run / "tokenizer")
   seen = set()
   for path in files:
-    rows = rows_of(path)
+    rows = read_rollouts(str(path))
     assert len(rows) == 16 * 4
     seen |= {row["row_id"] for row in rows}
     for row in rows:
@@ -144,7 +145,7 @@ def test_rollouts_hold_both_log_probs_of_every_sampled_token(run):
 
 def test_rewards_of_metrics_are_those_of_the_rollouts(run):
   for path, line in zip(command.rollout_files(run), command.metrics_lines(run)[1:], strict=True):
-    assert line["reward/mean"] == pytest.approx(np.mean([row["reward"] for row in rows_of(path)]))
+    assert line["reward/mean"] == pytest.approx(np.mean([row["reward"] for row in lines_of(path)]))
 
 
 def test_the_last_two_checkpoints_are_kept(run):
@@ -200,7 +201,7 @@ def test_warm_start_that_diverges_leaves_nothing_to_go_on_from(later, folder):
 def test_each_program_is_compiled_once(run, compile_log):
   """Twice only where there are two: supervised and policy updates, rollouts and held-out problems.
   """
-  programs = collections.Counter(line["program"] for line in rows_of(compile_log))
+  programs = collections.Counter(line["program"] for line in lines_of(compile_log))
   expected = {
       "train_step": 2,
       "generate": 2,
@@ -214,5 +215,5 @@ def test_each_program_is_compiled_once(run, compile_log):
 def test_nothing_is_compiled_after_the_second_iteration(run, compile_log):
   """What the report compiles comes after the last rollouts are written."""
   written = [path.stat().st_mtime for path in command.rollout_files(run)]
-  late = [line for line in rows_of(compile_log) if written[1] < line["time"] < written[-1]]
+  late = [line for line in lines_of(compile_log) if written[1] < line["time"] < written[-1]]
   assert late == []

@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_llm.config import RolloutConfig
 from jaxrl_llm.lab.replay import frozen
 from jaxrl_llm.reporting import html, writers
 from jaxrl_llm.reporting.reader import RunError, RunFolder
@@ -34,6 +35,9 @@ def rollout() -> Rollout:
                  number, number, turn, number == 1)
 
 
+ROWS = RolloutConfig(group_size=1, max_prompt_tokens=PROMPT, max_new_tokens=LENGTH - PROMPT)
+
+
 def verdicts() -> Verdicts:
   rewards = np.array([1, 0, 1], np.float32)
   return Verdicts(rewards, rewards > 0, np.array([True, False, True]), TEXT,
@@ -43,7 +47,7 @@ def verdicts() -> Verdicts:
 def saved(tmp_path, rows):
   writers.write_rollouts(tmp_path, 1, rows)
   run = RunFolder(str(tmp_path), {}, {}, [])
-  return frozen.load(run, 1, LENGTH, 0)
+  return frozen.load(run, 1, ROWS, 0)
 
 
 def rows_of(given):

@@ -198,7 +198,7 @@ def test_runs_do_not_depend_on_what_is_shared(tmp_path):
                                   environment=environment, interpreter=name == "again"))
     lines = [{key: value for key, value in line.items() if not key.startswith("time/")}
              for line in command.metrics_lines(tmp_path / name)]
-    results[name] = lines, [file.read_bytes() for file in command.rollout_files(tmp_path / name)]
+    results[name] = lines, command.rollout_contents(tmp_path / name)
     programs[name] = {file.name for file in (tmp_path / "shared/xla").glob("*-cache")}
   assert results["taken"] == results["again"] == results["alone"] != results["other"]
   assert programs["other"] < programs["taken"] == programs["again"], "it compiled something again"

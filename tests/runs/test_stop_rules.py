@@ -85,11 +85,11 @@ def test_rows_end_with_a_stop_string_and_keep_it(finished):
   ended = [row for row in rows if row["stop_reason"] == STOP_STRING]
   assert ended and {row["stop_reason"] for row in rows} == {STOP_STRING, STOP_TOKEN, STOP_LENGTH}
   for row in rows:
-    new = row["tokens"][row["prompt_length"]:]
+    new = row["tokens"][row["prompt_length"]:].tolist()
     text = built.task.tokenizer.decode(new)
     found = any(string in text for string in STRINGS)
     assert found == (row["stop_reason"] == STOP_STRING) and not (found and row["truncated"])
-    assert row["mask"][row["prompt_length"]:] == [1] * len(new) and len(
+    assert row["mask"][row["prompt_length"]:].all() and len(
         row["behavior_log_probs"]) == len(row["tokens"])
     if found:
       assert text.endswith(STRINGS) and not any(string in built.task.tokenizer.decode(new[:-1])

@@ -399,7 +399,7 @@ def test_a_void_row_is_left_out_and_counted(sampled, scores):
   assert [row["void"] for row in rows] == list(host.void)
   assert [row["keep"] for row in rows] == list(keep)
   turns = zip(host.turn_id, host.length, strict=True)
-  assert [row["turn_id"] for row in rows] == [turn[:n].tolist() for turn, n in turns]
+  assert [row["turn_id"].tolist() for row in rows] == [turn[:n].tolist() for turn, n in turns]
 
   log_probs, rollout, rewards, kept, scores = arguments(sampled, scores)
   for preset in ("ctpo", "otb"):

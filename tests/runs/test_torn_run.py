@@ -30,8 +30,7 @@ def copy(whole, tmp_path):
 
 def contents(workdir):
   """metrics.jsonl and all rollouts, as they stand."""
-  return [path.read_bytes() for path in [workdir / "metrics.jsonl",
-                                         *command.rollout_files(workdir)]]
+  return [(workdir / "metrics.jsonl").read_bytes(), *command.rollout_contents(workdir).values()]
 
 
 def timeless(workdir):

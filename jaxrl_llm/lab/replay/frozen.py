@@ -1,20 +1,18 @@
 """Saved rollouts of a run, read back as arrays."""
 
 import dataclasses
+from collections.abc import Set
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.reporting.reader import RunError, RunFolder, rollout_path
+from jaxrl_llm.config import RolloutConfig
+from jaxrl_llm.reporting.reader import COPY, RunError, RunFolder, rollout_path
+from jaxrl_llm.reporting.token_columns import LISTS
 from jaxrl_llm.types import Rollout
 
-PER_TOKEN = {
-    "tokens": np.int32,
-    "mask": bool,
-    "behavior_log_probs": np.float32,
-    "anchor_log_probs": np.float32,
-}
+PER_TOKEN = {name: dtype for name, dtype in LISTS.items() if name != "turn_id"}
 PER_ROW = {
     "prompt_length": np.int32,
     "truncated": bool,
@@ -43,11 +41,11 @@ class Frozen:
   anchor_log_probs: np.ndarray
 
 
-def load(run: RunFolder, iteration: int, row_length: int, pad_id: int) -> Frozen:
+def load(run: RunFolder, iteration: int, rollout: RolloutConfig, pad_id: int) -> Frozen:
   """Reads the rollouts of one iteration, padded to the run's row length.
 
   Raises:
-    RunError: the run did not keep that iteration, or a row lacks a key.
+    RunError: the run did not keep that iteration, a file of it is damaged, or a row lacks a key.
   """
   iterations = run.rollout_iterations()
   if iteration not in iterations:
@@ -55,22 +53,24 @@ def load(run: RunFolder, iteration: int, row_length: int, pad_id: int) -> Frozen
         f"--iteration={iteration}: the run keeps rollouts of iterations {_span(iterations)}.")
   rows = run.rollouts(iteration)
   has_turns = any("turn_id" in row for row in rows)
-  _check_keys(rows, has_turns, rollout_path(run.workdir, iteration))
-  arrays = {name: np.array([row[name] for row in rows], dtype) for name, dtype in PER_ROW.items()}
-  for name, dtype in PER_TOKEN.items():
+  path, columns = rollout_path(run.workdir, iteration), PER_TOKEN.keys() | (
+      {"turn_id"} if has_turns else set())
+  _check_keys(rows, has_turns, path)
+  arrays = {name: _facts(rows, name, dtype, path) for name, dtype in PER_ROW.items()}
+  _check_lengths(rows, columns, rollout, path)
+  for name in columns:
     if rows[0][name] is not None:
-      arrays[name] = _padded(rows, name, row_length, dtype, pad_id if name == "tokens" else 0)
+      arrays[name] = _padded(rows, name, rollout.row_length, pad_id if name == "tokens" else 0)
   if has_turns:
-    arrays["turn_id"] = _padded(rows, "turn_id", row_length, np.int32, 0)
-    arrays["void"] = np.array([row["void"] for row in rows])
-  policy_step = np.array([row["policy_step"] for row in rows], np.int32)
+    arrays["void"] = _facts(rows, "void", bool, path)
+  policy_step = _facts(rows, "policy_step", np.int32, path)
   arrays["policy_step"] = np.where(arrays["mask"], policy_step[:, None], 0)
   anchor = arrays.pop("anchor_log_probs", arrays["behavior_log_probs"])
   arrays["length"] = np.array([len(row["tokens"]) for row in rows], np.int32)
   return Frozen(
       rollout=Rollout(**{name: jnp.asarray(x) for name, x in arrays.items()}),
-      rewards=np.array([row["trained_reward"] for row in rows], np.float32),
-      keep=np.array([row["keep"] for row in rows]),
+      rewards=_facts(rows, "trained_reward", np.float32, path),
+      keep=_facts(rows, "keep", bool, path),
       anchor_log_probs=anchor,
   )
 
@@ -84,9 +84,40 @@ def _check_keys(rows: list[dict[str, Any]], has_turns: bool, path: str) -> None:
                      "version have them.")
 
 
-def _padded(rows: list[dict[str, Any]], name: str, width: int, dtype, fill) -> np.ndarray:
-  """Returns the lists `name` of the rows as [B, width], filled on the right."""
-  out = np.full((len(rows), width), fill, dtype)
+def _facts(rows: list[dict[str, Any]], name: str, dtype, path: str) -> np.ndarray:
+  """An entry of all rows, [B]."""
+  try:
+    return np.array([row[name] for row in rows], dtype)
+  except (TypeError, ValueError, OverflowError) as error:
+    raise RunError(f"{path}: {name} is not a number in each line ({error}). {COPY}") from error
+
+
+def _check_lengths(rows: list[dict[str, Any]], columns: Set[str], rollout: RolloutConfig,
+                   path: str) -> None:
+  """Refuses rows whose columns differ in length or in being there, and groups that are incomplete.
+
+  Raises:
+    RunError: naming file and line.
+  """
+  if not rows or len(rows) % rollout.group_size:
+    raise RunError(f"{path}: {len(rows)} completions are not in groups of rollout.group_size = "
+                   f"{rollout.group_size}. {COPY}")
+  present = {name for name in columns if rows[0][name] is not None}
+  for number, row in enumerate(rows, 1):
+    lengths = {name: len(row[name]) for name in sorted(columns) if row[name] is not None}
+    if lengths.keys() != present or "behavior_log_probs" not in present:
+      raise RunError(f"{path}, line {number}: columns {', '.join(lengths) or 'none'}; the first "
+                     f"line has {', '.join(sorted(present)) or 'none'}. {COPY}")
+    shortest, longest = min(lengths.values()), max(lengths.values())
+    if shortest < longest or not row["prompt_length"] <= longest <= rollout.row_length:
+      raise RunError(f"{path}, line {number}: columns of {shortest} to {longest} tokens; all of "
+                     f"one length from {row['prompt_length']} (the prompt's) to {rollout.row_length} "
+                     f"were expected. {COPY}")
+
+
+def _padded(rows: list[dict[str, Any]], name: str, width: int, fill) -> np.ndarray:
+  """Returns the arrays `name` of the rows as [B, width], filled on the right."""
+  out = np.full((len(rows), width), fill, LISTS[name])
   for i, row in enumerate(rows):
     out[i, :len(row[name])] = row[name]
   return out

@@ -7,11 +7,12 @@ import jax
 
 from jaxrl_llm.build import saved
 from jaxrl_llm.build.learner import Learner, Start
+from jaxrl_llm.config import UpdateConfig
 from jaxrl_llm.lab.replay import frozen as frozen_lib
 from jaxrl_llm.lab.replay import replay as replay_lib
 from jaxrl_llm.lab.replay import replay_report
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.reporting.reader import RunError, read_run
+from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.folders import path_of
@@ -27,7 +28,8 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
 
   Args:
     workdir: of a run with a checkpoint.
-    iteration: of the rollouts; None: the first one after the checkpoint before the chosen one.
+    iteration: of the rollouts; None: the first one that was kept after the checkpoint before the
+      chosen one.
     checkpoint: iteration of the parameters; None: the newest.
     plugins: as `saved.read_config`.
 
@@ -40,9 +42,8 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   cfg, task, learner = saved.build_learner(workdir, jax.devices()[:1], plugins)
   policy_iteration = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)
   if iteration is None:
-    before = [i for i in checkpoints.iterations(workdir) if i < policy_iteration]
-    iteration = (before[-1] if before else 0) + 1
-  rows = frozen_lib.load(finished, iteration, cfg.row_length, task.tokenizer.pad_token_id)
+    iteration = _first_kept(finished, policy_iteration)
+  rows = frozen_lib.load(finished, iteration, cfg.rollout, task.tokenizer.pad_token_id)
   if policy_iteration < iteration:
     raise RunError(
         f"--checkpoint={policy_iteration} is older than the rollouts of --iteration={iteration}: a "
@@ -56,7 +57,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   without_kl = dataclasses.replace(cfg.kl, coef=0.0)
   step = dataclasses.replace(
       learner.cfg, loss=dataclasses.replace(learner.cfg.loss, kl=without_kl),
-      micro_batches=cfg.updates.optimizer_batches * cfg.updates.micro_batches)
+      micro_batches=_micro_batches(len(rows.keep), cfg.rows, cfg.updates))
   replayed = replay_lib.replay(
       rows, params, _scores(learner, start, params, rows.rollout), model=learner.model,
       cfg=dataclasses.replace(cfg.batch, kl=without_kl), step=step)
@@ -70,6 +71,21 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   write_atomically(workdir / "replay.md", text)
   write_atomically(workdir / "replay.html", replay_report.page(replayed, title, subtitle))
   return text
+
+
+def _first_kept(run: RunFolder, policy_iteration: int) -> int:
+  """The first iteration with rollouts after the checkpoint before that of `policy_iteration`."""
+  before = [i for i in checkpoints.iterations(Path(run.workdir)) if i < policy_iteration]
+  first = (before[-1] if before else 0) + 1
+  return next((i for i in run.rollout_iterations() if first <= i <= policy_iteration), first)
+
+
+def _micro_batches(rows: int, rows_of_run: int, updates: UpdateConfig) -> int:
+  """Into how many equal parts of at most the run's size the rows are cut, which by `rollouts.rows`
+  may be fewer than the run's.
+  """
+  size = max(1, rows_of_run // (updates.optimizer_batches * updates.micro_batches))
+  return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= size)
 
 
 def _scores(learner: Learner, start: Start, params: Params, rollout: Rollout) -> Scores:

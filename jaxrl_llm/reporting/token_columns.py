@@ -1,0 +1,150 @@
+"""Per-token columns of completions as the content of a file of arrays, beside the file of facts.
+
+Parquet with zstd where pyarrow is installed, else npz. Both hold the arrays of a column one after
+the other, and their lengths; numbers are exact to the bit, and equal columns give equal bytes.
+Readers open either with their usual tools: `pandas.read_parquet` gives lists by completion; the
+members of an npz are described at `_npz`.
+"""
+
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+PARQUET, NPZ = ".parquet", ".npz"
+# Of earlier versions, which wrote these columns as lists among the facts.
+LISTS = {"tokens": np.int32, "mask": bool, "behavior_log_probs": np.float32,
+         "anchor_log_probs": np.float32, "turn_id": np.int32}
+Flat = dict[str, tuple[np.ndarray, np.ndarray]]  # values [sum of lengths] and lengths [B] by column
+
+
+def split(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list]]:
+  """Returns (records without their columns, the arrays of all records by column).
+
+  A column is an entry that is a numpy array of one axis in every record; others stay facts.
+  """
+  names = [name for name in (rows[0] if rows else {})
+           if all(isinstance(row.get(name), np.ndarray) and row[name].ndim == 1 for row in rows)]
+  facts = [{name: entry for name, entry in row.items() if name not in names} for row in rows]
+  return facts, {name: [row[name] for row in rows] for name in names}
+
+
+def extension() -> str:
+  """The form that is written: PARQUET where pyarrow is installed, else NPZ."""
+  try:
+    import pyarrow.parquet  # noqa: F401  here: an optional package, of half a second
+  except ImportError:
+    return NPZ
+  return PARQUET
+
+
+def encode(columns: Mapping[str, Sequence[np.ndarray]], form: str) -> bytes:
+  """Returns columns, each of B arrays [length], as the content of a file of that form."""
+  flat = {name: (np.concatenate(arrays), np.array([len(a) for a in arrays], np.int32))
+          for name, arrays in columns.items()}
+  return _parquet(flat) if form == PARQUET else _npz(flat)
+
+
+def decode(content: bytes, form: str) -> dict[str, list[np.ndarray]]:
+  """Returns the columns in the content of a file.
+
+  Raises:
+    ValueError: it is damaged, or pyarrow is not installed.
+  """
+  columns = {}
+  for name, (values, lengths) in (_of_parquet if form == PARQUET else _of_npz)(content).items():
+    if lengths.sum() != len(values) or (lengths < 0).any():
+      raise ValueError(f"column {name} has {len(values)} entries for lengths of {lengths.sum()}")
+    columns[name] = np.split(values, np.cumsum(lengths)[:-1])
+  return columns
+
+
+def mark(path: str, content: bytes) -> str:
+  """What the facts say of their file of arrays: its name and the CRC-32 of its content."""
+  return f"{os.path.basename(path)} {zlib.crc32(content):08x}"
+
+
+def _parquet(flat: Flat) -> bytes:
+  import pyarrow as pa
+  from pyarrow import parquet
+
+  columns = {}
+  for name, (values, lengths) in flat.items():
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    columns[name] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+  # Bytes of the same place of a number lie together: upper bytes of ids and exponents repeat.
+  encodings = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name, (values, _) in flat.items()
+               if values.dtype.itemsize == 4}
+  out = io.BytesIO()
+  parquet.write_table(pa.table(columns), out, compression="zstd", use_dictionary=False,
+                      column_encoding=encodings or None, write_statistics=False)
+  return out.getvalue()
+
+
+def _of_parquet(content: bytes) -> Flat:
+  try:
+    import pyarrow as pa
+    from pyarrow import parquet
+  except ImportError as error:
+    raise ValueError(f"reading it needs pyarrow ({error}). Fix: pip install pyarrow") from error
+  try:
+    table = parquet.read_table(pa.BufferReader(content)).combine_chunks()
+    lists = {name: table[name].combine_chunks() for name in table.column_names}
+    return {name: (entries.flatten().to_numpy(zero_copy_only=False),
+                   entries.value_lengths().to_numpy(zero_copy_only=False))
+            for name, entries in lists.items()}
+  except (pa.ArrowException, OSError, IndexError, AttributeError) as error:
+    raise ValueError(" ".join(str(error).split())[:200]) from error
+
+
+def _npz(flat: Flat) -> bytes:
+  """Members `column.lengths`, and `column.dtype.place`: as in `_parquet`, the bytes of one place of
+  all numbers lie together, the lowest first. Those that repeat, of ids and exponents, are deflated;
+  of bools there is a bit each.
+  """
+  out = io.BytesIO()
+  with zipfile.ZipFile(out, "w") as file:
+    for name, (values, lengths) in flat.items():
+      _add(file, f"{name}.lengths", lengths, deflated=True)
+      if values.dtype == bool:
+        _add(file, f"{name}.bool.0", np.packbits(values), deflated=True)
+        continue
+      planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.dtype.itemsize).T
+      for place, plane in enumerate(planes):
+        repeats = values.dtype.kind in "iu" or place == len(planes) - 1
+        _add(file, f"{name}.{values.dtype.name}.{place}", np.ascontiguousarray(plane), repeats)
+  return out.getvalue()
+
+
+def _add(file: zipfile.ZipFile, name: str, array: np.ndarray, deflated: bool) -> None:
+  content = io.BytesIO()
+  np.lib.format.write_array(content, array, allow_pickle=False)
+  member = zipfile.ZipInfo(f"{name}.npy")  # without the time of day: equal runs have equal files
+  file.writestr(member, content.getvalue(),
+                zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED, compresslevel=1)
+
+
+def _of_npz(content: bytes) -> Flat:
+  try:
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+      members = {name: file[name] for name in file.files}
+    lengths = {name.removesuffix(".lengths"): array for name, array in members.items()
+               if name.endswith(".lengths")}
+    return {name: (_joined(members, name, int(count.sum())), count)
+            for name, count in lengths.items()}
+  except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, StopIteration) as error:
+    raise ValueError(" ".join(str(error).split())[:200] or "an array is missing") from error
+
+
+def _joined(members: dict[str, np.ndarray], column: str, count: int) -> np.ndarray:
+  """The values of a column from the planes of its bytes."""
+  dtype = next(name.split(".")[1] for name in members if name.startswith(f"{column}.")
+               and not name.endswith(".lengths"))
+  if dtype == "bool":
+    return np.unpackbits(members[f"{column}.bool.0"], count=count).astype(bool)
+  planes = [members[f"{column}.{dtype}.{place}"] for place in range(np.dtype(dtype).itemsize)]
+  return np.ascontiguousarray(np.stack(planes, 1)).view(dtype).reshape(-1)

@@ -111,8 +111,8 @@ def _check_lengths(rows: list[dict[str, Any]], columns: Set[str], rollout: Rollo
     shortest, longest = min(lengths.values()), max(lengths.values())
     if shortest < longest or not row["prompt_length"] <= longest <= rollout.row_length:
       raise RunError(f"{path}, line {number}: columns of {shortest} to {longest} tokens; all of "
-                     f"one length from {row['prompt_length']} (the prompt's) to {rollout.row_length} "
-                     f"were expected. {COPY}")
+                     f"one length from {row['prompt_length']} (the prompt's) to "
+                     f"{rollout.row_length} were expected. {COPY}")
 
 
 def _padded(rows: list[dict[str, Any]], name: str, width: int, fill) -> np.ndarray:

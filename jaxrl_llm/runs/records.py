@@ -200,7 +200,8 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
     rewards, keep: [B], after shaping.
   """
   lists = {name: plain(getattr(rollout, name))
-           for name in ("row_id", "group_id", "truncated", "stop_reason", "prompt_length", "length")}
+           for name in ("row_id", "group_id", "truncated", "stop_reason", "prompt_length",
+                        "length")}
   lists["policy_step"] = plain(rollout.policy_step.max(1))
   columns = {"tokens": rollout.tokens, "mask": rollout.mask,
              "behavior_log_probs": rollout.behavior_log_probs, "anchor_log_probs": anchor}

@@ -118,7 +118,7 @@ def _columns(path: str, marks: set[str | None]) -> dict[str, list[np.ndarray]]:
                        "another start of the run")
     return token_columns.decode(content, form)
   except OSError as error:
-    raise RunError(f"{beside}: {error.strerror}, but {path} names it. {COPY}") from error
+    raise RunError(f"{beside}: {error.strerror or error}, but {path} names it. {COPY}") from error
   except ValueError as error:
     raise RunError(f"{beside}: {error}. {COPY}") from error
 

@@ -40,13 +40,10 @@ def install(extra: str, *flags: str) -> bool:
 
 
 def main(commit: str) -> None:
-  fetched = subprocess.run(["git", "-C", ROOT, "fetch", "-q", "origin", commit], check=False)
-  # A branch of the clone stays where it was; what was fetched is as new as the repository.
-  wanted = commit if fetched.returncode else "FETCH_HEAD"
-  checkout = ["git", "-C", ROOT, "checkout", "-q", "--detach", wanted]
-  if subprocess.run(checkout, check=False).returncode:
-    sys.exit(f"error: COMMIT = {commit!r} is not in this repository. Fix: a branch, a tag or the "
-             "40 digits of a commit.")
+  if (ROOT / ".git").exists():
+    check_out(commit)
+  else:
+    print(f"{ROOT} is no clone: it is installed as it is, COMMIT = {commit!r} is not read.")
   versions, constraints = installed(), ROOT / "build" / "constraints.txt"
   constraints.parent.mkdir(exist_ok=True)
   constraints.write_text("\n".join(held(versions)) + "\n")
@@ -56,6 +53,17 @@ def main(commit: str) -> None:
         f"{extras(versions)}. If it was imported before, restart the session.")
   if not install(extras(versions)):
     sys.exit("error: pip could not install the package; its message is above.")
+
+
+def check_out(commit: str) -> None:
+  """Puts the clone at a commit, tag or branch, as new as the repository that it came from."""
+  fetched = subprocess.run(["git", "-C", ROOT, "fetch", "-q", "origin", commit], check=False)
+  # A branch of the clone stays where it was; what was fetched is as new as the repository.
+  wanted = commit if fetched.returncode else "FETCH_HEAD"
+  checkout = ["git", "-C", ROOT, "checkout", "-q", "--detach", wanted]
+  if subprocess.run(checkout, check=False).returncode:
+    sys.exit(f"error: COMMIT = {commit!r} is not in this repository. Fix: a branch, a tag or the "
+             "40 digits of a commit.")
 
 
 if __name__ == "__main__":

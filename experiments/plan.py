@@ -17,7 +17,6 @@ import os
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm import config as config_lib
 from jaxrl_llm.planning import plan
 from jaxrl_llm.runs import command_line
 
@@ -31,7 +30,7 @@ _JSON = flags.DEFINE_string("json", None, "File for the same as JSON.")
 
 
 def main():
-  plan.run(config_lib.from_dict(_CONFIG.value), _TARGET.value, tuple(_PROGRAMS.value),
+  plan.run(command_line.config_of(_CONFIG), _TARGET.value, tuple(_PROGRAMS.value),
            _JSON.value or "")
 
 

@@ -6,7 +6,7 @@ those here of one million and less: a claim is met by its order and its failures
 """
 
 from jaxrl_llm.lab.notebook import SIZES
-from jaxrl_llm.lab.published import Claim, Table
+from jaxrl_llm.lab.published import Claim, Number, Runs, Table
 from jaxrl_llm.reporting.page_parts import Place
 
 CTPO = "arXiv 2605.07331, second-hand"
@@ -21,6 +21,7 @@ SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
 QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
 CHAIN = ("experiments/main.py --config=configs/chain.py --workdir={out}/%s "
          "--config.%s --config.iterations=20 {fast}")
+TOKEN = " --config.aggregation.name=token --config.evaluation.every=3"
 TOOLS = ("experiments/main.py --config=configs/quickstart_tools.py:%s --workdir={out}/%s "
          "--config.iterations=20 --config.evaluation.every=5 {fast}")
 OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
@@ -36,6 +37,9 @@ TABLES = {
         live=(QUICKSTART + " {fast}",),
         fast=SMALLEST,
         page="results.md",
+        numbers=(Number("sampled accuracy at the end, seed 0, %",
+                        Place("", ("grpo_seed0",), "at the end, %"), "eval/avg@8", scale=100,
+                        tolerance=10),),
     ),
     "atlas": Table(
         "experiments/atlas",
@@ -50,6 +54,12 @@ TABLES = {
         ),
         live=("experiments/atlas/run.py --out={out} {fast}",),
         fast="--names=reinforce,ppo,cispo,ctpo,gspo",
+        numbers=(Number("GSPO: the log-ratio per token at which its gradient ends",
+                        Place("run.py", ("gspo",), "A > 0, up", title="Every token of the row"),
+                        "tables.md"),
+                 Number("CTPO: the log-ratio at t = 100 at which it ends",
+                        Place("run.py", ("ctpo",), "A > 0, up", -1, "Only this token moves"),
+                        "tables.md")),
     ),
     "exact": Table(
         "experiments/exact",
@@ -96,6 +106,8 @@ TABLES = {
               "experiments/compare.py {out}/grpo {out}/minpro --by=estimator.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
+        runs=Runs({"grpo": "age8_GRPO-start-of-the-iteration_3e-4", "minpro": "age8_MinPRO_3e-4"},
+                  column="greedy"),
     ),
     "position": Table(
         "experiments/position",
@@ -145,6 +157,7 @@ TABLES = {
               "experiments/compare.py {out}/plain {out}/grpo_lambda --by=shaping.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
+        runs=Runs({"plain": "5_terms_correct_or_not", "grpo_lambda": "5_terms_grpo-lambda"}),
     ),
     "aggregation": Table(
         "experiments/aggregation",
@@ -169,10 +182,12 @@ TABLES = {
                   "its runs", PIPO, 0.9),
             Claim("the same, the most", PIPO, 2.8),
         ),
-        live=(CHAIN % ("grpo", "transform.name=none"), CHAIN % ("pipo", "transform.name=pipo"),
+        live=(CHAIN % ("grpo", "transform.name=none" + TOKEN),
+              CHAIN % ("pipo", "transform.name=pipo" + TOKEN),
               "experiments/compare.py {out}/grpo {out}/pipo --by=transform.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
+        runs=Runs({"grpo": "32_groups_of_8_grpo", "pipo": "32_groups_of_8_pipo"}),
     ),
     "tools": Table(
         "experiments/tools",
@@ -186,6 +201,7 @@ TABLES = {
               "experiments/compare.py {out}/gspo {out}/ctpo --by=estimator.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
+        runs=Runs({"gspo": "calculator_gspo", "ctpo": "calculator_ctpo"}),
     ),
     "scale": Table(
         "experiments/scale",
@@ -197,5 +213,6 @@ TABLES = {
               "experiments/compare.py {out}/gspo {out}/minpro --by=estimator.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
+        runs=Runs({"gspo": "0p3m_4_terms_gspo", "minpro": "0p3m_4_terms_minpro"}),
     ),
 }

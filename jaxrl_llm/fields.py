@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import functools
+import shlex
 import types
 import typing
 
@@ -10,11 +11,69 @@ DEFAULT = "default"  # the value of a choice that another key decides
 
 
 class ConfigError(Exception):
-  """A configuration that cannot run. The message names key, value, allowed range and fix."""
+  """A configuration that cannot run. The message names key, value, allowed range and fix.
+
+  Args:
+    message: in words.
+    fixes: {key: value} that mends it, where a value is known; a message of several problems ends
+      with these as flags.
+
+  Attributes:
+    parts: the errors that one message was made of; empty for a single problem.
+  """
+
+  def __init__(self, message: str, fixes: dict | None = None, parts: tuple = ()):
+    super().__init__(message)
+    self.fixes, self.parts = dict(fixes or {}), tuple(parts)
 
 
 class PluginError(ConfigError):
   """A method that failed, or returned what its kind does not. The message names its place."""
+
+
+class Problems:
+  """Collects what independent checks refuse, so that one message names all of it.
+
+  Each check runs in a `with` block of its own, which a ConfigError leaves; `refuse` raises them.
+  """
+
+  def __init__(self):
+    self.errors: list[ConfigError] = []
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error, traceback) -> bool:
+    if not isinstance(error, ConfigError):
+      return False
+    self.add(error)
+    return True
+
+  def add(self, error: ConfigError) -> None:
+    """Adds an error, or the parts of one; the same message only once."""
+    known = {str(earlier) for earlier in self.errors}
+    self.errors += [part for part in error.parts or (error,) if str(part) not in known]
+
+  def refuse(self) -> None:
+    """Raises the errors: the only one as it is, several as a numbered list.
+
+    Raises:
+      ConfigError: there was an error.
+    """
+    if not self.errors:
+      return
+    if len(self.errors) == 1:
+      raise self.errors[0]
+    fixes = {key: value for error in reversed(self.errors) for key, value in error.fixes.items()}
+    lines = [f"{number}. {error}" for number, error in enumerate(self.errors, 1)]
+    if fixes:
+      lines.append("These flags mend what a value can: " + flags_of(fixes))
+    raise ConfigError("\n".join([f"{len(self.errors)} problems", *lines]), fixes, self.errors)
+
+
+def flags_of(fixes: dict) -> str:
+  """Returns {key: value} as flags of a command."""
+  return " ".join(f"--config.{key}={shlex.quote(str(value))}" for key, value in fixes.items())
 
 
 @dataclasses.dataclass(frozen=True)

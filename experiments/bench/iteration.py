@@ -3,7 +3,7 @@
 With `--peers` other libraries run beside ours.
 
   python experiments/bench/iteration.py
-  python experiments/bench/iteration.py --peers --peer-dir DIR --tunix-python PATH --trl-python PATH
+  python experiments/bench/iteration.py --peers --tunix-python PATH --trl-python PATH
 
 README.md beside this file says what each row means.
 """

@@ -1,16 +1,13 @@
 """Times workload W in rounds of ours, google-tunix and TRL, each in a process of its own.
 
-Each library has an environment of its own. The peers' scripts are not part of this repository: the
-folder `--peer-dir` has tunix_grpo.py and trl_grpo.py, which print the seconds of each step. Nothing
-is imported from the peers, and this process starts no device.
+Each library has an environment of its own, in which tunix_grpo.py or trl_grpo.py of this folder
+runs. Nothing is imported from the peers here, and this process starts no device.
 """
 
 import argparse
-import ast
 import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -19,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 NAMES = {"ours": "jaxrl_llm", "tunix": "google-tunix", "trl": "TRL"}
-# First steps that are not counted. Of tunix the last interval is not counted either.
+HERE = Path(__file__).parent
+# First steps that are not counted: they compile, or warm up.
 UNSTEADY = {"tunix": 2, "trl": 1}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   group = parser.add_argument_group("peers")
   group.add_argument("--peers", action="store_true", help="time the peers too, in turn with ours")
-  group.add_argument("--peer-dir", type=Path, help="folder of tunix_grpo.py and trl_grpo.py")
   group.add_argument("--tunix-python", help="Python of an environment with google-tunix")
   group.add_argument("--trl-python", help="Python of an environment with TRL")
   group.add_argument("--rounds", type=int, default=5, help="rounds of ours, tunix, TRL (default 5)")
@@ -58,40 +55,18 @@ class Timing:
     return float(np.median(self.iteration))
 
 
-def parse_tunix(text: str) -> Timing:
-  """Reads the output of `tunix_grpo.py --what sampler,grpo`.
-
-  An iteration is the interval between two reward calls; a generation is a call of the sampler
-  without log-probs.
-  """
-  steps = _list_after(r"seconds to 1st reward call.*?:", text)
-  calls = re.findall(r"sampler return_logprobs=False .* call (\d+): ([\d.]+)s", text)
-  return Timing(steps[UNSTEADY["tunix"]:-1],
-                [float(seconds) for call, seconds in calls if call != "0"])
-
-
-def parse_trl(text: str) -> Timing:
-  """Reads the output of `trl_grpo.py --what grpo`: steps, and their parts until the reward call."""
-  steps = _list_after(r"step seconds:", text)
-  generation = _list_after(r"of which until the reward call \(generation\):", text)
-  return Timing(steps[UNSTEADY["trl"]:], generation[UNSTEADY["trl"]:])
-
-
-def _list_after(label: str, text: str) -> list[float]:
-  found = re.search(label + r"\s*(\[[^\]]*\])", text)
-  if not found:
-    raise RuntimeError(f"no list of numbers after {label!r} in the peer's output:\n{text[-2000:]}")
-  return [float(x) for x in ast.literal_eval(found.group(1))]
-
-
-def _run(command: list[str]) -> str:
-  """Returns the standard output; our PYTHONPATH must not reach a peer's environment."""
-  env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-  done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-  if done.returncode:
-    raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-1000:]}\n"
-                       f"{done.stderr[-3000:]}")
-  return done.stdout
+def _peer(python: str, script: str, steps: int, flags: list[str]) -> Timing:
+  """Returns the steady steps of a peer's script, run by the Python of the peer's environment."""
+  environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+  with tempfile.TemporaryDirectory() as folder:
+    out = Path(folder) / "peer.json"
+    command = [python, str(HERE / script), f"--json={out}", f"--steps={steps}", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+      raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n"
+                         f"{done.stdout[-1000:]}\n{done.stderr[-3000:]}")
+    seconds = json.loads(out.read_text())
+  return Timing(seconds["iteration"], seconds["generation"])
 
 
 def time_ours(args, script: Path, micro: int | None) -> tuple[Timing, dict]:
@@ -113,30 +88,26 @@ def time_ours(args, script: Path, micro: int | None) -> tuple[Timing, dict]:
 
 
 def time_tunix(args, micro: int) -> Timing:
-  steps = args.reps + UNSTEADY["tunix"]
-  command = [
-      args.tunix_python, str(args.peer_dir / "tunix_grpo.py"), "--what", "sampler,grpo",
-      "--steps", str(steps), "--reps", "2", "--micro", str(micro), *_peer_sizes(args),
-  ]
-  return parse_tunix(_run(command))
+  first = UNSTEADY["tunix"]
+  timing = _peer(args.tunix_python, "tunix_grpo.py", args.reps + first,
+                 ["--reps=2", f"--micro={micro}", *_sizes(args)])
+  return Timing(timing.iteration[first:], timing.generation)
 
 
 def time_trl(args, micro: int) -> Timing:
-  steps = args.reps + UNSTEADY["trl"]
+  first = UNSTEADY["trl"]
   threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  command = [
-      args.trl_python, str(args.peer_dir / "trl_grpo.py"), "--what", "grpo", "--threads",
-      str(threads), "--steps", str(steps), "--micro", str(micro), *_peer_sizes(args),
-  ]
-  return parse_trl(_run(command))
+  timing = _peer(args.trl_python, "trl_grpo.py", args.reps + first,
+                 [f"--threads={threads}", f"--micro={micro}", *_sizes(args)])
+  return Timing(timing.iteration[first:], timing.generation[first:])
 
 
 def _flags(args, *names: str) -> list[str]:
   return [text for name in names for text in (f"--{name}", str(getattr(args, name)))]
 
 
-def _peer_sizes(args) -> list[str]:
-  return [*_flags(args, "prompts", "group", "prompt"), "--gen", str(args.new)]
+def _sizes(args) -> list[str]:
+  return _flags(args, "prompts", "group", "prompt", "new")
 
 
 def _best(timer, args, choices: str) -> tuple[int, dict[int, float]]:
@@ -153,8 +124,8 @@ def compare(args, script: Path) -> dict:
   """Returns all rounds, each of ours, tunix and TRL; a peer without its Python is left out."""
   timers = {name: timer for name, timer in (("tunix", time_tunix), ("trl", time_trl))
             if getattr(args, f"{name}_python")}
-  if not timers or not args.peer_dir:
-    raise SystemExit("error: --peers needs --peer-dir, and --tunix-python or --trl-python or both")
+  if not timers:
+    raise SystemExit("error: --peers needs --tunix-python or --trl-python or both")
   micro, trials = {"ours": args.micro}, {}
   for name, timer in timers.items():
     micro[name], trials[name] = _best(timer, args, getattr(args, f"{name}_micro"))

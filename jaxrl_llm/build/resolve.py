@@ -6,8 +6,17 @@ import logging
 from collections.abc import Callable
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.build import backends, best_checks, evaluation_sets, server_checks, value_checks
+from jaxrl_llm.build import (
+  backends,
+  best_checks,
+  bucket_inputs,
+  evaluation_sets,
+  server_checks,
+  value_checks,
+)
+from jaxrl_llm.build.checkpoint_shapes import shapes_of
 from jaxrl_llm.build.method_checks import check_objective
+from jaxrl_llm.build.task_setup import TaskSections, checked_task
 from jaxrl_llm.config import (
   DEFAULT,
   AdvantageConfig,
@@ -18,6 +27,7 @@ from jaxrl_llm.config import (
   RolloutConfig,
   ShapingConfig,
 )
+from jaxrl_llm.fields import Problems
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective import correction as correction_rules
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
@@ -31,12 +41,15 @@ def resolve(cfg: Config) -> Config:
   """The config with every default filled in and every combination checked.
 
   Raises:
-    ConfigError: naming key, value, what is allowed, and a fix.
+    ConfigError: naming key, value, what is allowed, and a fix; of all that independent checks
+      refuse and, for problems from a file, also of what does not fit that file.
   """
   config_lib.load_plugins(cfg.plugins)
   cfg = config_lib.fill(cfg)
   checkpoint = best_checks.filled(cfg.checkpoint, cfg.evaluation, cfg.task.heldout_problems)
-  cfg = value_checks.check(dataclasses.replace(cfg, checkpoint=checkpoint))
+  cfg, problems = dataclasses.replace(cfg, checkpoint=checkpoint), Problems()
+  with problems:
+    value_checks.check(cfg)
   anchor = cfg.updates.anchor
   if anchor == DEFAULT:
     anchor = estimators.spec(cfg.estimator.name).anchor
@@ -44,19 +57,33 @@ def resolve(cfg: Config) -> Config:
   if aggregation.name == "fixed" and aggregation.fixed_length is None:
     aggregation = AggregationConfig("fixed", cfg.rollout.max_new_tokens)
   cfg = dataclasses.replace(cfg, aggregation=aggregation,
-                            rollout=numerics.resolve(cfg.rollout, cfg.model),
                             updates=dataclasses.replace(cfg.updates, anchor=anchor))
-  correction_rules.check(cfg.correction)
-  check_objective(cfg.loss, cfg.batch)
-  _check_groups(cfg.advantage, cfg.rollout.group_size, cfg.dynamic_sampling.enabled)
-  _check_statistics(cfg.advantage, cfg.kl.coef)
-  _check_reward_parts(cfg.advantage, cfg.shaping, cfg.task.shuffle_rewards)
-  _check_anchor(cfg.correction, cfg.updates.anchor)
-  _check_parts(cfg)
-  _check_lengths(cfg.shaping.overlong_buffer, cfg.rollout)
-  server_checks.check(cfg.server, cfg.rollout, cfg.vocabulary, cfg.model.compute_dtype)
-  evaluation_sets.check(cfg.evaluation)
-  best_checks.check(cfg.checkpoint.best, cfg.evaluation, cfg.task.heldout_problems, cfg.reward.name)
+  with problems:
+    cfg = dataclasses.replace(cfg, rollout=numerics.resolve(cfg.rollout, cfg.model))
+  checks: list[tuple] = [
+      (correction_rules.check, cfg.correction),
+      (check_objective, cfg.loss, cfg.batch),
+      (_check_groups, cfg.advantage, cfg.rollout.group_size, cfg.dynamic_sampling.enabled),
+      (_check_statistics, cfg.advantage, cfg.kl.coef),
+      (_check_reward_parts, cfg.advantage, cfg.shaping, cfg.task.shuffle_rewards),
+      (_check_anchor, cfg.correction, cfg.updates.anchor),
+      (_check_parts, cfg),
+      (_check_lengths, cfg.shaping.overlong_buffer, cfg.rollout),
+      (server_checks.check, cfg.server, cfg.rollout, cfg.vocabulary, cfg.model.compute_dtype),
+      (evaluation_sets.check, cfg.evaluation),
+      (best_checks.check, cfg.checkpoint.best, cfg.evaluation, cfg.task.heldout_problems,
+       cfg.reward.name),
+  ]
+  for check, *arguments in checks:
+    with problems:
+      check(*arguments)
+  if problems.errors and cfg.task.name == "dataset" and cfg.task.data.path:
+    with problems:
+      local = bucket_inputs.copied(cfg)
+      model, tokenizer = shapes_of(local.pretrained, local.model, local.row_length)
+      sections = TaskSections.of(dataclasses.replace(local, model=model))
+      checked_task(sections, tokenizer, problems)
+  problems.refuse()
   return cfg
 
 

@@ -38,6 +38,9 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-d
             "qwix")
 JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl",
                 "jax_threefry_partitionable")
+# Variables that change no number, or only through devices and settings, which `machine` has.
+UNREAD_VARIABLES = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "JAX_LOG", "JAX_TRACEBACK", "JAX_DUMP",
+                    "JAX_EXPLAIN", "JAX_INCLUDE_FULL", "JAX_PERSISTENT", "XLA_PYTHON_CLIENT")
 PACKAGE = Path(config_lib.__file__).parents[1]
 logger = logging.getLogger(__name__)
 
@@ -190,7 +193,8 @@ def plugin_files(plugins: tuple[str, ...]) -> list[Path]:
 def machine() -> dict:
   """Returns versions, devices and settings on which the bits of a result depend."""
   environment = {name: value for name, value in os.environ.items()
-                 if name.startswith(("JAX_", "XLA_", "NVIDIA_TF32")) and "CACHE" not in name}
+                 if name.startswith(("JAX_", "XLA_", "NVIDIA_TF32")) and "CACHE" not in name
+                 and not name.startswith(UNREAD_VARIABLES)}
   processor = []
   if Path("/proc/cpuinfo").exists():
     lines = Path("/proc/cpuinfo").read_text().splitlines()

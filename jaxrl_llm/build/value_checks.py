@@ -3,8 +3,15 @@
 import dataclasses
 import math
 
-from jaxrl_llm.config import Config, ConfigError, EvaluationConfig, check_model
-from jaxrl_llm.fields import options, refuse_unread
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  EvaluationSetConfig,
+  RolloutConfig,
+  UpdateConfig,
+  check_model,
+)
+from jaxrl_llm.fields import Problems, options, unread
 from jaxrl_llm.registry import Choice
 
 
@@ -14,55 +21,77 @@ def check(cfg: Config) -> Config:
   Raises:
     ConfigError: names the keys, their values, and a change that works.
   """
+  problems = Problems()
   for prefix, section in _sections(cfg, ""):
-    refuse_unread(section, prefix, cfg)
-  check_model(cfg.model)
+    for _, message in unread(section, prefix, cfg):
+      problems.add(ConfigError(message))
+  with problems:
+    check_model(cfg.model)
   if any(not 1 <= iteration <= cfg.iterations for iteration in cfg.profile):
-    raise ConfigError(
+    problems.add(ConfigError(
         f"profile = {cfg.profile}: iterations of this run are 1 to {cfg.iterations}. Fix: choose "
-        "among them, such as --config.profile=3,4.")
-  r, u = cfg.rollout, cfg.updates
+        "among them, such as --config.profile=3,4."))
+  with problems:
+    _check_batches(cfg.rollout, cfg.updates)
+  with problems:
+    _check_row(cfg.rollout, cfg.mesh.sequence, cfg.updates.token_budget, cfg.bin_tokens)
+  for name, section in cfg.evaluation.sets:
+    with problems:
+      _check_set(name, section, cfg.evaluation.samples)
+  w = cfg.warm_start
+  if w.batch_size % w.micro_batches:
+    problems.add(ConfigError(
+        f"warm_start.micro_batches = {w.micro_batches} does not divide warm_start.batch_size = "
+        f"{w.batch_size}. Fix: choose among {_divisors(w.batch_size)}."))
+  problems.refuse()
+  return cfg
+
+
+def _check_batches(r: RolloutConfig, u: UpdateConfig) -> None:
+  """Refuses optimizer batches that split a group, and micro-batches that split a row."""
   if r.prompts % u.optimizer_batches:
     raise ConfigError(
         f"updates.optimizer_batches = {u.optimizer_batches} splits a group: rollout.prompts = "
         f"{r.prompts} groups of rollout.group_size = {r.group_size} rows do not divide into "
         f"{u.optimizer_batches} batches of whole groups. Fix: choose among {_divisors(r.prompts)}.")
-  if r.min_new_tokens > r.max_new_tokens:
-    raise ConfigError(
-        f"rollout.min_new_tokens = {r.min_new_tokens}: a completion ends at rollout.max_new_tokens "
-        f"= {r.max_new_tokens}. Fix: choose 0 to {r.max_new_tokens}.")
-  rows = cfg.rows // u.optimizer_batches
+  rows = r.rows // u.optimizer_batches
   if rows % u.micro_batches:
     raise ConfigError(
         f"updates.micro_batches = {u.micro_batches} does not divide the {rows} rows of an "
         f"optimizer batch. Fix: choose among {_divisors(rows)}.")
-  if cfg.row_length % cfg.mesh.sequence:
+
+
+def _check_row(r: RolloutConfig, shards: int, budget: int, bin_tokens: int) -> None:
+  """Refuses lengths of a completion, of a shard and of a bin that do not fit a row.
+
+  Args:
+    shards: mesh.sequence.
+    budget: updates.token_budget.
+    bin_tokens: tokens of a bin.
+  """
+  if r.min_new_tokens > r.max_new_tokens:
     raise ConfigError(
-        f"mesh.sequence = {cfg.mesh.sequence} does not divide the {cfg.row_length} tokens of "
+        f"rollout.min_new_tokens = {r.min_new_tokens}: a completion ends at rollout.max_new_tokens "
+        f"= {r.max_new_tokens}. Fix: choose 0 to {r.max_new_tokens}.")
+  if r.row_length % shards:
+    raise ConfigError(
+        f"mesh.sequence = {shards} does not divide the {r.row_length} tokens of "
         "rollout.max_prompt_tokens + rollout.max_new_tokens. Fix: rollout.max_prompt_tokens="
-        f"{r.max_prompt_tokens + -cfg.row_length % cfg.mesh.sequence}.")
-  if 0 < u.token_budget < cfg.bin_tokens:  # a bin is larger only where that is within the budget
+        f"{r.max_prompt_tokens + -r.row_length % shards}.")
+  if 0 < budget < bin_tokens:  # a bin is larger only where that is within the budget
     raise ConfigError(
-        f"updates.token_budget = {u.token_budget}: a row of rollout.max_prompt_tokens + "
-        f"rollout.max_new_tokens needs {cfg.bin_tokens}. Fix: 0, which packs nothing, or "
-        f"{cfg.bin_tokens} or more.")
-  _check_evaluation(cfg.evaluation)
-  w = cfg.warm_start
-  if w.batch_size % w.micro_batches:
-    raise ConfigError(
-        f"warm_start.micro_batches = {w.micro_batches} does not divide warm_start.batch_size = "
-        f"{w.batch_size}. Fix: choose among {_divisors(w.batch_size)}.")
-  return cfg
+        f"updates.token_budget = {budget}: a row of rollout.max_prompt_tokens + "
+        f"rollout.max_new_tokens needs {bin_tokens}. Fix: 0, which packs nothing, or "
+        f"{bin_tokens} or more.")
 
 
-def _check_evaluation(cfg: EvaluationConfig) -> None:
+def _check_set(name: str, section: EvaluationSetConfig, default_samples: int) -> None:
   """Refuses a temperature of a set of which no completion is sampled."""
-  for name, section in cfg.sets:
-    samples = cfg.samples if section.samples is None else section.samples
-    if section.temperature is not None and not samples:
-      raise ConfigError(
-          f"evaluation.sets.{name}.temperature = {section.temperature}: no completion of the set "
-          f"is sampled. Fix: evaluation.sets.{name}.samples, or remove it.")
+  samples = default_samples if section.samples is None else section.samples
+  if section.temperature is not None and not samples:
+    raise ConfigError(
+        f"evaluation.sets.{name}.temperature = {section.temperature}: no completion of the set "
+        f"is sampled. Fix: evaluation.sets.{name}.samples, or remove it.")
 
 
 def _sections(section, prefix: str):

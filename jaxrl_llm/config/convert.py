@@ -9,7 +9,7 @@ from typing import Any
 from jaxrl_llm import paper_table
 from jaxrl_llm.config.plugins import load_plugins
 from jaxrl_llm.config.sections import Config
-from jaxrl_llm.fields import ConfigError, checked, options
+from jaxrl_llm.fields import ConfigError, Problems, checked, options
 from jaxrl_llm.registry import Choice
 
 NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
@@ -69,40 +69,87 @@ def from_dict(values) -> Config:
   """Returns the Config of a nested mapping; loads its plugins before any name is looked up.
 
   Raises:
-    ConfigError: an unknown key, a wrong type, a value out of range, or a hyperparameter that the
-      method does not read.
+    ConfigError: unknown keys, wrong types, values out of range, hyperparameters that the method
+      does not read: all of them in one message.
   """
+  problems = Problems()
+  cfg = from_dict_with(values, problems)
+  problems.refuse()
+  return cfg
+
+
+def from_dict_with(values, problems: Problems) -> Config:
+  """As `from_dict`; what is refused is added to `problems`, and its keys have their defaults."""
   plugins = values.get("plugins") if hasattr(values, "items") else None
   if plugins:
     load_plugins(checked("plugins", plugins, tuple, options(Config)["plugins"].metadata))
-  return _section(values, Config, "")
+  return _section(values, Config, "", problems)
 
 
-def _section(values, cls, prefix: str):
+def without_foreign(values, overrides, section: str) -> list[str]:
+  """Unsets the hyperparameters in a section that only other methods than the chosen one read.
+
+  A config file chooses a task with its hyperparameters; a flag that chooses another task leaves
+  these without a reader.
+
+  Args:
+    values: ConfigDict of a file with flags applied; it is changed.
+    overrides: full keys that flags set. Their values stay, and are refused where nothing reads
+      them.
+    section: such as "task".
+
+  Returns:
+    the full keys that were unset.
+  """
+  table = typing.get_type_hints(Config)[section].table
+  if f"{section}.name" not in overrides or values[section].get("name") not in table:
+    return []
+  accepted = table[values[section]["name"]].defaults
+  foreign = [key for key, value in values[section].items()
+             if key not in accepted and table.readers(key) and f"{section}.{key}" not in overrides
+             and not any(name.startswith(f"{section}.{key}.") for name in overrides)
+             and (_without_unset(value) not in (None, {}))]
+  for key in foreign:
+    value = values[section][key]
+    for name in (value if hasattr(value, "items") else ()):
+      value[name] = None
+    if not hasattr(value, "items"):
+      values[section][key] = None
+  return [f"{section}.{key}" for key in foreign]
+
+
+def _section(values, cls, prefix: str, problems: Problems):
+  """Returns a section without the keys that were refused, which are added to `problems`."""
   if not hasattr(values, "items"):
-    raise ConfigError(f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a "
-                      f"value; its keys are {', '.join(options(cls))}.")
+    problems.add(ConfigError(
+        f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a value; its keys "
+        f"are {', '.join(options(cls))}."))
+    return cls()
   fields = options(cls)
   hints = typing.get_type_hints(cls)
-  built = {key: _value(value, hints[key], fields[key], prefix + key)
-           for key, value in values.items() if key in fields}
+  built = {}
+  for key in (key for key in values if key in fields):
+    with problems:
+      built[key] = _value(values[key], hints[key], fields[key], prefix + key, problems)
   hyperparameters = {key: value for key, value in values.items() if key not in fields}
   if issubclass(cls, Choice):
-    built |= _numbers(hyperparameters, cls, built.get("name", fields["name"].default), prefix)
-  elif hyperparameters:
-    raise ConfigError(_unknown_key(prefix + next(iter(hyperparameters))))
+    with problems:
+      built |= _numbers(hyperparameters, cls, built.get("name", fields["name"].default), prefix)
+  else:
+    for key in hyperparameters:
+      problems.add(ConfigError(_unknown_key(prefix + key)))
   return cls(**built)
 
 
-def _value(value, hint, field, key: str):
+def _value(value, hint, field, key: str, problems: Problems):
   if "sections" in field.metadata:
-    return _named_sections(value, field.metadata["sections"], key)
+    return _named_sections(value, field.metadata["sections"], key, problems)
   if dataclasses.is_dataclass(hint):
-    return _section(value, hint, key + ".")
+    return _section(value, hint, key + ".", problems)
   return checked(key, value, hint, field.metadata)
 
 
-def _named_sections(values, cls, key: str) -> tuple:
+def _named_sections(values, cls, key: str, problems: Problems) -> tuple:
   """Returns ((name, section), ...), sorted, so that equal configs are equal in any order."""
   if not hasattr(values, "items"):
     raise ConfigError(f"{key} = {values!r}: sections by name were expected. Fix: "
@@ -115,7 +162,7 @@ def _named_sections(values, cls, key: str) -> tuple:
       raise ConfigError(
           f"{key}.{name} = {subsection!r}: a section of keys was expected, not a value; "
                         f"its keys are {', '.join(options(cls))}.")
-  return tuple((str(name), _section(values[name], cls, f"{key}.{name}."))
+  return tuple((str(name), _section(values[name], cls, f"{key}.{name}.", problems))
                for name in sorted(values))
 
 
@@ -124,13 +171,18 @@ def _numbers(values, cls, name: str, prefix: str) -> dict[str, Any]:
   set_values = {key: _without_unset(value) for key, value in values.items()}
   set_values = {key: value for key, value in set_values.items() if value not in (None, {})}
   fields = options(cls.table[name].numbers)
-  for key in set_values:
-    if key not in fields and not cls.table.readers(key):
-      raise ConfigError(_unknown_key(prefix + key))
-  cls.table.refuse_foreign(name, set_values)
-  hints = typing.get_type_hints(cls.table[name].numbers)
-  return {key: _value(value, hints[key], fields[key], prefix + key)
-          for key, value in set_values.items()}
+  problems = Problems()
+  for key, value in set_values.items():
+    with problems:
+      if key not in fields and not cls.table.readers(key):
+        raise ConfigError(_unknown_key(prefix + key))
+      cls.table.refuse_foreign(name, {key: value})
+  hints, built = typing.get_type_hints(cls.table[name].numbers), {}
+  for key in (key for key in set_values if key in fields):
+    with problems:
+      built[key] = _value(set_values[key], hints[key], fields[key], prefix + key, problems)
+  problems.refuse()
+  return built
 
 
 def _without_unset(setting):
@@ -157,9 +209,33 @@ def _plain(value):
   return list(value) if isinstance(value, tuple) else value
 
 
+def section_hint(name: str, full: str) -> str:
+  """Returns where a name that is no section stands: the keys and values that have it.
+
+  Args:
+    name: of the unknown section, such as lora.
+    full: the key in which it stands, such as parameters.lora.rank.
+  """
+  known = keys()
+  near = [key for key in known if name in key.rsplit(".", 1)[-1].split("_")]
+  near += [key for key in known if f".{name}." in f".{key}." and key not in near]
+  before = full.partition(f"{name}.")[0]
+  first = [key for key in near if before and key.startswith(before)] or near
+  leaf = full.rsplit(".", 1)[-1]
+  best = [key for key in first if key.endswith(f"_{leaf}")]
+  if not first:
+    return ""
+  section = first[0].rsplit(".", 1)[0]
+  return (f"; section {section!r} has {', '.join(first[:4])}. Fix: --config."
+          f"{(best or first)[0]}=..., or another of them")
+
+
 def _unknown_key(full: str) -> str:
   known = [_with_name(key, full) for key in keys()]
-  near = difflib.get_close_matches(full, known, n=1, cutoff=0.0)
+  section, _, leaf = full.rpartition(".")
+  near = [key for key in known if key.rpartition(".")[0] == section
+          and leaf in key.rpartition(".")[2].split("_")]  # rank: lora_rank
+  near += difflib.get_close_matches(full, known, n=1, cutoff=0.0)
   same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
   if full in REMOVED:
     return f"{full} is no key any more: {REMOVED[full]}. Fix: remove it."

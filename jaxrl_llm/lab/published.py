@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import operator
+import re
 import shlex
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.lab.notebook import ROOT, fast, fresh, of_checkout
 from jaxrl_llm.reporting import page_parts
 from jaxrl_llm.reporting.page_parts import Place
+from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table, split
 
 
@@ -57,6 +59,72 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True)
+class Number:
+  """A number that the short version makes, and the committed one.
+
+  Attributes:
+    text: what it is.
+    place: of the committed number in the table's page.
+    live: the file of the short version that has a table with this place; or a metric of its run.
+    scale: multiplies the short version's number.
+    tolerance: the two agree up to it.
+  """
+
+  text: str
+  place: Place
+  live: str
+  scale: float = 1.0
+  tolerance: float = 0.0
+
+  def row(self, page: Path, out: Path) -> tuple[str, str, str, str]:
+    """Returns (text, committed, short version, verdict)."""
+    committed = self.place.read(page)
+    if self.live.endswith(".md"):
+      live = dataclasses.replace(self.place, part="").read(out / self.live)
+    else:
+      live = float(read_run(out).series(self.live)[1][-1])
+    live *= self.scale
+    agrees = abs(live - committed) <= self.tolerance
+    return self.text, _number(committed), _number(live), _verdict(agrees)
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+  """Runs of the short version that the committed results.jsonl has, too, longer and of more seeds.
+
+  Attributes:
+    names: the run's folder to the name of the committed runs, without their seed.
+    column: of a committed result's accuracy at its `iterations`.
+    margin: of the range over seeds, within which the two agree: an interval of 256 problems is .06
+      wide to each side, and processors round differently.
+  """
+
+  names: dict[str, str]
+  column: str = "accuracy"
+  margin: float = 0.1
+
+  def rows(self, folder: Path, out: Path) -> list[tuple[str, str, str, str]]:
+    """Returns (run, committed, short version, verdict) at the last evaluation of each run."""
+    results = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    rows = []
+    for run, name in self.names.items():
+      iterations, values = read_run(out / run).series("eval/accuracy")
+      at, here = int(iterations[-1]), float(values[-1])
+      seeds = [dict(zip(line["measured"]["iterations"], line["measured"][self.column],
+                        strict=True)).get(at)
+               for line in results if re.fullmatch(rf"{re.escape(name)}_seed\d+", line["name"])]
+      seeds = [value for value in seeds if value is not None]
+      text = f"accuracy of {run} at iteration {at}"
+      if not seeds:
+        rows.append((text, MISSING, _number(here), "no counterpart"))
+        continue
+      agrees = min(seeds) - self.margin <= here <= max(seeds) + self.margin
+      rows.append((text, f"{min(seeds):.2f} to {max(seeds):.2f}, {len(seeds)} seeds",
+                   _number(here), _verdict(agrees)))
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
 class Table:
   """A table of experiments/.
 
@@ -67,6 +135,7 @@ class Table:
       {fast} for the flags `fast`.
     fast: flags with JAXRL_FAST=1; there are none without.
     page: that holds the committed table, between comments or as a whole.
+    numbers, runs: of the short version that have a committed counterpart.
   """
 
   folder: str
@@ -74,6 +143,8 @@ class Table:
   live: tuple[str, ...]
   fast: str = ""
   page: str = "README.md"
+  numbers: tuple[Number, ...] = ()
+  runs: Runs | None = None
 
   @property
   def path(self) -> Path:
@@ -115,6 +186,17 @@ class Table:
     return markdown_table(("claim", "source", "published", "here", "difference"), rows)
 
 
+  def verdicts(self, out: Path) -> str:
+    """Returns the short version in `out` beside the committed values, in Markdown."""
+    rows = [number.row(self.path / self.page, out) for number in self.numbers]
+    rows += self.runs.rows(self.path, out) if self.runs else []
+    if not rows:
+      return "The committed table has no number that this short version makes, too."
+    if fast():
+      rows = [(*row[:3], "too small to compare") for row in rows]
+    return markdown_table(("", "committed", "short version", "verdict"), rows)
+
+
 def show(table: Table) -> None:
   """Shows the claims, then the committed table and its figures."""
   display(Markdown(f"{table.comparison()}\n[{table.folder}]({table.folder}/{table.page})\n\n"
@@ -124,7 +206,8 @@ def show(table: Table) -> None:
 
 
 def live(table: Table) -> None:
-  """Runs the table's commands at notebook size, showing what they print and their figures.
+  """Runs the table's commands at notebook size, showing what they print, their figures, and their
+  numbers beside the committed ones.
 
   Raises:
     SystemExit: a command failed; its last line stands there.
@@ -141,6 +224,11 @@ def live(table: Table) -> None:
       sys.exit(line.strip())
   for figure in sorted(out.glob("**/*.png")):
     display(Image(str(figure), width=900))
+  display(Markdown(table.verdicts(out)))
+
+
+def _verdict(agrees: bool) -> str:
+  return "agrees" if agrees else "differs"
 
 
 def _number(value: float | None, sign: str = "") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from jaxrl_llm.reporting import html, plots
+from jaxrl_llm.reporting import html, plots, strips
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
@@ -32,12 +32,14 @@ class Group:
     seeds: [S], of the runs.
     iterations: [I], that all runs have logged.
     values: [S, I], of the metric.
+    runs: the S runs.
   """
 
   label: str
   seeds: list[int]
   iterations: np.ndarray
   values: np.ndarray
+  runs: tuple[RunFolder, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Comparison:
   notes: list[str]
 
 
-def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = ()) -> Comparison:
+def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = (),
+            labels: Sequence[str] = ()) -> Comparison:
   """Returns the comparison of runs, also of some that are still going on.
 
   Args:
@@ -60,6 +63,7 @@ def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = 
     metric: key of the metrics lines; with a minus in front, less of it is better.
     by: config keys whose values group the runs, such as "estimator.name"; empty: all keys in which
       the runs differ, apart from the seed.
+    labels: of the runs' groups, one for each run, in place of `by`; empty: made of the keys.
 
   Raises:
     RunError: a run cannot be read, no run has the metric, or no run has a key of `by`.
@@ -72,7 +76,8 @@ def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = 
   _check_keys(keys, configs)
   members: dict[str, list[int]] = {}
   for index, config in enumerate(configs):
-    members.setdefault(_label(keys, config), []).append(index)
+    label = labels[index] if labels else _label(keys, config)
+    members.setdefault(label, []).append(index)
   groups = []
   for label, indices in members.items():
     notes += _mixed(label, [configs[i] for i in indices], [runs[i].workdir for i in indices])
@@ -139,11 +144,33 @@ def write(comparison: Comparison, out: str | os.PathLike) -> str:
   page = html.render("compare.html", title=f"Comparison by {comparison.metric}",
                      subtitle="lower is better" if comparison.lower else "higher is better",
                      header=HEADER, rows=table, notes=notes,
-                     curves=html.image_source(curves.getvalue()))
+                     panels=html.image_sources(plots.group_panels(
+                         {group.label: list(group.runs) for group in comparison.groups},
+                         comparison.metric)),
+                     labels=[group.label for group in comparison.groups],
+                     columns=side_by_side(comparison.groups))
   write_atomically(folder / "compare.png", curves.getvalue())
   write_atomically(folder / "compare.html", page)
   write_atomically(folder / "compare.md", text)
   return text
+
+
+def side_by_side(groups: list[Group]) -> list[tuple[str, str, list[tuple[int, list]]]]:
+  """Returns the completions of the problems that the first runs of all groups show.
+
+  Returns:
+    (prompt, answer, rows) of each problem; a row is an iteration and, for each group, (completion,
+    whether it is correct), or None where the group has none at that iteration.
+  """
+  by_group = [{(strip.prompt, strip.answer): strip for strip in strips.read(group.runs[0])}
+              for group in groups]
+  out = []
+  for key in (key for key in by_group[0] if all(key in known for known in by_group)):
+    cells = [{iteration: (text, correct) for iteration, text, correct in known[key].completions}
+             for known in by_group]
+    iterations = sorted(set().union(*cells))
+    out.append((*key, [(i, [cell.get(i) for cell in cells]) for i in iterations]))
+  return out
 
 
 def _no_metric(name: str, runs: list[RunFolder]) -> str:
@@ -162,7 +189,7 @@ def _group(label: str, runs: list[RunFolder], metric: str) -> Group | None:
     return None
   values = np.array([[run_series[iteration] for iteration in common] for run_series in series])
   seeds = [run.config.get("seed", MISSING) for run in runs]
-  return Group(label, seeds, np.array(common), values)
+  return Group(label, seeds, np.array(common), values, tuple(runs))
 
 
 def _state(run: RunFolder) -> list[str]:

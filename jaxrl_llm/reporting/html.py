@@ -17,7 +17,7 @@ import jinja2
 
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
 from jaxrl_llm.registry import Choice
-from jaxrl_llm.reporting import glossary
+from jaxrl_llm.reporting import glossary, strips
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
 from jaxrl_llm.reporting.tables import MISSING, headline, summary_rows
 from jaxrl_llm.reporting.writers import write_atomically
@@ -81,10 +81,10 @@ def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
   settings = {"All keys": run.config, "Environment": run.environment}
   done = run.metrics[-1]["iteration"] if run.metrics else MISSING
   names = [_name(run.config, section) for section in ("estimator", "advantage", "task")]
-  from jaxrl_llm.reporting.plots import plot_run  # matplotlib, which a run needs only here
+  from jaxrl_llm.reporting import plots  # matplotlib, which a run needs only here
 
   curves = io.BytesIO()
-  plot_run(run, curves)
+  plots.plot_run(run, curves)
   write_atomically(os.path.join(workdir, "curves.png"), curves.getvalue())
   samples = _samples(run)
   page = render(
@@ -94,7 +94,8 @@ def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
       status=f"iteration {done} of {run.config.get('iterations', MISSING)}: {status}",
       headline=headline(run),
       summary=summary_rows(run),
-      curves=image_source(curves.getvalue()),
+      panels=image_sources(plots.run_panels(run)),
+      strips=strips.read(run),
       metrics=_metrics(run),
       changed=changed,
       settings={name: json.dumps(values, indent=2) for name, values in settings.items() if values},
@@ -114,6 +115,11 @@ def render(template: str, **values) -> str:
 def image_source(png: bytes) -> str:
   """Returns the `src` of an image that holds the PNG itself."""
   return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def image_sources(pngs: dict[str, bytes]) -> list[tuple[str, str]]:
+  """Returns (title, `src`) of each image."""
+  return [(title, image_source(png)) for title, png in pngs.items()]
 
 
 def colour(log_ratio: float) -> str:

@@ -57,7 +57,7 @@ class Place:
   """Where a page has a number.
 
   Attributes:
-    part: its name.
+    part: its name; empty: the whole page.
     row: cells of the row; no other row of a table with the column has all of them.
     column: its header.
     number: which of the cell's numbers: 0, 1 is behind the `±`, -1 the last.
@@ -78,7 +78,8 @@ class Place:
       LookupError: no or several rows have these cells, or the cell has no such number.
     """
     places = []
-    for table in tables(split(page.read_text(), self.part, page)[1]):
+    text = page.read_text()
+    for table in tables(split(text, self.part, page)[1] if self.part else text):
       meant = table.title.startswith(self.title) or table.header[0] == self.title
       if meant and self.column in table.header:
         places += [row[table.header.index(self.column)] for row in table.rows

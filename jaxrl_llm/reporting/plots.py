@@ -1,6 +1,8 @@
 """Figures of one run and of several, without pyplot's global state."""
 
+import io
 import os
+from collections.abc import Callable
 from typing import BinaryIO
 
 import numpy as np
@@ -11,13 +13,24 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 
 from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.reporting.summary import QUANTILES
-from jaxrl_llm.reporting.tables import set_accuracies
+from jaxrl_llm.reporting.tables import HELDOUT, accuracy_name, set_accuracies
 
 # The palette of Okabe and Ito, which colour-blind readers can tell apart, and two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#4d4d4d")
 DASHES = ("-", "--", ":")
 INK, GRID = "#333333", "#e4e4e4"
 CLOSE = 0.005  # of the range: lines that are nearer than a line is wide
+
+PANEL = (3.8, 2.7)  # inches of a panel on a page
+# What a comparison shows beside its metric, where all groups logged it.
+COMPARED = {
+    "reward/correct": "share of correct rollouts",
+    "policy/entropy": "entropy, nats",
+    "kl/current_behavior": "KL to the sampling policy, nats",
+    "clip/dropped": "share of tokens dropped by clipping",
+    "rollout/length": "tokens of a completion",
+    "optimizer/grad_norm": "gradient norm before clipping",
+}
 
 Series = tuple[np.ndarray, np.ndarray]
 
@@ -29,14 +42,7 @@ def plot_run(run: RunFolder, path: str | os.PathLike | BinaryIO) -> None:
     run: the run.
     path: file, or binary stream, that receives the PNG.
   """
-  panels = []
-  for title, labels, plot in _PANELS:
-    if title == "accuracy":
-      labels = labels | {metric: name for name, metric in set_accuracies(run).items()}
-    candidates = {label: run.series(name) for name, label in labels.items()}
-    series = {label: pair for label, pair in candidates.items() if len(pair[0])}
-    if series:
-      panels.append((title, series, plot))
+  panels = _run_panels(run)
   columns = min(3, len(panels)) if len(panels) != 4 else 2
   rows = -(-len(panels) // columns) if panels else 1
   figure = Figure(figsize=(4.6 * max(1, columns), 3.1 * rows), layout="constrained")
@@ -48,6 +54,58 @@ def plot_run(run: RunFolder, path: str | os.PathLike | BinaryIO) -> None:
     plot(axes, series)
     _finish(axes, title, legend=len(axes.get_legend_handles_labels()[1]) > 1)
   figure.savefig(path, format="png", dpi=150)
+
+
+def run_panels(run: RunFolder) -> dict[str, bytes]:
+  """Returns title to PNG of each panel of `plot_run`, for pages that place them by their width."""
+  return {title: _panel(title, series, plot) for title, series, plot in _run_panels(run)}
+
+
+def group_panels(groups: dict[str, list[RunFolder]], metric: str) -> dict[str, bytes]:
+  """Returns title to PNG of panels that show groups of runs together.
+
+  The first panel has `metric`; the others have what all groups logged of COMPARED. A line is the
+  mean over a group's runs, at the iterations that all of them have logged.
+  """
+  out = {}
+  for name, title in {metric: metric, **COMPARED}.items():
+    series = {label: _common(runs, name) for label, runs in groups.items()}
+    if any(len(pair[0]) == 0 for pair in series.values()) or title in out:
+      continue
+    means = {label: (steps, values.mean(0)) for label, (steps, values) in series.items()}
+    out[title] = _panel(title, means, _lines)
+  return out
+
+
+def _common(runs: list[RunFolder], metric: str) -> Series:
+  """Returns (iterations [I] that all runs logged, values [S, I])."""
+  by_run = [dict(zip(*run.series(metric), strict=True)) for run in runs]
+  steps = sorted(set.intersection(*map(set, by_run)))
+  return np.array(steps, int), np.array([[line[step] for step in steps] for line in by_run])
+
+
+def _panel(title: str, series: dict[str, Series], plot: Callable) -> bytes:
+  """Returns the PNG of one panel, readable at 360 pixels."""
+  figure, png = Figure(figsize=PANEL, layout="constrained"), io.BytesIO()
+  axes = figure.add_subplot()
+  plot(axes, series)
+  _finish(axes, title, legend=len(axes.get_legend_handles_labels()[1]) > 1, width=PANEL[0])
+  figure.savefig(png, format="png", dpi=150)
+  return png.getvalue()
+
+
+def _run_panels(run: RunFolder) -> list[tuple[str, dict[str, Series], Callable]]:
+  """Returns title, series and plotting function of each panel that a run has values for."""
+  panels = []
+  for title, labels, plot in _PANELS:
+    if title == "accuracy":
+      labels = labels | {metric: name for name, metric in set_accuracies(run).items()}
+    candidates = {label: run.series(name) for name, label in labels.items()}
+    series = {label: pair for label, pair in candidates.items() if len(pair[0])}
+    if series:
+      judged = accuracy_name(run) if title == "accuracy" else HELDOUT
+      panels.append((title if judged == HELDOUT else judged, series, plot))
+  return panels
 
 
 def plot_compare(runs: dict[str, RunFolder], path: str | os.PathLike | BinaryIO, *,
@@ -191,13 +249,31 @@ def finish_axes(axes: Axes, title: str, label: str, pad: float = 6) -> None:
   axes.tick_params(which="both", labelsize=8.5, color="#bbbbbb", labelcolor=INK)
 
 
-def _finish(axes: Axes, title: str, legend: bool, label: str = "iteration") -> None:
-  finish_axes(axes, title, label, pad=20 if legend else 6)
+def _finish(axes: Axes, title: str, legend: bool, label: str = "iteration",
+            width: float = 4.6) -> None:
+  """Adds title, labels and, above the axes of a panel `width` inches wide, the legend."""
+  labels = axes.get_legend_handles_labels()[1]
+  columns = _legend_columns(labels, width) if legend else 1
+  lines = -(-len(labels) // columns) if legend else 0
+  finish_axes(axes, title, label, pad=6 + 14 * lines)
   axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
   if legend:
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=5, borderaxespad=0.2,
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, borderaxespad=0.2,
                 borderpad=0.2, frameon=False, fontsize=8, labelcolor=INK, handlelength=1.3,
-                handletextpad=0.5, columnspacing=1.2)
+                handletextpad=0.5, columnspacing=1.2, labelspacing=0.35)
+
+
+def _legend_columns(labels: list[str], width: float) -> int:
+  """Returns the columns of a legend that is no wider than its axes.
+
+  A character of 8 points is 4.6 points wide on average; a handle with its spaces takes 24; the axes
+  are 0.8 inches narrower than their panel.
+  """
+  for columns in range(min(5, len(labels)), 1, -1):
+    widest = [max(map(len, labels[start::columns])) for start in range(columns)]
+    if sum(4.6 * count + 24 for count in widest) <= 72 * (width - 0.8):
+      return columns
+  return 1
 
 
 def _lines(axes: Axes, series: dict[str, Series]) -> None:

@@ -13,6 +13,7 @@ from jaxrl_llm.store.files import write_atomically
 
 MISSING = "-"
 BEGIN, END = "<!-- written by ", ": begin -->"  # of the first line of a part
+HELDOUT = "held-out accuracy"
 
 
 def summary_table(run: RunFolder) -> str:
@@ -24,8 +25,8 @@ def summary_table(run: RunFolder) -> str:
 def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
   """Returns the (name, text) pairs of the summary."""
   rows = [
-      ("held-out accuracy", _first_last_best(run, "eval/accuracy")),
-      ("reward of rollouts", _first_last(run, "reward/correct")),
+      (accuracy_name(run), _first_last_best(run, "eval/accuracy")),
+      ("correct rollouts", _first_last(run, "reward/correct")),
       ("estimator", _setting(run, "estimator", "name")),
       ("advantage", _setting(run, "advantage", "name")),
       ("aggregation", _setting(run, "aggregation", "name")),
@@ -48,7 +49,7 @@ def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
 
 def headline(run: RunFolder) -> tuple[str, str] | None:
   """Returns (the last accuracy, what it is an accuracy of and how it began), None without any."""
-  for name, caption in (("eval/accuracy", "held-out accuracy"),
+  for name, caption in (("eval/accuracy", accuracy_name(run)),
                         ("reward/correct", "of the rollouts correct")):
     iterations, values = run.series(name)
     if len(values) and np.isfinite(values[-1]):
@@ -56,6 +57,19 @@ def headline(run: RunFolder) -> tuple[str, str] | None:
               f"{caption} at iteration {iterations[-1]}; {100 * values[0]:.1f} % at iteration "
               f"{iterations[0]}")
   return None
+
+
+def accuracy_name(run: RunFolder) -> str:
+  """Returns what eval/accuracy of the run's own problems is.
+
+  Where a reward takes the place of the task's verdict, that reward says what is correct: by its
+  component `correct` or, without one, by a positive sum.
+  """
+  reward = run.config.get("reward", {})
+  name = str(reward.get("name", "task")) if isinstance(reward, dict) else "task"
+  if "task" in [part.strip() for part in name.split(",")]:
+    return HELDOUT
+  return f"held out, correct by the reward {name}"
 
 
 def set_accuracies(run: RunFolder) -> dict[str, str]:

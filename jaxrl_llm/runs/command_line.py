@@ -16,7 +16,8 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from jaxrl_llm import paper_table
-from jaxrl_llm.config import ConfigError
+from jaxrl_llm.config import Config, ConfigError, convert, load_plugins
+from jaxrl_llm.fields import Problems
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import cache, folders
 from jaxrl_llm.store.signals import Terminated
@@ -123,7 +124,10 @@ def parse(arguments: list[str]) -> list[str]:
     name, *hint = str(error.args[0]).split("\n")  # of ml_collections: Did you mean "..."
     nearest = re.match(r'Did you mean "(\w+)"', " ".join(hint))
     nearest = f"; nearest known key: {nearest[1]}" if nearest else ""
-    raise ConfigError(f"unknown key: {name}{paper_table.key_now(name) or nearest}") from error
+    section = name.strip("'\"")
+    full = next((key for key in _keys(arguments) if f".{section}." in f".{key}."), section)
+    hint_text = paper_table.key_now(name) or convert.section_hint(section, full) or nearest
+    raise ConfigError(f"unknown key: {name}{hint_text}") from error
   except (Exception, SystemExit) as error:  # whatever the user's file raises
     place = _place(arguments, error)
     if isinstance(error, SystemExit) and place is None:
@@ -131,6 +135,43 @@ def parse(arguments: list[str]) -> list[str]:
     cause = _first_cause(error)
     raise ConfigError(f"{place or 'the flags cannot be read'}: {_described(cause)}. Fix: the file "
                       "or flag; --help lists the flags.") from error
+
+
+def config_of(flag, check: Callable | None = None) -> Config:
+  """Returns the Config of the flag --config, with all other flags applied.
+
+  Where a flag chooses another task than the file, what only the file's task reads is unset, and the
+  log names it.
+
+  Args:
+    flag: what `config_flags.DEFINE_config_file` returned.
+    check: refuses a Config for other reasons. Where keys or values are refused, it checks the rest,
+      so that one message has all of it.
+
+  Raises:
+    ConfigError: all that is wrong with keys and values, and what `check` refuses then.
+  """
+  from ml_collections import config_flags  # here: some commands have no config
+
+  overrides = config_flags.get_override_values(flags.FLAGS["config"])
+  if "task.name" in overrides:
+    load_plugins(flag.value.get("plugins"))  # which may register the task
+  if unset := convert.without_foreign(flag.value, overrides, "task"):
+    logging.warning("task.name = %r does not read %s, which --config sets for another task: unset",
+                    flag.value.task.name, ", ".join(unset))
+  problems = Problems()
+  cfg = convert.from_dict_with(flag.value, problems)
+  if problems.errors and check is not None:
+    with problems:
+      check(cfg)
+  problems.refuse()
+  return cfg
+
+
+def _keys(arguments: Sequence[str]) -> list[str]:
+  """Returns the full keys of the flags that set one."""
+  names = (text.lstrip("-").partition("=")[0] for text in arguments[1:])
+  return [name.removeprefix("config.") for name in names if name.startswith("config.")]
 
 
 def check_keys(arguments: Sequence[str]) -> None:

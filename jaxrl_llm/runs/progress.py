@@ -1,6 +1,7 @@
 """The report of a run while it goes on, when something interrupts it, and at its end."""
 
 import contextlib
+import itertools
 import json
 import logging
 import time
@@ -13,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.loop import Loop
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.reporting import html, reader, tables, writers
+from jaxrl_llm.reporting import html, reader, strips, tables, writers
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.evaluate import Evaluation
 from jaxrl_llm.types import Params
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Progress:
-  """Writes samples.json, curves.png and report.html.
+  """Writes heldout.jsonl, samples.json, curves.png and report.html.
 
   It evaluates nothing that the run evaluates anyway. A run that goes on from a checkpoint lacks the
   completions from before its training and makes them once. After an interruption the completions
@@ -55,6 +56,12 @@ class Progress:
     if iteration == 0:
       self._before = evaluation
     self._last = iteration, evaluation
+    if processes.is_main():
+      with _warned_only():
+        shown = zip(evaluation.problems, evaluation.texts, evaluation.correct, strict=True)
+        strips.add(self._directory, iteration,
+                   [(problem.prompt, problem.answer, text, bool(correct))
+                    for problem, text, correct in itertools.islice(shown, strips.PROBLEMS)])
     now = time.perf_counter()
     last = iteration == self._loop.schedule.iterations
     due = self._written is None or now - self._written >= SPACING * self._took

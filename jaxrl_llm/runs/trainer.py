@@ -106,6 +106,11 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
       return _run(loop, read, settings, clock, received)
 
 
+def check(cfg) -> None:
+  """Raises ConfigError for a Config that cannot be trained; nothing is written or compiled."""
+  setup.build_learner(setup.resolve(cfg))
+
+
 def _lock(directory: str | Path):
   """The lock on a run's folder, which process 0 holds for all."""
   return lock.held(directory) if processes.is_main() else contextlib.nullcontext()

@@ -29,11 +29,12 @@ class DataConfig:
   mapping: str = option(AUTO, "columns and answer rule of a known set (tasks/mappings.py): gsm8k, "
                         "math, deepscaler, dapo, aime, amc23, minerva, olympiadbench, or a "
                         "plugin's; auto: the columns below; one, or one for each file by commas")
-  prompt_column: str = option("problem", "column of the question", when=COLUMNS)
+  prompt_column: str = option("problem", "column of the question: a text, or a list of messages; "
+                              "meta.question inside an object", when=COLUMNS)
   answer_column: str = option("answer", "column of the answer", when=COLUMNS)
   id_column: str = option("", "column of a unique id; empty: the row number", when=COLUMNS)
-  demonstration_column: str = option("", "column of a worked completion, for the warm start",
-                                     when=COLUMNS)
+  demonstration_column: str = option("", "column of a worked completion, for the warm start; of "
+                                     "messages the last one", when=COLUMNS)
   bad_rows: str = option("error", "rows that cannot be read or converted: an error, or left out "
                          "and counted", choices=("error", "drop"))
   verifier: str = option(AUTO, "how answers are checked (grading/grading.py): exact, numeric, "

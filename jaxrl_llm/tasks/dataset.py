@@ -80,7 +80,7 @@ class Dataset(TaskBase):
           f"rollout.max_prompt_tokens = {limit}: {len(longer)} prompts of task.data.heldout_path = "
           f"{data_cfg.heldout_path!r} are longer; the longest has {max(longer)} tokens. Fix: "
           f"rollout.max_prompt_tokens >= {max(longer)}, or task.data.heldout_too_long=drop, which "
-          "leaves them out and counts them.")
+          "leaves them out and counts them.", {"rollout.max_prompt_tokens": max(longer)})
     return problems, lengths, len(longer)
 
   def _train_on(self, tables: list[ProblemTable], sources: list[DataConfig]) -> None:

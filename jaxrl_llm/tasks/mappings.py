@@ -184,10 +184,30 @@ def boxed(solution: str) -> str:
   return answer
 
 
+def leaves(row: dict) -> dict:
+  """Returns {column: value} of a row; a value inside an object has its path, such as meta.answer.
+  """
+  values = {}
+  for name, value in row.items():
+    inner = leaves(value) if isinstance(value, dict) else {}
+    values |= {f"{name}.{key}": leaf for key, leaf in inner.items()} or {str(name): value}
+  return values
+
+
+def is_messages(value) -> bool:
+  """Returns whether a value is a list of messages that has one of the user."""
+  return (isinstance(value, list) and bool(value)
+          and all(isinstance(message, dict) and "content" in message for message in value)
+          and any(message.get("role") == "user" for message in value))
+
+
 def _get(row: dict, column: str):
-  if column not in row:
-    raise RowError(f"no column {column!r}; columns present: {', '.join(map(str, row)) or 'none'}")
-  return row[column]
+  if column in row:
+    return row[column]
+  values = leaves(row)
+  if column not in values:
+    raise RowError(f"no column {column!r}; columns present: {', '.join(values) or 'none'}")
+  return values[column]
 
 
 def _shorten(value) -> str:
@@ -366,8 +386,35 @@ def make_mapping(cfg: DataConfig) -> Mapping:
     return MAPPINGS[cfg.mapping]
 
   def columns(row: dict) -> Fields:
-    demonstration = text(row, cfg.demonstration_column) if cfg.demonstration_column else None
     name = scalar(row, cfg.id_column) if cfg.id_column else None
-    return Fields(text(row, cfg.prompt_column), scalar(row, cfg.answer_column), demonstration, name)
+    prompt, context = _asked(row, cfg.prompt_column)
+    demonstration = _demonstrated(row, cfg.demonstration_column)
+    return Fields(prompt, scalar(row, cfg.answer_column), demonstration, name, context)
 
   return Mapping(columns, unique=bool(cfg.id_column))
+
+
+def _asked(row: dict, column: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+  """Returns the text of a column and no context or, of a list of messages, the user's last one and
+  those before it.
+  """
+  value = _get(row, column)
+  if not is_messages(value):
+    return text(row, column), ()
+  last = max(i for i, message in enumerate(value) if message.get("role") == "user")
+  return _messages(value[:last + 1])
+
+
+def _demonstrated(row: dict, column: str) -> str | None:
+  """Returns the demonstration in a column: its text, its number, or the message that follows the
+  user's last one; None without a column.
+  """
+  if not column:
+    return None
+  value = _get(row, column)
+  if is_messages(value):
+    if value[-1].get("role") == "user":
+      raise RowError(f"column {column!r} ends with the user's message; one of the assistant was "
+                     "expected behind it, as the demonstration")
+    return _message(len(value), value[-1])[1]
+  return text(row, column) if isinstance(value, str) else scalar(row, column)

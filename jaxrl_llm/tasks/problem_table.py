@@ -74,7 +74,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
       line; no row; no prompt that fits.
   """
   problems, lengths, counts, longest = [], [], collections.Counter(), 0
-  names, reason = Names(source), ""
+  names, reasons = Names(source), []
   for place, row in read_rows(source.key, source.path, source.split):
     counts["read"] += 1
     try:
@@ -84,11 +84,12 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
     except ConfigError as error:
       # A column or a path may be named by what no terminal can show.
       message = str(error).encode(errors="backslashreplace").decode()
-      if source.bad_rows == "error":
-        raise ConfigError(f"{message} Or {_bad_rows_key(source.key)}=drop.") from error
-      reason = reason or message
       counts["bad"] += 1
-      if counts["bad"] <= SHOWN:
+      reasons += [message] if counts["bad"] <= SHOWN else []
+      if source.bad_rows == "error":
+        if counts["bad"] == SHOWN:
+          break
+      elif counts["bad"] <= SHOWN:
         logger.warning("left out: %s", message)
       continue
     if name is None:
@@ -101,9 +102,11 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
     problems.append(Problem(fields.prompt, fields.answer, fields.demonstration, name,
                             fields.context))
     lengths.append(tokens)
+  if reasons and source.bad_rows == "error":
+    raise ConfigError(_bad_rows(reasons, _bad_rows_key(source.key)))
   if counts["read"] and counts["bad"] == counts["read"]:
     raise ConfigError(f"{source.key} = {source.path!r}: all of its {counts['bad']} rows are bad. "
-                      f"The first: {reason}")
+                      f"The first: {reasons[0]}")
   _check_some(source, counts, problems, limit, longest)
   logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "
               "%s dropped (longest: %d)", source.path, counts["read"], counts["bad"],
@@ -204,7 +207,18 @@ def _check_some(source: Source, counts: dict[str, int], problems: list[Problem],
     raise ConfigError(
         f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; "
         f"the longest has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less "
-        "text in task.prompt.")
+        "text in task.prompt.", {"rollout.max_prompt_tokens": longest})
+
+
+def _bad_rows(reasons: list[str], key: str) -> str:
+  """Returns what is wrong with the first bad rows of a file, and the key that leaves them out."""
+  causes = [reason.partition(". Fix: ")[0] for reason in reasons]
+  first = causes[0].partition(": ")[2]
+  others = [cause for cause in causes[1:] if cause.partition(": ")[2] != first]
+  same = len(causes) - 1 - len(others)
+  more = f" So are {same} of the next bad rows." if same else ""
+  more += f" Other bad rows: {'; '.join(others)}." if others else ""
+  return f"{reasons[0]} Or {key}=drop.{more}"
 
 
 def _bad_rows_key(key: str) -> str:
@@ -230,7 +244,8 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
     return fields
   except RowError as error:
     raise ConfigError(
-        f"{place}: {error}. Fix: the row, task.data.mapping, or the task.data columns.") from error
+        f"{place}: {error}. Fix: the row, task.data.mapping, or the columns "
+        "task.data.prompt_column and task.data.answer_column.") from error
 
 
 def _check_fields(fields: Fields) -> None:

@@ -22,6 +22,7 @@ def install(monkeypatch, tmp_path):
   """The module, with a root of its own and `asked`: the commands that it would have run."""
   module = loaded()
   module.asked, module.failing = [], ""
+  (tmp_path / ".git").mkdir()
 
   def run(command, check):
     text = " ".join(map(str, command))

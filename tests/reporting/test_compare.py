@@ -1,6 +1,7 @@
 """Comparison of runs: groups, means and intervals over seeds, runs of different length."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import Config, to_dict
-from jaxrl_llm.reporting import compare
-from jaxrl_llm.reporting.reader import RunError
+from jaxrl_llm.reporting import compare, strips
+from jaxrl_llm.reporting.reader import RunError, read_run
 
 
 def write(folder, values, *, estimator="ppo", seed=0, planned=None, **changes):
@@ -133,3 +134,61 @@ def test_files_are_written(runs, tmp_path):
   assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
   page = (tmp_path / "out" / "compare.html").read_text()
   assert "ctpo" in page and "Student" in page and "Student" in text and "| ctpo" in text
+
+
+def add_completions(folder, *pairs):
+  """Greedy completions of one problem, as (iteration, text, whether it is correct)."""
+  for iteration, text, correct in pairs:
+    strips.add(folder, iteration, [("2+2=", "4", text, correct)])
+
+
+def test_completions_of_one_problem_stand_side_by_side(runs, tmp_path):
+  add_completions(runs[0], (0, "5", False), (2, "four is right", True))
+  add_completions(runs[3], (0, "6", False), (1, "7", False))
+  comparison = compare.compare([runs[0], runs[3]], "eval/accuracy")
+  ((prompt, answer, rows),) = compare.side_by_side(comparison.groups)
+  assert (prompt, answer) == ("2+2=", "4")
+  assert rows == [(0, [("5", False), ("6", False)]), (1, [None, ("7", False)]),
+                  (2, [("four is right", True), None])]
+  compare.write(comparison, tmp_path / "out")
+  page = (tmp_path / "out" / "compare.html").read_text()
+  assert page.index("<th>ppo</th><th>ctpo</th>") < page.index("four is right")
+  assert page.count("<img") == 1, "only the metric was logged"
+
+
+def test_a_run_that_goes_on_has_each_completion_once(runs):
+  add_completions(runs[0], (0, "a", False), (1, "b", False), (2, "c", False), (1, "d", True))
+  with open(runs[0] / strips.FILE, "a") as file:
+    file.write('{"iteration": 2, "pro')  # torn by a crash
+  add_completions(runs[0], (2, "e", True))
+  (strip,) = strips.read(read_run(runs[0]))
+  assert [text for _, text, _ in strip.completions] == ["a", "d", "e"]
+
+
+def test_a_page_shows_the_first_the_last_and_some_between(tmp_path):
+  folder = write(tmp_path / "long", [0.1] * 41)
+  add_completions(folder, *((i, str(i), False) for i in range(41)))
+  shown = [i for i, _, _ in strips.read(read_run(folder))[0].completions]
+  assert shown[0] == 0 and shown[-1] == 40 and len(shown) == strips.SHOWN == len(set(shown))
+
+
+def test_the_command_trains_each_preset_and_labels_it(tmp_path, monkeypatch, capsys):
+  command = experiment_files.load(Path(__file__).parents[2] / "experiments" / "compare.py")
+  commands = []
+
+  def train(words, check):
+    commands.append(words)
+    write(Path(words[3].partition("=")[2]), [0.1, 0.5], estimator=f"e{len(commands)}")
+    return subprocess.CompletedProcess(words, 0)
+
+  monkeypatch.setattr(command.subprocess, "run", train)
+  monkeypatch.setattr(sys, "argv", ["compare.py", "--train=cispo,gspo", f"--out={tmp_path}",
+                                    "--config.iterations=1"])
+  command.main()
+  assert [words[2] for words in commands] == [
+      f"--config=configs/offpolicy.py:{name}" for name in ("cispo", "gspo")]
+  assert all(words[-1] == "--config.iterations=1" for words in commands)
+  assert "| cispo" in capsys.readouterr().out
+  monkeypatch.setattr(sys, "argv", ["compare.py", "--config.iterations=1", f"--out={tmp_path}"])
+  with pytest.raises(SystemExit):
+    command.main()

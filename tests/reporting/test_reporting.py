@@ -225,6 +225,39 @@ def test_accuracy_comes_first_and_large(tmp_path):
   assert headline(RunFolder("", {}, {}, [])) is None
 
 
+@pytest.mark.parametrize("reward, name", [
+    ({"name": "task"}, "held-out accuracy"), ({"name": "brevity,task"}, "held-out accuracy"),
+    ({"name": "brevity"}, "held out, correct by the reward brevity"),
+])
+def test_the_accuracy_is_named_after_what_judges_it(tmp_path, reward, name):
+  run = read_run(write_run(tmp_path / "run", reward=reward))
+  assert headline(run)[1].startswith(f"{name} at iteration")
+  assert next(iter(summary_rows(run)))[0] == name
+  titles = list(plots.run_panels(run))
+  assert titles[0] == ("accuracy" if "task" in reward["name"] else name)
+
+
+@pytest.mark.parametrize("names", [
+    ("current to anchor", "anchor to behavior", "current to behavior"), ("high", "low"),
+    ("p05 to p95", "p25 to p75", "median"), ("a method with a rather long name",) * 2])
+def test_a_legend_is_no_wider_than_its_panel(names):
+  """One line for every legend, as before, is the wrong implementation."""
+  def right_edge(columns=None):
+    figure = Figure(figsize=plots.PANEL, layout="constrained")
+    axes = figure.add_subplot()
+    for index, name in enumerate(names):
+      axes.plot([0, 1], [0, index], label=name)
+    with pytest.MonkeyPatch.context() as patch:
+      if columns:
+        patch.setattr(plots, "_legend_columns", lambda *_: columns)
+      plots._finish(axes, "a title", legend=True, width=plots.PANEL[0])
+    figure.draw_without_rendering()
+    return axes.get_legend().get_window_extent().x1 / figure.bbox.width
+
+  assert right_edge() <= 1
+  assert len(names[0]) < 12 or right_edge(5) > 1
+
+
 def test_lines_that_coincide_are_told_apart():
   at, line = np.arange(3), np.array([0.0, 1.0, 2.0])
   shown = told_apart({"low": (at, line), "same": (at, line.copy()), "near": (at, line + 0.001),

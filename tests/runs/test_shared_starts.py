@@ -90,6 +90,9 @@ def test_the_key_holds_plugins_data_sources_and_machine(shared, tmp_path, monkey
   seen.add(shared_starts.key(cfg, learner))
   rows.write_text(rows.read_text() + "\n")
   seen.add(shared_starts.key(cfg, learner))
+  for name in ("JAX_PLATFORMS", "JAX_LOG_COMPILES", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+    monkeypatch.setenv(name, "cpu" if name == "JAX_PLATFORMS" else "0")
+  seen.add(shared_starts.key(cfg, learner))  # these change no number
   monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=AVX2")
   seen.add(shared_starts.key(cfg, learner))
   monkeypatch.setattr(shared_starts, "PACKAGE", shared_starts.PACKAGE / "runs")

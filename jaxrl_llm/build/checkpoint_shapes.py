@@ -1,0 +1,54 @@
+"""The network's shapes and the tokenizer that a checkpoint brings."""
+
+import dataclasses
+import logging
+
+from transformers import PreTrainedTokenizerBase
+
+from jaxrl_llm.config import ConfigError, ModelConfig, check_model
+from jaxrl_llm.models.hf import import_weights, network_config, recommended_sampling
+from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.tasks.tokenizer import load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def shapes_of(pretrained: str, ours: ModelConfig,
+              row_length: int) -> tuple[ModelConfig, PreTrainedTokenizerBase | None]:
+  """Returns the model shapes of a checkpoint, executed as `ours` says, and its tokenizer.
+
+  Args:
+    pretrained: the checkpoint; empty: `ours` and None are returned.
+    row_length: tokens of a row, which the checkpoint may not be made for.
+
+  Raises:
+    ConfigError: the checkpoint cannot be read.
+  """
+  if not pretrained:
+    return ours, None
+  try:
+    directory = import_weights.base_directory(pretrained)
+    limit = recommended_sampling.position_limit(directory)
+    shapes = network_config.read_config(directory)
+  except (CheckpointError, OSError) as error:
+    raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
+  model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
+                              scan_layers=ours.scan_layers, remat=ours.remat,
+                              attention=ours.attention, compute_dtype=ours.compute_dtype)
+  check_model(model)
+  _log_replaced(ours, model)
+  if limit is not None and row_length > limit:
+    logger.warning(
+        "rollout.max_prompt_tokens + rollout.max_new_tokens = %d: the checkpoint in `pretrained` "
+        "is made for %d positions. Fix: shorter rows, or rope_scaling in its config.json.",
+        row_length, limit)
+  return model, load_tokenizer(directory)
+
+
+def _log_replaced(ours: ModelConfig, checkpoint_shapes: ModelConfig) -> None:
+  """Says which shapes of the config gave way to the checkpoint's."""
+  for field in dataclasses.fields(ModelConfig):
+    mine, new_value = getattr(ours, field.name), getattr(checkpoint_shapes, field.name)
+    if mine not in (new_value, field.default):
+      logger.warning("model.%s = %r: the checkpoint in `pretrained` has %r, which is used",
+                     field.name, mine, new_value)

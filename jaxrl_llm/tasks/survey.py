@@ -48,7 +48,7 @@ def proposal(cfg: TaskConfig) -> dict[str, str]:
   if names["answer_column"]:
     answers = [str(row[names["answer_column"]]) for row in rows]
     column = names.get("demonstration_column") or cfg.data.demonstration_column
-    written = [_text(row[column]) for row in rows] if column in columns else answers
+    written = [_text(row[column]) for row in rows] if column in columns else None
     names["verifier"] = _verifier(cfg.data.verifier, answers, written)
   return {f"task.data.{key}": value for key, value in names.items()
           if value and value != getattr(cfg.data, key)}
@@ -135,9 +135,12 @@ def _text(value) -> str:
   return str(value[-1]["content"] if is_messages(value) else value)
 
 
-def _verifier(present: str, answers: list[str], written: list[str]) -> str:
+def _verifier(present: str, answers: list[str], written: list[str] | None) -> str:
   """Returns the first verifier, the configured one before others, that can score every answer and
   takes most demonstrations for right; without such a one, the first that can score every answer.
+
+  Args:
+    written: the demonstrations; None without any.
   """
   has_math = importlib.util.find_spec("math_verify") is not None
   letters = all(LETTER.fullmatch(text.strip()) for text in answers)
@@ -145,9 +148,11 @@ def _verifier(present: str, answers: list[str], written: list[str]) -> str:
   able = {}
   for kind in kinds:
     name = "math" if kind == AUTO else kind
-    verdicts = [_verdict(name, *pair) for pair in zip(written, answers, strict=True)]
-    if (has_math or name != "math") and None not in verdicts:
-      able[kind] = 2 * sum(verdicts) >= len(verdicts)
+    if name == "math" and not has_math:
+      continue
+    verdicts = [_verdict(name, *pair) for pair in zip(written or answers, answers, strict=True)]
+    if None not in verdicts:
+      able[kind] = written is None or 2 * sum(verdicts) >= len(verdicts)
   return next((kind for kind, right in able.items() if right), next(iter(able), present))
 
 

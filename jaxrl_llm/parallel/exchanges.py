@@ -52,6 +52,9 @@ def share(rows: int) -> slice:
 def exchange(name: str, value: Any) -> list:
   """Returns the value of each process, in their order; all must call it with the same name.
 
+  Process 0 gathers the values and hands all of them on, so that P processes make 2 (P - 1) requests
+  for values, where each asking each of the others would make P (P - 1).
+
   It waits as long as it takes: a process that died ends the others (roll_call.py). A name may be
   used again. Threads that call it at the same time must use different names.
 
@@ -62,9 +65,14 @@ def exchange(name: str, value: Any) -> list:
     return [value]
   turn = _round[name]
   _round[name] += 1
-  _set_pieces(_key(name, turn, index()), pickle.dumps(value))
-  values = [value if other == index() else pickle.loads(_get(_key(name, turn, other), other))
-            for other in range(count())]
+  if is_main():
+    parts = [pickle.dumps(value), *(_get(_key(name, turn, other), other)
+                                    for other in range(1, count()))]
+    _set_pieces(_key(name, turn, 0), pickle.dumps(parts))
+  else:
+    _set_pieces(_key(name, turn, index()), pickle.dumps(value))
+    parts = pickle.loads(_get(_key(name, turn, 0), 0))
+  values = [value if other == index() else pickle.loads(part) for other, part in enumerate(parts)]
   # Whoever is here has the values of all, so all have begun this round and ended the one before.
   if turn:
     jax_private.key_value_client().key_value_delete(_key(name, turn - 1, index()))

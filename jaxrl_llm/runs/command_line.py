@@ -56,6 +56,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
       raise ConfigError(f"--wait_for_processes={_WAIT.value}: allowed are 0 to "
                         f"{threading.TIMEOUT_MAX:.0f} seconds. Fix: such as 300.")
     logging.set_verbosity(logging.WARNING)
+    logging.get_absl_logger().addFilter(_no_repetition)
     cache.keep_programs()
     if several:
       processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
@@ -82,6 +83,13 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
       raise
     traceback.print_exc()
     _exit(1, f"{type(error).__name__}: {error}")
+
+
+def _no_repetition(record) -> bool:
+  """Whether a log record is none of Orbax about the metadata of a checkpoint that cannot be read:
+  the run's own warning or error names that checkpoint and the cause, in one line.
+  """
+  return not record.pathname.endswith("orbax/checkpoint/_src/metadata/checkpoint.py")
 
 
 @contextlib.contextmanager
@@ -113,8 +121,16 @@ def parse(arguments: list[str]) -> list[str]:
     ConfigError: an argument that cannot be read, or a config file that fails, with its line.
   """
   check_keys(arguments)
+  path = _config_path(arguments)
+  if path and not os.path.isfile(path):
+    raise ConfigError(f"--config={path}: no file there. Fix: --config=configs/quickstart.py, or "
+                      "another file that has get_config().")
+  logging.set_verbosity(logging.ERROR)  # ml_collections logs None, which is refused here
   try:
-    return flags.FLAGS(arguments)
+    rest = flags.FLAGS(arguments)
+    if path and "config" in flags.FLAGS and flags.FLAGS["config"].value is None:
+      raise ConfigError(f"--config={path}: get_config() returned None. Fix: return the config.")
+    return rest
   except ConfigError:
     raise  # of the config file, which named an unknown preset or the like
   # An unknown section. `from_dict` refuses unknown keys of a known one.

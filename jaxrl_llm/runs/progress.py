@@ -79,7 +79,7 @@ class Progress:
     try:
       yield
     except BaseException as error:
-      with _warned_only():
+      with _warned_only(error):
         if processes.is_main():
           html.write_report(self._directory, f"interrupted by {type(error).__name__}")
       raise
@@ -142,10 +142,16 @@ class Progress:
 
 
 @contextlib.contextmanager
-def _warned_only():
-  """A report that fails is no reason to end a run, or to hide why it ended."""
+def _warned_only(end: BaseException | None = None):
+  """A report that fails is no reason to end a run, or to hide why it ended.
+
+  Args:
+    end: what ends the run. A report that fails for the same reason says nothing more.
+  """
   try:
     yield
   except Exception as error:  # whatever the plots, the templates or the disk raise
+    if str(error) == str(end):
+      return
     logger.warning("the report was not written (%s: %s); the run is not affected",
                    type(error).__name__, str(error).split("\n")[0][:200])

@@ -1,5 +1,6 @@
 """What a user writes wrongly in a command's flags ends in one line."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import command
 import pytest
 from absl import flags
 from ml_collections import config_flags
+from orbax.checkpoint._src.metadata import checkpoint as checkpoint_metadata
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.runs import command_line
@@ -115,14 +117,17 @@ BROKEN = {
     "absent package": ("import no_such_package\n", "line 1, <module>: ModuleNotFoundError"),
     "wrong arguments": ("def get_config(a, b):\n  pass\n", "TypeError"),
     "null byte": ("x = 1\0\n", "null bytes"),
+    "returns nothing": ("def get_config():\n  pass\n", "get_config() returned None"),
+    "absent": (None, "no file there"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_config_file_is_one_line(tmp_path, monkeypatch, name):
+def test_a_broken_config_file_is_one_line(tmp_path, monkeypatch, name, capfd):
   content, text = BROKEN[name]
   path = tmp_path / "broken.py"
-  path.write_text(content)
+  if content is not None:
+    path.write_text(content)
   own = flags.FlagValues()
   config_flags.DEFINE_config_file("config", flag_values=own)
   monkeypatch.setattr(command_line.flags, "FLAGS", own)
@@ -130,6 +135,19 @@ def test_a_broken_config_file_is_one_line(tmp_path, monkeypatch, name):
     command_line.parse(["main", f"--config={path}"])
   message = str(error.value)
   assert "\n" not in message and "broken.py" in message and text in message, message
+  assert capfd.readouterr().err == "", "the error is the one line"
+
+
+def test_orbax_does_not_repeat_what_the_error_says(tmp_path, caplog):
+  """The files are torn as in test_torn.py; what else Orbax logs passes."""
+  for content in (None, "{torn"):
+    if content:
+      (tmp_path / "_CHECKPOINT_METADATA").write_text(content)
+    checkpoint_metadata.metadata_store(enable_write=False).read(tmp_path / "_CHECKPOINT_METADATA")
+  assert len(caplog.records) == 2, "Orbax logs from another place"
+  assert not any(map(command_line._no_repetition, caplog.records))
+  logging.getLogger("absl").warning("another one")
+  assert command_line._no_repetition(caplog.records[-1])
 
 
 @pytest.mark.parametrize("argument", [

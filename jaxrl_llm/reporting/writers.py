@@ -117,7 +117,8 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
     beside, content = path.removesuffix(FACTS) + form, token_columns.encode(columns, form)
     write_atomically(beside, content)
     written.add(beside)
-    facts = [row | {ARRAYS: token_columns.mark(beside, content)} for row in facts]
+    named = {ARRAYS: token_columns.mark(beside, content)}
+    facts = [row | named for row in facts]
   write_atomically(path, "".join(map(_dumps, facts)))
   for other in rollout_files(workdir, arrays=True)[iteration]:
     if other not in written and (rollout_part(other) == part or rollout_part(other)[1] != part[1]):

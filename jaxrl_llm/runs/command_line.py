@@ -125,9 +125,9 @@ def parse(arguments: list[str]) -> list[str]:
   if path and not os.path.isfile(path):
     raise ConfigError(f"--config={path}: no file there. Fix: --config=configs/quickstart.py, or "
                       "another file that has get_config().")
-  logging.set_verbosity(logging.ERROR)  # ml_collections logs None, which is refused here
   try:
-    rest = flags.FLAGS(arguments)
+    with _errors_only():  # ml_collections warns of None, which is refused here
+      rest = flags.FLAGS(arguments)
     if path and "config" in flags.FLAGS and flags.FLAGS["config"].value is None:
       raise ConfigError(f"--config={path}: get_config() returned None. Fix: return the config.")
     return rest
@@ -188,6 +188,17 @@ def _keys(arguments: Sequence[str]) -> list[str]:
   """Returns the full keys of the flags that set one."""
   names = (text.lstrip("-").partition("=")[0] for text in arguments[1:])
   return [name.removeprefix("config.") for name in names if name.startswith("config.")]
+
+
+@contextlib.contextmanager
+def _errors_only():
+  """Absl logs no warnings inside."""
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    yield
+  finally:
+    logging.set_verbosity(verbosity)
 
 
 def check_keys(arguments: Sequence[str]) -> None:

@@ -64,17 +64,23 @@ def run_panels(run: RunFolder) -> dict[str, bytes]:
 def group_panels(groups: dict[str, list[RunFolder]], metric: str) -> dict[str, bytes]:
   """Returns title to PNG of panels that show groups of runs together.
 
-  The first panel has `metric`; the others have what all groups logged of COMPARED. A line is the
-  mean over a group's runs, at the iterations that all of them have logged.
+  The first panel has `metric`; the others have what all groups logged of COMPARED, and sampled
+  accuracy, unless it is the same number in all lines. A line is the mean over a group's runs, at
+  the iterations that all of them have logged.
   """
+  logged = {name for runs in groups.values() for run in runs for line in run.metrics
+            for name in line}
+  sampled = {name: f"sampled accuracy, {name}" for name in sorted(logged)
+             if name.startswith("eval/avg@") and name[9:].isdecimal()}
   out = {}
-  for name, title in {metric: metric, **COMPARED}.items():
+  for name, title in (sampled | COMPARED | {metric: metric}).items():
     series = {label: _common(runs, name) for label, runs in groups.items()}
-    if any(len(pair[0]) == 0 for pair in series.values()) or title in out:
-      continue
-    means = {label: (steps, values.mean(0)) for label, (steps, values) in series.items()}
-    out[title] = _panel(title, means, _lines)
-  return out
+    means = {label: (steps, values.mean(0)) for label, (steps, values) in series.items()
+             if len(steps)}
+    values = np.concatenate([pair[1] for pair in means.values()] or [np.zeros(1)])
+    if len(means) == len(groups) and (name == metric or np.ptp(values) != 0):
+      out[title] = _panel(title, means, _lines)
+  return {title: out[title] for title in sorted(out, key=lambda title: title != metric)}
 
 
 def _common(runs: list[RunFolder], metric: str) -> Series:

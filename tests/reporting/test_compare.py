@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import Config, to_dict
-from jaxrl_llm.reporting import compare, strips
+from jaxrl_llm.reporting import compare, plots, strips
 from jaxrl_llm.reporting.reader import RunError, read_run
 
 
@@ -154,6 +154,18 @@ def test_completions_of_one_problem_stand_side_by_side(runs, tmp_path):
   page = (tmp_path / "out" / "compare.html").read_text()
   assert page.index("<th>ppo</th><th>ctpo</th>") < page.index("four is right")
   assert page.count("<img") == 1, "only the metric was logged"
+
+
+def test_the_page_shows_what_differs(tmp_path):
+  """Panels: the metric first, then sampled accuracy and what is not the same in all lines."""
+  folders = [write(tmp_path / name, [0.1, 0.2], estimator=name) for name in ("ppo", "ctpo")]
+  for index, folder in enumerate(folders):
+    lines = [{"iteration": i, "eval/accuracy": 0.1, "eval/avg@8": i / 2 + index / 4,
+              "clip/dropped": 0.0, "policy/entropy": 1.0 - index * i} for i in (0, 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  groups = {run.config["estimator"]["name"]: [run] for run in map(read_run, folders)}
+  assert list(plots.group_panels(groups, "eval/accuracy")) == [
+      "eval/accuracy", "sampled accuracy, eval/avg@8", "entropy, nats"]
 
 
 def test_a_run_that_goes_on_has_each_completion_once(runs):

@@ -37,6 +37,7 @@ class Checkpoints:
     if self._directory.exists() and not self._directory.is_dir():
       raise TornCheckpointsError(f"{self._directory} is a file, not the folder of the checkpoints. "
                                  "Fix: remove it, or another --workdir.")
+    self._keep = cfg.keep
     self._manager = self._make_manager(cfg.keep)
 
   def _make_manager(self, keep: int):
@@ -87,7 +88,8 @@ class Checkpoints:
     """(iteration, tree) of the newest checkpoint that can be read, or None if there is none.
 
     Newer ones are moved to `workdir/torn_checkpoint_<iteration>` with a warning, so that their
-    iterations can be saved again. If none can be read, nothing is moved.
+    iterations can be saved again, and the oldest beyond those that are kept are removed. If none
+    can be read, nothing is moved or removed.
 
     Args:
       like: tree of shapes, dtypes and shardings.
@@ -120,6 +122,7 @@ class Checkpoints:
         logger.warning("metrics.jsonl lacks lines up to that of iteration %d, and no older "
                        "checkpoint can be read: the lines stay lost", iteration)
       self._set_aside(reasons, iteration)
+      self._remove_surplus()
       return iteration, tree
     self._refuse_torn(steps, reasons)
     return None
@@ -149,6 +152,17 @@ class Checkpoints:
                      self._directory / str(iteration), reasons[iteration], chosen)
     if newer:
       processes.exchange("set aside", None)
+      self._manager.reload()
+
+  def _remove_surplus(self) -> None:
+    """Removes the oldest beyond those that are kept: a run that was killed after it wrote its last
+    one, and before it removed another, would leave that for good.
+    """
+    surplus = sorted(self._manager.all_steps())[:-self._keep]
+    for iteration in surplus if processes.is_main() else ():
+      folders.remove(self._directory / str(iteration))
+    if surplus:
+      processes.exchange("removed", None)
       self._manager.reload()
 
   def _refuse_torn(self, steps: list[int], reasons: dict[int, str]) -> None:

@@ -59,6 +59,17 @@ def test_an_emptied_checkpoint_gives_way_to_the_intact_one_before(folder, caplog
   assert (folder / "torn_checkpoint_4").is_dir()
 
 
+def test_a_surplus_that_a_kill_left_is_removed(folder):
+  """The oldest goes after the newest is complete; a finished run saves none that would take it."""
+  shutil.copytree(folder / "checkpoints" / "2", folder / "checkpoints" / "1")
+  checkpoints = Checkpoints(folder, CheckpointConfig())
+  try:
+    assert checkpoints.restore(LIKE)[0] == 4
+  finally:
+    checkpoints.close()
+  assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["2", "4"]
+
+
 def test_where_none_can_be_read_nothing_is_moved_and_every_start_is_refused(folder):
   empty(folder, 4)
   (folder / "checkpoints" / "2" / "default" / "_METADATA").write_text("{")

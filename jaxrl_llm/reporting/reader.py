@@ -85,7 +85,9 @@ def read_rollouts(path: str) -> list[dict[str, Any]]:
     if len(arrays) != len(rows):
       raise RunError(f"{path}: {len(rows)} lines, of which column {name} beside it has "
                      f"{len(arrays)}. {COPY}")
-    for row, array in zip(rows, arrays, strict=True):
+    for number, (row, array) in enumerate(zip(rows, arrays, strict=True), 1):
+      if name in row:
+        raise RunError(f"{path}, line {number}: {name} stands here and in the file of arrays. {COPY}")
       row[name] = array
   return rows
 

@@ -111,6 +111,8 @@ def damages():
       "a line less": (lambda f, a: (no_line(f), a), "3 lines, of which column tokens .* has 4"),
       "facts of two starts": (lambda f, a: (f.replace(b'"arrays": "', b'"arrays": "x', 1), a),
                               "name no file of arrays, or several"),
+      "a column twice": (lambda f, a: (f.replace(b'"row_id"', b'"tokens": [1], "row_id"', 1), a),
+                         "line 1: tokens stands here and in the file of arrays"),
       "another name": (lambda f, a: (f.replace(b"iteration", b"it"), a), "name no file of arrays"),
   }
 

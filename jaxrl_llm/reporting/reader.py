@@ -77,8 +77,8 @@ def read_rollouts(path: str) -> list[dict[str, Any]]:
     raise RunError(f"{path}: the last line is torn, or the file is empty; a run writes it "
                    f"completely or not at all. {COPY}")
   rows = read_lines(path)
-  marks = {row.pop(ARRAYS, None) for row in rows}
-  if marks == {None}:
+  marks = {str(row.pop(ARRAYS, "")) for row in rows}
+  if marks == {""}:
     return [_with_arrays(row, path, number) for number, row in enumerate(rows, 1)]
   columns = _columns(path, marks)
   for name, arrays in columns.items():
@@ -87,7 +87,8 @@ def read_rollouts(path: str) -> list[dict[str, Any]]:
                      f"{len(arrays)}. {COPY}")
     for number, (row, array) in enumerate(zip(rows, arrays, strict=True), 1):
       if name in row:
-        raise RunError(f"{path}, line {number}: {name} stands here and in the file of arrays. {COPY}")
+        raise RunError(f"{path}, line {number}: {name} stands here and in the file of arrays. "
+                       f"{COPY}")
       row[name] = array
   return rows
 
@@ -101,14 +102,14 @@ def _with_arrays(row: dict[str, Any], path: str, number: int) -> dict[str, Any]:
     raise RunError(f"{path}, line {number}: not numbers by token ({error}). {COPY}") from error
 
 
-def _columns(path: str, marks: set[str | None]) -> dict[str, list[np.ndarray]]:
+def _columns(path: str, marks: set[str]) -> dict[str, list[np.ndarray]]:
   """The arrays beside a file of facts.
 
   Args:
     marks: what its lines say of them, see `token_columns.mark`.
   """
   mark = marks.pop()
-  name, _, checksum = str(mark).partition(" ")
+  name, _, checksum = mark.partition(" ")
   stem, form = os.path.splitext(name)
   if marks or not checksum or os.path.basename(path) != stem + FACTS:
     raise RunError(f"{path}: the lines name no file of arrays, or several. {COPY}")

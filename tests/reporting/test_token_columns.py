@@ -5,6 +5,7 @@ damaged, or torn between facts and arrays, is never read as good.
 import functools
 import json
 import os
+import re
 import types
 
 import numpy as np
@@ -113,6 +114,8 @@ def damages():
                               "name no file of arrays, or several"),
       "a column twice": (lambda f, a: (f.replace(b'"row_id"', b'"tokens": [1], "row_id"', 1), a),
                          "line 1: tokens stands here and in the file of arrays"),
+      "no text": (lambda f, a: (re.sub(rb'"arrays": "[^"]*"', b'"arrays": [1]', f), a),
+                  "name no file of arrays"),
       "another name": (lambda f, a: (f.replace(b"iteration", b"it"), a), "name no file of arrays"),
   }
 

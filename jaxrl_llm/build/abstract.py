@@ -12,7 +12,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.build import device_checks
 from jaxrl_llm.build.learner import Learner, make_learner
 from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.build.scoring import abstract_scores
+from jaxrl_llm.build.scoring import INTERPOLATED, abstract_scores
 from jaxrl_llm.config import Config, RolloutConfig
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.rollouts.next_token import rules_on
@@ -86,7 +86,9 @@ def plan(cfg: Config, devices) -> Planned:
                   parallel.param_shardings(model, mesh))
   rollout = _rollout(cfg.rollout, mesh)
   scores = by_rows(abstract_scores(learner.scoring, params, rollout,
-                                   own=not cfg.updates.staleness), mesh)
+                                   own=not (cfg.updates.staleness or cfg.updates.in_flight)), mesh)
+  if learner.scoring.anchor == INTERPOLATED:
+    scores = scores.replace(step=jax.ShapeDtypeStruct((), jnp.int32))
   per_row = functools.partial(_array, mesh, (cfg.rows,))
   rules = rules_on(sampling_of(cfg.rollout, cfg.vocabulary, "sampler"))
   return Planned(learner, cfg.rollout, rules, rollout_mesh, _state(learner), params,

@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.sampler_types import PrepareFn, SampleFn
+from jaxrl_llm.build.sampler_types import InFlightFn, PrepareFn, SampleFn
 from jaxrl_llm.config import RolloutConfig, SamplerConfig
 from jaxrl_llm.models import Model, int8
 from jaxrl_llm.parallel import processes
@@ -116,7 +117,7 @@ def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
   """One compiled program, or the engine's host loop with rollout.slots, which tools and stop
   strings need.
   """
-  r, environment, group = rows.cfg, rows.environment, rows.group_size
+  r, environment = rows.cfg, rows.environment
   if not r.slots:
     program = _program(model, rows, mesh)
 
@@ -125,7 +126,46 @@ def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
 
     return sample_without_metrics
 
-  turns = {} if environment is None else {"tool_chunks": 0}
+  parts, of_each = _engine_parts(rows), r.engine_per_device and sizes.shards(mesh) > 1
+
+  def sample(params, prompts, key, sampling, problems=None):
+    run = engines.run if of_each else engine.run
+    rollout, stats = run(params, prompts, key, sampling, model=model, mesh=mesh,
+                         environment=_of_rows(environment, problems), **parts)
+    return _without_turns(r, rollout), _engine_metrics(r, stats)
+
+  return sample
+
+
+def in_flight_sampler(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> InFlightFn:
+  """Makes `Sampler.sample_on` of the engine; the meshes as in `sampler_on`. Prompts are on the
+  host.
+  """
+  if sampling is not mesh:
+    model = dataclasses.replace(model, constrain=parallel.Layout(sampling))
+  parts = _engine_parts(rows)
+
+  def sample_on(params, prompts, key, sampling_rules, in_flight, problems):
+    rollout, unfinished, stats = engine.run_on(
+        params, prompts, key, sampling_rules, in_flight, model=model, mesh=sampling,
+        environment=_of_rows(rows.environment, problems), **parts)
+    metrics = _engine_metrics(rows.cfg, stats) | {
+        "in_flight/fed_again": stats.replayed_steps / max(1, stats.slot_steps)}
+    return parallel.spread(_without_turns(rows.cfg, rollout), mesh), unfinished, metrics
+
+  return sample_on
+
+
+def _engine_parts(rows: Rows) -> dict[str, Any]:
+  """Sizes of the engine and settings of turns, by the names of `engine.run`."""
+  r, group = rows.cfg, rows.group_size
+  # A group of one row has no prefix to share, so it may run on several devices.
+  slots = -(-r.slots // processes.count())
+  engine_cfg = engine.EngineConfig(group, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
+                                   r.min_new_tokens, slots=slots,
+                                   chunk=min(r.chunk, r.max_new_tokens),
+                                   shared_prefix=r.shared_prefix and group > 1)
+  turns = {} if rows.environment is None else {"tool_chunks": 0}
   if r.max_turns:
     turns |= {
         "max_turns": r.max_turns,
@@ -133,33 +173,30 @@ def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
         "tool_workers": r.tool_workers,
         "tool_chunks": r.tool_chunks,
     }
-  # A group of one row has no prefix to share, so it may run on several devices.
-  slots = -(-r.slots // processes.count())
-  engine_cfg = engine.EngineConfig(group, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
-                                   r.min_new_tokens, slots=slots,
-                                   chunk=min(r.chunk, r.max_new_tokens),
-                                   shared_prefix=r.shared_prefix and group > 1)
-  of_each = r.engine_per_device and sizes.shards(mesh) > 1
+  return {"cfg": engine_cfg, **turns}
 
-  def sample(params, prompts, key, sampling, problems=None):
-    row_environment = environment
-    if problems is not None and hasattr(environment, "for_rows"):
-      row_environment = environment.for_rows(problems)
-    run = engines.run if of_each else engine.run
-    rollout, stats = run(params, prompts, key, sampling, model=model, cfg=engine_cfg, mesh=mesh,
-                         environment=row_environment, **turns)
-    metrics = {
-        "rollout/wasted_slots": stats.waste,
-        "rollout/chunks": float(stats.chunks),
-        "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed),
-    }
-    if r.stop_strings:
-      rollout = rollout.replace(turn_id=None, void=None)  # each row is one turn, as without them
-    if r.max_turns:
-      metrics |= {"tool/calls": float(stats.tool_calls), "time/tools": stats.tool_seconds}
-    return rollout, metrics
 
-  return sample
+def _of_rows(environment: Environment | None, problems) -> Environment | None:
+  """The environment of a batch, told its problems where it wants to know them."""
+  if problems is not None and hasattr(environment, "for_rows"):
+    return environment.for_rows(problems)
+  return environment
+
+
+def _without_turns(cfg: RolloutConfig, rollout: Rollout) -> Rollout:
+  """With stop strings each row is one turn, as without them."""
+  return rollout.replace(turn_id=None, void=None) if cfg.stop_strings else rollout
+
+
+def _engine_metrics(cfg: RolloutConfig, stats: engine.Stats) -> dict[str, float]:
+  metrics = {
+      "rollout/wasted_slots": stats.waste,
+      "rollout/chunks": float(stats.chunks),
+      "rollout/cache_read": stats.cache_bytes_read / max(1, stats.cache_bytes_needed),
+  }
+  if cfg.max_turns:
+    metrics |= {"tool/calls": float(stats.tool_calls), "time/tools": stats.tool_seconds}
+  return metrics
 
 
 def _program(model: Model, rows: Rows, mesh: Mesh) -> Callable[..., Rollout]:

@@ -24,8 +24,10 @@ from jaxrl_llm.config import (
   Config,
   ConfigError,
   CorrectionConfig,
+  KLConfig,
   RolloutConfig,
   ShapingConfig,
+  StepConfig,
 )
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.objective import advantages, estimators
@@ -67,6 +69,7 @@ def resolve(cfg: Config) -> Config:
       (_check_statistics, cfg.advantage, cfg.kl.coef),
       (_check_reward_parts, cfg.advantage, cfg.shaping, cfg.task.shuffle_rewards),
       (_check_anchor, cfg.correction, cfg.updates.anchor),
+      (_check_interpolated, cfg.correction, cfg.updates.anchor, cfg.kl, cfg.step),
       (_check_parts, cfg),
       (_check_lengths, cfg.shaping.overlong_buffer, cfg.rollout),
       (server_checks.check, cfg.server, cfg.rollout, cfg.vocabulary, cfg.model.compute_dtype),
@@ -97,6 +100,7 @@ def warn_of_off_policy_data(cfg: Config) -> None:
   stale = u.staleness > 0 and cfg.correction.level == "none"
   causes = {f"updates.optimizer_batches = {u.optimizer_batches}": u.optimizer_batches > 1,
             f"updates.staleness = {u.staleness}": stale,
+            "updates.in_flight = True": u.in_flight and cfg.correction.level == "none",
             f"transform.name = {cfg.transform.name!r}": any(
                 x.off_policy for x in transforms.active(cfg.step).values())}
   reasons = [cause for cause, holds in causes.items() if holds]
@@ -158,6 +162,21 @@ def _check_anchor(correction: CorrectionConfig, anchor: str) -> None:
         f"{rule} with updates.anchor = 'behavior': the ratio corrects for the behavior policy "
         "already, a weight would count it twice. Fix: correction.level=none without reject, or "
         "updates.anchor=recomputed.")
+
+
+def _check_interpolated(correction: CorrectionConfig, anchor: str, kl: KLConfig,
+                        step: StepConfig) -> None:
+  """An interpolated anchor is there in the loss only, and counts policies by their updates."""
+  stepping = [name for name, x in transforms.active(step).items() if x.recomputes_anchor]
+  conflicts = {"correction.batch_normalize = True": correction.batch_normalize,
+               "kl.place = 'reward'": kl.coef and kl.place == "reward",
+               f"transform.name with {', '.join(stepping)}": stepping}
+  reasons = [key for key, holds in conflicts.items() if holds]
+  if reasons and anchor == "interpolated":
+    raise ConfigError(
+        f"{' and '.join(reasons)} with updates.anchor = 'interpolated': it needs the anchor of all "
+        "completions before the updates, and this one is made anew in each. Fix: "
+        "updates.anchor=recomputed, or remove it.")
 
 
 def _check_parts(cfg: Config) -> None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import jax
 
+from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
 
 Problems = Mapping[int, Problem]
@@ -24,6 +25,14 @@ class SampleFn(Protocol):
 
   def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
                problems: Problems | None = None) -> tuple[Rollout, dict[str, float]]: ...
+
+
+class InFlightFn(Protocol):
+  """As `SampleFn`, with rows of an earlier call; see `engine.run_on`."""
+
+  def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
+               in_flight: InFlight, problems: Problems
+               ) -> tuple[Rollout, Unfinished, dict[str, float]]: ...
 
 
 class HeldoutFn(Protocol):

@@ -6,7 +6,7 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import backends, engine_sampler
-from jaxrl_llm.build.sampler_types import HeldoutFn, PrepareFn, Problems, SampleFn
+from jaxrl_llm.build.sampler_types import HeldoutFn, InFlightFn, PrepareFn, Problems, SampleFn
 from jaxrl_llm.config import (
   DEFAULT,
   Config,
@@ -18,7 +18,7 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
-from jaxrl_llm.rollouts import hand_over
+from jaxrl_llm.rollouts import hand_over, numerics
 from jaxrl_llm.rollouts.environment import (
   OF_TOOL,
   Environment,
@@ -49,6 +49,7 @@ class Sampler:
     prepare: copies parameters to `rollout_mesh` in the rollout's numerics and the layout of
       decoding, or hands them to the server. Call it once per iteration.
     sample: training rollouts, in the rollout's numerics, with parameters that `prepare` returned.
+    sample_on: with `updates.in_flight`, in place of `sample`; None without it.
     prepare_heldout: as `prepare`, for `sample_heldout`; call it once per evaluation.
     sample_heldout: evaluation, in the trainer's numerics on the devices that train; its rows stay
       in this process.
@@ -62,6 +63,7 @@ class Sampler:
   sample: SampleFn
   prepare_heldout: PrepareFn
   sample_heldout: HeldoutFn
+  sample_on: InFlightFn | None = None
 
   def close(self) -> None:
     """Ends the tool's processes. A second call does nothing."""
@@ -93,6 +95,10 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
       prepare_heldout=engine_sampler.on_own(
           hand_over.make(model, parallel.of_whole_rows(mesh)), mesh),
       sample_heldout=_heldout_sampler(model, rows, mesh),
+      sample_on=engine_sampler.in_flight_sampler(
+          rollout_mesh, mesh, numerics.rollout_model(model, cfg.rollout),
+          engine_sampler.Rows.of_task(cfg.rollout, task, environment)
+      ) if cfg.updates.in_flight else None,
   )
 
 

@@ -32,6 +32,8 @@ from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
 RECOMPUTED, BEHAVIOR, CURRENT = "recomputed", "behavior", "current"
+INTERPOLATED = "interpolated"
+OF_THE_LOSS = (CURRENT, INTERPOLATED)  # anchors that the loss makes of its own log-probs
 
 
 class ScoreFn(Protocol):
@@ -65,8 +67,8 @@ class Scoring:
   """The trainer's passes over sampled rows. Programs are compiled on first use.
 
   Attributes:
-    anchor: where the anchor's log-probs come from: a pass (RECOMPUTED), the sampler (BEHAVIOR), or
-      the current policy's own detached log-probs (CURRENT).
+    anchor: where the anchor's log-probs come from: a pass (RECOMPUTED), the sampler (BEHAVIOR), the
+      current policy's own detached log-probs (CURRENT), or both of the latter (INTERPOLATED).
     reads_stats: whether the advantage reads what only a pass finds, the log-probs among it.
     part_count: parts of each reward that the advantage reads, as far as its weights say, at least
       1; 0: it reads none.
@@ -118,7 +120,7 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   return Scoring(
       anchor=anchor,
       reads_stats=bool(advantage_stats(cfg.advantage)) or (
-          "anchor_log_probs" in needs and anchor == CURRENT),
+          "anchor_log_probs" in needs and anchor in OF_THE_LOSS),
       part_count=(len(numbers.weights) or 1) if "reward_parts" in needs else 0,
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
       stats=stats,
@@ -201,8 +203,8 @@ def _anchor(updates: UpdateConfig, batch: BatchConfig, step: StepConfig) -> str:
   With one optimizer batch the current policy is the anchor, so its own detached log-probs serve
   without a pass, unless something else reads the recomputed ones.
   """
-  if updates.anchor == "behavior":
-    return BEHAVIOR
+  if updates.anchor in (BEHAVIOR, INTERPOLATED):
+    return updates.anchor
   correction = batch.correction.level != "none" or batch.correction.reject
   carried = any(x.recomputes_anchor for x in transforms.active(step).values())
   readers = correction or batch.kl.place == "reward" or carried
@@ -245,4 +247,4 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | None], rollout:
       sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy, own=metered,
       # The pruned vocabulary matters only beside a recomputed anchor.
       in_support=stats.in_support if recomputed else None,
-      current_log_probs=stats.log_probs if scoring.anchor == CURRENT else None)
+      current_log_probs=stats.log_probs if scoring.anchor in OF_THE_LOSS else None)

@@ -33,6 +33,10 @@ def check(cfg: Config) -> Config:
         "among them, such as --config.profile=3,4."))
   with problems:
     _check_batches(cfg.rollout, cfg.updates)
+  if cfg.updates.in_flight and cfg.rollout.max_turns and cfg.rollout.tool_chunks is None:
+    problems.add(ConfigError(
+        "rollout.tool_chunks = None with updates.in_flight = True: which groups end first would "
+        "depend on the tool's speed, and a run could not be resumed. Fix: rollout.tool_chunks=1."))
   with problems:
     _check_row(cfg.rollout, cfg.mesh.sequence, cfg.updates.token_budget, cfg.bin_tokens)
   for name, section in cfg.evaluation.sets:

@@ -70,8 +70,10 @@ class UpdateConfig:
   """How a rollout batch becomes optimizer steps."""
 
   anchor: str = option(DEFAULT, "denominator of the ratio: recomputed (the policy at the start of "
-                       "the update phase) or behavior (what the sampler computed); default: the "
-                       "estimator's own", choices=(DEFAULT, "recomputed", "behavior"))
+                       "the update phase), behavior (what the sampler computed) or interpolated "
+                       "(between both by the age of each token, without a pass, see "
+                       "objective/anchor.py); default: the estimator's own",
+                       choices=(DEFAULT, "recomputed", "behavior", "interpolated"))
   optimizer_batches: int = option(4, "optimizer steps per rollout batch; more than 1 is off-policy",
                                   low=1)
   micro_batches: int = option(1, "micro-batches per optimizer batch; changes memory and speed only",
@@ -84,6 +86,12 @@ class UpdateConfig:
                                 "speed only", when=when(".token_budget"))
   staleness: int = option(0, "age of the sampler's parameters, iterations; each keeps a copy of "
                           "what is trained", low=0)
+  in_flight: bool = option(
+      False, "trains on the groups that end first; with as many again in the making, the other "
+      "completions go on under the new weights (runs/in_flight.py)",
+      when=(when("rollout.slots"), when(".staleness", 0), when("dynamic_sampling.enabled", False),
+            when("rollout.engine_per_device", False), when("mesh.rollout", 0),
+            when("rollout.backend", DEFAULT, "engine")))
   overlap: bool = option(False, "samples and verifies the next batch while this one trains; the "
                          "results stay the same", when=when(".staleness"))
 
@@ -330,8 +338,10 @@ class Config:
   @property
   def batch(self) -> BatchConfig:
     """Returns what `optimizer_batches` reads."""
+    # An interpolated anchor moves with the policy: the loss finds its correction.
+    correction = (CorrectionConfig() if self.updates.anchor == "interpolated" else self.correction)
     return BatchConfig(self.rollout.group_size, self.updates.optimizer_batches, self.advantage,
-                       self.aggregation, self.correction, self.kl, self.term_columns)
+                       self.aggregation, correction, self.kl, self.term_columns)
 
   @property
   def term_columns(self) -> tuple[str, ...]:

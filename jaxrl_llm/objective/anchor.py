@@ -6,6 +6,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.ops import masked
 
+SHARE = "anchor_share"  # column of a batch whose anchor is interpolated: a_t
+
 
 def interpolated(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
                  behavior_version: Int[Array, "B L"],
@@ -32,9 +34,20 @@ def interpolated(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array
 
   Source: arXiv 2512.06547, log-linear form, from AReaL's code.
   """
-  lag = jnp.asarray(version) - behavior_version
+  return between(log_probs, behavior_log_probs, share_of_policy(behavior_version, version))
+
+
+def share_of_policy(behavior_version: Int[Array, "B L"],
+                    version: int | Int[Array, ""]) -> Float[Array, "B L"]:
+  """Returns a_t of `interpolated`, in 0 to 1; arguments as there."""
+  lag = (jnp.asarray(version) - behavior_version).astype(jnp.float32)
+  share = jnp.clip(masked.safe_divide(lag - 1, lag), 0, 1)
+  return jnp.where((lag <= 0) | (behavior_version < 0), 0, share)
+
+
+def between(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
+            share: Float[Array, "B L"]) -> Float[Array, "B L"]:
+  """Returns log mu + share (log pi - log mu) [B, L], without gradient; see `interpolated`."""
   dtype = jnp.promote_types(jnp.result_type(log_probs), jnp.float32)
-  share = jnp.clip(masked.safe_divide((lag - 1).astype(dtype), lag.astype(dtype)), 0, 1)
-  share = jnp.where((lag <= 0) | (behavior_version < 0), 0, share)
   moved = log_probs.astype(dtype) - behavior_log_probs
   return lax.stop_gradient(behavior_log_probs + share * moved)

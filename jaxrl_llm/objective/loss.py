@@ -7,6 +7,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.config import EstimatorConfig, LossConfig
+from jaxrl_llm.objective import anchor as anchor_between
 from jaxrl_llm.objective import correction, estimators, terms
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.objective.row_stats import (
@@ -73,6 +74,8 @@ def policy_loss(params, batch: TrainBatch, *, model,
 
     loss = sum(loss_weights correction_weights gate per_token_loss) + terms (objective/terms.py)
 
+  With an interpolated anchor the correction weights follow from it, and are found here.
+
   A token outside the vocabulary of the current policy or of the anchor (also a stop token that
   comes too early) enters no ratio and has loss 0, but stays in the denominators. A row without
   weight, which was dropped, enters no metric.
@@ -82,25 +85,43 @@ def policy_loss(params, batch: TrainBatch, *, model,
   extra = {"entropy"}.union(*(term.entry.stats for term in terms.active(cfg)))
   extra |= {"routing"} if cfg.num_experts else set()
   stats = policy_stats(params, batch, model=model, cfg=cfg, stats=frozenset(extra))
-  log_probs, anchor = stats.log_probs, batch.anchor_log_probs
+  log_probs, anchor = stats.log_probs, anchor_of(batch, stats.log_probs)
   live = mask
   for inside in (stats.in_support, batch.in_support):
     live = live if inside is None else live & inside
-  if anchor is None:
-    anchor = lax.stop_gradient(log_probs)
   statistics = {} if batch.estimator_weights is None else {"weights": batch.estimator_weights}
   estimator = estimators.get_estimator(cfg.estimator.name)
   out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **statistics,
                   **estimator_columns(batch, cfg.estimator, stats.entropy))
-  weights = batch.loss_weights * batch.correction_weights
+  corrections, of_correction = batch.correction_weights, {}
+  if is_interpolated(batch):
+    corrections, of_correction = correction.correction_weights(
+        anchor, rollout.behavior_log_probs, live, cfg.correction)
+  weights = batch.loss_weights * corrections
   if cfg.correction.sequence_delta is not None:
     weights *= correction.sequence_mask(log_probs, anchor, batch.advantages, live, cfg.correction)
   loss = jnp.sum(weights * jnp.where(live, out.per_token_loss, 0))
-  metrics = {**out.metrics, **ratio_metrics(log_probs, anchor, rollout.replace(mask=live)),
+  metrics = {**out.metrics, **of_correction,
+             **ratio_metrics(log_probs, anchor, rollout.replace(mask=live)),
              **_policy_metrics(stats, batch, live, cfg)}
   inputs = terms.TermInputs(stats, batch, live, terms.surrogate_of(cfg))
   return terms.add(loss, metrics, inputs, cfg, {
       terms.POLICY: weights, terms.REGULARIZER: regularizer_weights(batch)})
+
+
+def is_interpolated(batch: TrainBatch) -> bool:
+  """Whether the anchor lies between the sampler and the current policy; see objective/anchor.py."""
+  return anchor_between.SHARE in (batch.columns or {})
+
+
+def anchor_of(batch: TrainBatch, log_probs: Float[Array, "B L"]) -> Float[Array, "B L"]:
+  """Returns the anchor's log-probs [B, L], a constant; `log_probs` are the current policy's."""
+  if batch.anchor_log_probs is not None:
+    return batch.anchor_log_probs
+  if is_interpolated(batch):
+    return anchor_between.between(log_probs, batch.rollout.behavior_log_probs,
+                                  batch.columns[anchor_between.SHARE])
+  return lax.stop_gradient(log_probs)
 
 
 def estimator_columns(batch: TrainBatch, cfg: EstimatorConfig,

@@ -27,7 +27,7 @@ class Completions(NamedTuple):
 
 
 def assemble(prompts: PromptBatch, completions: Completions, *, pad_id: int, turn_id=None,
-             void=None) -> Rollout:
+             void=None, policy_step=None) -> Rollout:
   """Returns rows of length L = P + N with prompt and completion contiguous.
 
   Works on numpy arrays on the host, and on traced arrays inside a program.
@@ -38,6 +38,7 @@ def assemble(prompts: PromptBatch, completions: Completions, *, pad_id: int, tur
     turn_id: [B, N] int32, 0 for inserted ids, which the mask leaves out. None: every completion
       token was sampled.
     void: [B] bool or None.
+    policy_step: [B, N] int32, of the weights that sampled each token. None: 0.
   """
   tokens, log_probs, count, reason = completions
   xp = np if isinstance(tokens, np.ndarray) else jnp
@@ -53,13 +54,15 @@ def assemble(prompts: PromptBatch, completions: Completions, *, pad_id: int, tur
   if turn_id is not None:
     turn_id = xp.where(inside, moved(turn_id), 0).astype(xp.int32)
   mask = inside if turn_id is None else turn_id > 0
+  if policy_step is None:
+    policy_step = xp.zeros_like(tokens)
   return Rollout(
       tokens=row_tokens.astype(xp.int32), mask=mask,
       length=(prompts.prompt_length + count).astype(xp.int32),
       prompt_length=prompts.prompt_length.astype(xp.int32),
       behavior_log_probs=xp.where(mask, moved(log_probs), 0.0).astype(xp.float32),
       truncated=reason == STOP_LENGTH, stop_reason=reason.astype(xp.int32),
-      policy_step=xp.zeros(row_tokens.shape, xp.int32), row_id=prompts.row_id,
+      policy_step=xp.where(mask, moved(policy_step), 0).astype(xp.int32), row_id=prompts.row_id,
       group_id=prompts.group_id, turn_id=turn_id, void=void)
 
 

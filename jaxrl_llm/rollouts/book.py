@@ -12,6 +12,9 @@ from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.types import STOP_LENGTH, STOP_TURNS, PromptBatch
 
 GOES_ON = -1  # `Book.reason` of a row that has not ended
+# What another run needs to go on with a row; see in_flight.py.
+CARRIED = ("tokens", "log_probs", "policy_step", "turn_id", "count", "reason", "turn", "begin",
+           "checked", "void")
 
 
 @dataclasses.dataclass
@@ -29,7 +32,8 @@ class Stats:
     cache_bytes_held: bytes of the largest cache, shared prompts included.
     chunks: calls of the decode program.
     dropped_tokens: tokens sampled after the end of a turn.
-    replayed_steps: slot-steps that fed again what the cache had lost, see `Book.rewind`.
+    replayed_steps: slot-steps that fed again what the cache had lost, see `Book.rewind`, or what
+      another run had sampled.
     tool_calls: steps of the environment.
     tool_seconds: sum of their wall-clock times, in seconds.
   """
@@ -69,6 +73,9 @@ class Book:
     tokens: [B, N] int32, completion tokens; pad id after `count`.
     log_probs: [B, N] f32, nats, of sampled tokens; 0 elsewhere.
     turn_id: [B, N] int32, the turn of each sampled token, from 1; 0 elsewhere.
+    policy_step: [B, N] int32, the step of the weights that sampled each token; 0 elsewhere.
+    step: of the weights that sample now; 0 unless `resume` was told.
+    inserts: whether a row may have tokens that are fed and not sampled.
     count: [B], completion tokens.
     cursor: [B], completion tokens up to and including the one that the next decode step feeds; 0
       where it feeds the prompt's last token. Later tokens are pending: an environment inserted
@@ -87,17 +94,34 @@ class Book:
                max_turns: int = 0, max_turn_tokens: int | None = None):
     rows, size = len(limit), cfg.max_new_tokens
     self.prompts, self.limit, self.pad_id = prompts, limit, cfg.pad_id
-    self.max_turns = max_turns
+    self.max_turns, self.inserts = max_turns, max_turns > 0
     self.max_turn_tokens = size if max_turn_tokens is None else max_turn_tokens
     self.tokens = np.full((rows, size), cfg.pad_id, np.int32)
     self.log_probs = np.zeros((rows, size), np.float32)
     self.turn_id = np.zeros((rows, size), np.int32)
+    self.policy_step, self.step = np.zeros((rows, size), np.int32), 0
     self.count, self.cursor = np.zeros(rows, int), np.zeros(rows, int)
     self.reason, self.void = np.full(rows, GOES_ON), np.zeros(rows, bool)
     self.turn, self.begin = np.ones(rows, int), np.zeros(rows, int)
     self.checked = np.zeros(rows, int)
     self.waiting, self.admitted, self.stats = np.zeros(rows, bool), 0, Stats()
     self._lost = np.zeros(rows, int)  # tokens to feed again, not yet counted as replayed
+    self._resumed = np.zeros(rows, int)  # tokens that another run sampled
+
+  def resume(self, begun, step: int) -> None:
+    """Goes on with the rows of an `in_flight.Unfinished`, which are the first of the book.
+
+    Args:
+      step: of the weights that sample now.
+    """
+    rows = len(begun.count)
+    for name in CARRIED:
+      getattr(self, name)[:rows] = getattr(begun, name)
+    self._resumed[:rows], self.step, self.inserts = begun.count, step, True
+
+  def ended_groups(self, size: int) -> np.ndarray:
+    """Returns [B / size] bool, groups of `size` rows of which every row has ended."""
+    return (self.reason.reshape(-1, size) != GOES_ON).all(1)
 
   # Which rows go on, and from where.
 
@@ -112,6 +136,16 @@ class Book:
   def queued(self) -> int:
     """Returns the number of rows that have not been admitted."""
     return len(self.limit) - self.admitted
+
+  def next_rows(self, last: int) -> np.ndarray:
+    """Returns the next queued rows before row `last` that go on, up to one that does not.
+
+    Rows before them that an earlier run ended count as admitted from now on, and take no slot.
+    """
+    while self.admitted < last and self.reason[self.admitted] != GOES_ON:
+      self.admitted += 1
+    ended = np.flatnonzero(self.reason[self.admitted:last] != GOES_ON)
+    return np.arange(self.admitted, self.admitted + ended[0] if len(ended) else last)
 
   def turn_limit(self, row) -> np.ndarray:
     """Returns how many completion tokens these rows may have at the end of their turn."""
@@ -152,9 +186,12 @@ class Book:
     self.tokens[row, begin:end] = tokens[pending:]
     self.log_probs[row, begin:end] = log_probs[pending:]
     self.turn_id[row, begin:end] = self.turn[row]
+    self.policy_step[row, begin:end] = self.step
+    again = min(len(tokens), max(0, self._resumed[row] - self.cursor[row]))
     self.count[row] = end
     self.cursor[row] += len(tokens)
-    self.stats.useful_steps += len(tokens)
+    self.stats.useful_steps += len(tokens) - int(again)
+    self.stats.replayed_steps += int(again)
     return bool(end > begin)
 
   def full(self, row: int) -> bool:
@@ -171,7 +208,7 @@ class Book:
     Counts the steps that the row takes again. For a row that waits this happens when it goes on: if
     it ends instead, it never takes them.
     """
-    self._lost[row] += self.cursor[row]
+    self._lost[row] += max(0, self.cursor[row] - self._resumed[row])
     self.cursor[row] = 0
     if not self.waiting[row]:
       self._count_replay(row)
@@ -194,7 +231,7 @@ class Book:
     """Ends the row's turn after `length` tokens and drops the rest; the row waits for an answer."""
     end, count = self.begin[row] + length, self.count[row]
     self.tokens[row, end:count], self.log_probs[row, end:count] = self.pad_id, 0
-    self.turn_id[row, end:count] = 0
+    self.turn_id[row, end:count] = self.policy_step[row, end:count] = 0
     self.count[row] = self.cursor[row] = end
     self.stats.dropped_tokens += int(count - end)
     self.stats.useful_steps -= int(count - end)

@@ -14,6 +14,7 @@ row's cache token by token, in the same chunks in which other rows sample.
   decoding.py, chunk.py, sizes.py    the compiled programs, and their sizes
   hand_over.py    the sampler's copy of the weights
   engines.py    an engine for each device
+  in_flight.py    rows that a run leaves to the next one, under other weights
 """
 
 import jax
@@ -27,13 +28,14 @@ from jaxrl_llm.rollouts.assembly import Completions, assemble, rollout_shape
 from jaxrl_llm.rollouts.book import Book, Stats
 from jaxrl_llm.rollouts.chunk import Sampled
 from jaxrl_llm.rollouts.environment import Environment
+from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.rollouts.ring import Ring
 from jaxrl_llm.rollouts.sizes import EngineConfig, programs
 from jaxrl_llm.rollouts.turns import Turns
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
-__all__ = ["EngineConfig", "Stats", "programs", "rollout_shape", "run"]
+__all__ = ["EngineConfig", "Stats", "programs", "rollout_shape", "run", "run_on"]
 
 
 def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, model: Model,
@@ -73,27 +75,71 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
       without an environment; several processes.
     Exception: what the environment raises, after its other answers under way have come.
   """
-  turns.check(environment, {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens,
-                            "tool_workers": tool_workers, "tool_chunks": tool_chunks})
+  settings = {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens,
+              "tool_workers": tool_workers, "tool_chunks": tool_chunks}
+  book = _book(prompts, max_new, cfg, mesh, (environment, settings))
+  _decode(book, Ring(book, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
+          environment, settings)
+  return _on_devices(_assemble(book, np.arange(len(book.limit))), mesh), book.stats
+
+
+def run_on(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, in_flight: InFlight, *,
+           model: Model, cfg: EngineConfig, mesh: Mesh | None = None,
+           environment: Environment | None = None,
+           **settings) -> tuple[Rollout, Unfinished, Stats]:
+  """As `run`, but begins with rows of an earlier run and ends before all of its own have ended.
+
+  Args:
+    prompts: first those of the rows in `in_flight.begun`, and then of new ones.
+    key: the same in all these runs, because a row's noise must not depend on the run.
+    in_flight: how it begins and ends.
+    **settings: of turns, as in `run`. Answers under way when it ends are waited for.
+
+  Returns:
+    (Rollout of the first `in_flight.groups` groups that have ended, with their `policy_step`; the
+    other rows, in their order, for the next run; Stats).
+  """
+  settings = turns.UNSET | settings
+  book = _book(prompts, None, cfg, mesh, (environment, settings))
+  book.resume(in_flight.begun, in_flight.step)
+  _decode(book, Ring(book, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
+          environment, settings, in_flight.groups)
+  ended = np.flatnonzero(book.ended_groups(cfg.group_size))[:in_flight.groups]
+  returned = np.isin(np.arange(len(book.limit)) // cfg.group_size, ended)
+  return (_on_devices(_assemble(book, np.flatnonzero(returned)), mesh),
+          Unfinished.of_book(book, np.flatnonzero(~returned)), book.stats)
+
+
+def _book(prompts: PromptBatch, max_new, cfg: EngineConfig, mesh: Mesh | None,
+          turn_parts: tuple[Environment | None, dict]) -> Book:
+  """The book of a run, of checked arguments; `turn_parts`: environment and settings of turns."""
+  environment, settings = turn_parts
+  turns.check(environment, settings)
   host = jax.tree.map(np.asarray, jax.device_get(prompts))
   limit = np.full(len(host.row_id), cfg.max_new_tokens) if max_new is None else np.asarray(max_new)
   sizes.check(cfg, host, limit, mesh)
-  book = Book(host, limit, cfg, 0 if environment is None else max_turns, max_turn_tokens)
-  ring = Ring(book, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh)
-  pending_turns = None if environment is None else Turns(environment, book, tool_workers,
-                                                         tool_chunks)
+  return Book(host, limit, cfg, 0 if environment is None else settings["max_turns"],
+              settings["max_turn_tokens"])
+
+
+def _decode(book: Book, ring: Ring, environment: Environment | None, settings: dict,
+            groups: int | None = None) -> None:
+  """Decodes until `groups` groups have ended; None: until all rows have."""
+  pending_turns = None
+  if environment is not None:
+    pending_turns = Turns(environment, book, settings["tool_workers"], settings["tool_chunks"])
   try:
-    while ring.admit():
+    while not (groups and book.ended_groups(ring.cfg.group_size).sum() >= groups) and ring.admit():
       if pending_turns:
         pending_turns.collect()
       if book.active().any():
         ring.fit()
         _enter(book, pending_turns, *ring.decode())
+    if pending_turns:
+      pending_turns.collect_all()
   finally:
     if pending_turns:
       pending_turns.close()
-  rollout = _assemble(book)
-  return jax.device_put(rollout) if mesh is None else parallel.to_global(rollout, mesh), book.stats
 
 
 def _enter(book: Book, pending_turns: Turns | None, row: np.ndarray, sampled: Sampled) -> None:
@@ -114,7 +160,14 @@ def _enter(book: Book, pending_turns: Turns | None, row: np.ndarray, sampled: Sa
       book.end(r, STOP_LENGTH)
 
 
-def _assemble(book: Book) -> Rollout:
-  turn_fields = {"turn_id": book.turn_id, "void": book.void} if book.max_turns else {}
-  completions = Completions(book.tokens, book.log_probs, book.count, book.reason)
-  return assemble(book.prompts, completions, pad_id=book.pad_id, **turn_fields)
+def _assemble(book: Book, rows: np.ndarray) -> Rollout:
+  """The rollout of these rows, on the host."""
+  of_turns = {"turn_id": book.turn_id[rows], "void": book.void[rows]} if book.max_turns else {}
+  completions = Completions(*(x[rows] for x in (book.tokens, book.log_probs, book.count,
+                                                book.reason)))
+  return assemble(jax.tree.map(lambda x: x[rows], book.prompts), completions, pad_id=book.pad_id,
+                  policy_step=book.policy_step[rows], **of_turns)
+
+
+def _on_devices(rollout: Rollout, mesh: Mesh | None) -> Rollout:
+  return jax.device_put(rollout) if mesh is None else parallel.to_global(rollout, mesh)

@@ -111,10 +111,11 @@ class Ring:
       self._restart()
     free = np.flatnonzero(~self.live()) if self.cfg.refill or idle else np.array([], int)
     while len(free) and self.book.queued():
-      first = self.book.admitted
-      if first == self.wave[1]:
+      if self.book.admitted == self.wave[1]:
         self._prefill()
-      rows = np.arange(first, min(first + len(free), self.wave[1]))
+      rows = self.book.next_rows(min(self.book.admitted + len(free), self.wave[1]))
+      if not len(rows):
+        continue
       enter_prompts = self._copy_prompts if self.store is None else self._share_prompts
       rows = enter_prompts(rows, free)
       if not len(rows):
@@ -238,7 +239,7 @@ class Ring:
     live, active = self.live(), self.active()
     row = np.where(live, self.row, 0)
     token, position = self.book.next_fed(row)
-    turn_inputs = self.book.pending(row, self.cfg.chunk) if self.book.max_turns else ()
+    turn_inputs = self.book.pending(row, self.cfg.chunk) if self.book.inserts else ()
     per_row = (token, position, np.where(active, self.book.left(row), 0),
                self.cfg.min_new_tokens - self.book.cursor[row], self.book.prompts.row_id[row],
                *turn_inputs)

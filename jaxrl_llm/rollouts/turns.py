@@ -123,7 +123,14 @@ class Turns:
 
     Waits for the first answer if no row can go on without one.
     """
-    for row in self._answered():
+    self._enter(self._answered())
+
+  def collect_all(self) -> None:
+    """Waits for the answers under way and enters them, so that no row waits."""
+    self._enter(list(self._answers))
+
+  def _enter(self, rows: list[int]) -> None:
+    for row in rows:
       outcome, seconds = self._answers.pop(row)[0].result()
       self.book.stats.tool_calls += 1
       self.book.stats.tool_seconds += seconds

@@ -7,7 +7,8 @@ import jax
 from jaxrl_llm import parallel
 from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.build.loop import Loop, RolloutSource
-from jaxrl_llm.build.scoring import score_rollout
+from jaxrl_llm.build.scoring import INTERPOLATED, score_rollout
+from jaxrl_llm.runs import in_flight
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.records import DeviceMetrics, Records, batch_values
@@ -98,7 +99,7 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
   with records.updating(run, iteration) as updated:
     following = aged if ahead is not None and iteration < loop.schedule.iterations else None
     policies = _policies(learner, run, following, reference)
-    sampled = sample(loop.source, policies, run.cursor, ahead)  # 1 prompts, 2 rollout
+    sampled = sample(loop.source, policies, run, ahead)  # 1 prompts, 2 rollout
     scores = score(learner, policies, sampled.rollout)  # 4 scores
     batch = verified(loop.source, sampled)  # 3 rewards
     scored = ScoredBatch(batch, scores, *trained_rewards(loop.shaping, batch, iteration))  # 6
@@ -106,7 +107,7 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
     inputs = on_devices(learner, scored, values["reward/mean"])
     batches, of_batch = weigh(learner, inputs, policies.sampling)  # 5, 7, 8, 9 one program
     state, carried, steps, of_phases = update(learner, run, inputs, batches)  # 10 train steps
-    run = RunState(state, batch.cursor, carried, aged.stale)
+    run = RunState(state, batch.cursor, carried, aged.stale, batch.unfinished)
     updated(state.step)
   metrics = DeviceMetrics(steps, of_batch, of_phases.metrics)
   values |= {"step": values["step"] + metrics.updates} | of_phases.values
@@ -130,12 +131,15 @@ def _policy(learner: Learner, state: TrainState) -> Policy:
   return Policy(learner.merged(state), state.step)
 
 
-def sample(source: RolloutSource, policies: Policies, cursor: int,
-            ahead: Ahead | None) -> Dispatched | RolloutBatch:
-  """The batch at `cursor`: dispatched only, unless it is sampled ahead or groups are drawn again;
-  then it is verified already.
+def sample(source: RolloutSource, policies: Policies, run: RunState,
+           ahead: Ahead | None) -> Dispatched | RolloutBatch:
+  """The batch at the run's cursor: dispatched only, unless it is sampled ahead or groups are drawn
+  again; then it is verified already.
   """
-  policy = policies.sampling
+  policy, cursor = policies.sampling, run.cursor
+  if run.unfinished is not None:
+    return in_flight.dispatch(source, source.sampler.prepare(policy.params), policy.step, cursor,
+                              run.unfinished)
   if ahead is not None:
     batch = ahead.take(policy.params, policy.step, cursor)
     if policies.following is not None:
@@ -148,11 +152,14 @@ def sample(source: RolloutSource, policies: Policies, cursor: int,
 
 def score(learner: Learner, policies: Policies, rollout: Rollout) -> Scores:
   """Dispatches the passes that the update reads; see `score_rollout`."""
-  same = policies.sampling is policies.current
+  # In flight, other policies sampled a part of the tokens.
+  same = policies.sampling is policies.current and not learner.updates.in_flight
   parameters = {CURRENT: policies.current.params, BASE: policies.base,
                 REFERENCE: policies.reference}
-  return score_rollout(learner.scoring, parameters, rollout, own=same,
-                       packing=learner.packing(rollout))
+  scores = score_rollout(learner.scoring, parameters, rollout, own=same,
+                         packing=learner.packing(rollout))
+  interpolated = learner.scoring.anchor == INTERPOLATED
+  return scores.replace(step=policies.current.step) if interpolated else scores
 
 
 def on_devices(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseInputs:
@@ -171,7 +178,10 @@ def weigh(learner: Learner, inputs: PhaseInputs,
   batches, metrics = learner.batches(*inputs[:4])
   scoring = learner.scoring
   if scoring.meter is not None and inputs.scores.own is None:
-    metrics |= scoring.meter(sampling.params, inputs.rollout, scoring.sampling)
+    rollout = inputs.rollout
+    if learner.updates.in_flight:  # the tokens of this policy only
+      rollout = rollout.replace(mask=rollout.mask & (rollout.policy_step == sampling.step))
+    metrics |= scoring.meter(sampling.params, rollout, scoring.sampling)
   return batches, metrics
 
 

@@ -12,6 +12,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting.writers import DIGITS, plain
+from jaxrl_llm.runs.in_flight import version_metrics
 from jaxrl_llm.runs.rollout_batch import ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.runs.verdicts import Verdicts
@@ -71,8 +72,9 @@ def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) ->
   if source.several:
     rewards, keep = map(np.concatenate, zip(*processes.exchange("shaped", (rewards, keep)),
                                             strict=True))
-  return batch.metrics | host_metrics(batch.verdicts, batch.host, source.rollout.group_size,
-                                      source.several) | {
+  versions = {} if batch.unfinished is None else version_metrics(batch.host, before)
+  of_rows = host_metrics(batch.verdicts, batch.host, source.rollout.group_size, source.several)
+  return batch.metrics | versions | of_rows | {
       "step": before, "rollout/staleness": token_age(batch.host, before),
       "reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
       "reward/kept": float(np.mean(keep)),
@@ -189,6 +191,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
 
   `policy_step` is that of the last token that the policy sampled. `reward` is the verifier's;
   `trained_reward` and `keep` are what the update read, after shaping.
+  If any row is of several policies, rows also have `policy_steps`, per token, 0 outside the mask.
   Rows with turns also have `void`, and `turn_id` per token, which is 0 outside the policy's turns.
   Rows of a verifier have the `rung` that decided (tasks/comparisons.Verdict).
   Rows whose reward was added up have its `components` by name, before their weights.
@@ -205,6 +208,8 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
   lists["policy_step"] = plain(rollout.policy_step.max(1))
   columns = {"tokens": rollout.tokens, "mask": rollout.mask,
              "behavior_log_probs": rollout.behavior_log_probs, "anchor_log_probs": anchor}
+  if _mixed(rollout):
+    columns["policy_steps"] = rollout.policy_step
   trained, keeps = plain(rewards, DIGITS), plain(keep)
   verified, correct = plain(verdicts.rewards, DIGITS), plain(verdicts.correct)
   if rollout.turn_id is not None:
@@ -241,3 +246,9 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
     if rollout.turn_id is not None:
       out[-1]["void"] = lists["void"][row]
   return out
+
+
+def _mixed(rollout: Rollout) -> bool:
+  """Whether several policies sampled any of the rows."""
+  last = rollout.policy_step.max(1, keepdims=True)
+  return bool(np.any(rollout.mask & (rollout.policy_step != last)))

@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl_llm import parallel
 from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
+from jaxrl_llm.rollouts.in_flight import Unfinished
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.tasks.rewards import refuse_if_all_failed
 from jaxrl_llm.training.score import Scores
@@ -31,6 +32,7 @@ class Dispatched:
     cursor: index of the next task batch.
     metrics: the sampler's, host values of this process.
     begin: when sampling began, by `time.perf_counter`.
+    unfinished: with `updates.in_flight`, the completions that go on in the next iteration.
   """
 
   problems: list[Problem]
@@ -38,6 +40,7 @@ class Dispatched:
   cursor: int
   metrics: dict[str, float]
   begin: float
+  unfinished: Unfinished | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,7 @@ class RolloutBatch:
     verdicts: of these rows, before shaping.
     cursor: index of the next task batch.
     metrics: host values.
+    unfinished: as in `Dispatched`.
   """
 
   problems: list[Problem]
@@ -59,6 +63,7 @@ class RolloutBatch:
   verdicts: Verdicts
   cursor: int
   metrics: dict[str, float]
+  unfinished: Unfinished | None = None
 
 
 class ScoredBatch(NamedTuple):
@@ -152,7 +157,7 @@ def verified(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> Ro
       "time/verify": time.perf_counter() - sampled,
   }
   return RolloutBatch(dispatched.problems, dispatched.rollout, host, verdicts, dispatched.cursor,
-                      metrics)
+                      metrics, dispatched.unfinished)
 
 
 def pooled_metrics(samplers: list[dict[str, float]]) -> dict[str, float]:

@@ -12,6 +12,8 @@ from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.scoring import abstract_scores
 from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts import engine
+from jaxrl_llm.rollouts.in_flight import Unfinished, not_begun
+from jaxrl_llm.runs.in_flight import row_ids
 from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
@@ -28,12 +30,14 @@ class RunState:
     carried: what update transforms carry on the host from rollout batch to rollout batch, by name.
     stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
       oldest first.
+    unfinished: with `updates.in_flight`, the completions that go on in the next iteration.
   """
 
   state: TrainState
   cursor: int
   carried: dict[str, Any]
   stale: tuple[TrainState, ...] = ()
+  unfinished: Unfinished | None = None
 
   def sampling_state(self) -> TrainState:
     """Step and parameters of the policy that samples in the next iteration."""
@@ -52,6 +56,8 @@ class RunState:
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     if self.stale:
       tree["stale"] = list(self.stale)
+    if self.unfinished is not None:
+      tree["unfinished"] = self.unfinished._asdict()
     return tree | self.carried
 
 
@@ -66,15 +72,19 @@ def first_state(learner: Learner, start: Start) -> RunState:
 
   state = jax.jit(init, out_shardings=_layout(learner))(start.params)
   stale = tuple(_snapshot(state) for _ in range(learner.updates.staleness))
-  return RunState(state.replace(frozen=start.frozen), 1,
-                  _zeros(_abstract_carried(learner)), stale)
+  # Cursors count from 1. In flight, the first batch stands for what an iteration before would have
+  # left.
+  unfinished, cursor = (_unfinished(learner), 2) if learner.updates.in_flight else (None, 1)
+  return RunState(state.replace(frozen=start.frozen), cursor,
+                  _zeros(_abstract_carried(learner)), stale, unfinished)
 
 
 def restored_state(tree: dict, start: Start) -> RunState:
   """The state that `RunState.saved` wrote, with the frozen parameters of the start."""
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
                   {name: subtree for name, subtree in tree.items() if name not in OF_EVERY_RUN},
-                  tuple(tree.get("stale", ())))
+                  tuple(tree.get("stale", ())),
+                  Unfinished(**tree["unfinished"]) if "unfinished" in tree else None)
 
 
 def abstract_saved(learner: Learner) -> dict:
@@ -87,7 +97,18 @@ def abstract_saved(learner: Learner) -> dict:
   tree = {"train": train, "cursor": np.asarray(0, np.int32)}
   if learner.updates.staleness:
     tree["stale"] = [TrainState(train.step, train.params, None)] * learner.updates.staleness
+  if learner.updates.in_flight:
+    tree["unfinished"] = _unfinished(learner)._asdict()
   return tree | _abstract_carried(learner)
+
+
+def _unfinished(learner: Learner) -> Unfinished:
+  """The completions of the task's first batch, none of which is begun.
+
+  What follows a completion's tokens is never read, so any id may stand there.
+  """
+  rollout = learner.rollout
+  return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)
 
 
 def _layout(learner: Learner) -> TrainState:

@@ -10,6 +10,7 @@ from jaxrl_llm.config import BatchConfig
 from jaxrl_llm.objective import advantages as advantage_table
 from jaxrl_llm.objective import aggregation
 from jaxrl_llm.objective.advantages import get_advantage
+from jaxrl_llm.objective.anchor import SHARE, share_of_policy
 from jaxrl_llm.objective.correction import correction_weights
 from jaxrl_llm.objective.divergences import get_divergence
 from jaxrl_llm.objective.mismatch import mismatch_metrics
@@ -63,13 +64,20 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
   returns = None if scores.values is None else advantage_table.value_targets(inputs, cfg.advantage)
   return TrainBatch(rollout, advantages, None, scores.anchor_log_probs, weights,
                     scores.ref_log_probs, values=scores.values, returns=returns,
-                    in_support=scores.in_support, columns=_of_terms(scores, cfg)), metrics
+                    in_support=scores.in_support, columns=_columns(scores, rollout, cfg)), metrics
 
 
-def _of_terms(scores: Scores, cfg: BatchConfig) -> dict | None:
-  """The columns that loss terms read and that a pass found; None if there is none."""
+def _columns(scores: Scores, rollout, cfg: BatchConfig) -> dict | None:
+  """The columns that loss terms read and that a pass found, and what an interpolated anchor needs;
+  None if there is none.
+
+  Policies are counted by phases of `cfg.parts` updates: this phase makes the one after the current.
+  """
   columns = {REFERENCE_COLUMN: scores.ref_log_probs} | (scores.columns or {})
-  return {name: columns[name] for name in cfg.term_columns if name in columns} or None
+  read = {name: columns[name] for name in cfg.term_columns if name in columns}
+  if scores.step is not None:
+    read[SHARE] = share_of_policy(rollout.policy_step // cfg.parts, scores.step // cfg.parts + 1)
+  return read or None
 
 
 def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:

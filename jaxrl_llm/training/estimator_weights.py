@@ -5,7 +5,7 @@ from jax import lax
 from jaxrl_llm.config import StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.objective.loss import estimator_columns
+from jaxrl_llm.objective.loss import anchor_of, estimator_columns
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.whole_batch import stats_before
 from jaxrl_llm.types import Params, TrainBatch
@@ -25,7 +25,7 @@ def with_estimator_weights(params: Params, batch, *, model: Model, cfg: StepConf
     return batch
   stats, mask = stats_before(params, batch, model=model, cfg=cfg, packing=packing)
   log_probs = stats.log_probs
-  anchor = log_probs if batch.anchor_log_probs is None else batch.anchor_log_probs
+  anchor = anchor_of(batch, log_probs)
   columns = estimator_columns(batch, loss.estimator)
   weights = estimators.spec(loss.estimator.name).prepare(log_probs, anchor, batch.advantages, mask,
                                                          loss.estimator, **columns)

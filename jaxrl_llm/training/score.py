@@ -29,6 +29,8 @@ class Scores:
       no pass over all rows was made with them.
     current_log_probs: f32, nats, for the advantage, where the anchor is the current policy.
     columns: further arrays by name (training/columns.py).
+    step: int32 scalar, optimizer step of the current policy, for an interpolated anchor; None
+      without one.
     reward_parts: [B, K] f32, from the verdicts; not read where a completion is not kept.
   """
 
@@ -42,6 +44,7 @@ class Scores:
   current_log_probs: Array | None = None
   columns: dict[str, Array] | None = None
   reward_parts: Array | None = None
+  step: Array | None = None
 
 
 RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may prune

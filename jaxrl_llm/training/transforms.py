@@ -29,7 +29,8 @@ from jaxrl_llm.types import (
   TrainState,
 )
 
-OF_EVERY_RUN = ("train", "cursor", "stale")  # parts of a checkpoint that no transform carries
+# Parts of a checkpoint that no transform carries.
+OF_EVERY_RUN = ("train", "cursor", "stale", "unfinished")
 
 
 class StepParts(NamedTuple):

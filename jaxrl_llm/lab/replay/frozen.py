@@ -63,8 +63,11 @@ def load(run: RunFolder, iteration: int, rollout: RolloutConfig, pad_id: int) ->
       arrays[name] = _padded(rows, name, rollout.row_length, pad_id if name == "tokens" else 0)
   if has_turns:
     arrays["void"] = _facts(rows, "void", bool, path)
-  policy_step = _facts(rows, "policy_step", np.int32, path)
-  arrays["policy_step"] = np.where(arrays["mask"], policy_step[:, None], 0)
+  if "policy_steps" in rows[0]:
+    arrays["policy_step"] = _padded(rows, "policy_steps", rollout.row_length, 0)
+  else:
+    policy_step = _facts(rows, "policy_step", np.int32, path)
+    arrays["policy_step"] = np.where(arrays["mask"], policy_step[:, None], 0)
   anchor = arrays.pop("anchor_log_probs", arrays["behavior_log_probs"])
   arrays["length"] = np.array([len(row["tokens"]) for row in rows], np.int32)
   return Frozen(
@@ -117,7 +120,7 @@ def _check_lengths(rows: list[dict[str, Any]], columns: Set[str], rollout: Rollo
 
 def _padded(rows: list[dict[str, Any]], name: str, width: int, fill) -> np.ndarray:
   """Returns the arrays `name` of the rows as [B, width], filled on the right."""
-  out = np.full((len(rows), width), fill, LISTS[name])
+  out = np.full((len(rows), width), fill, LISTS.get(name, np.int32))
   for i, row in enumerate(rows):
     out[i, :len(row[name])] = row[name]
   return out

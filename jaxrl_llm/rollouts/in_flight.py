@@ -1,0 +1,69 @@
+"""Completions that outlive a run of the engine: what is kept of them, and what ends such a run.
+
+A run under newer weights begins with the completions that the one before left. Their tokens are fed
+again, so that keys and values are the newer weights', and sampling goes on behind them. A token
+keeps the log-prob and the step of the weights that sampled it. The noise follows from the row's id
+and the position alone, so it does not matter when a run ends.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_llm.rollouts.book import CARRIED, GOES_ON
+
+
+class Unfinished(NamedTuple):
+  """Rows that a run of the engine left, whole groups; some of their rows may have ended.
+
+  Attributes:
+    row_id: [R] int32, unique in the training run.
+    tokens, log_probs, policy_step, turn_id: [R, N], as in `book.Book`, by completion token.
+    count, reason, turn, begin, checked: [R] int32, as there.
+    void: [R] bool, as there.
+  """
+
+  row_id: np.ndarray
+  tokens: np.ndarray
+  log_probs: np.ndarray
+  policy_step: np.ndarray
+  turn_id: np.ndarray
+  count: np.ndarray
+  reason: np.ndarray
+  turn: np.ndarray
+  begin: np.ndarray
+  checked: np.ndarray
+  void: np.ndarray
+
+  @staticmethod
+  def of_book(book, rows: np.ndarray) -> "Unfinished":
+    """Copies rows of a book."""
+    state = {name: getattr(book, name)[rows] for name in CARRIED}
+    of_rows = {name: x.astype(np.int32) for name, x in state.items()
+               if np.issubdtype(x.dtype, np.integer)}
+    return Unfinished(np.asarray(book.prompts.row_id[rows], np.int32), **state | of_rows)
+
+
+def not_begun(row_id: np.ndarray, size: int) -> Unfinished:
+  """Rows without any token, of at most `size` completion tokens."""
+  rows, zeros = len(row_id), np.zeros(len(row_id), np.int32)
+  per_token = np.zeros((rows, size), np.int32)
+  return Unfinished(
+      row_id.astype(np.int32), per_token,
+      np.zeros((rows, size), np.float32), per_token.copy(), per_token.copy(), zeros,
+      np.full(rows, GOES_ON, np.int32), zeros + 1, zeros.copy(), zeros.copy(),
+      np.zeros(rows, bool))
+
+
+class InFlight(NamedTuple):
+  """How a run of the engine begins and ends.
+
+  Attributes:
+    begun: the first rows of its prompts, as the run before left them.
+    step: `TrainState.step` of its weights.
+    groups: it ends as soon as that many groups have ended.
+  """
+
+  begun: Unfinished
+  step: int
+  groups: int

@@ -1,0 +1,89 @@
+"""Batches of the groups that end first (`updates.in_flight`): the other completions go on under the
+next weights.
+
+An iteration has the groups that the one before left, `rollout.prompts` of them, and as many new
+ones; at first none of either is begun. It ends once `rollout.prompts` groups have ended. So a
+batch's completions, and tokens within a completion, are of several policies; short completions are
+in earlier batches than long ones that were begun with them.
+"""
+
+import time
+
+import jax
+import numpy as np
+
+from jaxrl_llm import parallel
+from jaxrl_llm.build.loop import RolloutSource
+from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
+from jaxrl_llm.runs.rollout_batch import Dispatched, by_row, iteration_key, prompt_batch
+from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout
+
+
+def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int,
+             begun: Unfinished) -> Dispatched:
+  """Goes on with the groups in `begun` and with those of the task's batch at `cursor`.
+
+  Args:
+    params: of the sampling policy, from `sampler.prepare`.
+    step: its optimizer step, recorded with the tokens that it samples.
+    begun: what the iteration before left.
+
+  Returns:
+    The groups that ended first, in the order in which they were begun; `unfinished` has the others.
+  """
+  begin, sampler = time.perf_counter(), source.sampler
+  problems, prompts = _prompts(source, cursor, begun)
+  problem_of = by_row(prompts, problems)
+  # A run's only sampling key: a completion's noise follows from its row id alone.
+  rollout, unfinished, metrics = sampler.sample_on(
+      params, prompts, iteration_key(source.seed, 0), sampler.sampling,
+      InFlight(begun, int(step), source.rollout.prompts), problem_of)
+  first_rows = parallel.local_rows(rollout).row_id[::source.rollout.group_size]
+  metrics |= {"in_flight/unfinished_tokens": float(np.sum(unfinished.count))}
+  return Dispatched([problem_of[int(row)] for row in first_rows], rollout, cursor + 1, metrics,
+                    begin, unfinished)
+
+
+def _prompts(source: RolloutSource, cursor: int,
+             begun: Unfinished) -> tuple[list[Problem], PromptBatch]:
+  """(problems, prompts) of the groups in `begun` and of the task's batch at `cursor`.
+
+  A group's row ids say which problem of which batch is its own.
+  """
+  rollout, size = source.rollout, source.rollout.group_size
+  of_begun = begun.row_id[::size]
+  batches = {number: source.task.batch(number)
+             for number in sorted({*map(int, of_begun // rollout.rows), cursor})}
+  problems = [batches[int(row) // rollout.rows][int(row) % rollout.rows // size]
+              for row in of_begun] + batches[cursor]
+  row_id = np.concatenate([begun.row_id, row_ids(cursor, rollout.rows)])
+  prompts = prompt_batch(source.task, problems, rollout.max_prompt_tokens, group_size=size)
+  return problems, prompts.replace(row_id=row_id, group_id=row_id // size)
+
+
+def row_ids(cursor: int, rows: int) -> np.ndarray:
+  """Row ids of the task's batch at `cursor`, as in `rollout_batch.next_prompts`."""
+  return cursor * rows + np.arange(rows, dtype=np.int32)
+
+
+def version_metrics(rollout: Rollout, step: int) -> dict[str, float]:
+  """How many policies sampled a completion, and how old they are by the token's place.
+
+  Args:
+    rollout: rows on the host.
+    step: optimizer steps before the updates.
+
+  Returns:
+    `in_flight/versions` and `in_flight/versions_max` over the rows with a token, and
+    `in_flight/age/from_<n>`: the mean age, in optimizer steps, of the policy tokens whose number in
+    their completion is n or more, but less than that of the next bucket.
+  """
+  mask, policy_step = np.asarray(rollout.mask), np.asarray(rollout.policy_step)
+  versions = np.array([len(np.unique(steps[policy])) for steps, policy
+                       in zip(policy_step, mask, strict=True) if policy.any()] or [0])
+  number, age = np.cumsum(mask, 1)[mask], (step - policy_step)[mask]
+  bucket = np.floor(np.log2(np.maximum(number, 1))).astype(int)
+  return {"in_flight/versions": float(versions.mean()),
+          "in_flight/versions_max": float(versions.max()),
+          **{f"in_flight/age/from_{2**i}": float(age[bucket == i].mean())
+             for i in np.unique(bucket)}}

@@ -17,8 +17,9 @@ ENTRY_POINTS = {
     "objective/advantages/registry.py:register", "objective/estimators/adaptive.py:clip_cov",
     "objective/estimators/registry.py:register", "objective/row_stats.py:row_stats",
     "objective/row_stats.py:state_distance", "objective/terms.py:register",
-    "ops/token_stats.py:token_stats", "rollouts/engine.py:run", "rollouts/engines.py:run",
-    "rollouts/sampler.py:generate", "training/score.py:score", "training/train_step.py:gradients",
+    "ops/token_stats.py:token_stats", "rollouts/engine.py:run", "rollouts/engine.py:run_on",
+    "rollouts/engines.py:run", "rollouts/sampler.py:generate", "training/score.py:score",
+    "training/train_step.py:gradients",
     "training/train_step.py:train_step",
 }
 # What takes the whole config outside build/: the entries of three commands.

@@ -29,6 +29,7 @@ STEPS = ("1e-4", "3e-4", "1e-3")
 ADDED_STEP = "3e-4"  # of methods beside the table's, which nobody screened
 PRIMARY = 8  # the age at which claims are made
 REFERENCE = "GRPO"  # what every method is compared with
+STARTED = 0.1  # sampled accuracy below which a warm start has not learnt the task
 # No weight between the policy that sampled and the anchor is left, if they are the same.
 PREFIX = ("--config.correction.level=none", "--config.correction.cap=2.0")
 SIZES = ("--config.task.heldout_problems=64",)
@@ -110,11 +111,19 @@ def parts(group: str) -> tuple[int, str, str]:
 
 
 def compared(results: dict[str, dict]) -> dict[tuple[int, str, str], dict[int, dict]]:
-  """Returns the results by (age, method, step) and seed, without those of the screening."""
+  """Returns the results by (age, method, step) and seed, without those of the screening, and of
+  seeds whose warm start has not learnt the task: it is the same for all methods.
+  """
   groups = {parts(group): seeds for group, seeds in sweep_results.by_seed(results).items()}
-  kept = {key: {seed: result for seed, result in seeds.items() if seed != SCREENING}
+  kept = {key: {seed: result for seed, result in seeds.items()
+                if seed != SCREENING and started(result)}
           for key, seeds in groups.items()}
   return {key: seeds for key, seeds in sorted(kept.items(), key=_order) if seeds}
+
+
+def started(result: dict) -> bool:
+  """Returns whether the warm start of a run has learnt the task."""
+  return result["measured"]["sampled"][0] >= STARTED
 
 
 def _order(entry) -> tuple:
@@ -169,7 +178,10 @@ def progress(results: dict[str, dict]) -> str:
   declared = {cell.name for cell in cells()}
   further = len([name for name in results if name not in declared])
   text = f"\n{len(results) - further} of {full} runs are there"
-  return text + (f", and {further} of further seeds or methods." if further else ".")
+  text += f", and {further} of further seeds or methods." if further else "."
+  dead = sorted({result["seed"] for result in results.values() if not started(result)})
+  return text + (f" Left out, as the warm start has not learnt the task: seed "
+                 f"{', '.join(map(str, dead))}." if dead else "")
 
 
 def render(results: dict[str, dict], folder: Path) -> None:

@@ -7,13 +7,13 @@ Numbers come from the committed results; the sentences around them are written h
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from jaxrl_llm.lab import sweeps
 from jaxrl_llm.lab.published import Claim
+from jaxrl_llm.reporting import page_parts
 from jaxrl_llm.reporting.page_parts import Place
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table, replace_part, split
 
 HERE = Path(__file__).parent
 BATCH = "96 prompts, 200 iterations"
@@ -40,6 +40,7 @@ class Row:
     result: with {} for each number.
     numbers: place of each number; see `published.Claim`.
     published: the claim and its source.
+    verdict: in words, or how it is computed from the table.
   """
 
   name: str
@@ -48,7 +49,7 @@ class Row:
   result: str
   numbers: tuple[Place | tuple, ...]
   published: str
-  verdict: str
+  verdict: str | Callable[[], str]
 
 
 def both(part: str, row: tuple[str, ...], column: str, title: str = "") -> tuple[Place, Place]:
@@ -59,6 +60,19 @@ def both(part: str, row: tuple[str, ...], column: str, title: str = "") -> tuple
 def interval(part: str, row: tuple[str, ...], column: str) -> tuple[Place, Place, Place]:
   """Returns the places of a difference, and of the two ends of its interval."""
   return (*both(part, row, column), Place(part, row, column, 2))
+
+
+def beside_reference() -> str:
+  """Returns what the table of old rollouts decides at age 8, by its own words."""
+  page = HERE / "staleness" / "README.md"
+  (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
+  words: dict[str, list[str]] = {}
+  for row in table.rows:
+    if row[0] == "8":
+      words.setdefault(row[-1], []).append(row[1])
+  return "at age 8, beside GRPO: " + "; ".join(
+      f"{word}: {', '.join(words[word])}" for word in ("above", "below", "not told apart")
+      if word in words)
 
 
 def flat(pairs: Iterable[tuple[Place, ...]]) -> tuple[Place, ...]:
@@ -94,9 +108,13 @@ ROWS = (
                for sampler in ("bfloat16", "the trainer's"))),
         "7.5 % of tokens, 0.5 B parameters (trl issue 6789, second-hand)",
         "training is at its ceiling: not tested"),
-    Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`",
-        "{done} of {all} runs are there", (),
-        "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)", "open"),
+    Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`, 2 core-hours",
+        "mean sampled accuracy over the run at age 8: {:.2f} (no ratio), {:.2f} (`grpo`), {:.2f} "
+        "(`gspo`), {:.2f} (`cispo`), {:.2f} (`minpro`), {:.2f} (`ctpo`), {:.2f} (full sequence)",
+        tuple(Place("sweep.py, comparison", ("8", name), "mean over the run") for name in (
+            "no ratio", "GRPO", "GSPO", "CISPO", "MinPRO", "CTPO", "full sequence")),
+        "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)",
+        beside_reference),
     Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, 35 min",
         "slope of log std on log t: {:.2f} ± {:.2f} at delay 1, {:.2f} ± {:.2f} at 4, "
         "{:.2f} ± {:.2f} at 8, {:.2f} ± {:.2f} at 16",
@@ -255,26 +273,23 @@ def folder(name: str) -> Path:
   return HERE / name if (HERE / name).exists() else HERE / "papers" / name
 
 
-def progress(name: str) -> dict[str, int]:
-  """Returns how many runs of a sweep have results, and of how many."""
-  sweep = sweeps.load(folder(name) / "sweep.py")
-  return {"done": len(sweeps.read_results(sweep)), "all": len(sweep.cells)}
+def verdict(row: Row) -> str:
+  return row.verdict if isinstance(row.verdict, str) else row.verdict()
 
 
 def line(row: Row) -> tuple[str, ...]:
   """Returns the cells below HEADER."""
   numbers = [Claim(row.question, "", None, place).here(folder(row.name)) for place in row.numbers]
-  counts = {} if numbers else progress(row.name)
   page = folder(row.name).relative_to(HERE) / "README.md"
   return (f"[{row.name}]({page})", row.question, row.command,
-          row.result.format(*numbers, **counts), row.published, row.verdict)
+          row.result.format(*numbers), row.published, verdict(row))
 
 
 def results() -> str:
   """Returns README.md's table: question with its page, and answer, of each main question."""
   rows = {row.name: row for row in ROWS}
   return markdown_table(("question", "answer here"), [
-      (f"[{rows[name].question}](experiments/{name}/README.md)", answer or rows[name].verdict)
+      (f"[{rows[name].question}](experiments/{name}/README.md)", answer or verdict(rows[name]))
       for name, answer in MAIN.items()])
 
 

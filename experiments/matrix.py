@@ -70,9 +70,9 @@ def beside_reference() -> str:
   for row in table.rows:
     if row[0] == "8":
       words.setdefault(row[-1], []).append(row[1])
-  return "at age 8, beside GRPO: " + "; ".join(
-      f"{word}: {', '.join(words[word])}" for word in ("above", "below", "not told apart")
-      if word in words)
+  decided = [f"{word} GRPO: {', '.join(words[word])}" for word in ("above", "below")
+             if word in words]
+  return "; ".join([*decided, f"{len(words.get('not told apart', ()))} methods not told from it"])
 
 
 def flat(pairs: Iterable[tuple[Place, ...]]) -> tuple[Place, ...]:

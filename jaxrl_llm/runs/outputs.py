@@ -189,7 +189,7 @@ class RunRecords(Records):
     if outputs.sets:
       first = self._evaluated(run, 0)
       outputs.writer.write(0, first.metrics | outputs.clock.metrics())
-      tqdm.write(f"after the warm start: held-out accuracy {first.accuracy:.3f}")
+      tqdm.write(f"after the warm start: {first.accuracy:.1%} of the held-out problems correct")
       self._note(run, 0, first)
     else:
       outputs.writer.write(0, outputs.clock.metrics())

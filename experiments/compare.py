@@ -2,8 +2,8 @@
 
 Train with some methods, one after the other, and see them side by side; then any runs there are:
 
-  python experiments/compare.py --train=reinforce,cispo --config=configs/offpolicy.py \
-      --out=runs/compared
+  python experiments/compare.py --train=rloo,gspo --config=configs/offpolicy.py \
+      --config.iterations=40 --metric=eval/avg@8 --out=runs/compared
   python experiments/compare.py runs/* --metric=-eval/length --by=estimator.name,updates.staleness \
       --out=runs/compared
 

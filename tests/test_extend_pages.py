@@ -89,7 +89,7 @@ def check_export(folder: Path, page: str) -> None:
   assert "Fix: --plugins=run" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_components_are_logged_and_weighed(tmp_path):
   metrics, rows = run("reward", tmp_path)
   for row in rows:
@@ -133,7 +133,7 @@ class Judge(http.server.BaseHTTPRequestHandler):
     """Says nothing."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_late_judge_leaves_its_row_out_and_no_other(tmp_path):
   server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
   threading.Thread(target=server.serve_forever, daemon=True).start()

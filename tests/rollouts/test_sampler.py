@@ -157,7 +157,7 @@ def test_last_possible_token_can_be_eos():
   assert rollout.truncated[new > at_limit].all()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_greedy_is_the_arg_max():
   rollout = jax.device_get(sampler()(PARAMS, prompts(), KEY, at(0.0)))
   assert np.all(rollout.behavior_log_probs == 0)

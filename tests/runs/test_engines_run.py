@@ -14,7 +14,7 @@ EACH = {"rollout.engine_per_device": True}
 
 
 @pytest.mark.parametrize("overrides", [
-    pytest.param({}, id="all", marks=pytest.mark.slow),
+    pytest.param({}, id="all", marks=pytest.mark.nightly),
     pytest.param({"mesh.rollout": 2, "updates.overlap": True}, id="apart",
                  marks=pytest.mark.nightly)])
 def test_an_engine_for_each_device_changes_nothing(overrides, monkeypatch):

@@ -48,7 +48,7 @@ ALL_AXES = MeshConfig(1, 2, 2, sequence=2)
 ROWS, LENGTH, PROMPT = 8, 24, 4
 QUICK = {"dense-fsdp-tensor"}
 # Each network on the mesh of two axes, and each mesh with the cheapest network.
-SLOW = {"dense-data", "dense-fsdp", "dense-tensor", "experts-fsdp-tensor", "stacked-fsdp-tensor"}
+SLOW = {"dense-data", "dense-fsdp", "dense-tensor", "stacked-fsdp-tensor"}
 
 
 def mesh_of(axes):

@@ -50,13 +50,13 @@ def contents(path):
   return {name: (path / "rollouts" / name).read_bytes() for name in names(path)}
 
 
-def equal(found, expected) -> bool:
+def equal(rows_read, expected) -> bool:
   """Whether rows are equal to the bit, with equal dtypes."""
-  return len(found) == len(expected) and all(
+  return len(rows_read) == len(expected) and all(
       a.keys() == b.keys() and all(
           np.array_equal(a[name], b[name], equal_nan=name not in ("completion", "anchor_log_probs"))
           and np.asarray(a[name]).dtype == np.asarray(b[name]).dtype for name in a)
-      for a, b in zip(found, expected, strict=True))
+      for a, b in zip(rows_read, expected, strict=True))
 
 
 def test_rows_come_back_to_the_bit(tmp_path, form):
@@ -181,10 +181,10 @@ def mixtures(path, form, monkeypatch) -> int:
     if not killed_at(step, monkeypatch, functools.partial(write_rollouts, torn, 1, rows(seed=1))):
       break
     try:
-      found = folder(torn).rollouts(1)
+      rows_read = folder(torn).rollouts(1)
     except RunError:
-      found = rows()
-    count += not any(equal(found, rows(seed=seed)) for seed in (0, 1))
+      rows_read = rows()
+    count += not any(equal(rows_read, rows(seed=seed)) for seed in (0, 1))
     write_rollouts(torn, 1, rows(seed=1))  # as the run does when it goes on
     assert contents(torn) == contents(whole), f"step {step}"
   assert torn.name == "2", "a step for each of two files"

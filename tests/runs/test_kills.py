@@ -79,23 +79,26 @@ def leaves(folder: Path) -> dict[str, np.ndarray]:
 
 def differences(workdir: Path, other: Path) -> list[str]:
   """What two finished runs left that differs, but for times."""
-  found = []
+  differing = []
   lines = [[{name: value for name, value in line.items() if not name.startswith("time/")}
             for line in command.metrics_lines(folder)] for folder in (workdir, other)]
   if lines[0] != lines[1]:
-    found.append("metrics")
+    differing.append("metrics")
   if command.rollout_contents(workdir) != command.rollout_contents(other):
-    found.append("rollouts")
+    differing.append("rollouts")
   saved = [command.checkpoint_iterations(folder) for folder in (workdir, other)]
   if saved[0] != saved[1]:
-    return [*found, f"checkpoints: {saved}"]
-  for iteration in saved[0]:
-    mine, theirs = (leaves(folder / "checkpoints" / str(iteration) / "default")
-                    for folder in (workdir, other))
+    return [*differing, f"checkpoints: {saved}"]
+  best = [sorted(path.name for path in folder.glob("best/*")) for folder in (workdir, other)]
+  if best[0] != best[1]:
+    return [*differing, f"best: {best}"]
+  for place in (*(f"checkpoints/{number}/default" for number in saved[0]),
+                *(f"best/{name}" for name in best[0])):
+    mine, theirs = leaves(workdir / place), leaves(other / place)
     if mine.keys() != theirs.keys() or any(mine[name].tobytes() != theirs[name].tobytes()
                                            for name in mine):
-      found.append(f"checkpoint {iteration}")
-  return found
+      differing.append(place)
+  return differing
 
 
 @pytest.mark.nightly

@@ -42,7 +42,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   cfg, task, learner = saved.build_learner(workdir, jax.devices()[:1], plugins)
   policy_iteration = saved.choose(workdir, "latest" if checkpoint is None else checkpoint)
   if iteration is None:
-    iteration = _first_kept(finished, policy_iteration)
+    iteration = _first_with_rollouts(finished, policy_iteration)
   rows = frozen_lib.load(finished, iteration, cfg.rollout, task.tokenizer.pad_token_id)
   if policy_iteration < iteration:
     raise RunError(
@@ -73,7 +73,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   return text
 
 
-def _first_kept(run: RunFolder, policy_iteration: int) -> int:
+def _first_with_rollouts(run: RunFolder, policy_iteration: int) -> int:
   """The first iteration with rollouts after the checkpoint before that of `policy_iteration`."""
   before = [i for i in checkpoints.iterations(Path(run.workdir)) if i < policy_iteration]
   first = (before[-1] if before else 0) + 1

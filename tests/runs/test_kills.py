@@ -21,7 +21,9 @@ KINDS = {
     "ctpo": ("tiny:ctpo",),
     "pipo, kept rollouts": ("tiny:pipo", "rollouts.every=2", "rollouts.keep=2", "rollouts.rows=8"),
     "stale, drawn ahead": ("tiny:grpo", "updates.staleness=1", "updates.overlap=True"),
-    "drawn again": ("tiny:dapo",),
+    "adapters, drawn again": ("tiny:grpo", "parameters.train=lora", "updates.staleness=2",
+                              "dynamic_sampling.enabled=True", "dynamic_sampling.max_draws=400",
+                              "rollout.prompts=4"),
     "critic": ("tiny:ppo_critic",),
     "tools": ("tiny_tools:ctpo", "warm_start.steps=100", "iterations=4"),
 }

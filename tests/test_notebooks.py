@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from traitlets.config import Config
 
 from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, from_dict
-from jaxrl_llm.lab import notebook
+from jaxrl_llm.lab import notebook, published
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ("quickstart", "reproduce_tables")
@@ -148,6 +149,38 @@ def test_a_table_has_its_numbers_and_commands(table):
   for command in table.commands(Path("out")):
     assert (ROOT / command[1]).exists() or not table.exists
     assert not re.search(r"[{}]", " ".join(command[1:]))
+
+
+@pytest.mark.parametrize("table", tables.TABLES.values(), ids=tables.TABLES)
+def test_what_a_short_version_is_compared_with_is_committed(table):
+  assert all(number.place.read(table.path / table.page) >= 0 for number in table.numbers)
+  if table.runs:
+    names = {json.loads(line)["name"].rpartition("_seed")[0]
+             for line in (table.path / "results.jsonl").read_text().splitlines()}
+    assert names & set(table.runs.names.values()), "no run has a counterpart"
+
+
+def test_a_short_version_stands_beside_the_committed_values(tmp_path, monkeypatch):
+  """At its own last iteration; a number that is not within the range of seeds differs."""
+  monkeypatch.delenv(notebook.VARIABLE, raising=False)
+  results = [{"name": f"base_seed{seed}", "measured": {"iterations": [0, 5, 10],
+                                                       "accuracy": [0.2, 0.5 + seed / 10, 1.0]}}
+             for seed in (0, 1)]
+  (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in results))
+  for name, accuracy in (("near", 0.65), ("far", 0.95), ("other", 0.5)):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "config.json").write_text("{}")
+    lines = [{"iteration": i, "eval/accuracy": accuracy} for i in (0, 5)]
+    (tmp_path / name / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines))
+  runs = published.Runs({"near": "base", "far": "base", "other": "nothing"})
+  table = published.Table(str(tmp_path), (), (), runs=runs)
+  assert [row[1:] for row in runs.rows(tmp_path, tmp_path)] == [
+      ("0.50 to 0.60, 2 seeds", "0.65", "agrees"), ("0.50 to 0.60, 2 seeds", "0.95", "differs"),
+      ("-", "0.5", "no counterpart")]
+  assert "differs" in table.verdicts(tmp_path)
+  monkeypatch.setenv(notebook.VARIABLE, "1")
+  assert "differs" not in table.verdicts(tmp_path), "its runs are too small to compare"
 
 
 @pytest.fixture

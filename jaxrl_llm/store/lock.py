@@ -44,6 +44,7 @@ def held(workdir: str | Path):
 
   Raises:
     ConfigError: another trainer holds it; the message names process and host.
+    MovedError: in place of any error that came after the folder was moved away.
   """
   if folders.is_bucket(workdir):
     with _leased(workdir):
@@ -61,12 +62,39 @@ def held(workdir: str | Path):
       _lock(number, workdir)
       os.truncate(number, 0)
       os.pwrite(number, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-      yield
+      with _moves_named(workdir):
+        yield
     finally:
       os.close(number)
   finally:
     with _guard:
       _mine.pop(workdir)
+
+
+@contextlib.contextmanager
+def _moves_named(workdir: Path):
+  """Turns what a write raises in a folder that was moved away, Orbax's types, into a `MovedError`;
+  its threads then log no traceback of it.
+  """
+  before = _identity(workdir)
+
+  def in_place(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or _identity(workdir) == before
+
+  loggers = [logging.getLogger(name) for name in ("asyncio", "absl")]
+  for library in loggers:
+    library.addFilter(in_place)
+  try:
+    yield
+  except MovedError:
+    raise
+  except Exception:
+    check(workdir)
+    raise
+  finally:
+    if _identity(workdir) == before:  # else threads that end later still log
+      for library in loggers:
+        library.removeFilter(in_place)
 
 
 @contextlib.contextmanager
@@ -107,8 +135,9 @@ def check(workdir: str | Path) -> None:
   held_before = _mine.get(Path(workdir).resolve())
   if held_before is not None and _identity(Path(workdir)) != held_before:
     raise MovedError(f"--workdir={workdir}: the folder was moved away or removed while the run "
-                     "wrote there; nothing was made in its place. Fix: start the same command with "
-                     "the folder's new path, which goes on from its last checkpoint.")
+                     "wrote there; nothing was begun anew in its place, where a checkpoint that was "
+                     "being written may lie unfinished. Fix: start the same command with the "
+                     "folder's new path, which goes on from its last checkpoint.")
 
 
 def _check_lease(workdir: str | os.PathLike) -> None:

@@ -1,6 +1,7 @@
 """Two trainers never write into one folder, and a killed one leaves no lock behind."""
 
 import fcntl
+import logging
 import os
 import signal
 import subprocess
@@ -128,3 +129,19 @@ def test_a_folder_that_was_moved_away_is_noticed(tmp_path):
     with pytest.raises(lock.MovedError, match="was moved away"):
       lock.check(run)
   lock.check(tmp_path / "of nobody")
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_what_fails_in_a_moved_folder_is_the_move(tmp_path, caplog, moved):
+  """A checkpoint that is being written fails in Orbax's thread, which logs a traceback."""
+  with pytest.raises(lock.MovedError if moved else ValueError) as error:
+    with lock.held(tmp_path / "run"):
+      if moved:
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+      try:
+        raise ValueError("No ArrayMetadata found")
+      except ValueError:
+        logging.getLogger("absl").exception("async save failed")
+        raise
+  assert ("was moved away" in str(error.value)) == moved
+  assert ("async save failed" in caplog.text) != moved

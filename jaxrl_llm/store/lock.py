@@ -79,7 +79,9 @@ def _moves_named(workdir: Path):
   before = _identity(workdir)
 
   def in_place(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or _identity(workdir) == before
+    if record.exc_info is None or _identity(workdir) == before:
+      return True
+    return str(workdir) not in f"{record.getMessage()} {record.exc_info[1]}"
 
   loggers = [logging.getLogger(name) for name in ("asyncio", "absl")]
   for library in loggers:
@@ -135,8 +137,8 @@ def check(workdir: str | Path) -> None:
   held_before = _mine.get(Path(workdir).resolve())
   if held_before is not None and _identity(Path(workdir)) != held_before:
     raise MovedError(f"--workdir={workdir}: the folder was moved away or removed while the run "
-                     "wrote there; nothing was begun anew in its place, where a checkpoint that was "
-                     "being written may lie unfinished. Fix: start the same command with the "
+                     "wrote there; nothing was begun anew in its place, where a checkpoint that "
+                     "was being written may lie unfinished. Fix: start the same command with the "
                      "folder's new path, which goes on from its last checkpoint.")
 
 

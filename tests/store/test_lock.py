@@ -139,7 +139,7 @@ def test_what_fails_in_a_moved_folder_is_the_move(tmp_path, caplog, moved):
       if moved:
         (tmp_path / "run").rename(tmp_path / "elsewhere")
       try:
-        raise ValueError("No ArrayMetadata found")
+        raise ValueError(f"No ArrayMetadata found: {tmp_path}/run/checkpoints/5")
       except ValueError:
         logging.getLogger("absl").exception("async save failed")
         raise

@@ -1,6 +1,7 @@
 """What a run samples with: programs, numerics, devices and tools."""
 
 import dataclasses
+import logging
 
 from jax.sharding import Mesh
 
@@ -30,6 +31,7 @@ from jaxrl_llm.rollouts.environment import (
 from jaxrl_llm.rollouts.tools import OF_TASK
 from jaxrl_llm.types import Sampling, Task
 
+logger = logging.getLogger(__name__)
 __all__ = ["HeldoutFn", "PrepareFn", "Problems", "SampleFn", "Sampler", "make_run_environment",
            "make_sampler", "sampling_of", "tool_of"]
 
@@ -66,9 +68,18 @@ class Sampler:
   sample_on: InFlightFn | None = None
 
   def close(self) -> None:
-    """Ends the tool's processes. A second call does nothing."""
-    if self.environment is not None:
+    """Ends the tool's processes. A second call does nothing.
+
+    An environment of a plugin that cannot be closed is warned of: the run has what it sampled.
+    """
+    if self.environment is None:
+      return
+    try:
       self.environment.close()
+    except (Exception, SystemExit) as error:
+      reason = " ".join(str(error).split())[:300]
+      logger.warning("environment %s: close: %s: %s; the run is not affected",
+                     type(self.environment).__qualname__, type(error).__name__, reason)
 
 
 def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> Sampler:

@@ -1,5 +1,10 @@
 """The base of one's own environments: where turns end, and whose problem a row has."""
 
+import types
+
+import pytest
+
+from jaxrl_llm.build import samplers
 from jaxrl_llm.rollouts.environment import TurnEnvironment
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
 from jaxrl_llm.types import Problem
@@ -33,3 +38,14 @@ def test_batches_under_way_at_once_have_their_own_problems():
   second = environment.for_rows({0: Problem("b", "2")})
   assert (first.problems[0].answer, second.problems[0].answer) == ("1", "2")
   assert not environment.problems
+
+
+@pytest.mark.parametrize("raised", [ValueError("stuck"), SystemExit(0)])
+def test_an_environment_that_cannot_be_closed_ends_no_run(raised, caplog):
+  def close():
+    raise raised
+
+  nothing = [None] * 8
+  nothing[3] = types.SimpleNamespace(close=close)
+  samplers.Sampler(*nothing).close()
+  assert "environment SimpleNamespace: close: " in caplog.text

@@ -9,6 +9,13 @@ With other values, of two programs only, and as a file:
   python experiments/plan.py --config=configs/qwen3_4b_ctpo_deepscaler.py --target=v5p:4x4x4 \
     --config.mesh.fsdp=64 --programs=step,score --json=plan.json
 
+With completions of .4 of their limit in the mean, which packing and the engine make use of:
+
+  python experiments/plan.py --config=configs/qwen3_4b_ctpo_deepscaler.py --target=v5p:2x2x2 \
+    --config.updates.token_budget=18432 --mean_length=.4
+
+Two slices of TPUs, joined by the network between them: --target='v5p:2x2x2*2'.
+
 It reads no weights, no data and no network. jaxrl_llm/planning/README.md explains the columns.
 """
 
@@ -26,12 +33,14 @@ _CONFIG = config_flags.DEFINE_config_file("config", None,
                                           lock_config=False, accept_new_attributes=True)
 _TARGET = flags.DEFINE_string("target", None, "What to compile for: v5p:4x4x4, v5e:1, h100:8.")
 _PROGRAMS = flags.DEFINE_list("programs", [], "Programs, such as step,score; none: all.")
+_MEAN_LENGTH = flags.DEFINE_float("mean_length", 1.0, "Mean tokens of a completion over "
+                                  "rollout.max_new_tokens; 1: every row is sampled to its limit.")
 _JSON = flags.DEFINE_string("json", None, "File for the same as JSON.")
 
 
 def main():
   plan.run(command_line.config_of(_CONFIG), _TARGET.value, tuple(_PROGRAMS.value),
-           _JSON.value or "")
+           _JSON.value or "", _MEAN_LENGTH.value)
 
 
 if __name__ == "__main__":

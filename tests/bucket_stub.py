@@ -46,6 +46,11 @@ class Bucket(http.server.ThreadingHTTPServer):
   def address(self) -> str:
     return f"http://127.0.0.1:{self.server_address[1]}"
 
+  def handle_error(self, request, client_address) -> None:
+    """Says nothing of a client that was killed."""
+    if not isinstance(sys.exception(), ConnectionError):
+      super().handle_error(request, client_address)
+
   def refuses(self, place: tuple[str, str], query: dict[str, str]) -> bool:
     """Whether the conditions of a request do not hold; an absent object has generation 0."""
     present = self.objects[place].generation if place in self.objects else 0

@@ -4,7 +4,7 @@
   $tpu create --type=v5litepod-64 --runtime=v2-alpha-tpuv5-lite --spot
   $tpu state
   $tpu each -- "export REPOSITORY=<address>; $(cat experiments/launch/setup.sh)"
-  $tpu start -- --config=configs/qwen3_1_7b_balanced_dapo.py --workdir=gs://my-bucket/a
+  $tpu start -- --config=configs/qwen3_4b_ctpo_v5e64.py --workdir=gs://my-bucket/a
   $tpu watch
   $tpu stop
   $tpu delete

@@ -35,11 +35,12 @@ from jaxrl_llm.parallel.meshes import (
   per_engine,
   rollout_mesh,
   row_shards,
+  slice_count,
   spans_processes,
   training_devices,
 )
 
 __all__ = ["AXES", "DECODING_RULES", "RULES", "Layout", "apart", "gather_host", "held_by",
            "local_rows", "make_mesh", "of_process", "of_whole_rows", "padded", "param_shardings",
-           "per_engine", "replicated", "rollout_mesh", "row_shards", "rows", "spans_processes",
-           "spec", "spread", "to_global", "training_devices", "transfer"]
+           "per_engine", "replicated", "rollout_mesh", "row_shards", "rows", "slice_count",
+           "spans_processes", "spec", "spread", "to_global", "training_devices", "transfer"]

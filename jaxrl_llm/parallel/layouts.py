@@ -5,6 +5,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.parallel.meshes import log_once
@@ -27,6 +28,9 @@ RULES = {
 # A token step of decoding reads every weight. So the sampler's copy is not divided over fsdp: that
 # would send all weights over the wire for each token.
 DECODING_RULES = {**RULES, "embed": None}
+
+# For a part of `data`: its rows are divided over fsdp alone.
+INSIDE_DATA = {**RULES, "rows": "fsdp"}
 
 
 def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh, rules=RULES) -> PartitionSpec:
@@ -57,15 +61,51 @@ def spec(axes: tuple, shape: tuple[int, ...], mesh: Mesh, rules=RULES) -> Partit
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """Lays activations out by their logical axes; `Model` takes it as `constrain`."""
+  """Lays activations out by their logical axes; `Model` takes it as `constrain`.
+
+  Attributes:
+    mesh: of all devices.
+    across: whether the program is one for each part of `data` (`over_data`), so that shapes are
+      those of a part.
+  """
 
   mesh: Mesh
+  across: bool = False
 
   def __call__(self, x, axes: tuple):
     if self.mesh.size == 1:
       return x
-    layout = NamedSharding(self.mesh, spec(axes, x.shape, self.mesh))
-    return jax.lax.with_sharding_constraint(x, layout)
+    layout = self._spec(axes, x.shape)
+    return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, layout))
+
+  def _spec(self, axes: tuple, shape: tuple[int, ...]) -> PartitionSpec:
+    return spec(axes, shape, self.mesh, INSIDE_DATA if self.across else RULES)
+
+  def _shard_map(self, function, axes: set[str], in_specs, out_specs):
+    """Returns function for each device's parts along `axes`."""
+    names = axes | {"data"} if self.across else axes
+    return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs,
+                         axis_names=names, check_vma=False)
+
+  def over_data(self, function, shared, split):
+    """Returns function(layout, shared, *trees), which each part of `data` computes by itself, and
+    whose results, with a leading axis of the parts, are not yet added up.
+
+    Args:
+      shared: pytree that each part has wholly.
+      split: pairs (tree, axis), whose axis is divided over `data`.
+    """
+    inside, parts = dataclasses.replace(self, across=True), self.mesh.shape["data"]
+
+    def divided(x, axis: int):
+      x = jnp.moveaxis(x.reshape(*x.shape[:axis], parts, -1, *x.shape[axis + 1:]), axis, 0)
+      names = [None] * x.ndim
+      names[0], names[axis + 1] = "data", INSIDE_DATA["rows"]
+      return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*names)))
+
+    trees = [jax.tree.map(functools.partial(divided, axis=axis), tree) for tree, axis in split]
+    run = jax.vmap(functools.partial(function, inside, shared), spmd_axis_name="data")
+    return run(*trees)
 
   @property
   def platform(self) -> str:
@@ -85,10 +125,8 @@ class Layout:
     """
     if self.mesh.size == 1:
       return function(*arrays)
-    layouts = tuple(spec(names, x.shape, self.mesh)
-                    for x, names in zip(arrays, axes, strict=True))
-    return jax.shard_map(function, mesh=self.mesh, in_specs=layouts, out_specs=layouts[0],
-                         check_vma=False)(*arrays)
+    layouts = tuple(self._spec(names, x.shape) for x, names in zip(arrays, axes, strict=True))
+    return self._shard_map(function, set(self.mesh.axis_names), layouts, layouts[0])(*arrays)
 
   def by_rows(self, function, rows, shared):
     """Returns function(rows, whole), which each device computes from its own tokens.
@@ -101,15 +139,14 @@ class Layout:
       rows: pytree of arrays [rows, tokens, ...]; so must the function's results be.
       shared: pytree of arrays that every token reads.
     """
-    split = spec(("rows", "length"), jax.tree.leaves(rows)[0].shape[:2], self.mesh)
+    split = self._spec(("rows", "length"), jax.tree.leaves(rows)[0].shape[:2])
     axes = {name for names in split if names
             for name in ([names] if isinstance(names, str) else names)}
     if not axes:
       return function(rows, shared)
     # Without this the backward pass would fetch it a second time.
     shared = jax.lax.with_sharding_constraint(shared, replicated(self.mesh))
-    out = jax.shard_map(function, mesh=self.mesh, in_specs=(split, PartitionSpec()),
-                        out_specs=split, axis_names=axes, check_vma=False)(rows, shared)
+    out = self._shard_map(function, axes, (split, PartitionSpec()), split)(rows, shared)
     # What follows scans along rows, of arrays that are small beside one layer's activations.
     return jax.tree.map(lambda x: self(x, ("rows", *(None,) * (x.ndim - 1))), out)
 

@@ -26,7 +26,8 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
     devices: None: all devices of JAX.
 
   Raises:
-    ConfigError: the axes do not multiply to the number of devices.
+    ConfigError: the axes do not multiply to the number of devices, or `data` does not divide over
+      the slices of a TPU.
   """
   devices, _ = _divided(cfg, devices)
   if cfg.data == 0:
@@ -139,14 +140,59 @@ def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
 def _mesh(devices, shape: tuple[int, ...]) -> Mesh:
   """Returns a mesh whose neighbours are neighbours in the machine's network, as far as it has one.
 
-  Devices that are a part of a slice have no such order, and stay in that of the list.
+  Several slices are joined by a network that is much slower than that inside one, so that only
+  `data` goes across. Devices that are a part of a slice have no such order, and stay in that of the
+  list.
+
+  Raises:
+    ConfigError: `data` does not divide over the slices.
   """
+  slices = slice_count(devices)
+  if shape[0] % slices:
+    raise ConfigError(
+        f"mesh.data = {shape[0]} with {slices} slices of {len(devices) // slices} devices: the "
+        "other axes would go across slices, whose network is many times slower. Fix: a multiple of "
+        f"{slices}, such as mesh.data={slices} and mesh.fsdp={len(devices) // slices}.")
+  inside = (shape[0] // slices, *shape[1:])
   try:
-    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    if slices > 1:
+      grid = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1, 1), devices,
+                                                  allow_split_physical_axes=True)
+    else:
+      grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
   except (NotImplementedError, ValueError, AssertionError) as error:
-    log_once(f"mesh of {len(devices)} devices in the order of the list: {error}")
-    grid = np.asarray(devices).reshape(shape)
-  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    log_once(f"mesh of {len(devices)} devices in the order of the list, not by the machine's "
+             f"network: {str(error).splitlines()[0][:80]}")
+    grid = np.asarray(sorted(devices, key=_slice) if slices > 1 else devices).reshape(shape)
+  return Mesh(rows_in_processes(grid), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def rows_in_processes(grid: np.ndarray) -> np.ndarray:
+  """Returns a grid [data, fsdp, sequence, tensor] in which devices that share rows are in one
+  process, as sampling needs them (`of_process`); the grid itself if they are, or cannot be.
+
+  By the order of a TPU's network, four neighbours may be those of two hosts of 2 x 2 chips.
+  """
+  sharing = grid.shape[2] * grid.shape[3]
+  groups = np.vectorize(_process)(grid.reshape(-1, sharing))
+  sizes = np.unique(groups, return_counts=True)[1]
+  if (groups == groups[:, :1]).all() or (sizes % sharing).any():
+    return grid
+  # Stable: inside a process, and between processes, devices keep the order of the network.
+  devices = sorted(grid.flat, key=lambda device: (_slice(device), _process(device)))
+  out = np.empty(len(devices), object)
+  out[:] = devices
+  return out.reshape(grid.shape)
+
+
+def slice_count(devices) -> int:
+  """Returns over how many slices of TPUs the devices are spread; 1 of other devices."""
+  return len({_slice(device) for device in devices})
+
+
+def _slice(device) -> int:
+  """The slice of a TPU. GPUs number their machines in the same place, whose network is not slow."""
+  return getattr(device, "slice_index", 0) if device.platform == "tpu" else 0
 
 
 def row_shards(mesh: Mesh) -> int:

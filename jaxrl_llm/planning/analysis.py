@@ -70,18 +70,21 @@ class Roofline:
 
   Attributes:
     compute, memory, interconnect: seconds.
-    mfu: model operations over what the peak would do in the largest of the three.
+    network: between slices.
+    mfu: model operations over what the peak would do in the largest of these.
   """
 
   compute: float
   memory: float
   interconnect: float
+  network: float
   mfu: float
 
   @property
   def binds(self) -> str:
     """The resource that takes longest."""
-    return max(("compute", "memory", "interconnect"), key=lambda name: getattr(self, name))
+    return max(("compute", "memory", "interconnect", "network"),
+               key=lambda name: getattr(self, name))
 
   @property
   def seconds(self) -> float:
@@ -154,7 +157,7 @@ def analyse(program: Program, target: Target) -> Analysis:
   if target.chip.platform != TPU:
     needed = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
   operations = flops.count(traced.jaxpr, program.head)
-  once, loops, unknown = _work(program, compiled.as_text(), operations, target.chip)
+  once, loops, unknown = _work(program, compiled.as_text(), operations, target)
   run = _summed(once, loops, program.trips)
   return Analysis(program, arguments, outputs, needed, memory.temp_size_in_bytes, "", seconds, run,
                   tuple(loops), unknown, roofline(program, run, target.chip))
@@ -169,7 +172,7 @@ def _refused(program: Program, arguments, message: str, seconds: float) -> Analy
 
 
 def _work(program: Program, text: str, operations: flops.Flops,
-          chip: Chip) -> tuple[Work, list[Work], tuple[str, ...]]:
+          target: Target) -> tuple[Work, list[Work], tuple[str, ...]]:
   """(outside loops of unknown trips, one trip of each of them, loops counted once)."""
   module = hlo.parse(text)
   visits, loops, nested = module.visits()
@@ -177,8 +180,9 @@ def _work(program: Program, text: str, operations: flops.Flops,
   passed = [Traffic()] * (loops + 1)
   for visit in visits:
     index = 0 if visit.loop is None else visit.loop + 1
-    collectives.add(moved[index], collectives.of_visit(module, visit, program.devices))
-    passed[index] += traffic.of_visit(module, visit, chip.platform == TPU)
+    moves = collectives.of_visit(module, visit, program.devices, target.slices)
+    collectives.add(moved[index], moves)
+    passed[index] += traffic.of_visit(module, visit, target.chip.platform == TPU)
   # The text's loops are the program's as long as there are as many; else all its FLOPs are outside.
   per_loop = operations.loops if len(operations.loops) == loops else ({},) * loops
   outside = operations.once if len(operations.loops) == loops else operations.total(program.trips)
@@ -212,7 +216,8 @@ def roofline(program: Program, run: Work, chip: Chip) -> Roofline:
   """Returns seconds of a run at the chip's peaks."""
   compute = flops.products(run.flops) / chip.flops
   memory = run.traffic.memory / chip.bandwidth
-  interconnect = collectives.total(run.collectives).wire / chip.interconnect
-  longest = max(compute, memory, interconnect)
+  moved = collectives.total(run.collectives)
+  interconnect, network = moved.wire / chip.interconnect, moved.across / chip.network
+  longest = max(compute, memory, interconnect, network)
   mfu = program.model_flops / (program.devices * chip.flops * longest) if longest else 0.0
-  return Roofline(compute, memory, interconnect, mfu)
+  return Roofline(compute, memory, interconnect, network, mfu)

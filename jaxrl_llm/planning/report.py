@@ -47,7 +47,8 @@ def _program(analysis: Analysis, target: Target) -> dict:
     row["per_token_step"] = [_work(work) for work in analysis.per_trip]
     roofline = analysis.roofline
     row["seconds"] = {"compute": roofline.compute, "memory": roofline.memory,
-                      "interconnect": roofline.interconnect, "binds": roofline.binds}
+                      "interconnect": roofline.interconnect, "network": roofline.network,
+                      "binds": roofline.binds}
     row["mfu"] = roofline.mfu
   return row
 
@@ -66,9 +67,10 @@ def _work(work: Work) -> dict:
 def as_text(analyses: list[Analysis], target: Target) -> str:
   """Returns tables of memory, work and seconds, and what does not fit."""
   chip = target.chip
+  between = f", network between slices {chip.network / 1e9:g} GB/s" if target.slices > 1 else ""
   head = (f"{target.name}: {len(target.devices)} devices, each {chip.flops / 1e12:g} TFLOP/s, "
           f"{chip.memory / 1e9:g} GB, {chip.bandwidth / 1e9:g} GB/s, interconnect "
-          f"{chip.interconnect / 1e9:g} GB/s ({chip.source})")
+          f"{chip.interconnect / 1e9:g} GB/s{between} ({chip.source})")
   parts = [head, "GB of one device", _table(_memory_rows(analyses, target)),
            "one run on one device; TB are 1e12 bytes", _table(_work_rows(analyses)),
            "collectives of one run on one device", _table(_collective_rows(analyses)),
@@ -129,12 +131,12 @@ def _ends(works: tuple[Work, ...]) -> list[tuple[int, Work]]:
 
 
 def _collective_rows(analyses) -> list[list[str]]:
-  rows = [["program", "kind", "count", "output GB", "sent GB"]]
+  rows = [["program", "kind", "count", "output GB", "sent GB", "across slices GB"]]
   for a in analyses:
     by_kind = {} if a.run is None else a.run.collectives
     for kind, moved in sorted(by_kind.items(), key=_largest_first):
       rows.append([a.program.name, kind, f"{moved.count:,.0f}", _number(moved.bytes / 1e9),
-                   _number(moved.wire / 1e9)])
+                   _number(moved.wire / 1e9), _number(moved.across / 1e9)])
   return rows
 
 
@@ -143,18 +145,18 @@ def _largest_first(kind_and_move) -> float:
 
 
 def _second_rows(analyses) -> list[list[str]]:
-  rows = [["program", "runs", "compute", "memory", "interconnect", "binds", "MFU %"]]
+  rows = [["program", "runs", "compute", "memory", "interconnect", "network", "binds", "MFU %"]]
   total_seconds, model_seconds = 0.0, 0.0
   for a in analyses:
     if a.roofline is None:
       continue
     r, runs = a.roofline, a.program.runs
-    rows.append([a.program.name, f"{runs:g}", *map(_number, (r.compute, r.memory, r.interconnect)),
-                 r.binds, _number(100 * r.mfu)])
+    seconds = map(_number, (r.compute, r.memory, r.interconnect, r.network))
+    rows.append([a.program.name, f"{runs:g}", *seconds, r.binds, _number(100 * r.mfu)])
     total_seconds += runs * r.seconds
     model_seconds += runs * r.mfu * r.seconds
   if total_seconds:
-    rows.append(["iteration", "", "", "", "", f"{_number(total_seconds)} s",
+    rows.append(["iteration", "", "", "", "", "", f"{_number(total_seconds)} s",
                  _number(100 * model_seconds / total_seconds)])
   return rows
 

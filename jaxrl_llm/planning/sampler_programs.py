@@ -13,22 +13,23 @@ from jaxrl_llm import parallel
 from jaxrl_llm.build.abstract import PAD_ID, STOP_IDS, Planned, by_rows, bytes_of, placed
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.planning import model_flops
+from jaxrl_llm.planning import lengths, model_flops
 from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Shared
 from jaxrl_llm.rollouts.next_token import Draw
 
 
-def sampler_programs(planned: Planned, resident: int) -> list[Program]:
+def sampler_programs(planned: Planned, resident: int, mean_length: float = 1.0) -> list[Program]:
   """Returns the programs that sample a rollout.
 
   Args:
     resident: bytes of one device that trains, of what the run holds meanwhile.
+    mean_length: of completions, over their limit; an engine's slots take the next row.
   """
   separate = parallel.apart(planned.rollout_mesh, planned.learner.mesh)
   r = planned.sizes
-  make = _engine if r.slots else _generation
+  make = functools.partial(_engine, mean_length=mean_length) if r.slots else _generation
   sampling = _one_engine(planned) if r.slots and r.engine_per_device else planned
   programs = make(sampling, sampler_params(sampling), 0 if separate else resident)
   # Devices that only sample receive a plain copy, which is a transfer and no program.
@@ -121,7 +122,7 @@ def _head_shards(heads: int, mesh) -> int:
   return tensor if heads % tensor == 0 else 1
 
 
-def _engine(planned: Planned, params, resident: int) -> list[Program]:
+def _engine(planned: Planned, params, resident: int, mean_length: float) -> list[Program]:
   """Prefill of the longest prompts, and a chunk of steps of the largest batch and ring."""
   r, mesh, model = planned.sizes, planned.rollout_mesh, _sampling_model(planned)
   shapes, shards = planned.learner.model.config, sizes.shards(mesh)
@@ -133,7 +134,7 @@ def _engine(planned: Planned, params, resident: int) -> list[Program]:
   ring = sizes.ring_sizes(engine_cfg, r.rows, r.max_turns)[-1]
   built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)
   wave, piece = sizes.prefill_groups(engine_cfg, r.rows, r.max_prompt_tokens, shards)
-  waves, rounds = -(-r.rows // (wave * r.group_size)), -(-r.rows // slots)
+  waves, steps = -(-r.rows // (wave * r.group_size)), lengths.decode_steps(r, slots, mean_length)
 
   replicated = functools.partial(_replicated, mesh)
   prompts = replicated((piece, r.max_prompt_tokens)), replicated((piece,))
@@ -156,7 +157,7 @@ def _engine(planned: Planned, params, resident: int) -> list[Program]:
               tracing(built.decode, params, cache, shared, inputs,
                       Draw(planned.key, planned.sampling), rules=planned.rules),
               _columns(params, (cache, shared), inputs),
-              runs=rounds * -(-r.max_new_tokens // engine_cfg.chunk), trips=(engine_cfg.chunk,),
+              runs=-(-steps // engine_cfg.chunk), trips=(engine_cfg.chunk,),
               model_flops=model_flops.decode(shapes, r, slots, engine_cfg.chunk),
               held=resident + waiting),
   ]

@@ -9,6 +9,7 @@ import re
 import jax
 from jax.experimental import topologies
 
+from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError
 
 TPU, GPU = "tpu", "cuda"
@@ -24,6 +25,7 @@ class Chip:
     memory: bytes.
     bandwidth: of the memory, bytes per second.
     interconnect: bytes per second between devices. Of a TPU all links together, of a GPU one way.
+    network: bytes per second between slices of TPUs, one device's share of its host's, one way.
     source: where the figures are published.
   """
 
@@ -32,15 +34,16 @@ class Chip:
   memory: float
   bandwidth: float
   interconnect: float
+  network: float
   source: str
 
 
 CHIPS = {
-    "v5e": Chip(TPU, 197e12, 16e9, 819e9, 200e9, "cloud.google.com/tpu/docs/v5e"),
-    "v5p": Chip(TPU, 459e12, 95e9, 2765e9, 600e9, "cloud.google.com/tpu/docs/v5p"),
-    "v6e": Chip(TPU, 918e12, 32e9, 1640e9, 448e9, "cloud.google.com/tpu/docs/v6e"),
-    "h100": Chip(GPU, 989e12, 80e9, 3350e9, 450e9, "NVIDIA H100 SXM data sheet"),
-    "h200": Chip(GPU, 989e12, 141e9, 4800e9, 450e9, "NVIDIA H200 SXM data sheet"),
+    "v5e": Chip(TPU, 197e12, 16e9, 819e9, 200e9, 3.125e9, "cloud.google.com/tpu/docs/v5e"),
+    "v5p": Chip(TPU, 459e12, 95e9, 2765e9, 600e9, 6.25e9, "cloud.google.com/tpu/docs/v5p"),
+    "v6e": Chip(TPU, 918e12, 32e9, 1640e9, 448e9, 12.5e9, "cloud.google.com/tpu/docs/v6e"),
+    "h100": Chip(GPU, 989e12, 80e9, 3350e9, 450e9, 450e9, "NVIDIA H100 SXM data sheet"),
+    "h200": Chip(GPU, 989e12, 141e9, 4800e9, 450e9, 450e9, "NVIDIA H200 SXM data sheet"),
 }
 # The compiler's description of a GPU: processors, bytes of memory, bytes per second.
 _GPUS = {
@@ -56,7 +59,7 @@ _KINDS = {
 _DIMENSIONS = {"v5e": 2, "v5p": 3, "v6e": 2}
 _SMALLEST = {"v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2"}  # whose first device stands for one chip
 FORMAT = ("v5p:4x4x4 (three sides), v5e:4x4 or v6e:4x4 (two sides), v5e:1 (one chip), h100:8 or "
-          "h200:8 (GPUs of one machine)")
+          "h200:8 (GPUs of one machine), v5p:2x2x2*2 (two slices of TPUs)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +76,11 @@ class Target:
   chip: Chip
   devices: tuple
 
+  @property
+  def slices(self) -> int:
+    """Slices of TPUs over which the devices are spread."""
+    return parallel.slice_count(self.devices)
+
 
 def chip_of(device_kind: str) -> Chip | None:
   """Returns the figures of a device by its `device_kind`; None if they are not known here."""
@@ -85,31 +93,33 @@ def describe(name: str) -> Target:
   Raises:
     ConfigError: the name is no target, or the compiler for it is not installed.
   """
-  kind, shape = parse(name)
+  kind, shape, slices = parse(name)
   chip = CHIPS[kind]
   jax.config.update("jax_platforms", "cpu")  # else JAX would look for an accelerator here
   # A program's compilation time is a result, so it must not come from a cache.
   jax.config.update("jax_enable_compilation_cache", False)
-  devices = _tpus(name, kind, shape) if chip.platform == TPU else _gpus(kind, shape)
+  devices = _tpus(name, kind, shape, slices) if chip.platform == TPU else _gpus(kind, shape)
   return Target(name, chip, devices)
 
 
-def parse(name: str) -> tuple[str, tuple[int, ...]]:
-  """Returns (kind, sides or number of devices) of a target's name.
+def parse(name: str) -> tuple[str, tuple[int, ...], int]:
+  """Returns (kind, sides or number of devices, number of slices) of a target's name.
 
   Raises:
     ConfigError: the name is no target.
   """
-  match = re.fullmatch(r"([a-z0-9]+):(\d+(?:x\d+)*)", name or "")
+  match = re.fullmatch(r"([a-z0-9]+):(\d+(?:x\d+)*)(?:\*(\d+))?", name or "")
   kind, shape = (match[1], tuple(map(int, match[2].split("x")))) if match else ("", ())
   sides = {1, _DIMENSIONS.get(kind, 1)}
+  slices = int(match[3] or 1) if match else 1
   several_in_a_line = kind in _DIMENSIONS and len(shape) == 1 and shape != (1,)
-  if kind not in CHIPS or len(shape) not in sides or several_in_a_line or 0 in shape:
+  if kind not in CHIPS or len(shape) not in sides or several_in_a_line or 0 in shape or (
+      slices != 1 and (slices < 1 or kind not in _DIMENSIONS or shape == (1,))):
     raise ConfigError(f"--target={name}: no target. Allowed are {FORMAT}. Fix: --target=v5e:1.")
-  return kind, shape
+  return kind, shape, slices
 
 
-def _tpus(name: str, kind: str, shape: tuple[int, ...]) -> tuple:
+def _tpus(name: str, kind: str, shape: tuple[int, ...], slices: int) -> tuple:
   if importlib.util.find_spec("libtpu") is None:
     raise ConfigError(f"--target={name} needs the TPU compiler libtpu, which is not installed. "
                       "Fix: pip install -e '.[plan-tpu]'.")
@@ -117,7 +127,8 @@ def _tpus(name: str, kind: str, shape: tuple[int, ...]) -> tuple:
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
   sides = _SMALLEST[kind] if shape == (1,) else "x".join(map(str, shape))
   try:
-    described = topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{sides}")
+    described = topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{sides}",
+                                             **({"num_slices": slices} if slices > 1 else {}))
   except Exception as error:  # the runtime's errors have no type of their own
     reason = str(error).splitlines()[0][:120]
     raise ConfigError(f"--target={name}: the TPU compiler knows no such slice ({reason}). "

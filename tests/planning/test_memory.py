@@ -21,7 +21,7 @@ from jaxrl_llm.planning.analysis import Analysis, Program
 from jaxrl_llm.training.train_step import init_state, state_shardings
 
 DEVICES = 4
-CPU = targets.Target("cpu", targets.Chip("cpu", 1e9, 1e6, 1e9, 1e9, "a made-up device"),
+CPU = targets.Target("cpu", targets.Chip("cpu", 1e9, 1e6, 1e9, 1e9, 1e9, "a made-up device"),
                      tuple(jax.devices()[:DEVICES]))
 
 

@@ -1,6 +1,7 @@
 """Names of targets and programs, and what a user reads where one is wrong."""
 
 import importlib.util
+import re
 
 import jax
 import planned_config
@@ -12,8 +13,9 @@ from jaxrl_llm.planning import programs, shapes, targets
 
 
 @pytest.mark.parametrize("name, expected", [
-    ("v5p:4x4x8", ("v5p", (4, 4, 8))), ("v5e:1", ("v5e", (1,))), ("v6e:2x4", ("v6e", (2, 4))),
-    ("h100:8", ("h100", (8,))),
+    ("v5p:4x4x8", ("v5p", (4, 4, 8), 1)), ("v5e:1", ("v5e", (1,), 1)),
+    ("v6e:2x4", ("v6e", (2, 4), 1)), ("h100:8", ("h100", (8,), 1)),
+    ("v5p:2x2x2*2", ("v5p", (2, 2, 2), 2)),
 ])
 def test_names(name, expected):
   assert targets.parse(name) == expected
@@ -21,9 +23,10 @@ def test_names(name, expected):
 
 @pytest.mark.parametrize("name", [
     "", "v5e", "v5litepod-16", "v5p:4x4", "v5e:4x4x4", "v5e:8", "h100:2x4", "tpu:1", "h100:0",
+    "h100:8*2", "v5e:1*2", "v5p:2x2x2*0", "v5p:2x2x2x2*",
 ])
 def test_a_wrong_name_is_told_the_format(name):
-  with pytest.raises(ConfigError, match=rf"--target={name}: .*v5p:4x4x4 .*Fix: "):
+  with pytest.raises(ConfigError, match=rf"--target={re.escape(name)}: .*v5p:4x4x4 .*Fix: "):
     targets.parse(name)
 
 

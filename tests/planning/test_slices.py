@@ -1,0 +1,111 @@
+"""Two slices of TPUs: what goes across the network between them, and how often."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import planned_config
+import pytest
+
+from jaxrl_llm import parallel
+from jaxrl_llm.build import abstract
+from jaxrl_llm.config import ConfigError, MeshConfig
+from jaxrl_llm.parallel import meshes
+from jaxrl_llm.planning import collectives, hlo, lengths, programs
+from jaxrl_llm.training import train_step
+
+
+def devices(slices: int, platform: str = "tpu") -> list:
+  return [SimpleNamespace(platform=platform, slice_index=number // 8, process_index=0)
+          for number in range(8 * slices)]
+
+
+@pytest.mark.parametrize("cfg", [MeshConfig(fsdp=16), MeshConfig(data=1, fsdp=8, tensor=2)])
+def test_only_data_goes_across_slices(cfg):
+  with pytest.raises(ConfigError, match=r"mesh.data = 1 with 2 slices of 8 devices: .*mesh.fsdp=8"):
+    parallel.make_mesh(cfg, devices(2))
+
+
+def test_devices_that_share_rows_are_of_one_host():
+  """On 4 x 4 chips by rows, with hosts of 2 x 2, four neighbours are of two hosts."""
+  chips = np.empty(16, object)
+  chips[:] = [SimpleNamespace(platform="tpu", process_index=2 * (x // 2) + y // 2, name=(x, y))
+              for x in range(4) for y in range(4)]
+  by_network = chips.reshape(1, 4, 1, 4)
+  hosts = [[chip.process_index for chip in group[0]]
+           for group in meshes.rows_in_processes(by_network)[0]]
+  assert hosts == [[host] * 4 for host in range(4)]
+  assert len({chip.name for chip in meshes.rows_in_processes(by_network).flat}) == 16
+  assert [chip.process_index for chip in by_network[0, 0, 0]] == [0, 0, 1, 1]
+  for shape in ((1, 8, 1, 2), (1, 1, 2, 8)):  # they are; they cannot be
+    grid = chips.reshape(shape)
+    assert meshes.rows_in_processes(grid) is grid
+
+
+def test_machines_of_gpus_are_no_slices():
+  assert parallel.slice_count(devices(2)) == 2
+  assert parallel.slice_count(devices(2, "gpu")) == 1
+
+
+TEXT = """HloModule m
+
+ENTRY %main (x: f32[100]) -> f32[100] {
+  %x = f32[100]{0} parameter(0)
+  %inside = f32[100]{0} all-reduce(%x), replica_groups=[2,8]<=[16], to_apply=%add
+  %across = f32[100]{0} all-reduce(%inside), replica_groups=[8,2]<=[2,8]T(1,0), to_apply=%add
+  %both = f32[100]{0} all-reduce(%across), replica_groups={}, to_apply=%add
+  %listed = f32[100]{0} all-reduce(%both), replica_groups={{0,1},{8,9}}, to_apply=%add
+  ROOT %sent = f32[100]{0} collective-permute(%listed), source_target_pairs={{0,1},{7,8},{8,0}}
+}
+"""
+
+
+def test_bytes_across_are_those_of_groups_in_several_slices():
+  module = hlo.parse(TEXT)
+  across = {}
+  for visit in module.visits()[0]:
+    for _, moved in collectives.of_visit(module, visit, 16, slices=2):
+      across[visit.instruction.name.lstrip("%")] = moved.across
+  # An all-reduce over two slices sends its bytes once; over all 16 devices, an eighth of them, as
+  # each device has summed its part inside its slice before.
+  assert across == {"inside": 0.0, "across": 400.0, "both": 50.0, "listed": 0.0, "sent": 400.0}
+
+
+def bytes_across(micro_batches: int, **updates) -> float:
+  """Of a compiled step on two groups of four CPU devices, which stand for slices."""
+  cfg = planned_config.ready(mesh=dict(data=2, fsdp=4),
+                             updates=dict(micro_batches=micro_batches, **updates))
+  step, = programs.of_iteration(abstract.plan(cfg, jax.devices()[:8]), ("step",))
+  module = hlo.parse(step.trace().lower().compile().as_text())
+  moves = [moved for visit in module.visits()[0]
+           for _, moved in collectives.of_visit(module, visit, 8, slices=2)]
+  return sum(moved.across for moved in moves)
+
+
+@pytest.mark.slow
+def test_gradients_cross_slices_once_a_step(monkeypatch):
+  planned = abstract.plan(planned_config.ready(mesh=dict(data=2, fsdp=4)), jax.devices()[:8])
+  size = abstract.bytes_of(planned.state.params)
+  once = bytes_across(2)
+  assert size <= once < 1.2 * size
+  assert bytes_across(1, token_budget=64) < 1.5 * size  # and the batch, which each device gets
+  monkeypatch.setattr(train_step, "_apart_over_data", lambda *_: False)  # as the compiler would
+  assert bytes_across(2) > 1.5 * size
+
+
+@pytest.mark.parametrize("mean", [0.2, 0.4, 0.9])
+def test_lengths_have_their_mean(mean):
+  shares = lengths.shares(4096, mean)
+  assert abs(shares.mean() - mean) < 1e-3 and shares.max() <= 1.0 and (np.diff(shares) >= 0).all()
+
+
+def test_short_rows_need_fewer_micro_batches_and_steps():
+  cfg = planned_config.ready(updates=dict(micro_batches=1, token_budget=64),
+                             rollout=dict(slots=8, chunk=4, prompts=32, max_prompt_tokens=4,
+                                          max_new_tokens=28))
+  planned = abstract.plan(cfg, jax.devices()[:4])
+  full, short = ({program.name: program for program in programs.of_iteration(planned, (), mean)}
+                 for mean in (1.0, 0.3))
+  assert short["decode"].runs < full["decode"].runs
+  assert short["step"].trips < full["step"].trips
+  assert short["step"].model_flops < full["step"].model_flops

@@ -5,7 +5,6 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.parallel.meshes import log_once
@@ -87,25 +86,22 @@ class Layout:
     return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs,
                          axis_names=names, check_vma=False)
 
-  def over_data(self, function, shared, split):
-    """Returns function(layout, shared, *trees), which each part of `data` computes by itself, and
+  def over_data(self, function, shared, rows):
+    """Returns function(layout, shared, rows), which each part of `data` computes by itself, and
     whose results, with a leading axis of the parts, are not yet added up.
 
     Args:
       shared: pytree that each part has wholly.
-      split: pairs (tree, axis), whose axis is divided over `data`.
+      rows: pytree whose leading axis is divided over `data`.
     """
     inside, parts = dataclasses.replace(self, across=True), self.mesh.shape["data"]
+    layout = NamedSharding(self.mesh, PartitionSpec("data", INSIDE_DATA["rows"]))
 
-    def divided(x, axis: int):
-      x = jnp.moveaxis(x.reshape(*x.shape[:axis], parts, -1, *x.shape[axis + 1:]), axis, 0)
-      names = [None] * x.ndim
-      names[0], names[axis + 1] = "data", INSIDE_DATA["rows"]
-      return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*names)))
+    def divided(x):
+      return jax.lax.with_sharding_constraint(x.reshape(parts, -1, *x.shape[1:]), layout)
 
-    trees = [jax.tree.map(functools.partial(divided, axis=axis), tree) for tree, axis in split]
     run = jax.vmap(functools.partial(function, inside, shared), spmd_axis_name="data")
-    return run(*trees)
+    return run(jax.tree.map(divided, rows))
 
   @property
   def platform(self) -> str:

@@ -167,6 +167,9 @@ def _notes(analyses, target) -> list[str]:
     if a.refused:
       lines.append(f"{a.program.name}: the compiler refuses it: {a.refused}")
     lines += [f"{a.program.name}: {text}" for text in advice.of_memory(a, target.chip)]
+    if target.slices > 1 and a.run and not collectives.total(a.run.collectives).across:
+      lines.append(f"{a.program.name}: no collective across slices was recognised in the compiled "
+                   "text, so what the network costs is unknown, not 0")
     if a.unknown:
       lines.append(f"{a.program.name}: trips unknown, counted once: {', '.join(a.unknown)}")
     if a.program.cache_inside:

@@ -31,8 +31,8 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
   """((loss, metrics), gradient) of a whole optimizer batch, summed over its micro-batches.
 
   The weights of `loss` were computed on the whole batch, so it is additive over rows and the split
-  changes nothing. Where rows are divided over `data`, each part of it adds up its micro-batches,
-  and the sums meet once, because slices of TPUs are joined there by a slow network.
+  changes nothing. Where unpacked rows are divided over `data`, each part of it adds up its
+  micro-batches, and the sums meet once, because slices of TPUs are joined there by a slow network.
 
   Args:
     params: the trained leaves, which the gradient is taken for.
@@ -40,9 +40,8 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
     frozen: the other leaves.
     packing: the micro-batches of a TrainBatch; None: `cfg.micro_batches` of unpacked rows.
   """
-  if _apart_over_data(model, cfg.micro_batches, packing):
-    return _gradients_of_parts(params, batch, loss=loss, model=model, cfg=cfg, frozen=frozen,
-                               packing=packing)
+  if packing is None and _apart_over_data(model, cfg.micro_batches):
+    return _gradients_of_parts(params, batch, loss=loss, model=model, cfg=cfg, frozen=frozen)
 
   def of_trained(trained, rows):
     return loss(trainable.merge(trained, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
@@ -62,31 +61,21 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
   return (value, {name: metric.reduce() for name, metric in stacked.items()}), grads
 
 
-def _apart_over_data(model, micro_batches: int, packing: Packing | None) -> bool:
+def _apart_over_data(model, micro_batches: int) -> bool:
   """Whether a sum over micro-batches is to be added up over `data` after the loop."""
   layout = getattr(model, "constrain", None)
-  loops = packing is not None or micro_batches > 1
-  return (loops and isinstance(layout, parallel.Layout) and not layout.across
+  return (micro_batches > 1 and isinstance(layout, parallel.Layout) and not layout.across
           and layout.mesh.shape["data"] > 1 and not model.config.num_experts)
 
 
-def _gradients_of_parts(params, batch, *, loss, model, cfg: StepConfig, frozen,
-                        packing: Packing | None):
+def _gradients_of_parts(params, batch, *, loss, model, cfg: StepConfig, frozen):
   """`gradients`, by each part of `data` for itself, and then added up."""
-  def of_part(layout, shared, split, rows_of_bins):
-    params, frozen, everywhere_batch, packing = shared
-    if packing is not None:
-      split = everywhere_batch
-      packing = packing.replace(**rows_of_bins)
-    return gradients(params, split, loss=loss, model=dataclasses.replace(model, constrain=layout),
-                     cfg=cfg, frozen=frozen, packing=packing)
+  def of_part(layout, shared, rows):
+    trained, frozen = shared
+    return gradients(trained, rows, loss=loss, model=dataclasses.replace(model, constrain=layout),
+                     cfg=cfg, frozen=frozen)
 
-  whole, rows_of_bins = None, {}
-  if packing is not None:
-    whole, batch = everywhere(batch, model.constrain), None
-    rows_of_bins = {"rows": packing.rows, "shared": packing.shared}
-  (value, metrics), grads = model.constrain.over_data(
-      of_part, (params, frozen, whole, packing), ((batch, 0), (rows_of_bins, 1)))
+  (value, metrics), grads = model.constrain.over_data(of_part, (params, frozen), batch)
   metrics = {name: metric.reduce() for name, metric in metrics.items()}
   return (jnp.sum(value), metrics), jax.tree.map(lambda x: jnp.sum(x, 0), grads)
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.reporting import compare
 from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.store.folders import path_of

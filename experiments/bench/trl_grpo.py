@@ -10,11 +10,13 @@ step (`iteration`) and of its part until the rollout reaches the reward (`genera
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.pop(0)  # transformers would take kernels.py of this folder for the package `kernels`
 
 import numpy as np
 import torch

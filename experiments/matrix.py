@@ -70,9 +70,9 @@ def beside_reference() -> str:
   for row in table.rows:
     if row[0] == "8":
       words.setdefault(row[-1], []).append(row[1])
-  decided = [f"{word} GRPO: {', '.join(words[word])}" for word in ("above", "below")
-             if word in words]
-  return "; ".join([*decided, f"{len(words.get('not told apart', ()))} methods not told from it"])
+  decided = [f"{side} GRPO: {', '.join(words[side])}" for side in ("above", "below")
+             if side in words]
+  return "; ".join(decided) or "none is told from GRPO"
 
 
 def flat(pairs: Iterable[tuple[Place, ...]]) -> tuple[Place, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 from ml_collections import config_flags
+from suites import quick_for
 
 from jaxrl_llm.build import setup
 from jaxrl_llm.config import from_dict
@@ -16,6 +17,9 @@ ROOT = Path(__file__).parent.parent
 
 SWEEPS = {path.parent.name: found for path in sorted(ROOT.glob("experiments/*/sweep.py"))
           if (found := sweeps.load(path)) is not None}
+
+
+QUICK = {"staleness"}
 
 
 def resolved(cell: sweeps.Cell):
@@ -31,7 +35,7 @@ def test_there_are_tables():
   assert "staleness" in SWEEPS
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", quick_for(QUICK, SWEEPS))
 def test_every_run_has_a_config_of_its_own(name, monkeypatch):
   monkeypatch.chdir(ROOT)
   cells = SWEEPS[name].cells
@@ -55,7 +59,7 @@ def table_lines(page: Path) -> list[str]:
   return [line for line in page.read_text().splitlines() if line.startswith("|")]
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", quick_for(QUICK | {"tools", "position"}, SWEEPS))
 def test_the_page_is_rendered_from_the_committed_results(name, tmp_path):
   """Up to the bytes; figures depend on the version that draws them."""
   sweep = SWEEPS[name]
@@ -71,7 +75,7 @@ def test_the_page_is_rendered_from_the_committed_results(name, tmp_path):
     assert Path(page).read_text() != (sweep.folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", quick_for(QUICK, SWEEPS))
 def test_a_run_that_ended_early_takes_no_table_away(name, tmp_path):
   sweep = SWEEPS[name]
   results = sweeps.read_results(sweep)

@@ -170,6 +170,12 @@ def _kind(value) -> str:
   return "None" if value is None else f"a {type(value).__name__}"
 
 
+def lacking_methods(task: Task) -> list[str]:
+  """Returns the methods and attributes of a task that this one does not have."""
+  return [*(name for name in TASK_METHODS if not callable(getattr(task, name, None))),
+          *(name for name in ("tokenizer", "stop_ids") if not hasattr(task, name))]
+
+
 def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
   """Asks the task for the problems that are needed: held-out ones, and those of a batch.
 
@@ -180,9 +186,7 @@ def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
     ConfigError: naming the place of a task that raises, lacks a method, or returns another kind.
   """
   with TASKS.blamed(cfg.name):
-    lacking = [name for name in TASK_METHODS if not callable(getattr(task, name, None))]
-    lacking += [name for name in ("tokenizer", "stop_ids") if not hasattr(task, name)]
-    if lacking:
+    if lacking := lacking_methods(task):
       raise TypeError(f"it lacks {', '.join(lacking)}; tasks.task_base.TaskBase has the parts that "
                       "tasks share")
     size = cfg.heldout_problems

@@ -7,7 +7,7 @@ user's that does not fit in five ways is mended after one message.
 from typing import NamedTuple
 
 from jaxrl_llm.build.demonstrations import demonstrating
-from jaxrl_llm.build.method_checks import check_task
+from jaxrl_llm.build.method_checks import check_task, lacking_methods
 from jaxrl_llm.build.samplers import tool_of
 from jaxrl_llm.config import (
   ConfigError,
@@ -76,6 +76,8 @@ def checked_task(s: TaskSections, tokenizer, problems: Problems, *,
   with problems:
     # With other problems the sizes are unchecked, and a batch may be too large to list.
     check_task(s.task, task, s.rollout.prompts if training and not problems.errors else 0)
+  if lacking_methods(task):
+    return task  # said above; nothing else can be asked of it
   with problems:
     if s.warm_start.path and s.warm_start.steps:  # refuses a bad file
       demonstrating(s.warm_start, s.task, s.rollout, s.seed, tokenizer)

@@ -99,6 +99,7 @@ def test_a_failure_is_passed_on_with_its_reason(address):
   other.kill()
 
 
+@pytest.mark.slow
 def test_who_is_done_ends_nobody(address):
   other = peer(address, 2, 1, "done")
   call = Watched(address, 2, 0)
@@ -107,6 +108,7 @@ def test_who_is_done_ends_nobody(address):
   assert call.line(1.0) is None
 
 
+@pytest.mark.slow
 def test_missing_processes_are_named_in_time(address):
   other = peer(address, 4, 2, "wait")
   begin = time.monotonic()
@@ -118,6 +120,7 @@ def test_missing_processes_are_named_in_time(address):
     RollCall(address, 4, 1, print).begin(1)
 
 
+@pytest.mark.slow
 def test_a_name_that_comes_late_is_waited_for(address, monkeypatch):
   """As that of a new pod does. One that never comes is named."""
   look_up, begin = socket.getaddrinfo, time.monotonic()
@@ -137,6 +140,7 @@ def test_a_name_that_comes_late_is_waited_for(address, monkeypatch):
     RollCall(f"pod-0.run:{port}", 2, 0, print).begin(1)
 
 
+@pytest.mark.slow
 def test_strangers_are_not_counted(address):
   host, port = address.split(":")
 

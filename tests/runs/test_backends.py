@@ -92,6 +92,7 @@ def check_rows(rows: list[dict]) -> None:
     assert words[:WORDS] == expected and len(words) == WORDS + 1, index
 
 
+@pytest.mark.slow
 def test_a_backend_of_a_plugin_trains_a_run():
   rows, host, metrics = iterated(**{"rollout.backend": "toy"})
   check_rows(rows)

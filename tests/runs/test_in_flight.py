@@ -59,6 +59,7 @@ def gap(history, version_of):
   return largest
 
 
+@pytest.mark.slow
 def test_each_token_has_the_log_prob_of_the_weights_that_sampled_it(history):
   assert gap(history, lambda steps: steps) < 2e-5
   last = gap(history, lambda steps: np.broadcast_to(steps.max(1, keepdims=True), steps.shape))

@@ -38,6 +38,7 @@ def test_a_divided_row_changes_nothing(overrides):
                  tree["train"].params, tree_["train"].params)
 
 
+@pytest.mark.slow
 def test_devices_of_a_row_sample_rows_of_their_own():
   made = built(4, **SERIAL | MESH)
   assert dict(made.learner.mesh.shape) == {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 1}

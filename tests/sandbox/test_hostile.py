@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from hostile_programs import PROGRAMS
-from suites import quick_for
 
 DRIVER = Path(__file__).with_name("hostile_driver.py")
 SECONDS = 60
@@ -55,7 +54,8 @@ def harm(outcome) -> bool:
   return bool(words) or outcome["outside"] != "as it was"
 
 
-@pytest.mark.parametrize("name", quick_for(PROGRAMS.keys() - {"busy loop", "sleep"}, PROGRAMS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(PROGRAMS))
 def test_hostile(outcomes, name):
   _, status, text = PROGRAMS[name]
   assert name in outcomes, outcomes["stderr"]
@@ -67,6 +67,7 @@ def test_hostile(outcomes, name):
   assert outcome["changed"] == [], "something was left behind, or the worker was replaced"
 
 
+@pytest.mark.slow
 def test_nothing_was_reached(outcomes):
   assert [name for name in PROGRAMS if harm(outcomes[name])] == []
 

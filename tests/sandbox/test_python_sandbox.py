@@ -167,6 +167,7 @@ def test_a_worker_that_hangs_is_replaced_from_outside(monkeypatch):
     assert sandbox.run("print(1)").output == "1\n"
 
 
+@pytest.mark.slow
 def test_nothing_outlives_the_trainer():
   """If the trainer is killed with SIGKILL while a program runs, all processes end by themselves."""
   code = ("from hostile_driver import PythonSandbox\ns = PythonSandbox(workers=1, timeout=60.0)\n"

@@ -229,6 +229,7 @@ def test_an_optimizer_of_a_plugin():
   assert "halved" in OPTIMIZERS
 
 
+@pytest.mark.slow
 def test_muon_trains_and_resumes_on_eight_devices(tmp_path):
   """Updates follow one device; shapes and shardings of a restored state are those of the run's."""
   one, _ = one_step(MUON, parallel.make_mesh(MeshConfig(), jax.devices()[:1]))

@@ -194,6 +194,7 @@ def test_micro_batches_change_nothing():
     close(moved(config(micro_batches=2), batch=apart)[0], whole)
 
 
+@pytest.mark.slow
 def test_eight_devices_give_the_update_of_one():
   cfg, results = config("fading,shorter"), []
   for sizes, devices in ((MeshConfig(), jax.devices()[:1]),

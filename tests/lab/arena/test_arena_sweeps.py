@@ -56,6 +56,7 @@ def test_runs_learn_and_are_paired_by_their_seeds(swept):
   np.testing.assert_allclose(again.final[0], [cells["cispo", 4].final[1][2]] * 2, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_tables_name_the_methods(swept, tmp_path):
   text = swept.table()
   assert text.count("| cispo") == 2 and "frontier" in text and "noise" not in text

@@ -33,6 +33,7 @@ def _ended_rows_walk_on(automaton, index, uniforms, live):
 rows_after = rows._after
 
 
+@pytest.mark.slow
 def test_ended_rows_that_walk_on_are_rejected(monkeypatch):
   monkeypatch.setattr(rows, "_after", _ended_rows_walk_on)
   with pytest.raises(RuntimeError, match=r"return, ending: sampled .* standard errors apart"):

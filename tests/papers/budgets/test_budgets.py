@@ -92,6 +92,7 @@ def unbiased(surrogate) -> bool:
   return all(np.allclose(-found[name], exact[name], atol=0.1) for name in exact)
 
 
+@pytest.mark.slow
 def test_the_surrogate_has_the_gradient_of_the_expected_reward():
   run = loaded()
   assert unbiased(run.surrogate)

@@ -40,6 +40,7 @@ def relative_error(log_density) -> float:
              for x, y in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_the_gradient_is_the_residual_times_the_jacobian():
   assert relative_error(gaussian_step_logp) < 1e-4
 

@@ -68,7 +68,8 @@ class Problems:
     lines = [f"{number}. {error}" for number, error in enumerate(self.errors, 1)]
     if fixes:
       lines.append("These flags mend what a value can: " + flags_of(fixes))
-    raise ConfigError("\n".join([f"{len(self.errors)} problems", *lines]), fixes, self.errors)
+    raise ConfigError("\n".join([f"{len(self.errors)} problems", *lines]), fixes,
+                      tuple(self.errors))
 
 
 def flags_of(fixes: dict) -> str:

@@ -310,7 +310,10 @@ def _assemble(trained, frozen, computed) -> dict:
 
 def shapes_of(model, cfg: ParametersConfig) -> tuple:
   """Shapes of the trees of `split` for a model with f32 parameters."""
-  return jax.eval_shape(lambda key: split(model.init(key), cfg, key), jax.random.key(0))
+  def of_key(key: jax.Array):
+    return split(model.init(key), cfg, key)
+
+  return jax.eval_shape(lambda: of_key(jax.random.key(0)))  # the key inside: nothing is compiled
 
 
 def shardings(model, cfg: ParametersConfig, mesh) -> tuple:

@@ -28,7 +28,7 @@ class Unfinished(NamedTuple):
   log_probs: np.ndarray
   policy_step: np.ndarray
   turn_id: np.ndarray
-  count: np.ndarray
+  count: np.ndarray  # type: ignore[assignment]
   reason: np.ndarray
   turn: np.ndarray
   begin: np.ndarray

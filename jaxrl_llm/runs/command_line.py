@@ -234,7 +234,8 @@ def _place(arguments: Sequence[str], error: BaseException) -> str | None:
 
 def _config_path(arguments: Sequence[str]) -> str:
   """The file of the flag --config; empty without one."""
-  paths = [text.partition("=")[2] for text in arguments if text.lstrip("-").startswith("config=")]
+  paths = [text.partition("=")[2] for text in arguments
+           if text.startswith(("-config=", "--config="))]
   return re.sub(r"\.py:.*", ".py", paths[-1]) if paths else ""
 
 

@@ -3,6 +3,7 @@ after a torn or damaged one, the one before is read.
 """
 
 import logging
+import os
 from pathlib import Path
 
 import jax
@@ -215,7 +216,7 @@ def complete(path: Path) -> bool:
   return path.exists()
 
 
-def iterations(workdir: Path, folder: str = "checkpoints") -> list[int]:
+def iterations(workdir: str | os.PathLike, folder: str = "checkpoints") -> list[int]:
   """Iterations with a complete checkpoint, in order. Orbax gives unfinished ones another name.
 
   Args:

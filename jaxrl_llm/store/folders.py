@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.store import cache
@@ -32,8 +32,8 @@ def is_bucket(address: str | os.PathLike) -> bool:
   return os.fspath(address).startswith(BUCKET)
 
 
-def path_of(address: str | os.PathLike) -> "Path | BucketPath":
-  """Returns the path of an address.
+def path_of(address: str | os.PathLike) -> Any:
+  """Returns the path of an address: a Path, or a BucketPath, which has the same methods.
 
   Raises:
     ConfigError: an address of another service, such as s3://.

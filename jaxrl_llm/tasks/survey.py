@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import itertools
 import re
+from typing import Any
 
 from jaxrl_llm.config import ConfigError, TaskConfig
 from jaxrl_llm.grading.grading import Verdict, judge
@@ -65,7 +66,7 @@ def with_proposal(cfg: TaskConfig, fixes: dict[str, str], heldout: int | None,
   """
   data = dataclasses.replace(
       cfg.data, bad_rows=bad_rows, **{key.rsplit(".", 1)[1]: value for key, value in fixes.items()})
-  changes = {} if heldout is None else {"heldout_problems": heldout}
+  changes: dict[str, Any] = {} if heldout is None else {"heldout_problems": heldout}
   return dataclasses.replace(cfg, given=tuple({**dict(cfg.given), "data": data}.items()), **changes)
 
 

@@ -135,7 +135,7 @@ def with_redraws(_):
 
 
 def with_a_file(folder):
-  """With problems whose verifier says how it decided."""
+  """With problems whose verifier says how it decided, and completions that go on."""
   rows = [{"problem": f"{i}+1=", "answer": str(i + 1)} for i in range(8)]
   (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   config = base_config()
@@ -145,7 +145,7 @@ def with_a_file(folder):
   config.task.update(name="dataset", heldout_problems=2)
   config.task.data.update(path=str(folder / "sums.jsonl"), verifier="numeric")
   config.rollout.update(prompts=8, group_size=2, max_prompt_tokens=4, max_new_tokens=4, window=4)
-  config.updates.optimizer_batches = 2
+  config.updates.update(optimizer_batches=2, in_flight=True)
   return from_dict(config)
 
 

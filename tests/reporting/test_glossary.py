@@ -145,6 +145,7 @@ def with_a_file(folder):
   config.task.update(name="dataset", heldout_problems=2)
   config.task.data.update(path=str(folder / "sums.jsonl"), verifier="numeric")
   config.rollout.update(prompts=8, group_size=2, max_prompt_tokens=4, max_new_tokens=4, window=4)
+  config.rollout.slots = 8
   config.updates.update(optimizer_batches=2, in_flight=True)
   return from_dict(config)
 

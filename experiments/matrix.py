@@ -115,6 +115,11 @@ ROWS = (
             "no ratio", "GRPO", "GSPO", "CISPO", "MinPRO", "CTPO", "full sequence")),
         "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)",
         beside_reference),
+    Row("in_flight", "what do completions of several policies cost?", "`sweep.py --jobs=2`, 10 min",
+        "mean sampled accuracy over the run less that of staleness 1: {:+.3f} ({:+.3f} to {:+.3f})",
+        (Place("sweep.py, verdicts", ("in flight",), "mean over the run, less staleness 1"),
+         *both("sweep.py, verdicts", ("in flight",), "interval, Holm-corrected")),
+        "-", "nothing here; they are younger than a batch of the iteration before"),
     Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, 35 min",
         "slope of log std on log t: {:.2f} ± {:.2f} at delay 1, {:.2f} ± {:.2f} at 4, "
         "{:.2f} ± {:.2f} at 8, {:.2f} ± {:.2f} at 16",

@@ -66,6 +66,7 @@ def test_each_token_has_the_log_prob_of_the_weights_that_sampled_it(history):
   assert last > 1e-3, "the weights of a completion's last token serve for all: nothing was tested"
 
 
+@pytest.mark.slow
 def test_completions_are_of_several_policies(history):
   made, _, left = history
   assert max(values["in_flight/versions_max"] for *_, values in left) >= 3

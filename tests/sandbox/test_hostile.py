@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hostile_programs import PROGRAMS
 
+pytestmark = pytest.mark.slow  # each runs all programs, some of which wait for a limit
 DRIVER = Path(__file__).with_name("hostile_driver.py")
 SECONDS = 60
 
@@ -54,7 +55,6 @@ def harm(outcome) -> bool:
   return bool(words) or outcome["outside"] != "as it was"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_hostile(outcomes, name):
   _, status, text = PROGRAMS[name]
@@ -67,7 +67,6 @@ def test_hostile(outcomes, name):
   assert outcome["changed"] == [], "something was left behind, or the worker was replaced"
 
 
-@pytest.mark.slow
 def test_nothing_was_reached(outcomes):
   assert [name for name in PROGRAMS if harm(outcomes[name])] == []
 

@@ -118,6 +118,7 @@ def one_step(cfg: OptimizerConfig, mesh) -> tuple:
   return jax.device_get(jax.jit(update)(state)), state
 
 
+@pytest.mark.slow
 def test_eight_devices_follow_one_device_and_divide_the_factors():
   one, _ = one_step(ADAFACTOR, parallel.make_mesh(MeshConfig(), jax.devices()[:1]))
   mesh = parallel.make_mesh(MeshConfig(1, 4, 2), jax.devices()[:8])

@@ -69,6 +69,7 @@ def test_tables_name_the_methods(swept, tmp_path):
     figures.phase([swept.cells[0], dataclasses.replace(swept.cells[1], noise=1.0)])
 
 
+@pytest.mark.slow
 def test_more_seeds_are_none_that_chose_the_steps(swept, monkeypatch):
   asked = []
   monkeypatch.setattr("jaxrl_llm.lab.arena.sweeps.run_method",

@@ -152,6 +152,7 @@ def nested(decode) -> bool:
   return True
 
 
+@pytest.mark.slow
 def test_what_is_right_in_the_whole_vocabulary_is_right_among_digits():
   assert nested(readout.decode)
   task, problems, digits = asked()

@@ -58,6 +58,7 @@ def batch():
   return preference.PreferenceBatch(responses(0), responses(1), jnp.asarray([.1, .2, .3, .4]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cfg", [DpoConfig(), DpoConfig(nll_coef=0.5, gamma=0.3)])
 def test_the_loss_of_a_batch_is_that_of_its_rows(cfg):
   given = batch()

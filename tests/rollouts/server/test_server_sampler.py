@@ -165,6 +165,7 @@ def test_requests_in_flight_are_bounded(serve, tmp_path, monkeypatch):
   assert most[0] == 3
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_is_waited_for(serve, tmp_path, caplog):
   server = serve()
   made, theta = sampler(server, tmp_path), params()

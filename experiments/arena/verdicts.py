@@ -33,13 +33,13 @@ def every_table() -> list[str]:
 
 def pairs(claim: Claim, tables_of: Sequence[str]) -> list[Pair]:
   """Returns the pairs of cells in which both methods of a claim ran under the same conditions."""
-  found = []
+  out = []
   for table in tables_of:
     for cell in cells(table):
-      found += [(cell, other) for other in cells(table)
-                if (cell.method, other.method) == (claim.first, claim.second)
-                and conditions(cell) == conditions(other)]
-  return found
+      out += [(cell, other) for other in cells(table)
+              if (cell.method, other.method) == (claim.first, claim.second)
+              and conditions(cell) == conditions(other)]
+  return out
 
 
 def conditions(cell: arena.Cell) -> tuple:
@@ -54,7 +54,6 @@ def primary(claim: Claim) -> Pair | None:
             and pair[0].noise == claim.noise and pair[0].setting["task"] == primary_task(claim)]
   if not chosen:
     return None
-  cells("more")
   further = [pair for pair in pairs(claim, ["more"]) if pair[0].age == claim.age
              and pair[0].seeds == FURTHER_SEEDS
              and pair[0].setting["length"] == chosen[0][0].setting["length"]]
@@ -109,13 +108,13 @@ def says(claim: Claim, difference: statistics.Difference | None) -> str:
 def contradictions() -> str:
   """Returns the claims on which the instruments differ, then those that the arena contradicts."""
   there = transformer.differences()
-  apart = [f"- **The instruments differ** on: {claim.text} ({claim.source}). Arena "
-           f"{primaries()[claim.text]}, transformer {there[claim.text]}" for claim in CLAIMS
-           if statistics.contradicts(primaries().get(claim.text), there.get(claim.text))]
-  found = [f"- {claim.text} ({claim.source}): {primaries()[claim.text]}" for claim in CLAIMS
-           if says(claim, primaries().get(claim.text)) == "contradicts"]
-  asked = sum(claim.transformer is not None for claim in CLAIMS)
-  lines = [*apart, *(found or ["- None of the published claims is reversed in its primary cell."])]
-  return "\n".join(lines) + (
-      f"\n\nThe transformer's table answers {len(there)} of the {asked} claims that it is asked; "
-      f"the two decide for different sides on {len(apart)}.\n")
+  opposed = [f"- **The instruments differ** on: {claim.text} ({claim.source}). Arena "
+             f"{primaries()[claim.text]}, transformer {there[claim.text]}" for claim in CLAIMS
+             if statistics.contradicts(primaries().get(claim.text), there.get(claim.text))]
+  reversals = [f"- {claim.text} ({claim.source}): {primaries()[claim.text]}" for claim in CLAIMS
+               if says(claim, primaries().get(claim.text)) == "contradicts"]
+  none = ["- None of the published claims is reversed in its primary cell."]
+  questions = sum(claim.transformer is not None for claim in CLAIMS)
+  return "\n".join([*opposed, *(reversals or none)]) + (
+      f"\n\nThe transformer's table answers {len(there)} of the {questions} claims that it is "
+      f"asked; the two decide for different sides on {len(opposed)}.\n")

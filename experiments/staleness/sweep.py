@@ -115,10 +115,10 @@ def compared(results: dict[str, dict]) -> dict[tuple[int, str, str], dict[int, d
   seeds whose warm start has not learnt the task: it is the same for all methods.
   """
   groups = {parts(group): seeds for group, seeds in sweep_results.by_seed(results).items()}
-  kept = {key: {seed: result for seed, result in seeds.items()
+  out = {key: {seed: result for seed, result in seeds.items()
                 if seed != SCREENING and started(result)}
           for key, seeds in groups.items()}
-  return {key: seeds for key, seeds in sorted(kept.items(), key=_order) if seeds}
+  return {key: seeds for key, seeds in sorted(out.items(), key=_order) if seeds}
 
 
 def started(result: dict) -> bool:

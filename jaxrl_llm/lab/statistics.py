@@ -141,8 +141,8 @@ def table_cells(differences: Mapping[Any, np.ndarray]) -> tuple[dict[Any, str], 
   cells = {key: f"{one.mean:+.3f} ({one.low:+.3f} to {one.high:+.3f}){words[corrected[key].sign]}"
            for key, one in alone.items()}
   decided = sum(bool(one.sign) for one in corrected.values())
-  apart = sum(bool(one.sign) for one in alone.values())
-  return cells, (f"\nOf {len(cells)} differences {apart} leave out 0 at 95 % by themselves, and "
+  single = sum(bool(one.sign) for one in alone.values())
+  return cells, (f"\nOf {len(cells)} differences {single} leave out 0 at 95 % by themselves, and "
                  f"{decided} after Holm's correction over the table (\"above\", \"below\").\n")
 
 

@@ -1,0 +1,190 @@
+"""Does a policy learn in fewer tokens from a trained one than by reward?
+
+  python experiments/distillation/sweep.py --only=^teacher_
+  python experiments/export.py --workdir=runs/distillation/teacher_seed50-<hash> \
+    --out=runs/distillation_teacher
+  python experiments/distillation/sweep.py --jobs=2         again after the screening
+  python experiments/distillation/sweep.py --seeds=7        two seeds more
+  python experiments/distillation/sweep.py --render
+
+The first two commands make the teacher, a run by reward of the same task and network. Sources of
+credit x steps (learning rates) on the task of configs/offpolicy.py. One seed screens the steps; the
+best of each source, by mean sampled accuracy over the run, has five other seeds, which are cells
+once the screening has its results. Writes the tables of README.md and accuracy.png beside this
+file.
+"""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
+from jaxrl_llm.lab.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import plots, tables
+from jaxrl_llm.reporting.reader import RunFolder
+
+HERE = Path(__file__).parent
+CHECKPOINT = "runs/distillation_teacher"
+SCREENING, TEACHER_SEED, SEEDS = 100, 50, (0, 1, 2, 3, 4)
+STEPS = ("3e-4", "1e-3", "3e-3")
+BASE = ("--config=configs/offpolicy.py:grpo", "--config.updates.staleness=0",
+        "--config.updates.anchor=behavior", "--config.task.heldout_problems=64",
+        "--config.evaluation.every=2")
+TEACHER = Cell(f"teacher_seed{TEACHER_SEED}",
+               (*BASE, "--config.iterations=60", "--config.optimizer.learning_rate=1e-3",
+                f"--config.seed={TEACHER_SEED}"))
+TAUGHT = (f"--config.teacher.pretrained={CHECKPOINT}", "--config.advantage.name=reverse_kl")
+REWARD = "reward"
+SOURCES = {
+    REWARD: (),
+    "teacher, advantage": TAUGHT,
+    "teacher, loss term": (*TAUGHT, "--config.advantage.coef=0", "--config.term.name=distill"),
+    "teacher and reward": (*TAUGHT, "--config.advantage.reward=1.0"),
+}
+HEADER = ("credit from", "step", *accuracy.SAMPLED_HEADER[:6], "commit")
+TOKENS_HEADER = ("credit from", "step", "n", "seeds that reach .9", "thousand tokens until .9",
+                 "the reward's tokens, over these")
+VERDICT_HEADER = ("credit from", f"mean over the run, less {REWARD}", "interval, Holm-corrected",
+                  "p", "n", "this page alone")
+
+
+def cell(source: str, step: str, seed: int) -> Cell:
+  """Returns a student's run; its name tells source and step apart by underscores."""
+  key = source.replace(", ", "-").replace(" ", "-")
+  return Cell(f"{key}_{step}_seed{seed}",
+              (*BASE, "--config.iterations=30", *SOURCES[source],
+               f"--config.optimizer.learning_rate={step}", f"--config.seed={seed}"))
+
+
+def cells() -> list[Cell]:
+  """Returns the teacher's run, the screening, and the seeds of each source whose screening is
+  complete.
+  """
+  results = sweep_results.read(HERE)
+  screening = [cell(source, step, SCREENING) for source, step in itertools.product(SOURCES, STEPS)]
+  return [TEACHER, *screening,
+          *(cell(source, step, seed) for seed in SEEDS for source in SOURCES
+            if (step := best_step(results, source)))]
+
+
+def best_step(results: dict[str, dict], source: str) -> str | None:
+  """Returns the step with the highest mean over the run on the screening's seed; None before all
+  steps have results.
+  """
+  names = {step: cell(source, step, SCREENING).name for step in STEPS}
+  if not results.keys() >= set(names.values()):
+    return None
+  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[names[step]]["measured"]))
+
+
+def measure(run: RunFolder) -> dict:
+  """Returns accuracies, and the tokens that were sampled until each of them."""
+  return accuracy.measure_sampled(run) | {"tokens": accuracy.with_tokens(run)["tokens"]}
+
+
+def groups(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]:
+  """Returns results by (source, step) and seed, in the order of SOURCES, without those of the
+  screening.
+  """
+  by_seed, out = sweep_results.by_seed(results), {}
+  for source, step in itertools.product(SOURCES, STEPS):
+    seeds = by_seed.get(sweep_results.group(cell(source, step, 0).name), {})
+    out[source, step] = {seed: x for seed, x in seeds.items() if seed != SCREENING}
+  return {key: seeds for key, seeds in out.items() if seeds}
+
+
+def tokens_until(record: dict) -> float:
+  """Returns the tokens sampled before the first evaluation at .9 or more, in thousands; infinite if
+  there is none.
+  """
+  measured = record["measured"]
+  reached = [tokens for tokens, value in zip(measured["tokens"], measured["sampled"], strict=True)
+             if value >= accuracy.LEARNT]
+  return reached[0] / 1e3 if reached else float(np.inf)
+
+
+def token_rows(by_group: dict[tuple[str, str], dict[int, dict]]) -> list[tuple]:
+  """Returns the rows below TOKENS_HEADER; ratios are of medians over the seeds that both have."""
+  until = {key: {seed: tokens_until(record) for seed, record in seeds.items()}
+           for key, seeds in by_group.items()}
+  reference = next((seeds for (source, _), seeds in until.items() if source == REWARD), {})
+  rows = []
+  for key, seeds in until.items():
+    reached = [value for value in seeds.values() if np.isfinite(value)]
+    shared = sorted(seeds.keys() & reference.keys())
+    middle, other = (np.median([x[seed] for seed in shared]) if shared else np.inf
+                     for x in (seeds, reference))
+    known = np.isfinite(middle) and np.isfinite(other)
+    rows.append((*key, len(seeds), len(reached),
+                 ", ".join(f"{seeds[seed]:.0f}" if np.isfinite(seeds[seed]) else "never"
+                           for seed in sorted(seeds)),
+                 f"{other / middle:.2f}" if known else tables.MISSING))
+  return rows
+
+
+def verdicts(by_group: dict[tuple[str, str], dict[int, dict]]) -> list[tuple]:
+  """Returns the rows below VERDICT_HEADER: each source less the reward, paired by seed and warm
+  start, corrected together.
+  """
+  means = {source: {seed: accuracy.mean_sampled(x["measured"]) for seed, x in seeds.items()}
+           for (source, _), seeds in by_group.items()}
+  differences = {source: statistics.paired(seeds, means[REWARD]) for source, seeds in means.items()
+                 if source != REWARD and REWARD in means}
+  corrected = statistics.compare({source: x for source, x in differences.items() if len(x) > 1})
+  words = {1: "above", 0: "not told apart", -1: "below"}
+  return [(source, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}", d.count,
+           words[d.sign]) for source, d in corrected.items()]
+
+
+def screened(results: dict[str, dict]) -> list[tuple]:
+  """Returns a row for each source: mean over the run and final accuracy at each step."""
+  def short(record: dict | None) -> str:
+    if record is None:
+      return tables.MISSING
+    measured = record["measured"]
+    return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
+
+  return [(source, *(short(results.get(cell(source, step, SCREENING).name)) for step in STEPS))
+          for source in SOURCES]
+
+
+def of_teacher(results: dict[str, dict]) -> str:
+  """Returns a sentence on the teacher's run."""
+  record = results.get(TEACHER.name)
+  if record is None:
+    return "\nThe teacher's run is missing.\n"
+  measured = record["measured"]
+  return (f"\nThe teacher's sampled accuracy is {measured['sampled'][-1]:.2f}, after "
+          f"{measured['tokens'][-1] / 1e3:.0f} thousand tokens of its own; its warm start had "
+          f"{measured['sampled'][0]:.2f}.\n")
+
+
+def render(results: dict[str, dict], folder: Path) -> None:
+  """Writes the tables into README.md, and the figure."""
+  page, by_group = folder / "README.md", groups(results)
+  rows = [(*key, *cells_of[:6], cells_of[-1]) for key, seeds in by_group.items()
+          if (cells_of := accuracy.sampled_row(list(seeds.values())))]
+  progress = f"\n{len(results)} of {1 + len(SOURCES) * (len(STEPS) + len(SEEDS))} runs are there."
+  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+                      + of_teacher(results) + progress + sweeps.made_at(results))
+  tables.replace_part(page, "sweep.py, tokens",
+                      tables.markdown_table(TOKENS_HEADER, token_rows(by_group)))
+  tables.replace_part(page, "sweep.py, verdicts",
+                      tables.markdown_table(VERDICT_HEADER, verdicts(by_group)))
+  tables.replace_part(page, "sweep.py, screening",
+                      tables.markdown_table(("credit from", *STEPS), screened(results)))
+  shown = {}
+  for (source, _), seeds in by_group.items():
+    measured = [record["measured"] for record in seeds.values()]
+    tokens = np.mean(accuracy.padded([entry["tokens"] for entry in measured]), 0) / 1e3
+    shown[source] = {kind: (tokens, accuracy.padded([entry[kind] for entry in measured]))
+                     for kind in ("sampled", "greedy")}
+  if shown:
+    plots.plot_panels(shown, folder / "accuracy.png", "accuracy", "thousand tokens sampled")
+
+
+SWEEP = Sweep(HERE, cells(), measure, render)
+
+if __name__ == "__main__":
+  sweeps.main(SWEEP, __doc__)

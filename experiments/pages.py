@@ -29,7 +29,6 @@ from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.registry import ADVANTAGES as ADVANTAGE_ENTRIES
 from jaxrl_llm.registry import AGGREGATIONS, Entry
 from jaxrl_llm.reporting import page_parts, tables
-from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent
@@ -229,9 +228,8 @@ def parts() -> list[Part]:
       *(Part(page[paper], "advantages", lambda part, paper=paper: advantage_table(part, paper))
         for paper in with_advantage),
       Part(CHANGES, "modules", moved_table),
-      Part(ROOT / "experiments" / "tables.md", "experiments/matrix.py",
-           lambda part: markdown_table(matrix.HEADER, [matrix.line(row) for row in matrix.ROWS])),
-      Part(ROOT / "README.md", "experiments/matrix.py", lambda part: matrix.results()),
+      *(Part(page, "experiments/matrix.py", lambda part, text=text: text())
+        for page, text in matrix.PARTS.items()),
   ]
 
 

@@ -13,7 +13,7 @@ from suites import all_papers
 from jaxrl_llm.config import EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.reporting.tables import markdown_table, markers
+from jaxrl_llm.reporting.tables import markers
 from jaxrl_llm.runs import iteration
 
 ROOT = Path(__file__).parent.parent
@@ -76,11 +76,14 @@ def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch)
   monkeypatch.syspath_prepend(str(ROOT / "experiments"))
   import matrix
 
-  table = markdown_table(matrix.HEADER, [matrix.line(row) for row in matrix.ROWS])
   begin, end = markers("experiments/matrix.py")
-  tables = (ROOT / "experiments" / "tables.md").read_text()
-  assert tables.split(begin)[1].split(end)[0].strip() == table.strip()
-  assert README.split(begin)[1].split(end)[0].strip() == matrix.results().strip()
+  for page, text in matrix.PARTS.items():
+    assert page.read_text().split(begin)[1].split(end)[0].strip() == text().strip(), page
+  assert sorted(name for question in matrix.QUESTIONS for name in question.tables) == sorted(
+      row.name for row in matrix.question_rows.ROWS)
+  for row in matrix.question_rows.ROWS:  # the arena's answer is written by its command
+    text = (matrix.folder(row.name) / "README.md").read_text().split("\n\n", 2)
+    assert text[1].startswith(("**Answer.**", "<!-- written by page.py answer: begin")), row.name
 
 
 def test_the_shares_of_the_figure_are_those_of_the_arena_s_page():

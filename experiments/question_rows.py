@@ -1,0 +1,133 @@
+"""The tables of the main questions, for matrix.py: numbers come from the committed results, the
+sentences around them are written here.
+"""
+
+from table_row import HERE, Row, both, flat, interval
+
+from jaxrl_llm.reporting import page_parts
+from jaxrl_llm.reporting.page_parts import Place
+from jaxrl_llm.reporting.tables import split
+
+
+def beside_reference() -> str:
+  """Returns what the table of old rollouts decides at age 8, by its own words."""
+  page = HERE / "staleness" / "README.md"
+  (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
+  words: dict[str, list[str]] = {}
+  for row in table.rows:
+    if row[0] == "8":
+      words.setdefault(row[-1], []).append(row[1])
+  decided = [f"{side} GRPO: {', '.join(words[side])}" for side in ("above", "below")
+             if side in words]
+  return "; ".join(decided) or "none is told from GRPO"
+
+
+ROWS = (
+    Row("exact", "bias and variance of the gradient?", "`run.py`, 3 min",
+        "variance at drift 1: {} with the product up to t, {} with the row's",
+        tuple(Place("run.py", (name,), "drift 1", title="variance")
+              for name in ("cumulative", "full sequence")),
+        "less variance up to t than over the row (2605.07331, second-hand)", "agrees"),
+    Row("atlas", "what does an estimator do to a token's gradient?", "`run.py`, 1 min",
+        "at t = 100 every token may move {} (`ppo`), {} (`ctpo`), {} nats (`gspo`)",
+        tuple(Place("run.py", (name,), "A > 0, up", -1, "Every token of the row moves")
+              for name in ("ppo", "ctpo", "gspo")),
+        "-", "by construction"),
+    Row("arena", "which ratio holds over whole runs, by step and age?",
+        "`run.py --jobs=2`, 30 min of one core so far",
+        "of the optimum at age 64, 256 tokens, warm start: {:.2f} ± {:.2f} (`cispo`), {:.2f} ± "
+        "{:.2f} (`minpro`), {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} (no ratio); no idea of our "
+        "own is ahead of CISPO",
+        flat(both("page.py tuned", (name,), "warm 256, age 64")
+             for name in ("cispo", "minpro", "grpo", "none")),
+        "MinPRO ahead of GRPO and of CISPO on old rows (2601.22718)",
+        "neither is decided, with 64 further seeds"),
+    Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`, 2 core-hours",
+        "mean sampled accuracy over the run at age 8: {:.2f} (no ratio), {:.2f} (`grpo`), {:.2f} "
+        "(`gspo`), {:.2f} (`cispo`), {:.2f} (`minpro`), {:.2f} (`ctpo`), {:.2f} (full sequence)",
+        tuple(Place("sweep.py, comparison", ("8", name), "mean over the run") for name in (
+            "no ratio", "GRPO", "GSPO", "CISPO", "MinPRO", "CTPO", "full sequence")),
+        "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)",
+        beside_reference),
+    Row("in_flight", "what do completions of several policies cost?", "`sweep.py --jobs=2`, 10 min",
+        "mean sampled accuracy over the run less that of staleness 1: {:+.3f} ({:+.3f} to {:+.3f})",
+        (Place("sweep.py, verdicts", ("in flight",), "mean over the run, less staleness 1"),
+         *both("sweep.py, verdicts", ("in flight",), "interval, Holm-corrected")),
+        "-", "nothing here; they are younger than a batch of the iteration before"),
+    Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, 35 min",
+        "slope of log std on log t: {:.2f} ± {:.2f} at delay 1, {:.2f} ± {:.2f} at 4, "
+        "{:.2f} ± {:.2f} at 8, {:.2f} ± {:.2f} at 16",
+        flat(both("sweep.py", (delay,), "slope of log std(L_t) on log t")
+             for delay in ("1", "4", "8", "16")),
+        "it does (2605.07331, second-hand)",
+        "not in conflict at delay 8 (any power from 0.17 to 0.63), rejected at 16; not told from "
+        "linear growth before"),
+    Row("scale", "does the order hold at other sizes and lengths?",
+        "`sweep.py --jobs=2`, 2 h with AVX-512",
+        "mean accuracy over the run less GSPO's with 0.3, 0.8 and 4.7 M parameters: `ctpo` "
+        "{:+.2f}, {:+.2f}, {:+.2f} (15 tokens), {:+.2f}, {:+.2f}, {:+.2f} (23); `minpro` {:+.2f}, "
+        "{:+.2f}, {:+.2f} (15), {:+.2f}, {:+.2f}, {:+.2f} (23)",
+        tuple(Place("sweep.py", (size, terms, name), "mean over the run less GSPO's")
+              for name in ("CTPO", "MinPRO") for terms in ("4", "6")
+              for size in ("0.3 M", "0.8 M", "4.7 M")),
+        "CTPO ahead of GSPO at 4 B and at 14 B (2605.07331, second-hand)",
+        "CTPO behind GSPO in every cell, on a switch at one step size; one of 36 differences "
+        "survives Holm's correction"),
+    Row("baselines", "which baseline, from how many rows?",
+        "`sweep.py --jobs=2`, 20 min of policies, 85 min of training",
+        "noise of the gradient with 4 rows, RLOO's being 1: {:.2f} ± {:.2f} (`otb`), {:.2f} "
+        "± {:.2f} (`otb` of the sequence), {:.2f} ± {:.2f} (`tempo`); mean accuracy of 16 prompts "
+        "{:.2f} ± {:.2f} (`otb`, 4 rows), {:.2f} ± {:.2f} (`rloo`, 4 rows), {:.2f} ± {:.2f} "
+        "(`rloo`, 32 rows)",
+        (*flat(both("sweep.py, early", (name,), "noise, 4 rows")
+               for name in ("OTB", "OTB of the sequence", "TEMPO")),
+         *flat(both("sweep.py, training", ("equal prompts", rows, name),
+                    "mean accuracy over the run")
+               for name, rows in (("OTB", "4"), ("RLOO", "4"), ("RLOO", "32")))),
+        "OTB with 4 rows trains as others with 32 (2602.07078, abstract)",
+        "every baseline does here; differences are below a point"),
+    Row("credit", "does credit land on the token that decides?", "`run.py`, 4 min",
+        "cosine with the exact advantage, 16 rows: {:.2f} (`grpo`), {:.2f} (`otb`), "
+        "{:.2f} (`tempo`; {:.2f} at the first token), {:.2f} (`gae`, exact values, lambda 0.95)",
+        tuple(Place("run.py, alignment by condition", (name,), column) for name, column in (
+            ("GRPO", "middle, rows differ"), ("OTB", "middle, rows differ"),
+            ("TEMPO", "middle, rows differ"), ("TEMPO", "first token"),
+            ("GAE(0.95), exact values", "middle, rows differ"))),
+        "credit goes to the tokens where answers part (TEMPO, 2509.18314, second-hand)",
+        "only behind shared beginnings"),
+    Row("length", "what do rewards for short answers cost?", "`sweep.py --jobs=2`, 1 h",
+        "of 5 seeds, {:.0f} learn to work 3 terms out with the plain reward, {:.0f} with a linear "
+        "penalty, {:.0f} with GRPO-lambda on all groups, {:.0f} on the best fifth",
+        tuple(Place("sweep.py", ("3 terms", name), "seeds that work it out")
+              for name in ("correct or not", "linear penalty", "GRPO-lambda, all groups",
+                           "GRPO-lambda")),
+        "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
+        "accuracy not decided; length cannot be seen at this scale"),
+    Row("aggregation", "which weighting, where length follows correctness?",
+        "`sweep.py --jobs=2`, under 2 h",
+        "worked answers, longer than guesses, end at {:.1f} ± {:.1f} tokens (`token`), {:.1f} ± "
+        "{:.1f} (`fixed`), {:.1f} ± {:.1f} (`sequence`), {:.1f} ± {:.1f} (`balanced`); accuracy "
+        "{:.2f} with each",
+        (*flat(both("sweep.py", ("longer", name), "worked, end")
+               for name in ("token", "fixed", "sequence", "balanced")),
+         Place("sweep.py", ("longer", "token"), "accuracy at the end")),
+        "balanced best in 3 of 4 settings by accuracy (2605.04077, second-hand)",
+        "accuracy at its ceiling in 13 of 15: not tested"),
+    Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min; training: "
+        "`sweep.py --jobs=2`, 90 min",
+        "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2; trained with it, mean "
+        "accuracy {:.3f} ± {:.3f} instead of {:.3f} ± {:.3f}",
+        (("2", "lines", 3, "all", "mismatch/outside"),
+         *flat(both("sweep.py", (sampler, "nothing"), "mean over the run")
+               for sampler in ("bfloat16", "the trainer's"))),
+        "7.5 % of tokens, 0.5 B parameters (trl issue 6789, second-hand)",
+        "training is at its ceiling: not tested"),
+    Row("tools", "which ratio or baseline, with a tool?", "`sweep.py --jobs=2`, 80 min of one core",
+        "mean accuracy over the run {:.2f} ± {:.2f} (`grpo`); less that: {:+.3f} ({:+.3f} to "
+        "{:+.3f}, `gspo`), {:+.3f} ({:+.3f} to {:+.3f}, `ctpo`), {:+.3f} ({:+.3f} to {:+.3f}, "
+        "`minpro`), {:+.3f} ({:+.3f} to {:+.3f}, `tir_otb`)",
+        (*both("sweep.py", ("calculator", "GRPO"), "mean accuracy over the run"),
+         *flat(interval("sweep.py", ("calculator", name), "less GRPO's")
+               for name in ("GSPO", "CTPO", "MinPRO", "OTB"))),
+        "CTPO ahead of GSPO with tools (2605.07331, second-hand)", "CTPO earlier, not better"),
+)

@@ -48,10 +48,10 @@ def measure(run: RunFolder) -> dict:
   """
   evaluated, accuracy = run.series("eval/accuracy")
   kept = run.rollout_iterations()
-  found = [_of_rows(run.rollouts(iteration), run.config) for iteration in kept]
+  by_iteration = [_of_rows(run.rollouts(iteration), run.config) for iteration in kept]
   return {"evaluated": evaluated.tolist(), "accuracy": accuracy.round(6).tolist(),
           "iterations": kept, "gradient_norm": float(run.series("optimizer/grad_norm")[1].mean())
-          } | {name: [one[name] for one in found] for name in found[0]}
+          } | {name: [one[name] for one in by_iteration] for name in by_iteration[0]}
 
 
 def _of_rows(rows: Sequence[dict], config: dict) -> dict[str, float | None]:
@@ -99,14 +99,14 @@ def render(results: dict[str, dict], folder: Path) -> None:
   for worked, name in PAIRS:
     keys = [f"{worked}_{name}_seed{seed}" for seed in SEEDS]
     if results.keys() >= set(keys):
-      found = [results[key]["measured"] for key in keys]
-      curve = padded([one["accuracy"] for one in found])
+      measured = [results[key]["measured"] for key in keys]
+      curve = padded([one["accuracy"] for one in measured])
       rows.append((worked, name, interval(curve[:, -1]), interval(curve.mean(1)),
-                   *(_ends(found, kind, at) for kind in ("guesses", "worked") for at in (0, -1)),
-                   interval(100 * np.array([np.mean(known(one["share"])) for one in found]))))
-      accuracy.setdefault(worked, {})[name] = (longest(found, "evaluated"), curve)
-      length.setdefault(worked, {})[name] = (longest(found, "iterations"),
-                                             padded([one["worked"] for one in found]))
+                   *(_ends(measured, kind, at) for kind in ("guesses", "worked") for at in (0, -1)),
+                   interval(100 * np.array([np.mean(known(one["share"])) for one in measured]))))
+      accuracy.setdefault(worked, {})[name] = (longest(measured, "evaluated"), curve)
+      length.setdefault(worked, {})[name] = (longest(measured, "iterations"),
+                                             padded([one["worked"] for one in measured]))
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   for title, panels in (("accuracy", accuracy), ("length of worked answers", length)):
@@ -119,9 +119,9 @@ def known(values: list[float | None]) -> list[float]:
   return [value for value in values if value is not None]
 
 
-def _ends(found: list[dict], kind: str, at: int) -> str:
+def _ends(measured: list[dict], kind: str, at: int) -> str:
   """The length at the first or last iteration that had rows of the kind."""
-  return interval(np.array([known(one[kind])[at] for one in found]))
+  return interval(np.array([known(one[kind])[at] for one in measured]))
 
 
 SWEEP = Sweep(HERE, cells(), measure, render)

@@ -84,13 +84,13 @@ def ideas() -> list[Job]:
 
 def baselines() -> list[Job]:
   """64 rows in groups of 4 or of 32, on-policy, without a ratio's help: one optimizer batch."""
-  found = []
+  out = []
   for task in ("warm", "ending"):
     for size, advantage in ((4, "otb"), (4, "rloo"), (32, "rloo"), (4, "opo")):
       setting = Setting(task, length=64, groups=64 // size, group_size=size, batches=1)
-      found.append(Job("baselines", f"{advantage}_{size}@reinforce?advantage={advantage}", setting,
+      out.append(Job("baselines", f"{advantage}_{size}@reinforce?advantage={advantage}", setting,
                        STEPS[:5], (0,), seeds=tuple(range(32))))
-  return found
+  return out
 
 
 def aggregations() -> list[Job]:

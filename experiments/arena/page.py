@@ -115,13 +115,13 @@ def side_table(name: str, reference: str | None = None) -> str:
           every[id(cell)] = tables.difference(cell, other)
   corrected = statistics.compare(every) if every else {}
   for cell in cells(name):
-    found = corrected.get(id(cell))
+    gap = corrected.get(id(cell))
     where = (cell.setting["task"], cell.age)
     where += (f"{cell.noise:g}",) if name == "noise" else ()
     where += (cell.setting["mixture"],) if name == "mixtures" else ()
     lines.append((*where, cell.method, f"{cell.steps[records.best_step(cell)]:g}",
                   tables.spread(tuned(cell)), tables.spread(tuned(cell, "mean")),
-                  *((("-", "-") if found is None else (str(found), SIGNS[found.sign]))
+                  *((("-", "-") if gap is None else (str(gap), SIGNS[gap.sign]))
                     if reference else ())))
   header = ("task", "age", *(("noise",) if name == "noise" else ()),
             *(("mixture",) if name == "mixtures" else ()), "method", "best step", "return",
@@ -137,26 +137,26 @@ def ideas_table() -> str:
       if other.method == "cispo" and conditions(other) == conditions(cell):
         every[cell.method, cell.setting["task"], cell.age] = (cell, other)
   corrected = statistics.compare({key: tables.difference(*pair) for key, pair in every.items()})
-  lines = [(*key, tables.spread(tuned(every[key][0])), str(found), SIGNS[found.sign])
-           for key, found in corrected.items()]
+  lines = [(*key, tables.spread(tuned(every[key][0])), str(difference), SIGNS[difference.sign])
+           for key, difference in corrected.items()]
   header = ("idea", "task", "age", "return", "less CISPO", "")
   return markdown_table(header, lines) if lines else NOT_RUN
 
 
 def ideas_verdict() -> str:
   """Returns one sentence: is an idea ahead of CISPO in the cell named before?"""
-  found = {}
+  differences = {}
   for cell in cells("ideas"):
     for other in cells("warm_256"):
       if other.method == "cispo" and conditions(other) == conditions(cell) and (
           cell.age == IDEAS_AGAINST.age):
-        found[cell.method] = tables.difference(cell, other)
-  if not found:
+        differences[cell.method] = tables.difference(cell, other)
+  if not differences:
     return "No idea has run yet."
-  corrected = statistics.compare(found)
+  corrected = statistics.compare(differences)
   ahead = [name for name, difference in corrected.items() if difference.sign > 0]
   behind = [name for name, difference in corrected.items() if difference.sign < 0]
-  text = f"Of {len(found)} ideas of our own, " + (
+  text = f"Of {len(differences)} ideas of our own, " + (
       f"{', '.join(ahead)} {'is' if len(ahead) == 1 else 'are'} ahead of CISPO" if ahead else
       "none is ahead of CISPO") + f" at age {IDEAS_AGAINST.age} (`warm`, 256 tokens)"
   return text + (f"; {', '.join(behind)} {'is' if len(behind) == 1 else 'are'} behind." if behind

@@ -61,7 +61,7 @@ def places(job: arena_cells.Job) -> set[tuple]:
 
 def further() -> list[arena_cells.Job]:
   """Returns the jobs of the claims that ask for more seeds, at the steps that the map chose."""
-  found = {}
+  by_setting = {}
   for claim in (claim for claim in CLAIMS if claim.more):
     for cell in records.read(RESULTS / f"{claim.table}.jsonl"):
       if cell.method in (claim.first, claim.second) and (cell.age, cell.noise) == (
@@ -69,8 +69,8 @@ def further() -> list[arena_cells.Job]:
         job = arena_cells.Job("more", cell.text, Setting(**cell.setting),
                               (cell.steps[records.best_step(cell)],), (cell.age,), (cell.noise,),
                               FURTHER_SEEDS)
-        found[job.method, job.setting, job.ages] = job
-  return list(found.values())
+        by_setting[job.method, job.setting, job.ages] = job
+  return list(by_setting.values())
 
 
 def run_map(jobs: list[arena_cells.Job], workers: int) -> None:

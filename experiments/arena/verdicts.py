@@ -63,9 +63,9 @@ def primary(claim: Claim) -> Pair | None:
 @functools.cache
 def primaries() -> dict[str, statistics.Difference]:
   """Returns the corrected difference of each claim whose primary cell has run, by its text."""
-  found = {claim.text: primary(claim) for claim in CLAIMS}
+  pairs = {claim.text: primary(claim) for claim in CLAIMS}
   return statistics.compare({text: tables.difference(*pair)
-                             for text, pair in found.items() if pair is not None})
+                             for text, pair in pairs.items() if pair is not None})
 
 
 def counts(claim: Claim) -> tuple[int, int, int]:

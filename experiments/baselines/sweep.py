@@ -82,9 +82,9 @@ def _key(name: str, size: int, prompts: int, seed: int) -> str:
 def measure(run: RunFolder) -> dict:
   """Returns the noise of every baseline on the run's policy, or the curves of a training run."""
   if Path(run.workdir).name.startswith("policy"):
-    found = gradient_noise.of_run(run.workdir, MEASURED, SIZES, PROMPTS)
+    noises = gradient_noise.of_run(run.workdir, MEASURED, SIZES, PROMPTS)
     return {name: {size: dataclasses.asdict(noise) for size, noise in by_size.items()}
-            for name, by_size in found.items()}
+            for name, by_size in noises.items()}
   norm = run.series("optimizer/grad_norm")[1]
   return {**accuracy.with_tokens(run),
           "norm": {str(q): float(np.quantile(norm, q)) for q in (0.5, 0.95)}}
@@ -95,9 +95,9 @@ def noise_table(results: dict[str, dict], stage: str) -> str:
   keys = [f"policy_{stage}_seed{seed}" for seed in SEEDS]
   rows = []
   if results.keys() >= set(keys):
-    found = [results[key]["measured"] for key in keys]
+    measured = [results[key]["measured"] for key in keys]
     for name in MEASURED:
-      of = lambda name, size, field: np.array([one[name][str(size)][field] for one in found])
+      of = lambda name, size, field: np.array([one[name][str(size)][field] for one in measured])
       rows.append((name, *(interval(of(name, size, "signal")) for size in (SIZES[0], SIZES[-1])),
                    *(interval(of(name, size, "noise") / of("RLOO", size, "noise"))
                      for size in SIZES)))
@@ -113,12 +113,12 @@ def training_table(results: dict[str, dict]) -> str:
       for name in TRAINED:
         keys = [_key(name, size, prompts(size), seed) for seed in SEEDS]
         if results.keys() >= set(keys):
-          found = [results[key]["measured"] for key in keys]
-          right = accuracy.curves(found)[1]
+          measured = [results[key]["measured"] for key in keys]
+          right = accuracy.curves(measured)[1]
           rows.append((budget, size, name, interval(right[:, -1]), interval(right.mean(1)),
-                       accuracy.tokens_until(found),
-                       interval(np.array([one["tokens"][-1] / 1000 for one in found])),
-                       *(interval(np.array([one["norm"][q] for one in found]))
+                       accuracy.tokens_until(measured),
+                       interval(np.array([one["tokens"][-1] / 1000 for one in measured])),
+                       *(interval(np.array([one["norm"][q] for one in measured]))
                          for q in ("0.5", "0.95"))))
   return tables.markdown_table(HEADER, rows)
 

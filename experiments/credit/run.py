@@ -73,13 +73,13 @@ CONDITIONS = {"size_16": "middle, rows differ", "early": "first token", "late": 
 def measure(name: str, method: str) -> dict[str, list]:
   """Returns share, alignment and by_position of a method in a case, a value for each seed."""
   (case, size), (advantage, error) = CASES[name], methods_of(name)[method]
-  found = []
+  landings = []
   for seed in SEEDS:
     one = dataclasses.replace(case, seed=seed)
     scored = planted_adapter.train(one, ADAPTED[name], seed) if name in ADAPTED else None
-    found.append(planted.landing(one, advantage, planted.Groups(size, GROUPS, seed), error,
+    landings.append(planted.landing(one, advantage, planted.Groups(size, GROUPS, seed), error,
                                  scored))
-  return {field.name: [getattr(one, field.name) for one in found]
+  return {field.name: [getattr(one, field.name) for one in landings]
           for field in dataclasses.fields(planted.Landing)}
 
 

@@ -15,17 +15,17 @@ HEADER = ("plan", "target", "program", "GB each, total", "collectives, GB", "mem
 
 def rows() -> list[tuple]:
   """Returns a row for each program of each recorded plan; work is that of one run of it."""
-  found = []
+  lines = []
   for path in sorted(HERE.glob("*.json")):
     plan = json.loads(path.read_text())
     for program in plan["programs"]:
       seconds, run = program["seconds"], program["run"]
-      found.append((path.stem, plan["target"], program["name"],
+      lines.append((path.stem, plan["target"], program["name"],
                     *map(number, (program["bytes"]["total"] / 1e9, run["collective_bytes"] / 1e9,
                                   run["memory_bytes"] / 1e12, seconds["compute"],
                                   seconds["memory"], seconds["interconnect"],
                                   100 * program["mfu"]))))
-  return found
+  return lines
 
 
 SHARES = ("plan", "target", "iteration, s", "prefill, %", "decode, %", "score, %", "step, %",

@@ -72,10 +72,10 @@ def differences(results: dict[str, dict]) -> dict[tuple, np.ndarray]:
   """
   out = {}
   for triple in TRIPLES:
-    found, other = (_measured(results, (*triple[:2], name)) for name in (triple[2], STABLE))
-    if triple[2] != STABLE and found is not None and other is not None:
-      _, both = accuracy.curves([*found, *other])
-      gap = both[:len(found)] - both[len(found):]
+    measured, other = (_measured(results, (*triple[:2], name)) for name in (triple[2], STABLE))
+    if triple[2] != STABLE and measured is not None and other is not None:
+      _, both = accuracy.curves([*measured, *other])
+      gap = both[:len(measured)] - both[len(measured):]
       out |= {(*triple, FINAL): gap[:, -1], (*triple, MEAN): gap.mean(1)}
   return out
 
@@ -85,13 +85,13 @@ def render(results: dict[str, dict], folder: Path) -> None:
   rows, curves = [], {}
   less, sentence = statistics.table_cells(differences(results))
   for size, terms, name in TRIPLES:
-    found = _measured(results, (size, terms, name))
-    if found is not None:
-      start = interval(np.array([one["accuracy"][0] for one in found]))
-      rows.append((size, terms, name, start, *accuracy.row(found),
+    measured = _measured(results, (size, terms, name))
+    if measured is not None:
+      start = interval(np.array([one["accuracy"][0] for one in measured]))
+      rows.append((size, terms, name, start, *accuracy.row(measured),
                    *(less.get((size, terms, name, column), tables.MISSING)
                      for column in (FINAL, MEAN))))
-      curves.setdefault(f"{size}, {terms} terms", {})[name] = accuracy.curves(found)
+      curves.setdefault(f"{size}, {terms} terms", {})[name] = accuracy.curves(measured)
   tables.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sentence + sweeps.made_at(results))
   if curves:

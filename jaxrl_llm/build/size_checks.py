@@ -46,23 +46,23 @@ def needs(m: ModelConfig | None, r: RolloutConfig, e: EvaluationConfig, heldout:
   rows = {f"rollout.{name}": getattr(r, name)
           for name in ("prompts", "group_size", "max_prompt_tokens", "max_new_tokens")}
   # Tokens, mask and log-probs of a rollout batch.
-  found = [("the rows of a rollout batch",
-            r.prompts * r.group_size * row_length * (2 * WORD + 1), rows),
-           ("the held-out problems", heldout * PROBLEM, {"task.heldout_problems": heldout}),
-           ("the sampled completions of the held-out problems",
-            heldout * samples * row_length * 2 * WORD,
-            {"evaluation.samples": e.samples, "task.heldout_problems": heldout,
-             "rollout.max_new_tokens": r.max_new_tokens})]
+  arrays = [("the rows of a rollout batch",
+             r.prompts * r.group_size * row_length * (2 * WORD + 1), rows),
+            ("the held-out problems", heldout * PROBLEM, {"task.heldout_problems": heldout}),
+            ("the sampled completions of the held-out problems",
+             heldout * samples * row_length * 2 * WORD,
+             {"evaluation.samples": e.samples, "task.heldout_problems": heldout,
+              "rollout.max_new_tokens": r.max_new_tokens})]
   if m is not None:
     sizes = {f"model.{name}": getattr(m, name) for name in
              ("vocab_size", "width", "num_layers", "num_heads", "head_dim", "mlp_width")}
     attention = m.width * m.head_dim * (2 * m.num_heads + 2 * m.num_kv_heads)
     layer = attention + 3 * m.width * m.mlp_width
     params = (m.vocab_size * m.width + m.num_layers * layer) * WORD
-    found.insert(0, ("the parameters", params, sizes))
-    found.append(("the parameters of earlier iterations", params * staleness,
-                  {"updates.staleness": staleness}))
-  return found
+    arrays.insert(0, ("the parameters", params, sizes))
+    arrays.append(("the parameters of earlier iterations", params * staleness,
+                   {"updates.staleness": staleness}))
+  return arrays
 
 
 def host_bytes() -> int:

@@ -56,9 +56,9 @@ def shaped(verdicts: Verdicts, host: Rollout,
   keep = verdicts.keep & ~host.truncated if cfg.mask_truncated else verdicts.keep
   if shaping.function is not None:
     with SHAPINGS.blamed(cfg.name):
-      found = shaping.function(rewards, verdicts.correct, new, host.group_id, keep,
-                               shaping.numbers)
-      rewards = checked_rewards(found, keep)
+      shaped_rewards = shaping.function(rewards, verdicts.correct, new, host.group_id, keep,
+                                        shaping.numbers)
+      rewards = checked_rewards(shaped_rewards, keep)
   if cfg.overlong_buffer:
     rewards = rewards + overlong_penalty(new, shaping.max_new_tokens, cfg.overlong_buffer,
                                          cfg.overlong_factor)
@@ -106,17 +106,17 @@ def checked_rewards(rewards, keep: np.ndarray) -> np.ndarray:
     ValueError: not finite in f32.
   """
   shape = np.shape(rewards)
-  found = np.asarray(rewards) if shape == keep.shape else None
-  if found is None or found.dtype.kind not in "biuf":
+  values = np.asarray(rewards) if shape == keep.shape else None
+  if values is None or values.dtype.kind not in "biuf":
     kind = "None" if rewards is None else f"{type(rewards).__name__} of shape {list(shape)}"
-    kind += "" if found is None else f" and {found.dtype}"
+    kind += "" if values is None else f" and {values.dtype}"
     raise TypeError(f"it returned {kind}; {len(keep)} rewards, one of each row, were expected")
-  found = found.astype(np.float64)
-  bad = np.flatnonzero(keep & ~(np.abs(found) <= np.finfo(np.float32).max))
+  values = values.astype(np.float64)
+  bad = np.flatnonzero(keep & ~(np.abs(values) <= np.finfo(np.float32).max))
   if len(bad):
-    raise ValueError(f"it returned {found[bad[0]]} for row {bad[0]} of {len(keep)}; finite numbers "
-                     "of float32 were expected")
-  return found
+    raise ValueError(f"it returned {values[bad[0]]} for row {bad[0]} of {len(keep)}; finite "
+                     "numbers of float32 were expected")
+  return values
 
 
 def shuffled(rewards: np.ndarray, keep: np.ndarray, seed: int,

@@ -135,11 +135,11 @@ class Checkpoints:
     if is_bucket(self._directory):
       return None
     try:
-      found = checksums.damage(self._directory / str(iteration),
+      damage = checksums.damage(self._directory / str(iteration),
                                slice(processes.index(), None, processes.count()))
     except OSError as error:
-      found = first_line(error)
-    return next((text for text in processes.exchange("damage", found) if text), None)
+      damage = first_line(error)
+    return next((text for text in processes.exchange("damage", damage) if text), None)
 
   def _set_aside(self, reasons: dict[int, str], chosen: int) -> None:
     """Moves the checkpoints after the chosen one out of the way; `reasons` says why, of each."""

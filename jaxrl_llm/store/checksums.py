@@ -61,8 +61,8 @@ def damage(folder: Path, share: slice = slice(None)) -> str | None:
   missing = next((name for name, _ in listed if not (folder / name).is_file()), None)
   if missing is not None:
     return f"{missing} is missing"
-  found = _digests([folder / name for name, _ in listed])
-  changed = [name for (name, digest), now in zip(listed, found, strict=True) if digest != now]
+  digests = _digests([folder / name for name, _ in listed])
+  changed = [name for (name, digest), now in zip(listed, digests, strict=True) if digest != now]
   others = f" and {len(changed) - 1} more" if changed[1:] else ""
   return f"{changed[0]}{others} changed since it was written" if changed else None
 

@@ -61,7 +61,7 @@ class Client:
       AwayError: no answer, or one that asks for patience.
       ServerError: the server refuses the request, which it would do again, or floods.
     """
-    status, content = self._whole(method, path, body)
+    status, content = self._answer(method, path, body)
     if status in AWAY:
       raise AwayError(f"status {status}: {_line(content)}")
     if not 200 <= status < 400:
@@ -74,7 +74,7 @@ class Client:
     except (ValueError, RecursionError):  # no JSON, or nested without end
       return None
 
-  def _whole(self, method: str, path: str, body: dict | None) -> tuple[int, bytes]:
+  def _answer(self, method: str, path: str, body: dict | None) -> tuple[int, bytes]:
     """(status, content) of an answer that is complete in time.
 
     The time limits of `requests` are for each read, so that a server which sends a byte now and
@@ -91,12 +91,12 @@ class Client:
 
     threading.Thread(target=work, name="server_answer", daemon=True).start()
     try:
-      found = done.get(timeout=max(0.0, end - time.monotonic()) + 1.0)
+      answer = done.get(timeout=max(0.0, end - time.monotonic()) + 1.0)
     except queue.Empty:
       raise AwayError(self._late()) from None
-    if isinstance(found, Exception):
-      raise found
-    return found
+    if isinstance(answer, Exception):
+      raise answer
+    return answer
 
   def _late(self) -> str:
     return f"its answer was not complete after server.timeout = {self._timeout:g} s"

@@ -127,14 +127,9 @@ def verdicts(by_group: dict[tuple[str, str], dict[int, dict]]) -> list[tuple]:
   """Returns the rows below VERDICT_HEADER: each source less the reward, paired by seed and warm
   start, corrected together.
   """
-  means = {source: {seed: accuracy.mean_sampled(x["measured"]) for seed, x in seeds.items()}
+  means = {(source,): {seed: accuracy.mean_sampled(x["measured"]) for seed, x in seeds.items()}
            for (source, _), seeds in by_group.items()}
-  differences = {source: statistics.paired(seeds, means[REWARD]) for source, seeds in means.items()
-                 if source != REWARD and REWARD in means}
-  corrected = statistics.compare({source: x for source, x in differences.items() if len(x) > 1})
-  words = {1: "above", 0: "not told apart", -1: "below"}
-  return [(source, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}", d.count,
-           words[d.sign]) for source, d in corrected.items()]
+  return statistics.comparison_rows(means, lambda key: (REWARD,))
 
 
 def screened(results: dict[str, dict]) -> list[tuple]:

@@ -66,16 +66,7 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
   """
   means = {key: {seed: accuracy.mean_sampled(record["measured"]) for seed, record in seeds.items()}
            for key, seeds in groups(results).items()}
-  differences = {}
-  for (name, source), seeds in means.items():
-    if source != REFERENCE and (name, REFERENCE) in means:
-      paired = statistics.paired(seeds, means[name, REFERENCE])
-      if len(paired) > 1:
-        differences[name, source] = paired
-  corrected = statistics.compare(differences)
-  words = {1: "above", 0: "not told apart", -1: "below"}
-  return [(*key, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}", d.count,
-           words[d.sign]) for key, d in corrected.items()]
+  return statistics.comparison_rows(means, lambda key: (key[0], REFERENCE))
 
 
 def sampled_row(records: list[dict]) -> tuple:

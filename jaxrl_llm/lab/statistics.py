@@ -12,7 +12,7 @@ interval does not do that: on 5 normal values it covers the mean 83 times in 100
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -124,6 +124,24 @@ def compare(differences: Mapping[Any, Sequence[float] | np.ndarray],
   """Returns each comparison of a page with its Holm-corrected interval, by name."""
   levels = holm({name: bootstrap(values).p for name, values in differences.items()}, alpha)
   return {name: bootstrap(values, levels[name]) for name, values in differences.items()}
+
+
+def comparison_rows(means: Mapping[tuple, Mapping[int, float]],
+                    reference: Callable[[tuple], tuple]) -> list[tuple]:
+  """Returns a row for each comparison of a page: the group's key, then mean, corrected interval, p,
+  seeds, and "above", "below" or "not told apart".
+
+  Args:
+    means: a number by seed, by group; those of one seed share their start and are paired.
+    reference: what a group is compared with; a group that is its own, or whose reference is not
+      there, has no row, and neither has one with a single seed in common.
+  """
+  differences = {key: values for key, seeds in means.items()
+                 if reference(key) != key and reference(key) in means
+                 and len(values := paired(seeds, means[reference(key)])) > 1}
+  words = {1: "above", 0: "not told apart", -1: "below"}
+  return [(*key, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}", d.count,
+           words[d.sign]) for key, d in compare(differences).items()]
 
 
 def table_cells(differences: Mapping[Any, np.ndarray]) -> tuple[dict[Any, str], str]:

@@ -126,3 +126,19 @@ def test_equal_resamples_have_no_spread_of_rounding():
   for level in (0.05, 1e-3):
     interval = statistics.bootstrap(values, level)
     assert all(np.isinf(x) or abs(x) < 100 for x in (interval.low, interval.high)), interval
+
+
+def test_rows_of_a_page_are_paired_and_corrected_together():
+  seeds, clear = range(7), (*CLEAR, 0.29, 0.35)
+  means = {("grpo",): {seed: 0.1 * seed for seed in seeds},
+           ("cispo",): {seed: 0.1 * seed + clear[seed] for seed in seeds},
+           ("gspo",): {seed: 0.1 * seed + (-0.2, 0.2)[seed % 2] for seed in seeds},
+           ("one",): {0: 0.9}}
+  rows = statistics.comparison_rows(means, lambda key: ("grpo",))
+  assert [(row[0], row[-1]) for row in rows] == [("cispo", "above"), ("gspo", "not told apart")]
+  alone = statistics.comparison_rows({key: means[key] for key in (("grpo",), ("cispo",))},
+                                     lambda key: ("grpo",))
+  assert alone[0][2] != rows[0][2], "one comparison needs no correction"
+  unpaired = {("grpo",): means["grpo",], ("cispo",): {9 - seed: value for seed, value
+                                                      in means["cispo",].items()}}
+  assert statistics.comparison_rows(unpaired, lambda key: ("grpo",))[0][-1] == "not told apart"

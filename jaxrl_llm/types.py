@@ -418,6 +418,7 @@ class Problem:
     demonstration: a worked completion; None where the task has none.
     id: unique in the task.
     context: messages of the problem's own before the prompt, as (role, content).
+    teacher: name of the teacher of its completions, where `teacher.pretrained` has several.
   """
 
   prompt: str
@@ -425,6 +426,7 @@ class Problem:
   demonstration: str | None = None
   id: str = ""
   context: tuple[tuple[str, str], ...] = ()
+  teacher: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

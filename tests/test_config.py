@@ -60,7 +60,9 @@ def walk(cls=Config, prefix: str = "", method=None):
 SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, "has_mtp": {"term.name": "mtp_ce"},
                "vocabulary.rules": {"vocabulary.top_k": 3},
                "samples_heldout": {"evaluation.samples": 4},
-               "reads_teacher": {"advantage.name": "reverse_kl"}}
+               "reads_teacher": {"advantage.name": "reverse_kl"},
+               "teacher.several": {"advantage.name": "reverse_kl",
+                                   "teacher.pretrained": "math=x,code=y"}}
 
 
 def conditions():

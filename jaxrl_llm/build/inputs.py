@@ -84,8 +84,8 @@ def digests(cfg: Config, only: str = "") -> Digests:
     key_files |= _files_of_numbers(section, getattr(cfg, section))
   if cfg.pretrained:
     key_files[PRETRAINED] = _of_checkpoint(cfg.pretrained)
-  if cfg.teacher.pretrained:
-    key_files[f"teacher.{PRETRAINED}"] = _of_checkpoint(cfg.teacher.pretrained)
+  for name, checkpoint in cfg.teacher.by_name.items():
+    key_files[f"teacher.{PRETRAINED}" + (f".{name}" if name else "")] = _of_checkpoint(checkpoint)
   places = {key: files for key, files in key_files.items() if not only or key == only}
   known = contents.digests(file for files in places.values() for file in files.values())
   return {key: {address_of(name): known[file] for name, file in files.items()}

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build.scoring import Scoring, make_scoring
-from jaxrl_llm.build.teacher import Teacher
+from jaxrl_llm.build.teacher import Teachers
 from jaxrl_llm.config import Config, RolloutConfig, StepConfig, UpdateConfig
 from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.objective.loss import policy_loss
@@ -96,8 +96,8 @@ class Learner:
 
 
 def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
-                 teacher: Teacher | None = None) -> Learner:
-  """The learner of a resolved config; `stop_ids` are the task's, `teacher` as in `make_scoring`.
+                 teachers: Teachers | None = None) -> Learner:
+  """The learner of a resolved config; `stop_ids` are the task's, `teachers` as in `make_scoring`.
 
   Raises:
     ConfigError: `model.attention` cannot serve packed rows.
@@ -105,7 +105,7 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   optimizer = make_optimizer(cfg.optimizer)
   full_step = dataclasses.replace(cfg.step, loss=dataclasses.replace(cfg.loss, stop_ids=stop_ids))
   rows, updates = parallel.rows(mesh), cfg.updates
-  scoring = make_scoring(cfg, model, mesh, stop_ids, teacher)
+  scoring = make_scoring(cfg, model, mesh, stop_ids, teachers)
 
   def make_step(micro_batches: int) -> StepFn:
     step_cfg = dataclasses.replace(full_step, micro_batches=micro_batches)

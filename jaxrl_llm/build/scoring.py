@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.build.teacher import Teacher
+from jaxrl_llm.build.teacher import ByRow, Teachers
 from jaxrl_llm.config import (
   AdvantageConfig,
   BatchConfig,
@@ -79,7 +79,7 @@ class Scoring:
     statistics: columns that are statistics of the anchor's pass, as (column, statistic).
     score_heldout: log-probs of held-out rows, all in one micro-batch.
     meter: the mismatch meter's pass over a few rows; None if `rollout.meter_rows` is 0.
-    teacher: returns the teacher's parameters; None without a teacher.
+    teachers: of the run; None without one.
   """
 
   anchor: str
@@ -92,7 +92,7 @@ class Scoring:
   statistics: tuple[tuple[str, str], ...]
   score_heldout: ScoreFn
   meter: MeterFn | None
-  teacher: Callable[[], Params] | None = None
+  teachers: Teachers | None = None
 
   def reads(self, parameters: str) -> bool:
     """Returns whether a column's pass reads a set of parameters, such as columns.REFERENCE."""
@@ -100,7 +100,7 @@ class Scoring:
 
 
 def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
-                 teacher: Teacher | None = None) -> Scoring:
+                 teachers: Teachers | None = None) -> Scoring:
   """The passes that a resolved config needs; `stop_ids` are the task's.
 
   Without a teacher, where a column reads one, its network is the policy's: for plans.
@@ -114,8 +114,8 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
   in_pieces = functools.partial(score_all, cfg=StepConfig(loss, pieces))
   needs, numbers = advantages.needs(cfg.advantage), ADVANTAGES.numbers(cfg.advantage)
-  parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers,
-                      model if teacher is None else teacher.model)
+  parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers)
+  networks = [model] if teachers is None else teachers.models
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
   return Scoring(
       anchor=anchor,
@@ -125,25 +125,62 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
       stats=stats,
       score=compiled(functools.partial(in_pieces, stats=stats)),
-      columns={name: ColumnPass(entry, compiled(entry.function(parts)))
+      columns={name: ColumnPass(entry, _column_pass(entry, parts, networks, compiled))
                for name, entry in columns.items() if not entry.statistic},
       statistics=statistics,
       score_heldout=compiled(functools.partial(score_all, rules=frozenset())),
       meter=make_meter(cfg.rollout, mesh,
                        functools.partial(score_all, stats=stats & {"in_support"})),
-      teacher=None if teacher is None else lambda: teacher.params,
+      teachers=teachers,
   )
+
+
+def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
+                 compiled: Callable[..., ColumnFn]) -> ColumnFn:
+  """The compiled pass of a column; where several teachers' parameters are read, one of each."""
+  passes = tuple(compiled(entry.function(parts._replace(teacher=teacher)))
+                 for teacher in (teachers if TEACHER in entry.reads else teachers[:1]))
+  if len(passes) == 1:
+    return passes[0]
+  return functools.partial(_by_row, passes, entry.reads.index(TEACHER))
+
+
+def _by_row(passes: tuple[ColumnFn, ...], place: int, *arguments, **packed) -> jax.Array:
+  """The column of rows with different teachers: each teacher scores the batch, one after the other,
+  and a row keeps what its own found.
+
+  Args:
+    place: of the `ByRow` among the arguments.
+  """
+  teachers: ByRow = arguments[place]
+  column = None
+  for index, (run, params) in enumerate(zip(passes, teachers.params, strict=True)):
+    if params is not None:
+      values = run(*arguments[:place], params, *arguments[place + 1:], **packed)
+      column = values if column is None else _of_teacher(teachers.of_row, index, values, column)
+  assert column is not None, "a row has a teacher"
+  return column
+
+
+@jax.jit
+def _of_teacher(of_row: jax.Array, index: int, values: jax.Array, others: jax.Array) -> jax.Array:
+  """`values` in the rows of the teacher with this index, `others` elsewhere; both [B, L]."""
+  return jnp.where((of_row == index)[:, None], values, others)
 
 
 def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:
   """Shapes and dtypes of what `score_rollout` finds for abstract arguments, with parts of rewards
-  where the advantage reads them; `params` stand for the reference, the base and the teacher, too.
+  where the advantage reads them; `params` stand for the reference and the base, too, and for a
+  teacher in plans.
   """
   score = functools.partial(score_rollout, scoring, **options)
-  scores = jax.eval_shape(score, dict.fromkeys(POLICIES, params), rollout)
+  rows, policies = rollout.length.shape[0], dict.fromkeys(POLICIES, params)
+  if scoring.teachers is not None:
+    policies[TEACHER] = scoring.teachers.shapes(rows)
+  scores = jax.eval_shape(score, policies, rollout)
   if not scoring.part_count:
     return scores
-  parts = jax.ShapeDtypeStruct((rollout.length.shape[0], scoring.part_count), jnp.float32)
+  parts = jax.ShapeDtypeStruct((rows, scoring.part_count), jnp.float32)
   return scores.replace(reward_parts=parts)
 
 
@@ -211,13 +248,14 @@ def _anchor(updates: UpdateConfig, batch: BatchConfig, step: StepConfig) -> str:
   return CURRENT if updates.optimizer_batches == 1 and not readers else RECOMPUTED
 
 
-def score_rollout(scoring: Scoring, policies: dict[str, Params | None], rollout: Rollout, *,
+def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
+                  rollout: Rollout, *,
                   own: bool = False, packing: Packing | None = None) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.
 
   Args:
-    policies: parameters by the names of columns.py: CURRENT at the start of the updates, and BASE
-      and REFERENCE where something reads them; TEACHER is the run's unless it stands here.
+    policies: parameters by the names of columns.py: CURRENT at the start of the updates, and BASE,
+      REFERENCE and TEACHER (`Teachers.of`) where something reads them.
     own: whether the current ones sampled the rollout, so that the mismatch meter can read the
       anchor's pass.
     packing: of the rollout's rows; None: they are padded.
@@ -230,8 +268,6 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | None], rollout:
     anchor = stats.log_probs
   elif scoring.anchor == BEHAVIOR:
     anchor = rollout.behavior_log_probs
-  if scoring.reads(TEACHER) and TEACHER not in policies:
-    policies = {**policies, TEACHER: scoring.teacher()}
   columns = {name: column.run(*(policies[reader] for reader in column.entry.reads), rollout,
                             scoring.sampling, **packed)
            for name, column in scoring.columns.items()}

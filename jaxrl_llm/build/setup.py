@@ -14,7 +14,7 @@ from jaxrl_llm.build.method_checks import check_rewards
 from jaxrl_llm.build.resolve import resolve, warn_of_off_policy_data
 from jaxrl_llm.build.samplers import Sampler, make_sampler
 from jaxrl_llm.build.task_setup import TaskSections, checked_task
-from jaxrl_llm.build.teacher import make_teacher
+from jaxrl_llm.build.teacher import make_teachers
 from jaxrl_llm.config import Config, load_plugins
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.models import Model, trainable
@@ -90,8 +90,10 @@ def build_learner(cfg: Config, devices=None, *,
   origin = str(import_weights.base_directory(cfg.pretrained)) if cfg.pretrained else None
   network = Model(cfg.model, parallel.Layout(mesh), origin)
   trainable.check(cfg.parameters, network)
-  teacher = make_teacher(cfg.teacher.pretrained, cfg.model, task.tokenizer, mesh)
-  return cfg, task, make_learner(cfg, network, mesh, task.stop_ids, teacher)
+  teachers = make_teachers(cfg.teacher, cfg.model, cfg.rollout.group_size, task.tokenizer, mesh)
+  if training and teachers is not None:
+    teachers.check(task)
+  return cfg, task, make_learner(cfg, network, mesh, task.stop_ids, teachers)
 
 
 def log_sampling(pretrained: str, ours: dict[str, float]) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from jaxrl_llm import registry
-from jaxrl_llm.fields import option, when
+from jaxrl_llm.fields import ConfigError, option, when
 from jaxrl_llm.registry import Choice, Combination, Table
 
 WEIGHTED = when(".level", "token", "sequence")
@@ -78,10 +78,37 @@ class KLConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TeacherConfig:
-  """A better policy, whose log-probs of the policy's own completions are read."""
+  """A better policy, or several, whose log-probs of the policy's own completions are read."""
 
   pretrained: str = option("", "Hugging Face checkpoint directory or hub name of the teacher; its "
-                           "tokenizer is the policy's", when=TEACHER)
+                           "tokenizer is the policy's; several, each for its own problems, by "
+                           "commas with names: math=runs/a,code=runs/b (task.data.teacher_column)",
+                           when=TEACHER)
+
+  @property
+  def several(self) -> bool:
+    """Returns whether each problem names its teacher."""
+    return "," in self.pretrained
+
+  @property
+  def by_name(self) -> dict[str, str]:
+    """Returns {name: checkpoint}; a teacher of all problems has the name "".
+
+    Raises:
+      ConfigError: one of several has no name, no checkpoint, or the name of another.
+    """
+    if not self.several:
+      return {"": self.pretrained} if self.pretrained else {}
+    checkpoints: dict[str, str] = {}
+    for entry in self.pretrained.split(","):
+      name, _, checkpoint = (part.strip() for part in entry.partition("="))
+      if not name or not checkpoint or name in checkpoints:
+        problem = f"the name {name!r} twice" if name in checkpoints else f"the entry {entry!r}"
+        raise ConfigError(f"teacher.pretrained = {self.pretrained!r} has {problem}; several "
+                          "teachers are NAME=CHECKPOINT with commas between. Fix: such as "
+                          "teacher.pretrained=math=runs/a,code=runs/b.")
+      checkpoints[name] = checkpoint
+    return checkpoints
 
 
 @dataclasses.dataclass(frozen=True)

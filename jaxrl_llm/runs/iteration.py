@@ -21,10 +21,10 @@ from jaxrl_llm.runs.rollout_batch import (
   verified,
 )
 from jaxrl_llm.runs.run_state import RunState
-from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE
+from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE, TEACHER
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.transforms import PhaseInputs
-from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
+from jaxrl_llm.types import Params, TrainBatch, TrainState
 
 
 class Iteration(NamedTuple):
@@ -100,7 +100,7 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
     following = aged if ahead is not None and iteration < loop.schedule.iterations else None
     policies = _policies(learner, run, following, reference)
     sampled = sample(loop.source, policies, run, ahead)  # 1 prompts, 2 rollout
-    scores = score(learner, policies, sampled.rollout)  # 4 scores
+    scores = score(learner, policies, sampled)  # 4 scores
     batch = verified(loop.source, sampled)  # 3 rewards
     scored = ScoredBatch(batch, scores, *trained_rewards(loop.shaping, batch, iteration))  # 6
     values = batch_values(loop.source, scored, run.state.step)
@@ -150,14 +150,16 @@ def sample(source: RolloutSource, policies: Policies, run: RunState,
   return dispatch(source, source.sampler.prepare(policy.params), policy.step, cursor)
 
 
-def score(learner: Learner, policies: Policies, rollout: Rollout) -> Scores:
+def score(learner: Learner, policies: Policies, sampled: Dispatched | RolloutBatch) -> Scores:
   """Dispatches the passes that the update reads; see `score_rollout`."""
   # In flight, other policies sampled a part of the tokens.
   same = policies.sampling is policies.current and not learner.updates.in_flight
   parameters = {CURRENT: policies.current.params, BASE: policies.base,
                 REFERENCE: policies.reference}
-  scores = score_rollout(learner.scoring, parameters, rollout, own=same,
-                         packing=learner.packing(rollout))
+  if learner.scoring.teachers is not None:
+    parameters[TEACHER] = learner.scoring.teachers.of(sampled.problems)
+  scores = score_rollout(learner.scoring, parameters, sampled.rollout, own=same,
+                         packing=learner.packing(sampled.rollout))
   interpolated = learner.scoring.anchor == INTERPOLATED
   return scores.replace(step=policies.current.step) if interpolated else scores
 

@@ -6,6 +6,7 @@ from jaxrl_llm.fields import option, when
 
 AUTO = "auto"
 COLUMNS = when(".mapping", AUTO)
+TEACHERS = when("teacher.several", text="several teachers in teacher.pretrained")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,8 @@ class DataConfig:
   id_column: str = option("", "column of a unique id; empty: the row number", when=COLUMNS)
   demonstration_column: str = option("", "column of a worked completion, for the warm start; of "
                                      "messages the last one", when=COLUMNS)
+  teacher_column: str = option("", "column of the name of the teacher of a row's completions",
+                               when=TEACHERS)
   bad_rows: str = option("error", "rows that cannot be read or converted: an error, or left out "
                          "and counted", choices=("error", "drop"))
   verifier: str = option(AUTO, "how answers are checked (grading/grading.py): exact, numeric, "

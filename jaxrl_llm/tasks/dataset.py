@@ -120,15 +120,21 @@ class Dataset(TaskBase):
         self._verifiers |= {problem.id: kind for problem in part}
 
   def _load(self, key: str, source: DataConfig, name: str, limit: int | None) -> ProblemTable:
+    heldout = key == "heldout_path"
     read = Source(f"task.data.{key}", source.path, source.split, make_mapping(source),
-                  _verifier(source), source.bad_rows, name,
-                  rows="heldout-" if key == "heldout_path" else "")
+                  _verifier(source), source.bad_rows, name, "heldout-" if heldout else "",
+                  "" if heldout else source.teacher_column)
     return load(read, self.prompt_ids, limit)
 
   def keep(self, problems: list[Problem]) -> None:
     """Trains on these problems alone."""
     self._train = [problems]
     self._mixture = Mixture.of([len(problems)], (), self.seed)
+
+  @property
+  def training_problems(self) -> list[Problem]:
+    """All problems that are trained on, file by file."""
+    return [problem for part in self._train for problem in part]
 
   @property
   def has_demonstrations(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.grading.grading import Verdict, judge
-from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError, check_text
+from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError, check_text, scalar
 from jaxrl_llm.tasks.readers import read_rows
 from jaxrl_llm.types import Problem
 
@@ -49,6 +49,7 @@ class Source:
     bad_rows: "error", or "drop" to leave out and count bad rows.
     name: put before ids, where several sources are read.
     rows: put before the number of a row without an id.
+    teacher_column: column of the name of the row's teacher; empty: none is read.
   """
 
   key: str
@@ -59,6 +60,7 @@ class Source:
   bad_rows: str = "error"
   name: str = ""
   rows: str = ""
+  teacher_column: str = ""
 
 
 def load(source: Source, prompt_ids: Callable[..., list[int]],
@@ -79,6 +81,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
     counts["read"] += 1
     try:
       fields = _converted(place, row, source)
+      teacher = _teacher(place, row, source)
       name = names.of(place, fields, counts["read"])
       tokens = 0 if name is None else _length(place, row, fields, prompt_ids)
     except ConfigError as error:
@@ -100,7 +103,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
       counts["too_long"] += 1
       continue
     problems.append(Problem(fields.prompt, fields.answer, fields.demonstration, name,
-                            fields.context))
+                            fields.context, teacher))
     lengths.append(tokens)
   if reasons and source.bad_rows == "error":
     raise ConfigError(_bad_rows(reasons, _bad_rows_key(source.key)))
@@ -246,6 +249,21 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
     raise ConfigError(
         f"{place}: {error}. Fix: the row, task.data.mapping, or the columns "
         "task.data.prompt_column and task.data.answer_column.") from error
+
+
+def _teacher(place: str, row: dict, source: Source) -> str:
+  """Returns the name of a row's teacher; empty without a column.
+
+  Raises:
+    ConfigError: with the place; the row names none.
+  """
+  if not source.teacher_column:
+    return ""
+  try:
+    return scalar(row, source.teacher_column)
+  except RowError as error:
+    raise ConfigError(f"{place}: {error}. Fix: the row, or another "
+                      "task.data.teacher_column.") from error
 
 
 def _check_fields(fields: Fields) -> None:

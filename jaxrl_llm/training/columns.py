@@ -33,7 +33,8 @@ class ColumnParts(NamedTuple):
     cfg: the loss, and how many micro-batches the rows are scored in.
     rules: fields of Sampling that prune the vocabulary.
     numbers: of the run's advantage.
-    teacher: the network of `teacher.pretrained`; None where there is none.
+    teacher: a network of `teacher.pretrained`; None where there is none. Of several teachers each
+      has a pass of its own.
   """
 
   model: Model
@@ -118,12 +119,13 @@ def _needs_teacher(teacher: TeacherConfig, reader: str) -> None:
   if not teacher.pretrained:
     raise ConfigError(f"teacher.pretrained = '': {reader} reads the teacher's log-probs. Fix: "
                       "teacher.pretrained=<a checkpoint with the policy's tokenizer>.")
+  _ = teacher.by_name  # refuses names that are none
 
 
 @register(TEACHER_COLUMN, reads=(TEACHER,), program="score_teacher", check=_needs_teacher)
 def teacher_log_probs(parts: ColumnParts) -> Callable[..., Array]:
-  """Log-probs of the sampled tokens under the teacher, f32, nats: at the sampler's temperature,
-  over the whole vocabulary.
+  """Log-probs of the sampled tokens under the row's teacher, f32, nats: at the sampler's
+  temperature, over the whole vocabulary.
   """
   return functools.partial(_log_probs, functools.partial(score, model=parts.teacher, cfg=parts.cfg,
                                                          rules=frozenset()))

@@ -21,6 +21,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.fields import Problems, flags_of
 from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.tasks import make_task, survey
+from jaxrl_llm.tasks.problem_table import NoRowsError
 from jaxrl_llm.tasks.rewards import rewarded
 from jaxrl_llm.types import Task
 
@@ -119,8 +120,11 @@ def _likely_task(s: TaskSections, tokenizer, problems: Problems, error: ConfigEr
         {"task.heldout_problems": heldout}))
   for bad_rows in (("error", "drop") if fixes else ("drop",)):
     likely = survey.with_proposal(s.task, fixes, heldout, bad_rows)
-    with problems:
-      return make_task(likely, s.seed, s.rollout.prompts, tokenizer=tokenizer)
+    with problems, survey.unlogged():
+      try:
+        return make_task(likely, s.seed, s.rollout.prompts, tokenizer=tokenizer)
+      except NoRowsError:  # the cause of its first row is said above
+        return None
   return None
 
 

@@ -385,11 +385,19 @@ def make_mapping(cfg: DataConfig) -> Mapping:
   if cfg.mapping != AUTO:
     return MAPPINGS[cfg.mapping]
 
+  def cell(row: dict, key: str, read: Callable):
+    column = getattr(cfg, key)
+    if column in row or column in leaves(row):
+      return read(row, column)
+    raise RowError(f"no column {column!r}; columns present: {', '.join(leaves(row)) or 'none'}; "
+                   f"task.data.{key} asks for it")
+
   def columns(row: dict) -> Fields:
-    name = scalar(row, cfg.id_column) if cfg.id_column else None
-    prompt, context = _asked(row, cfg.prompt_column)
-    demonstration = _demonstrated(row, cfg.demonstration_column)
-    return Fields(prompt, scalar(row, cfg.answer_column), demonstration, name, context)
+    name = cell(row, "id_column", scalar) if cfg.id_column else None
+    prompt, context = cell(row, "prompt_column", _asked)
+    demonstration = (cell(row, "demonstration_column", _demonstrated)
+                     if cfg.demonstration_column else None)
+    return Fields(prompt, cell(row, "answer_column", scalar), demonstration, name, context)
 
   return Mapping(columns, unique=bool(cfg.id_column))
 
@@ -405,12 +413,10 @@ def _asked(row: dict, column: str) -> tuple[str, tuple[tuple[str, str], ...]]:
   return _messages(value[:last + 1])
 
 
-def _demonstrated(row: dict, column: str) -> str | None:
+def _demonstrated(row: dict, column: str) -> str:
   """Returns the demonstration in a column: its text, its number, or the message that follows the
-  user's last one; None without a column.
+  user's last one.
   """
-  if not column:
-    return None
   value = _get(row, column)
   if is_messages(value):
     if value[-1].get("role") == "user":

@@ -63,6 +63,10 @@ class Source:
   teacher_column: str = ""
 
 
+class NoRowsError(ConfigError):
+  """No row of a file can be used as the config says."""
+
+
 def load(source: Source, prompt_ids: Callable[..., list[int]],
          limit: int | None) -> ProblemTable:
   """Reads all problems of a source into memory.
@@ -108,7 +112,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
   if reasons and source.bad_rows == "error":
     raise ConfigError(_bad_rows(reasons, _bad_rows_key(source.key)))
   if counts["read"] and counts["bad"] == counts["read"]:
-    raise ConfigError(f"{source.key} = {source.path!r}: all of its {counts['bad']} rows are bad. "
+    raise NoRowsError(f"{source.key} = {source.path!r}: all of its {counts['bad']} rows are bad. "
                       f"The first: {reasons[0]}")
   _check_some(source, counts, problems, limit, longest)
   logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "
@@ -219,7 +223,7 @@ def _bad_rows(reasons: list[str], key: str) -> str:
   first = causes[0].partition(": ")[2]
   others = [cause for cause in causes[1:] if cause.partition(": ")[2] != first]
   same = len(causes) - 1 - len(others)
-  more = f" So are {same} of the next bad rows." if same else ""
+  more = f" {same} more bad rows have the same cause." if same else ""
   more += f" Other bad rows: {'; '.join(others)}." if others else ""
   return f"{reasons[0]} Or {key}=drop.{more}"
 
@@ -247,8 +251,8 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
     return fields
   except RowError as error:
     raise ConfigError(
-        f"{place}: {error}. Fix: the row, task.data.mapping, or the columns "
-        "task.data.prompt_column and task.data.answer_column.") from error
+        f"{place}: {error}. Fix: the row, task.data.mapping, or the keys of the columns "
+        "(task.data.prompt_column, .answer_column, .demonstration_column).") from error
 
 
 def _teacher(place: str, row: dict, source: Source) -> str:

@@ -4,14 +4,19 @@ A proposal only completes the message about a file that cannot be read as the co
 trains on it before the user has set these keys.
 """
 
+import collections
+import contextlib
 import dataclasses
 import importlib.util
 import itertools
+import logging
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from jaxrl_llm.config import ConfigError, TaskConfig
 from jaxrl_llm.grading.grading import Verdict, judge
+from jaxrl_llm.tasks import problem_table
 from jaxrl_llm.tasks.data import AUTO, DataConfig
 from jaxrl_llm.tasks.mappings import is_messages, leaves
 from jaxrl_llm.tasks.readers import read_rows
@@ -35,9 +40,11 @@ def proposal(cfg: TaskConfig) -> dict[str, str]:
     file cannot be read at all.
   """
   rows = [leaves(row) for row in _rows(cfg.data)]
+  counts = collections.Counter(itertools.chain.from_iterable(rows))
+  columns = [name for name, count in counts.items() if 2 * count > len(rows)]
+  rows = [row for row in rows if set(columns) <= row.keys()]  # a row that lacks one is a bad row
   if not rows or cfg.data.mapping != AUTO:
     return {}
-  columns = [name for name in rows[0] if all(name in row for row in rows)]
   names = {"prompt_column": _prompt_column(rows, columns, cfg.data.prompt_column)}
   names["answer_column"] = _answer_column(rows, columns, cfg.data.answer_column,
                                           names["prompt_column"])
@@ -53,6 +60,18 @@ def proposal(cfg: TaskConfig) -> dict[str, str]:
     names["verifier"] = _verifier(cfg.data.verifier, answers, written)
   return {f"task.data.{key}": value for key, value in names.items()
           if value and value != getattr(cfg.data, key)}
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+  """What is tried only for a message says nothing of the rows that it leaves out."""
+  logger = logging.getLogger(problem_table.__name__)
+  level = logger.level
+  logger.setLevel(logging.ERROR)
+  try:
+    yield
+  finally:
+    logger.setLevel(level)
 
 
 def with_proposal(cfg: TaskConfig, fixes: dict[str, str], heldout: int | None,

@@ -74,6 +74,23 @@ def test_one_failing_start_names_every_key(tmp_path, shape):
   assert all(key in str(error) for key in error.fixes)
 
 
+def test_bad_rows_hide_no_key(tmp_path, caplog):
+  """A row without an answer and one that is no JSON: the keys are named, and so are both rows."""
+  rows = [json.dumps({"question": f"{i} plus {i}?", "solution": 2 * i}) for i in range(60)]
+  rows[7], path = json.dumps({"question": "1 plus 1?"}), tmp_path / "a.jsonl"
+  path.write_text("\n".join([*rows, "{torn"]))
+  for values in ({}, {"task.data.prompt_column": "question", "task.data.answer_column": "solution"}):
+    config = load("own_data")()
+    config.update_from_flattened_dict({"task.data.path": str(path)} | values)
+    with pytest.raises(ConfigError) as error:
+      setup.build_learner(setup.resolve(convert.from_dict(config)), jax.devices()[:1])
+    text = str(error.value)
+    assert "task.data.demonstration_column=solution" in text
+    assert text.count("line 8: ") == text.count("line 61: ") == 1
+    assert ("prompt_column=question" in text) == (not values)
+  assert "left out" not in caplog.text  # nothing was: the file was refused
+
+
 def test_one_problem_a_start_takes_more_of_them(tmp_path, monkeypatch):
   """The wrong implementation: only the first problem is named."""
   def first(problems):

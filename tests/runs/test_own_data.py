@@ -79,7 +79,8 @@ def test_bad_rows_hide_no_key(tmp_path, caplog):
   rows = [json.dumps({"question": f"{i} plus {i}?", "solution": 2 * i}) for i in range(60)]
   rows[7], path = json.dumps({"question": "1 plus 1?"}), tmp_path / "a.jsonl"
   path.write_text("\n".join([*rows, "{torn"]))
-  for values in ({}, {"task.data.prompt_column": "question", "task.data.answer_column": "solution"}):
+  right = {"task.data.prompt_column": "question", "task.data.answer_column": "solution"}
+  for values in ({}, right):
     config = load("own_data")()
     config.update_from_flattened_dict({"task.data.path": str(path)} | values)
     with pytest.raises(ConfigError) as error:

@@ -2,7 +2,7 @@
 
   python experiments/distillation/sweep.py --only=^teacher_
   python experiments/export.py --workdir=runs/distillation/teacher_seed50-<hash> \
-    --out=runs/distillation_teacher
+    --checkpoint=best --out=runs/distillation_teacher
   python experiments/distillation/sweep.py --jobs=2         again after the screening
   python experiments/distillation/sweep.py --seeds=7        two seeds more
   python experiments/distillation/sweep.py --render
@@ -27,20 +27,19 @@ from jaxrl_llm.reporting.reader import RunFolder
 HERE = Path(__file__).parent
 CHECKPOINT = "runs/distillation_teacher"
 SCREENING, TEACHER_SEED, SEEDS = 100, 50, (0, 1, 2, 3, 4)
-STEPS = ("3e-4", "1e-3", "3e-3")
+STEPS = ("1e-4", "3e-4", "1e-3")
 BASE = ("--config=configs/offpolicy.py:grpo", "--config.updates.staleness=0",
         "--config.updates.anchor=behavior", "--config.task.heldout_problems=64",
         "--config.evaluation.every=2")
 TEACHER = Cell(f"teacher_seed{TEACHER_SEED}",
-               (*BASE, "--config.iterations=60", "--config.optimizer.learning_rate=1e-3",
-                f"--config.seed={TEACHER_SEED}"))
+               (*BASE, "--config.iterations=100", "--config.optimizer.learning_rate=3e-4",
+                "--config.checkpoint.best=eval/avg@8", f"--config.seed={TEACHER_SEED}"))
 TAUGHT = (f"--config.teacher.pretrained={CHECKPOINT}", "--config.advantage.name=reverse_kl")
 REWARD = "reward"
 SOURCES = {
     REWARD: (),
     "teacher, advantage": TAUGHT,
     "teacher, loss term": (*TAUGHT, "--config.advantage.coef=0", "--config.term.name=distill"),
-    "teacher and reward": (*TAUGHT, "--config.advantage.reward=1.0"),
 }
 HEADER = ("credit from", "step", *accuracy.SAMPLED_HEADER[:6], "commit")
 TOKENS_HEADER = ("credit from", "step", "n", "seeds that reach .9", "thousand tokens until .9",
@@ -150,8 +149,9 @@ def of_teacher(results: dict[str, dict]) -> str:
   if record is None:
     return "\nThe teacher's run is missing.\n"
   measured = record["measured"]
-  return (f"\nThe teacher's sampled accuracy is {measured['sampled'][-1]:.2f}, after "
-          f"{measured['tokens'][-1] / 1e3:.0f} thousand tokens of its own; its warm start had "
+  best = int(np.argmax(measured["sampled"]))
+  return (f"\nThe teacher's sampled accuracy is {measured['sampled'][best]:.2f}, after "
+          f"{measured['tokens'][best] / 1e3:.0f} thousand tokens of its own; its warm start had "
           f"{measured['sampled'][0]:.2f}.\n")
 
 

@@ -31,8 +31,8 @@ MANIFEST, FILES = "files.json", "files"
 UNFINISHED = ".new-"
 # Sections that a warm start does not read, so that runs of different methods share it.
 UNREAD = ("iterations", "reward", "dynamic_sampling", "shaping", "estimator", "advantage",
-          "aggregation", "correction", "kl", "entropy", "critic", "term", "vocabulary", "transform",
-          "updates", "evaluation", "checkpoint")
+          "aggregation", "correction", "kl", "teacher", "entropy", "critic", "term", "vocabulary",
+          "transform", "updates", "evaluation", "checkpoint")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-dtypes",
             "transformers", "tokenizers", "safetensors", "datasets", "pyarrow", "reasoning-gym",
             "qwix")
@@ -155,14 +155,17 @@ def inputs(cfg: Config, learner: Learner) -> dict | None:
   values["mesh"] = dict(learner.mesh.shape)
   del values["plugins"]  # their content counts
   del values["task"]["shuffle_rewards"]  # there are none
+  for name in ("learning_rate", "warmup_steps"):  # the warm start has its own schedule
+    del values["optimizer"][name]
   data_values = values["task"].get("data", {})
+  data_values.pop("teacher_column", None)
   paths = (data_values.get("path", ""), data_values.get("heldout_path", ""),
            cfg.task.prompt.examples, cfg.warm_start.path)
   paths = [path.strip() for entry in paths for path in entry.split(",") if path.strip()]
   if not all(Path(path).exists() for path in paths):
     return None
   files = {key: digests for key, digests in run_inputs.digests(cfg).items()
-           if not key.startswith("evaluation.")}
+           if not key.startswith(("evaluation.", "teacher."))}
   if cfg.pretrained and run_inputs.PRETRAINED not in files:
     return None
   sources = {str(path.relative_to(PACKAGE)): _digest(path) for path in PACKAGE.rglob("*.py")}

@@ -13,7 +13,7 @@ import tiny
 
 from jaxrl_llm.build import setup, shared_starts
 from jaxrl_llm.build import warm_start as warm_start_lib
-from jaxrl_llm.config import from_dict
+from jaxrl_llm.config import TeacherConfig, from_dict
 from jaxrl_llm.store import cache
 
 
@@ -53,6 +53,7 @@ UNREAD = {
     "length": {"iterations": 9},
     "control": {"task": {"shuffle_rewards": True}},
     "regulariser": {"kl": {"coef": 0.1}},
+    "step": {"optimizer": {"learning_rate": 5e-3, "warmup_steps": 3}},
 }
 
 
@@ -70,6 +71,13 @@ def without_the_seed(cfg, learner):
 
 def test_the_key_holds_what_is_read_and_nothing_else(shared):
   assert mistakes(shared_starts.key) == []
+
+
+def test_a_teacher_is_not_of_the_key(shared, tmp_path):
+  cfg, learner = learner_for()
+  (tmp_path / "config.json").write_text("{}")
+  taught = dataclasses.replace(cfg, teacher=TeacherConfig(str(tmp_path)))
+  assert shared_starts.key(taught, learner) == shared_starts.key(cfg, learner)
 
 
 def test_a_key_without_the_seed_is_rejected(shared):

@@ -53,7 +53,7 @@ QUESTIONS = (
              ("staleness", "arena", "in_flight", "position", "scale"),
              "which ratio holds on old rollouts?"),
     Question("Which baseline?", ("baselines",), "which baseline, from how many samples?",
-             "OTB of the sequence: noise {:.2f} ± {:.2f} of RLOO's from 4; no gain in training",
+             "of 4, OTB of the sequence: noise {:.2f} ± {:.2f} of RLOO's; no gain in training",
              both("sweep.py, early", ("OTB of the sequence",), "noise, 4 rows")),
     Question("Does credit land on the token that decides?", ("credit",),
              "does credit land where it is decided?",
@@ -73,7 +73,7 @@ QUESTIONS = (
              tuple(Place("sweep.py", (sampler, "nothing"), "mean over the run")
                    for sampler in ("bfloat16", "the trainer's"))),
     Question("And with a tool?", ("tools",), "which ratio or baseline, with a tool?",
-             "less GRPO: GSPO {:+.3f} ({:+.3f} to {:+.3f}, decided), CTPO {:+.3f}, OTB {:+.3f}",
+             "minus GRPO: GSPO {:+.3f} ({:+.3f} to {:+.3f}, decided), CTPO {:+.3f}, OTB {:+.3f}",
              (*interval("sweep.py", ("calculator", "GSPO"), "less GRPO's"),
               *(Place("sweep.py", ("calculator", name), "less GRPO's")
                 for name in ("CTPO", "OTB")))),

@@ -88,8 +88,12 @@ def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch)
 
 def test_the_shares_of_the_figure_are_those_of_the_arena_s_page():
   caption = README.split("phase_warm.png)")[1].split("## ")[0]
-  page = (ROOT / "experiments" / "arena" / "README.md").read_text().split("Of 18 claims")[0]
+  page = (ROOT / "experiments" / "arena" / "README.md").read_text()
   for name, shown in (("cispo", "CISPO still\nends at "), ("grpo", "GRPO and no ratio at "),
                       ("none", "GRPO and no ratio at "), ("gspo", "GSPO at ")):
-    share = re.search(rf"\b{name} ([\d.]+),", page)[1]
+    share = re.search(rf"\b{name} ([\d.]+),", page.split("Of 18 claims")[0])[1]
     assert f"{shown}{share}" in caption, name
+  against = next(line for line in page.splitlines() if line.startswith("| CISPO collapses on old"))
+  assert ("not decided" in against) == ("do not decide CISPO against GRPO" in caption)
+  differs = "The instruments differ** on: GSPO is ahead of GRPO" in page
+  assert differs == ("GSPO above GRPO, where the two disagree" in caption)

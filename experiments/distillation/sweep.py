@@ -3,18 +3,15 @@
   python experiments/distillation/sweep.py --only=^teacher_
   python experiments/export.py --workdir=runs/distillation/teacher_seed50-<hash> \
     --checkpoint=best --out=runs/distillation_teacher
-  python experiments/distillation/sweep.py --jobs=2         again after the screening
+  python experiments/distillation/sweep.py --jobs=2
   python experiments/distillation/sweep.py --seeds=7        two seeds more
   python experiments/distillation/sweep.py --render
 
-The first two commands make the teacher, a run by reward of the same task and network. Sources of
-credit x steps (learning rates) on the task of configs/offpolicy.py. One seed screens the steps; the
-best of each source, by mean sampled accuracy over the run, has five other seeds, which are cells
-once the screening has its results. Writes the tables of README.md and accuracy.png beside this
-file.
+The first two commands make the teacher, a run by reward of the same task and network. Then sources
+of credit x seeds on the task of configs/offpolicy.py, at its step. Writes the tables of README.md
+and accuracy.png beside this file.
 """
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +23,7 @@ from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 CHECKPOINT = "runs/distillation_teacher"
-SCREENING, TEACHER_SEED, SEEDS = 100, 50, (0, 1, 2, 3, 4)
-STEPS = ("1e-4", "3e-4", "1e-3")
+TEACHER_SEED, SEEDS = 50, (0, 1, 2, 3, 4)
 BASE = ("--config=configs/offpolicy.py:grpo", "--config.updates.staleness=0",
         "--config.updates.anchor=behavior", "--config.task.heldout_problems=64",
         "--config.evaluation.every=2")
@@ -41,40 +37,23 @@ SOURCES = {
     "teacher, advantage": TAUGHT,
     "teacher, loss term": (*TAUGHT, "--config.advantage.coef=0", "--config.term.name=distill"),
 }
-HEADER = ("credit from", "step", *accuracy.SAMPLED_HEADER[:6], "commit")
-TOKENS_HEADER = ("credit from", "step", "n", "seeds that reach .9", "thousand tokens until .9",
+HEADER = ("credit from", *accuracy.SAMPLED_HEADER[:6], "commit")
+TOKENS_HEADER = ("credit from", "n", "seeds that reach .9", "thousand tokens until .9",
                  "the reward's tokens, over these")
 VERDICT_HEADER = ("credit from", f"mean over the run, less {REWARD}", "interval, Holm-corrected",
                   "p", "n", "this page alone")
 
 
-def cell(source: str, step: str, seed: int) -> Cell:
-  """Returns a student's run; its name tells source and step apart by underscores."""
+def cell(source: str, seed: int) -> Cell:
+  """Returns a student's run."""
   key = source.replace(", ", "-").replace(" ", "-")
-  return Cell(f"{key}_{step}_seed{seed}",
-              (*BASE, "--config.iterations=30", *SOURCES[source],
-               f"--config.optimizer.learning_rate={step}", f"--config.seed={seed}"))
+  return Cell(f"{key}_seed{seed}",
+              (*BASE, "--config.iterations=20", *SOURCES[source], f"--config.seed={seed}"))
 
 
 def cells() -> list[Cell]:
-  """Returns the teacher's run, the screening, and the seeds of each source whose screening is
-  complete.
-  """
-  results = sweep_results.read(HERE)
-  screening = [cell(source, step, SCREENING) for source, step in itertools.product(SOURCES, STEPS)]
-  return [TEACHER, *screening,
-          *(cell(source, step, seed) for seed in SEEDS for source in SOURCES
-            if (step := best_step(results, source)))]
-
-
-def best_step(results: dict[str, dict], source: str) -> str | None:
-  """Returns the step with the highest mean over the run on the screening's seed; None before all
-  steps have results.
-  """
-  names = {step: cell(source, step, SCREENING).name for step in STEPS}
-  if not results.keys() >= set(names.values()):
-    return None
-  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[names[step]]["measured"]))
+  """Seed by seed, so that an unfinished sweep has whole seeds."""
+  return [TEACHER, *(cell(source, seed) for seed in SEEDS for source in SOURCES)]
 
 
 def measure(run: RunFolder) -> dict:
@@ -82,15 +61,11 @@ def measure(run: RunFolder) -> dict:
   return accuracy.measure_sampled(run) | {"tokens": accuracy.with_tokens(run)["tokens"]}
 
 
-def groups(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]:
-  """Returns results by (source, step) and seed, in the order of SOURCES, without those of the
-  screening.
-  """
-  by_seed, out = sweep_results.by_seed(results), {}
-  for source, step in itertools.product(SOURCES, STEPS):
-    seeds = by_seed.get(sweep_results.group(cell(source, step, 0).name), {})
-    out[source, step] = {seed: x for seed, x in seeds.items() if seed != SCREENING}
-  return {key: seeds for key, seeds in out.items() if seeds}
+def groups(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
+  """Returns the students' results by source and seed, in the order of SOURCES."""
+  by_seed = sweep_results.by_seed(results)
+  named = {source: by_seed.get(sweep_results.group(cell(source, 0).name), {}) for source in SOURCES}
+  return {source: seeds for source, seeds in named.items() if seeds}
 
 
 def tokens_until(record: dict) -> float:
@@ -103,44 +78,32 @@ def tokens_until(record: dict) -> float:
   return reached[0] / 1e3 if reached else float(np.inf)
 
 
-def token_rows(by_group: dict[tuple[str, str], dict[int, dict]]) -> list[tuple]:
+def token_rows(by_group: dict[str, dict[int, dict]]) -> list[tuple]:
   """Returns the rows below TOKENS_HEADER; ratios are of medians over the seeds that both have."""
-  until = {key: {seed: tokens_until(record) for seed, record in seeds.items()}
-           for key, seeds in by_group.items()}
-  reference = next((seeds for (source, _), seeds in until.items() if source == REWARD), {})
+  until = {source: {seed: tokens_until(record) for seed, record in seeds.items()}
+           for source, seeds in by_group.items()}
+  reference = until.get(REWARD, {})
   rows = []
-  for key, seeds in until.items():
+  for source, seeds in until.items():
     reached = [value for value in seeds.values() if np.isfinite(value)]
     shared = sorted(seeds.keys() & reference.keys())
     middle, other = (np.median([x[seed] for seed in shared]) if shared else np.inf
                      for x in (seeds, reference))
     known = np.isfinite(middle) and np.isfinite(other)
-    rows.append((*key, len(seeds), len(reached),
+    rows.append((source, len(seeds), len(reached),
                  ", ".join(f"{seeds[seed]:.0f}" if np.isfinite(seeds[seed]) else "never"
                            for seed in sorted(seeds)),
                  f"{other / middle:.2f}" if known else tables.MISSING))
   return rows
 
 
-def verdicts(by_group: dict[tuple[str, str], dict[int, dict]]) -> list[tuple]:
+def verdicts(by_group: dict[str, dict[int, dict]]) -> list[tuple]:
   """Returns the rows below VERDICT_HEADER: each source less the reward, paired by seed and warm
   start, corrected together.
   """
   means = {(source,): {seed: accuracy.mean_sampled(x["measured"]) for seed, x in seeds.items()}
-           for (source, _), seeds in by_group.items()}
+           for source, seeds in by_group.items()}
   return statistics.comparison_rows(means, lambda key: (REWARD,))
-
-
-def screened(results: dict[str, dict]) -> list[tuple]:
-  """Returns a row for each source: mean over the run and final accuracy at each step."""
-  def short(record: dict | None) -> str:
-    if record is None:
-      return tables.MISSING
-    measured = record["measured"]
-    return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
-
-  return [(source, *(short(results.get(cell(source, step, SCREENING).name)) for step in STEPS))
-          for source in SOURCES]
 
 
 def of_teacher(results: dict[str, dict]) -> str:
@@ -158,19 +121,17 @@ def of_teacher(results: dict[str, dict]) -> str:
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   page, by_group = folder / "README.md", groups(results)
-  rows = [(*key, *cells_of[:6], cells_of[-1]) for key, seeds in by_group.items()
+  rows = [(source, *cells_of[:6], cells_of[-1]) for source, seeds in by_group.items()
           if (cells_of := accuracy.sampled_row(list(seeds.values())))]
-  progress = f"\n{len(results)} of {1 + len(SOURCES) * (len(STEPS) + len(SEEDS))} runs are there."
+  progress = f"\n{len(results)} of {len(cells())} runs are there."
   tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
                       + of_teacher(results) + progress + sweeps.made_at(results))
   tables.replace_part(page, "sweep.py, tokens",
                       tables.markdown_table(TOKENS_HEADER, token_rows(by_group)))
   tables.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(by_group)))
-  tables.replace_part(page, "sweep.py, screening",
-                      tables.markdown_table(("credit from", *STEPS), screened(results)))
   shown = {}
-  for (source, _), seeds in by_group.items():
+  for source, seeds in by_group.items():
     measured = [record["measured"] for record in seeds.values()]
     tokens = np.mean(accuracy.padded([entry["tokens"] for entry in measured]), 0) / 1e3
     shown[source] = {kind: (tokens, accuracy.padded([entry[kind] for entry in measured]))

@@ -3,6 +3,7 @@
 `run.py` calls it. Verdicts are those of `lab.statistics`, Holm over the primary cells of the page.
 """
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ PAGE = HERE / "README.md"
 LAW = ("none", "cispo", "minpro", "grpo", "cispo_window", "gspo", "ctpo")
 NOT_RUN = "*Not run yet.*\n"
 SIGNS = {1: "ahead", -1: "behind", 0: "not decided"}
+SMALL = 0.001  # share of the optimum below which a decided difference does not matter
 
 
 def tuned_table(methods_of: Sequence[str] = MAP) -> str:
@@ -46,7 +48,7 @@ def tuned_table(methods_of: Sequence[str] = MAP) -> str:
 
 
 def shares_table() -> str:
-  """Returns, for each method on rows of 256 tokens, where it holds and how it fails."""
+  """Returns, for each method on completions of 256 tokens, where it holds and how it fails."""
   lines = []
   for table in ("warm_256", "ending_256"):
     for cell in cells(table):
@@ -88,7 +90,7 @@ def law_table() -> str:
 
 
 def drift_table() -> str:
-  """Returns slopes of mean and spread of L_t over t, log against log, and both at the row's end."""
+  """Returns slopes of mean and spread of L_t over t, log against log, and both at the end."""
   lines = []
   for table in ("warm_256", "warm_1024", "ending_256"):
     for cell in cells(table):
@@ -100,9 +102,15 @@ def drift_table() -> str:
                   for y in (drift, spread)]
         lines.append((table.replace("_", " "), cell.method, cell.age, f"{drift[-1]:.1f}",
                       f"{slopes[0]:.2f}", f"{spread[-1]:.1f}", f"{slopes[1]:.2f}"))
-  header = ("rows", "method", "age", "mean of L_T, nats", "its slope", "spread of L_T",
+  header = ("completions", "method", "age", "mean of L_T, nats", "its slope", "spread of L_T",
             "its slope ")
   return markdown_table(header, lines) if lines else NOT_RUN
+
+
+def word(difference: statistics.Difference) -> str:
+  """Returns the side on which a difference is; a decided one may be too small to matter."""
+  small = difference.sign and abs(difference.mean) < SMALL
+  return SIGNS[difference.sign] + (f", by less than {SMALL:g}" if small else "")
 
 
 def side_table(name: str, reference: str | None = None) -> str:
@@ -121,7 +129,7 @@ def side_table(name: str, reference: str | None = None) -> str:
     where += (cell.setting["mixture"],) if name == "mixtures" else ()
     lines.append((*where, cell.method, f"{cell.steps[records.best_step(cell)]:g}",
                   tables.spread(tuned(cell)), tables.spread(tuned(cell, "mean")),
-                  *((("-", "-") if gap is None else (str(gap), SIGNS[gap.sign]))
+                  *((("-", "-") if gap is None else (str(gap), word(gap)))
                     if reference else ())))
   header = ("task", "age", *(("noise",) if name == "noise" else ()),
             *(("mixture",) if name == "mixtures" else ()), "method", "best step", "return",
@@ -137,7 +145,7 @@ def ideas_table() -> str:
       if other.method == "cispo" and conditions(other) == conditions(cell):
         every[cell.method, cell.setting["task"], cell.age] = (cell, other)
   corrected = statistics.compare({key: tables.difference(*pair) for key, pair in every.items()})
-  lines = [(*key, tables.spread(tuned(every[key][0])), str(difference), SIGNS[difference.sign])
+  lines = [(*key, tables.spread(tuned(every[key][0])), str(difference), word(difference))
            for key, difference in corrected.items()]
   header = ("idea", "task", "age", "return", "less CISPO", "")
   return markdown_table(header, lines) if lines else NOT_RUN
@@ -172,12 +180,15 @@ def answer() -> str:
   order = sorted((name for name, age in here if age == oldest),
                  key=lambda name: -np.mean(tuned(here[name, oldest])))
   shown = ", ".join(f"{name} {np.mean(tuned(here[name, oldest])):.2f}" for name in order)
-  agree = [says(claim, primaries().get(claim.text)) for claim in CLAIMS]
-  return (f"**On rows of 256 tokens that are {oldest} iterations old, from a warm start, each "
-          f"method at its best step ends at this share of the optimum: {shown}. Of "
-          f"{len(CLAIMS)} claims, the cell named beforehand agrees with {agree.count('agrees')}, "
-          f"contradicts {agree.count('contradicts')}, and does not decide "
-          f"{agree.count('not decided')}.**\n")
+  verdicts = {claim: says(claim, primaries().get(claim.text)) for claim in CLAIMS}
+  decided = "; ".join(f"{claim.text}: {primaries()[claim.text]}" for claim, verdict in
+                      verdicts.items() if verdict == "agrees")
+  counts = collections.Counter(verdict.replace("-", "not run") for verdict in verdicts.values())
+  return (f"**On completions of 256 tokens that are {oldest} iterations old, from a warm start, "
+          f"each method at the step that is best on these seeds ends at this share of the optimum: "
+          f"{shown}. Of {len(CLAIMS)} claims, each in the cell named beforehand: "
+          + ", ".join(f"{word} {count}" for word, count in counts.most_common())
+          + f". What agrees: {decided or 'nothing'}.**\n")
 
 
 def time_table() -> str:

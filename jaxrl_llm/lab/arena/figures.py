@@ -50,10 +50,10 @@ def phase(cells: Sequence[Cell], path=None, title: str = "") -> Picture:
     place.set_title(names[index], fontsize=9, color=INK)
   figure.colorbar(image, ax=axes, shrink=0.8, label="final return / optimum")
   setting = cells[0].setting
-  figure.suptitle(title or f"{setting['task']}, rows of {setting['length']} tokens: return, and "
-                  f"share of {len(cells[0].seeds)} runs that end at {HELD} or above", fontsize=10)
+  figure.suptitle(title or f"{setting['task']}, completions of {setting['length']} tokens: return, "
+                  f"and share of {len(cells[0].seeds)} runs that end at {HELD} or above", fontsize=10)
   figure.supxlabel("step size", fontsize=9)
-  figure.supylabel("age of the rows, iterations", fontsize=9)
+  figure.supylabel("staleness (age of the completions), iterations", fontsize=9)
   if path is not None:
     figure.savefig(path, format="png", dpi=130, pil_kwargs={"optimize": True})
   return figure

@@ -50,8 +50,9 @@ def phase(cells: Sequence[Cell], path=None, title: str = "") -> Picture:
     place.set_title(names[index], fontsize=9, color=INK)
   figure.colorbar(image, ax=axes, shrink=0.8, label="final return / optimum")
   setting = cells[0].setting
+  runs = f"{len(cells[0].seeds)} runs that end at {HELD} or above"
   figure.suptitle(title or f"{setting['task']}, completions of {setting['length']} tokens: return, "
-                  f"and share of {len(cells[0].seeds)} runs that end at {HELD} or above", fontsize=10)
+                  f"and share of {runs}", fontsize=10)
   figure.supxlabel("step size", fontsize=9)
   figure.supylabel("staleness (age of the completions), iterations", fontsize=9)
   if path is not None:

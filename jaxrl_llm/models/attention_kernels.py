@@ -3,7 +3,8 @@
 Shapes and results are those of `blocked_attention.attend_blocks`. Of the libraries, JAX's kernels
 serve grouped heads, segments and a backward pass on both TPU (splash) and GPU (triton) without
 another dependency; cuDNN's is the fastest on a GPU, but in JAX's public interface it knows only
-lengths, so that it does not serve packed rows.
+lengths, so that it does not serve packed rows. The kernels are imported where they are used: that
+takes .3 s.
 """
 
 import functools
@@ -11,11 +12,6 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.pallas.ops.gpu import attention as triton_attention
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_kernel,
-  splash_attention_mask,
-)
 
 LANES = 128  # of a TPU: head widths and blocks are multiples of it
 LARGEST_BLOCK = 512
@@ -27,6 +23,8 @@ def splash(queries, keys, values, segments, interpret: bool = False):
   Args:
     interpret: runs the kernel's operations one by one on any device, for tests.
   """
+  from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
+
   groups, length, size = queries.shape[2:]
   block = min(LARGEST_BLOCK, -(-length // LANES) * LANES)
   kernel = _splash_kernel(keys.shape[1] * groups, length + -length % block, block, interpret)
@@ -40,6 +38,11 @@ def splash(queries, keys, values, segments, interpret: bool = False):
 
 @functools.cache
 def _splash_kernel(heads: int, length: int, block: int, interpret: bool):
+  from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel,
+    splash_attention_mask,
+  )
+
   mask = splash_attention_mask.CausalMask((length, length))
   sizes = splash_attention_kernel.BlockSizes(
       block_q=block, block_kv=block, block_kv_compute=block, block_q_dkv=block, block_kv_dkv=block,
@@ -65,6 +68,8 @@ def triton(queries, keys, values, segments, interpret: bool = False):
   Args:
     interpret: as in `splash`.
   """
+  from jax.experimental.pallas.ops.gpu import attention as triton_attention
+
   groups, length, size = queries.shape[2:]
   keys, values = (jnp.repeat(x, groups, 1) for x in (keys, values))
   tiles = [_by_column(_padded(x, 2, LANES)) for x in (_all_heads(queries), keys, values)]

@@ -9,9 +9,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import requests
-from requests.adapters import HTTPAdapter
-
 KEY = "JAXRL_LLM_SERVER_KEY"  # environment variable with the server's API key
 AWAY = (409, 425, 429, 500, 502, 503, 504)  # the same request may succeed later
 PAUSE = 0.5, 10.0  # seconds between two attempts: at first, at most
@@ -41,6 +38,9 @@ class Client:
   """
 
   def __init__(self, url: str, in_flight: int, timeout: float, patience: float):
+    import requests  # late: a run without a server starts .2 s earlier
+    from requests.adapters import HTTPAdapter
+
     self.url = url.rstrip("/")
     self._timeout, self._patience = timeout, patience
     self._session = requests.Session()
@@ -102,6 +102,8 @@ class Client:
     return f"its answer was not complete after server.timeout = {self._timeout:g} s"
 
   def _read(self, method: str, path: str, body: dict | None, end: float) -> tuple[int, bytes]:
+    from requests import RequestException
+
     content, size = [], 0
     try:
       with self._session.request(method, self.url + path, json=body, stream=True,
@@ -117,7 +119,7 @@ class Client:
           if time.monotonic() > end:
             raise AwayError(self._late())
         return answer.status_code, b"".join(content)
-    except requests.RequestException as error:
+    except RequestException as error:
       raise AwayError(f"{type(error).__name__}: {error}") from error
 
   def with_retries(self, call: Callable[[], Answer], stop: threading.Event | None = None) -> Answer:

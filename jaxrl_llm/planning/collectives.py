@@ -19,6 +19,9 @@ _PAIRS = re.compile(r"source_target_pairs=\{([\d,{}]*)\}")
 _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S*)\))? \{([^}]*)\}")
 _ORDER = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS = re.compile(r"'([^']+)'=(\d+)")
+# Between slices a TPU's compiler leaves a collective to the runtime: a device sends its part to its
+# host, and this attribute says of which collective it is.
+_BY_HOST = re.compile(r'_xla_megascale_transfer_type="?(\w+)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Moved:
     count: how many.
     bytes: of their outputs.
     wire: bytes that the device sends, and as many that it receives, in a ring over the group.
-    across: those of `wire` in groups that reach over several slices.
+    across: bytes that the device sends between slices.
   """
 
   count: float = 0.0
@@ -59,12 +62,27 @@ def of_visit(module: hlo.Module, visit: hlo.Visit, devices: int,
   if instruction.opcode in ("fusion", "async-start"):
     return [(kind, moved * visit.times)
             for kind, moved in _fused(module, instruction, (devices, slices))]
+  if by_host := _BY_HOST.search(instruction.attributes):
+    return ([(_host_kind(by_host), _moved_by_host(by_host, instruction, slices) * visit.times)]
+            if instruction.opcode == "send" else [])
   kind = _kind(instruction)
   if kind is None:
     return []
   start = visit.computation.by_name.get(instruction.operands[0]) if instruction.operands else None
   source = start if instruction.opcode.endswith("-done") and start else instruction
   return [(kind, _moved(kind, instruction.size, source, (devices, slices)) * visit.times)]
+
+
+def _host_kind(match: re.Match) -> str:
+  return match[1].lower().replace("_", "-")
+
+
+def _moved_by_host(match: re.Match, send: hlo.Instruction, slices: int) -> Moved:
+  """What goes between slices for a `send`, whose first buffer is the device's part."""
+  size = send.buffers[0].size
+  across = {"all-reduce": 2 * (slices - 1) / slices, "reduce-scatter": (slices - 1) / slices,
+            "all-to-all": (slices - 1) / slices, "all-gather": slices - 1.0}
+  return Moved(1.0, size, 0.0, across.get(_host_kind(match), 1.0) * size)
 
 
 def _kind(instruction: hlo.Instruction) -> str | None:

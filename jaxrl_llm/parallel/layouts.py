@@ -86,22 +86,28 @@ class Layout:
     return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs,
                          axis_names=names, check_vma=False)
 
-  def over_data(self, function, shared, rows):
-    """Returns function(layout, shared, rows), which each part of `data` computes by itself, and
+  def over_data(self, function, shared, divided, axis: int):
+    """Returns function(layout, shared, divided), which each part of `data` computes by itself, and
     whose results, with a leading axis of the parts, are not yet added up.
+
+    Not a `shard_map`: with one axis divided by hand the compiler's division of the others fails
+    where a gather's operand is divided over two of them, as the embeddings are.
 
     Args:
       shared: pytree that each part has wholly.
-      rows: pytree whose leading axis is divided over `data`.
+      divided: pytree of arrays whose axis `axis` is divided over `data`, and further over the
+        devices that hold a part's rows.
     """
     inside, parts = dataclasses.replace(self, across=True), self.mesh.shape["data"]
-    layout = NamedSharding(self.mesh, PartitionSpec("data", INSIDE_DATA["rows"]))
+    names = PartitionSpec(*(None,) * axis, "data", INSIDE_DATA["rows"])
 
-    def divided(x):
-      return jax.lax.with_sharding_constraint(x.reshape(parts, -1, *x.shape[1:]), layout)
+    def by_part(x):
+      x = x.reshape(*x.shape[:axis], parts, -1, *x.shape[axis + 1:])
+      return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, names))
 
-    run = jax.vmap(functools.partial(function, inside, shared), spmd_axis_name="data")
-    return run(jax.tree.map(divided, rows))
+    run = jax.vmap(functools.partial(function, inside, shared), in_axes=axis,
+                   spmd_axis_name="data")
+    return run(jax.tree.map(by_part, divided))
 
   @property
   def platform(self) -> str:

@@ -9,7 +9,7 @@ Shapes: M micro-batches of N bins, K rows of a bin, C tokens of a bin, B rows of
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,11 @@ class Packing:
   count: Int[Array, ""]
   bins: Bins
   shared: Int[Array, "M N K"] | None = None
+
+  @property
+  def bins_by_micro_batch(self) -> dict[str, Any]:
+    """The arrays [M, N, ...]; devices that hold rows divide the bins of each micro-batch."""
+    return {"rows": self.rows, "shared": self.shared}
 
 
 class Prompts(NamedTuple):

@@ -1,6 +1,7 @@
 """One optimizer update: gradients summed over micro-batches, then the optimizer."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +32,9 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
   """((loss, metrics), gradient) of a whole optimizer batch, summed over its micro-batches.
 
   The weights of `loss` were computed on the whole batch, so it is additive over rows and the split
-  changes nothing. Where unpacked rows are divided over `data`, each part of it adds up its
-  micro-batches, and the sums meet once, because slices of TPUs are joined there by a slow network.
+  changes nothing. Where rows are divided over `data`, each part of it adds up its micro-batches,
+  and the sums meet once, because slices of TPUs are joined there by a slow network. Without
+  experts, that is: a batched `ragged_dot` has no form in which the parts share the weights.
 
   Args:
     params: the trained leaves, which the gradient is taken for.
@@ -40,8 +42,10 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
     frozen: the other leaves.
     packing: the micro-batches of a TrainBatch; None: `cfg.micro_batches` of unpacked rows.
   """
-  if packing is None and _apart_over_data(model, cfg.micro_batches):
-    return _gradients_of_parts(params, batch, loss=loss, model=model, cfg=cfg, frozen=frozen)
+  micro_batches = cfg.micro_batches if packing is None else packing.rows.shape[0]
+  if _apart_over_data(model, micro_batches):
+    run = functools.partial(gradients, loss=loss, cfg=cfg)
+    return _gradients_of_parts(run, model, params, frozen, batch, packing)
 
   def of_trained(trained, rows):
     return loss(trainable.merge(trained, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
@@ -68,14 +72,21 @@ def _apart_over_data(model, micro_batches: int) -> bool:
           and layout.mesh.shape["data"] > 1 and not model.config.num_experts)
 
 
-def _gradients_of_parts(params, batch, *, loss, model, cfg: StepConfig, frozen):
-  """`gradients`, by each part of `data` for itself, and then added up."""
-  def of_part(layout, shared, rows):
-    trained, frozen = shared
-    return gradients(trained, rows, loss=loss, model=dataclasses.replace(model, constrain=layout),
-                     cfg=cfg, frozen=frozen)
+def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | None):
+  """`gradients`, by each part of `data` for itself, and then added up.
 
-  (value, metrics), grads = model.constrain.over_data(of_part, (params, frozen), batch)
+  A part has its rows of the batch or, packed, its bins of each micro-batch and the whole batch.
+  """
+  def of_part(layout, shared, divided):
+    trained, frozen, rows, packing = shared
+    rows, packing = (divided, None) if packing is None else (rows, packing.replace(**divided))
+    return run(trained, rows, model=dataclasses.replace(model, constrain=layout), frozen=frozen,
+               packing=packing)
+
+  shared, divided, axis = (params, frozen, None, None), batch, 0
+  if packing is not None:
+    shared, divided, axis = (params, frozen, batch, packing), packing.bins_by_micro_batch, 1
+  (value, metrics), grads = model.constrain.over_data(of_part, shared, divided, axis)
   metrics = {name: metric.reduce() for name, metric in metrics.items()}
   return (jnp.sum(value), metrics), jax.tree.map(lambda x: jnp.sum(x, 0), grads)
 

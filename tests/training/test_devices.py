@@ -5,6 +5,7 @@ than they must.
 import collections
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,10 @@ from jaxrl_llm.planning import collectives, hlo
 from jaxrl_llm.rollouts import decoding, engine, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
 from jaxrl_llm.rollouts.next_token import Draw
+from jaxrl_llm.training import train_step
+from jaxrl_llm.training.packing import Packer
 from jaxrl_llm.training.train_step import gradients
-from jaxrl_llm.types import PromptBatch, Rollout, Sampling, TrainBatch
+from jaxrl_llm.types import Bins, PromptBatch, Rollout, Sampling, TrainBatch
 
 DENSE = ModelConfig(vocab_size=32, width=16, num_layers=2, num_heads=8, num_kv_heads=8, head_dim=4,
                     mlp_width=48)
@@ -81,7 +84,7 @@ def params_of(model):
   return jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, model.init(jax.random.key(0)))
 
 
-def loss_and_gradients(model, cfg, mesh=None):
+def loss_and_gradients(model, cfg, mesh=None, packing=None):
   """(loss, gradient by leaf), on one device or a mesh."""
   trained, frozen = trainable.split(params_of(model), cfg.parameters, jax.random.key(1))
   rows = batch()
@@ -92,7 +95,7 @@ def loss_and_gradients(model, cfg, mesh=None):
                        for tree, layout in zip((trained, frozen), layouts, strict=True))
     rows = jax.device_put(rows, parallel.rows(mesh))
   run = jax.jit(functools.partial(gradients, loss=policy_loss, model=model, cfg=cfg))
-  (value, _), gradient = run(trained, rows, frozen=frozen)
+  (value, _), gradient = run(trained, rows, frozen=frozen, packing=packing)
   return jax.device_get((value, gradient))
 
 
@@ -138,6 +141,24 @@ def test_a_row_may_be_divided_over_devices(name, axes, monkeypatch):
   assert_same(found, on_one_device(name))
 
 
+# Two parts of `data`, which stand for two slices of four devices, and two micro-batches.
+PARTS = MeshConfig(2, 2, 2)
+MICRO = {"dense": ("dense", False), "dense-packed": ("dense", True)}
+
+
+def packing_of(packed: bool):
+  """Eight bins of a row each, four in a micro-batch; None for padded rows."""
+  return Packer(Bins(LENGTH, 1), 1, 4)(batch().rollout.length) if packed else None
+
+
+@pytest.mark.parametrize("name, packed", quick_of((), MICRO, {"dense-packed"}))
+def test_micro_batches_of_parts_add_up_to_the_batch(name, packed):
+  model = Model(MODELS[name])
+  cfg = dataclasses.replace(step_config(model), micro_batches=2)
+  found = loss_and_gradients(model, cfg, mesh_of(PARTS), packing_of(packed))
+  assert_same(found, on_one_device(name))
+
+
 @pytest.mark.slow
 def test_gradients_that_are_not_summed_over_devices_are_rejected(monkeypatch):
   real = jax.shard_map
@@ -165,7 +186,8 @@ def sent(traced) -> list[dict]:
   return found
 
 
-def traced_gradients(cfg: ModelConfig, axes: MeshConfig, length: int = LENGTH):
+def traced_gradients(cfg: ModelConfig, axes: MeshConfig, length: int = LENGTH,
+                     micro_batches: int = 1, packing=None):
   """The traced loss and gradients of rows of so many tokens."""
   mesh = mesh_of(axes)
   model = Model(cfg, parallel.Layout(mesh))
@@ -177,8 +199,9 @@ def traced_gradients(cfg: ModelConfig, axes: MeshConfig, length: int = LENGTH):
 
   params = jax.tree.map(abstract, model.shapes(), layout)
   rows = jax.tree.map(lambda x: abstract(x, parallel.rows(mesh)), batch())
-  run = functools.partial(gradients, loss=policy_loss, model=model, cfg=step_config(model))
-  return jax.jit(run, out_shardings=((None, None), layout)).trace(params, rows)
+  step = dataclasses.replace(step_config(model), micro_batches=micro_batches)
+  run = functools.partial(gradients, loss=policy_loss, model=model, cfg=step)
+  return jax.jit(run, out_shardings=((None, None), layout)).trace(params, rows, packing=packing)
 
 
 def head_bytes(chunk: int, monkeypatch) -> float:
@@ -186,6 +209,23 @@ def head_bytes(chunk: int, monkeypatch) -> float:
   monkeypatch.setattr(token_stats, "CHUNK", chunk)
   wide = dataclasses.replace(STACKED, num_layers=1, vocab_size=4096)
   return sum(sent(traced_gradients(wide, MESHES["fsdp"]))[0].values())
+
+
+def bytes_across(name: str, packed: bool) -> float:
+  """Bytes that the gradients of two micro-batches send between two slices, over the parameters'."""
+  wide = dataclasses.replace(MODELS[name], num_layers=1, vocab_size=2048)
+  traced = traced_gradients(wide, PARTS, micro_batches=2, packing=packing_of(packed))
+  module = hlo.parse(traced.lower().compile().as_text())
+  moved = sum(move.across * (1 if visit.loop is None else 2) for visit in module.visits()[0]
+              for _, move in collectives.of_visit(module, visit, 8, slices=2))
+  return moved / sum(4 * math.prod(x.shape) for x in jax.tree.leaves(Model(wide).shapes()))
+
+
+@pytest.mark.parametrize("name, packed", quick_of((), MICRO, {"dense-packed"}))
+def test_gradients_cross_slices_once_a_step(name, packed, monkeypatch):
+  assert bytes_across(name, packed) < 0.7  # a device has a fourth of most parameters
+  monkeypatch.setattr(train_step, "_apart_over_data", lambda *_: False)  # as the compiler would
+  assert bytes_across(name, packed) > 1.2
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import types
 import typing
 
 DEFAULT = "default"  # the value of a choice that another key decides
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 class ConfigError(Exception):
@@ -250,9 +251,9 @@ def checked(key: str, value, hint, meta):
 
 
 def _inside(number, meta) -> bool:
-  """Returns whether a number is finite and within its range."""
+  """Returns whether a number is within its range and, as a float, finite in float32."""
   low, high = meta["low"], meta["high"]
-  finite = number == number and abs(number) != float("inf")
+  finite = number == number and (isinstance(number, int) or abs(number) <= FLOAT32_MAX)
   return finite and (low is None or number >= low) and (high is None or number <= high)
 
 

@@ -90,6 +90,7 @@ def build_learner(cfg: Config, devices=None, *,
   origin = str(import_weights.base_directory(cfg.pretrained)) if cfg.pretrained else None
   network = Model(cfg.model, parallel.Layout(mesh), origin)
   trainable.check(cfg.parameters, network)
+  size_checks.check_adapters(cfg.parameters, network.shapes())
   teachers = make_teachers(cfg.teacher, cfg.model, cfg.rollout.group_size, task.tokenizer, mesh)
   if training and teachers is not None:
     teachers.check(task)

@@ -8,7 +8,14 @@ import os
 
 import jax
 
-from jaxrl_llm.config import ConfigError, EvaluationConfig, ModelConfig, RolloutConfig
+from jaxrl_llm.config import (
+  ConfigError,
+  EvaluationConfig,
+  ModelConfig,
+  ParametersConfig,
+  RolloutConfig,
+)
+from jaxrl_llm.models import trainable
 from jaxrl_llm.parallel import processes
 
 WORD = 4  # bytes of an int32 or f32
@@ -28,8 +35,26 @@ def check(model: ModelConfig | None, rollout: RolloutConfig, evaluation: Evaluat
   Raises:
     ConfigError: naming the largest of the keys that a need follows from, and both sizes.
   """
+  _refuse(needs(model, rollout, evaluation, max(heldout, 0), staleness))
+
+
+def check_adapters(cfg: ParametersConfig, shapes) -> None:
+  """As `check`, of the adapters of `cfg` on parameters of these shapes.
+
+  Raises:
+    ConfigError: naming the rank, and both sizes.
+  """
+  if cfg.train == "lora":
+    trained, _ = jax.eval_shape(lambda params: trainable.split(params, cfg, jax.random.key(0)),
+                                shapes)
+    size = sum(leaf.size for leaf in jax.tree.leaves(trained["lora"])) * WORD
+    _refuse([("the adapters", size, {"parameters.lora_rank": cfg.lora_rank})])
+
+
+def _refuse(needed: list[tuple[str, int, dict[str, int]]]) -> None:
+  """Compares `needs` with the memory of devices and hosts."""
   available = host_bytes() * processes.count() + device_bytes()
-  for what, need, keys in needs(model, rollout, evaluation, max(heldout, 0), staleness):
+  for what, need, keys in needed:
     if need > available:
       key, value = max(keys.items(), key=lambda pair: pair[1])
       raise ConfigError(

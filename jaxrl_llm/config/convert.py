@@ -125,6 +125,10 @@ def _section(values, cls, prefix: str, problems: Problems):
         f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a value; its keys "
         f"are {', '.join(options(cls))}."))
     return cls()
+  if (odd := _odd_name(values)) is not None:
+    problems.add(ConfigError(f"{prefix.rstrip('.') or 'the config'} has the key {odd!r}: names of "
+                             "keys are texts. Fix: remove it from the config file."))
+    return cls()
   fields = options(cls)
   hints = typing.get_type_hints(cls)
   built = {}
@@ -139,6 +143,14 @@ def _section(values, cls, prefix: str, problems: Problems):
     for key in hyperparameters:
       problems.add(ConfigError(_unknown_key(prefix + key)))
   return cls(**built)
+
+
+def _odd_name(values):
+  """Returns a key that is no text, or None. A ConfigDict sorts its keys, and cannot where types
+  differ.
+  """
+  names = values.__dict__.get("_fields", values) if hasattr(values, "__dict__") else values
+  return next((name for name in names if not isinstance(name, str)), None)
 
 
 def _value(value, hint, field, key: str, problems: Problems):

@@ -81,6 +81,12 @@ def check_model(m: ModelConfig) -> None:
     raise ConfigError(
         f"model.num_heads = {m.num_heads} is not a multiple of model.num_kv_heads = "
         f"{m.num_kv_heads}. Fix: choose num_kv_heads among the divisors of {m.num_heads}.")
+  scaling = m.rope_scaling
+  if scaling.name == "yarn" and scaling.beta_fast <= scaling.beta_slow:
+    raise ConfigError(
+        f"model.rope_scaling.beta_fast = {scaling.beta_fast} does not exceed "
+        f"model.rope_scaling.beta_slow = {scaling.beta_slow}: no pair of the rotary embedding would "
+        "be stretched in part. Fix: a larger beta_fast, 32 in the paper, or a smaller beta_slow.")
   if m.head_dim % 2:
     raise ConfigError(f"model.head_dim = {m.head_dim} is odd; the rotary embedding needs pairs. "
                       "Fix: an even number.")

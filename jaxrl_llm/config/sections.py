@@ -107,7 +107,7 @@ class ParametersConfig:
   head_rows: tuple = option((), "token ids whose rows of the output head are trained", of=int,
                             when=PARTIAL)
   lora_rank: int = option(8, "rank of an adapter", low=1, when=LORA)
-  lora_alpha: float = option(16.0, "scales an adapter by lora_alpha / lora_rank", low=0.0,
+  lora_alpha: float = option(16.0, "scales an adapter by lora_alpha / lora_rank", low=1e-9,
                              when=LORA)
   lora_targets: tuple = option(("attention/(query|key|value|out)", "mlp/(gate|up|down)"),
                                "regular expressions over the paths of adapted weights", when=LORA)

@@ -7,9 +7,12 @@ Muon takes leaves of two axes for matrices; projections of attention have three 
 """
 
 import dataclasses
+import functools
 import inspect
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 from optax import contrib
 
@@ -120,7 +123,8 @@ OPTIMIZERS.fallback = of_optax
 
 
 def check(cfg: OptimizerConfig) -> None:
-  """Refuses a weight decay that the optimizer would leave out.
+  """Refuses a weight decay that the optimizer would leave out, and an optimizer that needs more
+  than gradients and parameters, such as the value of the loss.
 
   Raises:
     ConfigError: naming the key.
@@ -129,6 +133,19 @@ def check(cfg: OptimizerConfig) -> None:
     raise ConfigError(
         f"optimizer.weight_decay = {cfg.weight_decay} with optimizer.name = {cfg.name!r}, which "
         "has no argument weight_decay. Fix: optimizer.weight_decay=0.0, or another optimizer.")
+  try:
+    jax.eval_shape(functools.partial(_one_step, make_optimizer(cfg)),
+                   {"matrix": jax.ShapeDtypeStruct((4, 4), jnp.float32)})
+  except Exception as error:  # any may come out of a function of optax or of a plugin
+    reason = (str(error).splitlines() or [""])[0]
+    raise ConfigError(
+        f"optimizer.name = {cfg.name!r} with these numbers takes no step by gradients and "
+        f"parameters alone ({type(error).__name__}: {reason}). Fix: another optimizer, such as "
+        "adamw.") from error
+
+
+def _one_step(optimizer: optax.GradientTransformation, params):
+  return optimizer.update(params, optimizer.init(params), params)
 
 
 def make_optimizer(

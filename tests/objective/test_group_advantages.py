@@ -167,7 +167,7 @@ def test_gdpo_with_one_part_is_whitened_grpo():
 
 
 def test_gdpo_refuses_another_number_of_weights():
-  with pytest.raises(ValueError, match="3 weights for 2 parts"):
+  with pytest.raises(ConfigError, match="3 weights for 2 parts"):
     gdpo(weights=(1.0, 1.0, 1.0))
   with pytest.raises(ValueError, match="reward_parts"):
     of_rows("gdpo", [ONE_RIGHT])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrl_llm.fields import option
+from jaxrl_llm.fields import ConfigError, option
 from jaxrl_llm.objective.advantages import group, returns
 from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked
@@ -37,14 +37,14 @@ def gdpo(inputs: AdvantageInputs, cfg: Gdpo) -> Float[Array, "B L"]:
   TRL, whose epsilon is 1e-4. Rows of a group of one get 0 and enter neither.
 
   Raises:
-    ValueError: another number of weights than of parts.
+    ConfigError: another number of weights than of parts.
 
   Source: arXiv 2601.05242, from the code of verl and TRL.
   """
   parts = inputs.reward_parts
   weights = cfg.weights or (1.0,) * parts.shape[1]
   if len(weights) != parts.shape[1]:
-    raise ValueError(f"advantage.weights = {weights}: {len(weights)} weights for "
+    raise ConfigError(f"advantage.weights = {weights}: {len(weights)} weights for "
                      f"{parts.shape[1]} parts of the reward. Fix: one for each part.")
 
   def normalised(part):

@@ -147,8 +147,11 @@ def _claim(out: Path, settings: dict) -> None:
   if path.exists():
     try:
       existing = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
       raise ConfigError(f"{path}: {error}. Fix: another --out.") from error
+    if not isinstance(existing, dict):
+      raise ConfigError(f"{path}: an object was expected, not {str(existing)[:60]!r}. Fix: another "
+                        "--out.")
     if not isinstance(existing.get("source"), dict) or "parameters" not in existing["source"]:
       raise ConfigError(
           f"{path} holds no digest of the parameters: an older version wrote it, so that nothing "
@@ -178,7 +181,7 @@ def read_samples(path: Path) -> dict[int, dict]:
     try:
       line = json.loads(text)
       lines[line["index"]] = line
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
       raise ConfigError(
           f"{path}, line {number}: {error!r}. Fix: remove the line; its problem is sampled "
           "again.") from error

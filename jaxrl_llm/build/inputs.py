@@ -103,7 +103,7 @@ def _read(path: Path) -> Digests:
   try:
     content = json.loads(path.read_text())
     return {key: dict(files) for key, files in content.items()}
-  except (OSError, ValueError, TypeError, AttributeError) as error:
+  except (OSError, ValueError, RecursionError, TypeError, AttributeError) as error:
     raise ConfigError(f"{path}: not readable: {error}. Fix: a copy of it, or remove it, and the "
                       "inputs count as they are now.") from error
 

@@ -57,6 +57,10 @@ _KINDS = {
     "TPU v6 lite": "v6e", "TPU v6e": "v6e", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200",
 }
 _DIMENSIONS = {"v5e": 2, "v5p": 3, "v6e": 2}
+# Devices of the largest slice that is sold, and of the largest machine, with room for later ones:
+# without a bound their description is minutes of work.
+_LARGEST = {"v5e": 256, "v5p": 8960, "v6e": 256, "h100": 1024, "h200": 1024}
+_MOST_SLICES = 1024
 _SMALLEST = {"v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2"}  # whose first device stands for one chip
 FORMAT = ("v5p:4x4x4 (three sides), v5e:4x4 or v6e:4x4 (two sides), v5e:1 (one chip), h100:8 or "
           "h200:8 (GPUs of one machine), v5p:2x2x2*2 (two slices of TPUs)")
@@ -116,6 +120,10 @@ def parse(name: str) -> tuple[str, tuple[int, ...], int]:
   if kind not in CHIPS or len(shape) not in sides or several_in_a_line or 0 in shape or (
       slices != 1 and (slices < 1 or kind not in _DIMENSIONS or shape == (1,))):
     raise ConfigError(f"--target={name}: no target. Allowed are {FORMAT}. Fix: --target=v5e:1.")
+  if math.prod(shape) > _LARGEST[kind] or slices > _MOST_SLICES:
+    raise ConfigError(f"--target={name}: no target has more than {_LARGEST[kind]} devices of "
+                      f"{kind} in one slice or machine, and {_MOST_SLICES} slices. Fix: a smaller "
+                      "target.")
   return kind, shape, slices
 
 

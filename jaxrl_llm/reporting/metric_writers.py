@@ -99,7 +99,14 @@ class Tensorboard(MetricWriter):
     self._writer = Writer(self._events)
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
-    """Adds the events and flushes them."""
+    """Adds the events and flushes them.
+
+    Raises:
+      FileNotFoundError: the folder was moved away or removed. TensorBoard's thread, which opens the
+        file for each write, would end with a traceback of its own.
+    """
+    if not os.path.isdir(self._events):
+      raise FileNotFoundError(f"{self._events} is not there any more")
     self._add(iteration, values)
     self._flush()
 

@@ -191,7 +191,7 @@ def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
     raise RunError(
         f"{path}, line {number or error.lineno}: not JSON ({error.msg}): {error.doc[:60]!r}"
     ) from error
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise RunError(f"{where}: {error}") from error
   if not isinstance(parsed, dict):
     raise RunError(f"{where}: an object was expected: {text[:60]!r}")

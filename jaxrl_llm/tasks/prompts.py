@@ -176,7 +176,7 @@ def template_arguments(text: str) -> dict:
   fix = 'Fix: a JSON object such as {"enable_thinking": false}.'
   try:
     arguments = json.loads(text)
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise ConfigError(
         f"task.prompt.arguments = {text!r}: malformed JSON: {error}. {fix}") from error
   if not isinstance(arguments, dict):

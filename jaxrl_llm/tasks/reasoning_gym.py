@@ -162,7 +162,7 @@ def _create(cfg, seed: int, size: int):
   try:
     options = json.loads(cfg.options)
     return reasoning_gym.create_dataset(cfg.name, seed=seed, size=size, **options)
-  except (ValueError, TypeError, AssertionError) as error:
+  except (ValueError, RecursionError, TypeError, AssertionError) as error:
     raise ConfigError(
         f"task.gym.options = {cfg.options!r} for task.gym.name = {cfg.name!r}: {error}. "
         "Fix: a JSON object of the data set's own options.") from error

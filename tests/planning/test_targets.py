@@ -30,6 +30,12 @@ def test_a_wrong_name_is_told_the_format(name):
     targets.parse(name)
 
 
+@pytest.mark.parametrize("name", ["v5p:1000x1000x1000", "h100:1000000000", "v5e:2x2*1000000000"])
+def test_a_target_beyond_all_that_are_sold_is_refused(name):
+  with pytest.raises(ConfigError, match=rf"--target={re.escape(name)}: no target has more than"):
+    targets.parse(name)
+
+
 @pytest.mark.parametrize("name, extra", [("v5p:2x2x1", "plan-tpu"), ("h200:8", "plan-gpu")])
 def test_a_compiler_that_is_absent_is_named_by_its_extra(monkeypatch, name, extra):
   monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)

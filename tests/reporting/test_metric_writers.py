@@ -167,6 +167,17 @@ def test_built_in_writers_leave_their_files(tmp_path, name, folders):
   assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl"} | folders
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_events_of_a_folder_that_was_moved_away_are_warned_of_in_one_line(tmp_path, caplog):
+  copies = Copies(WriterConfig(name="tensorboard"), tmp_path / "run", CONFIG)
+  copies.write(1, {"x": 1.0})
+  (tmp_path / "run").rename(tmp_path / "moved")
+  copies.write(2, {"x": 1.0})
+  copies.close()
+  assert [record.message.split(" (")[0] for record in caplog.records] == [
+      "the metric writer tensorboard failed"]
+
+
 def test_numbers_of_several_writers_are_one_section():
   cfg = config_lib.fill(from_dict({"writer": {"name": "tensorboard,wandb", "project": "p"}}))
   assert cfg.writer.project == "p" and cfg.writer.group == ""

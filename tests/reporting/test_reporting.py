@@ -181,6 +181,7 @@ def test_facts_of_rollouts_come_back_rounded(tmp_path):
     ('{"iteration": 9, "x": "high"}\n', "x = 'high' is not a number"),
     ('{"iteration": 2}\n', "iteration 2 is already on line 3"),
     ("[1]\n", "an object was expected"),
+    ("[" * 100_000 + "\n", "maximum recursion depth"),
 ])
 def test_errors_name_file_and_line(tmp_path, bad, cause):
   workdir = write_run(tmp_path / "run")

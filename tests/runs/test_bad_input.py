@@ -9,6 +9,7 @@ import types
 
 import command
 import jax
+import ml_collections
 import pytest
 import tiny
 
@@ -248,6 +249,25 @@ REFUSED = {
     "too many samples": ({
         "evaluation.samples": 10**12
     }, ["evaluation.samples = 1000000000000", "TiB"]),
+    "rank beyond memory": ({
+        "parameters.train": "lora", "parameters.lora_rank": 10**9
+    }, ["parameters.lora_rank = 1000000000", "the adapters need at least", "of memory"]),
+    "adapter of no scale": ({
+        "parameters.train": "lora", "parameters.lora_alpha": 0.0
+    }, ["parameters.lora_alpha = 0.0", "out of range"]),
+    "number beyond float32": ({
+        "optimizer.learning_rate": 1e39
+    }, ["optimizer.learning_rate = 1e+39", "out of range"]),
+    "key that is no text": ({
+        3: 4
+    }, ["the config has the key 3"]),
+    "turns of yarn in the wrong order": ({
+        "model.rope_scaling.name": "yarn", "model.rope_scaling.beta_fast": 1.0,
+        "model.rope_scaling.beta_slow": 32.0
+    }, ["model.rope_scaling.beta_fast = 1.0", "model.rope_scaling.beta_slow = 32.0"]),
+    "optimizer that needs the loss": ({
+        "optimizer.name": "lbfgs"
+    }, ["optimizer.name = 'lbfgs'", "Fix: another optimizer"]),
     "open bracket": ({
         "server.url": "http://[::1", "server.folder": "x"
     }, ["server.url = 'http://[::1'", "http://host:8000"]),
@@ -276,7 +296,7 @@ def compiled():
 def tiny_with(overrides: dict) -> dict:
   values = tiny.get_config().to_dict()
   for key, value in overrides.items():
-    *sections, leaf = key.split(".")
+    *sections, leaf = key.split(".") if isinstance(key, str) else [key]
     section = values
     for name in sections:
       section = section.setdefault(name, {})
@@ -306,6 +326,12 @@ def test_refused_before_anything_compiles(what, compiled):
   assert compiled == []
   for text in texts:
     assert text in str(error.value)
+
+
+def test_a_config_dict_with_a_key_that_is_no_text_is_refused():
+  """Its keys cannot be sorted, so that it cannot be gone through."""
+  with pytest.raises(ConfigError, match="the config has the key 3"):
+    from_dict(ml_collections.ConfigDict(tiny_with({3: 4})))
 
 
 def test_unknown_preset_lists_the_table():

@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 
 from jaxrl_llm.config import ConfigError, ModelConfig, RopeScalingConfig, check_model
+from jaxrl_llm.fields import options
 from jaxrl_llm.models.hf.safetensors_files import CheckpointError
 
 ARCHITECTURES = {
@@ -50,7 +51,17 @@ def read_config(directory: Path) -> ModelConfig:
   problems = _unsupported(kind, hf, raw)
   if problems:
     raise CheckpointError(f"{file} asks for what the network lacks: {'; '.join(problems)}.")
-  return _from_hf(kind, hf)
+  try:
+    cfg = _from_hf(kind, hf)
+  except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
+    raise CheckpointError(f"{file} is not a valid {kind} config: {error!r}. Fix: fetch the file "
+                          "again.") from error
+  for name, field in options(ModelConfig).items():
+    number, low = getattr(cfg, name), field.metadata.get("low")
+    if low is not None and not low <= number < math.inf:
+      raise CheckpointError(f"{file}: {name} = {number}; {low} or more was expected. Fix: fetch "
+                            "the file again.")
+  return cfg
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -59,7 +70,7 @@ def read_json(file: Path) -> dict[str, Any]:
     raise CheckpointError(f"{file} is not there. Fix: a directory written by save_pretrained.")
   try:
     content = json.loads(file.read_text())
-  except (ValueError, OSError) as error:
+  except (ValueError, RecursionError, OSError) as error:
     raise CheckpointError(f"{file} is not JSON: {error}. Fix: fetch the file again.") from error
   if not isinstance(content, dict):
     raise CheckpointError(f"{file}: an object was expected, not {str(content)[:60]!r}. Fix: fetch "

@@ -63,6 +63,11 @@ def refused(directory, *parts, **more):
     ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
      ("rope_type = 'dynamic'", "llama3, yarn")),
     ({"quantization_config": {"quant_method": "fp8"}}, ("quantization_config",)),
+    ({"hidden_size": -16}, ("width = -16; 1 or more",)),
+    ({"num_attention_heads": 0}, ("config.json",)),
+    ({"rms_norm_eps": float("nan")}, ("norm_epsilon = nan",)),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": "big"}},
+     ("config.json is not a valid qwen3 config", "'big'")),
     ({"hidden_size": "wide"}, ("config.json is not a valid qwen3 config", "hidden_size")),
 ], ids=lambda x: next(iter(x)) if isinstance(x, dict) else "")
 def test_configs(single, copy, changes, parts):

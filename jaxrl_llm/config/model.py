@@ -86,7 +86,8 @@ def check_model(m: ModelConfig) -> None:
     raise ConfigError(
         f"model.rope_scaling.beta_fast = {scaling.beta_fast} does not exceed "
         f"model.rope_scaling.beta_slow = {scaling.beta_slow}: no pair of the rotary embedding "
-        "would be stretched in part. Fix: a larger beta_fast, 32 in the paper, or a smaller beta_slow.")
+        "would be stretched in part. Fix: a larger beta_fast, 32 in the paper, or a smaller "
+        "beta_slow.")
   if m.head_dim % 2:
     raise ConfigError(f"model.head_dim = {m.head_dim} is odd; the rotary embedding needs pairs. "
                       "Fix: an even number.")

@@ -55,7 +55,7 @@ QUESTIONS = (
     Question("Which baseline?", ("baselines",), "which baseline, from how many samples?",
              "of 4, OTB of the sequence: noise {:.2f} ± {:.2f} of RLOO's; no gain in training",
              both("sweep.py, early", ("OTB of the sequence",), "noise, 4 rows")),
-    Question("Does credit land on the token that decides?", ("credit",),
+    Question("Does credit land on the token that decides?", ("credit", "distillation"),
              "does credit land where it is decided?",
              "cosine {:.2f} (GRPO), {:.2f} (TEMPO; first token {:.2f}), {:.2f} (GAE, exact values)",
              tuple(Place("run.py, alignment by condition", (name,), column) for name, column in (

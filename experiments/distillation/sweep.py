@@ -38,8 +38,9 @@ SOURCES = {
     "teacher, loss term": (*TAUGHT, "--config.advantage.coef=0", "--config.term.name=distill"),
 }
 HEADER = ("credit from", *accuracy.SAMPLED_HEADER[:6], "commit")
-TOKENS_HEADER = ("credit from", "n", "seeds that reach .9", "thousand tokens until .9",
-                 "the reward's tokens, over these")
+GOALS = (0.8, accuracy.LEARNT)  # sampled accuracies whose tokens are compared
+TOKENS_HEADER = ("credit from", "sampled accuracy", "n", "seeds that reach it",
+                 "thousand tokens until then, by seed", "times the tokens, by reward")
 VERDICT_HEADER = ("credit from", f"mean over the run, less {REWARD}", "interval, Holm-corrected",
                   "p", "n", "this page alone")
 
@@ -68,32 +69,32 @@ def groups(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
   return {source: seeds for source, seeds in named.items() if seeds}
 
 
-def tokens_until(record: dict) -> float:
-  """Returns the tokens sampled before the first evaluation at .9 or more, in thousands; infinite if
-  there is none.
+def tokens_until(record: dict, goal: float) -> float:
+  """Returns the tokens sampled before the first evaluation at `goal` or above, in thousands;
+  infinite if there is none.
   """
   measured = record["measured"]
   reached = [tokens for tokens, value in zip(measured["tokens"], measured["sampled"], strict=True)
-             if value >= accuracy.LEARNT]
+             if value >= goal]
   return reached[0] / 1e3 if reached else float(np.inf)
 
 
 def token_rows(by_group: dict[str, dict[int, dict]]) -> list[tuple]:
-  """Returns the rows below TOKENS_HEADER; ratios are of medians over the seeds that both have."""
-  until = {source: {seed: tokens_until(record) for seed, record in seeds.items()}
-           for source, seeds in by_group.items()}
-  reference = until.get(REWARD, {})
+  """Returns the rows below TOKENS_HEADER; the last cell divides medians over the seeds of both."""
   rows = []
-  for source, seeds in until.items():
-    reached = [value for value in seeds.values() if np.isfinite(value)]
-    shared = sorted(seeds.keys() & reference.keys())
-    middle, other = (np.median([x[seed] for seed in shared]) if shared else np.inf
-                     for x in (seeds, reference))
-    known = np.isfinite(middle) and np.isfinite(other)
-    rows.append((source, len(seeds), len(reached),
-                 ", ".join(f"{seeds[seed]:.0f}" if np.isfinite(seeds[seed]) else "never"
-                           for seed in sorted(seeds)),
-                 f"{other / middle:.2f}" if known else tables.MISSING))
+  for goal in GOALS:
+    until = {source: {seed: tokens_until(record, goal) for seed, record in seeds.items()}
+             for source, seeds in by_group.items()}
+    reward = until.get(REWARD, {})
+    for source, seeds in until.items():
+      shared = sorted(seeds.keys() & reward.keys())
+      middle, other = (np.median([x[seed] for seed in shared]) if shared else np.inf
+                       for x in (seeds, reward))
+      known = np.isfinite(middle) and np.isfinite(other)
+      rows.append((source, goal, len(seeds), sum(map(np.isfinite, seeds.values())),
+                   ", ".join(f"{value:.0f}" if np.isfinite(value) else "never"
+                             for _, value in sorted(seeds.items())),
+                   f"{other / middle:.2f}" if known else tables.MISSING))
   return rows
 
 

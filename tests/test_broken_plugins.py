@@ -14,9 +14,19 @@ ESTIMATOR = HEAD + f"@register.estimator('own')\ndef own({ARRAYS}):\n"
 ADVANTAGE = HEAD + "@register.advantage('own')\ndef own(inputs, cfg):\n"
 REWARD = HEAD + "@register.reward('own')\ndef own(problem, completion, cfg):\n"
 TASK = HEAD + "@register.task('own')\nclass Own:\n"
+OWN_TASK = (
+    HEAD + "from jaxrl_llm.tasks.task_base import TaskBase\nfrom jaxrl_llm.types import Problem\n"
+    "@register.task('own')\nclass Own(TaskBase):\n"
+    "  def batch(self, index, shard=0, shards=1):\n    return self.heldout(self.batch_size)\n"
+    "  def heldout(self, size):\n"
+    "    return [Problem('1', '1', '1', id=str(i)) for i in range(size)]\n"
+    "  def longest_prompt(self):\n    return 1\n"
+    "  def longest_demonstration(self):\n    return 2\n"
+    "  def reward(self, problem, completion):\n")
 TOOL = HEAD + "@register.tool('own', protocol='inline')\n"
 ENVIRONMENT = HEAD + "@register.environment('own')\n"
 USED = {"estimator.name": "own"}
+BYTES = {"task.name": "own", "model.vocab_size": 258}
 TURNS = {"rollout.max_turns": 2, "rollout.slots": 8, "rollout.max_tool_tokens": 8}
 
 # what is wrong: (source, settings, texts of the message)
@@ -58,6 +68,12 @@ BROKEN = {
         {"task.name": "own"}, ["line 3, Own", "lacks batch, heldout"]),
     "task that cannot be made": (TASK + "  pass\n", {"task.name": "own"}, ["line 3, Own",
                                                                              "TypeError"]),
+    "task whose reward is a number": (
+        OWN_TASK + "    return 1.0\n", BYTES,
+        ["Own", "returned [1.0]", "Reward was expected"]),
+    "task whose reward raises": (
+        OWN_TASK + "    return problem.truth\n", BYTES,
+        ["Own", "AttributeError", "truth"]),
     "tool that returns a number": (TOOL + "def own(text, cfg):\n  return 42\n",
                                    TURNS | {"tool.name": "own"}, ["line 3, own", "returned 42"]),
     "tool without a method": (TOOL + "class Own:\n  def run(self, text):\n    return text\n",

@@ -38,6 +38,7 @@ from jaxrl_llm.types import (
   Histogram,
   Mean,
   Problem,
+  Reward,
   Rollout,
   Task,
   TokenStats,
@@ -197,12 +198,23 @@ def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
     if (len(problems) != size >= 0) or (size and not isinstance(problems[0], Problem)):
       raise TypeError(f"heldout({size}) returned {len(problems)} of "
                       f"{_kind(problems[0] if problems else None)}; as many Problems were expected")
+    if problems and not TASKS[cfg.name].function.__module__.startswith("jaxrl_llm."):
+      _check_verdict(task, problems[0])
     if not prompts:
       return
     batch = task.batch(1)
     if len(batch) != prompts or not isinstance(batch[0], Problem):
       raise TypeError(f"batch(1) returned {len(batch)} of {_kind(batch[0] if batch else None)}; "
                       f"rollout.prompts = {prompts} Problems were expected")
+
+
+def _check_verdict(task: Task, problem: Problem) -> None:
+  """Renders a problem of a plugin's task, and asks for the verdict on one completion."""
+  task.render(problem)
+  text = problem.demonstration or problem.answer
+  verdicts = list(task.rewards([problem], [text if isinstance(text, str) else ""]))
+  if len(verdicts) != 1 or not isinstance(verdicts[0], Reward):
+    raise TypeError(f"rewards of one completion returned {verdicts!r}; a types.Reward was expected")
 
 
 def check_rewards(task: Task, heldout_problems: int) -> None:

@@ -21,7 +21,9 @@ import json
 import logging
 import os
 import re
+import socket
 import tempfile
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -94,16 +96,22 @@ class Tensorboard(MetricWriter):
     self._open()
 
   def _open(self) -> None:
-    from tensorboard.summary import Writer  # here: it takes a while to import
+    # Here: they take a while to import. No thread writes, which would end with a traceback of its
+    # own where the folder is gone.
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    self._writer = Writer(self._events)
+    os.makedirs(self._events, exist_ok=True)
+    name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+    self._writer = RecordWriter(open(os.path.join(self._events, name), "wb"))
+    version = Event(wall_time=time.time(), file_version="brain.Event:2")
+    self._writer.write(version.SerializeToString())
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
     """Adds the events and flushes them.
 
     Raises:
-      FileNotFoundError: the folder was moved away or removed. TensorBoard's thread, which opens the
-        file for each write, would end with a traceback of its own.
+      FileNotFoundError: the folder was moved away or removed.
     """
     if not os.path.isdir(self._events):
       raise FileNotFoundError(f"{self._events} is not there any more")
@@ -128,8 +136,12 @@ class Tensorboard(MetricWriter):
     self._flush()
 
   def _add(self, iteration: int, values: dict[str, float]) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
     for name, value in values.items():
-      self._writer.add_scalar(name, float(value), iteration)
+      event = Event(wall_time=time.time(), step=iteration, summary=scalar_pb(name, float(value)))
+      self._writer.write(event.SerializeToString())
 
   def close(self) -> None:
     """Closes the file of events."""

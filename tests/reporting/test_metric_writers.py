@@ -10,6 +10,7 @@ import types
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
@@ -165,6 +166,20 @@ def test_built_in_writers_leave_their_files(tmp_path, name, folders):
   writer.write(0, {"x": 1.0})
   writer.close()
   assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl"} | folders
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_folder_that_moves_while_events_are_written_raises_in_no_thread(tmp_path, monkeypatch):
+  """TensorBoard's own writer opens the file anew in a thread, at each write."""
+  copies = Copies(WriterConfig(name="tensorboard"), tmp_path / "run", CONFIG)
+  copies.write(1, {"x": 1.0})
+  (tmp_path / "run").rename(tmp_path / "moved")
+  monkeypatch.setattr(metric_writers.os.path, "isdir", lambda path: True)  # it was there just now
+  copies.write(2, {"x": 2.0})
+  copies.close()
+  monkeypatch.undo()
+  events = EventAccumulator(str(tmp_path / "moved" / "tensorboard")).Reload()
+  assert [event.step for event in events.Tensors("x")] == [1, 2]
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

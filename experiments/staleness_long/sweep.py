@@ -1,0 +1,93 @@
+"""Which importance ratio holds on old rollouts of 128 tokens?
+
+  python experiments/staleness_long/sweep.py --list
+  python experiments/staleness_long/sweep.py --jobs=2
+  python experiments/staleness_long/sweep.py --seeds=5      two seeds more
+  python experiments/staleness_long/sweep.py --render
+
+Three methods of ../staleness at one age, each at the step that its screening chose for completions of
+32 tokens; nothing was screened at 128. Writes the tables of README.md and accuracy.png beside this
+file.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
+from jaxrl_llm.lab.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import plots, tables
+
+HERE = Path(__file__).parent
+SEEDS = (0, 1, 2)
+AGE, ITERATIONS = 8, 45
+REFERENCE = "GRPO"  # what the others are compared with
+# Preset, and what is set beside it. As in ../staleness, CTPO has no weight between the policy that
+# sampled and the anchor: they are the same.
+METHODS = {
+    REFERENCE: ("grpo", ("--config.optimizer.learning_rate=1e-4",)),
+    "MinPRO": ("minpro", ("--config.optimizer.learning_rate=1e-4",)),
+    "CTPO": ("ctpo", ("--config.optimizer.learning_rate=3e-4", "--config.correction.level=none",
+                      "--config.correction.cap=2.0")),
+}
+HEADER = ("method", *accuracy.SAMPLED_HEADER)
+CURVE_HEADER = ("method", "seed", "sampled accuracy, every 5 iterations")
+VERDICT_HEADER = (f"less {REFERENCE}", "mean over the run, difference",
+                  "interval, Holm-corrected", "p", "n", "this page alone")
+
+
+def cells() -> list[Cell]:
+  """Seed by seed, so that an unfinished sweep has all methods of a seed."""
+  return [Cell(f"{name}_seed{seed}",
+               (f"--config=configs/offpolicy.py:{preset},128", *flags,
+                "--config.updates.anchor=behavior", f"--config.updates.staleness={AGE}",
+                f"--config.iterations={ITERATIONS}", "--config.task.heldout_problems=64",
+                f"--config.seed={seed}"))
+          for seed in SEEDS for name, (preset, flags) in METHODS.items()]
+
+
+def groups(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
+  """Returns the results by method and seed, in the order of METHODS."""
+  seeds = sweep_results.by_seed(results)
+  return {name: seeds[name] for name in METHODS if name in seeds}
+
+
+def verdicts(results: dict[str, dict]) -> list[tuple]:
+  """Returns the rows below VERDICT_HEADER: paired by seed and warm start, corrected together."""
+  means = {name: {seed: accuracy.mean_sampled(result["measured"]) for seed, result in seeds.items()}
+           for name, seeds in groups(results).items()}
+  if REFERENCE not in means:
+    return []
+  differences = {name: paired for name, seeds in means.items() if name != REFERENCE
+                 and len(paired := statistics.paired(seeds, means[REFERENCE])) > 1}
+  words = {1: "above", 0: "not told apart", -1: "below"}
+  return [(name, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}", d.count,
+           words[d.sign]) for name, d in statistics.compare(differences).items()]
+
+
+def render(results: dict[str, dict], folder: Path) -> None:
+  """Writes the tables into README.md, and the figure."""
+  page, by_method = folder / "README.md", groups(results)
+  rows = [(name, *accuracy.sampled_row(list(seeds.values()))) for name, seeds in by_method.items()]
+  progress = f"\n{len(results)} runs; {len(cells())} are planned."
+  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+                      + progress + sweeps.made_at(results))
+  tables.replace_part(page, "sweep.py, verdicts",
+                      tables.markdown_table(VERDICT_HEADER, verdicts(results)))
+  curves = [(name, seed, " ".join(f"{value:.2f}" for value in result["measured"]["sampled"]))
+            for name, seeds in by_method.items() for seed, result in sorted(seeds.items())]
+  tables.replace_part(page, "sweep.py, curves", tables.markdown_table(CURVE_HEADER, curves))
+  shown: dict[str, dict] = {}
+  for name, seeds in by_method.items():
+    measured = [result["measured"] for result in seeds.values()]
+    times = np.array(max((entry["iterations"] for entry in measured), key=len))
+    shown[name] = {kind: (times, accuracy.padded([entry[kind] for entry in measured]))
+                   for kind in ("sampled", "greedy")}
+  if shown:
+    plots.plot_panels(shown, folder / "accuracy.png", "accuracy, 128 tokens")
+
+
+SWEEP = Sweep(HERE, cells(), accuracy.measure_sampled, render)
+
+if __name__ == "__main__":
+  sweeps.main(SWEEP, __doc__)

@@ -138,22 +138,9 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
   """
   means = {key: {seed: accuracy.mean_sampled(result["measured"]) for seed, result in seeds.items()}
            for key, seeds in compared(results).items()}
-  references = {key[0]: seeds for key, seeds in means.items() if key[1] == REFERENCE}
-  differences = {}
-  for key, seeds in means.items():
-    if key[1] != REFERENCE and key[0] in references:
-      paired = statistics.paired(seeds, references[key[0]])
-      if len(paired) > 1:
-        differences[key] = paired
-  corrected = statistics.compare({str(key): values for key, values in differences.items()})
-  rows = []
-  for key in differences:
-    difference = corrected[str(key)]
-    words = {1: "above", 0: "not told apart", -1: "below"}[difference.sign]
-    rows.append((key[0], key[1], f"{difference.mean:+.3f}",
-                 f"{difference.low:+.3f} to {difference.high:+.3f}", f"{difference.p:.4f}",
-                 difference.count, words))
-  return rows
+  step = {key[0]: key[2] for key in means if key[1] == REFERENCE}
+  rows = statistics.comparison_rows(means, lambda key: (key[0], REFERENCE, step.get(key[0])))
+  return [(age, name, *row) for age, name, _, *row in rows]
 
 
 def screened(results: dict[str, dict]) -> list[tuple]:

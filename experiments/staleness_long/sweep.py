@@ -54,15 +54,10 @@ def groups(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
 
 def verdicts(results: dict[str, dict]) -> list[tuple]:
   """Returns the rows below VERDICT_HEADER: paired by seed and warm start, corrected together."""
-  means = {name: {seed: accuracy.mean_sampled(result["measured"]) for seed, result in seeds.items()}
+  means = {(name,): {seed: accuracy.mean_sampled(result["measured"])
+                     for seed, result in seeds.items()}
            for name, seeds in groups(results).items()}
-  if REFERENCE not in means:
-    return []
-  differences = {name: paired for name, seeds in means.items() if name != REFERENCE
-                 and len(paired := statistics.paired(seeds, means[REFERENCE])) > 1}
-  words = {1: "above", 0: "not told apart", -1: "below"}
-  return [(name, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}", d.count,
-           words[d.sign]) for name, d in statistics.compare(differences).items()]
+  return statistics.comparison_rows(means, lambda key: (REFERENCE,))
 
 
 def render(results: dict[str, dict], folder: Path) -> None:

@@ -50,7 +50,7 @@ QUESTIONS = (
              "full product: no bias, variance {} (drift 1); up to t {}; MinPRO {}",
              (variance("full sequence"), variance("cumulative"), variance("minpro"))),
     Question("Which ratio holds on old rollouts?",
-             ("staleness", "arena", "in_flight", "position", "scale"),
+             ("staleness", "staleness_long", "arena", "in_flight", "position", "scale"),
              "which ratio holds on old rollouts?"),
     Question("Which baseline?", ("baselines",), "which baseline, from how many samples?",
              "of 4, OTB of the sequence: noise {:.2f} ± {:.2f} of RLOO's; no gain in training",

@@ -56,6 +56,13 @@ ROWS = (
             "no ratio", "GRPO", "GSPO", "CISPO", "MinPRO", "CTPO", "full sequence")),
         "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)",
         beside_reference),
+    Row("staleness_long", "and on completions of 128 tokens?", "`sweep.py --jobs=2`, 1 core-hour",
+        "mean sampled accuracy over the run at age 8: {:.2f} (`grpo`), {:.2f} (`minpro`), {:.2f} "
+        "(`ctpo`)",
+        tuple(Place("sweep.py, comparison", (name,), "mean over the run")
+              for name in ("GRPO", "MinPRO", "CTPO")),
+        "CTPO and MinPRO are for long completions (2605.07331, 2601.22718, second-hand)",
+        "one seed of three: not decided"),
     Row("in_flight", "what do completions of several policies cost?", "`sweep.py --jobs=2`, 10 min",
         "mean sampled accuracy over the run less that of staleness 1: {:+.3f} ({:+.3f} to {:+.3f})",
         (Place("sweep.py, verdicts", ("in flight",), "mean over the run, less staleness 1"),

@@ -255,13 +255,13 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
         "(task.data.prompt_column, .answer_column, .demonstration_column).") from error
 
 
-def _teacher(place: str, row: dict, source: Source) -> str:
+def _teacher(place: str, row: dict | ConfigError, source: Source) -> str:
   """Returns the name of a row's teacher; empty without a column.
 
   Raises:
     ConfigError: with the place; the row names none.
   """
-  if not source.teacher_column:
+  if isinstance(row, ConfigError) or not source.teacher_column:
     return ""
   try:
     return scalar(row, source.teacher_column)

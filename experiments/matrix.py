@@ -28,14 +28,14 @@ class Question:
   Attributes:
     title: the section's.
     tables: folders, the one whose page answers first.
-    asked: as README.md has it.
+    question: as README.md has it.
     answer: with {} for each number; empty: the verdict of the first table.
     numbers: their places in the first table's page.
   """
 
   title: str
   tables: tuple[str, ...]
-  asked: str
+  question: str
   answer: str = ""
   numbers: tuple[Place, ...] = ()
 
@@ -101,8 +101,8 @@ def paper_line(row: Row) -> tuple[str, ...]:
 def commits(row: Row) -> str:
   """Returns the commits at which a toy last ran: those of its results, or the line's."""
   results = sweep_results.read(folder(row.name)).values()
-  made = dict.fromkeys(sweep_results.short_commit(result)[:7] for result in results)
-  return ", ".join(made) or row.commit
+  names = dict.fromkeys(sweep_results.short_commit(result)[:7] for result in results)
+  return ", ".join(names) or row.commit
 
 
 def tables() -> str:
@@ -124,7 +124,7 @@ def results() -> str:
   for question in QUESTIONS:
     name = question.tables[0]
     answer = filled(question.answer, name, question.numbers) or verdict(ROWS[name])
-    lines.append((f"[{question.asked}](experiments/{name}/README.md)", answer))
+    lines.append((f"[{question.question}](experiments/{name}/README.md)", answer))
   return markdown_table(("question", "answer here"), lines)
 
 

@@ -91,8 +91,8 @@ class Teachers:
       return teachers[0].params
     of_row = np.repeat(np.array([self.index(problem) for problem in problems], np.int32),
                        self.group_size)
-    asked = set().union(*processes.exchange("teachers", set(of_row.tolist())))
-    return ByRow(tuple(teacher.params if i in asked else None
+    indices = set().union(*processes.exchange("teachers", set(of_row.tolist())))
+    return ByRow(tuple(teacher.params if i in indices else None
                        for i, teacher in enumerate(teachers)),
                  parallel.to_global(of_row, self.mesh))
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from cells import CORE
 from claims import CLAIMS, IDEAS_AGAINST
 from verdicts import (
   MAP,
@@ -22,7 +23,7 @@ from verdicts import (
 )
 
 from jaxrl_llm.lab import statistics
-from jaxrl_llm.lab.arena import figures, records, tables
+from jaxrl_llm.lab.arena import figures, methods, records, tables
 from jaxrl_llm.lab.arena.records import tuned
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 
@@ -31,6 +32,8 @@ PAGE = HERE / "README.md"
 LAW = ("none", "cispo", "minpro", "grpo", "cispo_window", "gspo", "ctpo")
 NOT_RUN = "*Not run yet.*\n"
 SIGNS = {1: "ahead", -1: "behind", 0: "not decided"}
+MEASURE = 25_000  # runs, of which the page states the time
+BEST, LAST = 6, 3  # methods that the first sentence names
 SMALL = 0.001  # share of the optimum below which a decided difference does not matter
 
 
@@ -179,7 +182,9 @@ def answer() -> str:
     return NOT_RUN
   order = sorted((name for name, age in here if age == oldest),
                  key=lambda name: -np.mean(tuned(here[name, oldest])))
-  shown = ", ".join(f"{name} {np.mean(tuned(here[name, oldest])):.2f}" for name in order)
+  ends = [f"{name} {np.mean(tuned(here[name, oldest])):.2f}" for name in order]
+  shown = ", ".join(ends[:BEST]) + " (the best of " + f"{len(ends)}), and "
+  shown += ", ".join(ends[-LAST:]) + " (the last)"
   verdicts = {claim: says(claim, primaries().get(claim.text)) for claim in CLAIMS}
   decided = "; ".join(f"{claim.text}: {primaries()[claim.text]}" for claim, verdict in
                       verdicts.items() if verdict == "agrees")
@@ -204,7 +209,10 @@ def time_table() -> str:
                   f"{60 * runs / seconds[1]:.0f}", f"{1e9 * seconds[1] / tokens:.0f}"))
   lines.append(("all", f"{totals[0]:.0f}", f"{totals[1]:.0f}", f"{totals[2]:.0f}", "", ""))
   header = ("table", "runs", "to compile, s", "to run, s", "runs a core-minute", "ns a token")
-  return markdown_table(header, lines)
+  minutes = (totals[1] + totals[2]) / 60
+  return (f"{totals[0]:.0f} runs took {minutes:.0f} core-minutes, compilation included: at this "
+          f"rate {minutes / 2 * MEASURE / totals[0]:.0f} minutes of two cores for {MEASURE:,} "
+          f"runs.\n\n{markdown_table(header, lines)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,10 +240,12 @@ def parts() -> list[Part]:
 
 def draw() -> None:
   """Draws the phase diagrams of both tasks, and the law of windows."""
+  first = {methods.parse(text, 256).label for text in CORE}
   for task in ("warm", "ending"):
-    shown = [cell for cell in cells(f"{task}_256")]
-    if shown:
-      figures.phase(shown, HERE / f"phase_{task}.png")
+    for name, core in ((f"phase_{task}", True), (f"phase_{task}_further", False)):
+      shown = [cell for cell in cells(f"{task}_256") if (cell.method in first) == core]
+      if shown:
+        figures.phase(shown, HERE / f"{name}.png")
   series: dict[str, tuple[list, list]] = {}
   for cell in sorted(cells("warm_256"), key=lambda c: -c.age):
     if cell.method in LAW:

@@ -1,6 +1,7 @@
 """Problems that are generated: endless, seeded, and split into training and held-out by a hash."""
 
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -34,6 +35,14 @@ class Procedural(TaskBase):
   def split_key(self, problem: Problem) -> str:
     """Returns a text that is equal for two problems that ask the same question."""
     return problem.prompt
+
+  def draw(self, rng: np.random.Generator) -> tuple[str, Callable[[], Problem]]:
+    """Draws a problem: its `split_key`, and what builds it without drawing again.
+
+    A task whose problems are slow to build need not build those of the other split.
+    """
+    problem = self.generate(rng)
+    return self.split_key(problem), lambda: problem
 
   def more_problems(self) -> str:
     """Says which setting gives more distinct problems, for the error that there are too few."""
@@ -93,9 +102,9 @@ class Procedural(TaskBase):
     """
     problems, misses = [], 0
     while len(problems) < size and misses < PATIENCE:
-      problem = self.generate(rng)
-      in_split = (zlib.crc32(self.split_key(problem).encode()) % HELDOUT_SHARE == 0) == heldout
-      if in_split and self._fits(problem):
+      key, build = self.draw(rng)
+      in_split = (zlib.crc32(key.encode()) % HELDOUT_SHARE == 0) == heldout
+      if in_split and self._fits(problem := build()):
         problems.append(problem)
         misses = 0
       else:

@@ -22,6 +22,7 @@ with probability .2, the right tokens of a completion have log 5 = 1.6 nats to g
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -147,10 +148,17 @@ class Recurrence(Procedural):
     return out + [Mistake(len(completion), OTHER)] * (len(completion) != self.cfg.steps)
 
   def generate(self, rng: np.random.Generator) -> Problem:
+    return self.draw(rng)[1]()
+
+  def draw(self, rng: np.random.Generator) -> tuple[str, Callable[[], Problem]]:
+    prompt = "".join(DIGITS[value] for value in rng.integers(0, 10, self.cfg.lag))
+    noise, slips = rng.random((self.cfg.steps, 2)), rng.integers(1, 10, self.cfg.steps)
+    return prompt, lambda: self._problem(prompt, noise, slips)
+
+  def _problem(self, prompt: str, noise: np.ndarray, slips: np.ndarray) -> Problem:
+    """Returns a problem from its prompt and what was drawn for each step: two shares, a slip."""
     cfg = self.cfg
-    prompt = "".join(DIGITS[value] for value in rng.integers(0, 10, cfg.lag))
     answer = text = prompt
-    noise, slips = rng.random((cfg.steps, 2)), rng.integers(1, 10, cfg.steps)
     for (mistaken, careless), slip in zip(noise, slips, strict=True):
       answer += DIGITS[self.next_value(answer)]
       context, value = self.context_of(text), self.next_value(text)

@@ -24,6 +24,7 @@ def main() -> None:
     return
   print(root)
   for name, limit in ((cache.PROGRAMS, cache.PROGRAM_BYTES),
+                      (cache.KEPT, cache.KEPT_BYTES),
                       (cache.STARTS, shared_starts.LIMIT_BYTES),
                       (cache.DIGESTS, contents.LIMIT_BYTES)):
     size, _ = cache.size_and_time(root / name)

@@ -22,6 +22,7 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
+from jaxrl_llm.parallel.kept_programs import kept
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.columns import CURRENT as CURRENT_PARAMS
@@ -117,6 +118,8 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers)
   networks = [model] if teachers is None else teachers.models
   compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
+  scored = functools.partial(in_pieces, stats=stats)
+  heldout = functools.partial(score_all, rules=frozenset())
   return Scoring(
       anchor=anchor,
       reads_stats=bool(advantage_stats(cfg.advantage)) or (
@@ -124,11 +127,11 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       part_count=(len(numbers.weights) or 1) if "reward_parts" in needs else 0,
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
       stats=stats,
-      score=compiled(functools.partial(in_pieces, stats=stats)),
+      score=kept(compiled(scored), "score", scored, mesh),
       columns={name: ColumnPass(entry, _column_pass(entry, parts, networks, compiled))
                for name, entry in columns.items() if not entry.statistic},
       statistics=statistics,
-      score_heldout=compiled(functools.partial(score_all, rules=frozenset())),
+      score_heldout=kept(compiled(heldout), "score_heldout", heldout, mesh),
       meter=make_meter(cfg.rollout, mesh,
                        functools.partial(score_all, stats=stats & {"in_support"})),
       teachers=teachers,

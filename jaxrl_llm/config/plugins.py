@@ -12,6 +12,7 @@ from pathlib import Path
 from jaxrl_llm import registry
 from jaxrl_llm.fields import ConfigError
 
+LOADED: set[str] = set()  # the plugins whose code this process has run
 logger = logging.getLogger(__name__)
 
 
@@ -26,6 +27,7 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
       with its file and line.
   """
   for plugin in names(plugins):
+    LOADED.add(plugin)
     if plugin.endswith(".py"):
       _load_file(plugin)
     else:

@@ -18,7 +18,7 @@ from absl import app, flags, logging
 from jaxrl_llm import paper_table
 from jaxrl_llm.config import Config, ConfigError, convert, load_plugins
 from jaxrl_llm.fields import Problems
-from jaxrl_llm.parallel import processes
+from jaxrl_llm.parallel import kept_programs, processes
 from jaxrl_llm.store import cache, folders
 from jaxrl_llm.store.signals import Terminated
 
@@ -58,6 +58,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_logger().addFilter(_no_repetition)
     cache.keep_programs()
+    kept_programs.keep_in(cache.kept_folder())
     if several:
       processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
     with _exits_named():

@@ -6,6 +6,7 @@ speeds up a start and never changes a result. What it holds is run and read with
 nobody else may write there. `python experiments/cache.py` shows and clears it.
 """
 
+import contextlib
 import logging
 import os
 import shutil
@@ -20,6 +21,7 @@ from jaxrl_llm.parallel import jax_private
 VARIABLE = "JAXRL_LLM_CACHE"
 PROGRAMS, STARTS, DIGESTS = "xla", "warm_starts", "digests"
 PROGRAM_BYTES = 2 << 30
+KEPT, KEPT_BYTES = "programs", 1 << 30
 STAMP = ".checked"  # its time is that of the last look at the compiled programs
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,19 @@ def keep_programs() -> None:
   # A run compiles many programs in less than the second from which JAX would keep them.
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def kept_folder() -> Path | None:
+  """Returns the folder of programs that need no tracing (parallel/kept_programs.py), pruned; None
+  if there is to be none, or if JAX keeps its own programs elsewhere.
+  """
+  if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    return None
+  path = folder(KEPT)
+  if path is not None:
+    with contextlib.suppress(OSError):
+      prune(path.iterdir(), KEPT_BYTES)
+  return path
 
 
 def remove_torn(path: Path) -> None:

@@ -237,11 +237,7 @@ class Model:
 
   def shapes(self):
     """As `init`, with a jax.ShapeDtypeStruct at each leaf; no array is made."""
-
-    def parameters():
-      return self.init(jax.random.key(0))
-
-    return jax.eval_shape(parameters)
+    return jax.tree.map(lambda leaf: leaf, _shapes(self.config))  # a tree of the caller's
 
   def hidden(self, params, inputs: Array, positions: Int[Array, "R S"],
              segments: Int[Array, "R S"], *, cache: KVCache | None = None,
@@ -368,6 +364,12 @@ class Model:
       stacked = self.config.scan_layers and path[0] == "blocks"
       flat[path] = ("layers", *variable.axes) if stacked else variable.axes
     return nnx.traversals.unflatten_mapping(flat)
+
+
+@functools.cache
+def _shapes(cfg: ModelConfig):
+  """See `Model.shapes`, which a start asks for some twenty times."""
+  return jax.eval_shape(lambda: Model(cfg).init(jax.random.key(0)))
 
 
 @functools.cache

@@ -1,14 +1,15 @@
 """Compiled programs on disk, which a start with the same config takes without tracing them.
 
-JAX's compilation cache (store/cache.py) saves only compiling: to look a program up there, JAX traces
-and lowers it first, which is half of a start. Here a program is looked up by what it was made from:
+JAX's compilation cache (store/cache.py) saves only compiling: to look a program up there, JAX
+traces and lowers it first, which is half of a start. Here a program is looked up by what it was
+made from:
 
 - the program's name and statics, such as the run's whole config, each written by `canonical`;
 - shapes, dtypes, shardings and the tree of its arguments, and its static arguments;
 - the sources of this package, the versions of JAX, its settings, devices and processor.
 
-That names a link to the program's file, which is named by the lowered program: after a change of the
-sources a program is traced once more, but only compiled if it is another one.
+That names a link to the file of the program, which is named by the lowered program: after a change
+of the sources a program is traced once more, but only compiled if it is another one.
 
 What `canonical` cannot write without an address in memory is compiled as ever. So is everything
 until `keep_in`, with plugins, whose code is not in the key, with several processes, and while JAX

@@ -1,0 +1,92 @@
+"""Processor seconds from the command to the end of the first iteration, with warm caches.
+
+  python experiments/bench/startup.py --repeats=5
+
+Two ways to start configs/quickstart.py, in turn: `jax`, with JAX's compilation cache alone, and
+`kept`, with the compiled programs that need no tracing (jaxrl_llm/parallel/kept_programs.py) beside
+it. One start of each, which is not counted, fills the caches and trains the warm start. Writes
+results/startup.json and the table of README.md.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from jaxrl_llm.reporting.tables import markdown_table, replace_part
+
+ROOT = Path(__file__).parents[2]
+RESULT = Path(__file__).parent / "results" / "startup.json"
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def seconds_of(process: int) -> float:
+  """Returns the processor seconds of a process and its threads so far."""
+  fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+  return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def start(workdir: Path, environment: dict[str, str]) -> float:
+  """Returns processor seconds until the first iteration is in metrics.jsonl, and ends the run."""
+  command = [sys.executable, "experiments/main.py", "--config=configs/quickstart.py",
+             f"--workdir={workdir}"]
+  with (tempfile.TemporaryFile() as output,
+        subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdout=output,
+                         stderr=subprocess.STDOUT) as process):
+    while process.poll() is None:
+      if iterations(workdir / "metrics.jsonl"):
+        seconds = seconds_of(process.pid)
+        process.terminate()
+        return seconds
+      time.sleep(0.02)
+    output.seek(0)
+    raise RuntimeError(f"{' '.join(command)} ended early: {output.read().decode()[-2000:]}")
+
+
+def iterations(file: Path) -> int:
+  """Returns the last iteration that a run has written; 0 before the first."""
+  try:
+    lines = file.read_text().splitlines()
+  except OSError:
+    return 0
+  return max((json.loads(line)["iteration"] for line in lines if line.endswith("}")), default=0)
+
+
+def measure(repeats: int) -> dict:
+  """Returns the seconds of each way, `repeats` of each in turn, and their medians."""
+  with tempfile.TemporaryDirectory() as folder:
+    shared = {"JAXRL_LLM_CACHE": f"{folder}/cache"}
+    jax_alone = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/jax",
+                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                 "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    ways = {"jax": shared | jax_alone, "kept": shared}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for repeat in range(repeats + 1):
+      for name, environment in ways.items():
+        taken = start(Path(folder) / f"{name}_{repeat}", environment)
+        if repeat:
+          seconds[name].append(round(taken, 2))
+  return {"seconds": seconds,
+          "median": {name: statistics.median(values) for name, values in seconds.items()}}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--repeats", type=int, default=5)
+  result = measure(parser.parse_args().repeats)
+  RESULT.write_text(json.dumps(result, indent=2) + "\n")
+  rows = [(name, f"{result['median'][name]:.2f}", f"{min(values):.2f} to {max(values):.2f}")
+          for name, values in result["seconds"].items()]
+  table = markdown_table(("programs from", "median, s", "range"), rows)
+  replace_part(RESULT.parents[1] / "README.md", "startup.py", table)
+  print(table)
+
+
+if __name__ == "__main__":
+  main()

@@ -369,7 +369,11 @@ class Model:
 @functools.cache
 def _shapes(cfg: ModelConfig):
   """See `Model.shapes`, which a start asks for some twenty times."""
-  return jax.eval_shape(lambda: Model(cfg).init(jax.random.key(0)))
+
+  def parameters():
+    return Model(cfg).init(jax.random.key(0))
+
+  return jax.eval_shape(parameters)
 
 
 @functools.cache

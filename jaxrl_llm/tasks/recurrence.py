@@ -22,6 +22,7 @@ with probability .2, the right tokens of a completion have log 5 = 1.6 nats to g
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -153,7 +154,7 @@ class Recurrence(Procedural):
   def draw(self, rng: np.random.Generator) -> tuple[str, Callable[[], Problem]]:
     prompt = "".join(DIGITS[value] for value in rng.integers(0, 10, self.cfg.lag))
     noise, slips = rng.random((self.cfg.steps, 2)), rng.integers(1, 10, self.cfg.steps)
-    return prompt, lambda: self._problem(prompt, noise, slips)
+    return prompt, functools.partial(self._problem, prompt, noise, slips)
 
   def _problem(self, prompt: str, noise: np.ndarray, slips: np.ndarray) -> Problem:
     """Returns a problem from its prompt and what was drawn for each step: two shares, a slip."""

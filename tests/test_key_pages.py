@@ -34,3 +34,19 @@ def test_a_key_on_no_page_is_missed():
   pages = ["`rollout.slots` and --config.rollout.chunk=4, evaluation.sets.aime.path"]
   keys = {"rollout.slots", "rollout.chunk", "rollout.slot", "evaluation.sets.<name>.path"}
   assert unmentioned(keys, pages) == ["rollout.slot"]
+
+
+def unknown_of_the_last_column(page: str, keys: set[str]) -> list[str]:
+  """Returns what the table for readers of TRL and verl names here that is no key, sorted."""
+  table = page.split("## From TRL or verl")[1].split("\n## ")[0]
+  cells = [line.rstrip("|").rpartition("|")[2] for line in table.splitlines() if "| `" in line]
+  words = {word for cell in cells for word in re.findall(r"`([a-z_.]+)", cell) if "." in word}
+  assert len(words) > 10
+  return sorted(words - keys)
+
+
+def test_readers_of_trl_and_verl_are_led_to_keys_that_exist():
+  page = (ROOT / "experiments" / "README.md").read_text()
+  keys = {key.full for key in test_config.walk()}
+  assert unknown_of_the_last_column(page, keys) == []
+  assert unknown_of_the_last_column(page.replace("`kl.coef`", "`kl.beta`"), keys) == ["kl.beta"]

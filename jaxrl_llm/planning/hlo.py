@@ -6,26 +6,17 @@ GPU) or follow from its condition (TPU), unless the condition depends on data.
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Iterator
 
-_SHAPE = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](\{[^{}]*\})?")
+from jaxrl_llm.planning.hlo_shapes import Buffer, buffers
+
 _NAME = re.compile(r"%[\w.\-]+")
 _CALLED = re.compile(r"\b(?:calls|body|condition|to_apply|true_computation|false_computation)="
                      r"(%[\w.\-]+)|\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 _TRIPS = re.compile(r'"?known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*[:=]\s*"?(\d+)')
-_SPACE = re.compile(r"S\((\d+)\)")
 _ROOT_INDEX = re.compile(r"\bindex=(\d+)")
 _THROUGH = ("bitcast", "copy", "convert", "reshape", "broadcast")
-
-
-@dataclasses.dataclass(frozen=True)
-class Buffer:
-  """An array: `size` in bytes without padding; `space` numbers its memory, 0 is the main one."""
-
-  size: int
-  space: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,25 +178,6 @@ def _closing(text: str) -> int:
     if depth == 0:
       return match.end()
   raise ValueError(f"an open parenthesis in {text[:80]!r}")
-
-
-def buffers(shape: str) -> tuple[Buffer, ...]:
-  """The arrays of a shape as the text has it, such as `(f32[8,2]{1,0}, s32[])`."""
-  out = []
-  for dtype, dims, layout in _SHAPE.findall(shape):
-    space = _SPACE.search(layout)
-    count = math.prod(int(d) for d in dims.split(",") if d)
-    out.append(Buffer(-(-count * _bits(dtype) // 8), int(space[1]) if space else 0))
-  return tuple(out)
-
-
-def _bits(dtype: str) -> int:
-  if dtype == "pred":
-    return 8
-  if dtype in ("token", "opaque"):
-    return 0
-  match = re.match(r"(?:bf|f|s|u|c)(\d+)", dtype)
-  return int(match[1]) if match else 0
 
 
 def trips(module: Module, computation: Computation, loop: Instruction) -> int | None:

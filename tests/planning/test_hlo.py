@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxrl_llm.planning import collectives, hlo, traffic
+from jaxrl_llm.planning import collectives, hlo, hlo_shapes, traffic
 from jaxrl_llm.planning.collectives import Moved
 
 # As a TPU compiler writes it: a loop of 3 x 2 trips around an asynchronous all-gather, and a loop
@@ -236,7 +236,7 @@ def test_a_fused_slice_of_an_all_reduce_is_a_reduce_scatter():
     ("token[]", [0]),
 ])
 def test_sizes_of_shapes(text, sizes):
-  assert [buffer.size for buffer in hlo.buffers(text)] == sizes
+  assert [buffer.size for buffer in hlo_shapes.buffers(text)] == sizes
 
 
 def test_a_program_compiled_for_eight_devices():

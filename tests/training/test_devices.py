@@ -105,16 +105,16 @@ def on_one_device(name, parameters=ParametersConfig()):
   return loss_and_gradients(model, step_config(model, parameters))
 
 
-def differs(found, expected) -> float:
+def differs(results, expected) -> float:
   """The largest difference, relative to the largest entry of a leaf if that is above 1."""
   return max(float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1))
-             for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+             for a, b in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True))
 
 
-def assert_same(found, expected):
+def assert_same(results, expected):
   """Losses to 1e-6, which is 10 units in the last place at 1, and gradients to 2e-5."""
-  assert differs(found[0], expected[0]) < 1e-6
-  assert differs(found[1], expected[1]) < 2e-5
+  assert differs(results[0], expected[0]) < 1e-6
+  assert differs(results[1], expected[1]) < 2e-5
 
 
 KINDS = {name: (name, ParametersConfig()) for name in MODELS} | {"lora": ("dense", LORA)}
@@ -126,8 +126,8 @@ KINDS = {name: (name, ParametersConfig()) for name in MODELS} | {"lora": ("dense
 def test_loss_and_gradients_are_those_of_one_device(name, parameters, axes, monkeypatch):
   monkeypatch.setattr(token_stats, "CHUNK", 16)  # several chunks on each device
   model = Model(MODELS[name])
-  found = loss_and_gradients(model, step_config(model, parameters), mesh_of(axes))
-  assert_same(found, on_one_device(name, parameters))
+  results = loss_and_gradients(model, step_config(model, parameters), mesh_of(axes))
+  assert_same(results, on_one_device(name, parameters))
 
 
 @pytest.mark.slow
@@ -137,8 +137,8 @@ def test_loss_and_gradients_are_those_of_one_device(name, parameters, axes, monk
 def test_a_row_may_be_divided_over_devices(name, axes, monkeypatch):
   monkeypatch.setattr(token_stats, "CHUNK", 8)
   model = Model(MODELS[name])
-  found = loss_and_gradients(model, step_config(model), mesh_of(axes))
-  assert_same(found, on_one_device(name))
+  results = loss_and_gradients(model, step_config(model), mesh_of(axes))
+  assert_same(results, on_one_device(name))
 
 
 # Two parts of `data`, which stand for two slices of four devices, and two micro-batches.
@@ -155,8 +155,8 @@ def packing_of(packed: bool):
 def test_micro_batches_of_parts_add_up_to_the_batch(name, packed):
   model = Model(MODELS[name])
   cfg = dataclasses.replace(step_config(model), micro_batches=2)
-  found = loss_and_gradients(model, cfg, mesh_of(PARTS), packing_of(packed))
-  assert_same(found, on_one_device(name))
+  results = loss_and_gradients(model, cfg, mesh_of(PARTS), packing_of(packed))
+  assert_same(results, on_one_device(name))
 
 
 @pytest.mark.slow
@@ -168,8 +168,8 @@ def test_gradients_that_are_not_summed_over_devices_are_rejected(monkeypatch):
 
   monkeypatch.setattr(jax, "shard_map", whole_is_stopped)
   model = Model(MODELS["stacked"])
-  found = loss_and_gradients(model, step_config(model), mesh_of(MESHES["fsdp"]))
-  assert differs(found, on_one_device("stacked")) > 1e-2
+  results = loss_and_gradients(model, step_config(model), mesh_of(MESHES["fsdp"]))
+  assert differs(results, on_one_device("stacked")) > 1e-2
 
 
 # --- what is sent
@@ -179,11 +179,11 @@ def sent(traced) -> list[dict]:
   """Output bytes of collectives by kind: outside data-dependent loops, and per trip of each."""
   module = hlo.parse(traced.lower().compile().as_text())
   visits, loops, _ = module.visits()
-  found = [collections.Counter() for _ in range(loops + 1)]
+  sums = [collections.Counter() for _ in range(loops + 1)]
   for visit in visits:
     for kind, moved in collectives.of_visit(module, visit, 8):
-      found[0 if visit.loop is None else visit.loop + 1][kind] += moved.bytes
-  return found
+      sums[0 if visit.loop is None else visit.loop + 1][kind] += moved.bytes
+  return sums
 
 
 def traced_gradients(cfg: ModelConfig, axes: MeshConfig, length: int = LENGTH,
@@ -328,7 +328,7 @@ def sampled(name, mesh=None):
 @pytest.mark.parametrize("name, axes", quick_of(QUICK, {
     f"{name}-{mesh}": (name, MESHES[mesh]) for mesh in MESHES for name in MODELS}, SLOW))
 def test_sampled_rows_are_those_of_one_device(name, axes):
-  found, expected = sampled(name, mesh_of(axes)), sampled(name)
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.behavior_log_probs, expected.behavior_log_probs, atol=2e-5)
+  rollout, expected = sampled(name, mesh_of(axes)), sampled(name)
+  np.testing.assert_array_equal(rollout.tokens, expected.tokens)
+  np.testing.assert_allclose(rollout.behavior_log_probs, expected.behavior_log_probs, atol=2e-5)
   assert kv_cache.dtype(MODELS[name]) == jnp.float32

@@ -6,11 +6,12 @@
 import json
 from pathlib import Path
 
+from jaxrl_llm.planning import report
 from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 HEADER = ("plan", "target", "program", "GB each, total", "collectives, GB", "memory traffic, TB",
-          "compute, s", "memory, s", "interconnect, s", "MFU, %")
+          "compute, s", "memory, s", "interconnect, s", "in turn, s", "MFU, %")
 
 
 def rows() -> list[tuple]:
@@ -23,13 +24,19 @@ def rows() -> list[tuple]:
       lines.append((path.stem, plan["target"], program["name"],
                     *map(number, (program["bytes"]["total"] / 1e9, run["collective_bytes"] / 1e9,
                                   run["memory_bytes"] / 1e12, seconds["compute"],
-                                  seconds["memory"], seconds["interconnect"],
-                                  100 * program["mfu"]))))
+                                  seconds["memory"], seconds["interconnect"])),
+                    in_turn(seconds), number(100 * program["mfu"])))
   return lines
 
 
-SHARES = ("plan", "target", "iteration, s", "prefill, %", "decode, %", "score, %", "step, %",
-          "decode reads over its weights and cache")
+def in_turn(seconds: dict) -> str:
+  """The sum over instructions; older plans have none."""
+  return number(sum(seconds["in_turn"].values())) if "in_turn" in seconds else "-"
+
+
+SHARES = ("plan", "target", "mean length", "iteration, s", "prefill, s", "decode, s", "score, s",
+          "step, s", "decode, %", "decode reads over weights and cache",
+          "over what its tokens need")
 
 
 def shares() -> list[tuple]:
@@ -40,14 +47,17 @@ def shares() -> list[tuple]:
     programs = {program["name"]: program for program in plan["programs"]}
     if path.stem.startswith("plain") or not {"decode", "step"} <= programs.keys():
       continue  # its decoding was counted wrongly, see README.md
-    seconds = {name: program["runs_per_iteration"] * program["seconds"][program["seconds"]["binds"]]
+    seconds = {name: program["runs_per_iteration"] * report.longest(program["seconds"])
                for name, program in programs.items()}
     total, decode = sum(seconds.values()), programs["decode"]
-    needed = decode["bytes"]["parameters"] + decode["bytes"]["cache"]
-    over = decode["per_token_step"][-1]["memory_bytes"] / needed
-    percent = (number(100 * seconds[name] / total) if name in seconds else "-"
-               for name in ("prefill", "decode", "score", "step"))
-    lines.append((path.stem, plan["target"], number(total), *percent, number(over)))
+    reads = decode["per_token_step"][-1]["memory_bytes"]
+    arguments = decode["bytes"]["parameters"] + decode["bytes"]["cache"]
+    parts = (number(seconds[name]) if name in seconds else "-"
+             for name in ("prefill", "decode", "score", "step"))
+    needs = decode.get("needs_per_token_step")
+    lines.append((path.stem, plan["target"], f"{plan.get('mean_length', 1.0):g}", number(total),
+                  *parts, number(100 * seconds["decode"] / total), number(reads / arguments),
+                  number(reads / needs) if needs else "-"))
   return lines
 
 

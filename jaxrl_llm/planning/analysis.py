@@ -17,8 +17,9 @@ from typing import Any
 import jax
 
 from jaxrl_llm.build import abstract
-from jaxrl_llm.planning import collectives, flops, hlo, traffic
+from jaxrl_llm.planning import collectives, flops, hlo, in_turn, products, traffic
 from jaxrl_llm.planning.collectives import Moved
+from jaxrl_llm.planning.in_turn import InTurn
 from jaxrl_llm.planning.targets import TPU, Chip, Target
 from jaxrl_llm.planning.traffic import Traffic
 
@@ -41,6 +42,8 @@ class Program:
     held: bytes of one device that the run holds meanwhile, beside the arguments.
     cache_inside: bytes of the temporaries that are the cache.
     head: (width, vocabulary) of the model.
+    needs: bytes of one device that a token step cannot but read: weights, and the cache of the
+      tokens in flight; 0 where no step is.
   """
 
   name: str
@@ -53,15 +56,19 @@ class Program:
   held: int
   cache_inside: int
   head: tuple[int, int]
+  needs: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """What one device does: operations by kind, collectives by kind, memory traffic."""
+  """What one device does: operations by kind, collectives by kind, memory traffic, and the seconds
+  of its instructions one after the other.
+  """
 
   flops: dict[str, float]
   collectives: dict[str, Moved]
   traffic: Traffic
+  in_turn: InTurn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,24 +78,30 @@ class Roofline:
   Attributes:
     compute, memory, interconnect: seconds.
     network: between slices.
-    mfu: model operations over what the peak would do in the largest of these.
+    in_turn: of the instructions one after the other.
+    mfu: model operations over what the peak would do in `seconds`.
   """
 
   compute: float
   memory: float
   interconnect: float
   network: float
+  in_turn: InTurn
   mfu: float
 
   @property
   def binds(self) -> str:
-    """The resource that takes longest."""
-    return max(("compute", "memory", "interconnect", "network"),
-               key=lambda name: getattr(self, name))
+    """The resource that takes longest; of the device's own, that of most seconds in turn."""
+    links = max(self.interconnect, self.network)
+    if links == self.seconds:
+      return "network" if self.network > self.interconnect else "interconnect"
+    own = self.in_turn if self.in_turn.seconds == self.seconds else self
+    return "compute" if own.compute >= own.memory else "memory"
 
   @property
   def seconds(self) -> float:
-    return getattr(self, self.binds)
+    """The longest of a resource's seconds and of those in turn."""
+    return max(self.compute, self.memory, self.interconnect, self.network, self.in_turn.seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,40 +189,54 @@ def _work(program: Program, text: str, operations: flops.Flops,
   """(outside loops of unknown trips, one trip of each of them, loops counted once)."""
   module = hlo.parse(text)
   visits, loops, nested = module.visits()
-  moved: list = [collections.defaultdict(Moved) for _ in range(loops + 1)]
-  passed = [Traffic()] * (loops + 1)
+  places = [_Place() for _ in range(loops + 1)]
   for visit in visits:
-    index = 0 if visit.loop is None else visit.loop + 1
-    moves = collectives.of_visit(module, visit, program.devices, target.slices)
-    collectives.add(moved[index], moves)
-    passed[index] += traffic.of_visit(module, visit, target.chip.platform == TPU)
+    places[0 if visit.loop is None else visit.loop + 1].add(module, visit, program, target)
   # The text's loops are the program's as long as there are as many; else all its FLOPs are outside.
   per_loop = operations.loops if len(operations.loops) == loops else ({},) * loops
   outside = operations.once if len(operations.loops) == loops else operations.total(program.trips)
-  works = [_device_work(by_kind, program.devices, dict(sums), sizes)
-           for by_kind, sums, sizes in zip((outside, *per_loop), moved, passed, strict=True)]
+  works = [place.work(by_kind, program.devices, target.chip)
+           for place, by_kind in zip(places, (outside, *per_loop), strict=True)]
   without = [f"loop {k}" for k in range(len(program.trips), loops)]
   return works[0], works[1:], (*without, *nested)
 
 
-def _device_work(by_kind: dict[str, float], devices: int, moved: dict[str, Moved],
-                 passed: Traffic) -> Work:
-  per_device = {kind: operations / devices for kind, operations in by_kind.items()}
-  return Work(per_device, moved, passed + Traffic(per_device.pop(flops.READ_AGAIN, 0.0)))
+class _Place:
+  """Sums over the visits of a loop, or over those outside."""
+
+  def __init__(self) -> None:
+    self.moved: collections.defaultdict[str, Moved] = collections.defaultdict(Moved)
+    self.passed, self.of_kernels, self.in_turn = Traffic(), Traffic(), InTurn()
+
+  def add(self, module: hlo.Module, visit: hlo.Visit, program: Program, target: Target) -> None:
+    collectives.add(self.moved,
+                    collectives.of_visit(module, visit, program.devices, target.slices))
+    passed = traffic.of_visit(module, visit, target.chip.platform == TPU)
+    self.passed += passed
+    if products.is_kernel(visit.instruction):
+      self.of_kernels += passed
+    self.in_turn += in_turn.of_visit(module, visit, passed, target.chip)
+
+  def work(self, by_kind: dict[str, float], devices: int, chip: Chip) -> Work:
+    per_device = {kind: operations / devices for kind, operations in by_kind.items()}
+    again = Traffic(per_device.pop(flops.READ_AGAIN, 0.0))
+    kernels = in_turn.of_kernels(per_device.get(flops.KERNEL, 0.0), self.of_kernels + again, chip)
+    return Work(per_device, dict(self.moved), self.passed + again, self.in_turn + kernels)
 
 
 def _summed(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:
   """A whole run."""
   operations = collections.defaultdict(float, once.flops)
   moved = collections.defaultdict(Moved, once.collectives)
-  passed = once.traffic
+  passed, turns = once.traffic, once.in_turn
   for loop, times in zip(loops, [*trips, *[1] * len(loops)], strict=False):
     for kind, value in loop.flops.items():
       operations[kind] += times * value
     for kind, sums in loop.collectives.items():
       moved[kind] += sums * times
     passed += loop.traffic * times
-  return Work(dict(operations), dict(moved), passed)
+    turns += loop.in_turn * times
+  return Work(dict(operations), dict(moved), passed, turns)
 
 
 def roofline(program: Program, run: Work, chip: Chip) -> Roofline:
@@ -218,6 +245,6 @@ def roofline(program: Program, run: Work, chip: Chip) -> Roofline:
   memory = run.traffic.memory / chip.bandwidth
   moved = collectives.total(run.collectives)
   interconnect, network = moved.wire / chip.interconnect, moved.across / chip.network
-  longest = max(compute, memory, interconnect, network)
-  mfu = program.model_flops / (program.devices * chip.flops * longest) if longest else 0.0
-  return Roofline(compute, memory, interconnect, network, mfu)
+  seconds = Roofline(compute, memory, interconnect, network, run.in_turn, 0.0)
+  peak = program.devices * chip.flops * seconds.seconds
+  return dataclasses.replace(seconds, mfu=program.model_flops / peak if peak else 0.0)

@@ -14,6 +14,7 @@ class Buffer:
 
   size: int
   space: int
+  dims: tuple[int, ...] = ()
 
 
 def buffers(shape: str) -> tuple[Buffer, ...]:
@@ -21,8 +22,9 @@ def buffers(shape: str) -> tuple[Buffer, ...]:
   out = []
   for dtype, dims, layout in _SHAPE.findall(shape):
     space = _SPACE.search(layout)
-    count = math.prod(int(d) for d in dims.split(",") if d)
-    out.append(Buffer(-(-count * _bits(dtype) // 8), int(space[1]) if space else 0))
+    sides = tuple(int(d) for d in dims.split(",") if d)
+    size = -(-math.prod(sides) * _bits(dtype) // 8)
+    out.append(Buffer(size, int(space[1]) if space else 0, sides))
   return tuple(out)
 
 

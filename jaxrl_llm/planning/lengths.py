@@ -26,6 +26,15 @@ def shares(rows: int, mean: float) -> np.ndarray:
   return np.minimum(1.0, -low * np.log1p(-quantiles))
 
 
+def in_flight(rows: int, mean: float) -> float:
+  """Returns how long the completion of a slot is in the mean over the token steps, over its limit.
+
+  A row of n tokens is in flight for n steps, with 1, 2, ... n tokens of its own.
+  """
+  of_rows = shares(rows, mean)
+  return float((of_rows**2).sum() / (2 * of_rows.sum()))
+
+
 def decode_steps(cfg: RolloutConfig, slots: int, mean: float) -> int:
   """Returns the token steps of an engine whose slots take the next row when theirs ends.
 

@@ -7,9 +7,10 @@ from jaxrl_llm.planning.analysis import Analysis, Work
 from jaxrl_llm.planning.targets import Target
 
 LEFT_OUT = """\
-What the estimate leaves out: overlap of the three resources (only the one that binds counts),
-latency and launch of programs, the topology of the interconnect (every link is taken to be used),
-the efficiency of kernels, operations that are no matrix products, the host, and verification. Rows
+What the estimate leaves out: overlap of one instruction with the next (but transfers that are
+started apart hide), overlap with the interconnect (only what takes longest counts), latency and
+launch of programs, the topology of the interconnect (every link is taken to be used), the
+efficiency of kernels, operations that are no matrix products, the host, and verification. Rows
 count at full length, padding included, and every row is sampled to its last token."""
 _COLUMNS = ("parameters", "optimizer", "cache", "batch")
 
@@ -39,6 +40,7 @@ def _program(analysis: Analysis, target: Target) -> dict:
           "temp_size": analysis.temp_size, "cache_inside": program.cache_inside,
       },
       "model_flops": program.model_flops,
+      "needs_per_token_step": program.needs,
       "unknown_loops": list(analysis.unknown),
       "advice": advice.of_memory(analysis, target.chip),
   }
@@ -48,7 +50,8 @@ def _program(analysis: Analysis, target: Target) -> dict:
     roofline = analysis.roofline
     row["seconds"] = {"compute": roofline.compute, "memory": roofline.memory,
                       "interconnect": roofline.interconnect, "network": roofline.network,
-                      "binds": roofline.binds}
+                      "in_turn": dataclasses.asdict(roofline.in_turn),
+                      "longest": roofline.seconds, "binds": roofline.binds}
     row["mfu"] = roofline.mfu
   return row
 
@@ -61,6 +64,7 @@ def _work(work: Work) -> dict:
       "collective_bytes": collectives.total(work.collectives).bytes,
       "memory_bytes": work.traffic.memory,
       "on_chip_bytes": work.traffic.on_chip,
+      "seconds_in_turn": work.in_turn.seconds,
   }
 
 
@@ -79,6 +83,13 @@ def as_text(analyses: list[Analysis], target: Target) -> str:
   return "\n\n".join(parts)
 
 
+def longest(seconds: dict) -> float:
+  """Returns the seconds of a program in `as_data`; older plans have none in turn, and took those of
+  the resource that binds.
+  """
+  return seconds["longest"] if "longest" in seconds else seconds[seconds["binds"]]
+
+
 def summary(plan: dict) -> str:
   """Returns the lines of a recipe's header, from `as_data`."""
   memory = plan["chip"]["memory"]
@@ -92,9 +103,8 @@ def summary(plan: dict) -> str:
     total, seconds = program["bytes"]["total"], program.get("seconds")
     line = f"  {program['name']:<10}{_gb(total):>5} GB each"
     if seconds is not None:
-      longest = seconds[seconds["binds"]]
-      line += (f"; {program['runs_per_iteration']:g} x {_number(longest)} s, {seconds['binds']} "
-               f"binds, MFU {_number(100 * program['mfu'])} %")
+      line += (f"; {program['runs_per_iteration']:g} x {_number(longest(seconds))} s, "
+               f"{seconds['binds']} binds, MFU {_number(100 * program['mfu'])} %")
     lines.append(line + ("; REFUSED" if program["refused"] or total > memory else ""))
   return "\n".join(lines)
 
@@ -145,18 +155,20 @@ def _largest_first(kind_and_move) -> float:
 
 
 def _second_rows(analyses) -> list[list[str]]:
-  rows = [["program", "runs", "compute", "memory", "interconnect", "network", "binds", "MFU %"]]
+  rows = [["program", "runs", "compute", "memory", "interconnect", "network", "in turn",
+           "of it memory", "binds", "MFU %"]]
   total_seconds, model_seconds = 0.0, 0.0
   for a in analyses:
     if a.roofline is None:
       continue
     r, runs = a.roofline, a.program.runs
-    seconds = map(_number, (r.compute, r.memory, r.interconnect, r.network))
+    seconds = map(_number, (r.compute, r.memory, r.interconnect, r.network, r.in_turn.seconds,
+                            r.in_turn.memory))
     rows.append([a.program.name, f"{runs:g}", *seconds, r.binds, _number(100 * r.mfu)])
     total_seconds += runs * r.seconds
     model_seconds += runs * r.mfu * r.seconds
   if total_seconds:
-    rows.append(["iteration", "", "", "", "", "", f"{_number(total_seconds)} s",
+    rows.append(["iteration", *[""] * 7, f"{_number(total_seconds)} s",
                  _number(100 * model_seconds / total_seconds)])
   return rows
 

@@ -144,6 +144,9 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
     cache = _cache(model, slots, ring, mesh)
     shared = Shared(_cache(model, places, r.max_prompt_tokens, mesh),
                     replicated((places, r.group_size)), replicated((slots,)), replicated((slots,)))
+  completions = lengths.in_flight(r.rows, mean_length) * r.max_new_tokens
+  prompt = 0 if r.shared_prefix else r.max_prompt_tokens  # `shared` has them, once for a group
+  live = (prompt + completions) / (prompt + ring)
   inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0)
   program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
   waiting = model_flops.cache_bytes(shapes, -(-wave // shards), r.max_prompt_tokens,
@@ -159,7 +162,8 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
               _columns(params, (cache, shared), inputs),
               runs=-(-steps // engine_cfg.chunk), trips=(engine_cfg.chunk,),
               model_flops=model_flops.decode(shapes, r, slots, engine_cfg.chunk),
-              held=resident + waiting),
+              held=resident + waiting,
+              needs=bytes_of(params) + live * bytes_of(cache) + bytes_of(shared)),
   ]
 
 

@@ -114,7 +114,8 @@ def test_each_large_column_has_a_rule(analysis, keys):
 def test_the_roofline_takes_the_longest_of_three():
   program = Program("step", None, {}, 4, 1, (), 8e9, 0, 0, (1, 1))
   moved = {"all-gather": analysis.Moved(1, 2e9, 1.5e9), "all-reduce": analysis.Moved(1, 1e9, 2e9)}
-  work = analysis.Work({"weights": 3e9, "sort": 1e15}, moved, analysis.Traffic(1e9, 1e15))
+  work = analysis.Work({"weights": 3e9, "sort": 1e15}, moved, analysis.Traffic(1e9, 1e15),
+                       analysis.InTurn(1.0, 1.0))
   found = analysis.roofline(program, work, CPU.chip)
   assert (found.compute, found.memory, found.interconnect) == (3.0, 1.0, 3.5)
   assert found.binds == "interconnect" and found.seconds == 3.5

@@ -111,6 +111,13 @@ def test_lengths_have_their_mean(mean):
   assert abs(shares.mean() - mean) < 1e-3 and shares.max() <= 1.0 and (np.diff(shares) >= 0).all()
 
 
+def test_a_slot_is_in_flight_longest_with_its_longest_rows():
+  own = np.round(lengths.shares(64, 0.4) * 500)
+  behind = np.concatenate([np.arange(1, n + 1) for n in own])  # tokens of each step of each row
+  assert lengths.in_flight(64, 0.4) * 500 == pytest.approx(behind.mean(), rel=0.01)
+  assert lengths.in_flight(64, 1.0) == 0.5 and lengths.in_flight(64, 0.4) > 0.4 / 2  # not half
+
+
 def test_short_rows_need_fewer_micro_batches_and_steps():
   cfg = planned_config.ready(updates=dict(micro_batches=1, token_budget=64),
                              rollout=dict(slots=8, chunk=4, prompts=32, max_prompt_tokens=4,

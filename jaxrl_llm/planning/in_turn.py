@@ -1,0 +1,62 @@
+"""Seconds of a program whose instructions run one after the other.
+
+Each instruction takes the larger of its products at the chip's peak and of its traffic at the
+memory's, so that traffic hides behind the products of its own instruction, and behind no other's.
+Transfers that the compiler starts and ends apart (`copy-start`, `all-gather-start`) run beside
+others and take no turn.
+"""
+
+import dataclasses
+
+from jaxrl_llm.planning import hlo, products
+from jaxrl_llm.planning.targets import Chip
+from jaxrl_llm.planning.traffic import Traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class InTurn:
+  """Seconds of the instructions whose products take longer, and of those whose traffic does."""
+
+  compute: float = 0.0
+  memory: float = 0.0
+
+  @property
+  def seconds(self) -> float:
+    return self.compute + self.memory
+
+  def __add__(self, other: "InTurn") -> "InTurn":
+    return InTurn(self.compute + other.compute, self.memory + other.memory)
+
+  def __mul__(self, times: float) -> "InTurn":
+    return InTurn(times * self.compute, times * self.memory)
+
+
+def of_visit(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: Chip) -> InTurn:
+  """Seconds of one visited instruction; none of a kernel, see `of_kernels`.
+
+  Args:
+    traffic: of the visit.
+  """
+  if _takes_no_turn(visit.instruction):
+    return InTurn()
+  operations = products.of_instruction(module, visit.instruction, visit.computation)
+  return _larger(visit.times * operations, traffic.memory, chip)
+
+
+def of_kernels(operations: float, traffic: Traffic, chip: Chip) -> InTurn:
+  """Seconds of a program's kernels, as one instruction.
+
+  Args:
+    operations: of one device.
+    traffic: of the visits of kernels, and what they read again.
+  """
+  return _larger(operations, traffic.memory, chip)
+
+
+def _takes_no_turn(instruction: hlo.Instruction) -> bool:
+  return products.is_kernel(instruction) or instruction.opcode.endswith(("-start", "-done"))
+
+
+def _larger(operations: float, size: float, chip: Chip) -> InTurn:
+  compute, memory = operations / chip.flops, size / chip.bandwidth
+  return InTurn(compute, 0.0) if compute > memory else InTurn(0.0, memory)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import time
 
@@ -13,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 WORKDIR = "gs://test-runs/group/run"
-CHANGES = ("checkpoint.best=eval/accuracy", "iterations=4", "checkpoint.every=1",
+CHANGES = ("checkpoint.best=eval/accuracy", "iterations=6", "checkpoint.every=1",
            "evaluation.every=2")
 
 
@@ -35,33 +36,58 @@ def lines(text: bytes) -> list[dict]:
           for line in text.decode().splitlines()]
 
 
-def kill_at(process, server, count: int, delay: float) -> None:
-  """Kills a command some time after metrics.jsonl has so many lines."""
-  end = time.monotonic() + 120
-  while len(lines(content(server, "metrics.jsonl"))) < count and time.monotonic() < end:
+# A process is killed in a phase: after at most so many of its own writes of such a name, within at
+# most so many seconds. Rows are sampled after a line of metrics, trained on after their own file.
+PHASES = {
+    "start": (r"/lock$", 1, 0.5),
+    "rollout": (r"/metrics\.jsonl$", 1, 0.1),
+    "update": (r"/rollouts/.*\.jsonl$", 1, 0.1),
+    "checkpoint": (r"/checkpoints/\d+/", 12, 0.0),
+    "end": (r"/report\.html$", 2, 0.1),
+}
+KILLS = ("start", "rollout", "update", "checkpoint", "start", "update", "checkpoint", "rollout",
+         "end", "end")
+
+
+def kill_at(process, server, phase: str, begin: int, chance: random.Random) -> None:
+  """Kills a command in a phase; `begin` is how many writes the server had before it."""
+  pattern, most, seconds = PHASES[phase]
+  count, end = chance.randint(1, most), time.monotonic() + 120
+  while sum(bool(re.search(pattern, name)) for name in server.writes[begin:]) < count:
+    assert time.monotonic() < end, f"no {phase} to kill in"
     assert process.poll() is None, command.finish(process).stderr
-    time.sleep(0.02)
-  time.sleep(delay)
+    time.sleep(0.002)
+  time.sleep(chance.uniform(0, seconds))
   os.kill(process.pid, signal.SIGKILL)
-  command.finish(process)
+  assert command.finish(process).returncode == -signal.SIGKILL, f"it ended before its {phase}"
+
+
+def unfinished(server) -> set[str]:
+  """Checkpoints of which a part is in the bucket."""
+  parts = {name.split("/")[3] for _, name in server.objects if "run/checkpoints/" in name}
+  return {part for part in parts if part and
+          not content(server, f"checkpoints/{part}/default/commit_success.txt")}
 
 
 @pytest.fixture(scope="module")
 def runs(served, tmp_path_factory):
-  """(server, environment, folder of the same run on disk); the one in the bucket was killed twice,
-  and another trainer was refused meanwhile.
+  """(server, environment, folder of the same run on disk); the one in the bucket was killed in each
+  of its phases, and another trainer was refused meanwhile.
   """
   server, environment = served
   on_disk = tmp_path_factory.mktemp("bucket") / "run"
   command.succeed(command.start(on_disk, *CHANGES))
-  rng = random.Random(5)
+  chance, torn = random.Random(5), []
   start = lambda: command.start(WORKDIR, *CHANGES, environment=environment)
-  kill_at(start(), server, 1, rng.uniform(0, 0.5))
-  process = start()
-  while not content(server, "lock") or json.loads(content(server, "lock"))["pid"] != process.pid:
-    time.sleep(0.02)
-  assert f"process {process.pid} on" in command.refuse(start())
-  kill_at(process, server, 3, rng.uniform(0, 0.5))
+  for turn, phase in enumerate(KILLS):
+    begin, process = len(server.writes), start()
+    if turn == 1:
+      while not any(name.endswith("/lock") for name in server.writes[begin:]):
+        time.sleep(0.02)
+      assert f"process {process.pid} on" in command.refuse(start())
+    kill_at(process, server, phase, begin, chance)
+    torn.append(unfinished(server))
+  assert any(torn), "no checkpoint was killed within its writes"
   command.succeed(start())
   return server, environment, on_disk
 
@@ -74,7 +100,7 @@ def test_a_killed_run_is_that_of_a_folder_byte_for_byte(runs):
   names = {name.split("/")[2] for _, name in server.objects}
   assert names >= {path.name for path in on_disk.iterdir()}
   saved = {name.split("/")[3] for _, name in server.objects if "run/checkpoints/" in name}
-  assert saved - {""} == {"3", "4"}
+  assert saved - {""} == {"5", "6"}
 
 
 def test_other_commands_read_it_there(runs, tmp_path):

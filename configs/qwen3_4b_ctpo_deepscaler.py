@@ -9,11 +9,12 @@ turn, without code. So this file cannot be expected to reach the published numbe
 the 8,000 tokens that the published one shares with tool output.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
-  prefill    57.7 GB each; 64 x 0.0176 s, compute binds, MFU 96.2 %
+  prefill    57.7 GB each; 64 x 0.0222 s, compute binds, MFU 76.1 %
   decode     60.1 GB each; 1008 x 2.59 s, memory binds, MFU 4.6 %
-  score      16.6 GB each; 1 x 108 s, compute binds, MFU 98.8 %
-  step       15.9 GB each; 16 x 28.5 s, compute binds, MFU 70.2 %
+  score      16.8 GB each; 1 x 130 s, compute binds, MFU 82 %
+  step       15.9 GB each; 16 x 34 s, compute binds, MFU 59 %
 
+With --config.updates.token_budget=0 --config.updates.micro_batches=32:
 Planned for h100:8, 8 devices of 80 GB (experiments/plan.py; compiled, not run):
   prefill    58.2 GB each; 64 x 0.0103 s, memory binds, MFU 76.3 %
   decode     63.7 GB each; 1008 x 2.66 s, memory binds, MFU 2.07 %
@@ -53,8 +54,8 @@ def get_config(preset: str = PRESET):
   config.rollout.max_prompt_tokens = 1024
   # ours; windows of whole tiles of 128 columns
   config.rollout.update(slots=256, chunk=128, window=2048)
-  # 32 prompts per step; micro-batches ours
-  config.updates.update(optimizer_batches=16, micro_batches=32)
+  # 32 prompts per step; packing ours
+  config.updates.update(optimizer_batches=16, token_budget=9216)
   config.optimizer.update(learning_rate=1e-6, warmup_steps=0, b1=0.9, b2=0.999, weight_decay=0.01,
                           max_grad_norm=1.0)
   config.kl.coef = config.entropy.coef = 0.0

@@ -15,6 +15,7 @@ _FREE = frozenset("""
 """.split())
 _SLICES = ("dynamic-slice", "slice", "gather")
 _UPDATE = "dynamic-update-slice"
+_ALLOCATES = 'custom_call_target="AllocateBuffer"'  # names memory, and writes none of it
 _LIBRARIES = ("__cublas", "__cudnn")  # their last output is a workspace, of which little is used
 
 
@@ -39,7 +40,7 @@ def of_visit(module: hlo.Module, visit: hlo.Visit, chip: bool) -> Traffic:
     chip: whether memory spaces other than 0 are on the chip, as on a TPU.
   """
   instruction, computation = visit.instruction, visit.computation
-  if instruction.opcode in _FREE:
+  if instruction.opcode in _FREE or _ALLOCATES in instruction.attributes:
     return Traffic()
   moved = list(_reads(module, instruction, computation)) + list(_writes(module, instruction,
                                                                         computation))

@@ -224,6 +224,14 @@ def test_a_librarys_workspace_is_no_traffic():
   assert passed(FUSIONS.replace(before, other))["%s"].memory == 3200 + 400 + 33554432
 
 
+def test_a_buffer_that_is_only_allocated_is_no_traffic():
+  before = '  %s = f32[100]{0} fusion(%g), kind=kCustom, calls=%all-reduce-scatter'
+  call = '  %s = f32[100]{0} custom-call(), custom_call_target="AllocateBuffer"'
+  assert passed(FUSIONS.replace(before, call))["%s"] == traffic.Traffic()
+  other = call.replace("AllocateBuffer", "tpu_custom_call")
+  assert passed(FUSIONS.replace(before, other))["%s"].memory == 400
+
+
 def test_a_fused_slice_of_an_all_reduce_is_a_reduce_scatter():
   assert moved(FUSIONS) == [{"reduce-scatter": Moved(1, 400, 7 * 400)}]
 

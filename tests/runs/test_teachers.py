@@ -68,24 +68,24 @@ def checkpoints(tmp_path_factory, problems):
   return out
 
 
-def both(checkpoints) -> str:
+def pretrained_of(checkpoints) -> str:
   return ",".join(f"{name}={folder}" for name, folder in checkpoints.items())
 
 
-def column(made, names, groups=range(GROUPS)) -> np.ndarray:
+def column(policy, names, groups=range(GROUPS)) -> np.ndarray:
   """[B, L]: the teachers' log-probs of the batch's groups, in the order `groups`."""
   rows = np.concatenate([np.arange(SIZE) + SIZE * group for group in groups])
   rollout = jax.tree.map(lambda x: x[rows], tiny_batch.rollout())
-  asked = made.scoring.teachers.of([Problem("", "", teacher=names[group]) for group in groups])
-  found = score_rollout(made.scoring, {CURRENT: made.model.init(jax.random.key(9)),
-                                       TEACHER: asked}, rollout)
-  return np.asarray(found.columns[TEACHER_COLUMN])
+  teachers = policy.scoring.teachers.of([Problem("", "", teacher=names[group]) for group in groups])
+  scores = score_rollout(policy.scoring, {CURRENT: policy.model.init(jax.random.key(9)),
+                                          TEACHER: teachers}, rollout)
+  return np.asarray(scores.columns[TEACHER_COLUMN])
 
 
-def check_own_teacher(found, alone, names) -> None:
+def check_own_teacher(log_probs, alone, names) -> None:
   """Each row has the log-probs of its own teacher; `alone`: those of each, for all rows."""
   for row, name in enumerate(np.repeat(names, SIZE)):
-    np.testing.assert_allclose(found[row], alone[name][row], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(log_probs[row], alone[name][row], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -93,9 +93,9 @@ def test_a_row_is_scored_by_its_own_teacher(problems, checkpoints):
   alone = {name: column(learner(problems, folder, **{"task.data.teacher_column": ""}),
                         ("",) * GROUPS) for name, folder in checkpoints.items()}
   assert np.abs(alone["math"] - alone["code"]).max() > 0.1
-  made = learner(problems, both(checkpoints))
-  check_own_teacher(column(made, NAMES), alone, NAMES)
-  check_own_teacher(column(made, ("code",) * GROUPS), alone, ("code",) * GROUPS)
+  policy = learner(problems, pretrained_of(checkpoints))
+  check_own_teacher(column(policy, NAMES), alone, NAMES)
+  check_own_teacher(column(policy, ("code",) * GROUPS), alone, ("code",) * GROUPS)
   for wrong in (alone["math"], alone["code"], alone["math"] + alone["code"]):
     with pytest.raises(AssertionError):
       check_own_teacher(wrong, alone, NAMES)
@@ -113,35 +113,36 @@ def check_split_and_order(score) -> None:
 
 @pytest.mark.slow
 def test_neither_the_split_nor_the_order_of_rows_counts(problems, checkpoints):
-  made = functools.cache(lambda pieces: learner(problems, both(checkpoints),
-                                                **{"updates.micro_batches": pieces}))
-  check_split_and_order(lambda pieces, groups: column(made(pieces), NAMES, groups))
+  policy = functools.cache(lambda pieces: learner(problems, pretrained_of(checkpoints),
+                                                  **{"updates.micro_batches": pieces}))
+  check_split_and_order(lambda pieces, groups: column(policy(pieces), NAMES, groups))
   with pytest.raises(AssertionError):  # the teacher by place in the batch
     check_split_and_order(lambda pieces, groups: column(
-        made(pieces), dict(zip(groups, NAMES, strict=True)), groups))
+        policy(pieces), dict(zip(groups, NAMES, strict=True)), groups))
   with pytest.raises(AssertionError):  # one teacher for a micro-batch, that of its first row
     check_split_and_order(lambda pieces, groups: column(
-        made(pieces), [NAMES[group * pieces // GROUPS * GROUPS // pieces]
+        policy(pieces), [NAMES[group * pieces // GROUPS * GROUPS // pieces]
                        for group in range(GROUPS)], groups))
 
 
 @pytest.mark.slow
 def test_shapes_are_those_of_the_teachers(problems, checkpoints):
   """What update transforms carry is shaped without a batch."""
-  for pretrained, column_name in ((checkpoints["code"], ""), (both(checkpoints), "kind")):
-    made = learner(problems, pretrained, **{"task.data.teacher_column": column_name})
-    scores = abstract_scores(made.scoring, made.model.shapes(), tiny_batch.rollout())
-    found = scores.columns[TEACHER_COLUMN]
-    assert (found.shape, found.dtype) == ((tiny_batch.ROWS, tiny_batch.LENGTH), jnp.float32)
+  for pretrained, column_name in ((checkpoints["code"], ""), (pretrained_of(checkpoints), "kind")):
+    policy = learner(problems, pretrained, **{"task.data.teacher_column": column_name})
+    scores = abstract_scores(policy.scoring, policy.model.shapes(), tiny_batch.rollout())
+    log_probs = scores.columns[TEACHER_COLUMN]
+    assert (log_probs.shape, log_probs.dtype) == ((tiny_batch.ROWS, tiny_batch.LENGTH), jnp.float32)
 
 
 def test_the_problems_of_a_file_name_their_teachers(problems, checkpoints):
-  cfg = resolved(problems, both(checkpoints))
-  _, task, made = setup.build_learner(cfg, jax.devices()[:1])
-  asked = made.scoring.teachers.of(task.batch(1))
+  cfg = resolved(problems, pretrained_of(checkpoints))
+  _, task, policy = setup.build_learner(cfg, jax.devices()[:1])
+  teachers = policy.scoring.teachers.of(task.batch(1))
   names = [row["kind"] for problem in task.batch(1) for row in ROWS if row["q"] == problem.prompt]
-  np.testing.assert_array_equal(asked.of_row, np.repeat([name == "code" for name in names], SIZE))
-  assert made.scoring.teachers.of([Problem("", "", teacher="code")]).params[0] is None, \
+  np.testing.assert_array_equal(teachers.of_row,
+                                np.repeat([name == "code" for name in names], SIZE))
+  assert policy.scoring.teachers.of([Problem("", "", teacher="code")]).params[0] is None, \
       "a teacher that is not asked is not read"
   assert {"teacher.pretrained.math", "teacher.pretrained.code"} <= inputs.digests(cfg).keys()
 
@@ -158,7 +159,7 @@ def test_wrong_names_are_refused(problems, pretrained, text):
 
 
 def test_rows_without_a_teacher_are_refused(problems, checkpoints, tmp_path):
-  path, pretrained = tmp_path / "rows.jsonl", both(checkpoints)
+  path, pretrained = tmp_path / "rows.jsonl", pretrained_of(checkpoints)
   path.write_text("".join(json.dumps(row) + "\n" for row in (*ROWS, {**ROWS[0], "q": "5",
                                                                      "kind": "physics"})))
   with pytest.raises(ConfigError, match=r"problem '5' has the teacher 'physics'; allowed are math, "

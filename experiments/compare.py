@@ -20,6 +20,7 @@ from pathlib import Path
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.reporting import compare
 from jaxrl_llm.reporting.reader import RunError
+from jaxrl_llm.runs.command_line import with_fix
 from jaxrl_llm.store.folders import path_of
 
 MAIN = Path(__file__).with_name("main.py")
@@ -51,7 +52,7 @@ def main() -> None:
     text = compare.write(comparison, arguments.out)
     print(f"{text}\npage: {os.path.join(arguments.out, 'compare.html')}")
   except (ConfigError, RunError, OSError) as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"error: {with_fix(error)}")
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace, presets: list[str],

@@ -14,6 +14,7 @@ import sys
 from jaxrl_llm.config import OF_RUN, ConfigError, load_plugins
 from jaxrl_llm.lab.replay import replay_run
 from jaxrl_llm.reporting.reader import RunError
+from jaxrl_llm.runs.command_line import with_fix
 from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
 
@@ -34,7 +35,7 @@ def main() -> None:
     print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint,
                          arguments.plugins))
   except (ConfigError, RunError, TornCheckpointsError, OSError) as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"error: {with_fix(error)}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import typing
 
 DEFAULT = "default"  # the value of a choice that another key decides
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+INT64_MAX = 2**63 - 1
+SHOWN = 400  # characters of a value in a message
 
 
 class ConfigError(Exception):
@@ -216,9 +218,18 @@ def refuse_unread(section, prefix: str, root=None) -> None:
 
 
 def did_you_mean(name: str, known) -> str:
-  """Returns a hint at the nearest known name, or an empty text if none is near."""
+  """Returns a hint at the nearest known name, behind a sentence that lists all of them."""
   near = difflib.get_close_matches(name, known, n=1)
-  return f" Did you mean {near[0]!r}?" if near else ""
+  return f" Fix: one of these. Did you mean {near[0]!r}?" if near else " Fix: one of these."
+
+
+def shown(value) -> str:
+  """Returns a value as a message shows it: its `repr`, cut in the middle where it is long."""
+  try:
+    text = repr(value)
+  except Exception as error:  # an integer of 5,000 digits, or an object that cannot be shown
+    return f"<{type(value).__name__}, which cannot be shown: {type(error).__name__}>"
+  return text if len(text) <= SHOWN else f"{text[:SHOWN // 2]} ... {text[-SHOWN // 4:]}"
 
 
 def checked(key: str, value, hint, meta):
@@ -239,21 +250,23 @@ def checked(key: str, value, hint, meta):
     converted = None
   if converted is None:
     expected = _type_name(hint) + (' or "none"' if optional else "")
-    raise ConfigError(f"{key} = {value!r}: {expected} was expected "
+    raise ConfigError(f"{key} = {shown(value)}: {expected} was expected "
                       f"({allowed(meta) or meta['doc']}). Fix: --config.{key}=<{expected}>.")
   if meta["choices"] and converted not in meta["choices"]:
-    raise ConfigError(f"{key} = {value!r}: allowed are {', '.join(map(repr, meta['choices']))}." +
-                      did_you_mean(str(converted), meta["choices"]))
+    choices = ", ".join(map(repr, meta["choices"]))
+    raise ConfigError(f"{key} = {shown(value)}: allowed are {choices}."
+                      f"{did_you_mean(str(converted), meta['choices'])}")
   if not isinstance(converted, (str, tuple, bool)) and not _inside(converted, meta):
-    raise ConfigError(f"{key} = {value!r}: out of range; {allowed(meta)} ({meta['doc']}). "
+    raise ConfigError(f"{key} = {shown(value)}: out of range; {allowed(meta)} ({meta['doc']}). "
                       f"Fix: choose a value in the range.")
   return converted
 
 
 def _inside(number, meta) -> bool:
-  """Returns whether a number is within its range and, as a float, finite in float32."""
+  """Returns whether a number is within its range, and within int64 or float32."""
   low, high = meta["low"], meta["high"]
-  finite = number == number and (isinstance(number, int) or abs(number) <= FLOAT32_MAX)
+  most = INT64_MAX if isinstance(number, int) else FLOAT32_MAX
+  finite = number == number and abs(number) <= most
   return finite and (low is None or number >= low) and (high is None or number <= high)
 
 

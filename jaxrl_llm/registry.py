@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 from jaxrl_llm import paper_table
-from jaxrl_llm.fields import ConfigError, PluginError, checked, derived, did_you_mean
+from jaxrl_llm.fields import ConfigError, PluginError, checked, derived, did_you_mean, shown
 from jaxrl_llm.method_numbers import NoNumbers, merged_class, numbers_class
 
 
@@ -172,7 +172,7 @@ class Table(Generic[E]):
     if name not in self.entries:
       known = self.names()
       if name not in self.entries:
-        raise ConfigError(f"{self.key} = {name!r}: registered are {', '.join(known)}."
+        raise ConfigError(f"{self.key} = {shown(name)}: registered are {', '.join(known)}."
                           f"{did_you_mean(str(name), known)}{_empty_plugins()}")
     return self.entries[name]
 

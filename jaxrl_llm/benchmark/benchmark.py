@@ -69,7 +69,8 @@ class Settings:
                             ("top_p", 1e-6, 1), ("min_p", 0, 1), ("top_k", 0, 2**31 - 1),
                             ("batch", 1, 2**20), ("seed", 0, 2**31 - 1)):
       if not low <= getattr(self, name) <= high:
-        raise ConfigError(f"--{name}={getattr(self, name)}: allowed are {low} to {high}.")
+        raise ConfigError(f"--{name}={getattr(self, name)}: allowed are {low} to {high}. "
+                          "Fix: a value among them.")
 
 
 def run(sets: list[EvaluationSet], sampler: Sampler, params: Params, settings: Settings,

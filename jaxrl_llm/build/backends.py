@@ -5,20 +5,22 @@ first takes over the policy's parameters once an iteration, the second samples r
 token the log-prob that it was drawn with.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
 from jaxrl_llm.build import engine_sampler
 from jaxrl_llm.build.sampler_types import PrepareFn, SampleFn
 from jaxrl_llm.config import DEFAULT, ConfigError, RolloutConfig, ServerConfig
+from jaxrl_llm.fields import shown
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import BACKENDS
 from jaxrl_llm.rollouts import numerics
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.server import Limits, ServerSampler
-from jaxrl_llm.types import Task
+from jaxrl_llm.types import Rollout, Task
 
 ENGINE, SERVER = "engine", "server"
 
@@ -83,7 +85,32 @@ def make(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
   """Returns (prepare, sample) of the run's backend."""
   name = name_of(parts.rollout.backend, parts.server.url)
   with BACKENDS.blamed(name):
-    return BACKENDS[name].function(parts)
+    functions = BACKENDS[name].function(parts)
+    if not isinstance(functions, tuple) or [*map(callable, functions)] != [True, True]:
+      raise TypeError(f"it returned {shown(functions)}; (prepare, sample) was expected")
+  if name in (ENGINE, SERVER):
+    return functions
+  return _named(name, functions[0]), _named(name, functions[1], _check_rollout)
+
+
+def _named(name: str, function: Callable, check: Callable[[Any], None] | None = None) -> Callable:
+  """Returns a function of a plugin's backend whose failures name the backend."""
+  @functools.wraps(function)
+  def call(*arguments, **options):
+    with BACKENDS.blamed(name):
+      value = function(*arguments, **options)
+      if check is not None:
+        check(value)
+      return value
+
+  return call
+
+
+def _check_rollout(value) -> None:
+  """Refuses what is not (Rollout, metrics)."""
+  pair = isinstance(value, tuple) and len(value) == 2
+  if not pair or not isinstance(value[0], Rollout) or not isinstance(value[1], dict):
+    raise TypeError(f"sample returned {shown(value)}; (Rollout, metrics) was expected")
 
 
 @register(ENGINE)

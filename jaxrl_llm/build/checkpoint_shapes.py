@@ -35,7 +35,10 @@ def shapes_of(pretrained: str, ours: ModelConfig,
   model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
                               scan_layers=ours.scan_layers, remat=ours.remat,
                               attention=ours.attention, compute_dtype=ours.compute_dtype)
-  check_model(model)
+  try:
+    check_model(model)
+  except ConfigError as error:
+    raise ConfigError(f"pretrained = {pretrained!r}, config.json: {error}") from error
   _log_replaced(ours, model)
   if limit is not None and row_length > limit:
     logger.warning(

@@ -17,7 +17,7 @@ from jaxrl_llm.build.task_setup import TaskSections, checked_task
 from jaxrl_llm.build.teacher import make_teachers
 from jaxrl_llm.config import Config, load_plugins
 from jaxrl_llm.fields import Problems
-from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.models.hf import import_weights, recommended_sampling
 from jaxrl_llm.types import Task
 
@@ -74,6 +74,7 @@ def build_learner(cfg: Config, devices=None, *,
   size_checks.check(None if cfg.pretrained else cfg.model, cfg.rollout, cfg.evaluation,
                     cfg.task.heldout_problems,
                     cfg.updates.staleness if cfg.parameters.train == "all" else 0)
+  size_checks.check_warm_start(cfg.warm_start, cfg.row_length)
   mesh, problems = None, Problems()
   with problems:
     mesh = parallel.make_mesh(cfg.mesh, devices)
@@ -82,6 +83,11 @@ def build_learner(cfg: Config, devices=None, *,
   model, tokenizer = shapes_of(cfg.pretrained, dataclasses.replace(
       cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp), cfg.row_length)
   cfg = dataclasses.replace(cfg, model=model)
+  if cfg.pretrained:
+    size_checks.check_pretrained(cfg.model, cfg.pretrained)
+  with problems:
+    if mesh is not None:
+      row_attention.check(cfg.model, mesh.devices.flat[0].platform)
   with problems:
     device_checks.check_heads(cfg.model.num_kv_heads, cfg.mesh)
   task = checked_task(TaskSections.of(cfg), tokenizer, problems, training=training)

@@ -4,6 +4,7 @@ Only what a run certainly holds is counted, so that nothing is refused that coul
 will need in full is `experiments/plan.py`'s to say.
 """
 
+import decimal
 import os
 
 import jax
@@ -14,12 +15,14 @@ from jaxrl_llm.config import (
   ModelConfig,
   ParametersConfig,
   RolloutConfig,
+  WarmStartConfig,
 )
 from jaxrl_llm.models import trainable
 from jaxrl_llm.parallel import processes
 
 WORD = 4  # bytes of an int32 or f32
 PROBLEM = 400  # bytes of a held-out problem in Python, at least
+LAYER = 20_000  # bytes of a layer's part of one program, before it is compiled, at least
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -36,6 +39,29 @@ def check(model: ModelConfig | None, rollout: RolloutConfig, evaluation: Evaluat
     ConfigError: naming the largest of the keys that a need follows from, and both sizes.
   """
   _refuse(needs(model, rollout, evaluation, max(heldout, 0), staleness))
+
+
+def check_pretrained(model: ModelConfig, path: str) -> None:
+  """As `check`, of the network that a checkpoint says it has.
+
+  Raises:
+    ConfigError: naming the checkpoint and the largest of its sizes.
+  """
+  try:
+    _refuse(of_model(model))
+  except ConfigError as error:
+    raise ConfigError(f"pretrained = {path!r}, config.json: {error}") from error
+
+
+def check_warm_start(cfg: WarmStartConfig, row_length: int) -> None:
+  """As `check`, of the rows of a step of the warm start.
+
+  Raises:
+    ConfigError: naming the batch, and both sizes.
+  """
+  if cfg.steps:
+    _refuse([("the rows of a step of the warm start", cfg.batch_size * row_length * (WORD + 1),
+              {"warm_start.batch_size": cfg.batch_size})])
 
 
 def check_adapters(cfg: ParametersConfig, shapes) -> None:
@@ -79,15 +105,31 @@ def needs(m: ModelConfig | None, r: RolloutConfig, e: EvaluationConfig, heldout:
              {"evaluation.samples": e.samples, "task.heldout_problems": heldout,
               "rollout.max_new_tokens": r.max_new_tokens})]
   if m is not None:
-    sizes = {f"model.{name}": getattr(m, name) for name in
-             ("vocab_size", "width", "num_layers", "num_heads", "head_dim", "mlp_width")}
-    attention = m.width * m.head_dim * (2 * m.num_heads + 2 * m.num_kv_heads)
-    layer = attention + 3 * m.width * m.mlp_width
-    params = (m.vocab_size * m.width + m.num_layers * layer) * WORD
-    arrays.insert(0, ("the parameters", params, sizes))
-    arrays.append(("the parameters of earlier iterations", params * staleness,
+    arrays = of_model(m) + arrays
+    arrays.append(("the parameters of earlier iterations", parameter_count(m) * WORD * staleness,
                    {"updates.staleness": staleness}))
   return arrays
+
+
+def of_model(m: ModelConfig) -> list[tuple[str, int, dict[str, int]]]:
+  """As `needs`, of a network alone."""
+  names = ["vocab_size", "width", "num_layers", "num_heads", "head_dim", "mlp_width"]
+  names += ["num_experts", "expert_width"] if m.num_experts else []
+  arrays = [("the parameters", parameter_count(m) * WORD,
+             {f"model.{name}": getattr(m, name) for name in names})]
+  if not m.scan_layers:
+    arrays.append(("the programs of layers one by one", m.num_layers * LAYER,
+                   {"model.num_layers": m.num_layers}))
+  return arrays
+
+
+def parameter_count(m: ModelConfig) -> int:
+  """Numbers of a network's matrices."""
+  attention = m.width * m.head_dim * (2 * m.num_heads + 2 * m.num_kv_heads)
+  dense = len(m.dense_layers) if m.num_experts else m.num_layers
+  experts = m.num_experts * m.width * (3 * m.expert_width + 1)
+  return (m.vocab_size * m.width + m.num_layers * attention + dense * 3 * m.width * m.mlp_width
+          + (m.num_layers - dense) * experts)
 
 
 def host_bytes() -> int:
@@ -105,4 +147,4 @@ def device_bytes() -> int:
 def text(count: int) -> str:
   """A number of bytes in the largest unit that leaves 1 or more."""
   power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)
-  return f"{count / 1024**power:.3g} {UNITS[power]}"
+  return f"{decimal.Decimal(count) / 1024**power:.3g} {UNITS[power]}"  # a float has not all digits

@@ -9,7 +9,7 @@ from typing import Any
 from jaxrl_llm import paper_table
 from jaxrl_llm.config.plugins import load_plugins
 from jaxrl_llm.config.sections import Config
-from jaxrl_llm.fields import ConfigError, Problems, checked, options
+from jaxrl_llm.fields import SHOWN, ConfigError, Problems, checked, options, shown
 from jaxrl_llm.registry import Choice
 
 NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
@@ -121,9 +121,11 @@ def without_foreign(values, overrides, section: str) -> list[str]:
 def _section(values, cls, prefix: str, problems: Problems):
   """Returns a section without the keys that were refused, which are added to `problems`."""
   if not hasattr(values, "items"):
+    name = prefix.rstrip(".")
     problems.add(ConfigError(
-        f"{prefix.rstrip('.')} = {values!r}: a section of keys was expected, not a value; its keys "
-        f"are {', '.join(options(cls))}."))
+        f"{name or 'the config'} = {shown(values)}: a section of keys was expected, not a value; "
+        f"its keys are {', '.join(options(cls))}. Fix: "
+        + (f"{prefix}<key>=<value>." if name else "get_config() returns base_config(), changed.")))
     return cls()
   if (odd := _odd_name(values)) is not None:
     problems.add(ConfigError(f"{prefix.rstrip('.') or 'the config'} has the key {odd!r}: names of "
@@ -253,8 +255,8 @@ def _unknown_key(full: str) -> str:
     return f"{full} is no key any more: {REMOVED[full]}. Fix: remove it."
   if now := paper_table.key_now(full):
     return f"unknown key {full}.{now}"
-  return (f"unknown key {full}; nearest known key: {(same_leaf or near)[0]}. "
-          "`python -m jaxrl_llm.config --all` lists them all.")
+  return (f"unknown key {full[:SHOWN]}; nearest known key: {(same_leaf or near)[0]}. Fix: that "
+          "one, or another of `python -m jaxrl_llm.config --all`.")
 
 
 def _with_name(key: str, full: str) -> str:

@@ -32,6 +32,9 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
       _load_file(plugin)
     else:
       _run(plugin, importlib.import_module, plugin)
+      if sys.modules[plugin].__file__ is None:
+        raise ConfigError(f"plugins = {plugin!r}: a folder, in which nothing registers anything. "
+                          "Fix: the .py files in it, by commas.")
 
 
 def names(plugins) -> list[str]:
@@ -85,8 +88,9 @@ def _run(plugin: str, load: Callable, argument) -> None:
     raise ConfigError(f"plugins = {plugin!r}: {error}. Fix: {fix}.") from error
   except SyntaxError as error:
     line = (error.text or "").strip()
-    raise ConfigError(f"plugins = {plugin!r}: {error.filename}, line {error.lineno}: "
-                      f"{type(error).__name__}: {error.msg}: {line!r}") from error
+    place = f"{error.filename}, line {error.lineno}: " if error.lineno else ""
+    raise ConfigError(f"plugins = {plugin!r}: {place}{type(error).__name__}: {error.msg}: "
+                      f"{line!r}. Fix: that file.") from error
   except KeyboardInterrupt:
     raise
   except BaseException as error:  # also SystemExit, which would end the program without a word

@@ -98,6 +98,19 @@ def choose(cfg: ModelConfig, length: int, platform: str, form: str) -> str:
   return kind
 
 
+def check(cfg: ModelConfig, platform: str) -> None:
+  """Refuses a kernel that these devices or this dtype do not have.
+
+  Args:
+    platform: of the devices, as JAX calls it.
+
+  Raises:
+    ConfigError: naming `model.attention`.
+  """
+  if cfg.attention in KERNELS:
+    _check_kernel(cfg.attention, cfg.compute_dtype, "gpu" if platform in _GPUS else platform)
+
+
 def _automatic(dtype: str, length: int, platform: str, form: str) -> str:
   for kind, kernel in KERNELS.items():
     served = kernel.platform == platform and dtype in kernel.dtypes and form in kernel.forms
@@ -106,7 +119,7 @@ def _automatic(dtype: str, length: int, platform: str, form: str) -> str:
   return "plain" if length < LONG else "blocked"
 
 
-def _check_kernel(kind: str, dtype: str, platform: str, form: str) -> None:
+def _check_kernel(kind: str, dtype: str, platform: str, form: str = "") -> None:
   kernel = KERNELS[kind]
   if kernel.platform != platform:
     raise ConfigError(f"model.attention = {kind!r} on {platform}: its kernel needs a "
@@ -114,7 +127,7 @@ def _check_kernel(kind: str, dtype: str, platform: str, form: str) -> None:
   if dtype not in kernel.dtypes:
     raise ConfigError(f"model.attention = {kind!r} with model.compute_dtype = {dtype!r}: allowed "
                       f"are {', '.join(kernel.dtypes)}. Fix: model.attention=auto.")
-  if form not in kernel.forms:
+  if form and form not in kernel.forms:
     raise ConfigError(f"model.attention = {kind!r}: its kernel serves {', '.join(kernel.forms)}, "
                       f"not {form}. Fix: model.attention=auto.")
 

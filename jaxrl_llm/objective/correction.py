@@ -60,7 +60,7 @@ def _check_rule(rule) -> None:
   if not isinstance(rule, (tuple, list)) or len(rule) != 3 or not isinstance(rule[0], str):
     raise ConfigError(
         f"{prefix}: a rule is (name, low, high), a bound being a number or None, and name one of "
-        f"{', '.join(RULES)}.")
+        f"{', '.join(RULES)}. Fix: a rule such as ('token_k1', 0.5, 2.0).")
   name, low, high = rule
   if name not in RULES:
     raise ConfigError(f"{prefix}: allowed names are {', '.join(RULES)}.{did_you_mean(name, RULES)}")

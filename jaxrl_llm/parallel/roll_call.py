@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from jaxrl_llm.config import ConfigError
+
 # A host that lost power closes no connection: its silence ends it after IDLE + PROBES * BETWEEN s.
 IDLE, BETWEEN, PROBES = 10, 5, 5
 RETRY = 0.2  # seconds between two attempts to reach process 0
@@ -62,10 +64,18 @@ class RollCall:
       else:  # process 0 tells the others
         peer.say(FAILED if self._index else ENDED, f"{self._me} ended: {failure}")
 
+  def _server(self, port: int, family: int) -> socket.socket:
+    """A socket at the roll call's port."""
+    try:
+      return socket.create_server(("", port), family=family, backlog=self._count)
+    except OSError as error:
+      raise ConfigError(f"the roll call cannot have port {port}, the one beside --coordinator's: "
+                        f"{error.strerror}. Fix: --coordinator with another port.") from error
+
   def _accept(self, end: float, wait: float) -> None:
     host, port = self._address.rsplit(":", 1)
     family = self._family(host, int(port), end, wait)
-    with socket.create_server(("", int(port)), family=family, backlog=self._count) as server:
+    with self._server(int(port), family) as server:
       server.settimeout(RETRY)
       while len(self._peers) < self._count - 1:
         if time.monotonic() > end:

@@ -133,7 +133,13 @@ def _place_of_flags(coordinator: str | None, processes: int | None,
 
 def _launched(wait: float) -> Place | None:
   """The place that an engine gave this process; None if none launched it."""
-  place = Place(*jax_private.launched_place(os.environ.get("JAX_COORDINATOR_ADDRESS"), int(wait)))
+  try:
+    place = Place(*jax_private.launched_place(os.environ.get("JAX_COORDINATOR_ADDRESS"), int(wait)))
+  except (KeyError, ValueError, IndexError) as error:
+    raise ConfigError(
+        "the variables of the engine that launched this process do not say where it stands "
+        f"({type(error).__name__}: {error}). Fix: the flags --coordinator, --processes and "
+        "--process, or --processes=1.") from error
   if place.coordinator is None:
     return None
   if place.count is None or place.index is None:

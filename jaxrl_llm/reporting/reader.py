@@ -19,7 +19,7 @@ from jaxrl_llm.store.files import (
 from jaxrl_llm.store.folders import path_of
 
 ARRAYS = "arrays"  # key of facts: name and checksum of the file with their arrays
-COPY = "Fix: another iteration, or a copy of the file."
+COPY = "Fix: a whole copy of the file, or another iteration or run."
 NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -149,10 +149,12 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
     iteration = raw.get("iteration")
     if not isinstance(iteration, int) or isinstance(iteration, bool):
       raise RunError(
-          f'{path}, line {number}: key "iteration" should be an integer; it is {iteration!r}.')
+          f'{path}, line {number}: key "iteration" should be an integer; it is {iteration!r}. '
+          f"{COPY}")
     if iteration in line_of:
       raise RunError(
-          f"{path}, line {number}: iteration {iteration} is already on line {line_of[iteration]}.")
+          f"{path}, line {number}: iteration {iteration} is already on line {line_of[iteration]}. "
+          f"{COPY}")
     line_of[iteration] = number
     lines.append({
         name: value if name == "iteration" else _number(value, f"{path}, line {number}: {name}")
@@ -179,7 +181,7 @@ def _text(path: str) -> str:
   try:
     return path_of(path).read_bytes().decode("utf-8", errors="replace")
   except OSError as error:
-    raise RunError(f"{path}: {error.strerror}. Is this a run's folder?") from error
+    raise RunError(f"{path}: {error.strerror}. Fix: the folder of a run.") from error
 
 
 def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
@@ -189,12 +191,12 @@ def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
     parsed = json.loads(text, parse_constant=_refuse)
   except json.JSONDecodeError as error:
     raise RunError(
-        f"{path}, line {number or error.lineno}: not JSON ({error.msg}): {error.doc[:60]!r}"
+        f"{path}, line {number or error.lineno}: not JSON ({error.msg}): {error.doc[:60]!r}. {COPY}"
     ) from error
   except (ValueError, RecursionError) as error:
-    raise RunError(f"{where}: {error}") from error
+    raise RunError(f"{where}: {error}. {COPY}") from error
   if not isinstance(parsed, dict):
-    raise RunError(f"{where}: an object was expected: {text[:60]!r}")
+    raise RunError(f"{where}: an object was expected: {text[:60]!r}. {COPY}")
   return parsed
 
 
@@ -207,5 +209,5 @@ def _number(value, where: str) -> float:
   if isinstance(value, str) and value in NOT_FINITE:
     return NOT_FINITE[value]
   if isinstance(value, bool) or not isinstance(value, (int, float)):
-    raise RunError(f"{where} = {value!r} is not a number.")
+    raise RunError(f"{where} = {value!r} is not a number. {COPY}")
   return float(value)

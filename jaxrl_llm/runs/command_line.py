@@ -17,7 +17,7 @@ from absl import app, flags, logging
 
 from jaxrl_llm import paper_table
 from jaxrl_llm.config import Config, ConfigError, convert, load_plugins
-from jaxrl_llm.fields import Problems
+from jaxrl_llm.fields import Problems, shown
 from jaxrl_llm.parallel import kept_programs, processes
 from jaxrl_llm.store import cache, folders
 from jaxrl_llm.store.signals import Terminated
@@ -32,6 +32,7 @@ _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 # That of a run which came to an end before its last iteration, and would again.
 ENDED_EARLY = 3
+NO_BACKEND = "Unable to initialize backend"  # of JAX, whose text goes on with the reason
 IN_BUCKETS = ("workdir", "pretrained")  # flags that may name a folder in a bucket
 
 
@@ -68,7 +69,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
   try:
     app.run(checked, flags_parser=parse)
   except errors + (ConfigError, OSError, processes.AbsentError) as error:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {with_fix(error)}", file=sys.stderr)
     _exit(ENDED_EARLY if isinstance(error, early) else 1, str(error))
   except KeyboardInterrupt:
     print("interrupted: the same command, started again, goes on", file=sys.stderr)
@@ -80,10 +81,22 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
   except SystemExit as error:
     _exit(error.code, "it was told to end")
   except Exception as error:
+    if isinstance(error, RuntimeError) and str(error).startswith(NO_BACKEND):
+      sys.exit(f"error: JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}, "
+               f"XLA_FLAGS={os.environ.get('XLA_FLAGS', '')}: {' '.join(str(error).split())}. "
+               "Fix: these variables, or the installation of JAX for the device.")
     if processes.count() == 1:
       raise
     traceback.print_exc()
     _exit(1, f"{type(error).__name__}: {error}")
+
+
+def with_fix(error: Exception) -> str:
+  """Returns an error's text; that of the operating system names a path, and here a fix, too."""
+  text = str(error)
+  if not isinstance(error, OSError) or error.filename is None or "Fix: " in text:
+    return text
+  return f"{text}. Fix: that file or folder, or its permissions."
 
 
 def _no_repetition(record) -> bool:
@@ -95,15 +108,18 @@ def _no_repetition(record) -> bool:
 
 @contextlib.contextmanager
 def _exits_named():
-  """Turns a plugin's sys.exit, which would end the run without a word, into one line."""
+  """Turns a plugin's sys.exit, which would end the run without a word, and its exceptions that are
+  no `Exception`, which nothing catches, into one line.
+  """
   try:
     yield
-  except Terminated:
+  except (Exception, KeyboardInterrupt, Terminated):
     raise
-  except SystemExit as error:
+  except BaseException as error:
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    raise ConfigError(f"{frame.filename}, line {frame.lineno}, {frame.name}: sys.exit("
-                      f"{error.code!r}) would end the run. Fix: an exception there.") from error
+    what = (f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else _described(error))
+    raise ConfigError(f"{frame.filename}, line {frame.lineno}, {frame.name}: {what} would end the "
+                      "run. Fix: an exception there.") from error
 
 
 def _exit(status: int | str | None, reason: str) -> NoReturn:
@@ -123,34 +139,43 @@ def parse(arguments: list[str]) -> list[str]:
   """
   check_keys(arguments)
   path = _config_path(arguments)
+  if not path and {"--config=", "-config="} & set(arguments):
+    raise ConfigError("--config= is empty. Fix: --config=<a file>, such as configs/quickstart.py.")
   if path and not os.path.isfile(path):
     raise ConfigError(f"--config={path}: no file there. Fix: --config=configs/quickstart.py, or "
                       "another file that has get_config().")
   try:
     with _errors_only():  # ml_collections warns of None, which is refused here
       rest = flags.FLAGS(arguments)
-    if path and "config" in flags.FLAGS and flags.FLAGS["config"].value is None:
-      raise ConfigError(f"--config={path}: get_config() returned None. Fix: return the config.")
+    if path and "config" in flags.FLAGS and not hasattr(flags.FLAGS["config"].value, "items"):
+      raise ConfigError(f"--config={path}: get_config() returned "
+                        f"{shown(flags.FLAGS['config'].value)}. Fix: return the config.")
     return rest
   except ConfigError:
     raise  # of the config file, which named an unknown preset or the like
   # An unknown section. `from_dict` refuses unknown keys of a known one.
   except KeyError as error:
     if line := _line(arguments, error):
-      raise ConfigError(f"{line}: {_described(error)}") from error
+      raise ConfigError(f"{line}: {_described(error)}. Fix: the config file.") from error
     name, *hint = str(error.args[0]).split("\n")  # of ml_collections: Did you mean "..."
     nearest = re.match(r'Did you mean "(\w+)"', " ".join(hint))
     nearest = f"; nearest known key: {nearest[1]}" if nearest else ""
     section = name.strip("'\"")
     full = next((key for key in _keys(arguments) if f".{section}." in f".{key}."), section)
+    if below := re.search(r"Attempting to lookup: ([\w.]+)", name):  # a key in one that has a value
+      name = full = below[1]
     hint_text = paper_table.key_now(name) or convert.section_hint(section, full) or nearest
-    raise ConfigError(f"unknown key: {name}{hint_text}") from error
-  except (Exception, SystemExit) as error:  # whatever the user's file raises
+    fix = "" if "Fix: " in hint_text else ". Fix: a key of `python -m jaxrl_llm.config --all`."
+    raise ConfigError(f"unknown key: {name[:300]}{hint_text}{fix}") from error
+  except BaseException as error:  # whatever the user's file raises
     place = _place(arguments, error)
-    if isinstance(error, SystemExit) and place is None:
-      raise  # of --help
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and place is None):
+      raise  # the second: of --help
     cause = _first_cause(error)
-    raise ConfigError(f"{place or 'the flags cannot be read'}: {_described(cause)}. Fix: the file "
+    # Of a flag that does not fit, absl's text names it; a config file's has a traceback in it.
+    of_flag = isinstance(error, flags.IllegalFlagValueError) and "Traceback" not in str(error)
+    text = _described(error if of_flag and not _line(arguments, error) else cause)
+    raise ConfigError(f"{place or 'the flags cannot be read'}: {text}. Fix: the file "
                       "or flag; --help lists the flags.") from error
 
 
@@ -222,9 +247,15 @@ def check_keys(arguments: Sequence[str]) -> None:
 
 def _first_cause(error: BaseException) -> BaseException:
   """The exception that others were raised for."""
-  while error.__cause__ is not None or error.__context__ is not None:
-    error = error.__cause__ or error.__context__
-  return error
+  return _causes(error)[-1]
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+  """An exception, the one that it was raised for, and so on."""
+  links = [error]
+  while (cause := links[-1].__cause__ or links[-1].__context__) is not None:
+    links.append(cause)
+  return links
 
 
 def _place(arguments: Sequence[str], error: BaseException) -> str | None:
@@ -246,7 +277,7 @@ def _line(arguments: Sequence[str], error: BaseException) -> str | None:
   cause = _first_cause(error)
   if isinstance(cause, SyntaxError) and cause.filename:
     return f"--config={path}: {cause.filename}, line {cause.lineno}"
-  frames = [frame for frame in traceback.extract_tb(cause.__traceback__)
+  frames = [frame for link in _causes(error) for frame in traceback.extract_tb(link.__traceback__)
             if path and os.path.realpath(frame.filename) == os.path.realpath(path)]
   if not frames:
     return None
@@ -255,7 +286,10 @@ def _line(arguments: Sequence[str], error: BaseException) -> str | None:
 
 def _described(error: BaseException) -> str:
   """Type and text of an exception, in one line."""
-  text = " ".join(str(error).split())[:300]
+  try:
+    text = " ".join(str(error).split())[:300]
+  except Exception:  # an exception of the user's own, whose text cannot be made
+    text = ""
   return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -15,6 +15,7 @@ from jaxrl_llm.sandbox.results import TIMEOUT, ToolResult, interpret
 from jaxrl_llm.sandbox.sandbox_process import GoneError, LateError, WorkerProcess
 
 _LOG = logging.getLogger(__name__)
+LARGEST = 1 << 20  # of a limit
 GRACE = 2.0  # seconds after a program's time limit; then the worker itself counts as hung
 
 
@@ -50,7 +51,7 @@ class Limits:
     lowest = {"timeout": 0.05, "memory_mb": 64, "open_files": 8, "output_chars": 16}
     highest = {"code_bytes": 60000}  # fits into an empty pipe: a request never blocks
     for key, value in dataclasses.asdict(self).items():
-      low, high = lowest.get(key, 1), highest.get(key, 1 << 20)
+      low, high = lowest.get(key, 1), highest.get(key, LARGEST)
       has_type = isinstance(value, int) or (key == "timeout" and isinstance(value, float))
       if not has_type or isinstance(value, bool) or not low <= value <= high:
         kind = "number" if key == "timeout" else "whole number"

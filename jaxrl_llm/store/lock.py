@@ -50,7 +50,7 @@ def held(workdir: str | Path):
     with _leased(workdir):
       yield
     return
-  workdir = Path(workdir).resolve()
+  workdir = Path(os.path.realpath(workdir))  # resolve() raises another error at a circle of links
   workdir.mkdir(parents=True, exist_ok=True)
   with _guard:
     if workdir in _mine:

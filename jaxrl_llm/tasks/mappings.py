@@ -67,7 +67,7 @@ class Mapping(Entry):
       fields = self.function(row)
     except RowError:
       raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
       raise RowError(f"{self.where}: {type(error).__name__}: {error}") from error
     if not isinstance(fields, Fields):
       raise RowError(

@@ -293,6 +293,6 @@ def _judged(verifier: str, answer: str):
   """
   try:
     return judge(verifier, "", answer)
-  except Exception as error:  # whatever a plugin's verifier raises
+  except (Exception, SystemExit) as error:  # whatever a plugin's verifier raises
     raise RowError(f"answer {_short(answer)} for task.data.verifier = {verifier!r}: "
                    f"{type(error).__name__}: {error}") from error

@@ -255,7 +255,8 @@ def _parquet(file: Path) -> Iterator[Row]:
           place = f"{file}, row {number}"
           yield place, ConfigError(f"{place}: {row}") if isinstance(row, str) else row
   except (ArrowException, OSError, ValueError) as error:
-    raise ConfigError(f"{file}, after row {number}: not a readable parquet file: {error}. "
+    reason = " ".join(str(error).split()).rstrip(".")
+    raise ConfigError(f"{file}, after row {number}: not a readable parquet file: {reason}. "
                       "Fix: a complete file.") from error
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import dataclasses
+import inspect
 import json
 import urllib.request
 from collections.abc import Callable
@@ -79,7 +80,11 @@ def call_reward(function: Callable, group: bool, asynchronous: bool, problems: l
 
 def _called(function: Callable, problem: Problem, completions, cfg):
   try:
-    return function(problem, completions, cfg)
+    outcome = function(problem, completions, cfg)
+    if inspect.iscoroutine(outcome):
+      outcome.close()  # else Python would warn, late, that nobody waited for it
+      raise TypeError("a function returned a coroutine. Fix: async def")
+    return outcome
   except (Exception, SystemExit) as error:  # an exit would end the run as if it had finished
     return Failed(error)
 

@@ -133,15 +133,17 @@ def check(cfg: OptimizerConfig) -> None:
     raise ConfigError(
         f"optimizer.weight_decay = {cfg.weight_decay} with optimizer.name = {cfg.name!r}, which "
         "has no argument weight_decay. Fix: optimizer.weight_decay=0.0, or another optimizer.")
+  params = {"matrix": jax.ShapeDtypeStruct((4, 4), jnp.float32)}
   try:
-    jax.eval_shape(functools.partial(_one_step, make_optimizer(cfg)),
-                   {"matrix": jax.ShapeDtypeStruct((4, 4), jnp.float32)})
+    updates, _ = jax.eval_shape(functools.partial(_one_step, make_optimizer(cfg)), params)
+    if jax.tree.map(jnp.shape, updates) != jax.tree.map(jnp.shape, params):
+      raise TypeError("its updates have other shapes than the parameters")
   except Exception as error:  # any may come out of a function of optax or of a plugin
     reason = (str(error).splitlines() or [""])[0]
     raise ConfigError(
-        f"optimizer.name = {cfg.name!r} with these numbers takes no step by gradients and "
-        f"parameters alone ({type(error).__name__}: {reason}). Fix: another optimizer, such as "
-        "adamw.") from error
+        f"optimizer.name = {cfg.name!r} ({OPTIMIZERS[cfg.name].where}) with these numbers takes no "
+        f"step by gradients and parameters alone ({type(error).__name__}: {reason}). Fix: another "
+        "optimizer, such as adamw.") from error
 
 
 def _one_step(optimizer: optax.GradientTransformation, params):

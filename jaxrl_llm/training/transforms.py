@@ -17,6 +17,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxrl_llm.config import BatchConfig, StepConfig
+from jaxrl_llm.fields import shown
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import LOSS_TERMS, TRANSFORMS
 from jaxrl_llm.training.packing import Packing
@@ -170,8 +171,11 @@ def active(cfg: StepConfig) -> dict[str, Transform]:
                   if entry.transform}
   if cfg.transform is not None:
     numbers = TRANSFORMS.numbers(cfg.transform)
-    transforms |= {name: entry.function(numbers)
-                   for name, entry in TRANSFORMS.parts(cfg.transform.name).items()}
+    for name, entry in TRANSFORMS.parts(cfg.transform.name).items():
+      with TRANSFORMS.blamed(name):
+        transforms[name] = entry.function(numbers)
+        if not isinstance(transforms[name], Transform):
+          raise TypeError(f"it is {shown(transforms[name])}; a Transform was expected")
   return transforms
 
 

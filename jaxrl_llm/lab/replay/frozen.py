@@ -50,7 +50,8 @@ def load(run: RunFolder, iteration: int, rollout: RolloutConfig, pad_id: int) ->
   iterations = run.rollout_iterations()
   if iteration not in iterations:
     raise RunError(
-        f"--iteration={iteration}: the run keeps rollouts of iterations {_span(iterations)}.")
+        f"--iteration={iteration}: the run keeps rollouts of iterations {_span(iterations)}. Fix: "
+        "one of them, or another run.")
   rows = run.rollouts(iteration)
   has_turns = any("turn_id" in row for row in rows)
   path, columns = rollout_path(run.workdir, iteration), PER_TOKEN.keys() | (

@@ -203,7 +203,8 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
   if problems:
     lines = "\n  ".join(sorted(problems))
     raise CheckpointError(
-        f"{directory} does not fit its config.json ({len(problems)} tensors):\n  {lines}")
+        f"{directory} does not fit its config.json ({len(problems)} tensors):\n  {lines}"
+        "\nFix: config.json and weights of one checkpoint.")
   return sorted(ignored)
 
 

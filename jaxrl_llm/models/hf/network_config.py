@@ -1,5 +1,6 @@
 """Converts between config.json of a Hugging Face checkpoint and ModelConfig."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -18,6 +19,7 @@ ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
+MOST_LAYERS = 100_000
 ROPES = ("default", "linear", "llama3", "yarn")
 # Fields of ModelConfig that a checkpoint does not determine.
 EXECUTION = ("value_head", "scan_layers", "remat", "attention", "compute_dtype", "mtp")
@@ -33,35 +35,58 @@ def read_config(directory: Path) -> ModelConfig:
   file = directory / "config.json"
   raw = read_json(file)
   kind = raw.get("model_type")
-  if kind not in ARCHITECTURES:
-    raise CheckpointError(f"{file}: model_type = {kind!r} is not supported. "
-                          f"Supported: {', '.join(ARCHITECTURES)}.")
+  if not isinstance(kind, str) or kind not in ARCHITECTURES:
+    raise CheckpointError(f"{file}: model_type = {kind!r} is not supported. Supported: "
+                          f"{', '.join(ARCHITECTURES)}. Fix: a checkpoint of one of these.")
   architectures = raw.get("architectures") or [ARCHITECTURES[kind]]
   if architectures != [ARCHITECTURES[kind]]:
-    raise CheckpointError(f"{file}: architectures = {architectures} is not supported. "
-                          f"Supported: {', '.join(ARCHITECTURES.values())}.")
+    raise CheckpointError(
+        f"{file}: architectures = {architectures} is not supported. Supported: "
+        f"{', '.join(ARCHITECTURES.values())}. Fix: a checkpoint of one of these.")
   # Imported here because it takes seconds, and most runs start without a checkpoint.
   from transformers import CONFIG_MAPPING
 
+  layers = raw.get("num_hidden_layers")
+  if isinstance(layers, int) and layers > MOST_LAYERS:  # transformers makes a list of them
+    raise CheckpointError(f"{file}: num_hidden_layers = {layers}; allowed are 1 to {MOST_LAYERS}. "
+                          "Fix: fetch the file again.")
   try:
     # transformers fills in the defaults of the architecture and translates old names of keys.
-    hf = CONFIG_MAPPING[kind].from_dict(raw)
+    with _quiet():
+      hf = CONFIG_MAPPING[kind].from_dict(raw)
   except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
-    raise CheckpointError(f"{file} is not a valid {kind} config: {error}") from error
+    reason = " ".join(str(error).split())
+    raise CheckpointError(f"{file} is not a valid {kind} config: {reason}. Fix: fetch the file "
+                          "again.") from error
   problems = _unsupported(kind, hf, raw)
   if problems:
-    raise CheckpointError(f"{file} asks for what the network lacks: {'; '.join(problems)}.")
+    raise CheckpointError(f"{file} asks for what the network lacks: {'; '.join(problems)}. "
+                          "Fix: another checkpoint.")
   try:
     cfg = _from_hf(kind, hf)
   except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
     raise CheckpointError(f"{file} is not a valid {kind} config: {error!r}. Fix: fetch the file "
                           "again.") from error
-  for name, field in options(ModelConfig).items():
-    number, low = getattr(cfg, name), field.metadata.get("low")
-    if low is not None and not low <= number < math.inf:
+  numbers = [(name, getattr(part, name), field.metadata.get("low"))
+             for part in (cfg, cfg.rope_scaling) for name, field in options(type(part)).items()]
+  for name, number, low in numbers:
+    if low is not None and number is not None and not low <= number < math.inf:
       raise CheckpointError(f"{file}: {name} = {number}; {low} or more was expected. Fix: fetch "
                             "the file again.")
   return cfg
+
+
+@contextlib.contextmanager
+def _quiet():
+  """transformers logs no warnings inside: what is wrong here is refused, or of no effect."""
+  from transformers.utils import logging
+
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity_error()
+  try:
+    yield
+  finally:
+    logging.set_verbosity(verbosity)
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from jaxrl_llm.fields import ConfigError, option
 from jaxrl_llm.registry import TOOLS, Entry
 from jaxrl_llm.rollouts.tools.calculator import Calculator
-from jaxrl_llm.sandbox.python_sandbox import Limits, PythonSandbox
+from jaxrl_llm.sandbox.python_sandbox import LARGEST, Limits, PythonSandbox
 from jaxrl_llm.sandbox.results import STATUSES, Tool, ToolResult
 
 logger = logging.getLogger(__name__)
@@ -141,9 +141,12 @@ class PythonNumbers:
   """Numbers of `python`: what one program may use; see `python_sandbox.Limits`."""
 
   timeout: float = option(Limits.timeout, "wall-clock time of a program, seconds", low=0.05)
-  cpu_seconds: int = option(Limits.cpu_seconds, "processor time of a program, seconds", low=1)
-  memory_mb: int = option(Limits.memory_mb, "address space of a process, MiB", low=64)
-  output_chars: int = option(Limits.output_chars, "characters of output that are kept", low=16)
+  cpu_seconds: int = option(Limits.cpu_seconds, "processor time of a program, seconds", low=1,
+                            high=LARGEST)
+  memory_mb: int = option(Limits.memory_mb, "address space of a process, MiB", low=64,
+                          high=LARGEST)
+  output_chars: int = option(Limits.output_chars, "characters of output that are kept", low=16,
+                             high=LARGEST)
   require: tuple = option((), "kinds of isolation without which no run begins")
 
 

@@ -1,0 +1,188 @@
+"""Folders of runs that are no folders, are damaged, or belong to another run; checkpoints of
+another shape.
+"""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+
+from campaign import SMALL, Case
+
+AGAIN = (f"--config={SMALL}", "--workdir={here}/run", "--config.iterations=3")
+
+
+def resumed(prepare, *texts: str, flags: tuple[str, ...] = (), **fields) -> Case:
+  """Returns a case of a finished run that is to go on after its folder was changed."""
+  return Case((*AGAIN, *flags), texts, needs=("run",),
+              prepare=lambda here: prepare(here / "run"), **fields)
+
+
+def new(*texts: str, workdir: str = "{here}/new", **fields) -> Case:
+  """Returns a case of a run that begins in this folder."""
+  return Case((f"--config={SMALL}", f"--workdir={workdir}"), texts, **fields)
+
+
+def written(name: str, content: str | bytes):
+  """Returns what overwrites a file of a run."""
+  def change(run):
+    (run / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+  return change
+
+
+def configured(**changes):
+  """Returns what changes keys of config.json; a section is written with a double underscore."""
+  def change(run):
+    config = json.loads((run / "config.json").read_text())
+    for key, value in changes.items():
+      *sections, name = key.split("__")
+      place = config
+      for section in sections:
+        place = place[section]
+      place[name] = value
+    (run / "config.json").write_text(json.dumps(config))
+
+  return change
+
+
+def removed(*names):
+  def change(run):
+    for name in names:
+      path = run / name
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+  return change
+
+
+def replaced(name: str):
+  """Returns what puts a folder where a file of a run is, or a file where a folder is."""
+  def change(run):
+    path = run / name
+    if path.is_dir():
+      shutil.rmtree(path)
+      path.write_text("a file")
+    else:
+      path.unlink(missing_ok=True)
+      (path / "x").mkdir(parents=True)
+
+  return change
+
+
+def checkpoints(change):
+  """Returns what changes every checkpoint."""
+  def every(run):
+    for folder in sorted((run / "checkpoints").iterdir()):
+      change(folder)
+
+  return every
+
+
+def emptied(folder):
+  for path in folder.rglob("*"):
+    if path.is_file():
+      path.write_bytes(b"")
+
+
+def flipped(folder):
+  """One bit of the largest file."""
+  path = max((path for path in folder.rglob("*") if path.is_file()),
+             key=lambda path: path.stat().st_size)
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(bytes(content))
+
+
+def without_checksums(folder):
+  """Neither checksums nor arrays."""
+  (folder / "checksums.sha256").unlink()
+  shutil.rmtree(folder / "default")
+
+
+def other_shapes(run):
+  """Checkpoints of width 16 under a config of width 32."""
+  configured(model__width=32)(run)
+
+
+@contextlib.contextmanager
+def locked(here):
+  """Another process trains in the folder."""
+  (here / "new").mkdir()
+  code = ("import fcntl, sys, time\nf = open(sys.argv[1], 'w')\nfcntl.lockf(f, fcntl.LOCK_EX)\n"
+          "print('held', flush=True)\nsys.stdin.read()\n")
+  with subprocess.Popen([sys.executable, "-c", code, here / "new" / "lock"],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    process.stdout.readline()
+    yield {}
+    process.stdin.close()
+
+
+DEEP = "{" + '"a": {' * 50_000
+CASES = {
+    "no folder named": Case((f"--config={SMALL}",), ("--workdir",)),
+    "file": new("new", files={"new": "x"}),
+    "in a file": new("new", files={"new": "x"}, workdir="{here}/new/run"),
+    "null device": new("/dev/null", workdir="/dev/null"),
+    "folder of the kernel": new("/proc", workdir="/proc/run"),
+    "name of 300 letters": new("x" * 20, workdir="{here}/" + "x" * 300),
+    "link to itself": new("new", prepare=lambda here: (here / "new").symlink_to("new")),
+    "lock that is a folder": new("lock", files={"new/lock/x": "x"}),
+    "held by another process": new("another", beside=locked),
+    "bucket of another service": new("s3://bucket/run", workdir="s3://bucket/run"),
+    "bucket without a folder": new("gs://bucket", workdir="gs://bucket"),
+    "config that is a folder": new("config.json", files={"new/config.json/x": "x"}),
+    "rollouts that are a file": new("rollouts", files={"new/rollouts": "x"}),
+    "metrics that are a folder": new("metrics.jsonl", files={"new/metrics.jsonl/x": "x"}),
+    "best that is a file": new("best", files={"new/best": "x"}),
+    "tokenizer that is a file": new("tokenizer", files={"new/tokenizer": "x"}),
+    "config of another run": resumed(lambda run: None, "seed", flags=("--config.seed=9",)),
+    "config that is cut": resumed(written("config.json", '{"seed": 0,'), "config.json"),
+    "config of nothing": resumed(written("config.json", ""), "config.json"),
+    "config that is a list": resumed(written("config.json", "[]"), "config.json"),
+    "config that is a number": resumed(written("config.json", "3"), "config.json"),
+    "config of bytes": resumed(written("config.json", b"\xff\xfe\x00"), "config.json"),
+    "config without end": resumed(written("config.json", DEEP), "config.json"),
+    "config of sections that are numbers": resumed(configured(rollout=3), "rollout"),
+    "config of a wrong value": resumed(configured(rollout__prompts="many"), "rollout.prompts"),
+    "config of an unknown estimator": resumed(configured(estimator__name="nope"),
+                                              "estimator.name"),
+    "config of an unknown key": resumed(configured(rollout__promts=3), "rollout.promts"),
+    "config with a plugin": resumed(configured(plugins=["/x/own.py"]), "plugins"),
+    "config of not a number": resumed(configured(optimizer__learning_rate=float("nan")),
+                                      "optimizer.learning_rate"),
+    "metrics of no JSON": resumed(written("metrics.jsonl", "{\n{\n{\n"), "metrics.jsonl"),
+    "metrics of numbers": resumed(written("metrics.jsonl", "1\n2\n3\n"), "metrics.jsonl"),
+    "metrics without iterations": resumed(written("metrics.jsonl", "{}\n{}\n{}\n"),
+                                          "metrics.jsonl"),
+    "metrics of bytes": resumed(written("metrics.jsonl", b"\xff\xfe\n" * 3), "metrics.jsonl"),
+    "metrics that are a folder now": resumed(replaced("metrics.jsonl"), "metrics.jsonl"),
+    "inputs of no JSON": resumed(written("inputs.json", "{"), "inputs.json"),
+    "inputs of a list": resumed(written("inputs.json", "[1]"), "inputs.json"),
+    "inputs of numbers": resumed(written("inputs.json", '{"pretrained": 3}'), "inputs.json"),
+    "curves that are a folder": resumed(replaced("curves.png"), "curves.png"),
+    "no checkpoints any more": resumed(removed("checkpoints"), "checkpoint"),
+    "checkpoints that are a file now": resumed(replaced("checkpoints"), "checkpoints"),
+    "checkpoints of nothing": resumed(checkpoints(emptied), "checkpoints"),
+    "checkpoints of a wrong bit": resumed(checkpoints(flipped), "checkpoints"),
+    "checkpoints without arrays": resumed(checkpoints(without_checksums), "checkpoints"),
+    "checkpoints that are files": resumed(
+        checkpoints(lambda folder: (shutil.rmtree(folder), folder.write_text("x"))),
+        "no checkpoint"),
+    "checkpoints of another width": resumed(other_shapes, "model.width"),
+    "checkpoints of another width, said so": resumed(
+        other_shapes, "checkpoints", flags=("--config.model.width=32",)),
+    "checkpoints of another optimizer": resumed(
+        configured(optimizer__name="sgd", optimizer__b1=None), "optimizer"),
+    "checkpoints of more layers": resumed(
+        configured(model__num_layers=2), "checkpoints", flags=("--config.model.num_layers=2",)),
+    "checkpoints of adapters": resumed(
+        configured(parameters__train="lora", parameters__lora_rank=2), "checkpoints",
+        flags=("--config.parameters.train=lora", "--config.parameters.lora_rank=2")),
+    "checksums of nonsense": resumed(
+        checkpoints(lambda folder: (folder / "checksums.sha256").write_text("x\ny z\n")),
+        "checksums"),
+    "warm start of nothing": resumed(lambda run: emptied(run / "warm_start"), "warm_start"),
+    "rollouts that are a file now": resumed(replaced("rollouts"), "rollouts"),
+    "environment of no JSON": resumed(replaced("environment.json"), "environment.json"),
+}

@@ -1,0 +1,138 @@
+"""What once ended in a traceback, or passed in silence: the kinds that began this campaign."""
+
+import contextlib
+import socket
+import threading
+
+import servers
+from campaign import SMALL, Case, main
+
+BROKEN_CONFIGS = {
+    "no Python": ("hello world\n", "line 1: SyntaxError"),
+    "raises": ("def get_config():\n  raise ValueError('why')\n", "line 2, get_config: ValueError"),
+    "exits": ("import sys\nsys.exit(0)\n", "line 2, <module>: SystemExit: 0"),
+    "absent package": ("import no_such_package\n", "ModuleNotFoundError"),
+    "wrong arguments": ("def get_config(a, b):\n  pass\n", "TypeError"),
+    "null byte": ("x = 1\0\n", "null bytes"),
+    "returns nothing": ("def get_config():\n  pass\n", "get_config() returned None"),
+}
+REWARD = ("from jaxrl_llm import register\n@register.reward('own')\n"
+          "def own(problem, completion, cfg):\n  return ")
+SHAPING = ("from jaxrl_llm import register\n@register.shaping('own')\n"
+           "def own(rewards, *arguments, **more):\n  return None\n")
+ENVIRONMENT = """
+from jaxrl_llm import register
+@register.environment('own')
+class Own:
+  def __init__(self, *arguments):
+    pass
+  def turn_end(self, ids, seen=0):
+    return 2 if len(ids) >= 2 else None
+  def step(self, row_id, ids, last=False):
+    raise ValueError('why')
+  def close(self):
+    pass
+"""
+MANY = {"iterations": "100000", "evaluation.every": "100000", "checkpoint.every": "100000"}
+
+
+@contextlib.contextmanager
+def stranger(here):
+  """Sends a stray line to the port after the coordinator's, as soon as somebody listens there."""
+  with socket.socket() as place:
+    place.bind(("127.0.0.1", 0))
+    port = place.getsockname()[1]
+  ended = threading.Event()
+
+  def call():
+    while not ended.wait(0.1):
+      with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port + 1), 1) as s:
+        s.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        return
+
+  thread = threading.Thread(target=call)
+  thread.start()
+  yield {"port": str(port)}
+  ended.set()
+  thread.join()
+
+
+@contextlib.contextmanager
+def mover(here):
+  """Moves the folder of the run away once it has logged an iteration."""
+  ended = threading.Event()
+
+  def move():
+    log = here / "new" / "metrics.jsonl"
+    while not ended.wait(0.02):
+      if log.exists() and log.read_bytes().count(b"\n") > 1:
+        (here / "new").rename(here / "moved")
+        return
+
+  thread = threading.Thread(target=move)
+  thread.start()
+  yield {}
+  ended.set()
+  thread.join()
+
+
+def tear(here):
+  (path,) = (here / "run" / "rollouts").glob("*2.jsonl")
+  path.write_bytes(path.read_bytes()[:-40])
+
+
+TRACEBACKS = {
+    **{f"config that {name}": Case(("--config={here}/broken.py", "--workdir={here}/new"),
+                                   ("broken.py", text), files={"broken.py": source})
+       for name, (source, text) in BROKEN_CONFIGS.items()},
+    "key with a dash": main({"rollout.group-size": "4"}, "rollout.group-size", "is no key"),
+    "key with a slash": main({"evaluation.sets.a/b.path": "x"}, "a/b", "is no key"),
+    "key without a name": main({"": "5"}, "is no key"),
+    "key that ends in a dot": main({"rollout.": "5"}, "rollout.", "is no key"),
+    "open bracket in an address": main({"server.url": "http://[::1", "server.folder": "{here}/w"},
+                                       "server.url = 'http://[::1'"),
+    "stray line at the roll call": Case(
+        (f"--config={SMALL}", "--workdir={here}/new", "--coordinator=127.0.0.1:{port}",
+         "--processes=2", "--process=0", "--wait_for_processes=2"), ("process 1",),
+        beside=stranger),
+    "environment that raises": main(
+        {"plugins": "{here}/own.py", "environment.name": "own"}, "own.py", "ValueError: why",
+        kind="turns", files={"own.py": ENVIRONMENT}),
+    "answer of 200,000 brackets": servers.case(
+        lambda body: b"[" * 200_000, "answers for one row were unusable"),
+    "file in place of checkpoints": main({}, "checkpoints",
+                                         files={"new/checkpoints": "a file"}),
+    "replay of a torn file": Case(("{here}/run",), ("iteration_00002.jsonl",), script="replay",
+                                  needs=("run",), prepare=tear),
+}
+SILENT = {
+    "shaping that returns nothing": main(
+        {"plugins": "{here}/own.py", "shaping.name": "own"}, "own.py", "None",
+        files={"own.py": SHAPING}),
+    "reward that always fails": main(
+        {"plugins": "{here}/own.py", "reward.name": "own"}, "own.py", "ZeroDivisionError",
+        files={"own.py": REWARD + "1 / 0\n"}),
+    "reward beyond float32": main(
+        {"plugins": "{here}/own.py", "reward.name": "own"}, "own.py", "1e+308",
+        files={"own.py": REWARD + "1e308\n"}),
+    "reward that exits": main(
+        {"plugins": "{here}/own.py", "reward.name": "own"}, "own.py", "SystemExit",
+        files={"own.py": "import sys\n" + REWARD + "sys.exit(0)\n"}),
+    "none as a number": main({"optimizer.learning_rate": "None"},
+                             "optimizer.learning_rate = None"),
+    "server that drips": servers.case(
+        servers.drip, "server.url", values={"server.timeout": "1", "server.patience": "0"}),
+    "too many prompts": main({"rollout.prompts": "10000000000"}, "rollout.prompts", "TiB"),
+    "too many layers": main({"model.num_layers": "1000000000"}, "model.num_layers", "TiB"),
+    "too many new tokens": main({"rollout.max_new_tokens": "2000000000"},
+                                "rollout.max_new_tokens", "iB"),
+    "too old": main({"updates.staleness": "100000000"}, "updates.staleness", "iB"),
+    "too wide": main({"model.width": "100000000"}, "model.width", "iB"),
+    "steps of no warm start": main({"warm_start.batch_size": "8"}, "warm_start.batch_size"),
+    "rate of no warm start": main({"warm_start.learning_rate": "0.1"},
+                                  "warm_start.learning_rate"),
+    "none beside a writer": main({"writer.name": "none,tensorboard"}, "writer.name"),
+    "no number of seconds": Case((f"--config={SMALL}", "--workdir={here}/new",
+                                  "--wait_for_processes=nan"), ("wait_for_processes", "nan")),
+    "folder that is moved away": main(MANY, "new", beside=mover),
+}

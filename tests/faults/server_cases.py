@@ -1,0 +1,163 @@
+"""Rollout servers that are absent, refuse, lie, or answer nonsense."""
+
+import contextlib
+import json
+import socket
+
+from campaign import main
+from servers import Handler, case, changed
+
+
+class Forgetful(Handler):
+  """Loads weights and never says so."""
+
+  def post(self):
+    version = self.server.version
+    super().post()
+    self.server.version = version
+
+
+class Nameless(Handler):
+  """Knows no models, and says so with a status."""
+
+  def get(self):
+    self.answer((404, b"<html>not here</html>"))
+
+
+class Refusing(Handler):
+  """Wants a key."""
+
+  def post(self):
+    self.answer((401, b'{"error": "no key"}'))
+
+
+class Numbered(Handler):
+  """Says its version by a number, and its models by a text."""
+
+  def get(self):
+    self.answer(b'{"weight_version": 7, "data": "policy"}')
+
+
+class Around(Handler):
+  """Sends everybody to itself."""
+
+  def get(self):
+    self.send_response(302)
+    self.send_header("Location", self.path)
+    self.send_header("Content-Length", "0")
+    self.end_headers()
+
+
+@contextlib.contextmanager
+def deaf(here):
+  """A port at which somebody listens and never answers."""
+  with socket.create_server(("127.0.0.1", 0)) as server:
+    yield {"port": str(server.getsockname()[1])}
+
+
+@contextlib.contextmanager
+def closed(here):
+  """A port at which nobody listens."""
+  with socket.socket() as place:
+    place.bind(("127.0.0.1", 0))
+    port = place.getsockname()[1]
+  yield {"port": str(port)}
+
+
+UNUSABLE = "answers for one row were unusable"
+SHORT = {"server.patience": "0", "server.timeout": "1"}
+AT_PORT = {"server.url": "http://127.0.0.1:{port}", "server.folder": "{here}/w", **SHORT}
+
+
+def flood(body):
+  def send(handler):
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    piece = b"1," * (1 << 19)
+    while True:
+      handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+  return send
+
+
+def cut(body):
+  def send(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"{")
+    handler.close_connection = True
+
+  return send
+
+
+def gzip_lie(body):
+  def send(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Encoding", "gzip")
+    handler.send_header("Content-Length", "4")
+    handler.end_headers()
+    handler.wfile.write(b"abcd")
+
+  return send
+
+
+CASES = {
+    "nobody listens": main(AT_PORT, "server.url", "did not answer", beside=closed),
+    "nobody answers": main(AT_PORT, "server.url", "did not answer", beside=deaf, limit=90.0),
+    "host that has no address": main(
+        AT_PORT | {"server.url": "http://no-such-host.invalid:80"}, "no-such-host.invalid"),
+    "address without a scheme": main(AT_PORT | {"server.url": "localhost:8000"},
+                                     "server.url = 'localhost:8000'"),
+    "address of files": main(AT_PORT | {"server.url": "file:///etc/passwd"}, "server.url"),
+    "address with a user": main(AT_PORT | {"server.url": "http://a:b@:80"}, "server.url"),
+    "port of a word": main(AT_PORT | {"server.url": "http://host:port"}, "server.url"),
+    "port 0": main(AT_PORT | {"server.url": "http://host:0"}, "server.url"),
+    "unknown server": main(AT_PORT | {"server.url": "http://h:1", "server.api": "trt"},
+                           "server.api = 'trt'", "vllm"),
+    "no folder for weights": main({"server.url": "http://h:1"}, "server.folder"),
+    "folder that is a file": main(
+        AT_PORT | {"server.folder": "{here}/file"}, "file", files={"file": "x"}, beside=closed),
+    "folder in a file": main(
+        AT_PORT | {"server.folder": "{here}/file/w"}, "file", files={"file": "x"}, beside=closed),
+    "folder without a server": main({"server.folder": "{here}/w"}, "server.folder"),
+    "no patience in numbers": main(AT_PORT | {"server.patience": "-1"}, "server.patience"),
+    "endless patience": main(AT_PORT | {"server.patience": "1e300"}, "server.patience",
+                             beside=closed, limit=20.0),
+    "no request at once": main(AT_PORT | {"server.in_flight": "0"}, "server.in_flight"),
+    "server and devices for rollouts": main(AT_PORT | {"mesh.rollout": "1"}, "mesh.rollout"),
+    "server and slots": main(AT_PORT | {"rollout.slots": "4"}, "rollout.slots"),
+    "server and quantization": main(AT_PORT | {"rollout.quantization": "int8"},
+                                    "rollout.quantization"),
+    "server and turns": main(AT_PORT, "rollout.max_turns", kind="turns"),
+    "key of two lines": case(changed(), "JAXRL_LLM_SERVER_KEY",
+                             environment={"JAXRL_LLM_SERVER_KEY": "a\nb"}),
+    "key that is no Latin text": case(changed(), "JAXRL_LLM_SERVER_KEY",
+                                      environment={"JAXRL_LLM_SERVER_KEY": "schlüssel \u4e2d"}),
+    "version that never changes": case(changed(), "weights", handler=Forgetful),
+    "no such path": case(changed(), "404", handler=Nameless),
+    "wants a key": case(changed(), "401", handler=Refusing),
+    "version of a number": case(changed(), "weights", handler=Numbered),
+    "sends around": case(changed(), "TooManyRedirects", handler=Around, values=SHORT),
+    "busy for ever": case(lambda body: (503, b"busy"), "did not answer", values=SHORT),
+    "model that is not served": case(lambda body: (404, b'{"message": "no model"}'), "404"),
+    "no JSON": case(lambda body: b"<html>", UNUSABLE),
+    "no bytes": case(lambda body: b"", UNUSABLE),
+    "no text": case(lambda body: b"\xff\xfe", UNUSABLE),
+    "no object": case(lambda body: b"[]", UNUSABLE),
+    "no choices": case(lambda body: b'{"choices": []}', UNUSABLE),
+    "cut off": case(cut, "did not answer", values=SHORT),
+    "packed in name only": case(gzip_lie, "did not answer", values=SHORT),
+    "flood": case(flood, "64 MiB"),
+    "id out of range": case(changed(token_ids=[10**30]), UNUSABLE, "token_ids"),
+    "log-prob that is no number": case(
+        changed(logprobs={"token_logprobs": [float("nan")]}), UNUSABLE, "nan"),
+    "log-prob of a text": case(changed(logprobs={"token_logprobs": ["-1"]}), UNUSABLE, "'-1'"),
+    "other prompt": case(changed(prompt_token_ids=lambda ids: ids[1:]), UNUSABLE,
+                         "prompt_token_ids"),
+    "no reason": case(changed(finish_reason=None), UNUSABLE, "finish_reason"),
+    "unknown reason": case(changed(token_ids=[3], finish_reason="mood"), UNUSABLE, "'mood'"),
+    "huge number": case(lambda body: json.dumps({"choices": 1}).encode() + b" " * 10**6, UNUSABLE,
+                        "choices"),
+}

@@ -1,0 +1,30 @@
+"""Every bad input ends in one line that names it, without a traceback, in silence or for ever.
+
+`recount.py` counts them by kind.
+"""
+
+import campaign
+import pytest
+import recount
+
+# Kinds whose commands end at their first check, which others test without a process, too.
+NIGHTLY = ("keys", "data", "pretrained", "commands")
+
+
+def marked():
+  """Yields each case with the mark of its suite."""
+  for kind, table in recount.KINDS.items():
+    mark = pytest.mark.nightly if kind in NIGHTLY else pytest.mark.slow
+    for name, case in table.items():
+      yield pytest.param(case, id=f"{kind}: {name}", marks=mark)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+  return campaign.sources(tmp_path_factory.mktemp("sources"))
+
+
+@pytest.mark.parametrize("case", marked())
+def test_a_bad_input_ends_in_one_line(case, sources, tmp_path):
+  ended = campaign.execute(case, tmp_path, sources)
+  assert campaign.verdict(ended, case.texts, case.status) == campaign.CLEAN, ended

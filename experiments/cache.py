@@ -8,6 +8,8 @@ the next runs time and changes no result.
 """
 
 import argparse
+import os
+import sys
 
 from jaxrl_llm.build import shared_starts
 from jaxrl_llm.store import cache, contents, folders
@@ -18,7 +20,14 @@ def main() -> None:
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--clear", action="store_true", help="remove all that is in it")
   arguments = parser.parse_args()
-  root = cache.root()
+  try:
+    root = cache.root()
+  except RuntimeError as error:
+    sys.exit(f"error: {cache.VARIABLE}={os.environ.get(cache.VARIABLE, '')}: {error}. Fix: "
+             "another folder.")
+  if root is not None and root.exists() and not root.is_dir():
+    sys.exit(f"error: {cache.VARIABLE}={root}: no folder. Fix: another one, or {cache.VARIABLE}= "
+             "(empty) for none.")
   if root is None:
     print(f"{cache.VARIABLE} is empty: runs share nothing.")
     return

@@ -51,7 +51,8 @@ def main():
   cfg = None if _CONFIG.value is None else config_lib.from_dict(_CONFIG.value)
   if (_WORKDIR.value is None) == (_PRETRAINED.value is None):
     raise config_lib.ConfigError(
-        "name either --workdir or --pretrained: they say whose parameters are evaluated.")
+        "--workdir and --pretrained say whose parameters are evaluated: one of them is allowed. "
+        "Fix: --workdir=<a run's folder>, or --pretrained=<a checkpoint>.")
   if _WORKDIR.value is not None:
     iteration = saved.choose(_WORKDIR.value, _CHECKPOINT.value)
     source = {"workdir": _WORKDIR.value, "checkpoint": iteration}

@@ -174,8 +174,8 @@ def _named_sections(values, cls, key: str, problems: Problems) -> tuple:
                         "another name.")
     if not hasattr(subsection, "items"):
       raise ConfigError(
-          f"{key}.{name} = {subsection!r}: a section of keys was expected, not a value; "
-                        f"its keys are {', '.join(options(cls))}.")
+          f"{key}.{name} = {subsection!r}: a section of keys was expected, not a value; its keys "
+          f"are {', '.join(options(cls))}. Fix: {key}.{name}.<key>=<value>.")
   return tuple((str(name), _section(values[name], cls, f"{key}.{name}.", problems))
                for name in sorted(values))
 

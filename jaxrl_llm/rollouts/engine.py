@@ -127,7 +127,8 @@ def _decode(book: Book, ring: Ring, environment: Environment | None, settings: d
   """Decodes until `groups` groups have ended; None: until all rows have."""
   pending_turns = None
   if environment is not None:
-    pending_turns = Turns(environment, book, settings["tool_workers"], settings["tool_chunks"])
+    pending_turns = Turns(environment, book, settings["tool_workers"], settings["tool_chunks"],
+                          ring.vocab_size)
   try:
     while not (groups and book.ended_groups(ring.cfg.group_size).sum() >= groups) and ring.admit():
       if pending_turns:

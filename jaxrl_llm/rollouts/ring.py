@@ -75,6 +75,7 @@ class Ring:
                mesh: Mesh | None):
     rows, width = book.prompts.tokens.shape
     self.book, self.cfg, self.mesh, self.draw = book, cfg, mesh, draw
+    self.vocab_size = model.config.vocab_size
     self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0,
                                    mesh)
     self.rules = rules_on(draw.sampling)

@@ -42,13 +42,15 @@ def check(environment: Environment | None, settings: dict) -> None:
           f"{name} = {value}: allowed are {none}{least} to inf. Fix: {name}={least} or more.")
 
 
-def _check_outcome(outcome) -> None:
-  """Raises TypeError unless an answer is a Continue or a Stop of ids."""
+def _check_outcome(outcome, vocab_size: int | None) -> None:
+  """Raises TypeError unless an answer is a Continue or a Stop of ids in the vocabulary."""
   if not isinstance(outcome, (Continue, Stop)):
     raise TypeError(f"it returned {repr(outcome)[:80]}; a Continue or a Stop was expected")
   ids = outcome.ids
   if isinstance(ids, str) or not all(isinstance(i, (int, np.integer)) and i >= 0 for i in ids):
     raise TypeError(f"ids = {repr(ids)[:80]}: token ids of 0 or more were expected")
+  if vocab_size is not None and any(i >= vocab_size for i in ids):
+    raise TypeError(f"ids = {repr(ids)[:80]}: token ids of 0 to {vocab_size - 1} were expected")
   if isinstance(outcome, Stop) and not isinstance(outcome.reason, (int, np.integer)):
     raise TypeError(f"reason = {outcome.reason!r}: a STOP_* of jaxrl_llm.types was expected")
 
@@ -60,9 +62,12 @@ class Turns:
     book: its rows wait while their answers are under way.
     workers: threads in which the environment answers.
     chunks: chunks that other rows decode before an answer is entered. None: as soon as it is there.
+    vocab_size: token ids of an answer are below it; None: they are not checked.
   """
 
-  def __init__(self, environment: Environment, book: Book, workers: int, chunks: int | None = None):
+  def __init__(self, environment: Environment, book: Book, workers: int, chunks: int | None = None,
+               vocab_size: int | None = None):
+    self._vocab_size = vocab_size
     self.environment, self.book, self.chunks = environment, book, chunks
     self._answers = {}  # row -> (answer under way, number of chunks at which it is due)
     self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="environment")
@@ -93,7 +98,7 @@ class Turns:
     started = time.perf_counter()
     with self._blamed("step"):
       outcome = self.environment.step(row_id, ids, last=last)
-      _check_outcome(outcome)
+      _check_outcome(outcome, self._vocab_size)
     return outcome, time.perf_counter() - started
 
   @property

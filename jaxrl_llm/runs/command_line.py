@@ -124,6 +124,8 @@ def _exits_named():
 
 def _exit(status: int | str | None, reason: str) -> NoReturn:
   """Ends this process; others, if there are any, hear why, unless they ended first."""
+  if status not in (0, None):  # what is left unfinished fails in the same way, after the error
+    sys.unraisablehook = lambda _: None
   if status in (0, None) or not processes.fail(reason):
     sys.exit(status)
   sys.stdout.flush()

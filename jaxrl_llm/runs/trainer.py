@@ -152,6 +152,7 @@ def _run(loop: Loop, read: Callable[[], Start], settings: OutputSettings, clock:
   if processes.is_main():
     workdir.write_environment(folder)
     with folders.local(folder / "tokenizer") as local:
+      local.mkdir(parents=True, exist_ok=True)  # else transformers logs, and writes nothing
       tokenizer.save_pretrained(local)
   start = read()
   reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None

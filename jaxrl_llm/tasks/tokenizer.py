@@ -108,10 +108,12 @@ def stop_ids(tokenizer, path: str | Path | None = None, chat: bool = True) -> tu
       eos_ids = []
     elif not isinstance(eos_ids, list):
       eos_ids = [eos_ids]
-  bad = [i for i in eos_ids if isinstance(i, bool) or not isinstance(i, int) or i < 0]
+  size = len(tokenizer)
+  bad = [i for i in eos_ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < size]
   if bad:
     raise ConfigError(
-        f"{file}: eos_token_id = {bad[0]!r}: a token id or a list of them was expected.")
+        f"{file}: eos_token_id = {bad[0]!r}: a token id of 0 to {size - 1}, or a list of them, was "
+        "expected. Fix: repair the file or remove it.")
   out = dict.fromkeys([tokenizer.eos_token_id, *eos_ids])
   end = turn_end(tokenizer) if chat else None
   if end is not None and end not in out:

@@ -85,7 +85,7 @@ def _check_keys(rows: list[dict[str, Any]], has_turns: bool, path: str) -> None:
     missing = sorted(needed - row.keys())
     if missing:
       raise RunError(f"{path}, line {number}: no {', '.join(missing)}; rows written by this "
-                     "version have them.")
+                     "version have them. Fix: another iteration or run.")
 
 
 def _facts(rows: list[dict[str, Any]], name: str, dtype, path: str) -> np.ndarray:

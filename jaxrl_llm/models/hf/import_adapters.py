@@ -169,9 +169,11 @@ def _check_plain(directory: Path, config: dict[str, Any]) -> None:
                           "(merge_and_unload), where it was trained.")
   alpha, rank = config.get("lora_alpha"), config.get("r")
   if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-    raise CheckpointError(f"{file}: lora_alpha = {alpha!r}: a number was expected.")
+    raise CheckpointError(f"{file}: lora_alpha = {alpha!r}: a number was expected. "
+                          "Fix: fetch the file again.")
   if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-    raise CheckpointError(f"{file}: r = {rank!r}: a rank of 1 or more was expected.")
+    raise CheckpointError(f"{file}: r = {rank!r}: a rank of 1 or more was expected. "
+                          "Fix: fetch the file again.")
 
 
 def _is_plain(key: str, value) -> bool:

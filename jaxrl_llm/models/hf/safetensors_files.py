@@ -90,6 +90,8 @@ def _read_index(directory: Path) -> dict[str, str]:
   try:
     index = json.loads((directory / INDEX).read_text())["weight_map"]
     entries = list(index.items())
+    if not entries:
+      raise ValueError("weight_map is empty")
   except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
     raise CheckpointError(
         f"{directory / INDEX} is not an index of shards ({error!r}). Fix: fetch it again."

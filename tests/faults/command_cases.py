@@ -63,8 +63,8 @@ def metrics(text: str):
 
 
 EVALUATE = {
-    "nothing": case("evaluate", OUT, texts=("--workdir or --pretrained",)),
-    "both": evaluate("--pretrained={here}/run", texts=("--workdir or --pretrained",)),
+    "nothing": case("evaluate", OUT, texts=("--workdir and --pretrained",)),
+    "both": evaluate("--pretrained={here}/run", texts=("--workdir and --pretrained",)),
     "no place to write": case("evaluate", "--workdir={here}/x", texts=("--out",)),
     "folder that is not there": case("evaluate", "--workdir={here}/x", OUT, texts=("/x",)),
     "pretrained without a config": case("evaluate", "--pretrained={here}", OUT,
@@ -132,12 +132,13 @@ REPLAY = {
     "rollouts of numbers": replay(texts=("iteration_00002.jsonl",),
                                   change=rollouts(lambda lines: [1] * len(lines))),
     "rollouts without rewards": replay(
-        texts=("iteration_00002.jsonl", "reward"), change=rollouts(
-            lambda lines: [{k: v for k, v in line.items() if k != "reward"} for line in lines])),
+        texts=("iteration_00002.jsonl", "trained_reward"), change=rollouts(
+            lambda lines: [{key: value for key, value in line.items() if key != "trained_reward"}
+                           for line in lines])),
     "rollouts of fewer rows": replay(texts=("iteration_00002",),
                                      change=rollouts(lambda lines: lines[:-1])),
-    "rewards of texts": replay(texts=("iteration_00002.jsonl", "reward"), change=rollouts(
-        lambda lines: [line | {"reward": "good"} for line in lines])),
+    "rewards of texts": replay(texts=("iteration_00002.jsonl", "trained_reward"), change=rollouts(
+        lambda lines: [line | {"trained_reward": "good"} for line in lines])),
     "no arrays": replay(texts=("iteration_00002",), change=arrays(None)),
     "arrays of nonsense": replay(texts=("iteration_00002",), change=arrays(b"nonsense")),
     "config of nothing": replay(texts=("config.json",),
@@ -187,13 +188,9 @@ PLAN = {
     "slices without end": plan("v5p:2x2x1*" + "9" * 20, texts=("v5p:2x2x1*",)),
     "no GPUs": plan("h100:0", texts=("h100:0",)),
     "digits without end": plan("h100:" + "9" * 5000, texts=("h100",)),
-    "unknown program": plan("h100:1", "--programs=stp", texts=("stp",)),
     "length of 0": plan("h100:1", "--mean_length=0", texts=("mean_length",)),
     "length above 1": plan("h100:1", "--mean_length=1.5", texts=("mean_length",)),
     "length of not a number": plan("h100:1", "--mean_length=nan", texts=("mean_length",)),
-    "mesh of other devices": plan("h100:8", "--config.mesh.data=3", texts=("mesh.data",)),
-    "file in a file": plan("h100:1", "--json={here}/x/plan.json", "--programs=step",
-                           texts=("plan.json",), files={"x": "x"}),
     "key that is wrong": plan("h100:1", "--config.rollout.prompts=0",
                               texts=("rollout.prompts = 0",)),
     "width without end": plan("h100:1", "--config.model.width=" + "9" * 30,

@@ -195,8 +195,6 @@ CASES = {
         ENVIRONMENT + ENDS + STEP + "    return Continue((10**6,))\n", OWN["environment"]),
     "environment of ids that are texts": turns(
         ENVIRONMENT + ENDS + STEP + "    return Continue('ab')\n", OWN["environment"]),
-    "environment of too many ids": turns(
-        ENVIRONMENT + ENDS + STEP + "    return Continue((3,) * 500)\n", OWN["environment"]),
     "environment whose ends raise": turns(
         ENVIRONMENT + "  def turn_end(self, ids, seen=0):\n    return 1 / 0\n" + STEP
         + "    return Stop(0)\n", OWN["environment"], "ZeroDivisionError"),

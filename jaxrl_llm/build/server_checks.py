@@ -1,11 +1,13 @@
 """Refuses configs that a rollout server cannot serve."""
 
+import os
 import re
 import urllib.parse
 
 from jaxrl_llm.config import ConfigError, RolloutConfig, ServerConfig, VocabularyConfig
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts.server import APIS
+from jaxrl_llm.rollouts.server.client import KEY
 
 
 def check(server: ServerConfig, rollout: RolloutConfig, vocabulary: VocabularyConfig,
@@ -27,6 +29,11 @@ def check(server: ServerConfig, rollout: RolloutConfig, vocabulary: VocabularyCo
   if not server.folder:
     raise ConfigError("server.folder is empty: weights are handed over through a folder. Fix: one "
                       "that run and server see at the same path.")
+  key = os.environ.get(KEY, "")
+  if not (key.isascii() and key.isprintable() and key == key.strip()):
+    raise ConfigError(
+        f"{KEY}, for server.url = {server.url!r}, holds something else than a line of ASCII, which "
+        "a header of HTTP cannot say. Fix: the server's API key, or unset the variable.")
   if processes.count() > 1:
     raise ConfigError(f"server.url = {server.url!r} with {processes.count()} processes: allowed "
                       "is 1. Fix: train in one process, or leave server.url empty.")

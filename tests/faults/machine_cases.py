@@ -88,7 +88,7 @@ ENVIRONMENT = {
     "platform that is not here": variables("JAX_PLATFORMS", "tpu", JAX_PLATFORMS="tpu"),
     "coordinator without a count": variables("JAX_COORDINATOR_ADDRESS",
                                              JAX_COORDINATOR_ADDRESS="h:1"),
-    "SLURM without numbers": variables("SLURM", SLURM_JOB_ID="7", SLURM_NTASKS="x",
+    "SLURM without numbers": variables("the engine", SLURM_JOB_ID="7", SLURM_NTASKS="x",
                                        SLURM_STEP_NUM_TASKS="x", SLURM_STEP_NODELIST="a",
                                        SLURM_NODELIST="a", SLURM_PROCID="x", SLURM_LOCALID="0"),
     "Open MPI without a rank": variables("OMPI", OMPI_MCA_orte_hnp_uri="1.0;tcp://x:1",

@@ -130,7 +130,7 @@ CASES = {
     "server and slots": main(AT_PORT | {"rollout.slots": "4"}, "rollout.slots"),
     "server and quantization": main(AT_PORT | {"rollout.quantization": "int8"},
                                     "rollout.quantization"),
-    "server and turns": main(AT_PORT, "rollout.max_turns", kind="turns"),
+    "server and turns": main(AT_PORT | {"server.url": "http://h:1"}, "rollout.slots", kind="turns"),
     "key of two lines": case(changed(), "JAXRL_LLM_SERVER_KEY",
                              environment={"JAXRL_LLM_SERVER_KEY": "a\nb"}),
     "key that is no Latin text": case(changed(), "JAXRL_LLM_SERVER_KEY",

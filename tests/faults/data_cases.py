@@ -75,7 +75,7 @@ CASES = {
                                values={"task.data.path": "some data"}),
     "null byte in a path": data("x", None, "task.data.path",
                                 values={"task.data.path": "a\\0b.jsonl"}),
-    "path of 5,000 letters": data("x", None, "task.data.path",
+    "path of 5,000 letters": data("x", None, "File name too long",
                                   values={"task.data.path": "/" + "x" * 5000 + ".jsonl"}),
     "fewer rows than held out": data("x.jsonl", lines(GOOD[:2]), "task.heldout_problems"),
     "one row": data("x.jsonl", lines(GOOD[:1]), "task.heldout_problems"),

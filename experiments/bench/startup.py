@@ -4,8 +4,8 @@
 
 Two ways to start configs/quickstart.py, in turn: `jax`, with JAX's compilation cache alone, and
 `kept`, with the compiled programs that need no tracing (jaxrl_llm/parallel/kept_programs.py) beside
-it. One start of each, which is not counted, fills the caches and trains the warm start. Writes
-results/startup.json and the table of README.md.
+it. One start of each, which is not counted, fills the caches and trains the warm start. Adds to
+results/startup.json, by commit, and writes the table of README.md.
 """
 
 import argparse
@@ -57,8 +57,8 @@ def iterations(file: Path) -> int:
   return max((json.loads(line)["iteration"] for line in lines if line.endswith("}")), default=0)
 
 
-def measure(repeats: int) -> dict:
-  """Returns the seconds of each way, `repeats` of each in turn, and their medians."""
+def measure(repeats: int) -> dict[str, list[float]]:
+  """Returns the seconds of each way, `repeats` of each in turn."""
   with tempfile.TemporaryDirectory() as folder:
     shared = {"JAXRL_LLM_CACHE": f"{folder}/cache"}
     jax_alone = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/jax",
@@ -71,19 +71,23 @@ def measure(repeats: int) -> dict:
         taken = start(Path(folder) / f"{name}_{repeat}", environment)
         if repeat:
           seconds[name].append(round(taken, 2))
-  return {"seconds": seconds,
-          "median": {name: statistics.median(values) for name, values in seconds.items()}}
+  return seconds
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--repeats", type=int, default=5)
-  result = measure(parser.parse_args().repeats)
-  RESULT.write_text(json.dumps(result, indent=2) + "\n")
-  rows = [(name, f"{result['median'][name]:.2f}", f"{min(values):.2f} to {max(values):.2f}")
-          for name, values in result["seconds"].items()]
-  table = markdown_table(("programs from", "median, s", "range"), rows)
+  seconds = measure(parser.parse_args().repeats)
+  commit = subprocess.run(("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, check=True, text=True,
+                          capture_output=True).stdout.strip()
+  results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+  results[commit] = seconds
+  RESULT.write_text(json.dumps(results, indent=2) + "\n")
+  rows = [(at, name, f"{statistics.median(values):.2f}",
+           f"{min(values):.2f} to {max(values):.2f}", len(values))
+          for at, ways in results.items() for name, values in ways.items()]
+  table = markdown_table(("commit", "programs from", "median, s", "range", "starts"), rows)
   replace_part(RESULT.parents[1] / "README.md", "startup.py", table)
   print(table)
 

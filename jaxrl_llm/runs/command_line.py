@@ -4,6 +4,7 @@ programs.
 
 import contextlib
 import keyword
+import logging as python_logging
 import os
 import re
 import signal
@@ -69,6 +70,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
   try:
     app.run(checked, flags_parser=parse)
   except errors + (ConfigError, OSError, processes.AbsentError) as error:
+    _silence_threads()
     print(f"error: {with_fix(error)}", file=sys.stderr)
     _exit(ENDED_EARLY if isinstance(error, early) else 1, str(error))
   except KeyboardInterrupt:
@@ -122,10 +124,22 @@ def _exits_named():
                       "run. Fix: an exception there.") from error
 
 
+def _silence_threads() -> None:
+  """Keeps what is left unfinished, and fails after the error as the process ends, from printing:
+  objects that are freed, threads, and the event loops of Orbax.
+  """
+  sys.unraisablehook = threading.excepthook = _ignore
+  python_logging.getLogger("asyncio").setLevel(python_logging.CRITICAL + 1)
+
+
+def _ignore(_) -> None:
+  pass
+
+
 def _exit(status: int | str | None, reason: str) -> NoReturn:
   """Ends this process; others, if there are any, hear why, unless they ended first."""
-  if status not in (0, None):  # what is left unfinished fails in the same way, after the error
-    sys.unraisablehook = lambda _: None
+  if status not in (0, None):
+    _silence_threads()
   if status in (0, None) or not processes.fail(reason):
     sys.exit(status)
   sys.stdout.flush()

@@ -85,7 +85,7 @@ PROCESSES = {
 }
 ENVIRONMENT = {
     "unknown platform": variables("JAX_PLATFORMS", "abacus", JAX_PLATFORMS="abacus"),
-    "platform that is not here": variables("JAX_PLATFORMS", "tpu", JAX_PLATFORMS="tpu"),
+    "platform that is not here": variables("JAX_PLATFORMS", "rocm", JAX_PLATFORMS="rocm"),
     "coordinator without a count": variables("JAX_COORDINATOR_ADDRESS",
                                              JAX_COORDINATOR_ADDRESS="h:1"),
     "SLURM without numbers": variables("the engine", SLURM_JOB_ID="7", SLURM_NTASKS="x",

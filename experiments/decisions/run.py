@@ -42,28 +42,34 @@ def measure(workdir: Path, count: int) -> dict:
   iteration = saved.choose(workdir)
   problems, key = task.heldout(count), jax.random.key(cfg.seed)
   run = read_run(workdir)
-  chosen = decisions.interventions(case, start, problems, key)
-  place, token = np.unravel_index(np.argmax(chosen["forced"]), chosen["forced"].shape)
   last = run.rollout_iterations()[-1]
   before = decisions.by_eighth(_mistakes(task, run, 1))
-  name = task.tokenizer.convert_ids_to_tokens
   return {
       "commit": run.environment.get("git_commit"), "seed": cfg.seed, "iterations": iteration,
       "problems": count, "parameters": sum(leaf.size for leaf in jax.tree.leaves(start)),
       "seconds": float(np.sum(run.series("time/iteration")[1])),
       "sampled": _rounded(run.series("reward/correct")[1]),
       "greedy": _rounded(run.series("eval/accuracy")[1]),
+      "mistakes": _rounded(before),
+      "gain": _rounded(before - decisions.by_eighth(_mistakes(task, run, last))),
+      "kinds": {str(iteration): decisions.by_kind([entries for entries, _ in
+                                                   _mistakes(task, run, iteration)])
+                for iteration in _shown(run)},
+  } | (_interventions(case, start, problems, key) if count else {})
+
+
+def _interventions(case: Case, start, problems: list[Problem], key) -> dict:
+  """Returns how often completions are right with a token forced or forbidden."""
+  chosen = decisions.interventions(case, start, problems, key)
+  place, token = np.unravel_index(np.argmax(chosen["forced"]), chosen["forced"].shape)
+  name = case.task.tokenizer.convert_ids_to_tokens
+  return {
       "free": float(chosen["free"]),
       "forced": float(chosen["forced"].max()), "forced_token": name(int(token)),
       "forced_place": int(place) + 1, "everywhere": float(chosen["everywhere"].max()),
       "forbidden": float(chosen["forbidden"].max()),
       "forbidden_token": name(int(np.argmax(chosen["forbidden"]))),
       "switch": decisions.is_switch(chosen),
-      "mistakes": _rounded(before),
-      "gain": _rounded(before - decisions.by_eighth(_mistakes(task, run, last))),
-      "kinds": {str(iteration): decisions.by_kind([entries for entries, _ in
-                                                   _mistakes(task, run, iteration)])
-                for iteration in _shown(run)},
   }
 
 
@@ -88,9 +94,12 @@ def policy_row(name: str, measured: dict) -> tuple:
   """Returns the cells below POLICY_HEADER; an eighth's share is that of all eighths."""
   shares = [np.max(values) / np.sum(values) for values in
             (measured["mistakes"], np.maximum(measured["gain"], 0))]
+  first = (name, f"{measured['sampled'][0]:.2f}", f"{measured['sampled'][-1]:.2f}",
+           *(f"{share:.2f}" for share in shares))
+  if "forced" not in measured:
+    return (*first, *[MISSING] * (len(POLICY_HEADER) - len(first)))
   token = measured["forced_token"]
-  return (name, f"{measured['sampled'][0]:.2f}", f"{measured['sampled'][-1]:.2f}",
-          *(f"{share:.2f}" for share in shares),
+  return (*first,
           f"{measured['forced']:.2f} (`{token}` at {measured['forced_place']})",
           f"{measured['everywhere']:.2f}",
           f"{measured['forbidden']:.2f} (`{measured['forbidden_token']}`)",
@@ -133,9 +142,9 @@ def _read() -> dict[str, dict]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--workdir", type=Path, help="folder of a finished run, fresh rollouts")
+  parser.add_argument("--workdir", type=Path, help="folder of a run, fresh rollouts")
   parser.add_argument("--name", help="of the line in results.jsonl")
-  parser.add_argument("--problems", type=int, default=128, help="held-out problems")
+  parser.add_argument("--problems", type=int, default=128, help="held-out problems of interventions; 0: none of these")
   parser.add_argument("--render", action="store_true", help="only write the tables again")
   flags = parser.parse_args()
   if not flags.render:

@@ -144,7 +144,8 @@ def main() -> None:
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--workdir", type=Path, help="folder of a run, fresh rollouts")
   parser.add_argument("--name", help="of the line in results.jsonl")
-  parser.add_argument("--problems", type=int, default=128, help="held-out problems of interventions; 0: none of these")
+  parser.add_argument("--problems", type=int, default=128,
+                      help="held-out problems of interventions; 0: none of these")
   parser.add_argument("--render", action="store_true", help="only write the tables again")
   flags = parser.parse_args()
   if not flags.render:

@@ -9,8 +9,8 @@ import recount
 
 # Kinds whose commands end at their first check, which others test without a process, too.
 NIGHTLY = ("keys", "data", "pretrained", "commands")
-# Known to fail on a loaded machine: threads of TensorStore print that the loop of the failed restore
-# is closed, beside the error that names the folder.
+# Known to fail on a loaded machine: threads of TensorStore print that the loop of the failed
+# restore is closed, beside the error that names the folder.
 UNSETTLED = ("checkpoints of another width, said so",)
 
 

@@ -67,7 +67,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
       main()
     processes.finish()
 
-  sys.excepthook = _report
+  sys.unraisablehook = _report
   try:
     app.run(checked, flags_parser=parse)
   except errors + (ConfigError, OSError, processes.AbsentError) as error:
@@ -137,12 +137,13 @@ def _ignore(_) -> None:
   pass
 
 
-def _report(kind: type[BaseException], error: BaseException, trace) -> None:
-  """Prints what nothing catches, as Python does, but for what TensorStore's threads meet when they
+def _report(unraisable) -> None:
+  """Prints what cannot be raised, as Python does, but for what TensorStore's threads meet when they
   call back a loop of Orbax that a failed restore has closed: the restore's own error is printed.
   """
-  if not (kind is RuntimeError and str(error) == "Event loop is closed"):
-    sys.__excepthook__(kind, error, trace)
+  error = unraisable.exc_value
+  if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+    sys.__unraisablehook__(unraisable)
 
 
 def _exit(status: int | str | None, reason: str) -> NoReturn:

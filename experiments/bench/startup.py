@@ -68,9 +68,9 @@ def measure(repeats: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats + 1):
       for name, environment in ways.items():
-        taken = start(Path(folder) / f"{name}_{repeat}", environment)
+        result = start(Path(folder) / f"{name}_{repeat}", environment)
         if repeat:
-          seconds[name].append(round(taken, 2))
+          seconds[name].append(round(result, 2))
   return seconds
 
 

@@ -1,10 +1,10 @@
 """Compiled programs on disk, which a start with the same config takes without tracing them.
 
 JAX's compilation cache (store/cache.py) saves only compiling: to look a program up there, JAX
-traces and lowers it first, which is half of a start. Here a program is looked up by what it was
-made from:
+traces and lowers it first, which is half of a start. Here a program is looked up by its
+sources:
 
-- the program's name and statics, such as the run's whole config, each written by `canonical`;
+- its name and what it closes over, such as a network and configs, each written by `canonical`;
 - shapes, dtypes, shardings and the tree of its arguments, and its static arguments;
 - the sources of this package, the versions of JAX, its settings, devices and processor.
 
@@ -70,7 +70,7 @@ class Kept:
 
   Attributes:
     program: the jitted function.
-    identity: what it was made from, see `canonical`; None if that cannot be written.
+    identity: its name and what it closes over, see `canonical`; None if that cannot be written.
     static_names: its static arguments, which are given by name.
     compiled: the programs of this process, by the kind of their arguments.
   """
@@ -81,15 +81,14 @@ class Kept:
   compiled: dict = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
   def __call__(self, *args, **named):
-    leaves, tree = jax.tree.flatten((args, {key: value for key, value in named.items()
-                                            if key not in self.static_names}))
+    dynamic = {key: value for key, value in named.items() if key not in self.static_names}
+    leaves, tree = jax.tree.flatten((args, dynamic))
     if not self._applies(leaves):
       return self.program(*args, **named)
     static = tuple(named.get(name) for name in self.static_names)
     kind = (tree, tuple(map(_kind, leaves)), static)
     if kind not in self.compiled:
       self.compiled[kind] = self._get(kind, args, named)
-    dynamic = {key: value for key, value in named.items() if key not in self.static_names}
     return self.compiled[kind](*args, **dynamic)
 
   def trace(self, *args, **named) -> jax.stages.Traced:
@@ -184,7 +183,7 @@ def sources() -> str:
 
 @functools.cache
 def environment() -> str:
-  """What beside the sources decides how this process compiles: versions, settings, devices."""
+  """How this process compiles, sources aside: versions, settings, devices."""
   versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")]
   settings = {name: value for name, value in sorted(jax.config.values.items())
               if "cache" not in name}

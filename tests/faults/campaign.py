@@ -25,7 +25,7 @@ SMALL = "tests/faults/small.py"
 LIMIT = 60.0  # seconds; none of them needs ten
 CLEAN = "clean"
 # What a line before the error may be: a warning of the package, of one line, or progress.
-OWN_LINE = re.compile(r"W\d{4} [\d:. ]+\d+ \w+\.py:\d+\] |usage: | {3,}\S|$"
+LINE_BEFORE = re.compile(r"W\d{4} [\d:. ]+\d+ \w+\.py:\d+\] |usage: | {3,}\S|$"
                       r"|[\w ]+: +\d+%\|")  # the last: progress
 # A line behind the error's first one: a list of problems, or a continued text.
 LISTED = re.compile(r"\d+\. |\s+\S|Fix: |These flags mend ")
@@ -42,7 +42,7 @@ class Case:
     files: name below the case's folder -> content.
     prepare: gets the case's folder before the command starts.
     needs: copies in the case's folder: run, base.
-    beside: gets the case's folder; a context around the command, whose values fill in the flags.
+    context: gets the case's folder; surrounds the command, whose values fill in the flags.
     environment: further variables; None removes one.
     status: the exit statuses that are right.
     limit: seconds.
@@ -54,7 +54,7 @@ class Case:
   files: dict[str, str | bytes] = dataclasses.field(default_factory=dict)
   prepare: Callable[[Path], None] | None = None
   needs: tuple[str, ...] = ()
-  beside: Callable | None = None
+  context: Callable | None = None
   environment: dict[str, str | None] = dataclasses.field(default_factory=dict)
   status: tuple[int, ...] = (1, 2, 3)
   limit: float = LIMIT
@@ -98,7 +98,7 @@ def verdict(ended: Ended, texts: Iterable[str], statuses: Iterable[int] = (1, 2,
   if len(places) != 1:
     return f"{len(places)} errors"
   before, error = lines[:places[0]], lines[places[0]:]
-  if not all(map(OWN_LINE.match, before)) or not all(map(LISTED.match, error[1:])):
+  if not all(map(LINE_BEFORE.match, before)) or not all(map(LISTED.match, error[1:])):
     return "noise"
   text = "\n".join(error)
   absent = [word for word in texts if word not in text]
@@ -106,15 +106,15 @@ def verdict(ended: Ended, texts: Iterable[str], statuses: Iterable[int] = (1, 2,
     return f"unnamed {absent[0]}"
   # The fix of a user's own Python is its line, which the error names; a usage says what is allowed.
   usage = bool(before) and before[0].startswith("usage: ")
-  own = re.search(r"\.py(: |, )line \d+|\.py\): \w+: ", text)
-  return CLEAN if "Fix: " in text or usage or own else "no fix"
+  line = re.search(r"\.py(: |, )line \d+|\.py\): \w+: ", text)
+  return CLEAN if "Fix: " in text or usage or line else "no fix"
 
 
 def execute(case: Case, here: Path, sources: dict[str, Path]) -> Ended:
   """Runs a case's command in an empty folder.
 
   Args:
-    sources: where the copies that cases need are taken from.
+    sources: of the copies that cases need, by name.
   """
   for name in case.needs:
     shutil.copytree(sources[name], here / name)
@@ -124,7 +124,7 @@ def execute(case: Case, here: Path, sources: dict[str, Path]) -> Ended:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
   if case.prepare is not None:
     case.prepare(here)
-  with case.beside(here) if case.beside else contextlib.nullcontext({}) as values:
+  with case.context(here) if case.context else contextlib.nullcontext({}) as values:
     return command(case, {"here": str(here)} | values)
 
 

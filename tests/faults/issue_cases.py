@@ -94,7 +94,7 @@ TRACEBACKS = {
     "stray line at the roll call": Case(
         (f"--config={SMALL}", "--workdir={here}/new", "--coordinator=127.0.0.1:{port}",
          "--processes=2", "--process=0", "--wait_for_processes=2"), ("process 1",),
-        beside=stranger),
+        context=stranger),
     "environment that raises": main(
         {"plugins": "{here}/own.py", "environment.name": "own"}, "own.py", "ValueError: why",
         kind="turns", files={"own.py": ENVIRONMENT}),
@@ -134,5 +134,5 @@ SILENT = {
     "none beside a writer": main({"writer.name": "none,tensorboard"}, "writer.name"),
     "no number of seconds": Case((f"--config={SMALL}", "--workdir={here}/new",
                                   "--wait_for_processes=nan"), ("wait_for_processes", "nan")),
-    "folder that is moved away": main(MANY, "new", beside=mover),
+    "folder that is moved away": main(MANY, "new", context=mover),
 }

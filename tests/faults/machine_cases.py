@@ -70,18 +70,18 @@ PROCESSES = {
     "host of spaces": processes("--coordinator=a b:8476", "--processes=2", "--process=1", BRIEF,
                                 texts=("a b:",)),
     "coordinator that does not come": processes(
-        ALONE, "--processes=2", "--process=1", BRIEF, texts=("process 0",), beside=free),
+        ALONE, "--processes=2", "--process=1", BRIEF, texts=("process 0",), context=free),
     "others that do not come": processes(
-        ALONE, "--processes=3", "--process=0", BRIEF, texts=("1", "2"), beside=free),
+        ALONE, "--processes=3", "--process=0", BRIEF, texts=("1", "2"), context=free),
     "port that is taken": processes(
-        ALONE, "--processes=2", "--process=0", BRIEF, beside=taken),
+        ALONE, "--processes=2", "--process=0", BRIEF, context=taken),
     "stranger in place of the coordinator": processes(
-        ALONE, "--processes=2", "--process=1", BRIEF, texts=("process 0",), beside=taken),
+        ALONE, "--processes=2", "--process=1", BRIEF, texts=("process 0",), context=taken),
     "negative wait": processes("--wait_for_processes=-1", texts=("wait_for_processes=-1",)),
     "endless wait": processes("--wait_for_processes=inf", texts=("wait_for_processes=inf",)),
     "wait of a word": processes("--wait_for_processes=long", texts=("wait_for_processes",)),
     "a million processes": processes(ALONE, "--processes=1000000", "--process=0", BRIEF,
-                                     texts=("process",), beside=free),
+                                     texts=("process",), context=free),
 }
 ENVIRONMENT = {
     "unknown platform": variables("JAX_PLATFORMS", "abacus", JAX_PLATFORMS="abacus"),

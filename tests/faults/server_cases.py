@@ -104,8 +104,8 @@ def gzip_lie(body):
 
 
 CASES = {
-    "nobody listens": main(AT_PORT, "server.url", "did not answer", beside=closed),
-    "nobody answers": main(AT_PORT, "server.url", "did not answer", beside=deaf, limit=90.0),
+    "nobody listens": main(AT_PORT, "server.url", "did not answer", context=closed),
+    "nobody answers": main(AT_PORT, "server.url", "did not answer", context=deaf, limit=90.0),
     "host that has no address": main(
         AT_PORT | {"server.url": "http://no-such-host.invalid:80"}, "no-such-host.invalid"),
     "address without a scheme": main(AT_PORT | {"server.url": "localhost:8000"},
@@ -118,13 +118,13 @@ CASES = {
                            "server.api = 'trt'", "vllm"),
     "no folder for weights": main({"server.url": "http://h:1"}, "server.folder"),
     "folder that is a file": main(
-        AT_PORT | {"server.folder": "{here}/file"}, "file", files={"file": "x"}, beside=closed),
+        AT_PORT | {"server.folder": "{here}/file"}, "file", files={"file": "x"}, context=closed),
     "folder in a file": main(
-        AT_PORT | {"server.folder": "{here}/file/w"}, "file", files={"file": "x"}, beside=closed),
+        AT_PORT | {"server.folder": "{here}/file/w"}, "file", files={"file": "x"}, context=closed),
     "folder without a server": main({"server.folder": "{here}/w"}, "server.folder"),
     "no patience in numbers": main(AT_PORT | {"server.patience": "-1"}, "server.patience"),
     "endless patience": main(AT_PORT | {"server.patience": "1e300"}, "server.patience",
-                             beside=closed, limit=20.0),
+                             context=closed, limit=20.0),
     "no request at once": main(AT_PORT | {"server.in_flight": "0"}, "server.in_flight"),
     "server and devices for rollouts": main(AT_PORT | {"mesh.rollout": "1"}, "mesh.rollout"),
     "server and slots": main(AT_PORT | {"rollout.slots": "4"}, "rollout.slots"),

@@ -99,4 +99,4 @@ def case(spoil: Callable, *texts: str, values: dict[str, str] | None = None,
   """Returns a case of a run whose completions come from a server that spoils them."""
   keys = {"server.url": "http://127.0.0.1:{port}", "server.folder": "{here}/weights",
           "server.patience": "1", "server.timeout": "5"} | (values or {})
-  return main(keys, "server.url", *texts, beside=lambda here: serving(spoil, handler), **fields)
+  return main(keys, "server.url", *texts, context=lambda here: serving(spoil, handler), **fields)

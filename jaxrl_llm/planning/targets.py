@@ -112,7 +112,7 @@ def parse(name: str) -> tuple[str, tuple[int, ...], int]:
   Raises:
     ConfigError: the name is no target.
   """
-  match = re.fullmatch(r"([a-z0-9]+):(\d{1,9}(?:x\d{1,9})*)(?:\*(\d{1,9}))?", name or "")
+  match = re.fullmatch(r"([a-z0-9]+):(\d{1,1000}(?:x\d{1,1000})*)(?:\*(\d{1,1000}))?", name or "")
   kind, shape = (match[1], tuple(map(int, match[2].split("x")))) if match else ("", ())
   sides = {1, _DIMENSIONS.get(kind, 1)}
   slices = int(match[3] or 1) if match else 1

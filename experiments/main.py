@@ -22,7 +22,7 @@ Evaluate a run (its plot and report are runs/a/curves.png and runs/a/report.html
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm.runs import command_line, trainer
+from jaxrl_llm.runs import command_flags, command_line, trainer
 
 # Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
 _CONFIG = config_flags.DEFINE_config_file("config", None,
@@ -33,7 +33,7 @@ _WORKDIR = flags.DEFINE_string(
 
 
 def main():
-  trainer.run(command_line.config_of(_CONFIG, trainer.check), _WORKDIR.value)
+  trainer.run(command_flags.config_of(_CONFIG, trainer.check), _WORKDIR.value)
 
 
 if __name__ == "__main__":

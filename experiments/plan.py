@@ -25,7 +25,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from jaxrl_llm.planning import plan
-from jaxrl_llm.runs import command_line
+from jaxrl_llm.runs import command_flags, command_line
 
 # Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
 _CONFIG = config_flags.DEFINE_config_file("config", None,
@@ -39,7 +39,7 @@ _JSON = flags.DEFINE_string("json", None, "File for the same as JSON.")
 
 
 def main():
-  plan.run(command_line.config_of(_CONFIG), _TARGET.value, tuple(_PROGRAMS.value),
+  plan.run(command_flags.config_of(_CONFIG), _TARGET.value, tuple(_PROGRAMS.value),
            _JSON.value or "", _MEAN_LENGTH.value)
 
 

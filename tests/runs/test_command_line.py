@@ -12,7 +12,7 @@ from ml_collections import config_flags
 from orbax.checkpoint._src.metadata import checkpoint as checkpoint_metadata
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.runs import command_line
+from jaxrl_llm.runs import command_flags, command_line
 
 
 @pytest.fixture
@@ -37,16 +37,16 @@ def given():
     ({"config": "a", "workdir": "gs://bucket"}, [], ["--workdir=gs://bucket: no folder"]),
 ])
 def test_arguments_are_refused_in_one_line(given, monkeypatch, values, rest, texts):
-  monkeypatch.setattr(command_line.flags, "FLAGS", given(**values))
+  monkeypatch.setattr(command_flags.flags, "FLAGS", given(**values))
   with pytest.raises(ConfigError) as error:
-    command_line.check(rest, ("config", "workdir"), ("workdir",))
+    command_flags.check(rest, ("config", "workdir"), ("workdir",))
   assert all(text in str(error.value) for text in texts) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("workdir", ["b", "gs://bucket/b"])
 def test_whole_arguments_pass(given, monkeypatch, workdir):
-  monkeypatch.setattr(command_line.flags, "FLAGS", given(config="a", workdir=workdir))
-  command_line.check([], ("config", "workdir"), ("workdir",))
+  monkeypatch.setattr(command_flags.flags, "FLAGS", given(config="a", workdir=workdir))
+  command_flags.check([], ("config", "workdir"), ("workdir",))
 
 
 @pytest.mark.parametrize("error, status", [
@@ -130,9 +130,9 @@ def test_a_broken_config_file_is_one_line(tmp_path, monkeypatch, name, capfd):
     path.write_text(content)
   own = flags.FlagValues()
   config_flags.DEFINE_config_file("config", flag_values=own)
-  monkeypatch.setattr(command_line.flags, "FLAGS", own)
+  monkeypatch.setattr(command_flags.flags, "FLAGS", own)
   with pytest.raises(ConfigError) as error:
-    command_line.parse(["main", f"--config={path}"])
+    command_flags.parse(["main", f"--config={path}"])
   message = str(error.value)
   assert "\n" not in message and "broken.py" in message and text in message, message
   assert capfd.readouterr().err == "", "the error is the one line"
@@ -156,11 +156,11 @@ def test_orbax_does_not_repeat_what_the_error_says(tmp_path, caplog):
     "--config.rollout.class=3", "--config.rollout.größe=3", "--config.a b=3"])
 def test_a_key_that_is_no_name_is_one_line(argument):
   with pytest.raises(ConfigError, match="is no key; keys are names"):
-    command_line.check_keys(["main", argument])
+    command_flags.check_keys(["main", argument])
 
 
 def test_other_arguments_are_no_keys():
-  command_line.check_keys(["main", "--config=a-b.py", "--config.rollout.prompts=a-b/c", "-x.y-z",
+  command_flags.check_keys(["main", "--config=a-b.py", "--config.rollout.prompts=a-b/c", "-x.y-z",
                            "--workdir=runs/a-b", "--config.evaluation.sets.a_1.path=x-y"])
 
 

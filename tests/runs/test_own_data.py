@@ -13,7 +13,7 @@ from ml_collections import config_flags
 from jaxrl_llm import fields
 from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, convert
-from jaxrl_llm.runs import command_line, trainer
+from jaxrl_llm.runs import command_flags, trainer
 
 ROOT = Path(__file__).parents[2]
 FLAWS = {"question and answer": 1, "messages": 2, "letters": 1}
@@ -108,9 +108,9 @@ def parsed(monkeypatch, *arguments):
   words = ["main", *arguments]
   holder = config_flags.DEFINE_config_file("config", flag_values=own, lock_config=False,
                                            accept_new_attributes=True, sys_argv=words)
-  monkeypatch.setattr(command_line.flags, "FLAGS", own)
-  command_line.parse(words)
-  return lambda: command_line.config_of(holder, trainer.check)
+  monkeypatch.setattr(command_flags.flags, "FLAGS", own)
+  command_flags.parse(words)
+  return lambda: command_flags.config_of(holder, trainer.check)
 
 
 def test_another_task_drops_what_the_file_s_task_reads(tmp_path, monkeypatch):

@@ -125,7 +125,7 @@ REPLAY = {
     "iteration of a word": replay("--iteration=last", texts=("--iteration", "last")),
     "iteration below 0": replay("--iteration=-1", texts=("-1",)),
     "checkpoint that is not there": replay("--checkpoint=77", texts=("77",)),
-    "plugin that is not there": replay("--plugins={here}/own.py", texts=("own.py",)),
+    "plugin that is not there": replay("--plugins={here}/mine.py", texts=("mine.py",)),
     "no rollouts": replay(texts=("rollouts",), change=lambda run: shutil.rmtree(run / "rollouts")),
     "rollouts of nothing": replay(texts=("iteration_00002.jsonl",),
                                   change=rollouts(lambda lines: [])),

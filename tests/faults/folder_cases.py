@@ -148,7 +148,7 @@ CASES = {
     "config of an unknown estimator": resumed(configured(estimator__name="nope"),
                                               "estimator.name"),
     "config of an unknown key": resumed(configured(rollout__promts=3), "rollout.promts"),
-    "config with a plugin": resumed(configured(plugins=["/x/own.py"]), "plugins"),
+    "config with a plugin": resumed(configured(plugins=["/x/mine.py"]), "plugins"),
     "config of not a number": resumed(configured(optimizer__learning_rate=float("nan")),
                                       "optimizer.learning_rate"),
     "metrics of no JSON": resumed(written("metrics.jsonl", "{\n{\n{\n"), "metrics.jsonl"),

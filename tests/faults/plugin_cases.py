@@ -7,26 +7,26 @@ import json
 from campaign import Case, main
 
 HEAD = "import jax.numpy as jnp\nimport math\nimport sys\nfrom jaxrl_llm import register\n"
-REWARD = HEAD + "calls = []\n@register.reward('own')\ndef own(problem, completion, cfg):\n"
-LATER = "  calls.append(1)\n  if len(calls) < 4:\n    return {'own': 1.0}\n"
-GROUP = HEAD + "@register.reward('own', group=True)\ndef own(problem, completions, cfg):\n"
-ASYNC = HEAD + "@register.reward('own')\nasync def own(problem, completion, cfg):\n"
-ESTIMATOR = (HEAD + "from jaxrl_llm.types import EstimatorOutput\n@register.estimator('own')\n"
-             "def own(log_probs, anchor, advantages, mask, cfg):\n")
-ADVANTAGE = HEAD + "@register.advantage('own')\ndef own(inputs, cfg):\n"
-SHAPING = HEAD + "@register.shaping('own')\ndef own(rewards, *arguments, **more):\n"
-AGGREGATION = HEAD + "@register.aggregation('own')\ndef own(live, advantages, group_id, cfg):\n"
-TERM = HEAD + "@register.loss_term('own', coef=1.0)\ndef own(inputs, cfg):\n"
-OPTIMIZER = (HEAD + "import optax\n@register.optimizer('own')\n"
-             "def own(learning_rate, weight_decay, cfg):\n")
-BACKEND = HEAD + "@register.backend('own')\ndef own(parts):\n"
-MAPPING = HEAD + "@register.mapping('own', verifier='numeric')\ndef own(row):\n"
-VERIFIER = HEAD + "@register.verifier('own')\ndef own(completion, answer):\n"
-TOOL = HEAD + "calls = []\n@register.tool('own', protocol='inline')\ndef own(text, cfg):\n"
+REWARD = HEAD + "calls = []\n@register.reward('mine')\ndef mine(problem, completion, cfg):\n"
+LATER = "  calls.append(1)\n  if len(calls) < 4:\n    return {'mine': 1.0}\n"
+GROUP = HEAD + "@register.reward('mine', group=True)\ndef mine(problem, completions, cfg):\n"
+ASYNC = HEAD + "@register.reward('mine')\nasync def mine(problem, completion, cfg):\n"
+ESTIMATOR = (HEAD + "from jaxrl_llm.types import EstimatorOutput\n@register.estimator('mine')\n"
+             "def mine(log_probs, anchor, advantages, mask, cfg):\n")
+ADVANTAGE = HEAD + "@register.advantage('mine')\ndef mine(inputs, cfg):\n"
+SHAPING = HEAD + "@register.shaping('mine')\ndef mine(rewards, *arguments, **more):\n"
+AGGREGATION = HEAD + "@register.aggregation('mine')\ndef mine(live, advantages, group_id, cfg):\n"
+TERM = HEAD + "@register.loss_term('mine', coef=1.0)\ndef mine(inputs, cfg):\n"
+OPTIMIZER = (HEAD + "import optax\n@register.optimizer('mine')\n"
+             "def mine(learning_rate, weight_decay, cfg):\n")
+BACKEND = HEAD + "@register.backend('mine')\ndef mine(parts):\n"
+MAPPING = HEAD + "@register.mapping('mine', verifier='numeric')\ndef mine(row):\n"
+VERIFIER = HEAD + "@register.verifier('mine')\ndef mine(completion, answer):\n"
+TOOL = HEAD + "calls = []\n@register.tool('mine', protocol='inline')\ndef mine(text, cfg):\n"
 TRANSFORM = (HEAD + "from jaxrl_llm.training.transforms import Transform\n"
-             "@register.update_transform('own')\nclass Own(Transform):\n")
+             "@register.update_transform('mine')\nclass Mine(Transform):\n")
 ENVIRONMENT = (HEAD + "from jaxrl_llm.rollouts.turn_ends import Continue, Stop\n"
-               "@register.environment('own')\nclass Own:\n  def __init__(self, *arguments):\n"
+               "@register.environment('mine')\nclass Mine:\n  def __init__(self, *arguments):\n"
                "    pass\n  def close(self):\n    pass\n")
 ENDS = "  def turn_end(self, ids, seen=0):\n    return 2 if len(ids) >= 2 else None\n"
 STEP = "  def step(self, row_id, ids, last=False):\n"
@@ -36,13 +36,13 @@ ROWS = "".join(json.dumps({"problem": f"{i}+1?", "answer": str(i + 1)}) + "\n" f
 def plugin(source: str, values: dict[str, str], *texts: str, kind: str = "plain",
            **fields) -> Case:
   """Returns a case of a run with this plugin."""
-  values = {"plugins": "{here}/own.py"} | values
-  return main(values, *texts, kind=kind, files={"own.py": source} | fields.pop("more", {}),
+  values = {"plugins": "{here}/mine.py"} | values
+  return main(values, *texts, kind=kind, files={"mine.py": source} | fields.pop("more", {}),
               **fields)
 
 
 def reward(source: str, *texts: str, **fields) -> Case:
-  return plugin(source, {"reward.name": "own"}, "own.py", *texts, **fields)
+  return plugin(source, {"reward.name": "mine"}, "mine.py", *texts, **fields)
 
 
 def data(source: str, values: dict[str, str], *texts: str) -> Case:
@@ -51,62 +51,62 @@ def data(source: str, values: dict[str, str], *texts: str) -> Case:
 
 
 def turns(source: str, values: dict[str, str], *texts: str) -> Case:
-  return plugin(source, values, "own.py", *texts, kind="turns")
+  return plugin(source, values, "mine.py", *texts, kind="turns")
 
 
-OWN = {name: {f"{name}.name": "own"} for name in
+OWN = {name: {f"{name}.name": "mine"} for name in
        ("estimator", "advantage", "shaping", "aggregation", "term", "optimizer", "transform",
         "environment", "tool")}
-MAP = {"task.data.mapping": "own", "task.data.verifier": "auto"}
-CHECK = {"task.data.verifier": "own"}
+MAP = {"task.data.mapping": "mine", "task.data.verifier": "auto"}
+CHECK = {"task.data.verifier": "mine"}
 
 CASES = {
     "folder of plugins": main({"plugins": "{here}"}, "plugins"),
     "plugin that is no Python": main({"plugins": "{here}/x.txt"}, "plugins", "x.txt",
                                      files={"x.txt": "hello"}),
-    "plugin of bytes": plugin("\0", {}, "own.py"),
-    "plugin that is empty": plugin("", {"reward.name": "own"}, "reward.name = 'own'"),
-    "plugin that raises at the import": plugin("1 / 0\n", {}, "own.py", "ZeroDivisionError"),
-    "plugin of an own base": plugin("class A(BaseException):\n  pass\nraise A\n", {}, "own.py"),
+    "plugin of bytes": plugin("\0", {}, "mine.py"),
+    "plugin that is empty": plugin("", {"reward.name": "mine"}, "reward.name = 'mine'"),
+    "plugin that raises at the import": plugin("1 / 0\n", {}, "mine.py", "ZeroDivisionError"),
+    "plugin of an own base": plugin("class A(BaseException):\n  pass\nraise A\n", {}, "mine.py"),
     "plugin that registers twice": plugin(
-        REWARD + "  return 1.0\n@register.reward('own')\ndef two(problem, completion, cfg):\n"
-        "  return 1.0\n", {"reward.name": "own"}, "own.py", "'own' is registered"),
+        REWARD + "  return 1.0\n@register.reward('mine')\ndef two(problem, completion, cfg):\n"
+        "  return 1.0\n", {"reward.name": "mine"}, "mine.py", "'mine' is registered"),
     "name with a comma": plugin(
-        HEAD + "@register.reward('a,b')\ndef own(problem, completion, cfg):\n  return 1.0\n", {},
+        HEAD + "@register.reward('a,b')\ndef mine(problem, completion, cfg):\n  return 1.0\n", {},
         "a,b"),
     "name that is no text": plugin(
-        HEAD + "@register.reward(3)\ndef own(problem, completion, cfg):\n  return 1.0\n", {},
-        "own.py"),
+        HEAD + "@register.reward(3)\ndef mine(problem, completion, cfg):\n  return 1.0\n", {},
+        "mine.py"),
     "name of nothing": plugin(
-        HEAD + "@register.reward('')\ndef own(problem, completion, cfg):\n  return 1.0\n", {},
-        "own.py"),
+        HEAD + "@register.reward('')\ndef mine(problem, completion, cfg):\n  return 1.0\n", {},
+        "mine.py"),
     "name of a method": plugin(
-        HEAD + "@register.reward('none')\ndef own(problem, completion, cfg):\n  return 1.0\n",
+        HEAD + "@register.reward('none')\ndef mine(problem, completion, cfg):\n  return 1.0\n",
         {"reward.name": "nne"}, "reward.name = 'nne'"),
-    "unknown decorator": plugin(HEAD + "@register.rewards('own')\ndef own():\n  pass\n", {},
-                                "own.py", "rewards"),
+    "unknown decorator": plugin(HEAD + "@register.rewards('mine')\ndef mine():\n  pass\n", {},
+                                "mine.py", "rewards"),
     "number of a list": plugin(
-        HEAD + "@register.reward('own', gain=[1])\ndef own(problem, completion, cfg):\n"
-        "  return 1.0\n", {}, "own.py", "gain"),
+        HEAD + "@register.reward('mine', gain=[1])\ndef mine(problem, completion, cfg):\n"
+        "  return 1.0\n", {}, "mine.py", "gain"),
     "number whose key is taken": plugin(
-        HEAD + "@register.reward('own', name='x')\ndef own(problem, completion, cfg):\n"
-        "  return 1.0\n", {"reward.name": "own"}, "own.py"),
+        HEAD + "@register.reward('mine', name='x')\ndef mine(problem, completion, cfg):\n"
+        "  return 1.0\n", {"reward.name": "mine"}, "mine.py"),
     "reward of nothing": reward(REWARD + "  return None\n", "None"),
     "reward of a list": reward(REWARD + "  return [1.0]\n", "[1.0]"),
     "reward of no component": reward(REWARD + "  return {}\n", "{}"),
     "reward of an unnamed part": reward(REWARD + "  return {1: 1.0}\n"),
     "reward of not a number": reward(REWARD + "  return float('nan')\n", "nan"),
     "reward of an array": reward(REWARD + "  return jnp.ones(3)\n"),
-    "reward of three numbers": reward(REWARD + "  return {'own': (1.0, 1.0, 1.0)}\n"),
-    "reward with no weight": reward(REWARD + "  return {'own': (1.0, float('inf'))}\n", "inf"),
+    "reward of three numbers": reward(REWARD + "  return {'mine': (1.0, 1.0, 1.0)}\n"),
+    "reward with no weight": reward(REWARD + "  return {'mine': (1.0, float('inf'))}\n", "inf"),
     "reward of a complex number": reward(REWARD + "  return 1j\n", "1j"),
     "reward of one argument": plugin(
-        HEAD + "@register.reward('own')\ndef own(problem):\n  return 1.0\n",
-        {"reward.name": "own"}, "own.py"),
+        HEAD + "@register.reward('mine')\ndef mine(problem):\n  return 1.0\n",
+        {"reward.name": "mine"}, "mine.py"),
     "reward that exits later": reward(REWARD + LATER + "  sys.exit(0)\n", "SystemExit"),
     "reward of its own base later": reward(
         "class A(BaseException):\n  pass\n" + REWARD + LATER + "  raise A('why')\n", "why"),
-    "reward without end": reward(REWARD + "  return own(problem, completion, cfg)\n",
+    "reward without end": reward(REWARD + "  return mine(problem, completion, cfg)\n",
                                  "RecursionError"),
     "reward that always fails later": reward(REWARD + LATER + "  return 1 / 0\n",
                                              "ZeroDivisionError"),
@@ -122,71 +122,71 @@ CASES = {
         "iteration 1"),
     "estimator of whole numbers": plugin(
         ESTIMATOR + "  return EstimatorOutput(jnp.ones(log_probs.shape, int), {})\n",
-        OWN["estimator"], "own.py"),
+        OWN["estimator"], "mine.py"),
     "estimator that looks at a value": plugin(
-        ESTIMATOR + "  if log_probs[0, 0] > 0:\n    return None\n", OWN["estimator"], "own.py"),
+        ESTIMATOR + "  if log_probs[0, 0] > 0:\n    return None\n", OWN["estimator"], "mine.py"),
     "estimator of plain metrics": plugin(
         ESTIMATOR + "  return EstimatorOutput(log_probs, {'a': 'b'})\n", OWN["estimator"],
-        "own.py"),
+        "mine.py"),
     "advantage of not a number": plugin(
         ADVANTAGE + "  return jnp.nan * inputs.mask\n", OWN["advantage"], "iteration 1"),
     "advantage of another type": plugin(
-        ADVANTAGE + "  return inputs.mask\n", OWN["advantage"], "own.py", "bool"),
+        ADVANTAGE + "  return inputs.mask\n", OWN["advantage"], "mine.py", "bool"),
     "advantage that prints and fails": plugin(
-        ADVANTAGE + "  return inputs.mask.item()\n", OWN["advantage"], "own.py"),
+        ADVANTAGE + "  return inputs.mask.item()\n", OWN["advantage"], "mine.py"),
     "shaping of another length": plugin(SHAPING + "  return rewards[:1]\n", OWN["shaping"],
-                                        "own.py"),
+                                        "mine.py"),
     "shaping of not a number": plugin(SHAPING + "  return rewards * float('nan')\n",
-                                      OWN["shaping"], "own.py"),
-    "shaping that raises": plugin(SHAPING + "  return rewards.nope\n", OWN["shaping"], "own.py"),
+                                      OWN["shaping"], "mine.py"),
+    "shaping that raises": plugin(SHAPING + "  return rewards.nope\n", OWN["shaping"], "mine.py"),
     "aggregation of a number": plugin(AGGREGATION + "  return 1.0\n", OWN["aggregation"],
-                                      "own.py"),
+                                      "mine.py"),
     "aggregation of not a number": plugin(
         AGGREGATION + "  return jnp.where(live, jnp.nan, 0.0)\n", OWN["aggregation"],
         "iteration 1"),
-    "term of nothing": plugin(TERM + "  return None\n", OWN["term"], "own.py", "None"),
-    "term of a row": plugin(TERM + "  return inputs.mask.sum(1), {}\n", OWN["term"], "own.py"),
-    "term that raises": plugin(TERM + "  return inputs.nope\n", OWN["term"], "own.py"),
-    "optimizer of nothing": plugin(OPTIMIZER + "  return None\n", OWN["optimizer"], "own.py"),
+    "term of nothing": plugin(TERM + "  return None\n", OWN["term"], "mine.py", "None"),
+    "term of a row": plugin(TERM + "  return inputs.mask.sum(1), {}\n", OWN["term"], "mine.py"),
+    "term that raises": plugin(TERM + "  return inputs.nope\n", OWN["term"], "mine.py"),
+    "optimizer of nothing": plugin(OPTIMIZER + "  return None\n", OWN["optimizer"], "mine.py"),
     "optimizer that raises": plugin(OPTIMIZER + "  return optax.nope\n", OWN["optimizer"],
-                                    "own.py"),
+                                    "mine.py"),
     "optimizer of not a number": plugin(
         OPTIMIZER + "  return optax.scale(float('nan'))\n", OWN["optimizer"], "iteration"),
     "optimizer of another tree": plugin(
         OPTIMIZER + "  return optax.stateless(lambda updates, params: {})\n", OWN["optimizer"],
-        "own.py"),
-    "backend of nothing": plugin(BACKEND + "  return None\n", {"rollout.backend": "own"},
-                                 "own.py"),
-    "backend that raises": plugin(BACKEND + "  return parts.nope\n", {"rollout.backend": "own"},
-                                  "own.py", "nope"),
+        "mine.py"),
+    "backend of nothing": plugin(BACKEND + "  return None\n", {"rollout.backend": "mine"},
+                                 "mine.py"),
+    "backend that raises": plugin(BACKEND + "  return parts.nope\n", {"rollout.backend": "mine"},
+                                  "mine.py", "nope"),
     "backend that samples nothing": plugin(
         BACKEND + "  return (lambda params: params), (lambda *a, **k: None)\n",
-        {"rollout.backend": "own"}, "own.py"),
+        {"rollout.backend": "mine"}, "mine.py"),
     "backend of texts": plugin(
         BACKEND + "  return (lambda params: params), (lambda *a, **k: ('text', {}))\n",
-        {"rollout.backend": "own"}, "own.py"),
+        {"rollout.backend": "mine"}, "mine.py"),
     "backend that fails while it samples": plugin(
         BACKEND + "  return (lambda params: params), (lambda *a, **k: 1 / 0)\n",
-        {"rollout.backend": "own"}, "own.py", "ZeroDivisionError"),
+        {"rollout.backend": "mine"}, "mine.py", "ZeroDivisionError"),
     "backend whose preparation fails": plugin(
         BACKEND + "  return (lambda params: 1 / 0), (lambda *a, **k: None)\n",
-        {"rollout.backend": "own"}, "own.py", "ZeroDivisionError"),
+        {"rollout.backend": "mine"}, "mine.py", "ZeroDivisionError"),
     "mapping of nothing": data(MAPPING + "  return None\n", MAP, "x.jsonl", "None"),
     "mapping of a text": data(MAPPING + "  return row['problem']\n", MAP, "x.jsonl"),
     "mapping that raises": data(MAPPING + "  return row['nope']\n", MAP, "x.jsonl", "nope"),
-    "mapping that exits": data(MAPPING + "  sys.exit(0)\n", MAP, "own.py"),
-    "verifier of nothing": data(VERIFIER + "  return None\n", CHECK, "own.py", "None"),
-    "verifier of a text": data(VERIFIER + "  return 'yes'\n", CHECK, "own.py", "yes"),
-    "verifier that raises": data(VERIFIER + "  return 1 / 0\n", CHECK, "own.py",
+    "mapping that exits": data(MAPPING + "  sys.exit(0)\n", MAP, "mine.py"),
+    "verifier of nothing": data(VERIFIER + "  return None\n", CHECK, "mine.py", "None"),
+    "verifier of a text": data(VERIFIER + "  return 'yes'\n", CHECK, "mine.py", "yes"),
+    "verifier that raises": data(VERIFIER + "  return 1 / 0\n", CHECK, "mine.py",
                                  "ZeroDivisionError"),
-    "verifier that exits": data(VERIFIER + "  sys.exit(0)\n", CHECK, "own.py"),
+    "verifier that exits": data(VERIFIER + "  sys.exit(0)\n", CHECK, "mine.py"),
     "tool of nothing": turns(TOOL + "  return None\n", OWN["tool"], "None"),
     "tool that exits": turns(TOOL + "  sys.exit(0)\n", OWN["tool"]),
     "transform that raises": plugin(TRANSFORM + "  def __init__(self, cfg):\n    1 / 0\n",
-                                    OWN["transform"], "own.py"),
+                                    OWN["transform"], "mine.py"),
     "transform that is a function": plugin(
-        HEAD + "@register.update_transform('own')\ndef own(cfg):\n  return None\n",
-        OWN["transform"], "own.py"),
+        HEAD + "@register.update_transform('mine')\ndef mine(cfg):\n  return None\n",
+        OWN["transform"], "mine.py"),
     "environment of steps of nothing": turns(
         ENVIRONMENT + ENDS + STEP + "    return None\n", OWN["environment"], "None"),
     "environment that stops for no reason": turns(
@@ -199,7 +199,7 @@ CASES = {
         ENVIRONMENT + "  def turn_end(self, ids, seen=0):\n    return 1 / 0\n" + STEP
         + "    return Stop(0)\n", OWN["environment"], "ZeroDivisionError"),
     "environment that cannot be made": turns(
-        HEAD + "@register.environment('own')\nclass Own:\n  def __init__(self):\n    pass\n",
+        HEAD + "@register.environment('mine')\nclass Mine:\n  def __init__(self):\n    pass\n",
         OWN["environment"]),
     "environment that exits": turns(
         ENVIRONMENT + ENDS + STEP + "    sys.exit(0)\n", OWN["environment"]),

@@ -17,16 +17,16 @@ import command_cases
 import config_file_cases
 import data_cases
 import folder_cases
-import issue_cases
 import machine_cases
 import plugin_cases
 import pretrained_cases
+import reported_cases
 import server_cases
 import setting_cases
 
 KINDS = {
-    "the 17 tracebacks": issue_cases.TRACEBACKS,
-    "the 16 silent": issue_cases.SILENT,
+    "reported tracebacks": reported_cases.TRACEBACKS,
+    "reported silent": reported_cases.SILENT,
     "keys": setting_cases.KEYS,
     "sizes": setting_cases.SIZES,
     "config files": config_file_cases.CASES,

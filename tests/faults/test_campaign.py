@@ -9,17 +9,13 @@ import recount
 
 # Kinds whose commands end at their first check, which others test without a process, too.
 NIGHTLY = ("keys", "data", "pretrained", "commands")
-# Known to fail on a loaded machine: threads of TensorStore print that the loop of the failed
-# restore is closed, beside the error that names the folder.
-UNSETTLED = ("checkpoints of another width, said so",)
 
 
 def marked():
   """Yields each case with the mark of its suite."""
   for kind, table in recount.KINDS.items():
     for name, case in table.items():
-      nightly = kind in NIGHTLY or name in UNSETTLED
-      mark = pytest.mark.nightly if nightly else pytest.mark.slow
+      mark = pytest.mark.nightly if kind in NIGHTLY else pytest.mark.slow
       yield pytest.param(case, id=f"{kind}: {name}", marks=mark)
 
 
@@ -28,7 +24,7 @@ def sources(tmp_path_factory):
   return campaign.sources(tmp_path_factory.mktemp("sources"))
 
 
-@pytest.mark.parametrize("case", marked())
+@pytest.mark.parametrize("case", list(marked()))
 def test_a_bad_input_ends_in_one_line(case, sources, tmp_path):
   ended = campaign.execute(case, tmp_path, sources)
   assert campaign.verdict(ended, case.texts, case.status) == campaign.CLEAN, ended

@@ -48,10 +48,10 @@ def test_a_wrong_end_is_named(ended, verdict):
 def test_a_command_that_ends_wrongly_is_reported(tmp_path, monkeypatch, script, verdict):
   """Through the driver: a command of its own in place of main.py."""
   (tmp_path / "experiments").mkdir()
-  (tmp_path / "experiments" / "own.py").write_text(script + "\n")
+  (tmp_path / "experiments" / "mine.py").write_text(script + "\n")
   monkeypatch.setattr(campaign, "ROOT", tmp_path)
   limit = 2.0 if verdict == "hang" else campaign.LIMIT
-  ended = campaign.execute(Case((), ("x",), script="own", limit=limit), tmp_path, {})
+  ended = campaign.execute(Case((), ("x",), script="mine", limit=limit), tmp_path, {})
   assert campaign.verdict(ended, ("x",)) == verdict, ended
 
 
@@ -64,7 +64,7 @@ def test_a_good_run_would_be_reported(tmp_path, monkeypatch):
 
 def test_places_in_arguments_are_filled_and_braces_stay(tmp_path, monkeypatch):
   (tmp_path / "experiments").mkdir()
-  (tmp_path / "experiments" / "own.py").write_text("import sys\nprint(sys.argv[1:])\n")
+  (tmp_path / "experiments" / "mine.py").write_text("import sys\nprint(sys.argv[1:])\n")
   monkeypatch.setattr(campaign, "ROOT", tmp_path)
-  ended = campaign.execute(Case(("{here}/x", "{problem}"), script="own"), tmp_path, {})
+  ended = campaign.execute(Case(("{here}/x", "{problem}"), script="mine"), tmp_path, {})
   assert ended.output == f"{[f'{tmp_path}/x', '{problem}']}\n"

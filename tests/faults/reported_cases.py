@@ -16,14 +16,14 @@ BROKEN_CONFIGS = {
     "null byte": ("x = 1\0\n", "null bytes"),
     "returns nothing": ("def get_config():\n  pass\n", "get_config() returned None"),
 }
-REWARD = ("from jaxrl_llm import register\n@register.reward('own')\n"
-          "def own(problem, completion, cfg):\n  return ")
-SHAPING = ("from jaxrl_llm import register\n@register.shaping('own')\n"
-           "def own(rewards, *arguments, **more):\n  return None\n")
+REWARD = ("from jaxrl_llm import register\n@register.reward('mine')\n"
+          "def mine(problem, completion, cfg):\n  return ")
+SHAPING = ("from jaxrl_llm import register\n@register.shaping('mine')\n"
+           "def mine(rewards, *arguments, **more):\n  return None\n")
 ENVIRONMENT = """
 from jaxrl_llm import register
-@register.environment('own')
-class Own:
+@register.environment('mine')
+class Mine:
   def __init__(self, *arguments):
     pass
   def turn_end(self, ids, seen=0):
@@ -96,8 +96,8 @@ TRACEBACKS = {
          "--processes=2", "--process=0", "--wait_for_processes=2"), ("process 1",),
         context=stranger),
     "environment that raises": main(
-        {"plugins": "{here}/own.py", "environment.name": "own"}, "own.py", "ValueError: why",
-        kind="turns", files={"own.py": ENVIRONMENT}),
+        {"plugins": "{here}/mine.py", "environment.name": "mine"}, "mine.py", "ValueError: why",
+        kind="turns", files={"mine.py": ENVIRONMENT}),
     "answer of 200,000 brackets": servers.case(
         lambda body: b"[" * 200_000, "answers for one row were unusable"),
     "file in place of checkpoints": main({}, "checkpoints",
@@ -107,17 +107,17 @@ TRACEBACKS = {
 }
 SILENT = {
     "shaping that returns nothing": main(
-        {"plugins": "{here}/own.py", "shaping.name": "own"}, "own.py", "None",
-        files={"own.py": SHAPING}),
+        {"plugins": "{here}/mine.py", "shaping.name": "mine"}, "mine.py", "None",
+        files={"mine.py": SHAPING}),
     "reward that always fails": main(
-        {"plugins": "{here}/own.py", "reward.name": "own"}, "own.py", "ZeroDivisionError",
-        files={"own.py": REWARD + "1 / 0\n"}),
+        {"plugins": "{here}/mine.py", "reward.name": "mine"}, "mine.py", "ZeroDivisionError",
+        files={"mine.py": REWARD + "1 / 0\n"}),
     "reward beyond float32": main(
-        {"plugins": "{here}/own.py", "reward.name": "own"}, "own.py", "1e+308",
-        files={"own.py": REWARD + "1e308\n"}),
+        {"plugins": "{here}/mine.py", "reward.name": "mine"}, "mine.py", "1e+308",
+        files={"mine.py": REWARD + "1e308\n"}),
     "reward that exits": main(
-        {"plugins": "{here}/own.py", "reward.name": "own"}, "own.py", "SystemExit",
-        files={"own.py": "import sys\n" + REWARD + "sys.exit(0)\n"}),
+        {"plugins": "{here}/mine.py", "reward.name": "mine"}, "mine.py", "SystemExit",
+        files={"mine.py": "import sys\n" + REWARD + "sys.exit(0)\n"}),
     "none as a number": main({"optimizer.learning_rate": "None"},
                              "optimizer.learning_rate = None"),
     "server that drips": servers.case(

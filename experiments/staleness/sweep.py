@@ -25,8 +25,7 @@ from jaxrl_llm.reporting import plots, tables
 HERE = Path(__file__).parent
 SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
 AGES = {8: 45, 32: 60}  # iterations of a run at each age
-STEPS = {8: ("1e-4", "3e-4", "1e-3"), 32: ("3e-5", "1e-4", "3e-4", "1e-3")}
-EVERY_STEP = STEPS[32]
+STEPS = ("3e-5", "1e-4", "3e-4", "1e-3")
 ADDED_STEP = "3e-4"  # of methods beside the table's, which nobody screened
 PRIMARY = 8  # the age at which claims are made
 REFERENCE = "GRPO"  # what every method is compared with
@@ -83,7 +82,7 @@ def cells() -> list[Cell]:
   out = []
   for age in AGES:
     out += [cell(age, name, step, SCREENING, method)
-            for step, (name, method) in itertools.product(STEPS[age], METHODS.items())]
+            for step, (name, method) in itertools.product(STEPS, METHODS.items())]
     out += [cell(age, name, step, seed, method) for seed in SEEDS
             for name, method in METHODS.items() if (step := best_step(results, age, name))]
   return out
@@ -93,10 +92,10 @@ def best_step(results: dict[str, dict], age: int, name: str) -> str | None:
   """Returns the step with the highest mean over the run on the screening's seed; None before all
   steps have results.
   """
-  keys = {step: cell(age, name, step, SCREENING, METHODS[name]).name for step in STEPS[age]}
+  keys = {step: cell(age, name, step, SCREENING, METHODS[name]).name for step in STEPS}
   if not results.keys() >= set(keys.values()):
     return None
-  return max(STEPS[age], key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
+  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
 
 
 def added(name: str, preset: str, flags: tuple[str, ...]) -> list[Cell]:
@@ -147,7 +146,7 @@ def screened(results: dict[str, dict]) -> list[tuple]:
   """Returns a row for each age and method: mean over the run and final accuracy at each step."""
   rows = []
   for age, (name, method) in itertools.product(AGES, METHODS.items()):
-    entries = [results.get(cell(age, name, step, SCREENING, method).name) for step in EVERY_STEP]
+    entries = [results.get(cell(age, name, step, SCREENING, method).name) for step in STEPS]
     if any(entries):
       rows.append((age, name, *(_short(entry) for entry in entries)))
   return rows
@@ -162,7 +161,7 @@ def _short(result: dict | None) -> str:
 
 def progress(results: dict[str, dict]) -> str:
   """Returns a sentence on what is there and what is not."""
-  full = len(METHODS) * sum(len(STEPS[age]) + len(SEEDS) for age in AGES)
+  full = len(METHODS) * len(AGES) * (len(STEPS) + len(SEEDS))
   declared = {cell.name for cell in cells()}
   further = len([name for name in results if name not in declared])
   text = f"\n{len(results) - further} of {full} runs are there"
@@ -181,7 +180,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
   tables.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
   tables.replace_part(page, "sweep.py, screening",
-                      tables.markdown_table(("age", "method", *EVERY_STEP), screened(results)))
+                      tables.markdown_table(("age", "method", *STEPS), screened(results)))
   shown: dict[str, dict] = {}
   for (age, name, _), seeds in groups.items():
     measured = [result["measured"] for result in seeds.values()]

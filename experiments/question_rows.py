@@ -64,8 +64,9 @@ ROWS = (
         "CTPO and MinPRO are for long completions (2605.07331, 2601.22718, second-hand)",
         "one seed of three: not decided"),
     Row("in_flight", "what do completions of several policies cost?", "`sweep.py --jobs=2`, 10 min",
-        "mean sampled accuracy over the run less that of staleness 1: {:+.3f} ({:+.3f} to {:+.3f})",
-        (Place("sweep.py, verdicts", ("in flight",), "mean over the run, less staleness 1"),
+        "mean sampled accuracy over the run minus that of staleness 1: {:+.3f} ({:+.3f} to "
+        "{:+.3f})",
+        (Place("sweep.py, verdicts", ("in flight",), "mean over the run, minus staleness 1"),
          *both("sweep.py, verdicts", ("in flight",), "interval, Holm-corrected")),
         "-", "nothing here; they are younger than a batch of the iteration before"),
     Row("position", "does the spread of L_t grow as sqrt(t)?", "`sweep.py --jobs=2`, 35 min",
@@ -111,10 +112,10 @@ ROWS = (
         "only behind shared beginnings"),
     Row("distillation", "does credit from a trained policy teach in fewer tokens than the reward?",
         "`sweep.py --jobs=2`, 15 min",
-        "mean sampled accuracy over the run less that by reward, {:.0f} seeds: {:+.3f} "
+        "mean sampled accuracy over the run minus that by reward, {:.0f} seeds: {:+.3f} "
         "(advantage), {:+.3f} (loss term)",
-        (Place("sweep.py, verdicts", ("teacher, advantage",), "n"),
-         *(Place("sweep.py, verdicts", (name,), "mean over the run, less reward")
+        (Place("sweep.py, verdicts", ("teacher, advantage",), "seeds of this sign", 1),
+         *(Place("sweep.py, verdicts", (name,), "mean over the run, minus reward")
            for name in ("teacher, advantage", "teacher, loss term"))),
         "better than RL at a tenth of its cost (Qwen3, 2505.09388, second-hand)",
         beside_the_reward),

@@ -41,8 +41,8 @@ HEADER = ("credit from", *accuracy.SAMPLED_HEADER[:6], "commit")
 GOALS = (0.8, accuracy.LEARNT)  # sampled accuracies whose tokens are compared
 TOKENS_HEADER = ("credit from", "sampled accuracy", "n", "seeds that reach it",
                  "thousand tokens until then, by seed", "times the tokens, by reward")
-VERDICT_HEADER = ("credit from", f"mean over the run, less {REWARD}", "interval, Holm-corrected",
-                  "p", "n", "this page alone")
+VERDICT_HEADER = ("credit from", f"mean over the run, minus {REWARD}", "interval, Holm-corrected",
+                  "p", "seeds of this sign", "this page alone")
 
 
 def cell(source: str, seed: int) -> Cell:

@@ -28,8 +28,8 @@ HEADER = ("estimator", "rollouts", *accuracy.SAMPLED_HEADER)
 SAMPLED_HEADER = ("estimator", "rollouts", "age, optimizer steps", "policies of a completion",
                   "tokens trained on, thousands", "decode steps' slots that fed tokens again, %",
                   "slots without use, %")
-VERDICT_HEADER = ("estimator", "rollouts", f"mean over the run, less {REFERENCE}",
-                  "interval, Holm-corrected", "p", "n", "this page alone")
+VERDICT_HEADER = ("estimator", "rollouts", f"mean over the run, minus {REFERENCE}",
+                  "interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
 
 def cells() -> list[Cell]:

@@ -26,7 +26,6 @@ HERE = Path(__file__).parent
 SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
 AGES = {8: 45, 32: 60}  # iterations of a run at each age
 STEPS = ("3e-5", "1e-4", "3e-4", "1e-3")
-ADDED_STEP = "3e-4"  # of methods beside the table's, which nobody screened
 PRIMARY = 8  # the age at which claims are made
 REFERENCE = "GRPO"  # what every method is compared with
 STARTED = 0.1  # sampled accuracy below which a warm start has not learnt the task
@@ -58,9 +57,9 @@ METHODS = {
     "CTPO": Method("ctpo", PREFIX),
     "full sequence": Method("seq_is"),
 }
-HEADER = ("age", "method", "step", *accuracy.SAMPLED_HEADER)
-VERDICT_HEADER = ("age", f"less {REFERENCE}", "mean over the run, difference",
-                  "interval, Holm-corrected", "p", "n", "this page alone")
+HEADER = ("staleness", "method", "learning rate", *accuracy.SAMPLED_HEADER)
+VERDICT_HEADER = ("staleness", f"minus {REFERENCE}", "mean over the run, difference",
+                  "interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
 
 def cell(age: int, name: str, step: str, seed: int, method: Method) -> Cell:
@@ -84,23 +83,28 @@ def cells() -> list[Cell]:
     out += [cell(age, name, step, SCREENING, method)
             for step, (name, method) in itertools.product(STEPS, METHODS.items())]
     out += [cell(age, name, step, seed, method) for seed in SEEDS
-            for name, method in METHODS.items() if (step := best_step(results, age, name))]
+            for name, method in METHODS.items() if (step := best_step(results, age, name, method))]
   return out
 
 
-def best_step(results: dict[str, dict], age: int, name: str) -> str | None:
+def best_step(results: dict[str, dict], age: int, name: str, method: Method) -> str | None:
   """Returns the step with the highest mean over the run on the screening's seed; None before all
   steps have results.
   """
-  keys = {step: cell(age, name, step, SCREENING, METHODS[name]).name for step in STEPS}
+  keys = {step: cell(age, name, step, SCREENING, method).name for step in STEPS}
   if not results.keys() >= set(keys.values()):
     return None
   return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
 
 
-def added(name: str, preset: str, flags: tuple[str, ...]) -> list[Cell]:
-  """Returns the cells of a method beside METHODS, at the primary age and the config's step."""
-  return [cell(PRIMARY, name, ADDED_STEP, 0, Method(preset, flags))]
+def added(name: str, preset: str, flags: tuple[str, ...], seeds: int) -> list[Cell]:
+  """Returns the cells of a method beside METHODS at the primary staleness: its screening, and the
+  seeds at its best learning rate once the screening has its results.
+  """
+  method = Method(preset, flags)
+  step = best_step(sweep_results.read(HERE), PRIMARY, name, method)
+  return [*(cell(PRIMARY, name, step, SCREENING, method) for step in STEPS),
+          *(cell(PRIMARY, name, step, seed, method) for seed in range(seeds if step else 0))]
 
 
 def parts(group: str) -> tuple[int, str, str]:
@@ -127,7 +131,7 @@ def started(result: dict) -> bool:
 
 
 def _order(entry) -> tuple:
-  age, name, step = entry[0]
+  age, name, *step = entry[0]
   return age, list(METHODS).index(name) if name in METHODS else len(METHODS), name, step
 
 
@@ -144,12 +148,13 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
 
 def screened(results: dict[str, dict]) -> list[tuple]:
   """Returns a row for each age and method: mean over the run and final accuracy at each step."""
-  rows = []
-  for age, (name, method) in itertools.product(AGES, METHODS.items()):
-    entries = [results.get(cell(age, name, step, SCREENING, method).name) for step in STEPS]
-    if any(entries):
-      rows.append((age, name, *(_short(entry) for entry in entries)))
-  return rows
+  groups: dict[tuple[int, str], dict[str, dict]] = {}
+  for key, result in results.items():
+    if result["seed"] == SCREENING:
+      age, name, step = parts(sweep_results.group(key))
+      groups.setdefault((age, name), {})[step] = result
+  return [(*key, *(_short(steps.get(step)) for step in STEPS))
+          for key, steps in sorted(groups.items(), key=_order)]
 
 
 def _short(result: dict | None) -> str:
@@ -180,7 +185,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
   tables.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
   tables.replace_part(page, "sweep.py, screening",
-                      tables.markdown_table(("age", "method", *STEPS), screened(results)))
+                      tables.markdown_table(("staleness", "method", *STEPS), screened(results)))
   shown: dict[str, dict] = {}
   for (age, name, _), seeds in groups.items():
     measured = [result["measured"] for result in seeds.values()]

@@ -32,8 +32,8 @@ METHODS = {
 }
 HEADER = ("method", *accuracy.SAMPLED_HEADER)
 CURVE_HEADER = ("method", "seed", "sampled accuracy, every 5 iterations")
-VERDICT_HEADER = (f"less {REFERENCE}", "mean over the run, difference",
-                  "interval, Holm-corrected", "p", "n", "this page alone")
+VERDICT_HEADER = (f"minus {REFERENCE}", "mean over the run, difference",
+                  "interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
 
 def cells() -> list[Cell]:

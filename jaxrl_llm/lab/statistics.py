@@ -129,7 +129,8 @@ def compare(differences: Mapping[Any, Sequence[float] | np.ndarray],
 def comparison_rows(means: Mapping[tuple, Mapping[int, float]],
                     reference: Callable[[tuple], tuple]) -> list[tuple]:
   """Returns a row for each comparison of a page: the group's key, then mean, corrected interval, p,
-  seeds, and "above", "below" or "not told apart".
+  "6 of 7" seeds whose difference has the sign of the mean, and "above", "below" or "not told
+  apart".
 
   Args:
     means: a number by seed, by group; those of one seed share their start and are paired.
@@ -140,8 +141,10 @@ def comparison_rows(means: Mapping[tuple, Mapping[int, float]],
                  if reference(key) != key and reference(key) in means
                  and len(values := paired(seeds, means[reference(key)])) > 1}
   words = {1: "above", 0: "not told apart", -1: "below"}
-  return [(*key, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}", d.count,
-           words[d.sign]) for key, d in compare(differences).items()]
+  same = {key: int(np.sum(np.sign(values) == np.sign(np.mean(values))))
+          for key, values in differences.items()}
+  return [(*key, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}",
+           f"{same[key]} of {d.count}", words[d.sign]) for key, d in compare(differences).items()]
 
 
 def table_cells(differences: Mapping[Any, np.ndarray]) -> tuple[dict[Any, str], str]:

@@ -83,15 +83,16 @@ class Sweep:
     measure: from a finished run to the JSON-able values that are kept of it.
     render: from the results by name, and a folder, to the files of the table in it. It leaves out
       what is missing.
-    method: from (name, preset, flags) to the cells of one seed by which the table shows a further
-      method; None: it has no place for one.
+    method: from (name, preset, flags, number of seeds) to the cells by which the table shows a
+      further method; those of its screening first, and the others once that has its results. None:
+      the table has no place for one.
   """
 
   folder: Path
   cells: list[Cell]
   measure: Callable[[RunFolder], dict[str, Any]]
   render: Callable[[dict[str, dict], Path], None]
-  method: Callable[[str, str, tuple[str, ...]], list[Cell]] | None = None
+  method: Callable[[str, str, tuple[str, ...], int], list[Cell]] | None = None
 
 
 def load(path: Path) -> Sweep | None:
@@ -177,8 +178,7 @@ def added(sweep: Sweep, text: str, seeds: int) -> list[Cell]:
     raise ConfigError(f"--add={text}: there is no file {source}. Fix: a path from here.")
   flags = (f"--config.plugins={source}", f"--config.estimator.name={name}")
   preset, flags = ("grpo", flags) if source.endswith(".py") else (source or name, ())
-  return [cell.of_seed(seed) for cell in sweep.method(name, preset, flags)
-          for seed in range(seeds)]
+  return sweep.method(name, preset, flags, seeds)
 
 
 def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> dict:
@@ -278,32 +278,51 @@ def main(sweep: Sweep, description: str) -> None:
   flags = parser.parse_args()
   try:
     _check(sweep, flags, parser)
-    cells = added(sweep, flags.add, flags.seeds or 5) if flags.add else (
-        with_seeds(sweep.cells, flags.seeds) if flags.seeds else sweep.cells)
+    cells = _requested(sweep, flags)
     if flags.verify:
       flags.runs.mkdir(parents=True, exist_ok=True)
       print(f"{flags.verify}: {verify(sweep, flags.verify, flags.runs)}")
       return
   except (ConfigError, RuntimeError) as error:
     sys.exit(f"error: {error}")
-  left = missing(sweep, cells)
   if flags.list:
+    left = missing(sweep, cells)
     for index, cell in enumerate(cells):
       print(index, "missing" if cell in left else "done", cell.name, *cell.flags)
     return
-  if not flags.render:
-    chosen = left if flags.index is None else [cells[flags.index]]
-    chosen = [cell for cell in chosen if re.search(flags.only, cell.name)]
-    broken = run_missing(sweep, chosen, flags.runs, flags.jobs)
-    if broken:
-      sys.exit(f"error: {len(broken)} runs broke off: {'; '.join(broken)[:1000]}")
   if flags.index is not None:
+    _run(sweep, [cells[flags.index]], flags)
     return  # the tasks of an array end together, and would write one page at once
+  started: set[str] = set()
+  while not flags.render and (left := [
+      cell for cell in missing(sweep, cells)
+      if re.search(flags.only, cell.name) and cell.name not in started]):
+    _run(sweep, left, flags)
+    started |= {cell.name for cell in left}
+    cells = _requested(sweep, flags)  # more of an added method, after its screening
   records = read_results(sweep)
   absent = [cell.name for cell in cells if cell.name not in records]
   if absent:
     print(f"{len(absent)} of {len(cells)} runs are missing; the table is without them.")
   sweep.render(records, sweep.folder)
+
+
+def _requested(sweep: Sweep, flags: argparse.Namespace) -> list[Cell]:
+  """Returns the cells that the flags name.
+
+  Raises:
+    ConfigError: of --add.
+  """
+  if flags.add:
+    return added(sweep, flags.add, flags.seeds or 5)
+  return with_seeds(sweep.cells, flags.seeds) if flags.seeds else sweep.cells
+
+
+def _run(sweep: Sweep, cells: list[Cell], flags: argparse.Namespace) -> None:
+  """Runs the cells; ends the process with a line if one broke off."""
+  broken = run_missing(sweep, cells, flags.runs, flags.jobs)
+  if broken:
+    sys.exit(f"error: {len(broken)} runs broke off: {'; '.join(broken)[:1000]}")
 
 
 def _parser(sweep: Sweep, description: str) -> argparse.ArgumentParser:

@@ -135,7 +135,8 @@ def test_rows_of_a_page_are_paired_and_corrected_together():
            ("gspo",): {seed: 0.1 * seed + (-0.2, 0.2)[seed % 2] for seed in seeds},
            ("one",): {0: 0.9}}
   rows = statistics.comparison_rows(means, lambda key: ("grpo",))
-  assert [(row[0], row[-1]) for row in rows] == [("cispo", "above"), ("gspo", "not told apart")]
+  assert [(row[0], *row[-2:]) for row in rows] == [
+      ("cispo", "7 of 7", "above"), ("gspo", "4 of 7", "not told apart")]
   alone = statistics.comparison_rows({key: means[key] for key in (("grpo",), ("cispo",))},
                                      lambda key: ("grpo",))
   assert alone[0][2] != rows[0][2], "one comparison needs no correction"

@@ -8,7 +8,7 @@
 
 A run brings its own task and evaluation sets; with --config, the task, the sets, the row's lengths
 and the mesh of that config take their place. A Hugging Face directory needs --config. Each set has
-a folder of its name. Started again with the same flags, it goes on where it was interrupted.
+a folder of its name. Started again with the same flags, it resumes where it was interrupted.
 """
 
 import contextlib

@@ -29,7 +29,7 @@ _CONFIG = config_flags.DEFINE_config_file("config", None,
                                           "Config file: `path.py` or `path.py:preset`.",
                                           lock_config=False, accept_new_attributes=True)
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder of the run; an interrupted run goes on from its last checkpoint.")
+    "workdir", None, "Folder of the run; an interrupted run resumes from its last checkpoint.")
 
 
 def main():

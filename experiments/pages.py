@@ -234,7 +234,7 @@ def parts() -> list[Part]:
 
 
 def split(page: str, part: Part) -> tuple[str, str, str]:
-  """Returns what stands before a part, the part, and what stands behind it."""
+  """Returns the text before a part, the part, and the text after it."""
   name = part.name if part.name.startswith("experiments/") else f"{COMMAND}, {part.name}"
   try:
     before, text, after = tables.split(page, name, part.page)

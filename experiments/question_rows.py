@@ -116,7 +116,7 @@ ROWS = (
             ("TEMPO", "middle, rows differ"), ("TEMPO", "first token"),
             ("GAE(0.95), exact values", "middle, rows differ"))),
         "credit goes to the tokens where answers part (TEMPO, 2509.18314, second-hand)",
-        "only behind shared beginnings"),
+        "only after shared beginnings"),
     Row("distillation", "does credit from a trained policy teach in fewer tokens than the reward?",
         "`sweep.py --jobs=2`, 15 min",
         "mean sampled accuracy over the run minus that by reward, {:.0f} seeds: {:+.3f} "

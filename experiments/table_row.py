@@ -34,7 +34,7 @@ class Row:
 
 
 def both(part: str, row: tuple[str, ...], column: str, title: str = "") -> tuple[Place, Place]:
-  """Returns the places of a mean and of what stands behind its `±`."""
+  """Returns the places of a mean and of the number after its `±`."""
   return (Place(part, row, column, 0, title), Place(part, row, column, 1, title))
 
 

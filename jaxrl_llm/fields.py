@@ -218,7 +218,7 @@ def refuse_unread(section, prefix: str, root=None) -> None:
 
 
 def did_you_mean(name: str, known) -> str:
-  """Returns a hint at the nearest known name, behind a sentence that lists all of them."""
+  """Returns a hint at the nearest known name, after a sentence that lists all of them."""
   near = difflib.get_close_matches(name, known, n=1)
   return f" Fix: one of these. Did you mean {near[0]!r}?" if near else " Fix: one of these."
 

@@ -63,7 +63,7 @@ PACKAGES = ("jaxrl_llm.analysis",)
 
 
 class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-  """Finds the names of the table; all others are left to the finders behind it."""
+  """Finds the names of the table; all others are left to later finders."""
 
   def find_spec(self, fullname, path=None, target=None):
     del path, target

@@ -1,4 +1,4 @@
-"""An asynchronous reward: a judge behind HTTP, several completions in flight at once.
+"""An asynchronous reward: a judge over HTTP, with concurrent requests.
 
   python experiments/main.py --config=experiments/extend/config.py --workdir=runs/extend_judge \
     --config.plugins=experiments/extend/judge.py --config.reward.name=task,judge \

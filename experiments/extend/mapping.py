@@ -12,7 +12,7 @@ from jaxrl_llm.tasks.mappings import Fields, RowError, scalar, text
 
 @register.verifier("last_equals")
 def last_equals(completion, answer):
-  """Whether the answer stands behind the last equals sign."""
+  """Whether the answer follows the last equals sign."""
   return completion.rpartition("=")[2].strip() == answer
 
 

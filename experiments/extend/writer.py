@@ -25,7 +25,7 @@ class Csv(MetricWriter):
       csv.writer(file).writerow([iteration, *(values.get(name, "") for name in names)])
 
   def restart(self, lines):
-    """Takes what the run has logged before it goes on; later iterations come again."""
+    """Takes what the run has logged before it resumes; later iterations come again."""
     (self.directory / "metrics.csv").unlink(missing_ok=True)
     for iteration, values in lines:
       self.write(iteration, values)

@@ -1,4 +1,4 @@
-"""Completions that go on under new weights, or a whole batch of the policy before?
+"""Completions that continue under new weights, or a whole batch of the policy before?
 
   python experiments/in_flight/sweep.py --list
   python experiments/in_flight/sweep.py --jobs=2

@@ -144,7 +144,7 @@ def main() -> None:
   check(flags)
   if flags.kind == "sweep" and behind:
     submit.refuse(f"{behind[0]}: a sweep's runs have their flags in its file. Fix: leave out what "
-                  "is behind --.")
+                  "follows --.")
   script, folder = sweep_script(flags) if flags.kind == "sweep" else run_script(flags, behind)
   if re.search(r"[\s%]", str(folder)):
     submit.refuse(f"{folder}: SLURM's log is written there, whose path may have no blank and no %. "

@@ -41,9 +41,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Returns the arguments before and behind the first `--`.
+  """Returns the arguments before and after the first `--`.
 
-  `--dry-run` may stand anywhere, also behind it: no run has such a flag.
+  `--dry-run` may be anywhere, also after it: no run has such a flag.
   """
   rest = [text for text in arguments if text != DRY_RUN]
   end = rest.index("--") if "--" in rest else len(rest)
@@ -74,7 +74,7 @@ def check_run(flags: Sequence[str]) -> PurePosixPath | None:
   for text in flags:
     found = FLAG.fullmatch(text)
     if found is None:
-      refuse(f"{text}: behind -- only flags of {MAIN} are allowed, each as --<name>=<value>. "
+      refuse(f"{text}: after -- only flags of {MAIN} are allowed, each as --<name>=<value>. "
              f"Fix: --<name>={text}.")
     if found[1] in PLACE:
       refuse(f"{text}: the processes learn from this launch which one each is. Fix: leave it out.")

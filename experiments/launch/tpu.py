@@ -26,8 +26,8 @@ LONGEST = 63
 ACTIONS = {
     "create": "ask for the slice; it comes when there is one",
     "state": "print where the request stands; ACTIVE: the slice is there",
-    "each": "run the command behind -- on every worker",
-    "start": "start or resume a run on every worker, with the flags behind --",
+    "each": "run the command after -- on every worker",
+    "start": "start or resume a run on every worker, with the flags after --",
     "watch": "show the output of process 0 until the run ends",
     "stop": "SIGTERM: the run saves its iteration and ends",
     "delete": "give the slice back, and with it the workers' disks",
@@ -68,10 +68,10 @@ def check(flags: argparse.Namespace, behind: Sequence[str]) -> None:
     submit.check_run(behind)
   elif flags.action == "each":
     if len(behind) != 1:
-      submit.refuse(f"each: {len(behind)} arguments behind --, allowed is 1. Fix: each -- "
+      submit.refuse(f"each: {len(behind)} arguments after --, allowed is 1. Fix: each -- "
                     "'<command in quotes>'.")
   elif behind:
-    submit.refuse(f"{behind[0]}: {flags.action} takes nothing behind --. Fix: leave it out.")
+    submit.refuse(f"{behind[0]}: {flags.action} takes nothing after --. Fix: leave it out.")
 
 
 def begin(flags: argparse.Namespace, run: Sequence[str]) -> str:

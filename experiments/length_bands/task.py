@@ -4,7 +4,7 @@
   answered    cdef.ghi          the letters in their order; dots anywhere, or nowhere
 
 Each source is 16 to 20 characters long, 70 % of them letters, and the other characters are dots,
-each behind another letter. The letters are consecutive ones of the alphabet, so that a small
+each after another letter. The letters are consecutive ones of the alphabet, so that a small
 network copies them well after a short warm start, and the length is what remains to be learned.
 Demonstrations keep a dot with probability `task.kept`, so that most copies of the policy are at
 first longer than 0.9 of their source.

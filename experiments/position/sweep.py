@@ -73,7 +73,7 @@ def clipped(sums: np.ndarray, power: float) -> np.ndarray:
   """Returns the share of rows [T] with |L_t| > c t^power, c such that CLIPPED of all are outside.
 
   Args:
-    sums: [N, T] of L_t, NaN behind a row's end.
+    sums: [N, T] of L_t, NaN after a row's end.
   """
   scaled = np.abs(sums) / np.arange(1, sums.shape[1] + 1)**power
   bound = np.nanquantile(scaled, 1 - CLIPPED)

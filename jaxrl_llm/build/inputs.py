@@ -1,10 +1,10 @@
-"""What a run reads besides its config, by content: a path may hold something else by the time that
-the run goes on or is exported.
+"""Records the contents of the files that a run reads: they may have changed when the run is resumed
+or exported.
 
 `inputs.json` in the run's folder has the SHA-256 of each file of problems, demonstrations and
-examples, and of the checkpoint in `pretrained`. A run whose folder has none, because an older
-version began it, goes on, and its inputs are noted from then on. Sets that come from a hub by name
-have no files here and are not compared.
+examples, and of the checkpoint in `pretrained`. A run of an older version has no such file; it is
+resumed, and its inputs are recorded from then on. Data sets that come from a hub by name have no
+files here and are not compared.
 """
 
 import json
@@ -60,8 +60,8 @@ def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
       more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
       raise ConfigError(
           f"--workdir={workdir}: the contents of {key} have changed since the run began: "
-          f"{changes[0]}{more}. Fix: what was there, another --workdir, or, to go on with what is "
-          f"there now, remove {path_of(workdir) / FILE}.")
+          f"{changes[0]}{more}. Fix: restore them, use another --workdir, or, to continue with the "
+          f"new contents, remove {path_of(workdir) / FILE}.")
 
 
 def record(workdir: str | Path, now: Digests) -> None:

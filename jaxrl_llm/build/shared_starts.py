@@ -67,7 +67,7 @@ def fetch(name: str | None, path: Path) -> bool:
   except (OSError, ValueError) as error:
     cache.remove(temporary)
     if disk.is_full(error):
-      raise  # the entry is whole, and the run cannot go on
+      raise  # the entry is complete, and the run cannot continue
     logger.warning("the shared warm start %s is torn (%s), so it is trained again", folder / name,
                    str(error)[:200])
     cache.remove(folder / name)

@@ -32,7 +32,7 @@ from jaxrl_llm.types import Params, SupervisedBatch, Task
 
 SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems than rollouts
 ADAPTER_KEY = 0x10A
-TORN = ("a copy of it, or remove it: the same start is then made again, and the run goes on from "
+TORN = ("a copy of it, or remove it: the same start is then made again, and the run resumes from "
         "its checkpoints")
 logger = logging.getLogger(__name__)
 

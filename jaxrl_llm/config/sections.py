@@ -81,14 +81,14 @@ class UpdateConfig:
   token_budget: int = option(0, "packs rows, up to this many tokens per micro-batch and device, at "
                              "least a row's; changes memory and speed only. 0: rows are padded",
                              low=0)
-  shared_prompts: bool = option(False, "computes the prompt of a group once, with its responses "
-                                "behind it, as far as they fit into the budget; changes memory and "
-                                "speed only", when=when(".token_budget"))
-  staleness: int = option(0, "age of the sampler's parameters, iterations; each keeps a copy of "
-                          "what is trained", low=0)
+  shared_prompts: bool = option(False, "computes the prompt of a group once, followed by as many "
+                                "completions as fit into the budget; changes memory and speed only",
+                                when=when(".token_budget"))
+  staleness: int = option(0, "iterations between the sampler's parameters and the current ones; "
+                          "each keeps a copy of the trained parameters", low=0)
   in_flight: bool = option(
       False, "trains on the groups that end first; with as many again in the making, the other "
-      "completions go on under the new weights (runs/in_flight.py)",
+      "completions continue under the new weights (runs/in_flight.py)",
       when=(when("rollout.slots"), when(".staleness", 0), when("dynamic_sampling.enabled", False),
             when("rollout.engine_per_device", False), when("mesh.rollout", 0),
             when("rollout.backend", DEFAULT, "engine")))

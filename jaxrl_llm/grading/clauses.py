@@ -44,7 +44,7 @@ def without_brackets(text: str) -> str:
 
 
 def last_clause(text: str) -> str:
-  """Returns the clause behind the last word that concludes, and behind an opening clause."""
+  """Returns the clause after the last word that concludes, and after an opening clause."""
   for cue in reversed([*_CONCLUSION.finditer(text)]):
     if re.search(r"\d", text[cue.end():]) and not _is_arrow(text, cue):
       text = text[cue.end():]
@@ -54,7 +54,7 @@ def last_clause(text: str) -> str:
 
 
 def verb_with_number(text: str) -> re.Match | None:
-  """Returns the last verb with a number behind it: "is 5", "costs her $5"."""
+  """Returns the last verb with a number after it: "is 5", "costs her $5"."""
   verbs = [verb for verb in VERB.finditer(text) if holds_number(text[verb.end():])]
   return verbs[-1] if verbs else None
 
@@ -66,7 +66,7 @@ def lists_clauses(text: str, verb: re.Match) -> bool:
 
 
 def concludes_later(rest: str) -> bool:
-  """Returns whether the words behind a number go on to a conclusion with another one."""
+  """Returns whether the words after a number lead to a conclusion with another one."""
   head = before_reason(rest)
   remains = _REMAINS.search(rest)
   if remains and not CUE.search(rest[:remains.start()]):
@@ -118,5 +118,5 @@ CUE = re.compile(r"\b(?:so|thus|therefore|hence|total|totals|altogether|in all|o
                   r"|combined"
                   r"|left|remain|remains|remaining|sum|result|answer|final|finally|makes|equals"
                   r"|becomes|gives|leaves|leaving)\b", re.IGNORECASE)
-# A bracket behind a word or a number is a remark; behind a sign it belongs to a formula.
+# A bracket after a word or a number is a remark; after a sign it belongs to a formula.
 _BRACKETS = re.compile(r"(?<=[\w%.,!?$])\s\([^()]{0,300}\)")

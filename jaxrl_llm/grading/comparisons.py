@@ -222,7 +222,7 @@ def question(gold: str, answer: str) -> Verdict | Question:
 
 
 def _without_remarks(gold: str, answer: str) -> str:
-  r"""Returns an answer without "\approx 0.69" and "\pmod{1000}" behind it, if the gold has none.
+  r"""Returns an answer without "\approx 0.69" and "\pmod{1000}" after it, if the gold has none.
 
   Of "x \approx 0.69" the number stays.
   """
@@ -236,7 +236,7 @@ def _without_remarks(gold: str, answer: str) -> str:
 
 
 def _unconditional(text: str) -> str:
-  """Returns a formula without a remark behind it: "for all n", "where k is an integer"."""
+  """Returns a formula without a remark after it: "for all n", "where k is an integer"."""
   match = _CONDITION.search(text)
   if match is None or not match.start() or r"\in" in match[0]:
     return text
@@ -244,7 +244,7 @@ def _unconditional(text: str) -> str:
 
 
 def _one_parameter(gold: str, answer: str) -> tuple[str, str]:
-  """Drops "k \\in Z" behind both formulas, and gives the parameter one name."""
+  """Drops "k \\in Z" after both formulas, and gives the parameter one name."""
   gold_match, answer_match = _PARAMETER.search(gold), _PARAMETER.search(answer)
   if gold_match is None or answer_match is None:
     return (gold[:gold_match.start()] if gold_match else gold,

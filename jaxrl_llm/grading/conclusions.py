@@ -1,6 +1,6 @@
 r"""The number that a statement concludes: "48 in April and 24 in May, so 72 in total" is 72.
 
-A statement is what stands behind the mark of an answer, or the last sentence of a text without a
+A statement is the text after the mark of an answer, or the last sentence of a text without a
 mark. If it begins with a number, that is the answer ("72 clips, because 48 + 24 = 72"); of a
 sentence it is the number of the clause that concludes (grading/clauses.py). Several numbers that
 are joined are a hedge (grading/hedges.py); a bound, a denied number and a part of a formula are no
@@ -27,7 +27,7 @@ def concluded(statement: str) -> Quantity | None:
   """Returns the number of a statement, or None for a hedge, a bound, a formula, or no number.
 
   Args:
-    statement: what follows the mark of an answer, perhaps with the lines behind it, `unmarked`.
+    statement: the text after the mark of an answer, perhaps with the lines below it, `unmarked`.
   """
   lines = [line.strip() for line in readable(statement).splitlines() if re.search(r"\d", line)]
   if not lines:
@@ -39,7 +39,7 @@ def concluded(statement: str) -> Quantity | None:
     return _value(with_afterthoughts(number, lines[1:2]))
   if number == HEDGE:
     return None
-  for line in reversed(lines[1:]):  # the reasoning goes on: its last conclusion counts
+  for line in reversed(lines[1:]):  # the reasoning continues: its last conclusion counts
     if CUE.search(line) or "=" in line:
       return _value(_line(line)[0])
   return _value(number)

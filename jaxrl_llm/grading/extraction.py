@@ -28,8 +28,8 @@ def boxes(text: str) -> list[str]:
   r"""Returns the contents of all boxes, \boxed{...} and \fbox{...}, in order.
 
   Braces must balance; escaped ones do not count. Of nested boxes the outer one counts, and the
-  inner ones are unwrapped. A box that never closes is the last one and empty, since nobody knows
-  how its content would go on. `\boxed 5` ends at the next dollar sign, or without one at the next
+  inner ones are unwrapped. A box that never closes is the last one and empty, since its content is
+  unknown. `\boxed 5` ends at the next dollar sign, or without one at the next
   space; in prose, "in \boxed, as you asked", the command is no box.
   """
   return [content or "" for _, _, content in _spans(text)]
@@ -94,13 +94,13 @@ def _spans(text: str) -> list[tuple[int, int, str | None]]:
 
 
 def answer_text(text: str) -> str | None:
-  """Returns what follows the last mark of an answer with a digit on the line behind it.
+  """Returns what follows the last mark of an answer with a digit on the line after it.
 
   Marks are `####`, "answer:", "answer is" and "answer =". If nothing follows on the line, the next
   line that is not empty counts.
 
   Returns:
-    None without a mark; empty if no mark has a digit behind it. The lines below it come with it, up
+    None without a mark; empty if no mark has a digit after it. The lines below it come with it, up
     to 2,000 characters.
   """
   ends = deque((match.end() for match in _MARK.finditer(text)), maxlen=MOST_MARKS)

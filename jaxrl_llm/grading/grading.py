@@ -61,7 +61,7 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
 
     exact    the box's content, or without a box the whole text, up to white space.
     numeric  the box, which must be a number with at most a unit, or is left to algebra. Without a
-             box, the number that the statement behind the last mark of an answer ("####",
+             box, the number that the statement after the last mark of an answer ("####",
              "answer:") concludes, else that of the last sentence with a number; see
              `conclusions.concluded`. 5% is 5 and 0.05; see `quantities.equal`.
     choice   a letter A to J; see `letters.letter`.

@@ -33,7 +33,7 @@ def is_hedged(head: Quantity, rest: str) -> bool:
 
 
 def _offers_another(head: Quantity, after: str) -> bool:
-  """Returns whether the part behind a joining word has a number that is not the one before."""
+  """Returns whether the part after a joining word has a number that is not the one before."""
   candidate = after.split(",")[0]
   candidate = candidate.rpartition("=")[2]  # of "5, 2 + 3 = 5" the result
   free_numbers = [number.value for number in numbers(candidate) if number.is_free]

@@ -250,7 +250,7 @@ _COLOR = re.compile(r"\\color\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}")
 _TEXTCOLOR = re.compile(r"\\textcolor\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}\s{0,3}\{")
 _DIFFERENCE = re.compile(r"(?<![^\W\d_])[a-z]{1,3}\s{0,3}-\s{0,3}[a-z]{1,3}(?![^\W\d_])")
 _ROOT = re.compile(r"√\s{0,3}(\d+(?:\.\d+)?|\w|\([^()]*\))")
-# 1,500\pi and 1,234x; a comma behind a bracket may be that of a pair.
+# 1,500\pi and 1,234x; a comma after a bracket may be that of a pair.
 _THOUSANDS = re.compile(
     r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?\s{0,3}(?:\\(?:pi|sqrt)|[a-z]))")
 _LABEL = re.compile(

@@ -42,7 +42,7 @@ _TAG = re.compile(r"</?[a-zA-Z]{1,12}>")
 _STRUCK = re.compile(r"~~[^~\n]{1,200}~~")
 _LINE_MARK = re.compile(r"(?m)^[ \t]{0,8}(?:>[ \t](?!\d)|#{1,3}[ \t]|#{5,6}[ \t]"
                         r"|\|(?=[ \t]))[ \t]{0,8}|[ \t]\|[ \t]{0,8}$")
-# A mark of emphasis opens before a sign and closes behind one, and touches no word outside.
+# A mark of emphasis opens before a sign and closes after one, and touches no word outside.
 _EMPHASIS = re.compile(r"(?<![\w*\\^])(\*{1,3}"
                        r"|_{1,3})(?![\s*_])([^*\n]{1,400}?)(?<![\s*])\1(?![\w*])")
 _EXCLAIMED = re.compile(r"([\w)]\*{1,3})!(?=\s|$)")

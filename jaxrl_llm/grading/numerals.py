@@ -95,7 +95,7 @@ def joined(between: str) -> bool:
 
 
 def _value(text: str, match: re.Match) -> Quantity | None:
-  """Returns a number with the percent sign, scale or known unit behind it."""
+  """Returns a number with the percent sign, scale or known unit after it."""
   money = _MONEY.search(text, max(0, match.start() - 3), match.start())
   digits = text[money.start() if money else match.start():match.end()]
   behind = _BEHIND.match(text, match.end())[0]

@@ -82,7 +82,7 @@ def last_step(gold: str, answer: str) -> str:
 
 def _without_remark(text: str) -> str:
   r"""Returns a formula without "\text{The value is}" before and "\text{ (since"
-                                                                 " ...)}" behind it."""
+                                                                 " ...)}" after it."""
   return _REMARK.sub("", _NAMING.sub("", text)) or text
 
 

@@ -18,7 +18,7 @@ LONGEST = 400  # digits
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-  """A number and what stands behind it.
+  """A number and its unit, percent sign or degree sign.
 
   Attributes:
     value: exact; 50 for 50%.
@@ -36,7 +36,7 @@ class Quantity:
 def quantity(text: str) -> Quantity | None:
   r"""Returns the number that a whole text is, or None if it holds anything else.
 
-  Signs of money, a percent sign, degrees, and a unit or words behind it are allowed, up to 80
+  Signs of money, a percent sign, degrees, and a unit or words after it are allowed, up to 80
   characters.
   """
   if len(text) > 2 * LONGEST:
@@ -180,7 +180,7 @@ def _exact(text: str) -> Fraction:
 
 
 def _unit(text: str, *, spaced: bool) -> str | None:
-  """Returns a unit's text; None if what follows the number is no unit but goes on with a formula.
+  """Returns a unit's text; None if what follows the number is no unit but continues a formula.
 
   Bare letters are a unit if it is known, or if they are words of three letters and more. A single
   letter must stand apart: 5 m, and not 5m.

@@ -1,6 +1,6 @@
-"""Units behind a number: `5 km` is not `5 m`, and it is `5000 m`.
+"""Units after a number: `5 km` is not `5 m`, and it is `5000 m`.
 
-Only the units of school problems are known. Other words behind a number ("12 apples") say nothing
+Only the units of school problems are known. Other words after a number ("12 apples") say nothing
 about its value, and are ignored by whoever compares.
 """
 

@@ -143,7 +143,7 @@ def curves(runs: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def longest(runs: Sequence[dict], key: str) -> np.ndarray:
-  """Returns the [I] of the run that went on for longest."""
+  """Returns the [I] of the longest run."""
   return np.array(max((run[key] for run in runs), key=len))
 
 

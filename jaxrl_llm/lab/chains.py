@@ -35,7 +35,7 @@ def responses(prompts: np.ndarray, errors: np.ndarray | int = 0) -> np.ndarray:
 
 def careless(prompts: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
   """Returns responses of a teacher whose partial sums, but for the first, are each wrong with
-  probability `rate`, by any amount; it goes on from what it wrote.
+  probability `rate`, by any amount; it continues from its mistake.
   """
   errors = rng.integers(1, 10, (len(prompts), TERMS)) * (rng.random((len(prompts), TERMS)) < rate)
   errors[:, 0] = 0

@@ -40,7 +40,7 @@ class Rules(NamedTuple):
     steps: tokens of a completion at most, T.
     minimum: of them before which no stop token may come.
     stops: token ids that end a completion.
-    pad: id behind the end.
+    pad: id after the end.
   """
 
   steps: int

@@ -84,7 +84,7 @@ def sized(config):
 def fresh(name: str) -> Path:
   """Returns a folder in RUNS that does not exist yet: `name`, `name-2`, `name-3`, ...
 
-  A run in an old folder would go on where that ended, although an estimator in a cell may be
+  A run in an old folder would resume where that ended, although an estimator in a cell may be
   another one by now.
   """
   count = 1
@@ -97,7 +97,7 @@ def run(config, name: str) -> Path:
   """Trains as `sized(config)` says; returns the run's folder.
 
   Raises:
-    SystemExit: with one line, for a mistake in the config or a run that cannot go on.
+    SystemExit: with one line, for a mistake in the config or a run that cannot continue.
   """
   folder = fresh(name)
   try:

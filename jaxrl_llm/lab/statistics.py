@@ -151,7 +151,7 @@ def table_cells(differences: Mapping[Any, np.ndarray]) -> tuple[dict[Any, str], 
   """Returns the text of each difference of a table, and a sentence below the table.
 
   The interval is that of the difference alone, at ALPHA: one that is corrected for many comparisons
-  is unbounded with five seeds. The word behind it is of the corrected comparison.
+  is unbounded with five seeds. The word after it is of the corrected comparison.
 
   Args:
     differences: [S] by any key; all comparisons of the page.

@@ -2,15 +2,15 @@
 
   sweep.py --jobs=2                              runs what is missing, and renders the table
   sweep.py --seeds=7                             two seeds more for each group of several seeds
-  sweep.py --add=mine:ideas/estimator.py         a method more, of a plugin or a preset
+  sweep.py --add=mine:ideas/estimator.py         adds a method, of a plugin or a preset
   sweep.py --verify=base_grpo_seed0              begins a run again: has its behaviour changed?
 
 A run is missing if no result has its flags, with the code of the config file and plugins that they
-name (sweep_results.py). Results of other commits stand in the table, which names the commits. Runs
-go on in a scratch folder, `--runs`; only what was measured of a finished one enters the table's
-file. They share warm starts and compiled programs (store/cache.py), and one that was interrupted
-goes on. After a change of what a sweep measures, remove the lines in question and start it again,
-which measures the finished runs anew.
+name (sweep_results.py). Results of other commits stay in the table, which names the commits. Runs
+are made in a scratch folder, `--runs`; only the measurements of a finished one enter the table's
+file. They share warm starts and compiled programs (store/cache.py), and an interrupted run is
+resumed. After a change of the measurements, remove the lines in question and start the sweep again,
+which measures the finished runs again.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from jaxrl_llm.runs.command_line import ENDED_EARLY
 MAIN = "experiments/main.py"
 SEED = "--config.seed="
 PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
-# What one run may raise while the others go on: it broke off, or left nothing to measure.
+# What one run may raise while the others continue: it broke off, or left nothing to measure.
 BROKEN = (RuntimeError, RunError, OSError, LookupError, ValueError)
 __all__ = ["Cell", "Sweep", "load", "made_at", "main", "missing", "read_results"]
 
@@ -75,7 +75,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """The runs behind a table.
+  """The runs of a table.
 
   Attributes:
     folder: experiments/<table>; results are in its file results.jsonl, a line a run.
@@ -182,7 +182,7 @@ def added(sweep: Sweep, text: str, seeds: int) -> list[Cell]:
 
 
 def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> dict:
-  """Runs a cell, or goes on with it, and enters its result.
+  """Runs or resumes a cell, and records its result.
 
   Args:
     runs: scratch folder of the runs.
@@ -192,7 +192,7 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
     RuntimeError: the run broke off for no reason of its own; it has no result.
     RunError, LookupError: it ended before there was anything to measure.
   """
-  config = cell.hash  # of what the run reads, which may change while it goes on
+  config = cell.hash  # of what the run reads, which may change meanwhile
   finished, exit_line = _finished(cell.flags, runs / f"{cell.name}-{config[:8]}", cores)
   count = _usable() if cores is None else len(cores)
   record = {

@@ -92,7 +92,7 @@ def _by_column(x):
 
 
 def _padded(x, axis: int, multiple: int):
-  """`x` with zeros behind it, so that the axis is a multiple."""
+  """Returns `x` padded with zeros, so that the axis is a multiple."""
   extra = -x.shape[axis] % multiple
   return x if extra == 0 else lax.pad(x, jnp.zeros((), x.dtype), [
       (0, extra if i == axis else 0, 0) for i in range(x.ndim)])

@@ -2,7 +2,7 @@
 
 The softmax is taken online: each query keeps the largest score so far, and rescales what it has
 summed when a block brings a larger one. The backward pass computes the scores of a block again from
-the logarithm of each query's sum. Blocks of keys behind a block of queries are skipped, and so
+the logarithm of each query's sum. Blocks of keys after a block of queries are skipped, and so
 are those of other segments.
 
 Source: arXiv 2205.14135.

@@ -19,8 +19,9 @@ def interpolated(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array
                    v_t < 0
 
   v_t is the version of the weights that sampled the token; they differ within a row after a partial
-  rollout. One version behind, the anchor is the behavior policy; d versions behind, a is (d - 1)/d.
-  The ratio pi / anchor is then (pi / mu)^(1 - a), and the correction anchor / mu is (pi / mu)^a.
+  rollout. For a token one version old the anchor is the behavior policy; for one d versions old, a
+  is (d - 1)/d. The ratio pi / anchor is then (pi / mu)^(1 - a), and the correction anchor / mu is
+  (pi / mu)^a.
 
   Args:
     log_probs: [B, L], of the current policy; a constant here, or the gradient of the ratio would be

@@ -1,4 +1,4 @@
-"""Rows laid one behind the other in bins: where each token stands, and the way there and back.
+"""Packs rows one after another into bins: the position of each token, and the way there and back.
 
 Bin n holds the rows n K .. n K + K - 1, in this order and without gaps, so that a device with whole
 bins has whole rows and nothing crosses devices. Rows of length 0 take no place.
@@ -52,7 +52,7 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
   ends = jnp.cumsum(sizes, 1)
   starts = ends - sizes
   slot = jnp.arange(bins.capacity)
-  row = jnp.sum(slot[:, None] >= ends[:, None], -1)  # [N, C]; K behind the last row
+  row = jnp.sum(slot[:, None] >= ends[:, None], -1)  # [N, C]; K after the last row
   occupied = row < bins.rows
   row = jnp.minimum(row, bins.rows - 1)
 

@@ -103,7 +103,7 @@ def fail(reason: str) -> bool:
 
 def _end_process(index: int, line: str) -> None:
   """Ends process `index`, which is this one. Its main thread may wait for the other in vain."""
-  print(f"error: {line}; process {index} ends, too. The same command, started again, goes on",
+  print(f"error: {line}; process {index} ends, too. The same command, started again, resumes",
         file=sys.stderr, flush=True)
   os._exit(1)
 

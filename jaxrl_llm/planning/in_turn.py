@@ -1,7 +1,7 @@
 """Seconds of a program whose instructions run one after the other.
 
 Each instruction takes the larger of its products at the chip's peak and of its traffic at the
-memory's, so that traffic hides behind the products of its own instruction, and behind no other's.
+memory's, so that traffic overlaps only with the products of its own instruction.
 Transfers that the compiler starts and ends apart (`copy-start`, `all-gather-start`) run beside
 others and take no turn.
 """

@@ -45,7 +45,7 @@ class Group:
 @dataclasses.dataclass(frozen=True)
 class Comparison:
   """Groups, the metric they are compared by, whether less of it is better, and remarks on runs that
-  are shorter, still going on, or differ in more than they should.
+  are shorter, still running, or differ in more than they should.
   """
 
   metric: str
@@ -56,7 +56,7 @@ class Comparison:
 
 def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = (),
             labels: Sequence[str] = ()) -> Comparison:
-  """Returns the comparison of runs, also of some that are still going on.
+  """Returns the comparison of runs, also of runs that are still running.
 
   Args:
     workdirs: of the runs.
@@ -198,7 +198,7 @@ def _state(run: RunFolder) -> list[str]:
   planned = run.config.get("iterations")
   if done == planned:
     return []
-  return [f"{run.workdir}: iteration {done} of {planned} (going on, interrupted or ended early)."]
+  return [f"{run.workdir}: iteration {done} of {planned} (running, interrupted or ended early)."]
 
 
 def _differing(configs: list[dict[str, Any]]) -> list[str]:

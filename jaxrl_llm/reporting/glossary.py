@@ -72,7 +72,7 @@ rollout/void         | share | rows that a failure of the tool made void
 in_flight/versions     | 1   | policies that sampled a completion, mean over completions
 in_flight/versions_max | 1   | policies of the completion with most of them
 in_flight/age/from_*   | optimizer steps | age of what sampled the tokens from number * to twice *
-in_flight/unfinished_tokens | tokens | tokens of the completions that go on in the next iteration
+in_flight/unfinished_tokens | tokens | tokens of the completions that continue in the next iteration
 in_flight/fed_again    | share | row slots of decode steps that fed tokens of earlier policies again
 server/failed_groups | 1     | groups with a row of which the server's answer was unusable
 server/redrawn_batches | 1   | batches that were dropped because the server's weights had changed

@@ -56,7 +56,7 @@ class Card:
   after: Completion | None
 
 
-def write_report(workdir: str | os.PathLike, status: str = "going on") -> str:
+def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
   """Writes workdir/curves.png and workdir/report.html; returns the path of the latter.
 
   The page needs no other file, no network and no JavaScript. It shows the completions of

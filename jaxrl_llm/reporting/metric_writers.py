@@ -1,7 +1,7 @@
 """Copies of a run's metrics for other programs: TensorBoard, Weights & Biases, Trackio, your own.
 
 metrics.jsonl is the record, which is always written. A copy may fail, for example for lack of a
-network: that is warned of once, and the run goes on. A writer of your own, in a plugin:
+network: that is warned of once, and the run continues. A writer of your own, in a plugin:
 
   from jaxrl_llm import register
   from jaxrl_llm.reporting.metric_writers import MetricWriter
@@ -85,7 +85,7 @@ class NoWriter(MetricWriter):
 
 @register("tensorboard")
 class Tensorboard(MetricWriter):
-  """Events in workdir/tensorboard, which a run that goes on writes anew."""
+  """Events in workdir/tensorboard, which a resumed run writes anew."""
 
   def __init__(self, directory: Path, config: dict[str, Any], numbers):
     super().__init__(directory, config, numbers)
@@ -161,7 +161,7 @@ class Online:
 
 class OnlineWriter(MetricWriter):
   """A run of a service. Its id, and the last iteration that was sent, are in workdir/<name>.json:
-  a run that goes on is the same one there, and sends no iteration twice.
+  a resumed run is the same one there, and sends no iteration twice.
 
   Attributes:
     name: of the client's package, and of the extra that installs it.
@@ -304,6 +304,6 @@ class Copies:
     except (Exception, SystemExit) as error:  # of a service, its network, or a user's own code
       if name not in self._warned:
         reason = str(error).split("\n")[0][:200]
-        logger.warning("the metric writer %s failed (%s: %s); the run goes on, and metrics.jsonl "
+        logger.warning("the metric writer %s failed (%s: %s); the run continues, and metrics.jsonl "
                        "has all metrics", name, type(error).__name__, reason)
       self._warned.add(name)

@@ -60,7 +60,7 @@ class Place:
     part: its name; empty: the whole page.
     row: cells of the row; no other row of a table with the column has all of them.
     column: its header.
-    number: which of the cell's numbers: 0, 1 is behind the `±`, -1 the last.
+    number: which of the cell's numbers: 0, 1 is after the `±`, -1 the last.
     title: begins the title, or is the first header, of the one table that is meant; empty: any.
   """
 

@@ -29,7 +29,7 @@ class RunError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-  """One run as its folder describes it; the run may still be going on.
+  """One run as its folder describes it; the run may still be running.
 
   Attributes:
     workdir: the folder.

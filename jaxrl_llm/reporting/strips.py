@@ -31,7 +31,7 @@ def add(workdir: str | os.PathLike, iteration: int,
         completions: Iterable[tuple[str, str, str, bool]]) -> None:
   """Adds the completions of an evaluation, as (prompt, answer, completion, correct).
 
-  Lines of this iteration and of later ones, which a run left that then went on from a checkpoint,
+  Lines of this iteration and of later ones, left by a run that was then resumed from a checkpoint,
   are dropped.
   """
   path = os.path.join(workdir, FILE)

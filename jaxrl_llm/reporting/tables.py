@@ -107,7 +107,7 @@ def replace_part(path: str | os.PathLike, name: str, text: str) -> None:
 
 
 def split(text: str, name: str, path: str | os.PathLike) -> tuple[str, str, str]:
-  """Returns what stands before a part, its marker included, the part, and what is behind it.
+  """Returns the text before a part, its marker included, the part, and the text after it.
 
   Args:
     text: of a page.

@@ -56,7 +56,7 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
       cfg.max_new_tokens. None: cfg.max_new_tokens. A row that ends here is truncated. Ids that do
       not fit are not inserted at all.
     environment: ends turns, asked after each chunk, and answers them in other threads while other
-      rows go on. None: every row is one turn.
+      rows continue. None: every row is one turn.
     max_turns: turns of a row at most; the environment is told which turn is the last.
     max_turn_tokens: a turn that is not over with this many tokens ends its row, which is truncated.
       None: no limit.

@@ -1,7 +1,7 @@
 """Completions that outlive a run of the engine: what is kept of them, and what ends such a run.
 
 A run under newer weights begins with the completions that the one before left. Their tokens are fed
-again, so that keys and values are the newer weights', and sampling goes on behind them. A token
+again, so that keys and values are the newer weights', and sampling continues after them. A token
 keeps the log-prob and the step of the weights that sampled it. The noise follows from the row's id
 and the position alone, so it does not matter when a run ends.
 """

@@ -45,7 +45,7 @@ class CallProtocol(typing.Protocol):
   needs_answer: bool
 
   def find(self, text: str) -> Call | None:
-    """Returns the first complete call or None. However the text goes on, the call is the same."""
+    """Returns the first complete call or None. However the text continues, the call is the same."""
     ...
 
   def body(self, tool_result: ToolResult, chars: int | None = None) -> str:

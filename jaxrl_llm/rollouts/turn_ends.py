@@ -52,7 +52,7 @@ class Environment(Protocol):
   """
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:
-    """Returns how many of the turn's tokens to keep if it is over, or None if it goes on.
+    """Returns how many of the turn's tokens to keep if it is over, or None if it continues.
 
     Must be fast, because all rows wait for it.
 

@@ -1,7 +1,7 @@
-"""Turns of a row: an environment ends them, and answers in threads while other rows go on.
+"""Turns of a row: an environment ends them, and answers in threads while other rows continue.
 
 The end of a turn is found between two chunks, so a row may have sampled some tokens too many. They
-are dropped from the book, and their entries in the cache are forgotten once the row goes on
+are dropped from the book, and their entries in the cache are forgotten once the row continues
 (`chunk._forget`). The noise of a token depends on its position only, so chunks of one step would
 have sampled the same tokens.
 
@@ -126,7 +126,7 @@ class Turns:
   def collect(self) -> None:
     """Enters the answers that are there, or due.
 
-    Waits for the first answer if no row can go on without one.
+    Waits for the first answer if no row can continue without one.
     """
     self._enter(self._answered())
 

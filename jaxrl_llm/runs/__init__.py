@@ -1,1 +1,1 @@
-"""How a run goes on: the loop, its iterations, checkpoints, evaluation, and the run's folder."""
+"""Training runs: the loop, its iterations, checkpoints, evaluation, and the run's folder."""

@@ -42,7 +42,7 @@ class Best:
     return bool(self._patience) and self._since >= self._patience
 
   def resume(self, lines: list[dict], last: int) -> None:
-    """Takes up the record of a run that goes on after iteration `last`.
+    """Reads the record of a run that resumes after iteration `last`.
 
     Other folders than that of the best are dropped: later evaluations are made again. All stay if
     the best one is missing, which happens only where a torn checkpoint sent the run further back.
@@ -77,7 +77,7 @@ class Best:
   def prune(self) -> None:
     """Keeps the best one and the one that was the best at the last call, and removes the others.
 
-    Call it before each checkpoint, when the checkpoint before is complete: a run that goes on from
+    Call it before each checkpoint, when the checkpoint before is complete: a run resumed from
     that one needs what was the best then.
     """
     saved_iterations = checkpoints.iterations(self._directory, BEST)

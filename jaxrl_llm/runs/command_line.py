@@ -30,7 +30,7 @@ _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 # That of a run which came to an end before its last iteration, and would again.
 ENDED_EARLY = 3
-NO_BACKEND = "Unable to initialize backend"  # of JAX, whose text goes on with the reason
+NO_BACKEND = "Unable to initialize backend"  # of JAX, followed by the reason
 
 
 def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str],
@@ -71,7 +71,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     print(f"error: {with_fix(error)}", file=sys.stderr)
     _exit(ENDED_EARLY if isinstance(error, early) else 1, str(error))
   except KeyboardInterrupt:
-    print("interrupted: the same command, started again, goes on", file=sys.stderr)
+    print("interrupted: the same command, started again, resumes", file=sys.stderr)
     _exit(INTERRUPTED, "it was interrupted")
   except Terminated as error:
     if error.agreed:

@@ -1,10 +1,10 @@
-"""Batches of the groups that end first (`updates.in_flight`): the other completions go on under the
-next weights.
+"""Batches of the groups that end first (`updates.in_flight`): the other completions continue under
+the next weights.
 
-An iteration has the groups that the one before left, `rollout.prompts` of them, and as many new
-ones; at first none of either is begun. It ends once `rollout.prompts` groups have ended. So a
-batch's completions, and tokens within a completion, are of several policies; short completions are
-in earlier batches than long ones that were begun with them.
+An iteration has the `rollout.prompts` unfinished groups of the previous one and as many new ones,
+and ends once `rollout.prompts` groups have ended. So the completions of a batch, and the tokens of
+a completion, may be sampled by different policies. Short completions enter earlier batches than
+long ones that were begun with them.
 """
 
 import time

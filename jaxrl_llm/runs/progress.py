@@ -1,4 +1,4 @@
-"""The report of a run while it goes on, when something interrupts it, and at its end."""
+"""Writes the report of a run while it trains, when it is interrupted, and at its end."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Progress:
   """Writes heldout.jsonl, samples.json, curves.png and report.html.
 
-  It evaluates nothing that the run evaluates anyway. A run that goes on from a checkpoint lacks the
+  It evaluates nothing that the run evaluates anyway. A run resumed from a checkpoint lacks the
   completions from before its training and makes them once. After an interruption the completions
   are those of the last refresh.
 

@@ -32,7 +32,7 @@ class Dispatched:
     cursor: index of the next task batch.
     metrics: the sampler's, host values of this process.
     begin: when sampling began, by `time.perf_counter`.
-    unfinished: with `updates.in_flight`, the completions that go on in the next iteration.
+    unfinished: with `updates.in_flight`, the completions that continue in the next iteration.
   """
 
   problems: list[Problem]

@@ -30,7 +30,7 @@ class RunState:
     carried: what update transforms carry on the host from rollout batch to rollout batch, by name.
     stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
       oldest first.
-    unfinished: with `updates.in_flight`, the completions that go on in the next iteration.
+    unfinished: with `updates.in_flight`, the completions that continue in the next iteration.
   """
 
   state: TrainState

@@ -62,7 +62,7 @@ class OutputSettings(NamedTuple):
 
 
 def run(cfg: Config, directory: str | Path) -> dict[str, float]:
-  """Trains as `cfg` says, in `directory`; started again there, goes on after the last checkpoint.
+  """Trains as `cfg` says, in `directory`; started again there, resumes from the last checkpoint.
 
   Returns:
     The last greedy evaluation's metrics: of the task's own problems, or of the first set; empty if
@@ -214,7 +214,7 @@ def _restore_or_start(loop: Loop, start: Start, outputs: Outputs) -> tuple[RunSt
   if recorded > 0:
     raise TornCheckpointsError(
         f"{outputs.directory}: metrics.jsonl reaches iteration {recorded}, but there is no "
-        "checkpoint to go on from. Nothing was cut. Fix: put a copy of one back, start in a "
+        "checkpoint to resume from. Nothing was cut. Fix: put a copy of one back, start in a "
         "new --workdir, or remove metrics.jsonl to begin again.")
   outputs.writer.cut_back(-1)
   outputs.best.resume([], -1)

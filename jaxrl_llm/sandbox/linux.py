@@ -1,8 +1,8 @@
 """System calls that Python 3.11 lacks, and the steps of isolation made of them.
 
 Only the standard library is used, because the worker processes load this file by its path, without
-the package. If the system refuses a step, OSError reaches the caller, who goes on without the step;
-AttributeError does if the C library has no such call.
+the package. If the system refuses a step, the caller gets an OSError and continues without the
+step; if the C library lacks the call, it gets an AttributeError.
 """
 
 import ctypes

@@ -25,7 +25,7 @@ class TornCheckpointsError(RuntimeError):
 class Checkpoints:
   """A run's checkpoints, `workdir/checkpoints/<iteration>`, each written after that iteration.
 
-  A thread writes them while the run goes on, one at a time: `save` waits for the one before. The
+  A thread writes them during the run, one at a time: `save` waits for the one before. The
   next call of `save`, `finish` or `latest` raises what went wrong in the thread.
 
   A checkpoint is the tree of `RunState.saved`. Its entry `train` is the TrainState without frozen
@@ -149,7 +149,7 @@ class Checkpoints:
       if aside.exists():
         folders.remove(aside)
       folders.move(self._directory / str(iteration), aside)
-      logger.warning("checkpoint %s %s and was set aside; going on from that of iteration %d",
+      logger.warning("checkpoint %s %s and was set aside; resuming from that of iteration %d",
                      self._directory / str(iteration), reasons[iteration], chosen)
     if newer:
       processes.exchange("set aside", None)

@@ -3,7 +3,7 @@
 Orbax stores compressed arrays without a checksum of its own: one flipped bit changes a parameter,
 and nothing raises. A list is written when the tree is complete, and compared before it is read. A
 gigabyte takes 0.7 s of a processor with SHA instructions (2.0 s without), one way as the other;
-while a run goes on it is a thread that writes the list.
+during a run it is a thread that writes the list.
 """
 
 import concurrent.futures

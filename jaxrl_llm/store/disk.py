@@ -19,7 +19,7 @@ def named(workdir: str | Path):
   """Turns the errors of a full disk into a `DiskError`; others pass.
 
   Every file is written completely or not at all, and a torn last line of metrics.jsonl is dropped
-  when it is opened again, so that the run goes on from its last checkpoint.
+  when it is opened again, so that the run resumes from its last checkpoint.
 
   Raises:
     DiskError: naming `workdir`.
@@ -35,7 +35,7 @@ def named(workdir: str | Path):
     raise DiskError(
         f"--workdir={workdir}: {cause}. What was written before is whole. Fix: free space, raise "
         "the limit (ulimit -f), or lower checkpoint.keep; then start the same command again, which "
-        "goes on from the last checkpoint.") from error
+        "resumes from the last checkpoint.") from error
 
 
 def is_full(error: BaseException) -> bool:

@@ -125,8 +125,10 @@ def _identity(workdir: Path) -> tuple[int, int] | None:
 
 
 def check(workdir: str | Path) -> None:
-  """Refuses to go on in a folder that was moved or replaced; call it before each write, which would
-  make the path anew. A folder that this process does not hold is not looked at.
+  """Refuses to continue in a folder that was moved or replaced.
+
+  Call it before each write, which would create the path again. A folder that this process does not
+  hold is not checked.
 
   Raises:
     MovedError: naming the path.
@@ -139,7 +141,7 @@ def check(workdir: str | Path) -> None:
     raise MovedError(f"--workdir={workdir}: the folder was moved away or removed while the run "
                      "wrote there; nothing was begun anew in its place, where a checkpoint that "
                      "was being written may lie unfinished. Fix: start the same command with the "
-                     "folder's new path, which goes on from its last checkpoint.")
+                     "folder's new path, which resumes from its last checkpoint.")
 
 
 def _check_lease(workdir: str | os.PathLike) -> None:
@@ -151,7 +153,7 @@ def _check_lease(workdir: str | os.PathLike) -> None:
   except lease.HeldError as error:
     raise MovedError(f"--workdir={workdir}: {error} has taken the folder over, because this "
                      "process did not renew its claim for a minute. Nothing more is written. Fix: "
-                     "one trainer for a folder; the same command goes on when the other has "
+                     "one trainer for a folder; the same command resumes when the other has "
                      "ended.") from error
 
 

@@ -43,7 +43,7 @@ class Signals:
     """Raises KeyboardInterrupt if a Ctrl-C was lost.
 
     Python drops what a handler raises inside a destructor or a callback of the garbage collector,
-    with no more than a message. The run would then go on.
+    with no more than a message. The run would then continue.
     """
     if self._interrupted:
       raise KeyboardInterrupt

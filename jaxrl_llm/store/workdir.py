@@ -19,10 +19,10 @@ from jaxrl_llm.store.folders import path_of
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy",
             "ml-collections")
-# Keys that say how rows are divided for computing, so that a run may go on with other values.
+# Keys that say how rows are divided for computing; a resumed run may have other values.
 LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.shared_prompts:",
           "warm_start.micro_batches:", "rollout.slots:")
-# Keys that say how long a run goes on, when it evaluates and saves, and which completions it keeps;
+# Keys that say how long a run is, when it evaluates and saves, and which completions it keeps;
 # no iteration reads them.
 SCHEDULE = ("iterations:", "evaluation.every:", "checkpoint.every:", "rollouts.")
 # Keys that say where a rollout server is and how patient a run is with it.
@@ -45,7 +45,7 @@ def claim(workdir: str | Path, values: dict) -> Path:
     write_atomically(path, json.dumps(values, indent=2) + "\n")
   divided = [line for line in changed if line.startswith(LAYOUT)]
   if divided:
-    logger.warning("the run goes on with its rows divided otherwise: %s. Numbers agree with those "
+    logger.warning("the run resumes with its rows divided otherwise: %s. Numbers agree with those "
                    "of an undivided run to rounding, not to the bit", "; ".join(divided))
   return workdir
 
@@ -114,7 +114,7 @@ def write_environment(workdir: Path) -> None:
   path = workdir / "environment.json"
   before = _devices(path)
   if before not in (None, devices):
-    logger.warning("the run goes on on other devices: %d x %s, before %d x %s. Numbers agree to "
+    logger.warning("the run resumes on other devices: %d x %s, before %d x %s. Numbers agree to "
                    "rounding, not to the bit", len(devices), devices[0], len(before),
                    (before or ["none"])[0])
   content = {

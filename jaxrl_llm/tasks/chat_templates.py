@@ -42,7 +42,7 @@ def dated(template: str, date: str) -> str:
     return template
   values = [("%%", PERCENT), *((name, day.strftime(name)) for name in DIRECTIVES), (PERCENT, "%")]
   steps = "".join(f" | replace({name!r}, {value!r})" for name, value in values)
-  # The environment removes the line break behind a block, and none of the template's own.
+  # The environment removes the line break after a block, and none of the template's own.
   return f"{{% macro {CLOCK}(format) %}}{{{{ format{steps} }}}}{{% endmacro %}}\n{template}"
 
 
@@ -127,11 +127,11 @@ def check(tokenizer, system: str, arguments: dict, date: str) -> None:
           + (", or no task.prompt.system." if text == SYSTEM else "."))
   answered = _tried(tokenizer, [*turns, ("assistant", ASSISTANT)], arguments, date)
   before = begun.rpartition(USER)[2]
-  # [/INST] behind the user's text says that the assistant begins; an end of turn does not.
+  # [/INST] after the user's text says that the assistant begins; an end of turn does not.
   turn_end = "" if answered is None else answered.rpartition(ASSISTANT)[2].strip()
   no_generation_prompt = answered is None or before.strip() in ("", turn_end)
   if no_generation_prompt and begun == _tried(tokenizer, turns, arguments, date):
-    logger.warning("the chat template of %s has no generation prompt: prompts end with %r behind "
+    logger.warning("the chat template of %s has no generation prompt: prompts end with %r after "
                    "the user's text, and nothing says that the assistant begins. Fix: "
                    "{%% if add_generation_prompt %%} in its chat_template.jinja",
                    _whose(tokenizer), before)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 def records(lines: Iterable[bytes], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
   """Yields (number of the first line, fields), or in place of fields what is wrong with them.
 
-  Behind a record that cannot be read, reading goes on at the line after its first: a quote that
+  After a record that cannot be read, reading continues at the line after its first: a quote that
   never closes costs one record and not the rest of the file. Fields have any length. Empty lines
   are left out.
 

@@ -421,6 +421,6 @@ def _demonstrated(row: dict, column: str) -> str:
   if is_messages(value):
     if value[-1].get("role") == "user":
       raise RowError(f"column {column!r} ends with the user's message; one of the assistant was "
-                     "expected behind it, as the demonstration")
+                     "expected after it, as the demonstration")
     return _message(len(value), value[-1])[1]
   return text(row, column) if isinstance(value, str) else scalar(row, column)

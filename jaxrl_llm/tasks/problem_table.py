@@ -126,7 +126,7 @@ class Names:
   """Gives each row of a source its id, and finds rows that repeat an earlier one.
 
   Rows are compared by their text, that is the prompt and the messages before it. The ids of a
-  mapping may restart in each part of a file, so that an id with another text gets a number behind
+  mapping may restart in each part of a file, so that an id with another text gets a number after
   it. Only a column that the user calls a unique id (task.data.id_column) must be one.
   """
 

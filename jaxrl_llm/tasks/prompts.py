@@ -28,7 +28,7 @@ RESERVED = frozenset({
     "truncation",
 })
 
-TAG_TOKENS = 16  # more than a thinking tag and the white space behind it have
+TAG_TOKENS = 16  # more than a thinking tag and the white space after it have
 
 
 # From a problem's text, and messages of its own before it as (role, content), to prompt ids.

@@ -12,7 +12,7 @@ from jaxrl_llm.tasks import delimited, splits
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 KINDS = (*JSON_LINES, *TABLES, ".parquet")
-ALLOWED = f"{', '.join(KINDS)}, or those but parquet with .gz behind"
+ALLOWED = f"{', '.join(KINDS)}, or those but parquet with .gz added"
 
 # JSON files that describe a data set and hold no rows.
 DESCRIPTIONS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json",
@@ -21,7 +21,7 @@ _SPACE = re.compile(r"\s*")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of other bytes
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
-# A row, or what is wrong with it, so that the caller may go on with the next.
+# A row, or its error, so that the caller may continue with the next.
 Row = tuple[str, dict | ConfigError]
 
 
@@ -126,7 +126,7 @@ def _json_array(file: Path) -> Iterator[Row]:
   rest = _SPACE.match(text, place + 1).end()
   if rest < len(text):
     line += text.count("\n", line_end, rest)
-    raise _malformed(f"{file}, line {line}", "more text behind the array")
+    raise _malformed(f"{file}, line {line}", "more text after the array")
 
 
 def _array_entry(where: str, text: str, begin: int) -> tuple[Row, int]:

@@ -3,9 +3,9 @@
   prompt      3 7 1 9            the first `task.lag` values
   completion  2 9 0 9 1 0 ...    y_t = y_(t-1) + y_(t-lag) mod 10, `task.steps` values, and the end
 
-Rule and prompt do not grow with the length, and both operands stand at a fixed, short distance.
-Only a completion whose values are all right pays. Demonstrations have mistakes, and go on from the
-wrong value; the warm start imitates them, and RL has to unlearn them one by one:
+Rule and prompt do not grow with the length, and both operands are at a fixed, short distance. Only
+a completion whose values are all right is rewarded. Demonstrations have mistakes, and continue from
+the wrong value; the warm start imitates them, and RL has to unlearn them one by one:
 
   mistakes   of several kinds. Kind k has `mistake_contexts[k]` contexts, in which a certain wrong
              value takes the place of the right one at `mistake_rates[k]`. A context is what the

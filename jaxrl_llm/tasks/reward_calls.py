@@ -38,7 +38,7 @@ class Failed:
 
 
 async def asked(url: str, question, timeout: float):
-  """Returns a server's answer to a question, both JSON, while other calls go on.
+  """Returns a server's answer to a question, both JSON, while other calls run.
 
   Args:
     timeout: seconds without a byte from the server.

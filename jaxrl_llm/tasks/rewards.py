@@ -116,7 +116,7 @@ class RewardedTask:
 
     Raises:
       ConfigError: a reward raises, or returns something else than components. A call that fails
-        behind `await` is only warned of: a server may come up later.
+        after `await` is only warned of: a server may come up later.
     """
     owners: dict[str, str] = {}
     for name, entry in self._parts.items():
@@ -252,7 +252,7 @@ def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:
     raise PluginError(
         f"reward {places}: all {len(reasons)} completions of a rollout batch are unscored, so that "
         f"nothing would be trained; the first: {reasons[0]}. The last checkpoint is complete. Fix: "
-        "the reward, or what it asks; the same command then goes on.")
+        "the reward, or what it asks; the same command then resumes.")
 
 
 def rewarded(task: Task, cfg: RewardConfig) -> Task:

@@ -83,7 +83,7 @@ def stop_ids(tokenizer, path: str | Path | None = None, chat: bool = True) -> tu
 
   The tokenizer's end of sequence comes first, then the ids of generation_config.json, or of
   config.json if there is none, then the token with which the chat template ends a turn. A base
-  model may have a template whose <|im_end|> is in neither file: rows would run on behind it, and
+  model may have a template whose <|im_end|> is in neither file: rows would continue after it, and
   the log says so.
 
   Args:

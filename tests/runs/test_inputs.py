@@ -140,7 +140,7 @@ def test_resume_export_and_evaluation_refuse_before_anything_is_built(run, monke
 def test_the_fix_is_accepted_and_a_folder_of_an_older_version_goes_on(run, caplog):
   folder, cfg = run
   rows(folder.parent / "a.jsonl", "other")
-  with pytest.raises(ConfigError, match=r"to go on with what is there now, remove .*inputs.json"):
+  with pytest.raises(ConfigError, match=r"to continue with the new contents, remove .*inputs.json"):
     inputs.check(folder, cfg)
   (folder / inputs.FILE).unlink()
   (folder / "checkpoints").mkdir()

@@ -27,7 +27,7 @@ def made(tmp_path, monkeypatch):
   """A Progress whose refresh takes 2 seconds; (progress, clock, what was written)."""
   clock, written = Clock(), []
 
-  def write(folder, status="going on"):
+  def write(folder, status="running"):
     clock.now += 2.0
     written.append(status)
     return str(folder / "report.html")

@@ -54,7 +54,7 @@ def empty(folder, iteration):
 def test_an_emptied_checkpoint_gives_way_to_the_intact_one_before(folder, caplog):
   empty(folder, 4)
   assert restored(folder) == 2
-  assert "checkpoints/4 is torn" in caplog.text and "going on from that of iteration 2" in (
+  assert "checkpoints/4 is torn" in caplog.text and "resuming from that of iteration 2" in (
       caplog.text)
   assert (folder / "torn_checkpoint_4").is_dir()
 

@@ -97,7 +97,7 @@ def test_an_interrupted_run_has_its_report(number, name, code, folder):
     done = command.finish(process)
   finally:
     process.kill()
-  assert re.search(r"iteration [0-9]+ of 5000: going on", during) and "</html>" in during
+  assert re.search(r"iteration [0-9]+ of 5000: running", during) and "</html>" in during
   assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
   after = (workdir / "report.html").read_text()
   assert f"interrupted by {name}" in after

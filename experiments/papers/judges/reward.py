@@ -4,7 +4,7 @@
     --config.plugins=experiments/papers/judges/reward.py --config.reward.name=task,tournament \
     --config.reward.url=http://127.0.0.1:8000
 
-`tournament` asks a judge behind HTTP; `rule_tournament` has a rule in its place, and needs none.
+`tournament` asks a judge over HTTP; `rule_tournament` uses a rule instead, and needs none.
 The mean of the component `conflict` is the share of prompts whose preferences contain a cycle
 (`reward/component/conflict`). Source: Taming the Judge (arXiv 2510.15514), as in the public code of
 RM-Gallery; see README.md.

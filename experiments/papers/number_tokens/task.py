@@ -94,7 +94,7 @@ class Numbers(TaskBase):
     return text if self.codec is None else "".join(self.codec.pieces(text))
 
   def _comparison(self, rng, length: int) -> tuple[str, str, str]:
-    """Two different decimals, of which one has `length` digits behind the point."""
+    """Two different decimals, of which one has `length` digits after the point."""
     whole = rng.integers(0, 100, 2)
     whole[1] = whole[0] if rng.random() < 0.5 else whole[1]
     sizes = [length, int(rng.integers(1, length + 1))]

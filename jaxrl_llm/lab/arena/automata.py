@@ -84,7 +84,7 @@ def end_win(automaton: Automaton) -> Float[Array, " S"]:
 
 
 def transitions(automaton: Automaton, probs: Float[Array, "S V"]) -> Float[Array, "S S"]:
-  """Returns the chance to go on to a state without a fatal token, [from, to]."""
+  """Returns the probability of moving to a state without a fatal token, [from, to]."""
   alive = probs * (1 - automaton.hazard)
   if automaton.end is not None:
     alive = jnp.where(automaton.end, 0.0, alive)

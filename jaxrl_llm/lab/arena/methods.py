@@ -87,7 +87,7 @@ def parse(text: str, length: int) -> Method:
 
 
 def _load(body: str) -> str:
-  """Returns the name that stands behind a plugin's file, which is loaded."""
+  """Loads a plugin's file; returns the method's name, which follows the path."""
   path, _, name = body.rpartition(":")
   if path:
     load_plugins((path,))

@@ -97,7 +97,7 @@ def sample(automaton: Automaton, policy: Policy, behavior: Behavior, key,
 
 
 def _after(automaton: Automaton, index, uniforms, live):
-  """Returns the states [B] after tokens, and which rows go on; index: of the token in [S V]."""
+  """Returns the states [B] after tokens, and which rows continue; index: of the token in [S V]."""
   following = entries(automaton.next.reshape(-1), index)
   if automaton.branch is not None:
     branches = uniforms[1] < entries(automaton.branch_chance.reshape(-1), index)

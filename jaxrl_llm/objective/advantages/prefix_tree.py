@@ -56,8 +56,8 @@ def tempo(inputs: AdvantageInputs, cfg: Tempo) -> Float[Array, "B L"]:
   R, 0 the population's; `normalize` False divides by 1. A group of one kept row, and equal rewards,
   give 0.
 
-  Deviation: the reference code ends a row's prefix at its first masked token; here it goes on over
-  policy tokens.
+  Deviation: the reference code ends a row's prefix at its first masked token; here later
+  policy tokens belong to it.
 
   Source: arXiv 2509.18314.
   """

@@ -150,7 +150,7 @@ def decode(model: Model, params: Params, task: Task, problems: list[Problem], al
 
   Args:
     allowed: [K] int, ids of all possible answers.
-    max_new_tokens: of a generated completion, which is wrong if it goes on for longer.
+    max_new_tokens: of a generated completion, which is wrong if it is longer.
 
   Raises:
     ValueError: an answer is not one of the allowed tokens.

@@ -102,7 +102,7 @@ def contrastive_scores(pos: Float[Array, "*B V"], neg: Float[Array, "*B V"],
   Args:
     pos, neg: [..., V] logits or log-probabilities of both models for the token's place.
     tokens: [...], ids.
-    beta: how far the negative model is left behind; the paper has 1.
+    beta: strength of the contrast with the negative model; the paper has 1.
 
   Source: cDPO, arXiv 2411.19943.
   """

@@ -118,7 +118,7 @@ def shares(costs: np.ndarray, order: str) -> np.ndarray:
   n = len(costs)
   sets, bit = np.arange(1 << n), 1 << np.arange(n)
   inside = (sets[:, None] & bit) > 0
-  step = inside @ costs.T  # [2^n, n]: of placing i behind the members of S
+  step = inside @ costs.T  # [2^n, n]: of placing i below the members of S
   size = inside.sum(1)
   best, ways = np.zeros(1 << n), np.ones(1 << n)
   rest, ends = np.zeros(1 << n), np.ones(1 << n)

@@ -64,7 +64,7 @@ class TstNumberCodec:
   left. With padding, fraction groups are filled with zeros on the right: 0.1 and 0.10 become one
   text, so that `decode` gives back an equal number, not the same text. Thousands separators are
   dropped, exponents of up to three digits expanded, and a currency symbol before or a percent sign
-  behind the number is set apart by a space; the point is the decimal mark unless the currency is
+  after the number is set apart by a space; the point is the decimal mark unless the currency is
   the euro. Words, versions (1.2.3) and codes (v2, 12k) are no numbers and stay as they are.
 
   `lossless` changes nothing but digits: `decode(encode(text)) == text` (own derivation). Boundary
@@ -138,7 +138,7 @@ class TstNumberCodec:
     """Returns the groups of a number, without markers.
 
     Args:
-      integer, fraction: its digits before and behind the point; either may be empty.
+      integer, fraction: its digits before and after the point; either may be empty.
     """
     cut = [integer[max(0, end - self.group):end] for end in range(len(integer), 0, -self.group)]
     groups = [Group(digits, level * self.group) for level, digits in enumerate(cut)][::-1]
@@ -268,7 +268,7 @@ class TstNumberCodec:
 
 
 def _parts(match: re.Match) -> tuple[str, str]:
-  """The digits of a number before and behind the point, its exponent expanded."""
+  """The digits of a number before and after the point, its exponent expanded."""
   groups = {name: value or "" for name, value in match.groupdict().items()}
   integer = next((groups[name] for name in ("integer", "after_integer", "before_integer")
                   if groups.get(name)), "")

@@ -3,7 +3,7 @@
 A row is prompt, thought, prefill, answer, without gaps. The thought ends when its tokens end with
 the closing phrase; in a soft thought these are the most likely tokens of the steps, a shadow that
 the model never reads. Then the prefill opens the answer. A thought that reaches its cap gets phrase
-and prefill. Each row goes on by itself, so one loop has rows in every stage.
+and prefill. Each row advances by itself, so one loop has rows in every stage.
 
 Source: Soft Tokens, Hard Truths, arXiv 2509.19170.
 """
@@ -73,7 +73,7 @@ class SoftSamplerConfig:
 
 @struct.dataclass
 class _Loop:
-  """State after `step` columns of each row that goes on; column n of an array is the row's n-th
+  """State after `step` columns of each row that continues; column n of an array is the row's n-th
   after the prompt.
 
   Attributes:

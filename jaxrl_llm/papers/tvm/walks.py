@@ -1,9 +1,9 @@
 """Random walks whose value is known: digits that are to add up to a target, modulo 10.
 
-A prompt has the target and the first digits of the walk. The response goes on with further digits,
-then says `=`, the sum of all digits modulo 10, and ends. It is right if the stated sum is the
-target. The sampler takes each digit with a fixed probability for its place, and states a wrong sum
-now and then, so the value of every prefix follows from a recursion. Own derivation.
+A prompt has the target and the first digits of the walk. The response continues with further
+digits, then has `=` and the sum of all digits modulo 10. It is right if that sum is the target. The
+sampler takes each digit with a fixed probability for its place, and states a wrong sum now and
+then, so the value of every prefix follows from a recursion. Own derivation.
 
 The sampler is a `Model` without attention: its "hidden state" is the pair (place, sum), of which
 the head reads off log-probabilities. So the engine samples it as it samples a network.

@@ -78,7 +78,7 @@ class Client:
     """(status, content) of an answer that is complete in time.
 
     The time limits of `requests` are for each read, so that a server which sends a byte now and
-    then would never be late. A thread reads; it is left behind where it hangs in the answer's head.
+    then would never be late. A thread reads; it is abandoned if it hangs in the answer's head.
     """
     end = time.monotonic() + CONNECT + self._timeout
     done: queue.SimpleQueue = queue.SimpleQueue()

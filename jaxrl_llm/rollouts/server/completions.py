@@ -117,7 +117,7 @@ def _checked_end(tokens: list[int], reason: str, limits: Limits) -> int:
     raise AnswerError(f"{len(tokens)} tokens; allowed are 1 to {limits.max_new_tokens}")
   first = next((i for i, token in enumerate(tokens) if token in limits.stop_ids), None)
   if first is not None and first + 1 < len(tokens):
-    raise AnswerError(f"the row goes on after the stop token {tokens[first]}")
+    raise AnswerError(f"the row continues after the stop token {tokens[first]}")
   if first is not None:
     if len(tokens) < limits.min_new_tokens:
       raise AnswerError(f"the row stops after {len(tokens)} tokens; at least "

@@ -94,7 +94,7 @@ BAD = {
     "aborted": (answer((3, 4), reason="abort"), "'abort'"),
     "too short": (answer((1,)), "at least 2"),
     "another stop token": (answer((3, 4)), "none of the stop tokens"),
-    "on after the stop": (answer((1, 3, 4, 2)), "goes on after the stop token 1"),
+    "on after the stop": (answer((1, 3, 4, 2)), "continues after the stop token 1"),
     "no reason": (answer(finish_reason=None), "no finish_reason"),
 }
 

@@ -10,16 +10,12 @@ from jaxrl_llm.config import (
   CorrectionConfig,
   EstimatorConfig,
   TransformConfig,
-  load_plugins,
 )
-from jaxrl_llm.fields import did_you_mean
-from jaxrl_llm.objective import correction, estimators
+from jaxrl_llm.lab import method_text
+from jaxrl_llm.objective import correction
 from jaxrl_llm.presets import PRESETS
 
 ANCHORS = ("behavior", "recomputed")
-# Keys without a dot that are not numbers of the estimator, and what they stand for.
-SHORT = {"advantage": "advantage.name", "aggregation": "aggregation.name",
-         "anchor": "updates.anchor", "shaping": "shaping.name", "transform": "transform.name"}
 SECTIONS = {"estimator": EstimatorConfig, "advantage": AdvantageConfig,
             "aggregation": AggregationConfig, "transform": TransformConfig}
 
@@ -47,7 +43,7 @@ class Method:
 
 
 def parse(text: str, length: int) -> Method:
-  """Returns the method of a text: `[label@][file.py:]name[?key=value&key=value ...]`.
+  """Returns the method of a text, see `method_text`.
 
   The name is a preset, or an estimator, which then goes with advantage=grpo, aggregation=token.
   A key is a number of the estimator; advantage, aggregation, anchor, shaping or transform; or a
@@ -62,11 +58,11 @@ def parse(text: str, length: int) -> Method:
   Raises:
     ConfigError: an unknown name, key or value; or a preset that also sets what the arena lacks.
   """
-  label, _, rest = text.rpartition("@")
-  body, _, options = rest.partition("?")
-  name = _load(body)
-  keys = _recipe(name)
-  chosen = dict(_option(text, pair) for pair in filter(None, options.split("&")))
+  parts = method_text.split(text)
+  method_text.load(parts)
+  keys = (dict(PRESETS[parts.name]) if parts.is_preset else
+          {"estimator.name": parts.name, "advantage.name": "grpo", "aggregation.name": "token"})
+  chosen = {key: _value(key, value) for key, value in parts.options}
   keys |= chosen
   _refuse_absent(text, keys)
   if keys["aggregation.name"] == "fixed":
@@ -79,44 +75,22 @@ def parse(text: str, length: int) -> Method:
                       "Fix: add anchor=recomputed.")
   fix = {section: kind(**_section_values(keys, section)) for section, kind in SECTIONS.items()}
   corrected = _section_values(keys, "correction") if anchor == "recomputed" else {}
-  method = Method(label or text, text, anchor=anchor, signed=keys.get("shaping.name") == "signed",
+  method = Method(parts.label or text, text, anchor=anchor,
+                  signed=keys.get("shaping.name") == "signed",
                   correction=correction.check(CorrectionConfig(**corrected)), **fix)
   for choice in (method.estimator, method.advantage, method.aggregation):
     choice.table.numbers(choice)
   return method
 
 
-def _load(body: str) -> str:
-  """Loads a plugin's file; returns the method's name, which follows the path."""
-  path, _, name = body.rpartition(":")
-  if path:
-    load_plugins((path,))
-  return name
-
-
-def _recipe(name: str) -> dict:
-  """Returns the config keys of a preset, or of an estimator alone."""
-  if name in PRESETS:
-    return dict(PRESETS[name])
-  if name not in estimators.names():
-    known = [*PRESETS, *estimators.names()]
-    raise ConfigError(f"method {name!r}: neither a preset ({', '.join(PRESETS)}) nor an estimator "
-                      f"({', '.join(estimators.names())}).{did_you_mean(name, known)}")
-  return {"estimator.name": name, "advantage.name": "grpo", "aggregation.name": "token"}
-
-
-def _option(text: str, pair: str) -> tuple[str, object]:
-  """Returns the config key and the value of `key=value`."""
-  key, equals, value = pair.partition("=")
-  if not equals or not key:
-    raise ConfigError(f"{text!r}: {pair!r}: key=value was expected")
-  full = SHORT.get(key, key if "." in key else f"estimator.{key}")
-  if value == "none" and not full.endswith(".name"):
-    return full, None
+def _value(key: str, text: str) -> object:
+  """Returns the value that a text stands for."""
+  if text == "none" and not key.endswith(".name"):
+    return None
   try:
-    return full, ast.literal_eval(value)
+    return ast.literal_eval(text)
   except (SyntaxError, ValueError):
-    return full, value
+    return text
 
 
 def _refuse_absent(text: str, keys: dict) -> None:

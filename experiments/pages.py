@@ -12,6 +12,7 @@ of the method's docstring. A method without a section of its own gets its docstr
 import argparse
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -57,8 +58,8 @@ class Part(NamedTuple):
 
 
 def rows_of(part: str) -> dict[str, list[str]]:
-  """Returns the first column without backticks -> the other cells of a part's table."""
-  return {row[0].strip("`"): list(row[1:])
+  """Returns the first column without link and backticks -> the other cells of a part's table."""
+  return {re.sub(r"\[(.*)\]\(.*\)", r"\1", row[0]).strip("`"): list(row[1:])
           for rendered in page_parts.tables(part) for row in rendered.rows}
 
 
@@ -68,6 +69,12 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
   lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
   lines.insert(1, "|" + "---|" * len(header))
   return "\n".join(lines) + "\n"
+
+
+def linked(name: str, function: Callable, page: Path) -> str:
+  """Returns a method's name as a link to the file that registers it."""
+  file = ROOT / f"{function.__module__.replace('.', '/')}.py"
+  return f"[`{name}`]({os.path.relpath(file, page.parent)})"
 
 
 def first_sentence(entry: Entry) -> str:
@@ -135,19 +142,21 @@ def estimator_table(part: str) -> str:
   """Returns the table of the core's estimators."""
   rows = rows_of(part)
   return table(("name", "weight of a token", "defaults", "anchor", "source"), (
-      (f"`{name}`", by_hand(rows, name, 0, first_sentence(entry)), numbers(entry), entry.anchor,
-       source(entry)) for name in estimator_names() for entry in [estimators.spec(name)]))
+      (linked(name, entry.function, METHODS), by_hand(rows, name, 0, first_sentence(entry)),
+       numbers(entry), entry.anchor, source(entry))
+      for name in estimator_names() for entry in [estimators.spec(name)]))
 
 
-def advantage_table(part: str, paper: str = "") -> str:
-  """Returns the table of the advantages of the core or of a paper."""
+def advantage_table(part: str, page: Path, paper: str = "") -> str:
+  """Returns the table of the advantages of the core or of a paper, for its page."""
   rows = rows_of(part)
   lines = []
   for name in [n for n in rows if n in advantage_names(paper)] + [
       n for n in advantage_names(paper) if n not in rows]:
     entry = advantages.spec(name)
     needs = sorted(f"`{field}`" for field in entry.required(entry.numbers()))
-    lines.append((f"`{name}`", by_hand(rows, name, 0, first_sentence(entry)),
+    lines.append((linked(name, entry.function, page),
+                  by_hand(rows, name, 0, first_sentence(entry)),
                   ", ".join(["group"] * entry.group + needs) or EMPTY, source(entry)))
   return table(("name", "A", "needs", "source"), lines)
 
@@ -219,13 +228,14 @@ def parts() -> list[Part]:
       Part(METHODS, "estimators", estimator_table),
       Part(METHODS, "further estimators", sections(METHODS, estimator_names, estimators.spec)),
       Part(METHODS, "recipes", recipe_table),
-      Part(ADVANTAGES, "advantages", advantage_table),
+      Part(ADVANTAGES, "advantages", lambda part: advantage_table(part, ADVANTAGES)),
       Part(ADVANTAGES, "further advantages",
            sections(ADVANTAGES, advantage_names, advantages.spec)),
       Part(ADVANTAGES, "aggregations", aggregation_table),
       *(Part(page[paper], "recipes", lambda part, paper=paper: recipe_table(part, paper))
         for paper in of_papers),
-      *(Part(page[paper], "advantages", lambda part, paper=paper: advantage_table(part, paper))
+      *(Part(page[paper], "advantages",
+             lambda part, paper=paper: advantage_table(part, page[paper], paper))
         for paper in with_advantage),
       Part(CHANGES, "modules", moved_table),
       *(Part(page, "experiments/matrix.py", lambda part, text=text: text())

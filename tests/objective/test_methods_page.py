@@ -4,11 +4,12 @@ objective/, those of a paper on its own.
 """
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 
 import pytest
-from method_pages import numbers, sections, table
+from method_pages import links, numbers, sections, table
 from suites import all_papers
 
 import jaxrl_llm
@@ -70,7 +71,7 @@ def test_estimators():
 @pytest.mark.parametrize(("right", "wrong"), [
     ("log_low=0.025", "log_low=0.03"),
     ("dual_clip=none", "dual_clip=3.0"),
-    ("| `minpro` |", "| `minpr` |"),
+    ("[`minpro`]", "[`minpr`]"),
     ("### minpro", "### minpr"),
     ("cap=none | behavior", "cap=none | recomputed"),
     (", w_min=0.8", ""),
@@ -80,6 +81,27 @@ def test_a_wrong_page_is_noticed(right, wrong):
   assert right in ESTIMATORS
   with pytest.raises(AssertionError):
     compare_estimators(ESTIMATORS.replace(right, wrong, 1))
+
+
+def check_links(registry, text: str, folder: Path, names: set[str]) -> None:
+  """Each method's name in a table links to the file in which a decorator registers it."""
+  targets = dict(links(cell) for cell in re.findall(r"^\| (\[.*?\)) \|", text, re.M))
+  assert names <= set(targets)
+  for name in names:
+    file = (folder / targets[name]).resolve()
+    assert file == Path(inspect.getfile(inspect.unwrap(registry.spec(name).function))), name
+    assert f'"{name}"' in file.read_text(), name
+
+
+def test_a_name_links_to_the_file_that_registers_it():
+  check_links(estimators, ESTIMATORS, FOLDER, of_the_core(estimators))
+  check_links(advantages, ADVANTAGES, FOLDER, of_the_core(advantages))
+  for folder in set(brought("advantage").values()):
+    names = of_module(advantages, f"jaxrl_llm.papers.{folder}.")
+    check_links(advantages, page_of(folder), PACKAGE / "papers" / folder, names)
+  with pytest.raises(AssertionError):
+    check_links(estimators, ESTIMATORS.replace("](estimators/cumulative.py)",
+                                               "](estimators/token.py)", 1), FOLDER, {"ctpo"})
 
 
 def test_advantages_and_aggregations():
@@ -212,9 +234,9 @@ def test_a_new_estimator_needs_no_line_on_a_page(pages, monkeypatch):
   estimators.register("halved", cap=2.0, floor=None, anchor="behavior")(halved)
   entries = {p.name: p for p in pages.parts()}
   page = pages.renewed(ESTIMATORS, entries["estimators"])
-  row = ("| `halved` | Half of every weight | cap=2.0, floor=none | behavior | 2601.00001, eq. 3; "
-         "own form of it |")
-  assert row in page and page.index("| `sapo` |") < page.index(row) < page.index("| `m2po` |")
+  row = ("| [`halved`](estimators/token.py) | Half of every weight | cap=2.0, floor=none | "
+         "behavior | 2601.00001, eq. 3; own form of it |")
+  assert row in page and page.index("| [`sapo`]") < page.index(row) < page.index("| [`m2po`]")
   page = pages.renewed(page, entries["further estimators"])
   assert "### halved\n\nHalf of every weight." in page
   assert "\n    loss_t = -A_t log pi(a_t) / 2\n" in page

@@ -2,7 +2,7 @@
 
   sweep.py --jobs=2                              runs what is missing, and renders the table
   sweep.py --seeds=7                             two seeds more for each group of several seeds
-  sweep.py --add=mine:ideas/estimator.py         adds a method, of a plugin or a preset
+  sweep.py --add=ideas/estimator.py:mine         adds a method, of a plugin or a preset
   sweep.py --verify=base_grpo_seed0              begins a run again: has its behaviour changed?
 
 A run is missing if no result has its flags, with the code of the config file and plugins that they
@@ -164,13 +164,16 @@ def added(sweep: Sweep, text: str, seeds: int) -> list[Cell]:
   """Returns the cells of a method beside the table's.
 
   Args:
-    text: NAME:PRESET, NAME:PLUGIN.py for an estimator NAME of that file, or the name of a preset.
+    text: PLUGIN.py:NAME (or NAME:PLUGIN.py) for an estimator NAME of that file, the name of a
+      preset, or NAME:PRESET.
     seeds: 0 to seeds - 1.
 
   Raises:
     ConfigError: the table compares no methods, or the file is not there.
   """
   name, _, source = text.partition(":")
+  if name.endswith(".py"):
+    name, source = source, name
   if sweep.method is None:
     raise ConfigError(f"--add={text}: {sweep.folder.name} has no place for a further method. "
                       "Fix: a cell of its sweep.py.")
@@ -337,7 +340,7 @@ def _parser(sweep: Sweep, description: str) -> argparse.ArgumentParser:
   parser.add_argument("--seeds", type=int, default=0,
                       help="seeds 0 to this less 1, of every group of several seeds or of --add")
   parser.add_argument("--add", default="",
-                      help="a method beside the table's: NAME:PRESET, NAME:PLUGIN.py, or a preset")
+                      help="a method beside the table's: PLUGIN.py:NAME, a preset, or NAME:PRESET")
   parser.add_argument("--verify", default="",
                       help="begin the run of this name again and compare it with its result")
   parser.add_argument("--runs", type=Path, default=Path("runs") / sweep.folder.name,

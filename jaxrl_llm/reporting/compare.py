@@ -72,7 +72,10 @@ def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = 
   runs = [read_run(workdir) for workdir in workdirs]
   configs = [html.flat(run.config) for run in runs]
   notes = [note for run in runs for note in _state(run)]
-  keys = list(by) or _differing(configs)
+  differing = _differing(configs)
+  if labels and differing:
+    notes.append(f"the runs differ in {', '.join(differing)}.")
+  keys = list(by) or differing
   _check_keys(keys, configs)
   members: dict[str, list[int]] = {}
   for index, config in enumerate(configs):

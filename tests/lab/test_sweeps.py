@@ -177,6 +177,7 @@ def test_a_method_is_added(sweep, tmp_path, monkeypatch):
   assert [cell.name for cell in cells] == ["mine_screened_seed100"]
   assert f"--config.plugins={tmp_path}/mine.py" in cells[0].flags
   assert "--config.estimator.name=mine" in cells[0].flags
+  assert sweeps.added(method, f"{tmp_path}/mine.py:mine", 2) == cells
   assert sweeps.added(method, "fast:cispo", 1)[0].flags[0] == f"{config}:cispo"
   command(method, monkeypatch, f"--add=mine:{tmp_path}/mine.py", "--seeds=1")
   assert list(json.loads((sweep.folder / "table.json").read_text())) == [

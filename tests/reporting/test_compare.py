@@ -184,23 +184,70 @@ def test_a_page_shows_the_first_the_last_and_some_between(tmp_path):
   assert shown[0] == 0 and shown[-1] == 40 and len(shown) == strips.SHOWN == len(set(shown))
 
 
-def test_the_command_trains_each_preset_and_labels_it(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+  """Starts the command with its trainings replaced: from arguments to the flags of each run."""
   command = experiment_files.load(Path(__file__).parents[2] / "experiments" / "compare.py")
-  commands = []
 
-  def train(words, check):
-    commands.append(words)
-    write(Path(words[3].partition("=")[2]), [0.1, 0.5], estimator=f"e{len(commands)}")
-    return subprocess.CompletedProcess(words, 0)
+  def start(*arguments):
+    commands = []
 
-  monkeypatch.setattr(command.subprocess, "run", train)
-  monkeypatch.setattr(sys, "argv", ["compare.py", "--train=cispo,gspo", f"--out={tmp_path}",
-                                    "--config.iterations=1"])
-  command.main()
-  assert [words[2] for words in commands] == [
-      f"--config=configs/offpolicy.py:{name}" for name in ("cispo", "gspo")]
-  assert all(words[-1] == "--config.iterations=1" for words in commands)
-  assert "| cispo" in capsys.readouterr().out
-  monkeypatch.setattr(sys, "argv", ["compare.py", "--config.iterations=1", f"--out={tmp_path}"])
-  with pytest.raises(SystemExit):
+    def train(words, check):
+      commands.append(words[2:])
+      write(Path(words[3].partition("=")[2]), [0.1, 0.5], estimator=f"e{len(commands)}")
+      return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(command.subprocess, "run", train)
+    monkeypatch.setattr(sys, "argv", ["compare.py", f"--out={tmp_path}", *arguments])
     command.main()
+    return commands
+
+  return start
+
+
+def test_the_command_trains_each_preset_and_labels_it(trained, capsys):
+  commands = trained("--train=cispo,gspo", "--config.iterations=1")
+  assert [words[0] for words in commands] == [
+      f"--config=configs/offpolicy.py:{name}" for name in ("cispo", "gspo")]
+  assert all(words[2:] == ["--config.iterations=1"] for words in commands)
+  printed = capsys.readouterr().out
+  assert "| cispo" in printed and "- the runs differ in estimator.name." in printed
+  with pytest.raises(SystemExit):
+    trained("--config.iterations=1")
+
+
+IDEA = """from jaxrl_llm import register
+
+
+@register.estimator("fresh", anchor="behavior", power=1.0)
+def fresh(log_probs, anchor_log_probs, advantages, mask, cfg):
+  raise NotImplementedError
+"""
+
+
+def test_an_entry_is_a_method_of_a_file_or_has_values_of_its_own(trained, tmp_path, capsys):
+  """Flags of all runs stand behind what the entry's name chooses, before the entry's own values."""
+  idea, anchor = tmp_path / "fresh.py", "--config.updates.anchor=behavior"
+  idea.write_text(IDEA)
+  mine, none = trained(f"--train={idea}:fresh?power=0.5,plain@reinforce?advantage=grpo", anchor)
+  assert mine == ["--config=configs/offpolicy.py:grpo", f"--workdir={tmp_path}/fresh_power=0.5",
+                  "--config.estimator.name=fresh", anchor, f"--config.plugins={idea}",
+                  "--config.estimator.power=0.5"]
+  assert none == ["--config=configs/offpolicy.py:reinforce", f"--workdir={tmp_path}/plain", anchor,
+                  "--config.advantage.name=grpo"]
+  printed = capsys.readouterr().out
+  assert "| fresh?power=0.5" in printed and "| plain" in printed
+  ((*_, plugins, _), _) = trained(f"--train={idea}:fresh?power=2,fresh", f"--config.plugins={idea}")
+  assert plugins == f"--config.plugins={idea},{idea}"
+
+
+@pytest.mark.parametrize("text, message", [
+    ("cispo,gspoo", "Did you mean 'gspo'"),
+    ("cispo,nowhere.py:mine", "no such file"),
+    ("cispo,cispo", "<label>@cispo"),
+    ("cispo?clip_high", "key=value was expected"),
+])
+def test_a_wrong_entry_is_refused_before_anything_is_trained(trained, text, message):
+  with pytest.raises(SystemExit, match="error: ") as error:
+    trained(f"--train={text}")
+  assert message in str(error.value)

@@ -36,4 +36,4 @@ def main():
 
 if __name__ == "__main__":
   command_line.run(main, required=("workdir", "out"), folders=("workdir", "out"),
-                   errors=(CheckpointError, TornCheckpointsError), several=True)
+                   errors=(CheckpointError, TornCheckpointsError), multi_process=True)

@@ -38,4 +38,4 @@ def main():
 
 if __name__ == "__main__":
   command_line.run(main, required=("config", "workdir"), folders=("workdir",),
-                   errors=trainer.RUN_ERRORS, several=True, early=trainer.EARLY_ENDS)
+                   errors=trainer.RUN_ERRORS, multi_process=True, early=trainer.EARLY_ENDS)

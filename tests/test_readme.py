@@ -43,13 +43,11 @@ def test_the_example_estimator_runs(tmp_path):
 
 
 def test_the_loop_is_that_of_the_code():
-  """Ten lines, each a line of `iterate`, in their order; and the twelve numbers of its steps."""
-  lines = re.search(r"an \[iteration\].*?```python\n(.*?)```", README, re.DOTALL)[1].splitlines()
+  """Ten lines, each a line of `iterate`, in their order."""
+  lines = re.search(r"one \[iteration\].*?```python\n(.*?)```", README, re.DOTALL)[1].splitlines()
   code = inspect.getsource(iteration.iterate)
   places = [code.find(line) for line in lines]
   assert len(lines) == 10 and -1 not in places and places == sorted(places)
-  numbers = [int(n) for line in lines for n in re.findall(r"\b\d+\b", line.partition("# ")[2])]
-  assert sorted(numbers) == list(range(1, 13))
 
 
 def test_the_train_step_takes_five_files():

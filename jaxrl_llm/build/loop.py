@@ -33,11 +33,11 @@ class RolloutSource:
     rollout: how many prompts and completions, and how long.
     seed: of the run.
     max_draws: task batches at most from which dynamic sampling takes its groups; 0: it is off.
-    served: whether a server samples.
-    enqueued: whether a batch is one program on the devices that train, so that the loop may enqueue
-      it before the updates; otherwise its sampler works step by step.
-    share: of the prompts of a batch, those of this process.
-    several: whether the run has several processes.
+    uses_server: whether a server samples.
+    can_enqueue: whether sampling a batch is one program on the training devices, which the loop can
+      enqueue before the updates; otherwise its sampler works step by step.
+    process_prompts: the prompts of a batch that this process samples.
+    multi_process: whether the run has several processes.
     prompt_mesh: the devices of this process, which prompts are placed on.
   """
 
@@ -46,10 +46,10 @@ class RolloutSource:
   rollout: RolloutConfig
   seed: int
   max_draws: int
-  served: bool
-  enqueued: bool
-  share: slice
-  several: bool
+  uses_server: bool
+  can_enqueue: bool
+  process_prompts: slice
+  multi_process: bool
   prompt_mesh: Mesh
 
 
@@ -62,7 +62,7 @@ class RewardShaping:
     max_new_tokens: the longest completion allowed.
     function: of the registered shaping and its numbers; None where rewards stay as they are.
     shuffle_seed: of a control that deals the rewards to random completions; None: off.
-    several: whether the run has several processes.
+    multi_process: whether the run has several processes.
   """
 
   cfg: ShapingConfig
@@ -70,7 +70,7 @@ class RewardShaping:
   function: Callable[..., np.ndarray] | None
   numbers: Any
   shuffle_seed: int | None
-  several: bool
+  multi_process: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Schedule:
     rollouts: which completions are written and kept.
     profile: iterations that are traced.
     overlap: whether the next batch is sampled during the updates.
-    waits: whether the loop waits for the updates before it samples, so that their time is theirs;
-      not where the next rows are sampled meanwhile.
+    wait_for_updates: whether the loop waits for the updates before it samples, so that each time is
+      measured by itself; False where both run at once.
     title: of the progress bar.
   """
 
@@ -95,7 +95,7 @@ class Schedule:
   rollouts: RolloutFilesConfig
   profile: tuple[int, ...]
   overlap: bool
-  waits: bool
+  wait_for_updates: bool
   title: str
 
 
@@ -118,34 +118,34 @@ class Loop:
 
 def make_loop(cfg: Config, task: Task, learner: Learner, sampler: Sampler) -> Loop:
   """The loop of a resolved config; the other arguments as `setup.build` returns them."""
-  several = processes.count() > 1
+  multi_process = processes.count() > 1
   overlap = cfg.updates.overlap
   schedule = Schedule(
       cfg.iterations, cfg.evaluation, cfg.checkpoint.every, cfg.rollouts, cfg.profile, overlap,
-      waits=not overlap and not cfg.mesh.rollout,
+      wait_for_updates=not overlap and not cfg.mesh.rollout,
       title=cfg.estimator.name,
   )
   shuffle_seed = cfg.seed if cfg.task.shuffle_rewards else None
-  shaping = make_shaping(cfg.shaping, cfg.rollout.max_new_tokens, shuffle_seed, several)
+  shaping = make_shaping(cfg.shaping, cfg.rollout.max_new_tokens, shuffle_seed, multi_process)
   return Loop(learner, make_source(cfg, task, sampler), shaping, schedule)
 
 
 def make_source(cfg: Config, task: Task, sampler: Sampler) -> RolloutSource:
   """The source of a run's rollouts, for a resolved config."""
   max_draws = cfg.dynamic_sampling.max_draws if cfg.dynamic_sampling.enabled else 0
-  served = bool(cfg.server.url)
+  uses_server = bool(cfg.server.url)
   return RolloutSource(
-      task, sampler, cfg.rollout, cfg.seed, max_draws, served,
-      enqueued=not (cfg.rollout.slots or max_draws or cfg.mesh.rollout or served),
-      share=processes.share(cfg.rollout.prompts),
-      several=processes.count() > 1,
+      task, sampler, cfg.rollout, cfg.seed, max_draws, uses_server,
+      can_enqueue=not (cfg.rollout.slots or max_draws or cfg.mesh.rollout or uses_server),
+      process_prompts=processes.share(cfg.rollout.prompts),
+      multi_process=processes.count() > 1,
       prompt_mesh=parallel.of_process(sampler.mesh),
   )
 
 
 def make_shaping(cfg: ShapingConfig, max_new_tokens: int, shuffle_seed: int | None = None,
-                 several: bool = False) -> RewardShaping:
+                 multi_process: bool = False) -> RewardShaping:
   """Arguments as the attributes of `RewardShaping`."""
   function, numbers = SHAPINGS[cfg.name].function, SHAPINGS.numbers(cfg)
   return RewardShaping(cfg, max_new_tokens, None if cfg.name == "none" else function, numbers,
-                       shuffle_seed, several)
+                       shuffle_seed, multi_process)

@@ -34,7 +34,7 @@ NO_BACKEND = "Unable to initialize backend"  # of JAX, followed by the reason
 
 
 def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str],
-        errors: tuple[type[Exception], ...], several: bool = False,
+        errors: tuple[type[Exception], ...], multi_process: bool = False,
         early: tuple[type[Exception], ...] = ()) -> None:
   """Parses the flags and calls `main`.
 
@@ -45,7 +45,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     required: names of flags that must be given.
     folders: names of flags that hold a path; it must not be empty.
     errors: types that `main` raises for a user's mistake, besides ConfigError and OSError.
-    several: whether `main` may run in several processes; if not, none are looked for.
+    multi_process: whether `main` may run in several processes; if not, none are looked for.
     early: those of `errors` for which the exit status is ENDED_EARLY, not 1.
   """
   def checked(arguments: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     logging.get_absl_logger().addFilter(_no_repetition)
     cache.keep_programs()
     kept_programs.keep_in(cache.kept_folder())
-    if several:
+    if multi_process:
       processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
     with _exits_named():
       main()

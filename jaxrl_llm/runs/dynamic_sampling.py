@@ -9,7 +9,7 @@ import numpy as np
 from jaxrl_llm import parallel
 from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, pooled_metrics, verified
+from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, pooled_metrics, verify_batch
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Params
 
@@ -39,14 +39,14 @@ def sample_batch(source: RolloutSource, params: Params, step: jax.Array,
   begin = time.perf_counter()
   params = source.sampler.prepare(params)
   if not source.max_draws:
-    return verified(source, dispatch(source, params, step, cursor))
+    return verify_batch(source, dispatch(source, params, step, cursor))
   prompts, group_size = source.rollout.prompts, source.rollout.group_size
   draws, counts, metrics, tally, tokens = [], [], [], np.zeros(4, int), 0
   while tally[MIXED] < prompts:
     if len(draws) == source.max_draws:
       raise dried_up(source.max_draws, prompts, tally)
     dispatched = dispatch(source, params, step, cursor + len(draws))
-    batch = verified(source, dispatched)
+    batch = verify_batch(source, dispatched)
     local_kinds = group_kinds(batch.verdicts, group_size)
     kinds = processes.exchange("kinds", local_kinds)
     tally += np.bincount(np.concatenate(kinds), minlength=4)

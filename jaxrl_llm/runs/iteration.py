@@ -1,4 +1,4 @@
-"""One iteration on a page: sample, verify, score, shape, weigh, update, write, evaluate, save."""
+"""One training iteration: sample, score, verify, shape, weigh, update, log, evaluate, save."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from jaxrl_llm.runs.rollout_batch import (
   RolloutBatch,
   ScoredBatch,
   dispatch,
-  verified,
+  verify_batch,
 )
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE, TEACHER
@@ -28,13 +28,13 @@ from jaxrl_llm.types import Params, TrainBatch, TrainState
 
 
 class Iteration(NamedTuple):
-  """What an iteration leaves.
+  """Result of one iteration.
 
   Attributes:
-    run: the next iteration's state.
-    metrics: on the device.
+    run: state at the start of the next iteration.
+    metrics: metrics on the device.
     values: metrics on the host.
-    rows: a JSON-able record of each row of this process.
+    rows: a JSON-able record of each completion of this process.
   """
 
   run: RunState
@@ -44,10 +44,10 @@ class Iteration(NamedTuple):
 
 
 class PhaseRecord(NamedTuple):
-  """What update transforms did on the host before the updates.
+  """Metrics of the phases of update transforms, which run before the updates.
 
   Attributes:
-    metrics: on the device, of each step that one took, by its name.
+    metrics: on the device, one dict for each step of a transform, by its name.
     values: metrics on the host.
   """
 
@@ -67,8 +67,8 @@ class Policies(NamedTuple):
 
   Attributes:
     current: at the start of the updates.
-    sampling: those that sample; the same object where they are the current ones.
-    following: those that sample the next batch ahead; None: nothing does.
+    sampling: the policy of this batch's sampler; the same object as `current` without staleness.
+    following: the policy that samples the next batch ahead; None where nothing does.
     base: the current ones without adapters; None where nothing reads them.
     reference: the KL reference; None where nothing reads it.
   """
@@ -82,44 +82,45 @@ class Policies(NamedTuple):
 
 def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
             ahead: Ahead | None = None, records: Records = Records()) -> Iteration:
-  """One rollout batch, its updates and its records: the twelve steps of an iteration.
+  """Runs one iteration: samples a rollout batch, updates on it, and records it.
 
-  Scores are dispatched before the host waits for the rows, so that the devices compute them while
-  the host verifies. Steps 5, 7, 8 and 9 are one program (training/batches.py).
+  Scores are dispatched before the host waits for the completions, so that the devices compute them
+  while the host verifies. Correction weights, advantages, the split into optimizer batches and the
+  loss weights are one program (training/batches.py).
 
   Args:
-    run: the state before; its arrays are donated.
+    run: state at the start of the iteration; its arrays are donated.
     reference: the KL reference; None where nothing reads it.
     iteration: counted from 1.
     ahead: samples the next batch meanwhile, unless this is the last iteration. Needs
       `updates.staleness`.
     records: writes, evaluates and saves; the default only makes the records.
   """
-  learner, aged = loop.learner, run.aged() if run.stale else run
+  learner, next_run = loop.learner, run.with_new_snapshot() if run.stale else run
   with records.updating(run, iteration) as updated:
-    following = aged if ahead is not None and iteration < loop.schedule.iterations else None
+    following = next_run if ahead is not None and iteration < loop.schedule.iterations else None
     policies = _policies(learner, run, following, reference)
-    sampled = sample(loop.source, policies, run, ahead)  # 1 prompts, 2 rollout
-    scores = score(learner, policies, sampled)  # 4 scores
-    batch = verified(loop.source, sampled)  # 3 rewards
-    scored = ScoredBatch(batch, scores, *trained_rewards(loop.shaping, batch, iteration))  # 6
+    sampled = sample(loop.source, policies, run, ahead)  # starts generation
+    scores = score(learner, policies, sampled)  # starts anchor, reference and value passes
+    batch = verify_batch(loop.source, sampled)  # waits for completions, grades them
+    scored = ScoredBatch(batch, scores, *trained_rewards(loop.shaping, batch, iteration))
     values = batch_values(loop.source, scored, run.state.step)
-    inputs = on_devices(learner, scored, values["reward/mean"])
-    batches, of_batch = weigh(learner, inputs, policies.sampling)  # 5, 7, 8, 9 one program
-    state, carried, steps, of_phases = update(learner, run, inputs, batches)  # 10 train steps
-    run = RunState(state, batch.cursor, carried, aged.stale, batch.unfinished)
+    inputs = phase_inputs(learner, scored, values["reward/mean"])
+    batches, batch_metrics = weigh(learner, inputs, policies.sampling)  # advantages, weights
+    state, transform_state, steps, phase_record = update(learner, run, inputs, batches)
+    run = RunState(state, batch.cursor, transform_state, next_run.stale, batch.unfinished)
     updated(state.step)
-  metrics = DeviceMetrics(steps, of_batch, of_phases.metrics)
-  values |= {"step": values["step"] + metrics.updates} | of_phases.values
-  rows = records.write(iteration, scored, metrics, values)  # 11 the line before, these rows
+  metrics = DeviceMetrics(steps, batch_metrics, phase_record.metrics)
+  values |= {"step": values["step"] + metrics.updates} | phase_record.values
+  rows = records.write(iteration, scored, metrics, values)  # metrics and completions
   del policies, sampled, scores, batch, scored, inputs, batches  # no memory beside an evaluation's
-  records.evaluate_and_save(iteration, run)  # 12 every so often
+  records.evaluate_and_save(iteration, run)  # where they are due
   return Iteration(run, metrics, values, rows)
 
 
 def _policies(learner: Learner, run: RunState, following: RunState | None,
               reference: Params | None) -> Policies:
-  """The parameters of an iteration; `following`: the state whose policy samples ahead, if any."""
+  """Returns the policies of an iteration; `following`: state that samples the next batch."""
   current = _policy(learner, run.state)
   sampling = _policy(learner, run.sampling_state()) if run.stale else current
   ahead = None if following is None else _policy(learner, following.sampling_state())
@@ -133,8 +134,8 @@ def _policy(learner: Learner, state: TrainState) -> Policy:
 
 def sample(source: RolloutSource, policies: Policies, run: RunState,
            ahead: Ahead | None) -> Dispatched | RolloutBatch:
-  """The batch at the run's cursor: dispatched only, unless it is sampled ahead or groups are drawn
-  again; then it is verified already.
+  """Starts sampling the batch at the run's cursor; returns it finished and verified if it was
+  sampled ahead or if dynamic sampling is on.
   """
   policy, cursor = policies.sampling, run.cursor
   if run.unfinished is not None:
@@ -151,7 +152,7 @@ def sample(source: RolloutSource, policies: Policies, run: RunState,
 
 
 def score(learner: Learner, policies: Policies, sampled: Dispatched | RolloutBatch) -> Scores:
-  """Dispatches the passes that the update reads; see `score_rollout`."""
+  """Dispatches the scoring passes that the update reads; see `score_rollout`."""
   # In flight, other policies sampled a part of the tokens.
   same = policies.sampling is policies.current and not learner.updates.in_flight
   parameters = {CURRENT: policies.current.params, BASE: policies.base,
@@ -164,8 +165,8 @@ def score(learner: Learner, policies: Policies, sampled: Dispatched | RolloutBat
   return scores.replace(step=policies.current.step) if interpolated else scores
 
 
-def on_devices(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseInputs:
-  """What the updates read; `reward` is the mean before shaping."""
+def phase_inputs(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseInputs:
+  """Returns the inputs of the updates, on the devices; `reward` is the mean before shaping."""
   rewards, keep = parallel.to_global((scored.rewards, scored.keep), learner.mesh)
   scores = scored.scores
   if learner.scoring.part_count:
@@ -176,7 +177,7 @@ def on_devices(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseInp
 
 def weigh(learner: Learner, inputs: PhaseInputs,
            sampling: Policy) -> tuple[list[TrainBatch], dict]:
-  """(optimizer batches, metrics): correction weights, advantages, the split, loss weights."""
+  """Returns (optimizer batches with advantages and weights, metrics)."""
   batches, metrics = learner.batches(*inputs[:4])
   scoring = learner.scoring
   if scoring.meter is not None and inputs.scores.own is None:
@@ -189,12 +190,12 @@ def weigh(learner: Learner, inputs: PhaseInputs,
 
 def update(learner: Learner, run: RunState, inputs: PhaseInputs,
             batches: list[TrainBatch]) -> tuple[TrainState, dict, list[dict], PhaseRecord]:
-  """(state, what transforms carry on the host, metrics of each update, those of the phases)."""
-  state, carried, phases, values = run.state, run.carried, {}, {}
+  """Returns (state, state of transforms, metrics of each update, metrics of the phases)."""
+  state, transform_state, phases, values = run.state, run.transform_state, {}, {}
   if learner.phases.by_name:
-    state, carried, phases, values = learner.phases.begin(state, carried, inputs)
+    state, transform_state, phases, values = learner.phases.begin(state, transform_state, inputs)
   steps = []
   for batch in batches:
     state, metrics = learner.step(state, batch, learner.packing(batch.rollout))
     steps.append(metrics)
-  return state, carried, steps, PhaseRecord(phases, values)
+  return state, transform_state, steps, PhaseRecord(phases, values)

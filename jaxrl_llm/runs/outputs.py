@@ -124,7 +124,7 @@ class RunRecords(Records):
     cannot be sampled.
     """
     arrays: list[jax.Array] = []
-    if self._schedule.waits:
+    if self._schedule.wait_for_updates:
       self._phases.wait(run.state.step)
     with profiled(self._outputs.directory, self._schedule.profile, iteration) as traced:
       try:
@@ -199,7 +199,7 @@ class RunRecords(Records):
     """Whether a signal is to end the run, in any process."""
     signals = self._outputs.signals
     signals.check()
-    if not self._loop.source.several:
+    if not self._loop.source.multi_process:
       return signals.terminated
     return any(processes.exchange("terminated", signals.terminated))
 
@@ -240,7 +240,7 @@ class RunRecords(Records):
     Raises:
       NonFiniteError: the updates of iteration `done` are not finite, which explains the rest.
     """
-    if self._loop.source.several:
+    if self._loop.source.multi_process:
       return
     self._write_pending()
     if self._outputs.checkpoints.latest() != done:
@@ -254,7 +254,7 @@ def write_rollouts(directory: Path, iteration: int, rows: list[dict], files: Rol
     return
   group = source.rollout.group_size
   count = -(-files.rows // group) * group if files.rows else len(rows)
-  part = (processes.index(), processes.count()) if source.several else (0, 1)
+  part = (processes.index(), processes.count()) if source.multi_process else (0, 1)
   writers.write_rollouts(directory, iteration, rows[:count], part)
   if files.keep:
     writers.prune_rollouts(directory, files.keep, iteration)

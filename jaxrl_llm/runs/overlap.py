@@ -15,7 +15,7 @@ import jax
 from jaxrl_llm import parallel
 from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
-from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, verified
+from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, verify_batch
 from jaxrl_llm.types import Params
 
 
@@ -76,12 +76,12 @@ class Ahead:
     if self._pending is not None:
       raise ValueError(f"a batch from task batch {self._cursor} is pending. Fix: take it first.")
     source, self._cursor = self._source, cursor
-    if source.enqueued:
-      enqueued = self._pool.submit(self._dispatch, params, step, cursor)
-      self._pending = self._pool.submit(self._verified, enqueued)
-      concurrent.futures.wait([enqueued])
+    if source.can_enqueue:
+      dispatched = self._pool.submit(self._dispatch, params, step, cursor)
+      self._pending = self._pool.submit(self._verify, dispatched)
+      concurrent.futures.wait([dispatched])
       return
-    if parallel.spans_processes(source.sampler.mesh) or source.served:
+    if parallel.spans_processes(source.sampler.mesh) or source.uses_server:
       # This thread launches everything that has collectives between devices or processes.
       params = source.sampler.prepare(params)
       source = dataclasses.replace(
@@ -91,8 +91,8 @@ class Ahead:
   def _dispatch(self, params: Params, step: jax.Array, cursor: int) -> Dispatched:
     return dispatch(self._source, self._source.sampler.prepare(params), step, cursor)
 
-  def _verified(self, enqueued: concurrent.futures.Future) -> RolloutBatch:
-    return verified(self._source, enqueued.result())
+  def _verify(self, dispatched: concurrent.futures.Future) -> RolloutBatch:
+    return verify_batch(self._source, dispatched.result())
 
   def close(self) -> None:
     """Waits for the pending batch, which cannot be interrupted, and drops it."""

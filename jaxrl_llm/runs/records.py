@@ -69,12 +69,13 @@ def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) ->
   """
   batch, rewards, keep = scored.batch, scored.rewards, scored.keep
   before = int(step)
-  if source.several:
+  if source.multi_process:
     rewards, keep = map(np.concatenate, zip(*processes.exchange("shaped", (rewards, keep)),
                                             strict=True))
   versions = {} if batch.unfinished is None else version_metrics(batch.host, before)
-  of_rows = host_metrics(batch.verdicts, batch.host, source.rollout.group_size, source.several)
-  return batch.metrics | versions | of_rows | {
+  completion_metrics = host_metrics(batch.verdicts, batch.host, source.rollout.group_size,
+                                    source.multi_process)
+  return batch.metrics | versions | completion_metrics | {
       "step": before, "rollout/staleness": token_age(batch.host, before),
       "reward/shaped": float(np.mean(rewards[keep])) if keep.any() else float("nan"),
       "reward/kept": float(np.mean(keep)),
@@ -127,7 +128,7 @@ def everywhere(verdicts: Verdicts, facts: RowFacts) -> tuple[Verdicts, RowFacts]
 
 
 def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
-                 several: bool = False) -> dict[str, float]:
+                 multi_process: bool = False) -> dict[str, float]:
   """Statistics of a rollout batch that need no parameters. Lengths are in tokens.
 
   `reward/mean` and `reward/correct` are means over kept rows. With turns there are also the policy
@@ -135,10 +136,10 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
 
   Args:
     verdicts, rollout: of this process's rows, on the host.
-    several: whether there are other processes, whose rows count too.
+    multi_process: whether there are other processes, whose rows count too.
   """
   rows = row_facts(rollout)
-  if several:
+  if multi_process:
     verdicts, rows = everywhere(verdicts, rows)
   keep, correct, new = verdicts.keep, verdicts.correct, rows.new
   groups = correct.reshape(-1, group_size)

@@ -22,15 +22,15 @@ def trained_rewards(shaping: RewardShaping, batch: RolloutBatch,
   Raises:
     PluginError: the shaping fails or returns no rewards.
   """
-  if not shaping.several:
+  if not shaping.multi_process:
     return _dealt(shaping, *shaped(batch.verdicts, batch.host, shaping), iteration)
-  everyone = _of_all_processes(batch.verdicts, batch.host)
+  everyone = _gather_rewards(batch.verdicts, batch.host)
   rewards, keep = _dealt(shaping, *shaped(*everyone, shaping), iteration)
   local = processes.share(len(rewards))
   return rewards[local], keep[local]
 
 
-def _of_all_processes(verdicts: Verdicts, host: Rollout) -> tuple[Verdicts, Rollout]:
+def _gather_rewards(verdicts: Verdicts, host: Rollout) -> tuple[Verdicts, Rollout]:
   """What `shaped` reads of the rows of all processes, in their order."""
   lengths = {name: getattr(host, name)
              for name in ("length", "prompt_length", "truncated", "group_id")}

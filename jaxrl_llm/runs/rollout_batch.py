@@ -115,9 +115,9 @@ def iteration_key(seed: int, iteration: int) -> jax.Array:
 
 def next_prompts(source: RolloutSource, cursor: int) -> tuple[list[Problem], PromptBatch]:
   """(problems, prompts on the host) of this process, of the task's batch at `cursor`."""
-  task, rollout, share = source.task, source.rollout, source.share
-  problems = task.batch(cursor)[share]
-  first_row = cursor * rollout.rows + share.start * rollout.group_size
+  task, rollout, process_prompts = source.task, source.rollout, source.process_prompts
+  problems = task.batch(cursor)[process_prompts]
+  first_row = cursor * rollout.rows + process_prompts.start * rollout.group_size
   return problems, prompt_batch(task, problems, rollout.max_prompt_tokens,
                                 group_size=rollout.group_size, first_row=first_row)
 
@@ -132,15 +132,15 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
   """
   begin, sampler = time.perf_counter(), source.sampler
   problems, prompts = next_prompts(source, cursor)
-  of_rows = {"problems": by_row(prompts, problems)} if sampler.environment else {}
+  row_inputs = {"problems": by_row(prompts, problems)} if sampler.environment else {}
   placed = parallel.to_global(prompts, source.prompt_mesh)
   rollout, metrics = sampler.sample(params, placed, iteration_key(source.seed, cursor),
-                                    sampler.sampling, **of_rows)
+                                    sampler.sampling, **row_inputs)
   rollout = rollout.replace(policy_step=jnp.where(rollout.mask, step, 0))
   return Dispatched(problems, rollout, cursor + 1, metrics, begin)
 
 
-def verified(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> RolloutBatch:
+def verify_batch(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> RolloutBatch:
   """Waits for this process's rows and verifies them, unless they are."""
   if isinstance(dispatched, RolloutBatch):
     return dispatched
@@ -150,7 +150,7 @@ def verified(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> Ro
                     host)
   refuse_if_all_failed(source.task, verdicts.given)
   metrics = dispatched.metrics
-  if source.several:
+  if source.multi_process:
     metrics = pooled_metrics(processes.exchange("samplers", metrics))
   metrics = metrics | {
       "time/rollout": sampled - dispatched.begin,

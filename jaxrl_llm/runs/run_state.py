@@ -1,4 +1,4 @@
-"""The state that goes from one iteration to the next, and its shape in a checkpoint."""
+"""The state between two iterations, and its shape in a checkpoint."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ class RunState:
   Attributes:
     state: trained parameters and optimizer.
     cursor: index of the next task batch, from which row ids follow.
-    carried: what update transforms carry on the host from rollout batch to rollout batch, by name.
+    transform_state: state of update transforms between rollout batches, on the host, by name.
     stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
       oldest first.
     unfinished: with `updates.in_flight`, the completions that continue in the next iteration.
@@ -35,7 +35,7 @@ class RunState:
 
   state: TrainState
   cursor: int
-  carried: dict[str, Any]
+  transform_state: dict[str, Any]
   stale: tuple[TrainState, ...] = ()
   unfinished: Unfinished | None = None
 
@@ -43,8 +43,8 @@ class RunState:
     """Step and parameters of the policy that samples in the next iteration."""
     return self.stale[0].replace(frozen=self.state.frozen) if self.stale else self.state
 
-  def aged(self) -> "RunState":
-    """The stale copies as the iteration leaves them: the current parameters in, the oldest out.
+  def with_new_snapshot(self) -> "RunState":
+    """Adds the current parameters to the stale copies and drops the oldest.
 
     Call it before the updates, which donate the current parameters.
     """
@@ -52,13 +52,13 @@ class RunState:
     return dataclasses.replace(self, stale=stale)
 
   def saved(self) -> dict:
-    """What a checkpoint holds. Frozen parameters are left out: they are the start's."""
+    """Returns the tree of a checkpoint, without the frozen parameters, which are the start's."""
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     if self.stale:
       tree["stale"] = list(self.stale)
     if self.unfinished is not None:
       tree["unfinished"] = self.unfinished._asdict()
-    return tree | self.carried
+    return tree | self.transform_state
 
 
 def first_state(learner: Learner, start: Start) -> RunState:

@@ -218,7 +218,7 @@ def test_the_newest_iterations_are_kept(tmp_path, form):
 
 
 def test_the_keys_bound_what_is_written(tmp_path, form):
-  source = types.SimpleNamespace(rollout=RolloutConfig(group_size=2), several=False)
+  source = types.SimpleNamespace(rollout=RolloutConfig(group_size=2), multi_process=False)
   for iteration in range(1, 10):
     outputs.write_rollouts(tmp_path, iteration, rows(), RolloutFilesConfig(2, 1, 3), source)
   assert folder(tmp_path).rollout_iterations() == [4, 6, 8]

@@ -13,7 +13,7 @@ from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config, DynamicSamplingConfig, MeshConfig, RolloutConfig
 from jaxrl_llm.runs import dynamic_sampling
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError, group_kinds, sample_batch
-from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, verified
+from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, verify_batch
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Reward, Rollout, Sampling
 
@@ -156,7 +156,7 @@ def test_rows_are_on_the_device_before_any_is_verified():
   source = make_source(cfg, task, sampler())
   dispatched = dispatch(source, None, 0, 1)
   assert dispatched.rollout.tokens.shape == (6, 4) and not asked
-  batch = verified(source, dispatched)
+  batch = verify_batch(source, dispatched)
   assert batch.rollout is dispatched.rollout and len(asked) == 1
 
 

@@ -33,7 +33,7 @@ MAX_RESTARTS = 3  # a worker that stops or ends while starting is replaced
 MEMORY = 4 << 30  # bytes of address space of one worker
 QUICK_SECONDS = 0.25  # processor time of a first try, which nearly all questions need less than
 GRACE = 30.0  # seconds that a busy machine may add to a question before its worker is replaced
-TOO_EXPENSIVE = Verdict(False, "costly")  # by its size
+TOO_EXPENSIVE = Verdict(False, "costly")  # too large, or timed out twice
 TIMED_OUT = Verdict(False, "none", "timeout")  # by the time that it took
 BUDGET_EXHAUSTED = Verdict(False, "none",
                            "timeout: other answers of the batch took all of its time")
@@ -104,7 +104,7 @@ class Pool:
 
   def _run(self, questions: list[Question], count: int, timeout: float,
            until: float) -> dict[Question, Verdict]:
-    """Asks each question once; those not asked before the time `until` are SPENT."""
+    """Asks each question once; those not asked before `until` are BUDGET_EXHAUSTED."""
     waiting, verdicts, failed = deque(questions), {}, 0
     while len(verdicts) < len(questions):
       if time.monotonic() >= until:

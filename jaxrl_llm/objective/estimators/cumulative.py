@@ -1,6 +1,7 @@
 """Estimators whose ratio depends on the preceding tokens."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -11,6 +12,14 @@ from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import prefix
 
 FAMILY = "prefix ratio"  # of all estimators of this module
+
+
+class Exponents(NamedTuple):
+  """Exponents of the position t: of the log-weight L_t / t^(1 - alpha), and of the window, t^power.
+  """
+
+  alpha: float
+  power: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +57,8 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: arXiv 2605.07331; constants from its public training script (the paper's own are
   unconfirmed).
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, (1.0, cfg.power))
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
+                   Exponents(alpha=1.0, power=cfg.power))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +78,8 @@ def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: the public code of arXiv 2605.07331, whose bounds for this mode are unconfirmed: ours are
   those of `ctpo`. PNPO: arXiv 2608.01418.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, (0.0, cfg.power))
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
+                   Exponents(alpha=0.0, power=cfg.power))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,16 +109,13 @@ def prefix_power(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: own derivation; nobody has published the values in between. The bounds are those of
   `ctpo`.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, (cfg.alpha, cfg.alpha - 0.5))
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
+                   Exponents(alpha=cfg.alpha, power=cfg.alpha - 0.5))
 
 
-def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: tuple[float, float]):
-  """Returns the loss of `ctpo` on L_t / t^(1 - alpha), with a window that grows as t^power.
-
-  Args:
-    exponents: alpha and power.
-  """
-  alpha, power = exponents
+def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: Exponents):
+  """Returns the loss of `ctpo` on L_t / t^(1 - alpha), with a window that grows as t^power."""
+  alpha, power = exponents.alpha, exponents.power
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   log_weight = prefix.cumulative_log_ratio(log_ratio, mask)
   position = jnp.maximum(prefix.token_index(mask), 1).astype(log_weight.dtype)

@@ -35,7 +35,8 @@ def interpolated(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array
 
   Source: arXiv 2512.06547, log-linear form, from AReaL's code.
   """
-  return between(log_probs, behavior_log_probs, share_of_policy(behavior_version, version))
+  share = share_of_policy(behavior_version, version)
+  return interpolated_anchor(log_probs, behavior_log_probs, share)
 
 
 def share_of_policy(behavior_version: Int[Array, "B L"],
@@ -46,9 +47,12 @@ def share_of_policy(behavior_version: Int[Array, "B L"],
   return jnp.where((lag <= 0) | (behavior_version < 0), 0, share)
 
 
-def between(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
-            share: Float[Array, "B L"]) -> Float[Array, "B L"]:
+def interpolated_anchor(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
+                        share: Float[Array, "B L"]) -> Float[Array, "B L"]:
   """Returns log mu + share (log pi - log mu) [B, L], without gradient; see `interpolated`."""
   dtype = jnp.promote_types(jnp.result_type(log_probs), jnp.float32)
   moved = log_probs.astype(dtype) - behavior_log_probs
   return lax.stop_gradient(behavior_log_probs + share * moved)
+
+
+between = interpolated_anchor  # former name

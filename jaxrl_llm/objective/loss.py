@@ -7,7 +7,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.config import EstimatorConfig, LossConfig
-from jaxrl_llm.objective import anchor as anchor_between
+from jaxrl_llm.objective import anchor as interpolation
 from jaxrl_llm.objective import correction, estimators, terms
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.objective.row_stats import (
@@ -80,7 +80,7 @@ def policy_loss(params, batch: TrainBatch, *, model,
   comes too early) enters no ratio and has loss 0, but stays in the denominators. A row without
   weight, which was dropped, enters no metric.
   """
-  batch = _of_weighted_rows(batch)
+  batch = _mask_unweighted_rows(batch)
   rollout, mask = batch.rollout, batch.rollout.mask
   extra = {"entropy"}.union(*(term.entry.stats for term in terms.active(cfg)))
   extra |= {"routing"} if cfg.num_experts else set()
@@ -93,15 +93,15 @@ def policy_loss(params, batch: TrainBatch, *, model,
   estimator = estimators.get_estimator(cfg.estimator.name)
   out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **statistics,
                   **estimator_columns(batch, cfg.estimator, stats.entropy))
-  corrections, of_correction = batch.correction_weights, {}
+  corrections, correction_metrics = batch.correction_weights, {}
   if is_interpolated(batch):
-    corrections, of_correction = correction.correction_weights(
+    corrections, correction_metrics = correction.correction_weights(
         anchor, rollout.behavior_log_probs, live, cfg.correction)
   weights = batch.loss_weights * corrections
   if cfg.correction.sequence_delta is not None:
     weights *= correction.sequence_mask(log_probs, anchor, batch.advantages, live, cfg.correction)
   loss = jnp.sum(weights * jnp.where(live, out.per_token_loss, 0))
-  metrics = {**out.metrics, **of_correction,
+  metrics = {**out.metrics, **correction_metrics,
              **ratio_metrics(log_probs, anchor, rollout.replace(mask=live)),
              **_policy_metrics(stats, batch, live, cfg)}
   inputs = terms.TermInputs(stats, batch, live, terms.surrogate_of(cfg))
@@ -111,7 +111,7 @@ def policy_loss(params, batch: TrainBatch, *, model,
 
 def is_interpolated(batch: TrainBatch) -> bool:
   """Whether the anchor lies between the sampler and the current policy; see objective/anchor.py."""
-  return anchor_between.SHARE in (batch.columns or {})
+  return interpolation.SHARE in (batch.columns or {})
 
 
 def anchor_of(batch: TrainBatch, log_probs: Float[Array, "B L"]) -> Float[Array, "B L"]:
@@ -119,8 +119,8 @@ def anchor_of(batch: TrainBatch, log_probs: Float[Array, "B L"]) -> Float[Array,
   if batch.anchor_log_probs is not None:
     return batch.anchor_log_probs
   if is_interpolated(batch):
-    return anchor_between.between(log_probs, batch.rollout.behavior_log_probs,
-                                  batch.columns[anchor_between.SHARE])
+    return interpolation.interpolated_anchor(log_probs, batch.rollout.behavior_log_probs,
+                                             batch.columns[interpolation.SHARE])
   return lax.stop_gradient(log_probs)
 
 
@@ -145,7 +145,7 @@ def regularizer_weights(batch: TrainBatch) -> Float[Array, "B L"]:
   return batch.loss_weights if batch.regularizer_weights is None else batch.regularizer_weights
 
 
-def _of_weighted_rows(batch: TrainBatch) -> TrainBatch:
+def _mask_unweighted_rows(batch: TrainBatch) -> TrainBatch:
   """Returns the batch with an empty mask in rows without any weight."""
   weighted = jnp.any(regularizer_weights(batch) != 0, axis=1, keepdims=True)
   return batch.replace(rollout=batch.rollout.replace(mask=batch.rollout.mask & weighted))

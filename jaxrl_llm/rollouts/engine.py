@@ -8,9 +8,9 @@ rounding: `run` samples what `sampler.generate` samples.
 With an environment, a row has turns. What the environment inserts after a turn is fed through the
 row's cache token by token, in the same chunks in which other rows sample.
 
-  book.py    what the host knows of each row, and the rules by which it goes on or ends
-  turns.py   an environment ends turns and answers them in threads; touches the book only
-  ring.py    slots and cache on the device; reads the book
+  rollout_table.py    state of each completion on the host, and when it continues or ends
+  turns.py    an environment ends turns and answers them in threads; changes the table only
+  ring.py    slots and cache on the device; reads the table
   decoding.py, chunk.py, sizes.py    the compiled programs, and their sizes
   hand_over.py    the sampler's copy of the weights
   engines.py    an engine for each device
@@ -25,12 +25,12 @@ from jaxrl_llm import parallel
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import sizes, turns
 from jaxrl_llm.rollouts.assembly import Completions, assemble, rollout_shape
-from jaxrl_llm.rollouts.book import Book, Stats
 from jaxrl_llm.rollouts.chunk import Sampled
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.rollouts.ring import Ring
+from jaxrl_llm.rollouts.rollout_table import RolloutTable, Stats
 from jaxrl_llm.rollouts.sizes import EngineConfig, programs
 from jaxrl_llm.rollouts.turns import Turns
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
@@ -77,10 +77,10 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
   """
   settings = {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens,
               "tool_workers": tool_workers, "tool_chunks": tool_chunks}
-  book = _book(prompts, max_new, cfg, mesh, (environment, settings))
-  _decode(book, Ring(book, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
+  table = _make_table(prompts, max_new, cfg, mesh, (environment, settings))
+  _decode(table, Ring(table, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
           environment, settings)
-  return _on_devices(_assemble(book, np.arange(len(book.limit))), mesh), book.stats
+  return _on_devices(_assemble(table, np.arange(len(table.limit))), mesh), table.stats
 
 
 def run_on(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, in_flight: InFlight, *,
@@ -100,42 +100,46 @@ def run_on(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, in_
     other rows, in their order, for the next run; Stats).
   """
   settings = turns.UNSET | settings
-  book = _book(prompts, None, cfg, mesh, (environment, settings))
-  book.resume(in_flight.begun, in_flight.step)
-  _decode(book, Ring(book, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
+  table = _make_table(prompts, None, cfg, mesh, (environment, settings))
+  table.resume(in_flight.begun, in_flight.step)
+  _decode(table, Ring(table, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
           environment, settings, in_flight.groups)
-  ended = np.flatnonzero(book.ended_groups(cfg.group_size))[:in_flight.groups]
-  returned = np.isin(np.arange(len(book.limit)) // cfg.group_size, ended)
-  return (_on_devices(_assemble(book, np.flatnonzero(returned)), mesh),
-          Unfinished.of_book(book, np.flatnonzero(~returned)), book.stats)
+  ended = np.flatnonzero(table.ended_groups(cfg.group_size))[:in_flight.groups]
+  returned = np.isin(np.arange(len(table.limit)) // cfg.group_size, ended)
+  return (_on_devices(_assemble(table, np.flatnonzero(returned)), mesh),
+          Unfinished.from_table(table, np.flatnonzero(~returned)), table.stats)
 
 
-def _book(prompts: PromptBatch, max_new, cfg: EngineConfig, mesh: Mesh | None,
-          turn_parts: tuple[Environment | None, dict]) -> Book:
-  """The book of a run, of checked arguments; `turn_parts`: environment and settings of turns."""
+def _make_table(prompts: PromptBatch, max_new, cfg: EngineConfig, mesh: Mesh | None,
+                turn_parts: tuple[Environment | None, dict]) -> RolloutTable:
+  """Checks the arguments of a run and returns its table.
+
+  Args:
+    turn_parts: environment and settings of turns.
+  """
   environment, settings = turn_parts
   turns.check(environment, settings)
   host = jax.tree.map(np.asarray, jax.device_get(prompts))
   limit = np.full(len(host.row_id), cfg.max_new_tokens) if max_new is None else np.asarray(max_new)
   sizes.check(cfg, host, limit, mesh)
-  return Book(host, limit, cfg, 0 if environment is None else settings["max_turns"],
+  return RolloutTable(host, limit, cfg, 0 if environment is None else settings["max_turns"],
               settings["max_turn_tokens"])
 
 
-def _decode(book: Book, ring: Ring, environment: Environment | None, settings: dict,
+def _decode(table: RolloutTable, ring: Ring, environment: Environment | None, settings: dict,
             groups: int | None = None) -> None:
   """Decodes until `groups` groups have ended; None: until all rows have."""
   pending_turns = None
   if environment is not None:
-    pending_turns = Turns(environment, book, settings["tool_workers"], settings["tool_chunks"],
+    pending_turns = Turns(environment, table, settings["tool_workers"], settings["tool_chunks"],
                           ring.vocab_size)
   try:
-    while not (groups and book.ended_groups(ring.cfg.group_size).sum() >= groups) and ring.admit():
+    while not (groups and table.ended_groups(ring.cfg.group_size).sum() >= groups) and ring.admit():
       if pending_turns:
         pending_turns.collect()
-      if book.active().any():
+      if table.active().any():
         ring.fit()
-        _enter(book, pending_turns, *ring.decode())
+        _record_chunk(table, pending_turns, *ring.decode())
     if pending_turns:
       pending_turns.collect_all()
   finally:
@@ -143,31 +147,34 @@ def _decode(book: Book, ring: Ring, environment: Environment | None, settings: d
       pending_turns.close()
 
 
-def _enter(book: Book, pending_turns: Turns | None, row: np.ndarray, sampled: Sampled) -> None:
-  """Enters a chunk in the book, cuts turns that are over, and ends finished rows.
+def _record_chunk(table: RolloutTable, pending_turns: Turns | None, row: np.ndarray,
+                  sampled: Sampled) -> None:
+  """Adds a chunk to the table, cuts turns that are over, and ends finished rows.
 
   Args:
     row: [S], the row of each slot.
   """
   for slot in np.flatnonzero(sampled.count):
     r, count = row[slot], sampled.count[slot]
-    if not book.enter(r, sampled.tokens[slot, :count], sampled.log_probs[slot, :count]):
+    if not table.add_tokens(r, sampled.tokens[slot, :count], sampled.log_probs[slot, :count]):
       continue  # only pending tokens were fed
     if pending_turns and pending_turns.ends(r):
       continue  # the row waits for an answer
     if sampled.stopped[slot]:
-      book.end(r, STOP_TOKEN)
-    elif book.full(r):
-      book.end(r, STOP_LENGTH)
+      table.end(r, STOP_TOKEN)
+    elif table.full(r):
+      table.end(r, STOP_LENGTH)
 
 
-def _assemble(book: Book, rows: np.ndarray) -> Rollout:
+def _assemble(table: RolloutTable, rows: np.ndarray) -> Rollout:
   """The rollout of these rows, on the host."""
-  of_turns = {"turn_id": book.turn_id[rows], "void": book.void[rows]} if book.max_turns else {}
-  completions = Completions(*(x[rows] for x in (book.tokens, book.log_probs, book.count,
-                                                book.reason)))
-  return assemble(jax.tree.map(lambda x: x[rows], book.prompts), completions, pad_id=book.pad_id,
-                  policy_step=book.policy_step[rows], **of_turns)
+  turn_fields = {}
+  if table.max_turns:
+    turn_fields = {"turn_id": table.turn_id[rows], "void": table.void[rows]}
+  completions = Completions(*(x[rows] for x in (table.tokens, table.log_probs, table.count,
+                                                table.reason)))
+  return assemble(jax.tree.map(lambda x: x[rows], table.prompts), completions, pad_id=table.pad_id,
+                  policy_step=table.policy_step[rows], **turn_fields)
 
 
 def _on_devices(rollout: Rollout, mesh: Mesh | None) -> Rollout:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import engine, hand_over
-from jaxrl_llm.rollouts.book import Stats
+from jaxrl_llm.rollouts.rollout_table import Stats
 from jaxrl_llm.rollouts.sizes import EngineConfig
 from jaxrl_llm.types import PromptBatch, Rollout, Sampling
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_llm.rollouts.book import CARRIED, GOES_ON
+from jaxrl_llm.rollouts.rollout_table import CARRIED, NOT_ENDED
 
 
 class Unfinished(NamedTuple):
@@ -18,7 +18,7 @@ class Unfinished(NamedTuple):
 
   Attributes:
     row_id: [R] int32, unique in the training run.
-    tokens, log_probs, policy_step, turn_id: [R, N], as in `book.Book`, by completion token.
+    tokens, log_probs, policy_step, turn_id: [R, N], as in `RolloutTable`, by completion token.
     count, reason, turn, begin, checked: [R] int32, as there.
     void: [R] bool, as there.
   """
@@ -36,12 +36,12 @@ class Unfinished(NamedTuple):
   void: np.ndarray
 
   @staticmethod
-  def of_book(book, rows: np.ndarray) -> "Unfinished":
-    """Copies rows of a book."""
-    state = {name: getattr(book, name)[rows] for name in CARRIED}
-    of_rows = {name: x.astype(np.int32) for name, x in state.items()
+  def from_table(table, rows: np.ndarray) -> "Unfinished":
+    """Copies rows of a table."""
+    state = {name: getattr(table, name)[rows] for name in CARRIED}
+    integers = {name: x.astype(np.int32) for name, x in state.items()
                if np.issubdtype(x.dtype, np.integer)}
-    return Unfinished(np.asarray(book.prompts.row_id[rows], np.int32), **state | of_rows)
+    return Unfinished(np.asarray(table.prompts.row_id[rows], np.int32), **state | integers)
 
 
 def not_begun(row_id: np.ndarray, size: int) -> Unfinished:
@@ -51,7 +51,7 @@ def not_begun(row_id: np.ndarray, size: int) -> Unfinished:
   return Unfinished(
       row_id.astype(np.int32), per_token,
       np.zeros((rows, size), np.float32), per_token.copy(), per_token.copy(), zeros,
-      np.full(rows, GOES_ON, np.int32), zeros + 1, zeros.copy(), zeros.copy(),
+      np.full(rows, NOT_ENDED, np.int32), zeros + 1, zeros.copy(), zeros.copy(),
       np.zeros(rows, bool))
 
 

@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts import decoding, sizes
-from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Sampled, Shared
 from jaxrl_llm.rollouts.next_token import Draw, rules_on
+from jaxrl_llm.rollouts.rollout_table import RolloutTable
 from jaxrl_llm.rollouts.sizes import EngineConfig
 
 
@@ -71,17 +71,17 @@ class Ring:
     prompt_widths: see `sizes.prompt_widths`; the whole width only, if prompts are shared.
   """
 
-  def __init__(self, book: Book, params, draw: Draw, *, model: Model, cfg: EngineConfig,
+  def __init__(self, table: RolloutTable, params, draw: Draw, *, model: Model, cfg: EngineConfig,
                mesh: Mesh | None):
-    rows, width = book.prompts.tokens.shape
-    self.book, self.cfg, self.mesh, self.draw = book, cfg, mesh, draw
+    rows, width = table.prompts.tokens.shape
+    self.table, self.cfg, self.mesh, self.draw = table, cfg, mesh, draw
     self.vocab_size = model.config.vocab_size
     self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0,
                                    mesh)
     self.rules = rules_on(draw.sampling)
     self.params = self.programs.decode_params(params)
     self.batch_sizes = sizes.batch_sizes(cfg, rows, sizes.shards(mesh))
-    self.ring_sizes = sizes.ring_sizes(cfg, rows, book.max_turns)
+    self.ring_sizes = sizes.ring_sizes(cfg, rows, table.max_turns)
     self.row, self.start = np.full(self.batch_sizes[0], -1), np.zeros(self.batch_sizes[0], int)
     self.columns, self.used, self.cache = self.ring_sizes[0], 0, None
     self.wave, self._prefilled = (0, 0), []
@@ -97,24 +97,24 @@ class Ring:
 
   def live(self) -> np.ndarray:
     """Returns [S] bool, slots whose row is in flight."""
-    return (self.row >= 0) & self.book.in_flight()[self.row]
+    return (self.row >= 0) & self.table.in_flight()[self.row]
 
   def active(self) -> np.ndarray:
     """Returns [S] bool, slots whose row is in flight and waits for no answer."""
-    return (self.row >= 0) & self.book.active()[self.row]
+    return (self.row >= 0) & self.table.active()[self.row]
 
   # Admission.
 
   def admit(self) -> bool:
     """Gives free slots to queued rows; returns whether any row is in flight."""
     idle = not self.live().any()
-    if idle and self.book.queued():
+    if idle and self.table.queued():
       self._restart()
     free = np.flatnonzero(~self.live()) if self.cfg.refill or idle else np.array([], int)
-    while len(free) and self.book.queued():
-      if self.book.admitted == self.wave[1]:
+    while len(free) and self.table.queued():
+      if self.table.admitted == self.wave[1]:
         self._prefill()
-      rows = self.book.next_rows(min(self.book.admitted + len(free), self.wave[1]))
+      rows = self.table.next_rows(min(self.table.admitted + len(free), self.wave[1]))
       if not len(rows):
         continue
       enter_prompts = self._copy_prompts if self.store is None else self._share_prompts
@@ -123,7 +123,7 @@ class Ring:
         break
       slots, free = free[:len(rows)], free[len(rows):]
       self.row[slots], self.start[slots] = rows, self.used
-      self.book.admitted += len(rows)
+      self.table.admitted += len(rows)
     return bool(self.live().any())
 
   def _restart(self) -> None:
@@ -138,7 +138,7 @@ class Ring:
 
     A short last wave repeats its last group, so that one compiled shape serves every wave.
     """
-    prompts, first, rows = self.book.prompts, self.book.admitted, len(self.book.limit)
+    prompts, first, rows = self.table.prompts, self.table.admitted, len(self.table.limit)
     size, width = self.cfg.group_size, prompts.tokens.shape[1]
     groups, piece = sizes.prefill_groups(self.cfg, rows, width, sizes.shards(self.mesh))
     leaders = np.minimum(first + size * np.arange(groups), rows - size)
@@ -185,7 +185,7 @@ class Ring:
 
   def fit(self) -> None:
     """Brings batch and ring to the smallest sizes that the next chunk needs."""
-    if not self.book.queued():
+    if not self.table.queued():
       self._compact()
     self._make_room()
     self._resize()
@@ -211,7 +211,7 @@ class Ring:
       oldest = slots[np.argmin(self.start[slots])]
       if self.used - self.start[oldest] + self._steps() <= self.ring_sizes[-1]:
         return
-      self.book.rewind(self.row[oldest])
+      self.table.rewind(self.row[oldest])
       self.start[oldest] = self.used
 
   def _resize(self) -> None:
@@ -239,10 +239,10 @@ class Ring:
     """Decodes one chunk; returns ([S] row of each slot, what the slots sampled, on the host)."""
     live, active = self.live(), self.active()
     row = np.where(live, self.row, 0)
-    token, position = self.book.next_fed(row)
-    turn_inputs = self.book.pending(row, self.cfg.chunk) if self.book.inserts else ()
-    per_row = (token, position, np.where(active, self.book.left(row), 0),
-               self.cfg.min_new_tokens - self.book.cursor[row], self.book.prompts.row_id[row],
+    token, position = self.table.next_fed(row)
+    turn_inputs = self.table.pending(row, self.cfg.chunk) if self.table.inserts else ()
+    per_row = (token, position, np.where(active, self.table.left(row), 0),
+               self.cfg.min_new_tokens - self.table.cursor[row], self.table.prompts.row_id[row],
                *turn_inputs)
     quota = min(self._quota(live.sum()), active.sum())
     inputs = ChunkInputs(np.int32(self.width + self.used), np.int32(self._steps()), np.int32(quota),
@@ -260,14 +260,14 @@ class Ring:
 
   def _steps(self) -> int:
     """Returns the steps of the next chunk at most: no row needs more."""
-    return int(min(self.cfg.chunk, self.book.left(self.row[self.active()]).max()))
+    return int(min(self.cfg.chunk, self.table.left(self.row[self.active()]).max()))
 
   def _quota(self, live: int) -> int:
     """Returns how many rows must end for a chunk to end early.
 
     Enough rows to admit others in their place, or to reach the next smaller batch.
     """
-    if self.book.queued():
+    if self.table.queued():
       return (self.cfg.quota or max(1, len(self.row) // 16)) if self.cfg.refill else live
     smaller = [size for size in self.batch_sizes if size < len(self.row)]
     return live - smaller[0] if smaller and live > smaller[0] else live
@@ -278,12 +278,12 @@ class Ring:
     Args:
       visible_before: [S], tokens that the first sampled token of each slot could see.
     """
-    stats, steps, new = self.book.stats, int(sampled.steps), sampled.count.astype(int)
+    stats, steps, new = self.table.stats, int(sampled.steps), sampled.count.astype(int)
     stats.chunks += 1
     stats.slot_steps += len(self.row) * steps
     columns = len(self.row) * (self.width + self.columns)
     if self.store is not None:
-      columns += len(self.store.group) * self.book.prompts.tokens.shape[1]
+      columns += len(self.store.group) * self.table.prompts.tokens.shape[1]
     held_bytes = columns * self._column_bytes
     stats.cache_bytes_read += steps * held_bytes
     stats.cache_bytes_held = max(stats.cache_bytes_held, held_bytes)

@@ -1,7 +1,7 @@
 """Turns of a row: an environment ends them, and answers in threads while other rows continue.
 
 The end of a turn is found between two chunks, so a row may have sampled some tokens too many. They
-are dropped from the book, and their entries in the cache are forgotten once the row continues
+are dropped from the table, and their entries in the cache are forgotten once the row continues
 (`chunk._forget`). The noise of a token depends on its position only, so chunks of one step would
 have sampled the same tokens.
 
@@ -18,8 +18,8 @@ import time
 import numpy as np
 
 from jaxrl_llm.fields import ConfigError, PluginError
-from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.environment import Continue, Environment, Stop
+from jaxrl_llm.rollouts.rollout_table import RolloutTable
 
 # Settings of turns, with the value that `engine.run` takes without an environment.
 UNSET = {"max_turns": 1, "max_turn_tokens": None, "tool_workers": 4, "tool_chunks": None}
@@ -56,19 +56,20 @@ def _check_outcome(outcome, vocab_size: int | None) -> None:
 
 
 class Turns:
-  """Asks an environment about turns, and enters its answers in the book.
+  """Asks an environment about turns, and adds its answers to the table.
 
   Args:
-    book: its rows wait while their answers are under way.
+    table: its rows wait while their answers are under way.
     workers: threads in which the environment answers.
     chunks: chunks that other rows decode before an answer is entered. None: as soon as it is there.
     vocab_size: token ids of an answer are below it; None: they are not checked.
   """
 
-  def __init__(self, environment: Environment, book: Book, workers: int, chunks: int | None = None,
+  def __init__(self, environment: Environment, table: RolloutTable, workers: int,
+               chunks: int | None = None,
                vocab_size: int | None = None):
     self._vocab_size = vocab_size
-    self.environment, self.book, self.chunks = environment, book, chunks
+    self.environment, self.table, self.chunks = environment, table, chunks
     self._answers = {}  # row -> (answer under way, number of chunks at which it is due)
     self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="environment")
 
@@ -78,19 +79,19 @@ class Turns:
     Raises:
       ConfigError: the environment returns a length outside of the turn.
     """
-    ids = self.book.turn_ids(row)
+    ids = self.table.turn_ids(row)
     with self._blamed("turn_end"):
-      length = self.environment.turn_end(ids, int(self.book.checked[row]))
-    self.book.checked[row] = len(ids)
+      length = self.environment.turn_end(ids, int(self.table.checked[row]))
+    self.table.checked[row] = len(ids)
     if length is None:
       return False
     if not isinstance(length, (int, np.integer)) or not 1 <= length <= len(ids):
       raise PluginError(f"{self._where}: turn_end = {length!r}: allowed are None and 1 to the "
                         f"turn's {len(ids)} tokens. Fix: the environment.")
-    self.book.cut(row, length)
-    row_id = int(self.book.prompts.row_id[row])
-    answer = self._pool.submit(self._step, row_id, ids[:length], self.book.in_last_turn(row))
-    self._answers[row] = answer, self.book.stats.chunks + (self.chunks or 0)
+    self.table.cut(row, length)
+    row_id = int(self.table.prompts.row_id[row])
+    answer = self._pool.submit(self._step, row_id, ids[:length], self.table.in_last_turn(row))
+    self._answers[row] = answer, self.table.stats.chunks + (self.chunks or 0)
     return True
 
   def _step(self, row_id: int, ids: list[int], last: bool) -> tuple[Continue | Stop, float]:
@@ -137,18 +138,18 @@ class Turns:
   def _enter(self, rows: list[int]) -> None:
     for row in rows:
       outcome, seconds = self._answers.pop(row)[0].result()
-      self.book.stats.tool_calls += 1
-      self.book.stats.tool_seconds += seconds
+      self.table.stats.tool_calls += 1
+      self.table.stats.tool_seconds += seconds
       if isinstance(outcome, Stop):
-        self.book.stop(row, outcome.reason, outcome.ids, outcome.void)
+        self.table.stop(row, outcome.reason, outcome.ids, outcome.void)
       else:
-        self.book.go_on(row, outcome.ids)
+        self.table.start_next_turn(row, outcome.ids)
 
   def _answered(self) -> list[int]:
     """Returns the rows whose answers are entered now, in the order in which they were asked."""
-    stuck = bool(self._answers) and not self.book.active().any()
+    stuck = bool(self._answers) and not self.table.active().any()
     if self.chunks is not None:
-      now = self.book.stats.chunks
+      now = self.table.stats.chunks
       if stuck:
         now = max(now, min(due for _, due in self._answers.values()))
       return [row for row, (_, due) in self._answers.items() if due <= now]

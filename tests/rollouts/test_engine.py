@@ -18,10 +18,10 @@ from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts import chunk, decoding, engine, generate, hand_over, sizes
-from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.rollouts.ring import Ring
+from jaxrl_llm.rollouts.rollout_table import RolloutTable
 from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(
@@ -265,10 +265,10 @@ def test_batch_sizes(slots, compact, rows, shards, expected):
 
 def test_each_prompt_is_prefilled_once():
   batch = prompts()
-  book = Book(batch, np.full(32, NEW), config())
-  ring = Ring(book, PARAMS, Draw(KEY, Sampling.of(1.0)), model=MODEL, cfg=config(slots=32),
+  table = RolloutTable(batch, np.full(32, NEW), config())
+  ring = Ring(table, PARAMS, Draw(KEY, Sampling.of(1.0)), model=MODEL, cfg=config(slots=32),
               mesh=None)
-  assert ring.admit() and book.admitted == 32
+  assert ring.admit() and table.admitted == 32
   (_, prefilled), = ring._prefilled
   assert prefilled.positions.shape == (8, WIDTH), "one prompt per group"
 
@@ -284,9 +284,9 @@ def long_prompts() -> PromptBatch:
 @pytest.mark.slow
 def test_long_prompts_are_prefilled_by_length():
   batch = long_prompts()
-  ring = Ring(Book(batch, np.full(32, NEW), config()), PARAMS, Draw(KEY, Sampling.of(1.0)),
+  ring = Ring(RolloutTable(batch, np.full(32, NEW), config()), PARAMS, Draw(KEY, Sampling.of(1.0)),
               model=MODEL, cfg=config(slots=32), mesh=None)
-  assert ring.admit() and ring.book.admitted == 32
+  assert ring.admit() and ring.table.admitted == 32
   assert [(sorted(members), prefilled.positions.shape) for members, prefilled in ring._prefilled] \
       == [([0, 7], (2, 128)), ([2, 4], (2, 128)), ([3, 6], (2, 256)), ([1, 5], (2, 300))]
   expected = sampler()(PARAMS, batch, KEY, Sampling.of(1.0))

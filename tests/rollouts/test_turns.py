@@ -16,11 +16,11 @@ from jaxrl_llm.config import MeshConfig, ModelConfig, StepConfig
 from jaxrl_llm.fields import ConfigError, PluginError
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import chunk, decoding, engine
-from jaxrl_llm.rollouts.book import Book
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.environment import Continue, Stop, ToolEnvironment
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.protocols import Inline
+from jaxrl_llm.rollouts.rollout_table import RolloutTable
 from jaxrl_llm.tasks.tokenizer import character_tokenizer, encode
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import (
@@ -214,7 +214,7 @@ def ended_by_call(row: Row) -> bool:
   return row.begin < len(row.ids) and row.ids[-1] in CALLS
 
 
-real_forget, real_go_on = chunk._forget, Book.go_on
+real_forget, real_start = chunk._forget, RolloutTable.start_next_turn
 
 
 def forget_nothing(cache, position):
@@ -226,7 +226,7 @@ def forget_too_much(cache, position):
 
 
 def skip(self, row, ids):
-  real_go_on(self, row, ids)
+  real_start(self, row, ids)
   self.cursor[row] = self.count[row]
 
 
@@ -237,8 +237,8 @@ def late_limit(self, row):
 WRONG = {
     "what was dropped stays visible": (chunk, "_forget", forget_nothing),
     "forgets one column too many": (chunk, "_forget", forget_too_much),
-    "the answer is not fed": (Book, "go_on", skip),
-    "a turn's limit comes one token late": (Book, "turn_limit", late_limit),
+    "the answer is not fed": (RolloutTable, "start_next_turn", skip),
+    "a turn's limit comes one token late": (RolloutTable, "turn_limit", late_limit),
 }
 
 

@@ -1,7 +1,8 @@
-"""The book of rows: what the host knows of each row, and the rules by which a row goes on or ends.
+"""Host-side state of each completion, and when it continues or ends.
 
-Plain numpy. The device's side (ring.py) reads which rows go on and from where; what it sampled is
-entered here. Turns (turns.py) are cut here and continued here with what an environment answers.
+Plain numpy. The device's side (ring.py) reads which rows continue and from where; the tokens that
+it samples are added here. Turns (turns.py) are cut here and continued here with the ids that an
+environment inserts.
 """
 
 import dataclasses
@@ -11,15 +12,15 @@ import numpy as np
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.types import STOP_LENGTH, STOP_TURNS, PromptBatch
 
-GOES_ON = -1  # `Book.reason` of a row that has not ended
-# What another run needs to go on with a row; see in_flight.py.
+NOT_ENDED = -1  # `RolloutTable.reason` of a row that has not ended
+# State that another run needs to continue a row; see in_flight.py.
 CARRIED = ("tokens", "log_probs", "policy_step", "turn_id", "count", "reason", "turn", "begin",
            "checked", "void")
 
 
 @dataclasses.dataclass
 class Stats:
-  """What a run did, counted on the host.
+  """Counts of a run of the engine, made on the host.
 
   Attributes:
     slot_steps: decode steps times slots, whether a row was in the slot or not.
@@ -32,8 +33,8 @@ class Stats:
     cache_bytes_held: bytes of the largest cache, shared prompts included.
     chunks: calls of the decode program.
     dropped_tokens: tokens sampled after the end of a turn.
-    replayed_steps: slot-steps that fed again what the cache had lost, see `Book.rewind`, or what
-      another run had sampled.
+    replayed_steps: slot-steps that fed again tokens that the cache had lost, see
+      `RolloutTable.rewind`, or that another run had sampled.
     tool_calls: steps of the environment.
     tool_seconds: sum of their wall-clock times, in seconds.
   """
@@ -55,7 +56,7 @@ class Stats:
     return 1 - self.useful_steps / max(1, self.slot_steps)
 
 
-class Book:
+class RolloutTable:
   """B rows with at most N completion tokens each.
 
   A row is queued, then in flight, then ended. Rows are admitted in their order, so the queue is one
@@ -74,13 +75,13 @@ class Book:
     log_probs: [B, N] f32, nats, of sampled tokens; 0 elsewhere.
     turn_id: [B, N] int32, the turn of each sampled token, from 1; 0 elsewhere.
     policy_step: [B, N] int32, the step of the weights that sampled each token; 0 elsewhere.
-    step: of the weights that sample now; 0 unless `resume` was told.
+    step: of the weights that sample now; 0 unless `resume` set it.
     inserts: whether a row may have tokens that are fed and not sampled.
     count: [B], completion tokens.
     cursor: [B], completion tokens up to and including the one that the next decode step feeds; 0
       where it feeds the prompt's last token. Later tokens are pending: an environment inserted
       them, or the cache lost them, so they are fed as they are and not sampled.
-    reason: [B], STOP_* of `types`, or GOES_ON.
+    reason: [B], STOP_* of `types`, or NOT_ENDED.
     void: [B] bool, as in `types.Rollout`.
     turn: [B], the current turn, from 1.
     begin: [B], completion tokens before the current turn.
@@ -101,7 +102,7 @@ class Book:
     self.turn_id = np.zeros((rows, size), np.int32)
     self.policy_step, self.step = np.zeros((rows, size), np.int32), 0
     self.count, self.cursor = np.zeros(rows, int), np.zeros(rows, int)
-    self.reason, self.void = np.full(rows, GOES_ON), np.zeros(rows, bool)
+    self.reason, self.void = np.full(rows, NOT_ENDED), np.zeros(rows, bool)
     self.turn, self.begin = np.ones(rows, int), np.zeros(rows, int)
     self.checked = np.zeros(rows, int)
     self.waiting, self.admitted, self.stats = np.zeros(rows, bool), 0, Stats()
@@ -109,7 +110,7 @@ class Book:
     self._resumed = np.zeros(rows, int)  # tokens that another run sampled
 
   def resume(self, begun, step: int) -> None:
-    """Goes on with the rows of an `in_flight.Unfinished`, which are the first of the book.
+    """Continues the rows of an `in_flight.Unfinished`, which are the first of the table.
 
     Args:
       step: of the weights that sample now.
@@ -121,13 +122,13 @@ class Book:
 
   def ended_groups(self, size: int) -> np.ndarray:
     """Returns [B / size] bool, groups of `size` rows of which every row has ended."""
-    return (self.reason.reshape(-1, size) != GOES_ON).all(1)
+    return (self.reason.reshape(-1, size) != NOT_ENDED).all(1)
 
-  # Which rows go on, and from where.
+  # Which rows continue, and from where.
 
   def in_flight(self) -> np.ndarray:
     """Returns [B] bool, rows that hold a slot."""
-    return (np.arange(len(self.limit)) < self.admitted) & (self.reason == GOES_ON)
+    return (np.arange(len(self.limit)) < self.admitted) & (self.reason == NOT_ENDED)
 
   def active(self) -> np.ndarray:
     """Returns [B] bool, rows in flight that do not wait for an answer."""
@@ -138,13 +139,13 @@ class Book:
     return len(self.limit) - self.admitted
 
   def next_rows(self, last: int) -> np.ndarray:
-    """Returns the next queued rows before row `last` that go on, up to one that does not.
+    """Returns the next queued rows before row `last` that have not ended, up to one that has.
 
     Rows before them that an earlier run ended count as admitted from now on, and take no slot.
     """
-    while self.admitted < last and self.reason[self.admitted] != GOES_ON:
+    while self.admitted < last and self.reason[self.admitted] != NOT_ENDED:
       self.admitted += 1
-    ended = np.flatnonzero(self.reason[self.admitted:last] != GOES_ON)
+    ended = np.flatnonzero(self.reason[self.admitted:last] != NOT_ENDED)
     return np.arange(self.admitted, self.admitted + ended[0] if len(ended) else last)
 
   def turn_limit(self, row) -> np.ndarray:
@@ -174,12 +175,12 @@ class Book:
     column = np.minimum(self.cursor[row][:, None] + np.arange(size), self.tokens.shape[1] - 1)
     return np.take_along_axis(self.tokens[row], column, 1), self.count[row] - self.cursor[row]
 
-  # What a chunk of decode steps brings.
+  # Results of a chunk of decode steps.
 
-  def enter(self, row: int, tokens: np.ndarray, log_probs: np.ndarray) -> bool:
-    """Enters a chunk's tokens of one row; returns whether the chunk sampled any of them.
+  def add_tokens(self, row: int, tokens: np.ndarray, log_probs: np.ndarray) -> bool:
+    """Adds a chunk's tokens to a row; returns whether the chunk sampled any of them.
 
-    The row's pending tokens come first, and are in the book already.
+    The row's pending tokens come first, and are in the table already.
     """
     pending = min(len(tokens), self.count[row] - self.cursor[row])
     begin, end = self.count[row], self.count[row] + len(tokens) - pending
@@ -205,8 +206,8 @@ class Book:
   def rewind(self, row: int) -> None:
     """Makes all completion tokens of the row pending, because its cache is lost.
 
-    Counts the steps that the row takes again. For a row that waits this happens when it goes on: if
-    it ends instead, it never takes them.
+    Counts the steps that the row takes again. For a row that waits this happens when it continues:
+    if it ends instead, it never takes them.
     """
     self._lost[row] += max(0, self.cursor[row] - self._resumed[row])
     self.cursor[row] = 0
@@ -245,7 +246,7 @@ class Book:
     self.waiting[row], self.void[row] = False, void
     self.end(row, reason if self._insert(row, ids) else STOP_LENGTH)
 
-  def go_on(self, row: int, ids) -> None:
+  def start_next_turn(self, row: int, ids) -> None:
     """Inserts ids into a row that waited, and begins its next turn.
 
     Ends the row if it is in its last turn, if the ids do not fit, or if they fill it.

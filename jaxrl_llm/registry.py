@@ -273,7 +273,7 @@ class Choice:
   like fields: `.clip_high`. None as a number means no bound.
 
   Attributes:
-    name: of the method.
+    name: name of the method.
     given: ((number, value), ...), sorted by number.
   """
 

@@ -46,14 +46,14 @@ FIXES = "Fix: another --out, or the flags that it was begun with."
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What is sampled.
+  """Sampling settings.
 
   Attributes:
     samples: per problem, at most 4096.
     temperature, top_p, top_k, min_p: see `types.Sampling`. Temperature 0 is greedy; one sample says
       it all then.
     batch: rows sampled at once; changes speed and memory only.
-    seed: of the samples.
+    seed: seed of the samples.
   """
 
   samples: int = 8

@@ -34,10 +34,10 @@ class Planned:
     sizes: of the rollout on `rollout_mesh`.
     rules: fields of Sampling that prune the sampler's vocabulary.
     rollout_mesh: the devices that sample.
-    state: of the trainer.
+    state: state of the trainer.
     params: as the model reads them.
     prompts, rollout, scores, rewards, keep: of an iteration.
-    sampling, key: of the sampler.
+    sampling, key: arguments of the sampler.
   """
 
   learner: Learner

@@ -30,7 +30,7 @@ class BackendParts(NamedTuple):
 
   Attributes:
     rollout, server: sections of the config.
-    task, model: of the run.
+    task, model: parts of the run.
     mesh, rollout_mesh: the devices that train, to which rollouts come back, and that sample.
     environment: ends turns by tools or stop strings; None without either.
   """

@@ -54,7 +54,7 @@ def demonstrating(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutC
 
   Args:
     task_cfg, rollout: sections of the run.
-    seed: of the order.
+    seed: seed of the order.
     tokenizer: of the checkpoint in `pretrained`; None without one.
 
   Raises:

@@ -27,7 +27,7 @@ class Rows:
   Attributes:
     cfg: lengths, turns, and how many decode at once.
     group_size: completions of each prompt.
-    stop_ids, pad_id: of the task.
+    stop_ids, pad_id: token ids of the task.
     environment: ends turns by tools or stop strings; None without either.
   """
 

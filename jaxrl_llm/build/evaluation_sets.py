@@ -37,7 +37,7 @@ class EvaluationSet:
     cfg: what the task was made from.
     rollout: the lengths of a completion and its prompt, what ends it, and how many are sampled at
       once.
-    seed: of the run.
+    seed: seed of the run.
     samples, temperature: of its own; None: those of the run, or of the command that evaluates.
   """
 

@@ -1,4 +1,4 @@
-"""What a run trains with: the model, its optimizer and the compiled functions of an update."""
+"""The learner: the model, its optimizer and the compiled functions of an update."""
 
 import dataclasses
 import functools
@@ -60,7 +60,7 @@ class StepFn(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
-  """What a run trains with. Programs are compiled on first use.
+  """Model, optimizer and compiled functions of training. Programs are compiled on first use.
 
   Attributes:
     model, optimizer: static.

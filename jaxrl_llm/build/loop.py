@@ -1,6 +1,4 @@
-"""What a run's iterations are made with: where rollouts come from, how rewards are shaped, and when
-the loop evaluates and saves.
-"""
+"""Inputs of the training loop: rollout source, reward shaping, schedule."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,12 +24,12 @@ from jaxrl_llm.types import Task
 
 @dataclasses.dataclass(frozen=True)
 class RolloutSource:
-  """Where rollout batches come from; a batch follows from (parameters, cursor).
+  """Source of rollout batches; a batch follows from (parameters, cursor).
 
   Attributes:
-    task, sampler: of the run.
+    task, sampler: parts of the run.
     rollout: how many prompts and completions, and how long.
-    seed: of the run.
+    seed: seed of the run.
     max_draws: task batches at most from which dynamic sampling takes its groups; 0: it is off.
     uses_server: whether a server samples.
     can_enqueue: whether sampling a batch is one program on the training devices, which the loop can
@@ -55,12 +53,13 @@ class RolloutSource:
 
 @dataclasses.dataclass(frozen=True)
 class RewardShaping:
-  """What becomes of verified rewards before the update reads them.
+  """Shaping of verified rewards before the update reads them.
 
   Attributes:
-    cfg: of the run.
+    cfg: config of the run.
     max_new_tokens: the longest completion allowed.
-    function: of the registered shaping and its numbers; None where rewards stay as they are.
+    function: the registered shaping; None where rewards are unchanged.
+    numbers: its hyperparameters.
     shuffle_seed: of a control that deals the rewards to random completions; None: off.
     multi_process: whether the run has several processes.
   """
@@ -75,7 +74,7 @@ class RewardShaping:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """When the loop does what.
+  """Intervals of the loop: evaluation, checkpoints, records, profiling.
 
   Attributes:
     iterations: the last one.
@@ -86,7 +85,7 @@ class Schedule:
     overlap: whether the next batch is sampled during the updates.
     wait_for_updates: whether the loop waits for the updates before it samples, so that each time is
       measured by itself; False where both run at once.
-    title: of the progress bar.
+    title: title of the progress bar.
   """
 
   iterations: int
@@ -101,13 +100,13 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-  """What `runs.iteration.iterate` is made with.
+  """Parts that `runs.iteration.iterate` reads.
 
   Attributes:
     learner: scores rollouts, and makes batches and updates of them.
-    source: of the rollouts.
+    source: source of the rollouts.
     shaping: of their rewards.
-    schedule: of the run.
+    schedule: schedule of the run.
   """
 
   learner: Learner

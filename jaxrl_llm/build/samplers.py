@@ -1,4 +1,4 @@
-"""What a run samples with: programs, numerics, devices and tools."""
+"""The sampler: programs, numerics, devices and tools."""
 
 import dataclasses
 import logging
@@ -38,7 +38,7 @@ __all__ = ["HeldoutFn", "PrepareFn", "Problems", "SampleFn", "Sampler", "make_ru
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-  """What a run samples with. Programs are compiled on first use.
+  """Sampling functions of a run. Programs are compiled on first use.
 
   Attributes:
     sampling: temperature and vocabulary of the training rollouts.

@@ -15,7 +15,7 @@ def check(server: ServerConfig, rollout: RolloutConfig, vocabulary: VocabularyCo
   """Checks sections of a resolved config.
 
   Args:
-    compute_dtype: of the model.
+    compute_dtype: dtype of the model.
 
   Raises:
     ConfigError: no usable address or folder; several processes; numerics of a sampler that is not

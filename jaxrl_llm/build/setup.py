@@ -27,7 +27,7 @@ __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
 
 
 class Built(NamedTuple):
-  """What `build` returns, to be unpacked at once.
+  """Result of `build`, to be unpacked at once.
 
   Attributes:
     cfg: resolved, with the model shapes of the checkpoint in `pretrained`.

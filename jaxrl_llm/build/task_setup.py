@@ -31,7 +31,7 @@ class TaskSections(NamedTuple):
 
   Attributes:
     task, reward, rollout, tool, environment, warm_start: sections of the config.
-    seed: of the order.
+    seed: seed of the order.
     vocab_size: tokens that the network has.
   """
 

@@ -163,7 +163,7 @@ class VocabularyConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-  """What `policy_loss` reads.
+  """Options of `policy_loss`.
 
   Attributes:
     top_k, top_p, min_p: the rules of VocabularyConfig, if they apply to the trainer.
@@ -198,7 +198,7 @@ class LossConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig:
-  """What `optimizer_batches` reads."""
+  """Options of `optimizer_batches`."""
 
   group_size: int
   parts: int

@@ -194,7 +194,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class StepConfig:
-  """What `train_step` reads."""
+  """Options of `train_step`."""
 
   loss: LossConfig = LossConfig()
   micro_batches: int = 1

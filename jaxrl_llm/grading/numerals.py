@@ -26,7 +26,7 @@ class Number:
 
   Attributes:
     value: with its percent sign, its scale and a known unit.
-    start, end: of the digits in the sentence.
+    start, end: ends of the digits in the sentence.
     stands_alone: it is no part of a formula, a range, a time or a name.
     bounded: "more than", "at least", "not" or a sign of an inequality is before it.
     circumstance: a preposition before it makes it a side matter ("for 3 days", "the 16 glasses").

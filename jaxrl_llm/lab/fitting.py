@@ -34,10 +34,10 @@ class Fitted:
 
 
 class Leaves(NamedTuple):
-  """What is trained.
+  """The trained arrays.
 
   Attributes:
-    parameters: of the config.
+    parameters: the section of that name of the config.
     key: for adapters; consumed.
   """
 

@@ -25,7 +25,7 @@ class MethodText:
   Attributes:
     label: what stands before the `@`, "" without one.
     plugin: file that registers the estimator, "" for one of the package.
-    name: of a preset or an estimator.
+    name: name of a preset or an estimator.
     options: (config key, value as it is written), in their order.
   """
 

@@ -34,7 +34,7 @@ class Planted:
     scale: standard deviation of the logits; a larger one makes rows more alike.
     good: probability of GOOD at the decisive position.
     repair: probability of REPAIR at every later position.
-    seed: of the logits.
+    seed: seed of the logits.
   """
 
   length: int = 12

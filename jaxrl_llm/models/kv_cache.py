@@ -159,7 +159,7 @@ def write(keys: Array, values: Array, new_keys: Array, new_values: Array,
   """One layer's (keys, values) with new ones written from slot `index` on.
 
   Args:
-    keys, values: of a KVCache.
+    keys, values: arrays of a KVCache.
     new_keys: [B, K, head_dim, T], cast to the cache's dtype.
     new_values: [B, K, T, head_dim], cast to the cache's dtype.
     index: scalar int32.

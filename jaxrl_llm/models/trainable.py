@@ -153,7 +153,7 @@ def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[
                 embedding, so that training them changes the input side too.
 
   Args:
-    params: of the model.
+    params: parameters of the model.
     cfg: what to train.
     key: for the adapters; consumed. An adapter does not depend on which other leaves have one.
   """
@@ -200,7 +200,7 @@ def axes_of(axes, shapes, cfg: ParametersConfig) -> tuple:
 
   Args:
     axes: logical axes of the parameters, a tuple of names at each leaf.
-    shapes: of the parameters.
+    shapes: shapes of the parameters.
     cfg: what to train.
   """
   if cfg.train == "all":

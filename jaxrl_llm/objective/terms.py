@@ -48,7 +48,7 @@ class TermInputs(NamedTuple):
 
 
 class TermOutput(NamedTuple):
-  """What a term returns.
+  """Output of a loss term.
 
   Attributes:
     per_token_loss: [B, L] f32, finite everywhere, 0 where the term does not count a token.

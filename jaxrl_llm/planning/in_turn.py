@@ -35,7 +35,7 @@ def of_visit(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: Chip)
   """Seconds of one visited instruction; none of a kernel, see `of_kernels`.
 
   Args:
-    traffic: of the visit.
+    traffic: traffic of the visit.
   """
   if _takes_no_turn(visit.instruction):
     return InTurn()

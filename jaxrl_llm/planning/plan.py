@@ -17,7 +17,7 @@ def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "",
   """Prints what the programs of a run's iteration cost on a target.
 
   Args:
-    cfg: of the run.
+    cfg: config of the run.
     target: such as `v5p:4x4x4`.
     names: programs that are wanted; empty: all.
     path: of a JSON file that is to hold the same; empty: none.

@@ -59,7 +59,7 @@ def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = 
   """Returns the comparison of runs, also of runs that are still running.
 
   Args:
-    workdirs: of the runs.
+    workdirs: folders of the runs.
     metric: key of the metrics lines; with a minus in front, less of it is better.
     by: config keys whose values group the runs, such as "estimator.name"; empty: all keys in which
       the runs differ, apart from the seed.

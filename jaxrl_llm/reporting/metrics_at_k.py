@@ -102,7 +102,7 @@ def bootstrap_interval(values: np.ndarray, *, level: float = 0.95, resamples: in
     values: [P] one value per problem, or [P, n] samples; NaN means no sample.
     level: intended coverage.
     resamples: number of resampled means.
-    seed: of the resampling.
+    seed: seed of the resampling.
 
   Raises:
     ValueError: a level outside (0, 1), or an array of another rank.

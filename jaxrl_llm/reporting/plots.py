@@ -124,7 +124,7 @@ def plot_compare(runs: dict[str, RunFolder], path: str | os.PathLike | BinaryIO,
     runs: label to run; a run that was never evaluated has no curve.
     path: file, or binary stream, that receives the PNG.
     metric: key of the metrics lines, with values from 0 to 1.
-    title: of the figure.
+    title: title of the figure.
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
@@ -154,7 +154,7 @@ def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
     groups: label to (iterations [I], values [S, I] of S seeds).
     path: file, or binary stream, that receives the PNG.
     metric: the title.
-    label: of the x axis.
+    label: label of the x axis.
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
@@ -182,7 +182,7 @@ def plot_panels(panels: dict[str, dict[str, Series]], path: str | os.PathLike | 
     panels: name to label to (x [I], values [S, I] of S seeds). A label has one colour everywhere.
     path: file, or binary stream, that receives the PNG.
     metric: label of the y axes.
-    label: of the x axes.
+    label: label of the x axes.
   """
   columns = min(4, len(panels))
   rows = -(-len(panels) // columns)

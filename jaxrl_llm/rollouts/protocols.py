@@ -171,7 +171,7 @@ class Tag:
   to `after`.
 
   Attributes:
-    name: of the tool.
+    name: name of the tool.
     parameter: name of its only argument, a text.
   """
 

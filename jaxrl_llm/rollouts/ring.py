@@ -62,7 +62,7 @@ class Ring:
   Attributes:
     row: [S], the row that holds the slot, or held it last; -1 before the first one.
     start: [S], the ring column that the slot's row wrote first.
-    cache: of the rows in their slots.
+    cache: cache of the rows in their slots.
     columns: of the ring; one of `ring_sizes`, which are ordered from the smallest.
     used: ring columns that have been written.
     width: columns before the ring, for a row's own copy of its prompt; 0 if prompts are shared.

@@ -113,7 +113,7 @@ class RolloutTable:
     """Continues the rows of an `in_flight.Unfinished`, which are the first of the table.
 
     Args:
-      step: of the weights that sample now.
+      step:   step of the weights that sample now.
     """
     rows = len(begun.count)
     for name in CARRIED:

@@ -20,7 +20,7 @@ class Best:
   Args:
     metric: `checkpoint.best`.
     patience: `evaluation.patience`.
-    directory: of the run.
+    directory: directory of the run.
 
   Attributes:
     iteration: of the best evaluation; None: there was none.

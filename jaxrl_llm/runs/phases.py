@@ -76,7 +76,7 @@ class Phases:
     """The metrics of the span that ends now; the next one begins.
 
     Args:
-      tokens: of the completions that were sampled in it.
+      tokens:   tokens of the completions that were sampled in it.
     """
     self.lap("other")
     total = max(self._last - self._begin, 1e-9)

@@ -46,7 +46,7 @@ class OutputSettings(NamedTuple):
   """What the outputs of a run are made with.
 
   Attributes:
-    directory: of the run.
+    directory: directory of the run.
     sets: what is evaluated.
     writer, checkpoint: sections of the config.
     patience: evaluations without a better one after which the run ends; 0: it never ends early.
@@ -123,7 +123,7 @@ class _StartParams:
   A copy of all parameters is held only where the training needs one.
 
   Attributes:
-    learner: of the run.
+    learner: learner of the run.
     reference: the KL reference, which they are; None without one.
     start: held where it shares its frozen leaves with the run's state; None elsewhere.
     read: reads the start from the run's folder, or `pretrained`.

@@ -22,7 +22,7 @@ def write(folder: Path, earlier: str = "", pattern: str = "**/*") -> None:
 
   Args:
     earlier: a list whose lines are kept; only other files are digested.
-    pattern: of the paths that are listed.
+    pattern: pattern of the paths that are listed.
 
   Raises:
     OSError: a file cannot be read, or the list not be written.

@@ -50,7 +50,7 @@ class Lease:
   """A claim on an object; `release` ends it.
 
   Args:
-    path: of the object.
+    path: path of the object.
 
   Raises:
     HeldError: a living trainer has it.

@@ -29,7 +29,7 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
     rollout: B rows, groups contiguous.
     rewards: [B] f32.
     keep: [B] bool.
-    scores: of the rollout.
+    scores: scores of the rollout.
 
   Returns:
     (TrainBatch whose loss_weights are still None, metrics of correction, mismatch, KL and

@@ -32,7 +32,7 @@ class ColumnParts(NamedTuple):
     model: the trainer's.
     cfg: the loss, and how many micro-batches the rows are scored in.
     rules: fields of Sampling that prune the vocabulary.
-    numbers: of the run's advantage.
+    numbers: hyperparameters of the run's advantage.
     teacher: a network of `teacher.pretrained`; None where there is none. Of several teachers each
       has a pass of its own.
   """

@@ -48,7 +48,7 @@ class PhaseInputs(NamedTuple):
   Attributes:
     rollout, rewards, keep, scores: as in `batches.weighed_batch`.
     reward: mean reward of the rows, before shaping; NaN where no row was scored.
-    packing: of the rows of a rollout.
+    packing: packing of the rows of a rollout.
   """
 
   rollout: Rollout
@@ -89,7 +89,7 @@ class PhaseParts(NamedTuple):
   """What a phase is made with.
 
   Attributes:
-    cfg: of the optimizer batches.
+    cfg: config of the optimizer batches.
     mesh: the devices that train.
     make_step: number of micro-batches -> compiled update.
     pieces: micro-batches of a whole rollout batch.

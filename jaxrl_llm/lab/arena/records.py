@@ -25,7 +25,7 @@ class Cell:
 
   Attributes:
     method, text: the label, and what `methods.parse` makes the method of.
-    setting: of the runs.
+    setting: setting of the runs.
     final: [P][N], return over optimum, mean of the last 15 % of the evaluations.
     mean: [P][N], the same over all evaluations.
     best: [P][N], the largest evaluation.

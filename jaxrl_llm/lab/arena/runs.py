@@ -23,7 +23,7 @@ EVALUATED = (32, 4)  # groups and rows of a group, for a policy whose return is 
 
 
 class Start(NamedTuple):
-  """What a seed begins with."""
+  """Initial state of a seed."""
 
   automaton: automata.Automaton
   params: Float[Array, " n"]
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 class Record(NamedTuple):
-  """What a run leaves; E evaluations.
+  """Results of a run; E evaluations.
 
   Attributes:
     curve: [E], (return - first return) / (optimum - first return), plus nothing: 0 is the start, 1

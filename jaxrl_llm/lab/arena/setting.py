@@ -22,7 +22,7 @@ class Setting:
     length: largest number of tokens of a row, a multiple of 8.
     groups, group_size: of an iteration's rows; a group starts in one state.
     batches: optimizer batches of an iteration; whole groups.
-    iterations: of a run.
+    iterations: number of iterations of a run.
     evaluations: of the return, evenly spaced over the run.
     optimizer: adam (0.9, 0.99) or sgd.
     mixture: of the policies that sampled the rows. none: one policy, `age` iterations old. batch:

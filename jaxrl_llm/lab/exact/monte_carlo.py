@@ -29,7 +29,7 @@ def group_report(case: exact.Case, functions: tuple[Callable, Callable], target:
     target: [num_nodes, V].
     group_size: G.
     samples: groups that the behavior policy samples, a multiple of BLOCKS.
-    seed: of the sampling.
+    seed: seed of the sampling.
 
   Returns:
     (estimates, standard errors by a delete-one-block jackknife).
@@ -101,8 +101,8 @@ def window_study(estimator: EstimatorConfig, *, sigmas, length: int, rows: int,
     estimator: a `ctpo` config in which log_low, log_high, log_dual and power are numbers, and
       log_dual = log_high.
     sigmas: standard deviations of a token's log-ratio, nats.
-    length, rows: of the simulation.
-    seed: of the simulation.
+    length, rows: size of the simulation.
+    seed: seed of the simulation.
 
   Raises:
     ValueError: log_dual differs from log_high.

@@ -40,7 +40,7 @@ class Replayed:
   """One estimator on the batch.
 
   Attributes:
-    name: of the estimator.
+    name: name of the estimator.
     anchor: `recomputed` or `behavior`.
     clip: shares of the policy tokens inside the vocabulary, by the estimator's own count: "high"
       (above the window), "low" (below it), "dual" (beyond the dual clip) and "dropped".
@@ -48,7 +48,7 @@ class Replayed:
       others have no gradient under any estimator. NaN without such tokens.
     effective_share: effective sample size of the token weights |coefficient / advantage|, divided
       by their number.
-    norm: of the gradient with respect to the parameters.
+    norm: norm of the gradient with respect to the parameters.
     gradient: [P] f32, over the trained parameters.
     dropped_by_position: [K], share of tokens without gradient in each bucket of positions.
   """
@@ -96,7 +96,7 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: BatchConfig,
     frozen: the rows.
     params: the current policy.
     scores: statistics that the run's advantage needs; the anchor is taken from `frozen`.
-    model: of the run.
+    model: model of the run.
     cfg: of the run; advantage and aggregation are used, correction is not.
     step: of the run, with the task's `stop_ids`; its estimator is not used. The rows go through the
       network in `micro_batches` parts.

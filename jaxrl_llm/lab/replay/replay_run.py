@@ -27,7 +27,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   and returns the text.
 
   Args:
-    workdir: of a run with a checkpoint.
+    workdir: folder of a run with a checkpoint.
     iteration: of the rollouts; None: the first one that was kept after the checkpoint before the
       chosen one.
     checkpoint: iteration of the parameters; None: the newest.

@@ -74,8 +74,8 @@ def add(directory: Path, model: Model, params, dtype=None):
   lora_alpha / r, or with use_rslora lora_alpha / sqrt(r).
 
   Args:
-    directory: of the adapter.
-    model: of the base.
+    directory: directory of the adapter.
+    model: the base model.
     params: of the base, on any mesh.
     dtype: of the changed parameters; None: float32.
 

@@ -44,10 +44,10 @@ class MappedTensor:
 
 @dataclasses.dataclass(frozen=True)
 class ImportReport:
-  """What an import did.
+  """Report of an import.
 
   Attributes:
-    directory: of the checkpoint.
+    directory: directory of the checkpoint.
     model_type: the Hugging Face architecture.
     tensors: every tensor that became a parameter or a part of one.
     ignored: names of redundant tensors: stored rotary frequencies, a stored copy of a tied head.

@@ -30,7 +30,7 @@ class AdapterTraining:
     rank: r.
     updates: of the adapter; 0 leaves it at its start, where it changes nothing.
     width: D, of features and hidden states; at least the tokens of a row and the vocabulary.
-    groups, group_size: of a batch.
+    groups, group_size: size of a batch.
     learning_rate: of Adam.
   """
 

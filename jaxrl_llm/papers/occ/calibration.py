@@ -28,7 +28,7 @@ class Calibration(Transform):
 
   Args:
     cfg: numbers of the loss.
-    name: of the loss.
+    name: name of the loss.
     calibrate: as in `losses.register`.
   """
 

@@ -13,7 +13,7 @@ def check(updates: UpdateConfig, step: StepConfig, name: str) -> None:
   """Refuses what the head cannot be trained with.
 
   Args:
-    updates, step: of a resolved config.
+    updates, step: sections of a resolved config.
     name: of the loss, one of `term.name`.
 
   Raises:

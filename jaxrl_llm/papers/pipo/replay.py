@@ -37,7 +37,7 @@ class Pipo:
 
 @struct.dataclass
 class PipoState:
-  """What the next iteration needs; part of a checkpoint.
+  """State for the next iteration; part of a checkpoint.
 
   Attributes:
     means: [K] f32, mean rewards of the last K batches, the newest last.

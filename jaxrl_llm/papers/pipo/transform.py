@@ -27,7 +27,7 @@ class Replay:
   """The part on the host.
 
   Attributes:
-    cfg: of the transform.
+    cfg: config of the transform.
     batch: the rollout as one batch for the next iteration; see `replayed_batch`. Compiled.
     step: the compiled update on it.
     parts: what the two were made with.

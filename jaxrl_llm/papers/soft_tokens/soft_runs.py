@@ -58,7 +58,7 @@ class Training:
     learning_rate: peak; it rises over `warmup` updates and falls to 0 by a cosine.
     warmup: updates.
     max_grad_norm: global norm to which gradients are clipped.
-    answer_temperature: of the answers' tokens.
+    answer_temperature: sampling temperature of the answers' tokens.
     thoughts: False: only answers are trained, a control that shows what thoughts add.
   """
 
@@ -160,9 +160,9 @@ def train(params, task: Task, mode: ThoughtMode, cfg: Training, *, policy: Polic
   Args:
     params: to start from.
     task: its batches have `cfg.prompts` problems.
-    mode: of the thoughts.
+    mode: kind of the thoughts.
     policy: its group size is replaced by that of `cfg`.
-    seed: of the rows' noise.
+    seed: seed of the rows' noise.
   """
   sampling = dataclasses.replace(policy.sampling, group_size=cfg.group_size)
   sample, update = sampler(policy.model, sampling), updater(policy.model, cfg)

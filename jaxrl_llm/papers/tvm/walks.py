@@ -33,7 +33,7 @@ class Walk:
     small: standard deviation of a place's logits around those of `bias`, drawn once from `seed`.
     bias: how much the logit falls with each larger digit.
     slip: probability of stating a wrong sum.
-    seed: of the logits.
+    seed: seed of the logits.
   """
 
   steps: int = 6

@@ -20,7 +20,7 @@ class RequestBatcher:
   """Asks a server for rows.
 
   Attributes:
-    client: of the server.
+    client: client of the server.
     model: the name under which it serves the policy.
     limits: what ends a row.
     in_flight: requests at once.

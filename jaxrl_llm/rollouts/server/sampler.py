@@ -40,9 +40,9 @@ class ServerSampler:
   """`prepare` and `sample` of `runs.samplers.Sampler`, by a server.
 
   Args:
-    cfg: of the server.
+    cfg: config of the server.
     model: whose parameters `prepare` gets.
-    tokenizer: of the policy.
+    tokenizer: tokenizer of the policy.
     limits: what ends a row.
     group_size: rows of each prompt, which lie together.
     mesh: the devices that rollouts come back to.

@@ -7,6 +7,7 @@ the same bytes, so a run does not depend on what was there.
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import logging
@@ -15,9 +16,11 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+from tqdm import tqdm
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.build import inputs as run_inputs
@@ -28,7 +31,7 @@ from jaxrl_llm.store.workdir import versions
 
 LIMIT_BYTES = 1 << 30
 MANIFEST, FILES = "files.json", "files"
-UNFINISHED = ".new-"
+UNFINISHED, LOCK = ".new-", ".lock-"
 # Sections that a warm start does not read, so that runs of different methods share it.
 UNREAD = ("iterations", "reward", "dynamic_sampling", "shaping", "estimator", "advantage",
           "aggregation", "correction", "kl", "teacher", "entropy", "critic", "term", "vocabulary",
@@ -78,6 +81,30 @@ def fetch(name: str | None, path: Path) -> bool:
   return True
 
 
+@contextlib.contextmanager
+def reserved(name: str | None) -> Iterator[None]:
+  """While inside, other runs of this machine that want the same start wait, and then copy it.
+
+  A process that ends in any way releases it. Without file locks in the folder, each run trains.
+
+  Args:
+    name: as in `fetch`.
+  """
+  folder = None if name is None else cache.folder(cache.STARTS)
+  with contextlib.ExitStack() as stack:
+    if folder is not None:
+      lock = folder / f"{LOCK}{name}"
+      with contextlib.suppress(OSError):
+        file = stack.enter_context(open(lock, "w"))
+        stack.callback(lock.unlink, missing_ok=True)
+        try:
+          fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+          tqdm.write("another run trains the same warm start: waiting for it")
+          fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
 def store(name: str | None, path: Path) -> None:
   """Copies the start at `path` into the shared folder, unless it is there or too large.
 
@@ -108,6 +135,8 @@ def _prune(folder: Path) -> None:
   """Keeps `LIMIT_BYTES`, and removes what processes killed an hour ago left unfinished."""
   entries = []
   for path in list(folder.iterdir()):
+    if path.name.startswith(LOCK):
+      continue  # empty, and perhaps held
     if not path.name.startswith(UNFINISHED):
       entries.append(path)
     elif 0.0 < cache.size_and_time(path)[1] < time.time() - 3600:

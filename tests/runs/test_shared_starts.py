@@ -1,5 +1,6 @@
 """A warm start is taken from another run only if training it would give the same bytes."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -217,3 +218,35 @@ def test_runs_do_not_depend_on_what_is_shared(tmp_path):
   stamps = [(tmp_path / name / "warm_start/_CHECKPOINT_METADATA").read_bytes()
             for name in ("other", "taken", "alone")]
   assert stamps[0] == stamps[1] != stamps[2], "it was trained twice"
+
+
+# --- several runs that want one start at the same time
+
+def ends(reserved) -> list[str]:
+  """Who finishes with a start first: the run that reserved it, or one that wants it, too."""
+  order = []
+
+  def second():
+    with reserved("start"):
+      order.append("second")
+
+  with reserved("start"):
+    thread = threading.Thread(target=second)
+    thread.start()
+    with reserved("another start"):
+      thread.join(0.5)
+    order.append("first")
+  thread.join(10)
+  return order
+
+
+def test_one_run_trains_a_start_and_others_wait(shared):
+  assert ends(shared_starts.reserved) == ["first", "second"]
+  assert ends(contextlib.nullcontext) == ["second", "first"], "without a lock nobody waits"
+
+
+def test_no_shared_folder_no_lock(monkeypatch, tmp_path):
+  (tmp_path / "file").write_text("")
+  monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
+  with shared_starts.reserved("start"), shared_starts.reserved(None):
+    pass

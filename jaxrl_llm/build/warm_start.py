@@ -55,26 +55,19 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
     if shared_starts.fetch(shared, path):
       tqdm.write("the warm start is that of an earlier run with the same inputs")
     if not processes.from_main("warm start", lambda: checkpoints.complete(path)):
-      start = _trained_start(cfg, learner, tokenizer, path)
-      shared_starts.store(shared, path)
+      start = _initial_split(cfg.pretrained, cfg.seed, learner)
+      if cfg.warm_start.steps:
+        start = start._replace(params=_train(cfg, learner, tokenizer, start))
+      if cfg.warm_start.steps or not cfg.pretrained:
+        tree = {"trained": start.params}
+        if start.frozen is not None and not cfg.pretrained:
+          tree["frozen"] = start.frozen
+        checkpoints.save_params(path, tree)
+        shared_starts.store(shared, path)
       return start
   like = {"trained": _abstract(learner).params}
   trained = checkpoints.restore_part(path, like, TORN)["trained"]
   return Start(trained, frozen_start(cfg.pretrained, learner, workdir))
-
-
-def _trained_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
-                   path: Path) -> Start:
-  """Trains a start, and saves at `path` what no checkpoint in `pretrained` has of it."""
-  start = _initial_split(cfg.pretrained, cfg.seed, learner)
-  if cfg.warm_start.steps:
-    start = start._replace(params=_train(cfg, learner, tokenizer, start))
-  if cfg.warm_start.steps or not cfg.pretrained:
-    tree = {"trained": start.params}
-    if start.frozen is not None and not cfg.pretrained:
-      tree["frozen"] = start.frozen
-    checkpoints.save_params(path, tree)
-  return start
 
 
 def frozen_start(pretrained: str, learner: Learner, workdir: Path) -> Params | None:

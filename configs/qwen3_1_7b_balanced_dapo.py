@@ -9,9 +9,10 @@ r"""Balanced aggregation on Qwen3-1.7B with DAPO-Math-17k.
 The three commands are the columns of the published table.
 
 Planned for v5p:2x2x1, 4 devices of 95 GB (experiments/plan.py; compiled, not run):
-  prefill      43 GB each; 32 x 0.00681 s, compute binds, MFU 96.2 %
+  prefill      43 GB each; 32 x 0.00847 s, compute binds, MFU 77.3 %
   decode     44.2 GB each; 1024 x 1.83 s, memory binds, MFU 2.7 %
-  step       12.5 GB each; 16 x 11.9 s, compute binds, MFU 71.4 %
+  score      10.9 GB each; 1 x 50.5 s, compute binds, MFU 90.2 %
+  step       12.6 GB each; 16 x 13.8 s, compute binds, MFU 61.9 %
 
 Published: .4695, the best (mean per sequence .4481, token mean .4360).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.
@@ -41,7 +42,7 @@ def get_config(preset: str = PRESET):
   config.rollout.update(max_prompt_tokens=1024, max_new_tokens=8192)  # ours
   # ours; windows of whole tiles of 128 columns
   config.rollout.update(slots=128, chunk=128, window=2048)
-  config.updates.update(optimizer_batches=16, micro_batches=32)  # ours
+  config.updates.update(optimizer_batches=16, token_budget=9216)  # ours
   # ours
   config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,
                           max_grad_norm=1.0)

@@ -2,7 +2,7 @@ r"""Optimal token baseline (OTB) on Qwen2.5-7B: single-turn variant of a recipe 
 
   python experiments/main.py --config=configs/qwen25_7b_otb.py --workdir=runs/qwen25_7b_otb
   python experiments/main.py --config=configs/qwen25_7b_otb.py --config.rollout.group_size=4 \
-    --config.updates.micro_batches=16 --workdir=runs/qwen25_7b_otb_n4
+    --workdir=runs/qwen25_7b_otb_n4
   python experiments/main.py --config=configs/qwen25_7b_otb.py:grpo --workdir=runs/qwen25_7b_grpo
 
 The published runs let the policy run Python in up to 5 turns per problem. The package has both
@@ -10,8 +10,10 @@ The published runs let the policy run Python in up to 5 turns per problem. The p
 turn, without code.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
+  prefill    59.6 GB each; 16 x 0.0326 s, compute binds, MFU 90.8 %
   decode     62.2 GB each; 256 x 2.52 s, memory binds, MFU 12.6 %
-  step         27 GB each; 1 x 321 s, compute binds, MFU 76.2 %
+  score      30.5 GB each; 1 x 91.4 s, compute binds, MFU 89.2 %
+  step       27.4 GB each; 1 x 364 s, compute binds, MFU 67.2 %
 
 Published: a group of 4 matches a group of 32 with more than 65 % fewer tokens (arXiv 2602.07078,
 abstract); 66 % with tools and 62 % in a single turn (its project page, second-hand). The table that
@@ -41,8 +43,8 @@ def get_config(preset: str = PRESET):
   config.rollout.update(max_prompt_tokens=1024, temperature=1.0)  # ours
   # ours; windows of whole tiles of 128 columns
   config.rollout.update(slots=512, chunk=128, window=2048)
-  # fully on-policy; micro-batches ours
-  config.updates.update(optimizer_batches=1, micro_batches=256)
+  # fully on-policy; packing ours
+  config.updates.update(optimizer_batches=1, token_budget=9216)
   config.optimizer.learning_rate = 1e-6
   config.optimizer.update(b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
   config.evaluation.update(every=20, samples=16)  # ours

@@ -9,10 +9,13 @@ turn, without code. So this file cannot be expected to reach the published numbe
 the 8,000 tokens that the published one shares with tool output.
 
 Planned for v5p:2x4x4, 32 devices of 95 GB (experiments/plan.py; compiled, not run):
+  prefill    57.4 GB each; 16 x 0.0694 s, compute binds, MFU 86.3 %
   decode     62.5 GB each; 504 x 2.55 s, memory binds, MFU 6.17 %
-  step       19.6 GB each; 16 x 19.7 s, compute binds, MFU 75.3 %
+  score      38.5 GB each; 1 x 110 s, compute binds, MFU 71.9 %
+  step       20.6 GB each; 16 x 24.7 s, compute binds, MFU 60.3 %
 
-With --config.mesh.fsdp=8 --config.rollout.slots=256 --config.updates.micro_batches=32:
+With --config.mesh.fsdp=8 --config.rollout.slots=256 --config.updates.token_budget=0 \
+  --config.updates.micro_batches=32:
 Planned for h200:8, 8 devices of 141 GB (experiments/plan.py; compiled, not run):
   prefill    98.8 GB each; 64 x 0.0282 s, compute binds, MFU 98.5 %
   decode      104 GB each; 1008 x 2.47 s, memory binds, MFU 5.91 %
@@ -51,8 +54,8 @@ def get_config(preset: str = PRESET):
   config.rollout.max_prompt_tokens = 1024
   # ours; windows of whole tiles of 128 columns
   config.rollout.update(slots=512, chunk=128, window=2048)
-  # 32 prompts per step; micro-batches ours
-  config.updates.update(optimizer_batches=16, micro_batches=8)
+  # 32 prompts per step; packing ours
+  config.updates.update(optimizer_batches=16, token_budget=9216)
   config.optimizer.update(learning_rate=1e-6, warmup_steps=0, b1=0.9, b2=0.999, weight_decay=0.01,
                           max_grad_norm=1.0)
   config.kl.coef = config.entropy.coef = 0.0

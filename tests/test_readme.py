@@ -37,9 +37,9 @@ def test_the_example_estimator_runs(tmp_path):
   load_plugins((str(path),))
   load_plugins((str(path),))  # a second time changes nothing
   log_probs, mask = jnp.asarray([[-1.0, -2.0]]), jnp.ones((1, 2), bool)
-  estimator = estimators.get_estimator("capped")
-  out = estimator(log_probs, log_probs - 5.0, jnp.ones((1, 2)), mask, EstimatorConfig("capped"))
-  np.testing.assert_allclose(out.per_token_loss, [[2.0, 4.0]])
+  estimator = estimators.get_estimator("tempered")
+  out = estimator(log_probs, log_probs - 5.0, jnp.ones((1, 2)), mask, EstimatorConfig("tempered"))
+  np.testing.assert_allclose(out.per_token_loss, [[np.exp(2.5), 2 * np.exp(2.5)]], rtol=1e-6)
 
 
 def test_the_loop_is_that_of_the_code():

@@ -5,6 +5,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+import command
+import formats
 import jax
 import pytest
 from absl import flags
@@ -13,6 +15,7 @@ from ml_collections import config_flags
 from jaxrl_llm import fields
 from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, convert
+from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import command_flags, trainer
 
 ROOT = Path(__file__).parents[2]
@@ -151,3 +154,21 @@ def test_an_unknown_section_names_the_one_that_has_it(monkeypatch, key, fix):
 def test_a_part_of_a_key_names_the_key_of_its_section():
   with pytest.raises(ConfigError, match=r"nearest known key: parameters\.lora_rank\."):
     convert.from_dict({"parameters": {"rank": 8}})
+
+
+@pytest.mark.slow
+def test_adapters_of_a_checkpoint_are_trained_on_it(tmp_path):
+  """configs/own_data_lora.py with a smaller checkpoint and smaller sizes, which fit on a CPU."""
+  (tmp_path / "mine.jsonl").write_text("".join(
+      json.dumps({"problem": f"What is {i} plus {i}?", "answer": str(2 * i)}) + "\n"
+      for i in range(60)))
+  checkpoint = formats.write_checkpoint(tmp_path / "checkpoint")
+  command.succeed(command.start(
+      tmp_path / "run", f"pretrained={checkpoint}", f"task.data.path={tmp_path / 'mine.jsonl'}",
+      "iterations=1", "task.heldout_problems=4", "rollout.prompts=2", "rollout.group_size=2",
+      "rollout.max_prompt_tokens=128", "rollout.max_new_tokens=8", "rollout.window=8",
+      "updates.micro_batches=1", "model.compute_dtype=float32",
+      config="configs/own_data_lora.py"))
+  run = read_run(tmp_path / "run")
+  assert run.metrics[-1]["iteration"] == 1 and run.config["parameters"]["train"] == "lora"
+  assert len(run.rollouts(1)) == 4 and list((tmp_path / "run" / "checkpoints").iterdir())

@@ -13,7 +13,9 @@ Planned for v5e:8x8, 64 devices of 16 GB (experiments/plan.py; compiled, not run
   score      4.72 GB each; 1 x 31.9 s, compute binds, MFU 97.5 %
   step       7.32 GB each; 16 x 8.41 s, compute binds, MFU 69.4 %
 
-The seconds are those of rows at their limit; packing makes score and step follow the tokens.
+The seconds are those of completions at their limit: 2,205 s an iteration, 7.8 days for all 305. At
+a mean length of .4 it is 937 s (experiments/plans), 3.3 days, most of it decoding. With 256 slots
+each four chips decode 16 completions at a time; more fit, and were not planned.
 
 Published: 51.4 (GSPO 47.7).
 avg@32 with tools, mean of AIME25, AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, second-hand. The

@@ -2,12 +2,11 @@
 
 Train with some methods, one after the other, and see them side by side; then any runs there are:
 
-  python experiments/compare.py --train='reinforce?advantage=grpo,cispo' \
-      --config.updates.anchor=behavior --config.iterations=40 --metric=eval/avg@8 \
-      --out=runs/compared
+  python experiments/compare.py --train='none@reinforce?advantage=grpo&anchor=behavior,cispo' \
+      --config.iterations=40 --metric=eval/avg@8 --out=runs/compared
   python experiments/compare.py --train='ctpo,ideas/mine.py:mine?power=0.5' \
       --config.updates.anchor=behavior --config.correction.level=none \
-      --metric=eval/avg@8 --out=runs/mine
+      --config.correction.cap=2.0 --metric=eval/avg@8 --out=runs/mine
   python experiments/compare.py runs/* --metric=-eval/length --by=estimator.name,updates.staleness \
       --out=runs/compared
 

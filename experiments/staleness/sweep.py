@@ -62,11 +62,15 @@ VERDICT_HEADER = ("staleness", f"minus {REFERENCE}", "mean over the run, differe
                   "interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
 
+def key_of(age: int, name: str, step: str, seed: int) -> str:
+  """Returns the name of a run, which tells age, method and step apart by underscores."""
+  return f"age{age}_{name.replace(', ', '-').replace(' ', '-')}_{step}_seed{seed}"
+
+
 def cell(age: int, name: str, step: str, seed: int, method: Method) -> Cell:
-  """Returns a run; its name tells age, method and step apart by underscores."""
+  """Returns a run."""
   anchor = (f"--config.updates.anchor={method.anchor}",) if method.anchor else ()
-  key = f"age{age}_{name.replace(', ', '-').replace(' ', '-')}_{step}_seed{seed}"
-  return Cell(key, (
+  return Cell(key_of(age, name, step, seed), (
       f"--config=configs/offpolicy.py:{method.preset}", *anchor, *method.flags, *SIZES,
       f"--config.updates.staleness={age}", f"--config.iterations={AGES[age]}",
       f"--config.optimizer.learning_rate={step}",
@@ -83,15 +87,15 @@ def cells() -> list[Cell]:
     out += [cell(age, name, step, SCREENING, method)
             for step, (name, method) in itertools.product(STEPS, METHODS.items())]
     out += [cell(age, name, step, seed, method) for seed in SEEDS
-            for name, method in METHODS.items() if (step := best_step(results, age, name, method))]
+            for name, method in METHODS.items() if (step := best_step(results, age, name))]
   return out
 
 
-def best_step(results: dict[str, dict], age: int, name: str, method: Method) -> str | None:
+def best_step(results: dict[str, dict], age: int, name: str) -> str | None:
   """Returns the step with the highest mean over the run on the screening's seed; None before all
   steps have results.
   """
-  keys = {step: cell(age, name, step, SCREENING, method).name for step in STEPS}
+  keys = {step: key_of(age, name, step, SCREENING) for step in STEPS}
   if not results.keys() >= set(keys.values()):
     return None
   return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
@@ -102,7 +106,7 @@ def added(name: str, preset: str, flags: tuple[str, ...], seeds: int) -> list[Ce
   seeds at its best learning rate once the screening has its results.
   """
   method = Method(preset, flags)
-  step = best_step(sweep_results.read(HERE), PRIMARY, name, method)
+  step = best_step(sweep_results.read(HERE), PRIMARY, name)
   return [*(cell(PRIMARY, name, step, SCREENING, method) for step in STEPS),
           *(cell(PRIMARY, name, step, seed, method) for seed in range(seeds if step else 0))]
 
@@ -115,13 +119,13 @@ def parts(group: str) -> tuple[int, str, str]:
 
 
 def compared(results: dict[str, dict]) -> dict[tuple[int, str, str], dict[int, dict]]:
-  """Returns the results by (age, method, step) and seed, without those of the screening, and of
-  seeds whose warm start has not learnt the task: it is the same for all methods.
+  """Returns the results by (age, method, step) and seed, at the step that the screening chose, and
+  without seeds whose warm start has not learnt the task: it is the same for all methods.
   """
   groups = {parts(group): seeds for group, seeds in sweep_results.by_seed(results).items()}
   out = {key: {seed: result for seed, result in seeds.items()
                 if seed != SCREENING and started(result)}
-          for key, seeds in groups.items()}
+          for key, seeds in groups.items() if best_step(results, *key[:2]) in (key[2], None)}
   return {key: seeds for key, seeds in sorted(out.items(), key=_order) if seeds}
 
 

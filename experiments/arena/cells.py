@@ -9,6 +9,10 @@ from pathlib import Path
 from jaxrl_llm.lab.arena.setting import Setting
 
 STEPS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+# Beyond the grid, where the best step of many methods was its end: windows and old completions ask
+# for large steps on `warm`, no window for small ones on `ending`.
+BEYOND = {"warm": (1.28, 2.56), "ending": (0.005, 0.01)}
+BEYOND_LONG = {"warm": (0.02, 0.64), "ending": (0.01, 0.02)}
 SGD_STEPS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 GRU_STEPS = (0.005, 0.01, 0.02, 0.04)
 AGES = (4, 16, 64)
@@ -66,6 +70,13 @@ def grid(task: str, length: int, methods) -> list[Job]:
           for method in methods]
 
 
+def beyond(methods, lengths) -> list[Job]:
+  """Returns the jobs of the steps beyond the grid."""
+  return [dataclasses.replace(job, steps=(BEYOND_LONG if length > 256 else BEYOND)[task])
+          for length in lengths for task in ("warm", "ending")
+          for job in grid(task, length, methods)]
+
+
 def jobs() -> list[Job]:
   """Returns all jobs of the committed map."""
   return [
@@ -75,6 +86,7 @@ def jobs() -> list[Job]:
       *grid("warm", 64, (*CORE, *SORTING)), *grid("ending", 64, (*CORE, *SORTING)),
       *grid("warm", 256, FURTHER), *grid("ending", 1024, CORE[:7]), *grid("ending", 256, FURTHER),
       *grid("warm", 64, FURTHER), *grid("ending", 64, FURTHER), *grid("warm", 1024, CORE[7:]),
+      *beyond(CORE, (256, 64)), *beyond(CORE[:7], (1024,)), *beyond(FURTHER, (256,)),
   ]
 
 

@@ -22,7 +22,7 @@ from verdicts import (
   says,
 )
 
-from jaxrl_llm.lab import statistics
+from jaxrl_llm.lab import arena, statistics
 from jaxrl_llm.lab.arena import figures, methods, records, tables
 from jaxrl_llm.lab.arena.records import tuned
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
@@ -31,6 +31,7 @@ HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
 LAW = ("none", "cispo", "minpro", "grpo", "cispo_window", "gspo", "ctpo")
 NOT_RUN = "*Not run yet.*\n"
+STAR = "\n\\* The best step is the smallest or the largest that ran: a bound from below.\n"
 SIGNS = {1: "ahead", -1: "behind", 0: "not decided"}
 MEASURE = 25_000  # runs, of which the page states the time
 BEST, LAST = 6, 3  # methods that the first sentence names
@@ -44,10 +45,15 @@ def tuned_table(methods_of: Sequence[str] = MAP) -> str:
     for cell in cells(table):
       columns.setdefault((table, cell.age), {})[cell.method] = cell
   names = list(dict.fromkeys(name for column in columns.values() for name in column))
-  lines = [(name, *(tables.spread(tuned(column[name])) if name in column else "-"
+  lines = [(name, *(_spread_at_best(column[name]) if name in column else "-"
                     for column in columns.values())) for name in names]
   header = ("method", *(f"{table.replace('_', ' ')}, age {age}" for table, age in columns))
-  return markdown_table(header, lines) if lines else NOT_RUN
+  return (markdown_table(header, lines) + STAR) if lines else NOT_RUN
+
+
+def _spread_at_best(cell: arena.Cell) -> str:
+  """Returns mean and spread over seeds, with a star where the best step is an end of the grid."""
+  return tables.spread(tuned(cell)) + (" *" if records.at_the_end(cell) else "")
 
 
 def shares_table() -> str:

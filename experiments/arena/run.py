@@ -63,7 +63,7 @@ def further() -> list[arena_cells.Job]:
   """Returns the jobs of the claims that ask for more seeds, at the steps that the map chose."""
   by_setting = {}
   for claim in (claim for claim in CLAIMS if claim.more):
-    for cell in records.read(RESULTS / f"{claim.table}.jsonl"):
+    for cell in records.merged(records.read(RESULTS / f"{claim.table}.jsonl")):
       if cell.method in (claim.first, claim.second) and (cell.age, cell.noise) == (
           claim.age, claim.noise):
         job = arena_cells.Job("more", cell.text, Setting(**cell.setting),
@@ -94,7 +94,7 @@ def run_map(jobs: list[arena_cells.Job], workers: int) -> None:
 
 def beside(text: str, table: str) -> str:
   """Returns the table of a method beside committed ones, run now on the same automata."""
-  committed = records.read(RESULTS / f"{table}.jsonl")
+  committed = records.merged(records.read(RESULTS / f"{table}.jsonl"))
   others = [cell for cell in committed if cell.method in BESIDE]
   if not others:
     raise ConfigError(f"--table={table}: the map has no such table, or none of "

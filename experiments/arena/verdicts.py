@@ -22,7 +22,9 @@ Pair = tuple[arena.Cell, arena.Cell]
 
 @functools.cache
 def cells(table: str) -> tuple[arena.Cell, ...]:
-  return tuple(records.read(RESULTS / f"{table}.jsonl"))
+  """Returns the cells of a table; of further seeds each step by itself, which the map chose."""
+  read = records.read(RESULTS / f"{table}.jsonl")
+  return tuple(read if table == "more" else records.merged(read))
 
 
 def every_table() -> list[str]:
@@ -54,8 +56,9 @@ def primary(claim: Claim) -> Pair | None:
             and pair[0].noise == claim.noise and pair[0].setting["task"] == primary_task(claim)]
   if not chosen:
     return None
+  steps = [(cell.steps[records.best_step(cell)],) for cell in chosen[0]]
   further = [pair for pair in pairs(claim, ["more"]) if pair[0].age == claim.age
-             and pair[0].seeds == FURTHER_SEEDS
+             and pair[0].seeds == FURTHER_SEEDS and [cell.steps for cell in pair] == steps
              and pair[0].setting["length"] == chosen[0][0].setting["length"]]
   return (further or chosen)[0]
 

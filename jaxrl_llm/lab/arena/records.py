@@ -93,6 +93,33 @@ def cells_of(method: Method, setting: Setting, grid: tuple, seeds: Sequence[int]
   return cells
 
 
+def merged(cells: Sequence[Cell]) -> list[Cell]:
+  """Returns one cell for those that differ in their step sizes only, with all steps, ascending.
+
+  Runs of one seed share their random numbers, whichever steps they run beside.
+  """
+  groups: dict[tuple, list[Cell]] = {}
+  for cell in cells:
+    text, setting, age, noise, _, seeds = cell.place
+    groups.setdefault((cell.method, text, setting, age, noise, seeds), []).append(cell)
+  return [_joined(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _joined(group: Sequence[Cell]) -> Cell:
+  """Returns the cell of all steps; of a step that several ran, the last one's runs."""
+  rows = {step: (cell, index) for cell in group for index, step in enumerate(cell.steps)}
+  steps = sorted(rows)
+  of_steps = {name: [getattr(cell, name)[index] for cell, index in map(rows.get, steps)]
+              for name in ("final", "mean", "best", "dropped", "length", "drift", "spread")}
+  seconds = tuple(round(sum(cell.seconds[i] for cell in group), 2) for i in (0, 1))
+  return dataclasses.replace(group[0], steps=tuple(steps), seconds=seconds, **of_steps)
+
+
+def at_the_end(cell: Cell) -> bool:
+  """Returns whether the best step is the smallest or the largest that ran."""
+  return best_step(cell) in (0, len(cell.steps) - 1)
+
+
 def best_step(cell: Cell) -> int:
   """Returns the index of the step size with the largest mean final return."""
   return int(np.argmax(np.mean(cell.final, 1)))

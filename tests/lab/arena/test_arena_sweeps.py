@@ -102,6 +102,21 @@ def test_the_frontier_is_the_largest_step_that_holds():
                              [0.97 - 0.92, 0, 0.92 - 0.97], atol=1e-9)
 
 
+def test_cells_of_further_steps_are_one_cell(swept):
+  """All its steps in order; another age or method stays apart."""
+  cell = swept.cells[0]
+  half = len(cell.steps) // 2
+  low, high = (dataclasses.replace(cell, steps=cell.steps[part], final=cell.final[part],
+                                   mean=cell.mean[part], best=cell.best[part],
+                                   dropped=cell.dropped[part], length=cell.length[part],
+                                   drift=cell.drift[part], spread=cell.spread[part],
+                                   seconds=(1.0, 2.0)) for part in (slice(half), slice(half, None)))
+  older = dataclasses.replace(low, age=cell.age + 1)
+  joined, other = records.merged([high, older, low])
+  assert joined == dataclasses.replace(cell, seconds=(2.0, 4.0)) and other == older
+  assert joined.final != high.final + low.final, "ascending steps, whichever ran first"
+
+
 @pytest.mark.parametrize("mixture, oldest", [("row", (0.0, 0.0)), ("batch", (0.0, 1.0))])
 def test_a_mixture_has_the_ages_that_it_says(mixture, oldest):
   """First tokens of a row are by the oldest policy; or all tokens of every fourth group."""

@@ -47,7 +47,7 @@ ROWS = (
               for name in ("ppo", "ctpo", "gspo")),
         "-", "by construction"),
     Row("arena", "which ratio holds over whole runs, by step and age?",
-        "`run.py --jobs=2`, 76 min of one core",
+        "`run.py --jobs=2`, 91 min of one core",
         "of the optimum at age 64, 256 tokens, warm start: {:.2f} ± {:.2f} (`cispo`), {:.2f} ± "
         "{:.2f} (`minpro`), {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} (no ratio); no idea of our "
         "own is ahead of CISPO",

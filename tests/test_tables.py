@@ -79,7 +79,8 @@ def test_the_page_is_rendered_from_the_committed_results(name, tmp_path):
 def test_a_run_that_ended_early_takes_no_table_away(name, tmp_path):
   sweep = SWEEPS[name]
   results = sweeps.read_results(sweep)
-  for result in list(results.values())[::7]:  # so that it is in rows whose seeds are all there
+  # Some runs of rows whose seeds are all there; a screening's (seed 100) choose which rows there are.
+  for result in [result for result in results.values() if result["seed"] < 100][::7]:
     result["measured"] = {key: value[:4] if isinstance(value, list) else value
                           for key, value in result["measured"].items()}
   page = Path(shutil.copy(sweep.folder / "README.md", tmp_path))

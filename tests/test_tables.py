@@ -79,7 +79,7 @@ def test_the_page_is_rendered_from_the_committed_results(name, tmp_path):
 def test_a_run_that_ended_early_takes_no_table_away(name, tmp_path):
   sweep = SWEEPS[name]
   results = sweeps.read_results(sweep)
-  # Some runs of rows whose seeds are all there; a screening's (seed 100) choose which rows there are.
+  # Some runs of rows whose seeds are all there; those of a screening (seed 100) choose the rows.
   for result in [result for result in results.values() if result["seed"] < 100][::7]:
     result["measured"] = {key: value[:4] if isinstance(value, list) else value
                           for key, value in result["measured"].items()}

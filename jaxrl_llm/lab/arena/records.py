@@ -5,6 +5,7 @@ import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -109,10 +110,11 @@ def _joined(group: Sequence[Cell]) -> Cell:
   """Returns the cell of all steps; of a step that several ran, the last one's runs."""
   rows = {step: (cell, index) for cell in group for index, step in enumerate(cell.steps)}
   steps = sorted(rows)
-  of_steps = {name: [getattr(cell, name)[index] for cell, index in map(rows.get, steps)]
-              for name in ("final", "mean", "best", "dropped", "length", "drift", "spread")}
-  seconds = tuple(round(sum(cell.seconds[i] for cell in group), 2) for i in (0, 1))
-  return dataclasses.replace(group[0], steps=tuple(steps), seconds=seconds, **of_steps)
+  of_steps: dict[str, Any] = {
+      name: [getattr(cell, name)[index] for cell, index in map(rows.__getitem__, steps)]
+      for name in ("final", "mean", "best", "dropped", "length", "drift", "spread")}
+  compilation, run = (round(sum(cell.seconds[i] for cell in group), 2) for i in (0, 1))
+  return dataclasses.replace(group[0], steps=tuple(steps), seconds=(compilation, run), **of_steps)
 
 
 def at_the_end(cell: Cell) -> bool:

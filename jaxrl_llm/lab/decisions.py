@@ -31,6 +31,8 @@ from jaxrl_llm.types import Params, Problem, PromptBatch, Sampling, Task
 
 EIGHTHS = 8
 FREE = -1  # a place at which the policy chooses
+REPEATS = 8  # samples a problem where a token is forced everywhere, or forbidden: few cells, whose
+# largest would be above one half by chance
 
 
 class Rules(NamedTuple):
@@ -119,7 +121,8 @@ def interventions(case: Case, params: Params, problems: Sequence[Problem],
   """Returns accuracies of the policy in `params`: `free` [], `forced` [T, V] with token v at place
   t, `everywhere` [V] with token v at all places where it may stand, `forbidden` [V].
 
-  Every token id is tried on all problems; each accuracy is one sample a problem.
+  Every token id is tried on all problems; an accuracy is of one sample a problem in `forced`, else
+  of REPEATS.
   """
   vocabulary, steps = case.model.config.vocab_size, case.rules.steps
   repeated = list(problems) * vocabulary
@@ -139,10 +142,15 @@ def interventions(case: Case, params: Params, problems: Sequence[Problem],
     at_place = nothing.copy()
     at_place[:, place] = token
     forced.append(accuracy(at_place, allowed, place))
+
+  def repeated_accuracy(forced, forbidden, draw: int) -> np.ndarray:
+    return np.mean([accuracy(forced, forbidden, steps + draw * REPEATS + i)
+                    for i in range(REPEATS)], 0)
+
   everywhere = np.repeat(token[:, None], steps, 1)
-  return {"free": accuracy(nothing, allowed, steps).mean(), "forced": np.stack(forced),
-          "everywhere": accuracy(everywhere, allowed, steps + 1),
-          "forbidden": accuracy(nothing, np.eye(vocabulary, dtype=bool)[token], steps + 2)}
+  return {"free": repeated_accuracy(nothing, allowed, 0).mean(), "forced": np.stack(forced),
+          "everywhere": repeated_accuracy(everywhere, allowed, 1),
+          "forbidden": repeated_accuracy(nothing, np.eye(vocabulary, dtype=bool)[token], 2)}
 
 
 def eighth(place: np.ndarray | int, length: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """A recurrence of digits: right values, planted mistakes by kind and place, and refusals."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,19 @@ def test_a_mistake_is_named_once_and_what_follows_from_it_is_none():
   assert plain.mistakes(problem, problem.answer[:9]) == [Mistake(9, "other")]
   assert plain.mistakes(problem, "<pad>" + problem.answer) == [Mistake(0, "other")]
   assert plain.mistakes(problem, problem.answer) == []
+
+
+class Shorter(Recurrence):
+
+  def generate(self, rng: np.random.Generator) -> Problem:
+    problem = super().generate(rng)
+    return dataclasses.replace(problem, demonstration=problem.demonstration[:rng.integers(5, 20)])
+
+
+def test_what_a_subclass_makes_of_a_problem_is_in_batches_and_held_out_problems():
+  made = Shorter(TaskConfig("recurrence", steps=24, **SIZES), 0, 200)
+  for problems in (made.batch(0), made.heldout(50)):
+    assert {len(problem.demonstration) for problem in problems} == set(range(5, 20))
 
 
 @pytest.mark.parametrize("keys, text", [

@@ -1,28 +1,27 @@
-"""A run of the table: `config.py:longer`, `config.py:alike` or `config.py:shorter`.
+"""A run of the table: configs/offpolicy.py with completions of 12 to 32 tokens (task.py), on fresh
+rollouts.
 
-  python experiments/main.py --config=experiments/aggregation/config.py:shorter \
-    --workdir=runs/aggregation_one
-
-The name says how long answers that work the chain out are, compared with guesses.
+  python experiments/main.py --config=experiments/aggregation/config.py \
+    --config.aggregation.name=balanced --workdir=runs/aggregation_one
 """
 
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config
 
-GUESS_PADDING = {"longer": 0, "alike": 12, "shorter": 20}
 
-
-def get_config(worked: str = "longer"):
+def get_config():
   config = base_config()
   config.plugins = ("experiments/aggregation/task.py",)
-  config.iterations = 50
-  config.model.update(vocab_size=17, width=128, num_layers=4, num_heads=4, num_kv_heads=2,
-                      head_dim=32, mlp_width=384)
-  config.task.update(name="padded_chain", num_terms=4, worked_share=0.4,
-                     guess_padding=GUESS_PADDING[worked], heldout_problems=256)
-  config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=7, max_new_tokens=32, window=8)
-  config.updates.update(optimizer_batches=4, micro_batches=4)
-  config.optimizer.update(learning_rate=5e-5, b2=0.95)
-  config.warm_start.update(steps=1500, batch_size=64, micro_batches=4, learning_rate=3e-3)
-  config.evaluation.every = 5
+  config.iterations = 30
+  config.model.update(vocab_size=22, width=64, num_layers=2, num_heads=2, num_kv_heads=2,
+                      head_dim=32, mlp_width=192)
+  config.task.update(name="ending_recurrence", steps=31, shortest=12, heldout_problems=64,
+                     careless=0.6, mistake_rates=(0.8, 0.4, 0.1), mistake_contexts=(3, 3, 6),
+                     context=2, misread=3, slips=0.001)
+  config.rollout.update(prompts=32, group_size=8, max_prompt_tokens=4, max_new_tokens=32,
+                        min_new_tokens=12, window=16)
+  config.updates.update(optimizer_batches=4, micro_batches=1)
+  config.optimizer.update(learning_rate=3e-4, b2=0.95)
+  config.warm_start.update(steps=500, batch_size=64, micro_batches=1, learning_rate=3e-3)
+  config.evaluation.update(every=5, samples=8)
   return presets.apply(config, "grpo")

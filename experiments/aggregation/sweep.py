@@ -1,127 +1,172 @@
-"""Which weighting of tokens, where length follows correctness and where it does not?
+"""Which weighting of tokens, where longer completions go wrong more often?
 
   python experiments/aggregation/sweep.py --list
-  python experiments/aggregation/sweep.py --jobs=2
+  python experiments/aggregation/sweep.py --jobs=2    what is missing; again after the screening
+  python experiments/aggregation/sweep.py --seeds=7   two seeds more
   python experiments/aggregation/sweep.py --render
 
-Aggregations x tasks of config.py. Writes the table of README.md, accuracy.png and length.png beside
-this file.
+Aggregations x steps (learning rates) on the task of task.py. One seed screens the steps; each
+aggregation's best, by mean sampled accuracy over the run, has five other seeds, which are cells
+once the screening has its results. Writes the tables of README.md, accuracy.png and length.png
+beside this file.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.config import AdvantageConfig, AggregationConfig
-from jaxrl_llm.lab import sweeps
-from jaxrl_llm.lab.accuracy import longest, padded
+from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
 from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.objective.advantages import get_advantage
-from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.reporting import plots, tables
-from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
-from jaxrl_llm.types import AdvantageInputs
+from jaxrl_llm.tasks.recurrence import VALUES
 
 HERE = Path(__file__).parent
-SEEDS = (0, 1, 2, 3, 4)
-WORKED = ("longer", "alike", "shorter")
+SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
+STEPS = ("1e-4", "3e-4", "1e-3")
 AGGREGATIONS = ("token", "sequence", "fixed", "balanced")
-PAIRS = tuple((worked, name) for worked in WORKED for name in AGGREGATIONS)
-HEADER = ("worked answers are", "aggregation", "accuracy at the end", "mean accuracy over the run",
-          "length of guesses, start", "guesses, end", "length of worked answers, start",
-          "worked, end", "share of positive gradient, %")
+REFERENCE = "token"  # what every aggregation is compared with
+LAG = 4  # values of a prompt
+HEADER = ("aggregation", "learning rate", *accuracy.SAMPLED_HEADER)
+LENGTH_HEADER = ("aggregation", "tokens at the start", "right", "wrong",
+                 "correlation of length and right", "tokens at the end", "right, end", "wrong, end",
+                 "wrong steps per 100 values, start", "wrong steps, end")
+MEASURE, LENGTH, WRONG = ("mean sampled accuracy over the run", "tokens at the end",
+                          "wrong steps per 100 values at the end")
+VERDICT_HEADER = (f"minus {REFERENCE}", "measure", "difference", "interval, Holm-corrected", "p",
+                  "seeds of this sign", "this page alone")
+
+
+def cell(name: str, step: str, seed: int) -> Cell:
+  return Cell(f"{name}_{step}_seed{seed}", (
+      "--config=experiments/aggregation/config.py", f"--config.aggregation.name={name}",
+      f"--config.optimizer.learning_rate={step}", f"--config.seed={seed}"))
 
 
 def cells() -> list[Cell]:
-  """Seed by seed, so that an unfinished sweep has whole seeds."""
-  return [Cell(f"{worked}_{name}_seed{seed}", (
-      f"--config=experiments/aggregation/config.py:{worked}", f"--config.aggregation.name={name}",
-      f"--config.seed={seed}")) for seed in SEEDS for worked, name in PAIRS]
+  """Returns the screening, and the seeds of each aggregation whose screening is complete."""
+  results = sweep_results.read(HERE)
+  screening = [cell(name, step, SCREENING) for step in STEPS for name in AGGREGATIONS]
+  return screening + [cell(name, step, seed) for seed in SEEDS for name in AGGREGATIONS
+                      if (step := best_step(results, name))]
+
+
+def best_step(results: dict[str, dict], name: str) -> str | None:
+  """Returns the step with the highest mean over the run on the screening's seed; None before all
+  steps have results.
+  """
+  keys = {step: cell(name, step, SCREENING).name for step in STEPS}
+  if not results.keys() >= set(keys.values()):
+    return None
+  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
 
 
 def measure(run: RunFolder) -> dict:
-  """Returns held-out accuracy, and by iteration the lengths of guesses and of worked answers and
-  the share of the gradient's weight on positive advantages.
+  """Returns accuracies, the lengths of the rows that were sampled, by iteration, and what the first
+  and the last iteration that was kept sampled.
   """
-  evaluated, accuracy = run.series("eval/accuracy")
   kept = run.rollout_iterations()
-  by_iteration = [_of_rows(run.rollouts(iteration), run.config) for iteration in kept]
-  return {"evaluated": evaluated.tolist(), "accuracy": accuracy.round(6).tolist(),
-          "iterations": kept, "gradient_norm": float(run.series("optimizer/grad_norm")[1].mean())
-          } | {name: [one[name] for one in by_iteration] for name in by_iteration[0]}
+  return accuracy.measure_sampled(run) | {
+      "lengths": run.series("rollout/length")[1].round(3).tolist(),
+      "first": of_rows(run.rollouts(kept[0])), "last": of_rows(run.rollouts(kept[-1]))}
 
 
-def _of_rows(rows: Sequence[dict], config: dict) -> dict[str, float | None]:
-  lengths = np.array([len(row["tokens"]) - row["prompt_length"] for row in rows])
-  guessed = np.array([row["completion"].startswith("=") for row in rows])
-  share = positive_share(lengths, np.array([row["trained_reward"] for row in rows], np.float32),
-                         config)
-  return {"guesses": _mean(lengths[guessed]), "worked": _mean(lengths[~guessed]), "share": share}
+def of_rows(rows: list[dict]) -> dict[str, float | None]:
+  """Returns the mean length of rows, in tokens, of right and of wrong ones; the correlation of
+  length and being right; and the wrong steps per 100 values.
+  """
+  lengths = np.array([len(row["tokens"]) - row["prompt_length"] for row in rows], float)
+  right = np.array([row["correct"] for row in rows], bool)
+  spread = lengths.std() > 0 and right.std() > 0
+  return {"length": _mean(lengths), "right": _mean(lengths[right]), "wrong": _mean(lengths[~right]),
+          "correlation": float(np.corrcoef(lengths, right)[0, 1]) if spread else None,
+          "wrong_steps": wrong_steps([(row["prompt"], row["completion"]) for row in rows])}
 
 
 def _mean(values: np.ndarray) -> float | None:
   return round(float(values.mean()), 4) if len(values) else None
 
 
-def positive_share(lengths: np.ndarray, rewards: np.ndarray, config: dict) -> float | None:
-  """Returns the share of sum(weight |advantage|) on tokens with a positive advantage.
-
-  Weights are those of the run's optimizer batches. None where every advantage is 0.
-
-  Args:
-    lengths: [B], completion tokens of each row; groups are contiguous.
-    rewards: [B] f32.
-    config: of the run.
+def wrong_steps(texts: list[tuple[str, str]]) -> float:
+  """Returns the steps that do not follow from the values before them, per 100 values, of (prompt,
+  completion). Unlike accuracy, it does not fall with the length.
   """
-  size, parts = config["rollout"]["group_size"], config["updates"]["optimizer_batches"]
-  mask = jnp.arange(config["rollout"]["max_new_tokens"]) < lengths[:, None]
-  group = np.arange(len(rewards)) // size
-  advantages = get_advantage("grpo")(
-      AdvantageInputs(jnp.asarray(rewards), mask, jnp.zeros(mask.shape, jnp.int32),
-                      jnp.asarray(group)), AdvantageConfig("grpo"))
-  total = positive = 0.0
-  for part in range(parts):
-    at = np.flatnonzero(group % parts == part)
-    weights = loss_weights(mask[at], advantages[at], jnp.asarray(group[at]), AggregationConfig(
-        config["aggregation"]["name"], config["rollout"]["max_new_tokens"]))
-    size_of = np.asarray(weights * jnp.abs(advantages[at]))
-    total += float(size_of.sum())
-    positive += float(size_of[np.asarray(advantages[at]) > 0].sum())
-  return round(positive / total, 6) if total else None
+  wrong = [VALUES.get(whole[at]) != (VALUES.get(whole[at - 1], 0)
+                                     + VALUES.get(whole[at - LAG], 0)) % 10
+           for prompt, completion in texts for whole in [prompt[-LAG:] + completion]
+           for at in range(LAG, len(whole))]
+  return round(100 * float(np.mean(wrong)), 4)
+
+
+def compared(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]:
+  """Returns what was measured by (aggregation, step) and seed, without the screening's."""
+  groups = sweep_results.by_seed(results)
+  out = {(name, step): {seed: result["measured"]
+                        for seed, result in groups.get(f"{name}_{step}", {}).items()
+                        if seed != SCREENING} for name in AGGREGATIONS for step in STEPS}
+  return {key: seeds for key, seeds in out.items() if seeds}
+
+
+def verdicts(results: dict[str, dict]) -> list[tuple]:
+  """Returns the rows below VERDICT_HEADER: all comparisons of the page with REFERENCE, paired by
+  seed and warm start, corrected together.
+  """
+  numbers = {MEASURE: accuracy.mean_sampled, LENGTH: lambda measured: measured["last"]["length"],
+             WRONG: lambda measured: measured["last"]["wrong_steps"]}
+  means = {(name, text): {seed: number(measured) for seed, measured in seeds.items()}
+           for text, number in numbers.items() for (name, _), seeds in compared(results).items()}
+  return statistics.comparison_rows(means, lambda key: (REFERENCE, key[1]))
+
+
+def length_row(measured: list[dict]) -> tuple[str, ...]:
+  """Returns the cells below LENGTH_HEADER: means over seeds."""
+  def mean(when: str, key: str, digits: int = 1) -> str:
+    values = [entry[when][key] for entry in measured if entry[when][key] is not None]
+    return f"{np.mean(values):.{digits}f}" if values else tables.MISSING
+
+  kinds = ("length", "right", "wrong")
+  return (*(mean("first", kind) for kind in kinds), mean("first", "correlation", 2),
+          *(mean("last", kind) for kind in kinds),
+          *(mean(when, "wrong_steps", 2) for when in ("first", "last")))
+
+
+def screened(results: dict[str, dict]) -> list[tuple]:
+  """Returns a row for each aggregation: mean over the run and final accuracy at each step."""
+  def short(result: dict | None) -> str:
+    if result is None:
+      return tables.MISSING
+    measured = result["measured"]
+    return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
+
+  return [(name, *(short(results.get(cell(name, step, SCREENING).name)) for step in STEPS))
+          for name in AGGREGATIONS]
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
-  """Writes the table into README.md, and the figures."""
-  rows, accuracy, length = [], {}, {}
-  for worked, name in PAIRS:
-    keys = [f"{worked}_{name}_seed{seed}" for seed in SEEDS]
-    if results.keys() >= set(keys):
-      measured = [results[key]["measured"] for key in keys]
-      curve = padded([one["accuracy"] for one in measured])
-      rows.append((worked, name, interval(curve[:, -1]), interval(curve.mean(1)),
-                   *(_ends(measured, kind, at) for kind in ("guesses", "worked") for at in (0, -1)),
-                   interval(100 * np.array([np.mean(known(one["share"])) for one in measured]))))
-      accuracy.setdefault(worked, {})[name] = (longest(measured, "evaluated"), curve)
-      length.setdefault(worked, {})[name] = (longest(measured, "iterations"),
-                                             padded([one["worked"] for one in measured]))
-  tables.replace_part(folder / "README.md", "sweep.py",
+  """Writes the tables into README.md, and the figures."""
+  page, groups = folder / "README.md", compared(results)
+  seeds_of = sweep_results.by_seed(results)
+  rows = [(*key, *accuracy.sampled_row([seeds_of["_".join(key)][seed] for seed in seeds]))
+          for key, seeds in groups.items()]
+  tables.replace_part(page, "sweep.py, comparison",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
-  for title, panels in (("accuracy", accuracy), ("length of worked answers", length)):
-    if panels:
-      plots.plot_panels(panels, folder / f"{title.split()[0]}.png", title)
-
-
-def known(values: list[float | None]) -> list[float]:
-  """Those of the iterations that had one."""
-  return [value for value in values if value is not None]
-
-
-def _ends(measured: list[dict], kind: str, at: int) -> str:
-  """The length at the first or last iteration that had rows of the kind."""
-  return interval(np.array([known(one[kind])[at] for one in measured]))
+  tables.replace_part(page, "sweep.py, verdicts",
+                      tables.markdown_table(VERDICT_HEADER, verdicts(results)))
+  tables.replace_part(page, "sweep.py, screening",
+                      tables.markdown_table(("aggregation", *STEPS), screened(results)))
+  tables.replace_part(page, "sweep.py, lengths", tables.markdown_table(
+      LENGTH_HEADER, [(name, *length_row(list(seeds.values())))
+                      for (name, _), seeds in groups.items()]))
+  curves: dict[str, dict] = {"accuracy": {}, "length": {}}
+  for (name, _), seeds in groups.items():
+    sampled, lengths = (accuracy.padded([entry[key] for entry in seeds.values()])
+                        for key in ("sampled", "lengths"))
+    times = accuracy.longest(list(seeds.values()), "iterations")
+    curves["accuracy"][name] = times, sampled
+    curves["length"][name] = 1 + np.arange(lengths.shape[1]), lengths
+  for title, lines in curves.items():
+    if lines:
+      plots.plot_panels({title: lines}, folder / f"{title}.png", title)
 
 
 SWEEP = Sweep(HERE, cells(), measure, render)

@@ -1,13 +1,11 @@
-"""The chains of jaxrl_llm/tasks/arithmetic.py with padding: length need not follow the mode.
+"""The recurrence of jaxrl_llm/tasks/recurrence.py with completions of several lengths.
 
-  prompt      7*3+4-8
-  answered    =7:::::
-  worked      :7*3=1+4=5-8=7::
+  prompt      3719
+  completion  25g5...           at least `task.shortest` values, and the end
 
-An answer may end with any number of colons. A demonstration that works the chain out ends with 0 to
-5 of them, and one that answers at once with `task.guess_padding` more. So the padding says whether
-worked answers, which are right more often, are longer than the others, as long or shorter; within
-each mode, lengths vary and say nothing about being right.
+All values of a completion count, so that a longer one goes wrong more often. A demonstration has
+`task.shortest` to `task.steps` values, each number as often as any other, whether it is right or
+not.
 """
 
 import dataclasses
@@ -15,26 +13,27 @@ import dataclasses
 import numpy as np
 
 from jaxrl_llm import register
-from jaxrl_llm.tasks.arithmetic import ModularChain
+from jaxrl_llm.fields import option
+from jaxrl_llm.tasks import Recurrence, RecurrenceKeys
 from jaxrl_llm.types import Problem, Reward
 
-FILLER = ":"
-SPREAD = 6  # lengths that a mode's padding may have
+
+@dataclasses.dataclass(frozen=True)
+class EndingKeys(RecurrenceKeys):
+  """What only `ending_recurrence` reads."""
+
+  shortest: int = option(12, "fewest values of a completion", low=1)
 
 
-@register.task("padded_chain", num_terms=4, worked_share=0.3, guess_padding=0)
-class PaddedChain(ModularChain):
-  """Asks for the value of chains of `task.num_terms` digits."""
-
-  def longest_demonstration(self) -> int:
-    return max(4 * self.cfg.num_terms - 2, self.cfg.guess_padding + 2) + SPREAD
+@register.task("ending_recurrence", EndingKeys)
+class EndingRecurrence(Recurrence):
+  """Asks for the next `task.shortest` values of a recurrence, or more; all of them count."""
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    return super().reward(problem, completion.rstrip(FILLER))
+    count = max(len(completion), self.cfg.shortest)
+    return super().reward(dataclasses.replace(problem, answer=problem.answer[:count]), completion)
 
   def generate(self, rng: np.random.Generator) -> Problem:
     problem = super().generate(rng)
-    padding = int(rng.integers(SPREAD))
-    if problem.demonstration.startswith("="):
-      padding += self.cfg.guess_padding
-    return dataclasses.replace(problem, demonstration=problem.demonstration + FILLER * padding)
+    length = int(rng.integers(self.cfg.shortest, self.cfg.steps + 1))
+    return dataclasses.replace(problem, demonstration=problem.demonstration[:length])

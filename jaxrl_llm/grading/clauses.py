@@ -6,7 +6,7 @@ Rules: own derivation; known cases are in tests/grading/answer_forms.jsonl.
 import re
 
 from jaxrl_llm.grading.numerals import joined, numbers
-from jaxrl_llm.grading.quantities import quantity
+from jaxrl_llm.grading.quantities import equal, quantity
 
 
 def sentences(line: str) -> list[str]:
@@ -32,10 +32,17 @@ def without_remarks(sentence: str) -> str:
   if not re.search(r"\d", text):
     text = re.sub(r"\((\$?-?\d[\d,.]*)\)", r"\1", sentence)  # twelve (12) apples
   head, *rest = _BREAKDOWN.split(text, maxsplit=1)
-  if rest and len(numbers(rest[0])) > 1 and holds_number(head):
+  if rest and len(numbers(rest[0])) > 1 and holds_number(head) and _is_summed(head, rest[0]):
     text = head
   head = before_reason(text)
   return head if holds_number(head) else text
+
+
+def _is_summed(head: str, rest: str) -> bool:
+  """Returns whether the result after a colon is the number before it; "Add 5: 9 + 5 = 14" is new.
+  """
+  results = numbers(rest.rpartition("=")[2]) if "=" in rest else []
+  return not results or any(equal(results[0].value, number.value) for number in numbers(head))
 
 
 def without_brackets(text: str) -> str:
@@ -93,13 +100,14 @@ _REASON = re.compile(r"[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|
                      r"|of\b)[^,]*"
                      r"|provided|given that)\b")
 _CONCLUSION = re.compile(
-    r"\b(?:so(?! that)(?! far)(?! on)|thus|therefore|hence|consequently|altogether"
+    r"(?<!after )(?<!before )(?<!by )\b(?:so(?! that\b(?!['’]))(?! far)(?! on)|thus|therefore"
+    r"|hence|consequently|altogether"
     r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals|rounds (?:up |down )?to)"
     r"|that (?:is|makes|gives"
     r"|leaves)"
-    r"|giving|making|leaving|yielding|totall?ing|(?:for|in) a total of|i\.e\."
-    r"|to (?:get|give|obtain|yield))\b(?!\s+\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times"
-    r"|of\b))"
+    r"|giving|making|leaving|bringing|yielding|totall?ing|(?:for|in) a total of|i\.e\."
+    r"|to (?:get(?! to\b)|give|obtain|yield))\b"
+    r"(?!\s+\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times|of\b))"
     r"|→|⇒|=>|->|∴|\\(?:to|implies|Rightarrow|rightarrow|therefore)(?![a-zA-Z])", re.IGNORECASE)
 VERB = re.compile(
     r"(?<!\bto )\b(?:(?:is|are|was|were)(?: equal to)?|equals?|costs?|makes?|gives?|totals?"
@@ -108,8 +116,8 @@ VERB = re.compile(
     r"|becomes?)\b"
     r"(?=\s{1,3}(?:(?:about|only|exactly|now|then|just|her|him|them|me|us"
     r"|you) )?[$€£]?-?\d)", re.IGNORECASE)
-_OPENING_CLAUSE = re.compile(r"\s*(?:[A-Za-z]+ing|[Ss]ince|[Ww]ith|[Aa]fter|[Bb]efore|[Ii]f"
-                             r"|[Ww]hen|[Gg]iven|[Aa]s"
+_OPENING_CLAUSE = re.compile(r"\s*(?:(?:[Aa]nd|[Tt]hen)\s)?(?:[A-Za-z]+ing|[Ss]ince|[Ww]ith"
+                             r"|[Aa]fter|[Bb]efore|[Ii]f|[Ww]hen|[Gg]iven|[Aa]s"
                              r"|[Bb]ecause|[Ff]or|[Ii]n|[Aa]t|[Oo]n|[Bb]y|[Oo]f"
                              r"|[Ww]hile)\b[^,]*,(?!\d)\s")
 _REMAINS = re.compile(r"(?:\band|,)\s+(?:only )?\$?\d[\d.,]*\s+(?:\w+\s+){0,3}?"

@@ -136,7 +136,7 @@ def _equation(text: str) -> Quantity | str | None:
     return HEDGE
   *_, sign = _RELATION.finditer(text)
   left, right = text[:sign.start()], text[sign.end():]
-  if unsolved(re.split(r"[,;:=]|\s(?:so|and|or|is)\s", left)[-1]):
+  if unsolved(re.split(r"[,;:=]|\s(?:(?:so|and|or|is|an?)\s)+", left)[-1]):
     return HEDGE
   before = quantity(_FILLER.sub("", left.strip(), count=1))
   after = _direct(right)
@@ -146,7 +146,8 @@ def _equation(text: str) -> Quantity | str | None:
     return after
   if after is None or isinstance(after, str) or (sign[0] != "=" and not equal(before, after)):
     return before
-  return after if equal(before, after) else HEDGE
+  # "$18 / 9 hours = $2 per hour": the left side's unit is that of its last number.
+  return after if equal(before, after) or before.value == after.value else HEDGE
 
 
 def _chosen(stated: list[Number], text: str) -> Quantity | str | None:

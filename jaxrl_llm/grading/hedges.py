@@ -78,8 +78,9 @@ _BOUND_BEHIND = re.compile(
 _BOUND_WORDS = re.compile(r"\b(?:minimum|maximum|more|fewer|less|least|most|plus|upward|upwards"
                           r"|above"
                           r"|below)\s*\.?$")
-_REFUSED = re.compile(r"[^.,;\d]{0,30}?\b(?:(?:is|are|was|were|be|seems|looks) (?:\w+ )?(?:not"
-                      r"|wrong|incorrect"
+_REFUSED = re.compile(r"[^.,;\d]{0,30}?\b(?:(?:is|are|was|were|be|seems|looks) (?:\w+ )?"
+                      r"(?:not(?= (?:an? |the |my |our )?(?:\w+ )?(?:answer|solution|right|correct"
+                      r"|true|valid|possible|enough|it|what)\b|\W*$)|wrong|incorrect"
                       r"|false|impossible|too|ruled out|excluded)\b|isn['’]t|aren['’]t|cannot"
                       r"|can['’]t)")
 _RANGE_BEHIND = re.compile(

@@ -38,14 +38,15 @@ def _without_dollars(match: re.Match) -> str:
 _FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boldsymbol|emph|underline"
                    r"|operatorname)\s{0,3}\{")
 _DISPLAY = re.compile(r"(?<!\\)\\[()\[\]]|\\[,;:! ]|\\q?quad(?![a-zA-Z])|~(?!\d)")
-_TAG = re.compile(r"</?[a-zA-Z]{1,12}>")
+# Tags, and what GSM8K's calculator is told: 2+1=<<2+1=3>>3.
+_TAG = re.compile(r"</?[a-zA-Z]{1,12}>|<<[^<>\n]{1,200}>>")
 _STRUCK = re.compile(r"~~[^~\n]{1,200}~~")
 _LINE_MARK = re.compile(r"(?m)^[ \t]{0,8}(?:>[ \t](?!\d)|#{1,3}[ \t]|#{5,6}[ \t]"
                         r"|\|(?=[ \t]))[ \t]{0,8}|[ \t]\|[ \t]{0,8}$")
 # A mark of emphasis opens before a sign and closes after one, and touches no word outside.
 _EMPHASIS = re.compile(r"(?<![\w*\\^])(\*{1,3}"
                        r"|_{1,3})(?![\s*_])([^*\n]{1,400}?)(?<![\s*])\1(?![\w*])")
-_EXCLAIMED = re.compile(r"([\w)]\*{1,3})!(?=\s|$)")
+_EXCLAIMED = re.compile(r"([\w)]\*{1,3}|\$[\d,]{1,30}(?:\.\d{1,9})?|\d\.\d{1,9})!(?=\s|$)")  # no 5!
 _LONE_STARS = re.compile(r"(?<![\w)\]}*])\*{2,3}(?=\S)|(?<=[\w.!?:%)])\*{2,3}(?!\.?\d|[\w(*])")
 _CURRENCY = re.compile(r"(\d)\s?(元|円|€|£|¥|₹|块|个|人|天|岁|米|厘米|公里|千米|小时|分钟|美元)")
 _MATH = re.compile(r"(?<![\\\w$])\$(?!\s)([^$\n]{1,200}?)(?<![\s\\])\$(?![\d$])")

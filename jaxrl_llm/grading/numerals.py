@@ -161,7 +161,9 @@ _CIRCUMSTANCE = re.compile(
     r"|before|in|per|every|each|within|during|among|adding|subtracting"
     r"|dividing|multiplying|by|times|into|given|using|if"
     r"|when|while|than|against|other|since|because)\s|\b(?:on|the|all|these|those|his|her|their"
-    r"|its|both)\s(?![$€£])|\bto (?!be\b|get\b|give\b|obtain\b|yield\b|about\b)[a-z]{2,12}\s"
+    r"|its|both)\s(?![$€£])"
+    r"|(?<!needs )(?<!need )(?<!has )(?<!have )(?<!had )(?<!able )"
+    r"\bto (?!be\b|get\b|give\b|obtain\b|yield\b|about\b)[a-z]{2,12}\s"
     r"|\b(?:sum|product|difference|average|mean|ratio|half|third|quarter|double|twice|percent"
     r"|[%])\s"
     r"of\s(?:the )?)"
@@ -169,7 +171,8 @@ _CIRCUMSTANCE = re.compile(
     r"|remaining)\s){0,3}[$€£]?$",
     re.IGNORECASE)
 _COMPARED = re.compile(r"\s*(?:\w+\s+){0,2}?(?:more|less|fewer|higher|lower|larger|greater|smaller"
-                       r"|older|younger|taller|shorter|longer) than\b")
+                       r"|older|younger|taller|shorter|longer) than\b"
+                       r"|\s*\w+\s+(?:ago|from now)\b")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _LABEL = re.compile(r"(?i:\b(?:step|steps|question|part|case|method|figure|chapter|page|problem"
                     r"|example"

@@ -48,7 +48,7 @@ def comparable(gold: str, answer: str) -> tuple[str, str] | None:
 
 def unsolved(left: str) -> bool:
   r"""Returns whether a left side is a formula in one unknown: 2x, x^2, \frac{x}{2}; no name is."""
-  left = re.sub(r"(?<=\d)\s?x\s?(?=\d)", "*", left)  # 2 x 5
+  left = re.sub(r"(?<=\d)\s?x\s?(?=\$?[\d.])", "*", left)  # 2 x $5
   plain = re.sub(r"\\(?:[dt]?frac|sqrt|left|right|cdot"
                  r"|times)(?![a-zA-Z])", " ", unwrap(left, FONT))
   if re.search(r"\\[a-zA-Z]|[A-Za-z]{2}|[A-Z]|[a-z]\(|_", plain):

@@ -19,10 +19,12 @@ def letter(text: str) -> str | None:
   """Returns the option that a completion names, A to J, or None.
 
   The first of these that occurs counts, and of several the last one: the box; "answer is B",
-  "ANSWER: c", "option B"; "B is correct"; "(B) because"; "(B)" or "**B**" that is not ruled out
-  ("not (A)", "(A) is wrong"); a line that is only the letter, or begins with "B." or "B)". A box
-  that holds no option, as a formula, hides none that the text states. A hedge is no answer.
+  "ANSWER: c", "answer is c" at the end of a line, "option B"; "B is correct"; "(B) because"; "(B)"
+  or "**B**" that is not ruled out ("not (A)", "(A) is wrong"); a line that is only the letter, or
+  begins with "B." or "B)". A box that holds no option, as a formula, hides none that the text
+  states. A hedge is no answer.
   """
+  text = re.sub(r"<([A-J])>", r"(\1)", text)
   contents = answer_boxes(text)
   if contents:
     if not contents[-1]:
@@ -116,6 +118,8 @@ def _on_lines(text: str) -> str | None:
            for match in map(_ALONE.fullmatch, map(_plain, lines[-2:]))]
   if alone and alone[-1]:
     return None if len(alone) > 1 and alone[0] not in (None, alone[1]) else alone[-1]
+  if single := _SINGLE.fullmatch(text):
+    return single[1].upper()
   matches = [match for match in map(_LABELLED.match, lines)
              if match and not _REFUSED_BEHIND.match(match.string, match.end())]
   letters = {match[1] or match[2] for match in matches}
@@ -126,7 +130,8 @@ _FONT = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathrm|mathbf|mathsf|
                    r"boldsymbol|bm|bf|rm|operatorname|underline)\s{0,3}\{")
 _SPACE = re.compile(r"\\(?:[ ,;:!]|q?quad(?![a-zA-Z])|(?:thin|med|thick)?space(?![a-zA-Z]))|~|\s+")
 # What never follows the letter of an option: a word, a formula, a relation.
-_BEHIND = (r"(?![\w'’])(?!\s{0,3}(?:[=^_>≤≥≠×·+]|<(?!/))|\s{0,3}\*(?!\*)\s{0,3}\w|-\w"
+_BEHIND = (r"(?!\w|(?<!['‘][A-Ja-j])['’])"
+           r"(?!\s{0,3}(?:[=^_>≤≥≠×·+]|<(?!/))|\s{0,3}\*(?!\*)\s{0,3}\w|-\w"
            r"|\(\w{1,3}(?:,\s?\w{1,3}){0,2}\)|/\s?\w\w"
            r"|\s{0,3}\\(?!(?:text|mathrm|quad|qquad|hspace|\W)))(?!\.[a-z]|\s-\s[a-z]\b)")
 _LETTER = rf"([A-J]{_BEHIND})"
@@ -188,7 +193,8 @@ _REFUSED_BEHIND = re.compile(
     r"| {1,3}(?:fails?|cannot|can't|isn't|aren't|does not|doesn't|do not|violates?|contradicts?)\b"
     r"|\s?[是为]?(?:错|不对|不正确|不符))")
 _ALONE = re.compile(r"[ \t*#>$_`-]{0,8}[(（]?([A-J])[)）.*$_` \t]{0,8}"
-                    r"|[ \t]{0,8}([a-j])[.)][ \t]{0,8}")
+                    r"|[ \t]{0,8}[(（]?([a-j])[.)）]{1,2}[ \t]{0,8}")
+_SINGLE = re.compile(r"[\s(*\"'$\[]{0,6}([A-Ja-j])[\s)*\"'$\].:]{0,6}")
 _LABELLED = re.compile(r"[ \t*#>]{0,8}(?:([A-J])(?:[.):]|[ \t]{0,8}$|,? (?:because|since|as) "
                        r"| [-–—] )|([a-j])[.)][ \t]{0,8}$)")
 _PREFIX = re.compile(
@@ -204,7 +210,9 @@ _STATEMENTS = (
     # After a colon a small letter is an option too.
     re.compile(rf"{_WORD}\s{{0,3}}[:：>]{_OPENING}(?:{_LETTER}|{_SMALL}(?=[\s.,;)）*$}}]|$))"
                rf"|{_WORD}{_COPULA}?\s{{0,3}}:?\s{{0,3}}(?:{_OPENING}{_LETTER}"
-               rf"|[(（*$]{{1,3}}{_SMALL}[)）*$])"),
+               rf"|[(（*$]{{1,3}}{_SMALL}[)）*$])"
+               rf"|{_WORD}{_COPULA} {{1,3}}(?i:option |choice )?{_SMALL}"
+               r"(?=\.?[ \t]{0,8}(?:\n(?!\s{0,3}or\b)|$))"),
     re.compile(rf"{_LETTER}[)）*]{{0,3}} (?:is|are|must be) "
                r"(?:clearly |therefore |thus |the ){0,2}"
                r"(?:correct|right|true|best|answer|only)\b"),

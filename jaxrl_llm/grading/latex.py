@@ -28,7 +28,7 @@ def undecorated(text: str) -> str:
   text = _SIZES.sub("", _SPACES.sub(" ", _NEGATIVE_SPACE.sub("", text)))
   for delimiter in (r"\(", r"\)", r"\[", r"\]"):
     text = text.replace(delimiter, "")
-  text = _DOLLAR.sub("", text)
+  text = _ORDINAL.sub("", _DOLLAR.sub("", text))
   text = _COLOR.sub("", _TEXTCOLOR.sub("{", text))
   text = unwrap(text, _BOLD).strip()
   text = re.sub(r"^(\*\*|__|`)(.*)\1$", r"\2", text, flags=re.DOTALL)
@@ -245,6 +245,8 @@ _SIZES = re.compile(
 _BOLD = re.compile(
     r"\\(?:boldsymbol|underline|vec|bm|pmb|ensuremath|mathbf|mathit|mathsf|emph|textit)\s{0,3}\{")
 FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s{0,3}\{")
+_ORDINAL = re.compile(r"(?<=\d)\s?\^?\s?(\{\s?)?\\(?:text|mathrm|mbox)\s?\{(?:st|nd|rd|th)\}"
+                      r"(?(1)\s?\})")  # 20^{\text{th}}
 _PHANTOM = re.compile(r"\\[hv]?phantom\s{0,3}\{")
 _COLOR = re.compile(r"\\color\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}")
 _TEXTCOLOR = re.compile(r"\\textcolor\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}\s{0,3}\{")

@@ -67,7 +67,12 @@ def verb_with_number(text: str) -> re.Match | None:
 
 
 def lists_clauses(text: str, verb: re.Match) -> bool:
-  """Returns whether a verb's clause is joined to one with a number: "Tom is 5 and Ann is 6"."""
+  """Returns whether a verb's clause is joined to one with a number: "Tom is 5 and Ann is 6".
+
+  A clause that computes its number concludes: "Tom is 5, Ann is 2 * 3 = 6".
+  """
+  if _COMPUTED.match(text, verb.end()):
+    return False
   before = numbers(text[:verb.start()])
   return bool(before) and before[-1].is_free and joined(text[before[-1].end:verb.start()])
 
@@ -100,15 +105,18 @@ _REASON = re.compile(r"[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|
                      r"|of\b)[^,]*"
                      r"|provided|given that)\b")
 _CONCLUSION = re.compile(
-    r"(?<!after )(?<!before )(?<!by )\b(?:so(?! that\b(?!['’]))(?! far)(?! on)|thus|therefore"
+    r"(?<!after )(?<!before )(?<!by )\b(?:so(?! that\b(?!['’]))(?! (?:far|on)\b)|thus|therefore"
     r"|hence|consequently|altogether"
-    r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals|rounds (?:up |down )?to)"
+    r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals)"
     r"|that (?:is|makes|gives"
     r"|leaves)"
     r"|giving|making|leaving|bringing|yielding|totall?ing|(?:for|in) a total of|i\.e\."
     r"|to (?:get(?! to\b)|give|obtain|yield))\b"
     r"(?!\s+\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times|of\b))"
+    r"|\bwhich rounds (?:up |down )?to\b"
     r"|→|⇒|=>|->|∴|\\(?:to|implies|Rightarrow|rightarrow|therefore)(?![a-zA-Z])", re.IGNORECASE)
+_COMPUTED = re.compile(r"\s*[$(]{0,2}\d[\d.,]*\s?(?:[-+*/x×÷–]|\\times|\\div)"
+                       r"\s?[$(]{0,2}\d[^=]{0,60}=[^=]*\d")
 VERB = re.compile(
     r"(?<!\bto )\b(?:(?:is|are|was|were)(?: equal to)?|equals?|costs?|makes?|gives?|totals?"
     r"|leaves?|weighs?|comes? to"

@@ -110,7 +110,7 @@ _CONCLUSION = re.compile(
     r"|which (?:is|are|makes|gives|means|leaves|equals|comes to|totals)"
     r"|that (?:is|makes|gives"
     r"|leaves)"
-    r"|giving|making|leaving|bringing|yielding|totall?ing|(?:for|in) a total of|i\.e\."
+    r"|giving|making|leaving|bringing|yielding|totall?ing|(?:for|in) a (?:grand )?total of|i\.e\."
     r"|to (?:get(?! to\b)|give|obtain|yield))\b"
     r"(?!\s+\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times|of\b))"
     r"|\bwhich rounds (?:up |down )?to\b"

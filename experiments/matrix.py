@@ -63,10 +63,9 @@ QUESTIONS = (
                  ("TEMPO", "first token"), ("GAE(0.95), exact values", "middle, rows differ")))),
     Question("Which weighting and which reward, where lengths differ?", ("aggregation", "length"),
              "which weighting of tokens?",
-             "right answers end at {:.1f} (`token`), {:.1f} tokens (`sequence`); accuracy {:.2f}",
-             (*(Place("sweep.py", ("longer", name), "worked, end")
-                for name in ("token", "sequence")),
-              Place("sweep.py", ("longer", "token"), "accuracy at the end"))),
+             "minus `token`: `sequence` {:+.3f}, `fixed` {:+.3f}, `balanced` {:+.3f} (no verdict)",
+             tuple(Place("sweep.py, verdicts", (name,), "mean over the run, difference")
+                   for name in ("sequence", "fixed", "balanced"))),
     Question("Do the sampler's numerics matter?", ("mismatch",),
              "does the sampler's number format matter?",
              "accuracy {:.3f} (bfloat16), {:.3f} (float32): at its ceiling, not tested",

@@ -134,16 +134,15 @@ ROWS = (
                            "GRPO-lambda")),
         "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
         "accuracy not decided; length cannot be seen at this scale"),
-    Row("aggregation", "which weighting, where length follows correctness?",
-        "`sweep.py --jobs=2`, under 2 h",
-        "worked answers, longer than guesses, end at {:.1f} ± {:.1f} tokens (`token`), {:.1f} ± "
-        "{:.1f} (`fixed`), {:.1f} ± {:.1f} (`sequence`), {:.1f} ± {:.1f} (`balanced`); accuracy "
-        "{:.2f} with each",
-        (*flat(both("sweep.py", ("longer", name), "worked, end")
-               for name in ("token", "fixed", "sequence", "balanced")),
-         Place("sweep.py", ("longer", "token"), "accuracy at the end")),
+    Row("aggregation", "which weighting, where longer completions go wrong more often?",
+        "`sweep.py --jobs=1`, 30 core-minutes",
+        "mean sampled accuracy over the run: {:.2f} (`token`), {:.2f} (`sequence`), {:.2f} "
+        "(`fixed`), {:.2f} (`balanced`); tokens at the end {:.1f}, {:.1f}, {:.1f}, {:.1f}",
+        tuple(Place(f"sweep.py, {part}", (name,), column) for part, column in (
+            ("comparison", "mean over the run"), ("lengths", "tokens at the end"))
+            for name in ("token", "sequence", "fixed", "balanced")),
         "balanced best in 3 of 4 settings by accuracy (2605.04077, second-hand)",
-        "accuracy at its ceiling in 13 of 15: not tested"),
+        verdicts_of("aggregation")),
     Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min; training: "
         "`sweep.py --jobs=2`, 90 min",
         "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2; trained with it, mean "

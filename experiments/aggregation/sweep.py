@@ -31,10 +31,13 @@ HEADER = ("aggregation", "learning rate", *accuracy.SAMPLED_HEADER)
 LENGTH_HEADER = ("aggregation", "tokens at the start", "right", "wrong",
                  "correlation of length and right", "tokens at the end", "right, end", "wrong, end",
                  "wrong steps per 100 values, start", "wrong steps, end")
-MEASURE, LENGTH, WRONG = ("mean sampled accuracy over the run", "tokens at the end",
-                          "wrong steps per 100 values at the end")
-VERDICT_HEADER = (f"minus {REFERENCE}", "measure", "difference", "interval, Holm-corrected", "p",
-                  "seeds of this sign", "this page alone")
+DIFFERENCE = ("difference", "interval, Holm-corrected", "p", "seeds of this sign",
+              "this page alone")
+VERDICT_HEADER = (f"minus {REFERENCE}", f"mean over the run, {DIFFERENCE[0]}", *DIFFERENCE[1:])
+FURTHER_HEADER = (f"minus {REFERENCE}", "measure", *DIFFERENCE)
+FURTHER = {"tokens at the end": "length", "wrong steps per 100 values, end": "wrong_steps"}
+STARTED = 0.1  # sampled accuracy below which a warm start has not learnt the task
+
 
 
 def cell(name: str, step: str, seed: int) -> Cell:
@@ -99,22 +102,31 @@ def wrong_steps(texts: list[tuple[str, str]]) -> float:
 
 
 def compared(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]:
-  """Returns what was measured by (aggregation, step) and seed, without the screening's."""
+  """Returns what was measured by (aggregation, step) and seed, without the screening's, and without
+  seeds whose warm start has not learnt the task: it is the same for all.
+  """
   groups = sweep_results.by_seed(results)
   out = {(name, step): {seed: result["measured"]
                         for seed, result in groups.get(f"{name}_{step}", {}).items()
-                        if seed != SCREENING} for name in AGGREGATIONS for step in STEPS}
+                        if seed != SCREENING and result["measured"]["sampled"][0] >= STARTED}
+         for name in AGGREGATIONS
+         for step in STEPS}
   return {key: seeds for key, seeds in out.items() if seeds}
 
 
 def verdicts(results: dict[str, dict]) -> list[tuple]:
-  """Returns the rows below VERDICT_HEADER: all comparisons of the page with REFERENCE, paired by
-  seed and warm start, corrected together.
+  """Returns the rows below VERDICT_HEADER: accuracy's differences to REFERENCE, paired by seed and
+  warm start, corrected together.
   """
-  numbers = {MEASURE: accuracy.mean_sampled, LENGTH: lambda measured: measured["last"]["length"],
-             WRONG: lambda measured: measured["last"]["wrong_steps"]}
-  means = {(name, text): {seed: number(measured) for seed, measured in seeds.items()}
-           for text, number in numbers.items() for (name, _), seeds in compared(results).items()}
+  means = {(name,): {seed: accuracy.mean_sampled(measured) for seed, measured in seeds.items()}
+           for (name, _), seeds in compared(results).items()}
+  return statistics.comparison_rows(means, lambda key: (REFERENCE,))
+
+
+def further_verdicts(results: dict[str, dict]) -> list[tuple]:
+  """Returns the rows below FURTHER_HEADER, corrected together and apart from accuracy's."""
+  means = {(name, text): {seed: measured["last"][key] for seed, measured in seeds.items()}
+           for text, key in FURTHER.items() for (name, _), seeds in compared(results).items()}
   return statistics.comparison_rows(means, lambda key: (REFERENCE, key[1]))
 
 
@@ -152,6 +164,8 @@ def render(results: dict[str, dict], folder: Path) -> None:
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   tables.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
+  tables.replace_part(page, "sweep.py, further verdicts",
+                      tables.markdown_table(FURTHER_HEADER, further_verdicts(results)))
   tables.replace_part(page, "sweep.py, screening",
                       tables.markdown_table(("aggregation", *STEPS), screened(results)))
   tables.replace_part(page, "sweep.py, lengths", tables.markdown_table(

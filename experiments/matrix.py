@@ -63,7 +63,7 @@ QUESTIONS = (
                  ("TEMPO", "first token"), ("GAE(0.95), exact values", "middle, rows differ")))),
     Question("Which weighting and which reward, where lengths differ?", ("aggregation", "length"),
              "which weighting of tokens?",
-             "minus `token`: `sequence` {:+.3f}, `fixed` {:+.3f}, `balanced` {:+.3f} (no verdict)",
+             "accuracy minus token's: sequence {:+.3f}, fixed {:+.3f}, balanced {:+.3f}: open",
              tuple(Place("sweep.py, verdicts", (name,), "mean over the run, difference")
                    for name in ("sequence", "fixed", "balanced"))),
     Question("Do the sampler's numerics matter?", ("mismatch",),

@@ -135,7 +135,7 @@ ROWS = (
         "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
         "accuracy not decided; length cannot be seen at this scale"),
     Row("aggregation", "which weighting, where longer completions go wrong more often?",
-        "`sweep.py --jobs=1`, 30 core-minutes",
+        "`sweep.py --jobs=2`, 17 core-minutes",
         "mean sampled accuracy over the run: {:.2f} (`token`), {:.2f} (`sequence`), {:.2f} "
         "(`fixed`), {:.2f} (`balanced`); tokens at the end {:.1f}, {:.1f}, {:.1f}, {:.1f}",
         tuple(Place(f"sweep.py, {part}", (name,), column) for part, column in (

@@ -11,7 +11,7 @@ import os
 
 import paper_rows
 import question_rows
-from table_row import HERE, Row, both, filled, folder
+from table_row import HERE, Row, filled, folder
 
 from jaxrl_llm.lab import sweep_results
 from jaxrl_llm.reporting.page_parts import Place
@@ -53,8 +53,9 @@ QUESTIONS = (
              ("staleness", "staleness_long", "arena", "in_flight", "position", "scale"),
              "which ratio holds on old rollouts?"),
     Question("Which baseline?", ("baselines",), "which baseline, from how many samples?",
-             "of 4, OTB of the sequence: noise {:.2f} ± {:.2f} of RLOO's; no gain in training",
-             both("sweep.py, early", ("OTB of the sequence",), "noise, 4 rows")),
+             "4 samples minus 32 of RLOO: {:+.3f} (RLOO), {:+.3f} (OTB), both decided",
+             tuple(Place("sweep.py, verdicts", ("4 against 32", name),
+                         "mean over the run, difference") for name in ("RLOO", "OTB"))),
     Question("Does credit land on the token that decides?", ("credit", "distillation"),
              "does credit land where it is decided?",
              "cosine {:.2f} (GRPO), {:.2f} (TEMPO; first token {:.2f}), {:.2f} (GAE, exact values)",

@@ -35,6 +35,14 @@ def verdicts_of(name: str) -> Callable[[], str]:
   return words
 
 
+def baselines_verdict() -> str:
+  """Returns what the table of baselines decides of OTB, by its own words."""
+  page = HERE / "baselines" / "README.md"
+  (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
+  return "; ".join(f"{row[1]} with {row[0]}: {row[-1]}" for row in table.rows
+                   if row[1] == "OTB" or row[0].startswith("4 against"))
+
+
 ROWS = (
     Row("exact", "bias and variance of the gradient?", "`run.py`, 3 min",
         "variance at drift 1: {} with the product up to t, {} with the row's",
@@ -47,7 +55,7 @@ ROWS = (
               for name in ("ppo", "ctpo", "gspo")),
         "-", "by construction"),
     Row("arena", "which ratio holds over whole runs, by step and age?",
-        "`run.py --jobs=2`, 91 min of one core",
+        "`run.py --jobs=2`, 101 min of one core",
         "of the optimum at age 64, 256 tokens, warm start: {:.2f} ± {:.2f} (`cispo`), {:.2f} ± "
         "{:.2f} (`minpro`), {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} (no ratio); no idea of our "
         "own is ahead of CISPO",
@@ -95,19 +103,16 @@ ROWS = (
         "CTPO ahead of GSPO at 4 B and at 14 B (2605.07331, second-hand)",
         "CTPO behind GSPO in every cell, on a switch at one step size; one of 36 differences "
         "survives Holm's correction"),
-    Row("baselines", "which baseline, from how many rows?",
-        "`sweep.py --jobs=2`, 20 min of policies, 85 min of training",
-        "noise of the gradient with 4 rows, RLOO's being 1: {:.2f} ± {:.2f} (`otb`), {:.2f} "
-        "± {:.2f} (`otb` of the sequence), {:.2f} ± {:.2f} (`tempo`); mean accuracy of 16 prompts "
-        "{:.2f} ± {:.2f} (`otb`, 4 rows), {:.2f} ± {:.2f} (`rloo`, 4 rows), {:.2f} ± {:.2f} "
-        "(`rloo`, 32 rows)",
-        (*flat(both("sweep.py, early", (name,), "noise, 4 rows")
-               for name in ("OTB", "OTB of the sequence", "TEMPO")),
-         *flat(both("sweep.py, training", ("equal prompts", rows, name),
-                    "mean accuracy over the run")
-               for name, rows in (("OTB", "4"), ("RLOO", "4"), ("RLOO", "32")))),
-        "OTB with 4 rows trains as others with 32 (2602.07078, abstract)",
-        "every baseline does here; differences are below a point"),
+    Row("baselines", "which baseline, from how many samples?",
+        "`sweep.py --jobs=2`, 90 min of one core",
+        "log of the gradient's noise with 4 samples over RLOO's, early: {:+.2f} ({:+.2f} to "
+        "{:+.2f}, OTB), {:+.2f} ({:+.2f} to {:+.2f}, OTB of the sequence); mean sampled accuracy "
+        "over the run of 16 prompts: {:.2f} (OTB, 4 samples), {:.2f} (RLOO, 4), {:.2f} (RLOO, 32)",
+        (*flat(interval("sweep.py, noise", ("early", name), "log of noise over RLOO's, 4 samples")
+               for name in ("OTB", "OTB of the sequence")),
+         *(Place("sweep.py, training", (samples, name), "mean over the run")
+           for name, samples in (("OTB", "4"), ("RLOO", "4"), ("RLOO", "32")))),
+        "OTB with 4 samples trains as others with 32 (2602.07078, abstract)", baselines_verdict),
     Row("credit", "does credit land on the token that decides?", "`run.py`, 4 min",
         "cosine with the exact advantage, 16 rows: {:.2f} (`grpo`), {:.2f} (`otb`), "
         "{:.2f} (`tempo`; {:.2f} at the first token), {:.2f} (`gae`, exact values, lambda 0.95)",

@@ -1,4 +1,4 @@
-"""Which baseline, and from how many rows of a prompt on?
+"""Which baseline, and from how many samples of a prompt on?
 
   python experiments/baselines/sweep.py --list
   python experiments/baselines/sweep.py --jobs=2 --only=policy   # the frozen policies
@@ -11,72 +11,85 @@ README.md beside this file.
 """
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
 
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.lab import accuracy, gradient_noise, sweeps
+from jaxrl_llm.lab import accuracy, gradient_noise, statistics, sweep_results, sweeps
 from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
-from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
-SEEDS = (0, 1, 2, 3, 4)
+SCREENING = 100  # its seed
+SEEDS = (0, 1, 2, 3, 5, 6, 7)  # seed 4's warm start has not learned (experiments/staleness)
 CONFIG = "--config=experiments/baselines/config.py"
-SIZES = (4, 8, 16, 32)  # rows of a prompt
+SIZES = (4, 8, 32)  # samples of a prompt
 PROMPTS = 128  # on which gradients are measured
-STAGES = {"early": 3, "halfway": 8}  # iterations of training
+STAGES = {"early": 3, "late": 15}  # iterations of training
+REFERENCE = "RLOO"  # unbiased
 MEASURED = {
+    REFERENCE: AdvantageConfig("rloo"),
     "GRPO": AdvantageConfig("grpo"),
-    "group mean": AdvantageConfig("dr_grpo"),
-    "RLOO": AdvantageConfig("rloo"),
     "OPO": AdvantageConfig("opo"),
     "OTB of the sequence": AdvantageConfig("otb", granularity="sequence"),
     "OTB": AdvantageConfig("otb"),
     "OTB, step weights": AdvantageConfig("otb", weight="step"),
     "OTB, leave one out": AdvantageConfig("otb", leave_one_out=True),
-    "OTB for tools": AdvantageConfig("tir_otb"),
     "TEMPO": AdvantageConfig("tempo"),
-    "GAE(0.95)": AdvantageConfig("gae", lam=0.95, whiten=False),
 }
 TRAINED = {
-    "RLOO": ("--config.advantage.name=rloo",),
-    "OPO": ("--config.advantage.name=opo",),
+    REFERENCE: ("--config.advantage.name=rloo",),
     "OTB of the sequence": ("--config.advantage.name=otb",
                             "--config.advantage.granularity=sequence"),
     "OTB": ("--config.advantage.name=otb",),
-    "TEMPO": ("--config.advantage.name=tempo",),
-    "GAE": ("--config.advantage.name=gae",),
 }
-# After 1,000 steps of warm start some seeds cannot work an answer out, and RL finds nothing.
-TRAINING = (CONFIG, "--config.warm_start.steps=2000", "--config.iterations=40",
-            "--config.evaluation.every=2")
-ROWS, FEW = 256, 16  # rows of a batch; prompts of a batch where these are equal
-BUDGETS = {"equal tokens": lambda size: ROWS // size, "equal prompts": lambda size: FEW}
-HEADER = ("budget", "rows of a prompt", "baseline", "accuracy at the end",
-          "mean accuracy over the run", "tokens until 90 %, thousands", "tokens, thousands",
-          "gradient norm, median", "its 95 % quantile")
+# Learning rates that are screened; the last is the config's.
+RATES = {rate: (f"--config.optimizer.learning_rate={rate}",) for rate in ("1e-4", "3e-4")}
+RATES["1e-3"] = ()
+FEW, MANY = "4", "32"  # samples of a prompt in training, of as many prompts
+ACROSS = f"{FEW} against {MANY}"
+HEADER = ("samples", "baseline", "learning rate", *accuracy.SAMPLED_HEADER, "tokens, thousands")
+VERDICT_HEADER = ("samples", f"minus {REFERENCE}", "mean over the run, difference",
+                  "interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
 
 def cells() -> list[Cell]:
-  """Returns the policies, then the training runs, seed by seed; batches that both budgets share
-  are there once.
+  """Returns the policies, the screening, and then the training runs, seed by seed, of baselines
+  whose screening is complete.
   """
+  results = sweep_results.read(HERE)
   policies = [Cell(f"policy_{stage}_seed{seed}", (
-      CONFIG, "--config.advantage.name=gae", f"--config.iterations={iterations}",
-      f"--config.seed={seed}"))
+      CONFIG, f"--config.iterations={iterations}", f"--config.seed={seed}"))
       for seed in SEEDS for stage, iterations in STAGES.items()]
-  shapes = dict.fromkeys((size, prompts(size)) for prompts in BUDGETS.values() for size in SIZES)
-  return policies + [Cell(_key(name, *shape, seed), (
-      *TRAINING, *baseline, f"--config.rollout.group_size={shape[0]}",
-      f"--config.rollout.prompts={shape[1]}", f"--config.seed={seed}"))
-      for seed in SEEDS for shape in shapes for name, baseline in TRAINED.items()]
+  pairs = tuple(itertools.product((FEW, MANY), TRAINED))
+  screening = [_training(samples, name, rate, SCREENING)
+               for rate in RATES for samples, name in pairs]
+  return policies + screening + [
+      _training(samples, name, rate, seed) for seed in SEEDS for samples, name in pairs
+      if (rate := best_rate(results, samples, name))]
 
 
-def _key(name: str, size: int, prompts: int, seed: int) -> str:
-  return f"{name.lower().replace(' ', '_')}_{prompts}_prompts_of_{size}_rows_seed{seed}"
+def _training(samples: str, name: str, rate: str, seed: int) -> Cell:
+  return Cell(f"{_group(samples, name, rate)}_seed{seed}", (
+      CONFIG, *TRAINED[name], f"--config.rollout.group_size={samples}", *RATES[rate],
+      f"--config.seed={seed}"))
+
+
+def _group(samples: str, name: str, rate: str) -> str:
+  return f"{samples}_{name.lower().replace(' ', '_')}_{rate}"
+
+
+def best_rate(results: dict[str, dict], samples: str, name: str) -> str | None:
+  """Returns the learning rate with the highest mean over the run on the screening's seed; None
+  before all have results.
+  """
+  keys = {rate: f"{_group(samples, name, rate)}_seed{SCREENING}" for rate in RATES}
+  if not results.keys() >= set(keys.values()):
+    return None
+  return max(RATES, key=lambda rate: accuracy.mean_sampled(results[keys[rate]]["measured"]))
 
 
 def measure(run: RunFolder) -> dict:
@@ -85,49 +98,94 @@ def measure(run: RunFolder) -> dict:
     noises = gradient_noise.of_run(run.workdir, MEASURED, SIZES, PROMPTS)
     return {name: {size: dataclasses.asdict(noise) for size, noise in by_size.items()}
             for name, by_size in noises.items()}
-  norm = run.series("optimizer/grad_norm")[1]
-  return {**accuracy.with_tokens(run),
-          "norm": {str(q): float(np.quantile(norm, q)) for q in (0.5, 0.95)}}
+  return {**accuracy.measure_sampled(run), "tokens": int(np.sum(run.series("rollout/tokens")[1]))}
 
 
-def noise_table(results: dict[str, dict], stage: str) -> str:
-  """A row for each baseline: its signal, and its noise relative to RLOO's, by number of rows."""
-  keys = [f"policy_{stage}_seed{seed}" for seed in SEEDS]
-  rows = []
-  if results.keys() >= set(keys):
-    measured = [results[key]["measured"] for key in keys]
+def relative_noise(results: dict[str, dict]) -> dict[tuple[str, str, int], np.ndarray]:
+  """Returns log(noise / RLOO's) by (stage, baseline, samples), [S] of the stage's policies."""
+  out = {}
+  for stage in STAGES:
+    measured = [result["measured"] for name, result in sorted(results.items())
+                if name.startswith(f"policy_{stage}_")]
     for name in MEASURED:
-      of = lambda name, size, field: np.array([one[name][str(size)][field] for one in measured])
-      rows.append((name, *(interval(of(name, size, "signal")) for size in (SIZES[0], SIZES[-1])),
-                   *(interval(of(name, size, "noise") / of("RLOO", size, "noise"))
-                     for size in SIZES)))
-  return tables.markdown_table(
-      ("baseline", *(f"signal, {size} rows" for size in (SIZES[0], SIZES[-1])),
-       *(f"noise, {size} rows" for size in SIZES)), rows)
+      for size in SIZES:
+        noise, reference = (np.array([entry[key][str(size)]["noise"] for entry in measured])
+                            for key in (name, REFERENCE))
+        if name != REFERENCE and measured:
+          out[stage, name, size] = np.log(noise / reference)
+  return out
+
+
+def noise_table(results: dict[str, dict]) -> str:
+  """A row for each stage and baseline: its signal with the most samples, and its noise."""
+  differences = relative_noise(results)
+  texts, sentence = statistics.table_cells(differences)
+  rows = []
+  for stage, name in dict.fromkeys(key[:2] for key in differences):
+    signal = [result["measured"][name][str(SIZES[-1])]["signal"] for key, result in
+              results.items() if key.startswith(f"policy_{stage}_")]
+    rows.append((stage, name, f"{np.mean(signal):.2f}",
+                 *(texts[stage, name, size] for size in SIZES)))
+  header = ("policy", "baseline", f"signal, {SIZES[-1]} samples",
+            *(f"log of noise over {REFERENCE}'s, {size} samples" for size in SIZES))
+  return tables.markdown_table(header, rows) + sentence
+
+
+def trained(results: dict[str, dict]) -> dict[tuple[str, str, str], dict[int, dict]]:
+  """Returns the training runs by (samples, baseline, learning rate) and seed, at the rate that the
+  screening chose.
+  """
+  groups = sweep_results.by_seed(results)
+  return {(samples, name, rate): seeds for samples in (FEW, MANY) for name in TRAINED
+          if (rate := best_rate(results, samples, name))
+          and (seeds := {seed: result for seed, result in
+                         groups[_group(samples, name, rate)].items() if seed != SCREENING})}
 
 
 def training_table(results: dict[str, dict]) -> str:
+  """A row for each number of samples and baseline: sampled accuracy, and tokens of a run."""
   rows = []
-  for budget, prompts in BUDGETS.items():
-    for size in SIZES:
-      for name in TRAINED:
-        keys = [_key(name, size, prompts(size), seed) for seed in SEEDS]
-        if results.keys() >= set(keys):
-          measured = [results[key]["measured"] for key in keys]
-          right = accuracy.curves(measured)[1]
-          rows.append((budget, size, name, interval(right[:, -1]), interval(right.mean(1)),
-                       accuracy.tokens_until(measured),
-                       interval(np.array([one["tokens"][-1] / 1000 for one in measured])),
-                       *(interval(np.array([one["norm"][q] for one in measured]))
-                         for q in ("0.5", "0.95"))))
+  for key, seeds in trained(results).items():
+    records = list(seeds.values())
+    tokens = np.mean([record["measured"]["tokens"] for record in records]) / 1000
+    rows.append((*key, *accuracy.sampled_row(records), f"{tokens:.0f}"))
   return tables.markdown_table(HEADER, rows)
+
+
+def screening_table(results: dict[str, dict]) -> str:
+  """A row for each number of samples and baseline: mean over the run and final accuracy."""
+  def text(key: str) -> str:
+    if key not in results:
+      return tables.MISSING
+    measured = results[key]["measured"]
+    return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
+
+  rows = [(samples, name, *(text(f"{_group(samples, name, rate)}_seed{SCREENING}")
+                            for rate in RATES))
+          for samples, name in itertools.product((FEW, MANY), TRAINED)]
+  return tables.markdown_table(("samples", "baseline", *RATES), rows)
+
+
+def verdicts(results: dict[str, dict]) -> list[tuple]:
+  """Returns the rows below VERDICT_HEADER: with RLOO from as many samples, and of few with RLOO
+  from many; paired by seed and warm start, corrected together.
+  """
+  means = {(samples, name): {seed: accuracy.mean_sampled(result["measured"])
+                             for seed, result in seeds.items()}
+           for (samples, name, _), seeds in trained(results).items()}
+  means |= {(ACROSS, name): values for (samples, name), values in means.items() if samples == FEW}
+  return statistics.comparison_rows(
+      means, lambda key: (MANY if key[0] == ACROSS else key[0], REFERENCE))
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md."""
-  for stage in STAGES:
-    tables.replace_part(folder / "README.md", f"sweep.py, {stage}", noise_table(results, stage))
-  tables.replace_part(folder / "README.md", "sweep.py, training",
+  page = folder / "README.md"
+  tables.replace_part(page, "sweep.py, noise", noise_table(results))
+  tables.replace_part(page, "sweep.py, verdicts",
+                      tables.markdown_table(VERDICT_HEADER, verdicts(results)))
+  tables.replace_part(page, "sweep.py, screening", screening_table(results))
+  tables.replace_part(page, "sweep.py, training",
                       training_table(results) + sweeps.made_at(results))
 
 

@@ -31,7 +31,7 @@ from jaxrl_llm.runs import command_flags, command_line
 _CONFIG = config_flags.DEFINE_config_file("config", None,
                                           "Config file: `path.py` or `path.py:preset`.",
                                           lock_config=False, accept_new_attributes=True)
-_TARGET = flags.DEFINE_string("target", None, "What to compile for: v5p:4x4x4, v5e:1, h100:8.")
+_TARGET = flags.DEFINE_string("target", None, "Device to compile for: v5p:4x4x4, v5e:1, h100:8.")
 _PROGRAMS = flags.DEFINE_list("programs", [], "Programs, such as step,score; none: all.")
 _MEAN_LENGTH = flags.DEFINE_float("mean_length", 1.0, "Mean tokens of a completion over "
                                   "rollout.max_new_tokens; 1: every row is sampled to its limit.")

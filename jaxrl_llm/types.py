@@ -289,7 +289,7 @@ class EstimatorOutput:
 
 @struct.dataclass
 class TrainState:
-  """What an optimizer update reads and replaces.
+  """The training state that an optimizer update reads and replaces.
 
   Attributes:
     step: scalar int32, optimizer updates so far.

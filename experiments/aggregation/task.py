@@ -20,7 +20,7 @@ from jaxrl_llm.types import Problem, Reward
 
 @dataclasses.dataclass(frozen=True)
 class EndingKeys(RecurrenceKeys):
-  """What only `ending_recurrence` reads."""
+  """Config keys of the task `ending_recurrence`."""
 
   shortest: int = option(12, "fewest values of a completion", low=1)
 

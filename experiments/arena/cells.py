@@ -1,4 +1,4 @@
-"""What the map runs: its methods, settings, step sizes, ages and seeds, table by table.
+"""The runs of the map: methods, settings, step sizes, ages and seeds, table by table.
 
 The order is that of worth: an interrupted map has the cells that most claims ask for.
 """

@@ -1,4 +1,4 @@
-"""What is claimed, and the one cell that decides each claim here: written before the map was run.
+"""The claims, and the one cell that decides each of them: written before the map was run.
 
 Rule for the step size, everywhere: each method at its best of the grid, by the mean final return
 over the seeds of the map. Pairs with `more` get 64 further seeds at these steps.

@@ -1,4 +1,4 @@
-"""What the arena says of each claim, and what both instruments say together.
+"""The verdict on each claim: in the arena, and of both instruments together.
 
 Intervals and verdicts are those of `lab.statistics`; Holm's correction is over the primary cells of
 the page, and over the claims that the transformer's table answers.

@@ -20,7 +20,7 @@ from jaxrl_llm.types import Problem, Reward
 
 @dataclasses.dataclass(frozen=True)
 class OpenKeys(RecurrenceKeys):
-  """What only `open_recurrence` reads."""
+  """Config keys of the task `open_recurrence`."""
 
   counted: int = option(19, "values of a completion that count, its first ones", low=1)
 

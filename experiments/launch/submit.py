@@ -1,4 +1,4 @@
-"""What the launch scripts share: refusals in one line, checks of the run's own flags, --dry-run.
+"""Shared parts of the launch scripts: one-line refusals, checks of the run's own flags, --dry-run.
 
 It imports nothing but the standard library, so that a login node needs no JAX.
 """

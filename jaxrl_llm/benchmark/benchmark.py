@@ -39,7 +39,7 @@ from jaxrl_llm.store import fingerprints, workdir
 from jaxrl_llm.types import Params, Problem, Rollout, Sampling
 
 MOST_SAMPLES = 4096  # row id = problem * MOST_SAMPLES + sample
-# What ends a row, besides its length.
+# Events that end a row, besides its length.
 ENDS = ("min_new_tokens", "stop_strings", "max_turns", "max_turn_tokens", "max_tool_tokens")
 FIXES = "Fix: another --out, or the flags that it was begun with."
 

@@ -1,4 +1,4 @@
-"""What a run's programs are called with, as shapes and shardings; no array is made."""
+"""The arguments of a run's programs as shapes and shardings; no array is made."""
 
 import dataclasses
 import functools

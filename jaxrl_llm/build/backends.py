@@ -1,4 +1,4 @@
-"""What samples the training rollouts, by name: the run's own devices, a server, or a plugin's.
+"""Rollout backends by name: the run's own devices, a server, or a plugin's.
 
 A backend is a function of BackendParts that returns (prepare, sample), see `sampler_types`: the
 first takes over the policy's parameters once an iteration, the second samples rows and gives each
@@ -26,7 +26,7 @@ ENGINE, SERVER = "engine", "server"
 
 
 class BackendParts(NamedTuple):
-  """What a backend is made with.
+  """The arguments of a backend's factory.
 
   Attributes:
     rollout, server: sections of the config.

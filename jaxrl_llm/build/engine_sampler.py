@@ -22,7 +22,7 @@ from jaxrl_llm.types import Params, Rollout, Task
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """What a completion is made of, for the samplers of training and evaluation.
+  """Settings of a completion, for the samplers of training and evaluation.
 
   Attributes:
     cfg: lengths, turns, and how many decode at once.

@@ -1,4 +1,4 @@
-"""What a run is evaluated on: the held-out problems of its task, and `evaluation.sets`."""
+"""The evaluation sets of a run: the held-out problems of its task, and `evaluation.sets`."""
 
 import dataclasses
 import logging

@@ -67,7 +67,7 @@ def _build(cfg: Config, devices=None) -> Built:
 
 
 def described(cfg: Config) -> dict[str, Any]:
-  """What of a config the samples of its sets depend on, beside the sets themselves; JSON-able."""
+  """Returns the part of a config on which evaluation samples depend beside the sets; JSON-able."""
   return {
       "reward": to_dict(cfg.reward),
       "tool": to_dict(cfg.tool),

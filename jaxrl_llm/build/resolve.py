@@ -132,7 +132,7 @@ def _check_groups(advantage: AdvantageConfig, size: int, dynamic_sampling: bool)
 
 
 def _check_statistics(advantage: AdvantageConfig, kl_coef: float) -> None:
-  """What an advantage reads, some other key must make the run compute."""
+  """Refuses an advantage that reads statistics which no other key makes the run compute."""
   needs, reader = advantages.needs(advantage), f"advantage.name = {advantage.name!r}"
   if "ref_log_probs" in needs and not kl_coef:
     raise ConfigError(
@@ -141,7 +141,7 @@ def _check_statistics(advantage: AdvantageConfig, kl_coef: float) -> None:
 
 
 def _check_reward_parts(advantage: AdvantageConfig, shaping: ShapingConfig, shuffled: bool) -> None:
-  """What changes the sum of a reward has no parts."""
+  """Refuses changes of the summed reward where the advantage reads the reward's parts."""
   changes = {f"shaping.name = {shaping.name!r}": shaping.name != "none",
              f"shaping.overlong_buffer = {shaping.overlong_buffer}": shaping.overlong_buffer > 0,
              "task.shuffle_rewards = True": shuffled}
@@ -180,7 +180,7 @@ def _check_interpolated(correction: CorrectionConfig, anchor: str, kl: KLConfig,
 
 
 def _check_parts(cfg: Config) -> None:
-  """What columns, loss terms, update transforms and optimizers refuse for themselves.
+  """Runs the config checks of columns, loss terms, update transforms and optimizers.
 
   The parameters of their checks name what they get: sections, or the key that asks for them.
   """

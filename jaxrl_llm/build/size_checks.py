@@ -90,8 +90,8 @@ def _refuse(needed: list[tuple[str, int, dict[str, int]]]) -> None:
 
 def needs(m: ModelConfig | None, r: RolloutConfig, e: EvaluationConfig, heldout: int,
           staleness: int) -> list[tuple[str, int, dict[str, int]]]:
-  """What a run certainly holds: (what, bytes, the keys it follows from and their values); arguments
-  as of `check`.
+  """Returns the arrays that every run holds: (name, bytes, the keys that set its size and their
+  values); arguments as of `check`.
   """
   samples, row_length = max(e.samples, 1), r.max_prompt_tokens + r.max_new_tokens
   rows = {f"rollout.{name}": getattr(r, name)

@@ -27,7 +27,7 @@ from jaxrl_llm.types import Task
 
 
 class TaskSections(NamedTuple):
-  """What a task is made of, and what it must fit.
+  """The config sections that a task is made from, and the limits that it must fit.
 
   Attributes:
     task, reward, rollout, tool, environment, warm_start: sections of the config.

@@ -45,7 +45,7 @@ class Teacher:
 
 
 class ByRow(NamedTuple):
-  """What scores completions of different teachers.
+  """Parameters of several teachers, and the teacher of each completion.
 
   Attributes:
     params: of each teacher; None: it is the teacher of no row.

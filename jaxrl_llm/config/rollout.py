@@ -82,7 +82,7 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutFilesConfig:
-  """What of the completions stays in the run's folder (reporting/token_columns.py)."""
+  """The data of completions that is kept in the run's folder (reporting/token_columns.py)."""
 
   every: int = option(1, "iterations between two whose completions are written", low=1)
   rows: int = option(0, "completions that each process writes of an iteration, the first ones, in "

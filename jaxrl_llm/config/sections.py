@@ -59,7 +59,7 @@ class ShapingConfig(Choice):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class TransformConfig(Choice):
-  """What happens around an update: `TransformConfig("name", number=1.0)`."""
+  """An update transform and its hyperparameters: `TransformConfig("name", number=1.0)`."""
 
   name: str = option("none", "update transforms, comma-separated (training/transforms.py)")
   table: ClassVar[Combination] = registry.TRANSFORMS

@@ -98,7 +98,7 @@ class ToolConfig(Choice):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class EnvironmentConfig(Choice):
-  """What answers the policy's turns, and its hyperparameters."""
+  """The environment that answers the policy's turns, and its hyperparameters."""
 
   name: str = option("tool", "what follows a turn; tool: the output of `tool.name`",
                      when=when("rollout.max_turns"))

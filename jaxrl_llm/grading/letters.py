@@ -129,7 +129,7 @@ def _on_lines(text: str) -> str | None:
 _FONT = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathrm|mathbf|mathsf|mathit|mbox|"
                    r"boldsymbol|bm|bf|rm|operatorname|underline)\s{0,3}\{")
 _SPACE = re.compile(r"\\(?:[ ,;:!]|q?quad(?![a-zA-Z])|(?:thin|med|thick)?space(?![a-zA-Z]))|~|\s+")
-# What never follows the letter of an option: a word, a formula, a relation.
+# Text that never follows the letter of an option: a word, a formula, a relation.
 _BEHIND = (r"(?!\w|(?<!['‘][A-Ja-j])['’])"
            r"(?!\s{0,3}(?:[=^_>≤≥≠×·+]|<(?!/))|\s{0,3}\*(?!\*)\s{0,3}\w|-\w"
            r"|\(\w{1,3}(?:,\s?\w{1,3}){0,2}\)|/\s?\w\w"

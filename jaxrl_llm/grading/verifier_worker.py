@@ -43,7 +43,7 @@ def main() -> None:
   limit = int(sys.argv[1])
   resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  # What libraries print must not mix with the answers.
+  # Output that libraries print must not mix with the answers.
   answers = os.dup(1)
   os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
   logging.disable(logging.CRITICAL)

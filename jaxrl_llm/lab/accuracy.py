@@ -1,4 +1,4 @@
-"""What tables of training runs share: accuracy over seeds, and whether runs collapse.
+"""Columns shared by tables of training runs: accuracy over seeds, and collapse.
 
 Greedy accuracy is a threshold on probabilities; tables made since 25 November have sampled accuracy
 beside it (SAMPLED_HEADER).

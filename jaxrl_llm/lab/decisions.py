@@ -36,7 +36,7 @@ REPEATS = 8  # samples a problem where a token is forced everywhere, or forbidde
 
 
 class Rules(NamedTuple):
-  """What the sampler of a run does whatever the policy.
+  """The sampler's rules that do not depend on the policy.
 
   Attributes:
     steps: tokens of a completion at most, T.
@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
 
 class Interventions(NamedTuple):
-  """What is done to sampled completions.
+  """Interventions on sampled completions.
 
   Attributes:
     forced: [B, T] int32, the token that stands at each place, or FREE.

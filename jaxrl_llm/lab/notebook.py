@@ -1,4 +1,4 @@
-"""What the notebooks in colab/ call: runs at notebook size, and reports inside the page.
+"""Functions for the notebooks in colab/: runs at notebook size, and reports inside the page.
 
 With JAXRL_FAST=1 in the environment every helper takes the smallest sizes at which it still does
 all its steps; nothing else changes. The variable is read here, and in the notebooks' first cells,

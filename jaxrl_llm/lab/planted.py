@@ -65,7 +65,7 @@ def policy(case: Planted) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-  """What a method may read about the policy that sampled the rows.
+  """The distributions and columns that a method may read of the policy that sampled the rows.
 
   Attributes:
     probs: [T, V], of the policy.

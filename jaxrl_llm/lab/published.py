@@ -25,7 +25,7 @@ from jaxrl_llm.reporting.tables import MISSING, markdown_table, split
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """What a source says.
+  """A published claim and its counterpart here.
 
   Attributes:
     text: the claim.

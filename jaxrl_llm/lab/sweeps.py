@@ -40,7 +40,7 @@ from jaxrl_llm.runs.command_line import ENDED_EARLY
 MAIN = "experiments/main.py"
 SEED = "--config.seed="
 PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
-# What one run may raise while the others continue: it broke off, or left nothing to measure.
+# Errors of one run that let the others continue: it broke off, or left nothing to measure.
 BROKEN = (RuntimeError, RunError, OSError, LookupError, ValueError)
 __all__ = ["Cell", "Sweep", "load", "made_at", "main", "missing", "read_results"]
 

@@ -18,7 +18,7 @@ NAME = "mtp"  # the key of its parameters beside those of the trunk
 
 
 class MtpModule(nnx.Module):
-  """What lies before and after the module's block.
+  """A module for multi-token prediction: norms and projection around one block.
 
   Args:
     block: of the same kind as the trunk's last one.

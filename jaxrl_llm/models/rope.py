@@ -64,7 +64,7 @@ def _yarn_range(size: int, base: float, scaling: RopeScalingConfig) -> tuple[flo
 
 
 def attention_factor(scaling: RopeScalingConfig) -> float:
-  """What rotated queries and keys are multiplied by; 1 without YaRN."""
+  """Returns the factor that multiplies rotated queries and keys; 1 without YaRN."""
   if scaling.name != "yarn":
     return 1.0
   if scaling.attention_factor is not None:

@@ -34,7 +34,7 @@ Keys = tuple  # keys of a leaf in the nested dict
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-  """What is trained where `parameters.train` is not `all`.
+  """The trained leaves where `parameters.train` is not `all`.
 
   Attributes:
     selected: leaves that are trained themselves.

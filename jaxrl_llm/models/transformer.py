@@ -30,7 +30,7 @@ from jaxrl_llm.ops.token_stats import scaled_logits
 
 Constrain = Callable[[Array, tuple], Array]
 BLOCK_INPUT = "block_input"
-# What the backward pass finds instead of recomputing it, by `ModelConfig.remat`.
+# Activations saved for the backward pass instead of recomputed, by `ModelConfig.remat`.
 POLICIES = {
     "full": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

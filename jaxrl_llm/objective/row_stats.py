@@ -36,7 +36,7 @@ class Distribution:
 
 
 class _Fed(NamedTuple):
-  """What the network and `token_stats` are fed with, and the way back to rows.
+  """The inputs of the network and of `token_stats`, and the maps back to rows.
 
   Attributes:
     tokens, positions, segments, shared: [R, S], the network's; shared: None where no segment is.

@@ -1,4 +1,4 @@
-"""What the package uses of JAX's private modules, all in one place.
+"""The names of JAX's private modules that the package uses, all in one place.
 
 JAX may move or change these between versions; tests/parallel/test_jax_private.py says when.
 """

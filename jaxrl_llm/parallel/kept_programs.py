@@ -164,7 +164,7 @@ def canonical(value: Any) -> str:
 
 
 def _kind(leaf) -> tuple:
-  """What of an argument decides which program serves it."""
+  """Returns the properties of an argument that decide which program serves it."""
   if isinstance(leaf, jax.Array):
     return jax.typeof(leaf), leaf.sharding, leaf.committed
   if isinstance(leaf, (np.ndarray, np.generic)):

@@ -149,7 +149,7 @@ class Layout:
     # Without this the backward pass would fetch it a second time.
     shared = jax.lax.with_sharding_constraint(shared, replicated(self.mesh))
     out = self._shard_map(function, axes, (split, PartitionSpec()), split)(rows, shared)
-    # What follows scans along rows, of arrays that are small beside one layer's activations.
+    # The following code scans along rows, over arrays much smaller than one layer's activations.
     return jax.tree.map(lambda x: self(x, ("rows", *(None,) * (x.ndim - 1))), out)
 
 

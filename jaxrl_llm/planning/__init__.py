@@ -1,1 +1,1 @@
-"""What an iteration needs of an accelerator, from its compiled programs alone."""
+"""Memory and time of an iteration on an accelerator, from its compiled programs only."""

@@ -1,4 +1,4 @@
-"""What does not fit, and which config key makes it smaller: one rule for each column."""
+"""Advice where a program does not fit: the config key that makes it smaller, by column."""
 
 from jaxrl_llm.planning.analysis import Analysis
 from jaxrl_llm.planning.targets import Chip
@@ -6,7 +6,7 @@ from jaxrl_llm.planning.targets import Chip
 LARGE = 0.25  # a column above this share of the device's memory is worth a rule
 SAMPLING = ("generate", "prefill", "decode")
 
-# What to do about a column, for the programs that train and for those that sample.
+# The remedy for each column, for the programs that train and for those that sample.
 _TRAINING = {
     "parameters": "raise mesh.fsdp or mesh.tensor (more devices to divide them over)",
     "optimizer": "raise mesh.fsdp, set optimizer.name=adafactor, or train fewer leaves: "

@@ -1,4 +1,4 @@
-"""What one program costs on one device: compiles it for a target and counts.
+"""The cost of one program on one device: compiles it for a target and counts.
 
 Memory, by `memory_analysis()`: a TPU program needs `peak_memory_in_bytes`, arguments included. By
 this figure the compiler refuses: for a v5e, which has 15.75 GiB, it compiles a program with a peak
@@ -61,8 +61,8 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """What one device does: operations by kind, collectives by kind, memory traffic, and the seconds
-  of its instructions one after the other.
+  """Work of one device: operations by kind, collectives by kind, memory traffic (bytes), and the
+  seconds of its instructions one after the other.
   """
 
   flops: dict[str, float]

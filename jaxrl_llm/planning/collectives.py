@@ -78,7 +78,7 @@ def _host_kind(match: re.Match) -> str:
 
 
 def _moved_by_host(match: re.Match, send: hlo.Instruction, slices: int) -> Moved:
-  """What goes between slices for a `send`, whose first buffer is the device's part."""
+  """Returns the traffic between slices of a `send`, whose first buffer is the device's part."""
   size = send.buffers[0].size
   across = {"all-reduce": 2 * (slices - 1) / slices, "reduce-scatter": (slices - 1) / slices,
             "all-to-all": (slices - 1) / slices, "all-gather": slices - 1.0}

@@ -1,5 +1,5 @@
-"""What the first device does with a run's own programs: train step, decode chunk, and the gap
-between sampler and trainer. `experiments/bench/gpu.py` is the command.
+"""Times a run's own programs on the first device: train step, decode chunk, and the gap between
+sampler and trainer. `experiments/bench/gpu.py` is the command.
 
 Weights are random, so nothing is downloaded. Work is counted by formula (model_flops.py) and held
 against the device's published peaks (targets.py).
@@ -43,7 +43,7 @@ _PROMPT_SHARE = 8  # of a row that is trained on, one part in so many is the pro
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """What is measured of each model.
+  """Sizes of the programs that are measured for each model.
 
   Attributes:
     lengths: tokens of the rows that are trained on.

@@ -249,7 +249,7 @@ def _start(computation: Computation, loop: Instruction, index) -> int | None:
 
 
 def _step(module: Module, loop: Instruction, index: int) -> int:
-  """What a trip adds to the counter; 1 where that cannot be read."""
+  """Returns the increment of the counter in one trip; 1 where it cannot be read."""
   body = module.computations[loop.attribute("body")]
   if body.root.opcode != "tuple":
     return 1

@@ -1,1 +1,1 @@
-"""What a run leaves on disk and how it is read: metrics, rollouts, tables, figures, HTML report."""
+"""A run's files and their readers: metrics, rollouts, tables, figures, HTML report."""

@@ -1,4 +1,4 @@
-"""What each metric means, and its unit.
+"""The meaning of each metric, and its unit.
 
   python -m jaxrl_llm.reporting.glossary
   python -m jaxrl_llm.reporting.glossary rollout/

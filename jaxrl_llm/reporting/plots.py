@@ -22,7 +22,7 @@ INK, GRID = "#333333", "#e4e4e4"
 CLOSE = 0.005  # of the range: lines that are nearer than a line is wide
 
 PANEL = (3.8, 2.7)  # inches of a panel on a page
-# What a comparison shows beside its metric, where all groups logged it.
+# Metrics that a comparison shows beside its own, where all groups logged them.
 COMPARED = {
     "reward/correct": "share of correct rollouts",
     "policy/entropy": "entropy, nats",

@@ -64,7 +64,7 @@ def decode(content: bytes, form: str) -> dict[str, list[np.ndarray]]:
 
 
 def mark(path: str, content: bytes) -> str:
-  """What the facts say of their file of arrays: its name and the CRC-32 of its content."""
+  """Returns the entry that names a file of arrays: its name and the CRC-32 of its content."""
   return f"{os.path.basename(path)} {zlib.crc32(content):08x}"
 
 

@@ -16,7 +16,7 @@ from jaxrl_llm.rollouts.next_token import Draw, row_keys, sample_token
 
 @struct.dataclass
 class ChunkInputs:
-  """What a chunk needs to know of the rows in the S slots, made on the host.
+  """The state of the rows in the S slots that a chunk reads, made on the host.
 
   Attributes:
     index: int32 scalar, the column that the first step writes.

@@ -32,7 +32,7 @@ def row_keys(key: Array, row_id: Int[Array, " B"]) -> Array:
 
 
 class Draw(NamedTuple):
-  """What decides the noise and the distribution of sampled rows.
+  """The key and the sampling rules of sampled rows.
 
   Attributes:
     key: consumed; a row's noise comes from it and the row's id.

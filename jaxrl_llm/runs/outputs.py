@@ -39,7 +39,7 @@ from jaxrl_llm.types import Params, merge_metrics
 merged_metrics = jax.jit(merge_metrics)
 LEAST_ESS = 0.1  # of ratio/ess; below it, fewer than one in ten completions carries the update
 logger = logging.getLogger(__name__)
-# What sampling raises, before anything of the state is updated.
+# Errors of sampling, raised before any state is updated.
 SAMPLING_ERRORS = (DriedUpError, PluginError, ServerError)
 
 
@@ -308,6 +308,6 @@ def warn_of_few(metrics: dict[str, float], iteration: int, warned: set[str]) -> 
 
 
 def _postfix(values: dict[str, float], accuracy: str) -> str:
-  """What stands beside the bar."""
+  """Returns the text beside the progress bar."""
   return (f"reward {values['reward/mean']:.3f}, accuracy {accuracy}, "
           f"{values['time/tokens_per_second']:.0f} tokens/s, {values['time/peak_memory']:.1f} GiB")

@@ -15,7 +15,7 @@ from jaxrl_llm.store import folders
 
 # In the order of an iteration. `other` is the writing of files and of the report.
 PHASES = ("rollout", "verify", "update", "evaluation", "checkpoint", "other")
-# What tokens per second leave out: it should not depend on how often a run is evaluated or saved.
+# Tokens per second leave these out: they should not depend on how often a run evaluates or saves.
 BETWEEN = ("evaluation", "checkpoint", "other")
 GIB = 2**30
 

@@ -1,4 +1,4 @@
-"""What a run writes about a rollout batch: metrics of the host, and a record of each completion."""
+"""The records of a rollout batch: metrics of the host, and a record of each completion."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What the update reads of the verdicts: shaped rewards, and the rows that count."""
+"""The rewards of an update: shaped rewards [B], and the rows that count."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def trained_rewards(shaping: RewardShaping, batch: RolloutBatch,
 
 
 def _gather_rewards(verdicts: Verdicts, host: Rollout) -> tuple[Verdicts, Rollout]:
-  """What `shaped` reads of the rows of all processes, in their order."""
+  """Returns the arguments of `shaped` for the rows of all processes, in their order."""
   lengths = {name: getattr(host, name)
              for name in ("length", "prompt_length", "truncated", "group_id")}
   parts = processes.exchange("shaping", (verdicts.rewards, verdicts.correct, verdicts.keep,
@@ -99,7 +99,7 @@ def _dealt(shaping: RewardShaping, rewards: np.ndarray, keep: np.ndarray,
 
 
 def checked_rewards(rewards, keep: np.ndarray) -> np.ndarray:
-  """What a shaping returned, if it is a finite number for each row; rows out of `keep` may differ.
+  """Returns a shaping's rewards [B] as f64; only rows in `keep` must be finite.
 
   Raises:
     TypeError: something else than one number for each row.

@@ -34,16 +34,16 @@ from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params
 
-# What the run came to: the same command would end there again.
+# Final outcomes of a run: the same command would end there again.
 EARLY_ENDS = (NonFiniteError, DriedUpError)
-# What ends a run with a message instead of a traceback.
+# Errors that end a run with a message instead of a traceback.
 RUN_ERRORS = (*EARLY_ENDS, TornCheckpointsError, CheckpointError, reader.RunError, disk.DiskError,
               ServerError, lock.MovedError)
 logger = logging.getLogger(__name__)
 
 
 class OutputSettings(NamedTuple):
-  """What the outputs of a run are made with.
+  """Settings of a run's outputs.
 
   Attributes:
     directory: directory of the run.

@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxrl_llm.fields import ConfigError, did_you_mean
 
-# What each kind of isolation means for a program, and what its absence means.
+# The meaning of each kind of isolation for a program, and of its absence.
 HOLDS = {
     "user":
         "a program runs as user 65534, not as the trainer's user",

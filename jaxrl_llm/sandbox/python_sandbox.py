@@ -21,7 +21,7 @@ GRACE = 2.0  # seconds after a program's time limit; then the worker itself coun
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What one program may use.
+  """Resource limits of one program.
 
   Attributes:
     timeout: seconds of wall-clock time.

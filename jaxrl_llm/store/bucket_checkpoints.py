@@ -38,7 +38,7 @@ def remove(path: BucketPath) -> None:
 
 
 class BucketManager:
-  """What `Checkpoints` needs of ocp.CheckpointManager.
+  """The part of ocp.CheckpointManager that `Checkpoints` uses, for a bucket.
 
   Args:
     directory: whose subfolders are named by their iteration.

@@ -129,8 +129,9 @@ class Checkpoints:
     return None
 
   def _damage(self, iteration: int) -> str | None:
-    """What is wrong with a checkpoint's files; each process compares a share of them. A bucket has
-    checksums of its own.
+    """Returns the damage of a checkpoint's files, None without any.
+
+    Each process compares a share of them. A bucket has checksums of its own.
     """
     if is_bucket(self._directory):
       return None

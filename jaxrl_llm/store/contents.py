@@ -66,7 +66,7 @@ def _place(file: Path) -> Path | None:
 
 
 def _read(place: Path | None) -> dict:
-  """What is kept; empty if nothing, or nothing readable."""
+  """Returns the stored digest and file state; empty if there is none, or none readable."""
   if place is None:
     return {}
   try:

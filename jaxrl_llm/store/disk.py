@@ -49,7 +49,7 @@ def _of_another_cause(record: logging.LogRecord) -> bool:
 
 
 def _cause(error: BaseException | None) -> str | None:
-  """What the system said, if an error or one that led to it says that there is no room."""
+  """Returns the system's message if an error, or a cause of it, is a full disk; else None."""
   visited: set[int] = set()
   while error is not None and id(error) not in visited:
     visited.add(id(error))

@@ -22,7 +22,7 @@ VOID = 60.0  # seconds without a new version after which the holder counts as go
 
 
 class Holder(NamedTuple):
-  """What the object says.
+  """The content of the lease's object.
 
   Attributes:
     name: process and host, for messages.

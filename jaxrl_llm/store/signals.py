@@ -22,7 +22,7 @@ class Terminated(SystemExit):
 
 
 class Signals:
-  """What the process was told since `handled` began.
+  """The signals that the process received since `handled` began.
 
   Attributes:
     patient: whether SIGTERM waits for the next call of `check`. Elsewhere it ends what is under way

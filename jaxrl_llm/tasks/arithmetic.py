@@ -28,7 +28,7 @@ ALPHABET = "0123456789+-*=:"
 
 @dataclasses.dataclass(frozen=True)
 class ModularChainKeys:
-  """What only `modular_chain` reads."""
+  """Config keys of the task `modular_chain`."""
 
   num_terms: int = option(6, "digits in a chain", low=2, high=64)
   worked_share: float = option(1.0, "share of demonstrations that write every step; the others "

@@ -13,7 +13,7 @@ from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.tasks.encoding import encode
 
 CLOCK = "strftime_now"  # the function by which templates read the clock
-# What a format may hold; %-d and the like are without a leading zero.
+# Directives that a format may hold; %-d and the like are without a leading zero.
 DIRECTIVES = tuple(f"%{mark}{letter}" for mark in ("-", "") for letter in "dmHIMSyj") + tuple(
     f"%{letter}" for letter in "aAbBcDefFGhklnpPrRsTtuUVwWxXYzZ")
 PERCENT = "\0"  # in place of %% while directives are replaced

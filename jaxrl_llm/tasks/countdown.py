@@ -118,7 +118,7 @@ class CountdownConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CountdownKeys:
-  """What only `countdown` reads."""
+  """Config keys of the task `countdown`."""
 
   countdown: CountdownConfig = CountdownConfig()
 

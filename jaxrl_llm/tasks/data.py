@@ -47,7 +47,7 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetKeys:
-  """What only `dataset` reads."""
+  """Config keys of the task `dataset`."""
 
   data: DataConfig = DataConfig()
   verifier_workers: int = option(2, "processes that check answers which need sympy", low=1,

@@ -29,7 +29,7 @@ class RowError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-  """What a task needs of a row. Without an id, the row number is the id.
+  """The fields of a data set's row that a task uses. Without an id, the row number is the id.
 
   Attributes:
     context: messages before the prompt, as (role, content): the row's own system message.

@@ -33,7 +33,7 @@ class GymConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ReasoningGymKeys:
-  """What only `reasoning_gym` reads."""
+  """Config keys of the task `reasoning_gym`."""
 
   gym: GymConfig = GymConfig()
 

@@ -43,7 +43,7 @@ MISREAD, SLIP, OTHER = "misread", "slip", "other"
 
 @dataclasses.dataclass(frozen=True)
 class RecurrenceKeys:
-  """What only `recurrence` reads."""
+  """Config keys of the task `recurrence`."""
 
   steps: int = option(31, "values in a completion", low=1, high=4096)
   lag: int = option(4, "values in a prompt, and the distance of the older operand", low=3, high=64)
@@ -59,7 +59,7 @@ class RecurrenceKeys:
 
 
 class Context(NamedTuple):
-  """What the demonstrations do with some values in the context: the kind, rate and wrong value."""
+  """A planted mistake of the demonstrations in one context: its kind, its rate, the value added."""
 
   kind: str
   rate: float

@@ -64,7 +64,7 @@ def proposal(cfg: TaskConfig) -> dict[str, str]:
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
-  """What is tried only for a message says nothing of the rows that it leaves out."""
+  """Silences the log of dropped rows, for a trial that only serves a message."""
   logger = logging.getLogger(problem_table.__name__)
   level = logger.level
   logger.setLevel(logging.ERROR)

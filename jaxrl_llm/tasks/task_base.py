@@ -1,4 +1,4 @@
-"""What all tasks share: rendering, demonstrations, stop ids, and rewards one by one."""
+"""The base of all tasks: rendering, demonstrations, stop ids, and rewards one by one."""
 
 import dataclasses
 import functools

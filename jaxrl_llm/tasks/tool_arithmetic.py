@@ -33,7 +33,7 @@ class ToolArithmeticConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ToolArithmeticKeys:
-  """What only `tool_arithmetic` reads."""
+  """Config keys of the task `tool_arithmetic`."""
 
   tool_arithmetic: ToolArithmeticConfig = ToolArithmeticConfig()
   worked_share: float = option(1.0, "share of demonstrations that call the tool; the others only "

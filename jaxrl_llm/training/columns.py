@@ -26,7 +26,7 @@ TEACHER_COLUMN = "teacher_log_probs"
 
 
 class ColumnParts(NamedTuple):
-  """What the pass of a column is made with.
+  """The arguments that make the pass of a column.
 
   Attributes:
     model: the trainer's.

@@ -50,7 +50,7 @@ class Packing:
 
 
 class Prompts(NamedTuple):
-  """What tells rows with the same prompt: tokens [B, L] and the prompt's length [B]."""
+  """The prompts by which rows are grouped: tokens [B, L] and the prompt's length [B]."""
 
   tokens: np.ndarray
   length: np.ndarray

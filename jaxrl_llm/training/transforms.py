@@ -35,7 +35,7 @@ OF_EVERY_RUN = ("train", "cursor", "stale", "unfinished")
 
 
 class StepParts(NamedTuple):
-  """What an update is made of, beside its batch: all static but for the packing."""
+  """The arguments of an update beside its batch: all static but for the packing."""
 
   model: Model
   cfg: StepConfig
@@ -60,7 +60,7 @@ class PhaseInputs(NamedTuple):
 
 
 class PhaseOutput(NamedTuple):
-  """What a phase leaves.
+  """The results of a phase.
 
   Attributes:
     state: to update; its `step` counts the steps that the phase took.
@@ -86,7 +86,7 @@ class Phase(Protocol):
 
 
 class PhaseParts(NamedTuple):
-  """What a phase is made with.
+  """The arguments that make a phase.
 
   Attributes:
     cfg: config of the optimizer batches.

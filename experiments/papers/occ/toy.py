@@ -48,7 +48,7 @@ TIME = ("iterations", "coefficient of `occ`", "cosine of the changes",
         "head right at their end, `detach`, %", "the same, `occ`, %")
 AGREEMENT = ("loss of the head", "batches of a seed", "c / v², true", "quotient of OCC",
              "cosine of the gradients", "correlation of the first two")
-# What is reported of a run.
+# The columns reported for a run.
 OUTCOMES = {
     "accuracy": lambda one: 100 * one["accuracy"][-1],
     "reward": lambda one: 100 * np.mean(one["reward"][LATE]),

@@ -1,4 +1,4 @@
-"""What does a further step on the last batch buy, or a further draw, at equal tokens?
+"""Gain from a further step on the last batch, or from further samples, at equal tokens.
 
   python experiments/papers/pipo/sweep.py --list
   python experiments/papers/pipo/sweep.py --jobs=2

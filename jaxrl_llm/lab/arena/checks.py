@@ -1,4 +1,4 @@
-"""What must hold before a number of the arena counts for anything; `Lab.check` runs it."""
+"""Checks that must pass before a number of the arena counts; `Lab.check` runs them."""
 
 import dataclasses
 from typing import NamedTuple

@@ -22,7 +22,7 @@ SECTIONS = {"estimator": EstimatorConfig, "advantage": AdvantageConfig,
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """What a run of the arena optimizes, static and hashable.
+  """The objective of a run of the arena, static and hashable.
 
   Attributes:
     text: what `parse` made it of.

@@ -19,7 +19,7 @@ from jaxrl_llm.lab.arena.automata import entries
 
 
 class Policy(Protocol):
-  """What the runs ask of a policy. S states, V tokens, B rows, L positions."""
+  """The interface of a policy in the arena. S states, V tokens, B rows, L positions."""
 
   memoryless: bool  # the return is exact, and rows of several policies are possible
 

@@ -1,4 +1,4 @@
-"""What the runs of an arena have in common, and how old their rows are."""
+"""Settings shared by the runs of an arena, and the staleness of their rows."""
 
 import dataclasses
 

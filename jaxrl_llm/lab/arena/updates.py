@@ -24,7 +24,7 @@ NO_MODEL: Any = StepParts(None, None, None)  # type: ignore[arg-type]
 
 
 class Learner(NamedTuple):
-  """What an update changes: parameters [n], the optimizer's state, what transforms carry."""
+  """The state that an update changes: parameters [n], optimizer state, state of the transforms."""
 
   params: Float[Array, " n"]
   optimizer: Any
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class Context(NamedTuple):
-  """What a run's functions share: static parts, the automaton, and the policy's fixed arrays."""
+  """Arguments shared by a run's functions: static parts, automaton, the policy's fixed arrays."""
 
   method: Method
   setting: Setting

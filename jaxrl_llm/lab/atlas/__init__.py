@@ -1,1 +1,1 @@
-"""What each estimator does with one token: its coefficient over ratio and advantage."""
+"""The coefficient that each estimator gives one token, over ratio and advantage."""

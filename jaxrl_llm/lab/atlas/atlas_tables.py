@@ -1,4 +1,4 @@
-"""What the atlas shows, in numbers: what a weight depends on, and how far a token may move."""
+"""The atlas in numbers: the inputs that a weight depends on, and how far a token may move."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """What was found about one estimator.
+  """Measured properties of one estimator.
 
   Attributes:
     reads: each of READS to whether the weight depends on it.

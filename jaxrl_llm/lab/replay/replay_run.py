@@ -89,8 +89,9 @@ def _micro_batches(rows: int, rows_of_run: int, updates: UpdateConfig) -> int:
 
 
 def _scores(learner: Learner, start: Start, params: Params, rollout: Rollout) -> Scores:
-  """What the run's advantage reads, under the current policy. `replay` makes its own anchor and
-  vocabulary.
+  """Returns the statistics [B, L] that the run's advantage reads, under the current policy.
+
+  `replay` makes its own anchor and vocabulary.
   """
   scoring = learner.scoring
   policies = {CURRENT: params, BASE: None if learner.base is None else learner.base(start)}

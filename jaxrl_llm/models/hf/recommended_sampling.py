@@ -1,4 +1,4 @@
-"""What a checkpoint directory says beside its shapes: positions and sampling defaults."""
+"""The position limit and the sampling defaults that a checkpoint directory states."""
 
 from pathlib import Path
 

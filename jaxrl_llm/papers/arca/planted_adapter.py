@@ -75,7 +75,7 @@ def _probs(states: np.ndarray, head: np.ndarray) -> np.ndarray:
 
 
 def _change(adapter: dict, features: Float[Array, "T D"], rank: int) -> Float[Array, "T D"]:
-  """What the adapter adds to the hidden states."""
+  """Returns the adapter's addition to the hidden states."""
   return features @ adapter["a"] @ adapter["b"] / rank**0.5
 
 

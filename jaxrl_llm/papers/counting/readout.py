@@ -1,4 +1,4 @@
-"""What a hidden state holds, and what the output head reads out of it.
+"""A linear probe of hidden states, and its overlap with the output head.
 
 A linear probe says whether a number can be read from a state at all; the angle between its weights
 and the rows of the head says whether the head looks there. A model may answer in three ways, which

@@ -1,4 +1,4 @@
-"""What a loss of the head that predicts two tokens ahead needs of the rest of a run."""
+"""Config checks for a loss of the head that predicts two tokens ahead."""
 
 import jax
 import jax.numpy as jnp

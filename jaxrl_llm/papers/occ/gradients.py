@@ -1,5 +1,5 @@
-"""What the calibrated coefficient of OCC stands for, measured with true gradients, and how well the
-head that predicts two tokens ahead does.
+"""The quotient of true gradients that OCC's calibrated coefficient estimates, and the accuracy of
+the head that predicts two tokens ahead.
 """
 
 import dataclasses

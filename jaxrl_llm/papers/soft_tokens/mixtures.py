@@ -55,7 +55,7 @@ class SoftRollout:
 
 @struct.dataclass
 class SoftBatch:
-  """What `objective.soft_loss.soft_loss` reads.
+  """The batch of `soft_loss.soft_loss`.
 
   Attributes:
     sampled: the rows.

@@ -180,7 +180,7 @@ def _think(params, hidden, keys, column, mode: ThoughtMode, model) -> _Choice:
 
 def _choose(loop: _Loop, thought: _Choice, answer: tuple[Array, Array], embedding,
             cfg: SoftSamplerConfig) -> _Choice:
-  """What each row writes and reads next, by its stage.
+  """Returns the token, its log-prob and the next input of each row [B], by the row's stage.
 
   Args:
     answer: token and log-prob [B] where a row answers.

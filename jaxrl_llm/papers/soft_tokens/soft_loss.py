@@ -23,7 +23,7 @@ from jaxrl_llm.papers.soft_tokens.mixtures import (
 
 
 class Steps(NamedTuple):
-  """What one pass over whole rows gives for each column. Column 0, which nothing precedes, and
+  """Outputs of one pass over whole rows, for each column. Column 0, which nothing precedes, and
   columns where the policy did nothing are meaningless in `means` and `logits`.
 
   Attributes:

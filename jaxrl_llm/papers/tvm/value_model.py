@@ -31,7 +31,7 @@ LINKS = ("identity", "sigmoid")
 
 @dataclasses.dataclass(frozen=True)
 class ValueLoss:
-  """What a value model is trained on.
+  """The loss of a value model.
 
   Attributes:
     link: `identity`: the value is the head's number, and the loss is the squared error (OVM);

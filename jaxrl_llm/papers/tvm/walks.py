@@ -123,7 +123,7 @@ class WalkSampler:
 
   @property
   def config(self) -> ModelConfig:
-    """What a cache of one number per token takes."""
+    """The network config of a cache with one number per token."""
     return ModelConfig(vocab_size=VOCABULARY, width=2, num_layers=1, num_heads=1, num_kv_heads=1,
                        head_dim=2, mlp_width=2)
 

@@ -24,7 +24,7 @@ class AnswerError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What ends a row.
+  """The limits and tokens that end a row.
 
   Attributes:
     max_new_tokens, min_new_tokens: completion tokens, the stop token included.

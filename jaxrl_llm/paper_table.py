@@ -1,5 +1,5 @@
-"""Which one-paper system brings what, and under which names before: the only place of the core that
-names them.
+"""The entries that each one-paper system brings, with their former names: the only place of the
+core that names them.
 
 A config value or preset of this table imports the paper's package, `jaxrl_llm.papers.<folder>`,
 when it is first looked up. A paper whose folder is not there brings nothing.

@@ -197,7 +197,7 @@ class AdvantageInputs:
 
 @struct.dataclass
 class Bins:
-  """How R rows are packed for the network: rows n K .. n K + K - 1 lie in bin n (ops/bins.py).
+  """Packing of R rows for the network: rows n K .. n K + K - 1 lie in bin n (ops/bins.py).
 
   Attributes:
     capacity: C, tokens of a bin.

@@ -106,7 +106,7 @@ def baselines() -> list[Job]:
 
 
 def aggregations() -> list[Job]:
-  """Where lengths differ with correctness."""
+  """Returns the jobs of the tasks whose lengths differ with correctness."""
   return [Job("aggregation", f"{name}@cispo?aggregation={name}", Setting("ending"), STEPS[:5],
               (0, 16)) for name in ("token", "sequence", "fixed", "balanced")]
 

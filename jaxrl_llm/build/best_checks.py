@@ -1,4 +1,4 @@
-"""Which metrics a run's evaluations log, and whether `checkpoint.best` is one of them."""
+"""Checks that `checkpoint.best` is one of the metrics that a run's evaluations log."""
 
 import dataclasses
 

@@ -238,7 +238,7 @@ def scored_stats(advantage: AdvantageConfig, statistics: tuple[tuple[str, str], 
 
 
 def _anchor(updates: UpdateConfig, batch: BatchConfig, step: StepConfig) -> str:
-  """Where the anchor's log-probs come from.
+  """Returns the source of the anchor's log-probs.
 
   With one optimizer batch the current policy is the anchor, so its own detached log-probs serve
   without a pass, unless something else reads the recomputed ones.

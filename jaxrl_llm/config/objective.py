@@ -30,7 +30,7 @@ class AdvantageConfig(Choice):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class AggregationConfig(Choice):
-  """How tokens share the loss, and its number: `AggregationConfig("fixed", 1024)`."""
+  """The weighting of tokens in the loss, and its number: `AggregationConfig("fixed", 1024)`."""
 
   name: str = option("token", "weighting of the tokens of an optimizer batch")
   table: ClassVar[Table] = registry.AGGREGATIONS

@@ -11,7 +11,7 @@ HERE, SERVED = when("server.url", "", text="an empty server.url"), when(".url")
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
-  """How completions are sampled."""
+  """Settings of sampling."""
 
   prompts: int = option(32, "prompts per iteration", low=1)
   group_size: int = option(8, "G, completions per prompt", low=1)

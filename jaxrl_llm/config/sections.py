@@ -67,7 +67,7 @@ class TransformConfig(Choice):
 
 @dataclasses.dataclass(frozen=True)
 class UpdateConfig:
-  """How a rollout batch becomes optimizer steps."""
+  """The split of a rollout batch into optimizer steps."""
 
   anchor: str = option(DEFAULT, "denominator of the ratio: recomputed (the policy at the start of "
                        "the update phase), behavior (what the sampler computed) or interpolated "
@@ -98,7 +98,7 @@ class UpdateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ParametersConfig:
-  """Which parameters are trained; the others have no optimizer state."""
+  """The trained parameters; the others have no optimizer state."""
 
   train: str = option("all", "all; lora: adapters (and `patterns`); selected: only `patterns`",
                       choices=("all", "lora", "selected"))
@@ -174,7 +174,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class WriterConfig(Choice):
-  """Where metrics go besides metrics.jsonl, which always has them."""
+  """Metric writers besides metrics.jsonl, which always has all metrics."""
 
   name: str = option("tensorboard", "writers of copies, comma-separated; none: only metrics.jsonl")
   table: ClassVar[Table] = registry.METRIC_WRITERS

@@ -19,7 +19,7 @@ WITH_TOOL = (when("rollout.max_turns"), when("environment.name", "tool"))
 
 @dataclasses.dataclass(frozen=True)
 class PromptConfig:
-  """How the text of a problem becomes token ids."""
+  """The conversion of a problem's text to token ids."""
 
   style: str = option("plain", "plain: the text itself; completion: the text in `template`; chat: "
                       "the tokenizer's chat template", choices=("plain", "completion", "chat"))

@@ -1,4 +1,4 @@
-r"""Where the answer stands in a completion: thinking blocks, boxes, answer lines.
+r"""Extraction of the answer from a completion: thinking blocks, boxes, answer lines.
 
 Every pattern takes linear time even on a hostile text: repeats are bounded, or what follows them
 cannot match inside of them. (Possessive repeats before a lookahead are wrong in Python 3.11.2.)

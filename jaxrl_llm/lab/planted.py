@@ -129,7 +129,7 @@ def values_and_rewards(case: Planted, tokens: np.ndarray) -> tuple[np.ndarray, n
 
 @dataclasses.dataclass(frozen=True)
 class Landing:
-  """Where an advantage lands, over all tokens of many groups.
+  """Credit that an advantage gives by position, over all tokens of many groups.
 
   Attributes:
     share: of the sum of |A|, what lies on the decisive tokens.

@@ -26,7 +26,7 @@ ONE, PACKED, SHARED = "rows of one segment", "packed rows", "packed rows that sh
 
 
 class Kernel(NamedTuple):
-  """Where a kernel runs, and the dtypes and rows that it serves."""
+  """The platforms, dtypes and rows that a kernel serves."""
 
   platform: str
   dtypes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which parameters are trained: all of them, selected ones, or low-rank adapters on frozen weights.
+"""The trained parameters: all of them, selected ones, or low-rank adapters on frozen weights.
 
 A parameter's path is its keys joined by slashes: `blocks/0/attention/query`, or with scanned layers
 `blocks/attention/query`. Trained and frozen parameters are two trees, and `merge` makes of them the

@@ -72,7 +72,7 @@ class Block(nnx.Module):
 
 
 class Places(NamedTuple):
-  """Where the tokens of the network's rows lie.
+  """Positions and segments of the tokens in the network's rows.
 
   Attributes:
     positions, segments: [R, S] int32, in a row of the batch, and which one; 0 is padding.

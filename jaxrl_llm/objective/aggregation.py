@@ -1,4 +1,4 @@
-"""How tokens share the loss: one weight per token of the whole optimizer batch.
+"""Weights of tokens in the loss: one weight per token of the whole optimizer batch.
 
 loss = sum(loss_weights * per_token_loss). The weights are computed once, before any gradient. Their
 denominators are those of the whole batch, so that neither micro-batches nor padding nor sharding

@@ -20,7 +20,7 @@ AHEAD = 2  # columns before a token from which the module that looks ahead predi
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-  """How logits become the distribution that is scored, which must be the sampler's.
+  """The rules by which logits become the scored distribution, which must be the sampler's.
 
   Attributes:
     temperature: divides the logits.

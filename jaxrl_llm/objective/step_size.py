@@ -1,4 +1,4 @@
-"""How far a step goes, by how even the weights of its completions are (VCPO)."""
+"""Step size by the effective sample size of the completions' weights (VCPO)."""
 
 import jax.numpy as jnp
 from jax import lax

@@ -17,7 +17,7 @@ from jaxrl_llm.types import Bins
 NOTHING = -1  # a segment that no token has
 
 class Places(NamedTuple):
-  """Where the tokens of rows stand in bins.
+  """Places of the rows' tokens in bins.
 
   Attributes:
     source: [N, C] int32, the column of the bin's K rows, flattened, that stands here; any one at

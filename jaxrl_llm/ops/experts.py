@@ -1,4 +1,4 @@
-"""How evenly tokens are spread over the experts of a mixture."""
+"""Load balance over the experts of a mixture."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int

@@ -183,7 +183,7 @@ def sources() -> str:
 
 @functools.cache
 def environment() -> str:
-  """How this process compiles, sources aside: versions, settings, devices."""
+  """Returns the inputs of compilation other than sources: versions, settings, devices."""
   versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")]
   settings = {name: value for name, value in sorted(jax.config.values.items())
               if "cache" not in name}

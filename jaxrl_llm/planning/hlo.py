@@ -171,7 +171,7 @@ def _instruction(line: str) -> Instruction:
 
 
 def _closing(text: str) -> int:
-  """Where the parenthesis that opens at 0 has closed."""
+  """Returns the index after the parenthesis that closes the one at 0."""
   depth = 0
   for match in re.finditer(r"[()]", text):
     depth += 1 if match[0] == "(" else -1
@@ -181,7 +181,7 @@ def _closing(text: str) -> int:
 
 
 def trips(module: Module, computation: Computation, loop: Instruction) -> int | None:
-  """How often a loop runs, or None if that depends on data."""
+  """Returns the number of trips of a loop, or None if it depends on data."""
   known = _TRIPS.search(loop.attributes)
   if known:
     return int(known[1])

@@ -85,7 +85,7 @@ def _window(attributes: str) -> dict[str, list[int]]:
 
 @functools.cache
 def _meetings(sizes: tuple[int, ...], window: tuple[int, ...]) -> int:
-  """How many pairs of a kernel's position and an output's meet an input, along one axis.
+  """Returns the number of (kernel position, output position) pairs that read an input, on one axis.
 
   Args:
     sizes: of the axis, of input, kernel and output.

@@ -54,7 +54,7 @@ def cells(line: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """Where a page has a number.
+  """The place of a number on a page.
 
   Attributes:
     part: its name; empty: the whole page.

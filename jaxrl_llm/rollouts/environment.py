@@ -158,7 +158,7 @@ def of_tool(tokenizer, eos_ids: Sequence[int], max_output_tokens: int, cfg) -> T
 
 
 class ToolCalls(NamedTuple):
-  """How a tool is called.
+  """Settings of a tool call.
 
   Attributes:
     numbers: an instance of the tool's numbers; None: their defaults.

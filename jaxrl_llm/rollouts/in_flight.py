@@ -56,7 +56,7 @@ def not_begun(row_id: np.ndarray, size: int) -> Unfinished:
 
 
 class InFlight(NamedTuple):
-  """How a run of the engine begins and ends.
+  """The start and the end of one run of the engine.
 
   Attributes:
     begun: the first rows of its prompts, as the run before left them.

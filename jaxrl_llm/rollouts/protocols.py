@@ -1,4 +1,4 @@
-"""How a policy writes a tool call, and how the tool's answer is written after it: as text only."""
+"""Text formats of a policy's tool calls and of the tool's answers."""
 
 import dataclasses
 import json

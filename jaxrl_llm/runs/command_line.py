@@ -1,4 +1,4 @@
-"""How the commands in experiments/ begin and end: processes, messages, the cache of compiled
+"""Start and end of the commands in experiments/: processes, messages, the cache of compiled
 programs. Their flags: command_flags.py.
 """
 

@@ -67,7 +67,7 @@ def row_ids(cursor: int, rows: int) -> np.ndarray:
 
 
 def version_metrics(rollout: Rollout, step: int) -> dict[str, float]:
-  """How many policies sampled a completion, and how old they are by the token's place.
+  """Returns the number of policies per completion, and the staleness of tokens by position.
 
   Args:
     rollout: rows on the host.

@@ -1,4 +1,4 @@
-"""Where a run writes, and the records that an iteration leaves there."""
+"""The outputs of a run, and the records that an iteration leaves there."""
 
 import contextlib
 import logging
@@ -44,7 +44,7 @@ SAMPLING_ERRORS = (DriedUpError, PluginError, ServerError)
 
 
 class Outputs(NamedTuple):
-  """Where a run writes: its folder, what writes there, its clock, the problems it evaluates,
+  """The outputs of a run: its folder, its writers, its clock, the problems it evaluates,
   the signals that may end it, and the metrics that it has warned of.
   """
 

@@ -1,4 +1,4 @@
-"""Where the time of a run goes, how fast it samples, how much memory it holds, and its profile.
+"""Time of a run by phase, sampling speed, memory, and its profile.
 
 Everything measured here differs from run to run, so all its metrics begin with `time/`.
 """
@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 class Clock:
-  """How long a run has taken, in all its processes; the pauses between them do not count."""
+  """Wall time of a run over all its processes, in seconds; the pauses between them do not count."""
 
   def __init__(self):
     self._begin = time.perf_counter()

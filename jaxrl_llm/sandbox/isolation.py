@@ -63,7 +63,7 @@ LACKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Isolation:
-  """Which kinds of isolation the system granted.
+  """The kinds of isolation that the system granted.
 
   Limits on time, memory, processes, files and output hold in any case.
   """

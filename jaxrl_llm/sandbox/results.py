@@ -51,7 +51,7 @@ class Tool(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-  """How a program ended, as its parent process saw it.
+  """The end of a program, as its parent process saw it.
 
   Attributes:
     wait: status, as from `os.waitpid`.

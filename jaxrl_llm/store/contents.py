@@ -58,7 +58,7 @@ def _stamp(file: Path) -> dict[str, int]:
 
 
 def _place(file: Path) -> Path | None:
-  """Where the digest of a file is kept; None if there is no shared folder."""
+  """Returns the path of a file's stored digest; None if there is no shared folder."""
   folder = cache.folder(cache.DIGESTS)
   if folder is None:
     return None

@@ -44,7 +44,7 @@ class Fields:
 
 @dataclasses.dataclass(frozen=True)
 class Mapping(Entry):
-  """How the rows of one schema become problems.
+  """A function from the rows of one schema to problems.
 
   Attributes:
     function: from a row to `Fields`; raises RowError.

@@ -13,7 +13,7 @@ PERIOD = 1000  # positions after which the sources follow each other in the same
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-  """Which problem stands at which position of the stream.
+  """The order of problems in the stream of several sources.
 
   In each PERIOD positions every source has its share, to the nearest position, in a shuffled order
   that the seed decides. Within a source each problem comes once per epoch of its own. There is no

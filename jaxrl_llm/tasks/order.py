@@ -1,4 +1,4 @@
-"""Which problems a batch holds, by its index, and which of them a process handles."""
+"""The problems of a batch, by its index, and the share of each process."""
 
 import functools
 

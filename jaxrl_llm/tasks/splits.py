@@ -1,4 +1,4 @@
-"""Which files of a folder make up a split: the words of their paths say it."""
+"""The files of a folder that make up a split, by the words of their paths."""
 
 import collections
 import logging

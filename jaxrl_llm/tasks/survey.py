@@ -1,4 +1,4 @@
-"""Which keys would let `task.data` read a file: proposed from the file's first rows.
+"""Keys with which `task.data` would read a file, proposed from the file's first rows.
 
 A proposal only completes the message about a file that cannot be read as the config says. Nothing
 trains on it before the user has set these keys.

@@ -1,1 +1,1 @@
-"""How one update is made: scores, optimizer batches, the train step."""
+"""One update: scores, optimizer batches, the train step."""

@@ -29,7 +29,7 @@ ROWS = 16
 
 @struct.dataclass
 class Packing:
-  """Where each row of a batch lies.
+  """The place of each row of a batch in bins.
 
   Attributes:
     rows: [M, N, K] int32, indices of rows; B where nothing lies. Used micro-batches come first.

@@ -20,7 +20,7 @@ STEPS = (0.02, 0.04, 0.08, 0.16, 0.32)
 
 @dataclasses.dataclass(frozen=True)
 class Lab(Setting):
-  """Where methods run; see `Setting` for the fields."""
+  """Runs methods in one setting; see `Setting` for the fields."""
 
   def __post_init__(self):
     self.check_setting()

@@ -47,8 +47,10 @@ def is_adapter(directory: Path) -> bool:
 
 
 def candidate_bases(directory: Path) -> list[str]:
-  """Where the base of an adapter may be, the likeliest first: as adapter_config.json names it, from
-  the current folder and beside the adapter, and in the adapter's own folder.
+  """Returns the paths where the base of an adapter may be, the likeliest first.
+
+  They are that of adapter_config.json, from the current folder and beside the adapter, and the
+  adapter's own folder.
 
   Raises:
     CheckpointError: adapter_config.json is not readable or names no base.

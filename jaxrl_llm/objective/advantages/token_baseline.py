@@ -54,7 +54,7 @@ def gradient_energy(anchor_log_probs: Float[Array, "*B"],
 
 
 class Positions(NamedTuple):
-  """Which tokens share a baseline.
+  """The groups of tokens that share a baseline.
 
   Attributes:
     index: [B, L] int32, position of a token, counted from 1; 0 where the token is not live. Tokens

@@ -24,7 +24,7 @@ from jaxrl_llm.types import AdvantageInputs
 
 @dataclasses.dataclass(frozen=True)
 class AdapterTraining:
-  """How the adapter is trained: with Adam on the advantage of `grpo`, one update per batch.
+  """Training of the adapter: Adam on the advantage of `grpo`, one update per batch.
 
   Attributes:
     rank: r.

@@ -1,4 +1,4 @@
-"""Which token of a wrong response is critical: from where on no continuation is right.
+"""Search for the critical token of a wrong response, after which no continuation is right.
 
 Each prefix of a response is continued many times. A token can also be forced, by appending it to
 the prefix, or forbidden at its place, to see whether the response would have been saved.

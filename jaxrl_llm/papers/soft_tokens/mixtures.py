@@ -23,7 +23,7 @@ THOUGHT, ANSWER = 1, 2
 
 @struct.dataclass
 class ThoughtMode:
-  """How the steps of a thought are fed back to the model. Its numbers are traced.
+  """The rule that feeds the steps of a thought back to the model. Its numbers are traced.
 
   Attributes:
     soft: static; False: the embedding of a sampled token, True: the mean embedding of the

@@ -1,4 +1,4 @@
-"""How each kind of server is told to load weights, and which ones it says it has.
+"""Requests that make each kind of server load weights, and that ask for their version.
 
 A server holds a version, a text that we give it with the weights: their checksum. A server that was
 started again has another one.

@@ -14,7 +14,7 @@ DIGITS = 16  # of a checksum in hexadecimal
 
 
 class Weights(NamedTuple):
-  """Where weights lie.
+  """The folder and version of weights.
 
   Attributes:
     folder: of the checkpoint, absolute.

@@ -74,7 +74,7 @@ QUESTIONS = (
                    for sampler in ("bfloat16", "the trainer's"))),
     Question("And with a tool?", ("tools",), "which ratio or baseline, with a tool?",
              "minus GRPO: GSPO {:+.3f} (below after Holm); CTPO {:+.3f}, OTB {:+.3f} (not)",
-             tuple(Place("sweep.py", ("calculator", name), "less GRPO's")
+             tuple(Place("sweep.py", ("calculator", name), "minus GRPO's")
                    for name in ("GSPO", "CTPO", "OTB"))),
 )
 ROWS = {row.name: row for row in (*question_rows.ROWS, *paper_rows.ROWS)}

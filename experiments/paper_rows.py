@@ -7,7 +7,7 @@ from table_row import Row, both, flat
 from jaxrl_llm.reporting.page_parts import Place
 
 BATCH = "96 prompts, 200 iterations"
-MEAN_CHANGE = "mean accuracy less GRPO's"
+MEAN_CHANGE = "mean accuracy minus GRPO's"
 
 ROWS = (
     Row("length_bands", "does a paid band of lengths keep the content?",
@@ -28,14 +28,14 @@ ROWS = (
         "PIPO gains 0.9 to 2.8 points (2604.00860 v5, second-hand)",
         "no gain; twice the steps do, at the one step size that was run"),
     Row("arca", "does credit by adapters speed up their training?", "`toy.py`",
-        "mean accuracy less that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
+        "mean accuracy minus that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
         flat(both("toy.py", (rank, "ARCA"), MEAN_CHANGE) for rank in ("1", "8")),
         "competitive at equal rank (2606.00257, abstract)",
         "no difference; later in the three of ten runs that learn",
         commit="3a19fbc"),
     Row("occ", "how much of a second head's gradient should the trunk get?",
         "`toy.py`, 26 min of one core",
-        "accuracy less that of no gradient: {:+.1f} ± {:.1f} points (cross-entropy), {:+.1f} ± "
+        "accuracy minus that of no gradient: {:+.1f} ± {:.1f} points (cross-entropy), {:+.1f} ± "
         "{:.1f} (policy gradient), {:+.1f} ± {:.1f} (calibrated)",
         flat(both("toy.py, outcome", (f"`{name}`",), "accuracy - that of `detach`")
              for name in ("ce", "policy", "occ")),
@@ -65,7 +65,7 @@ ROWS = (
         "no difference; not shown to come from the thoughts",
         commit="8787a00"),
     Row("tvm", "do labels of shared prefixes make better values?", "`toy.py`, 7 min",
-        "squared error less that of outcome labels {:+.4f} ± {:.4f}; step beam search {:.2f} ± "
+        "squared error minus that of outcome labels {:+.4f} ± {:.4f}; step beam search {:.2f} ± "
         "{:.2f}, one sample {:.2f}",
         (*both("toy.py, fit", ("prefix - outcome",), "squared error"),
          *both("toy.py, trained", ("step beam search, K = 8, b = 2",), "accuracy"),
@@ -93,7 +93,7 @@ ROWS = (
         "below chance, too",
         commit="e6b7057"),
     Row("budgets", "which layers can spare channels?", "`run.py`",
-        "loss less that of equal shares {:+.3f} ± {:.3f} (policy), {:+.3f} ± {:.3f} (with the "
+        "loss minus that of equal shares {:+.3f} ± {:.3f} (policy), {:+.3f} ± {:.3f} (with the "
         "curriculum), {:+.3f} ± {:.3f} (random search)",
         flat(both("run.py, losses", (name,), "loss - uniform's")
              for name in ("policy, no curriculum", "policy, curriculum", "random search")),

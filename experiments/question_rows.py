@@ -12,7 +12,7 @@ from jaxrl_llm.reporting.tables import split
 
 
 def beside_reference() -> str:
-  """Returns what the table of old rollouts decides at age 8, by its own words."""
+  """Returns what the table of old rollouts decides at staleness 8, in its own words."""
   page = HERE / "staleness" / "README.md"
   (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
   words: dict[str, list[str]] = {}
@@ -54,12 +54,12 @@ ROWS = (
         tuple(Place("run.py", (name,), "A > 0, up", -1, "Every token of the row moves")
               for name in ("ppo", "ctpo", "gspo")),
         "-", "by construction"),
-    Row("arena", "which ratio holds over whole runs, by step and age?",
+    Row("arena", "which ratio holds over whole runs, by step and staleness?",
         "`run.py --jobs=2`, 101 min of one core",
-        "of the optimum at age 64, 256 tokens, warm start: {:.2f} ± {:.2f} (`cispo`), {:.2f} ± "
-        "{:.2f} (`minpro`), {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} (no ratio); no idea of our "
-        "own is ahead of CISPO",
-        flat(both("page.py tuned", (name,), "warm 256, age 64")
+        "of the optimum at staleness 64, 256 tokens, warm start: {:.2f} ± {:.2f} (`cispo`), "
+        "{:.2f} ± {:.2f} (`minpro`), {:.2f} ± {:.2f} (`grpo`), {:.2f} ± {:.2f} (no ratio); no idea "
+        "of our own is ahead of CISPO",
+        flat(both("page.py tuned", (name,), "warm 256, staleness 64")
              for name in ("cispo", "minpro", "grpo", "none")),
         "MinPRO ahead of GRPO and of CISPO on old rows (2601.22718)",
         "neither is decided, with 64 further seeds"),
@@ -94,10 +94,10 @@ ROWS = (
         "linear growth before"),
     Row("scale", "does the order hold at other sizes and lengths?",
         "`sweep.py --jobs=2`, 2 h with AVX-512",
-        "mean accuracy over the run less GSPO's with 0.3, 0.8 and 4.7 M parameters: `ctpo` "
+        "mean accuracy over the run minus GSPO's with 0.3, 0.8 and 4.7 M parameters: `ctpo` "
         "{:+.2f}, {:+.2f}, {:+.2f} (15 tokens), {:+.2f}, {:+.2f}, {:+.2f} (23); `minpro` {:+.2f}, "
         "{:+.2f}, {:+.2f} (15), {:+.2f}, {:+.2f}, {:+.2f} (23)",
-        tuple(Place("sweep.py", (size, terms, name), "mean over the run less GSPO's")
+        tuple(Place("sweep.py", (size, terms, name), "mean over the run minus GSPO's")
               for name in ("CTPO", "MinPRO") for terms in ("4", "6")
               for size in ("0.3 M", "0.8 M", "4.7 M")),
         "CTPO ahead of GSPO at 4 B and at 14 B (2605.07331, second-hand)",
@@ -162,7 +162,7 @@ ROWS = (
         "{:+.3f}, `gspo`), {:+.3f} ({:+.3f} to {:+.3f}, `ctpo`), {:+.3f} ({:+.3f} to {:+.3f}, "
         "`minpro`), {:+.3f} ({:+.3f} to {:+.3f}, `tir_otb`)",
         (*both("sweep.py", ("calculator", "GRPO"), "mean accuracy over the run"),
-         *flat(interval("sweep.py", ("calculator", name), "less GRPO's")
+         *flat(interval("sweep.py", ("calculator", name), "minus GRPO's")
                for name in ("GSPO", "CTPO", "MinPRO", "OTB"))),
         "CTPO ahead of GSPO with tools (2605.07331, second-hand)",
         "GSPO learns later and ends as high; of the others none is told from GRPO after Holm"),

@@ -96,7 +96,7 @@ def test_the_shares_of_the_figure_are_those_of_the_arena_s_page():
   page = (ROOT / "experiments" / "arena" / "README.md").read_text()
   for name, shown in (("cispo", "CISPO\nends at "), ("grpo", "GRPO at "),
                       ("none", "no ratio at "), ("gspo", "GSPO at ")):
-    share = read_cell(page, "page.py tuned", name, "warm 256, age 64").split(" ")[0]
+    share = read_cell(page, "page.py tuned", name, "warm 256, staleness 64").split(" ")[0]
     assert f"{shown}{share}" in caption, name
   against = next(line for line in page.splitlines() if line.startswith("| CISPO collapses on old"))
   assert ("not decided" in against) == ("do not decide CISPO against GRPO" in caption)

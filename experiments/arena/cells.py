@@ -1,4 +1,4 @@
-"""The runs of the map: methods, settings, step sizes, ages and seeds, table by table.
+"""The runs of the map: methods, settings, step sizes, staleness and seeds, table by table.
 
 The order is that of worth: an interrupted map has the cells that most claims ask for.
 """
@@ -32,7 +32,7 @@ HERE = Path("experiments/arena/ideas")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One program: a method in a setting, over steps, ages and noises.
+  """One program: a method in a setting, over step sizes, staleness and noise.
 
   Attributes:
     table: name of the file of results.

@@ -19,7 +19,7 @@ class Claim:
 
   Attributes:
     table: of the primary cell; tables of the same two methods count as further conditions.
-    age, noise: of the primary cell.
+    age, noise: staleness (iterations) and engine noise of the primary cell.
     sign: 1 if `first` is claimed to be ahead; 0 if they are claimed to be equal.
     transformer: methods of the transformer's table whose difference is the same question.
   """

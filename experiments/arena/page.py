@@ -47,7 +47,7 @@ def tuned_table(methods_of: Sequence[str] = MAP) -> str:
   names = list(dict.fromkeys(name for column in columns.values() for name in column))
   lines = [(name, *(_spread_at_best(column[name]) if name in column else "-"
                     for column in columns.values())) for name in names]
-  header = ("method", *(f"{table.replace('_', ' ')}, age {age}" for table, age in columns))
+  header = ("method", *(f"{table.replace('_', ' ')}, staleness {age}" for table, age in columns))
   return (markdown_table(header, lines) + STAR) if lines else NOT_RUN
 
 
@@ -75,7 +75,7 @@ def shares_table() -> str:
 
 
 def oldest_that_holds() -> str:
-  """Returns the largest age at which three quarters of the runs hold at some step, by method."""
+  """Returns, by method, the largest staleness at which 3/4 of the runs hold at some step."""
   lines = []
   for name in dict.fromkeys(c.method for t in ("warm_256", "ending_256") for c in cells(t)):
     line = [name]
@@ -89,7 +89,7 @@ def oldest_that_holds() -> str:
 
 
 def law_table() -> str:
-  """Returns the tuned return by the number of windows, iterations / age."""
+  """Returns the tuned return by the number of windows, iterations / staleness."""
   here = {(c.method, c.age): c for c in cells("warm_256")}
   ages = sorted({age for _, age in here}, reverse=True)
   lines = [(name, *(f"{np.mean(tuned(here[name, age])):.2f}" for age in ages)) for name in LAW
@@ -111,7 +111,7 @@ def drift_table() -> str:
                   for y in (drift, spread)]
         lines.append((table.replace("_", " "), cell.method, cell.age, f"{drift[-1]:.1f}",
                       f"{slopes[0]:.2f}", f"{spread[-1]:.1f}", f"{slopes[1]:.2f}"))
-  header = ("completions", "method", "age", "mean of L_T, nats", "its slope", "spread of L_T",
+  header = ("completions", "method", "staleness", "mean of L_T, nats", "its slope", "spread of L_T",
             "its slope ")
   return markdown_table(header, lines) if lines else NOT_RUN
 
@@ -123,7 +123,7 @@ def word(difference: statistics.Difference) -> str:
 
 
 def side_table(name: str, reference: str | None = None) -> str:
-  """Returns a table's tuned returns, and differences to a method, by task, mixture, age, noise."""
+  """Returns a table's tuned returns, and differences to a method, by setting, staleness, noise."""
   lines, every = [], {}
   for cell in cells(name):
     if reference and cell.method != reference:
@@ -140,14 +140,14 @@ def side_table(name: str, reference: str | None = None) -> str:
                   tables.spread(tuned(cell)), tables.spread(tuned(cell, "mean")),
                   *((("-", "-") if gap is None else (str(gap), word(gap)))
                     if reference else ())))
-  header = ("task", "age", *(("noise",) if name == "noise" else ()),
+  header = ("task", "staleness", *(("noise",) if name == "noise" else ()),
             *(("mixture",) if name == "mixtures" else ()), "method", "best step", "return",
-            "mean over the run", *((f"less {reference}", "") if reference else ()))
+            "mean over the run", *((f"minus {reference}", "") if reference else ()))
   return markdown_table(header, lines) if lines else NOT_RUN
 
 
 def ideas_table() -> str:
-  """Returns each idea less CISPO in the same setting; the primary cell is age 64 on `warm`."""
+  """Returns each idea minus CISPO in the same setting; primary: staleness 64 on `warm`."""
   every = {}
   for cell in cells("ideas"):
     for other in cells(f"{cell.setting['task']}_256"):
@@ -156,7 +156,7 @@ def ideas_table() -> str:
   corrected = statistics.compare({key: tables.difference(*pair) for key, pair in every.items()})
   lines = [(*key, tables.spread(tuned(every[key][0])), str(difference), word(difference))
            for key, difference in corrected.items()]
-  header = ("idea", "task", "age", "return", "less CISPO", "")
+  header = ("idea", "task", "staleness", "return", "minus CISPO", "")
   return markdown_table(header, lines) if lines else NOT_RUN
 
 
@@ -175,7 +175,7 @@ def ideas_verdict() -> str:
   behind = [name for name, difference in corrected.items() if difference.sign < 0]
   text = f"Of {len(differences)} ideas of our own, " + (
       f"{', '.join(ahead)} {'is' if len(ahead) == 1 else 'are'} ahead of CISPO" if ahead else
-      "none is ahead of CISPO") + f" at age {IDEAS_AGAINST.age} (`warm`, 256 tokens)"
+      "none is ahead of CISPO") + f" at staleness {IDEAS_AGAINST.age} (`warm`, 256 tokens)"
   return text + (f"; {', '.join(behind)} {'is' if len(behind) == 1 else 'are'} behind." if behind
                  else ".")
 
@@ -259,7 +259,7 @@ def draw() -> None:
       x.append(200 / cell.age)
       y.append(np.mean(tuned(cell)))
   if series:
-    figures.lines(series, ("iterations / age", "final return / optimum"), HERE / "law.png")
+    figures.lines(series, ("iterations / staleness", "final return / optimum"), HERE / "law.png")
 
 
 def write() -> None:

@@ -1,7 +1,7 @@
 """The other instrument: the transformer's runs on old rollouts (experiments/staleness).
 
 A claim of the arena that names two methods of that table is asked there, too: the difference of
-their mean sampled accuracies over the run, paired by seed, at the table's primary age. Holm's
+their mean sampled accuracies over the run, paired by seed, at the table's primary staleness. Holm's
 correction is over the claims that have results in it.
 """
 
@@ -18,7 +18,7 @@ NAMES = {"none": "no ratio", "grpo": "GRPO", "gspo": "GSPO", "cispo": "CISPO", "
 
 
 def by_method(results: dict[str, dict]) -> dict[str, dict[int, float]]:
-  """Returns the mean sampled accuracy over the run, by method and seed, at the primary age."""
+  """Returns mean sampled accuracy over the run by method and seed, at the primary staleness."""
   staleness = sweeps.module(SWEEP)
   return {name: {seed: accuracy.mean_sampled(run["measured"]) for seed, run in runs.items()}
           for (age, name, _), runs in staleness.compared(results).items()

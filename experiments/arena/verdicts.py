@@ -86,7 +86,8 @@ def claims_table() -> str:
   for claim in CLAIMS:
     difference = primaries().get(claim.text)
     ahead, behind, ran = counts(claim)
-    cell = f"{claim.table}, age {claim.age}" + (f", noise {claim.noise:g}" if claim.noise else "")
+    noise = f", noise {claim.noise:g}" if claim.noise else ""
+    cell = f"{claim.table}, staleness {claim.age}{noise}"
     there = transformer.differences().get(claim.text)
     lines.append((claim.text, claim.source, cell,
                   "not run" if difference is None else str(difference),
@@ -95,7 +96,7 @@ def claims_table() -> str:
                   "not run" if there is None else str(there),
                   statistics.verdict(difference, there)))
   header = ("claim", "source", "primary cell", "difference", "the arena", "for : against",
-            "transformer, age 8", "both instruments")
+            "transformer, staleness 8", "both instruments")
   return markdown_table(header, lines)
 
 

@@ -133,7 +133,7 @@ def baseline_table(advantages_: list[studies.TableRow], group_instances: int) ->
     lines.append((name, number(float(np.mean(known[name])), studies.standard_error(known[name])),
                   number(float(np.mean(gain)), studies.standard_error(gain)), method,
                   number(row.mean["variance"], row.error["variance"])))
-  return markdown_table(("baseline", "of the policy", "less that of mean", "estimated by",
+  return markdown_table(("baseline", "of the policy", "minus that of mean", "estimated by",
                          "from the other rows"), lines)
 
 

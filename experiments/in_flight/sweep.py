@@ -25,7 +25,7 @@ SOURCES = {FRESH: (), STALE: ("--config.updates.staleness=1",),
 PRESETS = {"GRPO": ("grpo", ())}
 REFERENCE = STALE  # what the other sources are compared with
 HEADER = ("estimator", "rollouts", *accuracy.SAMPLED_HEADER)
-SAMPLED_HEADER = ("estimator", "rollouts", "age, optimizer steps", "policies of a completion",
+SAMPLED_HEADER = ("estimator", "rollouts", "staleness, optimizer steps", "policies of a completion",
                   "tokens trained on, thousands", "decode steps' slots that fed tokens again, %",
                   "slots without use, %")
 VERDICT_HEADER = ("estimator", "rollouts", f"mean over the run, minus {REFERENCE}",

@@ -4,9 +4,9 @@
   python experiments/position/sweep.py --jobs=2
   python experiments/position/sweep.py --render
 
-Policies are trained on rollouts of different age. L_t is the sum of the log-ratios of a row's first
-t tokens, between the policy at the start of an iteration and the one that sampled. Writes the
-tables of README.md and spread.png and windows.png beside this file.
+Policies are trained on rollouts of different staleness. L_t is the sum of the log-ratios of a
+completion's first t tokens, between the policy at the start of an iteration and the one that
+sampled. Writes the tables of README.md and spread.png and windows.png beside this file.
 """
 
 from pathlib import Path

@@ -36,7 +36,7 @@ METHODS = {
 }
 TRIPLES = tuple((size, terms, name) for size in SIZES for terms in TERMS for name in METHODS)
 STABLE = "GSPO"  # whose runs the others' are compared with, seed by seed
-FINAL, MEAN = f"final accuracy less {STABLE}'s", f"mean over the run less {STABLE}'s"
+FINAL, MEAN = f"final accuracy minus {STABLE}'s", f"mean over the run minus {STABLE}'s"
 HEADER = ("parameters", "terms", "method", "accuracy at the start", *accuracy.HEADER,
           FINAL, MEAN)
 

@@ -24,9 +24,9 @@ from jaxrl_llm.reporting import plots, tables
 
 HERE = Path(__file__).parent
 SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
-AGES = {8: 45, 32: 60}  # iterations of a run at each age
+AGES = {8: 45, 32: 60}  # iterations of a run at each staleness
 STEPS = ("3e-5", "1e-4", "3e-4", "1e-3")
-PRIMARY = 8  # the age at which claims are made
+PRIMARY = 8  # the staleness at which claims are made
 REFERENCE = "GRPO"  # what every method is compared with
 STARTED = 0.1  # sampled accuracy below which a warm start has not learnt the task
 # No weight between the policy that sampled and the anchor is left, if they are the same.
@@ -63,7 +63,7 @@ VERDICT_HEADER = ("staleness", f"minus {REFERENCE}", "mean over the run, differe
 
 
 def key_of(age: int, name: str, step: str, seed: int) -> str:
-  """Returns the name of a run, which tells age, method and step apart by underscores."""
+  """Returns the name of a run, staleness, method and step joined by underscores."""
   return f"age{age}_{name.replace(', ', '-').replace(' ', '-')}_{step}_seed{seed}"
 
 
@@ -78,8 +78,8 @@ def cell(age: int, name: str, step: str, seed: int, method: Method) -> Cell:
 
 
 def cells() -> list[Cell]:
-  """Returns the runs of one age after the other: its screening, and then the seeds of each method
-  whose screening is complete.
+  """Returns the runs by staleness: its screening, and then the seeds of each method whose
+  screening is complete.
   """
   results = sweep_results.read(HERE)
   out = []
@@ -112,15 +112,15 @@ def added(name: str, preset: str, flags: tuple[str, ...], seeds: int) -> list[Ce
 
 
 def parts(group: str) -> tuple[int, str, str]:
-  """Returns (age, method, step) of a group of runs; METHODS' own names, others as they are."""
+  """Returns (staleness, method, step) of a group of runs; a name not in METHODS stays as it is."""
   age, key, step = group.split("_", 1)[0], *group.split("_", 1)[1].rsplit("_", 1)
   named = {name.replace(", ", "-").replace(" ", "-"): name for name in METHODS}
   return int(age.removeprefix("age")), named.get(key, key), step
 
 
 def compared(results: dict[str, dict]) -> dict[tuple[int, str, str], dict[int, dict]]:
-  """Returns the results by (age, method, step) and seed, at the step that the screening chose, and
-  without seeds whose warm start has not learnt the task: it is the same for all methods.
+  """Returns the results by (staleness, method, step) and seed, at the step that the screening
+  chose, without seeds whose warm start has not learnt the task: it is the same for all methods.
   """
   groups = {parts(group): seeds for group, seeds in sweep_results.by_seed(results).items()}
   out = {key: {seed: result for seed, result in seeds.items()
@@ -151,7 +151,7 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
 
 
 def screened(results: dict[str, dict]) -> list[tuple]:
-  """Returns a row for each age and method: mean over the run and final accuracy at each step."""
+  """Returns a row for each staleness and method: mean and final accuracy at each step."""
   groups: dict[tuple[int, str], dict[str, dict]] = {}
   for key, result in results.items():
     if result["seed"] == SCREENING:
@@ -197,7 +197,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
              for kind in ("sampled", "greedy")}
     times = np.array(max((entry["iterations"] for entry in measured), key=len))
     shown.setdefault(name, {}).update(
-        {f"{kind}, age {age}": (times, curve) for kind, curve in lines.items()})
+        {f"{kind}, staleness {age}": (times, curve) for kind, curve in lines.items()})
   if shown:
     plots.plot_panels(shown, folder / "accuracy.png", "accuracy")
 

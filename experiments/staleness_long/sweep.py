@@ -5,9 +5,9 @@
   python experiments/staleness_long/sweep.py --seeds=5      two seeds more
   python experiments/staleness_long/sweep.py --render
 
-Three methods of ../staleness at one age, each at the step that its screening chose for completions
-of 32 tokens; nothing was screened at 128. Writes the tables of README.md and accuracy.png beside
-this file.
+Three methods of ../staleness at one staleness, each at the step that its screening chose for
+completions of 32 tokens; nothing was screened at 128. Writes the tables of README.md and
+accuracy.png beside this file.
 """
 
 from pathlib import Path

@@ -30,7 +30,7 @@ CONDITIONS = {
                "--config.model.vocab_size=28", "--config.rollout.max_new_tokens=33"),
 }
 PAIRS = tuple((condition, name) for condition in CONDITIONS for name in PRESETS)
-LESS, LESS_PLAIN = "less GRPO's", "less that of the trainer's numerics"
+LESS, LESS_PLAIN = "minus GRPO's", "minus that of the trainer's numerics"
 HEADER = ("tool, sampler", "method", "accuracy at the end", "best accuracy",
           "mean accuracy over the run", LESS, LESS_PLAIN,
           "rows that call, start", "rows that call, end", "mismatch, nats per token")

@@ -63,7 +63,7 @@ rollout/length       | tokens | mean length of the completions, tool output incl
 rollout/truncated    | share | completions that the length limit ended
 rollout/tokens       | tokens | completion tokens of the rows that the update gets
 rollout/wasted_steps | share | row slots of the decode steps whose row had ended, without refilling
-rollout/staleness    | optimizer steps | age of the policy that sampled a token, mean over tokens
+rollout/staleness    | optimizer steps | staleness of the sampling policy, mean over tokens
 rollout/wasted_slots | share | row slots of the engine's decode steps that decoded nothing useful
 rollout/chunks       | 1     | chunks of decode steps that the engine ran
 rollout/cache_read   | 1     | bytes of the cache that were read, divided by those that were needed
@@ -71,7 +71,7 @@ rollout/turns        | 1     | turns of the policy, mean over rows
 rollout/void         | share | rows that a failure of the tool made void
 in_flight/versions     | 1   | policies that sampled a completion, mean over completions
 in_flight/versions_max | 1   | policies of the completion with most of them
-in_flight/age/from_*   | optimizer steps | age of what sampled the tokens from number * to twice *
+in_flight/age/from_*   | optimizer steps | staleness of the tokens from number * to twice *
 in_flight/unfinished_tokens | tokens | tokens of the completions that continue in the next iteration
 in_flight/fed_again    | share | row slots of decode steps that fed tokens of earlier policies again
 server/failed_groups | 1     | groups with a row of which the server's answer was unusable
@@ -104,7 +104,7 @@ ratio/mean           | 1     | ratio to the anchor, mean over tokens: {RATIO}
 ratio/square         | 1     | its square; mean^2 over square is the effective share of the samples
 ratio/ess            | share | effective sample size of the ratios of completions, by their number
 kl/current_anchor    | nats  | per token, from the anchor to the current policy: drift of updating
-kl/anchor_behavior   | nats  | per token, from the sampler to the anchor, if another: numerics, age
+kl/anchor_behavior   | nats  | per token, from the sampler to the anchor: numerics, staleness
 kl/current_behavior  | nats  | per token, from the sampler to the current policy: both
 kl/reference         | nats  | per token, to the policy at the start, by the estimate kl.name
 correction/weight         | 1     | weight of the correction, mean over tokens

@@ -75,8 +75,8 @@ def version_metrics(rollout: Rollout, step: int) -> dict[str, float]:
 
   Returns:
     `in_flight/versions` and `in_flight/versions_max` over the rows with a token, and
-    `in_flight/age/from_<n>`: the mean age, in optimizer steps, of the policy tokens whose number in
-    their completion is n or more, but less than that of the next bucket.
+    `in_flight/age/from_<n>`: the mean staleness, in optimizer steps, of the policy tokens whose
+    number in their completion is n or more, but less than that of the next bucket.
   """
   mask, policy_step = np.asarray(rollout.mask), np.asarray(rollout.policy_step)
   versions = np.array([len(np.unique(steps[policy])) for steps, policy

@@ -83,8 +83,8 @@ def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) ->
 
 
 def token_age(rollout: Rollout, step: int) -> float:
-  """Mean age of the tokens that the policy sampled, in optimizer steps before `step`; NaN if there
-  is none.
+  """Mean staleness of the tokens that the policy sampled, in optimizer steps before `step`; NaN
+  without such a token.
   """
   policy_step = rollout.policy_step[rollout.mask]
   return step - float(np.mean(policy_step)) if policy_step.size else float("nan")

@@ -1,6 +1,6 @@
-"""CISPO's bound by age: the older the rows, the wider log-ratios spread, and the tighter the bound.
+"""CISPO's bound by staleness: staler rows spread log-ratios wider, and get a tighter bound.
 
-The spread of the batch's log-ratios stands for the age, so that one number serves all ages.
+The spread of the batch's log-ratios stands for the staleness, so that one number serves all.
 """
 
 import jax.numpy as jnp

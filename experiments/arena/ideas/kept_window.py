@@ -1,4 +1,4 @@
-"""A window that keeps the gradient beyond it, with a slope that falls with age.
+"""A window that keeps the gradient beyond it, with a slope that falls with staleness.
 
 Dropped gradient is what holds GRPO back on old rows. Beyond the window the weight goes on as a
 power of the ratio: all of it while rows are fresh, less and less as log-ratios spread.

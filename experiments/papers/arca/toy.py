@@ -33,7 +33,7 @@ METHODS = {
 LEARNING_RATE = 3e-4
 LEARNT = 0.9  # accuracy of a policy that works sums out; guesses are right at most in 0.85
 HEADER = ("rank", "method", "seeds that work it out", "accuracy at the end",
-          "the end less GRPO's", "mean accuracy over the run", "mean accuracy less GRPO's",
+          "the end minus GRPO's", "mean accuracy over the run", "mean accuracy minus GRPO's",
           "Gini at the end", "tokens in effect at the end")
 
 

@@ -41,7 +41,7 @@ def check(setting: Setting) -> str:
     gradient  where the policy is memoryless: REINFORCE's mean gradient on a huge batch is the
               derivative of the exact return
     age 0     methods agree in the first gradient
-    ring      a policy of each age is the one of that age, and an age beyond the ring is an error
+    ring      the policy of each age is the right one, and an age beyond the ring is an error
 
   Raises:
     RuntimeError: names the check that failed, and by how much.
@@ -145,7 +145,7 @@ def first_gradients(setting: Setting) -> float:
 
 
 def check_ring(setting: Setting) -> None:
-  """Raises RuntimeError if a policy of an age is another one, or the ring may be too short."""
+  """Raises RuntimeError if the ring gives a wrong policy for an age, or may be too short."""
   size = setting.ring
   ages = jnp.asarray(sorted({0, size // 2, size - 1}))
 

@@ -1,4 +1,4 @@
-"""Cells of a sweep: what the runs of one method at one age left, as JSON and as arrays."""
+"""Cells of a sweep: what the runs of one method at one staleness left, as JSON and as arrays."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ LAST = 0.15  # share of the evaluations whose mean is the final return
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """The runs of a method at one age and noise: N seeds, P step sizes.
+  """The runs of a method at one staleness and noise: N seeds, P step sizes.
 
   Attributes:
     method, text: the label, and what `methods.parse` makes the method of.
@@ -33,8 +33,8 @@ class Cell:
     dropped: [P], share of tokens without gradient.
     length: [P], mean length over the limit, at the end.
     drift, spread: [P][8], of L_t at the eighths of a row.
-    seconds: processor seconds of the program that ran this cell, with its other ages and noises:
-      to compile, to run.
+    seconds: processor seconds of the program that ran this cell, with its other values of
+      staleness and noise: to compile, to run.
     share: of the program's runs that are in this cell.
     environment: version of JAX, and the processor.
   """
@@ -71,7 +71,7 @@ def place(text: str, setting: Setting, age: int, noise: float, steps: Sequence[f
 
 def cells_of(method: Method, setting: Setting, grid: tuple, seeds: Sequence[int], record: Record,
              seconds: tuple[float, float]) -> list[Cell]:
-  """Returns a cell for each age and noise of a program's record [N, P A X, ...]."""
+  """Returns a cell for each staleness and noise of a program's record [N, P A X, ...]."""
   steps, ages, noises = grid
   shape = (len(seeds), len(steps), len(ages), len(noises))
   arrays = {name: value.reshape(*shape, *value.shape[2:])

@@ -1,7 +1,7 @@
-"""Whole RL runs as one program: over seeds in turn, over step sizes, ages and noise at once.
+"""Whole RL runs as one program: over seeds in turn, over step sizes, staleness and noise at once.
 
-Random numbers depend on the seed only (common random numbers): methods, steps and ages see the same
-automaton and the same uniforms, so that differences between them are paired.
+Random numbers depend on the seed only (common random numbers): methods, step sizes and values of
+staleness see the same automaton and the same uniforms, so that differences are paired.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Start(NamedTuple):
 
 
 class Place(NamedTuple):
-  """A point of a sweep: step size of the optimizer, age in iterations, engine noise.
+  """A point of a sweep: step size of the optimizer, age (staleness in iterations), engine noise.
 
   The noise is the standard deviation of normal noise on the sampler's logits, drawn in each
   iteration for each state; its log-probs are those that it sampled with.

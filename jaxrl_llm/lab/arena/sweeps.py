@@ -1,4 +1,4 @@
-"""`Lab`: sweeps of methods over step sizes, ages and engine noise, and what comes out of them."""
+"""`Lab`: sweeps of methods over step sizes, staleness and engine noise, and their results."""
 
 import dataclasses
 import time
@@ -42,12 +42,12 @@ class Lab(Setting):
   def sweep(self, texts: Sequence[str], steps: Sequence[float] = STEPS, ages: Sequence[int] = (16,),
             seeds: int | Sequence[int] = 16, *, noises: Sequence[float] = (0.0,),
             progress: bool = True) -> "Runs":
-    """Returns complete runs of methods at every step size, age and noise.
+    """Returns complete runs of methods at every step size, staleness and noise.
 
     Args:
       texts: methods, see `methods.parse`. A plugin is file.py:name.
       steps: step sizes of the optimizer.
-      ages: of the rows, in iterations.
+      ages: staleness of the completions, in iterations: 0 is on-policy.
       seeds: how many, or which; each has its automaton, first policy and uniforms.
       noises: standard deviations of the sampler's noise, logits.
       progress: shows a bar on a terminal.
@@ -86,7 +86,7 @@ def run_method(method: methods.Method, setting: Setting, grid: tuple, seeds: Seq
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-  """Complete runs: one cell for each method, age and noise, with all steps and seeds."""
+  """Complete runs: one cell for each method, staleness and noise, with all steps and seeds."""
 
   lab: Lab
   cells: tuple[Cell, ...]
@@ -100,11 +100,11 @@ class Runs:
     return tables.paired(self.cells, reference)
 
   def phase(self, path=None):
-    """Draws step by age for each method: colour is the return, text the share that holds."""
+    """Draws step by staleness for each method: colour is the return, text the share that holds."""
     return figures.phase(self.cells, path)
 
   def more(self, first: str, second: str, *, age: int, seeds: int = 64) -> tables.Table:
-    """Decides one pair at an age with further seeds, each method at its best step of this sweep.
+    """Decides one pair at one staleness with further seeds, each method at its best step so far.
 
     The seeds are none of those that chose the steps.
     """

@@ -33,7 +33,7 @@ def spread(values: Iterable[float], digits: int = 2) -> str:
 
 def summary(cells: Sequence[Cell]) -> Table:
   """Returns a line for each cell, at its best step; ± is the 95 % t interval over seeds."""
-  header = ("method", "age", "noise", "best step", "return", "mean over the run", "frontier",
+  header = ("method", "staleness", "noise", "best step", "return", "mean over the run", "frontier",
             f"ends >= {HELD}", f"fell > {FALLEN}", "dropped")
   lines = []
   for cell in cells:
@@ -54,7 +54,7 @@ def _without_constant_noise(header: tuple, lines: list[tuple]):
 
 
 def difference(first: Cell, second: Cell, kind: str = "final") -> np.ndarray:
-  """Returns first less second on the automata that both ran, [N], each at its best step."""
+  """Returns first minus second on the automata that both ran, [N], each at its best step."""
   values = statistics.paired(*(dict(zip(cell.seeds, tuned(cell, kind), strict=True))
                                for cell in (first, second)))
   if len(values) < 2:
@@ -83,7 +83,7 @@ def paired(cells: Sequence[Cell], reference: str) -> Table:
   lines = [(name, age, f"{estimate.mean:+.3f}", f"{estimate.low:+.3f} to {estimate.high:+.3f}",
             estimate.count,
             word(estimate)) for (name, age, _), estimate in corrected.items()]
-  return Table(markdown_table(("method", "age", f"return less that of {reference}",
+  return Table(markdown_table(("method", "staleness", f"return minus that of {reference}",
                                "95 % over the table", "seeds", "verdict"), lines))
 
 

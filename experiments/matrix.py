@@ -60,8 +60,9 @@ QUESTIONS = (
              "does credit land where it is decided?",
              "cosine {:.2f} (GRPO), {:.2f} (TEMPO; first token {:.2f}), {:.2f} (GAE, exact values)",
              tuple(Place("run.py, alignment by condition", (name,), column) for name, column in (
-                 ("GRPO", "middle, rows differ"), ("TEMPO", "middle, rows differ"),
-                 ("TEMPO", "first token"), ("GAE(0.95), exact values", "middle, rows differ")))),
+                 ("GRPO", "middle, completions differ"), ("TEMPO", "middle, completions differ"),
+                 ("TEMPO", "first token"),
+                 ("GAE(0.95), exact values", "middle, completions differ")))),
     Question("Which weighting and which reward, where lengths differ?", ("aggregation", "length"),
              "which weighting of tokens?",
              "accuracy minus token's: sequence {:+.3f}, fixed {:+.3f}, balanced {:+.3f}: open",

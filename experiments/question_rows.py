@@ -45,10 +45,10 @@ def baselines_verdict() -> str:
 
 ROWS = (
     Row("exact", "bias and variance of the gradient?", "`run.py`, 3 min",
-        "variance at drift 1: {} with the product up to t, {} with the row's",
+        "variance at drift 1: {} with the product up to t, {} with the completion's",
         tuple(Place("run.py", (name,), "drift 1", title="variance")
               for name in ("cumulative", "full sequence")),
-        "less variance up to t than over the row (2605.07331, second-hand)", "agrees"),
+        "less variance up to t than over the completion (2605.07331, second-hand)", "agrees"),
     Row("atlas", "what does an estimator do to a token's gradient?", "`run.py`, 1 min",
         "at t = 100 every token may move {} (`ppo`), {} (`ctpo`), {} nats (`gspo`)",
         tuple(Place("run.py", (name,), "A > 0, up", -1, "Every token of the row moves")
@@ -61,7 +61,7 @@ ROWS = (
         "of our own is ahead of CISPO",
         flat(both("page.py tuned", (name,), "warm 256, staleness 64")
              for name in ("cispo", "minpro", "grpo", "none")),
-        "MinPRO ahead of GRPO and of CISPO on old rows (2601.22718)",
+        "MinPRO ahead of GRPO and of CISPO on old completions (2601.22718)",
         "neither is decided, with 64 further seeds"),
     Row("staleness", "which ratio holds on old rollouts?", "`sweep.py --jobs=2`, 2 core-hours",
         "mean sampled accuracy over the run at staleness 8: {:.2f} (no ratio), {:.2f} (GRPO), "
@@ -114,12 +114,12 @@ ROWS = (
            for name, samples in (("OTB", "4"), ("RLOO", "4"), ("RLOO", "32")))),
         "OTB with 4 samples trains as others with 32 (2602.07078, abstract)", baselines_verdict),
     Row("credit", "does credit land on the token that decides?", "`run.py`, 4 min",
-        "cosine with the exact advantage, 16 rows: {:.2f} (`grpo`), {:.2f} (`otb`), "
+        "cosine with the exact advantage, 16 completions: {:.2f} (`grpo`), {:.2f} (`otb`), "
         "{:.2f} (`tempo`; {:.2f} at the first token), {:.2f} (`gae`, exact values, lambda 0.95)",
         tuple(Place("run.py, alignment by condition", (name,), column) for name, column in (
-            ("GRPO", "middle, rows differ"), ("OTB", "middle, rows differ"),
-            ("TEMPO", "middle, rows differ"), ("TEMPO", "first token"),
-            ("GAE(0.95), exact values", "middle, rows differ"))),
+            ("GRPO", "middle, completions differ"), ("OTB", "middle, completions differ"),
+            ("TEMPO", "middle, completions differ"), ("TEMPO", "first token"),
+            ("GAE(0.95), exact values", "middle, completions differ"))),
         "credit goes to the tokens where answers part (TEMPO, 2509.18314, second-hand)",
         "only after shared beginnings"),
     Row("distillation", "does credit from a trained policy teach in fewer tokens than the reward?",

@@ -44,8 +44,8 @@ TABLES = {
     "atlas": Table(
         "experiments/atlas",
         claims=(
-            Claim("a row's ratio is clipped 0.0004 above 1: the log-ratio per token at which its "
-                  "gradient ends", GSPO, 0.0004,
+            Claim("a completion's ratio is clipped 0.0004 above 1: the log-ratio per token at "
+                  "which its gradient ends", GSPO, 0.0004,
                   Place("run.py", ("gspo",), "A > 0, up", title="Every token of the row moves")),
             Claim("the window is 0.05 sqrt(t) above: the log-ratio at t = 100 at which the "
                   "gradient ends", "code of arXiv 2605.07331", 0.5,
@@ -123,7 +123,7 @@ TABLES = {
         "experiments/credit",
         claims=(
             Claim("the differences of a prefix tree's values credit the tokens where answers part: "
-                  "alignment with the exact advantage at the first token, 16 rows",
+                  "alignment with the exact advantage at the first token, 16 completions",
                   "arXiv 2509.18314, second-hand", None,
                   Place("run.py, alignment by condition", ("TEMPO",), "first token")),
         ),
@@ -169,8 +169,8 @@ TABLES = {
                   BALANCED, 0.436),
             Claim("the same: sequence", BALANCED, 0.4481),
             Claim("the same: balanced", BALANCED, 0.4695),
-            Claim("a gap between the lengths of right and wrong rows harms the mean over tokens, "
-                  "varied lengths without a gap the mean per row", BALANCED),
+            Claim("a gap between the lengths of right and wrong completions harms the mean over "
+                  "tokens, varied lengths without a gap the mean per completion", BALANCED),
             Claim("mean sampled accuracy over the run, balanced minus token",
                   "arXiv 2605.04077 leads one to expect more than 0", None,
                   Place("sweep.py, verdicts", ("balanced",), "mean over the run, difference")),

@@ -29,7 +29,7 @@ SEEDS = tuple(range(10))
 GROUPS = 400  # for each seed
 SIZES = (4, 8, 16, 32, 64)
 EARLY, MIDDLE, LATE = 0, 6, 11
-SHARP = 4.0  # standard deviation of the logits; rows then share longer beginnings
+SHARP = 4.0  # standard deviation of the logits; completions then share longer prefixes
 
 METHODS = {
     "GRPO": (AdvantageConfig("grpo"), 0.0),
@@ -53,7 +53,7 @@ CASES = {f"size_{size}": (BASE, size) for size in SIZES} | {
     "alike_late": (dataclasses.replace(BASE, scale=SHARP, position=LATE), 16),
     "repaired": (dataclasses.replace(BASE, repair=0.1), 16),
 }
-# On policies that are trained through an adapter; rows of 12 tokens, decided in the middle.
+# On policies that are trained through an adapter; completions of 12 tokens, decided in the middle.
 ADAPTED = {f"rank_{rank}_after_{updates}": AdapterTraining(rank, updates)
            for rank in (1, 4, 16) for updates in (5, 20)}
 CASES |= {name: (BASE, 16) for name in ADAPTED}
@@ -65,8 +65,8 @@ WEIGHTED = {
     "ARCA's rule, reference gap": (AdvantageConfig("arca", signal="reference_gap"), 0.0),
 }
 PAIRS = [("ARCA", "GRPO"), *((name, "ARCA") for name in list(WEIGHTED)[2:])]
-CONDITIONS = {"size_16": "middle, rows differ", "early": "first token", "late": "last token",
-              "alike": "middle, rows alike", "alike_late": "last token, rows alike",
+CONDITIONS = {"size_16": "middle, completions differ", "early": "first token", "late": "last token",
+              "alike": "middle, completions alike", "alike_late": "last token, completions alike",
               "repaired": "middle, mended later"}
 
 
@@ -102,14 +102,14 @@ def complete(name: str, methods: list[str], folder: Path) -> dict[str, dict]:
 
 
 def table(results: dict[str, dict], columns: dict[str, str], field: str) -> str:
-  """A row for each method that all cases have, a column for each case: mean and 95 % interval."""
+  """A line for each method that all cases have, a column for each case: mean and 95 % interval."""
   rows = [(method, *(interval(results[name][method][field]) for name in columns))
           for method in METHODS | WEIGHTED if all(method in results[name] for name in columns)]
   return markdown_table(("method", *columns.values()), rows)
 
 
 def differences(results: dict[str, dict], columns: dict[str, str]) -> str:
-  """A row for each pair of PAIRS: the alignment of the first minus that of the second, paired."""
+  """A line for each pair of PAIRS: the alignment of the first minus that of the second, paired."""
   rows = [(f"{one} - {other}",
            *(interval(np.subtract(results[name][one]["alignment"],
                                   results[name][other]["alignment"])) for name in columns))
@@ -118,7 +118,7 @@ def differences(results: dict[str, dict], columns: dict[str, str]) -> str:
 
 
 def figure(results: dict[str, dict], path: Path) -> None:
-  """Mean |advantage| by position, of the case with 16 rows."""
+  """Mean |advantage| by position, of the case with 16 completions."""
   figure, axes = plt.subplots(figsize=(6.4, 3.6))
   for method in ("GRPO", "OTB", "TEMPO", "GAE(0.95), exact values", "GAE(0), exact values"):
     axes.plot(np.mean(results["size_16"][method]["by_position"], 0), marker="o", label=method)
@@ -134,7 +134,7 @@ def render(folder: Path) -> None:
   """Writes the tables and the figure from the committed results into `folder`."""
   results = {name: json.loads((HERE / "results" / f"{name}.json").read_text()) for name in CASES}
   by_adapter = {name: f"rank {one.rank}, {one.updates} updates" for name, one in ADAPTED.items()}
-  by_size = {f"size_{size}": f"{size} rows" for size in SIZES}
+  by_size = {f"size_{size}": f"{size} completions" for size in SIZES}
   for part, columns, field in (("share by size", by_size, "share"),
                                ("alignment by size", by_size, "alignment"),
                                ("alignment by condition", CONDITIONS, "alignment"),

@@ -61,7 +61,7 @@ def groups(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]:
 
 
 def verdicts(results: dict[str, dict]) -> list[tuple]:
-  """Returns the rows below VERDICT_HEADER: all comparisons of the page, paired by seed and warm
+  """Returns the lines below VERDICT_HEADER: all comparisons of the page, paired by seed and warm
   start, corrected together.
   """
   means = {key: {seed: accuracy.mean_sampled(record["measured"]) for seed, record in seeds.items()}

@@ -6,8 +6,9 @@ does to it.
 
 Nothing is trained. The run's newest policy samples batches of the run's task in each numerics,
 unpruned and with dynamic vocabulary pruning on both sides, and the trainer's numerics score the
-rows. Keys and problems are the same in every line. Prints the tables and writes mismatch.json into
-the run's folder; with --record also results.json and the tables of README.md beside this file.
+completions. Keys and problems are the same in every line. Prints the tables and writes
+mismatch.json into the run's folder; with --record also results.json and the tables of README.md
+beside this file.
 """
 
 import argparse
@@ -53,7 +54,7 @@ COLUMNS = {
     "k1": "mismatch/k1",
     "k3": "mismatch/k3",
     "outside [0.9, 1.1]": "mismatch/outside",
-    "abs sum d per row": "mismatch/row",
+    "abs sum d per completion": "mismatch/row",
     "pruned by scorer": "pruned"
 }
 PART = "run.py, temperature {}"  # of README.md
@@ -151,8 +152,8 @@ def tables(result: dict) -> str:
   where_table = markdown_table(("numerics", "min_p", *spans), where_rows)
   count_table = markdown_table(("min_p", *spans), count_rows)
   head = (f"Iteration {result['iteration']}, temperature {result['temperature']:g}, "
-          f"{result['keys']} keys of {result['rows_per_key']} rows; mean ± standard deviation over "
-          "keys, nats. d = scored - sampled.")
+          f"{result['keys']} keys of {result['rows_per_key']} completions; mean ± standard "
+          "deviation over keys, nats. d = scored - sampled.")
   return (f"{head}\n\n{meter_table}\n"
           "Mean |d| / mean d by the sampler's probability of the token, all keys:\n\n"
           f"{where_table}\n"

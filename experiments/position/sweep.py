@@ -27,7 +27,7 @@ DELAYS = (1, 4, 8, 16)
 WINDOWS = {"fixed": 0.0, "sqrt(t)": 0.5, "linear": 1.0}  # power of t
 CLIPPED = 0.2  # share of the tokens that each window leaves out, all positions together
 LAST = 20  # iterations whose rollouts are read
-LEAST = 200  # rows that reach a position, or it is left out
+LEAST = 200  # completions that reach a position, or it is left out
 HEADER = ("delay, iterations", "KL per token, nats", "slope of log std(L_t) on log t",
           "std of L_t at t = 1", "at the last t", "mean of L_t at the last t",
           "first t where the mean leaves CTPO's window, by seed")
@@ -42,7 +42,7 @@ def cells() -> list[Cell]:
 
 
 def measure(run: RunFolder) -> dict:
-  """Returns statistics of L_t by position t = 1, 2, ..., each over all rows that reach t."""
+  """Returns statistics of L_t by position t = 1, 2, ..., each over all completions that reach t."""
   rows = [row for iteration in run.rollout_iterations()[-LAST:] for row in run.rollouts(iteration)]
   steps = [_log_ratios(row) for row in rows]
   length = max(map(len, steps))
@@ -62,7 +62,7 @@ def measure(run: RunFolder) -> dict:
 
 
 def _log_ratios(row: dict) -> np.ndarray:
-  """Returns log pi(a_t) - log mu(a_t) of the sampled tokens of a rollout row."""
+  """Returns log pi(a_t) - log mu(a_t) of the sampled tokens of a completion."""
   sampled = np.asarray(row["mask"]) > 0
   anchor, behavior = (np.asarray(row[key], float)
                       for key in ("anchor_log_probs", "behavior_log_probs"))
@@ -70,10 +70,10 @@ def _log_ratios(row: dict) -> np.ndarray:
 
 
 def clipped(sums: np.ndarray, power: float) -> np.ndarray:
-  """Returns the share of rows [T] with |L_t| > c t^power, c such that CLIPPED of all are outside.
+  """Returns the share [T] of completions with |L_t| > c t^power, c such that CLIPPED are outside.
 
   Args:
-    sums: [N, T] of L_t, NaN after a row's end.
+    sums: [N, T] of L_t, NaN after a completion's end.
   """
   scaled = np.abs(sums) / np.arange(1, sums.shape[1] + 1)**power
   bound = np.nanquantile(scaled, 1 - CLIPPED)

@@ -1,10 +1,10 @@
-"""Does the order of the ratios hold for other sizes of the policy and other lengths of rows?
+"""Does the order of the ratios hold for other sizes of the policy and other lengths of completions?
 
   python experiments/scale/sweep.py --list
   python experiments/scale/sweep.py --jobs=2
   python experiments/scale/sweep.py --render
 
-The deciding rows of experiments/staleness x sizes of the policy x lengths. Writes the table of
+The deciding methods of experiments/staleness x sizes of the policy x lengths. Writes the table of
 README.md and accuracy.png beside this file.
 """
 

@@ -33,7 +33,7 @@ PAIRS = tuple((condition, name) for condition in CONDITIONS for name in PRESETS)
 LESS, LESS_PLAIN = "minus GRPO's", "minus that of the trainer's numerics"
 HEADER = ("tool, sampler", "method", "accuracy at the end", "best accuracy",
           "mean accuracy over the run", LESS, LESS_PLAIN,
-          "rows that call, start", "rows that call, end", "mismatch, nats per token")
+          "completions that call, start", "completions that call, end", "mismatch, nats per token")
 
 
 def _key(condition: str, name: str, seed: int) -> str:
@@ -49,7 +49,7 @@ def cells() -> list[Cell]:
 
 
 def measure(run: RunFolder) -> dict:
-  """Returns held-out accuracy, tool calls per row, and the mean mismatch of the sampler.
+  """Returns held-out accuracy, tool calls per completion, and the mean mismatch of the sampler.
 
   A call opens a further turn, so a row has one turn more than calls. `tool/calls` counts the last
   turns as well.

@@ -21,7 +21,7 @@ def beside_reference() -> str:
       words.setdefault(row[-1], []).append(row[1])
   decided = [f"{side} GRPO: {', '.join(words[side])}" for side in ("above", "below")
              if side in words]
-  return "; ".join(decided) or "none is told from GRPO"
+  return "; ".join(decided) or "none is distinguishable from GRPO"
 
 
 def verdicts_of(name: str) -> Callable[[], str]:
@@ -90,8 +90,8 @@ ROWS = (
         flat(both("sweep.py", (delay,), "slope of log std(L_t) on log t")
              for delay in ("1", "4", "8", "16")),
         "it does (2605.07331, second-hand)",
-        "not in conflict at delay 8 (any power from 0.17 to 0.63), rejected at 16; not told from "
-        "linear growth before"),
+        "not in conflict at delay 8 (any power from 0.17 to 0.63), rejected at 16; not "
+        "distinguishable from linear growth before"),
     Row("scale", "does the order hold at other sizes and lengths?",
         "`sweep.py --jobs=2`, 2 h with AVX-512",
         "mean accuracy over the run minus GSPO's with 0.3, 0.8 and 4.7 M parameters: `ctpo` "
@@ -165,5 +165,6 @@ ROWS = (
          *flat(interval("sweep.py", ("calculator", name), "minus GRPO's")
                for name in ("GSPO", "CTPO", "MinPRO", "OTB"))),
         "CTPO ahead of GSPO with tools (2605.07331, second-hand)",
-        "GSPO learns later and ends as high; of the others none is told from GRPO after Holm"),
+        "GSPO learns later and ends as high; none of the others is distinguishable from GRPO after "
+        "Holm"),
 )

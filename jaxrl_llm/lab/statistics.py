@@ -129,8 +129,8 @@ def compare(differences: Mapping[Any, Sequence[float] | np.ndarray],
 def comparison_rows(means: Mapping[tuple, Mapping[int, float]],
                     reference: Callable[[tuple], tuple]) -> list[tuple]:
   """Returns a row for each comparison of a page: the group's key, then mean, corrected interval, p,
-  "6 of 7" seeds whose difference has the sign of the mean, and "above", "below" or "not told
-  apart".
+  "6 of 7" seeds whose difference has the sign of the mean, and "above", "below" or "not
+  distinguishable".
 
   Args:
     means: a number by seed, by group; those of one seed share their start and are paired.
@@ -140,7 +140,7 @@ def comparison_rows(means: Mapping[tuple, Mapping[int, float]],
   differences = {key: values for key, seeds in means.items()
                  if reference(key) != key and reference(key) in means
                  and len(values := paired(seeds, means[reference(key)])) > 1}
-  words = {1: "above", 0: "not told apart", -1: "below"}
+  words = {1: "above", 0: "not distinguishable", -1: "below"}
   same = {key: int(np.sum(np.sign(values) == np.sign(np.mean(values))))
           for key, values in differences.items()}
   return [(*key, f"{d.mean:+.3f}", f"{d.low:+.3f} to {d.high:+.3f}", f"{d.p:.4f}",

@@ -136,10 +136,10 @@ def test_rows_of_a_page_are_paired_and_corrected_together():
            ("one",): {0: 0.9}}
   rows = statistics.comparison_rows(means, lambda key: ("grpo",))
   assert [(row[0], *row[-2:]) for row in rows] == [
-      ("cispo", "7 of 7", "above"), ("gspo", "4 of 7", "not told apart")]
+      ("cispo", "7 of 7", "above"), ("gspo", "4 of 7", "not distinguishable")]
   alone = statistics.comparison_rows({key: means[key] for key in (("grpo",), ("cispo",))},
                                      lambda key: ("grpo",))
   assert alone[0][2] != rows[0][2], "one comparison needs no correction"
   unpaired = {("grpo",): means["grpo",], ("cispo",): {9 - seed: value for seed, value
                                                       in means["cispo",].items()}}
-  assert statistics.comparison_rows(unpaired, lambda key: ("grpo",))[0][-1] == "not told apart"
+  assert statistics.comparison_rows(unpaired, lambda key: ("grpo",))[0][-1] == "not distinguishable"

@@ -95,8 +95,8 @@ class Shorter(Recurrence):
 
 
 def test_what_a_subclass_makes_of_a_problem_is_in_batches_and_held_out_problems():
-  made = Shorter(TaskConfig("recurrence", steps=24, **SIZES), 0, 200)
-  for problems in (made.batch(0), made.heldout(50)):
+  task = Shorter(TaskConfig("recurrence", steps=24, **SIZES), 0, 200)
+  for problems in (task.batch(0), task.heldout(50)):
     assert {len(problem.demonstration) for problem in problems} == set(range(5, 20))
 
 

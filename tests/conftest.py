@@ -1,6 +1,7 @@
 """Eight CPU devices, and shapes and dtypes of the maths checked against its annotations."""
 
 import collections
+import logging
 import os
 import signal
 import sys
@@ -74,6 +75,21 @@ def _rank(file: str) -> int:
 # ran before it.
 after_each_module = pytest.fixture(_registries_as_they_were, scope="module", autouse=True)
 after_each_test = pytest.fixture(_registries_as_they_were, autouse=True)
+
+
+@pytest.fixture(autouse=True)
+def process_settings():
+  """Levels and filters of the libraries' loggers, and the hooks of uncaught errors, are restored: a
+  command that a test runs in this process changes them for its own end.
+  """
+  loggers = [logging.getLogger(name) for name in (None, "absl", "asyncio", "jaxrl_llm")]
+  before = [(logger, logger.level, list(logger.filters)) for logger in loggers]
+  hooks = sys.unraisablehook, threading.excepthook
+  yield
+  sys.unraisablehook, threading.excepthook = hooks
+  for logger, level, filters in before:
+    logger.setLevel(level)
+    logger.filters[:] = filters
 
 
 @pytest.fixture

@@ -113,13 +113,13 @@ def needed(shape: workload.Shape, lengths: np.ndarray, packing: Packing | None =
   return float(np.sum(weights + head) + np.sum(seen))
 
 
-def of_ragged(args: argparse.Namespace) -> dict:
+def compare_ragged(args: argparse.Namespace) -> dict:
   shape = workload.Shape(prompts=args.rows // GROUP, prompt=LEAST, new=args.length - LEAST)
   packer = Packer(Bins(args.length, ROWS), args.rows // args.micro, 1)
   return compare(shape, ragged(args.rows, args.length), args.micro, packer, args.reps)
 
 
-def of_shared(args: argparse.Namespace) -> dict:
+def compare_shared(args: argparse.Namespace) -> dict:
   """A bin holds a group; a padded micro-batch has about as many tokens."""
   shape = workload.Shape(WIDE, prompts=GROUPS, prompt=PROMPT, new=RESPONSE)
   tile = 128
@@ -129,7 +129,7 @@ def of_shared(args: argparse.Namespace) -> dict:
                  args.reps)
 
 
-CASES = {"ragged": of_ragged, "shared": of_shared}
+CASES = {"ragged": compare_ragged, "shared": compare_shared}
 
 
 def report(name: str, found: dict) -> str:

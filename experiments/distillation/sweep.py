@@ -107,7 +107,7 @@ def verdicts(by_group: dict[str, dict[int, dict]]) -> list[tuple]:
   return statistics.comparison_rows(means, lambda key: (REWARD,))
 
 
-def of_teacher(results: dict[str, dict]) -> str:
+def teacher_sentence(results: dict[str, dict]) -> str:
   """Returns a sentence on the teacher's run."""
   record = results.get(TEACHER.name)
   if record is None:
@@ -126,7 +126,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
           if (cells_of := accuracy.sampled_row(list(seeds.values())))]
   progress = f"\n{len(results)} of {len(cells())} runs are there."
   tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
-                      + of_teacher(results) + progress + sweeps.made_at(results))
+                      + teacher_sentence(results) + progress + sweeps.made_at(results))
   tables.replace_part(page, "sweep.py, tokens",
                       tables.markdown_table(TOKENS_HEADER, token_rows(by_group)))
   tables.replace_part(page, "sweep.py, verdicts",

@@ -93,7 +93,7 @@ def run(sets: list[EvaluationSet], sampler: Sampler, params: Params, settings: S
     ConfigError: a folder holds samples of other settings, parameters or problems, or a damaged
       line.
   """
-  source = {**description["source"], "parameters": fingerprints.of_params(params)}
+  source = {**description["source"], "parameters": fingerprints.params_digest(params)}
   out, description = Path(out), description | {"source": source}
   plans = [_plan(evaluation_set, settings) for evaluation_set in sets]
   for evaluation_set, plan in zip(sets, plans, strict=True):
@@ -131,7 +131,7 @@ def _described(evaluation_set: EvaluationSet, plan: Settings, description: dict)
       **description,
       "plan": _without(dataclasses.asdict(plan), "batch"),
       "task": _without(to_dict(evaluation_set.cfg), "verifier_workers", "shuffle_rewards"),
-      "problems": fingerprints.of_problems(evaluation_set.task, evaluation_set.problems),
+      "problems": fingerprints.problems_digest(evaluation_set.task, evaluation_set.problems),
       "max_prompt_tokens": r.max_prompt_tokens,
       "max_new_tokens": r.max_new_tokens,
       "ends": {name: getattr(r, name) for name in ENDS},

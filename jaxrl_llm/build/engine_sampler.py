@@ -132,7 +132,7 @@ def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
   def sample(params, prompts, key, sampling, problems=None):
     run = engines.run if of_each else engine.run
     rollout, stats = run(params, prompts, key, sampling, model=model, mesh=mesh,
-                         environment=_of_rows(environment, problems), **parts)
+                         environment=_row_environment(environment, problems), **parts)
     return _without_turns(r, rollout), _engine_metrics(r, stats)
 
   return sample
@@ -149,7 +149,7 @@ def in_flight_sampler(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> I
   def sample_on(params, prompts, key, sampling_rules, in_flight, problems):
     rollout, unfinished, stats = engine.run_on(
         params, prompts, key, sampling_rules, in_flight, model=model, mesh=sampling,
-        environment=_of_rows(rows.environment, problems), **parts)
+        environment=_row_environment(rows.environment, problems), **parts)
     metrics = _engine_metrics(rows.cfg, stats) | {
         "in_flight/fed_again": stats.replayed_steps / max(1, stats.slot_steps)}
     return parallel.spread(_without_turns(rows.cfg, rollout), mesh), unfinished, metrics
@@ -177,7 +177,7 @@ def _engine_parts(rows: Rows) -> dict[str, Any]:
   return {"cfg": engine_cfg, **turns}
 
 
-def _of_rows(environment: Environment | None, problems) -> Environment | None:
+def _row_environment(environment: Environment | None, problems) -> Environment | None:
   """The environment of a batch, told its problems where it wants to know them."""
   if problems is not None and hasattr(environment, "for_rows"):
     return environment.for_rows(problems)

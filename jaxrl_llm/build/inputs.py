@@ -83,9 +83,10 @@ def digests(cfg: Config, only: str = "") -> Digests:
   for section in ("task", "reward", "tool", "environment"):
     key_files |= _files_of_numbers(section, getattr(cfg, section))
   if cfg.pretrained:
-    key_files[PRETRAINED] = _of_checkpoint(cfg.pretrained)
+    key_files[PRETRAINED] = _checkpoint_files(cfg.pretrained)
   for name, checkpoint in cfg.teacher.by_name.items():
-    key_files[f"teacher.{PRETRAINED}" + (f".{name}" if name else "")] = _of_checkpoint(checkpoint)
+    key = f"teacher.{PRETRAINED}" + (f".{name}" if name else "")
+    key_files[key] = _checkpoint_files(checkpoint)
   places = {key: files for key, files in key_files.items() if not only or key == only}
   known = contents.digests(file for files in places.values() for file in files.values())
   return {key: {address_of(name): known[file] for name, file in files.items()}
@@ -144,7 +145,7 @@ def _paths_of(key: str, path: str, split: str) -> list[tuple[str, Path]]:
   return [(str(file), file) for file in files_of(key, path, split)]
 
 
-def _of_checkpoint(pretrained: str) -> dict[str, Path]:
+def _checkpoint_files(pretrained: str) -> dict[str, Path]:
   """The files of a checkpoint, and of its base where it is an adapter, by their names inside.
 
   None where it is not found, which whoever reads it says.

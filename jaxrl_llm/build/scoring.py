@@ -160,15 +160,17 @@ def _by_row(passes: tuple[ColumnFn, ...], place: int, *arguments, **packed) -> j
   for index, (run, params) in enumerate(zip(passes, teachers.params, strict=True)):
     if params is not None:
       values = run(*arguments[:place], params, *arguments[place + 1:], **packed)
-      column = values if column is None else _of_teacher(teachers.of_row, index, values, column)
+      column = values if column is None else _with_teacher(
+          teachers.teacher_index, index, values, column)
   assert column is not None, "a row has a teacher"
   return column
 
 
 @jax.jit
-def _of_teacher(of_row: jax.Array, index: int, values: jax.Array, others: jax.Array) -> jax.Array:
+def _with_teacher(teacher_index: jax.Array, index: int, values: jax.Array,
+                  others: jax.Array) -> jax.Array:
   """`values` in the rows of the teacher with this index, `others` elsewhere; both [B, L]."""
-  return jnp.where((of_row == index)[:, None], values, others)
+  return jnp.where((teacher_index == index)[:, None], values, others)
 
 
 def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:

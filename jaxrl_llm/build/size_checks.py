@@ -48,7 +48,7 @@ def check_pretrained(model: ModelConfig, path: str) -> None:
     ConfigError: naming the checkpoint and the largest of its sizes.
   """
   try:
-    _refuse(of_model(model))
+    _refuse(model_arrays(model))
   except ConfigError as error:
     raise ConfigError(f"pretrained = {path!r}, config.json: {error}") from error
 
@@ -105,13 +105,13 @@ def needs(m: ModelConfig | None, r: RolloutConfig, e: EvaluationConfig, heldout:
              {"evaluation.samples": e.samples, "task.heldout_problems": heldout,
               "rollout.max_new_tokens": r.max_new_tokens})]
   if m is not None:
-    arrays = of_model(m) + arrays
+    arrays = model_arrays(m) + arrays
     arrays.append(("the parameters of earlier iterations", parameter_count(m) * WORD * staleness,
                    {"updates.staleness": staleness}))
   return arrays
 
 
-def of_model(m: ModelConfig) -> list[tuple[str, int, dict[str, int]]]:
+def model_arrays(m: ModelConfig) -> list[tuple[str, int, dict[str, int]]]:
   """As `needs`, of a network alone."""
   names = ["vocab_size", "width", "num_layers", "num_heads", "head_dim", "mlp_width"]
   names += ["num_experts", "expert_width"] if m.num_experts else []

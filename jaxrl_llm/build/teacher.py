@@ -49,11 +49,11 @@ class ByRow(NamedTuple):
 
   Attributes:
     params: of each teacher; None: it is the teacher of no row.
-    of_row: [B] int32, index into `params`.
+    teacher_index: [B] int32, index into `params`.
   """
 
   params: tuple[Params | None, ...]
-  of_row: Int[Array, " B"]
+  teacher_index: Int[Array, " B"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +89,12 @@ class Teachers:
     teachers = list(self.by_name.values())
     if len(teachers) == 1:
       return teachers[0].params
-    of_row = np.repeat(np.array([self.index(problem) for problem in problems], np.int32),
+    teacher_index = np.repeat(np.array([self.index(problem) for problem in problems], np.int32),
                        self.group_size)
-    indices = set().union(*processes.exchange("teachers", set(of_row.tolist())))
+    indices = set().union(*processes.exchange("teachers", set(teacher_index.tolist())))
     return ByRow(tuple(teacher.params if i in indices else None
                        for i, teacher in enumerate(teachers)),
-                 parallel.to_global(of_row, self.mesh))
+                 parallel.to_global(teacher_index, self.mesh))
 
   def shapes(self, rows: int) -> Params | ByRow:
     """Returns what `of` does for `rows` rows that have all teachers, as shapes and dtypes."""

@@ -82,7 +82,7 @@ def frozen_start(pretrained: str, learner: Learner, workdir: Path) -> Params | N
   if parameters.train == "all":
     return None
   if pretrained:
-    return trainable.frozen_of(_of_checkpoint(pretrained, learner), parameters)
+    return trainable.frozen_of(_checkpoint_params(pretrained, learner), parameters)
   if not checkpoints.complete(path):
     raise FileNotFoundError(
         f"{path}: no such folder, so the frozen parameters are unknown. Fix: a run's --workdir.")
@@ -100,12 +100,12 @@ def _abstract(learner: Learner) -> Start:
 def initial(pretrained: str, seed: int, learner: Learner) -> Params:
   """All parameters before any update: those of the checkpoint `pretrained`, or random ones."""
   if pretrained:
-    return _of_checkpoint(pretrained, learner)
+    return _checkpoint_params(pretrained, learner)
   layout = parallel.param_shardings(learner.model, learner.mesh)
   return jax.jit(learner.model.init, out_shardings=layout)(jax.random.key(seed))
 
 
-def _of_checkpoint(pretrained: str, learner: Learner) -> Params:
+def _checkpoint_params(pretrained: str, learner: Learner) -> Params:
   """A checkpoint's parameters: in f32 if all are trained; otherwise in its dtype."""
   dtype = "float32" if learner.cfg.parameters.train == "all" else None
   model = learner.model.config

@@ -60,7 +60,7 @@ def begin() -> None:
   display(Markdown(markdown_table(("", "here"), rows)))
 
 
-def of_checkout() -> dict[str, str]:
+def checkout_env() -> dict[str, str]:
   """Returns the environment in which commands import the package of this checkout."""
   folders = [str(ROOT), os.environ.get("PYTHONPATH")]
   return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
@@ -68,7 +68,7 @@ def of_checkout() -> dict[str, str]:
 
 def last_line(command: list[str]) -> str:
   """Returns the last line that a command prints in the repository's root, or else of its errors."""
-  done = subprocess.run(command, cwd=ROOT, env=of_checkout(), capture_output=True, text=True,
+  done = subprocess.run(command, cwd=ROOT, env=checkout_env(), capture_output=True, text=True,
                         check=False)
   lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
   return lines[-1] if lines else ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from IPython.display import Image, Markdown, display
 
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.lab.notebook import ROOT, fast, fresh, of_checkout
+from jaxrl_llm.lab.notebook import ROOT, checkout_env, fast, fresh
 from jaxrl_llm.reporting import page_parts
 from jaxrl_llm.reporting.page_parts import Place
 from jaxrl_llm.reporting.reader import read_run
@@ -215,7 +215,7 @@ def live(table: Table) -> None:
   out = fresh(Path(table.folder).name)
   for command in table.commands(out):
     print("python", *command[1:])
-    with subprocess.Popen(command, cwd=ROOT, env=of_checkout(), stdout=subprocess.PIPE,
+    with subprocess.Popen(command, cwd=ROOT, env=checkout_env(), stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True) as process:
       line = ""
       for line in process.stdout:

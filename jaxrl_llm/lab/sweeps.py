@@ -67,7 +67,7 @@ class Cell:
     text = json.dumps(self.flags) + "".join(map(_code, self.files))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-  def of_seed(self, seed: int) -> "Cell":
+  def with_seed(self, seed: int) -> "Cell":
     """Returns the same run with another seed."""
     return Cell(f"{sweep_results.group(self.name)}_seed{seed}",
                 (*(flag for flag in self.flags if not flag.startswith(SEED)), f"{SEED}{seed}"))
@@ -156,7 +156,7 @@ def with_seeds(cells: list[Cell], count: int) -> list[Cell]:
   groups: dict[str, list[Cell]] = {}
   for cell in cells:
     groups.setdefault(sweep_results.group(cell.name), []).append(cell)
-  return [cells_of_group[0].of_seed(seed)
+  return [cells_of_group[0].with_seed(seed)
           for cells_of_group in groups.values() if len(cells_of_group) > 1 for seed in range(count)]
 
 

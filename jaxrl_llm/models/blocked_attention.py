@@ -167,11 +167,11 @@ def _block_mask(segments, i, j, block: int):
 
   `segments`: the segment of each token, and the additional one that it may attend to.
   """
-  def of_block(x, index):
+  def block_slice(x, index):
     return lax.dynamic_slice_in_dim(x, index * block, block, 1)
 
-  q_segments, q_prefix = (of_block(x, i)[..., None] for x in segments)
-  kv_segments = of_block(segments[0], j)[:, None]
+  q_segments, q_prefix = (block_slice(x, i)[..., None] for x in segments)
+  kv_segments = block_slice(segments[0], j)[:, None]
   columns = jnp.arange(block)
   not_later = i * block + columns[:, None] >= j * block + columns
   return not_later & ((q_segments == kv_segments) | (q_prefix == kv_segments)) & (q_segments > 0)

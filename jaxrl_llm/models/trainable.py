@@ -310,10 +310,11 @@ def _assemble(trained, frozen, computed) -> dict:
 
 def shapes_of(model, cfg: ParametersConfig) -> tuple:
   """Shapes of the trees of `split` for a model with f32 parameters."""
-  def of_key(key: jax.Array):
+  def init_parts(key: jax.Array):
     return split(model.init(key), cfg, key)
 
-  return jax.eval_shape(lambda: of_key(jax.random.key(0)))  # the key inside: nothing is compiled
+  # The key is made inside, so that nothing is compiled.
+  return jax.eval_shape(lambda: init_parts(jax.random.key(0)))
 
 
 def shardings(model, cfg: ParametersConfig, mesh) -> tuple:

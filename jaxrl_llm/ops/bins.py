@@ -56,19 +56,19 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
   occupied = row < bins.rows
   row = jnp.minimum(row, bins.rows - 1)
 
-  def of_row(x):
+  def by_slot(x):
     return jnp.take_along_axis(x, row, 1)
 
-  positions = slot - of_row(starts)
+  positions = slot - by_slot(starts)
   segments, shared = row + 1, None
   column = starts[..., None] + jnp.arange(width)
   if left_out is not None:
-    positions += of_row(left_out)
+    positions += by_slot(left_out)
     first, prefix = _sharers(left_out)
-    in_prefix = positions < of_row(prefix)
+    in_prefix = positions < by_slot(prefix)
     segments = jnp.where(in_prefix, bins.rows + row, row) + 1
-    sees = (of_row(prefix) > 0) & ~in_prefix & occupied
-    shared = jnp.where(sees, bins.rows + of_row(first) + 1, NOTHING)
+    sees = (by_slot(prefix) > 0) & ~in_prefix & occupied
+    shared = jnp.where(sees, bins.rows + by_slot(first) + 1, NOTHING)
     there = jnp.take_along_axis(starts, first, 1)[..., None] + jnp.arange(width)
     own_start = jnp.arange(width) >= left_out[..., None]
     column = jnp.where(own_start, column - left_out[..., None], there)

@@ -28,7 +28,7 @@ _SAMPLING = {
 }
 
 
-def of_memory(analysis: Analysis, chip: Chip) -> list[str]:
+def memory_advice(analysis: Analysis, chip: Chip) -> list[str]:
   """Returns a sentence for each column that is too large; none if the program fits."""
   total = analysis.total
   if total is not None and total <= chip.memory and not analysis.refused:

@@ -206,21 +206,22 @@ class _Place:
 
   def __init__(self) -> None:
     self.moved: collections.defaultdict[str, Moved] = collections.defaultdict(Moved)
-    self.passed, self.of_kernels, self.in_turn = Traffic(), Traffic(), InTurn()
+    self.passed, self.kernel_traffic, self.in_turn = Traffic(), Traffic(), InTurn()
 
   def add(self, module: hlo.Module, visit: hlo.Visit, program: Program, target: Target) -> None:
     collectives.add(self.moved,
-                    collectives.of_visit(module, visit, program.devices, target.slices))
-    passed = traffic.of_visit(module, visit, target.chip.platform == TPU)
+                    collectives.visit_collectives(module, visit, program.devices, target.slices))
+    passed = traffic.visit_traffic(module, visit, target.chip.platform == TPU)
     self.passed += passed
     if products.is_kernel(visit.instruction):
-      self.of_kernels += passed
-    self.in_turn += in_turn.of_visit(module, visit, passed, target.chip)
+      self.kernel_traffic += passed
+    self.in_turn += in_turn.visit_seconds(module, visit, passed, target.chip)
 
   def work(self, by_kind: dict[str, float], devices: int, chip: Chip) -> Work:
     per_device = {kind: operations / devices for kind, operations in by_kind.items()}
     again = Traffic(per_device.pop(flops.READ_AGAIN, 0.0))
-    kernels = in_turn.of_kernels(per_device.get(flops.KERNEL, 0.0), self.of_kernels + again, chip)
+    kernels = in_turn.kernel_seconds(per_device.get(flops.KERNEL, 0.0),
+                                     self.kernel_traffic + again, chip)
     return Work(per_device, dict(self.moved), self.passed + again, self.in_turn + kernels)
 
 

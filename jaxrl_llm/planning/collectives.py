@@ -48,8 +48,8 @@ class Moved:
     return Moved(times * self.count, times * self.bytes, times * self.wire, times * self.across)
 
 
-def of_visit(module: hlo.Module, visit: hlo.Visit, devices: int,
-             slices: int = 1) -> list[tuple[str, Moved]]:
+def visit_collectives(module: hlo.Module, visit: hlo.Visit, devices: int,
+                      slices: int = 1) -> list[tuple[str, Moved]]:
   """Collectives of one visited instruction, as (kind, moved); mostly none.
 
   An asynchronous pair counts at its end, where the output is. A fusion counts what is inside; one
@@ -167,6 +167,6 @@ def total(by_kind: dict[str, Moved]) -> Moved:
 
 
 def add(into: collections.defaultdict, moves: list[tuple[str, Moved]]) -> None:
-  """Adds what `of_visit` found to the sums by kind."""
+  """Adds what `visit_collectives` found to the sums by kind."""
   for kind, moved in moves:
     into[kind] += moved

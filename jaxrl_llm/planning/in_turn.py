@@ -31,19 +31,19 @@ class InTurn:
     return InTurn(times * self.compute, times * self.memory)
 
 
-def of_visit(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: Chip) -> InTurn:
-  """Seconds of one visited instruction; none of a kernel, see `of_kernels`.
+def visit_seconds(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: Chip) -> InTurn:
+  """Seconds of one visited instruction; none of a kernel, see `kernel_seconds`.
 
   Args:
     traffic: traffic of the visit.
   """
   if _takes_no_turn(visit.instruction):
     return InTurn()
-  operations = products.of_instruction(module, visit.instruction, visit.computation)
+  operations = products.count_operations(module, visit.instruction, visit.computation)
   return _larger(visit.times * operations, traffic.memory, chip)
 
 
-def of_kernels(operations: float, traffic: Traffic, chip: Chip) -> InTurn:
+def kernel_seconds(operations: float, traffic: Traffic, chip: Chip) -> InTurn:
   """Seconds of a program's kernels, as one instruction.
 
   Args:

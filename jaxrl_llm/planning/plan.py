@@ -35,7 +35,7 @@ def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "",
   described = targets.describe(target)
   planned = abstract.plan(cfg, described.devices)
   analyses = []
-  for program in programs.of_iteration(planned, names, mean_length):
+  for program in programs.iteration_programs(planned, names, mean_length):
     print(f"compiling {program.name} ...", file=sys.stderr, flush=True)
     analyses.append(analyse(program, described))
   if mean_length < 1.0:

@@ -23,8 +23,8 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _KERNELS = ("tpu_custom_call", "triton_kernel_call", "__gpu$xla.gpu.triton", "__cudnn$fmha")
 
 
-def of_instruction(module: hlo.Module, instruction: hlo.Instruction,
-                   computation: hlo.Computation) -> float:
+def count_operations(module: hlo.Module, instruction: hlo.Instruction,
+                     computation: hlo.Computation) -> float:
   """Returns the operations of one run of an instruction, those inside a fusion included."""
   if instruction.opcode == "fusion":
     return sum(_alone(nested, where) for nested, where in hlo.inner(module, instruction))

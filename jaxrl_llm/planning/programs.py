@@ -15,8 +15,8 @@ from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.packing import Packing, Prompts
 
 
-def of_iteration(planned: Planned, names: tuple[str, ...] = (),
-                 mean_length: float = 1.0) -> list[Program]:
+def iteration_programs(planned: Planned, names: tuple[str, ...] = (),
+                       mean_length: float = 1.0) -> list[Program]:
   """Returns the programs of an iteration in the order in which they run.
 
   Args:

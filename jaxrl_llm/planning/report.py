@@ -42,7 +42,7 @@ def _program(analysis: Analysis, target: Target) -> dict:
       "model_flops": program.model_flops,
       "needs_per_token_step": program.needs,
       "unknown_loops": list(analysis.unknown),
-      "advice": advice.of_memory(analysis, target.chip),
+      "advice": advice.memory_advice(analysis, target.chip),
   }
   if analysis.run is not None:
     row["run"] = _work(analysis.run)
@@ -178,7 +178,7 @@ def _notes(analyses, target) -> list[str]:
   for a in analyses:
     if a.refused:
       lines.append(f"{a.program.name}: the compiler refuses it: {a.refused}")
-    lines += [f"{a.program.name}: {text}" for text in advice.of_memory(a, target.chip)]
+    lines += [f"{a.program.name}: {text}" for text in advice.memory_advice(a, target.chip)]
     if target.slices > 1 and a.run and not collectives.total(a.run.collectives).across:
       lines.append(f"{a.program.name}: no collective across slices was recognised in the compiled "
                    "text, so what the network costs is unknown, not 0")

@@ -44,14 +44,14 @@ def with_shapes(ours: ModelConfig, pretrained: str) -> ModelConfig:
   if pretrained in SHAPES:
     model = dataclasses.replace(ours, **SHAPES[pretrained][1])
   elif pretrained:
-    model = _with_execution(_of_folder(pretrained), ours)
+    model = _with_execution(_folder_config(pretrained), ours)
   else:
     model = ours
   check_model(model)
   return model
 
 
-def _of_folder(pretrained: str) -> ModelConfig:
+def _folder_config(pretrained: str) -> ModelConfig:
   folder = Path(pretrained)
   if not folder.is_dir():
     raise ConfigError(

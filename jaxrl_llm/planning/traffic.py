@@ -33,7 +33,7 @@ class Traffic:
     return Traffic(times * self.memory, times * self.on_chip)
 
 
-def of_visit(module: hlo.Module, visit: hlo.Visit, chip: bool) -> Traffic:
+def visit_traffic(module: hlo.Module, visit: hlo.Visit, chip: bool) -> Traffic:
   """Traffic of one visited instruction.
 
   Args:

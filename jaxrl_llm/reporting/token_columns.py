@@ -56,7 +56,7 @@ def decode(content: bytes, form: str) -> dict[str, list[np.ndarray]]:
     ValueError: it is damaged, or pyarrow is not installed.
   """
   columns = {}
-  for name, (values, lengths) in (_of_parquet if form == PARQUET else _of_npz)(content).items():
+  for name, (values, lengths) in (_read_parquet if form == PARQUET else _read_npz)(content).items():
     if lengths.sum() != len(values) or (lengths < 0).any():
       raise ValueError(f"column {name} has {len(values)} entries for lengths of {lengths.sum()}")
     columns[name] = np.split(values, np.cumsum(lengths)[:-1])
@@ -85,7 +85,7 @@ def _parquet(flat: Flat) -> bytes:
   return out.getvalue()
 
 
-def _of_parquet(content: bytes) -> Flat:
+def _read_parquet(content: bytes) -> Flat:
   try:
     import pyarrow as pa
     from pyarrow import parquet
@@ -128,7 +128,7 @@ def _add(file: zipfile.ZipFile, name: str, array: np.ndarray, deflated: bool) ->
                 zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED, compresslevel=1)
 
 
-def _of_npz(content: bytes) -> Flat:
+def _read_npz(content: bytes) -> Flat:
   try:
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
       members = {name: file[name] for name in file.files}

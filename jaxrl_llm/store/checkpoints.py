@@ -283,7 +283,7 @@ def _refuse_damaged(path: Path, fix: str) -> None:
 
 def abstract(tree, shardings):
   """`tree` as shapes and dtypes with these shardings: what `restore` and `restore_part` read."""
-  def of_leaf(x, sharding):
+  def abstract_leaf(x, sharding):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-  return jax.tree.map(of_leaf, tree, shardings)
+  return jax.tree.map(abstract_leaf, tree, shardings)

@@ -25,7 +25,7 @@ def named(workdir: str | Path):
     DiskError: naming `workdir`.
   """
   for name in ("asyncio", "absl"):
-    logging.getLogger(name).addFilter(_of_another_cause)
+    logging.getLogger(name).addFilter(_has_another_cause)
   try:
     yield
   except Exception as error:  # Orbax raises several types
@@ -43,7 +43,7 @@ def is_full(error: BaseException) -> bool:
   return _cause(error) is not None
 
 
-def _of_another_cause(record: logging.LogRecord) -> bool:
+def _has_another_cause(record: logging.LogRecord) -> bool:
   """Keeps Orbax and asyncio from logging a traceback of each write that failed with the first."""
   return record.exc_info is None or _cause(record.exc_info[1]) is None
 

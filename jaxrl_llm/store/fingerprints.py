@@ -14,7 +14,7 @@ DIGITS = 16  # of a digest, hexadecimal
 PIECE = 2**25  # bytes that one thread digests at a time
 
 
-def of_params(params: Params) -> str:
+def params_digest(params: Params) -> str:
   """Digest of parameters: paths, shapes, dtypes and bytes, on any number of devices the same.
 
   One leaf after the other is copied to the host, where threads digest its pieces: SHA-256 releases
@@ -35,7 +35,7 @@ def _digest(piece: np.ndarray) -> bytes:
   return hashlib.sha256(piece.data).digest()
 
 
-def of_problems(task: Task, problems: list[Problem]) -> str:
+def problems_digest(task: Task, problems: list[Problem]) -> str:
   """Digest of problems: ids, texts, answers, and prompts as the task renders them now."""
   total = hashlib.sha256()
   for problem in problems:

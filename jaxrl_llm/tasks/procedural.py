@@ -55,7 +55,7 @@ class Procedural(TaskBase):
       ConfigError: no problem fits the row.
     """
     rng = np.random.default_rng((self.seed, index))
-    problems = self._of_split(rng, self.batch_size, heldout=False)
+    problems = self._sample_split(rng, self.batch_size, heldout=False)
     if len(problems) < self.batch_size:
       limit, longest = getattr(self.limits, "max_prompt_tokens", None), self.longest_prompt()
       raise ConfigError(
@@ -73,7 +73,7 @@ class Procedural(TaskBase):
     rng, problems = np.random.default_rng(HELDOUT_SEED), {}
     while len(problems) < size:
       before = len(problems)
-      more = self._of_split(rng, size, heldout=True)
+      more = self._sample_split(rng, size, heldout=True)
       problems |= {self.split_key(problem): problem for problem in more}
       if len(problems) == before:
         break
@@ -95,7 +95,7 @@ class Procedural(TaskBase):
     rng = np.random.default_rng(HELDOUT_SEED - 1)
     return [self.generate(rng) for _ in range(PROBE)]
 
-  def _of_split(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
+  def _sample_split(self, rng: np.random.Generator, size: int, *, heldout: bool) -> list[Problem]:
     """Generates `size` problems of one split, with repetitions.
 
     Returns fewer if PATIENCE problems in a row belong to the other split or are too long.

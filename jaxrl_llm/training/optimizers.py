@@ -92,7 +92,7 @@ def adafactor(learning_rate, weight_decay: float,
           optax.scale_by_learning_rate(learning_rate)]
 
 
-def of_optax(name: str) -> OptimizerEntry | None:
+def optax_entry(name: str) -> OptimizerEntry | None:
   """Returns an entry for a function of optax or optax.contrib; None if there is none of that name.
 
   An optimizer is a function with an argument `learning_rate`.
@@ -119,7 +119,7 @@ def of_optax(name: str) -> OptimizerEntry | None:
                         "weight_decay" in parameters)
 
 
-OPTIMIZERS.fallback = of_optax
+OPTIMIZERS.fallback = optax_entry
 
 
 def check(cfg: OptimizerConfig) -> None:

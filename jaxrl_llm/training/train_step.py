@@ -47,10 +47,10 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
     run = functools.partial(gradients, loss=loss, cfg=cfg)
     return _gradients_of_parts(run, model, params, frozen, batch, packing)
 
-  def of_trained(trained, rows):
+  def trained_loss(trained, rows):
     return loss(trainable.merge(trained, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
 
-  value_and_grad = jax.value_and_grad(of_trained, has_aux=True)
+  value_and_grad = jax.value_and_grad(trained_loss, has_aux=True)
   if packing is not None:
     return _packed_gradients(value_and_grad, params, batch, packing, model.constrain)
   if cfg.micro_batches == 1:
@@ -77,7 +77,7 @@ def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | No
 
   A part has its rows of the batch or, packed, its bins of each micro-batch and the whole batch.
   """
-  def of_part(layout, shared, divided):
+  def part_gradients(layout, shared, divided):
     trained, frozen, rows, packing = shared
     rows, packing = (divided, None) if packing is None else (rows, packing.replace(**divided))
     return run(trained, rows, model=dataclasses.replace(model, constrain=layout), frozen=frozen,
@@ -86,7 +86,7 @@ def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | No
   shared, divided, axis = (params, frozen, None, None), batch, 0
   if packing is not None:
     shared, divided, axis = (params, frozen, batch, packing), packing.bins_by_micro_batch, 1
-  (value, metrics), grads = model.constrain.over_data(of_part, shared, divided, axis)
+  (value, metrics), grads = model.constrain.over_data(part_gradients, shared, divided, axis)
   metrics = {name: metric.reduce() for name, metric in metrics.items()}
   return (jnp.sum(value), metrics), jax.tree.map(lambda x: jnp.sum(x, 0), grads)
 
@@ -148,18 +148,19 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
   trained, frozen = trainable.shardings(model, cfg, mesh)
   replicated, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
 
-  def of_parameter(moment, sharding, parameter):
+  def moment_sharding(moment, sharding, parameter):
     if _is_masked(moment):  # an optimizer that treats some leaves otherwise keeps nothing of them
       return moment
     if moment.shape == parameter.shape:
       return sharding
-    return _of_factor(moment.shape, sharding, parameter.shape)
+    return _factor_sharding(moment.shape, sharding, parameter.shape)
 
-  def of_counter(counter):
+  def counter_sharding(counter):
     return replicated
 
-  opt_state = optax.tree_map_params(tx, of_parameter, jax.eval_shape(tx.init, shapes), trained,
-                                    shapes, transform_non_params=of_counter, is_leaf=_is_masked)
+  opt_state = optax.tree_map_params(tx, moment_sharding, jax.eval_shape(tx.init, shapes), trained,
+                                    shapes, transform_non_params=counter_sharding,
+                                    is_leaf=_is_masked)
   return TrainState(replicated, trained, opt_state, frozen)
 
 
@@ -167,7 +168,7 @@ def _is_masked(node) -> bool:
   return isinstance(node, optax.MaskedNode)
 
 
-def _of_factor(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):
+def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):
   """The sharding of a parameter without the axis that a factor of its moment was summed over.
 
   Of two equal axes it may be either. A factor of another form, such as the placeholder of a moment

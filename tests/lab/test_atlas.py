@@ -69,7 +69,7 @@ def largest_difference(name: str, closed) -> float:
         total = own if t == 1 else total
         parts.append(coefficients.even_rows(t, [total], [own], sign=sign))
         expected.append(closed(t, total, own, sign))
-  found = coefficients.of_rows(EstimatorConfig(name), coefficients.stack(parts))
+  found = coefficients.row_coefficients(EstimatorConfig(name), coefficients.stack(parts))
   return float(np.max(np.abs(found - expected)))
 
 

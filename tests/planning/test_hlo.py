@@ -141,14 +141,14 @@ def moved(text: str, devices: int = 8, trips: bool = True):
   for visit in visits:
     visit = visit if trips else hlo.Visit(visit.instruction, visit.computation, 1.0, visit.loop)
     at = 0 if visit.loop is None else visit.loop + 1
-    collectives.add(sums[at], collectives.of_visit(module, visit, devices))
+    collectives.add(sums[at], collectives.visit_collectives(module, visit, devices))
   return [dict(s) for s in sums]
 
 
 def passed(text: str, chip: bool = True) -> dict[str, traffic.Traffic]:
   module = hlo.parse(text)
   visits, _, _ = module.visits()
-  return {visit.instruction.name: traffic.of_visit(module, visit, chip) for visit in visits}
+  return {visit.instruction.name: traffic.visit_traffic(module, visit, chip) for visit in visits}
 
 
 def test_nested_trips_and_asynchronous_pairs():

@@ -57,16 +57,16 @@ def visits_of(text: str):
 
 def turns(text: str) -> in_turn.InTurn:
   module, visits = visits_of(text)
-  return sum((in_turn.of_visit(module, visit, traffic.of_visit(module, visit, True), CHIP)
+  return sum((in_turn.visit_seconds(module, visit, traffic.visit_traffic(module, visit, True), CHIP)
               for visit in visits), in_turn.InTurn())
 
 
 def the_larger_of_sums(text: str) -> float:
   """A wrong estimate: all traffic hides behind all products."""
   module, visits = visits_of(text)
-  operations = sum(visit.times * products.of_instruction(module, visit.instruction,
+  operations = sum(visit.times * products.count_operations(module, visit.instruction,
                                                          visit.computation) for visit in visits)
-  passed = sum(traffic.of_visit(module, visit, True).memory for visit in visits)
+  passed = sum(traffic.visit_traffic(module, visit, True).memory for visit in visits)
   return max(operations / CHIP.flops, passed / CHIP.bandwidth)
 
 
@@ -101,7 +101,7 @@ ENTRY %main (l: f32[8,4,32], r: f32[8,32,16]) -> f32[8,4,16] {{
 }}
 """
   module, visits = visits_of(text)
-  assert products.of_instruction(module, visits[-1].instruction,
+  assert products.count_operations(module, visits[-1].instruction,
                                  visits[-1].computation) == expected
 
 
@@ -118,7 +118,8 @@ custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":\
 }
 """
   module, visits = visits_of(text)
-  assert products.of_instruction(module, visits[-1].instruction, visits[-1].computation) == PRODUCT
+  last = visits[-1]
+  assert products.count_operations(module, last.instruction, last.computation) == PRODUCT
   assert not products.is_kernel(visits[-1].instruction)
 
 
@@ -129,7 +130,7 @@ def test_products_of_the_text_are_those_of_the_program():
   traced = jax.jit(jax.grad(lambda x, w: f(x, w).sum(), 1)).trace(jnp.ones((8, 64)),
                                                                  jnp.ones((5, 64, 64)))
   module, visits = visits_of(traced.lower().compile().as_text())
-  operations = sum(visit.times * products.of_instruction(module, visit.instruction,
+  operations = sum(visit.times * products.count_operations(module, visit.instruction,
                                                          visit.computation) for visit in visits)
   assert operations == flops.products(flops.count(traced.jaxpr).once) == 5 * 3 * 2 * 8 * 64 * 64
 
@@ -138,8 +139,9 @@ def test_kernels_take_their_turn_as_one():
   kernel = TEXT.replace("add(%y, %y)",
                         'custom-call(%y, %y), custom_call_target="tpu_custom_call"')
   assert turns(kernel) == in_turn.InTurn(3 * 10.0, 0.0)
-  assert in_turn.of_kernels(4 * PRODUCT, traffic.Traffic(4096.0), CHIP) == in_turn.InTurn(40.0, 0.0)
-  assert in_turn.of_kernels(0.0, traffic.Traffic(4096.0), CHIP) == in_turn.InTurn(0.0, 1.0)
+  passed = traffic.Traffic(4096.0)
+  assert in_turn.kernel_seconds(4 * PRODUCT, passed, CHIP) == in_turn.InTurn(40.0, 0.0)
+  assert in_turn.kernel_seconds(0.0, passed, CHIP) == in_turn.InTurn(0.0, 1.0)
 
 
 def test_the_roofline_takes_turns_for_the_longest():

@@ -46,7 +46,7 @@ def real_step(cfg, planned):
 def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
   cfg = planned_config.ready(parameters=dict(train=train))
   planned = abstract.plan(cfg, CPU.devices)
-  (program,) = programs.of_iteration(planned, ("step",))
+  (program,) = programs.iteration_programs(planned, ("step",))
   found = analysis.analyse(program, CPU)
   state, batch, step = real_step(cfg, planned)
   assert found.arguments["parameters"] == on_device((state.params, state.frozen))
@@ -79,7 +79,7 @@ def test_the_plan_of_an_engine_for_each_device():
   def decoding(**changes):
     rollout = dict(slots=16, group_size=4, prompts=8) | changes
     planned = abstract.plan(planned_config.ready(rollout=rollout), CPU.devices)
-    (program,) = programs.of_iteration(planned, ("decode",))
+    (program,) = programs.iteration_programs(planned, ("decode",))
     return program, analysis.analyse(program, CPU)
 
   (_, together), (program, alone) = decoding(), decoding(engine_per_device=True)
@@ -105,7 +105,7 @@ def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:
     (analysed("generate", 700_000, held=600_000), ("mesh.rollout", "rollout.slots")),
 ])
 def test_each_large_column_has_a_rule(analysis, keys):
-  said = " ".join(advice.of_memory(analysis, CPU.chip))
+  said = " ".join(advice.memory_advice(analysis, CPU.chip))
   assert bool(said) == bool(keys)
   for key in keys:
     assert key in said

@@ -63,7 +63,7 @@ def test_bytes_across_are_those_of_groups_in_several_slices():
   module = hlo.parse(TEXT)
   across = {}
   for visit in module.visits()[0]:
-    for _, moved in collectives.of_visit(module, visit, 16, slices=2):
+    for _, moved in collectives.visit_collectives(module, visit, 16, slices=2):
       across[visit.instruction.name.lstrip("%")] = moved.across
   # An all-reduce over two slices sends its bytes once; over all 16 devices, an eighth of them, as
   # each device has summed its part inside its slice before.
@@ -98,7 +98,7 @@ ENTRY %main (x: f32[64,128]) -> f32[2,8,128] {
 def test_what_a_tpu_sends_through_its_host_goes_across():
   module = hlo.parse(TPU_TEXT)
   moves = [move for visit in module.visits()[0]
-           for move in collectives.of_visit(module, visit, 8, slices=2)]
+           for move in collectives.visit_collectives(module, visit, 8, slices=2)]
   part = 4 * 16 * 128
   assert [(kind, moved.across) for kind, moved in moves] == [("reduce-scatter", 0.0),
                                                              ("all-reduce", part)]
@@ -123,8 +123,9 @@ def test_short_rows_need_fewer_micro_batches_and_steps():
                              rollout=dict(slots=8, chunk=4, prompts=32, max_prompt_tokens=4,
                                           max_new_tokens=28))
   planned = abstract.plan(cfg, jax.devices()[:4])
-  full, short = ({program.name: program for program in programs.of_iteration(planned, (), mean)}
-                 for mean in (1.0, 0.3))
+  full, short = (
+      {program.name: program for program in programs.iteration_programs(planned, (), mean)}
+      for mean in (1.0, 0.3))
   assert short["decode"].runs < full["decode"].runs
   assert short["step"].trips < full["step"].trips
   assert short["step"].model_flops < full["step"].model_flops

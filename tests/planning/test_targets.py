@@ -59,8 +59,8 @@ def test_published_shapes_keep_how_the_network_runs():
 
 def test_programs_by_name():
   planned = abstract.plan(planned_config.ready(), jax.devices()[:4])
-  names = [program.name for program in programs.of_iteration(planned)]
+  names = [program.name for program in programs.iteration_programs(planned)]
   assert names[-1] == "step" and "score" in names
-  assert [p.name for p in programs.of_iteration(planned, ("step",))] == ["step"]
+  assert [p.name for p in programs.iteration_programs(planned, ("step",))] == ["step"]
   with pytest.raises(ConfigError, match=r"no program 'stop'\. Allowed are .*step"):
-    programs.of_iteration(planned, ("stop",))
+    programs.iteration_programs(planned, ("stop",))

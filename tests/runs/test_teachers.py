@@ -140,7 +140,7 @@ def test_the_problems_of_a_file_name_their_teachers(problems, checkpoints):
   _, task, policy = setup.build_learner(cfg, jax.devices()[:1])
   teachers = policy.scoring.teachers.of(task.batch(1))
   names = [row["kind"] for problem in task.batch(1) for row in ROWS if row["q"] == problem.prompt]
-  np.testing.assert_array_equal(teachers.of_row,
+  np.testing.assert_array_equal(teachers.teacher_index,
                                 np.repeat([name == "code" for name in names], SIZE))
   assert policy.scoring.teachers.of([Problem("", "", teacher="code")]).params[0] is None, \
       "a teacher that is not asked is not read"

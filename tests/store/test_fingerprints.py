@@ -19,8 +19,8 @@ def test_devices_and_pieces_do_not_matter(monkeypatch):
   """The pieces are joined in order: with threads that finish in another one, too."""
   mesh = Mesh(np.array(jax.devices()[:4]), "x")
   spread = {**TREE, "a": jax.device_put(TREE["a"], NamedSharding(mesh, PartitionSpec("x")))}
-  assert fingerprints.of_params(spread) == fingerprints.of_params(TREE)
-  assert fingerprints.of_params(jax.device_get(TREE)) == fingerprints.of_params(TREE)
+  assert fingerprints.params_digest(spread) == fingerprints.params_digest(TREE)
+  assert fingerprints.params_digest(jax.device_get(TREE)) == fingerprints.params_digest(TREE)
 
 
 @pytest.mark.parametrize("piece", [2**25, 16])
@@ -32,7 +32,7 @@ def test_devices_and_pieces_do_not_matter(monkeypatch):
 ], ids=["value", "shape", "order", "dtype", "name", "leaf", "rows"])
 def test_a_change_changes_the_digest(changed, piece, monkeypatch):
   monkeypatch.setattr(fingerprints, "PIECE", piece)
-  assert fingerprints.of_params(changed) != fingerprints.of_params(TREE)
+  assert fingerprints.params_digest(changed) != fingerprints.params_digest(TREE)
 
 
 def test_a_digest_of_names_and_shapes_would_miss_them():
@@ -46,12 +46,13 @@ def test_a_digest_of_names_and_shapes_would_miss_them():
 def test_problems():
   task = types.SimpleNamespace(render=lambda problem: [len(problem.prompt)])
   problems = [Problem("1+1", "2", id="a"), Problem("1+2", "3", id="b")]
-  found = fingerprints.of_problems(task, problems)
-  assert found == fingerprints.of_problems(task, list(problems))
+  found = fingerprints.problems_digest(task, problems)
+  assert found == fingerprints.problems_digest(task, list(problems))
   other = types.SimpleNamespace(render=lambda problem: [0, len(problem.prompt)])
-  changes = [fingerprints.of_problems(other, problems),
-             fingerprints.of_problems(task, problems[:1]),
-             fingerprints.of_problems(task, problems[::-1])]
-  changes += [fingerprints.of_problems(task, [problems[0], dataclasses.replace(problems[1], **x)])
-              for x in ({"answer": "4"}, {"prompt": "1+3"}, {"id": "c"})]
+  changes = [fingerprints.problems_digest(other, problems),
+             fingerprints.problems_digest(task, problems[:1]),
+             fingerprints.problems_digest(task, problems[::-1])]
+  edited = [dataclasses.replace(problems[1], **x)
+            for x in ({"answer": "4"}, {"prompt": "1+3"}, {"id": "c"})]
+  changes += [fingerprints.problems_digest(task, [problems[0], problem]) for problem in edited]
   assert len({found, *changes}) == len(changes) + 1

@@ -181,7 +181,7 @@ def sent(traced) -> list[dict]:
   visits, loops, _ = module.visits()
   sums = [collections.Counter() for _ in range(loops + 1)]
   for visit in visits:
-    for kind, moved in collectives.of_visit(module, visit, 8):
+    for kind, moved in collectives.visit_collectives(module, visit, 8):
       sums[0 if visit.loop is None else visit.loop + 1][kind] += moved.bytes
   return sums
 
@@ -217,7 +217,7 @@ def bytes_across(name: str, packed: bool) -> float:
   traced = traced_gradients(wide, PARTS, micro_batches=2, packing=packing_of(packed))
   module = hlo.parse(traced.lower().compile().as_text())
   moved = sum(move.across * (1 if visit.loop is None else 2) for visit in module.visits()[0]
-              for _, move in collectives.of_visit(module, visit, 8, slices=2))
+              for _, move in collectives.visit_collectives(module, visit, 8, slices=2))
   return moved / sum(4 * math.prod(x.shape) for x in jax.tree.leaves(Model(wide).shapes()))
 
 

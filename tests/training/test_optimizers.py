@@ -132,7 +132,7 @@ def test_eight_devices_follow_one_device_and_divide_the_factors():
 
 
 def test_factors_laid_out_like_their_parameters_are_rejected(monkeypatch):
-  monkeypatch.setattr(train_step, "_of_factor", lambda factor, sharding, parameter: sharding)
+  monkeypatch.setattr(train_step, "_factor_sharding", lambda factor, sharding, parameter: sharding)
   mesh = parallel.make_mesh(MeshConfig(1, 4, 2), jax.devices()[:8])
   with pytest.raises(ValueError):
     one_step(ADAFACTOR, mesh)

@@ -77,7 +77,7 @@ def sampled_return(setting: Setting) -> Measured:
   """Compares the mean reward of first policies with their exact return, over several automata."""
   policy = get_policy(setting.policy)
 
-  def of_seed(seed):
+  def returns(seed):
     begin = runs.start(seed, setting)
     prepared = Behavior(policy.prepare(begin.params, begin.fixed, begin.automaton.first_logits))
 
@@ -88,7 +88,7 @@ def sampled_return(setting: Setting) -> Measured:
 
     return jax.lax.map(batch, jnp.arange(BATCHES)).reshape(-1), begin.first_return
 
-  sampled, exact = map(np.asarray, jax.jit(lambda s: jax.lax.map(of_seed, s))(jnp.arange(SEEDS)))
+  sampled, exact = map(np.asarray, jax.jit(lambda s: jax.lax.map(returns, s))(jnp.arange(SEEDS)))
   variance = sampled.var(1, ddof=1) / sampled.shape[1]
   error = np.sqrt(variance.sum()) / SEEDS
   return Measured(sampled.mean(), exact.mean(), (sampled.mean() - exact.mean()) / error)

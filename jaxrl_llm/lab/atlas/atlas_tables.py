@@ -6,7 +6,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from jaxrl_llm.config import EstimatorConfig
-from jaxrl_llm.lab.atlas.coefficients import POSITIONS, SIGNS, SPAN, Rows, even_rows, of_parts
+from jaxrl_llm.lab.atlas.coefficients import (
+  POSITIONS,
+  SIGNS,
+  SPAN,
+  Rows,
+  batched_coefficients,
+  even_rows,
+)
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 
@@ -52,7 +59,7 @@ class Facts:
 
 
 def measure(cfg: EstimatorConfig) -> Facts:
-  """Returns the facts about one estimator; raises ConfigError as `coefficients.of_rows` does."""
+  """Returns the facts about one estimator; raises ConfigError as `row_coefficients` does."""
   shape = (len(SUMS), len(OWN))
   sums, log_ratios = (x.reshape(-1) for x in np.meshgrid(SUMS, OWN, indexing="ij"))
   grids = [even_rows(t, sums, log_ratios, sign=sign, **more) for t, more in (
@@ -60,7 +67,7 @@ def measure(cfg: EstimatorConfig) -> Facts:
       for sign in SIGNS]
   scans = {(move, sign, direction, t): _scan(move, sign, direction, t)
            for move in MOVES for sign, direction in SIDES for t in POSITIONS}
-  values = of_parts(cfg, [*grids, *scans.values()])
+  values = batched_coefficients(cfg, [*grids, *scans.values()])
   near, far, later, rarer = np.stack(values[:len(grids)]).reshape(4, len(SIGNS), *shape)
   reads = {
       "token": _differ(near, near[:, :, :1]),

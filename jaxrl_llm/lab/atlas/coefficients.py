@@ -81,7 +81,7 @@ def stack(parts: Sequence[Rows]) -> Rows:
   return Rows(**joined)
 
 
-def of_rows(cfg: EstimatorConfig, rows: Rows) -> np.ndarray:
+def row_coefficients(cfg: EstimatorConfig, rows: Rows) -> np.ndarray:
   """Returns the coefficient of each row's token: -d(sum of the row's losses)/d(log pi_t) / A.
 
   The derivative is total: what later or earlier tokens' losses owe to this token's log-prob counts
@@ -110,10 +110,10 @@ def of_rows(cfg: EstimatorConfig, rows: Rows) -> np.ndarray:
   return values
 
 
-def of_parts(cfg: EstimatorConfig, parts: Sequence[Rows]) -> list[np.ndarray]:
-  """Returns `of_rows` of each part, computed together; raises as it does."""
+def batched_coefficients(cfg: EstimatorConfig, parts: Sequence[Rows]) -> list[np.ndarray]:
+  """Returns `row_coefficients` of each part, computed together; raises as it does."""
   ends = np.cumsum([len(part.length) for part in parts])
-  return np.split(of_rows(cfg, stack(parts)), ends[:-1])
+  return np.split(row_coefficients(cfg, stack(parts)), ends[:-1])
 
 
 def _one_row(cfg: EstimatorConfig) -> Callable:
@@ -156,7 +156,7 @@ def coefficients(cfg: EstimatorConfig | str, sums, log_ratios, *, positions=POSI
     [signs, positions, S, K] f64. At t = 1 it does not depend on the prefix sum, which is l_1 there.
 
   Raises:
-    ConfigError: see `of_rows`.
+    ConfigError: see `row_coefficients`.
   """
   cfg = EstimatorConfig(cfg) if isinstance(cfg, str) else cfg
   sums, log_ratios = np.asarray(sums, np.float64), np.asarray(log_ratios, np.float64)
@@ -164,7 +164,7 @@ def coefficients(cfg: EstimatorConfig | str, sums, log_ratios, *, positions=POSI
   shape = (len(sums), len(log_ratios))
   parts = [even_rows(t, *(grid if t > 1 else (log_ratios, log_ratios)), sign=sign, **of_row)
            for sign in signs for t in positions]
-  cells = of_parts(cfg, parts)
+  cells = batched_coefficients(cfg, parts)
   return np.stack([np.broadcast_to(c.reshape(-1, len(log_ratios)), shape) for c in cells]
                   ).reshape(len(signs), len(positions), *shape)
 

@@ -130,10 +130,10 @@ def token_scores(pos_params, neg_params, tokens: Int[Array, "B L"], length: Int[
             for params in (pos_params, neg_params)]
   heads = [model.head(params) for params in (pos_params, neg_params)]
 
-  def of_row(row):
+  def row_scores(row):
     pos, neg, targets = row
     logits = [hidden[:-1].astype(jnp.float32) @ head.astype(jnp.float32)
               for hidden, head in zip((pos, neg), heads, strict=True)]
     return jnp.pad(contrastive_scores(*logits, targets[1:], beta), (1, 0))
 
-  return lax.map(of_row, (*states, tokens))
+  return lax.map(row_scores, (*states, tokens))

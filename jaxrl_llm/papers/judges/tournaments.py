@@ -133,11 +133,11 @@ def shares(costs: np.ndarray, order: str) -> np.ndarray:
   after = sets[:, None] | bit
   optimal = ~inside & (best[:, None] + step + rest[after] <= rest[0] + EQUAL)
   if order == "first":
-    return _of_one(optimal)
+    return _first_path_shares(optimal)
   return inside.T @ np.where(optimal, ways[:, None] * ends[after], 0.0) / ends[0]
 
 
-def _of_one(optimal: np.ndarray) -> np.ndarray:
+def _first_path_shares(optimal: np.ndarray) -> np.ndarray:
   """Returns `shares` of the lexicographically first path along the optimal steps [2^n, n]."""
   n, S = optimal.shape[1], 0
   before = np.zeros((n, n))

@@ -15,7 +15,7 @@ def operations(name: str) -> dict[str, tuple[float, float]]:
   planned = abstract.plan(planned_config.ready(term={"name": name}), jax.devices()[:4])
   return {one.name: (flops.products(flops.count(one.trace().jaxpr, planned.head).total(one.trips)),
                      one.model_flops)
-          for one in programs.of_iteration(planned, ("score", "step"))}
+          for one in programs.iteration_programs(planned, ("score", "step"))}
 
 
 def test_the_head_s_operations_are_in_the_plan():

@@ -144,14 +144,13 @@ class ToolRecurrence(Procedural):
     """Returns the tokens that bring a wrong value, by kind. A wrong length, or a text that is
     neither a value nor a call, is the last that is looked at.
     """
-    out, end = [], 0
-    for place, (kind, row) in enumerate(judged(problem.prompt, completion)):
+    out, place = [], 0
+    for place, (kind, row) in enumerate(judged(problem.prompt, completion), 1):
       if kind:
-        out.append(Mistake(place, kind))
+        out.append(Mistake(place - 1, kind))
       if len(row) - LAG >= self.cfg.steps:
-        end = place + 1
-        break
-    return out + [Mistake(end, OTHER)] * (len(completion) != end)
+        return out + [Mistake(place, OTHER)] * (place != len(completion))
+    return [*out, Mistake(place, OTHER)]
 
   def demonstration_mask(self, problem: Problem) -> list[bool]:
     """False on the digits that the tool writes."""

@@ -6,29 +6,25 @@ math-verify does not read, or reads otherwise: inequalities, empty sets, mixed a
 plus-minus. Rules: own derivation; the known pairs are in tests/grading/answer_pairs.jsonl.
 """
 
+import functools
 import re
 
 from jaxrl_llm.grading import inequalities
 from jaxrl_llm.grading.extraction import groups, unwrap
-
-_UNICODE = str.maketrans({
-    "−": "-", "–": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "⋅": r"\cdot ",
-    "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ",
-    "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ", "°": r"^\circ ", "²": "^2", "³": "^3",
-    "±": r"\pm ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
-    "ℝ": r"\mathbb{R}", "，": ",", "：": ":", "（": "(", "）": ")", "\u00a0": " ", "\u2009": " "})
+from jaxrl_llm.grading.spellings import spelled
 
 
+@functools.lru_cache(1024)
 def undecorated(text: str) -> str:
   r"""Returns the text without dollars, fonts, colours, sizes, markdown bold and a final stop.
 
   Words in \text{...} keep it, so that units and names stay apart from variables.
   """
-  text = _without(_ROOT.sub(r"\\sqrt{\1}", text.translate(_UNICODE)), _PHANTOM)
+  text = _without(spelled(text), _PHANTOM)
   text = _SIZES.sub("", _SPACES.sub(" ", _NEGATIVE_SPACE.sub("", text)))
   for delimiter in (r"\(", r"\)", r"\[", r"\]"):
     text = text.replace(delimiter, "")
-  text = _ORDINAL.sub("", _DOLLAR.sub("", text))
+  text = _DOLLAR.sub("", text)
   text = _COLOR.sub("", _TEXTCOLOR.sub("{", text))
   text = unwrap(text, _BOLD).strip()
   text = re.sub(r"^(\*\*|__|`)(.*)\1$", r"\2", text, flags=re.DOTALL)
@@ -245,13 +241,10 @@ _SIZES = re.compile(
 _BOLD = re.compile(
     r"\\(?:boldsymbol|underline|vec|bm|pmb|ensuremath|mathbf|mathit|mathsf|emph|textit)\s{0,3}\{")
 FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s{0,3}\{")
-_ORDINAL = re.compile(r"(?<=\d)\s?\^?\s?(\{\s?)?\\(?:text|mathrm|mbox)\s?\{(?:st|nd|rd|th)\}"
-                      r"(?(1)\s?\})")  # 20^{\text{th}}
 _PHANTOM = re.compile(r"\\[hv]?phantom\s{0,3}\{")
 _COLOR = re.compile(r"\\color\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}")
 _TEXTCOLOR = re.compile(r"\\textcolor\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}\s{0,3}\{")
 _DIFFERENCE = re.compile(r"(?<![^\W\d_])[a-z]{1,3}\s{0,3}-\s{0,3}[a-z]{1,3}(?![^\W\d_])")
-_ROOT = re.compile(r"√\s{0,3}(\d+(?:\.\d+)?|\w|\([^()]*\))")
 # 1,500\pi and 1,234x; a comma after a bracket may be that of a pair.
 _THOUSANDS = re.compile(
     r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?\s{0,3}(?:\\(?:pi|sqrt)|[a-z]))")

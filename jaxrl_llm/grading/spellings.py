@@ -1,0 +1,99 @@
+r"""Signs and commands that are only another spelling: \lbrace is \{, x² is x^2, 20^{th} is 20.
+
+Only spellings without a choice are rewritten here; what depends on the other formula is decided in
+grading/comparisons.py. Rules: own derivation.
+"""
+
+import re
+
+
+def spelled(text: str) -> str:
+  """Returns a formula with plain signs, in the spelling that grading/latex.py reads."""
+  if not text.isascii():
+    text = _ROOT.sub(_root, _SCRIPT.sub(_script, text)).translate(_SIGNS)
+  for pattern, replacement in _COMMANDS:
+    text = pattern.sub(replacement, text)
+  text = _ORDINAL.sub(_cardinal, _SEMICOLON.sub(r"\1\2,\3\4", text))
+  return without_apostrophes(_repeated(text))
+
+
+def without_apostrophes(text: str) -> str:
+  """Returns 1'234 as 1234."""
+  return _APOSTROPHE.sub("", text)
+
+
+def _cardinal(match: re.Match) -> str:
+  """Returns 20 for 20th; 2st is a product."""
+  number = int(match[1][-2:])
+  suffix = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+  return match[1] if match[4] == suffix else match[0]
+
+
+def _script(match: re.Match) -> str:
+  r"""Returns x^{12} for x¹², and x_1 for x₁."""
+  digits, mark = match[0].translate(_SCRIPTS), "_" if match[1] else "^"
+  return mark + (digits if len(digits) == 1 else f"{{{digits}}}")
+
+
+def _root(match: re.Match) -> str:
+  degree = {"√": "", "∛": "[3]", "∜": "[4]"}[match[1]]
+  return rf"\sqrt{degree}{{{match[2] if match[3] is None else match[3]}}}"
+
+
+def _repeated(text: str) -> str:
+  r"""Returns 0.1666... as 0.1\overline{6}: one digit three times, or several twice."""
+  if "dots" not in text and "..." not in text:
+    return text
+  return _REPEATED.sub(r".\1\\overline{\2\3}", text)
+
+
+_SIGNS = str.maketrans({
+    **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # full width
+    "−": "-", "–": "-", "‐": "-", "‑": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ",
+    "⋅": r"\cdot ", "∗": "*", "⁄": "/", "∕": "/", "∶": ":", "′": "'",
+    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≦": r"\le ",
+    "≧": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ",
+    "∖": r"\setminus ", "∨": r"\lor ", "°": r"^\circ ", "±": r"\pm ", "∓": r"\mp ",
+    "≈": r"\approx ", "…": "...", "△": r"\triangle ", "∠": r"\angle ", "⟨": r"\langle ",
+    "⟩": r"\rangle ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+    "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "⅛": r"\frac{1}{8}", "⅜": r"\frac{3}{8}",
+    "⅝": r"\frac{5}{8}", "⅞": r"\frac{7}{8}", "⅕": r"\frac{1}{5}", "⅙": r"\frac{1}{6}",
+    **{letter: rf"\mathbb{{{name}}}" for letter, name in zip("ℝℤℚℕℂ", "RZQNC", strict=True)},
+    **{letter: rf"\{name} " for letter, name in zip(
+        "αβγδεθλμπρστφωΔΣΩ",
+        ("alpha beta gamma delta epsilon theta lambda mu pi rho sigma tau phi omega Delta Sigma"
+         " Omega").split(), strict=True)},
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\ufeff": ""})
+_SCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ₀₁₂₃₄₅₆₇₈₉", "0123456789-n0123456789")
+_SCRIPT = re.compile("([₀₁₂₃₄₅₆₇₈₉]+)|[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+")
+_ROOT = re.compile(r"([√∛∜])\s{0,3}(?:(\d+(?:\.\d+)?|\w|\([^()]*\))|\{([^{}]*)\})")
+_FONTS = r"\\(?:text|mathrm|mbox|textrm)\s?"
+# A fraction of two units: \frac{\text{m}}{\text{s}}.
+_UNITS = (rf"\\[dt]?frac\s?\{{\s*{_FONTS}\{{([^{{}}]*)\}}\s*\}}"
+          rf"\s?\{{\s*{_FONTS}\{{([^{{}}]*)\}}(\^\d|\^\{{\d\}})?\s*\}}")
+_COMMANDS = tuple((re.compile(pattern), replacement) for pattern, replacement in (
+    (r"\\lbrace(?![a-zA-Z])", r"\\{"), (r"\\rbrace(?![a-zA-Z])", r"\\}"),
+    (r"\\lbrack(?![a-zA-Z])", "["), (r"\\rbrack(?![a-zA-Z])", "]"),
+    (r"\s?\\colon(?![a-zA-Z])\s?|\{:\}|\\text\s?\{:\}", ":"),
+    (r"\\textdollar(?![a-zA-Z])\s?(?:\{\})?", r"\\$"),
+    (r"\\hspace\*?\s?\{[^{}]*\}", " "),
+    (r"\\log_\s?(?:e(?![a-zA-Z])|\{e\})", r"\\ln "),
+    (r"(?<=\.)(\d{0,40})\\bar\s?(?:\{(\d{1,40})\}|(\d))", r"\1\\overline{\2\3}"),
+    (_UNITS, r"\\text{\1/\2\3}"),
+    (r"(?:\{\})?[_^]\s?\{?(\d+)\}?\s?(?:\\mathrm\{C\}|C)_\s?\{?(\d+)\}?", r"\\binom{\1}{\2}"),
+    (r"\\Delta(?=\s*\{?[A-Z]{3}(?![A-Za-z]))", r"\\triangle"),
+    (rf"^\s*(?:{_FONTS}\{{(?:line )?segment\s*\}}\s*)?\\overline\s?\{{\s*([A-Z])\s*([A-Z])\s*\}}"
+     r"\s*$", r"\1\2"),
+    (rf"^\s*{_FONTS}\{{(?:line )?segment\s*\}}\s*([A-Z]{{2}})\s*$", r"\1"),
+    (r"([(\[])\s*\\begin\{array\}\s?\{[clr|\s]*\}(.*?)\\end\{array\}\s*(?:\\right\s?)?[)\]]",
+     r"\\begin{pmatrix}\2\\end{pmatrix}"),
+    (r"\\left\s?(?=\\begin\{pmatrix\})", ""),
+))
+# 20th, 20\text{th}, 20^{th}, 20^\text{th}, 20^{\text{th}}
+_ORDINAL = re.compile(rf"(\d+)\s?\^?\s?(\{{\s?)?({_FONTS}\{{)?(st|nd|rd|th)(?(3)\}})(?(2)\s?\}})"
+                      r"(?![a-zA-Z])")
+# [0;1) and (0;1) with semicolons for commas.
+_SEMICOLON = re.compile(r"([\[(\]])([^;,()\[\]]{1,60});([^;,()\[\]]{1,60})([\])\[])")
+_APOSTROPHE = re.compile(r"(?<=\d)['’](?=\d{3}(?!\d))")
+_REPEATED = re.compile(r"(?<=\d)\.(\d{0,12}?)(?:(\d)\2{2,20}|(\d{2,8})\3{1,8})"
+                       r"\s?(?:\\[lc]?dots|\.\.\.)(?!\s?,)")

@@ -1,0 +1,76 @@
+r"""Kinds of answers, each with right and wrong ones: a gold, what equals it, and what looks close.
+
+Judged by hand. A row of kind `math` is the content of a box.
+"""
+
+import pytest
+
+from jaxrl_llm.grading import spellings, verifiers
+
+MATH = {
+  "ordinals": [
+    (r"\text{20th}", ["20", "20th", "20^{th}", r"20^\text{th}", r"20^{\text{th}}", r"20\text{th}"],
+     ["21", r"\text{21st}", "20^{2}", r"\text{2nd}"]),
+    ("3", ["3rd", r"3^{\text{rd}}", r"\text{3rd}"], ["3^3", r"\text{4th}", r"\frac{1}{3}"]),
+    (r"\text{March 5}", [r"\text{March 5th}"], [r"\text{March 6th}"]),
+  ],
+  "signs": [
+    (r"x\le 2", ["x⩽2", "x≦2"], ["x⩾2", "x<2"]),
+    (r"\sqrt{3}", ["√{3}", "√(3)"], ["√{13}"]),
+    (r"\sqrt[3]{4}", ["∛4", "∛{4}"], ["√4", "∜4"]),
+    ("6", ["２×３", "６"], ["２＋３", "２³"]),
+    (r"\frac{3}{4}", ["3⁄4", "3∕4", "¾"], ["4⁄3", "⅜"]),
+    ("x^{12}", ["x¹²"], ["x¹", "x²", "12x"]),
+    (r"\log_{2}3", [r"\log₂3"], [r"\log₃2"]),
+    (r"\theta", ["θ"], ["α", r"\phi"]),
+  ],
+  "commands": [
+    (r"\{1,2\}", [r"\lbrace 1,2\rbrace"], [r"\lbrace 1,3\rbrace", r"\lbrack 1,2\rbrack"]),
+    ("3:4", [r"3\colon 4", "3{:}4"], [r"4\colon 3"]),
+    ("18.9", [r"\textdollar 18.90"], [r"\textdollar 18.09"]),
+    (r"\ln 2", [r"\log_e 2", r"\log_{e}2"], [r"\log_2 e", r"\log_{10} 2"]),
+    ("120", ["_{10}C_3", r"{}_{10}C_{3}"], ["_{10}C_4", "10C"]),
+    (r"\triangle ABC", [r"\Delta ABC"], [r"\Delta ABD"]),
+    (r"\overline{AB}", ["AB", r"\text{AB}", r"\text{segment }AB"], [r"\overline{AC}", "A", "AB^2"]),
+    (r"\overline{z}", [r"\bar{z}"], ["z", "-z"]),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}",
+     [r"\left(\begin{array}{c}1\\2\end{array}\right)",
+      r"\left[\begin{array}{r}1\\2\end{array}\right]"],
+     [r"\left(\begin{array}{c}2\\1\end{array}\right)"]),
+    ("5", [r"5\frac{\text{m}}{\text{s}}", r"5\hspace{1em}"],
+     [r"5\frac{m}{n}", r"\frac{5}{\text{s}}x"]),
+    (r"60\text{ mph}", [r"60\frac{\text{miles}}{\text{hour}}"],
+     [r"60\frac{\text{km}}{\text{hour}}"]),
+  ],
+  "numerals": [
+    (r"\frac{1}{3}", [r"0.\bar{3}", r"0.\bar3", "0.333...", r"0.3333\ldots", "0.333…"],
+     ["0.333", "0.33...", r"0.\bar{34}"]),
+    (r"\frac{41}{333}", [r"0.123123\ldots"], [r"0.123\ldots", r"0.132132\ldots"]),
+    (r"\frac{5}{6}", ["0.8333..."], ["0.8383..."]),
+    ("1234567", ["1'234'567"], ["1'234", "1'243'567"]),
+    ("[0,1)", ["[0;1)"], ["(0;1)", "[0;1]"]),
+    ("(3,-4)", ["(3;-4)"], ["(-4;3)"]),
+  ],
+}
+
+
+def verdicts(kind: str, rows: list) -> list:
+  """Returns the (gold, answer, verdict) that are not as judged."""
+  judged = [(gold, answer, correct) for gold, right, wrong in rows
+            for correct, answers in ((True, right), (False, wrong)) for answer in answers]
+  texts = [rf"so \boxed{{{answer}}}." if kind == "math" else answer for _, answer, _ in judged]
+  found = verifiers.grade_many(kind, texts, [gold for gold, _, _ in judged], timeout=60.0)
+  return [(gold, answer, verdict) for (gold, answer, correct), verdict
+          in zip(judged, found, strict=True)
+          if verdict.correct != correct or verdict.unscored_reason]
+
+
+@pytest.mark.parametrize("about", MATH)
+def test_answers_in_boxes(about):
+  assert verdicts("math", MATH[about]) == []
+
+
+@pytest.mark.parametrize("text", ["2st", "11st", "12nd", r"\overline{z}", "3.1415...", "1, 2, ...",
+                                  "C_1^2", r"\overline{AB}+1", "1'23"])
+def test_other_spellings_stay(text):
+  assert spellings.spelled(text) == text

@@ -11,6 +11,7 @@ from jaxrl_llm.grading import inequalities, latex, letters, parts, units
 from jaxrl_llm.grading.conclusions import worded
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.quantities import Quantity, equal, quantity
+from jaxrl_llm.grading.variables import kept_variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +219,8 @@ def question(gold: str, answer: str) -> Verdict | Question:
     return Verdict(same, "string")  # the checker reads no congruences
   if decimals is None:
     gold_formula = latex.exact_decimals(gold_formula)
-  return Question(gold_formula, latex.exact_decimals(answer_formula), decimals)
+  return Question(kept_variables(gold_formula, answer_formula),
+                  kept_variables(latex.exact_decimals(answer_formula), gold_formula), decimals)
 
 
 def _without_remarks(gold: str, answer: str) -> str:

@@ -22,11 +22,13 @@ def kept_variables(formula: str, other: str) -> str:
   match = _LAST.search(formula)
   if match is None:
     return formula
-  letters = match[1]
-  known = units.parse(letters) is not None and (len(letters) > 1 or formula[match.start(1) - 1].isspace())
-  before = {*_letters(_NAME.sub("", formula[:match.start(1)])), *_letters(_NAME.sub("", other))}
-  is_unit = known and (not before if len(letters) == 1 else not {*letters} <= before)
-  return formula if is_unit else f"{formula[:match.start(1)]}{{{letters}}}"
+  letters, start = match[1], match.start(1)
+  apart = len(letters) > 1 or formula[start - 1].isspace()
+  before = {*_letters(_NAME.sub("", formula[:start])), *_letters(_NAME.sub("", other))}
+  is_product = bool(before) if len(letters) == 1 else {*letters} <= before
+  if apart and not is_product and units.parse(letters) is not None:
+    return formula
+  return f"{formula[:start]}{{{letters}}}"
 
 
 def _letters(formula: str) -> str:

@@ -54,8 +54,8 @@ class Problems:
 
   def add(self, error: ConfigError) -> None:
     """Adds an error, or the parts of one; the same message only once."""
-    known = {str(earlier) for earlier in self.errors}
-    self.errors += [part for part in error.parts or (error,) if str(part) not in known]
+    messages = {str(earlier) for earlier in self.errors}
+    self.errors += [part for part in error.parts or (error,) if str(part) not in messages]
 
   def refuse(self) -> None:
     """Raises the errors: the only one as it is, several as a numbered list.
@@ -191,9 +191,9 @@ def unread(section, prefix: str, root=None):
       key = prefix + condition.key[1:] if condition.key.startswith(".") else condition.key
       present = condition.value_in(section, root)
       state = "" if condition.text else f" with {key} = {present!r}"
-      needed = condition.describe(key, present)
+      requirement = condition.describe(key, present)
       yield field.name, (f"{prefix}{field.name} = {value!r}{state}: it is read only with "
-                         f"{needed}. Fix: {needed}, or {prefix}{field.name} = "
+                         f"{requirement}. Fix: {requirement}, or {prefix}{field.name} = "
                          f"{field.default!r}, the default.")
 
 
@@ -205,8 +205,8 @@ def unmet_condition(section, field: dataclasses.Field, root=None) -> When | None
     root: as in `unread`.
   """
   for condition in field.metadata.get("when", ()):
-    known = condition.key.startswith(".") or root is not None
-    if known and not condition.holds(condition.value_in(section, root)):
+    resolvable = condition.key.startswith(".") or root is not None
+    if resolvable and not condition.holds(condition.value_in(section, root)):
       return condition
   return None
 
@@ -265,8 +265,8 @@ def checked(key: str, value, hint, meta):
 def _inside(number, meta) -> bool:
   """Returns whether a number is within its range, and within int64 or float32."""
   low, high = meta["low"], meta["high"]
-  most = INT64_MAX if isinstance(number, int) else FLOAT32_MAX
-  finite = number == number and abs(number) <= most
+  limit = INT64_MAX if isinstance(number, int) else FLOAT32_MAX
+  finite = number == number and abs(number) <= limit
   return finite and (low is None or number >= low) and (high is None or number <= high)
 
 

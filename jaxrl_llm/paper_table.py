@@ -67,14 +67,14 @@ def names(kind: str) -> list[str]:
   """Returns the names of a kind that papers bring: a table's kind, `preset`, `decorator` (of
   `register`) or `metrics` (the first part of their names).
   """
-  return [name for folder, paper_kind, known in PAPERS for name in known
+  return [name for folder, paper_kind, paper_names in PAPERS for name in paper_names
           if paper_kind == kind and _folder_is_there(folder)]
 
 
 def load(kind: str, name: str) -> Any:
   """Imports the paper that brings a name, and returns its package; None where no paper does."""
-  for folder, paper_kind, known in PAPERS:
-    if paper_kind == kind and name in known and _folder_is_there(folder):
+  for folder, paper_kind, paper_names in PAPERS:
+    if paper_kind == kind and name in paper_names and _folder_is_there(folder):
       return importlib.import_module(f"jaxrl_llm.papers.{folder}")
   return None
 
@@ -113,8 +113,8 @@ def renamed(content: dict) -> dict:
     if not isinstance(old, dict):
       continue
     old = dict(old)
-    chosen = old.pop("name", "none") if method is None else (
+    choice = old.pop("name", "none") if method is None else (
         method if old.pop("enabled", False) else "none")
-    if chosen != "none":
-      content[section] = {**old, "name": names_now.get(chosen, chosen)}
+    if choice != "none":
+      content[section] = {**old, "name": names_now.get(choice, choice)}
   return content

@@ -40,6 +40,6 @@ def __getattr__(name: str):
   """Returns a decorator that a paper brings; its package is imported."""
   paper = paper_table.load("decorator", name)
   if paper is None:
-    known = ", ".join([*__all__, *paper_table.names("decorator")])
-    raise AttributeError(f"register.{name}: there is no such decorator. Known are {known}.")
+    names = ", ".join([*__all__, *paper_table.names("decorator")])
+    raise AttributeError(f"register.{name}: there is no such decorator. Known are {names}.")
   return getattr(paper, name)

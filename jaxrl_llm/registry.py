@@ -170,10 +170,10 @@ class Table(Generic[E]):
       entry = self.fallback(name)
       self.entries |= {} if entry is None else {name: entry}
     if name not in self.entries:
-      known = self.names()
+      names = self.names()
       if name not in self.entries:
-        raise ConfigError(f"{self.key} = {shown(name)}: registered are {', '.join(known)}."
-                          f"{did_you_mean(str(name), known)}{_empty_plugins()}")
+        raise ConfigError(f"{self.key} = {shown(name)}: registered are {', '.join(names)}."
+                          f"{did_you_mean(str(name), names)}{_empty_plugins()}")
     return self.entries[name]
 
   def readers(self, number: str) -> list[str]:

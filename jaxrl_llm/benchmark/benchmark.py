@@ -211,9 +211,10 @@ def _check_lines(path: Path, lines: dict[int, dict], problems: list[Problem],
 def _sample_missing(evaluation_set: EvaluationSet, sampler: Sampler, params: Params,
                     settings: Settings, path: Path) -> None:
   """Appends a line for each problem that has none, as soon as its samples are complete."""
-  task, problems, done = evaluation_set.task, evaluation_set.problems, read_samples(path)
-  _check_lines(path, done, problems, settings.samples)
-  rows = [(p, s) for p in range(len(problems)) if p not in done for s in range(settings.samples)]
+  task, problems, prior_samples = evaluation_set.task, evaluation_set.problems, read_samples(path)
+  _check_lines(path, prior_samples, problems, settings.samples)
+  rows = [(p, s) for p in range(len(problems)) if p not in prior_samples
+          for s in range(settings.samples)]
   key = evaluation_set.key(jax.random.key(settings.seed))
   sampling = Sampling.of(settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
                          min_p=settings.min_p)

@@ -13,10 +13,10 @@ def fill(cfg) -> Any:
   Raises:
     ConfigError: an unknown method, or a hyperparameter that the method does not read.
   """
-  chosen = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)
-            if isinstance(getattr(cfg, f.name), Choice)}
+  choices = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)
+             if isinstance(getattr(cfg, f.name), Choice)}
   return dataclasses.replace(cfg, **{name: choice.table.filled(choice)
-                                     for name, choice in chosen.items()})
+                                     for name, choice in choices.items()})
 
 
 def without_unread(cfg) -> Any:

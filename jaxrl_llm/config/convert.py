@@ -230,9 +230,9 @@ def section_hint(name: str, full: str) -> str:
     name: of the unknown section, such as lora.
     full: the key in which it stands, such as parameters.lora.rank.
   """
-  known = keys()
-  near = [key for key in known if name in key.rsplit(".", 1)[-1].split("_")]
-  near += [key for key in known if f".{name}." in f".{key}." and key not in near]
+  all_keys = keys()
+  near = [key for key in all_keys if name in key.rsplit(".", 1)[-1].split("_")]
+  near += [key for key in all_keys if f".{name}." in f".{key}." and key not in near]
   before = full.partition(f"{name}.")[0]
   first = [key for key in near if before and key.startswith(before)] or near
   leaf = full.rsplit(".", 1)[-1]
@@ -245,12 +245,12 @@ def section_hint(name: str, full: str) -> str:
 
 
 def _unknown_key(full: str) -> str:
-  known = [_with_name(key, full) for key in keys()]
+  all_keys = [_with_name(key, full) for key in keys()]
   section, _, leaf = full.rpartition(".")
-  near = [key for key in known if key.rpartition(".")[0] == section
+  near = [key for key in all_keys if key.rpartition(".")[0] == section
           and leaf in key.rpartition(".")[2].split("_")]  # rank: lora_rank
-  near += difflib.get_close_matches(full, known, n=1, cutoff=0.0)
-  same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
+  near += difflib.get_close_matches(full, all_keys, n=1, cutoff=0.0)
+  same_leaf = [k for k in all_keys if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
   if full in REMOVED:
     return f"{full} is no key any more: {REMOVED[full]}. Fix: remove it."
   if now := paper_table.key_now(full):

@@ -64,14 +64,14 @@ def from_saved(content: dict) -> Config:
   """
   plugins_lib.load_plugins(content.get("plugins"))
   hints = typing.get_type_hints(Config)
-  known = {}
+  sections = {}
   for key, section in paper_table.renamed(content).items():
     if isinstance(section, dict):
       section = {k: v for k, v in section.items() if f"{key}.{k}" not in REMOVED}
       if key in hints and issubclass(hints[key], Choice):
         section = _method_section(section, hints[key])
-    known[key] = section
-  return without_unread(from_dict(known))
+    sections[key] = section
+  return without_unread(from_dict(sections))
 
 
 def _method_section(section: dict, cls: type[Choice]) -> dict:

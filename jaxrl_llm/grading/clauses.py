@@ -31,17 +31,18 @@ def without_remarks(sentence: str) -> str:
   text = without_brackets(sentence)
   if not re.search(r"\d", text):
     text = re.sub(r"\((\$?-?\d[\d,.]*)\)", r"\1", sentence)  # twelve (12) apples
-  head, *rest = _BREAKDOWN.split(text, maxsplit=1)
-  if rest and len(numbers(rest[0])) > 1 and holds_number(head) and _is_summed(head, rest[0]):
+  head, *breakdown = _BREAKDOWN.split(text, maxsplit=1)
+  if (breakdown and len(numbers(breakdown[0])) > 1 and holds_number(head)
+      and _is_summed(head, breakdown[0])):
     text = head
   head = before_reason(text)
   return head if holds_number(head) else text
 
 
-def _is_summed(head: str, rest: str) -> bool:
+def _is_summed(head: str, breakdown: str) -> bool:
   """Returns whether the result after a colon is the number before it; "Add 5: 9 + 5 = 14" is new.
   """
-  results = numbers(rest.rpartition("=")[2]) if "=" in rest else []
+  results = numbers(breakdown.rpartition("=")[2]) if "=" in breakdown else []
   return not results or any(equal(results[0].value, number.value) for number in numbers(head))
 
 

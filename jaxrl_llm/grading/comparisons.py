@@ -171,8 +171,9 @@ def _names(gold: str, answer: str) -> Verdict | None:
   """Compares words, and refuses variables that differ only in their case."""
   gold_words, answer_words = latex.words(gold), latex.words(answer)
   if gold_words in _WHETHER and (explained := re.match(rf"{gold_words}[,.;]", _phrase(answer))):
-    rest = _phrase(answer)[explained.end():]  # what follows explains it
-    return Verdict(not re.match(r"(?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", rest), "string")
+    explanation = _phrase(answer)[explained.end():]  # what follows explains it
+    alternative = re.match(r"(?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", explanation)
+    return Verdict(not alternative, "string")
   is_phrase = gold_words is not None and (len(gold_words) > 2 or r"\text" in gold)
   if is_phrase and gold_words == answer_words:
     return Verdict(True, "string")

@@ -86,12 +86,12 @@ def _line(line: str) -> tuple[Quantity | str | None, bool]:
     return HEDGE, True
   first, *later = sentences(line)
   direct = _direct(first)
-  rest = [sentence for sentence in later if re.search(r"\d", sentence)]
+  numeric_sentences = [sentence for sentence in later if re.search(r"\d", sentence)]
   if direct is not None:
     narrates = not isinstance(direct, str) and _VERB.search(first)
-    if not (narrates and any(CUE.search(sentence) for sentence in rest)):
-      return with_afterthoughts(direct, rest), True
-  for sentence in reversed([first, *rest]):
+    if not (narrates and any(CUE.search(sentence) for sentence in numeric_sentences)):
+      return with_afterthoughts(direct, numeric_sentences), True
+  for sentence in reversed([first, *numeric_sentences]):
     if (number := _sentence(sentence)) is not None:
       return number, False
   return None, False
@@ -105,12 +105,12 @@ def _direct(sentence: str) -> Quantity | str | None:
   if (number := quantity(text)) is not None:
     return HEDGE if ends_as_bound(text) else number
   for end in _HEAD_END.finditer(text):
-    head, rest = quantity(text[:end.start()]), text[end.start():]
+    head, remainder = quantity(text[:end.start()]), text[end.start():]
     if head is not None:
-      clause = re.split(r"[,;(]", clauses.before_reason(rest), maxsplit=1)[0]
-      if _RELATION.search(clause) or clauses.concludes_later(rest):
+      clause = re.split(r"[,;(]", clauses.before_reason(remainder), maxsplit=1)[0]
+      if _RELATION.search(clause) or clauses.concludes_later(remainder):
         return None
-      return HEDGE if is_hedged(head, rest) else head
+      return HEDGE if is_hedged(head, remainder) else head
     if re.search(r"\d.*\d", text[:end.start()]):
       return None
   return None
@@ -135,13 +135,13 @@ def _equation(text: str) -> Quantity | str | None:
   if len(assigned) > 1 and same(assigned) is None:
     return HEDGE
   *_, sign = _RELATION.finditer(text)
-  left, right = text[:sign.start()], text[sign.end():]
-  if unsolved(re.split(r"[,;:=]|\s(?:(?:so|and|or|is|an?)\s)+", left)[-1]):
+  lhs, rhs = text[:sign.start()], text[sign.end():]
+  if unsolved(re.split(r"[,;:=]|\s(?:(?:so|and|or|is|an?)\s)+", lhs)[-1]):
     return HEDGE
-  before = quantity(_FILLER.sub("", left.strip(), count=1))
-  after = _direct(right)
+  before = quantity(_FILLER.sub("", lhs.strip(), count=1))
+  after = _direct(rhs)
   if after is None:
-    after = _chosen(numbers(right), right)
+    after = _chosen(numbers(rhs), rhs)
   if before is None:
     return after
   if after is None or isinstance(after, str) or (sign[0] != "=" and not equal(before, after)):

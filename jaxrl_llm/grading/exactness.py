@@ -41,11 +41,11 @@ def _differ_exactly(gold, answer) -> bool:
   return any(map(_differ_exactly, *parts))
 
 
-def _right_side(expression, other):
-  """Returns the right side of an equation, if the other is none or has the same left side."""
+def _right_side(expression, counterpart):
+  """Returns the rhs of an equation, if the counterpart is no equation or has the same lhs."""
   import sympy
   if isinstance(expression, sympy.Eq) and (
-      not isinstance(other, sympy.Eq) or expression.lhs == other.lhs):
+      not isinstance(counterpart, sympy.Eq) or expression.lhs == counterpart.lhs):
     return expression.rhs
   return expression
 

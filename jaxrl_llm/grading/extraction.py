@@ -62,11 +62,11 @@ def answer_boxes(text: str) -> list[str]:
 
 def without_boxes(text: str) -> str:
   """Returns the text with every box taken out."""
-  rest, position = [], 0
+  segments, position = [], 0
   for start, end, _ in _spans(text):
-    rest.append(text[position:start])
+    segments.append(text[position:start])
     position = end
-  return " ".join([*rest, text[position:]])
+  return " ".join([*segments, text[position:]])
 
 
 def _spans(text: str) -> list[tuple[int, int, str | None]]:
@@ -107,9 +107,9 @@ def answer_text(text: str) -> str | None:
   if not ends:
     return None
   for end in reversed(ends):
-    rest = text[end:end + LONGEST_LINE].lstrip(" \t*_:").lstrip("\n ")
-    if re.search(r"\d", rest.split("\n", 1)[0]):
-      return rest
+    remainder = text[end:end + LONGEST_LINE].lstrip(" \t*_:").lstrip("\n ")
+    if re.search(r"\d", remainder.split("\n", 1)[0]):
+      return remainder
   return ""
 
 

@@ -198,10 +198,10 @@ def _number_in_box(box: str) -> Quantity | None:
   number = quantity(without_label(box))
   if number is not None:
     return number
-  left, sign, right = box.rpartition("=")
-  listed = re.search(r"[,;]", left) or inequalities.AND.search(left)
-  if sign and not (listed or unsolved(left) or contradicts(box)):
-    number = quantity(right)
+  lhs, sign, rhs = box.rpartition("=")
+  listed = re.search(r"[,;]", lhs) or inequalities.AND.search(lhs)
+  if sign and not (listed or unsolved(lhs) or contradicts(box)):
+    number = quantity(rhs)
   return worded(box) if number is None and r"\text" in box else number
 
 

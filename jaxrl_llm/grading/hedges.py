@@ -37,7 +37,7 @@ def _offers_another(head: Quantity, after: str) -> bool:
   candidate = after.split(",")[0]
   candidate = candidate.rpartition("=")[2]  # of "5, 2 + 3 = 5" the result
   free_numbers = [number.value for number in numbers(candidate) if number.is_free]
-  if any(not equal(head, other) for other in free_numbers):
+  if any(not equal(head, value) for value in free_numbers):
     return True
   return bool(_NUMERAL.match(after)) and not _ONE_OF.match(after)
 
@@ -52,7 +52,7 @@ def with_afterthoughts(direct: Quantity | str, rest: list[str]) -> Quantity | st
   """Returns the number that a line begins with, unless the next sentence offers another."""
   if rest and not isinstance(direct, str) and _AFTERTHOUGHT.match(rest[0]):
     free_numbers = [number.value for number in numbers(rest[0]) if number.is_free]
-    if any(not equal(direct, other) for other in free_numbers):
+    if any(not equal(direct, value) for value in free_numbers):
       return HEDGE
   return direct
 

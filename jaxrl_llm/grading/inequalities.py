@@ -49,8 +49,8 @@ def _one_interval(text: str) -> tuple[str, str] | None:
     if all(sign in (">", ">=") for sign in signs):
       sides, signs = sides[::-1], [_FLIPPED[sign] for sign in signs[::-1]]
     if all(sign in ("<", "<=") for sign in signs):
-      left, right = "(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]"
-      return sides[1], f"{left}{sides[0]},{sides[2]}{right}"
+      opening, closing = "(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]"
+      return sides[1], f"{opening}{sides[0]},{sides[2]}{closing}"
   return None
 
 

@@ -115,8 +115,8 @@ def plus_minus(text: str) -> str:
 
 
 def _signed(part: str, signs: str) -> str:
-  chosen = {r"\pm": signs[0], r"\mp": signs[1]}
-  return _PM.sub(lambda match: chosen[match[0].strip()], part).strip().removeprefix("+")
+  replacements = {r"\pm": signs[0], r"\mp": signs[1]}
+  return _PM.sub(lambda match: replacements[match[0].strip()], part).strip().removeprefix("+")
 
 
 def _plain_digits(text: str) -> str:
@@ -150,9 +150,9 @@ def _progression(text: str) -> str:
 
 def _periodic(match: re.Match) -> str:
   integer, fixed, period = match[1] or "0", match[2], match[3] or match[4]
-  below = (10**len(period) - 1) * 10**len(fixed)
-  above = int(integer + fixed + period) - int(integer + fixed)
-  return rf"\frac{{{above}}}{{{below}}}"
+  denominator = (10**len(period) - 1) * 10**len(fixed)
+  numerator = int(integer + fixed + period) - int(integer + fixed)
+  return rf"\frac{{{numerator}}}{{{denominator}}}"
 
 
 def _words(text: str) -> str:

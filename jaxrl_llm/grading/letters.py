@@ -104,7 +104,7 @@ def _is_joined(text: str, end: int, label: str) -> bool:
   if spaced := _SPACED.match(text, end):
     return bool(set(_RUN_LETTER.findall(spaced[0])) - {label})
   run = _RUN.match(text, end)
-  joined_letters = {other.upper() for other in _RUN_LETTER.findall(run[0])} - {label}
+  joined_letters = {letter.upper() for letter in _RUN_LETTER.findall(run[0])} - {label}
   return bool(joined_letters) and not _CLAUSE.match(text, run.end())
 
 
@@ -114,10 +114,11 @@ def _on_lines(text: str) -> str | None:
   A last line that is only a letter counts alone, unless the line before is only another.
   """
   lines = [line for line in text.splitlines()[-200:] if line.strip()]
-  alone = [match and (match[1] or match[2]).upper()
-           for match in map(_ALONE.fullmatch, map(_plain, lines[-2:]))]
-  if alone and alone[-1]:
-    return None if len(alone) > 1 and alone[0] not in (None, alone[1]) else alone[-1]
+  last_letters = [match and (match[1] or match[2]).upper()
+                  for match in map(_ALONE.fullmatch, map(_plain, lines[-2:]))]
+  if last_letters and last_letters[-1]:
+    differ = len(last_letters) > 1 and last_letters[0] not in (None, last_letters[1])
+    return None if differ else last_letters[-1]
   if single := _SINGLE.fullmatch(text):
     return single[1].upper()
   matches = [match for match in map(_LABELLED.match, lines)

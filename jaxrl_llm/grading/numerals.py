@@ -98,8 +98,8 @@ def _value(text: str, match: re.Match) -> Quantity | None:
   """Returns a number with the percent sign, scale or known unit after it."""
   money = _MONEY.search(text, max(0, match.start() - 3), match.start())
   digits = text[money.start() if money else match.start():match.end()]
-  behind = _BEHIND.match(text, match.end())[0]
-  words = behind.split(" ")
+  suffix = _BEHIND.match(text, match.end())[0]
+  words = suffix.split(" ")
   for count in range(len(words), 0, -1):
     tail = " ".join(words[:count])
     value = quantity(digits + tail)

@@ -59,9 +59,9 @@ def unsolved(left: str) -> bool:
 
 def contradicts(equation: str) -> bool:
   """Returns whether an equation sets two numbers equal that differ, 9 = 10."""
-  left, _, right = equation.rpartition("=")
-  left_value, right_value = quantity(_last_item(left)), quantity(right)
-  return left_value is not None and right_value is not None and not equal(left_value, right_value)
+  lhs, _, rhs = equation.rpartition("=")
+  lhs_value, rhs_value = quantity(_last_item(lhs)), quantity(rhs)
+  return lhs_value is not None and rhs_value is not None and not equal(lhs_value, rhs_value)
 
 
 def _last_item(text: str) -> str:
@@ -165,14 +165,14 @@ def _by_names(gold: str, answer: str) -> tuple[str, str] | None:
     return (_tuple(gold_values), _tuple(answer_values)) if same else None
   if not (gold_values or answer_values):
     return gold, answer
-  values, other = (gold_values, answer) if gold_values else (answer_values, gold)
-  if _brackets(other) in ("{", "["):
+  values, tuple_text = (gold_values, answer) if gold_values else (answer_values, gold)
+  if _brackets(tuple_text) in ("{", "["):
     return None
-  if not _brackets(other):
-    if "=" in other or len(list_parts(other)) != len(values):
+  if not _brackets(tuple_text):
+    if "=" in tuple_text or len(list_parts(tuple_text)) != len(values):
       return gold, answer
-    other = f"({other})"
-  return (_tuple(values), other) if gold_values else (other, _tuple(values))
+    tuple_text = f"({tuple_text})"
+  return (_tuple(values), tuple_text) if gold_values else (tuple_text, _tuple(values))
 
 
 def _assigned(text: str) -> dict[str, str]:

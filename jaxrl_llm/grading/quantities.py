@@ -44,25 +44,25 @@ def quantity(text: str) -> Quantity | None:
   text = _WORDED.sub(r"\1", text)
   text = fractions(undecorated(text).replace("{,}", ",")).strip()
   money = _MONEY.match(text)
-  sign, rest = 1, text[money.end():] if money else text
+  sign, body = 1, text[money.end():] if money else text
   if money and money[1] == "-":
     sign = -1
-  parsed = _number(rest)
+  parsed = _number(body)
   if parsed is None:
     return None
   value, end, digits = parsed
-  behind = _BEHIND.fullmatch(rest, end)
-  if behind is None:
+  suffix = _BEHIND.fullmatch(body, end)
+  if suffix is None:
     return None
-  percent, text = bool(behind["percent"]), behind["unit"]
+  percent, text = bool(suffix["percent"]), suffix["unit"]
   if scale := _SCALE.match(text):
     value, text = value * 10**_ZEROS[scale[1]], text[scale.end():]
-  unit = _unit(text, spaced=rest[end:end + 1].isspace())
+  unit = _unit(text, spaced=body[end:end + 1].isspace())
   if unit is None:
     return None
   if money and "$" in money[0] and not unit:
     unit = "dollar"
-  return Quantity(sign * value, percent, "degree" if behind["degree"] else unit, digits)
+  return Quantity(sign * value, percent, "degree" if suffix["degree"] else unit, digits)
 
 
 def equal(gold: Quantity, answer: Quantity) -> bool:
@@ -118,10 +118,10 @@ def _last(text: str) -> tuple[Fraction, bool] | None:
   match = next(iter(deque(NUMBER.finditer(text), maxlen=1)), None)
   if match is None or len(match[0]) > LONGEST:
     return None
-  below = int(match[3] or 1)
-  if below == 0:
+  denominator = int(match[3] or 1)
+  if denominator == 0:
     return None
-  value, sign = Fraction(Decimal(match[2].replace(",", ""))) / below, match[1]
+  value, sign = Fraction(Decimal(match[2].replace(",", ""))) / denominator, match[1]
   before, after = text[max(0, match.start() - 12):match.start()], text[match.end():match.end() + 8]
   if value < 1 and match[3] and not sign and (integer := _WHOLE.search(before)):
     value, sign, before = value + int(integer[2]), integer[1], before[:integer.start()]  # 2 3/4
@@ -151,13 +151,15 @@ def _digits(pattern: re.Pattern, match: re.Match) -> tuple[int, int] | None:
 
 
 def _mixed(match: re.Match) -> Fraction | None:
-  below = int(match["below"])
-  return None if below == 0 else int(match["whole"]) + Fraction(int(match["above"]), below)
+  denominator = int(match["below"])
+  if denominator == 0:
+    return None
+  return int(match["whole"]) + Fraction(int(match["above"]), denominator)
 
 
 def _ratio(match: re.Match) -> Fraction | None:
-  above, below = _exact(match["above"]), _exact(match["below"])
-  return None if below == 0 else above / below
+  numerator, denominator = _exact(match["above"]), _exact(match["below"])
+  return None if denominator == 0 else numerator / denominator
 
 
 def _power(match: re.Match) -> Fraction:

@@ -38,13 +38,13 @@ def parse(text: str) -> Unit | None:
   exponents: dict[str, int] = {}
   factor, position = 1.0, 0
   for match in _PART.finditer(words):
-    known = _known(match[2])
-    if known is None or match.start() != position:
+    definition = _known(match[2])
+    if definition is None or match.start() != position:
       return None
     position = match.end()
     power = int(match[3] or 1) * (-1 if match[1] == "/" else 1)
-    exponents[known[0]] = exponents.get(known[0], 0) + power
-    factor *= known[1]**power
+    exponents[definition[0]] = exponents.get(definition[0], 0) + power
+    factor *= definition[1]**power
   if not words or position != len(words):
     return None
   return tuple(sorted((base, power) for base, power in exponents.items() if power)), factor

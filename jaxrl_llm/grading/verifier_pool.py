@@ -171,10 +171,10 @@ class _Worker:
       exit_cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
       return {"error": exit_cause}
     self._buffer += chunk
-    line, newline, rest = self._buffer.partition(b"\n")
+    line, newline, remainder = self._buffer.partition(b"\n")
     if not newline:
       return None
-    self._buffer = rest
+    self._buffer = remainder
     return json.loads(line)
 
   @property

@@ -66,13 +66,13 @@ def exchange(name: str, value: Any) -> list:
   turn = _round[name]
   _round[name] += 1
   if is_main():
-    parts = [pickle.dumps(value), *(_get(_key(name, turn, other), other)
-                                    for other in range(1, count()))]
+    parts = [pickle.dumps(value), *(_get(_key(name, turn, peer), peer)
+                                    for peer in range(1, count()))]
     _set_pieces(_key(name, turn, 0), pickle.dumps(parts))
   else:
     _set_pieces(_key(name, turn, index()), pickle.dumps(value))
     parts = pickle.loads(_get(_key(name, turn, 0), 0))
-  values = [value if other == index() else pickle.loads(part) for other, part in enumerate(parts)]
+  values = [value if peer == index() else pickle.loads(part) for peer, part in enumerate(parts)]
   # Whoever is here has the values of all, so all have begun this round and ended the one before.
   if turn:
     jax_private.key_value_client().key_value_delete(_key(name, turn - 1, index()))
@@ -88,12 +88,12 @@ def deal(name: str, values: list) -> list:
     return list(values)
   turn = _round[name]
   _round[name] += 1
-  for other, value in enumerate(values):
-    if other != index():
-      _set_pieces(f"{_key(name, turn, index())}/to/{other}", pickle.dumps(value))
-  received = [values[index()] if other == index()
-              else pickle.loads(_get(f"{_key(name, turn, other)}/to/{index()}", other))
-              for other in range(count())]
+  for peer, value in enumerate(values):
+    if peer != index():
+      _set_pieces(f"{_key(name, turn, index())}/to/{peer}", pickle.dumps(value))
+  received = [values[index()] if peer == index()
+              else pickle.loads(_get(f"{_key(name, turn, peer)}/to/{index()}", peer))
+              for peer in range(count())]
   if turn:
     jax_private.key_value_client().key_value_delete(_key(name, turn - 1, index()))
   return received

@@ -56,8 +56,10 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
   Raises:
     ConfigError: no device is left to train on, or there are several processes.
   """
-  _, rest = _divided(cfg, devices)
-  return _mesh(rest, (len(rest), 1, 1, 1)) if rest else of_whole_rows(of_process(mesh))
+  _, rollout_devices = _divided(cfg, devices)
+  if not rollout_devices:
+    return of_whole_rows(of_process(mesh))
+  return _mesh(rollout_devices, (len(rollout_devices), 1, 1, 1))
 
 
 def of_process(mesh: Mesh) -> Mesh:
@@ -125,16 +127,16 @@ def training_devices(cfg: MeshConfig, devices=None) -> list:
 def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
   """Returns (devices that train, the devices of `mesh.rollout`)."""
   devices = list(jax.devices() if devices is None else devices)
-  left = len(devices) - cfg.rollout
+  num_train = len(devices) - cfg.rollout
   if cfg.rollout and jax.process_count() > 1:
     raise ConfigError(
         f"mesh.rollout = {cfg.rollout} with {jax.process_count()} processes: allowed is 0. "
         "Fix: mesh.rollout=0, or one process.")
-  if left < 1:
+  if num_train < 1:
     raise ConfigError(
         f"mesh.rollout = {cfg.rollout} leaves none of the {len(devices)} devices to train on. "
         f"Fix: mesh.rollout={len(devices) - 1} or less.")
-  return devices[:left], devices[left:]
+  return devices[:num_train], devices[num_train:]
 
 
 def _mesh(devices, shape: tuple[int, ...]) -> Mesh:

@@ -50,9 +50,9 @@ class RollCall:
       self._peers[0] = self._connect(end, wait)
     else:
       self._accept(end, wait)
-    for other, peer in self._peers.items():
-      threading.Thread(target=self._listen, args=(other, peer), daemon=True,
-                       name=f"roll-call-{other}").start()
+    for peer_index, peer in self._peers.items():
+      threading.Thread(target=self._listen, args=(peer_index, peer), daemon=True,
+                       name=f"roll-call-{peer_index}").start()
 
   def leave(self, failure: str | None = None) -> None:
     """Says that this process is done, or why it failed, and stops watching the others."""
@@ -103,13 +103,13 @@ class RollCall:
     """Takes a connection in, if it is one of the run's processes."""
     kind, text = peer.hear(timeout=5.0) or ("", "")
     number, _, name = text.partition(" ")
-    known = kind == HELLO and number.isdecimal() and 0 < int(number[:9]) < self._count
+    is_member = kind == HELLO and number.isdecimal() and 0 < int(number[:9]) < self._count
     with self._guard:
-      known = known and int(number) not in self._peers
-      if known:
+      is_member = is_member and int(number) not in self._peers
+      if is_member:
         peer.name = name
         self._peers[int(number)] = peer
-    if not known:
+    if not is_member:
       peer.close()
 
   def _absent(self, wait: float) -> AbsentError:
@@ -142,20 +142,20 @@ class RollCall:
             "--coordinator, --processes and --process.")
       time.sleep(RETRY)
 
-  def _listen(self, other: int, peer: "_Peer") -> None:
+  def _listen(self, peer_index: int, peer: "_Peer") -> None:
     """Waits for what the other process says; its silence ends this one."""
     kind, text = peer.hear() or ("", "")
     if kind == DONE:
       return
-    self._end(other, text if kind in (FAILED, ENDED) else f"{peer.name} died")
+    self._end(peer_index, text if kind in (FAILED, ENDED) else f"{peer.name} died")
 
   def _end(self, dead: int, line: str) -> None:
     with self._guard:
       if self._over:
         return
       self._over = True
-    for other, peer in self._peers.items():
-      if other != dead and not self._index:
+    for peer_index, peer in self._peers.items():
+      if peer_index != dead and not self._index:
         peer.say(ENDED, line)
     self._on_end(line)
 

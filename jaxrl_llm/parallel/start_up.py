@@ -147,8 +147,8 @@ def _launched(wait: float) -> Place | None:
         f"JAX_COORDINATOR_ADDRESS={place.coordinator}, but no engine says how many processes there "
         "are. Fix: the flags --coordinator, --processes and --process, or unset the variable.")
   # JAX gives a process of SLURM the device of its number on the host, also if it is alone there.
-  alone = re.fullmatch(r"1(\(x\d+\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-  return dataclasses.replace(place, devices=None) if alone else place
+  single_process = re.fullmatch(r"1(\(x\d+\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+  return dataclasses.replace(place, devices=None) if single_process else place
 
 
 def _roll_call_address(coordinator: str) -> str:

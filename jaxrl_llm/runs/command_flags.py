@@ -34,11 +34,11 @@ def parse(arguments: list[str]) -> list[str]:
                       "another file that has get_config().")
   try:
     with _errors_only():  # ml_collections warns of None, which is refused here
-      rest = flags.FLAGS(arguments)
+      positionals = flags.FLAGS(arguments)
     if path and "config" in flags.FLAGS and not hasattr(flags.FLAGS["config"].value, "items"):
       raise ConfigError(f"--config={path}: get_config() returned "
                         f"{shown(flags.FLAGS['config'].value)}. Fix: return the config.")
-    return rest
+    return positionals
   except ConfigError:
     raise  # of the config file, which named an unknown preset or the like
   # An unknown section. `from_dict` refuses unknown keys of a known one.
@@ -50,8 +50,9 @@ def parse(arguments: list[str]) -> list[str]:
     nearest = f"; nearest known key: {nearest[1]}" if nearest else ""
     section = name.strip("'\"")
     full = next((key for key in _keys(arguments) if f".{section}." in f".{key}."), section)
-    if below := re.search(r"Attempting to lookup: ([\w.]+)", name):  # a key in one that has a value
-      name = full = below[1]
+    # A key in one that has a value.
+    if lookup := re.search(r"Attempting to lookup: ([\w.]+)", name):
+      name = full = lookup[1]
     hint_text = paper_table.key_now(name) or convert.section_hint(section, full) or nearest
     fix = "" if "Fix: " in hint_text else ". Fix: a key of `python -m jaxrl_llm.config --all`."
     raise ConfigError(f"unknown key: {name[:300]}{hint_text}{fix}") from error

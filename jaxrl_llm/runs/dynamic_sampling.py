@@ -60,10 +60,10 @@ def sample_batch(source: RolloutSource, params: Params, step: jax.Array,
       "dynamic_sampling/kept_groups": float(tally[MIXED] / tally.sum()),
       "dynamic_sampling/tokens": float(sum(processes.exchange("tokens", tokens))),
   }
-  joined = _dealt(_join(draws), counts, prompts, group_size)
+  local_batch = _dealt(_join(draws), counts, prompts, group_size)
   pooled = pooled_metrics(processes.exchange("samplers", pooled_metrics(metrics)))
-  return dataclasses.replace(joined, rollout=parallel.to_global(joined.host, source.sampler.mesh),
-                             metrics=pooled | added)
+  rollout = parallel.to_global(local_batch.host, source.sampler.mesh)
+  return dataclasses.replace(local_batch, rollout=rollout, metrics=pooled | added)
 
 
 def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
@@ -80,7 +80,7 @@ def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
   return np.where(keep.sum(1) < 2, UNSCORED, np.where(high > low, MIXED, constant))
 
 
-def _dealt(mixed: RolloutBatch, counts: list[list[int]], groups: int,
+def _dealt(local_groups: RolloutBatch, counts: list[list[int]], groups: int,
            group_size: int) -> RolloutBatch:
   """This process's share of the first `groups` groups of all processes.
 
@@ -88,7 +88,7 @@ def _dealt(mixed: RolloutBatch, counts: list[list[int]], groups: int,
   taken does not depend on how many processes there are.
 
   Args:
-    mixed: this process's groups, in the order of the draws.
+    local_groups: this process's groups, in the order of the draws.
     counts: of the groups of each process, for each draw.
   """
   owner = np.concatenate([np.repeat(np.arange(len(draw)), draw) for draw in counts])
@@ -98,8 +98,10 @@ def _dealt(mixed: RolloutBatch, counts: list[list[int]], groups: int,
   owner, nth = owner[:groups], nth[:groups]
   target = np.arange(groups) // (groups // processes.count())
   mine = owner == processes.index()
-  received = processes.deal("groups", [_take(mixed, nth[mine & (target == other)], group_size)
-                                       for other in range(processes.count())])
+  received = processes.deal("groups", [
+      _take(local_groups, nth[mine & (target == receiver)], group_size)
+      for receiver in range(processes.count())
+  ])
   # They come owner by owner, and go into the order of all.
   order = np.argsort(owner[target == processes.index()], kind="stable")
   return _take(_join(received), np.argsort(order), group_size)

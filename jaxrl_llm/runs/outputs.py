@@ -228,23 +228,23 @@ class RunRecords(Records):
       write_line(self._outputs, self._pending)
       self._pending = None
 
-  def _keep_finished(self, run: RunState, done: int) -> None:
+  def _keep_finished(self, run: RunState, iteration: int) -> None:
     """Writes and saves what was finished before an iteration that cannot be sampled.
 
     Several processes keep what was saved before: the others may not know of the error, and all must
     save together.
 
     Args:
-      run: the state after iteration `done`.
+      run: the state after `iteration`.
 
     Raises:
-      NonFiniteError: the updates of iteration `done` are not finite, which explains the rest.
+      NonFiniteError: the updates of `iteration` are not finite, which explains the rest.
     """
     if self._loop.source.multi_process:
       return
     self._write_pending()
-    if self._outputs.checkpoints.latest() != done:
-      self._outputs.save(done, run.saved(), wait=True)
+    if self._outputs.checkpoints.latest() != iteration:
+      self._outputs.save(iteration, run.saved(), wait=True)
 
 
 def write_rollouts(directory: Path, iteration: int, rows: list[dict], files: RolloutFilesConfig,

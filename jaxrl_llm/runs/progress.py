@@ -58,10 +58,10 @@ class Progress:
     self._last = iteration, evaluation
     if processes.is_main():
       with _warned_only():
-        shown = zip(evaluation.problems, evaluation.texts, evaluation.correct, strict=True)
+        rows = zip(evaluation.problems, evaluation.texts, evaluation.correct, strict=True)
         strips.add(self._directory, iteration,
                    [(problem.prompt, problem.answer, text, bool(correct))
-                    for problem, text, correct in itertools.islice(shown, strips.PROBLEMS)])
+                    for problem, text, correct in itertools.islice(rows, strips.PROBLEMS)])
     now = time.perf_counter()
     last = iteration == self._loop.schedule.iterations
     due = self._written is None or now - self._written >= SPACING * self._took

@@ -36,9 +36,9 @@ def _gather_rewards(verdicts: Verdicts, host: Rollout) -> tuple[Verdicts, Rollou
              for name in ("length", "prompt_length", "truncated", "group_id")}
   parts = processes.exchange("shaping", (verdicts.rewards, verdicts.correct, verdicts.keep,
                                          *lengths.values()))
-  rewards, correct, keep, *joined = map(np.concatenate, zip(*parts, strict=True))
+  rewards, correct, keep, *columns = map(np.concatenate, zip(*parts, strict=True))
   return (Verdicts(rewards, correct, keep, [], []),
-          host.replace(**dict(zip(lengths, joined, strict=True))))
+          host.replace(**dict(zip(lengths, columns, strict=True))))
 
 
 def shaped(verdicts: Verdicts, host: Rollout,

@@ -102,8 +102,8 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
       folder = folders.path_of(processes.from_main("workdir", claimed))
       settings = OutputSettings(folder, sets, cfg.writer, cfg.checkpoint, cfg.evaluation.patience,
                                 to_dict(cfg))
-      read = functools.partial(warm_start, cfg, learner, task.tokenizer, folder)
-      return _run(loop, read, settings, clock, received)
+      make_start = functools.partial(warm_start, cfg, learner, task.tokenizer, folder)
+      return _run(loop, make_start, settings, clock, received)
 
 
 def check(cfg) -> None:
@@ -140,12 +140,12 @@ class _StartParams:
     return self.learner.merged(self.start or self.read())
 
 
-def _run(loop: Loop, read: Callable[[], Start], settings: OutputSettings, clock: Clock,
+def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, clock: Clock,
          received: Signals) -> dict[str, float]:
   """Warm start, all iterations and the report, in a folder that is the run's.
 
   Args:
-    read: makes the warm start, or reads it from the folder.
+    make_start: makes the warm start, or reads it from the folder.
     received: the signals that may end the run.
   """
   learner, folder, tokenizer = loop.learner, settings.directory, loop.source.task.tokenizer
@@ -154,9 +154,9 @@ def _run(loop: Loop, read: Callable[[], Start], settings: OutputSettings, clock:
     with folders.local(folder / "tokenizer") as local:
       local.mkdir(parents=True, exist_ok=True)  # else transformers logs, and writes nothing
       tokenizer.save_pretrained(local)
-  start = read()
+  start = make_start()
   reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None
-  before = _StartParams(learner, reference, None if start.frozen is None else start, read)
+  before = _StartParams(learner, reference, None if start.frozen is None else start, make_start)
   report = Progress(loop, settings.sets[0] if settings.sets else None, before, folder)
   best = Best(settings.checkpoint.best, settings.patience, folder)
   with contextlib.closing(_metrics_writer(settings)) as writer:
@@ -164,11 +164,11 @@ def _run(loop: Loop, read: Callable[[], Start], settings: OutputSettings, clock:
       outputs = Outputs(folder, checkpoints, writer, best, report, clock, settings.sets, received,
                         set())
       with report.until_interrupted():
-        state, done = _restore_or_start(loop, start, outputs)
+        state, iteration = _restore_or_start(loop, start, outputs)
         del start  # its trained leaves were copied
         if not best.stop:
-          state, done = _train(loop, state, reference, done, outputs)
-  return report.finish(done, learner.merged(state.state))
+          state, iteration = _train(loop, state, reference, iteration, outputs)
+  return report.finish(iteration, learner.merged(state.state))
 
 
 def _metrics_writer(settings: OutputSettings) -> writers.MetricsWriter | writers.NoWriter:
@@ -179,16 +179,16 @@ def _metrics_writer(settings: OutputSettings) -> writers.MetricsWriter | writers
   return writers.MetricsWriter(directory, Copies(settings.writer, directory, settings.values))
 
 
-def _train(loop: Loop, run: RunState, reference: Params | None, done: int,
+def _train(loop: Loop, run: RunState, reference: Params | None, start_iteration: int,
            outputs: Outputs) -> tuple[RunState, int]:
-  """Runs the iterations after `done`; returns the final state and the last iteration.
+  """Runs the iterations after `start_iteration`; returns the final state and the last iteration.
 
   Raises:
     Terminated: SIGTERM came, in any process; the iteration was saved.
   """
-  records, iteration = RunRecords(loop, outputs), done
+  records, iteration = RunRecords(loop, outputs), start_iteration
   with Ahead(loop.source) if loop.schedule.overlap else contextlib.nullcontext() as ahead:
-    for iteration in records.iterations(done):
+    for iteration in records.iterations(start_iteration):
       run = iterate(loop, run, reference, iteration, ahead, records).run
       if records.ended:
         break

@@ -97,13 +97,13 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
   needs_answer = tools is not None and tools.protocol.needs_answer
   texts = []
   for row in range(rollout.tokens.shape[0]):
-    read, length = rollout.mask[row].copy(), rollout.length[row]
+    mask, length = rollout.mask[row].copy(), rollout.length[row]
     reason = rollout.stop_reason[row]
     if reason == STOP_ENVIRONMENT:
-      read[np.flatnonzero(read)[-1]:length] = True
-    ids = rollout.tokens[row][read]
+      mask[np.flatnonzero(mask)[-1]:length] = True
+    ids = rollout.tokens[row][mask]
     if needs_answer:
-      turns = rollout.turn_id[row][read]
+      turns = rollout.turn_id[row][mask]
       texts.append(_stated(tokenizer, tools, ids, turns, cut=reason == STOP_LENGTH))
     elif reason == STOP_STRING:
       # Decoded as StopStrings does: tidied spaces could break the string.

@@ -140,7 +140,7 @@ def library_folders() -> list[str]:
             sysconfig.get_config_var("LIBDIR")]
   candidates = [*prefix, *python, *SYSTEM_FOLDERS]
   folders = sorted({os.path.realpath(path) for path in candidates if path and os.path.isdir(path)})
-  return [path for path in folders if not any(path.startswith(f"{other}/") for other in folders)]
+  return [path for path in folders if not any(path.startswith(f"{parent}/") for parent in folders)]
 
 
 def enter_own_files() -> None:

@@ -223,8 +223,8 @@ class Server:
       poll.register(handle, select.POLLIN)
     by_number = {stream.read_end: stream for stream in streams}
     try:
-      while (left := deadline - time.monotonic()) > 0:
-        events = poll.poll(1000 * left if handle is not None else min(5, 1000 * left))
+      while (time_left := deadline - time.monotonic()) > 0:
+        events = poll.poll(1000 * time_left if handle is not None else min(5, 1000 * time_left))
         for number, _ in events:
           if number == self.requests:
             return None

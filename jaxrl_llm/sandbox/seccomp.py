@@ -96,10 +96,10 @@ def machine() -> tuple[int, int]:
   Raises:
     OSError: an architecture whose numbers are not listed here.
   """
-  known = os.uname().machine, 64 if sys.maxsize > 1 << 32 else 32
-  if known not in MACHINES or sys.byteorder != "little":
-    raise OSError(errno.ENOSYS, f"seccomp: no table of calls for {known[0]}")
-  return MACHINES[known]
+  architecture = os.uname().machine, 64 if sys.maxsize > 1 << 32 else 32
+  if architecture not in MACHINES or sys.byteorder != "little":
+    raise OSError(errno.ENOSYS, f"seccomp: no table of calls for {architecture[0]}")
+  return MACHINES[architecture]
 
 
 def program(architecture: int, column: int) -> list[tuple[int, int, int, int]]:

@@ -102,20 +102,20 @@ def remove_torn(path: Path) -> None:
 
   Looks at files that were written since the last look only.
   """
-  read = jax_private.decompressor()
-  if read is None:
+  decompress = jax_private.decompressor()
+  if decompress is None:
     return  # then such a program costs one warning and its compilation
   stamp = path / STAMP
   since = stamp.stat().st_mtime if stamp.exists() else 0.0
   stamp.touch()
   for file in path.glob("*-cache"):
-    _remove_unreadable(file, since - 1.0, read)
+    _remove_unreadable(file, since - 1.0, decompress)
 
 
-def _remove_unreadable(file: Path, since: float, read: Callable[[bytes], bytes]) -> None:
+def _remove_unreadable(file: Path, since: float, decompress: Callable[[bytes], bytes]) -> None:
   try:
     if file.stat().st_mtime >= since:
-      read(file.read_bytes())
+      decompress(file.read_bytes())
   except OSError:
     pass  # another process removed it
   except Exception as error:  # zlib and zstd have errors of their own
@@ -129,9 +129,9 @@ def prune(entries: Iterable[Path], limit: int) -> None:
   Args:
     entries: files or folders. Another process may remove them meanwhile.
   """
-  known = sorted(((*size_and_time(path), path) for path in entries), key=_by_time)
-  total = sum(size for size, _, _ in known)
-  for size, _, path in known:
+  entries_by_age = sorted(((*size_and_time(path), path) for path in entries), key=_by_time)
+  total = sum(size for size, _, _ in entries_by_age)
+  for size, _, path in entries_by_age:
     if total <= limit:
       return
     remove(path)

@@ -142,16 +142,16 @@ class Checkpoints:
       damage = first_line(error)
     return next((text for text in processes.exchange("damage", damage) if text), None)
 
-  def _set_aside(self, reasons: dict[int, str], chosen: int) -> None:
+  def _set_aside(self, reasons: dict[int, str], resume_iteration: int) -> None:
     """Moves the checkpoints after the chosen one out of the way; `reasons` says why, of each."""
-    newer = [iteration for iteration in reasons if iteration > chosen]
+    newer = [iteration for iteration in reasons if iteration > resume_iteration]
     for iteration in newer if processes.is_main() else ():
       aside = self._directory.parent / f"torn_checkpoint_{iteration}"
       if aside.exists():
         folders.remove(aside)
       folders.move(self._directory / str(iteration), aside)
       logger.warning("checkpoint %s %s and was set aside; resuming from that of iteration %d",
-                     self._directory / str(iteration), reasons[iteration], chosen)
+                     self._directory / str(iteration), reasons[iteration], resume_iteration)
     if newer:
       processes.exchange("set aside", None)
       self._manager.reload()

@@ -63,8 +63,8 @@ def damage(folder: Path, share: slice = slice(None)) -> str | None:
     return f"{missing} is missing"
   digests = _digests([folder / name for name, _ in listed])
   changed = [name for (name, digest), now in zip(listed, digests, strict=True) if digest != now]
-  others = f" and {len(changed) - 1} more" if changed[1:] else ""
-  return f"{changed[0]}{others} changed since it was written" if changed else None
+  suffix = f" and {len(changed) - 1} more" if changed[1:] else ""
+  return f"{changed[0]}{suffix} changed since it was written" if changed else None
 
 
 def _digests(files: list[Path]) -> list[str]:

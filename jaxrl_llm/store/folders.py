@@ -119,19 +119,19 @@ def local_copy(address: str) -> Path:
     raise FileNotFoundError(errno.ENOENT, "no such object or folder", address)
   place = root / address.removeprefix(BUCKET)
   noted = root / f".{hashlib.sha256(address.encode()).hexdigest()[:32]}.json"
-  known: dict[str, str] = json.loads(noted.read_text()) if noted.exists() else {}
+  generations: dict[str, str] = json.loads(noted.read_text()) if noted.exists() else {}
   for name in names:
     file = place / name
-    before = bytes.fromhex(known.get(name, "")) if file.exists() else b""
+    before = bytes.fromhex(generations.get(name, "")) if file.exists() else b""
     content, generation = buckets.read("/".join(filter(None, (address, name))), before or None)
     if content is not None:
       file.parent.mkdir(parents=True, exist_ok=True)
       write_atomically(file, content)
-    known[name] = generation.hex()
-  for name in known.keys() - set(names):
-    del known[name]
+    generations[name] = generation.hex()
+  for name in generations.keys() - set(names):
+    del generations[name]
     (place / name).unlink(missing_ok=True)
-  write_atomically(noted, json.dumps(known))
+  write_atomically(noted, json.dumps(generations))
   return place
 
 

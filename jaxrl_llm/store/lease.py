@@ -128,10 +128,10 @@ def _wait_for_end(path: buckets.BucketPath, holder: Holder, generation: bytes) -
   end = time.monotonic() + VOID
   while time.monotonic() < end:
     time.sleep(EVERY / 5)
-    now, other = _read(path)
+    now, new_generation = _read(path)
     if now is None or now.released:
       return
-    if other != generation:
+    if new_generation != generation:
       raise HeldError(now.name)
 
 

@@ -175,5 +175,5 @@ def _commit() -> str | None:
 def _git(*arguments: str) -> str:
   """The output of a git command in the source tree."""
   command = ["git", "-C", str(Path(__file__).parent), *arguments]
-  done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-  return done.stdout.strip()
+  process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+  return process.stdout.strip()

@@ -74,10 +74,11 @@ def _columns(scores: Scores, rollout, cfg: BatchConfig) -> dict | None:
   Policies are counted by phases of `cfg.parts` updates: this phase makes the one after the current.
   """
   columns = {REFERENCE_COLUMN: scores.ref_log_probs} | (scores.columns or {})
-  read = {name: columns[name] for name in cfg.term_columns if name in columns}
+  term_columns = {name: columns[name] for name in cfg.term_columns if name in columns}
   if scores.step is not None:
-    read[SHARE] = share_of_policy(rollout.policy_step // cfg.parts, scores.step // cfg.parts + 1)
-  return read or None
+    term_columns[SHARE] = share_of_policy(rollout.policy_step // cfg.parts,
+                                          scores.step // cfg.parts + 1)
+  return term_columns or None
 
 
 def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:

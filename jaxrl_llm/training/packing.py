@@ -148,13 +148,13 @@ def first_fit(sizes: np.ndarray, bins: Bins, counts: Sequence[int] | None = None
     counts: rows of each item, none above a bin's; None: 1.
   """
   counts = [1] * len(sizes) if counts is None else counts
-  free = np.full(len(sizes), bins.capacity)
-  left = np.full(len(sizes), bins.rows)
+  free_tokens = np.full(len(sizes), bins.capacity)
+  free_rows = np.full(len(sizes), bins.rows)
   bin_members: list[list[int]] = [[] for _ in sizes]
   for unit in np.argsort(-sizes, kind="stable"):
-    bin_index = int(np.argmax((free >= sizes[unit]) & (left >= counts[unit])))
-    free[bin_index] -= sizes[unit]
-    left[bin_index] -= counts[unit]
+    bin_index = int(np.argmax((free_tokens >= sizes[unit]) & (free_rows >= counts[unit])))
+    free_tokens[bin_index] -= sizes[unit]
+    free_rows[bin_index] -= counts[unit]
     bin_members[bin_index].append(int(unit))
   return [members for members in bin_members if members]
 

@@ -40,8 +40,9 @@ def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
                       "Fix: updates.in_flight=False, and updates.staleness=1 instead.")
   in_order = cfg.server.url or _in_order(cfg.rollout, cfg.mesh, cfg.dynamic_sampling.enabled)
   if cfg.updates.overlap and not separate and mesh.size > 1 and not in_order:
-    alone = cfg.rollout.shared_prefix and not cfg.rollout.engine_per_device
-    fix = _rollout_devices_fix(cfg.mesh, mesh.size, 1 if alone else mesh.size - 1, sampled, trained)
+    single_device = cfg.rollout.shared_prefix and not cfg.rollout.engine_per_device
+    max_devices = 1 if single_device else mesh.size - 1
+    fix = _rollout_devices_fix(cfg.mesh, mesh.size, max_devices, sampled, trained)
     raise ConfigError(
         f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
         f"collectives may deadlock. Fix: {fix}updates.overlap=False.")
@@ -86,9 +87,9 @@ def _check_shared_prefix(rollout: RolloutConfig, mesh: Mesh) -> None:
   tensor = mesh.shape["tensor"]
   devices = tensor if rollout.engine_per_device else mesh.size
   if devices > 1:
-    other = "" if tensor > 1 else "rollout.engine_per_device=True, or "
+    alternative = "" if tensor > 1 else "rollout.engine_per_device=True, or "
     raise ConfigError(f"rollout.shared_prefix = True on {devices} devices that sample: "
-                      f"allowed is 1. Fix: {other}rollout.shared_prefix=False.")
+                      f"allowed is 1. Fix: {alternative}rollout.shared_prefix=False.")
 
 
 def check_heads(heads: int, mesh: MeshConfig) -> None:
@@ -133,14 +134,14 @@ def _check_rows(named_rows: list[tuple[str, int]], shards: int, axes: str) -> No
                         f"Fix: a multiple of {shards}.")
 
 
-def _rollout_devices_fix(mesh: MeshConfig, count: int, most: int, sampled: list[tuple[str, int]],
-                         trained: list[tuple[str, int]]) -> str:
+def _rollout_devices_fix(mesh: MeshConfig, count: int, max_devices: int,
+                         sampled: list[tuple[str, int]], trained: list[tuple[str, int]]) -> str:
   """Suggests a value of mesh.rollout for an error message, or '' if no value divides the rows.
 
   Of several values, suggests the one nearest to half of the `count` devices.
 
   Args:
-    most: devices that may sample.
+    max_devices: devices that may sample.
     sampled, trained: what the devices that sample and train divide.
   """
   def fits(sampling: int) -> bool:
@@ -152,7 +153,7 @@ def _rollout_devices_fix(mesh: MeshConfig, count: int, most: int, sampled: list[
   def distance(sampling: int) -> int:
     return abs(2 * sampling - count)
 
-  fitting = [sampling for sampling in range(1, most + 1) if fits(sampling)]
+  fitting = [sampling for sampling in range(1, max_devices + 1) if fits(sampling)]
   if not fitting or jax.process_count() > 1:
     return ""
   data_axis = "" if mesh.data < 0 else " with mesh.data=-1"

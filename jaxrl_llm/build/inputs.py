@@ -88,8 +88,8 @@ def digests(cfg: Config, only: str = "") -> Digests:
     key = f"teacher.{PRETRAINED}" + (f".{name}" if name else "")
     key_files[key] = _checkpoint_files(checkpoint)
   places = {key: files for key, files in key_files.items() if not only or key == only}
-  known = contents.digests(file for files in places.values() for file in files.values())
-  return {key: {address_of(name): known[file] for name, file in files.items()}
+  digest_by_file = contents.digests(file for files in places.values() for file in files.values())
+  return {key: {address_of(name): digest_by_file[file] for name, file in files.items()}
           for key, files in places.items() if files}
 
 

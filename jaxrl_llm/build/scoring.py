@@ -168,9 +168,9 @@ def _by_row(passes: tuple[ColumnFn, ...], place: int, *arguments, **packed) -> j
 
 @jax.jit
 def _with_teacher(teacher_index: jax.Array, index: int, values: jax.Array,
-                  others: jax.Array) -> jax.Array:
-  """`values` in the rows of the teacher with this index, `others` elsewhere; both [B, L]."""
-  return jnp.where((teacher_index == index)[:, None], values, others)
+                  fallback: jax.Array) -> jax.Array:
+  """`values` in the rows of the teacher of this index, `fallback` elsewhere; both [B, L]."""
+  return jnp.where((teacher_index == index)[:, None], values, fallback)
 
 
 def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:

@@ -77,10 +77,10 @@ def check_adapters(cfg: ParametersConfig, shapes) -> None:
     _refuse([("the adapters", size, {"parameters.lora_rank": cfg.lora_rank})])
 
 
-def _refuse(needed: list[tuple[str, int, dict[str, int]]]) -> None:
+def _refuse(needs: list[tuple[str, int, dict[str, int]]]) -> None:
   """Compares `needs` with the memory of devices and hosts."""
   available = host_bytes() * processes.count() + device_bytes()
-  for what, need, keys in needed:
+  for what, need, keys in needs:
     if need > available:
       key, value = max(keys.items(), key=lambda pair: pair[1])
       raise ConfigError(

@@ -149,11 +149,11 @@ def _check_demonstrations(task: Task, name: str, warm: WarmStartConfig,
   room = max(rollout.max_prompt_tokens, longest_prompt) + rollout.max_new_tokens
   longest = longest_prompt + demonstration
   if longest > room:
-    needed = longest - max(rollout.max_prompt_tokens, longest_prompt)
+    min_tokens = longest - max(rollout.max_prompt_tokens, longest_prompt)
     raise ConfigError(
         f"rollout.max_new_tokens = {rollout.max_new_tokens}: a prompt with its demonstration "
-        f"has up to {longest} tokens. Fix: rollout.max_new_tokens >= {needed}, or "
-        "warm_start.steps=0.", {"rollout.max_new_tokens": needed})
+        f"has up to {longest} tokens. Fix: rollout.max_new_tokens >= {min_tokens}, or "
+        "warm_start.steps=0.", {"rollout.max_new_tokens": min_tokens})
 
 
 def _check_vocabulary(size: int, vocab_size: int) -> None:

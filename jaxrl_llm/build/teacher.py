@@ -166,11 +166,11 @@ def _check_tokens(pretrained: str, policy: dict[str, int], teacher: dict[str, in
   differing = sorted(token for token in policy if teacher.get(token) != policy[token])
   if differing:
     token = differing[0]
-    theirs = teacher.get(token, "no id")
+    teacher_id = teacher.get(token, "no id")
     raise ConfigError(
         f"teacher.pretrained = {pretrained!r}: its tokenizer is not the policy's: of "
         f"{len(policy)} tokens {len(differing)} differ, {token!r} is {policy[token]} for the "
-        f"policy and {theirs} for the teacher. Fix: a teacher with the policy's tokenizer.")
+        f"policy and {teacher_id} for the teacher. Fix: a teacher with the policy's tokenizer.")
 
 
 def _check_head(pretrained: str, ids: int, vocab_size: int) -> None:

@@ -49,8 +49,8 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
     tokenizer: of the checkpoint in `pretrained`; unread without one.
   """
   path = path_of(workdir) / "warm_start"
-  there = processes.from_main("warm start", lambda: checkpoints.complete(path))
-  shared = None if there or is_bucket(path) else shared_starts.key(cfg, learner)
+  exists = processes.from_main("warm start", lambda: checkpoints.complete(path))
+  shared = None if exists or is_bucket(path) else shared_starts.key(cfg, learner)
   with shared_starts.reserved(shared):
     if shared_starts.fetch(shared, path):
       tqdm.write("the warm start is that of an earlier run with the same inputs")

@@ -32,8 +32,8 @@ def attend(queries, keys, values, visible):
   """
   scores = _scores(queries, keys, visible)
   weights = jax.nn.softmax(scores, -1).astype(_wider(queries, values))
-  mixed = _mix(weights, values).astype(queries.dtype)
-  return mixed.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+  outputs = _mix(weights, values).astype(queries.dtype)
+  return outputs.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
 def attend_earlier(queries, keys, values, visible):
@@ -117,6 +117,6 @@ def _scores(queries, keys, visible):
 def _mix(weights, values, dtype=None):
   """Values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d]."""
   rows, kv_heads, per, length, slots = weights.shape
-  mixed = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
-                     preferred_element_type=dtype)
-  return mixed.reshape(rows, kv_heads, per, length, -1)
+  outputs = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
+                       preferred_element_type=dtype)
+  return outputs.reshape(rows, kv_heads, per, length, -1)

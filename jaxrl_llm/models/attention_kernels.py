@@ -31,9 +31,9 @@ def splash(queries, keys, values, segments, interpret: bool = False):
   queries = (queries * size**-0.5).reshape(queries.shape[0], -1, length, size)
   tiles = [_padded(_padded(x, 2, block), 3, LANES) for x in (queries, keys, values)]
   ids = _padded(segments, 1, block)
-  mixed = jax.vmap(kernel)(*tiles, splash_attention_kernel.SegmentIds(ids, ids))
-  mixed = mixed[:, :, :length, :size]
-  return mixed.reshape(*mixed.shape[:1], -1, groups, length, size)
+  outputs = jax.vmap(kernel)(*tiles, splash_attention_kernel.SegmentIds(ids, ids))
+  outputs = outputs[:, :, :length, :size]
+  return outputs.reshape(*outputs.shape[:1], -1, groups, length, size)
 
 
 @functools.cache
@@ -56,10 +56,10 @@ def cudnn(queries, keys, values, segments):
   """On an NVIDIA GPU, in bf16. Each row is one segment from its first column on."""
   length = jnp.sum(segments > 0, 1, dtype=jnp.int32)
   by_column = [_by_column(x) for x in (_all_heads(queries), keys, values)]
-  mixed = jax.nn.dot_product_attention(
+  outputs = jax.nn.dot_product_attention(
       *by_column, is_causal=True, query_seq_lengths=length, key_value_seq_lengths=length,
       implementation="cudnn")
-  return _by_column(mixed).reshape(queries.shape)
+  return _by_column(outputs).reshape(queries.shape)
 
 
 def triton(queries, keys, values, segments, interpret: bool = False):
@@ -76,9 +76,9 @@ def triton(queries, keys, values, segments, interpret: bool = False):
   ids = _padded(segments, 1, LANES)
   sizes = triton_attention.BlockSizes(block_q=64, block_k=64, block_q_dkv=32, block_kv_dkv=32,
                                       block_q_dq=32, block_kv_dq=64)
-  mixed = triton_attention.mha(*tiles, ids, sm_scale=size**-0.5, causal=True, block_sizes=sizes,
-                               interpret=interpret)
-  return _by_column(mixed)[:, :, :length].reshape(queries.shape)
+  outputs = triton_attention.mha(*tiles, ids, sm_scale=size**-0.5, causal=True, block_sizes=sizes,
+                                 interpret=interpret)
+  return _by_column(outputs)[:, :, :length].reshape(queries.shape)
 
 
 def _all_heads(queries):

@@ -80,15 +80,15 @@ def _forward(block, queries, keys, values, segments):
     acc = acc / jnp.where(row_sum > 0, row_sum, 1)
     return acc.astype(queries.dtype), logsumexp[..., 0]
 
-  mixed, log_totals = lax.map(scan_query_block, jnp.arange(queries.shape[3] // block))
-  mixed, log_totals = _merge_blocks(mixed), _merge_blocks(log_totals[..., None])[..., 0]
-  return mixed, (queries, keys, values, segments, mixed, log_totals)
+  outputs, log_totals = lax.map(scan_query_block, jnp.arange(queries.shape[3] // block))
+  outputs, log_totals = _merge_blocks(outputs), _merge_blocks(log_totals[..., None])[..., 0]
+  return outputs, (queries, keys, values, segments, outputs, log_totals)
 
 
 def _backward(block, saved, gradient):
-  queries, keys, values, segments, mixed, log_totals = saved
+  queries, keys, values, segments, outputs, log_totals = saved
   # d softmax: weights (d weights - sum of weights d weights), whose sum is output . d output
-  delta = jnp.sum(gradient.astype(jnp.float32) * mixed.astype(jnp.float32), -1)
+  delta = jnp.sum(gradient.astype(jnp.float32) * outputs.astype(jnp.float32), -1)
   blocks = queries.shape[3] // block
 
   def scan_key_block(d_queries, j):
@@ -132,9 +132,9 @@ def _merge_blocks(x):
   return x.reshape(*x.shape[:-3], -1, x.shape[-1])
 
 
-def _einsum_f32(axes: str, left, right):
-  """An einsum in the dtype of the right operand, summed in f32."""
-  return jnp.einsum(axes, left.astype(right.dtype), right, preferred_element_type=jnp.float32)
+def _einsum_f32(axes: str, lhs, rhs):
+  """An einsum in the dtype of `rhs`, summed in f32."""
+  return jnp.einsum(axes, lhs.astype(rhs.dtype), rhs, preferred_element_type=jnp.float32)
 
 
 def _skip_masked_blocks(add, i, j, segments, block: int):

@@ -34,8 +34,8 @@ class MtpModule(nnx.Module):
   def join(self, hidden: Float[Array, "R S D"], following: Float[Array, "R S D"],
            constrain) -> Float[Array, "R S D"]:
     """The block's input, from the trunk's states and the embeddings of the following tokens."""
-    joined = jnp.concatenate([self.state_norm(hidden), self.token_norm(following)], -1)
-    return constrain(multiply(joined, self.projection, constrain),
+    features = jnp.concatenate([self.state_norm(hidden), self.token_norm(following)], -1)
+    return constrain(multiply(features, self.projection, constrain),
                      ("rows", "length", "embed_activation"))
 
 

@@ -159,16 +159,16 @@ def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[
   """
   if cfg.train == "all":
     return params, None
-  chosen, flat = roles(params, cfg), flatten_dict(params)
-  selected = {keys: _to_f32(flat[keys]) for keys in chosen.selected}
+  leaf_roles, flat = roles(params, cfg), flatten_dict(params)
+  selected = {keys: _to_f32(flat[keys]) for keys in leaf_roles.selected}
   adapters = {
-      keys: _new_adapter(keys, flat[keys].shape, cfg.lora_rank, key) for keys in chosen.adapted
+      keys: _new_adapter(keys, flat[keys].shape, cfg.lora_rank, key) for keys in leaf_roles.adapted
   }
   rows = None
-  if chosen.head is not None:
-    ids, head = jnp.asarray(cfg.head_rows, jnp.int32), flat[chosen.head]
-    rows = _to_f32(head[:, ids].T if chosen.head == ("head",) else head[ids])
-  return _trained(selected, adapters, rows), _frozen(flat, chosen)
+  if leaf_roles.head is not None:
+    ids, head = jnp.asarray(cfg.head_rows, jnp.int32), flat[leaf_roles.head]
+    rows = _to_f32(head[:, ids].T if leaf_roles.head == ("head",) else head[ids])
+  return _trained(selected, adapters, rows), _frozen(flat, leaf_roles)
 
 
 def _trained(selected: dict, adapters: dict, head_rows) -> dict:
@@ -183,9 +183,9 @@ def _trained(selected: dict, adapters: dict, head_rows) -> dict:
   return entries
 
 
-def _frozen(flat: dict, chosen: Roles) -> dict:
+def _frozen(flat: dict, leaf_roles: Roles) -> dict:
   """The frozen tree, from all leaves by their keys."""
-  return unflatten_dict({keys: x for keys, x in flat.items() if keys not in chosen.selected})
+  return unflatten_dict({keys: x for keys, x in flat.items() if keys not in leaf_roles.selected})
 
 
 def frozen_of(params, cfg: ParametersConfig):
@@ -205,11 +205,11 @@ def axes_of(axes, shapes, cfg: ParametersConfig) -> tuple:
   """
   if cfg.train == "all":
     return axes, None
-  chosen, flat = roles(shapes, cfg), flatten_dict(axes)
-  selected = {keys: flat[keys] for keys in chosen.selected}
-  adapters = {keys: _adapter_axes(keys, flat[keys]) for keys in chosen.adapted}
-  rows = None if chosen.head is None else ("head_rows", "embed")
-  return _trained(selected, adapters, rows), _frozen(flat, chosen)
+  leaf_roles, flat = roles(shapes, cfg), flatten_dict(axes)
+  selected = {keys: flat[keys] for keys in leaf_roles.selected}
+  adapters = {keys: _adapter_axes(keys, flat[keys]) for keys in leaf_roles.adapted}
+  rows = None if leaf_roles.head is None else ("head_rows", "embed")
+  return _trained(selected, adapters, rows), _frozen(flat, leaf_roles)
 
 
 def _to_f32(x):

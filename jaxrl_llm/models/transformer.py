@@ -61,9 +61,9 @@ class Block(nnx.Module):
 
     Arguments as `Attention.__call__`.
     """
-    mixed, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
-                                        index, constrain)
-    x = constrain(x + mixed, ("rows", "length", "embed_activation"))
+    attn_out, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
+                                           index, constrain)
+    x = constrain(x + attn_out, ("rows", "length", "embed_activation"))
     if isinstance(self.mlp, MoE):
       change, routing = self.mlp(self.mlp_norm(x), constrain)
     else:

@@ -207,8 +207,8 @@ def _rejected(log_ratio, mask, name: str, low, high):
     value = _row_sum(value) if statistic == "k1" else jnp.sum(value, -1, keepdims=True)
   elif reduction == "seq_mean":
     value = masked.row_mean(value, mask)
-  below = value < (-jnp.inf if low is None else low)
-  outside = mask & (below | (value > (jnp.inf if high is None else high)))
+  is_low = value < (-jnp.inf if low is None else low)
+  outside = mask & (is_low | (value > (jnp.inf if high is None else high)))
   return jnp.any(outside, -1, keepdims=True) if reduction == "seq_max" else outside
 
 
@@ -240,6 +240,6 @@ def sequence_mask(log_probs: Float[Array, "B L"], anchor_log_probs: Float[Array,
   gate = jnp.ones_like(log_ratio)
   if cfg.sequence_delta is None:
     return gate
-  wrong = masked.row_mean(advantages, mask) < 0
-  dropped = wrong & (masked.row_mean(-log_ratio, mask) > cfg.sequence_delta)
+  negative_rows = masked.row_mean(advantages, mask) < 0
+  dropped = negative_rows & (masked.row_mean(-log_ratio, mask) > cfg.sequence_delta)
   return lax.stop_gradient(jnp.where(dropped, 0.0, gate))

@@ -133,10 +133,10 @@ def estimator_columns(batch: TrainBatch, cfg: EstimatorConfig,
   """
   rollout = batch.rollout
   turn_id = rollout.mask.astype(jnp.int32) if rollout.turn_id is None else rollout.turn_id
-  known = {"group_id": rollout.group_id, "row_id": rollout.row_id, "turn_id": turn_id,
-           "entropy": None if entropy is None else lax.stop_gradient(entropy)}
-  known |= batch.columns or {}
-  return {name: known.get(name) for name in sorted(estimators.required(cfg))}
+  columns = {"group_id": rollout.group_id, "row_id": rollout.row_id, "turn_id": turn_id,
+             "entropy": None if entropy is None else lax.stop_gradient(entropy)}
+  columns |= batch.columns or {}
+  return {name: columns.get(name) for name in sorted(estimators.required(cfg))}
 
 
 def regularizer_weights(batch: TrainBatch) -> Float[Array, "B L"]:

@@ -88,9 +88,9 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     ValueError: `mtp_log_probs` with rules that prune the vocabulary, or with rows that share their
       beginning.
   """
-  where = None if distribution.banned is None else distribution.banned[1]
+  banned_positions = None if distribution.banned is None else distribution.banned[1]
   feed = _padded if bins is None else functools.partial(_packed, bins=bins)
-  fed = feed(tokens, length, completion, where)
+  fed = feed(tokens, length, completion, banned_positions)
   if bins is None:
     model = getattr(model, "of_single_segments", model)
   sharing = {} if fed.shared is None else {"shared": fed.shared}
@@ -112,7 +112,7 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   if "mtp_log_probs" not in stats:
     return out
   _check_ahead(distribution, bins)
-  far = feed(tokens, length, completion, where, ahead=AHEAD)
+  far = feed(tokens, length, completion, banned_positions, ahead=AHEAD)
   return out.replace(mtp_log_probs=_log_probs_ahead(params, hidden, far, model, distribution))
 
 
@@ -155,14 +155,14 @@ def state_distance(params, other_params, tokens: Int[Array, "B L"], length: Int[
   if bins is None:
     model = getattr(model, "of_single_segments", model)
   sharing = {} if fed.shared is None else {"shared": fed.shared}
-  where = (fed.tokens, fed.positions, fed.segments)
+  inputs = (fed.tokens, fed.positions, fed.segments)
 
   def state(params):
     if normed:
-      return model.hidden(params, *where, **sharing)[0].astype(jnp.float32)
+      return model.hidden(params, *inputs, **sharing)[0].astype(jnp.float32)
     columns = jnp.broadcast_to(jnp.arange(fed.tokens.shape[1]), fed.tokens.shape)
     last = (model.config.num_layers,)
-    return model.hidden_states(params, *where, columns, last, **sharing)[0].astype(jnp.float32)
+    return model.hidden_states(params, *inputs, columns, last, **sharing)[0].astype(jnp.float32)
 
   distance = jnp.linalg.norm(state(params) - state(other_params), axis=-1)
   return lax.stop_gradient(_at_the_predicted_token(fed.back(distance)))
@@ -195,21 +195,23 @@ def _packed(tokens, length, completion, banned, *, bins: Bins, ahead: int = 1) -
   The columns that predict something come first where logits are computed. So the chunks of logits
   that nobody reads are the last ones, and are left out.
   """
-  where = places(length, tokens.shape[1], bins)
-  to_bins, back = functools.partial(pack, where=where), functools.partial(unpack, where=where)
+  placement = places(length, tokens.shape[1], bins)
+  to_bins = functools.partial(pack, where=placement)
+  back = functools.partial(unpack, where=placement)
   column_index = jnp.arange(tokens.shape[1])
   predicting = column_index < length[:, None] - ahead
   if completion is not None:
     predicting &= column_index >= completion[0][:, None] - ahead
-  read = to_bins(predicting) & (where.segments > 0)
-  columns = jnp.argsort(~read, axis=1, stable=True)
-  there = jnp.argsort(columns, axis=1)
+  read_mask = to_bins(predicting) & (placement.segments > 0)
+  columns = jnp.argsort(~read_mask, axis=1, stable=True)
+  inverse_order = jnp.argsort(columns, axis=1)
 
   def to_rows(x):
-    return back(jnp.where(read, jnp.take_along_axis(x, there, 1), jnp.zeros((), x.dtype)))
+    x = jnp.take_along_axis(x, inverse_order, 1)
+    return back(jnp.where(read_mask, x, jnp.zeros((), x.dtype)))
 
-  return _Fed(to_bins(tokens), where.positions, where.segments, where.shared, columns, read,
-              None if banned is None else to_bins(banned), to_rows, back, ahead)
+  return _Fed(to_bins(tokens), placement.positions, placement.segments, placement.shared, columns,
+              read_mask, None if banned is None else to_bins(banned), to_rows, back, ahead)
 
 
 def _itself(x: Array) -> Array:
@@ -231,12 +233,12 @@ def _scored_arrays(hidden, fed: _Fed, head, distribution: Distribution) -> tuple
 def _stats_of_rows(rows: tuple, shared_inputs: dict, *, stats: frozenset[str],
                    entropy_gradient: bool) -> TokenStats:
   """Returns the TokenStats of the rows of a device."""
-  hidden, targets, where, read = rows
-  banned = None if where is None else (shared_inputs["forbidden"], where)
+  hidden, targets, banned_positions, read_mask = rows
+  banned = None if banned_positions is None else (shared_inputs["forbidden"], banned_positions)
   return token_stats(hidden, shared_inputs["head"], targets,
                      temperature=shared_inputs["temperature"],
                      banned=banned, stats=stats, entropy_gradient=entropy_gradient,
-                     read=read, **shared_inputs["rules"])
+                     read=read_mask, **shared_inputs["rules"])
 
 
 def _by_rows(model) -> Callable:

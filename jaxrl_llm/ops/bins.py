@@ -69,9 +69,9 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
     segments = jnp.where(in_prefix, bins.rows + row, row) + 1
     sees = (by_slot(prefix) > 0) & ~in_prefix & occupied
     shared = jnp.where(sees, bins.rows + by_slot(first) + 1, NOTHING)
-    there = jnp.take_along_axis(starts, first, 1)[..., None] + jnp.arange(width)
+    prefix_column = jnp.take_along_axis(starts, first, 1)[..., None] + jnp.arange(width)
     own_start = jnp.arange(width) >= left_out[..., None]
-    column = jnp.where(own_start, column - left_out[..., None], there)
+    column = jnp.where(own_start, column - left_out[..., None], prefix_column)
   positions = jnp.where(occupied, positions, 0)
   column = jnp.minimum(column, bins.capacity - 1).reshape(len(sizes), -1)
   return Places(row * width + positions, positions, jnp.where(occupied, segments, 0), shared,

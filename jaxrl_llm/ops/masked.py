@@ -68,10 +68,10 @@ def row_quantile(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
   ordered = jnp.sort(jnp.where(mask, values, jnp.inf), -1)
   last = jnp.maximum(jnp.sum(mask, -1, keepdims=True) - 1, 0)
   place = last.astype(values.dtype) * share
-  below = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last)
-  low = jnp.take_along_axis(ordered, below, -1)
-  high = jnp.take_along_axis(ordered, jnp.minimum(below + 1, last), -1)
-  quantile = low + (place - below) * (high - low)
+  low_index = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last)
+  low = jnp.take_along_axis(ordered, low_index, -1)
+  high = jnp.take_along_axis(ordered, jnp.minimum(low_index + 1, last), -1)
+  quantile = low + (place - low_index) * (high - low)
   return jnp.where(jnp.any(mask, -1, keepdims=True), quantile, 0.0)
 
 
@@ -129,8 +129,8 @@ def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:
   """Sum of the earlier rows of the same segment; `first` is True on each segment's first row."""
   flags = jnp.broadcast_to(first.reshape((-1,) + (1,) * (values.ndim - 1)), values.shape)
 
-  def join(left, right):
-    return left[0] | right[0], jnp.where(right[0], right[1], left[1] + right[1])
+  def join(earlier, later):
+    return earlier[0] | later[0], jnp.where(later[0], later[1], earlier[1] + later[1])
 
   inclusive = lax.associative_scan(join, (flags, values), axis=0)[1]
   return jnp.where(flags, 0, jnp.concatenate([jnp.zeros_like(values[:1]), inclusive[:-1]]))
@@ -170,5 +170,5 @@ def extreme(values: Array, mask: Array) -> Extreme:
 def histogram(values: Array, mask: Array, edges: tuple[float, ...] = LOG_RATIO_EDGES) -> Histogram:
   """Mergeable f32 counts of the masked values between `edges`, compared in their own dtype."""
   index = jnp.searchsorted(jnp.asarray(edges, values.dtype), values.reshape(-1), side="right")
-  ones = mask.reshape(-1).astype(jnp.float32)
-  return Histogram(jnp.zeros(len(edges) + 1, jnp.float32).at[index].add(ones), edges)
+  counts = mask.reshape(-1).astype(jnp.float32)
+  return Histogram(jnp.zeros(len(edges) + 1, jnp.float32).at[index].add(counts), edges)

@@ -80,8 +80,8 @@ def linear_suffix(decay: Float[Array, "*B L"], values: Float[Array, "*B L"]
                   ) -> Float[Array, "*B L"]:
   """x_t = values_t + decay_t x_(t+1) along the last axis."""
 
-  def join(right, left):
-    return right[0] * left[0], left[1] + left[0] * right[1]
+  def join(later, earlier):
+    return later[0] * earlier[0], earlier[1] + earlier[0] * later[1]
 
   return lax.associative_scan(join, (decay, values), reverse=True, axis=values.ndim - 1)[1]
 

@@ -35,25 +35,25 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
   length = jnp.sum(mask, -1)
   values = masked.masked(values, member)
 
-  def prefix_total(x, number):
-    return jax.ops.segment_sum(x, number, num_segments=rows)[number]
+  def prefix_total(x, node_id):
+    return jax.ops.segment_sum(x, node_id, num_segments=rows)[node_id]
 
-  def mean_of(number, alive):
-    count = prefix_total(alive.astype(jnp.int32), number)
-    total = prefix_total(jnp.where(alive, values, 0), number)
+  def mean_of(node_id, active):
+    count = prefix_total(active.astype(jnp.int32), node_id)
+    total = prefix_total(jnp.where(active, values, 0), node_id)
     return masked.safe_divide(total, count.astype(values.dtype)), count
 
   def step(carry, column):
-    number, mean, count = carry
+    node_id, mean, count = carry
     token, k = column
-    number = masked.pair_index(number, token)
-    below, members = mean_of(number, member & (k <= length))
-    mean = jnp.where(members == count, mean, below)
-    return (number, mean, members), (mean, members)
+    node_id = masked.pair_index(node_id, token)
+    child_mean, members = mean_of(node_id, member & (k <= length))
+    mean = jnp.where(members == count, mean, child_mean)
+    return (node_id, mean, members), (mean, members)
 
-  number = masked.group_index(group_id).astype(jnp.int32)
-  mean, count = mean_of(number, member)
-  _, (means, counts) = lax.scan(step, (number, mean, count),
+  node_id = masked.group_index(group_id).astype(jnp.int32)
+  mean, count = mean_of(node_id, member)
+  _, (means, counts) = lax.scan(step, (node_id, mean, count),
                                 (compact.T, jnp.arange(1, width + 1)))
   return (jnp.concatenate([mean[:, None], means.T], 1),
           jnp.concatenate([count[:, None], counts.T], 1))

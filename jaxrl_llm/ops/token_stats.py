@@ -94,45 +94,45 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   rules_or_none = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
   rules = {name: jnp.asarray(value) for name, value in rules_or_none.items() if value is not None}
   temperature, rules = lax.stop_gradient((temperature, rules))
-  ids, where = (None, None) if banned is None else (banned[0], chunks(banned[1]))
+  ids, positions = (None, None) if banned is None else (banned[0], chunks(banned[1]))
   read = None if read is None else chunks(read)
 
   def chunk(args):
-    hidden, targets, where, read = args
-    banned = None if where is None else (ids, where)
+    hidden, targets, positions, read_mask = args
+    banned = None if positions is None else (ids, positions)
     softmax = _Softmax(head, temperature, rules, banned)
     return _chunk_stats(_Requested(stats, entropy_gradient), hidden, targets, softmax,
-                        None if read is None else jnp.any(read))
+                        None if read_mask is None else jnp.any(read_mask))
 
   def join(x):
     return jnp.moveaxis(x, 0, -2).reshape(*targets.shape[:-1], steps * width)[..., :length]
 
-  out = lax.map(chunk, (chunks(hidden), chunks(targets), where, read))
+  out = lax.map(chunk, (chunks(hidden), chunks(targets), positions, read))
   return TokenStats(**{name: join(value) for name, value in out.items()})
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _chunk_stats(requested: _Requested, hidden, targets, softmax: _Softmax,
-                 read) -> dict[str, Array]:
-  """The statistics of one chunk, by name; all 0 if `read` is False."""
-  return _forward(requested, hidden, targets, softmax, read)[0]
+                 is_read) -> dict[str, Array]:
+  """The statistics of one chunk, by name; all 0 if `is_read` is False."""
+  return _forward(requested, hidden, targets, softmax, is_read)[0]
 
 
-def _if_read(read, function, *arguments):
-  """function(*arguments), or zeros of its shapes if `read`, a scalar, is False; None is True."""
-  if read is None:
+def _if_read(is_read, function, *arguments):
+  """function(*arguments), or zeros of its shapes if `is_read`, a scalar, is False; None is True."""
+  if is_read is None:
     return function(*arguments)
 
   def zeros(*arguments):
     return jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *arguments))
 
-  return lax.cond(read, function, zeros, *arguments)
+  return lax.cond(is_read, function, zeros, *arguments)
 
 
-def _forward(requested, hidden, targets, softmax: _Softmax, read):
+def _forward(requested, hidden, targets, softmax: _Softmax, is_read):
   inputs = (hidden, targets, softmax)
-  out, normaliser = _if_read(read, functools.partial(_stats_and_normaliser, requested), *inputs)
-  return out, (*inputs, read, normaliser, out.get("entropy"))
+  out, normaliser = _if_read(is_read, functools.partial(_stats_and_normaliser, requested), *inputs)
+  return out, (*inputs, is_read, normaliser, out.get("entropy"))
 
 
 def _stats_and_normaliser(requested, hidden, targets, softmax: _Softmax):
@@ -147,19 +147,19 @@ def _stats_and_normaliser(requested, hidden, targets, softmax: _Softmax):
     out["sum_pi_squared"] = jnp.sum(jnp.exp(2 * (logits - normaliser[..., None])), -1)
   if "kept_mass" in requested.stats:
     if in_support is None:
-      lost = jnp.zeros_like(normaliser)
+      neg_log_mass = jnp.zeros_like(normaliser)
     else:
-      lost = jax.nn.logsumexp(full_logits, -1) - normaliser
-    out["kept_mass"] = jnp.exp(-jnp.maximum(lost, 0))  # rounding could lift it above 1
+      neg_log_mass = jax.nn.logsumexp(full_logits, -1) - normaliser
+    out["kept_mass"] = jnp.exp(-jnp.maximum(neg_log_mass, 0))  # rounding could lift it above 1
   if "in_support" in requested.stats:
     out["in_support"] = jnp.ones(targets.shape, bool) if in_support is None else in_support
   return out, normaliser
 
 
 def _backward(requested, saved, cotangents):
-  *inputs, read, normaliser, entropy = saved
+  *inputs, is_read, normaliser, entropy = saved
   cotangents = {name: cotangents[name] for name in ("log_probs", "entropy") if name in cotangents}
-  d_hidden, d_head = _if_read(read, functools.partial(_gradients, requested), inputs, normaliser,
+  d_hidden, d_head = _if_read(is_read, functools.partial(_gradients, requested), inputs, normaliser,
                               entropy, cotangents)
   return d_hidden, None, _Softmax(d_head, None, None, None), None
 
@@ -170,11 +170,11 @@ def _gradients(requested, inputs, normaliser, entropy, cotangents):
   logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
   log_p = logits - normaliser[..., None]
   p = jnp.exp(log_p)
-  chosen = jnp.arange(head.shape[1]) == targets[..., None]
+  one_hot = jnp.arange(head.shape[1]) == targets[..., None]
   d_log_probs = cotangents["log_probs"]
   if in_support is not None:
     d_log_probs = jnp.where(in_support, d_log_probs, 0)
-  d_logits = d_log_probs[..., None] * (chosen - p)
+  d_logits = d_log_probs[..., None] * (one_hot - p)
   if "entropy" in requested.stats and requested.entropy_gradient:
     d_logits -= cotangents["entropy"][..., None] * p * (log_p + entropy[..., None])
   d_logits = (d_logits / temperature).astype(hidden.dtype)
@@ -194,8 +194,8 @@ def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Arra
   if banned is None:
     keep = vocabulary.support(logits, **rules)
   else:
-    ids, where = banned
-    keep = allowed = ~(where[..., None] & ids)
+    ids, positions = banned
+    keep = allowed = ~(positions[..., None] & ids)
     if rules:
       # `allowed &` because a threshold below every allowed token would keep banned ones as well.
       keep = allowed & vocabulary.support(vocabulary.prune(logits, allowed), **rules)

@@ -78,8 +78,8 @@ def _sorted_threshold(logits, top_k, top_p) -> Array:
     by_rank = jnp.take_along_axis(ordered, jnp.broadcast_to(last, (*ordered.shape[:-1], 1)), -1)
     mass = jnp.where(ordered >= by_rank, jax.nn.softmax(ordered, -1), 0)
     before = jnp.cumsum(mass, -1) - mass
-    needed = before < top_p * jnp.sum(mass, -1, keepdims=True)
-    count = jnp.clip(jnp.sum(needed, -1, keepdims=True), 1, width)
+    in_nucleus = before < top_p * jnp.sum(mass, -1, keepdims=True)
+    count = jnp.clip(jnp.sum(in_nucleus, -1, keepdims=True), 1, width)
     by_mass = jnp.where(top_p < 1, jnp.take_along_axis(ordered, count - 1, -1), -jnp.inf)
     return jnp.maximum(by_rank, by_mass)
 

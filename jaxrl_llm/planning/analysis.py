@@ -95,8 +95,8 @@ class Roofline:
     links = max(self.interconnect, self.network)
     if links == self.seconds:
       return "network" if self.network > self.interconnect else "interconnect"
-    own = self.in_turn if self.in_turn.seconds == self.seconds else self
-    return "compute" if own.compute >= own.memory else "memory"
+    limits = self.in_turn if self.in_turn.seconds == self.seconds else self
+    return "compute" if limits.compute >= limits.memory else "memory"
 
   @property
   def seconds(self) -> float:
@@ -166,22 +166,22 @@ def analyse(program: Program, target: Target) -> Analysis:
   seconds = time.perf_counter() - begin
   memory = compiled.memory_analysis()
   outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  needed = memory.peak_memory_in_bytes
+  required_bytes = memory.peak_memory_in_bytes
   if target.chip.platform != TPU:
-    needed = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
+    required_bytes = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
   operations = flops.count(traced.jaxpr, program.head)
   once, loops, unknown = _work(program, compiled.as_text(), operations, target)
   run = _summed(once, loops, program.trips)
-  return Analysis(program, arguments, outputs, needed, memory.temp_size_in_bytes, "", seconds, run,
-                  tuple(loops), unknown, roofline(program, run, target.chip))
+  return Analysis(program, arguments, outputs, required_bytes, memory.temp_size_in_bytes, "",
+                  seconds, run, tuple(loops), unknown, roofline(program, run, target.chip))
 
 
 def _refused(program: Program, arguments, message: str, seconds: float) -> Analysis:
   line = next(line for line in message.splitlines() if "RESOURCE_EXHAUSTED" in line)
   match = _NEEDED.search(line)
-  needed = int(float(match[1]) * _UNITS[match[2]]) if match else None
-  return Analysis(program, arguments, 0, needed, None, line.split("RESOURCE_EXHAUSTED: ")[-1],
-                  seconds, None, (), (), None)
+  required_bytes = int(float(match[1]) * _UNITS[match[2]]) if match else None
+  reason = line.split("RESOURCE_EXHAUSTED: ")[-1]
+  return Analysis(program, arguments, 0, required_bytes, None, reason, seconds, None, (), (), None)
 
 
 def _work(program: Program, text: str, operations: flops.Flops,

@@ -181,17 +181,17 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
     With `bandwidth_share`: seconds at the published bandwidth over those that were measured. It
     is None on an unknown device.
   """
-  filled = context - sizes.chunk
+  num_live = context - sizes.chunk
   never = model.config.vocab_size  # a stop token beyond the vocabulary is never sampled
   built = decoding.build(model, sizes.chunk, (never,), False, None)
   config = hand_over.decode_model(model).config
   params = built.decode_params(jax.jit(model.init)(jax.random.key(0)))
   # The key is an argument, because the compiler would compute the noise of a constant one itself.
-  cache = jax.jit(functools.partial(_filled_cache, config, rows, context, filled))(
+  cache = jax.jit(functools.partial(_filled_cache, config, rows, context, num_live))(
       jax.random.key(0))
   row_ones = jnp.full(rows, 1, jnp.int32)
-  inputs = ChunkInputs(jnp.int32(filled), jnp.int32(sizes.chunk), jnp.int32(rows),
-                       row_ones, filled * row_ones, sizes.chunk * row_ones, 0 * row_ones,
+  inputs = ChunkInputs(jnp.int32(num_live), jnp.int32(sizes.chunk), jnp.int32(rows),
+                       row_ones, num_live * row_ones, sizes.chunk * row_ones, 0 * row_ones,
                        jnp.arange(rows, dtype=jnp.int32))
   steps = []
 
@@ -206,14 +206,14 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
   if {int(n) for n in steps} != {sizes.chunk}:
     raise RuntimeError(f"chunks took {steps} steps instead of {sizes.chunk}")
   seconds, tokens = timing["seconds"], rows * sizes.chunk
-  read = decode_bytes(config, _read_weights(params, config), rows, filled, sizes.chunk)
-  return {**timing, "tokens": tokens, "tokens_per_second": tokens / seconds, "bytes": read,
-          "bandwidth_share": None if chip is None else read / seconds / chip.bandwidth}
+  num_bytes = decode_bytes(config, _read_weights(params, config), rows, num_live, sizes.chunk)
+  return {**timing, "tokens": tokens, "tokens_per_second": tokens / seconds, "bytes": num_bytes,
+          "bandwidth_share": None if chip is None else num_bytes / seconds / chip.bandwidth}
 
 
-def _filled_cache(config: ModelConfig, rows: int, columns: int, filled: int,
+def _filled_cache(config: ModelConfig, rows: int, columns: int, num_live: int,
                   key) -> kv_cache.KVCache:
-  """A cache with random keys and values, equal for all rows, in the first `filled` columns."""
+  """A cache with random keys and values, equal for all rows, in the first `num_live` columns."""
   empty = kv_cache.empty(config, rows, columns)
 
   def noise(x):
@@ -223,7 +223,7 @@ def _filled_cache(config: ModelConfig, rows: int, columns: int, filled: int,
   column = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32), (rows, columns))
   return empty.replace(keys=jax.tree.map(noise, empty.keys),
                        values=jax.tree.map(noise, empty.values), positions=column,
-                       segments=(column < filled).astype(jnp.int32), index=jnp.int32(filled))
+                       segments=(column < num_live).astype(jnp.int32), index=jnp.int32(num_live))
 
 
 # The gap.

@@ -136,16 +136,16 @@ class _Counter:
     return ELEMENTWISE, float(output)
 
   def _product(self, name: str, eqn) -> tuple[str, float]:
-    left, right = (x.aval.shape for x in eqn.invars[:2])
+    lhs, rhs = (x.aval.shape for x in eqn.invars[:2])
     output = eqn.outvars[0].aval.shape
     if name.startswith("ragged"):  # [m, k] x [groups, k, n]: each row meets one matrix
-      return WEIGHTS, 2.0 * math.prod(left) * right[-1]
+      return WEIGHTS, 2.0 * math.prod(lhs) * rhs[-1]
     (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
-    operations = 2.0 * math.prod(output) * math.prod(left[i] for i in contracted)
+    operations = 2.0 * math.prod(output) * math.prod(lhs[i] for i in contracted)
     if batch:
       return ATTENTION, operations
-    of_head = self.head in (left, right, output) or (
-        self.head is not None and self.head[::-1] in (left, right, output))
+    of_head = self.head in (lhs, rhs, output) or (
+        self.head is not None and self.head[::-1] in (lhs, rhs, output))
     return (HEAD if of_head else WEIGHTS), operations
 
 

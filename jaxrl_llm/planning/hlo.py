@@ -156,18 +156,18 @@ def parse(text: str) -> Module:
 
 
 def _instruction(line: str) -> Instruction:
-  left, right = line.split(" = ", 1)
-  end = _closing(right) if right.startswith("(") else right.index(" ")
-  shape, rest = right[:end], right[end:].lstrip()
-  opcode, begin = rest[:rest.index("(")], rest.index("(")
-  last = begin + _closing(rest[begin:])
-  inside, attributes = rest[begin + 1:last - 1], rest[last:]
+  lhs, rhs = line.split(" = ", 1)
+  end = _closing(rhs) if rhs.startswith("(") else rhs.index(" ")
+  shape, body = rhs[:end], rhs[end:].lstrip()
+  opcode, begin = body[:body.index("(")], body.index("(")
+  last = begin + _closing(body[begin:])
+  inside, attributes = body[begin + 1:last - 1], body[last:]
   called = []
   for single, several in _CALLED.findall(attributes):
     called += [single] if single else _NAME.findall(several)
-  return Instruction(left.removeprefix("ROOT "), opcode, buffers(shape),
+  return Instruction(lhs.removeprefix("ROOT "), opcode, buffers(shape),
                      tuple(_NAME.findall(inside)), inside, attributes, tuple(called),
-                     left.startswith("ROOT "))
+                     lhs.startswith("ROOT "))
 
 
 def _closing(text: str) -> int:
@@ -182,9 +182,9 @@ def _closing(text: str) -> int:
 
 def trips(module: Module, computation: Computation, loop: Instruction) -> int | None:
   """Returns the number of trips of a loop, or None if it depends on data."""
-  known = _TRIPS.search(loop.attributes)
-  if known:
-    return int(known[1])
+  match = _TRIPS.search(loop.attributes)
+  if match:
+    return int(match[1])
   condition = module.computations[loop.attribute("condition")]
   compared = _compared(module, condition, condition.root, ())
   if compared is None:
@@ -210,16 +210,16 @@ def _compared(module, computation, instruction, arguments):
     return _compared(module, inner, inner.root, operands)
   if instruction.opcode != "compare":
     return None
-  left, right = (_value(computation, name, arguments) for name in instruction.operands)
+  lhs, rhs = (_value(computation, name, arguments) for name in instruction.operands)
   direction = instruction.attribute("direction")
   if direction in ("GT", "GE"):
-    left, right, direction = right, left, {"GT": "LT", "GE": "LE"}[direction]
-  if direction not in ("LT", "LE", "NE") or not isinstance(left, tuple) or right is None:
+    lhs, rhs, direction = rhs, lhs, {"GT": "LT", "GE": "LE"}[direction]
+  if direction not in ("LT", "LE", "NE") or not isinstance(lhs, tuple) or rhs is None:
     return None
-  bound = right[0] if isinstance(right, tuple) else right
-  if isinstance(right, tuple):
-    return None if right == left else (left[0], right, int(direction == "LE"))
-  return left[0], bound, int(direction == "LE")
+  bound = rhs[0] if isinstance(rhs, tuple) else rhs
+  if isinstance(rhs, tuple):
+    return None if rhs == lhs else (lhs[0], rhs, int(direction == "LE"))
+  return lhs[0], bound, int(direction == "LE")
 
 
 def _value(computation: Computation, name: str, arguments=()):

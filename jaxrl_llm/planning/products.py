@@ -27,7 +27,7 @@ def count_operations(module: hlo.Module, instruction: hlo.Instruction,
                      computation: hlo.Computation) -> float:
   """Returns the operations of one run of an instruction, those inside a fusion included."""
   if instruction.opcode == "fusion":
-    return sum(_alone(nested, where) for nested, where in hlo.inner(module, instruction))
+    return sum(_alone(nested, parent) for nested, parent in hlo.inner(module, instruction))
   return _alone(instruction, computation)
 
 
@@ -50,23 +50,23 @@ def _dot(instruction: hlo.Instruction, computation: hlo.Computation) -> float:
   match = _CONTRACTED.search(instruction.attributes)
   if match is None:
     return 0.0
-  left = computation.by_name[instruction.operands[0]].buffers[0].dims
-  contracted = math.prod(left[int(axis)] for axis in re.findall(r"\d+", match[1]))
+  lhs = computation.by_name[instruction.operands[0]].buffers[0].dims
+  contracted = math.prod(lhs[int(axis)] for axis in re.findall(r"\d+", match[1]))
   return 2.0 * math.prod(instruction.buffers[0].dims) * contracted
 
 
 def _convolution(instruction: hlo.Instruction, computation: hlo.Computation) -> float:
-  left, right = (computation.by_name[name].buffers[0].dims for name in instruction.operands)
-  of_left, of_right, of_output = _LABELS.search(instruction.attributes).groups()
+  lhs, rhs = (computation.by_name[name].buffers[0].dims for name in instruction.operands)
+  lhs_labels, rhs_labels, output_labels = _LABELS.search(instruction.attributes).groups()
   output = instruction.buffers[0].dims
   groups = {name: int(count) for name, count in _GROUPS.findall(instruction.attributes)}
-  operations = 2.0 * output[of_output.index("f")] * (
-      left[of_left.index("f")] // groups.get("feature", 1)) * (
-          left[of_left.index("b")] // groups.get("batch", 1))
+  operations = 2.0 * output[output_labels.index("f")] * (
+      lhs[lhs_labels.index("f")] // groups.get("feature", 1)) * (
+          lhs[lhs_labels.index("b")] // groups.get("batch", 1))
   window = _window(instruction.attributes)
-  for axis in range(sum(label.isdigit() for label in of_left)):
+  for axis in range(sum(label.isdigit() for label in lhs_labels)):
     sizes = tuple(x[labels.index(str(axis))] for x, labels in
-                  ((left, of_left), (right, of_right), (output, of_output)))
+                  ((lhs, lhs_labels), (rhs, rhs_labels), (output, output_labels)))
     operations *= _meetings(sizes, tuple(window[name][axis] if name in window else default
                                          for name, default in _WINDOW_DEFAULTS))
   return operations
@@ -90,11 +90,12 @@ def _meetings(sizes: tuple[int, ...], window: tuple[int, ...]) -> int:
   Args:
     sizes: of the axis, of input, kernel and output.
     window: (stride of the outputs over the input with its zeros, positions before the input,
-      distance of the inputs, distance of the kernel's positions).
+      distance of the inputs, distance of the kernel's positions); the names are those of XLA.
   """
-  left, right, output = sizes
-  stride, pad, dilated, apart = window
+  input_size, kernel_size, output = sizes
+  stride, pad, lhs_dilation, rhs_dilation = window
   at = np.arange(output) * stride - pad
-  positions = (at + kernel * apart for kernel in range(right))
-  return sum(int(np.count_nonzero((x % dilated == 0) & (x >= 0) & (x < left * dilated)))
+  positions = (at + kernel * rhs_dilation for kernel in range(kernel_size))
+  end = input_size * lhs_dilation
+  return sum(int(np.count_nonzero((x % lhs_dilation == 0) & (x >= 0) & (x < end)))
              for x in positions)

@@ -73,12 +73,12 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
 
   def rollout_admit(cache, prefilled, to, source, count):
     rows, width = cache.positions.shape[0], prefilled.positions.shape[1]
-    filled = jnp.where(jnp.arange(len(to)) < count, to, rows)
-    chosen = jnp.full(rows, -1, jnp.int32).at[filled].set(source, mode="drop")
-    forgotten = (chosen >= 0)[:, None] & (jnp.arange(cache.segments.shape[1]) >= width)
+    targets = jnp.where(jnp.arange(len(to)) < count, to, rows)
+    row_source = jnp.full(rows, -1, jnp.int32).at[targets].set(source, mode="drop")
+    forgotten = (row_source >= 0)[:, None] & (jnp.arange(cache.segments.shape[1]) >= width)
     cache = cache.replace(segments=jnp.where(forgotten, 0, cache.segments))
     if decoder.mesh is not None:  # each device writes its own rows
-      return lay(kv_cache.select_rows(cache, prefilled, chosen))
+      return lay(kv_cache.select_rows(cache, prefilled, row_source))
     return kv_cache.put_rows(cache, prefilled, to, source, count)
 
   def rollout_admit_shared(cache, store, prefilled, moves, fresh):

@@ -104,8 +104,8 @@ def run_on(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, in_
   table.resume(in_flight.begun, in_flight.step)
   _decode(table, Ring(table, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
           environment, settings, in_flight.groups)
-  ended = np.flatnonzero(table.ended_groups(cfg.group_size))[:in_flight.groups]
-  returned = np.isin(np.arange(len(table.limit)) // cfg.group_size, ended)
+  finished_groups = np.flatnonzero(table.ended_groups(cfg.group_size))[:in_flight.groups]
+  returned = np.isin(np.arange(len(table.limit)) // cfg.group_size, finished_groups)
   return (_on_devices(_assemble(table, np.flatnonzero(returned)), mesh),
           Unfinished.from_table(table, np.flatnonzero(~returned)), table.stats)
 

@@ -71,11 +71,11 @@ class ToolEnvironment(TurnEnvironment):
     self._check_alphabet()
     self._before, self._after = (self.ids(text) for text in (protocol.before, protocol.after))
     self._room = max_output_tokens - len(self._before) - len(self._after)
-    least = len(self._plain(protocol.body(ToolResult("ok", "0" * 10_000), 0)))
-    if self._room < least:
+    min_tokens = len(self._plain(protocol.body(ToolResult("ok", "0" * 10_000), 0)))
+    if self._room < min_tokens:
       raise ConfigError(
           f"ToolEnvironment: max_output_tokens = {max_output_tokens}: the shortest output of "
-          f"protocol {type(protocol).__name__} has {max_output_tokens - self._room + least} "
+          f"protocol {type(protocol).__name__} has {max_output_tokens - self._room + min_tokens} "
           "tokens. Fix: at least that many.")
 
   def step(self, row_id: int, turn_ids: Sequence[int], last: bool = False) -> Continue | Stop:

@@ -90,23 +90,23 @@ class HandOver:
     parts_by_name = {part.name: part for part in self.parts(params)}
     if "whole" in parts_by_name:
       return parts_by_name["whole"].program(params)
-    rest, block = parts_by_name["rest"], parts_by_name["block"]
+    outer, block = parts_by_name["rest"], parts_by_name["block"]
     blocks = {i: block.program(params["blocks"], self._number(i)) for i in range(block.runs)}
-    return {**rest.program(*rest.arguments), "blocks": blocks}
+    return {**outer.program(*outer.arguments), "blocks": blocks}
 
   def parts(self, params) -> list[Part]:
     """Returns the programs of one copy; `params` may be abstract."""
-    rest, block, whole = self._programs
+    outer, block, full = self._programs
     if not self.model.config.scan_layers:
-      return [Part("whole", whole, (params,), 1)]
+      return [Part("whole", full, (params,), 1)]
     unstacked = {name: x for name, x in mtp.without(params).items() if name != "blocks"}
-    return [Part("rest", rest, (unstacked,), 1),
+    return [Part("rest", outer, (unstacked,), 1),
             Part("block", block, (params["blocks"], 0), self.model.config.num_layers)]
 
   def _number(self, layer: int):
     """The number of a layer, on the devices that the copy is made on."""
-    where = None if self.layout is None else parallel.replicated(self.mesh)
-    return jax.device_put(np.int32(layer), where)
+    sharding = None if self.layout is None else parallel.replicated(self.mesh)
+    return jax.device_put(np.int32(layer), sharding)
 
   @functools.cached_property
   def layout(self):
@@ -129,11 +129,11 @@ class HandOver:
       return for_decoding(params, self.model)[1]
 
     layout = self.layout
-    rest = block = None
+    outer = block = None
     if layout is not None:
-      rest = {name: x for name, x in layout.items() if name != "blocks"}
+      outer = {name: x for name, x in layout.items() if name != "blocks"}
       block = layout["blocks"][0]
-    return (jax.jit(rollout_params_rest, out_shardings=rest),
+    return (jax.jit(rollout_params_rest, out_shardings=outer),
             jax.jit(rollout_params_block, out_shardings=block),
             jax.jit(rollout_params, out_shardings=layout))
 

@@ -36,8 +36,8 @@ class PromptStore:
       (places that are filled anew, their groups, the leading `rows` whose prompt has a place).
     """
     group = rows // self.group_size
-    needed = np.concatenate([live_rows // self.group_size, group[:1]])
-    places = np.flatnonzero(~np.isin(self.group, needed))
+    live_groups = np.concatenate([live_rows // self.group_size, group[:1]])
+    places = np.flatnonzero(~np.isin(self.group, live_groups))
     new = np.setdiff1d(group, self.group)[:len(places)]
     places = places[:len(new)]
     self.group[places] = new
@@ -158,13 +158,13 @@ class Ring:
     """Copies each row's prompt into a free slot; returns the rows, because all have one."""
     group, slots = (rows - self.wave[0]) // self.cfg.group_size, free[:len(rows)]
     for members, prefilled in self._prefilled:
-      here = np.isin(group, members)
-      if not here.any():
+      mask = np.isin(group, members)
+      if not mask.any():
         continue
-      source = np.argmax(group[here, None] == members, 1)
-      slot_args = self._to_devices((_padded(slots[here], len(self.row)),
+      source = np.argmax(group[mask, None] == members, 1)
+      slot_args = self._to_devices((_padded(slots[mask], len(self.row)),
                                     _padded(source, len(self.row)),
-                             np.int32(here.sum())))
+                             np.int32(mask.sum())))
       self.cache = self.programs.admit(self.cache, prefilled, *slot_args)
     return rows
 

@@ -145,8 +145,8 @@ class RolloutTable:
     """
     while self.admitted < last and self.reason[self.admitted] != NOT_ENDED:
       self.admitted += 1
-    ended = np.flatnonzero(self.reason[self.admitted:last] != NOT_ENDED)
-    return np.arange(self.admitted, self.admitted + ended[0] if len(ended) else last)
+    end_offsets = np.flatnonzero(self.reason[self.admitted:last] != NOT_ENDED)
+    return np.arange(self.admitted, self.admitted + end_offsets[0] if len(end_offsets) else last)
 
   def turn_limit(self, row) -> np.ndarray:
     """Returns how many completion tokens these rows may have at the end of their turn."""

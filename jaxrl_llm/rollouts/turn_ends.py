@@ -117,15 +117,15 @@ class TurnEnvironment:
       return 1 + bisect.bisect_left(range(1, len(ids)), True, key=complete_with)
     return None if stop_index is None else stop_index + 1
 
-  def _back(self, ids: Sequence[int], seen: int) -> int:
-    """Index to decode from again, so that a marker split across `seen` is still found.
+  def _back(self, ids: Sequence[int], start: int) -> int:
+    """Index to decode from again, so that a marker split across `start` is still found.
 
     Some ids have no text, so it may take more ids than the marker has characters.
     """
     count = self._overlap
-    while count < seen and len(self._text(ids[seen - count:seen])) < self._overlap:
+    while count < start and len(self._text(ids[start - count:start])) < self._overlap:
       count *= 2
-    return max(0, seen - count)
+    return max(0, start - count)
 
   def _text(self, ids: Sequence[int]) -> str:
     with self._lock:

@@ -32,14 +32,14 @@ def check(environment: Environment | None, settings: dict) -> None:
     ConfigError: a setting out of range, or one that is set without an environment.
   """
   for name, value in settings.items():
-    least = 0 if name == "tool_chunks" else 1
+    minimum = 0 if name == "tool_chunks" else 1
     if environment is None and value != UNSET[name]:
       raise ConfigError(f"{name} = {value} without an environment: allowed is {UNSET[name]}. "
                         "Fix: an environment.")
-    if value is not None and value < least:
+    if value is not None and value < minimum:
       none = "None and " if UNSET[name] is None else ""
       raise ConfigError(
-          f"{name} = {value}: allowed are {none}{least} to inf. Fix: {name}={least} or more.")
+          f"{name} = {value}: allowed are {none}{minimum} to inf. Fix: {name}={minimum} or more.")
 
 
 def _check_outcome(outcome, vocab_size: int | None) -> None:

@@ -180,9 +180,10 @@ def _check_plain(directory: Path, config: dict[str, Any]) -> None:
 
 def _is_plain(key: str, value) -> bool:
   """Whether a key that matters has a value that adds nothing to W + scale B A."""
-  unset = any(value is other or (value == other and type(value) is type(other)) for other in UNSET)
-  return unset or any(value == other and type(value) is type(other)
-                      for other in PLAIN.get(key, ()))
+  unset = any(value is neutral or (value == neutral and type(value) is type(neutral))
+              for neutral in UNSET)
+  return unset or any(value == neutral and type(value) is type(neutral)
+                      for neutral in PLAIN.get(key, ()))
 
 
 def _ranks(config: dict[str, Any]) -> set[int]:

@@ -225,11 +225,11 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
   """One parameter. Each device's part is read from the file; equal parts are read only once."""
   stored = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
   dtype = stored if dtype is None else jnp.dtype(dtype)
-  done: dict[tuple, np.ndarray] = {}
+  cache: dict[tuple, np.ndarray] = {}
 
   def part(index: tuple[slice, ...]) -> np.ndarray:
     spans = tuple(s.indices(size)[:2] for s, size in zip(index, entry.shape, strict=True))
-    if spans not in done:
+    if spans not in cache:
       out = np.empty([stop - start for start, stop in spans], dtype)
       outer = spans[:entry.stacked]
       for i, name in entry.names:
@@ -237,8 +237,8 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
           position = tuple(n - start for n, (start, _) in zip(i, outer, strict=True))
           out[position] = entry.from_stored(functools.partial(weights.read, name),
                                             index[entry.stacked:])
-      done[spans] = out
-    return done[spans]
+      cache[spans] = out
+    return cache[spans]
 
   if sharding is None:
     return jnp.asarray(part((slice(None),) * len(entry.shape)))

@@ -193,10 +193,10 @@ def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
   Raises:
     CheckpointError: an override of another field.
   """
-  wrong = sorted(set(overrides) - set(EXECUTION))
-  if wrong:
+  invalid = sorted(set(overrides) - set(EXECUTION))
+  if invalid:
     raise CheckpointError(
-        f"overrides = {wrong}: the checkpoint determines these. Allowed: {', '.join(EXECUTION)}.")
+        f"overrides = {invalid}: the checkpoint determines these. Allowed: {', '.join(EXECUTION)}.")
   changed = dataclasses.replace(cfg, **overrides)
   try:
     check_model(changed)

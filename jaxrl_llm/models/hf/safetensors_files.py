@@ -56,10 +56,10 @@ class Weights:
               f"{directory}: tensor {tensor.name!r} is in {self.tensors[tensor.name].file} and in "
               f"{file}. Fix: export the checkpoint again into an empty directory.")
         self.tensors[tensor.name] = tensor
-    lost = [f"{name!r} ({file})" for name, file in index.items() if name not in self.tensors]
-    if lost:
+    missing = [f"{name!r} ({file})" for name, file in index.items() if name not in self.tensors]
+    if missing:
       raise CheckpointError(
-          f"{directory / INDEX} lists tensors that their shards do not hold: {', '.join(lost)}. "
+          f"{directory / INDEX} lists tensors that their shards do not hold: {', '.join(missing)}. "
           "Fix: fetch these shards again.")
 
   def read(self, name: str, slices: tuple[slice, ...]) -> np.ndarray:

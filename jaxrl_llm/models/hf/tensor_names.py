@@ -92,7 +92,7 @@ class Entry:
     """
     inner = self.shape[self.stacked:]
     spans = [s.indices(size)[:2] for s, size in zip(index, inner, strict=True)]
-    cuts, sizes, rest = [], [], [slice(None)] * len(inner)
+    cuts, sizes, inner_cuts = [], [], [slice(None)] * len(inner)
     for group in self.axes:
       start, stop = spans[group[0]]
       # Of merged axes only the first is cut while reading; the others are read whole and cut below.
@@ -100,9 +100,9 @@ class Entry:
       cuts.append(slice(start * block, stop * block))
       sizes += [stop - start, *(inner[a] for a in group[1:])]
       for a in group[1:]:
-        rest[a] = index[a]
+        inner_cuts[a] = index[a]
     order = list(itertools.chain(*self.axes))
-    return read(tuple(cuts)).reshape(sizes).transpose(np.argsort(order))[tuple(rest)]
+    return read(tuple(cuts)).reshape(sizes).transpose(np.argsort(order))[tuple(inner_cuts)]
 
 
 def by_path(tree) -> dict[str, Any]:

@@ -21,12 +21,14 @@ class PassK:
   k: int = option(2, "rows of which one has to be right", low=1)
 
 
-def _all_wrong(wrong: Array, count: Array, k: int) -> Array:
-  """Returns C(wrong, k) / C(count, k), the chance that k of the rows are all wrong; 0 if k > wrong.
+def _all_wrong(num_wrong: Array, count: Array, k: int) -> Array:
+  """Returns C(num_wrong, k) / C(count, k), the chance that k of the rows are all wrong.
+
+  It is 0 if k > num_wrong.
   """
-  share = jnp.ones_like(wrong)
+  share = jnp.ones_like(num_wrong)
   for i in range(k):
-    share = share * masked.safe_divide(jnp.maximum(wrong - i, 0), count - i)
+    share = share * masked.safe_divide(jnp.maximum(num_wrong - i, 0), count - i)
   return share
 
 
@@ -64,9 +66,9 @@ def pass_k(inputs: AdvantageInputs, cfg: PassK) -> Float[Array, "B L"]:
   usable = _enough(inputs, cfg.k)
   rewards = returns.outcomes(inputs)
   count = masked.group_sum(usable.astype(rewards.dtype), inputs.group_id)
-  wrong = masked.group_sum((usable & (rewards <= 0)).astype(rewards.dtype), inputs.group_id)
-  missed = _all_wrong(wrong, count, cfg.k)
-  missed_without_row = _all_wrong(jnp.maximum(wrong - 1, 0), count - 1, cfg.k - 1)
+  num_wrong = masked.group_sum((usable & (rewards <= 0)).astype(rewards.dtype), inputs.group_id)
+  missed = _all_wrong(num_wrong, count, cfg.k)
+  missed_without_row = _all_wrong(jnp.maximum(num_wrong - 1, 0), count - 1, cfg.k - 1)
   deviation = jnp.sqrt(missed * (1 - missed))
   advantages = jnp.where(rewards > 0, missed, missed - missed_without_row) / (deviation + _EPSILON)
   advantages = masked.masked(advantages, usable & (deviation > 0))
@@ -95,9 +97,9 @@ def pass_k_best(inputs: AdvantageInputs, cfg: PassKBest) -> Float[Array, "B L"]:
   ranked = jnp.where(usable, difference, -jnp.inf)
   first = masked.group_max(ranked, inputs.group_id)
   best = usable & (difference == first)
-  alone = masked.group_sum(best.astype(jnp.int32), inputs.group_id) == 1
+  is_unique = masked.group_sum(best.astype(jnp.int32), inputs.group_id) == 1
   second = masked.group_max(jnp.where(best, -jnp.inf, ranked), inputs.group_id)
-  lead = jnp.where(best & alone, difference - jnp.where(alone, second, 0.0), 0.0)
+  lead = jnp.where(best & is_unique, difference - jnp.where(is_unique, second, 0.0), 0.0)
   if cfg.normalize:
     std = group.standard_deviation(difference, count, inputs, 1)
     lead = group.divided(lead, std, _EPSILON)

@@ -92,14 +92,14 @@ def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
     weights = bapo_bounds(log_probs, anchor_log_probs, advantages, mask, cfg)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   ratio, negative = jnp.exp(log_ratio), advantages < 0
-  above, below = (advantages > 0) & (ratio > weights), negative & (ratio < weights)
+  is_high, is_low = (advantages > 0) & (ratio > weights), negative & (ratio < weights)
   dual = jnp.zeros_like(mask) if cfg.dual_clip is None else negative & (ratio > cfg.dual_clip)
-  dropped = above | below | dual | common.saturated(log_ratio)
-  bound = jnp.where(above | below, weights, ratio)
+  dropped = is_high | is_low | dual | common.saturated(log_ratio)
+  bound = jnp.where(is_high | is_low, weights, ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, bound)
   loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
-  return common.output(loss,
-                       common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  return common.output(loss, counts)
 
 
 def covariance(log_probs, advantages, mask):
@@ -145,9 +145,9 @@ def clip_cov_kept(log_probs, anchor_log_probs, advantages, mask, cfg, row_id):
   N being the number of policy tokens: those with the smallest `draws`.
   """
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
-  above, below = _clipped(ratio, advantages, cfg)
+  is_high, is_low = _clipped(ratio, advantages, cfg)
   value = covariance(log_probs, advantages, mask)
-  candidate = mask & (value > cfg.cov_low) & (value < cfg.cov_high) & ~above & ~below
+  candidate = mask & (value > cfg.cov_low) & (value < cfg.cov_high) & ~is_high & ~is_low
   order = jnp.where(candidate, draws(row_id, mask), jnp.uint32(2**32 - 1))
   last = jnp.minimum(_number_of(cfg.share, mask), jnp.sum(candidate)) - 1
   threshold = jnp.sort(order.reshape(-1))[jnp.maximum(last, 0)]
@@ -202,13 +202,13 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   ratio = jnp.exp(log_ratio)
-  above, below = _clipped(ratio, advantages, cfg)
-  chosen = weights == 0
-  dropped = above | below | chosen | common.saturated(log_ratio)
-  bound = jnp.where(above | below, jnp.clip(ratio, low, high), ratio)
-  loss = common.gated_surrogate(ratio, jnp.where(chosen, 0.0, bound), dropped, log_probs,
+  is_high, is_low = _clipped(ratio, advantages, cfg)
+  cov_mask = weights == 0
+  dropped = is_high | is_low | cov_mask | common.saturated(log_ratio)
+  bound = jnp.where(is_high | is_low, jnp.clip(ratio, low, high), ratio)
+  loss = common.gated_surrogate(ratio, jnp.where(cov_mask, 0.0, bound), dropped, log_probs,
                                 advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,8 +105,8 @@ def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   dropped = removed | common.saturated(log_ratio)
   loss = common.gated_surrogate(ratio, jnp.where(removed, bound, ratio), dropped, log_probs,
                                 advantages, mask)
-  above, below = removed & (log_ratio > 0), removed & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+  is_high, is_low = removed & (log_ratio > 0), removed & (log_ratio < 0)
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
 
 
 def _beyond_window(log_ratio, advantages, threshold, cfg):
@@ -119,6 +119,6 @@ def _beyond_window(log_ratio, advantages, threshold, cfg):
     log_high = jnp.maximum(log_high, math.log1p(cfg.min_high))
   # Squares are compared, because the square root of a square may differ from it in the last bit.
   square = jnp.square(log_ratio)
-  above = (advantages > 0) & (log_ratio > 0) & (square > threshold) & (log_ratio > log_high)
-  below = (advantages < 0) & (log_ratio < 0) & (square > threshold) & (log_ratio < log_low)
-  return above | below, jnp.exp(jnp.where(above, log_high, log_low))
+  is_high = (advantages > 0) & (log_ratio > 0) & (square > threshold) & (log_ratio > log_high)
+  is_low = (advantages < 0) & (log_ratio < 0) & (square > threshold) & (log_ratio < log_low)
+  return is_high | is_low, jnp.exp(jnp.where(is_high, log_high, log_low))

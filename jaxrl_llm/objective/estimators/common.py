@@ -88,11 +88,11 @@ def binary_divergence(log_p: Tokens, log_q: Tokens, smallest: float) -> Tokens:
   """
   low, high = math.log(smallest), math.log1p(-smallest)
   log_p, log_q = jnp.clip(log_p, low, high), jnp.clip(log_q, low, high)
-  other_p, other_q = -jnp.expm1(log_p), -jnp.expm1(log_q)  # exact also where p is near 1
+  complement_p, complement_q = -jnp.expm1(log_p), -jnp.expm1(log_q)  # exact also where p is near 1
   token = log_p - log_q
-  other = jnp.log(other_p) - jnp.log(other_q)
-  forward = jnp.exp(log_p) * token + other_p * other
-  backward = -jnp.exp(log_q) * token - other_q * other
+  complement = jnp.log(complement_p) - jnp.log(complement_q)
+  forward = jnp.exp(log_p) * token + complement_p * complement
+  backward = -jnp.exp(log_q) * token - complement_q * complement
   return jnp.maximum(forward, backward)
 
 
@@ -104,8 +104,8 @@ def clip_counts(mask: Mask, *, high: Mask, low: Mask, dropped: Mask,
   """
   dual = jnp.zeros_like(mask) if dual is None else dual
   shares = {}
-  for name, where in (("high", high), ("low", low), ("dual", dual), ("dropped", dropped)):
-    in_group = jnp.broadcast_to(where, mask.shape).astype(jnp.float32)
+  for name, clip_mask in (("high", high), ("low", low), ("dual", dual), ("dropped", dropped)):
+    in_group = jnp.broadcast_to(clip_mask, mask.shape).astype(jnp.float32)
     shares[f"clip/{name}"] = masked.mean(in_group, mask)
   return shares
 

@@ -56,15 +56,15 @@ def rec(log_probs, anchor_log_probs, advantages, mask, cfg):
   low, high = 1 - cfg.clip_low, 1 + cfg.clip_high
   inner, outer = max(0.0, 1 - cfg.ring_low), 1 + cfg.ring_high
   compared = jnp.broadcast_to(jnp.exp(row), mask.shape) if cfg.clip == "one_side_row" else ratio
-  above, below = compared > high, compared < low
-  wrong_above, wrong_below = above & (advantages > 0), below & (advantages < 0)
+  is_high, is_low = compared > high, compared < low
+  wrong_high, wrong_low = is_high & (advantages > 0), is_low & (advantages < 0)
   beyond = {
       "none": jnp.zeros_like(mask),
-      "two_side": above | below,
-      "one_side": wrong_above | wrong_below,
-      "one_side_row": wrong_above | wrong_below,
-      "ring": (above & ~((advantages <= 0) & (ratio >= outer)))
-              | (below & ~((advantages >= 0) & (ratio <= inner))),
+      "two_side": is_high | is_low,
+      "one_side": wrong_high | wrong_low,
+      "one_side_row": wrong_high | wrong_low,
+      "ring": (is_high & ~((advantages <= 0) & (ratio >= outer)))
+              | (is_low & ~((advantages >= 0) & (ratio <= inner))),
   }[cfg.clip]
   weight = {
       "none": jnp.ones_like(ratio),
@@ -76,7 +76,7 @@ def rec(log_probs, anchor_log_probs, advantages, mask, cfg):
   pull = jnp.where(common.saturated(log_ratio), 0.0, 2 * cfg.k2 * log_ratio)
   loss = -reached * masked.masked(log_probs, mask) + cfg.k2 * jnp.square(log_ratio)
   loss = common.with_coefficient(loss, reached - pull, log_probs, mask)
-  return common.output(loss, common.clip_counts(mask, high=above & beyond, low=below & beyond,
+  return common.output(loss, common.clip_counts(mask, high=is_high & beyond, low=is_low & beyond,
                                                 dropped=beyond))
 
 

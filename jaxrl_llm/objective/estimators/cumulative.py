@@ -124,18 +124,18 @@ def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: Exp
   scale = position ** power
   low = -jnp.inf if cfg.log_low is None else -cfg.log_low * scale
   high = jnp.inf if cfg.log_high is None else cfg.log_high * scale
-  above, below, negative = log_weight > high, log_weight < low, advantages < 0
+  is_high, is_low, negative = log_weight > high, log_weight < low, advantages < 0
   dual_bound = jnp.inf if cfg.log_dual is None else cfg.log_dual * scale
   dual = negative & (log_weight > dual_bound)
   saturated = log_weight > common.LOG_WEIGHT_BOUND
-  dropped = ((advantages > 0) & above) | (negative & below) | dual | saturated
+  dropped = ((advantages > 0) & is_high) | (negative & is_low) | dual | saturated
   limit = jnp.where(advantages > 0, jnp.minimum(log_weight, high), jnp.maximum(log_weight, low))
   limit = jnp.where(negative, jnp.minimum(limit, dual_bound), limit)
   weight = jnp.exp(jnp.minimum(log_weight, common.LOG_WEIGHT_BOUND))
   bound = jnp.exp(jnp.minimum(limit, common.LOG_WEIGHT_BOUND))
   loss = common.gated_surrogate(weight, bound, dropped, log_probs, advantages, mask)
-  return common.output(loss,
-                       common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  return common.output(loss, counts)
 
 
 @dataclasses.dataclass(frozen=True)

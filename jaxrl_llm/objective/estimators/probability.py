@@ -82,8 +82,9 @@ def _both_sides(beyond, log_probs, anchor_log_probs, advantages, mask, cfg):
   loss = -jnp.where(beyond, 0.0, ratio) * advantages + cfg.kl_tau * jnp.square(log_ratio)
   coefficient = jnp.where(beyond, 0.0, ratio) * advantages - 2 * cfg.kl_tau * log_ratio
   loss = common.with_coefficient(loss, jnp.where(flat, 0.0, coefficient), log_probs, mask)
-  above, below = beyond & (log_ratio > 0), beyond & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=beyond | flat))
+  is_high, is_low = beyond & (log_ratio > 0), beyond & (log_ratio < 0)
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dropped=beyond | flat)
+  return common.output(loss, counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +121,8 @@ def drpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   loss = -capped * advantages + penalty * (capped - 1) / 2
   coefficient = jnp.where(flat, 0.0, capped * (advantages - penalty))
   loss = common.with_coefficient(loss, coefficient, log_probs, mask)
-  above, below = moved > cfg.eps, moved < -cfg.eps
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=flat))
+  is_high, is_low = moved > cfg.eps, moved < -cfg.eps
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=flat))
 
 
 def _probability(log_probs, mask):

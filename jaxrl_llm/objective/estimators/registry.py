@@ -143,10 +143,10 @@ def stand_ins(cfg: EstimatorConfig, anchor_log_probs: Float[Array, "B L"],
   entropy 0, and the recomputed policy is the anchor.
   """
   rows, zeros = jnp.arange(mask.shape[0]), jnp.zeros_like(anchor_log_probs)
-  known = {"group_id": rows, "row_id": rows, "rewards": zeros[:, 0],
-           "turn_id": mask.astype(jnp.int32), "entropy": zeros,
-           "recomputed_log_probs": anchor_log_probs}
-  return {name: known[name] for name in sorted(required(cfg))}
+  columns = {"group_id": rows, "row_id": rows, "rewards": zeros[:, 0],
+             "turn_id": mask.astype(jnp.int32), "entropy": zeros,
+             "recomputed_log_probs": anchor_log_probs}
+  return {name: columns[name] for name in sorted(required(cfg))}
 
 
 def get_estimator(name: str) -> Estimator:

@@ -102,5 +102,5 @@ def _filtered(log_ratio, weight, outside, log_probs, advantages, mask):
   """Returns the loss with a constant weight, 0 where `outside`; clips are counted by log-ratio."""
   loss = common.score_function_surrogate(jnp.where(outside, 0.0, weight), log_probs, advantages,
                                          mask)
-  above, below = outside & (log_ratio > 0), outside & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=outside))
+  is_high, is_low = outside & (log_ratio > 0), outside & (log_ratio < 0)
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=outside))

@@ -53,13 +53,13 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg, turn_id=None):
   if cfg.span == "segment":
     log_s = _turn_mean(log_ratio, mask, turn_id)
   ratio = jnp.broadcast_to(jnp.exp(jnp.minimum(log_s, common.LOG_WEIGHT_BOUND)), mask.shape)
-  above, below = ratio > high, ratio < low
+  is_high, is_low = ratio > high, ratio < low
   saturated = log_s > common.LOG_WEIGHT_BOUND
-  dropped = ((advantages > 0) & above) | ((advantages < 0) & below)
+  dropped = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
   bound = jnp.where(dropped, jnp.clip(ratio, low, high), ratio)
   dropped |= saturated
   loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
 
 
 def _turn_mean(log_ratio, mask, turn_id):
@@ -90,9 +90,9 @@ def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: standard importance sampling; the truncated form is Seq-TIS of verl's rollout correction.
   """
-  weight, above, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
+  weight, is_high, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
   loss = common.score_function_surrogate(weight, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=none, dropped=none))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=none, dropped=none))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,16 +119,16 @@ def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: arXiv 2507.20673 (verl's default is 0.2).
   """
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-  above = log_ratio > (jnp.inf if cfg.log_high is None else cfg.log_high)
-  below = log_ratio < (-jnp.inf if cfg.log_low is None else -cfg.log_low)
-  clipped = ((advantages > 0) & above) | ((advantages < 0) & below)
-  bound = jnp.where(above, cfg.log_high or 0.0, -(cfg.log_low or 0.0))
+  is_high = log_ratio > (jnp.inf if cfg.log_high is None else cfg.log_high)
+  is_low = log_ratio < (-jnp.inf if cfg.log_low is None else -cfg.log_low)
+  clipped = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
+  bound = jnp.where(is_high, cfg.log_high or 0.0, -(cfg.log_low or 0.0))
   inside = jnp.where(clipped, bound, log_ratio)
   log_s = jnp.minimum(masked.row_mean(inside, mask), common.LOG_WEIGHT_BOUND)
   weight = jnp.broadcast_to(jnp.exp(log_s), mask.shape)
   dropped = clipped | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
   loss = common.gated_surrogate(weight, weight, dropped, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,10 +150,10 @@ def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: arXiv 2503.14286; the formula is unconfirmed.
   """
-  weight, above, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
+  weight, is_high, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
   loss = common.score_function_surrogate(jnp.where(advantages > 0, 1.0, weight), log_probs,
                                          advantages, mask)
-  truncated = above & (advantages < 0)
+  truncated = is_high & (advantages < 0)
   return common.output(loss, common.clip_counts(mask, high=truncated, low=none, dropped=none))
 
 

@@ -44,14 +44,14 @@ def ce_gppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   ratio = jnp.exp(log_ratio)
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   negative = advantages < 0
-  above, below = (advantages > 0) & (ratio > high), negative & (ratio < low)
-  weight = jnp.where(above, cfg.beta_high * high, jnp.where(below, cfg.beta_low * low, ratio))
+  is_high, is_low = (advantages > 0) & (ratio > high), negative & (ratio < low)
+  weight = jnp.where(is_high, cfg.beta_high * high, jnp.where(is_low, cfg.beta_low * low, ratio))
   dual = jnp.zeros_like(mask) if cfg.dual_clip is None else negative & (ratio > cfg.dual_clip)
   dropped = dual | common.saturated(log_ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, weight)
   loss = common.gated_surrogate(weight, bound, dropped, log_probs, advantages, mask)
-  return common.output(loss,
-                       common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  return common.output(loss, counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +87,9 @@ def aspo(log_probs, anchor_log_probs, advantages, mask, cfg, entropy):
   wide = entropy > masked.row_quantile(entropy, mask, cfg.entropy_quantile)
   width = jnp.where(wide, cfg.clip_entropy, cfg.clip)
   ratio = jnp.exp(log_ratio)
-  above, below = (advantages > 0) & (ratio > 1 + width), (advantages < 0) & (ratio < 1 - width)
+  is_high, is_low = (advantages > 0) & (ratio > 1 + width), (advantages < 0) & (ratio < 1 - width)
   weight = jnp.minimum(jnp.exp(jnp.where(advantages > 0, -log_ratio, log_ratio)), cfg.cap)
-  dropped = above | below
+  dropped = is_high | is_low
   loss = common.score_function_surrogate(jnp.where(dropped, 0.0, weight), log_probs, advantages,
                                          mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))

@@ -75,15 +75,15 @@ def fipo(log_probs, anchor_log_probs, advantages, mask, cfg):
   ratio = jnp.exp(log_ratio)
   weight = future_weight(log_ratio, advantages, mask, cfg)
   negative = advantages < 0
-  above, below = (advantages > 0) & (ratio > high), negative & (ratio < low)
+  is_high, is_low = (advantages > 0) & (ratio > high), negative & (ratio < low)
   dual = jnp.zeros_like(mask) if cfg.dual_clip is None else negative & (ratio > cfg.dual_clip)
-  dropped = above | below | dual | common.saturated(log_ratio)
-  bound = jnp.where(above | below, jnp.clip(ratio, low, high), ratio)
+  dropped = is_high | is_low | dual | common.saturated(log_ratio)
+  bound = jnp.where(is_high | is_low, jnp.clip(ratio, low, high), ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, bound)
   if cfg.max_dual is not None:
     removed = jnp.sum(dual & mask, -1, keepdims=True) > cfg.max_dual
     dropped, bound = dropped | removed, jnp.where(removed, 0.0, bound)
   loss = common.gated_surrogate(weight * ratio, weight * bound, dropped, log_probs, advantages,
                                 mask)
-  return common.output(loss,
-                       common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  return common.output(loss, counts)

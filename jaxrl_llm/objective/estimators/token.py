@@ -42,15 +42,15 @@ def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   ratio = jnp.exp(log_ratio)
-  above, below, negative = ratio > high, ratio < low, advantages < 0
+  is_high, is_low, negative = ratio > high, ratio < low, advantages < 0
   dual = jnp.zeros_like(mask) if cfg.dual_clip is None else negative & (ratio > cfg.dual_clip)
   saturated = jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND
-  dropped = ((advantages > 0) & above) | (negative & below) | dual | saturated
-  clipped = jnp.where(jnp.where(negative, below, above), jnp.clip(ratio, low, high), ratio)
+  dropped = ((advantages > 0) & is_high) | (negative & is_low) | dual | saturated
+  clipped = jnp.where(jnp.where(negative, is_low, is_high), jnp.clip(ratio, low, high), ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, clipped)
   loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
-  return common.output(loss,
-                       common.clip_counts(mask, high=above, low=below, dual=dual, dropped=dropped))
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  return common.output(loss, counts)
 
 
 @dataclasses.dataclass(frozen=True)

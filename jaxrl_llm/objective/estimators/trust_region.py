@@ -129,8 +129,8 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   dropped = over & (advantages * log_ratio > 0) | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
   ratio = jnp.exp(log_ratio)
   loss = common.gated_surrogate(ratio, jnp.zeros_like(ratio), dropped, log_probs, advantages, mask)
-  above, below = over & (log_ratio > 0), over & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+  is_high, is_low = over & (log_ratio > 0), over & (log_ratio < 0)
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
 
 
 def _sum_before(values, mask):
@@ -158,9 +158,9 @@ def _beyond(moved, distance, cfg):
     moved: pi - mu.
     distance: with the sign of `moved`.
   """
-  above = (moved > 0) & (distance > (jnp.inf if cfg.delta_high is None else cfg.delta_high))
-  below = (moved < 0) & (distance < (-jnp.inf if cfg.delta_low is None else -cfg.delta_low))
-  return above, below
+  is_high = (moved > 0) & (distance > (jnp.inf if cfg.delta_high is None else cfg.delta_high))
+  is_low = (moved < 0) & (distance < (-jnp.inf if cfg.delta_low is None else -cfg.delta_low))
+  return is_high, is_low
 
 
 def _masked_ratio(log_ratio, beyond, log_probs, advantages, mask, cfg):
@@ -169,9 +169,9 @@ def _masked_ratio(log_ratio, beyond, log_probs, advantages, mask, cfg):
   Args:
     beyond: of `_beyond`.
   """
-  above, below = beyond
-  dropped = ((advantages > 0) & above) | ((advantages < 0) & below)
+  is_high, is_low = beyond
+  dropped = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
   ratio = jnp.minimum(jnp.exp(log_ratio), jnp.inf if cfg.ratio_cap is None else cfg.ratio_cap)
   loss = common.score_function_surrogate(jnp.where(dropped, 0.0, ratio), log_probs, advantages,
                                          mask)
-  return common.output(loss, common.clip_counts(mask, high=above, low=below, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))

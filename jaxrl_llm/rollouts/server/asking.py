@@ -49,7 +49,7 @@ class RequestBatcher:
       ServerError: an answer was unusable ATTEMPTS times, or as `Client.with_retries`.
     """
     todo: queue.SimpleQueue = queue.SimpleQueue()
-    done: queue.SimpleQueue = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue = queue.SimpleQueue()
     stop = threading.Event()
     for row in range(len(prompts)):
       todo.put(row)
@@ -61,9 +61,9 @@ class RequestBatcher:
         except queue.Empty:
           return
         try:
-          done.put((row, self._row(prompts[row], seeds[row], sampling, stop)))
+          outcomes.put((row, self._row(prompts[row], seeds[row], sampling, stop)))
         except Exception as error:
-          done.put((row, error))
+          outcomes.put((row, error))
 
     # Daemons, because a request that the server does not answer must not hold up the end of a run.
     for number in range(min(self.in_flight, len(prompts))):
@@ -71,7 +71,7 @@ class RequestBatcher:
     completions: list[tuple[Completion, int]] = [None] * len(prompts)  # type: ignore[list-item]
     try:
       for _ in prompts:
-        row, outcome = done.get()
+        row, outcome = outcomes.get()
         if isinstance(outcome, Exception):
           raise outcome
         completions[row] = outcome

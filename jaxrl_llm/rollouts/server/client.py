@@ -81,17 +81,17 @@ class Client:
     then would never be late. A thread reads; it is abandoned if it hangs in the answer's head.
     """
     end = time.monotonic() + CONNECT + self._timeout
-    done: queue.SimpleQueue = queue.SimpleQueue()
+    answers: queue.SimpleQueue = queue.SimpleQueue()
 
     def work() -> None:
       try:
-        done.put(self._read(method, path, body, end))
+        answers.put(self._read(method, path, body, end))
       except Exception as error:
-        done.put(error)
+        answers.put(error)
 
     threading.Thread(target=work, name="server_answer", daemon=True).start()
     try:
-      answer = done.get(timeout=max(0.0, end - time.monotonic()) + 1.0)
+      answer = answers.get(timeout=max(0.0, end - time.monotonic()) + 1.0)
     except queue.Empty:
       raise AwayError(self._late()) from None
     if isinstance(answer, Exception):

@@ -132,10 +132,10 @@ def _checked_end(tokens: list[int], reason: str, limits: Limits) -> int:
                     "tokens")
 
 
-def _field(container, name: str, kind: type, where: str):
+def _field(container, name: str, kind: type, location: str):
   value = container.get(name) if isinstance(container, dict) else None
   if not isinstance(value, kind):
-    raise AnswerError(f"{where} has no {name} of type {kind.__name__}")
+    raise AnswerError(f"{location} has no {name} of type {kind.__name__}")
   return value
 
 

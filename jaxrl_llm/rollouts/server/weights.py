@@ -37,8 +37,9 @@ def publish(root: str | Path, model: Model, params, tokenizer, dtype: str | None
     OSError: the folder cannot be written.
   """
   root = Path(root).resolve()
-  for left in root.glob("unfinished_*"):  # by a run that was killed; a server serves one at a time
-    shutil.rmtree(left, ignore_errors=True)
+  # Of runs that were killed; a server serves one run at a time.
+  for stale in root.glob("unfinished_*"):
+    shutil.rmtree(stale, ignore_errors=True)
   draft = root / f"unfinished_{os.getpid()}"
   draft.mkdir(parents=True)
   trunk = dataclasses.replace(model, config=dataclasses.replace(model.config, mtp=False))

@@ -134,10 +134,10 @@ class Calculator:
       case ast.UnaryOp() if type(node.op) in _UNARY:
         return _UNARY[type(node.op)](self._node(node.operand, lines))
       case ast.BinOp() if type(node.op) in _BINARY:
-        left, right = self._node(node.left, lines), self._node(node.right, lines)
+        lhs, rhs = self._node(node.left, lines), self._node(node.right, lines)
         if isinstance(node.op, ast.Pow):
-          right = self._exponent(left, right)
-        return self._bounded(Fraction(_BINARY[type(node.op)](left, right)))
+          rhs = self._exponent(lhs, rhs)
+        return self._bounded(Fraction(_BINARY[type(node.op)](lhs, rhs)))
       case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
         function, low, high = _FUNCTIONS[name]
         if not low <= len(node.args) <= high:
@@ -192,14 +192,14 @@ def written(number: Fraction) -> str:
   """Returns a rational number in decimal digits; see `Calculator` for the rounding."""
   if number.denominator == 1:
     return _digits(number.numerator)
-  rest, twos, fives = number.denominator, 0, 0
-  while rest % 2 == 0:
-    rest, twos = rest // 2, twos + 1
-  while rest % 5 == 0:
-    rest, fives = rest // 5, fives + 1
+  cofactor, twos, fives = number.denominator, 0, 0
+  while cofactor % 2 == 0:
+    cofactor, twos = cofactor // 2, twos + 1
+  while cofactor % 5 == 0:
+    cofactor, fives = cofactor // 5, fives + 1
   places = max(twos, fives)
   integer_digits = len(_digits(abs(number.numerator) // number.denominator))
-  in_full = rest == 1 and places <= PLACES
+  in_full = cofactor == 1 and places <= PLACES
   precision = integer_digits + places if in_full else max(DIGITS, integer_digits + 6)
   context = decimal.Context(prec=precision, rounding=decimal.ROUND_HALF_EVEN)
   digits = context.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))

@@ -18,8 +18,8 @@ def prompts(count: int, seed: int, held_out: bool) -> np.ndarray:
   """Returns prompts [count, PROMPT] int32; one in four sequences of digits is held out."""
   rng = np.random.default_rng([seed, held_out])
   digits = rng.integers(0, 10, (8 * count, TERMS))
-  chosen = np.random.default_rng(0).random(10**TERMS) < 0.25
-  mine = chosen[digits @ 10 ** np.arange(TERMS)] == held_out
+  held_out_mask = np.random.default_rng(0).random(10**TERMS) < 0.25
+  mine = held_out_mask[digits @ 10 ** np.arange(TERMS)] == held_out
   return np.column_stack([np.full(count, BEGIN), digits[mine][:count]]).astype(np.int32)
 
 

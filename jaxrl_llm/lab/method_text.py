@@ -46,8 +46,8 @@ def split(text: str) -> MethodText:
   Raises:
     ConfigError: an option is not of the form key=value.
   """
-  label, _, rest = text.rpartition("@")
-  body, _, options = rest.partition("?")
+  label, _, remainder = text.rpartition("@")
+  body, _, options = remainder.partition("?")
   plugin, _, name = body.rpartition(":")
   pairs = tuple(_option(text, pair) for pair in options.split("&") if pair)
   return MethodText(label, plugin, name, pairs)
@@ -64,9 +64,9 @@ def load(method: MethodText) -> None:
   name = method.name
   if method.is_preset or name in estimators.names():
     return
-  known = [*PRESETS, *estimators.names()]
+  names = [*PRESETS, *estimators.names()]
   raise ConfigError(f"method {name!r}: neither a preset ({', '.join(PRESETS)}) nor an estimator "
-                    f"({', '.join(estimators.names())}).{did_you_mean(name, known)}")
+                    f"({', '.join(estimators.names())}).{did_you_mean(name, names)}")
 
 
 def _option(text: str, pair: str) -> tuple[str, str]:

@@ -68,9 +68,9 @@ def checkout_env() -> dict[str, str]:
 
 def last_line(command: list[str]) -> str:
   """Returns the last line that a command prints in the repository's root, or else of its errors."""
-  done = subprocess.run(command, cwd=ROOT, env=checkout_env(), capture_output=True, text=True,
-                        check=False)
-  lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+  process = subprocess.run(command, cwd=ROOT, env=checkout_env(), capture_output=True, text=True,
+                           check=False)
+  lines = (process.stderr if process.returncode else process.stdout).strip().splitlines()
   return lines[-1] if lines else ""
 
 

@@ -109,18 +109,18 @@ class Runs:
     rows = []
     for run, name in self.names.items():
       iterations, values = read_run(out / run).series("eval/accuracy")
-      at, here = int(iterations[-1]), float(values[-1])
+      at, final_value = int(iterations[-1]), float(values[-1])
       seeds = [dict(zip(line["measured"]["iterations"], line["measured"][self.column],
                         strict=True)).get(at)
                for line in results if re.fullmatch(rf"{re.escape(name)}_seed\d+", line["name"])]
       seeds = [value for value in seeds if value is not None]
       text = f"accuracy of {run} at iteration {at}"
       if not seeds:
-        rows.append((text, MISSING, _number(here), "no counterpart"))
+        rows.append((text, MISSING, _number(final_value), "no counterpart"))
         continue
-      agrees = min(seeds) - self.margin <= here <= max(seeds) + self.margin
+      agrees = min(seeds) - self.margin <= final_value <= max(seeds) + self.margin
       rows.append((text, f"{min(seeds):.2f} to {max(seeds):.2f}, {len(seeds)} seeds",
-                   _number(here), _verdict(agrees)))
+                   _number(final_value), _verdict(agrees)))
     return rows
 
 
@@ -179,9 +179,9 @@ class Table:
       return "No claim is published for this table: the task is this project's own."
     rows = []
     for claim in self.claims:
-      here = claim.here(self.path) if self.exists else None
-      gap = None if here is None or claim.value is None else here - claim.value
-      rows.append((claim.text, claim.source, *map(_number, (claim.value, here)),
+      value = claim.here(self.path) if self.exists else None
+      gap = None if value is None or claim.value is None else value - claim.value
+      rows.append((claim.text, claim.source, *map(_number, (claim.value, value)),
                    _number(gap, "+")))
     return markdown_table(("claim", "source", "published", "here", "difference"), rows)
 

@@ -87,10 +87,10 @@ def _studentized(values: np.ndarray) -> np.ndarray:
   """Returns (mean of a resample - mean) / standard error of the resample, [resamples]."""
   count = len(values)
   if count**count <= EXACT:
-    chosen = np.array(list(itertools.product(range(count), repeat=count)))
+    indices = np.array(list(itertools.product(range(count), repeat=count)))
   else:
-    chosen = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
-  resampled = values[chosen]
+    indices = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
+  resampled = values[indices]
   shift = resampled.mean(1) - values.mean()
   error = resampled.std(1, ddof=1) / np.sqrt(count)
   nothing = 1e-12 * np.abs(values).max()  # rounding leaves some spread between equal values
@@ -158,11 +158,12 @@ def table_cells(differences: Mapping[Any, np.ndarray]) -> tuple[dict[Any, str], 
   """
   corrected = compare(differences)
   words = {1: ", above", -1: ", below", 0: ""}
-  alone = {key: bootstrap(values) for key, values in differences.items()}
-  cells = {key: f"{one.mean:+.3f} ({one.low:+.3f} to {one.high:+.3f}){words[corrected[key].sign]}"
-           for key, one in alone.items()}
-  decided = sum(bool(one.sign) for one in corrected.values())
-  single = sum(bool(one.sign) for one in alone.values())
+  intervals = {key: bootstrap(values) for key, values in differences.items()}
+  cells = {key: f"{interval.mean:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
+                f"{words[corrected[key].sign]}"
+           for key, interval in intervals.items()}
+  decided = sum(bool(interval.sign) for interval in corrected.values())
+  single = sum(bool(interval.sign) for interval in intervals.values())
   return cells, (f"\nOf {len(cells)} differences {single} leave out 0 at 95 % by themselves, and "
                  f"{decided} after Holm's correction over the table (\"above\", \"below\").\n")
 

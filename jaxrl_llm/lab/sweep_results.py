@@ -84,8 +84,8 @@ def compare(recorded: dict | None, today: dict) -> str:
       return f"{NOT_COMPARABLE}: {key} was {recorded[key]}, is {today[key]}"
   for name, values in recorded["metrics"].items():
     now = today["metrics"].get(name, [])
-    if len(values) != len(now) or any(abs(value - other) > PRECISION * max(abs(value), 1e-6)
-                                      for value, other in zip(values, now, strict=True)):
+    if len(values) != len(now) or any(abs(value - current) > PRECISION * max(abs(value), 1e-6)
+                                      for value, current in zip(values, now, strict=True)):
       return f"changed: {name} was {values}, is {now}"
   return SAME
 

@@ -168,9 +168,9 @@ def side_by_side(groups: list[Group]) -> list[tuple[str, str, list[tuple[int, li
   by_group = [{(strip.prompt, strip.answer): strip for strip in strips.read(group.runs[0])}
               for group in groups]
   out = []
-  for key in (key for key in by_group[0] if all(key in known for known in by_group)):
-    cells = [{iteration: (text, correct) for iteration, text, correct in known[key].completions}
-             for known in by_group]
+  for key in (key for key in by_group[0] if all(key in strip_of for strip_of in by_group)):
+    cells = [{iteration: (text, correct) for iteration, text, correct in strip_of[key].completions}
+             for strip_of in by_group]
     iterations = sorted(set().union(*cells))
     out.append((*key, [(i, [cell.get(i) for cell in cells]) for i in iterations]))
   return out
@@ -178,8 +178,8 @@ def side_by_side(groups: list[Group]) -> list[tuple[str, str, list[tuple[int, li
 
 def _no_metric(name: str, runs: list[RunFolder]) -> str:
   """Returns the message for a metric that no group has, with the nearest that the runs have."""
-  known = sorted({key for run in runs for line in run.metrics for key in line} - {"iteration"})
-  near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
+  names = sorted({key for run in runs for line in run.metrics for key in line} - {"iteration"})
+  near = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
   return (f"--metric={name}: no group of runs has it. Fix: {' or '.join(near) or 'wait'}; "
           "`python -m jaxrl_llm.reporting.glossary` lists all metrics.")
 
@@ -197,11 +197,11 @@ def _group(label: str, runs: list[RunFolder], metric: str) -> Group | None:
 
 def _state(run: RunFolder) -> list[str]:
   """Returns a remark on a run that has not reached its last iteration."""
-  done = run.metrics[-1]["iteration"] if run.metrics else 0
+  last = run.metrics[-1]["iteration"] if run.metrics else 0
   planned = run.config.get("iterations")
-  if done == planned:
+  if last == planned:
     return []
-  return [f"{run.workdir}: iteration {done} of {planned} (running, interrupted or ended early)."]
+  return [f"{run.workdir}: iteration {last} of {planned} (running, interrupted or ended early)."]
 
 
 def _differing(configs: list[dict[str, Any]]) -> list[str]:

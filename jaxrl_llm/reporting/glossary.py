@@ -164,8 +164,8 @@ def all_entries() -> tuple[Entry, ...]:
 def entry(name: str) -> Entry | None:
   """Returns the entry of a metric, or None if there is none."""
   paper = paper_table.load("metrics", name.split("/")[0])
-  known = GLOSSARY if paper is None else (*paper.METRICS, *GLOSSARY)
-  return next((metric for metric in known if fnmatch.fnmatchcase(name, metric.name)), None)
+  entries = GLOSSARY if paper is None else (*paper.METRICS, *GLOSSARY)
+  return next((metric for metric in entries if fnmatch.fnmatchcase(name, metric.name)), None)
 
 
 def table(prefix: str = "") -> str:

@@ -79,7 +79,7 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
              for key, value in flat(run.config).items()
              if key not in defaults or defaults[key] != value]
   settings = {"All keys": run.config, "Environment": run.environment}
-  done = run.metrics[-1]["iteration"] if run.metrics else MISSING
+  last_iteration = run.metrics[-1]["iteration"] if run.metrics else MISSING
   names = [_name(run.config, section) for section in ("estimator", "advantage", "task")]
   from jaxrl_llm.reporting import plots  # matplotlib, which a run needs only here
 
@@ -91,7 +91,7 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
       "report.html",
       title=os.path.basename(os.path.abspath(run.workdir)),
       subtitle=" · ".join(filter(None, names)),
-      status=f"iteration {done} of {run.config.get('iterations', MISSING)}: {status}",
+      status=f"iteration {last_iteration} of {run.config.get('iterations', MISSING)}: {status}",
       headline=headline(run),
       summary=summary_rows(run),
       panels=image_sources(plots.run_panels(run)),
@@ -162,9 +162,9 @@ def _metrics(run: RunFolder) -> list[tuple[str, str, str, str]]:
   last.pop("iteration", None)
   rows = []
   for name, value in sorted(last.items()):
-    known = glossary.entry(name)
-    rows.append((name, f"{value:.4g}", known.unit if known else MISSING,
-                 known.meaning if known else MISSING))
+    entry = glossary.entry(name)
+    rows.append((name, f"{value:.4g}", entry.unit if entry else MISSING,
+                 entry.meaning if entry else MISSING))
   return rows
 
 
@@ -191,20 +191,21 @@ def _cards(run: RunFolder, samples: dict[str, Any] | None) -> list[Card] | None:
 
 def _pairs(before: list[dict], after: list[dict]) -> list[tuple[dict | None, dict | None]]:
   """Pairs the samples of equal prompts, in the order of `before`; a single one pairs with None."""
-  left = list(after)
+  candidates = list(after)
   pairs = []
   for sample in before:
-    partner = next((other for other in left if other["prompt"] == sample["prompt"]), None)
+    partner = next((candidate for candidate in candidates
+                    if candidate["prompt"] == sample["prompt"]), None)
     if partner is not None:
-      left.remove(partner)
+      candidates.remove(partner)
     pairs.append((sample, partner))
-  return pairs + [(None, sample) for sample in left]
+  return pairs + [(None, sample) for sample in candidates]
 
 
 def _card(before: dict | None, after: dict | None) -> Card:
-  known = before or after
+  first = before or after
   completions = [None if sample is None else completion(sample) for sample in (before, after)]
-  return Card(known["prompt"], str(known["answer"]), *completions)
+  return Card(first["prompt"], str(first["answer"]), *completions)
 
 
 def _name(config: dict[str, Any], section: str) -> str:

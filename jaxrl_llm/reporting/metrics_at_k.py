@@ -124,11 +124,12 @@ def bootstrap_interval(values: np.ndarray, *, level: float = 0.95, resamples: in
   means = np.empty(resamples)
   for index in range(resamples):
     problem = rng.integers(0, len(table), len(table))
-    picked = table[problem]
+    resample = table[problem]
     if values.ndim == 2:
-      column = (rng.random(picked.shape) * count[problem][:, None]).astype(int)
-      picked = np.take_along_axis(picked, column, axis=1)
-    means[index] = np.mean(np.sum(np.where(present[problem], picked, 0.0), axis=1) / count[problem])
+      column = (rng.random(resample.shape) * count[problem][:, None]).astype(int)
+      resample = np.take_along_axis(resample, column, axis=1)
+    totals = np.sum(np.where(present[problem], resample, 0.0), axis=1)
+    means[index] = np.mean(totals / count[problem])
   low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
   return float(low), float(high)
 

@@ -189,7 +189,7 @@ def plot_panels(panels: dict[str, dict[str, Series]], path: str | os.PathLike | 
   figure = Figure(figsize=(max(7.2, 2.6 * columns), 2.3 * rows + 0.5), layout="constrained")
   all_axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
   labels = list(dict.fromkeys(name for groups in panels.values() for name in groups))
-  drawn = {}
+  handles = {}
   for axes, (title, groups) in zip(all_axes, panels.items(), strict=False):
     means = told_apart({name: (x, values.mean(0)) for name, (x, values) in groups.items()})
     for (name, (x, values)), (_, (_, mean), overlap_style) in zip(groups.items(), means,
@@ -197,7 +197,7 @@ def plot_panels(panels: dict[str, dict[str, Series]], path: str | os.PathLike | 
       style = line_style(labels.index(name))
       axes.plot(x, values.T, lw=0.8, alpha=0.45, **style)
       axes.plot(x, mean, lw=2.2, **(style | overlap_style))
-      drawn[name] = Line2D([], [], lw=2.2, **style)
+      handles[name] = Line2D([], [], lw=2.2, **style)
     _finish(axes, title, legend=False, label=label)
   for axes in all_axes[::columns]:
     axes.set_ylabel(metric, fontsize=8.5, color=INK)
@@ -208,7 +208,7 @@ def plot_panels(panels: dict[str, dict[str, Series]], path: str | os.PathLike | 
     axes.tick_params(labelbottom=True)
   for axes in all_axes[:lowest.start]:
     axes.set_xlabel("")
-  figure.legend([drawn[name] for name in labels], labels, loc="outside upper right",
+  figure.legend([handles[name] for name in labels], labels, loc="outside upper right",
                 ncols=min(len(labels), columns + 1), frameon=False, fontsize=9, labelcolor=INK)
   figure.savefig(path, format="png", dpi=150)
 
@@ -233,12 +233,12 @@ def told_apart(series: dict[str, Series]) -> list[tuple[str, Series, dict]]:
   out: list[tuple[str, Series, dict]] = []
   for name, (iterations, line) in series.items():
     label, style = name, {}
-    for other, (at_other, line_other) in list(series.items())[:len(out)]:
+    for earlier_name, (at_other, line_other) in list(series.items())[:len(out)]:
       if not np.array_equal(iterations, at_other):
         continue
       if np.allclose(line, line_other, rtol=0, atol=near, equal_nan=True):
         sign = "=" if np.array_equal(line, line_other, equal_nan=True) else "≈"
-        label, style = f"{name} {sign} {other}", {"ls": (0, (3, 3))}
+        label, style = f"{name} {sign} {earlier_name}", {"ls": (0, (3, 3))}
         break
     out.append((label, (iterations, line), style))
   return out

@@ -113,17 +113,18 @@ def _columns(path: str, marks: set[str]) -> dict[str, list[np.ndarray]]:
   stem, form = os.path.splitext(name)
   if marks or not checksum or os.path.basename(path) != stem + FACTS:
     raise RunError(f"{path}: the lines name no file of arrays, or several. {COPY}")
-  beside = os.path.join(os.path.dirname(path), name)
+  array_path = os.path.join(os.path.dirname(path), name)
   try:
-    content = path_of(beside).read_bytes()
+    content = path_of(array_path).read_bytes()
     if token_columns.mark(name, content) != mark:
       raise ValueError(f"the checksum is not {checksum}, which {path} names: it is damaged, or of "
                        "another start of the run")
     return token_columns.decode(content, form)
   except OSError as error:
-    raise RunError(f"{beside}: {error.strerror or error}, but {path} names it. {COPY}") from error
+    fault = error.strerror or error
+    raise RunError(f"{array_path}: {fault}, but {path} names it. {COPY}") from error
   except ValueError as error:
-    raise RunError(f"{beside}: {error}. {COPY}") from error
+    raise RunError(f"{array_path}: {error}. {COPY}") from error
 
 
 def read_run(workdir: str | os.PathLike) -> RunFolder:
@@ -186,7 +187,7 @@ def _text(path: str) -> str:
 
 def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
   """Parses one object; `text` is line `number` of the file, or without `number` all of it."""
-  where = path if number is None else f"{path}, line {number}"
+  location = path if number is None else f"{path}, line {number}"
   try:
     parsed = json.loads(text, parse_constant=_refuse)
   except json.JSONDecodeError as error:
@@ -194,9 +195,9 @@ def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
         f"{path}, line {number or error.lineno}: not JSON ({error.msg}): {error.doc[:60]!r}. {COPY}"
     ) from error
   except (ValueError, RecursionError) as error:
-    raise RunError(f"{where}: {error}. {COPY}") from error
+    raise RunError(f"{location}: {error}. {COPY}") from error
   if not isinstance(parsed, dict):
-    raise RunError(f"{where}: an object was expected: {text[:60]!r}. {COPY}")
+    raise RunError(f"{location}: an object was expected: {text[:60]!r}. {COPY}")
   return parsed
 
 
@@ -205,9 +206,9 @@ def _refuse(constant: str):
       f'{constant} is not JSON; non-finite numbers are written as "nan", "inf", "-inf".')
 
 
-def _number(value, where: str) -> float:
+def _number(value, location: str) -> float:
   if isinstance(value, str) and value in NOT_FINITE:
     return NOT_FINITE[value]
   if isinstance(value, bool) or not isinstance(value, (int, float)):
-    raise RunError(f"{where} = {value!r} is not a number. {COPY}")
+    raise RunError(f"{location} = {value!r} is not a number. {COPY}")
   return float(value)

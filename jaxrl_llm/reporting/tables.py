@@ -120,8 +120,8 @@ def split(text: str, name: str, path: str | os.PathLike) -> tuple[str, str, str]
   if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
     raise ConfigError(f"{path}: no place for the part written by {name}. Fix: the lines {begin} "
                       f"and {end}, each once.")
-  before, rest = text.split(begin)
-  part, after = rest.split(end)
+  before, remainder = text.split(begin)
+  part, after = remainder.split(end)
   return before + begin, part, end + after
 
 
@@ -187,8 +187,8 @@ def _format(value: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-  minutes, rest = divmod(round(float(seconds)), 60)
+  minutes, remainder = divmod(round(float(seconds)), 60)
   hours, minutes = divmod(minutes, 60)
   if hours:
     return f"{hours} h {minutes:02d} min"
-  return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
+  return f"{minutes} min {remainder:02d} s" if minutes else f"{seconds:.1f} s"

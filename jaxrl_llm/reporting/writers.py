@@ -111,18 +111,18 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
   path = rollout_path(workdir, iteration, part)
   path_of(path).parent.mkdir(parents=True, exist_ok=True)
   facts, columns = token_columns.split(rows)
-  written = {path}
+  paths = {path}
   if columns:
     form = token_columns.extension()
-    beside, content = path.removesuffix(FACTS) + form, token_columns.encode(columns, form)
-    write_atomically(beside, content)
-    written.add(beside)
-    named = {ARRAYS: token_columns.mark(beside, content)}
+    array_path, content = path.removesuffix(FACTS) + form, token_columns.encode(columns, form)
+    write_atomically(array_path, content)
+    paths.add(array_path)
+    named = {ARRAYS: token_columns.mark(array_path, content)}
     facts = [row | named for row in facts]
   write_atomically(path, "".join(map(_dumps, facts)))
-  for other in rollout_files(workdir, arrays=True)[iteration]:
-    if other not in written and (rollout_part(other) == part or rollout_part(other)[1] != part[1]):
-      _remove(other)
+  for file in rollout_files(workdir, arrays=True)[iteration]:
+    if file not in paths and (rollout_part(file) == part or rollout_part(file)[1] != part[1]):
+      _remove(file)
   return path
 
 

@@ -164,7 +164,7 @@ class Ring:
       source = np.argmax(group[mask, None] == members, 1)
       slot_args = self._to_devices((_padded(slots[mask], len(self.row)),
                                     _padded(source, len(self.row)),
-                             np.int32(mask.sum())))
+                                    np.int32(mask.sum())))
       self.cache = self.programs.admit(self.cache, prefilled, *slot_args)
     return rows
 

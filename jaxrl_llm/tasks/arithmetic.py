@@ -56,10 +56,10 @@ class ModularChain(Procedural):
       steps += f"{sign}{digit}={value}"
     if not completion.startswith(":"):
       return [] if completion == f"={value}" else [Mistake(0, "guess")]
-    wrong = [place for place, (text, right) in enumerate(zip(completion, steps, strict=False))
-             if text != right]
+    pairs = zip(completion, steps, strict=False)
+    error_places = [place for place, (text, right) in enumerate(pairs) if text != right]
     # A wrong value is carried on, so that only the first difference is a mistake.
-    first = wrong[:1] or ([min(len(completion), len(steps))] if completion != steps else [])
+    first = error_places[:1] or ([min(len(completion), len(steps))] if completion != steps else [])
     return [Mistake(place, "step") for place in first]
 
   def longest_prompt(self) -> int:

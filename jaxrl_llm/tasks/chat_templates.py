@@ -163,8 +163,8 @@ def turn_end(tokenizer) -> int | None:
     marks = [token for token in ids if token in tokens]
     if marks:
       return marks[0]
-  rest = encode(tokenizer, tail.strip())
-  return rest[0] if len(rest) == 1 else None
+  tail_ids = encode(tokenizer, tail.strip())
+  return tail_ids[0] if len(tail_ids) == 1 else None
 
 
 def _special(tokenizer) -> set[int]:

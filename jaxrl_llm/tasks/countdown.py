@@ -85,10 +85,10 @@ def _value(node: ast.AST, used: list[int]) -> Fraction:
   if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
     return -_value(node.operand, used)
   if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
-    left, right = _value(node.left, used), _value(node.right, used)
-    if isinstance(node.op, ast.Div) and (right == 0 or (left / right).denominator != 1):
-      raise ArithmeticError(f"{left}/{right} is not a whole number")
-    return OPERATIONS[type(node.op)](left, right)
+    lhs, rhs = _value(node.left, used), _value(node.right, used)
+    if isinstance(node.op, ast.Div) and (rhs == 0 or (lhs / rhs).denominator != 1):
+      raise ArithmeticError(f"{lhs}/{rhs} is not a whole number")
+    return OPERATIONS[type(node.op)](lhs, rhs)
   raise ArithmeticError("uses an operation other than + - * /")
 
 

@@ -121,10 +121,10 @@ class Dataset(TaskBase):
 
   def _load(self, key: str, source: DataConfig, name: str, limit: int | None) -> ProblemTable:
     heldout = key == "heldout_path"
-    read = Source(f"task.data.{key}", source.path, source.split, make_mapping(source),
-                  _verifier(source), source.bad_rows, name, "heldout-" if heldout else "",
-                  "" if heldout else source.teacher_column)
-    return load(read, self.prompt_ids, limit)
+    data_source = Source(f"task.data.{key}", source.path, source.split, make_mapping(source),
+                         _verifier(source), source.bad_rows, name, "heldout-" if heldout else "",
+                         "" if heldout else source.teacher_column)
+    return load(data_source, self.prompt_ids, limit)
 
   def keep(self, problems: list[Problem]) -> None:
     """Trains on these problems alone."""

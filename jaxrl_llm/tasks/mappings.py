@@ -290,8 +290,8 @@ def _messages(prompt) -> tuple[str, tuple[tuple[str, str], ...]]:
   if isinstance(prompt, str):
     prompt = (_from_json(prompt) if MESSAGES_AS_TEXT.match(prompt)
               else [{"role": "user", "content": prompt}])
-  known = isinstance(prompt, list) and prompt and all(isinstance(m, dict) for m in prompt)
-  if not known or prompt[-1].get("role", "user") != "user":
+  is_messages = isinstance(prompt, list) and prompt and all(isinstance(m, dict) for m in prompt)
+  if not is_messages or prompt[-1].get("role", "user") != "user":
     raise RowError(
         f"column 'prompt' holds {_shorten(column_value)}; a text, or a list of messages that "
                    "ends with the user's was expected")
@@ -385,10 +385,10 @@ def make_mapping(cfg: DataConfig) -> Mapping:
   if cfg.mapping != AUTO:
     return MAPPINGS[cfg.mapping]
 
-  def cell(row: dict, key: str, read: Callable):
+  def cell(row: dict, key: str, convert: Callable):
     column = getattr(cfg, key)
     if column in row or column in leaves(row):
-      return read(row, column)
+      return convert(row, column)
     raise RowError(f"no column {column!r}; columns present: {', '.join(leaves(row)) or 'none'}; "
                    f"task.data.{key} asks for it")
 

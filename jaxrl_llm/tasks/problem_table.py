@@ -221,10 +221,10 @@ def _bad_rows(reasons: list[str], key: str) -> str:
   """Returns what is wrong with the first bad rows of a file, and the key that leaves them out."""
   causes = [reason.partition(". Fix: ")[0] for reason in reasons]
   first = causes[0].partition(": ")[2]
-  others = [cause for cause in causes[1:] if cause.partition(": ")[2] != first]
-  same = len(causes) - 1 - len(others)
+  other_causes = [cause for cause in causes[1:] if cause.partition(": ")[2] != first]
+  same = len(causes) - 1 - len(other_causes)
   more = f" {same} more bad rows have the same cause." if same else ""
-  more += f" Other bad rows: {'; '.join(others)}." if others else ""
+  more += f" Other bad rows: {'; '.join(other_causes)}." if other_causes else ""
   return f"{reasons[0]} Or {key}=drop.{more}"
 
 

@@ -153,8 +153,8 @@ def _chat(cfg: PromptConfig, tokenizer, examples: list[tuple[str, str]]) -> Prom
           f"task.prompt.system = {cfg.system[:40]!r}: the problem {problem[:40]!r} has a system "
           "message of its own. Fix: an empty task.prompt.system.")
     system = [("system", cfg.system)] if cfg.system else system_messages
-    rest = [message for message in context if message[0] != "system"]
-    turns = [*system, *worked_examples, *rest, ("user", problem + cfg.suffix)]
+    dialogue = [message for message in context if message[0] != "system"]
+    turns = [*system, *worked_examples, *dialogue, ("user", problem + cfg.suffix)]
     return chat_templates.render(tokenizer, turns, arguments, cfg.date)
 
   return render

@@ -115,21 +115,21 @@ def _json_array(file: Path) -> Iterator[Row]:
   place = _SPACE.match(text, place).end()
   while text[place:place + 1] != "]":
     number, line, line_end = number + 1, line + text.count("\n", line_end, place), place
-    where = f"{file}, line {line} (item {number})"
-    row, end = _array_entry(where, text, place)
+    location = f"{file}, line {line} (item {number})"
+    row, end = _array_entry(location, text, place)
     yield row
     place = _SPACE.match(text, end).end()
     if text[place:place + 1] == ",":
       place = _SPACE.match(text, place + 1).end()
     elif text[place:place + 1] != "]":
-      raise _malformed(where, "no comma or ] follows it")
-  rest = _SPACE.match(text, place + 1).end()
-  if rest < len(text):
-    line += text.count("\n", line_end, rest)
+      raise _malformed(location, "no comma or ] follows it")
+  tail_start = _SPACE.match(text, place + 1).end()
+  if tail_start < len(text):
+    line += text.count("\n", line_end, tail_start)
     raise _malformed(f"{file}, line {line}", "more text after the array")
 
 
-def _array_entry(where: str, text: str, begin: int) -> tuple[Row, int]:
+def _array_entry(location: str, text: str, begin: int) -> tuple[Row, int]:
   """Returns an item of an array and where it ends.
 
   Raises:
@@ -138,13 +138,13 @@ def _array_entry(where: str, text: str, begin: int) -> tuple[Row, int]:
   try:
     value, end = json.JSONDecoder().raw_decode(text, begin)
     if _NOT_UTF8.search(text, begin, end):
-      return (where, ConfigError(f"{where}: not UTF-8. Fix: save the file in UTF-8.")), end
-    return _object(where, value), end
+      return (location, ConfigError(f"{location}: not UTF-8. Fix: save the file in UTF-8.")), end
+    return _object(location, value), end
   except (ValueError, RecursionError) as error:
     end = _closed(text, begin)
     if end is None:
-      raise _malformed(where, _fault(error)) from error
-    return (where, _malformed(where, _fault(error))), end
+      raise _malformed(location, _fault(error)) from error
+    return (location, _malformed(location, _fault(error))), end
 
 
 def _closed(text: str, begin: int) -> int | None:
@@ -158,8 +158,8 @@ def _closed(text: str, begin: int) -> int | None:
   return None
 
 
-def _malformed(where: str, fault: str) -> ConfigError:
-  return ConfigError(f"{where}: malformed JSON: {fault}. Fix: one array of objects, or one JSON "
+def _malformed(location: str, fault: str) -> ConfigError:
+  return ConfigError(f"{location}: malformed JSON: {fault}. Fix: one array of objects, or one JSON "
                      "object per line.")
 
 

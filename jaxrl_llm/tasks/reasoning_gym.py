@@ -135,8 +135,8 @@ class ReasoningGym(TaskBase):
     entry = self._entry(kind, index)
     answer = entry["answer"]
     demonstration = answer if isinstance(answer, str) and answer.strip() else None
-    known = "" if answer is None else str(answer)
-    return Problem(entry["question"], known, demonstration, f"{kind}-{index}")
+    answer_text = "" if answer is None else str(answer)
+    return Problem(entry["question"], answer_text, demonstration, f"{kind}-{index}")
 
   def _make_entry(self, kind: str, index: int) -> dict:
     return self._sets[kind][index]

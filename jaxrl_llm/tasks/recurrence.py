@@ -78,10 +78,10 @@ def planted(cfg) -> dict[tuple[int, ...], Context]:
         f"task.mistake_rates = {cfg.mistake_rates} has {len(cfg.mistake_rates)}. "
         "Fix: one rate for each kind.")
   total = 10**cfg.context
-  needed = sum(cfg.mistake_contexts) + cfg.misread
-  if needed > total:
+  num_contexts = sum(cfg.mistake_contexts) + cfg.misread
+  if num_contexts > total:
     raise ConfigError(
-        f"task.mistake_contexts and task.misread name {needed} contexts; task.context = "
+        f"task.mistake_contexts and task.misread name {num_contexts} contexts; task.context = "
         f"{cfg.context} has {total}. Fix: fewer, or task.context=3.")
   if cfg.misread and not cfg.careless:
     raise ConfigError(f"task.misread = {cfg.misread}: nothing is written carelessly. "
@@ -93,7 +93,7 @@ def planted(cfg) -> dict[tuple[int, ...], Context]:
            for _ in range(count)] + [Context(MISREAD, 1.0, 0)] * cfg.misread
   return {tuple(int(digit) for digit in str(number).zfill(cfg.context)):
           kind._replace(added=int(added[number]))
-          for number, kind in zip(order[:needed], kinds, strict=True)}
+          for number, kind in zip(order[:num_contexts], kinds, strict=True)}
 
 
 class Recurrence(Procedural):
@@ -154,8 +154,8 @@ class Recurrence(Procedural):
   def draw(self, rng: np.random.Generator) -> tuple[str, Callable[[], Problem]]:
     if type(self).generate is not Recurrence.generate:  # a subclass's problems are its own
       return super().draw(rng)
-    drawn = self._drawn(rng)
-    return drawn[0], functools.partial(self._problem, *drawn)
+    sample = self._drawn(rng)
+    return sample[0], functools.partial(self._problem, *sample)
 
   def _drawn(self, rng: np.random.Generator) -> tuple[str, np.ndarray, np.ndarray]:
     """Draws a prompt, and for each step two shares, [steps, 2], and a slip, [steps]."""

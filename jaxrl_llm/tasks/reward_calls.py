@@ -74,7 +74,7 @@ def call_reward(function: Callable, group: bool, asynchronous: bool, problems: l
   if not group:
     calls = [(problem, text) for problem, texts in calls for text in texts]
   outcomes = (_waited(function, calls, cfg) if asynchronous else
-              [_called(function, problem, read, cfg) for problem, read in calls])
+              [_called(function, problem, argument, cfg) for problem, argument in calls])
   return _per_row(outcomes, groups) if group else outcomes
 
 

@@ -248,7 +248,7 @@ def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:
   """
   reasons = [verdict.unscored_reason for verdict in given]
   if isinstance(task, RewardedTask) and reasons and all(reason is not None for reason in reasons):
-    places = ", ".join(f"{name!r} ({where})" for name, where in task.places.items())
+    places = ", ".join(f"{name!r} ({location})" for name, location in task.places.items())
     raise PluginError(
         f"reward {places}: all {len(reasons)} completions of a rollout batch are unscored, so that "
         f"nothing would be trained; the first: {reasons[0]}. The last checkpoint is complete. Fix: "

@@ -42,21 +42,21 @@ def choose(key: str, folder: Path, files: list[Path], split: str) -> list[Path]:
   splits_of = {file: _splits(path) for file, path in inside.items()}
   split_name = SPLIT_OF.get(split.lower())
   if split_name is None:
-    chosen = [file for file, path in inside.items() if _has_words(path, split)]
+    split_files = [file for file, path in inside.items() if _has_words(path, split)]
   else:
-    chosen = [file for file in files if split_name in splits_of[file]]
-    _refuse_two_splits(key, folder, {inside[file]: splits_of[file] for file in chosen})
-  if not chosen and any(splits_of.values()):
-    other = f"{split_key(key)}=<one of them>, or " if split_key(key) != key else ""
+    split_files = [file for file in files if split_name in splits_of[file]]
+    _refuse_two_splits(key, folder, {inside[file]: splits_of[file] for file in split_files})
+  if not split_files and any(splits_of.values()):
+    alternative = f"{split_key(key)}=<one of them>, or " if split_key(key) != key else ""
     raise ConfigError(f"{key} = {str(folder)!r}: no file of the split {split!r}; there are "
-                      f"{', '.join(_written(inside.values()))}. Fix: {other}{key}=<a file>.")
-  by_name = bool(chosen)
-  chosen = chosen or files
-  _refuse_two_formats(key, folder, [inside[file] for file in chosen])
-  _refuse_two_sets(key, folder, chosen, by_name)
-  _log(key, folder, chosen, [f for f in files if by_name and not splits_of[f] and f not in chosen],
-       by_name)
-  return chosen
+                      f"{', '.join(_written(inside.values()))}. Fix: {alternative}{key}=<a file>.")
+  by_name = bool(split_files)
+  split_files = split_files or files
+  _refuse_two_formats(key, folder, [inside[file] for file in split_files])
+  _refuse_two_sets(key, folder, split_files, by_name)
+  unnamed = [f for f in files if by_name and not splits_of[f] and f not in split_files]
+  _log(key, folder, split_files, unnamed, by_name)
+  return split_files
 
 
 def warn_of_file(key: str, file: Path, split: str) -> None:
@@ -123,18 +123,19 @@ def _written(paths) -> list[str]:
                  if word in SPLIT_OF})
 
 
-def _refuse_two_splits(key: str, folder: Path, chosen: dict[Path, frozenset[str]]) -> None:
-  torn = [path for path, splits in chosen.items() if len(splits) > 1]
+def _refuse_two_splits(key: str, folder: Path, splits_by_path: dict[Path, frozenset[str]]) -> None:
+  torn = [path for path, splits in splits_by_path.items() if len(splits) > 1]
   if torn:
     raise ConfigError(
         f"{key} = {str(folder)!r}: {_listed(torn)} names the splits "
-        f"{' and '.join(sorted(chosen[torn[0]]))}. Fix: {key}=<the file or folder that is meant>.")
+        f"{' and '.join(sorted(splits_by_path[torn[0]]))}. "
+        f"Fix: {key}=<the file or folder that is meant>.")
 
 
-def _refuse_two_formats(key: str, folder: Path, chosen: list[Path]) -> None:
+def _refuse_two_formats(key: str, folder: Path, relative_paths: list[Path]) -> None:
   """Refuses train.csv beside train.jsonl: each row would be there twice."""
   same = collections.defaultdict(list)
-  for path in chosen:
+  for path in relative_paths:
     same[_stems(path)].append(path)
   twins = next((paths for paths in same.values() if len(paths) > 1), None)
   if twins:
@@ -143,18 +144,18 @@ def _refuse_two_formats(key: str, folder: Path, chosen: list[Path]) -> None:
         f"each row may be there twice. Fix: {key}={folder / twins[0]}.")
 
 
-def _refuse_two_sets(key: str, folder: Path, chosen: list[Path], by_name: bool) -> None:
+def _refuse_two_sets(key: str, folder: Path, split_files: list[Path], by_name: bool) -> None:
   """Refuses files of several sets: whose paths differ in more than numbers and the split.
 
   Where no path names a split, only folders tell sets apart: files a.jsonl and b.jsonl may be parts.
   """
   sets = collections.defaultdict(list)
-  for file in chosen:
+  for file in split_files:
     parts = _stems(file.relative_to(folder))
     words = (_telling(part) for part in (parts if by_name else parts[:-1]))
     sets[tuple(word for word in words if word)].append(file)
   if len(sets) > 1:
-    places = [_place(folder, members, chosen) for members in sets.values()]
+    places = [_place(folder, members, split_files) for members in sets.values()]
     raise ConfigError(
         f"{key} = {str(folder)!r}: files of {len(sets)} sets: {_listed(places)}, which would be "
         f"mixed. Fix: {key}={folder / places[0]}, or another of them.")
@@ -168,13 +169,13 @@ def _telling(stem: str) -> tuple[str, ...]:
   """
   out, years = [], []
   for words in _parts(stem):
-    rest = [word for word in words if word not in SPLIT_OF and word not in NUMBERING]
-    text = "".join(rest)
+    content_words = [word for word in words if word not in SPLIT_OF and word not in NUMBERING]
+    text = "".join(content_words)
     if re.fullmatch(r"(19|20)\d\d", text):
       years.append(text)
     elif re.fullmatch(r"v\d+", text):
       out.append(text)
-    elif any(len(word) > 1 and word.isalpha() for word in rest) and not _is_hash(text):
+    elif any(len(word) > 1 and word.isalpha() for word in content_words) and not _is_hash(text):
       out.append(text)
   return (*out, *years) if out else ()
 
@@ -184,12 +185,12 @@ def _is_hash(text: str) -> bool:
   return re.fullmatch(r"(?=.*\d)[0-9a-f]{4,}", text) is not None
 
 
-def _place(folder: Path, members: list[Path], chosen: list[Path]) -> Path:
-  """Returns the largest folder that holds these files and no other chosen one, or the first file,
-  relative to `folder`.
+def _place(folder: Path, members: list[Path], split_files: list[Path]) -> Path:
+  """Returns the largest folder that holds these files and no other of `split_files`, or the first
+  file, relative to `folder`.
   """
   place = Path(os.path.commonpath(members))
-  other_files = [file for file in chosen if file not in members]
+  other_files = [file for file in split_files if file not in members]
   if any(file.is_relative_to(place) for file in other_files):
     return members[0].relative_to(folder)
   while not any(file.is_relative_to(place.parent) for file in other_files):
@@ -197,24 +198,25 @@ def _place(folder: Path, members: list[Path], chosen: list[Path]) -> Path:
   return place.relative_to(folder)
 
 
-def _log(key: str, folder: Path, chosen: list[Path], unnamed: list[Path], by_name: bool) -> None:
+def _log(key: str, folder: Path, split_files: list[Path], unnamed: list[Path],
+         by_name: bool) -> None:
   """Says which files are read, where the paths leave it open."""
-  names = _listed([file.relative_to(folder) for file in chosen])
-  if not by_name and len(chosen) > 1:
+  names = _listed([file.relative_to(folder) for file in split_files])
+  if not by_name and len(split_files) > 1:
     logger.warning("%s = %s: no path there names a split, so that all of its %d files are read: %s",
-                   key, folder, len(chosen), names)
+                   key, folder, len(split_files), names)
   elif not by_name:
     logger.warning("%s = %s: its only file is read, whose path names no split: %s", key, folder,
                    names)
   elif unnamed:
     logger.warning("%s = %s: read are %s; not read are %s, whose paths name no split", key, folder,
                    names, _listed([file.relative_to(folder) for file in unnamed]))
-  elif len({file.parent for file in chosen}) > 1:
+  elif len({file.parent for file in split_files}) > 1:
     logger.warning("%s = %s: files of several folders are read as one set: %s", key, folder, names)
   else:
     logger.info("%s = %s: read are %s", key, folder, names)
 
 
 def _listed(paths: list[Path]) -> str:
-  rest = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-  return ", ".join(map(str, paths[:SHOWN])) + rest
+  suffix = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+  return ", ".join(map(str, paths[:SHOWN])) + suffix

@@ -56,8 +56,8 @@ def proposal(cfg: TaskConfig) -> dict[str, str]:
   if names["answer_column"]:
     answers = [str(row[names["answer_column"]]) for row in rows]
     column = names.get("demonstration_column") or cfg.data.demonstration_column
-    written = [_text(row[column]) for row in rows] if column in columns else None
-    names["verifier"] = _verifier(cfg.data.verifier, answers, written)
+    demonstrations = [_text(row[column]) for row in rows] if column in columns else None
+    names["verifier"] = _verifier(cfg.data.verifier, answers, demonstrations)
   return {f"task.data.{key}": value for key, value in names.items()
           if value and value != getattr(cfg.data, key)}
 
@@ -141,11 +141,11 @@ def _texts(rows: list[dict], columns: list[str]) -> list[str]:
   return [name for name in columns if all(isinstance(row[name], str) for row in rows)]
 
 
-def _by_name(columns: list[str], likely: tuple[str, ...], other: str = "") -> str:
+def _by_name(columns: list[str], likely: tuple[str, ...], prompt_column: str = "") -> str:
   """Returns the column whose name, or last part of it, comes first in `likely`; empty: none."""
   for name in likely:
     for column in columns:
-      if column != other and name in (column.lower(), column.lower().rsplit(".", 1)[-1]):
+      if column != prompt_column and name in (column.lower(), column.lower().rsplit(".", 1)[-1]):
         return column
   return ""
 
@@ -155,12 +155,12 @@ def _text(value) -> str:
   return str(value[-1]["content"] if is_messages(value) else value)
 
 
-def _verifier(present: str, answers: list[str], written: list[str] | None) -> str:
+def _verifier(present: str, answers: list[str], demonstrations: list[str] | None) -> str:
   """Returns the first verifier, the configured one before others, that can score every answer and
   takes most demonstrations for right; without such a one, the first that can score every answer.
 
   Args:
-    written: the demonstrations; None without any.
+    demonstrations: worked answers; None without any.
   """
   has_math = importlib.util.find_spec("math_verify") is not None
   letters = all(LETTER.fullmatch(text.strip()) for text in answers)
@@ -170,9 +170,10 @@ def _verifier(present: str, answers: list[str], written: list[str] | None) -> st
     name = "math" if kind == AUTO else kind
     if name == "math" and not has_math:
       continue
-    verdicts = [_verdict(name, *pair) for pair in zip(written or answers, answers, strict=True)]
+    verdicts = [_verdict(name, *pair)
+                for pair in zip(demonstrations or answers, answers, strict=True)]
     if None not in verdicts:
-      able[kind] = written is None or 2 * sum(verdicts) >= len(verdicts)
+      able[kind] = demonstrations is None or 2 * sum(verdicts) >= len(verdicts)
   return next((kind for kind, right in able.items() if right), next(iter(able), present))
 
 

@@ -101,7 +101,7 @@ class ToolArithmetic(Procedural):
 
   def _pieces(self, problem: Problem) -> list[tuple[list[int], bool]]:
     """Returns a demonstration as pieces (ids, whether the policy writes them)."""
-    call, inserted, rest = DEMONSTRATION.fullmatch(problem.demonstration).groups(default="")
-    texts = ((call, True), (inserted, False), (rest, True))
+    call, inserted, answer = DEMONSTRATION.fullmatch(problem.demonstration).groups(default="")
+    texts = ((call, True), (inserted, False), (answer, True))
     pieces = [(tokenizers.encode(self.tokenizer, text), ours) for text, ours in texts if text]
     return [*pieces, ([self.tokenizer.eos_token_id], True)]

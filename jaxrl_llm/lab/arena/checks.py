@@ -82,9 +82,9 @@ def sampled_return(setting: Setting) -> Measured:
     prepared = Behavior(policy.prepare(begin.params, begin.fixed, begin.automaton.first_logits))
 
     def batch(number):
-      drawn = rows.sample(begin.automaton, policy, prepared,
-                          jax.random.fold_in(begin.key, number), setting)
-      return drawn.rewards.reshape(setting.groups, -1).mean(-1)  # of a group: one start
+      samples = rows.sample(begin.automaton, policy, prepared,
+                            jax.random.fold_in(begin.key, number), setting)
+      return samples.rewards.reshape(setting.groups, -1).mean(-1)  # of a group: one start
 
     return jax.lax.map(batch, jnp.arange(BATCHES)).reshape(-1), begin.first_return
 
@@ -113,9 +113,9 @@ def sampled_gradient(setting: Setting) -> Measured:
 
   def batch(number):
     behavior = Behavior(context.prepare(params))
-    drawn = rows.sample(begin.automaton, policy, behavior,
-                        jax.random.fold_in(begin.key, number), setting)
-    scored = updates.scored(context, drawn, behavior, behavior.prepared, _no_critic(begin))
+    samples = rows.sample(begin.automaton, policy, behavior,
+                          jax.random.fold_in(begin.key, number), setting)
+    scored = updates.scored(context, samples, behavior, behavior.prepared, _no_critic(begin))
     weights = updates.loss_weights(method, scored)
     gradient = jax.grad(lambda p: updates.surrogate(context, p, scored, weights)[0])(params)
     return -gradient @ direction
@@ -130,12 +130,12 @@ def first_gradients(setting: Setting) -> float:
   """Returns the largest difference of methods' first gradients on one batch, over the norm."""
   policy, begin = get_policy(setting.policy), runs.start(0, setting)
   prepared = Behavior(policy.prepare(begin.params, begin.fixed, begin.automaton.first_logits))
-  drawn = rows.sample(begin.automaton, policy, prepared, begin.key, setting)
+  samples = rows.sample(begin.automaton, policy, prepared, begin.key, setting)
 
   def gradient(text):
     method = methods.parse(text, setting.length)
     context = updates.Context(method, setting, policy, begin.automaton, begin.fixed)
-    batch = updates.scored(context, drawn, prepared, prepared.prepared, _no_critic(begin))
+    batch = updates.scored(context, samples, prepared, prepared.prepared, _no_critic(begin))
     learner = updates.learner(method, setting, begin.params)
     return updates.update(context, learner, batch, 1.0)[0].params - begin.params
 

@@ -62,15 +62,15 @@ def parse(text: str, length: int) -> Method:
   method_text.load(parts)
   keys = (dict(PRESETS[parts.name]) if parts.is_preset else
           {"estimator.name": parts.name, "advantage.name": "grpo", "aggregation.name": "token"})
-  chosen = {key: _value(key, value) for key, value in parts.options}
-  keys |= chosen
+  options = {key: _value(key, value) for key, value in parts.options}
+  keys |= options
   _refuse_absent(text, keys)
   if keys["aggregation.name"] == "fixed":
     keys.setdefault("aggregation.fixed_length", length)
   anchor = keys.get("updates.anchor", "behavior")
   if anchor not in ANCHORS:
     raise ConfigError(f"{text!r}: anchor = {anchor!r}: allowed are {', '.join(ANCHORS)}")
-  if anchor == "behavior" and any(key.startswith("correction.") for key in chosen):
+  if anchor == "behavior" and any(key.startswith("correction.") for key in options):
     raise ConfigError(f"{text!r}: correction with anchor = 'behavior': the ratio corrects already. "
                       "Fix: add anchor=recomputed.")
   fix = {section: kind(**_section_values(keys, section)) for section, kind in SECTIONS.items()}
@@ -95,9 +95,9 @@ def _value(key: str, text: str) -> object:
 
 def _refuse_absent(text: str, keys: dict) -> None:
   """Raises ConfigError where a key sets what a run of the arena does not have."""
-  known = (*SECTIONS, "correction")
+  sections = (*SECTIONS, "correction")
   absent = [f"{key}={value}" for key, value in keys.items()
-            if key.partition(".")[0] not in known and key != "updates.anchor"
+            if key.partition(".")[0] not in sections and key != "updates.anchor"
             and (key, value) not in (("shaping.name", "signed"), ("shaping.name", "none"))]
   if absent:
     raise ConfigError(

@@ -94,9 +94,9 @@ class Bilinear(_Memoryless):
   """
 
   def init(self, key, states: int, vocabulary: int):
-    left, right = (jnp.linalg.qr(jax.random.normal(k, (states, states)))[0]
-                   for k in jax.random.split(key))
-    features = left * jnp.arange(1, states + 1.0) ** -0.75 @ right
+    left_basis, right_basis = (jnp.linalg.qr(jax.random.normal(k, (states, states)))[0]
+                               for k in jax.random.split(key))
+    features = left_basis * jnp.arange(1, states + 1.0) ** -0.75 @ right_basis
     return jnp.zeros(states * vocabulary), features / jnp.sqrt((features ** 2).sum(-1).mean())
 
   def prepare(self, params, fixed, first_logits):

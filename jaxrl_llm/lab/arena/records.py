@@ -80,15 +80,16 @@ def cells_of(method: Method, setting: Setting, grid: tuple, seeds: Sequence[int]
   cells = []
   for a, age in enumerate(ages):
     for x, noise in enumerate(noises):
-      here = {name: np.swapaxes(value[:, :, a, x], 0, 1) for name, value in arrays.items()}
-      returns = here["returns"]  # [P, N, E]
+      cell_arrays = {name: np.swapaxes(value[:, :, a, x], 0, 1) for name, value in arrays.items()}
+      returns = cell_arrays["returns"]  # [P, N, E]
       cells.append(Cell(
           method.label, method.text, dataclasses.asdict(setting), int(age), float(noise),
           tuple(map(float, steps)), tuple(map(int, seeds)),
           final=_rounded(returns[..., -last:].mean(-1)), mean=_rounded(returns.mean(-1)),
-          best=_rounded(returns.max(-1)), dropped=_rounded(here["dropped"].mean((1, 2))),
-          length=_rounded(here["length"][..., -1].mean(1)),
-          drift=_rounded(here["drift"].mean(1)), spread=_rounded(here["spread"].mean(1)),
+          best=_rounded(returns.max(-1)), dropped=_rounded(cell_arrays["dropped"].mean((1, 2))),
+          length=_rounded(cell_arrays["length"][..., -1].mean(1)),
+          drift=_rounded(cell_arrays["drift"].mean(1)),
+          spread=_rounded(cell_arrays["spread"].mean(1)),
           seconds=(round(seconds[0], 2), round(seconds[1], 2)),
           share=1 / (len(ages) * len(noises)), environment=environment()))
   return cells

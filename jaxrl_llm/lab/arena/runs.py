@@ -137,10 +137,10 @@ def _iterate(context: Context, key, place: Place, carry, iteration):
   ring = ring.at[iteration % setting.ring].set(learner.params)
   sampling, noise = jax.random.split(jax.random.fold_in(key, iteration))
   sampler = behavior(context, ring, iteration, place, noise)
-  drawn = rows.sample(context.automaton, context.policy, sampler, sampling, setting)
-  batch = updates.scored(context, drawn, sampler, context.prepare(learner.params), critic)
+  samples = rows.sample(context.automaton, context.policy, sampler, sampling, setting)
+  batch = updates.scored(context, samples, sampler, context.prepare(learner.params), critic)
   if "values" in advantages.needs(method.advantage):
-    critic = updates.learnt_critic(critic, drawn, drawn.rewards, method.advantage)
+    critic = updates.learnt_critic(critic, samples, samples.rewards, method.advantage)
   count = setting.rows // setting.batches
   split = jax.tree.map(lambda x: x.reshape(setting.batches, count, *x.shape[1:]), batch)
 
@@ -149,7 +149,7 @@ def _iterate(context: Context, key, place: Place, carry, iteration):
 
   learner, measured = lax.scan(step, learner, split)
   spread, drift, dropped = jax.tree.map(lambda x: x.mean(0), measured)
-  return (learner, ring, critic), (spread, drift, dropped, drawn.mask.mean())
+  return (learner, ring, critic), (spread, drift, dropped, samples.mask.mean())
 
 
 def program(method: Method, setting: Setting):

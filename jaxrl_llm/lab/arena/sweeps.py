@@ -60,9 +60,9 @@ class Lab(Setting):
     if not texts or not steps or not ages or not noises or len(seeds) < 2:
       raise ConfigError(f"sweep of {len(texts)} methods, {len(steps)} steps, {len(ages)} ages, "
                         f"{len(noises)} noises, {len(seeds)} seeds: at least 1 and 2 seeds")
-    chosen = [methods.parse(text, self.length) for text in texts]
+    method_list = [methods.parse(text, self.length) for text in texts]
     cells: list[Cell] = []
-    for method in tqdm(chosen, desc=f"{self.task} {self.length}", disable=None if progress else
+    for method in tqdm(method_list, desc=f"{self.task} {self.length}", disable=None if progress else
                        True):
       cells += run_method(method, setting, (steps, ages, noises), seeds)
     return Runs(self, tuple(cells))
@@ -108,14 +108,14 @@ class Runs:
 
     The seeds are none of those that chose the steps.
     """
-    chosen = [cell for name in (first, second)
-              for cell in self.cells if cell.method == name and cell.age == age]
-    if len(chosen) != 2:
-      known = sorted({(cell.method, cell.age) for cell in self.cells})
-      raise ConfigError(f"more({first!r}, {second!r}, age={age}): there are {known}")
-    after = max(max(cell.seeds) for cell in chosen) + 1
+    pair_cells = [cell for name in (first, second)
+                  for cell in self.cells if cell.method == name and cell.age == age]
+    if len(pair_cells) != 2:
+      pairs = sorted({(cell.method, cell.age) for cell in self.cells})
+      raise ConfigError(f"more({first!r}, {second!r}, age={age}): there are {pairs}")
+    after = max(max(cell.seeds) for cell in pair_cells) + 1
     further: list[Cell] = []
-    for cell in chosen:
+    for cell in pair_cells:
       method = methods.parse(cell.text, self.lab.length)
       grid = ((cell.steps[best_step(cell)],), (age,), (cell.noise,))
       further += run_method(method, self.lab.setting(), grid, range(after, after + seeds))

@@ -67,10 +67,10 @@ def paired_differences(cells: Sequence[Cell],
   """Returns (method, age, noise) to differences to the reference in the same setting."""
   differences = {}
   for cell in cells:
-    for other in cells:
-      if other.method == reference != cell.method and (
-          other.setting, other.age, other.noise) == (cell.setting, cell.age, cell.noise):
-        differences[cell.method, cell.age, cell.noise] = difference(cell, other)
+    for baseline in cells:
+      if baseline.method == reference != cell.method and (
+          baseline.setting, baseline.age, baseline.noise) == (cell.setting, cell.age, cell.noise):
+        differences[cell.method, cell.age, cell.noise] = difference(cell, baseline)
   if not differences:
     raise ConfigError(f"paired({reference!r}): no other method ran beside it; there are "
                       f"{', '.join(sorted({cell.method for cell in cells}))}")

@@ -41,8 +41,8 @@ def warm(key, length: int) -> Automaton:
   logits = jax.random.normal(keys[0], (STATES, VOCABULARY))
   following = jax.random.randint(keys[1], (STATES, VOCABULARY), 0, STATES)
   decisive = jax.random.uniform(keys[2], (STATES, 1)) < 0.5
-  wrong = jax.random.randint(keys[3], (STATES, 1), 0, VOCABULARY)
-  fatal = decisive & (jnp.arange(VOCABULARY) == wrong)
+  fatal_token = jax.random.randint(keys[3], (STATES, 1), 0, VOCABULARY)
+  fatal = decisive & (jnp.arange(VOCABULARY) == fatal_token)
   weight = jax.random.uniform(keys[4], (STATES, 1), minval=0.3)
   other_mass = jax.nn.logsumexp(jnp.where(fatal, -jnp.inf, logits), -1, keepdims=True)
   share = visits(following, jax.nn.softmax(jnp.where(fatal, -30.0, logits)))[:, None]
@@ -69,8 +69,8 @@ def ending(key, length: int) -> Automaton:
   risk = jnp.where(right, 0.0, jnp.minimum(2 * risk / length, 0.9))
   progress = jnp.where(right, jnp.minimum(12.0 / length, 0.9), 0.0)
   logits = jax.random.normal(keys[3], (STATES, VOCABULARY))
-  rest = jax.nn.logsumexp(logits[:, :-1], -1)
-  first_logits = logits.at[:, -1].set(jnp.log(2.0 / length) + rest + 0.3 * logits[:, -1])
+  other_mass = jax.nn.logsumexp(logits[:, :-1], -1)
+  first_logits = logits.at[:, -1].set(jnp.log(2.0 / length) + other_mass + 0.3 * logits[:, -1])
   win = jnp.array([0.02, 0.1, 0.3, 1.0])[level[:, 0]]
   return Automaton(
       next=_with_end(level * width + step, 0), hazard=_with_end(risk, 0.0),

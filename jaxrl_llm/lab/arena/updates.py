@@ -92,14 +92,16 @@ def scored(context: Context, rows: Rows, behavior: Behavior, current, critic) ->
     statistics = {"entropy": -(jnp.exp(log_policy) * log_policy).sum(-1),
                   "sum_pi_squared": jnp.exp(2 * log_policy).sum(-1)}
   rewards = 2 * rows.rewards - 1 if method.signed else rows.rewards
-  known = statistics | {"anchor_log_probs": log_anchor, "turn_id": rows.mask.astype(jnp.int32),
-                        "values": critic_values(critic, rows)}
+  input_columns = statistics | {"anchor_log_probs": log_anchor,
+                                "turn_id": rows.mask.astype(jnp.int32),
+                                "values": critic_values(critic, rows)}
   inputs = AdvantageInputs(rewards=rewards, mask=rows.mask, tokens=rows.tokens,
                            group_id=rows.group_id,
-                           **{name: known[name] for name in sorted(needs & known.keys())})
+                           **{name: input_columns[name]
+                              for name in sorted(needs & input_columns.keys())})
   advantage = advantages.get_advantage(method.advantage.name)(inputs, method.advantage)
   every_column = {"group_id": rows.group_id, "row_id": jnp.arange(rows.rewards.shape[0]),
-                  "rewards": rewards, "turn_id": known["turn_id"],
+                  "rewards": rewards, "turn_id": input_columns["turn_id"],
                   "entropy": statistics.get("entropy"), "recomputed_log_probs": log_recomputed}
   names = required | ({"recomputed_log_probs"} if transforms(method) else set())
   return Batch(rows, log_behavior, log_anchor, advantage,

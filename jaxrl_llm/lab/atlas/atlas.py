@@ -95,21 +95,21 @@ def draw(methods: Methods = None, path: Path | None = None, *, positions: Sequen
   Raises:
     ConfigError: see `coefficients`; or no methods, even `cells`, or positions below 1.
   """
-  chosen = configs(methods)
-  if not chosen or cells % 2 == 0 or not positions or min(positions) < 1:
-    raise ConfigError(f"atlas of {len(chosen)} methods, positions = {tuple(positions)}, cells = "
+  by_label = configs(methods)
+  if not by_label or cells % 2 == 0 or not positions or min(positions) < 1:
+    raise ConfigError(f"atlas of {len(by_label)} methods, positions = {tuple(positions)}, cells = "
                       f"{cells}: at least one method, positions from 1 and an odd number of cells "
                       "are needed")
-  places, key_at, width, height = _layout(families(chosen), _block_width(positions))
+  places, key_at, width, height = _layout(families(by_label), _block_width(positions))
   figure = Picture(figsize=(width, height))
   values, points = {}, panels.axis(cells)
-  for label, cfg in chosen.items():
+  for label, cfg in by_label.items():
     values[label] = coefficients(cfg, points, points, positions=positions)
   for place in places:
     if place.family:
       _family(figure, place, _block_width(positions))
     else:
-      _block(figure, place, values[place.label], chosen[place.label], positions)
+      _block(figure, place, values[place.label], by_label[place.label], positions)
   panels.header(figure)
   panels.key(figure, key_at.left, key_at.top)
   if path is not None:

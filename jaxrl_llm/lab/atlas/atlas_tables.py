@@ -96,10 +96,10 @@ def _scan(move: str, sign: float, direction: int, t: int) -> Rows:
 
 
 def _limit(weights: np.ndarray, moved: np.ndarray) -> Limit:
-  below = np.flatnonzero(weights < GONE)
-  if not below.size:
+  faded_indices = np.flatnonzero(weights < GONE)
+  if not faded_indices.size:
     return Limit(None)
-  first = below[0]
+  first = faded_indices[0]
   limit = float(np.sqrt(moved[max(first - 1, 0)] * moved[first]))
   return Limit(limit, faded=bool(weights[first] > 0))
 

@@ -72,13 +72,13 @@ def even_rows(position: int, sums, log_ratios, *, sign: float = 1.0, later: Sequ
 def stack(parts: Sequence[Rows]) -> Rows:
   """Returns the rows of all parts, one after the other, padded on the right to one width."""
   width = max(part.log_ratios.shape[1] for part in parts)
-  joined = {}
+  columns = {}
   for field in dataclasses.fields(Rows):
     arrays = [getattr(part, field.name) for part in parts]
     if field.name == "log_ratios":
       arrays = [np.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in arrays]
-    joined[field.name] = np.concatenate(arrays)
-  return Rows(**joined)
+    columns[field.name] = np.concatenate(arrays)
+  return Rows(**columns)
 
 
 def row_coefficients(cfg: EstimatorConfig, rows: Rows) -> np.ndarray:
@@ -99,9 +99,9 @@ def row_coefficients(cfg: EstimatorConfig, rows: Rows) -> np.ndarray:
   with jax.enable_x64(True), ESTIMATORS.blamed(cfg.name):
     arrays = (jnp.asarray(getattr(rows, f.name)) for f in dataclasses.fields(Rows))
     values = np.asarray(jax.jit(jax.vmap(_one_row(cfg)))(*arrays))
-  wrong = np.flatnonzero(~np.isfinite(values))
-  if wrong.size:
-    first = wrong[0]
+  nonfinite = np.flatnonzero(~np.isfinite(values))
+  if nonfinite.size:
+    first = nonfinite[0]
     raise ConfigError(
         f"estimator {cfg.name!r} ({estimators.spec(cfg.name).where}): its gradient is "
         f"{values[first]} at token {rows.position[first]} of a row with log-ratios "

@@ -33,19 +33,19 @@ class Difference:
 
 
 def differences(rows: list[TableRow], pairs, metric: str) -> list[Difference]:
-  """Returns the difference of each pair (method, other) at every drift of an exact study.
+  """Returns the difference of each pair (method, reference) at every drift of an exact study.
 
   Raises:
     KeyError: a method that the rows do not have.
   """
   values = {(row.method, row.drift): row.values[metric] for row in rows}
   out = []
-  for method, other in pairs:
+  for method, reference in pairs:
     for drift in sorted({row.drift for row in rows}):
-      left, right = values[method, drift], values[other, drift]
-      gap = left - right
-      out.append(Difference(method, other, drift, float(np.mean(gap)), standard_error(gap),
-                            float(np.mean(gap) / np.mean(right))))
+      method_values, reference_values = values[method, drift], values[reference, drift]
+      gap = method_values - reference_values
+      out.append(Difference(method, reference, drift, float(np.mean(gap)), standard_error(gap),
+                            float(np.mean(gap) / np.mean(reference_values))))
   return out
 
 

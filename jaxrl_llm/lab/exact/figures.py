@@ -19,18 +19,18 @@ DRIFT_LABEL = "drift, std of the logit difference"
 def plot_drift(rows: list[TableRow], path: Path) -> None:
   """Plots bias (linear) and variance (logarithmic) against drift, with standard errors as bars."""
   figure = Figure(figsize=(11.5, 4.0), layout="constrained")
-  left, right = figure.subplots(1, 2)
+  bias_axes, variance_axes = figure.subplots(1, 2)
   for index, method in enumerate(dict.fromkeys(row.method for row in rows)):
     by_drift = {row.drift: row for row in rows if row.method == method}
     mine = [by_drift[drift] for drift in sorted(by_drift)]
-    for axes, metric in ((left, "bias"), (right, "variance")):
+    for axes, metric in ((bias_axes, "bias"), (variance_axes, "variance")):
       axes.errorbar([row.drift for row in mine], [row.mean[metric] for row in mine],
                     [row.error[metric] for row in mine], label=method, capsize=2, marker="o",
                     ms=3.5, lw=1.5, **line_style(index))
-  _logarithmic(right)
-  finish_axes(left, "relative bias", DRIFT_LABEL)
-  finish_axes(right, "variance, trace", DRIFT_LABEL)
-  _legend(right)
+  _logarithmic(variance_axes)
+  finish_axes(bias_axes, "relative bias", DRIFT_LABEL)
+  finish_axes(variance_axes, "variance, trace", DRIFT_LABEL)
+  _legend(variance_axes)
   figure.savefig(path, format="png", dpi=150)
 
 

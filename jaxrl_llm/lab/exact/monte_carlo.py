@@ -140,8 +140,8 @@ def closed_form_outside(estimator: EstimatorConfig, sigma: float,
   """Returns P(L_t outside the window) at positions [T], for L_t ~ N(-t sigma^2 / 2, t sigma^2)."""
   mean, deviation = -position * sigma**2 / 2, sigma * np.sqrt(position)
   growth = position**estimator.power
-  below = _normal_cdf((-estimator.log_low * growth - mean) / deviation)
-  return below + 1 - _normal_cdf((estimator.log_high * growth - mean) / deviation)
+  lower_tail = _normal_cdf((-estimator.log_low * growth - mean) / deviation)
+  return lower_tail + 1 - _normal_cdf((estimator.log_high * growth - mean) / deviation)
 
 
 def _normal_cdf(z: np.ndarray) -> np.ndarray:

@@ -80,9 +80,9 @@ def load(run: RunFolder, iteration: int, rollout: RolloutConfig, pad_id: int) ->
 
 
 def _check_keys(rows: list[dict[str, Any]], has_turns: bool, path: str) -> None:
-  needed = PER_TOKEN.keys() | PER_ROW.keys() | OTHER_KEYS | (TURN_KEYS if has_turns else set())
+  required = PER_TOKEN.keys() | PER_ROW.keys() | OTHER_KEYS | (TURN_KEYS if has_turns else set())
   for number, row in enumerate(rows, 1):
-    missing = sorted(needed - row.keys())
+    missing = sorted(required - row.keys())
     if missing:
       raise RunError(f"{path}, line {number}: no {', '.join(missing)}; rows written by this "
                      "version have them. Fix: another iteration or run.")

@@ -233,18 +233,18 @@ def _buckets(mask) -> tuple[np.ndarray, np.ndarray]:
 
 def _rows(bucket: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns (rows with a token in each bucket, rows whose last token is in it), both [K]."""
-  there = np.arange(int(bucket.max()) + 1)[:, None, None] == np.where(mask, bucket, -1)
+  in_bucket = np.arange(int(bucket.max()) + 1)[:, None, None] == np.where(mask, bucket, -1)
   last = np.where(mask, bucket, -1).max(1)
-  return there.any(-1).sum(-1), np.bincount(last[last >= 0], minlength=len(there))
+  return in_bucket.any(-1).sum(-1), np.bincount(last[last >= 0], minlength=len(in_bucket))
 
 
 def _share(selected: np.ndarray, population: np.ndarray) -> float:
   return float(selected[population].mean()) if population.any() else float("nan")
 
 
-def _bucket_mean(values: np.ndarray, bucket: np.ndarray, where: np.ndarray) -> np.ndarray:
-  """Returns the mean of each bucket over the tokens of `where`, [K]; NaN for an empty bucket."""
+def _bucket_mean(values: np.ndarray, bucket: np.ndarray, mask: np.ndarray) -> np.ndarray:
+  """Returns the mean of each bucket over the tokens of `mask`, [K]; NaN for an empty bucket."""
   size = int(bucket.max()) + 1
-  count = np.bincount(bucket[where], minlength=size).astype(float)
-  total = np.bincount(bucket[where], weights=values[where].astype(np.float64), minlength=size)
+  count = np.bincount(bucket[mask], minlength=size).astype(float)
+  total = np.bincount(bucket[mask], weights=values[mask].astype(np.float64), minlength=size)
   return np.divide(total, count, out=np.full(size, np.nan), where=count > 0)

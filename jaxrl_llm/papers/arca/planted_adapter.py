@@ -51,9 +51,9 @@ def train(case: Planted, cfg: AdapterTraining, seed: int) -> Scored:
   if case.repair:
     raise ValueError(f"repair = {case.repair}: the adapter is trained on rows without repair. "
                      "Fix: repair=0.")
-  needed = max(case.length, case.vocabulary)
-  if cfg.width < needed:
-    raise ValueError(f"width = {cfg.width}: features and logits need {needed} or more.")
+  min_width = max(case.length, case.vocabulary)
+  if cfg.width < min_width:
+    raise ValueError(f"width = {cfg.width}: features and logits need {min_width} or more.")
   rng = np.random.default_rng([seed, case.seed, 2])
   features = rng.normal(size=(case.length, cfg.width)) / np.sqrt(cfg.width)
   head = rng.normal(size=(cfg.width, case.vocabulary - 1)) / np.sqrt(cfg.width)
@@ -81,8 +81,8 @@ def _change(adapter: dict, features: Float[Array, "T D"], rank: int) -> Float[Ar
 
 @functools.partial(jax.jit, static_argnames=("case", "cfg"))
 def _trained_adapter(fixed: dict, key, *, case: Planted, cfg: AdapterTraining) -> dict:
-  start, rest = jax.random.split(key)
-  adapter = {"a": jax.random.normal(start, (cfg.width, cfg.rank)),
+  init_key, train_key = jax.random.split(key)
+  adapter = {"a": jax.random.normal(init_key, (cfg.width, cfg.rank)),
              "b": jnp.zeros((cfg.rank, cfg.width))}
   optimizer = optax.adam(cfg.learning_rate)
 
@@ -93,7 +93,7 @@ def _trained_adapter(fixed: dict, key, *, case: Planted, cfg: AdapterTraining) -
     return (optax.apply_updates(adapter, changes), state), None
 
   return jax.lax.scan(update, (adapter, optimizer.init(adapter)),
-                      jax.random.split(rest, cfg.updates))[0][0]
+                      jax.random.split(train_key, cfg.updates))[0][0]
 
 
 def _loss(adapter: dict, fixed: dict, key, case: Planted, cfg: AdapterTraining) -> Array:

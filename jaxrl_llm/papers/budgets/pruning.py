@@ -49,15 +49,15 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
     raise ValueError(f"budget = {budget}: allowed are {low} to {high} channels. Fix: a budget "
                      "between them, or a smaller least.")
   floor = np.minimum(least, widths)
-  below, above = -priorities.max() - SATURATED, -priorities.min() + SATURATED
+  low_shift, high_shift = -priorities.max() - SATURATED, -priorities.min() + SATURATED
   for _ in range(BISECTIONS):
-    shift = (below + above) / 2
+    shift = (low_shift + high_shift) / 2
     if _shares(priorities + shift, floor, widths).sum() < budget:
-      below = shift
+      low_shift = shift
     else:
-      above = shift
+      high_shift = shift
   # The shift from above is not short of the budget, so that what is missing is a rounding error.
-  shares = _shares(priorities + above, floor, widths)
+  shares = _shares(priorities + high_shift, floor, widths)
   channels = np.floor(shares + 1e-9).astype(np.int64)
   order = np.lexsort((np.arange(len(channels)), -(shares - channels).round(9)))
   channels[order[:budget - channels.sum()]] += 1

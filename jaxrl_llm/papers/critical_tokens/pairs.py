@@ -107,9 +107,9 @@ def contrast_rows(group_id: np.ndarray, correct: np.ndarray, answers: Sequence[H
   for group in dict.fromkeys(group_id.tolist()):
     rows = np.flatnonzero(group_id == group)
     positive += [row for row, _ in _by_frequency(rows[correct[rows]], answers)[:1]]
-    wrong = _by_frequency(rows[~correct[rows]], answers)
-    covered, total = 0, sum(count for _, count in wrong)
-    for row, count in wrong:
+    wrong_rows = _by_frequency(rows[~correct[rows]], answers)
+    covered, total = 0, sum(count for _, count in wrong_rows)
+    for row, count in wrong_rows:
       if covered >= coverage * total:
         break
       negative.append(row)

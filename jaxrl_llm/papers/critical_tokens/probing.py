@@ -88,8 +88,8 @@ def without_token(params, key: jax.Array, sampling: Sampling, *, model, cfg: Sam
     steps = iter(go_on(open_rows, 1, 0) if open_rows else [])
     out = []
     for token, over in zip(first.tolist(), stopped, strict=True):
-      rest = Step([], True) if over else next(steps)
-      out.append(Step([token, *rest.ids], rest.ended))
+      continuation = Step([], True) if over else next(steps)
+      out.append(Step([token, *continuation.ids], continuation.ended))
     return out
 
   return continue_rows

@@ -105,7 +105,7 @@ def shares(costs: np.ndarray, order: str) -> np.ndarray:
   """Returns [n, n]: the share of the best orders in which i stands before j.
 
     best(S) = min over i in S of best(S - i) + sum over j in S - i of costs_ij
-    rest(S) = min over i not in S of sum over j in S of costs_ij + rest(S + i)
+    tail(S) = min over i not in S of sum over j in S of costs_ij + tail(S + i)
 
   An order's cost is the sum of costs_ij over the pairs that stand the other way round, j before i.
   S runs over the 2^n subsets, as bit masks; the numbers of optimal ways to both sides of each step
@@ -121,17 +121,17 @@ def shares(costs: np.ndarray, order: str) -> np.ndarray:
   step = inside @ costs.T  # [2^n, n]: of placing i below the members of S
   size = inside.sum(1)
   best, ways = np.zeros(1 << n), np.ones(1 << n)
-  rest, ends = np.zeros(1 << n), np.ones(1 << n)
+  tail, ends = np.zeros(1 << n), np.ones(1 << n)
   for k in range(1, n + 1):
     for S, into, cost, count in ((sets[size == k], True, best, ways),
-                                 (sets[size == n - k], False, rest, ends)):
-      other = S[:, None] ^ bit  # without i, or with i
-      paid = step[other if into else S[:, None], np.arange(n)] + cost[other]
+                                 (sets[size == n - k], False, tail, ends)):
+      neighbour = S[:, None] ^ bit  # without i, or with i
+      paid = step[neighbour if into else S[:, None], np.arange(n)] + cost[neighbour]
       paid = np.where(inside[S] == into, paid, np.inf)
       cost[S] = paid.min(1)
-      count[S] = np.where(paid <= cost[S, None] + EQUAL, count[other], 0.0).sum(1)
+      count[S] = np.where(paid <= cost[S, None] + EQUAL, count[neighbour], 0.0).sum(1)
   after = sets[:, None] | bit
-  optimal = ~inside & (best[:, None] + step + rest[after] <= rest[0] + EQUAL)
+  optimal = ~inside & (best[:, None] + step + tail[after] <= tail[0] + EQUAL)
   if order == "first":
     return _first_path_shares(optimal)
   return inside.T @ np.where(optimal, ways[:, None] * ends[after], 0.0) / ends[0]

@@ -31,7 +31,7 @@ def check(updates: UpdateConfig, step: StepConfig, name: str) -> None:
         f"{name} with vocabulary.{next(iter(loss.rules))} set: the tokens that the rule "
         "keeps of the head's distribution are others than the policy's. Fix: no rule of "
         "vocabulary, or term.name=none.")
-  replaying = [other for other, transform in transforms.active(step).items()
+  replaying = [transform_name for transform_name, transform in transforms.active(step).items()
                if transform.recomputes_anchor]
   if replaying:
     raise ConfigError(f"{name} with transform.name = {replaying[0]!r}: the head has no anchor in "

@@ -139,11 +139,11 @@ def generate_soft(params, prompts: PromptBatch, key: Array,
     thought = _think(params, loop.hidden, keys, column, mode, model)
     answered = sample_token(loop.hidden, model.head(params), (keys, column),
                             Sampling(answer.temperature), rules=frozenset())
-    chosen = _choose(loop, thought, answered, model.embedding(params), cfg)
+    choice = _choose(loop, thought, answered, model.embedding(params), cfg)
     live = (loop.stage != DONE).astype(jnp.int32)
-    hidden, cache = model.hidden(params, chosen.vector[:, None], column[:, None], live[:, None],
+    hidden, cache = model.hidden(params, choice.vector[:, None], column[:, None], live[:, None],
                                  cache=loop.cache)
-    return _append(loop, chosen, cfg).replace(cache=cache, hidden=hidden[:, 0])
+    return _append(loop, choice, cfg).replace(cache=cache, hidden=hidden[:, 0])
 
   def unfinished(loop: _Loop):
     return (loop.step < cfg.longest) & jnp.any(loop.stage != DONE)
@@ -206,9 +206,9 @@ def _start(hidden, cache, width: int, cfg: SoftSamplerConfig) -> _Loop:
                inputs=jnp.zeros((rows, size, width), jnp.float32))
 
 
-def _append(loop: _Loop, chosen: _Choice, cfg: SoftSamplerConfig) -> _Loop:
+def _append(loop: _Loop, choice: _Choice, cfg: SoftSamplerConfig) -> _Loop:
   """Writes the chosen column of unfinished rows, and finds the stage of their next one."""
-  stage, token = loop.stage, chosen.token
+  stage, token = loop.stage, choice.token
   thinking, answering = stage == THOUGHT, stage == ANSWER
   recent = jnp.concatenate([loop.recent[:, 1:], token[:, None]], 1)
   closed = thinking & jnp.all(recent == jnp.asarray(cfg.end_ids, jnp.int32), 1)
@@ -228,12 +228,12 @@ def _append(loop: _Loop, chosen: _Choice, cfg: SoftSamplerConfig) -> _Loop:
 
   inputs = loop.inputs
   if inputs.shape[-1]:
-    inputs = put(inputs, jnp.where(thinking[:, None], chosen.vector, 0))
+    inputs = put(inputs, jnp.where(thinking[:, None], choice.vector, 0))
   return loop.replace(
       step=loop.step + 1, stage=after, recent=recent, forced=forced, answered=answered,
       count=loop.count + (stage != DONE), truncated=loop.truncated | cut,
       tokens=put(loop.tokens, token), turns=put(loop.turns, jnp.where(stage == DONE, 0, stage)),
-      log_probs=put(loop.log_probs, chosen.log_prob), inputs=inputs)
+      log_probs=put(loop.log_probs, choice.log_prob), inputs=inputs)
 
 
 def _moved(inputs: Float[Array, "B N D"], rollout) -> Float[Array, "B L D"]:

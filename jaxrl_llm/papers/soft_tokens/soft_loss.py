@@ -61,8 +61,8 @@ def steps(params, sampled: SoftRollout, mode: ThoughtMode, answer_temperature, *
   hidden, _ = model.hidden(params, fed, positions, segments)
   logits = _next_column(scaled_logits(hidden, model.head(params), 1.0))
   temperature = jnp.where(thought, mode.temperature, answer_temperature)
-  chosen = jax.nn.log_softmax(logits / temperature[..., None], -1)
-  log_probs = jnp.take_along_axis(chosen, rollout.tokens[..., None], -1)[..., 0]
+  all_log_probs = jax.nn.log_softmax(logits / temperature[..., None], -1)
+  log_probs = jnp.take_along_axis(all_log_probs, rollout.tokens[..., None], -1)[..., 0]
   means = None
   if mode.soft:
     means = mean_input(logits, embedding, mode.temperature)

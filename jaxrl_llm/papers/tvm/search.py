@@ -129,9 +129,9 @@ def _best(group: list[Beam], cfg: BeamConfig) -> list[Beam]:
   ranked = sorted(group, key=_neg_score)
   if cfg.distinct:
     first = {beam.ids: index for index, beam in reversed(list(enumerate(ranked)))}
-    chosen = set(first.values())
-    ranked = [ranked[i] for i in sorted(chosen)] + [
-        beam for i, beam in enumerate(ranked) if i not in chosen]
+    distinct_indices = set(first.values())
+    ranked = [ranked[i] for i in sorted(distinct_indices)] + [
+        beam for i, beam in enumerate(ranked) if i not in distinct_indices]
   return ranked[:cfg.beams]
 
 

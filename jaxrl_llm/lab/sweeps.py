@@ -58,8 +58,8 @@ class Cell:
   def files(self) -> list[Path]:
     """The files that the flags name, and those that these name: the config file and plugins."""
     named_files = files_in(" ".join(self.flags))
-    behind = [file for path in named_files for file in files_in(_code(path))]
-    return list(dict.fromkeys([*named_files, *behind]))
+    nested_files = [file for path in named_files for file in files_in(_code(path))]
+    return list(dict.fromkeys([*named_files, *nested_files]))
 
   @property
   def hash(self) -> str:
@@ -139,16 +139,16 @@ def read_results(sweep: Sweep) -> dict[str, dict]:
   """Returns the results that exist, by name: first those of the cells, in their order, and then
   further seeds and methods.
   """
-  there = sweep_results.read(sweep.folder)
-  declared = {cell.name: there[cell.name] for cell in sweep.cells if cell.name in there}
-  return declared | there
+  records = sweep_results.read(sweep.folder)
+  declared = {cell.name: records[cell.name] for cell in sweep.cells if cell.name in records}
+  return declared | records
 
 
 def missing(sweep: Sweep, cells: list[Cell] | None = None) -> list[Cell]:
   """Returns those of the cells, by default the sweep's, that have no result of their flags."""
-  there = sweep_results.read(sweep.folder)
+  records = sweep_results.read(sweep.folder)
   return [cell for cell in (sweep.cells if cells is None else cells)
-          if there.get(cell.name, {}).get("config") != cell.hash]
+          if records.get(cell.name, {}).get("config") != cell.hash]
 
 
 def with_seeds(cells: list[Cell], count: int) -> list[Cell]:
@@ -214,13 +214,13 @@ def _finished(flags: tuple[str, ...], workdir: Path,
   workdir.mkdir(parents=True, exist_ok=True)
   command = [sys.executable, MAIN, *flags, f"--workdir={workdir}"]
   with open(workdir / "log.txt", "a") as log:
-    done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False,
-                          preexec_fn=None if cores is None else _pinned(cores))
+    process = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False,
+                             preexec_fn=None if cores is None else _pinned(cores))
   exit_line = None
-  if done.returncode:
+  if process.returncode:
     last = (workdir / "log.txt").read_text().rstrip().rsplit("\n", 1)[-1][:300]
-    if done.returncode != ENDED_EARLY:
-      raise RuntimeError(f"exit status {done.returncode}, {last}; see {workdir / 'log.txt'}")
+    if process.returncode != ENDED_EARLY:
+      raise RuntimeError(f"exit status {process.returncode}, {last}; see {workdir / 'log.txt'}")
     exit_line = last
   return read_run(workdir), exit_line
 
@@ -289,19 +289,19 @@ def main(sweep: Sweep, description: str) -> None:
   except (ConfigError, RuntimeError) as error:
     sys.exit(f"error: {error}")
   if flags.list:
-    left = missing(sweep, cells)
+    missing_cells = missing(sweep, cells)
     for index, cell in enumerate(cells):
-      print(index, "missing" if cell in left else "done", cell.name, *cell.flags)
+      print(index, "missing" if cell in missing_cells else "done", cell.name, *cell.flags)
     return
   if flags.index is not None:
     _run(sweep, [cells[flags.index]], flags)
     return  # the tasks of an array end together, and would write one page at once
   started: set[str] = set()
-  while not flags.render and (left := [
+  while not flags.render and (missing_cells := [
       cell for cell in missing(sweep, cells)
       if re.search(flags.only, cell.name) and cell.name not in started]):
-    _run(sweep, left, flags)
-    started |= {cell.name for cell in left}
+    _run(sweep, missing_cells, flags)
+    started |= {cell.name for cell in missing_cells}
     cells = _requested(sweep, flags)  # more of an added method, after its screening
   records = read_results(sweep)
   absent = [cell.name for cell in cells if cell.name not in records]

@@ -142,7 +142,7 @@ def _batch(config: ModelConfig, rows: int, length: int) -> TrainBatch:
   """Random rows without padding; advantages are 1 and -1 in turn."""
   random, prompt = np.random.default_rng(0), length // _PROMPT_SHARE
   mask = np.broadcast_to(np.arange(length) >= prompt, (rows, length))
-  ones, number = np.ones((rows, length), np.float32), np.arange(rows, dtype=np.int32)
+  unit, number = np.ones((rows, length), np.float32), np.arange(rows, dtype=np.int32)
   lengths = np.full(rows, length, np.int32)
   log_probs = np.where(mask, -np.log(config.vocab_size), 0).astype(np.float32)
   tokens = random.integers(0, config.vocab_size, (rows, length)).astype(np.int32)
@@ -150,8 +150,8 @@ def _batch(config: ModelConfig, rows: int, length: int) -> TrainBatch:
                     np.ones(rows, bool), np.full(rows, STOP_LENGTH, np.int32), 0 * tokens, number,
                     number)
   sign = np.where(number % 2, -1, 1).astype(np.float32)
-  return TrainBatch(rollout, mask * sign[:, None], mask * ones / mask.sum(dtype=np.float32),
-                    log_probs, ones)
+  return TrainBatch(rollout, mask * sign[:, None], mask * unit / mask.sum(dtype=np.float32),
+                    log_probs, unit)
 
 
 # Decoding.

@@ -105,12 +105,12 @@ def _writes(module, instruction, computation):
     return  # its end writes
   if instruction.opcode == "fusion":
     inner = module.computations[instruction.called[0]]
-    written = _written(module, inner, inner.root)
+    sizes = _written(module, inner, inner.root)
   else:
-    written = _written(module, computation, instruction)
+    sizes = _written(module, computation, instruction)
   if instruction.opcode == "custom-call" and any(x in instruction.attributes for x in _LIBRARIES):
-    written = written[:max(1, len(written) - 1)]
-  for buffer, size in zip(instruction.buffers, written, strict=False):
+    sizes = sizes[:max(1, len(sizes) - 1)]
+  for buffer, size in zip(instruction.buffers, sizes, strict=False):
     yield min(size, buffer.size), buffer.space
 
 

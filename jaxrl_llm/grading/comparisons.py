@@ -7,11 +7,11 @@ import dataclasses
 import re
 from fractions import Fraction
 
-from jaxrl_llm.grading import inequalities, latex, letters, parts, units
+from jaxrl_llm.grading import dates, inequalities, latex, letters, parts, units, wordnumbers
 from jaxrl_llm.grading.conclusions import worded
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.quantities import Quantity, equal, quantity
-from jaxrl_llm.grading.variables import kept_variables
+from jaxrl_llm.grading.variables import kept_variables, one_parameter, unindexed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,8 @@ def compare(gold: str, answer: str) -> Verdict | Question:
     if (label := _label(answer)) is not None:
       return Verdict(label == labelled[1], "letter")
     gold = labelled[2]
-  for rung in (_labels, _ratios, _bases, _compounds, _quantities, _names):
+  gold, answer = wordnumbers.in_digits(gold), wordnumbers.in_digits(answer)
+  for rung in (_labels, _dates, _ratios, _bases, _compounds, _quantities, _names):
     if (verdict := rung(gold, answer)) is not None:
       return verdict
   return question(gold, answer)
@@ -112,6 +113,13 @@ def _label(text: str) -> str | None:
   """Returns the B of "B", "(B)", "Option B" and "(B) 12"; `letters.HEDGE` of "(B) or (C)"."""
   label = letters.option(text)
   return label if label == letters.HEDGE or (label and label in text) else None
+
+
+def _dates(gold: str, answer: str) -> Verdict | None:
+  """Compares dates, and times of the day whose half the gold names."""
+  same = dates.same_date(gold, answer)
+  same = dates.same_time(gold, answer) if same is None else same
+  return None if same is None else Verdict(same, "number")
 
 
 def _ratios(gold: str, answer: str) -> Verdict | None:
@@ -174,7 +182,8 @@ def _names(gold: str, answer: str) -> Verdict | None:
     explanation = _phrase(answer)[explained.end():]  # what follows explains it
     alternative = re.match(r"(?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", explanation)
     return Verdict(not alternative, "string")
-  is_phrase = gold_words is not None and (len(gold_words) > 2 or r"\text" in gold)
+  is_phrase = gold_words is not None and (
+      len(gold_words) > 2 or r"\text" in gold or gold_words in _WHETHER)
   if is_phrase and gold_words == answer_words:
     return Verdict(True, "string")
   if r"\text" in gold and _phrase(gold) == _phrase(answer):
@@ -195,6 +204,7 @@ def question(gold: str, answer: str) -> Verdict | Question:
 
   It is a verdict where both are then the same text.
   """
+  gold, answer = unindexed(gold, answer), unindexed(answer, gold)
   gold_value, answer_value = quantity(gold), quantity(answer)
   digits = None if gold_value is None else gold_value.digits
   decimals = digits[0] if digits and digits[0] > 0 and digits[1] >= 3 else None
@@ -203,7 +213,7 @@ def question(gold: str, answer: str) -> Verdict | Question:
   bounds = inequalities.variable(latex.undecorated(answer)) is not None and r"\in" not in answer
   if len(names) > 1 or (bounds and len(latex.list_parts(gold_formula)) > 1):
     return Verdict(False, "string")  # the interval of an inequality loses its name
-  gold_formula, answer_formula = _one_parameter(gold_formula, answer_formula)
+  gold_formula, answer_formula = one_parameter(gold_formula, answer_formula)
   if gold_formula.replace(" ", "") != answer_formula.replace(" ", ""):
     if (formulas := parts.comparable(gold_formula, answer_formula)) is None:
       return Verdict(False, "string")  # the checker would not read where they differ
@@ -232,7 +242,7 @@ def _without_remarks(gold: str, answer: str) -> str:
   if r"\approx" not in gold:
     answer = _NAMED_ROUNDED.sub("", answer)
     if match := _APPROXIMATELY.search(answer):
-      answer = answer[:match.start()]
+      answer = answer if len(latex.list_parts(match[0])) > 1 else answer[:match.start()]
   if "mod" not in gold and (match := _REMAINDER.fullmatch(answer.strip())):
     answer = match[1]
   return answer
@@ -244,16 +254,6 @@ def _unconditional(text: str) -> str:
   if match is None or not match.start() or r"\in" in match[0]:
     return text
   return text[:match.start()]
-
-
-def _one_parameter(gold: str, answer: str) -> tuple[str, str]:
-  """Drops "k \\in Z" after both formulas, and gives the parameter one name."""
-  gold_match, answer_match = _PARAMETER.search(gold), _PARAMETER.search(answer)
-  if gold_match is None or answer_match is None:
-    return (gold[:gold_match.start()] if gold_match else gold,
-            answer[:answer_match.start()] if answer_match else answer)
-  name = rf"(?<![a-zA-Z\\]){answer_match[1]}(?![a-zA-Z])"
-  return gold[:gold_match.start()], re.sub(name, gold_match[1], answer[:answer_match.start()])
 
 
 def _right_sides(gold: str, answer: str) -> tuple[str, str]:
@@ -284,10 +284,8 @@ _LABEL = re.compile(r"(?:\\text(?:bf)?\s?\{)?\s*\(?([A-J])\)\s*\}?\s*[:.]?\s*(?=
                     re.DOTALL)
 _RATIO = re.compile(r"(\d+(?:\.\d+)?(?::\d+(?:\.\d+)?)+)([ap]m)?")
 _CONDITION = re.compile(r"\s*,?\s*\\text\s?\{\s*,?\s*(?:for|where|with)\b[^{}]*\}[^=]*$")
-_PARAMETER = re.compile(r"\s*[,;]?\s*(?:\\text\s?\{[^{}]*\}\s*)?\(?\s*([a-z])\s*\\in\s*"
-                        r"\\(?:mathbb|mathbf)\s*\{?[ZNRQ]\}?\s*(?:\^?\+)?\)?\s*$")
-_NAMED = re.compile(r"^\s*[A-Za-z](?:_\{?\w+\}?)?\s*=\s*")
-_BASE = re.compile(r"([0-9A-F]+)(?:_\{?(\d+|[a-z]+)\}?)?")
+_NAMED = re.compile(r"^\s*(?:[A-Za-z]|\\(?:text|mathrm)\s?\{[A-Za-z .]+\})(?:_\{?\w+\}?)?\s*=\s*")
+_BASE = re.compile(r"(?:(?=\(.*_)\()?([0-9A-F]+)\)?(?:_\{?\(?(\d+|[a-z]+)\)?\}?)?")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
           "eight": "8", "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}
 _UNIT_BEHIND = re.compile(r"\\(?:text|mathrm)\s?\{([^{}]*)\}\s*(\^\s*\{?\d\}?)?\s*\.?\s*$")

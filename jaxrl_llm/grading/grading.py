@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from jaxrl_llm.grading import inequalities, latex
+from jaxrl_llm.grading import inequalities, latex, wordnumbers
 from jaxrl_llm.grading.comparisons import Question, Verdict, compare, question, without_label
 from jaxrl_llm.grading.conclusions import concluded, last_concluded, worded
 from jaxrl_llm.grading.extraction import (
@@ -195,7 +195,7 @@ def _distinct(contents: list[str]) -> list[str]:
 def _number_in_box(box: str) -> Quantity | None:
   """Returns the number that a box is, also as `x = 5`."""
   box = box[:LONGEST + 1]
-  number = quantity(without_label(box))
+  number = quantity(wordnumbers.in_digits(without_label(box)))
   if number is not None:
     return number
   lhs, sign, rhs = box.rpartition("=")

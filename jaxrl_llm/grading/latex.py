@@ -45,7 +45,7 @@ def normalize(text: str) -> str:
 
 def canonical(text: str) -> str:
   r"""Returns a formula as math-verify reads it; see the module's text for what is rewritten."""
-  text = fractions(undecorated(text).replace(r"\$", ""))
+  text = _BARE_ARGUMENT.sub(r"\1{\2}", fractions(undecorated(text).replace(r"\$", "")))
   text = _FUNCTION.sub("", _LABEL.sub("", text))
   text = re.sub(r"^\\text\s?\{([^{}]*\d[^{}]*,[^{}]*)\}$", r"\1", text)
   if text.count("|") == 1 and r"\{" not in text:
@@ -74,7 +74,8 @@ def words(text: str) -> str | None:
     return None
   parts = re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", plain.casefold())
   phrases = [re.sub(r"^(?:the|an|a)\s+|[\s.'’-]+", "", part) for part in parts]
-  return ",".join(sorted(part for part in phrases if part)) or None
+  phrases = [_SYNONYMS.get(phrase, phrase) for phrase in phrases if phrase]
+  return ",".join(sorted(phrases)) or None
 
 
 def list_parts(text: str) -> list[str]:
@@ -250,6 +251,7 @@ _THOUSANDS = re.compile(
     r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?\s{0,3}(?:\\(?:pi|sqrt)|[a-z]))")
 _LABEL = re.compile(
     r"^(?:\\text(?:bf)?\{)?(?:(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?::|is|=)\s*\}?)\s*(?=\S)")
+_BARE_ARGUMENT = re.compile(r"(\^|\\sqrt)\s*(\\frac\{[^{}]*\}\{[^{}]*\})")  # 2^\frac{1}{2}
 _FUNCTION = re.compile(r"^[a-zA-Z]\([a-zA-Z]\)\s*=\s*")
 _THOUSANDS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 _PM = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])\s*")
@@ -259,6 +261,7 @@ _DOTS = re.compile(r"(-?\d{1,6})\s*,\s*(-?\d{1,6})\s*,\s*(?:-?\d{1,6}\s*,\s*){0,
                    r"(?:\\[lcd]?dots|\.\.\.)\s*,\s*(-?\d{1,6})(?!\d)")
 _DEGREE = re.compile(r"\^?\s*\{?\s*\\(?:circ|degree)(?![a-zA-Z])\s*\}?|\^\s*\{?\\text\s?\{o\}\}?")
 _DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d{1,300})(?![\d.])")
+_SYNONYMS = {"dne": "doesnotexist"}
 _NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
              "eleven", "twelve")
 _COLUMN = re.compile(r"\s*\\begin\{[pbv]?matrix\}([^&]*)\\end\{[pbv]?matrix\}\s*")

@@ -25,6 +25,8 @@ def comparable(gold: str, answer: str) -> tuple[str, str] | None:
     return None
   if not _same_signs(gold, answer) or bounds(gold) != bounds(answer):
     return None
+  if any(_is_single(one) and r"\cup" in two for one, two in ((gold, answer), (answer, gold))):
+    return None
   if _unread_commands(gold) != _unread_commands(answer) or gold.count("'") != answer.count("'"):
     return None
   if {"="} & {*answer} and "=" not in gold and unsolved(_last_item(answer.rpartition("=")[0])):
@@ -53,7 +55,7 @@ def unsolved(left: str) -> bool:
                  r"|times)(?![a-zA-Z])", " ", unwrap(left, FONT))
   if re.search(r"\\[a-zA-Z]|[A-Za-z]{2}|[A-Z]|[a-z]\(|_", plain):
     return False
-  names = set(re.findall(r"[a-z]", plain))
+  names = set(re.findall(r"[a-z]", re.sub(r"(?<![a-z])e\s?(?=\^)", "2", plain)))
   return len(names) == 1 and bool(re.search(r"\d|[-+*/^|]", plain))
 
 
@@ -229,7 +231,8 @@ _BOUND = re.compile(
     r"|exceed\w*|up to"
     r"|between|unless|if|plus|minus|negative|under|over|above|below|upwards?|even|odd|any|all|none"
     r"|unknown|possibly|maybe|perhaps|either|neither|but|squared|cubed|factorial|wrong|false"
-    r"|approaches|tends|depends|without|remainder|times|half|twice|double|per cent of|mod)\b")
+    r"|approaches|tends|depends|without|remainder|times|half|twice|double|per cent of|mod"
+    r"|hundred|thousand|million|billion|trillion|dozens?)\b")
 _SYSTEM = re.compile(r"\\(?:begin|end)\{(?:cases|aligned|gathered|split|array)\}(?:\{[lcr]+\})?")
 _TUPLES = re.compile(r"\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*\((.+)\)")
 _NAMED = re.compile(r"\s*([a-zA-Z])\s*=\s*([^=]+)")

@@ -233,8 +233,8 @@ _BEHIND = re.compile(
     r"\s*(?:(?P<percent>\\?%|\\text\s?\{\s*(?:\\?%|percent)\s*\}|percent\b)"
     r"|(?P<degree>\^?\s*\{?\s*\\(?:circ|degree)\s*\}?|\^\s*\{?\\text\s?\{o\}\}?|\\degree"
     r"|(?:\\text\s?\{)?\s*degrees?\s*\}?)(?:\s*\\?[CF])?)?(?P<unit>.{0,80})", re.DOTALL)
-_SCALE = re.compile(r"(?:\\text\s?\{)?\s*(thousand|million|billion|trillion)\b\s*\}?")
-_ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(r"(?:\\text\s?\{)?\s*(hundred|thousand|million|billion|trillion)\b\s*\}?")
+_ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac|plus"
                       r"|minus|more|less|fewer|above|below|upwards?|beyond|least|most|than|not|times|is|are|was|were)\b"
                       r"|^\s*(?:squared|cubed|factorial)\b"

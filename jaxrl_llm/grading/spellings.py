@@ -79,6 +79,7 @@ _COMMANDS = tuple((re.compile(pattern), replacement) for pattern, replacement in
     (r"\\hspace\*?\s?\{[^{}]*\}", " "),
     (r"\\log_\s?(?:e(?![a-zA-Z])|\{e\})", r"\\ln "),
     (r"(?<=\.)(\d{0,40})\\bar\s?(?:\{(\d{1,40})\}|(\d))", r"\1\\overline{\2\3}"),
+    (rf"{_FONTS}\{{\s?([ie])\s?\}}", r" \1 "),
     (_UNITS, r"\\text{\1/\2\3}"),
     (r"(?:\{\})?[_^]\s?\{?(\d+)\}?\s?(?:\\mathrm\{C\}|C)_\s?\{?(\d+)\}?", r"\\binom{\1}{\2}"),
     (r"\\Delta(?=\s*\{?[A-Z]{3}(?![A-Za-z]))", r"\\triangle"),

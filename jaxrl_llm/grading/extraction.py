@@ -69,6 +69,12 @@ def without_boxes(text: str) -> str:
   return " ".join([*segments, text[position:]])
 
 
+def behind_boxes(text: str) -> str:
+  """Returns the text behind the last box, empty without a box."""
+  spans = _spans(text)
+  return text[spans[-1][1]:] if spans else ""
+
+
 def _spans(text: str) -> list[tuple[int, int, str | None]]:
   """Returns (start, end, content) of each outermost box, in order; None for one that never closes.
   """
@@ -111,6 +117,13 @@ def answer_text(text: str) -> str | None:
     if re.search(r"\d", remainder.split("\n", 1)[0]):
       return remainder
   return ""
+
+
+def answer_words(text: str) -> str:
+  """Returns what follows the last mark of an answer, up to the end of its sentence or line."""
+  ends = [match.end() for match in _MARK.finditer(text)]
+  rest = text[ends[-1]:ends[-1] + LONGEST_LINE].lstrip(" \t*_:\n") if ends else ""
+  return re.split(r"[.,;!(\n]", rest, maxsplit=1)[0].strip(" *_")
 
 
 def groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:

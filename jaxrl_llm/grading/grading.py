@@ -13,10 +13,12 @@ import numpy as np
 from jaxrl_llm.grading import inequalities, latex, wordnumbers
 from jaxrl_llm.grading.comparisons import Question, Verdict, compare, question, without_label
 from jaxrl_llm.grading.conclusions import concluded, last_concluded, worded
+from jaxrl_llm.grading.corrections import corrected, is_withdrawn
 from jaxrl_llm.grading.extraction import (
   after_thinking,
   answer_boxes,
   answer_text,
+  answer_words,
   boxes,
   last_boxed,
 )
@@ -146,6 +148,8 @@ def _numeric(text: str, gold: str) -> Verdict | Question:
     return Verdict(False, "none", f"the answer {gold[:40]!r} is not one number")
   contents = _distinct(answer_boxes(text))
   values = [_number_in_box(box) for box in contents] if contents else [_stated(text)]
+  if contents and is_withdrawn(text, values[-1]):
+    return Verdict(False, "missing")
   if len(contents) > 1 or values[0] is not None:
     return Verdict(all(value and equal(expected, value) for value in values), "number")
   if not contents or not contents[0]:
@@ -166,7 +170,7 @@ def _choice(text: str, gold: str) -> Verdict:
 @register("math")
 def _math(text: str, gold: str) -> Verdict | Question:
   answer = _boxed_answer(text, gold)
-  if not answer:
+  if not answer or is_withdrawn(text, quantity(answer[:LONGEST])):
     return Verdict(False, "missing")
   if len(answer) > max(LONGEST, 4 * len(gold)):
     return Verdict(False, "length")
@@ -209,7 +213,11 @@ def _stated(text: str) -> Quantity | None:
   """Returns the number that a text without a box states as its answer."""
   text = readable(unmarked(text))
   statement = answer_text(text)
-  return last_concluded(text) if statement is None else concluded(statement)
+  if statement is None:
+    return last_concluded(text)
+  if not statement:
+    return quantity(wordnumbers.in_digits(answer_words(text)))
+  return corrected(statement) or concluded(statement)
 
 
 def _gold(answer: str) -> str:

@@ -17,6 +17,8 @@ def is_hedged(head: Quantity, rest: str) -> bool:
   rest = re.sub(r"^\s*\(\s*(?=or\b|maybe\b|perhaps\b|possibly\b)", " ", rest)
   if any(pattern.match(rest) for pattern in (_BOUND_BEHIND, _RANGE_BEHIND, _REFUSED)):
     return True
+  if (other := _POSSIBLE.match(rest)) and _offers_another(head, rest[other.end():]):
+    return True
   if _BY_CASES.search(rest) or re.search(r"\b(?:otherwise|else)\b.*\d|\d.*\botherwise\b", rest):
     return True
   rest = without_brackets(before_reason(rest))
@@ -89,6 +91,8 @@ _RANGE_BEHIND = re.compile(
     r"|\s*to the power\b|\s*[rR]\s?\d|\s*remainder\b|\s*(?:plus|minus|times)\b.*\d")
 _BY_CASES = re.compile(r"(?:,|;|\band|\bor|\bbut)\s*(?:it is |is )?\$?-?\d[\d.,]*\s*(?:\w+\s)?"
                        r"(?:if|when|where|otherwise)\b")
+_POSSIBLE = re.compile(r"[^.\d]{0,20}[,;.]?\s*\b(?:but|though|although|or|however|alternatively)\b"
+                       r"[^.\d]{0,30}\b(?:could|might|may|can)\b[^.\d$€£]{0,30}")
 _AFTERTHOUGHT = re.compile(r"\s*(?:or|maybe|perhaps|possibly|alternatively|otherwise|it (?:could"
                            r"|might)"
                            r"|could|\$?\d[\d.,]*\s*\?)", re.IGNORECASE)

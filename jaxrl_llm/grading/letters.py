@@ -143,8 +143,7 @@ _ARTICLE = re.compile(
     r"|from"
     r"|that|it|oder|et|und|y|o|if|so|would|has|does|seems)\b)[a-z]|[a-hj] [a-z]{3}(?<!and)")
 _WORD = (r"(?i:ans|answers?|options?|choices?|choose|select|pick|go with|say|it|答案|选项|选择|选"
-         r"|respuesta|"
-         r"réponse|antwort)\*{0,2}")
+         r"|respuesta|réponse|antwort|resposta|risposta)[*\"']{0,2}")
 _FILLER = (r"(?:(?i:most likely|probably|likely|clearly|definitely|therefore|thus|either|both"
            r"|indeed"
            r"|just|simply|also|option|choice|the option|the choice|letter|not [A-Ja-j],? but|"
@@ -206,7 +205,8 @@ _PREFIX = re.compile(
     r"\s*(?:(?:either|both)\s)?[(\[{（\"'*]{0,3}")
 _BOXED = re.compile(rf"([A-Ja-j]){_BEHIND}")
 _COPULA = (r"(?i:(?: (?:to|for|of|here)(?: \w{1,12}){0,5}?)?\s{1,3}"
-           r"(?:is|are|(?:must|would|should|has to) be)|['’]s|是|为)")
+           r"(?:is|are|(?:must|would|should|has to) be)|['’]s|是|为"
+           r"|(?: (?:correcta|correcte|corretta|correta))?\s{1,3}(?:es|est|ist|è|é)(?: la| die)?)")
 _STATEMENTS = (
     # After a colon a small letter is an option too.
     re.compile(rf"{_WORD}\s{{0,3}}[:：>]{_OPENING}(?:{_LETTER}|{_SMALL}(?=[\s.,;)）*$}}]|$))"

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import re
 
-from jaxrl_llm.grading import units
+from jaxrl_llm.grading import spellings, units
 from jaxrl_llm.grading.quantities import (
   FRACTION,
   GOES_ON,
@@ -70,6 +70,7 @@ def numbers(text: str) -> list[Number]:
 
 def readable(text: str) -> str:
   """Returns a text whose fractions and minus signs `NUMBER` reads."""
+  text = spellings.dollars(spellings.without_apostrophes(text))
   text = _NEGATIVE.sub(r"\1-", re.sub("[½¼¾⅓⅔]", _spelled, text))
   return FRACTION.sub(r" \1\2/\3", text.replace("−", "-").replace("{,}", ",").replace(r"\$", "$")
                       .replace("²", "^2").replace("³", "^3"))
@@ -125,7 +126,7 @@ _FUNCTION_AFTER = re.compile(r"\s*(?:±|\+/-|[<>≤≥≠→⇒]|->|=>|!=|\\(?:t
 _EXPONENT = re.compile(r"[a-zA-Z}]\s?\^\{?$")
 _MONEY = re.compile(r"-?[$€£¥]-?$")
 _BEHIND = re.compile(r"\s?(?:%|°)?(?:\s?[A-Za-z]{1,12}(?:\s?/\s?[A-Za-z]{1,8})?(?:\^\d)?){0,3}")
-_SCALE = re.compile(r"thousand|million|billion|trillion")
+_SCALE = re.compile(r"hundred|thousand|million|billion|trillion")
 _RANGE_BEFORE = re.compile(r"\d\s*%?\s*(?:[-–—]|\bto\b|\bthrough\b|\buntil\b|\bout of\b|:"
                            r"|/)\s*\$?$"
                            r"|\bbetween\s+\$?[\d.,]+\s*\w*\s+and\s+\$?$|±\s*$|\\pm\s*$")

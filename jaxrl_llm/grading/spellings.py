@@ -14,7 +14,16 @@ def spelled(text: str) -> str:
   for pattern, replacement in _COMMANDS:
     text = pattern.sub(replacement, text)
   text = _ORDINAL.sub(_cardinal, _SEMICOLON.sub(r"\1\2,\3\4", text))
-  return without_apostrophes(_repeated(text))
+  return without_apostrophes(_repeated(dollars(text)))
+
+
+def dollars(text: str) -> str:
+  """Returns "$5.25" for "5 dollars and 25 cents"."""
+  return _DOLLARS_AND_CENTS.sub(_dollars, text)
+
+
+def _dollars(match: re.Match) -> str:
+  return f"${match[1]}.{match[2].zfill(2)}"
 
 
 def without_apostrophes(text: str) -> str:
@@ -91,10 +100,12 @@ _COMMANDS = tuple((re.compile(pattern), replacement) for pattern, replacement in
     (r"\\left\s?(?=\\begin\{pmatrix\})", ""),
 ))
 # 20th, 20\text{th}, 20^{th}, 20^\text{th}, 20^{\text{th}}
-_ORDINAL = re.compile(rf"(\d+)\s?\^?\s?(\{{\s?)?({_FONTS}\{{)?(st|nd|rd|th)(?(3)\}})(?(2)\s?\}})"
-                      r"(?![a-zA-Z])")
+_ORDINAL = re.compile(rf"(?<!\d)(\d{{1,40}})\s?\^?\s?(\{{\s?)?({_FONTS}\{{)?(st|nd|rd|th)"
+                      r"(?(3)\})(?(2)\s?\})(?![a-zA-Z])")
 # [0;1) and (0;1) with semicolons for commas.
 _SEMICOLON = re.compile(r"([\[(\]])([^;,()\[\]]{1,60});([^;,()\[\]]{1,60})([\])\[])")
 _APOSTROPHE = re.compile(r"(?<=\d)['’](?=\d{3}(?!\d))")
+_DOLLARS_AND_CENTS = re.compile(r"\$?(?<![\d,])(\d[\d,]{0,30}) dollars?,? (?:and )?"
+                                r"(\d{1,2}) cents?\b")
 _REPEATED = re.compile(r"(?<=\d)\.(\d{0,12}?)(?:(\d)\2{2,20}|(\d{2,8})\3{1,8})"
                        r"\s?(?:\\[lc]?dots|\.\.\.)(?!\s?,)")

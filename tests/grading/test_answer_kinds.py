@@ -100,6 +100,34 @@ MATH = {
   ],
 }
 
+NUMERIC = {
+  "corrections": [
+    ("44", ["The answer is 42... wait, actually it's 44.", r"\boxed{42}. Wait, no. \boxed{44}",
+            "The answer is 42. No, that is wrong, the answer is 44.",
+            r"\boxed{44}. Wait, let me check: 40 + 4 = 44.", "Answer: 44. Actually, 44 is even."],
+     ["The answer is 44... wait, actually it's 42.", "The answer is 44. Oops, it should be 42.",
+      r"\boxed{44}? No: the answer is 42.", r"So \boxed{44}. Wait, that is wrong. It is 42."]),
+    ("42", ["The answer is 42, but 44 is close.", r"\boxed{42}. No further steps are needed."],
+     ["The answer is 42, but it could also be 44.", "Answer: 42, or it might be 44"]),
+  ],
+  "words": [
+    ("12", ["Answer: twelve", "The answer is twelve.", "**Answer: twelve apples**"],
+     ["Answer: twenty", "Answer: twelve or thirteen", "Answer: twelve hundred", "Answer: a few"]),
+    ("20", ["Answer: 20th", "#### 20th"], ["Answer: 21st", "#### 2nd"]),
+    ("5.25", ["Answer: 5 dollars and 25 cents"], ["Answer: 5 dollars", "Answer: 25 cents"]),
+    ("1234", ["The answer is 1'234."], ["The answer is 1'243."]),
+    ("4200", ["Answer: 42 hundred"], ["Answer: 42", "Answer: 42 thousand"]),
+  ],
+}
+CHOICE = {
+  "languages and JSON": [
+    ("B", ["La respuesta correcta es B.", "La réponse est la B.", "Die Antwort ist B.",
+           '{"answer": "B"}', "{'choice': 'B'}"],
+     ["La respuesta correcta es C.", "La respuesta no es B.", '{"answer": "A"}',
+      '{"answer": "A or B"}']),
+  ],
+}
+
 
 def verdicts(kind: str, rows: list) -> list:
   """Returns the (gold, answer, verdict) that are not as judged."""
@@ -115,6 +143,23 @@ def verdicts(kind: str, rows: list) -> list:
 @pytest.mark.parametrize("about", MATH)
 def test_answers_in_boxes(about):
   assert verdicts("math", MATH[about]) == []
+
+
+@pytest.mark.parametrize("about", NUMERIC)
+def test_numbers_in_texts(about):
+  assert verdicts("numeric", NUMERIC[about]) == []
+
+
+@pytest.mark.parametrize("about", CHOICE)
+def test_letters_in_texts(about):
+  assert verdicts("choice", CHOICE[about]) == []
+
+
+def test_a_box_that_is_taken_back_counts_no_more():
+  texts = [r"\boxed{x+1}? No: the answer is 13.",
+           r"\boxed{x+1}. Wait, I check: yes.", r"\boxed{x+1}"]
+  found = verifiers.grade_many("math", texts, ["x+1"] * 3, timeout=60.0)
+  assert [verdict.correct for verdict in found] == [False, True, True]
 
 
 @pytest.mark.parametrize("text", ["2st", "11st", "12nd", r"\overline{z}", "3.1415...", "1, 2, ...",

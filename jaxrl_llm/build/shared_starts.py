@@ -27,7 +27,7 @@ from jaxrl_llm.build import inputs as run_inputs
 from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.config import Config
 from jaxrl_llm.store import cache, disk
-from jaxrl_llm.store.workdir import versions
+from jaxrl_llm.store.workdir import usable_cores, versions
 
 LIMIT_BYTES = 1 << 30
 MANIFEST, FILES = "files.json", "files"
@@ -235,5 +235,5 @@ def machine() -> dict:
       "python": sys.version, "packages": versions(PACKAGES), "environment": environment,
       "settings": [str(getattr(jax.config, name)) for name in JAX_SETTINGS],
       "devices": [str(device.device_kind) for device in jax.devices()],
-      "processor": processor, "threads": os.cpu_count(),
+      "processor": processor, "threads": usable_cores(),
   }

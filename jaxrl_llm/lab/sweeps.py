@@ -36,6 +36,7 @@ from jaxrl_llm.lab import sweep_results
 from jaxrl_llm.lab.sweep_results import made_at
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.runs.command_line import ENDED_EARLY
+from jaxrl_llm.store.workdir import usable_cores
 
 MAIN = "experiments/main.py"
 SEED = "--config.seed="
@@ -197,7 +198,7 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
   """
   config = cell.hash  # of what the run reads, which may change meanwhile
   finished, exit_line = _finished(cell.flags, runs / f"{cell.name}-{config[:8]}", cores)
-  count = _usable() if cores is None else len(cores)
+  count = usable_cores() if cores is None else len(cores)
   record = {
       "name": cell.name, "flags": list(cell.flags), "config": config,
       "commit": finished.environment.get("git_commit"), "seed": finished.config["seed"],
@@ -240,12 +241,7 @@ def verify(sweep: Sweep, name: str, runs: Path) -> str:
   with tempfile.TemporaryDirectory(dir=runs) as scratch:
     begun, _ = _finished(flags, Path(scratch) / name, None)
   return sweep_results.compare(records[name].get("fingerprint"),
-                               sweep_results.fingerprint(begun, _usable()))
-
-
-def _usable() -> int | None:
-  """Returns how many cores this process may use; numbers depend on it, by rounding."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+                               sweep_results.fingerprint(begun, usable_cores()))
 
 
 def _pinned(cores: set[int]) -> Callable[[], None]:

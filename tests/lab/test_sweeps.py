@@ -222,6 +222,6 @@ def test_the_cores_of_a_run_are_those_that_it_may_use(monkeypatch):
   """Also where the sweep itself was pinned, which `os.cpu_count` does not see."""
   monkeypatch.setattr(sweeps.os, "sched_getaffinity", lambda _: {3}, raising=False)
   monkeypatch.setattr(sweeps.os, "cpu_count", lambda: 8)
-  assert sweeps._usable() == 1
+  assert sweeps.usable_cores() == 1
   monkeypatch.delattr(sweeps.os, "sched_getaffinity")
-  assert sweeps._usable() == 8
+  assert sweeps.usable_cores() == 8

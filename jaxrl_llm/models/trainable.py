@@ -310,11 +310,8 @@ def _assemble(trained, frozen, computed) -> dict:
 
 def shapes_of(model, cfg: ParametersConfig) -> tuple:
   """Shapes of the trees of `split` for a model with f32 parameters."""
-  def init_parts(key: jax.Array):
-    return split(model.init(key), cfg, key)
-
   # The key is made inside, so that nothing is compiled.
-  return jax.eval_shape(lambda: init_parts(jax.random.key(0)))
+  return jax.eval_shape(lambda params: split(params, cfg, jax.random.key(0)), model.shapes())
 
 
 def shardings(model, cfg: ParametersConfig, mesh) -> tuple:

@@ -75,7 +75,7 @@ def _parquet(flat: Flat) -> bytes:
   columns = {}
   for name, (values, lengths) in flat.items():
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    columns[name] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+    columns[name] = pa.ListArray.from_arrays(_arrow(offsets), _arrow(values))
   # Bytes of the same place of a number lie together: upper bytes of ids and exponents repeat.
   encodings = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name, (values, _) in flat.items()
                if values.dtype.itemsize == 4}
@@ -83,6 +83,16 @@ def _parquet(flat: Flat) -> bytes:
   parquet.write_table(pa.table(columns), out, compression="zstd", use_dictionary=False,
                       column_encoding=encodings or None, write_statistics=False)
   return out.getvalue()
+
+
+def _arrow(values: np.ndarray):
+  """Returns a numpy array as an Arrow one. `pyarrow.array` does that too, but imports pandas."""
+  import pyarrow as pa
+
+  bits = values.dtype == np.bool_  # Arrow has one bit for each
+  data = np.packbits(values, bitorder="little") if bits else np.ascontiguousarray(values)
+  return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values),
+                               [None, pa.py_buffer(data)])
 
 
 def _read_parquet(content: bytes) -> Flat:

@@ -143,7 +143,9 @@ class RunRecords(Records):
     phases = self._phases
     rows = super().write(iteration, scored, metrics, values)
     phases.iterated(values)
-    self._write_pending()
+    if self._pending is not None:
+      self._write_pending()
+      self._outputs.progress.first_report()
     lock.check(self._outputs.directory)
     write_rollouts(self._outputs.directory, iteration, rows, self._schedule.rollouts,
                    self._loop.source)

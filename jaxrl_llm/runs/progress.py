@@ -49,6 +49,8 @@ class Progress:
   def evaluated(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
     """Takes an evaluation, and refreshes the report if enough time has passed since the last time.
 
+    That of iteration 0 is shown by `first_report`, after the first iteration.
+
     Args:
       iteration: after which it was made; 0: after the warm start.
       params: that it was made with, as the model reads them.
@@ -62,12 +64,25 @@ class Progress:
         strips.add(self._directory, iteration,
                    [(problem.prompt, problem.answer, text, bool(correct))
                     for problem, text, correct in itertools.islice(rows, strips.PROBLEMS)])
+    if iteration == 0:
+      return
     now = time.perf_counter()
     last = iteration == self._loop.schedule.iterations
     due = self._written is None or now - self._written >= SPACING * self._took
     # After the last one comes `finish`. The clocks of several processes need not agree.
     if last or not processes.from_main("report due", lambda: due):
       return
+    self._refresh(iteration, params, evaluation)
+
+  def first_report(self) -> None:
+    """Shows the evaluation of iteration 0, once. Called after the first iteration, which would else
+    wait for the plots to be imported.
+    """
+    if self._written is None and self._before is not None:
+      self._refresh(0, self._start_params(), self._before)
+
+  def _refresh(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
+    now = time.perf_counter()
     with _warned_only():
       self._write(self._samples(iteration, params, evaluation))
     self._written = time.perf_counter()

@@ -1,5 +1,6 @@
 """Problems that are generated: endless, seeded, and split into training and held-out by a hash."""
 
+import functools
 import zlib
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from jaxrl_llm.types import Problem
 HELDOUT_SHARE = 16  # one problem in this many is held out
 HELDOUT_SEED = 2**31 - 1
 PROBE = 256  # problems looked at to learn how long they are
+HELDOUT_SIZES = 4  # sizes whose problems are kept
 PATIENCE = 2000  # problems in a row that may be of no use before a split counts as exhausted
 
 
@@ -22,6 +24,10 @@ class Procedural(TaskBase):
   Training and held-out problems are disjoint: a hash of `split_key` decides. `batch` is a pure
   function of (seed, index). A problem whose prompt is longer than `limits` is replaced by the next.
   """
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._sample_heldout = functools.lru_cache(HELDOUT_SIZES)(self._heldout)
 
   @property
   def plain_characters(self) -> bool:
@@ -70,6 +76,10 @@ class Procedural(TaskBase):
     Raises:
       ConfigError: there are not that many.
     """
+    return list(self._sample_heldout(size))
+
+  def _heldout(self, size: int) -> list[Problem]:
+    """As `heldout`, which a start asks for more than once."""
     rng, problems = np.random.default_rng(HELDOUT_SEED), {}
     while len(problems) < size:
       before = len(problems)

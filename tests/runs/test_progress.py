@@ -69,6 +69,24 @@ def test_the_completions_before_are_those_of_the_first_evaluation(made, monkeypa
   assert shown._before is EVALUATION
 
 
+def test_the_first_report_waits_for_the_first_iteration(made):
+  shown, _, written = made
+  shown.evaluated(0, None, EVALUATION)
+  assert not written  # the plots' import would stand before the first iteration
+  for _ in range(2):
+    shown.first_report()
+  assert written == ["running"]
+
+
+def test_a_resumed_run_has_no_first_report(made, monkeypatch):
+  shown, _, written = made
+  monkeypatch.setattr(shown, "_evaluate", lambda params: EVALUATION)
+  shown.first_report()
+  assert not written
+  shown.evaluated(5, None, EVALUATION)
+  assert written == ["running"]
+
+
 def test_an_interruption_is_written_and_passed_on(made):
   shown, _, written = made
   for error in (KeyboardInterrupt(), SystemExit(143), RuntimeError("loss = nan")):
@@ -88,6 +106,7 @@ def test_a_report_that_fails_warns_and_hides_no_error(made, monkeypatch, caplog)
 
   monkeypatch.setattr(html, "write_report", fail)
   shown.evaluated(0, None, EVALUATION)
+  shown.first_report()
   assert "disk full" in caplog.text
   with pytest.raises(KeyError, match="the cause"), shown.until_interrupted():
     raise KeyError("the cause")

@@ -8,7 +8,7 @@ from collections import deque
 
 from jaxrl_llm.grading.clauses import sentences
 from jaxrl_llm.grading.conclusions import concluded
-from jaxrl_llm.grading.extraction import behind_boxes
+from jaxrl_llm.grading.extraction import answer_text, behind_boxes
 from jaxrl_llm.grading.marks import unmarked
 from jaxrl_llm.grading.numerals import readable
 from jaxrl_llm.grading.quantities import Quantity, equal
@@ -27,9 +27,10 @@ def corrected(text: str) -> Quantity | None:
     text: `readable` and `unmarked`.
   """
   for cue in reversed(deque(_CUE.finditer(text), maxlen=MOST)):
+    statement = answer_text(text[cue.end():])
     sentence = sentences(text[cue.end():].split("\n", 1)[0])[0]
-    if re.match(r"\s*\S", sentence) and not _CHECK.match(sentence):
-      number = concluded(sentence)
+    if statement or (sentence.strip() and not _CHECK.match(sentence)):
+      number = concluded(statement or sentence)
       if number is not None:
         return number
   return None
@@ -49,7 +50,8 @@ def is_withdrawn(text: str, boxed: Quantity | None) -> bool:
 
 _CUE = re.compile(
     r"(?:[.!?…,;:}$—–-]|\n)[ \t)]{0,3}(?:(?:oh|hmm|but|no|sorry),?[ \t])?"
-    r"(?:wait|actually|correction|oops|sorry|hold on|scratch that|no)(?=[\s,.:;!—–-])[ \t,.:;!—–-]*"
+    r"(?:wait|actually|correction|oops|sorry|hold on|scratch that|no(?!\s))"
+    r"(?=[\s,.:;!—–-])[ \t,.:;!—–-]*"
     r"(?:(?:no|not quite|actually|wait|sorry|i mean|i meant|make that|(?:that|this|it)(?: is|['’]s)"
     r"(?: wrong| incorrect| not right| a mistake)|i made (?:a|an) (?:mistake|error))"
     r"(?=[\s,.:;!—–-])[ \t,.:;!—–-]*){0,3}"

@@ -207,9 +207,9 @@ def fractions(text: str) -> str:
   r"""Returns the text with \dfrac, \tfrac, \frac12 and \frac{1}2 written as \frac{..}{..}."""
   text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
   text = re.sub(r"\\d?t?binom(?![a-zA-Z])", r"\\binom", text)
-  text = re.sub(r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}", text)
+  text = _FRACTION.sub(r"\\frac{\1}{\2}", text)
   text = re.sub(r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{", text)
-  return re.sub(r"(\\frac\{[^{}]{1,100}\})\s*(\d)", r"\1{\2}", text)
+  return _BELOW.sub(r"\1{\2}", text)
 
 
 def _over(text: str) -> str:
@@ -251,7 +251,11 @@ _THOUSANDS = re.compile(
     r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?\s{0,3}(?:\\(?:pi|sqrt)|[a-z]))")
 _LABEL = re.compile(
     r"^(?:\\text(?:bf)?\{)?(?:(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?::|is|=)\s*\}?)\s*(?=\S)")
-_BARE_ARGUMENT = re.compile(r"(\^|\\sqrt)\s*(\\frac\{[^{}]*\}\{[^{}]*\})")  # 2^\frac{1}{2}
+_TOKEN = r"(\d|[a-zA-Z]|\\(?:pi|theta|alpha|beta|lambda)(?![a-zA-Z]))"
+_FRACTION = re.compile(rf"\\frac(?![a-zA-Z])\s*{_TOKEN}\s*{_TOKEN}")  # \frac12, \frac ab
+_BELOW = re.compile(rf"(\\frac\{{[^{{}}]{{1,100}}\}})\s*{_TOKEN}")  # \frac{1}2
+_BARE_ARGUMENT = re.compile(  # 2^\frac{1}{2}, \sqrt\pi
+    r"(\^|\\sqrt)\s*(\\frac\{[^{}]*\}\{[^{}]*\}|\\pi(?![a-zA-Z]))")
 _FUNCTION = re.compile(r"^[a-zA-Z]\([a-zA-Z]\)\s*=\s*")
 _THOUSANDS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 _PM = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])\s*")

@@ -84,6 +84,9 @@ MATH = {
   "parts that a checker might not read": [
     (r"\frac{5}{9}", [r"\frac59"], [r"\sqrt\frac{5}{9}", r"10^\frac{5}{9}", r"\frac59\cup\{7\}"]),
     (r"\sqrt{\frac{5}{9}}", [r"\sqrt\frac59"], [r"\frac{5}{9}"]),
+    (r"\frac{a}{b}", [r"\frac ab", r"\frac{a}b"], [r"\frac ba", r"\frac ac"]),
+    (r"\frac{\pi}{4}", [r"\frac\pi4", r"\frac{\pi}4"], [r"\frac4\pi", r"\frac\pi3"]),
+    (r"\sqrt{\pi}", [r"\sqrt\pi", r"\pi^\frac12"], [r"\pi", r"\sqrt2\pi"]),
     ("2", [r"2\text{ m}"], [r"2\text{i}", r"2\mathrm{i}"]),
     (r"\sqrt{2}", [r"\sqrt{2} \approx 1.41"], [r"\sqrt2 \approx 1.41 \text{ or } \sqrt3"]),
   ],
@@ -106,8 +109,10 @@ NUMERIC = {
             "The answer is 42. No, that is wrong, the answer is 44.",
             r"\boxed{44}. Wait, let me check: 40 + 4 = 44.", "Answer: 44. Actually, 44 is even."],
      ["The answer is 44... wait, actually it's 42.", "The answer is 44. Oops, it should be 42.",
-      r"\boxed{44}? No: the answer is 42.", r"So \boxed{44}. Wait, that is wrong. It is 42."]),
-    ("42", ["The answer is 42, but 44 is close.", r"\boxed{42}. No further steps are needed."],
+      r"\boxed{44}? No: the answer is 42.", r"So \boxed{44}. Wait, that is wrong. It is 42.",
+      r"\boxed{44}. Wait, I forgot to add 1, the answer is 45."]),
+    ("42", ["The answer is 42, but 44 is close.", r"\boxed{42}. No further steps are needed.",
+            r"It is \boxed{42}, no matter which 2 cards are drawn."],
      ["The answer is 42, but it could also be 44.", "Answer: 42, or it might be 44"]),
   ],
   "words": [

@@ -45,7 +45,7 @@ _TABLE = (  # (package before, package now, modules; "before:now" where the name
 )
 
 
-def _joined(package: str, module: str) -> str:
+def _module_path(package: str, module: str) -> str:
   return ".".join(filter(None, ("jaxrl_llm", package, module)))
 
 
@@ -54,7 +54,7 @@ def _modules() -> dict[str, str]:
   for before, now, names in _TABLE:
     for name in names.split():
       old, _, new = name.partition(":")
-      pairs[_joined(before, old)] = _joined(now, new or old)
+      pairs[_module_path(before, old)] = _module_path(now, new or old)
   return pairs
 
 

@@ -90,10 +90,12 @@ def make(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
       raise TypeError(f"it returned {shown(functions)}; (prepare, sample) was expected")
   if name in (ENGINE, SERVER):
     return functions
-  return _named(name, functions[0]), _named(name, functions[1], _check_rollout)
+  prepare, sample = functions
+  return _with_backend_errors(name, prepare), _with_backend_errors(name, sample, _check_rollout)
 
 
-def _named(name: str, function: Callable, check: Callable[[Any], None] | None = None) -> Callable:
+def _with_backend_errors(name: str, function: Callable,
+                         check: Callable[[Any], None] | None = None) -> Callable:
   """Returns a function of a plugin's backend whose failures name the backend."""
   @functools.wraps(function)
   def call(*arguments, **options):

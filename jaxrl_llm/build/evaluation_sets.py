@@ -121,7 +121,7 @@ def _make_set(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> Ev
     task = make_task(of_task, run.seed, 1, tokenizer=run.task.tokenizer, limits=run.rollout)
     problems = task.heldout(section.problems)
   except ConfigError as error:
-    raise ConfigError(_renamed(str(error), key, section)) from error
+    raise ConfigError(_with_set_keys(str(error), key, section)) from error
   return EvaluationSet(name, task, problems, of_task, run.rollout, run.seed, section.samples,
                        section.temperature)
 
@@ -139,7 +139,7 @@ def task_config(section: EvaluationSetConfig, run: TaskConfig) -> TaskConfig:
                     **checks)
 
 
-def _renamed(message: str, key: str, section: EvaluationSetConfig) -> str:
+def _with_set_keys(message: str, key: str, section: EvaluationSetConfig) -> str:
   """A message of the task, with the keys that the user has set."""
   for task_key, mine in (("task.data.heldout_too_long", "too_long"), ("task.data.heldout_", ""),
                        ("task.data.", ""), ("task.heldout_problems", "problems")):
@@ -161,4 +161,4 @@ def check(evaluation: EvaluationConfig) -> None:
         if value != DataConfig.verifier:
           table[value]  # raises
     except ConfigError as error:
-      raise ConfigError(_renamed(str(error), f"evaluation.sets.{name}", section)) from error
+      raise ConfigError(_with_set_keys(str(error), f"evaluation.sets.{name}", section)) from error

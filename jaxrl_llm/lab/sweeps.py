@@ -197,7 +197,7 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
     RunError, LookupError: it ended before there was anything to measure.
   """
   config = cell.hash  # of what the run reads, which may change meanwhile
-  finished, exit_line = _finished(cell.flags, runs / f"{cell.name}-{config[:8]}", cores)
+  finished, exit_line = _run_to_end(cell.flags, runs / f"{cell.name}-{config[:8]}", cores)
   count = usable_cores() if cores is None else len(cores)
   record = {
       "name": cell.name, "flags": list(cell.flags), "config": config,
@@ -209,14 +209,14 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
   return record
 
 
-def _finished(flags: tuple[str, ...], workdir: Path,
-              cores: set[int] | None) -> tuple[RunFolder, str | None]:
+def _run_to_end(flags: tuple[str, ...], workdir: Path,
+                cores: set[int] | None) -> tuple[RunFolder, str | None]:
   """Returns (a run that has ended, the last line of its log if it ended early)."""
   workdir.mkdir(parents=True, exist_ok=True)
   command = [sys.executable, MAIN, *flags, f"--workdir={workdir}"]
   with open(workdir / "log.txt", "a") as log:
     process = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False,
-                             preexec_fn=None if cores is None else _pinned(cores))
+                             preexec_fn=None if cores is None else _pin_to(cores))
   exit_line = None
   if process.returncode:
     last = (workdir / "log.txt").read_text().rstrip().rsplit("\n", 1)[-1][:300]
@@ -239,12 +239,12 @@ def verify(sweep: Sweep, name: str, runs: Path) -> str:
                       f"{', '.join(list(records)[:5])}, ...; see --list.")
   flags = (*records[name]["flags"], f"--config.iterations={sweep_results.ITERATIONS}")
   with tempfile.TemporaryDirectory(dir=runs) as scratch:
-    begun, _ = _finished(flags, Path(scratch) / name, None)
+    begun, _ = _run_to_end(flags, Path(scratch) / name, None)
   return sweep_results.compare(records[name].get("fingerprint"),
                                sweep_results.fingerprint(begun, usable_cores()))
 
 
-def _pinned(cores: set[int]) -> Callable[[], None]:
+def _pin_to(cores: set[int]) -> Callable[[], None]:
   return lambda: os.sched_setaffinity(0, cores)
 
 
@@ -277,7 +277,7 @@ def main(sweep: Sweep, description: str) -> None:
   flags = parser.parse_args()
   try:
     _check(sweep, flags, parser)
-    cells = _requested(sweep, flags)
+    cells = _select_cells(sweep, flags)
     if flags.verify:
       flags.runs.mkdir(parents=True, exist_ok=True)
       print(f"{flags.verify}: {verify(sweep, flags.verify, flags.runs)}")
@@ -298,7 +298,7 @@ def main(sweep: Sweep, description: str) -> None:
       if re.search(flags.only, cell.name) and cell.name not in started]):
     _run(sweep, missing_cells, flags)
     started |= {cell.name for cell in missing_cells}
-    cells = _requested(sweep, flags)  # more of an added method, after its screening
+    cells = _select_cells(sweep, flags)  # more of an added method, after its screening
   records = read_results(sweep)
   absent = [cell.name for cell in cells if cell.name not in records]
   if absent:
@@ -306,7 +306,7 @@ def main(sweep: Sweep, description: str) -> None:
   sweep.render(records, sweep.folder)
 
 
-def _requested(sweep: Sweep, flags: argparse.Namespace) -> list[Cell]:
+def _select_cells(sweep: Sweep, flags: argparse.Namespace) -> list[Cell]:
   """Returns the cells that the flags name.
 
   Raises:

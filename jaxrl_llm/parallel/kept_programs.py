@@ -108,7 +108,7 @@ class Kept:
     link = _path(f"{sources()} {environment()} {self.identity} {arguments}", LINK)
     if ADDRESS.search(arguments):
       return self.program.lower(*args, **named).compile()
-    program = _read(_linked(link))
+    program = _read(_link_target(link))
     if program is not None:
       return program
     lowered = self.program.lower(*args, **named)
@@ -206,7 +206,7 @@ def _path(text: str, ending: str) -> Path:
   return _place[0] / (hashlib.sha256(text.encode()).hexdigest()[:40] + ending)
 
 
-def _linked(link: Path) -> Path | None:
+def _link_target(link: Path) -> Path | None:
   try:
     return link.parent / link.read_text()
   except (OSError, ValueError):

@@ -29,7 +29,7 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
     ConfigError: the axes do not multiply to the number of devices, or `data` does not divide over
       the slices of a TPU.
   """
-  devices, _ = _divided(cfg, devices)
+  devices, _ = _split_devices(cfg, devices)
   if cfg.data == 0:
     raise ConfigError(
         "mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
@@ -56,7 +56,7 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
   Raises:
     ConfigError: no device is left to train on, or there are several processes.
   """
-  _, rollout_devices = _divided(cfg, devices)
+  _, rollout_devices = _split_devices(cfg, devices)
   if not rollout_devices:
     return of_whole_rows(of_process(mesh))
   return _mesh(rollout_devices, (len(rollout_devices), 1, 1, 1))
@@ -124,7 +124,7 @@ def training_devices(cfg: MeshConfig, devices=None) -> list:
   return devices[:max(0, len(devices) - cfg.rollout)] or devices
 
 
-def _divided(cfg: MeshConfig, devices) -> tuple[list, list]:
+def _split_devices(cfg: MeshConfig, devices) -> tuple[list, list]:
   """Returns (devices that train, the devices of `mesh.rollout`)."""
   devices = list(jax.devices() if devices is None else devices)
   num_train = len(devices) - cfg.rollout

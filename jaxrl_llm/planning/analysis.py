@@ -162,7 +162,7 @@ def analyse(program: Program, target: Target) -> Analysis:
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    return _refused(program, arguments, str(error), time.perf_counter() - begin)
+    return _out_of_memory(program, arguments, str(error), time.perf_counter() - begin)
   seconds = time.perf_counter() - begin
   memory = compiled.memory_analysis()
   outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -171,12 +171,12 @@ def analyse(program: Program, target: Target) -> Analysis:
     required_bytes = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
   operations = flops.count(traced.jaxpr, program.head)
   once, loops, unknown = _work(program, compiled.as_text(), operations, target)
-  run = _summed(once, loops, program.trips)
+  run = _total_work(once, loops, program.trips)
   return Analysis(program, arguments, outputs, required_bytes, memory.temp_size_in_bytes, "",
                   seconds, run, tuple(loops), unknown, roofline(program, run, target.chip))
 
 
-def _refused(program: Program, arguments, message: str, seconds: float) -> Analysis:
+def _out_of_memory(program: Program, arguments, message: str, seconds: float) -> Analysis:
   line = next(line for line in message.splitlines() if "RESOURCE_EXHAUSTED" in line)
   match = _NEEDED.search(line)
   required_bytes = int(float(match[1]) * _UNITS[match[2]]) if match else None
@@ -225,7 +225,7 @@ class _Place:
     return Work(per_device, dict(self.moved), self.passed + again, self.in_turn + kernels)
 
 
-def _summed(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:
+def _total_work(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:
   """A whole run."""
   operations = collections.defaultdict(float, once.flops)
   moved = collections.defaultdict(Moved, once.collectives)

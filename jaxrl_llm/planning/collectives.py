@@ -70,7 +70,7 @@ def visit_collectives(module: hlo.Module, visit: hlo.Visit, devices: int,
     return []
   start = visit.computation.by_name.get(instruction.operands[0]) if instruction.operands else None
   source = start if instruction.opcode.endswith("-done") and start else instruction
-  return [(kind, _moved(kind, instruction.size, source, (devices, slices)) * visit.times)]
+  return [(kind, _transfer(kind, instruction.size, source, (devices, slices)) * visit.times)]
 
 
 def _host_kind(match: re.Match) -> str:
@@ -107,11 +107,11 @@ def _fused(module: hlo.Module, fusion: hlo.Instruction, of: tuple[int, int]):
     readers = [user.opcode for user, _ in computation.users[instruction.name]]
     if base == "all-reduce" and readers == ["dynamic-slice"]:
       base, size = "reduce-scatter", computation.users[instruction.name][0][0].size
-    moves.append((base, _moved(base, size, instruction, of)))
+    moves.append((base, _transfer(base, size, instruction, of)))
   return moves
 
 
-def _moved(kind: str, size: int, instruction: hlo.Instruction, of: tuple[int, int]) -> Moved:
+def _transfer(kind: str, size: int, instruction: hlo.Instruction, of: tuple[int, int]) -> Moved:
   """A collective with an output of `size` bytes, of `of` = (devices, slices)."""
   devices, slices = of
   members = group(instruction, devices)

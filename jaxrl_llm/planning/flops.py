@@ -105,7 +105,7 @@ class _Counter:
     elif name == "pallas_call":
       blocks = math.prod(x for x in params["grid_mapping"].grid if isinstance(x, int))
       self.jaxpr(_open(params["jaxpr"]), times * blocks, into, True)
-    elif inner := list(_called(name, params)):
+    elif inner := list(_inner_jaxprs(name, params)):
       for jaxpr in inner:
         self.jaxpr(jaxpr, times, into, kernel)
     else:
@@ -158,7 +158,7 @@ def _open(jaxpr: Any):
   return getattr(jaxpr, "jaxpr", jaxpr)
 
 
-def _called(name: str, params: dict):
+def _inner_jaxprs(name: str, params: dict):
   """Jaxprs that an equation runs once. A function with a derivative of its own has several
   parameters, of which only the plain function runs here.
   """

@@ -186,7 +186,7 @@ def trips(module: Module, computation: Computation, loop: Instruction) -> int | 
   if match:
     return int(match[1])
   condition = module.computations[loop.attribute("condition")]
-  compared = _compared(module, condition, condition.root, ())
+  compared = _loop_condition(module, condition, condition.root, ())
   if compared is None:
     return None
   (counter, bound, slack) = compared
@@ -198,7 +198,7 @@ def trips(module: Module, computation: Computation, loop: Instruction) -> int | 
   return max(0, -(-(bound + slack - (start or 0)) // step))
 
 
-def _compared(module, computation, instruction, arguments):
+def _loop_condition(module, computation, instruction, arguments):
   """(index of the counter, bound or its index, 1 if the bound is reached) of a condition, or None.
 
   Args:
@@ -207,7 +207,7 @@ def _compared(module, computation, instruction, arguments):
   if instruction.opcode == "fusion":
     operands = [_value(computation, name, arguments) for name in instruction.operands]
     inner = module.computations[instruction.called[0]]
-    return _compared(module, inner, inner.root, operands)
+    return _loop_condition(module, inner, inner.root, operands)
   if instruction.opcode != "compare":
     return None
   lhs, rhs = (_value(computation, name, arguments) for name in instruction.operands)

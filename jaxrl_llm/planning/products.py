@@ -27,8 +27,8 @@ def count_operations(module: hlo.Module, instruction: hlo.Instruction,
                      computation: hlo.Computation) -> float:
   """Returns the operations of one run of an instruction, those inside a fusion included."""
   if instruction.opcode == "fusion":
-    return sum(_alone(nested, parent) for nested, parent in hlo.inner(module, instruction))
-  return _alone(instruction, computation)
+    return sum(_operations(nested, parent) for nested, parent in hlo.inner(module, instruction))
+  return _operations(instruction, computation)
 
 
 def is_kernel(instruction: hlo.Instruction) -> bool:
@@ -37,7 +37,7 @@ def is_kernel(instruction: hlo.Instruction) -> bool:
   return match is not None and match[1].startswith(_KERNELS)
 
 
-def _alone(instruction: hlo.Instruction, computation: hlo.Computation) -> float:
+def _operations(instruction: hlo.Instruction, computation: hlo.Computation) -> float:
   if instruction.opcode == "convolution":
     return _convolution(instruction, computation)
   if instruction.opcode in ("dot", "custom-call"):

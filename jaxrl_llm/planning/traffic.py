@@ -56,11 +56,11 @@ def _reads(module, instruction, computation):
     operand = computation.by_name.get(name)
     if operand is None or len(operand.buffers) != 1:
       continue
-    size = _read(module, instruction, position, operand.size)
+    size = _bytes_read(module, instruction, position, operand.size)
     yield size, operand.buffers[0].space
 
 
-def _read(module, user: hlo.Instruction, position: int, size: int) -> int:
+def _bytes_read(module, user: hlo.Instruction, position: int, size: int) -> int:
   """Bytes that an instruction reads of the operand at `position`, which has `size` bytes."""
   if user.opcode in _SLICES:
     return min(size, user.size) if position == 0 else size
@@ -69,19 +69,19 @@ def _read(module, user: hlo.Instruction, position: int, size: int) -> int:
   if user.opcode != "fusion":
     return size
   inner = module.computations[user.called[0]]
-  return min(size, _read_inside(module, inner, inner.parameters[position].name, size))
+  return min(size, _bytes_read_inside(module, inner, inner.parameters[position].name, size))
 
 
-def _read_inside(module, computation: hlo.Computation, name: str, size: int) -> int:
+def _bytes_read_inside(module, computation: hlo.Computation, name: str, size: int) -> int:
   """Bytes that a fused computation reads of a value which comes from outside."""
   if computation.by_name[name] is computation.root:
     return size
   read_bytes = 0
   for user, position in computation.users[name]:
     if user.opcode == "bitcast" or _only_bitcasts(module, user):
-      read_bytes += _read_inside(module, computation, user.name, size)
+      read_bytes += _bytes_read_inside(module, computation, user.name, size)
     else:
-      read_bytes += _read(module, user, position, size)
+      read_bytes += _bytes_read(module, user, position, size)
   return read_bytes
 
 
@@ -105,25 +105,25 @@ def _writes(module, instruction, computation):
     return  # its end writes
   if instruction.opcode == "fusion":
     inner = module.computations[instruction.called[0]]
-    sizes = _written(module, inner, inner.root)
+    sizes = _bytes_written(module, inner, inner.root)
   else:
-    sizes = _written(module, computation, instruction)
+    sizes = _bytes_written(module, computation, instruction)
   if instruction.opcode == "custom-call" and any(x in instruction.attributes for x in _LIBRARIES):
     sizes = sizes[:max(1, len(sizes) - 1)]
   for buffer, size in zip(instruction.buffers, sizes, strict=False):
     yield min(size, buffer.size), buffer.space
 
 
-def _written(module, computation: hlo.Computation, root: hlo.Instruction) -> list[int]:
+def _bytes_written(module, computation: hlo.Computation, root: hlo.Instruction) -> list[int]:
   """Bytes that an instruction writes, for each array of its output."""
   if root.opcode == "tuple":
     return [size for name in root.operands
-            for size in _written(module, computation, computation.by_name[name])]
+            for size in _bytes_written(module, computation, computation.by_name[name])]
   if root.opcode == "fusion":
     inner = module.computations[root.called[0]]
-    return _written(module, inner, inner.root)
+    return _bytes_written(module, inner, inner.root)
   if root.opcode == "bitcast":
-    return _written(module, computation, computation.by_name[root.operands[0]])
+    return _bytes_written(module, computation, computation.by_name[root.operands[0]])
   if root.opcode == _UPDATE:
     return [computation.by_name[root.operands[1]].size]
   return [buffer.size for buffer in root.buffers]

@@ -83,7 +83,8 @@ def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = 
     members.setdefault(label, []).append(index)
   groups = []
   for label, indices in members.items():
-    notes += _mixed(label, [configs[i] for i in indices], [runs[i].workdir for i in indices])
+    notes += _group_remarks(label, [configs[i] for i in indices],
+                            [runs[i].workdir for i in indices])
     group = _group(label, [runs[i] for i in indices], name)
     if group is None:
       notes.append(f"{label}: no iteration at which all its runs logged {name}; left out.")
@@ -240,7 +241,7 @@ def _label(keys: list[str], config: dict[str, Any]) -> str:
   return ", ".join(f"{key} = {config.get(key, MISSING)}" for key in keys)
 
 
-def _mixed(label: str, configs: list[dict[str, Any]], workdirs: list[str]) -> list[str]:
+def _group_remarks(label: str, configs: list[dict[str, Any]], workdirs: list[str]) -> list[str]:
   """Returns remarks on a group whose runs differ in more than the seed, or share it."""
   notes = []
   differing = _differing(configs)

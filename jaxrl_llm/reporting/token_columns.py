@@ -144,13 +144,13 @@ def _read_npz(content: bytes) -> Flat:
       members = {name: file[name] for name in file.files}
     lengths = {name.removesuffix(".lengths"): array for name, array in members.items()
                if name.endswith(".lengths")}
-    return {name: (_joined(members, name, int(count.sum())), count)
+    return {name: (_from_planes(members, name, int(count.sum())), count)
             for name, count in lengths.items()}
   except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, StopIteration) as error:
     raise ValueError(" ".join(str(error).split())[:200] or "an array is missing") from error
 
 
-def _joined(members: dict[str, np.ndarray], column: str, count: int) -> np.ndarray:
+def _from_planes(members: dict[str, np.ndarray], column: str, count: int) -> np.ndarray:
   """The values of a column from the planes of its bytes."""
   dtype = next(name.split(".")[1] for name in members if name.startswith(f"{column}.")
                and not name.endswith(".lengths"))

@@ -124,18 +124,18 @@ class Fence:
   needs_answer: bool = True
 
   def find(self, text: str) -> Call | None:
-    opened = self._opened(text)
+    opened = self._find_block(text)
     closed = opened and _CLOSED.search(text, opened.end())
     if not closed:
       return None
     return Call(opened.start(), closed.end(), text[opened.end():closed.start()])
 
   def stated(self, text: str, cut: bool = False) -> str:
-    opened = self._opened(text)
+    opened = self._find_block(text)
     call = opened and (cut or _CLOSED.search(text, opened.end()))
     return text[:opened.start()] if call else text
 
-  def _opened(self, text: str) -> re.Match | None:
+  def _find_block(self, text: str) -> re.Match | None:
     """Finds the line that opens the first block of Python."""
     position = 0
     while opened := _OPENED.search(text, position):

@@ -80,7 +80,7 @@ class Turns:
       ConfigError: the environment returns a length outside of the turn.
     """
     ids = self.table.turn_ids(row)
-    with self._blamed("turn_end"):
+    with self._plugin_errors("turn_end"):
       length = self.environment.turn_end(ids, int(self.table.checked[row]))
     self.table.checked[row] = len(ids)
     if length is None:
@@ -97,7 +97,7 @@ class Turns:
   def _step(self, row_id: int, ids: list[int], last: bool) -> tuple[Continue | Stop, float]:
     """Returns (the environment's answer, seconds that it took)."""
     started = time.perf_counter()
-    with self._blamed("step"):
+    with self._plugin_errors("step"):
       outcome = self.environment.step(row_id, ids, last=last)
       _check_outcome(outcome, self._vocab_size)
     return outcome, time.perf_counter() - started
@@ -110,7 +110,7 @@ class Turns:
     return f"environment {kind.__qualname__} ({getattr(module, '__file__', kind.__module__)})"
 
   @contextlib.contextmanager
-  def _blamed(self, method: str):
+  def _plugin_errors(self, method: str):
     """Turns what the environment raises into one line that names it.
 
     Raises:
@@ -129,7 +129,7 @@ class Turns:
 
     Waits for the first answer if no row can continue without one.
     """
-    self._enter(self._answered())
+    self._enter(self._answered_rows())
 
   def collect_all(self) -> None:
     """Waits for the answers under way and enters them, so that no row waits."""
@@ -145,7 +145,7 @@ class Turns:
       else:
         self.table.start_next_turn(row, outcome.ids)
 
-  def _answered(self) -> list[int]:
+  def _answered_rows(self) -> list[int]:
     """Returns the rows whose answers are entered now, in the order in which they were asked."""
     stuck = bool(self._answers) and not self.table.active().any()
     if self.chunks is not None:

@@ -209,7 +209,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
   lists["policy_step"] = plain(rollout.policy_step.max(1))
   columns = {"tokens": rollout.tokens, "mask": rollout.mask,
              "behavior_log_probs": rollout.behavior_log_probs, "anchor_log_probs": anchor}
-  if _mixed(rollout):
+  if _several_policies(rollout):
     columns["policy_steps"] = rollout.policy_step
   trained, keeps = plain(rewards, DIGITS), plain(keep)
   verified, correct = plain(verdicts.rewards, DIGITS), plain(verdicts.correct)
@@ -249,7 +249,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
   return out
 
 
-def _mixed(rollout: Rollout) -> bool:
+def _several_policies(rollout: Rollout) -> bool:
   """Whether several policies sampled any of the rows."""
   last = rollout.policy_step.max(1, keepdims=True)
   return bool(np.any(rollout.mask & (rollout.policy_step != last)))

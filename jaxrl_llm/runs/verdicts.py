@@ -104,7 +104,7 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
     ids = rollout.tokens[row][mask]
     if needs_answer:
       turns = rollout.turn_id[row][mask]
-      texts.append(_stated(tokenizer, tools, ids, turns, cut=reason == STOP_LENGTH))
+      texts.append(_turn_texts(tokenizer, tools, ids, turns, cut=reason == STOP_LENGTH))
     elif reason == STOP_STRING:
       # Decoded as StopStrings does: tidied spaces could break the string.
       text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -114,8 +114,8 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
   return texts
 
 
-def _stated(tokenizer: PreTrainedTokenizerBase, environment: ToolEnvironment, ids: np.ndarray,
-            turn_id: np.ndarray, cut: bool) -> str:
+def _turn_texts(tokenizer: PreTrainedTokenizerBase, environment: ToolEnvironment, ids: np.ndarray,
+                turn_id: np.ndarray, cut: bool) -> str:
   """The text of each turn without its call, and the output after the last turn, one per line.
 
   Args:

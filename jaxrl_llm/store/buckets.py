@@ -44,7 +44,7 @@ class BucketPath(gpath.PosixGPath):
   def is_file(self) -> bool:
     """Returns whether there is an object of this name."""
     store, key = _place(self)
-    return bool(_listed(store, key, key + "\0"))
+    return bool(_list_names(store, key, key + "\0"))
 
 
 class LostError(OSError):
@@ -58,7 +58,7 @@ def read(path: epath.PathLike, known: bytes | None = None) -> tuple[bytes | None
     known: a generation whose content need not be read again.
   """
   store, key = _place(path)
-  with _named(path):
+  with _path_in_errors(path):
     answer = store.read(key, if_not_equal=known).result()
   return answer.value if answer.state == "value" else None, answer.stamp.generation
 
@@ -80,7 +80,7 @@ def write(path: epath.PathLike, content: bytes | None, generation: bytes | None 
     LostError: another writer was first.
   """
   store, key = _place(path)
-  with _named(path):
+  with _path_in_errors(path):
     stamp = store.write(key, content, if_equal=generation).result()
   if not stamp.generation:
     raise LostError(errno.EEXIST, "another writer was first", str(path))
@@ -88,7 +88,7 @@ def write(path: epath.PathLike, content: bytes | None, generation: bytes | None 
 
 
 @contextlib.contextmanager
-def _named(path: epath.PathLike) -> Iterator[None]:
+def _path_in_errors(path: epath.PathLike) -> Iterator[None]:
   """Turns what tensorstore raises into an OSError that names the path."""
   try:
     yield
@@ -107,13 +107,13 @@ def _place(path: epath.PathLike) -> tuple[ts.KvStore, str]:
 
 @functools.cache
 def _store(bucket: str) -> ts.KvStore:
-  with _named(PREFIX + bucket):
+  with _path_in_errors(PREFIX + bucket):
     return ts.KvStore.open({"driver": "gcs", "bucket": bucket}).result()
 
 
-def _listed(store: ts.KvStore, begin: str, end: str) -> list[str]:
+def _list_names(store: ts.KvStore, begin: str, end: str) -> list[str]:
   """The names from `begin` to before `end`, sorted."""
-  with _named(begin):
+  with _path_in_errors(begin):
     keys = store.list(ts.KvStore.KeyRange(begin, end)).result()
   return sorted(key.decode() for key in keys)
 
@@ -123,7 +123,7 @@ def _below(path: epath.PathLike, prefix: str = "") -> list[str]:
   store, key = _place(path)
   folder = f"{key}/" if key else ""
   begin = folder + prefix
-  names = _listed(store, begin, _after(begin))
+  names = _list_names(store, begin, _after(begin))
   return [name[len(folder):] for name in names if name != folder]
 
 
@@ -167,12 +167,12 @@ class _Store(Backend):
 
   def exists(self, path: epath.PathLike) -> bool:
     store, key = _place(path)
-    return bool(_listed(store, key, key + "\0")) or self.isdir(path)
+    return bool(_list_names(store, key, key + "\0")) or self.isdir(path)
 
   def isdir(self, path: epath.PathLike) -> bool:
     store, key = _place(path)
     mark = f"{key}/"
-    return not key or bool(_listed(store, mark, mark + "\0") or _below(path))
+    return not key or bool(_list_names(store, mark, mark + "\0") or _below(path))
 
   def listdir(self, path: epath.PathLike) -> list[str]:
     if not self.isdir(path):
@@ -209,14 +209,14 @@ class _Store(Backend):
     if not exist_ok and self.exists(path):
       raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
     if key and not self.isdir(path):
-      with _named(path):
+      with _path_in_errors(path):
         store.write(f"{key}/", b"").result()
 
   def rmtree(self, path: epath.PathLike) -> None:
     if not self.exists(path):
       _absent(path)
     store, key = _place(path)
-    with _named(path):
+    with _path_in_errors(path):
       store.delete_range(ts.KvStore.KeyRange(f"{key}/", _after(f"{key}/"))).result()
       store.write(key, None).result()
 

@@ -107,7 +107,7 @@ class Lease:
   def _write(self, generation: bytes, released: bool = False) -> bytes:
     begun = time.monotonic()
     holder = Holder(f"process {os.getpid()} on {socket.gethostname()}", self._token, self._machine,
-                    os.getpid(), _begun(os.getpid()), released,
+                    os.getpid(), _start_time(os.getpid()), released,
                     time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     text = json.dumps(holder._asdict()) + "\n"
     generation = buckets.write(self._path, text.encode(), generation)
@@ -122,7 +122,7 @@ def _wait_for_end(path: buckets.BucketPath, holder: Holder, generation: bytes) -
     HeldError: it lives.
   """
   if holder.machine and holder.machine == _machine():
-    if _begun(holder.pid) == holder.begun:
+    if _start_time(holder.pid) == holder.begun:
       raise HeldError(holder.name)
     return
   end = time.monotonic() + VOID
@@ -154,7 +154,7 @@ def _machine() -> str:
     return ""
 
 
-def _begun(pid: int) -> str:
+def _start_time(pid: int) -> str:
   """When a process was started, in ticks since the boot; empty if there is none."""
   try:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -47,7 +47,7 @@ def held(workdir: str | Path):
     MovedError: in place of any error that came after the folder was moved away.
   """
   if folders.is_bucket(workdir):
-    with _leased(workdir):
+    with _hold_lease(workdir):
       yield
     return
   workdir = Path(os.path.realpath(workdir))  # resolve() raises another error at a circle of links
@@ -100,7 +100,7 @@ def _moves_named(workdir: Path):
 
 
 @contextlib.contextmanager
-def _leased(workdir: str | os.PathLike):
+def _hold_lease(workdir: str | os.PathLike):
   """As `held`, of a folder in a bucket."""
   from jaxrl_llm.store import lease
 

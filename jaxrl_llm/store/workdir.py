@@ -74,7 +74,7 @@ def check(workdir: str | Path, values: dict) -> list[str]:
   differing = differences(saved_plugins, {"plugins": mine["plugins"]})
   differing = differing or differences(_as_json(
       config_lib.to_dict(config_lib.from_saved(saved_config))), mine)
-  same_server = mine["server"]["url"] == "" or _served(saved_config) == ""
+  same_server = mine["server"]["url"] == "" or _server_url(saved_config) == ""
   may_change = LAYOUT + SCHEDULE + (() if same_server else SERVER)
   refused = [line for line in differing if not line.startswith(may_change)]
   if refused:
@@ -83,7 +83,7 @@ def check(workdir: str | Path, values: dict) -> list[str]:
   return differing
 
 
-def _served(saved: dict) -> str:
+def _server_url(saved: dict) -> str:
   """The server's address in a saved config, which an older one does not have."""
   return saved.get("server", {}).get("url", "")
 

@@ -115,7 +115,7 @@ def check(tokenizer, system: str, arguments: dict, date: str) -> None:
     logger.warning("the chat template of %s reads the clock: it is rendered as of %s "
                    "(task.prompt.date)", _whose(tokenizer), date)
   turns = [("system", SYSTEM)] * bool(system) + [("user", USER)]
-  begun = _tried(tokenizer, turns, arguments, date, prompt=True)
+  begun = _try_render(tokenizer, turns, arguments, date, prompt=True)
   if begun is None:
     return
   for key, text in (("task.prompt.style = 'chat'", USER), ("task.prompt.system", SYSTEM)):
@@ -125,20 +125,20 @@ def check(tokenizer, system: str, arguments: dict, date: str) -> None:
           f"{begun[:200]!r}; it may expect contents in parts. Fix: another template, "
           "chat_template.jinja in the folder of the checkpoint"
           + (", or no task.prompt.system." if text == SYSTEM else "."))
-  answered = _tried(tokenizer, [*turns, ("assistant", ASSISTANT)], arguments, date)
+  answered = _try_render(tokenizer, [*turns, ("assistant", ASSISTANT)], arguments, date)
   before = begun.rpartition(USER)[2]
   # [/INST] after the user's text says that the assistant begins; an end of turn does not.
   turn_end = "" if answered is None else answered.rpartition(ASSISTANT)[2].strip()
   no_generation_prompt = answered is None or before.strip() in ("", turn_end)
-  if no_generation_prompt and begun == _tried(tokenizer, turns, arguments, date):
+  if no_generation_prompt and begun == _try_render(tokenizer, turns, arguments, date):
     logger.warning("the chat template of %s has no generation prompt: prompts end with %r after "
                    "the user's text, and nothing says that the assistant begins. Fix: "
                    "{%% if add_generation_prompt %%} in its chat_template.jinja",
                    _whose(tokenizer), before)
 
 
-def _tried(tokenizer, turns: list[Message], arguments: dict, date: str,
-           prompt: bool = False) -> str | None:
+def _try_render(tokenizer, turns: list[Message], arguments: dict, date: str,
+                prompt: bool = False) -> str | None:
   """Returns the text of the turns; None if the template fails."""
   try:
     text = render(tokenizer, turns, arguments, date, tokenize=False, prompt=prompt)
@@ -153,7 +153,7 @@ def turn_end(tokenizer) -> int | None:
   """
   if not getattr(tokenizer, "chat_template", None):
     return None
-  text = _tried(tokenizer, [("user", USER), ("assistant", ASSISTANT)], {}, "2026-01-01")
+  text = _try_render(tokenizer, [("user", USER), ("assistant", ASSISTANT)], {}, "2026-01-01")
   if text is None or ASSISTANT not in text:
     return None
   tail = text.rpartition(ASSISTANT)[2]

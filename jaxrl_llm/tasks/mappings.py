@@ -394,15 +394,15 @@ def make_mapping(cfg: DataConfig) -> Mapping:
 
   def columns(row: dict) -> Fields:
     name = cell(row, "id_column", scalar) if cfg.id_column else None
-    prompt, context = cell(row, "prompt_column", _asked)
-    demonstration = (cell(row, "demonstration_column", _demonstrated)
+    prompt, context = cell(row, "prompt_column", _prompt_and_context)
+    demonstration = (cell(row, "demonstration_column", _demonstration)
                      if cfg.demonstration_column else None)
     return Fields(prompt, cell(row, "answer_column", scalar), demonstration, name, context)
 
   return Mapping(columns, unique=bool(cfg.id_column))
 
 
-def _asked(row: dict, column: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _prompt_and_context(row: dict, column: str) -> tuple[str, tuple[tuple[str, str], ...]]:
   """Returns the text of a column and no context or, of a list of messages, the user's last one and
   those before it.
   """
@@ -413,7 +413,7 @@ def _asked(row: dict, column: str) -> tuple[str, tuple[tuple[str, str], ...]]:
   return _messages(value[:last + 1])
 
 
-def _demonstrated(row: dict, column: str) -> str:
+def _demonstration(row: dict, column: str) -> str:
   """Returns the demonstration in a column: its text, its number, or the message that follows the
   user's last one.
   """

@@ -244,7 +244,7 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
     fields = source.mapping.convert(row)
     _check_fields(fields)
     # An empty completion is wrong, not unscored, unless the answer itself is at fault.
-    verdict = _judged(source.verifier, fields.answer)
+    verdict = _check_answer(source.verifier, fields.answer)
     if isinstance(verdict, Verdict) and (reason := verdict.unscored_reason):
       raise RowError(f"answer {_short(fields.answer)} for task.data.verifier = {source.verifier!r} "
                      f"({_column(row, fields.answer)}): {reason}")
@@ -285,7 +285,7 @@ def _short(text: str) -> str:
   return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
 
 
-def _judged(verifier: str, answer: str):
+def _check_answer(verifier: str, answer: str):
   """Returns the verdict on an empty completion.
 
   Raises:

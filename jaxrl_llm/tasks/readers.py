@@ -122,11 +122,11 @@ def _json_array(file: Path) -> Iterator[Row]:
     if text[place:place + 1] == ",":
       place = _SPACE.match(text, place + 1).end()
     elif text[place:place + 1] != "]":
-      raise _malformed(location, "no comma or ] follows it")
+      raise _json_error(location, "no comma or ] follows it")
   tail_start = _SPACE.match(text, place + 1).end()
   if tail_start < len(text):
     line += text.count("\n", line_end, tail_start)
-    raise _malformed(f"{file}, line {line}", "more text after the array")
+    raise _json_error(f"{file}, line {line}", "more text after the array")
 
 
 def _array_entry(location: str, text: str, begin: int) -> tuple[Row, int]:
@@ -141,13 +141,13 @@ def _array_entry(location: str, text: str, begin: int) -> tuple[Row, int]:
       return (location, ConfigError(f"{location}: not UTF-8. Fix: save the file in UTF-8.")), end
     return _object(location, value), end
   except (ValueError, RecursionError) as error:
-    end = _closed(text, begin)
+    end = _entry_end(text, begin)
     if end is None:
-      raise _malformed(location, _fault(error)) from error
-    return (location, _malformed(location, _fault(error))), end
+      raise _json_error(location, _fault(error)) from error
+    return (location, _json_error(location, _fault(error))), end
 
 
-def _closed(text: str, begin: int) -> int | None:
+def _entry_end(text: str, begin: int) -> int | None:
   """Returns where the brackets that open at `begin` are closed; None if they are not."""
   depth = 0
   for match in _BRACKETS.finditer(text, begin):
@@ -158,7 +158,7 @@ def _closed(text: str, begin: int) -> int | None:
   return None
 
 
-def _malformed(location: str, fault: str) -> ConfigError:
+def _json_error(location: str, fault: str) -> ConfigError:
   return ConfigError(f"{location}: malformed JSON: {fault}. Fix: one array of objects, or one JSON "
                      "object per line.")
 

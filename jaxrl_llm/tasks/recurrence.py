@@ -149,21 +149,21 @@ class Recurrence(Procedural):
     return out + [Mistake(len(completion), OTHER)] * (len(completion) != self.cfg.steps)
 
   def generate(self, rng: np.random.Generator) -> Problem:
-    return self._problem(*self._drawn(rng))
+    return self._problem(*self._sample_problem(rng))
 
   def draw(self, rng: np.random.Generator) -> tuple[str, Callable[[], Problem]]:
     if type(self).generate is not Recurrence.generate:  # a subclass's problems are its own
       return super().draw(rng)
-    sample = self._drawn(rng)
+    sample = self._sample_problem(rng)
     return sample[0], functools.partial(self._problem, *sample)
 
-  def _drawn(self, rng: np.random.Generator) -> tuple[str, np.ndarray, np.ndarray]:
+  def _sample_problem(self, rng: np.random.Generator) -> tuple[str, np.ndarray, np.ndarray]:
     """Draws a prompt, and for each step two shares, [steps, 2], and a slip, [steps]."""
     prompt = "".join(DIGITS[value] for value in rng.integers(0, 10, self.cfg.lag))
     return prompt, rng.random((self.cfg.steps, 2)), rng.integers(1, 10, self.cfg.steps)
 
   def _problem(self, prompt: str, noise: np.ndarray, slips: np.ndarray) -> Problem:
-    """Returns a problem from what `_drawn` returns."""
+    """Returns a problem from what `_sample_problem` returns."""
     cfg = self.cfg
     answer = text = prompt
     for (mistaken, careless), slip in zip(noise, slips, strict=True):

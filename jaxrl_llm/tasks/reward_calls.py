@@ -73,12 +73,12 @@ def call_reward(function: Callable, group: bool, asynchronous: bool, problems: l
   calls: list[tuple] = list(zip(problems, groups, strict=True))
   if not group:
     calls = [(problem, text) for problem, texts in calls for text in texts]
-  outcomes = (_waited(function, calls, cfg) if asynchronous else
-              [_called(function, problem, argument, cfg) for problem, argument in calls])
+  outcomes = (_run_async(function, calls, cfg) if asynchronous else
+              [_call(function, problem, argument, cfg) for problem, argument in calls])
   return _per_row(outcomes, groups) if group else outcomes
 
 
-def _called(function: Callable, problem: Problem, completions, cfg):
+def _call(function: Callable, problem: Problem, completions, cfg):
   try:
     outcome = function(problem, completions, cfg)
     if inspect.iscoroutine(outcome):
@@ -89,7 +89,7 @@ def _called(function: Callable, problem: Problem, completions, cfg):
     return Failed(error)
 
 
-def _waited(function: Callable, calls: list[tuple], cfg: Calls) -> list:
+def _run_async(function: Callable, calls: list[tuple], cfg: Calls) -> list:
   """Returns the results of asynchronous calls, at most `cfg.in_flight` of which wait at once.
 
   If an exception such as Ctrl-C interrupts the wait, calls under way are cancelled.

@@ -49,7 +49,8 @@ def choose(key: str, folder: Path, files: list[Path], split: str) -> list[Path]:
   if not split_files and any(splits_of.values()):
     alternative = f"{split_key(key)}=<one of them>, or " if split_key(key) != key else ""
     raise ConfigError(f"{key} = {str(folder)!r}: no file of the split {split!r}; there are "
-                      f"{', '.join(_written(inside.values()))}. Fix: {alternative}{key}=<a file>.")
+                      f"{', '.join(_split_words(inside.values()))}. "
+                      f"Fix: {alternative}{key}=<a file>.")
   by_name = bool(split_files)
   split_files = split_files or files
   _refuse_two_formats(key, folder, [inside[file] for file in split_files])
@@ -117,7 +118,7 @@ def _has_words(path: Path, split: str) -> bool:
              for words in map(_words, _stems(path)) for i in range(len(words)))
 
 
-def _written(paths) -> list[str]:
+def _split_words(paths) -> list[str]:
   """Returns the words for splits as the paths write them, sorted."""
   return sorted({word for path in paths for part in _stems(path) for word in _words(part)
                  if word in SPLIT_OF})
@@ -127,7 +128,7 @@ def _refuse_two_splits(key: str, folder: Path, splits_by_path: dict[Path, frozen
   torn = [path for path, splits in splits_by_path.items() if len(splits) > 1]
   if torn:
     raise ConfigError(
-        f"{key} = {str(folder)!r}: {_listed(torn)} names the splits "
+        f"{key} = {str(folder)!r}: {_path_list(torn)} names the splits "
         f"{' and '.join(sorted(splits_by_path[torn[0]]))}. "
         f"Fix: {key}=<the file or folder that is meant>.")
 
@@ -140,7 +141,7 @@ def _refuse_two_formats(key: str, folder: Path, relative_paths: list[Path]) -> N
   twins = next((paths for paths in same.values() if len(paths) > 1), None)
   if twins:
     raise ConfigError(
-        f"{key} = {str(folder)!r}: {_listed(twins)} have the same name in two formats, so that "
+        f"{key} = {str(folder)!r}: {_path_list(twins)} have the same name in two formats, so that "
         f"each row may be there twice. Fix: {key}={folder / twins[0]}.")
 
 
@@ -152,16 +153,16 @@ def _refuse_two_sets(key: str, folder: Path, split_files: list[Path], by_name: b
   sets = collections.defaultdict(list)
   for file in split_files:
     parts = _stems(file.relative_to(folder))
-    words = (_telling(part) for part in (parts if by_name else parts[:-1]))
+    words = (_set_name(part) for part in (parts if by_name else parts[:-1]))
     sets[tuple(word for word in words if word)].append(file)
   if len(sets) > 1:
     places = [_place(folder, members, split_files) for members in sets.values()]
     raise ConfigError(
-        f"{key} = {str(folder)!r}: files of {len(sets)} sets: {_listed(places)}, which would be "
+        f"{key} = {str(folder)!r}: files of {len(sets)} sets: {_path_list(places)}, which would be "
         f"mixed. Fix: {key}={folder / places[0]}, or another of them.")
 
 
-def _telling(stem: str) -> tuple[str, ...]:
+def _set_name(stem: str) -> tuple[str, ...]:
   """Returns what tells one set from another in a part of a path.
 
   A number tells nothing by itself, because shards have one, but it does in aime24, in v2, and as a
@@ -201,7 +202,7 @@ def _place(folder: Path, members: list[Path], split_files: list[Path]) -> Path:
 def _log(key: str, folder: Path, split_files: list[Path], unnamed: list[Path],
          by_name: bool) -> None:
   """Says which files are read, where the paths leave it open."""
-  names = _listed([file.relative_to(folder) for file in split_files])
+  names = _path_list([file.relative_to(folder) for file in split_files])
   if not by_name and len(split_files) > 1:
     logger.warning("%s = %s: no path there names a split, so that all of its %d files are read: %s",
                    key, folder, len(split_files), names)
@@ -210,13 +211,13 @@ def _log(key: str, folder: Path, split_files: list[Path], unnamed: list[Path],
                    names)
   elif unnamed:
     logger.warning("%s = %s: read are %s; not read are %s, whose paths name no split", key, folder,
-                   names, _listed([file.relative_to(folder) for file in unnamed]))
+                   names, _path_list([file.relative_to(folder) for file in unnamed]))
   elif len({file.parent for file in split_files}) > 1:
     logger.warning("%s = %s: files of several folders are read as one set: %s", key, folder, names)
   else:
     logger.info("%s = %s: read are %s", key, folder, names)
 
 
-def _listed(paths: list[Path]) -> str:
+def _path_list(paths: list[Path]) -> str:
   suffix = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
   return ", ".join(map(str, paths[:SHOWN])) + suffix

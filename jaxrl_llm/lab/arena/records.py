@@ -104,10 +104,10 @@ def merged(cells: Sequence[Cell]) -> list[Cell]:
   for cell in cells:
     text, setting, age, noise, _, seeds = cell.place
     groups.setdefault((cell.method, text, setting, age, noise, seeds), []).append(cell)
-  return [_joined(group) if len(group) > 1 else group[0] for group in groups.values()]
+  return [_merge_steps(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def _joined(group: Sequence[Cell]) -> Cell:
+def _merge_steps(group: Sequence[Cell]) -> Cell:
   """Returns the cell of all steps; of a step that several ran, the last one's runs."""
   rows = {step: (cell, index) for cell in group for index, step in enumerate(cell.steps)}
   steps = sorted(rows)

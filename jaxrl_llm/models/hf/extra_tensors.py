@@ -45,7 +45,7 @@ def load(directory: Path, model: Model, path: str, shape: tuple[int, ...],
   """
   name = VALUE_HEAD if path == "value_head" else MTP
   stored = (directory / name).exists()
-  value = _stored(directory / name, path) if stored else _fresh(model, path, shape)
+  value = _read_array(directory / name, path) if stored else _fresh(model, path, shape)
   if value.shape != shape:
     raise CheckpointError(
         f"{directory / name}: {path} is {list(value.shape)}, but the model's shapes make it "
@@ -55,7 +55,7 @@ def load(directory: Path, model: Model, path: str, shape: tuple[int, ...],
   return jax.make_array_from_callback(shape, sharding, value.__getitem__), stored
 
 
-def _stored(file: Path, path: str) -> np.ndarray:
+def _read_array(file: Path, path: str) -> np.ndarray:
   archive = np.load(file)
   if isinstance(archive, np.ndarray):
     return archive

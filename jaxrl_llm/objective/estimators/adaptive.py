@@ -163,11 +163,11 @@ def draws(row_id, mask):
   Source: the mixing steps of MurmurHash3.
   """
   words = row_id.astype(jnp.uint32)[:, None] * jnp.uint32(0x9E3779B9)
-  words = _mixed(words + jnp.uint32(0x85EBCA6B)) ^ prefix.token_index(mask).astype(jnp.uint32)
-  return _mixed(words * jnp.uint32(0xC2B2AE35))
+  words = _murmur_mix(words + jnp.uint32(0x85EBCA6B)) ^ prefix.token_index(mask).astype(jnp.uint32)
+  return _murmur_mix(words * jnp.uint32(0xC2B2AE35))
 
 
-def _mixed(words):
+def _murmur_mix(words):
   words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
   words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
   return words ^ (words >> 16)

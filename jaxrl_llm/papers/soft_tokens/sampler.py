@@ -152,7 +152,7 @@ def generate_soft(params, prompts: PromptBatch, key: Array,
   reason = jnp.where(loop.truncated, STOP_LENGTH, STOP_TOKEN)
   completions = Completions(loop.tokens, loop.log_probs, loop.count, reason)
   rollout = assemble(prompts, completions, pad_id=cfg.pad_id, turn_id=loop.turns)
-  return SoftRollout(rollout, _moved(loop.inputs, rollout) if mode.soft else None)
+  return SoftRollout(rollout, _align_inputs(loop.inputs, rollout) if mode.soft else None)
 
 
 def input_noise(keys, width: int) -> Float[Array, "B D"]:
@@ -236,7 +236,7 @@ def _append(loop: _Loop, choice: _Choice, cfg: SoftSamplerConfig) -> _Loop:
       log_probs=put(loop.log_probs, choice.log_prob), inputs=inputs)
 
 
-def _moved(inputs: Float[Array, "B N D"], rollout) -> Float[Array, "B L D"]:
+def _align_inputs(inputs: Float[Array, "B N D"], rollout) -> Float[Array, "B L D"]:
   """Lays what was fed at the n-th column after the prompt at its own column, as `assemble` does."""
   column = jnp.arange(rollout.tokens.shape[1]) - rollout.prompt_length[:, None]
   column_index = jnp.clip(column, 0, inputs.shape[1] - 1)[..., None]

@@ -57,7 +57,7 @@ class FunctionTool:
     """Returns the function's text with status `ok`, or the ToolResult that it returned."""
     begin = time.perf_counter()
     try:
-      tool_result = _checked(self._entry.function(text, self._cfg))
+      tool_result = _as_tool_result(self._entry.function(text, self._cfg))
     except Exception as error:
       reason = f"{type(error).__name__}: {error}"
       if reason not in self._said:
@@ -80,7 +80,7 @@ class FunctionTool:
     self.close()
 
 
-def _checked(returned) -> ToolResult:
+def _as_tool_result(returned) -> ToolResult:
   """Returns what a function returned as a ToolResult.
 
   Raises:
@@ -133,7 +133,7 @@ def _probe(entry: ToolEntry, cfg) -> None:
     returned = entry.function("", cfg)
   except Exception:
     return
-  _checked(returned)
+  _as_tool_result(returned)
 
 
 @dataclasses.dataclass(frozen=True)

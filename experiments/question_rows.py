@@ -43,6 +43,13 @@ def baselines_verdict() -> str:
                    if row[1] == "OTB" or row[0].startswith("4 against"))
 
 
+def tools_verdict() -> str:
+  """Returns the verdict of each comparison of the table with tools."""
+  page = HERE / "tools" / "README.md"
+  (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
+  return "; ".join(f"{row[0]} minus {row[1]}: {row[-1]}" for row in table.rows)
+
+
 ROWS = (
     Row("exact", "bias and variance of the gradient?", "`run.py`, 3 min",
         "variance at drift 1: {} with the product up to t, {} with the completion's",
@@ -157,14 +164,11 @@ ROWS = (
                for sampler in ("bfloat16", "the trainer's"))),
         "7.5 % of tokens, 0.5 B parameters (trl issue 6789, second-hand)",
         "training is at its ceiling: not tested"),
-    Row("tools", "which ratio or baseline, with a tool?", "`sweep.py --jobs=2`, 80 min of one core",
-        "mean accuracy over the run {:.2f} ± {:.2f} (`grpo`); minus that: {:+.3f} ({:+.3f} to "
-        "{:+.3f}, `gspo`), {:+.3f} ({:+.3f} to {:+.3f}, `ctpo`), {:+.3f} ({:+.3f} to {:+.3f}, "
-        "`minpro`), {:+.3f} ({:+.3f} to {:+.3f}, `tir_otb`)",
-        (*both("sweep.py", ("calculator", "GRPO"), "mean accuracy over the run"),
-         *flat(interval("sweep.py", ("calculator", name), "minus GRPO's")
-               for name in ("GSPO", "CTPO", "MinPRO", "OTB"))),
-        "CTPO ahead of GSPO with tools (2605.07331, second-hand)",
-        "GSPO learns later and ends as high; none of the others is distinguishable from GRPO after "
-        "Holm"),
+    Row("tools", "which ratio or baseline, with a tool?",
+        "`sweep.py --jobs=2`, XX core-minutes",
+        "mean sampled accuracy over the run: {:.2f} (`grpo`), {:.2f} (`tir_otb`), {:.2f} (`ctpo`), "
+        "{:.2f} (`minpro`), {:.2f} (`gspo`)",
+        tuple(Place("sweep.py, comparison", (name,), "mean over the run")
+              for name in ("GRPO", "OTB", "CTPO", "MinPRO", "GSPO")),
+        "CTPO ahead of GSPO with tools (2605.07331, second-hand)", tools_verdict),
 )

@@ -22,8 +22,8 @@ QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}
 CHAIN = ("experiments/main.py --config=configs/chain.py --workdir={out}/%s "
          "--config.%s --config.iterations=20 {fast}")
 TOKEN = " --config.aggregation.name=token --config.evaluation.every=3"
-TOOLS = ("experiments/main.py --config=configs/quickstart_tools.py:%s --workdir={out}/%s "
-         "--config.iterations=20 --config.evaluation.every=5 {fast}")
+TOOLS = ("experiments/main.py --config=experiments/tools/config.py:%s --workdir={out}/%s "
+         "--config.iterations=20 {fast}")
 OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
        "--config.iterations=25 {fast}")
 SMALL = ("experiments/main.py --config=configs/chain_offpolicy.py:%s,4 --workdir={out}/%s "
@@ -204,11 +204,11 @@ TABLES = {
             Claim("the same for Qwen3 14B: GSPO", CTPO, 55.5),
             Claim("the same: CTPO", CTPO, 58.8),
         ),
-        live=(TOOLS % ("gspo", "gspo"), TOOLS % ("ctpo", "ctpo"),
-              "experiments/compare.py {out}/gspo {out}/ctpo --by=estimator.name "
+        live=(TOOLS % ("grpo", "grpo"), TOOLS % ("tir_otb", "otb"),
+              "experiments/compare.py {out}/grpo {out}/otb --by=advantage.name "
               "--out={out}/comparison"),
         fast=SMALLEST,
-        runs=Runs({"gspo": "calculator_gspo", "ctpo": "calculator_ctpo"}),
+        runs=Runs({"grpo": "GRPO_3e-4", "otb": "OTB_3e-4"}, column="greedy"),
     ),
     "scale": Table(
         "experiments/scale",

@@ -1,106 +1,168 @@
-"""Which ratio or baseline, where a tool writes a part of the row?
+"""Which ratio or baseline, where the policy calls a tool several times in a completion?
 
   python experiments/tools/sweep.py --list
-  python experiments/tools/sweep.py --jobs=2
+  python experiments/tools/sweep.py --jobs=2      what is missing; again after the screening
+  python experiments/tools/sweep.py --seeds=7     two seeds more
   python experiments/tools/sweep.py --render
 
-Methods x tools x the sampler's numerics on the task of configs/quickstart_tools.py. Writes the
-table of README.md and accuracy.png beside this file.
+Methods x steps (learning rates) on the task of recurrence.py. Rollouts are old, and all ratios are
+to the policy that sampled. One seed screens the steps; each method's best, by mean sampled accuracy
+over the run, has five other seeds, which are cells once the screening has its results. Writes the
+tables of README.md and accuracy.png beside this file.
 """
 
+from collections import Counter
 from pathlib import Path
 
-import numpy as np
-
-from jaxrl_llm.lab import statistics, sweeps
-from jaxrl_llm.lab.accuracy import curves
+from jaxrl_llm.config import TaskConfig, load_plugins
+from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
 from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
-from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.types import Problem
 
 HERE = Path(__file__).parent
-SEEDS = (0, 1, 2, 3, 4)
-PRESETS = {"GRPO": "grpo", "GSPO": "gspo", "CTPO": "ctpo", "MinPRO": "minpro", "OTB": "tir_otb"}
-CONDITIONS = {
-    "calculator": (),
-    "calculator, int8": ("--config.rollout.quantization=int8",),
-    "calculator, noise 1": ("--config.rollout.logit_noise=1.0",),
-    "Python": ("--config.plugins=experiments/tools/task.py", "--config.task.name=python_arithmetic",
-               "--config.model.vocab_size=28", "--config.rollout.max_new_tokens=33"),
+CONFIG = "--config=experiments/tools/config.py"
+SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
+STEPS = ("1e-4", "3e-4", "1e-3")
+REFERENCE = "GRPO"  # what every method is compared with
+OTB, UNWEIGHTED = "OTB", "mean reward"
+# No weight between the policy that sampled and the anchor is left, as they are the same.
+PREFIX = ("--config.correction.level=none", "--config.correction.cap=2.0")
+# A preset, and what is set beside it; by order of importance. UNWEIGHTED is OTB with the mean
+# reward of the group as its baseline.
+METHODS = {
+    REFERENCE: ("grpo", ()),
+    OTB: ("tir_otb", ()),
+    "CTPO": ("ctpo", PREFIX),
+    "MinPRO": ("minpro", ()),
+    "GSPO": ("gspo", ()),
+    UNWEIGHTED: ("tir_otb", ("--config.advantage.name=dr_grpo",)),
 }
-PAIRS = tuple((condition, name) for condition in CONDITIONS for name in PRESETS)
-LESS, LESS_PLAIN = "minus GRPO's", "minus that of the trainer's numerics"
-HEADER = ("tool, sampler", "method", "accuracy at the end", "best accuracy",
-          "mean accuracy over the run", LESS, LESS_PLAIN,
-          "completions that call, start", "completions that call, end", "mismatch, nats per token")
+HEADER = ("method", "learning rate", *accuracy.SAMPLED_HEADER)
+VERDICT_HEADER = ("method", "minus", "mean over the run, difference", "interval, Holm-corrected",
+                  "p", "seeds of this sign", "this page alone")
+KINDS = ("guess", "needless", "misused", "slip")  # of mistakes
+CALLS_HEADER = ("method", "calls, start", "calls, end",
+                *(f"{kind}, {when}" for kind in KINDS for when in ("start", "end")))
+STARTED = 0.1  # sampled accuracy below which a warm start has not learnt the task
 
 
-def _key(condition: str, name: str, seed: int) -> str:
-  return f"{condition}_{name}_seed{seed}".lower().replace(",", "").replace(" ", "_")
+def key_of(name: str, step: str, seed: int) -> str:
+  """Returns the name of a run."""
+  return f"{name.replace(' ', '-')}_{step}_seed{seed}"
+
+
+def cell(name: str, step: str, seed: int) -> Cell:
+  preset, flags = METHODS[name]
+  return Cell(key_of(name, step, seed), (
+      f"{CONFIG}:{preset}", *flags, f"--config.optimizer.learning_rate={step}",
+      f"--config.seed={seed}"))
 
 
 def cells() -> list[Cell]:
-  """Seed by seed, so that an unfinished sweep has whole seeds."""
-  return [Cell(_key(condition, name, seed), (
-      f"--config=configs/quickstart_tools.py:{PRESETS[name]}", "--config.evaluation.every=5",
-      *CONDITIONS[condition], f"--config.seed={seed}"))
-      for seed in SEEDS for condition, name in PAIRS]
+  """Returns the screening, and the seeds of each method whose screening is complete."""
+  results = sweep_results.read(HERE)
+  screening = [cell(name, step, SCREENING) for name in METHODS for step in STEPS]
+  return screening + [cell(name, step, seed) for seed in SEEDS for name in METHODS
+                      if (step := best_step(results, name))]
+
+
+def best_step(results: dict[str, dict], name: str) -> str | None:
+  """Returns the step with the highest mean over the run on the screening's seed; None before all
+  steps have results.
+  """
+  keys = {step: key_of(name, step, SCREENING) for step in STEPS}
+  if not results.keys() >= set(keys.values()):
+    return None
+  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
 
 
 def measure(run: RunFolder) -> dict:
-  """Returns held-out accuracy, tool calls per completion, and the mean mismatch of the sampler.
-
-  A call opens a further turn, so a row has one turn more than calls. `tool/calls` counts the last
-  turns as well.
+  """Returns accuracies, and calls and mistakes per completion of the first and the last rollouts
+  that were kept.
   """
-  iterations, accuracy = run.series("eval/accuracy")
-  calls = run.series("rollout/turns")[1] - 1
-  return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),
-          "calls": [round(float(calls[0]), 6), round(float(calls[-1]), 6)],
-          "mismatch": float(run.series("mismatch/absolute")[1].mean())}
+  kept = run.rollout_iterations()
+  return accuracy.measure_sampled(run) | {
+      when: of_rows([(row["prompt"], row["completion"]) for row in run.rollouts(iteration)])
+      for when, iteration in (("first", kept[0]), ("last", kept[-1]))}
 
 
-def _accuracy(results: dict[str, dict], condition: str, name: str) -> np.ndarray | None:
-  """[seeds, evaluations]; None unless all seeds are there."""
-  keys = [_key(condition, name, seed) for seed in SEEDS]
-  if not results.keys() >= set(keys):
-    return None
-  return curves([results[key]["measured"] for key in keys])[1]
+def of_rows(texts: list[tuple[str, str]]) -> dict[str, float]:
+  """Returns calls and mistakes of each kind per completion, of (prompt, the policy's text)."""
+  load_plugins((str(HERE / "recurrence.py"),))
+  task = make_task(TaskConfig("tool_recurrence"), 0, 1)
+  counts = Counter(mistake.kind for prompt, completion in texts
+                   for mistake in task.mistakes(Problem(prompt, ""), completion))
+  counts["calls"] = sum(completion.count("?") for _, completion in texts)
+  return {kind: round(counts[kind] / len(texts), 4) for kind in ("calls", *KINDS, "other")}
 
 
-def differences(results: dict[str, dict]) -> dict[tuple, np.ndarray]:
-  """Returns what a method's mean accuracies are above another's, seed by seed, by (condition,
-  method, column): a seed decides warm start and problems.
+def compared(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]:
+  """Returns the results by (method, step) and seed, at the step that the screening chose, without
+  seeds whose warm start has not learnt the task: it is the same for all methods.
   """
-  means = {pair: accuracy.mean(1) for pair in PAIRS
-           if (accuracy := _accuracy(results, *pair)) is not None}
-  plain = next(iter(CONDITIONS))
-  others = {(*pair, LESS): (pair[0], "GRPO") for pair in means if pair[1] != "GRPO"}
-  others |= {(*pair, LESS_PLAIN): (plain, pair[1]) for pair in means
-             if pair[0] != plain and pair[0].startswith(plain)}
-  return {key: means[key[:2]] - means[other] for key, other in others.items() if other in means}
+  groups = sweep_results.by_seed(results)
+  chosen = {(name, step): groups[sweep_results.group(key_of(name, step, SCREENING))]
+            for name in METHODS if (step := best_step(results, name))}
+  out = {key: {seed: result for seed, result in seeds.items()
+               if seed != SCREENING and result["measured"]["sampled"][0] >= STARTED}
+         for key, seeds in chosen.items()}
+  return {key: seeds for key, seeds in out.items() if seeds}
+
+
+def verdicts(results: dict[str, dict]) -> list[tuple]:
+  """Returns the rows below VERDICT_HEADER: accuracy's differences to REFERENCE, and of OTB to its
+  own form without weights; paired by seed and warm start, corrected together.
+  """
+  means = {(name, REFERENCE): {seed: accuracy.mean_sampled(result["measured"])
+                               for seed, result in seeds.items()}
+           for (name, _), seeds in compared(results).items()}
+  if {(OTB, REFERENCE), (UNWEIGHTED, REFERENCE)} <= means.keys():
+    means[OTB, UNWEIGHTED] = means[OTB, REFERENCE]
+  return statistics.comparison_rows(means, lambda key: (key[1], REFERENCE))
+
+
+def screened(results: dict[str, dict]) -> list[tuple]:
+  """Returns a row for each method: mean over the run and final accuracy at each step."""
+  def short(result: dict | None) -> str:
+    if result is None:
+      return tables.MISSING
+    measured = result["measured"]
+    return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
+
+  return [(name, *(short(results.get(key_of(name, step, SCREENING))) for step in STEPS))
+          for name in METHODS]
+
+
+def calls_row(records: list[dict]) -> tuple[str, ...]:
+  """Returns the cells below CALLS_HEADER: means over seeds."""
+  return tuple(
+      f"{sum(record['measured'][when][kind] for record in records) / len(records):.2f}"
+      for kind in ("calls", *KINDS) for when in ("first", "last"))
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
-  """Writes the table into README.md, and the figure."""
-  rows, shown = [], {}
-  less, sentence = statistics.table_cells(differences(results))
-  for condition, name in PAIRS:
-    accuracy = _accuracy(results, condition, name)
-    if accuracy is not None:
-      found = [results[_key(condition, name, seed)]["measured"] for seed in SEEDS]
-      calls = np.array([one["calls"] for one in found])
-      rows.append((
-          condition, name, interval(accuracy[:, -1]), interval(accuracy.max(1)),
-          interval(accuracy.mean(1)),
-          *(less.get((condition, name, column), tables.MISSING) for column in (LESS, LESS_PLAIN)),
-          interval(calls[:, 0]), interval(calls[:, -1]),
-          interval(np.array([one["mismatch"] for one in found]))))
-      shown.setdefault(condition, {})[name] = curves(found)
-  tables.replace_part(folder / "README.md", "sweep.py",
-                      tables.markdown_table(HEADER, rows) + sentence + sweeps.made_at(results))
-  if shown:
+  """Writes the tables into README.md, and the figure."""
+  page, groups = folder / "README.md", compared(results)
+  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(
+      HEADER, [(*key, *accuracy.sampled_row(list(seeds.values())))
+               for key, seeds in groups.items()]) + sweeps.made_at(results))
+  tables.replace_part(page, "sweep.py, verdicts",
+                      tables.markdown_table(VERDICT_HEADER, verdicts(results)))
+  tables.replace_part(page, "sweep.py, calls", tables.markdown_table(
+      CALLS_HEADER, [(name, *calls_row(list(seeds.values())))
+                     for (name, _), seeds in groups.items()]))
+  tables.replace_part(page, "sweep.py, screening",
+                      tables.markdown_table(("method", *STEPS), screened(results)))
+  shown: dict[str, dict] = {"sampled": {}, "greedy": {}}
+  for (name, _), seeds in groups.items():
+    measured = [result["measured"] for result in seeds.values()]
+    for kind, lines in shown.items():
+      lines[name] = (accuracy.longest(measured, "iterations"),
+                     accuracy.padded([entry[kind] for entry in measured]))
+  if groups:
     plots.plot_panels(shown, folder / "accuracy.png", "held-out accuracy")
 
 

@@ -159,7 +159,7 @@ def test_a_tool_that_writes_the_sum_would_be_seen(task, problems, monkeypatch):
 
 
 def test_calls_and_mistakes_of_rows(task, problems):
-  sweep = sweeps.module(FOLDER / "calls.py")
+  sweep = sweeps.module(FOLDER / "sweep.py")
   answers = [(problem.prompt, problem.answer) for problem in problems[:20]]
   measured = sweep.of_rows(answers)
   assert measured == {"calls": sum(text.count("?") for _, text in answers) / 20, "other": 0.0,

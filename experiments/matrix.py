@@ -74,9 +74,9 @@ QUESTIONS = (
              tuple(Place("sweep.py", (sampler, "nothing"), "mean over the run")
                    for sampler in ("bfloat16", "the trainer's"))),
     Question("And with a tool?", ("tools",), "which ratio or baseline, with a tool?",
-             "minus GRPO: GSPO {:+.3f} (below after Holm); CTPO {:+.3f}, OTB {:+.3f} (not)",
-             tuple(Place("sweep.py", ("calculator", name), "minus GRPO's")
-                   for name in ("GSPO", "CTPO", "OTB"))),
+             "minus GRPO: MinPRO {:+.3f}, CTPO {:+.3f}, OTB {:+.3f} (above); GSPO {:+.3f}",
+             tuple(Place("sweep.py, verdicts", (name, "GRPO"), "mean over the run, difference")
+                   for name in ("MinPRO", "CTPO", "OTB", "GSPO"))),
 )
 ROWS = {row.name: row for row in (*question_rows.ROWS, *paper_rows.ROWS)}
 

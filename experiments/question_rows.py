@@ -165,7 +165,7 @@ ROWS = (
         "7.5 % of tokens, 0.5 B parameters (trl issue 6789, second-hand)",
         "training is at its ceiling: not tested"),
     Row("tools", "which ratio or baseline, with a tool?",
-        "`sweep.py --jobs=2`, XX core-minutes",
+        "`sweep.py --jobs=2`, 1 core-hour",
         "mean sampled accuracy over the run: {:.2f} (`grpo`), {:.2f} (`tir_otb`), {:.2f} (`ctpo`), "
         "{:.2f} (`minpro`), {:.2f} (`gspo`)",
         tuple(Place("sweep.py, comparison", (name,), "mean over the run")

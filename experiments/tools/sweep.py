@@ -113,14 +113,16 @@ def compared(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]
 
 
 def verdicts(results: dict[str, dict]) -> list[tuple]:
-  """Returns the rows below VERDICT_HEADER: accuracy's differences to REFERENCE, and of OTB to its
-  own form without weights; paired by seed and warm start, corrected together.
+  """Returns the rows below VERDICT_HEADER: accuracy's differences to REFERENCE, of OTB to its own
+  form without weights, and of CTPO to GSPO; paired by seed and warm start, corrected together.
   """
   means = {(name, REFERENCE): {seed: accuracy.mean_sampled(result["measured"])
                                for seed, result in seeds.items()}
            for (name, _), seeds in compared(results).items()}
   if {(OTB, REFERENCE), (UNWEIGHTED, REFERENCE)} <= means.keys():
     means[OTB, UNWEIGHTED] = means[OTB, REFERENCE]
+  if ("CTPO", REFERENCE) in means:  # arXiv 2605.07331's claim
+    means["CTPO", "GSPO"] = means["CTPO", REFERENCE]
   return statistics.comparison_rows(means, lambda key: (key[1], REFERENCE))
 
 

@@ -15,7 +15,7 @@ def kept_variables(formula: str, other: str) -> str:
   r"""Returns a formula with its last one or two letters in braces, unless they are a unit.
 
   They are a unit if it is known and stands apart, as in "2\sqrt{3} m", and if neither formula has
-  a variable.
+  a variable; behind a plain number, where another plain number is asked, also without a space: "3m".
 
   Args:
     other: the formula to compare with.
@@ -24,7 +24,8 @@ def kept_variables(formula: str, other: str) -> str:
   if match is None:
     return formula
   letters, start = match[1], match.start(1)
-  apart = len(letters) > 1 or formula[start - 1].isspace()
+  plain = _PLAIN.fullmatch(formula[:start]) and _PLAIN.fullmatch(other)
+  apart = len(letters) > 1 or formula[start - 1].isspace() or plain
   before = {*_letters(_NAME.sub("", formula[:start])), *_letters(_NAME.sub("", other))}
   is_product = bool(before) if len(letters) == 1 else {*letters} <= before
   if apart and not is_product and units.parse(letters) is not None:
@@ -56,6 +57,7 @@ def _letters(formula: str) -> str:
 
 
 _LAST = re.compile(r"[\d}\s]\s*(?<![a-zA-Z\\])([cdghlmost]|[a-z]{2})\s*$")
+_PLAIN = re.compile(r"\s*-?(?:\d[\d.,]*|\\frac\{\d+\}\{\d+\})\s*")
 _NAME = re.compile(r"^\s*[A-Za-z](?:_\{?\w+\}?)?\s*=")
 _INDEXED = re.compile(r"([a-z])_\{?\d\}?\s*=\s*")
 _PARAMETER = re.compile(r"\s*[,;]?\s*(?:\\text\s?\{[^{}]*\}\s*)?\(?\s*([a-z])\s*\\in\s*"

@@ -4,8 +4,9 @@
 
 Two ways to start configs/quickstart.py, in turn: `jax`, with JAX's compilation cache alone, and
 `kept`, with the compiled programs that need no tracing (jaxrl_llm/parallel/kept_programs.py) beside
-it. One start of each, which is not counted, fills the caches and trains the warm start. Adds to
-results/startup.json, by commit, and writes the table of README.md.
+it. One start of each, which is not counted, fills the caches, Python's own for modules among them,
+and trains the warm start. Adds to results/startup.json, by commit, and writes the table of
+README.md.
 """
 
 import argparse
@@ -60,7 +61,8 @@ def iterations(file: Path) -> int:
 def measure(repeats: int) -> dict[str, list[float]]:
   """Returns the seconds of each way, `repeats` of each in turn."""
   with tempfile.TemporaryDirectory() as folder:
-    shared = {"JAXRL_LLM_CACHE": f"{folder}/cache"}
+    shared = {"JAXRL_LLM_CACHE": f"{folder}/cache", "PYTHONDONTWRITEBYTECODE": "",
+              "PYTHONPYCACHEPREFIX": f"{folder}/modules"}
     jax_alone = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/jax",
                  "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
                  "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}

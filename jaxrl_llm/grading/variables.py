@@ -15,7 +15,7 @@ def kept_variables(formula: str, other: str) -> str:
   r"""Returns a formula with its last one or two letters in braces, unless they are a unit.
 
   They are a unit if it is known and stands apart, as in "2\sqrt{3} m", and if neither formula has
-  a variable; behind a plain number, where another plain number is asked, also without a space: "3m".
+  a variable. Where both are plain numbers, a unit need not stand apart: "3m".
 
   Args:
     other: the formula to compare with.

@@ -28,10 +28,12 @@ SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
 STEPS = ("1e-4", "3e-4", "1e-3")
 REFERENCE = "GRPO"  # what every method is compared with
 OTB, UNWEIGHTED = "OTB", "mean reward"
+FRESH_OTB, FRESH_UNWEIGHTED = "OTB, fresh", "mean reward, fresh"
+FRESH = ("--config.updates.staleness=0",)
 # No weight between the policy that sampled and the anchor is left, as they are the same.
 PREFIX = ("--config.correction.level=none", "--config.correction.cap=2.0")
 # A preset, and what is set beside it; by order of importance. UNWEIGHTED is OTB with the mean
-# reward of the group as its baseline.
+# reward of the group as its baseline. Both, too, on rollouts that are not old.
 METHODS = {
     REFERENCE: ("grpo", ()),
     OTB: ("tir_otb", ()),
@@ -39,6 +41,8 @@ METHODS = {
     "MinPRO": ("minpro", ()),
     "GSPO": ("gspo", ()),
     UNWEIGHTED: ("tir_otb", ("--config.advantage.name=dr_grpo",)),
+    FRESH_OTB: ("tir_otb", FRESH),
+    FRESH_UNWEIGHTED: ("tir_otb", ("--config.advantage.name=dr_grpo", *FRESH)),
 }
 HEADER = ("method", "learning rate", *accuracy.SAMPLED_HEADER)
 VERDICT_HEADER = ("method", "minus", "mean over the run, difference", "interval, Holm-corrected",
@@ -51,7 +55,7 @@ STARTED = 0.1  # sampled accuracy below which a warm start has not learnt the ta
 
 def key_of(name: str, step: str, seed: int) -> str:
   """Returns the name of a run."""
-  return f"{name.replace(' ', '-')}_{step}_seed{seed}"
+  return f"{name.replace(',', '').replace(' ', '-')}_{step}_seed{seed}"
 
 
 def cell(name: str, step: str, seed: int) -> Cell:
@@ -114,16 +118,21 @@ def compared(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]
 
 def verdicts(results: dict[str, dict]) -> list[tuple]:
   """Returns the rows below VERDICT_HEADER: accuracy's differences to REFERENCE, of OTB to its own
-  form without weights, and of CTPO to GSPO; paired by seed and warm start, corrected together.
+  form without weights, on old and on fresh rollouts, and of CTPO to GSPO; paired by seed and warm
+  start, corrected together.
   """
-  means = {(name, REFERENCE): {seed: accuracy.mean_sampled(result["measured"])
-                               for seed, result in seeds.items()}
-           for (name, _), seeds in compared(results).items()}
+  by_name = {name: {seed: accuracy.mean_sampled(result["measured"])
+                    for seed, result in seeds.items()}
+             for (name, _), seeds in compared(results).items()}
+  fresh = {name: by_name.pop(name) for name in (FRESH_OTB, FRESH_UNWEIGHTED) if name in by_name}
+  means = {(name, REFERENCE): seeds for name, seeds in by_name.items()}
   if {(OTB, REFERENCE), (UNWEIGHTED, REFERENCE)} <= means.keys():
     means[OTB, UNWEIGHTED] = means[OTB, REFERENCE]
   if ("CTPO", REFERENCE) in means:  # arXiv 2605.07331's claim
     means["CTPO", "GSPO"] = means["CTPO", REFERENCE]
-  return statistics.comparison_rows(means, lambda key: (key[1], REFERENCE))
+  means |= {(name, FRESH_UNWEIGHTED): seeds for name, seeds in fresh.items()}
+  return statistics.comparison_rows(means, lambda key: (
+      key[1], key[1] if key[1] == FRESH_UNWEIGHTED else REFERENCE))
 
 
 def screened(results: dict[str, dict]) -> list[tuple]:

@@ -5,6 +5,7 @@ import importlib.util
 import linecache
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from jaxrl_llm import registry
 from jaxrl_llm.fields import ConfigError
 
 LOADED: set[str] = set()  # the plugins whose code this process has run
+LOCK = threading.RLock()  # a second thread waits until the first has run the file
 logger = logging.getLogger(__name__)
 
 
@@ -26,15 +28,16 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
     ConfigError: a file that does not exist, a module that cannot be imported, or code that fails,
       with its file and line.
   """
-  for plugin in names(plugins):
-    LOADED.add(plugin)
-    if plugin.endswith(".py"):
-      _load_file(plugin)
-    else:
-      _run(plugin, importlib.import_module, plugin)
-      if sys.modules[plugin].__file__ is None:
-        raise ConfigError(f"plugins = {plugin!r}: a folder, in which nothing registers anything. "
-                          "Fix: the .py files in it, by commas.")
+  with LOCK:
+    for plugin in names(plugins):
+      LOADED.add(plugin)
+      if plugin.endswith(".py"):
+        _load_file(plugin)
+      else:
+        _run(plugin, importlib.import_module, plugin)
+        if sys.modules[plugin].__file__ is None:
+          raise ConfigError(f"plugins = {plugin!r}: a folder, in which nothing registers anything. "
+                            "Fix: the .py files in it, by commas.")
 
 
 def names(plugins) -> list[str]:

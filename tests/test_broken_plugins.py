@@ -1,11 +1,14 @@
 """Every way to get a plugin wrong costs one line that names its file, before anything compiles."""
 
+import contextlib
+import threading
+
 import jax
 import pytest
 
 from jaxrl_llm import registry
 from jaxrl_llm.build import setup
-from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.config import ConfigError, base_config, from_dict, load_plugins, plugins
 from jaxrl_llm.reporting import metric_writers
 
 HEAD = "from jaxrl_llm import register\nimport jax.numpy as jnp\n"
@@ -137,3 +140,30 @@ def test_unknown_names_list_those_of_plugins_too(tmp_path):
     table.register(name)(lambda *_: None)
     with pytest.raises(ConfigError, match=rf"{table.key} = 'mien'.*mine.*Did you mean 'mine'"):
       table["mien"]
+
+
+def registered_in_each_thread(plugin) -> list[bool]:
+  """Whether a plugin's estimator is there after loading, in two threads that load it at once."""
+  barrier, seen = threading.Barrier(2), []
+
+  def load():
+    barrier.wait()
+    load_plugins((str(plugin),))
+    seen.append("own" in registry.ESTIMATORS.names())
+
+  threads = [threading.Thread(target=load) for _ in range(2)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  return seen
+
+
+@pytest.mark.parametrize("lock", [None, contextlib.nullcontext()], ids=["right", "wrong"])
+def test_two_threads_load_a_plugin_once(tmp_path, monkeypatch, lock):
+  """Without a lock, the second thread takes a file that is still read for a loaded one."""
+  path = tmp_path / "slow.py"
+  path.write_text("import time\ntime.sleep(0.3)\n" + ESTIMATOR + "  return log_probs, {}\n")
+  if lock is not None:
+    monkeypatch.setattr(plugins, "LOCK", lock)
+  assert (registered_in_each_thread(path) == [True, True]) is (lock is None)

@@ -4,7 +4,7 @@
   python experiments/export.py --workdir=runs/distillation/teacher_seed50-<hash> \
     --checkpoint=best --out=runs/distillation_teacher
   python experiments/distillation/sweep.py --jobs=2
-  python experiments/distillation/sweep.py --seeds=7        two seeds more
+  python experiments/distillation/sweep.py --seeds=9        two seeds more
   python experiments/distillation/sweep.py --render
 
 The first two commands make the teacher, a run by reward of the same task and network. Then sources
@@ -23,7 +23,7 @@ from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 CHECKPOINT = "runs/distillation_teacher"
-TEACHER_SEED, SEEDS = 50, (0, 1, 2, 3, 4)
+TEACHER_SEED, SEEDS = 50, (0, 1, 2, 3, 4, 5, 6)
 BASE = ("--config=configs/offpolicy.py:grpo", "--config.updates.staleness=0",
         "--config.updates.anchor=behavior", "--config.task.heldout_problems=64",
         "--config.evaluation.every=2")

@@ -55,13 +55,7 @@ def cells() -> list[Cell]:
 
 
 def best_step(results: dict[str, dict], name: str) -> str | None:
-  """Returns the step with the highest mean over the run on the screening's seed; None before all
-  steps have results.
-  """
-  keys = {step: cell(name, step, SCREENING).name for step in STEPS}
-  if not results.keys() >= set(keys.values()):
-    return None
-  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
+  return accuracy.best_step(results, {step: cell(name, step, SCREENING).name for step in STEPS})
 
 
 def measure(run: RunFolder) -> dict:

@@ -74,23 +74,17 @@ def cells() -> list[Cell]:
 
 
 def best_step(results: dict[str, dict], name: str) -> str | None:
-  """Returns the step with the highest mean over the run on the screening's seed; None before all
-  steps have results.
-  """
-  keys = {step: key_of(name, step, SCREENING) for step in STEPS}
-  if not results.keys() >= set(keys.values()):
-    return None
-  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
+  return accuracy.best_step(results, {step: key_of(name, step, SCREENING) for step in STEPS})
 
 
 def measure(run: RunFolder) -> dict:
   """Returns accuracies, and calls and mistakes per completion of the first and the last rollouts
   that were kept.
   """
-  kept = run.rollout_iterations()
+  iterations = run.rollout_iterations()
   return accuracy.measure_sampled(run) | {
       when: of_rows([(row["prompt"], row["completion"]) for row in run.rollouts(iteration)])
-      for when, iteration in (("first", kept[0]), ("last", kept[-1]))}
+      for when, iteration in (("first", iterations[0]), ("last", iterations[-1]))}
 
 
 def of_rows(texts: list[tuple[str, str]]) -> dict[str, float]:

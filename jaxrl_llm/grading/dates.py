@@ -14,10 +14,10 @@ def same_date(gold: str, answer: str) -> bool | None:
 
   A year that the gold has not is not compared.
   """
-  expected, found = _date(gold), _date(answer)
-  if expected is None or found is None:
+  expected, date = _date(gold), _date(answer)
+  if expected is None or date is None:
     return None
-  return expected[:2] == found[:2] and expected[2] in ("", found[2])
+  return expected[:2] == date[:2] and expected[2] in ("", date[2])
 
 
 def same_time(gold: str, answer: str) -> bool | None:
@@ -27,10 +27,10 @@ def same_time(gold: str, answer: str) -> bool | None:
     None unless both are times, and the gold names its half: "3 PM", "noon". An answer without
     its half, as "3:00", may be any.
   """
-  expected, found = _time(gold), _time(answer)
-  if expected is None or found is None or not expected[1]:
+  expected, time = _time(gold), _time(answer)
+  if expected is None or time is None or not expected[1]:
     return None
-  minutes, half = found
+  minutes, half = time
   if half or minutes >= 13 * 60:
     return expected[0] == minutes
   return expected[0] % 720 == minutes % 720

@@ -25,10 +25,10 @@ def kept_variables(formula: str, other: str) -> str:
     return formula
   letters, start = match[1], match.start(1)
   plain = _PLAIN.fullmatch(formula[:start]) and _PLAIN.fullmatch(other)
-  apart = len(letters) > 1 or formula[start - 1].isspace() or plain
+  is_separate = len(letters) > 1 or formula[start - 1].isspace() or plain
   before = {*_letters(_NAME.sub("", formula[:start])), *_letters(_NAME.sub("", other))}
   is_product = bool(before) if len(letters) == 1 else {*letters} <= before
-  if apart and not is_product and units.parse(letters) is not None:
+  if is_separate and not is_product and units.parse(letters) is not None:
     return formula
   return f"{formula[:start]}{{{letters}}}"
 

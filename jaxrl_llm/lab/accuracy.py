@@ -51,6 +51,19 @@ def mean_sampled(measured: dict) -> float:
   return float(np.mean(measured["sampled"]))
 
 
+def best_step(results: dict[str, dict], names: dict[str, str]) -> str | None:
+  """Returns the step of a screening with the highest mean over the run; None before all have
+  results.
+
+  Args:
+    results: by name, as `sweep_results.read` returns them.
+    names: of the screening's runs, by step.
+  """
+  if not results.keys() >= set(names.values()):
+    return None
+  return max(names, key=lambda step: mean_sampled(results[names[step]]["measured"]))
+
+
 def learnt_at(measured: dict) -> float:
   """Returns the first iteration whose sampled accuracy is LEARNT or more; infinite if none is."""
   reached = [iteration for iteration, value in

@@ -66,3 +66,13 @@ def test_tokens_until_it_has_learnt():
   never = {"accuracy": [0.2, 0.3, 0.89], "tokens": [0, 5000, 8000]}
   assert accuracy.tokens_until([quick, slow]).startswith("6 ± ")
   assert accuracy.tokens_until([quick, never, slow]) == "in 2 of 3 runs"
+
+
+def test_a_screening_chooses_the_highest_mean_when_it_is_complete():
+  curves = {"a": [0.2, 0.4], "b": [0.1, 0.9], "c": [0.3, 0.8]}  # b ends highest, c is on average
+  results = {name: {"measured": {"sampled": values}} for name, values in curves.items()}
+  results["c"]["measured"]["sampled"].append(0.7)
+  names = {"1e-4": "a", "3e-4": "b", "1e-3": "c"}
+  assert accuracy.best_step(results, names) == "1e-3"
+  del results["a"]
+  assert accuracy.best_step(results, names) is None

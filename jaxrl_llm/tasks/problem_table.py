@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.grading.grading import Verdict, judge
-from jaxrl_llm.tasks.mappings import Fields, Mapping, RowError, check_text, scalar
+from jaxrl_llm.tasks.mappings import Fields, Mapping
 from jaxrl_llm.tasks.readers import read_rows
+from jaxrl_llm.tasks.rows import RowError, check_text, scalar
 from jaxrl_llm.types import Problem
 
 SHOWN = 5  # bad rows that are named in the log

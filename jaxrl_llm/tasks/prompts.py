@@ -7,8 +7,8 @@ from jaxrl_llm.config import PromptConfig
 from jaxrl_llm.fields import ConfigError, refuse_unread
 from jaxrl_llm.tasks import chat_templates
 from jaxrl_llm.tasks.encoding import encode
-from jaxrl_llm.tasks.mappings import RowError, check_text
 from jaxrl_llm.tasks.readers import read_rows
+from jaxrl_llm.tasks.rows import RowError, check_text
 
 # Arguments of apply_chat_template that this file sets, or that would change what it returns.
 RESERVED = frozenset({

@@ -18,8 +18,8 @@ from jaxrl_llm.config import ConfigError, TaskConfig
 from jaxrl_llm.grading.grading import Verdict, judge
 from jaxrl_llm.tasks import problem_table
 from jaxrl_llm.tasks.data import AUTO, DataConfig
-from jaxrl_llm.tasks.mappings import is_messages, leaves
 from jaxrl_llm.tasks.readers import read_rows
+from jaxrl_llm.tasks.rows import is_messages, leaves
 
 ROWS = 200  # from which columns are proposed
 # Names of columns in public data sets, the likeliest first.

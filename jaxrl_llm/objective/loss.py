@@ -110,7 +110,7 @@ def policy_loss(params, batch: TrainBatch, *, model,
 
 
 def is_interpolated(batch: TrainBatch) -> bool:
-  """Whether the anchor lies between the sampler and the current policy; see objective/anchor.py."""
+  """Returns whether the anchor lies between sampler and current policy; see objective/anchor.py."""
   return interpolation.SHARE in (batch.columns or {})
 
 

@@ -1,9 +1,9 @@
-"""Terms of the loss beside the estimator's: one table for those of the package and of plugins.
+"""Terms of the loss in addition to the estimator's: one table for the package's and plugins' terms.
 
   loss = policy loss + sum over the terms of coefficient * sum(weights * per-token loss)
 
 A term says which statistics of the current policy and which columns of the batch it reads. KL,
-entropy and the critic's value loss have sections of the config of their own (`kl`, `entropy`,
+entropy and the critic's value loss have their own sections of the config (`kl`, `entropy`,
 `critic`); every other term is named in `term.name`, several by commas, and has its hyperparameters
 there.
 """
@@ -210,7 +210,7 @@ def surrogate_of(cfg: LossConfig) -> Callable[..., Float[Array, "B L"]]:
 
 def add(loss: Float[Array, ""], metrics: dict, inputs: TermInputs, cfg: LossConfig,
         weights: dict[str, Float[Array, "B L"]]) -> tuple[Float[Array, ""], dict]:
-  """Returns the loss with all terms of `cfg`, and the metrics with theirs.
+  """Returns the loss with all terms of `cfg`, and the metrics with the terms' metrics.
 
   Args:
     weights: of the tokens, by `TermEntry.weights`.
@@ -230,8 +230,8 @@ def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
              cfg: KLConfig) -> Float[Array, "B L"]:
   """Returns the divergence of each token; with `importance`, times the ratio pi / behavior.
 
-  Gradients flow through that ratio. With k3 and `importance` the expected gradient is that of
-  KL(pi || ref), also off-policy.
+  Gradients flow through that ratio. With k3 and `importance` the expected gradient is the gradient
+  of KL(pi || ref), also off-policy.
 
   Source: DeepSeek-V3.2, arXiv 2512.02556.
   """

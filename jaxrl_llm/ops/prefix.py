@@ -68,7 +68,7 @@ def discounted_suffix(values: Float[Array, "*B L"], mask: Bool[Array, "*B L"],
     decay: per policy token, 0 to 1.
 
   Returns:
-    [..., L]. Where mask is False: that of the next policy token, 0 if there is none.
+    [..., L]. Where mask is False: the entry of the next policy token, 0 if there is none.
 
   Source: GAE, arXiv 1506.02438; FIPO, arXiv 2603.19835, has it for log-ratios.
   """

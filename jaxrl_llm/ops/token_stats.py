@@ -1,4 +1,4 @@
-"""Statistics of the next-token distribution at given tokens, without the logits of a whole batch.
+"""Statistics of the next-token distribution at given tokens, without the logits of a full batch.
 
 Hidden states are cut into chunks along the length, and a chunk's logits live only inside one step
 of a scan. A backward pass of our own computes them a second time instead of storing them.

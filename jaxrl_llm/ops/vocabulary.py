@@ -56,7 +56,7 @@ def prune(logits: Float[Array, "*B V"], keep: Bool[Array, "*B V"]) -> Float[Arra
 
 
 def active(*, top_k=None, top_p=None, min_p=None) -> Bool[Array, ""]:
-  """Whether these values can prune anything."""
+  """Returns whether these values can prune anything."""
   prunes = [jnp.asarray(False)]
   if top_k is not None:
     prunes.append(jnp.asarray(top_k) > 0)

@@ -29,7 +29,7 @@ def maxrl(inputs: AdvantageInputs, cfg: Maxrl) -> Float[Array, "B L"]:
 
   Rewards are meant to be 0 or 1. A hard prompt then weighs about 1 / p, p being its share of right
   rows: one right row in eight has A = 7, the others -1. As the group grows, the gradient becomes
-  that of the log of p.
+  the gradient of log p.
 
   Deviation: a group of one gets 0, as in prime-rl; the authors' code divides by epsilon there.
 

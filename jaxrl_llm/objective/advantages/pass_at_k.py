@@ -1,4 +1,6 @@
-"""Advantages whose expected gradient is that of pass@k, the chance that one of k rows is right."""
+"""Advantages whose expected gradient is the gradient of pass@k, the chance that one of k rows is
+right.
+"""
 
 import dataclasses
 

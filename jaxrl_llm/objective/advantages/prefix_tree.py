@@ -21,7 +21,7 @@ def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
 
   V(s) is the mean R of the group's kept rows that begin with s; V of the empty prefix is the
   group's mean. TD is exactly 0 where no row leaves the prefix, and on rows that are not usable.
-  Over a row it sums to R - mean, unless another row begins with the whole row. Over the rows that
+  Over a row it sums to R - mean, unless another row begins with all of this row. Over the rows that
   share a prefix, TD of the next token sums to 0, unless a row ends there.
   """
   usable = returns.usable(inputs)

@@ -64,7 +64,7 @@ def discounted_sum(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
                    decay: float) -> Float[Array, "B L"]:
   """x_t = values_t + decay * x_next, where `next` is the next policy token of the row.
 
-  A masked token neither adds nor decays: its entry is that of the next policy token, or 0 if there
+  A masked token neither adds nor decays: it has the entry of the next policy token, or 0 if there
   is none.
   """
   return prefix.discounted_suffix(values, mask, decay)

@@ -126,7 +126,7 @@ def _second_longest(positions: Positions, usable: Bool[Array, " B"],
 
 
 def _advantages(inputs: AdvantageInputs, cfg: Otb, *, compact: bool) -> Float[Array, "B L"]:
-  """Returns G - B at each token; `compact` is that of `positions`."""
+  """Returns G - B at each token; `compact` as in `positions`."""
   usable = returns.usable(inputs)
   live = inputs.mask & usable[:, None]
   token_positions = positions(inputs, live, cfg.granularity, compact)
@@ -167,7 +167,7 @@ def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
                      agree where rho is constant over a row
     zero_tail        B = 0 and A = G beyond the second-longest row of the group, where only the
                      longest is left; otherwise B would be the row's own G there, and A about 0
-    leave_one_out    the sums of B leave out row i (own extension); a row alone at t has B = 0
+    leave_one_out    the sums of B leave out row i (own extension); B = 0 if no other row reaches t
 
   Where W = 0 in all rows, their prefixes were deterministic: B = 0 and A = G, and there is no
   gradient to weigh. Rows with keep False enter no sum and get 0. So does the only kept row of a

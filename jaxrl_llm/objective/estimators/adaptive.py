@@ -1,4 +1,4 @@
-"""Estimators whose bounds or choice of tokens follow from the whole optimizer batch."""
+"""Estimators whose bounds or choice of tokens follow from the full optimizer batch."""
 
 import dataclasses
 import math
@@ -79,8 +79,8 @@ def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   Coefficient: as `ppo`. With target 0 the bounds are those of the start.
 
   Args:
-    weights: [B, L], `bapo_bounds` of the whole optimizer batch. None: the other arrays are the
-      whole batch.
+    weights: [B, L], `bapo_bounds` of the full optimizer batch. None: the other arrays are the full
+      batch.
 
   Source: arXiv 2510.18927. Bounds of its README; target 1 of its config file, which compares the
   ratio of the sums, where the README means the share 0.5. By its code the contributions are
@@ -142,7 +142,7 @@ def clip_cov_kept(log_probs, anchor_log_probs, advantages, mask, cfg, row_id):
   """Returns 0 on the tokens that `clip_cov` drops, 1 elsewhere, [B, L].
 
   Candidates have cov_low < covariance < cov_high and are not clipped. max(1, share N) of them go,
-  N being the number of policy tokens: those with the smallest `draws`.
+  N being the number of policy tokens: the ones with the smallest `draws`.
   """
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   is_high, is_low = _clipped(ratio, advantages, cfg)
@@ -185,14 +185,15 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
   """`ppo` without some tokens, chosen at random among those that lower the entropy most.
 
     v_t     = (A_t - mean A) (log pi_t - mean log pi)
-    loss_t  = 0 on chosen tokens, else that of `ppo`
+    loss_t  = 0 on chosen tokens, else as in `ppo`
 
-  Coefficient: 0 on chosen tokens, also on-policy; elsewhere that of `ppo`.
+  Coefficient: 0 on chosen tokens, also on-policy; elsewhere as in `ppo`.
 
   Args:
-    row_id: [B], seeds the choice; the same row and token have the same draw in every batch.
-    weights: [B, L], `clip_cov_kept` of the whole optimizer batch. None: the other arrays are the
-      whole batch.
+    row_id: [B], seeds the choice; the same row and token have the same random number in every
+      batch.
+    weights: [B, L], `clip_cov_kept` of the full optimizer batch. None: the other arrays are the
+      full batch.
 
   Source: arXiv 2505.22617; the hyperparameters are those of the authors' scripts, whose window
   is [0, 2].
@@ -244,8 +245,8 @@ def kl_cov(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   |log r| >= 20. In the first update of a batch log r is 0, and so is the pull.
 
   Args:
-    weights: [B, L], `kl_cov_pulled` of the whole optimizer batch. None: the other arrays are the
-      whole batch.
+    weights: [B, L], `kl_cov_pulled` of the full optimizer batch. None: the other arrays are the
+      full batch.
 
   Source: arXiv 2505.22617; share and coefficient are those of the authors' 7B script (2e-4 in that
   for 32B). verl's config class holds a coefficient of 0.1.

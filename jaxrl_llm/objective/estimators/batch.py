@@ -86,8 +86,8 @@ def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   mean; a window never drops a token that moves back.
 
   Args:
-    weights: [B, L], `m2_weights` of the whole optimizer batch. None: the other arrays are the
-      whole batch.
+    weights: [B, L], `m2_weights` of the full optimizer batch. None: the other arrays are the full
+      batch.
 
   Source: arXiv 2510.01161. `drop` with the scope `away` is Algorithm 1 of its ICLR version, read in
   transcriptions (second-hand, as is <=). `drop` with `all` is the rule of AReaL, which also drops

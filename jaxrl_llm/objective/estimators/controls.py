@@ -104,7 +104,7 @@ def delight(log_probs, anchor_log_probs, advantages, mask, cfg):
   Rare successes weigh 1, rare failures 0, confident tokens 1/2: on-policy c_t is not A_t. The
   anchor is not read. The unit of the advantage matters: give a normalised one.
 
-  Source: arXiv 2603.14608, from its abstract; the formula is that of the third-party package
+  Source: arXiv 2603.14608, from its abstract; the formula is from the third-party package
   kondo-gate 0.1.0 (second-hand).
   """
   del anchor_log_probs

@@ -102,9 +102,10 @@ def prefix_power(log_probs, anchor_log_probs, advantages, mask, cfg):
     log w_t = L_t / t^(1 - alpha)
     window  : -log_low t^p <= log w_t <= log_high t^p,   p = alpha - 1/2
 
-  Coefficient: w_t A_t, and 0 where that of `ctpo` is. With independent log-ratios of standard
-  deviation sigma, that of log w_t is sigma t^(alpha - 1/2). At alpha = 1/2 it does not depend on
-  the position, and neither does the window. Bias falls and variance rises with alpha.
+  Coefficient: w_t A_t, and 0 where the coefficient of `ctpo` is 0. With independent log-ratios of
+  standard deviation sigma, log w_t has standard deviation sigma t^(alpha - 1/2). At alpha = 1/2 it
+  does not depend on the position, and neither does the window. Bias falls and variance rises with
+  alpha.
 
   Source: own derivation; nobody has published the values in between. The bounds are those of
   `ctpo`.

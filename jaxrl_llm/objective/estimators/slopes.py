@@ -73,7 +73,7 @@ def aspo(log_probs, anchor_log_probs, advantages, mask, cfg, entropy):
     A_t > 0   c_t = min(1 / r_t, cap) A_t,  0 where r_t > 1 + clip
     A_t < 0   c_t = min(r_t, cap) A_t,      0 where r_t < 1 - clip
 
-  `clip_entropy` stands for `clip` on tokens whose entropy exceeds the row's quantile, interpolated
+  `clip_entropy` replaces `clip` on tokens whose entropy exceeds the row's quantile, interpolated
   linearly over its policy tokens. The loss is -c_t log pi; only its gradient has a meaning.
 
   Args:

@@ -61,7 +61,8 @@ def fipo(log_probs, anchor_log_probs, advantages, mask, cfg):
     loss_t  = the loss of `ppo` for the advantage f_t A_t; 0 in removed rows
     removed   rows with more than `max_dual` tokens of A < 0 and r > dual_clip
 
-  Coefficient: f_t r_t A_t; 0 where that of `ppo` is, and in removed rows. With width 0 it is `ppo`.
+  Coefficient: f_t r_t A_t; 0 where the coefficient of `ppo` is 0, and in removed rows. With width 0
+  it is `ppo`.
 
   Deviations from the code: removed rows stay in the denominator, as with every filter here; the
   distance of two tokens counts policy tokens, not columns; a width of 0 is 0, where the code has no

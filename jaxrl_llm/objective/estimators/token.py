@@ -1,4 +1,4 @@
-"""Estimators whose ratio is that of the current token."""
+"""Estimators whose ratio is the current token's."""
 
 import dataclasses
 

@@ -38,11 +38,11 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
 
   Args:
     recomputed_log_probs: [B, L], of the policy at the start of the update phase. With `mask_anchor`
-      recomputed, `keep` compares pi with them; the ratio stays that of pi and the anchor.
+      recomputed, `keep` compares pi with them; the ratio is still pi / anchor.
 
-  Source: arXiv 2602.04879; the cap is that of its loss (verl's config has 3). The thresholds 0.2
-  are those of prime-rl; the authors' run (verl, examples/dppo_trainer) has 0.15 and no cap, which
-  the preset sets. `mask_anchor=recomputed`: the recompute form of sail-sg/Stable-RL.
+  Source: arXiv 2602.04879; the cap is from its loss (verl's config has 3). The thresholds 0.2 are
+  prime-rl's; the authors' run (verl, examples/dppo_trainer) has 0.15 and no cap, which the preset
+  sets. `mask_anchor=recomputed`: the recompute form of sail-sg/Stable-RL.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   compared = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
@@ -107,7 +107,7 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
     loss_t  = -keep r_t A_t
 
   The sums run over all policy tokens, kept or not. D is the paper's binary form; its top-20 form
-  would need the whole vocabulary. With `adaptive`, d_b is for each row the 0.9 quantile of its D,
+  would need the full vocabulary. With `adaptive`, d_b is for each row the 0.9 quantile of its D,
   interpolated linearly and kept within [d_b, 2 d_b].
 
   Source: arXiv 2606.10968 v2 (d 0.15 for dense models). The official code (verl pull request 6731,

@@ -220,7 +220,8 @@ def _itself(x: Array) -> Array:
 
 
 def _scored_arrays(hidden, fed: _Fed, head, distribution: Distribution) -> tuple[tuple, dict]:
-  """Returns what `_stats_of_rows` reads: arrays that lead with rows, and arrays that all rows read.
+  """Returns what `_stats_of_rows` reads: arrays with a row axis first, and arrays shared by all
+  rows.
   """
   ids = () if distribution.banned is None else distribution.banned[0]
   banned = None if fed.banned is None else _next_column(fed.banned, fed.ahead)

@@ -1,8 +1,8 @@
 """The tree of prefixes that the rows of a group form, and means over the rows that begin alike.
 
 Prefixes are not compared with each other; each gets a number: at depth k, the number of the pair
-(number at depth k - 1, token k). One sort of [B] per depth finds the pairs, so a column costs O(B
-log B) and no two rows are ever compared.
+(number at depth k - 1, token k). One sort of [B] per depth finds the pairs, so each column costs
+O(B log B) and no two rows are ever compared.
 """
 
 import jax

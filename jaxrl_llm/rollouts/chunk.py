@@ -96,7 +96,7 @@ class Decoder:
     model: with separate blocks.
     chunk: steps of a chunk at most.
     stop_ids: tokens that end a row.
-    forbid: whether stop tokens must wait until a row owes none; see `ChunkInputs.owed`.
+    forbid: whether stop tokens are forbidden while `ChunkInputs.owed` is above 0.
     mesh: None on one device.
   """
 

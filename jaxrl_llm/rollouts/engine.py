@@ -57,7 +57,7 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
       not fit are not inserted at all.
     environment: ends turns, asked after each chunk, and answers them in other threads while other
       rows continue. None: every row is one turn.
-    max_turns: turns of a row at most; the environment is told which turn is the last.
+    max_turns: turns of a row at most; the environment learns which turn is the last.
     max_turn_tokens: a turn that is not over with this many tokens ends its row, which is truncated.
       None: no limit.
     tool_workers: threads in which the environment answers.
@@ -87,10 +87,10 @@ def run_on(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, in_
            model: Model, cfg: EngineConfig, mesh: Mesh | None = None,
            environment: Environment | None = None,
            **settings) -> tuple[Rollout, Unfinished, Stats]:
-  """As `run`, but begins with rows of an earlier run and ends before all of its own have ended.
+  """As `run`, but continues rows of an earlier run, and returns before all of its rows have ended.
 
   Args:
-    prompts: first those of the rows in `in_flight.begun`, and then of new ones.
+    prompts: first the prompts of the rows in `in_flight.begun`, then those of new rows.
     key: the same in all these runs, because a row's noise must not depend on the run.
     in_flight: how it begins and ends.
     **settings: of turns, as in `run`. Answers under way when it ends are waited for.

@@ -28,7 +28,7 @@ Generator = Callable[[Sequence[Sequence[int]], int, int], list[Step]]
 
 def engine_generator(params, key: jax.Array, sampling: Sampling, *, model, cfg: SamplerConfig,
                      step_end: tuple[int, ...] = ()) -> Generator:
-  """Returns a generator that samples from a model, all rows at once.
+  """Returns a generator that samples from a model, all rows in one batch.
 
   Args:
     key: of all steps; step s takes fold_in(key, s), so that a search repeats.

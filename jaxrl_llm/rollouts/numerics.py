@@ -60,7 +60,7 @@ def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
 
 
 def changes_params(model: Model, cfg: RolloutConfig) -> bool:
-  """Whether the sampler reads other parameters than the trained ones."""
+  """Returns whether the sampler reads other parameters than the trained ones."""
   dtype = resolve(cfg, model.config).dtype
   return cfg.quantization != int8.NONE or dtype != model.config.compute_dtype
 

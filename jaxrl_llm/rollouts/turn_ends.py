@@ -48,7 +48,7 @@ class Stop:
 class Environment(Protocol):
   """Ends turns and answers them. Results depend only on the arguments and on the tool.
 
-  An environment that also has `for_rows` is told the problems of the rows; see `TurnEnvironment`.
+  An environment that also has `for_rows` gets the problems of the rows; see `TurnEnvironment`.
   """
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:
@@ -83,8 +83,7 @@ class TurnEnvironment:
   A subclass adds `step`.
 
   Args:
-    markers: texts, one of which stands at the end of every complete turn; none: only a stop token
-      ends a turn.
+    markers: texts, one of which ends every complete turn; none: only a stop token ends a turn.
     complete: text -> whether a turn with this text is over. If it is, it must be for every text
       that continues it. None: it is over with its first marker.
 

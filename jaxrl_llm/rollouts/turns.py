@@ -159,5 +159,5 @@ class Turns:
     return [row for row, (answer, _) in self._answers.items() if answer.done()]
 
   def close(self) -> None:
-    """Cancels answers that have not begun, and waits for the others."""
+    """Cancels answers that have not started, and waits for the others."""
     self._pool.shutdown(cancel_futures=True)

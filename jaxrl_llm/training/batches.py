@@ -23,7 +23,7 @@ from jaxrl_llm.types import AdvantageInputs, TrainBatch
 
 def weighed_batch(rollout, rewards, keep, scores: Scores, *,
                   cfg: BatchConfig) -> tuple[TrainBatch, dict]:
-  """Correction weights and advantages of the whole rollout batch, over whole groups.
+  """Computes correction weights and advantages of the full rollout batch, over complete groups.
 
   Args:
     rollout: B rows, groups contiguous.
@@ -94,7 +94,7 @@ def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
 
 def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
                       cfg: BatchConfig) -> tuple[list[TrainBatch], dict]:
-  """Divides a rollout into `cfg.parts` optimizer batches of whole groups.
+  """Divides a rollout into `cfg.parts` optimizer batches of complete groups.
 
   Advantages are computed over the rollout, weights over each optimizer batch. Arguments and metrics
   are those of `weighed_batch`.

@@ -30,7 +30,7 @@ class OptimizerEntry(Entry):
 
   Attributes:
     function: `optimizer(learning_rate, weight_decay, cfg)` -> an `optax.GradientTransformation`, or
-      a list of those that follow each other; learning_rate is a number or a schedule.
+      a list of transformations in order; learning_rate is a number or a schedule.
     decays: whether it reads `weight_decay`.
   """
 
@@ -57,7 +57,7 @@ class AdamW:
 
 @register("adamw", AdamW)
 def adamw(learning_rate, weight_decay: float, cfg: AdamW) -> optax.GradientTransformation:
-  """Adam with decoupled weight decay, which is multiplied by the learning rate alone.
+  """Adam with decoupled weight decay, which is multiplied only by the learning rate.
 
   Source: arXiv 1711.05101.
   """

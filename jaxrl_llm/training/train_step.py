@@ -19,7 +19,7 @@ from jaxrl_llm.types import Mean, TrainBatch, TrainState, merge_metrics, no_metr
 
 
 class NonFiniteError(RuntimeError):
-  """The loss or the gradient is not finite; the last good checkpoint stands."""
+  """The loss or the gradient is not finite; the last good checkpoint is kept."""
 
 
 def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainState:
@@ -29,9 +29,9 @@ def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainSt
 
 def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
               packing: Packing | None = None):
-  """((loss, metrics), gradient) of a whole optimizer batch, summed over its micro-batches.
+  """Returns ((loss, metrics), gradient) of a full optimizer batch, summed over its micro-batches.
 
-  The weights of `loss` were computed on the whole batch, so it is additive over rows and the split
+  The weights of `loss` were computed on the full batch, so it is additive over rows and the split
   changes nothing. Where rows are divided over `data`, each part of it adds up its micro-batches,
   and the sums meet once, because slices of TPUs are joined there by a slow network. Without
   experts, that is: a batched `ragged_dot` has no form in which the parts share the weights.
@@ -66,7 +66,7 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
 
 
 def _apart_over_data(model, micro_batches: int) -> bool:
-  """Whether a sum over micro-batches is to be added up over `data` after the loop."""
+  """Returns whether a sum over micro-batches must be added up over `data` after the loop."""
   layout = getattr(model, "constrain", None)
   return (micro_batches > 1 and isinstance(layout, parallel.Layout) and not layout.across
           and layout.mesh.shape["data"] > 1 and not model.config.num_experts)
@@ -75,7 +75,7 @@ def _apart_over_data(model, micro_batches: int) -> bool:
 def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | None):
   """`gradients`, by each part of `data` for itself, and then added up.
 
-  A part has its rows of the batch or, packed, its bins of each micro-batch and the whole batch.
+  A part has its rows of the batch or, packed, its bins of each micro-batch and the full batch.
   """
   def part_gradients(layout, shared, divided):
     trained, frozen, rows, packing = shared

@@ -1,4 +1,4 @@
-"""A pass over a whole optimizer batch before its gradient, as constants."""
+"""A pass over a full optimizer batch before its gradient, as constants."""
 
 import functools
 

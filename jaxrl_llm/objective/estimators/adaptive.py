@@ -142,7 +142,7 @@ def clip_cov_kept(log_probs, anchor_log_probs, advantages, mask, cfg, row_id):
   """Returns 0 on the tokens that `clip_cov` drops, 1 elsewhere, [B, L].
 
   Candidates have cov_low < covariance < cov_high and are not clipped. max(1, share N) of them go,
-  N being the number of policy tokens: the ones with the smallest `draws`.
+  N being the number of policy tokens: the tokens with the smallest `draws`.
   """
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   is_high, is_low = _clipped(ratio, advantages, cfg)

@@ -29,7 +29,7 @@ class Gspo:
 
 @register("gspo", Gspo, columns={("span", "segment"): {"turn_id"}})
 def gspo(log_probs, anchor_log_probs, advantages, mask, cfg, turn_id=None):
-  """Length-normalised sequence ratio, clipped per row.
+  """Length-normalised sequence ratio, clipped as one ratio.
 
     s       = exp(mean over policy tokens of log r_t)
     loss_t  = -min(s A_t, clip(s, 1 - clip_low, 1 + clip_high) A_t)

@@ -32,8 +32,8 @@ class Client:
 
   Args:
     url: its address, such as http://host:8000.
-    in_flight: connections at once.
-    timeout: seconds in which the whole answer to a request must be there.
+    in_flight: concurrent connections.
+    timeout: seconds in which the complete answer to a request must arrive.
     patience: seconds without any answer after which `with_retries` gives up.
   """
 

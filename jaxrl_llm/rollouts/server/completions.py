@@ -2,7 +2,7 @@
 
 vLLM (`CompletionRequest` in vllm/entrypoints/openai/completion/protocol.py, read at 002032e) and
 SGLang (`CompletionRequest` in sglang/srt/entrypoints/openai/protocol.py, read in 0.5.23) share
-these fields. README.md says which ones are theirs beyond OpenAI's.
+these fields. README.md lists the fields that these two add to OpenAI's.
 """
 
 import dataclasses

@@ -100,7 +100,7 @@ def make_tool(name: str, cfg=None, workers: int = 1) -> Tool:
 
   Args:
     cfg: an instance of its hyperparameters; None: their defaults.
-    workers: threads that call it at once.
+    workers: threads that call it concurrently.
 
   Raises:
     ConfigError: an unknown name, a tool that does not start, or one that is no `Tool`.
@@ -152,7 +152,7 @@ class PythonNumbers:
 
 @register(OF_TASK)
 def of_task(text: str, cfg) -> str:
-  """Stands for the tool that the task brings."""
+  """Placeholder for the tool that the task brings."""
   raise ConfigError("tool.name = 'task': the task brings no tool")
 
 

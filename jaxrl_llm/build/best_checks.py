@@ -9,8 +9,8 @@ COMPONENT = "eval/component/"
 
 
 def metric_names(heldout_problems: int, evaluation: EvaluationConfig) -> list[str]:
-  """Names of what `evaluate` and `sampled_metrics` return, without those that only some runs have:
-  `component/*`, whose names only the rewards know, `costly` and `too_long`.
+  """Returns the names of what `evaluate` and `sampled_metrics` return, without the metrics of only
+  some runs: `component/*`, whose names only the rewards know, `costly` and `too_long`.
 
   Args:
     heldout_problems: of the run's own task; 0: none are evaluated.
@@ -56,7 +56,7 @@ def check(best: str, evaluation: EvaluationConfig, heldout_problems: int, reward
     reward: reward.name.
 
   Raises:
-    ConfigError: listing those that they log, or the keys that wait for an evaluation.
+    ConfigError: listing the metrics that they log, or the keys that wait for an evaluation.
   """
   name, _ = parsed(best)
   logged = metric_names(heldout_problems, evaluation)

@@ -25,7 +25,7 @@ class Rows:
   """Settings of a completion, for the samplers of training and evaluation.
 
   Attributes:
-    cfg: lengths, turns, and how many decode at once.
+    cfg: lengths, turns, and how many rows decode at the same time.
     group_size: completions of each prompt.
     stop_ids, pad_id: token ids of the task.
     environment: ends turns by tools or stop strings; None without either.
@@ -78,7 +78,7 @@ def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mes
 def on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
   """`prepare`, whose copy is then the one on this process's devices.
 
-  All processes make the copy together. From there each samples alone.
+  All processes make the copy together. After that each samples without the others.
   """
   if not parallel.spans_processes(mesh):
     return prepare
@@ -87,7 +87,7 @@ def on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
 
 
 def _copied(params: Params, mesh: Mesh) -> Params:
-  """Returns the parameters whole on each device of a mesh."""
+  """Returns the parameters, replicated on each device of a mesh."""
   return parallel.transfer(params, parallel.replicated(mesh))
 
 
@@ -178,7 +178,7 @@ def _engine_parts(rows: Rows) -> dict[str, Any]:
 
 
 def _row_environment(environment: Environment | None, problems) -> Environment | None:
-  """The environment of a batch, told its problems where it wants to know them."""
+  """Returns the environment of a batch; it gets the batch's problems if it has `for_rows`."""
   if problems is not None and hasattr(environment, "for_rows"):
     return environment.for_rows(problems)
   return environment

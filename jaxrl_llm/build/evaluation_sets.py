@@ -32,13 +32,13 @@ class EvaluationSet:
 
   Attributes:
     name: in `evaluation.sets`; empty for the held-out problems of the run's own task.
-    task: renders and judges the problems; its tokenizer is that of the run.
+    task: renders and judges the problems; its tokenizer is the run's.
     problems: at least one.
     cfg: what the task was made from.
-    rollout: the lengths of a completion and its prompt, what ends it, and how many are sampled at
-      once.
+    rollout: the lengths of a completion and its prompt, what ends it, and how many are sampled
+      together.
     seed: seed of the run.
-    samples, temperature: of its own; None: those of the run, or of the command that evaluates.
+    samples, temperature: of this set; None: as in the run, or in the command that evaluates.
   """
 
   name: str

@@ -38,7 +38,7 @@ Digests = dict[str, dict[str, str]]
 
 
 def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
-  """Refuses a run whose inputs are not those that it began with.
+  """Refuses a run whose inputs have changed since it started.
 
   Args:
     cfg: of the run, resolved.
@@ -65,7 +65,7 @@ def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
 
 
 def record(workdir: str | Path, now: Digests) -> None:
-  """Notes the inputs of a run that begins, of `digests`; those that are noted already stay as they
+  """Records the inputs of a run that starts, from `digests`; inputs recorded earlier stay as they
   are.
   """
   path = path_of(workdir) / FILE

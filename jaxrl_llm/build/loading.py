@@ -53,8 +53,8 @@ def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, 
 
 
 def _build(cfg: Config, devices=None) -> Built:
-  """`setup.build` without what only training reads: a warm start, whose demonstrations the task may
-  lack, and the choice of the best checkpoint, whose metric may be that of another set.
+  """Calls `setup.build` without what only training reads: a warm start, whose demonstrations the
+  task may lack, and the choice of the best checkpoint, whose metric may belong to another set.
   """
   changed = dataclasses.replace(
       cfg,
@@ -67,7 +67,8 @@ def _build(cfg: Config, devices=None) -> Built:
 
 
 def described(cfg: Config) -> dict[str, Any]:
-  """Returns the part of a config on which evaluation samples depend beside the sets; JSON-able."""
+  """Returns the part of a config on which evaluation samples depend, without the sets; JSON-able.
+  """
   return {
       "reward": to_dict(cfg.reward),
       "tool": to_dict(cfg.tool),

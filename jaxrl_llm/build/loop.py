@@ -83,8 +83,8 @@ class Schedule:
     rollouts: which completions are written and kept.
     profile: iterations that are traced.
     overlap: whether the next batch is sampled during the updates.
-    wait_for_updates: whether the loop waits for the updates before it samples, so that each time is
-      measured by itself; False where both run at once.
+    wait_for_updates: whether the loop waits for the updates before it samples, so that each is
+      timed separately; False where both run at the same time.
     title: title of the progress bar.
   """
 

@@ -44,8 +44,8 @@ class Sampler:
     sampling: temperature and vocabulary of the training rollouts.
     mesh: the devices that train; prompts are placed on those of this process, and rollouts come
       back to all of them.
-    rollout_mesh: the devices that sample: those of `mesh` in this process, unless mesh.rollout sets
-      some apart.
+    rollout_mesh: the devices that sample: those of `mesh` in this process, unless mesh.rollout
+      reserves some.
     environment: ends turns by tools or stop strings, in training and evaluation; None without
       either.
     prepare: copies parameters to `rollout_mesh` in the rollout's numerics and the layout of

@@ -36,8 +36,10 @@ def read_config(workdir: str | Path, devices=None,
   read on one device without optional libraries.
 
   Args:
-    devices: the devices at hand; None: all. Those that the run used for rollouts only are left out.
-    plugins: the plugins that may be imported: `run` for those that the run names, or their names.
+    devices: the devices at hand; None: all. Devices that the run used for rollouts only are left
+      out.
+    plugins: the plugins that may be imported: `run` for the plugins that the run names, or their
+      names.
 
   Raises:
     ConfigError: the folder is no run's, or its config names other plugins.
@@ -64,7 +66,8 @@ def read_config(workdir: str | Path, devices=None,
 
 def build_learner(workdir: str | Path, devices=None,
                   plugins: str = "") -> tuple[Config, Task, Learner]:
-  """The config, task and learner of a run, as `read_config` changes them. Nothing is to be closed.
+  """Returns the config, task and learner of a run, as `read_config` changes them. Nothing needs
+  closing.
 
   Raises:
     ConfigError: as `read_config`, or an input of the run is not what it was (inputs.py).

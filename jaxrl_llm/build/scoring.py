@@ -34,7 +34,7 @@ from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
 RECOMPUTED, BEHAVIOR, CURRENT = "recomputed", "behavior", "current"
 INTERPOLATED = "interpolated"
-OF_THE_LOSS = (CURRENT, INTERPOLATED)  # anchors that the loss makes of its own log-probs
+OF_THE_LOSS = (CURRENT, INTERPOLATED)  # anchors that the loss makes from its own log-probs
 
 
 class ScoreFn(Protocol):
@@ -74,7 +74,8 @@ class Scoring:
     part_count: parts of each reward that the advantage reads, as far as its weights say, at least
       1; 0: it reads none.
     sampling: temperature and vocabulary that rows are scored with.
-    stats: statistics that the anchor's pass finds beside the log-probs, for their readers.
+    stats: statistics that the anchor's pass computes in addition to the log-probs, for their
+      readers.
     score: the anchor's pass.
     columns: the passes of the columns that the run reads, by name.
     statistics: columns that are statistics of the anchor's pass, as (column, statistic).
@@ -174,9 +175,9 @@ def _with_teacher(teacher_index: jax.Array, index: int, values: jax.Array,
 
 
 def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:
-  """Shapes and dtypes of what `score_rollout` finds for abstract arguments, with parts of rewards
-  where the advantage reads them; `params` stand for the reference and the base, too, and for a
-  teacher in plans.
+  """Returns shapes and dtypes of what `score_rollout` returns for abstract arguments, with parts of
+  rewards where the advantage reads them; `params` also serve as the reference and the base, and as
+  a teacher in plans.
   """
   score = functools.partial(score_rollout, scoring, **options)
   rows, policies = rollout.length.shape[0], dict.fromkeys(POLICIES, params)
@@ -223,13 +224,13 @@ def anchor_columns(anchor: str, columns: dict[str, ColumnEntry]) -> tuple[tuple[
 
 
 def advantage_stats(cfg: AdvantageConfig) -> frozenset[str]:
-  """Returns the statistics of the anchor's pass that the advantage reads beside the log-probs."""
+  """Returns the statistics of the anchor's pass that the advantage reads, without the log-probs."""
   return advantages.needs(cfg) & {"sum_pi_squared", "values", "entropy"}
 
 
 def scored_stats(advantage: AdvantageConfig, statistics: tuple[tuple[str, str], ...],
                  restricted: bool) -> frozenset[str]:
-  """Statistics that the anchor's pass must find beside the log-probs.
+  """Returns the statistics that the anchor's pass must compute in addition to the log-probs.
 
   Args:
     statistics: of `anchor_columns`.
@@ -286,6 +287,6 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
     metered = TokenStats(stats.log_probs, in_support=stats.in_support)
   return scores.replace(
       sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy, own=metered,
-      # The pruned vocabulary matters only beside a recomputed anchor.
+      # The pruned vocabulary matters only with a recomputed anchor.
       in_support=stats.in_support if recomputed else None,
       current_log_probs=stats.log_probs if scoring.anchor in OF_THE_LOSS else None)

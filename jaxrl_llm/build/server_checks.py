@@ -47,7 +47,7 @@ def check(server: ServerConfig, rollout: RolloutConfig, vocabulary: VocabularyCo
 
 
 def _is_address(url: str) -> bool:
-  """Whether a text is an address of HTTP that can be asked."""
+  """Returns whether a text is a valid HTTP address."""
   try:
     parts = urllib.parse.urlsplit(url)
     host, port = parts.hostname, parts.port

@@ -33,7 +33,7 @@ def check(model: ModelConfig | None, rollout: RolloutConfig, evaluation: Evaluat
   Args:
     model: None: a checkpoint sets the shapes.
     heldout: problems.
-    staleness: copies of all parameters beside the current ones.
+    staleness: copies of all parameters in addition to the current ones.
 
   Raises:
     ConfigError: naming the largest of the keys that a need follows from, and both sizes.
@@ -112,7 +112,7 @@ def needs(m: ModelConfig | None, r: RolloutConfig, e: EvaluationConfig, heldout:
 
 
 def model_arrays(m: ModelConfig) -> list[tuple[str, int, dict[str, int]]]:
-  """As `needs`, of a network alone."""
+  """As `needs`, of only a network."""
   names = ["vocab_size", "width", "num_layers", "num_heads", "head_dim", "mlp_width"]
   names += ["num_experts", "expert_width"] if m.num_experts else []
   arrays = [("the parameters", parameter_count(m) * WORD,

@@ -130,7 +130,7 @@ def _initial_split(pretrained: str, seed: int, learner: Learner) -> Start:
   def trained_leaves(params, key):
     return trainable.split(params, parameters, key)[0]
 
-  # Adapters have a key of their own, so that they do not repeat the random numbers of parameters.
+  # Adapters have a separate key, so that they do not repeat the random numbers of parameters.
   key = jax.random.fold_in(jax.random.key(seed), ADAPTER_KEY)
   trained = jax.jit(trained_leaves, out_shardings=layout)(params, key)
   return Start(trained, trainable.frozen_of(params, parameters))

@@ -1,4 +1,4 @@
-"""The commented listing of keys: those that a config reads, or all."""
+"""The commented listing of keys: only the ones a config reads, or all."""
 
 import dataclasses
 from collections.abc import Iterator

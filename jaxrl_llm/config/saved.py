@@ -12,7 +12,7 @@ from jaxrl_llm.config.sections import Config
 from jaxrl_llm.fields import ConfigError, options
 from jaxrl_llm.registry import Choice
 
-OF_RUN = "run"  # in --plugins: those that the run's config names
+OF_RUN = "run"  # in --plugins: the plugins that the run's config names
 
 
 def read_saved(path: Path, fix: str) -> dict:

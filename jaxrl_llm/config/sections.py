@@ -39,7 +39,7 @@ from jaxrl_llm.registry import ADVANTAGES, Choice, Combination, Table
 
 STEPS, DEMONSTRATED = when("warm_start.steps"), (when("warm_start.steps"), when(".path"))
 MTP = when("has_mtp", text="a loss term of the module that predicts two tokens ahead")
-BIN_TILE, LONG_ROW = 128, 1024  # tokens; kernels of attention want long rows in whole tiles
+BIN_TILE, LONG_ROW = 128, 1024  # tokens; kernels of attention want long rows in full tiles
 SAMPLED = when("samples_heldout", text="evaluation.samples, or samples of a set, above 0")
 PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
@@ -282,8 +282,8 @@ class Config:
   def bin_tokens(self) -> int:
     """Returns the tokens of a bin that rows are packed into.
 
-    They are those of the longest row or, with shared prompts, of a group as far as it is within the
-    budget; in whole tiles where that is long.
+    They are the tokens of the longest row or, with shared prompts, of a group as far as it is
+    within the budget; rounded up to tiles where that is long.
     """
     tile = math.lcm(BIN_TILE if self.row_length >= LONG_ROW else 1, self.mesh.sequence)
     tiles = -(-self.row_length // tile)

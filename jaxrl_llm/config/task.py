@@ -1,6 +1,6 @@
 """The task, its rewards, its tool, and how a problem's text becomes a prompt.
 
-A key that only one task reads is defined beside that task, in tasks/.
+A key that only one task reads is defined next to that task, in tasks/.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""JAX's own kernels of attention in whole rows.
+"""JAX's own kernels of attention in full rows.
 
-Shapes and results are those of `blocked_attention.attend_blocks`. Of the libraries, JAX's kernels
+Shapes and results are as in `blocked_attention.attend_blocks`. Of the libraries, JAX's kernels
 serve grouped heads, segments and a backward pass on both TPU (splash) and GPU (triton) without
 another dependency; cuDNN's is the fastest on a GPU, but in JAX's public interface it knows only
 lengths, so that it does not serve packed rows. The kernels are imported where they are used: that
@@ -18,7 +18,7 @@ LARGEST_BLOCK = 512
 
 
 def splash(queries, keys, values, segments, interpret: bool = False):
-  """On a TPU. Head widths and lengths are padded with zeros to whole tiles.
+  """Attention on a TPU. Head widths and lengths are padded with zeros to full tiles.
 
   Args:
     interpret: runs the kernel's operations one by one on any device, for tests.

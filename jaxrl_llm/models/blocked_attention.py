@@ -1,9 +1,9 @@
-"""Attention of whole rows block by block: no array of [tokens, tokens] exists, at any length.
+"""Attention of full rows block by block: no array of [tokens, tokens] exists, at any length.
 
 The softmax is taken online: each query keeps the largest score so far, and rescales what it has
 summed when a block brings a larger one. The backward pass computes the scores of a block again from
-the logarithm of each query's sum. Blocks of keys after a block of queries are skipped, and so
-are those of other segments.
+the logarithm of each query's sum. Blocks of keys after a block of queries are skipped, and so are
+blocks of other segments.
 
 Source: arXiv 2205.14135.
 

@@ -39,7 +39,7 @@ class Int8Matrix(nnx.Module):
     """x @ matrix for x [R, S, D], [R, S, F] in the dtype of x; several axes of either are merged.
     """
     # The conversion of q does not depend on x. Without the barrier a compiler may move it out of
-    # the decode loop, and each step would then read a whole copy in the wider dtype.
+    # the decode loop, and each step would then read a full copy in the wider dtype.
     x, values = lax.optimization_barrier((x, self.values[...]))
     values = values.reshape(x.shape[-1], -1)
     scale = self.scale[...].reshape(-1)

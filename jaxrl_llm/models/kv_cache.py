@@ -47,7 +47,7 @@ class Prefix:
     values: [M, K, P, head_dim], in the cache's dtype.
     visible: [M, P] bool, True on the prompt's tokens, False on padding.
     rows: [M, G] int32, the rows that begin with each prompt; unused places hold any row.
-    prompt, lane: [B] int32, where row b stands in `rows`: rows[prompt[b], lane[b]] = b.
+    prompt, lane: [B] int32, where row b is in `rows`: rows[prompt[b], lane[b]] = b.
   """
 
   keys: Array
@@ -69,8 +69,8 @@ class KVCache:
     positions: [B, S] int32, position of each slot's token; meaningless where the slot is empty.
     segments: [B, S] int32, segment of each slot's token; 0 where the slot is empty.
     index: scalar int32, the next slot to write.
-    prefix: per layer the prompts that rows attend to beside their slots; None without shared
-      prompts, and always with scanned layers.
+    prefix: per layer the prompts that rows attend to in addition to their slots; None without
+      shared prompts, and always with scanned layers.
   """
 
   keys: tuple
@@ -221,7 +221,7 @@ def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[A
 def select_rows(cache: KVCache, other: KVCache, source: Int[Array, " B"]) -> KVCache:
   """Copies row source[b] of `other` over row b, except where source[b] is negative.
 
-  The result is that of `put_rows`, but rows may be sharded.
+  The result is as with `put_rows`, but rows may be sharded.
   """
 
   def copy(axes: _Axes, old: Array, new: Array) -> Array:

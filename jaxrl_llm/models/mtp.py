@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models.layers import RMSNorm, multiply, weight
 
-NAME = "mtp"  # the key of its parameters beside those of the trunk
+NAME = "mtp"  # the key of its parameters, next to the trunk's
 
 
 class MtpModule(nnx.Module):

@@ -17,7 +17,7 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
     llama3:  f_i (s + (1 - s) / factor)  with  s = clip((r - low) / (high - low), 0, 1)
              and r = original_length f_i / (2 pi), turns within the original context
     yarn:    f_i (s_i + (1 - s_i) / factor)  with  s_i = 1 - clip((i - low) / (high - low), 0, 1)
-             and low, high = i at which r is beta_fast, beta_slow, as whole numbers if `truncate`
+             and low, high = i at which r is beta_fast, beta_slow, as integers if `truncate`
 
   Args:
     size: width of a head.

@@ -62,7 +62,7 @@ def roles(params, cfg: ParametersConfig) -> Roles:
   """
   flat = flatten_dict(params)
   selected = _matches("patterns", cfg.patterns, flat)
-  # The module that predicts two tokens ahead begins at random, so it is trained whole.
+  # The module that predicts two tokens ahead is initialized at random, so all of it is trained.
   trunk = {keys: x for keys, x in flat.items() if keys[0] != mtp.NAME}
   adapted = _matches("lora_targets", cfg.lora_targets, trunk) if cfg.train == "lora" else ()
   head = _head(flat) if cfg.head_rows else None
@@ -108,7 +108,9 @@ def check(cfg: ParametersConfig, model) -> None:
 
 
 def _matches(field: str, patterns: tuple[str, ...], flat: dict) -> tuple[Keys, ...]:
-  """Leaves whose path a pattern matches in whole parts: `blocks/1` does not match blocks/10."""
+  """Returns the leaves whose path a pattern matches part by part: `blocks/1` does not match
+  blocks/10.
+  """
   matches = []
   for pattern in patterns:
     try:
@@ -252,7 +254,7 @@ def merge(trained, frozen, cfg: ParametersConfig):
 def make_merge(model, cfg: ParametersConfig, mesh, *, adapters: bool = True):
   """`merge` on a mesh, as a function of anything with `params` (trained) and `frozen`.
 
-  With `adapters` False it leaves the adapters out: the parameters that they stand on.
+  With `adapters` False it leaves the adapters out and returns the parameters underneath.
 
   Only the leaves that an adapter or trained rows change are computed; the others are the same
   arrays.

@@ -190,8 +190,9 @@ def _gather_columns(x, columns):
 def _rematerialised(cfg: ModelConfig, graph, constrain):
   """The block as a function of its state, with the rematerialisation that `cfg.remat` names.
 
-  `full` recomputes the whole block in the backward pass; `dots` keeps the products with weights and
-  recomputes the rest; `offload` is `full` with the block's input in the host's memory meanwhile.
+  `full` recomputes the entire block in the backward pass; `dots` keeps the products with weights
+  and recomputes the rest; `offload` is `full` with the block's input in the host's memory
+  meanwhile.
   """
 
   def run(state, x, positions, visible, layer, index):
@@ -253,8 +254,8 @@ class Model:
       segments: [R, S] int; 0 marks padding, which no token sees.
       cache: slots to write these tokens to and to read earlier ones from; None where `inputs` is
         all there is.
-      shared: an earlier segment of the row that each token sees beside its own, -1: none; None: no
-        token sees any. Not with a cache.
+      shared: an additional earlier segment of the row that each token attends to, -1: none; None:
+        no token does. Not with a cache.
     """
     return self.hidden_and_routing(params, inputs, positions, segments, cache=cache,
                                    shared=shared)[:2]
@@ -347,8 +348,7 @@ class Model:
     return states, lax.stop_gradient(head) if self.detached else head
 
   def embedding(self, params) -> Float[Array, "V D"]:
-    """The table whose rows are the inputs that tokens stand for: ids and embedding[ids] are the
-    same to `hidden`.
+    """Returns the embedding table: `hidden` gives the same result for ids and for embedding[ids].
     """
     return params["embedding"]
 

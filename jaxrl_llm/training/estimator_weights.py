@@ -13,9 +13,9 @@ from jaxrl_llm.types import Params, TrainBatch
 
 def with_estimator_weights(params: Params, batch, *, model: Model, cfg: StepConfig,
                            packing: Packing | None = None):
-  """The batch with `estimator_weights` [B, L] under the current policy, as constants, if the
-  estimator reads statistics of the full batch. Otherwise, and if it is no TrainBatch, the batch is
-  unchanged.
+  """Returns the batch with `estimator_weights` [B, L] under the current policy, as constants, if
+  the estimator reads statistics of the full batch. Otherwise, and if it is no TrainBatch, the batch
+  is returned unchanged.
 
   They come from a pass over the full batch (whole_batch.py).
   """

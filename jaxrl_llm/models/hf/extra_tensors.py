@@ -1,4 +1,4 @@
-"""Parameters that lie beside a checkpoint's safetensors, in files that only we read.
+"""Parameters stored next to a checkpoint's safetensors, in files that only we read.
 
 Other programs would take another safetensors file for a part of the network.
 """
@@ -18,14 +18,14 @@ FILES = (VALUE_HEAD, MTP)
 
 
 def is_beside(path: str) -> bool:
-  """Whether the parameter at this path is the value head, or of the module that predicts two tokens
-  ahead.
+  """Returns whether the parameter at this path is the value head, or of the module that predicts
+  two tokens ahead.
   """
   return path == "value_head" or path.startswith(f"{mtp.NAME}/")
 
 
 def save(directory: Path, leaves: dict[str, np.ndarray]) -> None:
-  """Writes the parameters, by path, in f32; those that a model lacks get no file."""
+  """Writes the parameters, by path, in f32; parameters that a model lacks get no file."""
   leaves = {path: x.astype(np.float32) for path, x in leaves.items()}
   if "value_head" in leaves:
     np.save(directory / VALUE_HEAD, leaves.pop("value_head"))

@@ -42,15 +42,15 @@ UNSET = (None, False, "", [], {})
 
 
 def is_adapter(directory: Path) -> bool:
-  """Whether a directory holds an adapter instead of a network."""
+  """Returns whether a directory holds an adapter instead of a network."""
   return (directory / CONFIG).exists()
 
 
 def candidate_bases(directory: Path) -> list[str]:
   """Returns the paths where the base of an adapter may be, the likeliest first.
 
-  They are that of adapter_config.json, from the current folder and beside the adapter, and the
-  adapter's own folder.
+  They are the path in adapter_config.json, relative to the current folder and to the adapter's
+  parent folder, and the adapter's own folder.
 
   Raises:
     CheckpointError: adapter_config.json is not readable or names no base.
@@ -125,7 +125,7 @@ def _changed_copies(copies: dict[str, np.ndarray], entries, params) -> list[str]
 
 
 def _read(directory: Path) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
-  """(the matrices A and B by module, weights that are stored whole by module)."""
+  """Returns (the matrices A and B by module, weights that are stored in full by module)."""
   file = directory / WEIGHTS
   if not file.exists():
     raise CheckpointError(f"{file} is not there. Fix: an adapter saved with safe serialization.")
@@ -161,7 +161,7 @@ def _check_plain(directory: Path, config: dict[str, Any]) -> None:
   if config.get("peft_type") not in PLAIN["peft_type"]:
     raise CheckpointError(f"{file}: peft_type = {config.get('peft_type')!r}: only 'LORA' is read. "
                           "Fix: merge it into its base with PEFT (merge_and_unload).")
-  # EVA chooses the first A and leaves W alone, so that its settings change nothing here.
+  # EVA chooses the initial A and does not change W, so that its settings change nothing here.
   free = FREE | ({"eva_config"} if config.get("init_lora_weights") == "eva" else set())
   unread = [f"{key} = {value!r}" for key, value in config.items()
             if key not in free and not _is_plain(key, value)]
@@ -179,7 +179,7 @@ def _check_plain(directory: Path, config: dict[str, Any]) -> None:
 
 
 def _is_plain(key: str, value) -> bool:
-  """Whether a key that matters has a value that adds nothing to W + scale B A."""
+  """Returns whether a key that matters has a value that adds nothing to W + scale B A."""
   unset = any(value is neutral or (value == neutral and type(value) is type(neutral))
               for neutral in UNSET)
   return unset or any(value == neutral and type(value) is type(neutral)

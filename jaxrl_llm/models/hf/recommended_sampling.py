@@ -11,7 +11,7 @@ SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 def position_limit(directory: Path) -> int | None:
   """The number of positions that a checkpoint is made for; None where config.json does not say.
 
-  YaRN's factor counts from the original length, also where max_position_embeddings was left alone.
+  YaRN's factor counts from the original length, also where max_position_embeddings was not changed.
   """
   raw = read_json(directory / "config.json")
   rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}

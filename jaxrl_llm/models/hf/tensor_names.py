@@ -21,7 +21,7 @@ VECTOR, PLAIN, TRANSPOSED = ((0,),), ((0,), (1,)), ((1,), (0,))
 PROJECTION_IN, PROJECTION_OUT, PROJECTION_BIAS = ((1, 2), (0,)), ((2,), (0, 1)), ((0, 1),)
 
 # Our path -> (name of the tensor, axes): of parameters outside the blocks, of any block, of a dense
-# MLP and of a mixture, where {} stands for the expert.
+# MLP and of a mixture, where {} is the expert.
 TOP = {
     "embedding": ("model.embed_tokens.weight", PLAIN),
     "final_norm/scale": ("model.norm.weight", VECTOR),
@@ -95,7 +95,8 @@ class Entry:
     cuts, sizes, inner_cuts = [], [], [slice(None)] * len(inner)
     for group in self.axes:
       start, stop = spans[group[0]]
-      # Of merged axes only the first is cut while reading; the others are read whole and cut below.
+      # Of merged axes only the first is cut while reading; the others are read in full and cut
+      # below.
       block = math.prod(inner[a] for a in group[1:])
       cuts.append(slice(start * block, stop * block))
       sizes += [stop - start, *(inner[a] for a in group[1:])]
@@ -112,7 +113,8 @@ def by_path(tree) -> dict[str, Any]:
 
 
 def tensor_table(model: Model) -> list[Entry]:
-  """An Entry for every parameter that checkpoints have, in file order; not those beside."""
+  """Returns an Entry for every parameter that checkpoints have, in file order; not the extra ones.
+  """
   cfg = model.config
   mixture = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
   entries = []

@@ -21,7 +21,7 @@ def holds_number(text: str) -> bool:
 
 
 def before_reason(text: str) -> str:
-  """Returns what stands before "because", "since", "if", "rather than"."""
+  """Returns the text before "because", "since", "if", "rather than"."""
   reason = _REASON.search(text)
   return text[:reason.start()] if reason else text
 

@@ -16,7 +16,7 @@ from jaxrl_llm.grading.variables import kept_variables, one_parameter, unindexed
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """Whether an answer is right, and the rung of the comparison that decided it.
+  """The verdict on an answer: whether it is right, and the rung of the comparison that decided it.
 
   Attributes:
     correct: also False if no verdict exists.

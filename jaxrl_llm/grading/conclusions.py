@@ -146,7 +146,7 @@ def _equation(text: str) -> Quantity | str | None:
     return after
   if after is None or isinstance(after, str) or (sign[0] != "=" and not equal(before, after)):
     return before
-  # "$18 / 9 hours = $2 per hour": the left side's unit is that of its last number.
+  # "$18 / 9 hours = $2 per hour": the left side has the unit of its last number.
   return after if equal(before, after) or before.value == after.value else HEDGE
 
 

@@ -13,7 +13,7 @@ from jaxrl_llm.grading.marks import unmarked
 from jaxrl_llm.grading.numerals import readable
 from jaxrl_llm.grading.quantities import Quantity, equal
 
-LONGEST = 2000  # characters behind a box that are read
+LONGEST = 2000  # characters after a box that are read
 MOST = 5  # corrections, the last ones, are looked at
 
 
@@ -37,7 +37,7 @@ def corrected(text: str) -> Quantity | None:
 
 
 def is_withdrawn(text: str, boxed: Quantity | None) -> bool:
-  """Returns whether the text behind the last box corrects it to another number.
+  """Returns whether the text after the last box corrects it to another number.
 
   Args:
     boxed: the number in the box, or None if it is no number.

@@ -15,7 +15,7 @@ MOST_MARKS = 20  # the last ones are looked at
 
 
 def after_thinking(text: str) -> str:
-  """Returns the text after the last `</think>`, or the whole text if it has no thinking block.
+  """Returns the text after the last `</think>`, or the full text if it has no thinking block.
 
   A thinking block that is never closed leaves nothing.
   """
@@ -61,7 +61,7 @@ def answer_boxes(text: str) -> list[str]:
 
 
 def without_boxes(text: str) -> str:
-  """Returns the text with every box taken out."""
+  """Returns the text with every box removed."""
   segments, position = [], 0
   for start, end, _ in _spans(text):
     segments.append(text[position:start])
@@ -70,7 +70,7 @@ def without_boxes(text: str) -> str:
 
 
 def behind_boxes(text: str) -> str:
-  """Returns the text behind the last box, empty without a box."""
+  """Returns the text after the last box, empty without a box."""
   spans = _spans(text)
   return text[spans[-1][1]:] if spans else ""
 
@@ -160,7 +160,7 @@ def unwrap(text: str, opener: re.Pattern) -> str:
 
 
 _BOX = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{")
-# A box that is opened, or the begun command at the end of a text that was cut off.
+# A box that is opened, or the incomplete command at the end of a text that was cut off.
 _OPENED = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{|\\f?bo(?:x(?:e(?:d)?)?)?\s{0,3}\Z")
 # TeX would box one token; authors mean all that follows. Words are no content.
 _BARE_BOX = re.compile(
@@ -172,6 +172,6 @@ _BETWEEN_BOXES = re.compile(
     r"|和|或|、){0,40}"
     r"|[\s$,;.()\\\]]{0,20}(?:\bor\b|\boder\b|\bou\b|或者?)(?! rather)(?:[ ,]{1,3}[A-Za-z']{1,12})"
     r"{0,4}[\s$,:()\\\[]{0,20}")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped whole
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped as one
 _MARK = re.compile(r"####|(?i:\bans(?:wer)?\b)\*{0,2}(?:\s{0,3}[:：=]|\s{1,3}is\b:?)"
                    r"|答案\s{0,3}[:：是为]")

@@ -1,7 +1,7 @@
 """The verdict on a completion: cheap comparisons first, algebra in a worker process last.
 
 `judge` may end in a `Question`, which a worker decides with math-verify (grading/verifier_pool.py).
-Where the answer stands is found in grading/extraction.py, numbers with units are read in
+The answer is located in grading/extraction.py, numbers with units are read in
 grading/quantities.py, formulas get one spelling in grading/latex.py and are compared in
 grading/comparisons.py.
 """
@@ -61,10 +61,10 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
 
   All kinds read the text after the thinking block. They compare
 
-    exact    the box's content, or without a box the whole text, up to white space.
+    exact    the box's content, or without a box the full text, up to white space.
     numeric  the box, which must be a number with at most a unit, or is left to algebra. Without a
              box, the number that the statement after the last mark of an answer ("####",
-             "answer:") concludes, else that of the last sentence with a number; see
+             "answer:") concludes, else the one of the last sentence with a number; see
              `conclusions.concluded`. 5% is 5 and 0.05; see `quantities.equal`.
     choice   a letter A to J; see `letters.letter`.
     math     the last box, or all boxes if the gold has as many answers; there must be one. As

@@ -18,7 +18,7 @@ from jaxrl_llm.grading.spellings import spelled
 def undecorated(text: str) -> str:
   r"""Returns the text without dollars, fonts, colours, sizes, markdown bold and a final stop.
 
-  Words in \text{...} keep it, so that units and names stay apart from variables.
+  Words in \text{...} keep it, so that units and names are not confused with variables.
   """
   text = _without(spelled(text), _PHANTOM)
   text = _SIZES.sub("", _SPACES.sub(" ", _NEGATIVE_SPACE.sub("", text)))
@@ -157,7 +157,7 @@ def _periodic(match: re.Match) -> str:
 
 
 def _words(text: str) -> str:
-  """Rewrites words that stand for a set or a number."""
+  """Rewrites words that mean a set or a number."""
   plain = unwrap(text, FONT).strip().casefold()
   if re.fullmatch(r"\\\{\s*\\\}|\\varnothing|\\emptyset|\\phi|(?:the )?empty set|null set", plain):
     return r"\emptyset"
@@ -246,7 +246,7 @@ _PHANTOM = re.compile(r"\\[hv]?phantom\s{0,3}\{")
 _COLOR = re.compile(r"\\color\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}")
 _TEXTCOLOR = re.compile(r"\\textcolor\s{0,3}(?:\[\w{1,20}\])?\{[\w!#.,-]{1,40}\}\s{0,3}\{")
 _DIFFERENCE = re.compile(r"(?<![^\W\d_])[a-z]{1,3}\s{0,3}-\s{0,3}[a-z]{1,3}(?![^\W\d_])")
-# 1,500\pi and 1,234x; a comma after a bracket may be that of a pair.
+# 1,500\pi and 1,234x; a comma after a bracket may belong to a pair.
 _THOUSANDS = re.compile(
     r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?\s{0,3}(?:\\(?:pi|sqrt)|[a-z]))")
 _LABEL = re.compile(

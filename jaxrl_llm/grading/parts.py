@@ -1,4 +1,4 @@
-r"""Formulas of which the checker would read a part and let it stand for all.
+r"""Formulas of which the checker would read only a part and take it for all.
 
 math-verify reads 5 in "\neq 5", in "n \mid 5", in "4 \to 5" and in "5\text{ or more}", loses the
 names of x=3, y=5 and takes {0,1} for (0,1). `comparable` lets two formulas through only if every

@@ -34,7 +34,7 @@ class Quantity:
 
 
 def quantity(text: str) -> Quantity | None:
-  r"""Returns the number that a whole text is, or None if it holds anything else.
+  r"""Returns the number that a text is, or None if it holds anything else.
 
   Signs of money, a percent sign, degrees, and a unit or words after it are allowed, up to 80
   characters.
@@ -100,10 +100,10 @@ def last_number(text: str) -> Fraction | None:
 
 
 def stated_number(text: str) -> Fraction | None:
-  r"""Returns the last number of a sentence if it stands alone there, or None.
+  r"""Returns the last number of a sentence if it is no part of a formula, or None.
 
-  A number that is part of a formula, such as the 3 of 2\sqrt{3}, x^2 or 5!, does not stand alone.
-  The exponent of a unit is none: "72 cm^2" is 72.
+  Numbers that are part of a formula are, for example, the 3 of 2\sqrt{3}, x^2 or 5!. The exponent
+  of a unit is none: "72 cm^2" is 72.
   """
   text = _UNIT_EXPONENT.sub(r"\1", text)
   number = _last(text)
@@ -185,7 +185,7 @@ def _unit(text: str, *, spaced: bool) -> str | None:
   """Returns a unit's text; None if what follows the number is no unit but continues a formula.
 
   Bare letters are a unit if it is known, or if they are words of three letters and more. A single
-  letter must stand apart: 5 m, and not 5m.
+  letter needs a space before it: 5 m, and not 5m.
 
   Args:
     spaced: whether a space is between the number and the text.

@@ -14,8 +14,8 @@ from jaxrl_llm.grading.latex import FONT
 def kept_variables(formula: str, other: str) -> str:
   r"""Returns a formula with its last one or two letters in braces, unless they are a unit.
 
-  They are a unit if it is known and stands apart, as in "2\sqrt{3} m", and if neither formula has
-  a variable. Where both are plain numbers, a unit need not stand apart: "3m".
+  They are a unit if it is known and has a space before it, as in "2\sqrt{3} m", and if neither
+  formula has a variable. Where both are plain numbers, a unit needs no space: "3m".
 
   Args:
     other: the formula to compare with.

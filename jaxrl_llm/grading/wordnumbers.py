@@ -9,8 +9,8 @@ import re
 def in_digits(text: str) -> str:
   r"""Returns "2 solutions" for "two solutions" and "\text{two solutions}"; other texts as they are.
 
-  Only a whole text that begins with a number in words is changed. "Two thirds", "one of them" and
-  "two or three" stay.
+  Only a text that begins with a number in words is changed. "Two thirds", "one of them" and "two or
+  three" stay.
   """
   match = _WORDED.fullmatch(text)
   if match is None:

@@ -10,8 +10,8 @@ def records(lines: Iterable[bytes], delimiter: str) -> Iterator[tuple[int, list[
   """Yields (number of the first line, fields), or in place of fields what is wrong with them.
 
   After a record that cannot be read, reading continues at the line after its first: a quote that
-  never closes costs one record and not the rest of the file. Fields have any length. Empty lines
-  are left out.
+  never closes costs one record and not all later ones. Fields have any length. Empty lines are left
+  out.
 
   Args:
     lines: with their ends; the first may begin with a byte order mark.

@@ -13,7 +13,7 @@ KNOWN_PROMPTS = 4096  # prompts of which it is kept whether they open a thought
 
 
 class Mistake(NamedTuple):
-  """A step of a completion that does not follow from what stands before it.
+  """A step of a completion that does not follow from the steps before it.
 
   Attributes:
     place: of its character in the completion, from 0.
@@ -68,7 +68,7 @@ class TaskBase:
 
   @property
   def has_demonstrations(self) -> bool:
-    """Whether every problem has a demonstration, so that a warm start is possible."""
+    """Returns whether every problem has a demonstration, so that a warm start is possible."""
     return True
 
   def render(self, problem: Problem) -> list[int]:

@@ -49,8 +49,8 @@ def is_adapter(directory: Path) -> bool:
 def candidate_bases(directory: Path) -> list[str]:
   """Returns the paths where the base of an adapter may be, the likeliest first.
 
-  They are the path in adapter_config.json, relative to the current folder and to the adapter's
-  parent folder, and the adapter's own folder.
+  They are the path in adapter_config.json, relative to the current folder, the adapter's folder and
+  its parent, and the adapter's own folder.
 
   Raises:
     CheckpointError: adapter_config.json is not readable or names no base.

@@ -145,7 +145,7 @@ class Names:
       number: of the row, which names it where it has no id.
 
     Raises:
-      ConfigError: an earlier row has the same id, and ids must be unique.
+      ConfigError: an earlier row has the same id where ids must be unique.
     """
     text = (fields.context, fields.prompt)
     if self._source.mapping.repeats:

@@ -49,7 +49,7 @@ def check_text(name: str, value: str) -> str:
 
 
 def scalar(row: dict, column: str) -> str:
-  """Returns a text or a number as text; a whole float loses its point (27.0 -> 27).
+  """Returns a text or a number as text; an integral float loses its point (27.0 -> 27).
 
   Raises:
     RowError: no such column, another type, nothing in it, or no finite number.
@@ -185,7 +185,7 @@ def split_messages(prompt) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 def role_and_content(number: int, message: dict) -> tuple[str, str]:
   """Returns (role, content) of a message. A system message may be empty, which is not the same as
-  none: templates put one of their own where there is none.
+  none: templates insert their own where there is none.
   """
   try:
     role = text(message, "role")

@@ -140,6 +140,8 @@ def main(sweep: Sweep, description: str) -> None:
   try:
     _check(sweep, flags, parser)
     cells = _select_cells(sweep, flags)
+    if flags.index is not None and not 0 <= flags.index < len(cells):
+      parser.error(f"--index={flags.index}: 0 to {len(cells) - 1}, see --list")
     if flags.verify:
       flags.runs.mkdir(parents=True, exist_ok=True)
       print(f"{flags.verify}: {verify(sweep, flags.verify, flags.runs)}")
@@ -214,5 +216,3 @@ def _check(sweep: Sweep, flags: argparse.Namespace, parser: argparse.ArgumentPar
     parser.error(f"--jobs={flags.jobs}: 1 or more")
   if flags.seeds < 0:
     parser.error(f"--seeds={flags.seeds}: 1 or more")
-  if flags.index is not None and not 0 <= flags.index < len(sweep.cells):
-    parser.error(f"--index={flags.index}: 0 to {len(sweep.cells) - 1}, see --list")

@@ -123,7 +123,7 @@ class Rollout:
 class TokenStats:
   """Statistics of the next-token distribution at given tokens; None where not asked for.
 
-  The shape is that of the tokens, [B, L] for whole rows. There column 0, which nothing precedes, is
+  The shape is the tokens' shape, [B, L] for full rows. There column 0, which nothing precedes, is
   0 (False); prompt and padding columns are either 0 (False) or meaningless.
 
   Attributes:
@@ -156,7 +156,7 @@ class AdvantageInputs:
   """Everything that an advantage may read. No [B, L] field is read where mask is False.
 
   Attributes:
-    rewards: [B] f32, of the whole row; not read where keep is False.
+    rewards: [B] f32, of the full row; not read where keep is False.
     mask: [B, L] bool, True on policy tokens.
     tokens: [B, L] int32.
     group_id: [B] int32, equal within a group; any integers, in any order.
@@ -170,9 +170,9 @@ class AdvantageInputs:
     correction_weights: [B, L] f32, 0 on rejected tokens; None where not given.
     turn_id: [B, L] int32, the policy's turn, counted from 1; 0 where mask is False. None where not
       given.
-    entropy: [B, L] f32, nats, of the anchor's distribution that the token was drawn from; None
+    entropy: [B, L] f32, nats, of the anchor's distribution that the token was sampled from; None
       where not given.
-    columns: [B, L] arrays by name, those that the advantage asks for (training/columns.py); None
+    columns: [B, L] arrays by name, the ones that the advantage reads (training/columns.py); None
       where it asks for none.
     reward_parts: [B, K] f32, the parts whose sum is the row's reward; not read where keep is False.
       None where not given.
@@ -231,14 +231,14 @@ class TrainBatch:
     returns: [B, L] f32, the critic's targets; 0 where mask is False. None without a critic.
     regularizer_weights: [B, L] f32, weights of the KL, entropy and value terms; 0 where mask is
       False. None where they are `loss_weights`.
-    estimator_weights: [B, L] f32, what a statistic of the whole optimizer batch gives each token
+    estimator_weights: [B, L] f32, what a statistic of the full optimizer batch gives each token
       (m2po). None where the estimator needs none.
     in_support: [B, L] bool, False where the token is outside the anchor's pruned vocabulary. None
       where all are inside.
-    bins: how the rows of a micro-batch are packed; None where each has a row of its own.
-    columns: arrays by name that lead with rows: those of training/columns.py that a loss term, the
-      estimator or an update transform asks for, not read where mask is False, and what a transform
-      adds for its term. None where nothing asks.
+    bins: how the rows of a micro-batch are packed; None where each has a separate row.
+    columns: arrays by name that lead with rows: the columns of training/columns.py that a loss
+      term, the estimator or an update transform asks for, not read where mask is False, and what a
+      transform adds for its term. None where nothing asks.
     at_anchor: [B] bool, the same on all rows: True in a rollout's first optimizer batch, where the
       policy still is the anchor. None where no column is of the anchor.
   """
@@ -308,7 +308,7 @@ class TrainState:
 class CarryingState(TrainState):
   """The TrainState of a run whose update transforms carry something from update to update.
 
-  It is a class of its own, so that the checkpoints of other runs stay as they are.
+  It is a separate class, so that the checkpoints of other runs stay as they are.
 
   Attributes:
     carried: by the name of the transform.
@@ -454,7 +454,7 @@ class Task(Protocol):
   """A source of problems and their verifier.
 
   Each method depends only on its arguments and the seed. With `updates.overlap` two threads use a
-  task at once, one for the next batch and one for evaluation, so whatever a task keeps between
+  task concurrently, one for the next batch and one for evaluation, so whatever a task keeps between
   calls must be thread-safe.
 
   Attributes:

@@ -52,7 +52,7 @@ class Settings:
     samples: per problem, at most 4096.
     temperature, top_p, top_k, min_p: see `types.Sampling`. Temperature 0 is greedy; one sample says
       it all then.
-    batch: rows sampled at once; changes speed and memory only.
+    batch: rows sampled together; changes speed and memory only.
     seed: seed of the samples.
   """
 

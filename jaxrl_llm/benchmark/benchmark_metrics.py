@@ -17,10 +17,10 @@ def summarize(lines: list[dict], seed: int = 0) -> dict[str, dict]:
   - maj@k: of the first k samples. Right answers are one group, the others are grouped by their
     text, and samples without an answer do not vote.
 
-  An unscored sample counts as wrong in all three; it votes for its answer. If there are any, beside
-  each stands the value of the scored samples alone, `avg@n (scored)`: problems with fewer than k of
-  them are left out of pass@k, and those without any of all three. Lengths are in tokens, the stop
-  token included; distinct answers are per problem.
+  An unscored sample counts as wrong in all three; it votes for its answer. If there are any, each
+  metric also has a value of only the scored samples, `avg@n (scored)`: problems with fewer than k
+  of them are left out of pass@k, and problems without any are left out of all three. Lengths are in
+  tokens, the stop token included; distinct answers are per problem.
   """
   samples = [line["samples"] for line in lines]
   metric_values, scored, plain = _at_k(samples), _at_k(samples, scored=True), _plain(samples)
@@ -40,8 +40,8 @@ class _Values(NamedTuple):
 
 
 def _at_k(samples: list[list[dict]], scored: bool = False) -> dict[str, _Values]:
-  """avg@n, pass@k and maj@k of each problem's samples, or of the scored ones alone; NaN for a
-  problem that has too few.
+  """Returns avg@n, pass@k and maj@k of each problem's samples, or of only the scored ones; NaN for
+  a problem that has too few.
   """
   def scored_samples(row: list[dict]) -> list[dict]:
     return [s for s in row if not scored or s["unscored_reason"] is None]

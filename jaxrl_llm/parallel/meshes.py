@@ -63,7 +63,8 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
 
 
 def of_process(mesh: Mesh) -> Mesh:
-  """Returns the devices of `mesh` that are in this process, as a mesh; all of them if it is alone.
+  """Returns the devices of `mesh` that are in this process, as a mesh; all of them if it is the
+  only process.
 
   Raises:
     ConfigError: devices that share rows are in several processes.
@@ -142,9 +143,9 @@ def _split_devices(cfg: MeshConfig, devices) -> tuple[list, list]:
 def _mesh(devices, shape: tuple[int, ...]) -> Mesh:
   """Returns a mesh whose neighbours are neighbours in the machine's network, as far as it has one.
 
-  Several slices are joined by a network that is much slower than that inside one, so that only
-  `data` goes across. Devices that are a part of a slice have no such order, and stay in that of the
-  list.
+  Several slices are joined by a network that is much slower than the network inside one, so that
+  only `data` goes across. Devices that are a part of a slice have no such order, and stay in the
+  list's order.
 
   Raises:
     ConfigError: `data` does not divide over the slices.

@@ -21,7 +21,7 @@ HELLO, BEGIN, DONE, FAILED, ENDED = "hello", "begin", "done", "failed", "ended"
 
 
 class AbsentError(RuntimeError):
-  """Not all processes of the run have come in time; the message names those that are missing."""
+  """Not all processes of the run have come in time; the message names the missing ones."""
 
 
 class RollCall:
@@ -182,7 +182,9 @@ class _Peer:
       pass
 
   def hear(self, timeout: float | None = None) -> tuple[str, str] | None:
-    """Returns (kind, text) of the next message; None if the connection ended or said nonsense."""
+    """Returns (kind, text) of the next message; None if the connection ended or the message is
+    invalid.
+    """
     self._connection.settimeout(timeout)
     try:
       kind, text = json.loads(self._lines.readline(4096))

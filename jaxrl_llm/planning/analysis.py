@@ -39,7 +39,7 @@ class Program:
     runs: in an iteration, at most.
     trips: of its loops whose trips depend on data, at most, in the program's order.
     model_flops: operations of one run that the method needs, on all devices.
-    held: bytes of one device that the run holds meanwhile, beside the arguments.
+    held: bytes of one device that the run holds meanwhile, in addition to the arguments.
     cache_inside: bytes of the temporaries that are the cache.
     head: (width, vocabulary) of the model.
     needs: bytes of one device that a token step cannot but read: weights, and the cache of the
@@ -91,7 +91,9 @@ class Roofline:
 
   @property
   def binds(self) -> str:
-    """The resource that takes longest; of the device's own, that of most seconds in turn."""
+    """Returns the resource that takes longest; among the device's own, the one with most seconds in
+    turn.
+    """
     links = max(self.interconnect, self.network)
     if links == self.seconds:
       return "network" if self.network > self.interconnect else "interconnect"
@@ -143,7 +145,7 @@ class Analysis:
 
   @property
   def total(self) -> int | None:
-    """Needed bytes and what the run holds beside them; None if unknown."""
+    """Returns needed bytes plus what else the run holds; None if unknown."""
     return None if self.needed is None else self.needed + self.program.held
 
 
@@ -226,7 +228,7 @@ class _Place:
 
 
 def _total_work(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:
-  """A whole run."""
+  """Returns the work of a full run."""
   operations = collections.defaultdict(float, once.flops)
   moved = collections.defaultdict(Moved, once.collectives)
   passed, turns = once.traffic, once.in_turn

@@ -123,7 +123,7 @@ def _transfer(kind: str, size: int, instruction: hlo.Instruction, of: tuple[int,
                   default=1)
   if reached == 1:
     return Moved(1.0, size, wire)
-  # Inside a slice first, so that each of its devices sends its part of the whole across.
+  # Inside a slice first, so that each of its devices sends its part across.
   share = size * reached / len(members) if kind != "collective-permute" else size
   return Moved(1.0, size, wire, _per_byte(kind, reached) * share)
 

@@ -162,7 +162,7 @@ def decode_bytes(config: ModelConfig, weight_bytes: int, rows: int, filled: int,
   """Returns the bytes that decode steps must read: all weights in each, and the live columns.
 
   Args:
-    weight_bytes: of the sampler's copy. An embedding that is no head is not read whole.
+    weight_bytes: of the sampler's copy. An embedding that is no head is not read in full.
     filled: columns of the cache before the first step; each step fills another one and reads it.
   """
   per_column = model_flops.cache_bytes(config, rows, 1, kv_cache.dtype(config).itemsize)
@@ -178,7 +178,7 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
   """Times the engine's chunk of decode steps that fill the last columns of a cache.
 
   Returns:
-    With `bandwidth_share`: seconds at the published bandwidth over those that were measured. It
+    With `bandwidth_share`: seconds at the published bandwidth over measured seconds. It
     is None on an unknown device.
   """
   num_live = context - sizes.chunk

@@ -16,7 +16,7 @@ from jaxrl_llm.planning import kernels
 # Kinds of operations. Products are the part that the matrix units do.
 WEIGHTS, ATTENTION, HEAD, KERNEL = "weights", "attention", "head", "kernel"
 ELEMENTWISE, SORT = "elementwise", "sort"
-READ_AGAIN = "bytes read again"  # no operations: what kernels read beside each operand once
+READ_AGAIN = "bytes read again"  # no operations: what kernels read in addition to each operand once
 PRODUCTS = (WEIGHTS, ATTENTION, HEAD, KERNEL)
 
 # Primitives that move or relabel numbers without computing any.
@@ -61,10 +61,10 @@ def products(by_kind: dict[str, float]) -> float:
 def count(jaxpr: core.ClosedJaxpr, head: tuple[int, int] | None = None) -> Flops:
   """Counts a traced program, `jax.jit(f).trace(...).jaxpr`.
 
-  Products with batch axes are `attention`; of the others, those that read or make a matrix of the
-  shape `head` (width, vocabulary) are `head` and the rest `weights`. Kernels of attention are
-  `kernel` by formula (kernels.py), other Pallas kernels with every block of their grid. A
-  conditional counts as its branch with the most operations.
+  Products with batch axes are `attention`; of the others, products that read or make a matrix of
+  the shape `head` (width, vocabulary) are `head`; all further ones are `weights`. Kernels of
+  attention are `kernel` by formula (kernels.py), other Pallas kernels with every block of their
+  grid. A conditional counts as its branch with the most operations.
   """
   counter = _Counter(head)
   counter.jaxpr(jaxpr.jaxpr, 1.0, counter.once, False)
@@ -159,8 +159,8 @@ def _open(jaxpr: Any):
 
 
 def _inner_jaxprs(name: str, params: dict):
-  """Jaxprs that an equation runs once. A function with a derivative of its own has several
-  parameters, of which only the plain function runs here.
+  """Jaxprs that an equation runs once. A function with a custom derivative has several parameters,
+  of which only the plain function runs here.
   """
   if name in ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"):
     yield _open(params.get("call_jaxpr", params.get("fun_jaxpr")))

@@ -1,7 +1,7 @@
 """Reads a compiled program's text: instructions by computation, and how often each one runs.
 
-A loop's body stands in the text once. Its trips are written beside it (`known_trip_count`, CPU and
-GPU) or follow from its condition (TPU), unless the condition depends on data.
+A loop's body is in the text once. Its trip count is given with it (`known_trip_count`, CPU and GPU)
+or follows from its condition (TPU), unless the condition depends on data.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Instruction:
     return sum(buffer.size for buffer in self.buffers)
 
   def attribute(self, key: str) -> str | None:
-    """The name that stands after `key=`, or None."""
+    """Returns the name after `key=`, or None."""
     match = re.search(rf"\b{key}=(%?[\w.\-]+)", self.attributes)
     return match[1] if match else None
 
@@ -202,7 +202,7 @@ def _loop_condition(module, computation, instruction, arguments):
   """(index of the counter, bound or its index, 1 if the bound is reached) of a condition, or None.
 
   Args:
-    arguments: what a called computation's parameters stand for.
+    arguments: the arguments that a called computation's parameters get.
   """
   if instruction.opcode == "fusion":
     operands = [_value(computation, name, arguments) for name in instruction.operands]

@@ -1,9 +1,9 @@
 """Seconds of a program whose instructions run one after the other.
 
-Each instruction takes the larger of its products at the chip's peak and of its traffic at the
-memory's, so that traffic overlaps only with the products of its own instruction.
-Transfers that the compiler starts and ends apart (`copy-start`, `all-gather-start`) run beside
-others and take no turn.
+Each instruction takes the longer of two times: its products at the chip's peak, and its traffic at
+the memory's. Traffic therefore overlaps only with the products of the same instruction.
+Asynchronous transfers (`copy-start`, `all-gather-start`) overlap with other instructions and take
+no turn.
 """
 
 import dataclasses

@@ -22,7 +22,7 @@ _PRODUCTS = {
 
 
 class Cost(NamedTuple):
-  """Operations of a call, and bytes that it reads beside each operand once."""
+  """Operations of a call, and bytes that it reads in addition to each operand once."""
 
   operations: float
   read_again: float

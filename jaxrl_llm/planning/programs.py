@@ -20,7 +20,7 @@ def iteration_programs(planned: Planned, names: tuple[str, ...] = (),
   """Returns the programs of an iteration in the order in which they run.
 
   Args:
-    names: those that are wanted; empty: all.
+    names: of the wanted programs; empty: all.
     mean_length: of completions, over their limit (`lengths.shares`).
 
   Raises:
@@ -45,7 +45,7 @@ def _step(planned: Planned, mean_length: float) -> Program:
   rows = planned.sizes.rows // updates.optimizer_batches
   packing, trips, tokens = _packed(planned, rows, mean_length)
   resident = _start_bytes(planned) + (updates.optimizer_batches - 1) * bytes_of(planned.batch)
-  # Some estimators and some update transforms go over the whole batch first.
+  # Some estimators and some update transforms go over the full batch first.
   weighs = estimators.spec(learner.cfg.loss.estimator.name).batch_statistics
   passes = 1 + weighs + sum(x.passes for x in transforms.active(learner.cfg).values())
   return Program(

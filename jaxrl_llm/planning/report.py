@@ -135,7 +135,7 @@ def _work_rows(analyses) -> list[list[str]]:
 
 
 def _ends(works: tuple[Work, ...]) -> list[tuple[int, Work]]:
-  """The first and the last, because windows differ by their cache alone."""
+  """Returns the first and the last, because windows differ only by their cache."""
   numbered = list(enumerate(works))
   return numbered if len(numbered) < 3 else [numbered[0], numbered[-1]]
 

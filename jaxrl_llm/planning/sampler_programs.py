@@ -1,4 +1,4 @@
-"""The sampler's programs: the hand-over of parameters, and one whole generation or, with
+"""The sampler's programs: the hand-over of parameters, and one full generation or, with
 `rollout.slots`, the engine's.
 """
 

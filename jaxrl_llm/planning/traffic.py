@@ -86,7 +86,8 @@ def _bytes_read_inside(module, computation: hlo.Computation, name: str, size: in
 
 
 def _only_bitcasts(module, user: hlo.Instruction) -> bool:
-  """Whether an instruction is a fusion that gives its operand back, as TPU compilers nest them.
+  """Returns whether an instruction is a fusion that returns its operand, as TPU compilers nest
+  them.
 
   What is read of the operand is then what its users read.
   """

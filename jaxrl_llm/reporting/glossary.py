@@ -3,8 +3,8 @@
   python -m jaxrl_llm.reporting.glossary
   python -m jaxrl_llm.reporting.glossary rollout/
 
-A `*` in a name stands for a number or for a part that the meaning explains. An estimator of your
-own may log metrics of its own: name them estimator/*.
+A `*` in a name is a number or a part that the meaning explains. Your own estimator may log its own
+metrics: name them estimator/*.
 """
 
 import fnmatch

@@ -68,7 +68,7 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
 
   Args:
     workdir: the run's folder.
-    status: how the run stands, in words.
+    status: of the run, in words.
 
   Raises:
     RunError: the run or its samples cannot be read.

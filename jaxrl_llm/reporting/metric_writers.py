@@ -51,7 +51,7 @@ class MetricWriter:
 
   Args:
     directory: the run's folder.
-    config: the whole config, nested.
+    config: the full config, nested.
     numbers: an instance of the hyperparameters of all chosen writers.
   """
 
@@ -67,7 +67,7 @@ class MetricWriter:
     raise NotImplementedError
 
   def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
-    """Called once, before the first `write`, with what the run has logged so far and still stands:
+    """Called once, before the first `write`, with what the run has logged so far and still counts:
     (iteration, values) in order; empty for a new run. Later iterations are logged again.
     """
 
@@ -186,7 +186,7 @@ class OnlineWriter(MetricWriter):
     _client(cls.name)
 
   def begin(self, package, run_id: str):
-    """Returns the client's run, new or gone on with, which has `log(values, step)` and `finish()`.
+    """Returns the client's run, new or continued, which has `log(values, step)` and `finish()`.
     """
     raise NotImplementedError
 
@@ -268,7 +268,7 @@ class Copies:
   Args:
     choice: the config's section `writer`.
     directory: the run's folder.
-    config: the whole config, nested.
+    config: the full config, nested.
   """
 
   def __init__(self, choice: Choice, directory: Path, config: dict[str, Any]):

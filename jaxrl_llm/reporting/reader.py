@@ -68,7 +68,7 @@ class RunFolder:
 
 
 def read_rollouts(path: str) -> list[dict[str, Any]]:
-  """Returns the rows of a file of rollouts, with the arrays beside it.
+  """Returns the rows of a file of rollouts, with the arrays of the file next to it.
 
   Raises:
     RunError: one of the two is missing or damaged, or they do not belong together.
@@ -103,7 +103,7 @@ def _with_arrays(row: dict[str, Any], path: str, number: int) -> dict[str, Any]:
 
 
 def _columns(path: str, marks: set[str]) -> dict[str, list[np.ndarray]]:
-  """The arrays beside a file of facts.
+  """Returns the arrays stored next to a file of facts.
 
   Args:
     marks: what its lines say of them, see `token_columns.mark`.

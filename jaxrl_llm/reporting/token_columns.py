@@ -1,4 +1,4 @@
-"""Per-token columns of completions as the content of a file of arrays, beside the file of facts.
+"""Per-token columns of completions as the content of a file of arrays, next to the file of facts.
 
 Parquet with zstd where pyarrow is installed, else npz. Both hold the arrays of a column one after
 the other, and their lengths; numbers are exact to the bit, and equal columns give equal bytes.
@@ -113,8 +113,8 @@ def _read_parquet(content: bytes) -> Flat:
 
 def _npz(flat: Flat) -> bytes:
   """Members `column.lengths`, and `column.dtype.place`: as in `_parquet`, the bytes of one place of
-  all numbers lie together, the lowest first. Those that repeat, of ids and exponents, are deflated;
-  of bools there is a bit each.
+  all numbers lie together, the lowest first. Bytes that repeat, of ids and exponents, are deflated;
+  each bool is one bit.
   """
   out = io.BytesIO()
   with zipfile.ZipFile(out, "w") as file:

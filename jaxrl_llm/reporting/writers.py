@@ -106,7 +106,7 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
     iteration: names the file.
     rows: JSON-able, but for numpy arrays. Those of one axis in all rows are exact; floats of others
       keep `DIGITS` significant digits.
-    part: (which process, of how many) the rows are of; each process writes files of its own.
+    part: (which process, of how many) the rows are of; each process writes separate files.
   """
   path = rollout_path(workdir, iteration, part)
   path_of(path).parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def _open_after_last_line(path: str):
 
 
 def _is_object(line: bytes) -> bool:
-  """Whether a line without its line break is an object all the same."""
+  """Returns whether a line without its line break is a JSON object all the same."""
   try:
     return isinstance(json.loads(line), dict)
   except ValueError:

@@ -28,7 +28,7 @@ _PROCESS = flags.DEFINE_integer("process", None, "With several processes: which 
 _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
                            "Seconds in which all processes must have come.")
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
-# That of a run which came to an end before its last iteration, and would again.
+# The exit status of a run which ended before its last iteration, and would again.
 ENDED_EARLY = 3
 NO_BACKEND = "Unable to initialize backend"  # of JAX, followed by the reason
 
@@ -91,7 +91,8 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
 
 
 def with_fix(error: Exception) -> str:
-  """Returns an error's text; that of the operating system names a path, and here a fix, too."""
+  """Returns an error's text; for errors of the operating system, which name a path, a fix is added.
+  """
   text = str(error)
   if not isinstance(error, OSError) or error.filename is None or "Fix: " in text:
     return text
@@ -99,7 +100,7 @@ def with_fix(error: Exception) -> str:
 
 
 def _no_repetition(record) -> bool:
-  """Whether a log record is none of Orbax about the metadata of a checkpoint that cannot be read:
+  """Returns False for Orbax's log records about the metadata of a checkpoint that cannot be read:
   the run's own warning or error names that checkpoint and the cause, in one line.
   """
   return not record.pathname.endswith("orbax/checkpoint/_src/metadata/checkpoint.py")

@@ -84,12 +84,12 @@ def _dealt(local_groups: RolloutBatch, counts: list[list[int]], groups: int,
            group_size: int) -> RolloutBatch:
   """This process's share of the first `groups` groups of all processes.
 
-  Groups are in the order of their draws, and of the processes in a draw, so that which ones are
-  taken does not depend on how many processes there are.
+  Groups are in the order of their rounds of sampling, and of the processes in a round, so that the
+  choice does not depend on the number of processes.
 
   Args:
-    local_groups: this process's groups, in the order of the draws.
-    counts: of the groups of each process, for each draw.
+    local_groups: this process's groups, in the order of the rounds.
+    counts: of the groups of each process, for each round.
   """
   owner = np.concatenate([np.repeat(np.arange(len(draw)), draw) for draw in counts])
   nth = np.zeros_like(owner)  # which of its owner's groups each one is

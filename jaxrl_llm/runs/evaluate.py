@@ -49,7 +49,7 @@ def evaluate(heldout: EvaluationSet, sampler: Sampler, params: Params, *,
   Args:
     heldout: the problems; their metrics are named eval/<name of the set>/accuracy and so on.
     params: as the model reads them.
-    piece: rows computed at once, which bounds the memory and changes nothing else; None: the rows
+    piece: rows computed together, which bounds the memory and changes nothing else; None: the rows
       of an iteration.
   """
   begin, problems = _local_problems(heldout.problems)
@@ -80,7 +80,7 @@ def sampled_metrics(heldout: EvaluationSet, sampler: Sampler, params: Params, it
   `pass@n_scored` leave out these samples, and problems without any verdict.
 
   Args:
-    heldout: n is its `samples`, or else that of `evaluation`; so is the temperature.
+    heldout: n is its `samples`, or else `evaluation.samples`; so is the temperature.
     piece: as in `evaluate`.
   """
   samples = evaluation.samples if heldout.samples is None else heldout.samples
@@ -128,7 +128,7 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Dr
     prompts: B rows on the host, of this process. A row's noise depends on (key, row id) only, not
       on its piece.
     draw: key and sampling.
-    piece: rows at once, rounded up to divide over the devices that hold rows.
+    piece: rows of one call, rounded up to divide over the devices that hold rows.
     problems: one per row, for an environment that reads them; None: unknown.
 
   Returns:

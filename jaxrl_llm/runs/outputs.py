@@ -198,7 +198,7 @@ class RunRecords(Records):
     outputs.save(0, run.saved())
 
   def _terminated(self) -> bool:
-    """Whether a signal is to end the run, in any process."""
+    """Returns whether a signal must end the run, in any process."""
     signals = self._outputs.signals
     signals.check()
     if not self._loop.source.multi_process:
@@ -310,6 +310,6 @@ def warn_of_few(metrics: dict[str, float], iteration: int, warned: set[str]) -> 
 
 
 def _postfix(values: dict[str, float], accuracy: str) -> str:
-  """Returns the text beside the progress bar."""
+  """Returns the text next to the progress bar."""
   return (f"reward {values['reward/mean']:.3f}, accuracy {accuracy}, "
           f"{values['time/tokens_per_second']:.0f} tokens/s, {values['time/peak_memory']:.1f} GiB")

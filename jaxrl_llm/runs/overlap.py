@@ -1,4 +1,4 @@
-"""The next iteration's rollouts in a thread of their own, while this iteration trains.
+"""The next iteration's rollouts in a separate thread, while this iteration trains.
 
 A rollout batch is a pure function of (parameters, cursor, seed). With `updates.staleness` >= 1 its
 parameters exist before the updates of the iteration before, so sampling early changes no result,
@@ -63,8 +63,8 @@ class Ahead:
     """Begins to sample the next batch.
 
     If one program samples on the devices that train, it is enqueued before this returns, so it runs
-    before the updates, and its verification beside them. The engine's chunks and the repetitions of
-    dynamic sampling come between the updates as it happens.
+    before the updates, and its verification at the same time as the updates. The engine's chunks
+    and the repetitions of dynamic sampling come between the updates as it happens.
 
     Args:
       params, step: the sampling policy, in arrays that nothing donates.

@@ -52,7 +52,7 @@ class Phases:
     self._last = now
 
   def wait(self, array: jax.Array) -> None:
-    """Waits for the updates, which end with this array, and counts the time as theirs.
+    """Waits for the updates, which end with this array, and counts the time for the updates.
 
     Otherwise it would count for whatever needs the parameters next: rollouts or an evaluation.
     """
@@ -62,7 +62,7 @@ class Phases:
   def iterated(self, values: dict[str, float]) -> None:
     """Counts the time of `iterate`: rollouts and verification as measured there, the rest as the
     update's. Of rollouts that were sampled ahead, only the time that the loop waited counts.
-    Repeated draws of dynamic sampling count as rollouts with their verification.
+    Repeated rounds of dynamic sampling count as rollouts with their verification.
     """
     now = time.perf_counter()
     rollout = values.get("time/waited", values["time/rollout"])

@@ -49,7 +49,7 @@ class Progress:
   def evaluated(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
     """Takes an evaluation, and refreshes the report if enough time has passed since the last time.
 
-    That of iteration 0 is shown by `first_report`, after the first iteration.
+    The evaluation of iteration 0 is shown by `first_report`, after the first iteration.
 
     Args:
       iteration: after which it was made; 0: after the warm start.

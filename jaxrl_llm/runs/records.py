@@ -190,12 +190,12 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
                  anchor: np.ndarray | None, rewards: np.ndarray, keep: np.ndarray) -> list[dict]:
   """A record of each row: JSON-able facts, and per-token arrays of the row's `length` tokens.
 
-  `policy_step` is that of the last token that the policy sampled. `reward` is the verifier's;
-  `trained_reward` and `keep` are what the update read, after shaping.
-  If any row is of several policies, rows also have `policy_steps`, per token, 0 outside the mask.
-  Rows with turns also have `void`, and `turn_id` per token, which is 0 outside the policy's turns.
-  Rows of a verifier have the `rung` that decided (tasks/comparisons.Verdict).
-  Rows whose reward was added up have its `components` by name, before their weights.
+  `policy_step` is the step of the last token that the policy sampled. `reward` is the verifier's;
+  `trained_reward` and `keep` are what the update read, after shaping. If any row is of several
+  policies, rows also have `policy_steps`, per token, 0 outside the mask. Rows with turns also have
+  `void`, and `turn_id` per token, which is 0 outside the policy's turns. Rows of a verifier have
+  the `rung` that decided (tasks/comparisons.Verdict). Rows whose reward was added up have its
+  `components` by name, before their weights.
 
   Args:
     problems: one per group.
@@ -250,6 +250,6 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
 
 
 def _several_policies(rollout: Rollout) -> bool:
-  """Whether several policies sampled any of the rows."""
+  """Returns whether several policies sampled any of the rows."""
   last = rollout.policy_step.max(1, keepdims=True)
   return bool(np.any(rollout.mask & (rollout.policy_step != last)))

@@ -45,7 +45,7 @@ class Dispatched:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutBatch:
-  """Whole groups with their verdicts; on the host are those of this process.
+  """Complete groups with their verdicts; arrays on the host hold this process's groups.
 
   Attributes:
     problems: one per group of this process.

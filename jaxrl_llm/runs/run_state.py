@@ -72,7 +72,7 @@ def first_state(learner: Learner, start: Start) -> RunState:
 
   state = jax.jit(init, out_shardings=_layout(learner))(start.params)
   stale = tuple(_snapshot(state) for _ in range(learner.updates.staleness))
-  # Cursors count from 1. In flight, the first batch stands for what an iteration before would have
+  # Cursors count from 1. In flight, the first batch replaces what an iteration before would have
   # left.
   unfinished, cursor = (_unfinished(learner), 2) if learner.updates.in_flight else (None, 1)
   return RunState(state.replace(frozen=start.frozen), cursor,
@@ -103,9 +103,9 @@ def abstract_saved(learner: Learner) -> dict:
 
 
 def _unfinished(learner: Learner) -> Unfinished:
-  """The completions of the task's first batch, none of which is begun.
+  """Returns the completions of the task's first batch, none of which is started.
 
-  What follows a completion's tokens is never read, so any id may stand there.
+  What follows a completion's tokens is never read, so any id may be there.
   """
   rollout = learner.rollout
   return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)

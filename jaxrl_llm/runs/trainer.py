@@ -50,7 +50,7 @@ class OutputSettings(NamedTuple):
     sets: what is evaluated.
     writer, checkpoint: sections of the config.
     patience: evaluations without a better one after which the run ends; 0: it never ends early.
-    values: the whole config, as metric writers note it.
+    values: the full config, as metric writers record it.
   """
 
   directory: Path

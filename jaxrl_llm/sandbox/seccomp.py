@@ -1,4 +1,4 @@
-"""A filter on system calls: programs get an error for those that reach beyond their sandbox.
+"""A filter on system calls: programs get an error for calls that reach beyond their sandbox.
 
 Only the standard library is used, because the worker processes load this file by its path, without
 the package. The filter is a classic BPF program that the kernel runs at each system call; it is
@@ -8,7 +8,7 @@ The libraries' files are the host's, and all sandboxes see the same ones. So cal
 which a program learns who uses such a file (watches, leases, what the page cache holds), tells
 another sandbox something through it (a futex in a shared mapping), or makes the host wait (leases,
 a dropped page cache); and calls that change limits, priority or processors of another process,
-which a program without a user of its own could do to the process that starts the next programs.
+which a program without a separate user could do to the process that starts the next programs.
 
 It leaves open what programs of tests and data use, even where two sandboxes could notice each other
 by it: locks by fcntl, which sqlite3 needs, also of the libraries' files; and the sockets of the
@@ -72,7 +72,7 @@ FCNTL, FCNTLS = (72, 25), (1024, 1025, 1026)  # F_SETLEASE, F_GETLEASE, F_NOTIFY
 OF_PROCESS = {"prlimit64": (302, 261), "sched_setaffinity": (203, 122),
               "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
               "sched_setattr": (314, 274)}
-# Calls with a kind and a number: (numbers of the call, the kind that stands for a process).
+# Calls with a kind and a number: (numbers of the call, the kind that means a process).
 OF_KIND = {"setpriority": ((141, 140), 0), "ioprio_set": ((251, 30), 1)}
 # A wake of a futex that is not private counts who waits, in any process that maps the file. Waits
 # are permitted, because threads are joined so.

@@ -1,9 +1,9 @@
 """Folders in a bucket of Cloud Storage: paths that begin with gs://, by tensorstore's driver.
 
 Orbax reads and writes arrays by the same driver, so that nothing else need be installed, and the
-credentials are those that it finds: the account of the machine, `gcloud auth application-default
+credentials are the ones that it finds: the account of the machine, `gcloud auth application-default
 login`, or a file named by GOOGLE_APPLICATION_CREDENTIALS. A bucket has objects, no folders: an
-object appears whole or not at all, is never appended to, and is what a read after its write finds.
+object appears complete or not at all, is never appended to, and a read after its write returns it.
 A folder that was made is an object whose name ends in "/".
 """
 
@@ -73,7 +73,7 @@ def write(path: epath.PathLike, content: bytes | None, generation: bytes | None 
   """Writes an object, or removes it if `content` is None; returns its new generation.
 
   Args:
-    generation: that of the object (or of its absence) which is replaced, as `read` gave it; None:
+    generation: of the object (or of its absence) which is replaced, as `read` gave it; None:
       whatever is there.
 
   Raises:
@@ -231,7 +231,7 @@ class _Store(Backend):
     self.replace(path, dst)
 
   def replace(self, path: epath.PathLike, dst: epath.PathLike) -> None:
-    """Copies one object after the other and removes the old ones: no step of it is whole."""
+    """Copies one object after the other and removes the old ones: this is not atomic."""
     names = [""] if BucketPath(path).is_file() else [f"/{name}" for name in _below(path)]
     for name in names or _absent(path):
       content, _ = read(os.fspath(path) + name)

@@ -14,7 +14,7 @@ from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checksums, folders
 from jaxrl_llm.store.folders import is_bucket, path_of
 
-BEST = "best"  # the folder of the best parameters, beside "checkpoints"
+BEST = "best"  # the folder of the best parameters, next to "checkpoints"
 logger = logging.getLogger(__name__)
 
 
@@ -50,7 +50,7 @@ class Checkpoints:
     options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True,
                                            create=True, async_options=listed)
     # Without a handler Orbax infers one from the newest folder. One emptied folder would then make
-    # the intact ones beside it unreadable.
+    # the intact ones next to it unreadable.
     return ocp.CheckpointManager(self._directory, options=options,
                                  item_handlers=ocp.StandardCheckpointHandler())
 
@@ -66,7 +66,7 @@ class Checkpoints:
 
   def _list_files(self) -> None:
     """Writes the checksums of the arrays. Orbax calls this in its thread before it gives the folder
-    its final name, so that no checkpoint has that name without them; it notes the time beside the
+    its final name, so that no checkpoint has that name without them; it writes the time next to the
     arrays' folder afterwards, see `finish`.
     """
     for path in self._directory.iterdir() if processes.is_main() else ():
@@ -89,8 +89,8 @@ class Checkpoints:
     """(iteration, tree) of the newest checkpoint that can be read, or None if there is none.
 
     Newer ones are moved to `workdir/torn_checkpoint_<iteration>` with a warning, so that their
-    iterations can be saved again, and the oldest beyond those that are kept are removed. If none
-    can be read, nothing is moved or removed.
+    iterations can be saved again, and the oldest beyond the number to keep are removed. If none can
+    be read, nothing is moved or removed.
 
     Args:
       like: tree of shapes, dtypes and shardings.
@@ -131,7 +131,7 @@ class Checkpoints:
   def _damage(self, iteration: int) -> str | None:
     """Returns the damage of a checkpoint's files, None without any.
 
-    Each process compares a share of them. A bucket has checksums of its own.
+    Each process compares a share of them. A bucket has its own checksums.
     """
     if is_bucket(self._directory):
       return None
@@ -157,8 +157,8 @@ class Checkpoints:
       self._manager.reload()
 
   def _remove_surplus(self) -> None:
-    """Removes the oldest beyond those that are kept: a run that was killed after it wrote its last
-    one, and before it removed another, would leave that for good.
+    """Removes the oldest beyond the number to keep: a run that was killed after it wrote its last
+    one, and before it removed another, would leave one too many for good.
     """
     surplus = sorted(self._manager.all_steps())[:-self._keep]
     for iteration in surplus if processes.is_main() else ():
@@ -168,7 +168,7 @@ class Checkpoints:
       self._manager.reload()
 
   def _refuse_torn(self, steps: list[int], reasons: dict[int, str]) -> None:
-    """Refuses to begin again beside checkpoints that could not be read."""
+    """Refuses to start anew next to checkpoints that could not be read."""
     aside = sorted(path.name for path in self._directory.parent.glob("torn_checkpoint_*"))
     if steps:
       raise TornCheckpointsError(

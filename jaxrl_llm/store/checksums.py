@@ -1,9 +1,9 @@
-"""The SHA-256 of each file of a saved tree, in a list beside them that `sha256sum -c` reads, too.
+"""The SHA-256 of each file of a saved tree, in a list next to them that `sha256sum -c` reads, too.
 
-Orbax stores compressed arrays without a checksum of its own: one flipped bit changes a parameter,
-and nothing raises. A list is written when the tree is complete, and compared before it is read. A
-gigabyte takes 0.7 s of a processor with SHA instructions (2.0 s without), one way as the other;
-during a run it is a thread that writes the list.
+Orbax stores compressed arrays without a checksum: one flipped bit changes a parameter, and nothing
+raises. A list is written when the tree is complete, and compared before it is read. A gigabyte
+takes 0.7 s of a processor with SHA instructions (2.0 s without), one way as the other; during a run
+it is a thread that writes the list.
 """
 
 import concurrent.futures

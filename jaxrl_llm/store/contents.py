@@ -51,7 +51,8 @@ def digest(file: Path) -> str:
 
 
 def _stamp(file: Path) -> dict[str, int]:
-  """Size, times in ns, and inode. The time of change cannot be set back, that of writing can."""
+  """Size, times in ns, and inode. The time of change cannot be set back, the time of writing can.
+  """
   stat = file.stat()
   return {"size": stat.st_size, "written": stat.st_mtime_ns, "changed": stat.st_ctime_ns,
           "inode": stat.st_ino}

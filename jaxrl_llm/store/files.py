@@ -3,7 +3,7 @@
 import os
 import re
 
-FACTS = ".jsonl"  # of the files that count; arrays lie beside them
+FACTS = ".jsonl"  # of the files that count; arrays are next to them
 ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?(\.jsonl|\.parquet|\.npz)")
 
 

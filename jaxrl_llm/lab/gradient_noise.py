@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-  """What the estimates of an advantage are worth.
+  """Signal and noise of the gradient estimates that an advantage gives.
 
   Attributes:
     signal: projection of their mean on the mean gradient r of RLOO with all rows, divided by |r|:

@@ -17,7 +17,7 @@ from jaxrl_llm.lab import sweep_results
 from jaxrl_llm.reporting.reader import RunFolder
 
 SEED = "--config.seed="
-PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
+PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in concurrent threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,9 @@ class Cell:
 
   @property
   def files(self) -> list[Path]:
-    """The files that the flags name, and those that these name: the config file and plugins."""
+    """Returns the files that the flags name, and the files that these name: the config file and
+    plugins.
+    """
     named_files = files_in(" ".join(self.flags))
     nested_files = [file for path in named_files for file in files_in(_code(path))]
     return list(dict.fromkeys([*named_files, *nested_files]))
@@ -136,7 +138,7 @@ def with_seeds(cells: list[Cell], count: int) -> list[Cell]:
 
 
 def added(sweep: Sweep, text: str, seeds: int) -> list[Cell]:
-  """Returns the cells of a method beside the table's.
+  """Returns the cells of a method that is added to the table.
 
   Args:
     text: PLUGIN.py:NAME (or NAME:PLUGIN.py) for an estimator NAME of that file, the name of a

@@ -55,7 +55,7 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
     cores: that the run may use; None: all.
 
   Raises:
-    RuntimeError: the run broke off for no reason of its own; it has no result.
+    RuntimeError: the run failed, other than by ending early; it has no result.
     RunError, LookupError: it ended before there was anything to measure.
   """
   config = cell.hash  # of what the run reads, which may change meanwhile
@@ -89,7 +89,7 @@ def _run_to_end(flags: tuple[str, ...], workdir: Path,
 
 
 def verify(sweep: Sweep, name: str, runs: Path) -> str:
-  """Returns what `sweep_results.compare` says of a result and of the same run begun again.
+  """Returns what `sweep_results.compare` says of a result and of the same run started again.
 
   Raises:
     ConfigError: there is no such result.
@@ -111,7 +111,7 @@ def _pin_to(cores: set[int]) -> Callable[[], None]:
 
 
 def run_missing(sweep: Sweep, cells: list[Cell], runs: Path, jobs: int) -> list[str]:
-  """Runs cells, `jobs` at a time, each on cores of its own; returns what broke off."""
+  """Runs cells, `jobs` at a time, each on separate cores; returns what broke off."""
   available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
   share = max(1, len(available) // jobs)
   slots = [set(available[i * share:(i + 1) * share]) or None for i in range(jobs)]
@@ -155,7 +155,7 @@ def main(sweep: Sweep, description: str) -> None:
     return
   if flags.index is not None:
     _run(sweep, [cells[flags.index]], flags)
-    return  # the tasks of an array end together, and would write one page at once
+    return  # the tasks of an array end together, and would write one page concurrently
   started: set[str] = set()
   while not flags.render and (missing_cells := [
       cell for cell in missing(sweep, cells)

@@ -52,7 +52,7 @@ Maker = Callable[[Array, int], Automaton]
 def task(name: str, *, replace: bool = False) -> Callable[[Maker], Maker]:
   """Returns a decorator that enters a task: a function (key, length) -> Automaton.
 
-  The function is traced, so that automata of many seeds are made at once. The key is consumed.
+  The function is traced, so that automata of many seeds are made in one call. The key is consumed.
 
   Args:
     name: value of `Lab.task`.

@@ -84,7 +84,7 @@ def parse(text: str, length: int) -> Method:
 
 
 def _value(key: str, text: str) -> object:
-  """Returns the value that a text stands for."""
+  """Returns the value that a text denotes."""
   if text == "none" and not key.endswith(".name"):
     return None
   try:

@@ -96,9 +96,9 @@ def cells_of(method: Method, setting: Setting, grid: tuple, seeds: Sequence[int]
 
 
 def merged(cells: Sequence[Cell]) -> list[Cell]:
-  """Returns one cell for those that differ in their step sizes only, with all steps, ascending.
+  """Returns one cell for the cells that differ only in their step sizes, with all steps, ascending.
 
-  Runs of one seed share their random numbers, whichever steps they run beside.
+  Runs of one seed share their random numbers, whichever other steps run with them.
   """
   groups: dict[tuple, list[Cell]] = {}
   for cell in cells:

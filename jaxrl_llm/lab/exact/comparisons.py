@@ -67,8 +67,8 @@ def population_baselines(*, vocabulary: int, horizon: int, drift: float, group_s
   """Returns the variance of a group's gradient where the baseline is known, [instances], exact.
 
   The cases are those of `studies.group_study`, the estimator is reinforce, the aggregation
-  `sequence_sum`. The rows of a group are then independent, so its variance is that of one row over
-  `group_size`. The keys are none, mean (the expected reward) and otb (`optimal_baseline`).
+  `sequence_sum`. The rows of a group are then independent, so its variance is the variance of one
+  row over `group_size`. The keys are none, mean (the expected reward) and otb (`optimal_baseline`).
   """
   tree = exact.make_tree(vocabulary, horizon, stop=True)
   case = exact.random_case(tree, (drift,), instances, seed)

@@ -65,7 +65,7 @@ def row_function(
     estimator: EstimatorConfig,
     aggregation: AggregationConfig = AggregationConfig("sequence_sum"),
 ) -> Callable:
-  """Returns the `coefficient_function` for rows that are each an optimizer batch of their own.
+  """Returns the `coefficient_function` for rows that are each a separate optimizer batch.
 
     f(log_probs, anchor, advantages, mask) -> (coefficients, REINFORCE's coefficients)
 

@@ -5,7 +5,7 @@ estimators see the same tokens, advantages and weights; only the ratio differs. 
 the parameters through log-probs only, so a gradient is a product with dloss / dlog pi, and the
 network is compiled once instead of once per estimator.
 
-Estimators that read the entropy get the current policy's, since that of the anchor is not saved.
+Estimators that read the entropy get the current policy's, since the anchor's is not saved.
 
 The run may prune the vocabulary or forbid early stop tokens. Then tokens outside the current
 policy's vocabulary have neither ratio nor gradient, as in `policy_loss`; their weights stay in the

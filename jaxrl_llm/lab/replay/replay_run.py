@@ -74,7 +74,8 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
 
 
 def _first_with_rollouts(run: RunFolder, policy_iteration: int) -> int:
-  """The first iteration with rollouts after the checkpoint before that of `policy_iteration`."""
+  """Returns the first iteration with rollouts after the last checkpoint before `policy_iteration`.
+  """
   before = [i for i in checkpoints.iterations(run.workdir) if i < policy_iteration]
   first = (before[-1] if before else 0) + 1
   return next((i for i in run.rollout_iterations() if first <= i <= policy_iteration), first)

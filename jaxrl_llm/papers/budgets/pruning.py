@@ -100,7 +100,7 @@ def masked(params: Params, cfg: ModelConfig, stay: Bool[Array, "N F"]) -> Params
 def removed(params: Params, cfg: ModelConfig, stay: Bool[np.ndarray, "N F"]) -> Params:
   """Returns smaller parameters, without the channels that do not stay.
 
-  Layers then have widths of their own. The network takes them as they are; `cfg.mlp_width` does not
+  Layers then have different widths. The network takes them as they are; `cfg.mlp_width` does not
   say them, so they cannot be written as a checkpoint of one width.
   """
   return _with_mlps(params, [

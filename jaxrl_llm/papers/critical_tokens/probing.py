@@ -18,7 +18,7 @@ from jaxrl_llm.rollouts.next_token import row_keys, rules_on, sample_token
 from jaxrl_llm.types import Sampling
 
 TAIL = 0.05  # share of right continuations that later prefixes stay below
-Grade = Callable[[Sequence[int]], bool]  # ids of a whole row -> whether it is right
+Grade = Callable[[Sequence[int]], bool]  # ids of a full row -> whether it is right
 
 
 def probe_critical_tokens(generator: Generator, prompts: Sequence[Sequence[int]],

@@ -1,11 +1,11 @@
 """Number tokens: digits in groups, each of which says its power of ten.
 
-  12345678.1234   12 m 345 k 678 . 123 p 400 pp    variant "marker": a marker is a token of its own
+  12345678.1234   12 m 345 k 678 . 123 p 400 pp    variant "marker": a marker is a separate token
                   12m 345k 678 . 123p 400pp        variant "vocabulary": digits and marker are one
 
-Triadic Suffix Tokenization, arXiv 2604.11582. The scheme is that of its author's converter; the
-paper has no experiments, so nothing is claimed for it. Here digits are moved as text and exponents
-are expanded by `decimal`: no number passes through a float, which the converter's does and loses
+Triadic Suffix Tokenization, arXiv 2604.11582. The scheme is as in its author's converter; the paper
+has no experiments, so nothing is claimed for it. Here digits are moved as text and exponents are
+expanded by `decimal`: no number passes through a float, which the converter's does and loses
 digits.
 """
 
@@ -64,8 +64,8 @@ class TstNumberCodec:
   left. With padding, fraction groups are filled with zeros on the right: 0.1 and 0.10 become one
   text, so that `decode` gives back an equal number, not the same text. Thousands separators are
   dropped, exponents of up to three digits expanded, and a currency symbol before or a percent sign
-  after the number is set apart by a space; the point is the decimal mark unless the currency is
-  the euro. Words, versions (1.2.3) and codes (v2, 12k) are no numbers and stay as they are.
+  after the number is separated by a space; the point is the decimal mark unless the currency is the
+  euro. Words, versions (1.2.3) and codes (v2, 12k) are no numbers and stay as they are.
 
   `lossless` changes nothing but digits: `decode(encode(text)) == text` (own derivation). Boundary
   groups have as many digits as the text. Separators and exponents then stay text, so 1,234 is two
@@ -73,10 +73,10 @@ class TstNumberCodec:
 
   Attributes:
     variant: "marker" or "vocabulary".
-    group: digits of a group. Other values than 3 are said to be in a later abstract (second hand).
-      Their markers have the same letters, which is our choice, and e<exponent> above them.
+    group: digits of a group. Values other than 3 are from a later abstract (second hand). Their
+      markers have the same letters, which is our choice, and e<exponent> above them.
     pad: fills the leading integer group with zeros, too. The author's converter does not; the
-      paper's third version is said to (second hand, unconfirmed).
+      paper's third version reportedly does (second hand, unconfirmed).
     lossless: as above; not with `pad`.
 
   Raises:
@@ -220,7 +220,7 @@ class TstNumberCodec:
     return tokens
 
   def _is_token(self, text: str) -> bool:
-    """Whether digits, a marker or both."""
+    """Returns whether a text is digits, a marker or both."""
     return re.fullmatch(rf"[0-9]+{self._markers}?|{self._markers}", text) is not None
 
   @property

@@ -1,6 +1,6 @@
 """The coefficient of the loss of the head that predicts two tokens ahead, where it is calibrated.
 
-It comes before the gradient, from a pass over the whole optimizer batch, and is carried from update
+It comes before the gradient, from a pass over the full optimizer batch, and is carried from update
 to update and into checkpoints.
 """
 

@@ -2,7 +2,7 @@
 
   total = policy loss + coefficient * sum(weights * loss of each token)
 
-The coefficient is a number of the config, or calibrated on the whole optimizer batch. A loss that
+The coefficient is a number of the config, or calibrated on the full optimizer batch. A loss that
 reads advantages has the weights of the policy loss; the others have those of the KL and entropy
 terms, which ignore advantages. The head's token counts where the policy's does, but for the second
 token of a row, which nothing precedes by two.
@@ -81,7 +81,7 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
     detached: whether embedding, trunk and output head get no gradient of it.
     calibrate: `calibrate(change, mtp_change, mask, last, cfg) -> coefficient`, from what the
       updates of this rollout changed of the log-probs of the policy and of the head, [B, L] over
-      the whole optimizer batch and 0 where mask is False, and the coefficient of the update before,
+      the full optimizer batch and 0 where mask is False, and the coefficient of the update before,
       at first 0. None: the coefficient is the number `coef`.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
     **defaults: the hyperparameters and their defaults, instead of `numbers`.
@@ -130,7 +130,7 @@ class MtpTerm(terms.TermEntry):
 
 def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str],
           calibrated: bool) -> terms.TermOutput:
-  """Returns the loss of the head as a term; a coefficient stands in the batch or is `cfg.coef`."""
+  """Returns the loss of the head as a term; the coefficient is in the batch or is `cfg.coef`."""
   batch, mask = inputs.batch, predicted_ahead(inputs.live)
   columns = batch.columns or {}
   anchor = None
@@ -187,7 +187,7 @@ register("mtp_policy", Weight, needs={ADVANTAGES, ANCHOR})(_policy)
 
 @dataclasses.dataclass(frozen=True)
 class Occ:
-  """Numbers of `occ`. What is unconfirmed is not said by the sources that we have read."""
+  """Numbers of `occ`. "Unconfirmed" means that the sources we have read do not state it."""
 
   lambda_plus: float = option(1.0, "the coefficient is this times <change, head's change> / "
                               "|head's change|^2", low=0.0)
@@ -206,7 +206,7 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
     lambda = lambda_plus <d, d_mtp> / (|d_mtp|^2 + 1e-8)     d = log pi - log anchor
     clamped to [lambda_min, lambda_max]; the last one, or 0, where |d_mtp| = 0
 
-  It stands for <g, g_mtp> / |g_mtp|^2, to which the best coefficient is proportional. What it
+  It replaces <g, g_mtp> / |g_mtp|^2, to which the best coefficient is proportional. What it
   measures depends on the step that made the change: derivations.md derives three cases, of which
   only a step along the head's own gradient gives that number.
 

@@ -103,7 +103,7 @@ def remember(state: PipoState, batch: TrainBatch, fresh: float) -> PipoState:
 
 
 def replayed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> TrainBatch:
-  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages."""
+  """Returns the full rollout batch as one optimizer batch with PIPO's scaled advantages."""
   batch, _ = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   scaled = scaled_advantages(batch, keep, group=advantage_table.spec(cfg.advantage.name).group)
   return with_weights(batch.replace(advantages=scaled), keep, cfg)

@@ -161,7 +161,7 @@ def train(params, task: Task, mode: ThoughtMode, cfg: Training, *, policy: Polic
     params: to start from.
     task: its batches have `cfg.prompts` problems.
     mode: kind of the thoughts.
-    policy: its group size is replaced by that of `cfg`.
+    policy: its group size is replaced by `cfg`'s.
     seed: seed of the rows' noise.
   """
   sampling = dataclasses.replace(policy.sampling, group_size=cfg.group_size)
